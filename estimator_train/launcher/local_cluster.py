@@ -22,8 +22,8 @@ from typing import Iterator, List, NamedTuple, NoReturn, Optional, Sequence
 from estimator_train.errors import UserError
 from estimator_train.launcher.local_tasks import (
   DEFAULT_TIMEOUTS,
-  LocalCluster,
   LocalTask,
+  LocalTasks,
   TaskResources,
   Timeouts,
   print_to_stderr,
@@ -83,7 +83,7 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
     log_dir = run_files.RunDir(settings.run.model_dir).path_to('logs')
     run_files.make_folder(log_dir)
     with _record_signals() as received_signals:
-      return LocalCluster(tasks, command, log_dir, received_signals, timeouts,
+      return LocalTasks(tasks, command, log_dir, received_signals, timeouts,
                           resources=resources).run(max_restarts)
   except UserError as error:
     print_to_stderr('error: {}'.format(error))

@@ -90,7 +90,7 @@ class _RunningTask(NamedTuple):
   log_offset: int
 
 
-class LocalCluster:
+class LocalTasks:
   """The tasks of a cluster on this machine.
 
   Args:

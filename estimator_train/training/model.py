@@ -74,7 +74,7 @@ def prepare(run: Run) -> Model:
       tf.set_random_seed(settings.optimizer.seed)
     with Phase('building the model'):
       model = building.build_by_name(settings.model, dataset)
-    if engine.size > 1:
+    if engine.num_workers > 1:
       engine.join(_values_to_compare(run, model))
       run.start_up.end_phase('peers')
     is_chief = engine.process.is_chief
@@ -219,7 +219,7 @@ def _log_setup(run: Run, schedule: Optional[Schedule]) -> None:
   _LOG.info('%s on %s: %s, %d replica(s) on %s%s, batch size %d global, %d per replica',
             settings.model.model, settings.data.dataset, settings.devices.distribution_strategy,
             engine.num_replicas, ', '.join(engine.devices.display_names),
-            ' of {} workers'.format(engine.size) if engine.size > 1 else '',
+            ' of {} workers'.format(engine.num_workers) if engine.num_workers > 1 else '',
             settings.optimizer.batch_size, engine.examples_per_replica)
   flags = settings.optimizer
   if settings.run.trains and schedule is not None and (

@@ -134,7 +134,7 @@ class Run(NamedTuple):
         'global_batch_size': self.settings.optimizer.batch_size,
         'per_replica_batch_size': engine.examples_per_replica,
         'num_replicas': engine.num_replicas,
-        'num_workers': engine.size,
+        'num_workers': engine.num_workers,
         'examples_per_step': engine.examples_per_step,
         'dataset': self.settings.data.dataset,
         'model': self.settings.model.model,

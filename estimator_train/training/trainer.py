@@ -108,8 +108,8 @@ def _make_input_fn(run: Run, model: Model) -> InputFn:
   """Makes the training `input_fn`, which yields images or cached features of frozen layers."""
   source, settings, engine = run.data.train, run.settings, run.engine
   assert source is not None and engine.process.rank is not None
-  shard = Shard(engine.first_example(run.start.examples_seen), engine.size, engine.process.rank,
-                engine.examples_per_worker)
+  shard = Shard(engine.first_example(run.start.examples_seen), engine.num_workers,
+                engine.process.rank, engine.examples_per_worker)
   batching = make_batching(source.dataset, settings, model.one_hot, engine.examples_per_replica,
                            shard)
   if model.frozen_part is None:

@@ -19,8 +19,8 @@ class Engine:
     devices: the devices of this process, with one replica on each.
 
   Attributes:
-    settings, worker, devices: the arguments.
-    size: number of processes that train together; 1 for an evaluator.
+    settings, process, devices: the arguments.
+    num_workers: number of processes that train together; 1 for an evaluator.
     examples_per_replica: number of examples that each replica uses per step.
     is_synchronous: whether each global step is a step of this process, too.
     uses_server: whether training uses TensorFlow's server of this process, and its threads.
@@ -36,14 +36,14 @@ class Engine:
 
   def __init__(self, settings: Settings, process: Process, devices: Devices) -> None:
     self.settings, self.process, self.devices = settings, process, devices
-    self.size = 1 if process.role == EVALUATOR else process.size
+    self.num_workers = 1 if process.role == EVALUATOR else process.size
     self.examples_per_replica = per_replica_batch_size(settings.optimizer.batch_size,
                                                        self.num_replicas)
 
   @property
   def num_replicas(self) -> int:
     """Number of replicas in all processes."""
-    return self.devices.num_replicas * self.size
+    return self.devices.num_replicas * self.num_workers
 
   @property
   def examples_per_step(self) -> int:
@@ -86,7 +86,7 @@ class Engine:
         # In a cluster, Estimator must not compute summaries: it would do so only on the chief, and
         # a summary can contain collective operations, which wait for all workers. Only the hook
         # WriteSummaries then writes summaries.
-        save_summary_steps=self.settings.reporting.log_every_steps if self.size == 1 else 0,
+        save_summary_steps=self.settings.reporting.log_every_steps if self.num_workers == 1 else 0,
         log_step_count_steps=None)
 
   def join(self, shared_values: Mapping[str, str]) -> None:

@@ -57,7 +57,7 @@ class StopOnSignal(tf.train.SessionRunHook):
     is_requested = self._is_stop_requested or self._signals.stop_signum is not None
     if is_requested and not self._has_announced:
       self._has_announced = True
-      steps_to_go = 1 if self._engine.size > 1 else 0
+      steps_to_go = 1 if self._engine.num_workers > 1 else 0
       self._engine.stop_all_at(self._counter.step_of_process + steps_to_go)
     stop_step = self._engine.announced_stop_step
     if stop_step is not None and self._counter.step_of_process >= stop_step:

@@ -15,7 +15,7 @@ class Engine:
   """Stands in for one with some workers."""
 
   def __init__(self, size=1, announced_stop_step=None):
-    self.size, self.announced_stop_step = size, announced_stop_step
+    self.num_workers, self.announced_stop_step = size, announced_stop_step
 
   def stop_all_at(self, global_step):
     self.announced_stop_step = min(

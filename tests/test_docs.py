@@ -38,7 +38,7 @@ ELSEWHERE = (
     (r'deploy/docker/two_hosts.sh |sbatch |kubectl ', 'requires a cluster; tests/deploy'),
     (r'.*--dataset=oct2017|.*configs/oct2017.flags', 'requires a Kaggle account; '
      'tests/modes/test_workloads.py'),
-    (r'.*--local_workers', 'tests/launcher/test_local_cluster.py, tests/cluster'),
+    (r'.*--local_workers', 'tests/launcher/test_local_cluster.py, tests/distribution'),
     (r'.*--tensorboard', 'tests/launcher/test_with_tensorboard.py'),
     (r'scripts/install_clients', 'takes minutes; tests/test_continue_in_tensorflow_2.py'),
     (r'.*--mode=scaling', 'tests/modes/test_scaling_mode.py'),

@@ -1,4 +1,4 @@
-"""`--mode=download`, end to end; tests/datasets has those of the downloads themselves."""
+"""`--mode=download`, end to end; tests/data has those of the downloads themselves."""
 
 from mode_runs import fails, publish_generated_files
 

@@ -45,7 +45,7 @@ def run(settings: Settings, process: Process = SINGLE_PROCESS) -> Dict[str, Any]
 
 def _make_evaluation_loop(run: Run, model: Model, signals: SignalState) -> Optional[EvaluationLoop]:
   """Makes the evaluation loop of this process; returns None if this process does not evaluate."""
-  process = run.engine.process
+  process = run.process
   # In a cluster with an evaluator task, the chief does not evaluate.
   evaluates = process.is_chief and run.settings.run.evaluates and not process.has_evaluator
   if not evaluates and process.role != EVALUATOR:
@@ -63,7 +63,7 @@ def _train_as_worker(run: Run, model: Model, signals: SignalState) -> Dict[str, 
         run.settings.reporting, run.conditions, outcome.timing))
   raise_if_stopped(outcome, signals)
   return dict(throughput.training_result(run.settings.run, outcome.timing),
-              task=run.engine.process.name)
+              task=run.process.name)
 
 
 def _report(run: Run, outcome: Outcome, signals: SignalState,

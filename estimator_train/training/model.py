@@ -152,7 +152,7 @@ def _save_initial_weights(
     run: Run, model: tf.keras.Model, copier: ModelCopier,
     run_config: tf.estimator.RunConfig) -> Optional[tf.estimator.WarmStartSettings]:
   """Saves the weights from which the run starts; None if the run resumes from a checkpoint."""
-  settings, is_chief = run.settings, run.engine.process.is_chief
+  settings, is_chief = run.settings, run.process.is_chief
   if run.start.checkpoint.path is not None:
     if is_chief:
       initial_weights.warn_if_weights_differ(run.run_dir, settings.model, settings.optimizer.seed)

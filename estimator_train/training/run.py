@@ -117,9 +117,14 @@ class Run(NamedTuple):
   start_up: StartUpTimer
 
   @property
+  def process(self) -> Process:
+    """The role of this process in the run."""
+    return self.engine.process
+
+  @property
   def event_dir(self) -> Optional[str]:
     """The folder of TensorBoard's event files; None if this process writes none."""
-    return self.run_dir.path if self.engine.process.is_chief else None
+    return self.run_dir.path if self.process.is_chief else None
 
   @property
   def num_train_examples(self) -> Optional[int]:

@@ -50,7 +50,7 @@ class RunHooks:
                evaluate_latest: Optional[EvaluateLatest]) -> None:
     if run.event_dir is not None:
       estimator_patches.open_event_file(run.event_dir)
-    engine, is_chief = run.engine, run.engine.process.is_chief
+    engine, is_chief = run.engine, run.process.is_chief
     self._run = run
     self._step_timer = StepTimer(run.start_up)
     watchdog = StepWatchdog(run.settings.cluster.step_timeout_secs or math.inf,

@@ -65,7 +65,7 @@ def train(run: Run, model: Model, signals: SignalState,
     if run.settings.input.input_pipeline == 'published':
       _LOG.warning('--input_pipeline=published starts another epoch instead of continuing with '
                    'the next example')
-  if run.engine.process.is_chief:
+  if run.process.is_chief:
     early_stopping.remove_stop_reason(run.run_dir)
     run.run_dir.record_batch_size(run.start.step, run.engine.examples_per_step,
                                   run.start.examples_seen)
@@ -138,7 +138,7 @@ def _make_outcome(run: Run, signals: SignalState, hooks: RunHooks) -> Outcome:
   # Only the chief reads the step of the last checkpoint, because other tasks may run this code
   # before the chief has saved the checkpoint.
   last_step = (save_hook.latest_checkpoint_and_step(run.run_dir.path)[1]
-               if run.engine.process.is_chief else hooks.counter.global_step)
+               if run.process.is_chief else hooks.counter.global_step)
   has_stopped, signum, stop_reason = hooks.stop_hook.has_stopped, signals.stop_signum, None
   if has_stopped and signum is None:
     stop_reason = early_stopping.read_stop_reason(

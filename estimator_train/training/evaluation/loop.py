@@ -44,7 +44,7 @@ class EvaluationLoop:
     self._run_dir, self._settings = run.run_dir, run.settings.evaluation
     self._evaluator = Evaluator(run, model, is_stop_requested)
     self._write_reports = write_reports
-    process = run.engine.process
+    process = run.process
     self._pinned_by = None if process.is_chief else process.role
     self.best_metric = model.best_metric
     self._last_result: Dict[str, Any] = {}

@@ -20,7 +20,7 @@ OPTIMIZERS = {
     'momentum': ('own_models:two_layers', 'momentum', 0.05, 1e-5),
     'adam': ('own_models:two_layers', 'adam', 0.001, 1e-4),
     'rmsprop': ('own_models:two_layers', 'rmsprop', 0.001, 1e-4),
-    'lamb': ('own_models:two_layers', 'lamb', 0.01, 1e-4),
+    'lamb': ('own_models:two_layers', 'lamb', 0.01, 1e-5),
     'tf.train sgd': ('own_models:compiled_with_sgd', 'sgd', 0.1, 1e-5),
     'tf.train momentum': ('own_models:compiled_with_momentum', 'sgd', 0.1, 1e-5),
     'tf.train adam': ('own_models:compiled_with_adam', 'sgd', 0.1, 1e-4),

@@ -121,3 +121,17 @@ def test_the_logged_norm_of_clipped_gradients(tmp_path):
         mode='train', model_dir=str(folder), model='own_models:compiled_with_clipnorm',
         batch_size=48, train_steps=1, log_every_steps=1, num_cpu_replicas=replicas))
     assert training_runs.scalars(folder, 'gradient_norm')[1] == pytest.approx(.01 * 4 ** .5)
+
+
+def test_lamb_resumes(tmp_path):
+  """Four steps in a row, and two after two; with a loss scale, on two replicas."""
+  for name, stops in (('whole', [4]), ('resumed', [2, 4])):
+    for stop in stops:
+      training_runs.train(Settings(
+          mode='train', model_dir=str(tmp_path / name), model='own_models:two_layers',
+          optimizer='lamb', learning_rate=.01, batch_size=48, train_steps=stop, dtype='mixed',
+          num_cpu_replicas=2))
+  whole, resumed = (training_runs.variables(tmp_path / name) for name in ('whole', 'resumed'))
+  assert any(name.endswith('/v') for name in whole) and set(whole) == set(resumed)
+  for name, value in whole.items():
+    np.testing.assert_array_equal(value, resumed[name], name)

@@ -84,7 +84,7 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
     run_files.make_folder(log_dir)
     with _record_signals() as received_signals:
       return LocalTasks(tasks, command, log_dir, received_signals, timeouts,
-                          resources=resources).run(max_restarts)
+                        resources=resources).run(max_restarts)
   except UserError as error:
     print_to_stderr('error: {}'.format(error))
     return _USER_ERROR_EXIT_CODE

@@ -13,10 +13,11 @@ import sys
 import time
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from estimator_train.errors import PeerLost
 from estimator_train.system import child_process
 
-# Exit codes. If a task ends with a code of 128 or above, a restart can resume the run.
-_SIGNAL_CODE_BASE, _PEER_LOST_CODE = 128, 138
+# If a task ends with this code or above, a restart can resume the run.
+_SIGNAL_CODE_BASE = 128
 _POLL_SECS = 0.1
 
 
@@ -137,7 +138,7 @@ class LocalTasks:
       # A failure that no restart can fix takes precedence. A task that only lost a peer comes last,
       # because the failure of that peer is the cause.
       failure = min(failures, key=lambda failure: (failure.code >= _SIGNAL_CODE_BASE,
-                                                   failure.code == _PEER_LOST_CODE))
+                                                   failure.code == PeerLost.exit_code))
       if failure.code < _SIGNAL_CODE_BASE or num_restarts == max_restarts:
         return failure.code
       print_to_stderr('restarting all tasks (restart {} of {}): {}'.format(

@@ -12,6 +12,7 @@ from unittest import mock
 import pytest
 from conftest import ROOT
 
+from estimator_train.errors import join_items
 from estimator_train.system import logs, progress, signals
 from estimator_train.system.start_up import START_TIME_VARIABLE, StartUpTimer, process_age_secs
 
@@ -141,3 +142,9 @@ def test_parts_of_the_start_add_up():
   start_up.end_first_step(4.)
   assert list(start_up.secs.items()) == [('import', 2.5), ('data', 1.5), ('model', 2.),
                                          ('first_batch', 4.), ('first_step', 2.5)]
+
+
+def test_long_lists_are_cut():
+  names = [str(number) for number in range(12)]
+  assert join_items(names[:10]) == ', '.join(names[:10])
+  assert join_items(names) == ', '.join(names[:10]) + ', ... (2 more)'

@@ -1,7 +1,7 @@
 """Makes `input_fn`s of NumPy arrays and of one random batch, and caches arrays.
 
-The examples are not stored in the graph. Cached are arrays such as the decoded and resized images
-of a split, in memory or in files.
+The graph does not contain the examples. A cache, in memory or in a file, is an array, for example
+of the decoded and resized images of a split.
 """
 
 import contextlib
@@ -127,8 +127,7 @@ class SyntheticSource(Source):
     return make_synthetic_input_fn(batching, self.split.num_batches)
 
 
-def make_synthetic_input_fn(batching: Batching,
-                  num_batches: Optional[int] = None) -> InputFn:
+def make_synthetic_input_fn(batching: Batching, num_batches: Optional[int] = None) -> InputFn:
   """Makes an `input_fn` that repeats one random batch.
 
   Args:

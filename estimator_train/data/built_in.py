@@ -40,7 +40,7 @@ def describe_classes(settings: Settings) -> DataSet:
   return dataset._replace(train=None, test=None, files=())
 
 
-def get(settings: Settings) -> List[DownloadResult]:
+def download_missing_files(settings: Settings) -> List[DownloadResult]:
   """Downloads the missing files of the data set.
 
   Returns:

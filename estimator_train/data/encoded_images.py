@@ -39,7 +39,7 @@ class EncodedImages(Source):
     """Returns the number of images."""
 
   @abc.abstractmethod
-  def look_up(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
+  def references(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
     """Returns a dataset of (reference, class index), scalars, for a dataset of indices, int64 [n].
 
     The references are the arguments of `read`.

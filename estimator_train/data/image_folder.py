@@ -123,7 +123,7 @@ def _list_files(flag: str, pattern: Optional[str], is_class_list: bool = False) 
   files = file_pattern.expand(pattern, listings)
   if not files:
     raise file_pattern.no_match_error('--{} matches no file'.format(flag),
-                                        '--{}={}'.format(flag, pattern), pattern, example)
+                                      '--{}={}'.format(flag, pattern), pattern, example)
   if _starts_with_record(files[0]):
     raise UserError('--{} must match image files'.format(flag),
                     '{} is a TFRecord file'.format(printable(os.fsdecode(files[0]))),

@@ -55,7 +55,7 @@ class ImageRecordSource(image_source.ImageSource):
     self._check_schema()  # Before all images are decoded.
     return super().skip_bad_examples(split_name, settings, model_dir)
 
-  def look_up(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
+  def references(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
     # tf.io.parse_example crashes for examples that cannot be parsed, because its error contains
     # bytes that are not valid UTF-8.
     def look_up_records(indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
@@ -64,7 +64,7 @@ class ImageRecordSource(image_source.ImageSource):
       contents, class_indices = zip(*examples)
       return list(contents), np.array(class_indices, np.int64)
 
-    return image_source.look_up_in_python(chunks, look_up_records, _PARALLEL_READS)
+    return image_source.references_from_python(chunks, look_up_records, _PARALLEL_READS)
 
   @staticmethod
   def read(reference: tf.Tensor) -> tf.Tensor:

@@ -64,7 +64,7 @@ class ImageSource(EncodedImages):
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
     if batching.augment != 'none':
       return lambda: images.make_augmented_batches(self._training_references(batching), self.read,
-                                               batching)
+                                                   batching)
     if cache == 'none':
       return lambda: self._make_batches(self._training_references(batching), batching)
     self._cached = cached = image_cache.ImageCache(self, batching, cache)
@@ -84,7 +84,7 @@ class ImageSource(EncodedImages):
 
   def make_dataset(self, indices: np.ndarray, batching: Batching,
                    expect_grey: bool) -> tf.data.Dataset:
-    return images.make_examples(self.look_up(chunks_of(indices, CHUNK_SIZE)), self.read,
+    return images.make_examples(self.references(chunks_of(indices, CHUNK_SIZE)), self.read,
                                 expect_grey, batching)
 
   def input_fns_before_last_stage(self, batching: Batching) -> Dict[str, InputFn]:
@@ -133,10 +133,10 @@ class ImageSource(EncodedImages):
                      'repair or remove it (--mode=audit lists all), or give --on_bad_image=skip')
 
   def _training_references(self, batching: Batching) -> tf.data.Dataset:
-    return self.look_up(self.training_chunks(len(self), batching, CHUNK_SIZE))
+    return self.references(self.training_chunks(len(self), batching, CHUNK_SIZE))
 
   def _references_in_order(self) -> tf.data.Dataset:
-    return self.look_up(evaluation_chunks(len(self), CHUNK_SIZE))
+    return self.references(evaluation_chunks(len(self), CHUNK_SIZE))
 
   def _make_batches(self, references: tf.data.Dataset, batching: Batching) -> tf.data.Dataset:
     return images.make_batches(references, self.read, self.expects_grey(), batching)
@@ -155,9 +155,9 @@ class ImageNames(collections.abc.Sequence):
     return self._source.name_of(index)
 
 
-def look_up_in_python(chunks: tf.data.Dataset,
-                      look_up: Callable[[np.ndarray], Tuple[List[bytes], np.ndarray]],
-                      num_parallel_calls: Optional[int] = None) -> tf.data.Dataset:
+def references_from_python(chunks: tf.data.Dataset,
+                           look_up: Callable[[np.ndarray], Tuple[List[bytes], np.ndarray]],
+                           num_parallel_calls: Optional[int] = None) -> tf.data.Dataset:
   """Returns a dataset of (reference, class index), which a Python function looks up.
 
   Args:
@@ -189,7 +189,7 @@ class ImageFileSource(ImageSource):
   def __len__(self) -> int:
     return len(self.split.files)
 
-  def look_up(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
+  def references(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
     threads = ThreadPoolExecutor(_READAHEAD_THREADS)
     files, class_indices = self.split.files, self.split.classes
 
@@ -198,7 +198,7 @@ class ImageFileSource(ImageSource):
       threads.submit(_request_readahead, paths)
       return paths, class_indices[indices].astype(np.int64)
 
-    return look_up_in_python(chunks, look_up_paths)
+    return references_from_python(chunks, look_up_paths)
 
   @staticmethod
   def read(reference: tf.Tensor) -> tf.Tensor:

@@ -206,7 +206,7 @@ def _check_images(images: np.ndarray, shape: Optional[ImageShape], location: str
 
 
 def _check_class_indices(classes: Any, num_examples: int, dataset: DataSet,
-                   split_name: str) -> np.ndarray:
+                         split_name: str) -> np.ndarray:
   """Returns the class indices as an int32 array; raises a UserError for invalid ones."""
   location = '--dataset={}: {}'.format(dataset.name, split_name)
   classes = np.asarray(classes)

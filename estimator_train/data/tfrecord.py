@@ -153,7 +153,7 @@ def _find_files(pattern: str, given: str) -> List[bytes]:
     files = file_pattern.expand(pattern)
   if not files:
     raise file_pattern.no_match_error('a pattern matches no file', given, pattern,
-                                        'DATA/train-*-of-*')
+                                      'DATA/train-*-of-*')
   file_pattern.check_shards(given, files)
   return files
 

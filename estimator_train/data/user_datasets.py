@@ -57,7 +57,7 @@ class ExampleSource(Source):
 
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
     return lambda: encode_batches(self._read_in_order(batching), self.split.make_dataset,
-                                   batching)
+                                  batching)
 
   def class_indices(self) -> np.ndarray:
     return read_class_indices(self, self._read_in_order, self.split.make_dataset)

@@ -9,4 +9,4 @@ from estimator_train.settings import Settings
 def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result: the files of the data set, and whether each file has been downloaded."""
   return {'dataset': settings.data.dataset, 'data_dir': settings.data.data_dir,
-          'files': [file._asdict() for file in datasets.get(settings)]}
+          'files': [file._asdict() for file in datasets.download_missing_files(settings)]}

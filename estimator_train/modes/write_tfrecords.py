@@ -109,7 +109,7 @@ def _skipped_images(settings: Settings, skipped: List[BadImage]) -> Dict[str, An
 
 
 def _plan_shards(folder: str, name: str, num_images: int, num_shards: int,
-                seed: int) -> List[_Shard]:
+                 seed: int) -> List[_Shard]:
   """Distributes shuffled images over shards whose sizes differ by at most one image.
 
   Args:
@@ -125,7 +125,7 @@ def _plan_shards(folder: str, name: str, num_images: int, num_shards: int,
 
 
 def _check_plan(folder: str, sources: Dict[str, ImageSource], class_names: Sequence[str],
-               num_shards: Dict[str, int], seed: int) -> None:
+                num_shards: Dict[str, int], seed: int) -> None:
   """Stores what determines the contents of the shards, or compares it with an earlier call.
 
   Raises:
@@ -164,7 +164,7 @@ def _write_shards(shards: Sequence[_Shard], source: ImageSource,
   indices = np.concatenate([shard.indices for shard in missing])
   make_example = _make_example_function(source, class_names)
   examples = encoded_images.map_examples(lambda position: make_example(int(indices[position])),
-                                     len(indices), 'writing images')
+                                         len(indices), 'writing images')
   for shard in missing:
     with atomic.open_atomic(shard.path) as file:
       for _ in shard.indices:

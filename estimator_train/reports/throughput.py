@@ -61,7 +61,7 @@ class ThroughputReport(NamedTuple):
     """Writes `throughput.json` and `report/steps.json`, and logs the main figures."""
     atomic.write_json(os.path.join(folder, THROUGHPUT_FILE), self.figures)
     write_step_curve(folder, self.steps.steady.global_step,
-                                self.steps.steady.secs_without_pauses)
+                     self.steps.steady.secs_without_pauses)
     _LOG.info('%s', _format_log_line(self.figures))
 
 

@@ -21,12 +21,13 @@ PREPROCESSINGS = ('unit', 'caffe', 'torch', 'tf')
 EXPORT_FORMATS = ('saved_model', 'h5', 'tflite', 'onnx')
 CLASS_WEIGHTS = ('none', 'balanced')
 # By the value of --optimizer: the class, of Keras or of training/optimizers.py, and its arguments.
+# Its name in checkpoints is that of the class, unless `name` is given.
 OPTIMIZERS: Dict[str, Dict[str, Any]] = {
-    'adam': {'class': 'Adam', 'name': 'Adam'},
-    'sgd': {'class': 'SGD', 'name': 'SGD'},
+    'adam': {'class': 'Adam'},
+    'sgd': {'class': 'SGD'},
     'momentum': {'class': 'SGD', 'name': 'Momentum', 'momentum': 0.9},
-    'rmsprop': {'class': 'RMSprop', 'name': 'RMSprop'},
-    'lamb': {'class': 'Lamb', 'name': 'Lamb'},
+    'rmsprop': {'class': 'RMSprop'},
+    'lamb': {'class': 'Lamb'},
 }
 STRATEGIES = ('off', 'one_device', 'mirrored', 'central_storage', 'multi_worker_mirrored',
               'parameter_server', 'horovod')

@@ -34,8 +34,7 @@ class Settings:
     UserError: a keyword is unknown (the error is then also a TypeError), or a value is invalid by
       itself or in combination with other values (the error is then also a ValueError).
   """
-  __slots__ = ('_groups',)
-  _groups: Dict[str, Any]
+  __slots__ = tuple(map(attribute_name, group_titles()))
   run: groups.Run
   data: groups.Data
   model: groups.Model
@@ -65,13 +64,10 @@ class Settings:
     return settings
 
   def __getattr__(self, name: str) -> Any:
-    if name.startswith('_'):
+    flag = all_flags().get(name)
+    if flag is None or name in self.__slots__:
       raise AttributeError(name)
-    if name in self._groups:
-      return self._groups[name]
-    if name in all_flags():
-      return getattr(self._groups[attribute_name(all_flags()[name].group)], name)
-    raise AttributeError(name)
+    return getattr(getattr(self, attribute_name(flag.group)), name)
 
   def __setattr__(self, name: str, value: Any) -> None:
     raise AttributeError('settings are immutable: use evolve({}=...)'.format(name))
@@ -93,7 +89,7 @@ class Settings:
 
   def items(self) -> List[Tuple[str, Any]]:
     """Returns the name and value of each flag."""
-    return [(name, getattr(self._groups[attribute_name(flag.group)], name))
+    return [(name, getattr(getattr(self, attribute_name(flag.group)), name))
             for name, flag in all_flags().items()]
 
   def evolve(self, **changes: Any) -> 'Settings':
@@ -113,19 +109,15 @@ class Settings:
 
 def _initialize(settings: Settings, values: Dict[str, Any]) -> None:
   """Sets the values of all flags, and checks the rules that hold in all modes."""
-  object.__setattr__(settings, '_groups', _make_groups(values))
-  rules.check_all(settings)
-
-
-def _make_groups(values: Dict[str, Any]) -> Dict[str, Any]:
-  """Checks the values of flags, and returns the groups by the names of their attributes."""
   flags = all_flags()
   values = {name: flags[name].expand_user(_to_flag_value(value))
             for name, value in values.items()}
   for name, value in values.items():
     flags[name].check_value(value)
-  return {attribute_name(group): group(**{flag.name: values[flag.name] for flag in flags_of(group)
-                               if flag.name in values}) for group in group_titles()}
+  for group in group_titles():
+    object.__setattr__(settings, attribute_name(group), group(**{
+        flag.name: values[flag.name] for flag in flags_of(group) if flag.name in values}))
+  rules.check_all(settings)
 
 
 def _make_settings(values: Dict[str, Any]) -> Settings:

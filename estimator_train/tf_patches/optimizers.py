@@ -38,7 +38,7 @@ def add_optimizer_base_class(optimizer: Any, base_class: type) -> None:
   optimizer = getattr(optimizer, 'optimizer', optimizer)  # Keras wraps optimizers of `tf.train`.
   optimizer_class = type(optimizer)
   if not issubclass(optimizer_class, base_class):
-    optimizer.__class__ = type(optimizer_class.__name__, (base_class, optimizer_class), {})
+    _replace_class(optimizer, base_class, optimizer_class)
 
 
 def hyperparameter_names(optimizer: Any) -> Set[str]:
@@ -114,7 +114,12 @@ def _add_last_base_class(optimizer: Any, base_class: type) -> None:
   """Adds a base class whose methods the methods of the optimizer's classes call by `super()`."""
   optimizer_class = type(optimizer)
   if not issubclass(optimizer_class, base_class):
-    optimizer.__class__ = type(optimizer_class.__name__, (optimizer_class, base_class), {})
+    _replace_class(optimizer, optimizer_class, base_class)
+
+
+def _replace_class(optimizer: Any, *base_classes: type, **attributes: Any) -> None:
+  """Gives an optimizer a new class, which has the name of its class."""
+  optimizer.__class__ = type(type(optimizer).__name__, base_classes, attributes)
 
 
 def gradients_to_add(optimizer: Any, grads_and_vars: Sequence[Any]) -> Sequence[Any]:
@@ -162,9 +167,7 @@ def clip_global_norm(optimizer: tf.keras.optimizers.Optimizer, max_norm: float) 
   (tensorflow_core/python/keras/optimizer_v2/optimizer_v2.py:398).
   """
   # Not the optimizer in a LossScalingOptimizer, whose gradients are scaled.
-  optimizer_class = type(optimizer)
-  optimizer.__class__ = type(optimizer_class.__name__, (_GlobalNormClipping, optimizer_class),
-                             {'max_norm': max_norm, '__module__': __name__})
+  _replace_class(optimizer, _GlobalNormClipping, type(optimizer), max_norm=max_norm)
 
 
 class _GlobalNormClipping:
@@ -177,8 +180,7 @@ class _GlobalNormClipping:
             for gradient in _sum_over_replicas(list(zip(gradients, params)))]
     clipped, _ = tf.clip_by_global_norm(sums, self.max_norm)
     # The optimizer adds the gradients of all replicas.
-    factor = 1 / tf.distribute.get_strategy().num_replicas_in_sync
-    return [_scale(gradient, factor) for gradient in clipped]
+    return [gradient for gradient, _ in _divided_by_replicas(zip(clipped, params))]
 
 
 class _SummingTrainOptimizer(tf.train.Optimizer):

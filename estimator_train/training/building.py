@@ -12,9 +12,9 @@ from estimator_train.models.preprocessing import make_preprocess
 from estimator_train.settings import Settings, choices, groups, user_code
 from estimator_train.settings.flag import all_flags
 from estimator_train.tf_patches.optimizers import LossScalingOptimizer, clip_global_norm
-from estimator_train.training import losses, optimizers
+from estimator_train.training import losses
 from estimator_train.training.checkpoints import save_hook
-from estimator_train.training.optimizers import LearningRate, make_optimizer
+from estimator_train.training.optimizers import LearningRate, decay_kernels, make_optimizer
 
 _LOG = logging.getLogger('estimator_train')
 
@@ -65,7 +65,7 @@ def compile_with_flags(model: tf.keras.Model, settings: Settings,
     clip_global_norm(optimizer, settings.optimizer.gradient_clip_norm)
   model.compile(optimizer, loss=losses.default_loss(model))
   if settings.optimizer.weight_decay and settings.run.trains:
-    optimizers.decay_kernels(model, settings.optimizer.weight_decay)
+    decay_kernels(model, settings.optimizer.weight_decay)
 
 
 def check_flags_of_compiled_model(settings: Settings) -> None:

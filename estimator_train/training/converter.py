@@ -134,7 +134,7 @@ class _ModelFn:
         labels = self._batch_format.arrange_labels(labels, output_names, model.outputs)
         example_weights = self._batch_format.arrange_weights(example_weights, output_names)
         estimator_patches.compile_copy(model, self._model, self._optimizer_config, labels,
-                                        example_weights)
+                                       example_weights)
         if mode == tf.estimator.ModeKeys.TRAIN:
           spec.update(self._add_training(model, features, labels, config))
         else:

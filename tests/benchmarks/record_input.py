@@ -390,7 +390,7 @@ def _bytes_of_worker(source: Any, rank: int) -> float:
     record_index._scan_files(source.files())  # pylint: disable=protected-access
     batching = _batching(IMAGE_SIZE + (3,), BATCH_SIZE)._replace(shard=Shard(0, 2, rank, 1))
     with tf.Graph().as_default(), tf.Session() as session:
-      following = tf.data.make_one_shot_iterator(source.look_up(
+      following = tf.data.make_one_shot_iterator(source.references(
           source.training_chunks(len(source), batching, 1).take(len(source) // 2))).get_next()
       for _ in range(len(source) // 2):
         session.run(following)

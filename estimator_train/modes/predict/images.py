@@ -63,7 +63,7 @@ def find_input_files(pattern: str) -> Iterator[bytes]:
   first = next(files, None)
   if first is None:
     raise file_pattern.no_match_error('--input matches no file', '--input=' + pattern, pattern,
-                                        'DATA/**/*.jpeg')
+                                      'DATA/**/*.jpeg')
   return itertools.chain([first], files)
 
 

@@ -139,7 +139,7 @@ def _run_points(planned: Sequence[Point], settings: Settings, dataset: DataSet,
 def _make_stop_error(signum: int, num_completed: int, num_points: int) -> StoppedBySignal:
   return StoppedBySignal(signum, 'stopped by {} with {} of {} points complete; the same command '
                          'resumes from there'.format(signal.Signals(signum).name, num_completed,
-                                                    num_points))
+                                                     num_points))
 
 
 def _format_result(result: PointResult) -> str:

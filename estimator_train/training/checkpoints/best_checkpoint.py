@@ -1,4 +1,4 @@
-"""Keeps the best checkpoint so far in `model_dir/best/`, as hard links to the checkpoint's files.
+"""Compares checkpoints by a metric, and keeps the best so far in `model_dir/best/`, as hard links.
 
     best/best.json     the path and metrics of the best checkpoint; written last
     best/STEP/         the files of a checkpoint: the best one, one being evaluated, or a stale one
@@ -53,7 +53,8 @@ class BestMetric(NamedTuple):
     return self.name.replace('_', ' ')
 
 
-def resolve(settings: groups.Evaluation, model: tf.keras.Model, has_classes: bool) -> BestMetric:
+def find_best_metric(settings: groups.Evaluation, model: tf.keras.Model,
+                     has_classes: bool) -> BestMetric:
   """Returns the metric that selects the best checkpoint.
 
   Args:

@@ -133,7 +133,7 @@ class _EvaluationGraph:
       self._metric_values = {name: value for name, (value, _) in metrics.items()}
       self._metric_values[tf.GraphKeys.GLOBAL_STEP] = global_step
       self._initialize_op = tf.group(tf.local_variables_initializer(), tf.tables_initializer(),
-                                  iterator.initializer)
+                                     iterator.initializer)
       self._saver = tf.train.Saver(sharded=True)
       self.batch_means = sorted(evaluation_metrics.batch_means())
       for name in self.batch_means:

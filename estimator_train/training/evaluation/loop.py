@@ -8,7 +8,6 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.training.checkpoints import (
   best_checkpoint,
-  best_checkpoint as best_metrics,
   save_hook,
 )
 from estimator_train.training.evaluation import early_stopping
@@ -74,7 +73,7 @@ class EvaluationLoop:
     metrics['checkpoint'] = path
     self._last_result = self._write_reports(metrics, samples)
     best = best_checkpoint.promote_if_better(
-        pinned_path, metrics['global_step'], best_metrics.values_of(metrics), self.best_metric,
+        pinned_path, metrics['global_step'], best_checkpoint.values_of(metrics), self.best_metric,
         self._run_dir.path)
     self._last_result['best'] = best.as_result()
     self._stop_reason = early_stopping.find_stop_reason(

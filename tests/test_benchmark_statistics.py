@@ -34,7 +34,8 @@ def test_ratio_is_of_medians_and_its_spread_of_pairs(given, values, expected):
 
 def test_ratios_are_of_sides_that_there_are():
   for comparison in COMPARISONS.values():
-    assert comparison.ratios and set(comparison.needs) <= {'onednn', 'torch', 'images'}
+    assert comparison.ratios and set(comparison.needs) <= {
+        'onednn', 'torch', 'keras3', 'images'}
     for each in comparison.ratios:
       assert {side for named, _ in (each.over,) + each.under
               for side in named.split('|')} <= set(comparison.sides)

@@ -113,6 +113,8 @@ def _conditions(args: Any, names: List[str]) -> pairs.Conditions:
     pythons['onednn'] = args.onednn
   if 'torch' in needs:
     pythons['torch'] = args.torch or environments.ensure_torch(args.deadline_secs)
+  if 'keras3' in needs:
+    pythons['keras3'] = environments.ensure_clients()
   pattern = args.train_pattern and os.path.abspath(args.train_pattern)
   return pairs.Conditions(pythons, args.data_dir, pattern, args.quick, args.deadline_secs)
 

@@ -39,6 +39,17 @@ def _torch(name: str, target: float, more: Tuple[Ratio, ...] = ()) -> Comparison
       ('onednn', 'torch'))
 
 
+def _keras3(name: str, target: float) -> Comparison:
+  workload = sides.TORCH_WORKLOADS[name]
+  return Comparison(
+      'Steady training: {}, `model.fit` of Keras 3 on TensorFlow 2'.format(_described(workload)),
+      {'stock': sides.training(workload, 'stock'), 'onednn': sides.training(workload, 'onednn'),
+       'keras 3': sides.keras3(workload)},
+      (_rates('oneDNN / Keras 3', 'onednn', ['keras 3'], target),
+       _rates('stock / Keras 3', 'stock', ['keras 3'], None)),
+      ('onednn', 'keras3'))
+
+
 def _torch_compile(name: str) -> Comparison:
   # By itself, because torch.compile may fail: it needs a C++ compiler, and its code can crash.
   workload = sides.TORCH_WORKLOADS[name]
@@ -120,6 +131,22 @@ COMPARISONS: Dict[str, Comparison] = {
         _rates('oneDNN / PyTorch, NHWC', 'onednn', ['torch nhwc'], 1.5))),
     'vgg16_torch': _torch('vgg16', 1.0),
     'resnet50_torch': _torch('resnet50', 1.0),
+    'keras3_fit': _keras3('fashion', 1.2),
+    'keras3_vgg16': _keras3('vgg16', 1.05),
+    'keras3_resnet50': _keras3('resnet50', 1.7),
+    'keras3_start': Comparison(
+        'Start and memory: Fashion-MNIST, batch 256, 1,000 steps; Keras 3 without an evaluation, a '
+        'checkpoint and an export',
+        {'stock': sides.package_run('stock', 1000, 1),
+         'onednn': sides.package_run('onednn', 1000, 1), 'keras 3': sides.keras3_start(1000)},
+        (Ratio('process start to the end of 1,000 steps: Keras 3 / oneDNN',
+               ('keras 3', 'last_step_secs'), (('onednn', 'last_step_secs'),), 1.5),
+         Ratio('process start to first step: Keras 3 / stock', ('keras 3', 'first_step_secs'),
+               (('stock', 'first_step_secs'),), 2.4),
+         Ratio('process start to first step: Keras 3 / oneDNN', ('keras 3', 'first_step_secs'),
+               (('onednn', 'first_step_secs'),), None),
+         Ratio('peak memory: Keras 3 / stock', ('keras 3', PEAK), (('stock', PEAK),), 2.7)),
+        ('onednn', 'keras3')),
     'padded_gradient': Comparison(
         'Padded images for the gradient of the first layer: fashion_cnn, batch 256, which makes a '
         'difference on AVX2 without AVX-512 (--avx2)',

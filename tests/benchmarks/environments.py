@@ -1,4 +1,4 @@
-"""The interpreters that are compared: what they have, and PyTorch's, which is made here."""
+"""The interpreters that are compared: what they have; makes those of PyTorch and Keras 3."""
 
 import json
 import os
@@ -14,7 +14,7 @@ TORCH_VENV = common.ROOT / '.venv-torch'
 # only those with CUDA, 527 MB and as much again in libraries.
 TORCH = ['torch==2.13.0', 'numpy', 'pillow']
 _PYTHONS_OF_TORCH = ('3.11', '3.12', '3.10', '3.13')
-_PACKAGES = ('tensorflow', 'intel-tensorflow', 'torch', 'numpy', 'pillow')
+_PACKAGES = ('tensorflow', 'intel-tensorflow', 'keras', 'torch', 'numpy', 'pillow')
 
 
 def python_of(venv: Path) -> str:
@@ -40,6 +40,20 @@ def ensure_torch(deadline_secs: float) -> str:
                     deadline_secs, python_of(TORCH_VENV))
   marker.write_text(json.dumps(TORCH), encoding='utf-8')
   return python_of(TORCH_VENV)
+
+
+def ensure_clients() -> str:
+  """Makes the environment of Keras 3 unless it is there, and returns its interpreter.
+
+  Raises:
+    common.ChildFailed: it cannot be made.
+  """
+  done = subprocess.run([str(common.ROOT / 'scripts' / 'install_clients')], stdout=subprocess.PIPE,
+                        stderr=subprocess.STDOUT, universal_newlines=True)
+  lines = done.stdout.splitlines()
+  if done.returncode:
+    raise common.ChildFailed('the environment of Keras 3 cannot be made', lines)
+  return lines[-1]
 
 
 def _newer_python() -> Optional[str]:

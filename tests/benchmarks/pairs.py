@@ -14,7 +14,7 @@ class Conditions(NamedTuple):
   """What every side of a comparison has in common with the others.
 
   Attributes:
-    pythons: interpreters by what they have: `stock`, `onednn`, `torch`.
+    pythons: interpreters by what they have: `stock`, `onednn`, `torch`, `keras3`.
     data_dir: folder of Fashion-MNIST's four files.
     train_pattern: of image files; None: none were given.
     quick: whether sizes are tiny, which shows that all works and gives no figures.
@@ -53,7 +53,7 @@ class Comparison(NamedTuple):
     title: what is compared, and at what size.
     sides: what to run, by name, in their order.
     ratios: of their figures.
-    needs: of `onednn`, `torch` and `images`, what there must be.
+    needs: of `onednn`, `torch`, `keras3` and `images`, what there must be.
   """
   title: str
   sides: Dict[str, Side]

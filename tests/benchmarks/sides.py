@@ -57,9 +57,7 @@ def article(train_steps: int) -> Side:
           '--data_dir=' + conditions.data_dir, '--model_dir=' + model_dir,
           '--train_steps={}'.format(steps), '--batch_size={}'.format(BATCH_SIZE)],
                       'stock', conditions)
-    return {'first_step_secs': child.secs_until(common.ARTICLE_FIRST_STEP),
-            'last_step_secs': child.secs_until(common.ARTICLE_LAST_STEP),
-            PEAK: child.peak_bytes / 1e6}
+    return _start_figures(child)
   return run
 
 
@@ -192,12 +190,37 @@ def keras_fit(option: str) -> Side:
 
 
 def torch(workload: Workload, *options: str) -> Side:
+  return _network_of_peer(workload, 'torch_training.py', 'torch', options)
+
+
+def keras3(workload: Workload) -> Side:
+  return _network_of_peer(workload, 'keras3_training.py', 'keras3', ())
+
+
+def _network_of_peer(workload: Workload, script: str, build: str, options: Sequence[str]) -> Side:
   def run(conditions: Conditions) -> Figures:
     frozen = [flag for flag in workload.more if flag.startswith('--trainable_layers=')]
-    return _peer(workload, 'torch_training.py', 'torch', [
+    return _peer(workload, script, build, [
         '--model=' + workload.model, '--image_size={}'.format(workload.size(conditions))]
                  + frozen + list(options))(conditions)
   return run
+
+
+def keras3_start(train_steps: int) -> Side:
+  """A training of Fashion-MNIST by Keras 3: its start, its last step, its memory."""
+  def run(conditions: Conditions) -> Figures:
+    steps = 3 if conditions.quick else train_steps
+    child = _script('keras3_training.py', [
+        '--data_dir=' + conditions.data_dir, '--train_steps={}'.format(steps), '--warmup_steps=1',
+        '--batch_size={}'.format(BATCH_SIZE)], 'keras3', conditions)
+    return _start_figures(child)
+  return run
+
+
+def _start_figures(child: common.Child) -> Figures:
+  return {'first_step_secs': child.secs_until(common.ARTICLE_FIRST_STEP),
+          'last_step_secs': child.secs_until(common.ARTICLE_LAST_STEP),
+          PEAK: child.peak_bytes / 1e6}
 
 
 def torch_images(conditions: Conditions) -> Figures:

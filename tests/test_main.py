@@ -66,29 +66,6 @@ def test_loss_that_is_not_finite(run_program, tmp_path):
           re.escape(str(tmp_path))), last), last
 
 
-def test_a_signal_saves_and_the_same_command_resumes(run_program, tmp_path):
-  arguments = ['--mode=train', '--model_dir={}'.format(tmp_path), *QUICK]
-  process = subprocess.Popen(
-      [sys.executable, '-m', 'estimator_train', '--train_steps=1000000', *arguments],
-      cwd=str(ROOT), stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
-  try:
-    for line in process.stderr:
-      if line.startswith('step 5/'):
-        process.send_signal(signal.SIGINT)
-        break
-    _, err = process.communicate(timeout=SECS)
-  finally:
-    process.kill()
-  assert process.returncode == 130, err
-  last = err.splitlines()[-1]
-  assert last.startswith('stopped by SIGINT at step ')
-  step = int(last.split('step ')[1].split(',')[0])
-  assert step >= 5 and os.path.exists(str(tmp_path / 'model.ckpt-{}.index'.format(step)))
-  assert (tmp_path / 'throughput.json').exists()
-  done = run_program('--train_steps={}'.format(step + 2), *arguments)
-  assert done.code == 0 and done.result['steps_run'] == 2, done.err
-
-
 def test_lost_peer_and_signal_before_training(capsys, monkeypatch):
   def lose_peer(argv):
     raise PeerLost('lost worker 1: its connection ended')

@@ -20,6 +20,7 @@ from estimator_train.errors import UserError
 from estimator_train.exporting import keras_3_config, trained_model
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, user_code
+from estimator_train.tf_patches.keras import weights_from_one_run
 from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.optimizers import make_optimizer
 
@@ -91,7 +92,8 @@ def write_h5(path: str, restored: trained_model.RestoredModel) -> None:
                 loss=full_loss_names(model.loss),
                 metrics=['accuracy'] if restored.dataset.labels else None,
                 loss_weights=model.loss_weights)
-  model.save(path, save_format='h5')
+  with weights_from_one_run(model.weights):
+    model.save(path, save_format='h5')
   reason = make_portable(path)
   if reason:
     _LOG.warning('Keras 3 cannot load %s: %s', H5_FILE, reason)

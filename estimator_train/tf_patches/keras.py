@@ -31,6 +31,29 @@ def preserve_session() -> Iterator[None]:
     backend._SESSION.session = session
 
 
+@contextlib.contextmanager
+def weights_from_one_run(weights: Sequence[Any]) -> Iterator[None]:
+  """Makes `model.save` take the values of these weights from one run of the session.
+
+  Defect: saving/hdf5_format.py:621 reads the weights of each layer in a run of its own, and
+  TensorFlow optimizes the graph for each of them. Symptom: to save ResNet-50 takes 6 s instead of
+  0.4 s.
+  """
+  original = backend.batch_get_value
+  values = dict(zip(map(id, weights), original(weights)))
+
+  def get_values(tensors: Sequence[Any]) -> List[Any]:
+    if all(id(tensor) in values for tensor in tensors):
+      return [values[id(tensor)] for tensor in tensors]
+    return list(original(tensors))  # Of the optimizer.
+
+  backend.batch_get_value = get_values
+  try:
+    yield
+  finally:
+    backend.batch_get_value = original
+
+
 def ensure_session(model: tf.keras.Model, config: tf.ConfigProto) -> None:
   """Makes Keras's session with `config`, unless there is a session for the graph of the model.
 

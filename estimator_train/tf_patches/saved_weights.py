@@ -113,10 +113,11 @@ def save_random_weights(model: tf.keras.Model, config: tf.estimator.RunConfig) -
 def _save_variables(session: tf.Session, path: str, variables: Sequence[Any],
                     initializers: Sequence[tf.Operation]) -> None:
   """Runs the initializers, and saves variables under the names of their operations."""
-  # This is a single run, while a Saver would need another one, and operations that restore.
+  # This is a single run, while a Saver would need another one, and operations that restore. Without
+  # the group, each of N reads would depend on N initializers: 11 s instead of 1 s for ResNet-50.
   by_name = {variable.op.name: variable for variable in variables}
   names = sorted(by_name)
-  with tf.control_dependencies(initializers):
+  with tf.control_dependencies([tf.group(initializers)]):
     session.run(tf.raw_ops.SaveV2(
         prefix=path, tensor_names=names, shape_and_slices=[''] * len(names),
         tensors=[by_name[name].read_value() for name in names]))

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.python.distribute import distribute_coordinator
@@ -115,6 +116,27 @@ def test_the_global_step_is_read_through_the_tensor_of_the_hooks(tmp_path, sessi
   session.run = lambda tensor: fetched.append(tensor) or tf.Session.run(session, tensor)
   assert sessions.read_global_step(session) == 4
   assert fetched == [hook._global_step_tensor]
+
+
+def test_all_weights_are_saved_in_few_operations(tmp_path, session):
+  """Initial weights with an edge for each, and an .h5 file in one run of the session."""
+  saved_weights.start_graph(1)
+  model = by_name.build('mnist_deep', (28, 28, 1), 10)
+  before = len(session.graph.get_operations())
+  saved_weights.save_random_weights(model, tf.estimator.RunConfig(model_dir=str(tmp_path)))
+  added = session.graph.get_operations()[before:]
+  assert sum(len(operation.control_inputs) for operation in added) <= 3 * len(model.weights)
+  tf.keras.backend.set_session(session)
+  session.run(tf.global_variables_initializer())
+  runs = []
+  session.run = lambda *arguments, **options: (
+      runs.append(None) or tf.Session.run(session, *arguments, **options))
+  with keras.weights_from_one_run(model.weights):
+    model.save(str(tmp_path / 'model.h5'))
+  assert len(runs) == 2  # The first one asks whether all weights are initialized.
+  saved = tf.keras.models.load_model(str(tmp_path / 'model.h5'), compile=False).get_weights()
+  for value, expected in zip(saved, model.get_weights()):
+    np.testing.assert_array_equal(value, expected)
 
 
 @pytest.mark.parametrize('name', ['fashion_cnn', 'mnist_deep'])

@@ -11,7 +11,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_train.distribution import network
-from estimator_train.distribution.start_timeout import StartTimeout
+from estimator_train.distribution.network import StartTimeout
 from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.errors import UserError
 from estimator_train.system import atomic

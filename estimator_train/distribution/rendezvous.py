@@ -31,7 +31,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from estimator_train.distribution import network
 from estimator_train.distribution.messages import Connection, parse_task, wait_readable
-from estimator_train.distribution.start_timeout import StartTimeout
+from estimator_train.distribution.network import StartTimeout
 from estimator_train.distribution.tf_config import (
   Cluster,
   Task,

@@ -3,7 +3,6 @@
 import functools
 from typing import Any, Dict, Optional
 
-from estimator_train.distribution.engines import parameter_server
 from estimator_train.distribution.process import (
   EVALUATOR,
   PARAMETER_SERVER,
@@ -23,7 +22,8 @@ from estimator_train.training.trainer import Outcome, raise_if_stopped, train
 def run(settings: Settings, process: Process = SINGLE_PROCESS) -> Dict[str, Any]:
   """Performs the role of this process in the run, and returns the result of the mode."""
   if process.role == PARAMETER_SERVER:
-    return parameter_server.serve_variables(settings, process)
+    from estimator_train.distribution.engines import cluster_engine  # Other roles may not need it.
+    return cluster_engine.serve_variables(settings, process)
   signals = SignalState()
   run = open_run(settings, process)  # The devices, the checkpoint to resume from, and the data.
   model = prepare(run)  # Compiled, with initial weights, and converted to an Estimator.

@@ -6,8 +6,8 @@ import threading
 from cluster_processes import free_addresses
 
 from estimator_train.distribution import rendezvous, tf_config
+from estimator_train.distribution.network import StartTimeout
 from estimator_train.distribution.peers import Peers
-from estimator_train.distribution.start_timeout import StartTimeout
 
 SECS = 60
 

@@ -10,7 +10,7 @@ CODE = '''
 import os, sys, threading
 from estimator_train.distribution import rendezvous, tf_config
 from estimator_train.distribution.peers import Peers
-from estimator_train.distribution.start_timeout import StartTimeout
+from estimator_train.distribution.network import StartTimeout
 from estimator_train.system.signals import exit_now
 cluster = tf_config.parse_cluster(os.environ)
 connections = rendezvous.connect(cluster, {}, StartTimeout(300))

@@ -9,7 +9,7 @@ import pytest
 from conftest import wait_until
 from peer_helpers import SECS, joining, workers
 
-from estimator_train.distribution import rendezvous, start_timeout
+from estimator_train.distribution import network, rendezvous
 from estimator_train.errors import PeerLost, UserError
 
 
@@ -88,7 +88,7 @@ def test_all_are_connected_and_the_port_is_free(join, hosts):
 
 @pytest.mark.parametrize('late', [0, 2])
 def test_all_know_who_is_late_and_wait(join, monkeypatch, late):
-  monkeypatch.setattr(start_timeout, '_LOG_EVERY_SECS', .3)
+  monkeypatch.setattr(network, '_LOG_EVERY_SECS', .3)
   addresses = workers(3)
   early = [join(addresses, index) for index in range(3) if index != late]
   wait_until(lambda: all(any('waiting for worker {}'.format(late) in line for line in member.log)
@@ -100,7 +100,7 @@ def test_all_know_who_is_late_and_wait(join, monkeypatch, late):
 
 def test_a_line_a_minute():
   log, times = [], iter([0, 1, 59, 60, 61, 119, 121, 200, 600])
-  waiting = start_timeout.StartTimeout(600, log.append, lambda: next(times))
+  waiting = network.StartTimeout(600, log.append, lambda: next(times))
   for _ in range(6):
     waiting.log_or_raise(['worker 1', 'ps 0'])
   waiting.log_or_raise(['worker {}'.format(index) for index in range(255)])

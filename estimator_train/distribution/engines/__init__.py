@@ -1,23 +1,21 @@
 """Selects the engine of a process: the object that trains the Estimator; see Engine."""
 
+import importlib
 import logging
 import os
-from typing import Dict, Type
 
 from estimator_train.distribution.devices import Devices
-from estimator_train.distribution.engines.cluster_engine import CollectiveEngine
 from estimator_train.distribution.engines.engine import Engine
-from estimator_train.distribution.engines.horovod import HorovodEngine
-from estimator_train.distribution.engines.parameter_server import ParameterServerEngine
 from estimator_train.distribution.process import EVALUATOR, Process
 from estimator_train.settings import Settings
 from estimator_train.settings.choices import MULTI_WORKER_STRATEGIES
 
 _LOG = logging.getLogger('estimator_train')
-_MULTI_WORKER_ENGINES: Dict[str, Type[Engine]] = {
-    'multi_worker_mirrored': CollectiveEngine,
-    'parameter_server': ParameterServerEngine,
-    'horovod': HorovodEngine,
+# The modules and classes, which other runs do not import.
+_CLUSTER_ENGINES = {
+    'multi_worker_mirrored': ('cluster_engine', 'CollectiveEngine'),
+    'parameter_server': ('cluster_engine', 'ParameterServerEngine'),
+    'horovod': ('horovod', 'HorovodEngine'),
 }
 
 
@@ -30,11 +28,14 @@ def make_engine(settings: Settings, process: Process, devices: Devices) -> Engin
   """
   strategy = settings.devices.distribution_strategy
   if process.size > 1 and process.role != EVALUATOR:
-    if strategy not in _MULTI_WORKER_ENGINES:
+    if strategy not in _CLUSTER_ENGINES:
       raise ValueError('no engine for several workers is implemented for {!r}'.format(strategy))
     if process.cluster is not None:
       os.environ['TF_CONFIG'] = process.cluster.to_tf_config()
-    return _MULTI_WORKER_ENGINES[strategy](settings, process, devices)
+    module_name, class_name = _CLUSTER_ENGINES[strategy]
+    module = importlib.import_module('{}.{}'.format(__name__, module_name))
+    engine: Engine = getattr(module, class_name)(settings, process, devices)
+    return engine
   if settings.run.trains and strategy in MULTI_WORKER_STRATEGIES and process.role != EVALUATOR:
     _LOG.info('--distribution_strategy=%s with one worker: TF_CONFIG %s', strategy,
               'names no other task' if 'TF_CONFIG' in os.environ else 'is not set'

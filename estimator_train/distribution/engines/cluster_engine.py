@@ -1,4 +1,4 @@
-"""The base class of the engines that train in several processes, and the engine of collectives."""
+"""Trains in several processes by TensorFlow's strategies: collectives, or parameter servers."""
 
 import contextlib
 import logging
@@ -11,9 +11,9 @@ import tensorflow.compat.v1 as tf
 from estimator_train.distribution import rendezvous, tf_config
 from estimator_train.distribution.devices import Devices, collective_communication
 from estimator_train.distribution.engines.engine import Engine
+from estimator_train.distribution.network import StartTimeout
 from estimator_train.distribution.peers import Peers
 from estimator_train.distribution.process import Process, wait_for_network
-from estimator_train.distribution.start_timeout import StartTimeout
 from estimator_train.distribution.state import TRAINED, TRAINING
 from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.errors import NonFiniteLoss
@@ -130,6 +130,20 @@ class CollectiveEngine(ClusterEngine):
         self.devices.names, collective_communication(self.settings.devices))
 
 
+class ParameterServerEngine(ClusterEngine):
+  """Trains with ParameterServerStrategy: each step of a worker is a global step; see Engine."""
+  is_synchronous = False
+
+  def first_example(self, examples_seen: int) -> int:
+    # The workers use their shards of a batch in different global steps, and a checkpoint may be
+    # saved between two of these steps. A resumed run repeats the whole batch.
+    batch_size = self.settings.optimizer.batch_size
+    return examples_seen // batch_size * batch_size
+
+  def make_strategy(self) -> Optional[tf.distribute.Strategy]:
+    return tf.distribute.experimental.ParameterServerStrategy()
+
+
 def join_peers(settings: Settings, cluster: Cluster, shared_values: Mapping[str, str],
                listener: Optional[socket.socket] = None) -> Peers:
   """Connects to the other tasks. From then on, this process ends when another task is lost.
@@ -154,6 +168,31 @@ def join_peers(settings: Settings, cluster: Cluster, shared_values: Mapping[str,
   _LOG.info('all %d tasks are connected: %s', len(cluster.members),
             tf_config.describe_task_counts(cluster))
   return peers
+
+
+def serve_variables(settings: Settings, process: Process) -> Dict[str, Any]:
+  """Serves variables to the workers until all workers have finished.
+
+  Args:
+    settings: the settings of the run.
+    process: the role of this process, which is a parameter server.
+
+  Returns:
+    The result of the mode for this process.
+  """
+  cluster = process.cluster
+  assert cluster is not None
+  wait_for_network(cluster, settings.cluster.start_timeout_secs)
+  peers = join_peers(settings, cluster, {})  # The other shared values describe data and model.
+  server = tf.train.Server(
+      tf.train.ClusterSpec({kind: list(addresses) for kind, addresses in cluster.addresses.items()
+                            if kind != 'evaluator'}),
+      cluster.task.type, cluster.task.index, config=tf.ConfigProto(device_count={'GPU': 0}))
+  peers.announce_state(TRAINING)
+  peers.wait_until_finished()  # The chief waits for the other workers.
+  peers.finish()
+  del server
+  return {'mode': settings.run.mode, 'model_dir': settings.run.model_dir, 'task': process.name}
 
 
 class _AnnounceTraining(tf.train.SessionRunHook):

@@ -278,6 +278,27 @@ def test_of_many_classes_the_worst_are_shown(tmp_path):
   assert 'class 700 predicted as class 3, 4 times' in found.alts
 
 
+def test_marks_in_pictures(tmp_path, monkeypatch):
+  """The counts of a confusion matrix of few classes, and the lines of a prediction."""
+  from matplotlib import axes
+
+  for labels, counts in (('abc', 4), (['class {}'.format(index) for index in range(40)], 0)):
+    with monkeypatch.context() as patch:
+      text = mock.Mock(return_value=None)
+      patch.setattr(axes.Axes, 'text', text)
+      write(tmp_path, {'evaluation.json': page_example.example(labels)['evaluation.json']})
+    assert text.call_count == counts
+  row = {'scaling': 'weak', 'input': 'real', 'replicas': 2, 'examples_per_sec': 900., 'low': 800.,
+         'high': 1000.}
+  figures = [mock.Mock(wraps=axes.Axes.plot), mock.Mock(wraps=axes.Axes.plot)]
+  for plot, predicted in zip(figures, ([row], [row, dict(row, scaling='strong')])):
+    with monkeypatch.context() as patch:
+      patch.setattr(axes.Axes, 'plot', lambda *given, plot=plot, **options: plot(*given, **options))
+      write(tmp_path, part('scaling.json', predictions={
+          'interval': .9, 'models': [], 'validation': [], 'table': predicted}))
+  assert figures[1].call_count == figures[0].call_count + 2  # The line, and the measured points.
+
+
 def test_sweeps(tmp_path):
   rows = [{'scaling': 'weak', 'input': 'real', 'replicas': replicas,
            'examples_per_sec': 900. * replicas, 'low': 800. * replicas, 'high': 1000. * replicas}

@@ -180,6 +180,12 @@ def test_files_have_their_name_only_when_they_are_whole(tmp_path, monkeypatch):
   assert json.loads(path.read_text()) == value and os.listdir(str(tmp_path)) == ['a.json']
 
 
+def test_arrays_of_the_same_bytes_have_different_fingerprints():
+  values = np.arange(6, dtype=np.int32)
+  arrays = (values, values.reshape(2, 3), values.view(np.uint32), values + 1)
+  assert len({stored.fingerprint_arrays([array]) for array in arrays}) == len(arrays)
+
+
 def test_cells_that_spreadsheets_would_take_for_formulas():
   for value in ('=1+1', '+1-1', '-2+3+cmd|\' /C calc\'!A0', '@SUM(A1)', '\t=1', '\r=1', '\uff1d1',
                 '-x', '--flag'):

@@ -16,9 +16,9 @@ from mode_runs import fails, image_flags
 from estimator_train.data import images
 from estimator_train.data.data import make_source
 from estimator_train.data.description import DataSet, ImageSplit
-from estimator_train.modes.input_benchmark import rates, report
+from estimator_train.modes import input_benchmark
+from estimator_train.modes.input_benchmark import Environment, rates
 from estimator_train.modes.input_benchmark.rates import InputMeasurement
-from estimator_train.modes.input_benchmark.report import Environment
 from estimator_train.settings import Settings
 from estimator_train.training import building
 
@@ -262,7 +262,8 @@ FILES = InputMeasurement(
 
 
 def summarize(measured=FILES, model=(50,), environment=ON_GPU, **flags):
-  return report.summarize(SETTINGS.evolve(**flags).input, measured, at(*model), environment)
+  return input_benchmark.summarize(
+      SETTINGS.evolve(**flags).input, measured, at(*model), environment)
 
 
 def test_rates_spread_and_stages():

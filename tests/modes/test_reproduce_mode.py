@@ -10,7 +10,6 @@ from mode_runs import Runs
 from estimator_train.configs.workloads import WORKLOADS
 from estimator_train.errors import UserError
 from estimator_train.modes import reproduce
-from estimator_train.reports import ledger
 from estimator_train.settings import Settings
 from estimator_train.system import paths
 
@@ -49,7 +48,7 @@ def test_ledger_of_fashion_mnist(run, tmp_path, capsys):
   assert capsys.readouterr().out == (tmp_path / 'ledger.md').read_text()
   # A measurement within the range that was published has the ratio 1.
   figure = WORKLOADS['fashion_mnist'].parts[0].figures[0]
-  assert [ledger._ratio(figure, measured) for measured in (.883, .886, .89, .7, None)] == [
+  assert [reproduce._ratio(figure, measured) for measured in (.883, .886, .89, .7, None)] == [
       '1', '1', '1', '0.793', None]
 
 

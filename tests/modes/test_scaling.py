@@ -18,7 +18,7 @@ from estimator_train.data import built_in
 from estimator_train.doctor import ChildResult, installation
 from estimator_train.errors import StoppedBySignal, UserError
 from estimator_train.modes import scaling
-from estimator_train.modes.scaling import points, prediction, report
+from estimator_train.modes.scaling import points, prediction, write_scaling_report
 from estimator_train.modes.scaling.points import Point, PointResult
 from estimator_train.modes.scaling.prediction import Observation
 from estimator_train.settings import Settings, command_line
@@ -271,7 +271,7 @@ OUTCOMES = [
 
 
 def test_table(tmp_path, capsys):
-  result = report.write_scaling_report(settings_of(tmp_path, repeats=5), OUTCOMES)
+  result = write_scaling_report(settings_of(tmp_path, repeats=5), OUTCOMES)
   assert json.loads((tmp_path / 'scaling.json').read_text()) == result
   assert result['devices'] == ['/gpu:0', '/gpu:1'] and result['tensorflow_version'] == '1.15.0'
   assert (result['repeats'], result['steps'], result['warmup_steps']) == (5, 30, 10)

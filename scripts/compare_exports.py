@@ -95,13 +95,13 @@ def export_all(settings, folder, pictures):
   """
   from estimator_train.errors import UserError
   from estimator_train.exporting import export as exports, trained_model
-  from estimator_train.settings import choices
+  from estimator_train.settings.flag import all_flags
 
   trained = trained_model.find_checkpoint(settings)
   with trained_model.restored_model(settings, trained.dataset, trained.checkpoint) as restored:
     inputs_of_signatures, outputs, keras_outputs = make_reference(restored, pictures)
   jobs, rows = [], []
-  for name in choices.EXPORT_FORMATS:
+  for name in all_flags()['export_format'].choices:
     export_dir = os.path.join(folder, name)
     os.mkdir(export_dir)
     try:

@@ -91,14 +91,14 @@ RULES = [
     ('--image_size=28', '--image_size must be height,width in pixels: --image_size=28: give'),
     ('--image_size=28,x', '--image_size must be height,width in pixels: --image_size=28,x: '),
     ('--image_size=28,28,3', '--image_size must be height,width in pixels: .*=28,28,3: '),
-    ('--image_size=28,28,3,1 --dataset=synthetic', 'height,width or height,width,channels: '),
+    ('--image_size=28,28,3,1 --dataset=synthetic', '--image_size must be height,width'),
     ('--image_size=28,0', '--image_size must be height,width'),
     ('--image_size=32768,28 --dataset=oct2017', '--image_size must be height,width'),
     ('--labels=a,b,a', '--labels must be different names, none of them empty: --labels=a,b,a: '),
     ('--labels=a,,b', '--labels must be different names, none of them empty: --labels=a,,b: '),
     ('--lr_values=0.1,x', '--lr_values must be numbers: --lr_values=0.1,x: give rates such'),
-    ('--lr_values=0.1', '--lr_schedule=constant takes no --lr_values: --lr_values=0.1: omit'),
-    ('--lr_boundaries_epochs=3', '--lr_schedule=constant takes no --lr_boundaries_epochs: '),
+    ('--lr_values=0.1', '--lr_schedule=constant takes no .*--lr_values: --lr_values=0.1: omit'),
+    ('--lr_boundaries_epochs=3', '=constant takes no .*: --lr_boundaries_epochs=3.0: omit'),
     ('--lr_boundaries_epochs=7,3', '_epochs must be positive and increasing: .*=7.0,3.0: '),
     ('--lr_boundaries_epochs=0,3', '--lr_boundaries_epochs must be positive and increasing'),
     ('--lr_boundaries_epochs=inf', '--lr_boundaries_epochs must be positive and increasing'),
@@ -124,10 +124,10 @@ RULES = [
     ('--early_stopping_steps=5', 'before its end .*: --early_stopping_steps=5: give --eval_every'),
     ('--early_stopping_steps=4 --eval_every_steps=5', 'not be less than .*=4 .*=5 or more'),
     ('--stop_at_accuracy=.5 --mode=train', 'can stop early: --stop_at_accuracy=0.5 --mode=train: '),
-    ('--augment=flip --cache=memory', 'not support --cache: --augment=flip with --cache: give '),
-    ('--augment=flip --cache_features', '--augment does not support --cache_features'),
-    ('--augment=flip --input_pipeline=published', '--augment does not support --input_pipeline=p'),
-    ('--input_pipeline=published --cache=x', '=published does not support --cache: .*: omit --c'),
+    ('--augment=flip --cache=memory', '=flip does not support --cache: --augment=flip with --cache: give '),
+    ('--augment=flip --cache_features', '--augment=flip does not support --cache_features'),
+    ('--augment=flip --input_pipeline=published', '--augment=flip does not support --input_pipeline=p'),
+    ('--input_pipeline=published --cache=x', '=published does not support --cache: .*=exact, or omit --c'),
     ('--input_pipeline=published --cache_features', '=published does not support --cache_features'),
     ('--input_pipeline=published --on_bad_image=skip', '=published does not support --on_bad_ima'),
     ('--checkpoint=best', '--checkpoint is only for --mode=evaluate, .* resumes from the latest'),
@@ -136,9 +136,9 @@ RULES = [
     ('--num_gpus=2 --distribution_strategy=off', '=off has one replica in each process: --num_g'),
     ('--num_cpu_replicas=2 --distribution_strategy=one_device', 'one_device has one replica in '),
     ('--num_gpus=1 --num_cpu_replicas=1 --distribution_strategy=off', 'or CPU replicas, not both'),
-    ('--all_reduce_alg=ring', '=mirrored does not support this --all_reduce_alg: .*=ring: choose '),
+    ('--all_reduce_alg=ring', '=ring is for --distribution_strategy=multi_worker_mirrored: .*=mirrored: give .*'),
     ('--all_reduce_alg=hierarchical_copy --distribution_strategy=multi_worker_mirrored',
-     'does not support .*: --all_reduce_alg=hierarchical_copy: choose from nccl, ring'),
+     '=hierarchical_copy is for a single machine: .*_mirrored: give --all_reduce_alg=nccl or ring'),
     ('--enable_xla --num_cpu_replicas=2', 'mirrored over logical CPU devices: .*: omit one'),
     ('--trace_steps=5', '--trace_steps must be first:last, two steps: --trace_steps=5: give steps'),
     ('--trace_steps=a:b', '--trace_steps must be first:last, two steps'),
@@ -164,7 +164,7 @@ RULES = [
     ('--zzz', 'unknown flag: --zzz: --help lists all flags'),
     ('---batch_size=3', 'unknown flag: ---batch_size: did you mean --batch_size'),
     ('--' + 'long' * 1000, r'unknown flag: --(long)+lo... .4002 characters. ...(long)+: --help'),
-    ('--noreport_page=1', 'takes no value: --noreport_page=1: write --report_page=true or'),
+    ('--noreport_page=1', '--noreport_page=1 does not take an argument: see --help'),
     ('--report_page no', 'an argument is not a flag: no: '),
     ('--model_dir=\udcff', r"--model_dir is not UTF-8: --model_dir='\\udcff': use a UTF-8 name"),
     ('--data_dir=\u3000a', '--data_dir begins or ends with whitespace: .*: remove it'),
@@ -275,10 +275,12 @@ def test_values_of_a_wrong_type():
         assert error_of(*arguments) == '--{0} has no value: --{0}: write it as --{0}=VALUE'.format(
             name)
       assert error_of('--no' + name).startswith('unknown flag: --no' + name)
-    for choices in (all_flags()[name].choices, all_flags()[name].built_in_names):
-      assert not choices or error_of('--{}=unknown'.format(name)) == (
-          '--{0} has no such choice: --{0}=unknown: choose from {1}'.format(
-              name, ', '.join(choices)))
+    choices, built_in = all_flags()[name].choices, all_flags()[name].built_in_names
+    if choices or built_in:
+      assert error_of('--{}=unknown'.format(name)) == (
+          '--{0} has no such choice: --{0}=unknown: choose from {1}{2}'.format(
+              name, ', '.join(choices or built_in),
+              ', or give package.module:function' if built_in else ''))
   for name in ('weights', 'cache', 'checkpoint', 'best_metric', 'output', 'image_key', 'label_key'):
     assert re.match('--{0} is empty: --{0}=: give '.format(name), error_of('--{}='.format(name)))
   assert error_of('--model_dir=').startswith('--model_dir is required')

@@ -11,7 +11,7 @@ from typing import Callable, Dict, List, Tuple
 from estimator_train.data import idx, oct2017, own
 from estimator_train.data.description import DataSet, SyntheticSplit, require_data_dir
 from estimator_train.data.download import DownloadResult, download_files
-from estimator_train.settings import Settings, choices, user_code
+from estimator_train.settings import Settings, user_code
 
 _NUM_SYNTHETIC_EVAL_BATCHES = 10
 _Functions = Tuple[Callable[[Settings], DataSet], Callable[[Settings], DataSet]]
@@ -21,7 +21,7 @@ def describe(settings: Settings) -> DataSet:
   """Describes the data set of the settings.
 
   Raises:
-    UserError: there is no such data set, a required folder or pattern is not given, image files are
+    UserError: a required folder or pattern is not given, image files are
       missing, or the user's function does not return a valid DataSet.
   """
   dataset = _find_functions(settings.data.dataset)[0](settings)
@@ -84,7 +84,6 @@ def _find_functions(name: str) -> _Functions:
   """Returns the functions that describe a data set with its splits, and only its classes."""
   if user_code.is_function_name(name):
     return own.describe, own.describe_classes
-  user_code.check_built_in_name('dataset', name, choices.DATASETS)
   if name in _BUILT_IN:
     return _BUILT_IN[name], _BUILT_IN[name]
   module = importlib.import_module('estimator_train.data.' + name)

@@ -4,7 +4,7 @@ import importlib
 from typing import Any, Optional, Sequence, Tuple
 
 from estimator_train.errors import UserError
-from estimator_train.settings import choices, user_code
+from estimator_train.settings import user_code
 
 # The functions in tf.keras.applications, by the value of --model.
 _APPLICATIONS = {function.lower(): function for function in (
@@ -41,7 +41,7 @@ def build(name: str, image_shape: Optional[Tuple[int, int, int]], num_classes: i
     and must do so if there are no classes.
 
   Raises:
-    UserError: no model has this name; the user's function does not exist, raises an exception, or
+    UserError: the user's function does not exist, raises an exception, or
       does not return a model of these shapes; or `trainable_layers` is given for a model without
       ImageNet weights.
     ValueError: the images are too small for the model.
@@ -56,7 +56,6 @@ def build(name: str, image_shape: Optional[Tuple[int, int, int]], num_classes: i
                     '--trainable_layers={} --model={}'.format(trainable_layers, name),
                     'omit it, or choose --model from ' + ', '.join(_APPLICATIONS))
   if not user_code.is_function_name(name):
-    user_code.check_built_in_name('model', name, choices.MODELS)
     networks = importlib.import_module('estimator_train.models.networks')
     return getattr(networks, name)(image_shape, num_classes)
   model = user_code.call_function('model', name, 'image_shape, num_classes', image_shape,

@@ -1,14 +1,248 @@
-"""Declares the flags, checks the rules between them, and represents their values as Settings."""
+"""Defines Settings, the validated values of all flags, and computes quantities from them.
 
-from estimator_train.settings.settings import (
-    Settings,
-    learning_rate_scale,
-    per_replica_batch_size,
-    steps_for_epochs,
-    to_arguments,
-    to_flagfile,
-    total_train_steps,
+groups.py declares the flags, rules.py the rules between them.
+"""
+
+import csv
+import functools
+import io
+import math
+import os
+from fractions import Fraction
+from typing import Any, Dict, List, Optional, Tuple
+
+from estimator_train.errors import InvalidValue, UserError, naming_keywords, to_keywords
+from estimator_train.settings import groups, rules, user_code
+from estimator_train.settings.flag import (
+    all_flags,
+    attribute_name,
+    flags_of,
+    group_titles,
+    unknown_keyword_error,
 )
 
-__all__ = ['Settings', 'learning_rate_scale', 'per_replica_batch_size', 'steps_for_epochs',
-           'to_arguments', 'to_flagfile', 'total_train_steps']
+
+class Settings:
+  """The values of all flags, validated and immutable.
+
+  Omitted flags have their defaults; `--help` explains each flag. Paths may be given as
+  `pathlib.Path`, tuples as lists, and `model` and `dataset` as functions, which are stored by name.
+  The attributes are the groups of flags in `--help`; `settings.devices.num_gpus` is the value of
+  one flag. Functions of users may also read a flag whose name is not that of a group directly, such
+  as `settings.data_dir`. `evolve` and `items` take and return the values of flags by name.
+
+  Args:
+    **values: the values of flags, by the flags' names.
+
+  Raises:
+    UserError: a keyword is unknown (the error is then also a TypeError), or a value is invalid by
+      itself or in combination with other values (the error is then also a ValueError).
+  """
+  __slots__ = tuple(map(attribute_name, group_titles()))
+  run: groups.Run
+  data: groups.Data
+  model: groups.Model
+  duration: groups.Duration
+  evaluation: groups.Evaluation
+  optimizer: groups.Optimizer
+  devices: groups.Devices
+  cluster: groups.Cluster
+  input: groups.Input
+  checkpoints: groups.Checkpoints
+  reporting: groups.Reporting
+  experiments: groups.Experiments
+  export: groups.PredictionAndExport
+
+  def __init__(self, **values: Any) -> None:
+    for name in values:
+      if name not in all_flags():
+        raise unknown_keyword_error(name, list(all_flags()))
+    with naming_keywords(InvalidValue):
+      _initialize(self, values)
+
+  @classmethod
+  def from_flags(cls, values: Dict[str, Any]) -> 'Settings':
+    """Makes settings from the values of flags on the command line. Errors name these flags."""
+    settings = cls.__new__(cls)
+    _initialize(settings, values)
+    return settings
+
+  def __getattr__(self, name: str) -> Any:
+    flag = all_flags().get(name)
+    if flag is None or name in self.__slots__:
+      raise AttributeError(name)
+    return getattr(getattr(self, attribute_name(flag.group)), name)
+
+  def __setattr__(self, name: str, value: Any) -> None:
+    raise AttributeError('settings are immutable: use evolve({}=...)'.format(name))
+
+  def __eq__(self, other: object) -> bool:
+    return isinstance(other, Settings) and self.items() == other.items()
+
+  def __hash__(self) -> int:
+    return hash(tuple(self.items()))
+
+  def __repr__(self) -> str:
+    flags = all_flags()
+    return 'Settings({})'.format(', '.join(
+        '{}={!r}'.format(name, value) for name, value in self.items()
+        if value != flags[name].default))
+
+  def __reduce__(self) -> Any:
+    return functools.partial(Settings, **dict(self.items())), ()
+
+  def items(self) -> List[Tuple[str, Any]]:
+    """Returns the name and value of each flag."""
+    return [(name, getattr(getattr(self, attribute_name(flag.group)), name))
+            for name, flag in all_flags().items()]
+
+  def evolve(self, **changes: Any) -> 'Settings':
+    """Returns a copy with other values of some flags. The copy is validated, too."""
+    return Settings(**dict(self.items(), **changes))
+
+  def for_mode(self, mode: str) -> 'Settings':
+    """Returns a copy for a run in the given mode.
+
+    Raises:
+      UserError: a flag that the mode requires is missing, or a flag does not apply to the mode.
+    """
+    settings = self.evolve(mode=mode)
+    rules.check_all(settings, mode)
+    return settings
+
+
+def _initialize(settings: Settings, values: Dict[str, Any]) -> None:
+  """Sets the values of all flags, and checks the rules that hold in all modes."""
+  flags = all_flags()
+  values = {name: flags[name].expand_user(_to_flag_value(value))
+            for name, value in values.items()}
+  for name, value in values.items():
+    flags[name].check_value(value)
+  for group in group_titles():
+    object.__setattr__(settings, attribute_name(group), group(**{
+        flag.name: values[flag.name] for flag in flags_of(group) if flag.name in values}))
+  rules.check_all(settings)
+
+
+def per_replica_batch_size(global_batch_size: int, num_replicas: int) -> int:
+  """Returns the number of examples per step and replica.
+
+  Raises:
+    UserError: the global batch size is not divisible by the number of replicas. The error proposes
+      the nearest batch sizes that are divisible.
+  """
+  if global_batch_size % num_replicas == 0:
+    return global_batch_size // num_replicas
+  below = global_batch_size - global_batch_size % num_replicas
+  near = [size for size in (below, below + num_replicas) if size > 0]
+  raise UserError('--batch_size must be divisible by the number of replicas',
+                  '--batch_size={} for {} replicas'.format(global_batch_size, num_replicas),
+                  'use ' + ' or '.join(str(size) for size in near))
+
+
+def steps_for_epochs(epochs: float, num_examples: int, examples_per_step: int) -> int:
+  """Returns the global step at which a number of epochs is complete.
+
+  The result is rounded up, because a batch may contain examples of two epochs.
+
+  Args:
+    epochs: the number of epochs. A float stands for the decimal number that Python prints for it;
+      for example, 0.1 stands for exactly 1/10, not for the nearest binary fraction.
+    num_examples: the number of examples per epoch.
+    examples_per_step: the number of examples per global step.
+  """
+  return math.ceil(Fraction(str(epochs)) * num_examples / examples_per_step)
+
+
+def total_train_steps(settings: Settings, num_examples: Optional[int], examples_per_step: int,
+                      start_step: int = 0, examples_seen: int = 0) -> int:
+  """Returns the global step at which training stops.
+
+  Every step takes a full batch, so the last step may include examples of the next epoch.
+
+  Args:
+    settings: settings with either `train_steps` or `train_epochs`.
+    num_examples: the number of examples per epoch; None if the data set is infinite.
+    examples_per_step: the number of examples per global step.
+    start_step: the global step from which the run resumes.
+    examples_seen: the number of examples that training has read up to `start_step`, perhaps with
+      other batch sizes.
+
+  Raises:
+    UserError: `train_epochs` is given for an infinite data set.
+  """
+  duration = settings.duration
+  if duration.train_steps is not None:
+    return duration.train_steps
+  assert duration.train_epochs is not None
+  if num_examples is None:
+    raise UserError('an infinite data set has no epochs',
+                    '--dataset={} --train_epochs={}'.format(settings.data.dataset,
+                                                            duration.train_epochs),
+                    'give --train_steps instead')
+  examples_left = duration.train_epochs * num_examples - examples_seen
+  return start_step + max(math.ceil(examples_left / examples_per_step), 0)
+
+
+def learning_rate_scale(settings: groups.Optimizer) -> float:
+  """Returns the factor by which `--scale_learning_rate` multiplies the learning rates.
+
+  The flags give the learning rates for `--base_batch_size`. When the batch size grows, `linear`
+  preserves the update per example (Goyal et al. 2017, arXiv:1706.02677), and `sqrt` preserves the
+  variance of the update (Krizhevsky 2014, arXiv:1404.5997).
+  """
+  ratio = settings.batch_size / settings.base_batch_size
+  factors = {'none': 1., 'linear': ratio, 'sqrt': math.sqrt(ratio)}
+  return factors[settings.scale_learning_rate]
+
+
+def to_flagfile(settings: Settings) -> str:
+  """Returns the content of a flagfile with the values of all flags; unset flags are comments."""
+  lines = []
+  for name, value in settings.items():
+    if value is None or value == ():
+      lines.append('# --{} is not set'.format(name))
+    else:
+      lines.append(_format_argument(name, value))
+  return '\n'.join(lines) + '\n'
+
+
+def to_arguments(settings: Settings) -> List[str]:
+  """Returns command-line arguments for these settings, omitting flags that have their defaults."""
+  flags = all_flags()
+  return [_format_argument(name, value) for name, value in settings.items()
+          if value != flags[name].default]
+
+
+def _to_flag_value(value: Any) -> Any:
+  """Converts the value of a keyword argument to the type of a value on the command line."""
+  if callable(value):
+    return user_code.function_name(value)
+  if isinstance(value, os.PathLike):
+    return os.fspath(value)
+  return tuple(value) if isinstance(value, list) else value
+
+
+def _format_argument(name: str, value: Any) -> str:
+  """Returns `--NAME=VALUE`, with quotes around items of a tuple that contain the separator."""
+  if isinstance(value, bool):
+    value = str(value).lower()
+  elif isinstance(value, tuple):
+    row = io.StringIO()
+    csv.writer(row, delimiter=all_flags()[name].separator,
+               lineterminator='').writerow(value)
+    value = row.getvalue()
+  return '--{}={}'.format(name, value)
+
+
+def _describe_keywords() -> str:
+  """Returns a list of all keywords by group, for `help(Settings)`."""
+  lines = []
+  for group, title in group_titles().items():
+    lines.append('\n{}:'.format(title.capitalize()))
+    lines += ['  {}: {} (default: {!r})'.format(flag.name, to_keywords(flag.description),
+                                                flag.default) for flag in flags_of(group)]
+  return '\n'.join(lines)
+
+
+Settings.__doc__ = '{}\n{}\n'.format((Settings.__doc__ or '').rstrip(), _describe_keywords())

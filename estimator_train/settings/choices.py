@@ -17,9 +17,6 @@ KERAS_MODELS = (
     'resnet152v2', 'inceptionv3', 'inceptionresnetv2', 'xception', 'mobilenet', 'mobilenetv2',
     'densenet121', 'densenet169', 'densenet201', 'nasnetmobile', 'nasnetlarge')
 MODELS = PACKAGE_MODELS + KERAS_MODELS
-PREPROCESSINGS = ('unit', 'caffe', 'torch', 'tf')
-EXPORT_FORMATS = ('saved_model', 'h5', 'tflite', 'onnx')
-CLASS_WEIGHTS = ('none', 'balanced')
 # By the value of --optimizer: the class, of Keras or of training/optimizers.py, and its arguments.
 # Its name in checkpoints is that of the class, unless `name` is given.
 OPTIMIZERS: Dict[str, Dict[str, Any]] = {
@@ -37,18 +34,7 @@ ALL_REDUCE_ALGORITHMS = ('nccl', 'ring', 'hierarchical_copy', 'reduction_to_one_
 SINGLE_HOST_ALL_REDUCE = ('hierarchical_copy', 'reduction_to_one_device')
 # This algorithm works only between workers.
 MULTI_WORKER_ALL_REDUCE = ('ring',)
-DTYPES = ('fp32', 'mixed')
-LR_SCHEDULES = ('constant', 'piecewise', 'exponential', 'cosine')
-LEARNING_RATE_SCALINGS = ('none', 'linear', 'sqrt')
-INPUT_PIPELINES = ('exact', 'published')
-AUGMENTATIONS = ('none', 'flip', 'crop_flip')
-COMPRESSIONS = ('auto', 'none', 'gzip', 'zlib')
 CACHES = ('auto', 'none', 'memory')  # Any other value is the path of a folder.
-CACHE_FEATURES_DTYPES = ('float32', 'float16')
-ON_BAD_IMAGE = ('error', 'skip')
-ON_NAN = ('stop', 'skip')
-SCALE_OVER = ('replicas', 'workers')
-BEST_MODES = ('auto', 'max', 'min')
 NAMED_CHECKPOINTS = ('latest', 'best')  # Any other value of --checkpoint is a path.
 MODES_WITH_CHECKPOINT_FLAG = ('evaluate', 'predict', 'export')
 # These strategies have one replica in each process.

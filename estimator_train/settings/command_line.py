@@ -6,8 +6,8 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from absl import flags
 
-from estimator_train import settings as settings_lib
 from estimator_train.errors import UserError
+from estimator_train.settings import Settings, rules
 from estimator_train.settings.flag import all_flags, flags_of, group_titles, unknown_flag_error
 
 _USAGE = """\
@@ -27,10 +27,6 @@ _DEFINERS = {str: (flags.DEFINE_string, 'a string'),
              tuple: (flags.DEFINE_list, 'a comma-separated list with balanced quotes')}
 
 _HELP_WITH_WORD = re.compile('--?help=.')
-# Pairs of flags that exclude each other. A flag on the command line also overrides the other flag
-# of the pair in a flagfile.
-_EXCLUSIVE_PAIRS = (('train_steps', 'train_epochs'),
-                    ('save_checkpoints_steps', 'save_checkpoints_secs'))
 _FLAGFILE = re.compile(r'--?flagfile(?:=(.*))?', re.DOTALL)
 _COMMENT_PREFIXES = ('#', '//')
 
@@ -51,7 +47,7 @@ class Argument(NamedTuple):
     return self.text.lstrip('-').partition('=')[0]
 
 
-def parse(argv: Sequence[str]) -> settings_lib.Settings:
+def parse(argv: Sequence[str]) -> Settings:
   """Parses a command line into Settings.
 
   Args:
@@ -67,7 +63,7 @@ def parse(argv: Sequence[str]) -> settings_lib.Settings:
     raise with_locations(error, arguments) from error
 
 
-def _parse_arguments(arguments: Sequence[Argument]) -> settings_lib.Settings:
+def _parse_arguments(arguments: Sequence[Argument]) -> Settings:
   """Parses the arguments of the command line and of its flagfiles into Settings."""
   absl_flags = _define_flags()
   _check_values_present(arguments, absl_flags)
@@ -87,7 +83,7 @@ def _parse_arguments(arguments: Sequence[Argument]) -> settings_lib.Settings:
   for name, flag in declared.items():
     if flag.value_type is tuple:
       values[name] = flag.parse(values[name])
-  settings = settings_lib.Settings.from_flags(values)
+  settings = Settings.from_flags(values)
   return settings.for_mode(settings.run.mode)
 
 
@@ -157,7 +153,7 @@ def _prefer_command_line(values: Dict[str, Any],
                          arguments: Sequence[Argument]) -> None:
   """If one flag of an exclusive pair is on the command line, unsets the other flag."""
   on_command_line = {argument.flag for argument in arguments if not argument.location}
-  for pair in _EXCLUSIVE_PAIRS:
+  for pair in rules.EXCLUSIVE_PAIRS:
     chosen = on_command_line.intersection(pair)
     if len(chosen) == 1:
       (other,) = set(pair) - chosen
@@ -173,14 +169,7 @@ def _translate_error(error: Exception) -> UserError:
     _, expected = _DEFINERS[all_flags()[name].value_type]
     return UserError('--{} must be {}'.format(name, expected),
                      '--{}={}'.format(name, value), 'see --help')
-  match = re.match(r'--?no(\w+)=(.*) does not take an argument', text, re.DOTALL)
-  if match:
-    return UserError('a flag in the form --noFLAG takes no value',
-                     '--no{}={}'.format(*match.groups()),
-                     'write --{0}=true or --{0}=false'.format(match.group(1)))
   return UserError('the flags cannot be parsed', text, 'see --help')
-
-
 
 
 def expand_arguments(argv: Sequence[str]) -> List[Argument]:

@@ -1,7 +1,6 @@
 """Declares flags. Each flag is a field of a class that groups related flags.
 
     @flag_group('devices')
-    @attr.s(auto_attribs=True, frozen=True)
     class Devices:
       num_gpus: int = flag(-1, 'number of GPUs; -1: all, 0: none', check=int_range(-1))
 
@@ -23,7 +22,6 @@ from typing import (
   Optional,
   Sequence,
   Tuple,
-  Type,
   TypeVar,
   Union,
 )
@@ -34,7 +32,7 @@ from estimator_train.errors import UnknownKeyword, UserError
 
 # A function that takes the name and a value of a flag, and raises a UserError for an invalid value.
 ValueCheck = Callable[[str, Any], None]
-Group = TypeVar('Group')
+Group = TypeVar('Group', bound=type)
 
 _MAX_INT = 2 ** 31 - 1
 _TYPE_NAMES = {str: 'a string', int: 'an integer', float: 'a number', bool: 'True or False',
@@ -54,8 +52,7 @@ class Flag(NamedTuple):
     built_in_names: if the flag accepts `package.module:function`, its other allowed values, such as
       `fashion_cnn`; empty for all other flags.
     check: a further check of the value, which is skipped if the value is None; None: no such check.
-    parse_rule: the rule in the error if the items of a tuple cannot be parsed.
-    parse_remedy: the remedy in this error.
+    item_rule: the rule and the remedy in the error if the items of a tuple cannot be parsed.
     separator: the text between the items of a tuple on the command line.
     is_path: whether the value is a path, or consists of paths that are separated by commas.
   """
@@ -64,13 +61,12 @@ class Flag(NamedTuple):
   types: Tuple[Any, ...]
   default: Any
   help: str
-  choices: Sequence[str]
-  built_in_names: Sequence[str]
-  check: Optional[ValueCheck]
-  parse_rule: str
-  parse_remedy: str
-  separator: str
-  is_path: bool
+  choices: Sequence[str] = ()
+  built_in_names: Sequence[str] = ()
+  check: Optional[ValueCheck] = None
+  item_rule: Tuple[str, str] = ('', '')
+  separator: str = ','
+  is_path: bool = False
 
   @property
   def value_type(self) -> type:
@@ -95,9 +91,9 @@ class Flag(NamedTuple):
     try:
       return tuple(item_type(item) for item in items)
     except ValueError as error:
-      raise UserError('--{} {}'.format(self.name, self.parse_rule),
-                      '--{}={}'.format(self.name, self.separator.join(items)),
-                      self.parse_remedy) from error
+      rule, remedy = self.item_rule
+      raise UserError('--{} {}'.format(self.name, rule),
+                      '--{}={}'.format(self.name, self.separator.join(items)), remedy) from error
 
   def expand_user(self, value: Any) -> Any:
     """Returns the value; if it is a path, replaces `~` and `~USER` by the user's home folder.
@@ -118,8 +114,12 @@ class Flag(NamedTuple):
           'give ' + ' or '.join(_TYPE_NAMES.get(allowed, 'a tuple') for allowed in self.types))
     if value is None:
       return
-    if self.choices:
-      check_choice(self.name, value, self.choices)
+    names = self.choices or self.built_in_names
+    if names and value not in names and not (self.built_in_names and ':' in value):
+      raise UserError('--{} has no such choice'.format(self.name),
+                      '--{}={}'.format(self.name, value), 'choose from {}{}'.format(
+                          ', '.join(names),
+                          ', or give package.module:function' if self.built_in_names else ''))
     for text in value if isinstance(value, tuple) else (value,):
       if isinstance(text, str):
         _check_text(self.name, text)
@@ -127,62 +127,49 @@ class Flag(NamedTuple):
       self.check(self.name, value)
 
 
-_GROUP_TITLES: Dict[type, str] = {}
-_GROUP_ATTRIBUTES: Dict[type, str] = {}
+# (The title in --help, the attribute of Settings) of each class of flags.
+_GROUPS: Dict[type, Tuple[str, str]] = {}
 
 
-def flag(default: Any, help: str = '', choices: Sequence[str] = (),
-         built_in_names: Sequence[str] = (), check: Optional[ValueCheck] = None,
-         parse_rule: str = '', parse_remedy: str = '', separator: str = ',',
-         is_path: bool = False) -> Any:
-  """Declares a flag as a field of an attrs class; see Flag for the arguments."""
-  return attr.ib(default=default, metadata={
-      'help': help, 'choices': tuple(choices), 'built_in_names': tuple(built_in_names),
-      'check': check, 'parse_rule': parse_rule, 'parse_remedy': parse_remedy,
-      'separator': separator, 'is_path': is_path})
+def flag(default: Any, help: str, **options: Any) -> Any:
+  """Declares a flag as a field of a class; Flag explains the options."""
+  return attr.ib(default=default, metadata=dict(options, help=help))
 
 
-def flag_group(title: str, attribute: str = '') -> Callable[[Type[Group]], Type[Group]]:
-  """Returns a decorator that registers a class of flags.
+def flag_group(title: str, attribute: str = '') -> Callable[[Group], Group]:
+  """Returns a decorator that makes a class of flags immutable, and registers it.
 
   Args:
     title: the title in `--help`.
     attribute: the attribute of Settings, if it has another name than the title.
   """
-  def register(cls: Type[Group]) -> Type[Group]:
-    _GROUP_TITLES[cls] = title
-    _GROUP_ATTRIBUTES[cls] = attribute or title
-    return cls
+  def register(cls: Group) -> Group:
+    group = attr.s(cls, auto_attribs=True, frozen=True)
+    _GROUPS[group] = title, attribute or title
+    return group
   return register
 
 
 def group_titles() -> Dict[type, str]:
   """Returns the title of each class that `flag_group` has registered, in registration order."""
-  return dict(_GROUP_TITLES)
+  return {group: title for group, (title, _) in _GROUPS.items()}
+
+
+def attribute_name(group: type) -> str:
+  """Returns the name of the attribute of Settings that has the values of a registered class."""
+  return _GROUPS[group][1]
 
 
 @functools.lru_cache(maxsize=None)
-def attribute_name(group: type) -> str:
-  """Returns the name of the attribute of Settings that has the values of a registered class."""
-  return _GROUP_ATTRIBUTES[group]
-
-
 def flags_of(group: type) -> Tuple[Flag, ...]:
   """Returns the flags of a registered class."""
-  return tuple(Flag(name=field.name, group=group, types=_types_of(field.type),
-                    default=field.default, **field.metadata) for field in attr.fields(group))
+  return tuple(Flag(field.name, group, _types_of(field.type), field.default, **field.metadata)
+               for field in attr.fields(group))
 
 
 def all_flags() -> Dict[str, Flag]:
   """Returns the flags of all groups by name."""
-  return {declared.name: declared for group in _GROUP_TITLES for declared in flags_of(group)}
-
-
-def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-  """Raises a UserError if the flag's value is not among the choices."""
-  if value not in choices:
-    raise UserError('--{} has no such choice'.format(name), '--{}={}'.format(name, value),
-                    'choose from ' + ', '.join(choices))
+  return {declared.name: declared for group in _GROUPS for declared in flags_of(group)}
 
 
 def unknown_flag_error(text: str, names: Sequence[str]) -> UserError:

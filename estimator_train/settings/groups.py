@@ -6,8 +6,6 @@ rules.py has the rules between flags.
 import unicodedata
 from typing import Optional, Sequence, Tuple, Union
 
-import attr
-
 from estimator_train.configs.workloads import WORKLOADS
 from estimator_train.errors import UserError
 from estimator_train.settings import choices
@@ -32,6 +30,8 @@ _MIN_LEARNING_RATE, _MAX_LEARNING_RATE = 1e-37, 1e38
 _MAX_WEIGHT_DECAY = 10 ** 6
 _MAX_GRADIENT_NORM = 1e6
 MAX_EPOCHS = 10 ** 6
+IMAGE_SIZE_REMEDY = ('give a size such as 28,28 or, with --dataset=tfrecord or synthetic, such as '
+                     '28,28,1')
 DEFAULT_SAVE_SECS = 600
 
 
@@ -68,7 +68,6 @@ def are_distinct(names: Sequence[str]) -> bool:
 
 
 @flag_group('run')
-@attr.s(auto_attribs=True, frozen=True)
 class Run:
   mode: str = flag('train_and_evaluate', 'what to do', choices=choices.MODES)
   model_dir: Optional[str] = flag(
@@ -95,7 +94,6 @@ class Run:
 
 
 @flag_group('data')
-@attr.s(auto_attribs=True, frozen=True)
 class Data:
   dataset: str = flag(
       'fashion_mnist_sample', '{names}, or package.module:function, a function that returns an '
@@ -118,7 +116,9 @@ class Data:
       None, 'with --dataset=image_folder or oct2017: height,width in pixels to which images are '
       'resized, 224,224 if not given; tfrecord: height,width[,channels], 224,224,3 if not given; '
       'synthetic: height,width[,channels], 28,28,1 if not given',
-      parse_rule='must be height,width in pixels', parse_remedy='give a size such as 28,28')
+      check=satisfies(lambda size: len(size) in (2, 3) and all(0 < side < 2 ** 15 for side in size),
+                      'must be height,width in pixels', IMAGE_SIZE_REMEDY),
+      item_rule=('must be height,width in pixels', IMAGE_SIZE_REMEDY))
   image_key: str = flag('image/encoded', 'with --dataset=tfrecord: key of the encoded image',
                         check=not_empty('give a key'))
   label_key: str = flag('image/class/label', 'with --dataset=tfrecord: key of the integer label',
@@ -126,11 +126,10 @@ class Data:
   label_offset: int = flag(0, 'with --dataset=tfrecord: number to add to a label to get the class '
                            'index, such as -1 where 0 is a background class')
   compression: str = flag('auto', 'with --dataset=tfrecord: compression of the files; auto: '
-                          'detected from their content', choices=choices.COMPRESSIONS)
+                          'detected from their content', choices=('auto', 'none', 'gzip', 'zlib'))
 
 
 @flag_group('model')
-@attr.s(auto_attribs=True, frozen=True)
 class Model:
   model: str = flag(
       'fashion_cnn', '{names}, or package.module:function, a function that returns a Keras model',
@@ -143,11 +142,10 @@ class Model:
       'the new head; if not given, 4 for vgg16 and all for other networks', check=int_range(0))
   preprocess: str = flag(
       'unit', 'scaling of pixel values, to [0, 1] or as required by ImageNet weights',
-      choices=choices.PREPROCESSINGS)
+      choices=('unit', 'caffe', 'torch', 'tf'))
 
 
 @flag_group('duration')
-@attr.s(auto_attribs=True, frozen=True)
 class Duration:
   train_steps: Optional[int] = flag(
       None, 'global step at which training stops (--mode=scaling: in each run of the sweep)',
@@ -157,7 +155,6 @@ class Duration:
 
 
 @flag_group('evaluation')
-@attr.s(auto_attribs=True, frozen=True)
 class Evaluation:
   eval_every_steps: Optional[int] = flag(
       None, 'steps between evaluations; if not given, evaluate only at the end',
@@ -175,11 +172,10 @@ class Evaluation:
       'without classes, average_loss', check=not_empty('give a metric, or omit it'))
   best_mode: str = flag(
       'auto', 'whether larger or smaller values of --best_metric are better; auto: the name of the '
-      'metric decides', choices=choices.BEST_MODES)
+      'metric decides', choices=('auto', 'max', 'min'))
 
 
 @flag_group('optimizer')
-@attr.s(auto_attribs=True, frozen=True)
 class Optimizer:
   batch_size: int = flag(
       128, 'global batch size, which is the number of examples per step over all replicas '
@@ -191,25 +187,25 @@ class Optimizer:
       check=satisfies(lambda rate: _MIN_LEARNING_RATE <= rate <= _MAX_LEARNING_RATE,
                       'must be positive and finite', 'give a rate such as 0.001'))
   scale_learning_rate: str = flag('none', 'how the learning rate grows with the global batch size',
-                                  choices=choices.LEARNING_RATE_SCALINGS)
+                                  choices=('none', 'linear', 'sqrt'))
   base_batch_size: int = flag(
       128, 'global batch size for which --learning_rate and --lr_values are given',
       check=int_range(1))
   lr_schedule: str = flag('constant', 'how the learning rate changes during training',
-                          choices=choices.LR_SCHEDULES)
+                          choices=('constant', 'piecewise', 'exponential', 'cosine'))
   lr_boundaries_epochs: Tuple[float, ...] = flag(
       (), 'piecewise: epochs at which the learning rate changes, such as 3,7; exponential and '
       'cosine: the epoch at which the decay ends (the end of training if not given)',
       check=satisfies(lambda boundaries: all(low < high <= MAX_EPOCHS for low, high in zip(
           (0., *boundaries), boundaries)), 'must be positive and increasing',
                       'give epochs such as 3,7.5'),
-      parse_rule='must be numbers', parse_remedy='give epochs such as 3,7.5')
+      item_rule=('must be numbers', 'give epochs such as 3,7.5'))
   lr_values: Tuple[float, ...] = flag(
       (), 'piecewise: learning rates before, between and after the boundaries, such as '
       '1e-3,1e-4,1e-5; exponential and cosine: the final learning rate (cosine: 0 if not given)',
       check=satisfies(lambda values: all(0 <= value <= _MAX_LEARNING_RATE for value in values),
                       'must be 0 or more, and finite', 'give rates such as 1e-3,1e-4'),
-      parse_rule='must be numbers', parse_remedy='give rates such as 1e-3,1e-4')
+      item_rule=('must be numbers', 'give rates such as 1e-3,1e-4'))
   lr_warmup_epochs: float = flag(
       0., 'number of epochs over which the learning rate warms up; over n steps, the rate '
       'increases linearly from 1/n of the full rate',
@@ -231,16 +227,15 @@ class Optimizer:
                       'give a fraction such as 0.1'))
   class_weights: str = flag(
       'none', 'balanced: each class has the same total weight in the training loss',
-      choices=choices.CLASS_WEIGHTS)
+      choices=('none', 'balanced'))
   on_nan: str = flag(
       'stop', 'if the loss is not finite, stop the run or, only with --dtype=mixed, skip the '
-      'update', choices=choices.ON_NAN)
+      'update', choices=('stop', 'skip'))
   seed: int = flag(1, 'seed of the initial weights and of the order of the examples',
                    check=int_range(0))
 
 
 @flag_group('devices')
-@attr.s(auto_attribs=True, frozen=True)
 class Devices:
   distribution_strategy: str = flag('mirrored', 'how training is distributed over devices',
                                     choices=choices.STRATEGIES)
@@ -254,7 +249,7 @@ class Devices:
   gpu_memory_growth: bool = flag(True, 'allocate GPU memory as needed instead of all at the start')
   dtype: str = flag(
       'fp32', 'mixed: TensorFlow computes parts of the graph in float16, on GPUs of compute '
-      'capability 7.0 or newer, with dynamic loss scaling', choices=choices.DTYPES)
+      'capability 7.0 or newer, with dynamic loss scaling', choices=('fp32', 'mixed'))
   enable_xla: bool = flag(False, 'compile the parts of the graph that XLA supports')
   inter_op_parallelism_threads: int = flag(
       0, 'number of operations that run in parallel; 0: the number of cores, or 1 with oneDNN',
@@ -264,7 +259,6 @@ class Devices:
 
 
 @flag_group('cluster')
-@attr.s(auto_attribs=True, frozen=True)
 class Cluster:
   start_timeout_secs: int = flag(600, 'seconds to wait until all tasks of the cluster have started',
                                  check=int_range(1))
@@ -277,14 +271,13 @@ class Cluster:
 
 
 @flag_group('input')
-@attr.s(auto_attribs=True, frozen=True)
 class Input:
   input_pipeline: str = flag(
       'exact', 'published: the stages of 2018 (list_files, interleave, shuffle_and_repeat, '
-      'map_and_batch), which cannot resume at the next example', choices=choices.INPUT_PIPELINES)
+      'map_and_batch), which cannot resume at the next example', choices=('exact', 'published'))
   augment: str = flag(
       'none', 'flip: flip half of the training images horizontally; crop_flip: also crop 8 % to '
-      '100 % of the area of each training image', choices=choices.AUGMENTATIONS)
+      '100 % of the area of each training image', choices=('none', 'flip', 'crop_flip'))
   shuffle_buffer: int = flag(
       5000, 'number of examples in the shuffle buffer, for idx files, an ExampleSplit and '
       '--input_pipeline=published; other data is shuffled completely', check=int_range(1))
@@ -300,10 +293,10 @@ class Input:
       False, 'compute the output of the frozen layers once, keep the output in memory or in the '
       'folder of --cache, and train the other layers on the output')
   cache_features_dtype: str = flag('float32', 'dtype of the features of --cache_features',
-                                   choices=choices.CACHE_FEATURES_DTYPES)
+                                   choices=('float32', 'float16'))
   on_bad_image: str = flag(
       'error', 'stop at an image that cannot be decoded, or skip it',
-      choices=choices.ON_BAD_IMAGE)
+      choices=('error', 'skip'))
   max_bad_images: float = flag(
       .01, 'largest fraction of the images that --on_bad_image=skip may skip',
       check=satisfies(lambda fraction: 0 <= fraction <= 1, 'must be from 0 to 1',
@@ -311,7 +304,6 @@ class Input:
 
 
 @flag_group('checkpoints')
-@attr.s(auto_attribs=True, frozen=True)
 class Checkpoints:
   save_checkpoints_steps: Optional[int] = flag(None, 'steps between checkpoints',
                                                check=int_range(1))
@@ -330,14 +322,13 @@ class Checkpoints:
 
 
 @flag_group('reporting')
-@attr.s(auto_attribs=True, frozen=True)
 class Reporting:
   throughput_warmup_steps: int = flag(10, 'number of steps at the start that are not timed',
                                       check=int_range(0))
   trace_steps: Optional[Tuple[int, int]] = flag(
       None, 'first:last, the global steps to record as a Chrome trace, model_dir/trace.json',
-      check=_check_traced_steps, parse_rule='must be first:last, two steps',
-      parse_remedy='give steps such as 101:110', separator=':')
+      check=_check_traced_steps, separator=':',
+      item_rule=('must be first:last, two steps', 'give steps such as 101:110'))
   log_every_steps: int = flag(
       100, 'steps between progress lines; this interval doubles after 10,000 lines, and again each '
       'time the global step doubles', check=int_range(1))
@@ -347,19 +338,17 @@ class Reporting:
 
 
 @flag_group('experiments')
-@attr.s(auto_attribs=True, frozen=True)
 class Experiments:
   repeats: int = flag(3, 'number of runs of --mode=scaling for each number of replicas or workers, '
                       'in random order', check=int_range(1))
   scale_over: str = flag(
       'replicas', 'whether --mode=scaling varies the number of replicas or of workers; each worker '
-      'is a process with its own GPUs or cores', choices=choices.SCALE_OVER)
+      'is a process with its own GPUs or cores', choices=('replicas', 'workers'))
   workload: Optional[str] = flag(None, 'published workload that --mode=reproduce runs',
                                  choices=tuple(WORKLOADS))
 
 
 @flag_group('prediction and export', 'export')
-@attr.s(auto_attribs=True, frozen=True)
 class PredictionAndExport:
   input: Optional[str] = flag(
       None, 'pattern of the files to predict, such as \'DATA/**/*.jpeg\': image files, idx files '
@@ -376,4 +365,4 @@ class PredictionAndExport:
       None, 'folder for exported models, each in a numbered subfolder; if given, training ends '
       'with an export', check=check_not_a_pattern, is_path=True)
   export_format: str = flag('saved_model', 'format of the exported model',
-                            choices=choices.EXPORT_FORMATS)
+                            choices=('saved_model', 'h5', 'tflite', 'onnx'))

@@ -1,4 +1,4 @@
-"""The rules between flags: one table, and functions for what does not fit into a row.
+"""The table of the rules between flags.
 
 A rule holds in all modes, and is then checked by the constructor of Settings, or only in the given
 modes, and is then checked by `Settings.for_mode`. The table lists the rules of all modes first.
@@ -10,18 +10,16 @@ from typing import Any, Callable, NamedTuple, Tuple
 
 from estimator_train.configs.workloads import WORKLOADS
 from estimator_train.errors import UserError
-from estimator_train.settings import choices, user_code
-from estimator_train.settings.flag import all_flags, check_choice, format_value
+from estimator_train.settings import choices, groups, user_code
+from estimator_train.settings.flag import all_flags, format_value
 
 _TRAINING = choices.TRAINING_MODES
-_IMAGE_DATA_SETS = ('image_folder', 'tfrecord')
-# (A flag, the built-in data sets that use the flag). With another built-in data set, the flag would
-# have no effect.
-_DATA_SETS_BY_FLAG = (
-    ('train_pattern', _IMAGE_DATA_SETS), ('eval_pattern', _IMAGE_DATA_SETS),
-    ('labels', (*_IMAGE_DATA_SETS, 'synthetic')),
-    ('image_size', (*_IMAGE_DATA_SETS, 'oct2017', 'synthetic')),
-    *((name, ('tfrecord',)) for name in ('image_key', 'label_key', 'label_offset', 'compression')))
+# Pairs of flags that exclude each other. A flag on the command line also overrides the other flag
+# of the pair in a flagfile.
+EXCLUSIVE_PAIRS = (('train_steps', 'train_epochs'),
+                   ('save_checkpoints_steps', 'save_checkpoints_secs'))
+# The flags that replace the standard input pipeline, and their defaults.
+_PIPELINES = (('augment', 'none'), ('input_pipeline', 'exact'))
 _ONNX_PACKAGES = ('tf2onnx', 'onnx', 'onnxruntime')
 # These flags do not change the published workload, so --mode=reproduce accepts them.
 _REPRODUCE_FLAGS = (
@@ -65,9 +63,6 @@ def check_all(settings: Any, mode: str = '') -> None:
   for rule in RULES:
     if mode in rule.modes if mode else not rule.modes:
       rule.check(values)
-  for modes, function in _FUNCTIONS:
-    if mode in modes if mode else not modes:
-      function(values)
 
 
 def _exclusive(first: str, second: str) -> Rule:
@@ -87,29 +82,30 @@ def _only_in(modes: Tuple[str, ...], name: str, remedy: str) -> Rule:
               tuple(mode for mode in choices.MODES if mode not in modes))
 
 
-def _single_replica(name: str) -> Rule:
-  return Rule('--distribution_strategy={s.distribution_strategy} has one replica in each process',
-              name, 'give --distribution_strategy=mirrored, or omit --' + name,
-              lambda s: (s.distribution_strategy in choices.SINGLE_REPLICA_STRATEGIES
-                         and getattr(s, name) > 1))
+def _published(name: str) -> Rule:
+  return Rule('--mode=reproduce runs a workload with its published flags', name,
+              'omit it, or run the flagfile without --mode=reproduce',
+              lambda s: getattr(s, name) != all_flags()[name].default, ('reproduce',))
 
 
-def _not_with_constant_rate(name: str) -> Rule:
-  return Rule('--lr_schedule=constant takes no --' + name, name,
-              'omit it, or give --lr_schedule=piecewise, exponential or cosine',
-              lambda s: s.lr_schedule == 'constant' and getattr(s, name))
+def _only_for_data_sets(name: str, *data_sets: str) -> Rule:
+  """With another built-in data set, the flag would have no effect."""
+  return Rule('--{} is only for --dataset={}'.format(name, ' or '.join(data_sets)),
+              '--{} and --dataset={{s.dataset}}'.format(name),
+              'change --dataset, or omit --' + name,
+              lambda s: (getattr(s, name) != all_flags()[name].default and _is_built_in(s)
+                         and s.dataset not in data_sets))
 
 
-def _no_augmentation_with(flag: str, is_given: Callable[[Any], bool], remedy: str) -> Rule:
-  return Rule('--augment does not support ' + flag, '--augment={s.augment} with ' + flag,
-              'give --augment=none or ' + remedy, lambda s: s.augment != 'none' and is_given(s))
+def _unsupported(name: str, default: str, other: str, is_given: Callable[[Any], bool]) -> Rule:
+  return Rule('--{0}={{s.{0}}} does not support {1}'.format(name, other),
+              '--{0}={{s.{0}}} with {1}'.format(name, other),
+              'give --{}={}, or omit {}'.format(name, default, other),
+              lambda s: getattr(s, name) != default and is_given(s))
 
 
-def _no_published_pipeline_with(flag: str, is_given: Callable[[Any], bool]) -> Rule:
-  return Rule('--input_pipeline=published does not support ' + flag,
-              '--input_pipeline=published with ' + flag,
-              'omit {}, or give --input_pipeline=exact'.format(flag),
-              lambda s: s.input_pipeline == 'published' and is_given(s))
+def _is_built_in(settings: Any) -> bool:
+  return not user_code.is_function_name(settings.dataset)
 
 
 def _is_cached(settings: Any) -> bool:
@@ -124,36 +120,40 @@ def _stops_early(settings: Any) -> bool:
   return settings.early_stopping_steps is not None or settings.stop_at_accuracy is not None
 
 
-def _is_above(value: Any, limit: Any) -> bool:
-  """Whether a value is above a limit; False if one of them is not given."""
-  return value is not None and limit is not None and value > limit
-
-
 def _end_of_decay(settings: Any) -> Any:
   """Returns the epoch at which the decay of the learning rate ends; None if it is not given."""
   return (settings.lr_boundaries_epochs or (settings.train_epochs,))[0]
 
 
-def _scales_over(kind: str, is_broken: Callable[[Any], bool]) -> Callable[[Any], bool]:
-  return lambda settings: settings.scale_over == kind and is_broken(settings)
-
-
 _STOPPING = 'early_stopping_steps stop_at_accuracy'
+# Data sets of examples that are not images do not need this flag: --mode=predict checks the rule.
+INPUT_RULE = _required('input', 'predict',
+                       'give --input=PATTERN, such as \'DATA/**/*.jpeg\', in quotes')
 
 RULES = (
     # In all modes.
-    _exclusive('train_steps', 'train_epochs'),
+    *(_exclusive(*pair) for pair in EXCLUSIVE_PAIRS),
     Rule('a run uses GPUs or CPU replicas, not both', 'num_gpus num_cpu_replicas',
          'give one of them', lambda s: s.num_cpu_replicas and s.num_gpus > 0),
     Rule('Horovod chooses its own all-reduce algorithm', 'distribution_strategy all_reduce_alg',
          'omit --all_reduce_alg; environment variables HOROVOD_* configure Horovod',
          lambda s: s.distribution_strategy == 'horovod' and s.all_reduce_alg),
-    _single_replica('num_gpus'),
-    _single_replica('num_cpu_replicas'),
+    Rule('--distribution_strategy={s.distribution_strategy} has one replica in each process',
+         'num_gpus num_cpu_replicas', 'omit them, or give --distribution_strategy=mirrored',
+         lambda s: (s.distribution_strategy in choices.SINGLE_REPLICA_STRATEGIES
+                    and max(s.num_gpus, s.num_cpu_replicas) > 1)),
+    Rule('--all_reduce_alg={s.all_reduce_alg} is for a single machine', 'distribution_strategy',
+         'give --all_reduce_alg=nccl or ring',
+         lambda s: (s.distribution_strategy == 'multi_worker_mirrored'
+                    and s.all_reduce_alg in choices.SINGLE_HOST_ALL_REDUCE)),
+    Rule('--all_reduce_alg={s.all_reduce_alg} is for --distribution_strategy=multi_worker_mirrored',
+         'distribution_strategy',
+         'give --all_reduce_alg=nccl, hierarchical_copy or reduction_to_one_device',
+         lambda s: (s.distribution_strategy != 'multi_worker_mirrored'
+                    and s.all_reduce_alg in choices.MULTI_WORKER_ALL_REDUCE)),
     Rule('--on_nan=skip requires dynamic loss scaling, which skips updates that are not finite',
          'on_nan dtype', 'give --dtype=mixed, or omit --on_nan',
          lambda s: s.on_nan == 'skip' and s.dtype != 'mixed'),
-    _exclusive('save_checkpoints_steps', 'save_checkpoints_secs'),
     Rule('--eval_every_steps requires checkpoints by steps, not by time',
          'eval_every_steps save_checkpoints_secs', 'omit --save_checkpoints_secs',
          lambda s: s.eval_every_steps is not None and s.save_checkpoints_secs is not None),
@@ -162,15 +162,26 @@ RULES = (
          'give --save_checkpoints_steps={s.eval_every_steps}, or omit it',
          lambda s: s.eval_every_steps and s.save_checkpoints_steps and (
              s.eval_every_steps % s.save_checkpoints_steps)),
-    _no_augmentation_with('--cache', _is_cached, '--cache=none'),
-    _no_augmentation_with('--cache_features', lambda s: s.cache_features, '--cache_features=false'),
-    _no_augmentation_with('--input_pipeline=published', lambda s: s.input_pipeline == 'published',
-                          '--input_pipeline=exact'),
-    _no_published_pipeline_with('--cache', _is_cached),
-    _no_published_pipeline_with('--cache_features', lambda s: s.cache_features),
-    _no_published_pipeline_with('--on_bad_image=skip', lambda s: s.on_bad_image == 'skip'),
-    _not_with_constant_rate('lr_boundaries_epochs'),
-    _not_with_constant_rate('lr_values'),
+    *(_unsupported(name, default, '--cache', _is_cached) for name, default in _PIPELINES),
+    *(_unsupported(name, default, '--cache_features', lambda s: s.cache_features)
+      for name, default in _PIPELINES),
+    _unsupported('augment', 'none', '--input_pipeline=published',
+                 lambda s: s.input_pipeline == 'published'),
+    _unsupported('input_pipeline', 'exact', '--on_bad_image=skip',
+                 lambda s: s.on_bad_image == 'skip'),
+    Rule('--image_size must be height,width in pixels', 'image_size', groups.IMAGE_SIZE_REMEDY,
+         lambda s: (s.image_size and len(s.image_size) > 2
+                    and s.dataset not in ('synthetic', 'tfrecord'))),
+    _only_for_data_sets('train_pattern', 'image_folder', 'tfrecord'),
+    _only_for_data_sets('eval_pattern', 'image_folder', 'tfrecord'),
+    _only_for_data_sets('labels', 'image_folder', 'tfrecord', 'synthetic'),
+    _only_for_data_sets('image_size', 'image_folder', 'tfrecord', 'oct2017', 'synthetic'),
+    *(_only_for_data_sets(name, 'tfrecord')
+      for name in ('image_key', 'label_key', 'label_offset', 'compression')),
+    Rule('--lr_schedule=constant takes no --lr_boundaries_epochs and no --lr_values',
+         'lr_boundaries_epochs lr_values',
+         'omit them, or give --lr_schedule=piecewise, exponential or cosine',
+         lambda s: s.lr_schedule == 'constant' and (s.lr_boundaries_epochs or s.lr_values)),
     Rule('--lr_schedule=piecewise takes N boundaries and N + 1 learning rates',
          'lr_boundaries_epochs lr_values',
          'give values such as --lr_boundaries_epochs=3,7 --lr_values=1e-3,1e-4,1e-5',
@@ -203,6 +214,7 @@ RULES = (
     _required('output', 'write_tfrecords', 'give --output=FOLDER'),
     _only_in(('write_tfrecords',), 'num_shards',
              'give --mode=write_tfrecords, or omit --num_shards'),
+    INPUT_RULE._replace(is_broken=lambda s: INPUT_RULE.is_broken(s) and _is_built_in(s)),
     _required('runs', 'report',
               'give --runs=FOLDER, or several folders to compare: --runs=FOLDER,FOLDER'),
     _only_in(('report',), 'runs', 'give --mode=report, or omit --runs'),
@@ -212,9 +224,13 @@ RULES = (
     Rule('training requires --train_steps or --train_epochs', '--mode={s.mode} without either',
          'give --train_steps=N or --train_epochs=N',
          lambda s: s.train_steps is None and s.train_epochs is None, _TRAINING),
+    Rule('--export_format=onnx requires the extra `onnx`', 'export_format',
+         'install it with `pip install estimator_train[onnx]`',
+         lambda s: s.export_dir and s.export_format == 'onnx' and not all(
+             map(importlib.util.find_spec, _ONNX_PACKAGES)), ('export', *_TRAINING)),
     Rule('--trace_steps must not start after --train_steps', 'trace_steps train_steps',
          'give earlier steps',
-         lambda s: s.trace_steps and _is_above(s.trace_steps[0], s.train_steps), _TRAINING),
+         lambda s: s.trace_steps and s.train_steps and s.trace_steps[0] > s.train_steps, _TRAINING),
     Rule('XLA of TensorFlow 1.15 cannot initialize variables that are mirrored over logical CPU '
          'devices', 'enable_xla num_cpu_replicas', 'omit one of them',
          lambda s: s.enable_xla and s.num_cpu_replicas > 1 and (
@@ -227,7 +243,8 @@ RULES = (
     Rule('--early_stopping_steps must not be less than --eval_every_steps',
          'early_stopping_steps eval_every_steps',
          'give --early_stopping_steps={s.eval_every_steps} or more',
-         lambda s: _is_above(s.eval_every_steps, s.early_stopping_steps), ('train_and_evaluate',)),
+         lambda s: s.early_stopping_steps and s.eval_every_steps > s.early_stopping_steps,
+         ('train_and_evaluate',)),
     Rule('the warm-up must end before the end of the decay',
          'lr_warmup_epochs lr_boundaries_epochs train_epochs', 'give a shorter --lr_warmup_epochs',
          lambda s: (_is_decay(s) and _end_of_decay(s) is not None
@@ -242,103 +259,22 @@ RULES = (
     # The default strategy, mirrored, is accepted: the sweep replaces it by multi_worker_mirrored.
     Rule('--scale_over=workers requires synchronous workers', 'distribution_strategy',
          'give --distribution_strategy=multi_worker_mirrored or horovod',
-         _scales_over('workers', lambda s: s.distribution_strategy not in (
-             'mirrored', 'multi_worker_mirrored', 'horovod')), ('scaling',)),
+         lambda s: s.scale_over == 'workers' and s.distribution_strategy not in (
+             'mirrored', 'multi_worker_mirrored', 'horovod'), ('scaling',)),
     Rule('--all_reduce_alg={s.all_reduce_alg} does not support several workers', 'scale_over',
-         'omit --all_reduce_alg', _scales_over('workers', lambda s: (
-             s.all_reduce_alg in choices.SINGLE_HOST_ALL_REDUCE)), ('scaling',)),
+         'omit --all_reduce_alg', lambda s: (
+             s.scale_over == 'workers' and s.all_reduce_alg in choices.SINGLE_HOST_ALL_REDUCE),
+         ('scaling',)),
     Rule('--mode=scaling requires a strategy for several replicas', 'distribution_strategy',
          'give --distribution_strategy=mirrored or central_storage',
-         _scales_over('replicas', lambda s: (
-             s.distribution_strategy in choices.SINGLE_REPLICA_STRATEGIES)), ('scaling',)),
+         lambda s: (s.scale_over == 'replicas'
+                    and s.distribution_strategy in choices.SINGLE_REPLICA_STRATEGIES),
+         ('scaling',)),
     Rule('--mode=scaling compares real with synthetic images, but training with --cache_features '
          'reads no images', 'cache_features', 'omit it', lambda s: s.cache_features, ('scaling',)),
     _required('workload', 'reproduce', 'give --workload=NAME, one of ' + ', '.join(WORKLOADS)),
+    *(_published(name) for name in all_flags() if name not in _REPRODUCE_FLAGS),
 )
-
-
-def _check_image_size(settings: Any) -> None:
-  size = settings.image_size
-  has_channels = settings.dataset in ('synthetic', 'tfrecord')
-  if size is not None and (len(size) not in ((2, 3) if has_channels else (2,))
-                           or not all(0 < side < 2 ** 15 for side in size)):
-    raise UserError(
-        '--image_size must be ' + ('height,width or height,width,channels' if has_channels
-                                   else 'height,width in pixels'),
-        _format_flags(settings, 'image_size'), 'give a size such as 28,28')
-
-
-def _check_flags_of_data_sets(settings: Any) -> None:
-  """Raises a UserError if a flag is given that the data set does not use."""
-  if user_code.is_function_name(settings.dataset):
-    return
-  for name, datasets in _DATA_SETS_BY_FLAG:
-    if getattr(settings, name) != all_flags()[name].default and settings.dataset not in datasets:
-      raise UserError('--{} is only for --dataset={}'.format(name, ' or '.join(datasets)),
-                      '--{} and --dataset={}'.format(name, settings.dataset),
-                      'change --dataset, or omit --{}'.format(name))
-
-
-def _check_all_reduce(settings: Any) -> None:
-  is_multi_worker = settings.distribution_strategy == 'multi_worker_mirrored'
-  unsupported = (choices.SINGLE_HOST_ALL_REDUCE if is_multi_worker
-                 else choices.MULTI_WORKER_ALL_REDUCE)
-  if settings.all_reduce_alg in unsupported:
-    raise UserError('--distribution_strategy={} does not support this --all_reduce_alg'.format(
-        settings.distribution_strategy), _format_flags(settings, 'all_reduce_alg'),
-                    'choose from ' + ', '.join(name for name in choices.ALL_REDUCE_ALGORITHMS
-                                               if name not in unsupported))
-
-
-def _check_built_in_names(settings: Any) -> None:
-  """Raises a UserError if a value is neither a built-in name nor `package.module:function`."""
-  for flag in all_flags().values():
-    value = getattr(settings, flag.name)
-    if flag.built_in_names and not user_code.is_function_name(value):
-      check_choice(flag.name, value, flag.built_in_names)
-
-
-def _require_input_unless_own_data(settings: Any) -> None:  # Which has test examples instead.
-  if not user_code.is_function_name(settings.dataset):
-    require_input(settings)
-
-
-def require_input(settings: Any) -> str:
-  """Returns `--input`, an attribute of the settings; raises a UserError if it is not given."""
-  _required('input', 'predict', 'give --input=PATTERN, such as \'DATA/**/*.jpeg\', in quotes'
-            ).check(settings)
-  return str(settings.input)
-
-
-def _require_onnx_packages(settings: Any) -> None:
-  """Raises a UserError before the training if its export would fail."""
-  if not settings.export_dir or settings.export_format != 'onnx':
-    return
-  missing = [name for name in _ONNX_PACKAGES if importlib.util.find_spec(name) is None]
-  if missing:
-    raise UserError('--export_format=onnx requires the extra `onnx`',
-                    'not installed: ' + ', '.join(missing),
-                    'install it with `pip install estimator_train[onnx]`')
-
-
-def _check_published_flags(settings: Any) -> None:
-  """Raises a UserError if a flag changes the published workload."""
-  for name, flag in all_flags().items():
-    if name not in _REPRODUCE_FLAGS and getattr(settings, name) != flag.default:
-      raise UserError('--mode=reproduce runs a workload with its published flags',
-                      '--{}={}'.format(name, getattr(settings, name)),
-                      'omit it, or run the flagfile without --mode=reproduce')
-
-
-# (The modes in which the function checks a rule, or () for all modes; the function).
-_FUNCTIONS: Tuple[Tuple[Tuple[str, ...], Callable[[Any], None]], ...] = (
-    ((), _check_image_size),
-    ((), _check_flags_of_data_sets),
-    ((), _check_all_reduce),
-    (choices.MODES, _check_built_in_names),
-    (('predict',), _require_input_unless_own_data),
-    (('export', *_TRAINING), _require_onnx_packages),
-    (('reproduce',), _check_published_flags))
 
 
 def _format_flags(settings: Any, *names: str) -> str:

@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from contextlib import contextmanager
-from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterable, Iterator, Optional, Tuple
 
 from estimator_train.errors import UserError
 from estimator_train.system import paths
@@ -21,13 +21,6 @@ _LIBRARY_FOLDERS = (os.path.dirname(os.__file__) + os.sep, paths.PACKAGE_DIR + o
 def is_function_name(name: str) -> bool:
   """Whether the value of a flag names a function, `package.module:function`."""
   return ':' in name
-
-
-def check_built_in_name(flag: str, name: str, names: Sequence[str]) -> None:
-  """Raises a UserError if a name without a colon is not one of the built-in names."""
-  if name not in names:
-    raise UserError('--{} has no such choice'.format(flag), '--{}={}'.format(flag, name),
-                    'choose from {}, or give package.module:function'.format(', '.join(names)))
 
 
 def function_name(function: Callable[..., Any]) -> str:

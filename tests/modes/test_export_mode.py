@@ -164,7 +164,7 @@ def test_what_cannot_be_exported(run_well, run_program, tmp_path, monkeypatch):
   arguments = SYNTHETIC + ['--mode=train', '--model_dir={}'.format(tmp_path / 'none'),
                            '--export_format=onnx']
   assert fails(run_program(*arguments, '--export_dir={}'.format(exports)),
-               '--export_format=onnx requires the extra `onnx`: not installed: onnx: install it '
+               '--export_format=onnx requires the extra `onnx`: --export_format=onnx: install it '
                'with `pip install estimator_train[onnx]`')
   assert not (tmp_path / 'none').exists()
   run_well(*arguments)

@@ -85,5 +85,5 @@ def test_the_origins_of_two_flags(write):
   # The flagfile is not blamed for the command line.
   assert 'out of range: --batch_size=-1: ' in error_of('--flagfile=a.flags', '--batch_size=-1')
   assert ('--augment=flip with --cache (--cache: a.flags:3, --augment: command line): give '
-          '--augment=none or --cache=none') in error_of(
+          '--augment=none, or omit --cache') in error_of(
               '--augment=flip', '--batch_size=1', '--flagfile=a.flags')

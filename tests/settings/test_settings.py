@@ -4,8 +4,9 @@ import pickle
 
 import pytest
 
+from estimator_train import settings as lib
 from estimator_train.errors import InvalidValue, UserError
-from estimator_train.settings import Settings, command_line, settings as lib, to_flagfile
+from estimator_train.settings import Settings, command_line, to_flagfile
 from estimator_train.settings.flag import all_flags
 
 

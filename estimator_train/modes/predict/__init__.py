@@ -96,7 +96,8 @@ def _predict_images(settings: Settings,
                     trained: trained_model.TrainedCheckpoint) -> Iterator[_OpenPredictions]:
   """Predicts the images in the files that `--input` names."""
   dataset = trained.dataset
-  files = images.find_input_files(rules.require_input(settings.export))
+  rules.INPUT_RULE.check(settings.export)
+  files = images.find_input_files(str(settings.export.input))
   with trained_model.load_predictor(settings, trained) as model:
     _log_model(settings, trained, model.device, model.batch_size)
     batches = images.read_batches(

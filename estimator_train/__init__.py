@@ -15,7 +15,8 @@ the process; they raise exceptions, such as UserError if an argument is invalid.
 import os
 import sys
 import types
-from contextlib import ExitStack
+import warnings
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional
 
 from estimator_train.system import signals
@@ -42,7 +43,7 @@ from estimator_train.errors import (
   naming_keywords,
 )
 from estimator_train.settings import Settings, groups
-from estimator_train.system import caller_state
+from estimator_train.system import logs, machine, progress
 from estimator_train.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ if TYPE_CHECKING:
 __all__ = ['ArraySplit', 'DataSet', 'ExampleSplit', 'IdxSplit', 'ImageSplit', 'RecordSplit',
            'Settings', 'StoppedBySignal', 'SyntheticSplit', 'TimeHistory', 'TrainingFailed',
            'UserError', 'convert', 'evaluate', 'export', 'predict', 'train']
+# The environment variables that a run sets.
+_CHANGED_VARIABLES = ('TF_CONFIG', 'TF_XLA_FLAGS', logs.CPP_LEVEL_VARIABLE,
+                      progress.START_TIME_VARIABLE, *machine.VARIABLE_NAMES)
 
 
 def train(settings: Settings) -> Dict[str, Any]:
@@ -110,7 +114,7 @@ def predict(settings: Settings) -> Iterator[Dict[str, Any]]:
   stack = ExitStack()
   with naming_keywords():
     settings = settings.for_mode('predict')
-    with caller_state.restored_process_state(settings.run.verbosity):
+    with _restored_process_state(settings.run.verbosity):
       from estimator_train.modes import predict as predict_mode
       predictions = stack.enter_context(predict_mode.open_predictions(settings))
   return _iterate(predictions.batches, stack)
@@ -187,10 +191,48 @@ def convert(keras_model: Any = None, keras_model_path: Optional[str] = None,
     devices = Settings(distribution_strategy=distribution_strategy or 'mirrored',
                        num_gpus=-1 if num_gpus is None else num_gpus,
                        num_cpu_replicas=num_cpu_replicas).devices
-  with naming_keywords(InvalidValue), caller_state.restored_process_state(restores_session=False):
+  with naming_keywords(InvalidValue), _restored_process_state(restores_session=False):
     from estimator_train.training import drop_in
     return drop_in.convert(keras_model, keras_model_path, custom_objects, model_dir, config,
                            checkpoint_format, export_outputs, seed, devices)
+
+
+@contextmanager
+def _restored_process_state(verbosity: int = 0, restores_session: bool = True) -> Iterator[None]:
+  """Imports TensorFlow for a `with` block, and restores the caller's process after the block.
+
+  The state of the process comprises environment variables, TensorFlow's log level, malloc's
+  parameters and the Keras session.
+
+  Args:
+    verbosity: value of --verbosity. Below 1, warnings of TensorFlow are not shown.
+    restores_session: whether to restore the Keras session.
+  """
+  variables = {name: os.environ[name] for name in _CHANGED_VARIABLES if name in os.environ}
+  # The time to the first step is measured from this call, not from the start of the notebook.
+  os.environ[progress.START_TIME_VARIABLE] = progress.current_uptime()
+  if verbosity < 1:
+    logs.silence_tensorflow()
+  keeps_memory = machine.tune_cpu()
+  try:
+    with ExitStack() as stack:
+      with warnings.catch_warnings():
+        if verbosity < 1:
+          warnings.simplefilter('ignore')
+        import tensorflow.compat.v1 as tf
+
+        from estimator_train.tf_patches import keras
+      stack.callback(tf.logging.set_verbosity, tf.logging.get_verbosity())
+      tf.logging.set_verbosity(tf.logging.INFO if verbosity > 0 else tf.logging.ERROR)
+      if restores_session:
+        stack.enter_context(keras.preserve_session())
+      yield
+  finally:
+    if keeps_memory:
+      machine.return_freed_memory()
+    for name in _CHANGED_VARIABLES:
+      os.environ.pop(name, None)
+    os.environ.update(variables)
 
 
 def _run(settings: Settings, mode: str) -> Dict[str, Any]:
@@ -200,7 +242,7 @@ def _run(settings: Settings, mode: str) -> Dict[str, Any]:
   with naming_keywords():
     settings = settings.for_mode(mode)
     process = _single_process(settings.devices)
-    with caller_state.restored_process_state(settings.run.verbosity):
+    with _restored_process_state(settings.run.verbosity):
       # When step_timeout_secs expires, the program ends its process. This process belongs to the
       # caller, so the timeout is disabled.
       return modes.run(settings.evolve(step_timeout_secs=0), process)
@@ -230,7 +272,7 @@ class _Package(types.ModuleType):
   def __getattr__(self, name: str) -> Any:
     if name != 'TimeHistory':
       raise AttributeError('module {!r} has no attribute {!r}'.format(__name__, name))
-    with naming_keywords(), caller_state.restored_process_state(restores_session=False):
+    with naming_keywords(), _restored_process_state(restores_session=False):
       from estimator_train.training.hooks.time_history import TimeHistory
     return TimeHistory
 

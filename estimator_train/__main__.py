@@ -14,7 +14,7 @@ from estimator_train.errors import (
   one_line,
 )
 from estimator_train.settings import command_line
-from estimator_train.system import cpu_tuning, logs, signals
+from estimator_train.system import machine, logs, signals
 
 # Exit codes. A run that a signal ends exits with _SIGNAL_CODE_BASE plus the number of the signal.
 _USER_ERROR_CODE, _TRAINING_FAILED_CODE, _SIGNAL_CODE_BASE = 2, 3, 128
@@ -52,7 +52,7 @@ def _run(argv: Sequence[str]) -> int:
   try:
     settings = command_line.parse(argv)
     logs.set_up(settings.run.verbosity)
-    cpu_tuning.tune_cpu()
+    machine.tune_cpu()
     with signals.ending_stopped_run():
       result = modes.run(settings)
     print(json.dumps(result), flush=True)

@@ -20,7 +20,7 @@ from estimator_train.data.batching import Batching, evaluation_chunks
 from estimator_train.data.source import InputFn, Source, cache_not_stored
 from estimator_train.errors import UserError
 from estimator_train.system import atomic, stored
-from estimator_train.system.memory import available_bytes
+from estimator_train.system.machine import available_bytes
 from estimator_train.system.progress import make_progress_bar
 
 _LOG = logging.getLogger('estimator_train')

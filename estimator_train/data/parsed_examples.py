@@ -13,7 +13,7 @@ from estimator_train.data.records import RecordReader
 from estimator_train.data.source import FilePath, InputFn, Source, translate_errors
 from estimator_train.errors import UserError
 from estimator_train.settings import user_code
-from estimator_train.system import memory, stored
+from estimator_train.system import machine, stored
 
 _LABEL_BATCH_SIZE = 64
 _CHUNK_SIZE = 64  # The number of records that one call of a Python function reads.
@@ -253,7 +253,7 @@ def _read_all(batches: tf.data.Dataset) -> _CachedExamples:
   """
   element = tf.data.make_one_shot_iterator(batches).get_next()
   parts: List[List[np.ndarray]] = [[] for _ in tf.nest.flatten(element)]
-  num_bytes, free_bytes = 0, memory.available_bytes()
+  num_bytes, free_bytes = 0, machine.available_bytes()
   with tf.Session(config=tf.ConfigProto(device_count={'GPU': 0})) as session:
     read_batch = session.make_callable(tf.nest.flatten(element))
     while True:

@@ -19,7 +19,7 @@ import numpy as np
 
 from estimator_train.distribution.threads import available_cores
 from estimator_train.errors import UserError, printable
-from estimator_train.system import atomic, paths, stored
+from estimator_train.system import atomic, stored
 
 _LOG = logging.getLogger('estimator_train')
 HEADER_BYTES, FOOTER_BYTES = 12, 4
@@ -202,7 +202,8 @@ def load_index(files: Tuple[bytes, ...]) -> RecordIndex:
     OSError: a file cannot be read.
   """
   key = hashlib.md5('{} {}'.format(_CACHE_VERSION, stored.fingerprint_files(files)).encode())
-  return _load_index(files, os.path.join(paths.user_cache_dir(), 'record_index',
+  caches = os.environ.get('XDG_CACHE_HOME') or os.path.join(os.path.expanduser('~'), '.cache')
+  return _load_index(files, os.path.join(caches, 'estimator_train', 'record_index',
                                          key.hexdigest() + '.npz'))
 
 

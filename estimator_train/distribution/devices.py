@@ -10,7 +10,7 @@ from estimator_train.distribution import threads
 from estimator_train.errors import UserError
 from estimator_train.settings import groups
 from estimator_train.settings.choices import SINGLE_REPLICA_STRATEGIES
-from estimator_train.tf_patches import environment, strategies
+from estimator_train.tf_patches import sessions, strategies
 
 _LOG = logging.getLogger('estimator_train')
 _MIN_FLOAT16_CAPABILITY = (7, 0)  # Volta.
@@ -87,7 +87,7 @@ def prepare_devices(settings: groups.Devices, devices: Devices, trains: bool) ->
   """
   on_cpu = devices.names[0].startswith('/cpu')
   if settings.enable_xla and on_cpu:
-    environment.compile_for_cpus()
+    sessions.compile_for_cpus()
   if settings.dtype == 'mixed' and trains:
     without_float16 = list(devices.display_names) if on_cpu else [
         gpu for gpu in strategies.gpu_descriptions(make_session_config(settings, devices))

@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from estimator_train.settings import groups
-from estimator_train.system import cpu_tuning
+from estimator_train.system import machine
 
 
 def inter_op_threads(settings: groups.Devices) -> int:
@@ -12,7 +12,7 @@ def inter_op_threads(settings: groups.Devices) -> int:
 
   With oneDNN, each operation uses all cores, so by default only one operation runs at a time.
   """
-  return settings.inter_op_parallelism_threads or int(cpu_tuning.has_onednn())
+  return settings.inter_op_parallelism_threads or int(machine.has_onednn())
 
 
 def set_thread_counts(config: Any, settings: groups.Devices, in_cluster: bool = False) -> None:

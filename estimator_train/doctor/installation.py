@@ -18,7 +18,8 @@ import pkg_resources
 
 from estimator_train.doctor import CheckResult, ChildResult, error, ok, run_python, warning
 from estimator_train.errors import UserError
-from estimator_train.system import child_process, paths
+from estimator_train import system
+from estimator_train.system import child_process
 
 # If one of these packages is too new, TensorFlow breaks; but if NumPy is only slightly too new,
 # TensorFlow prints warnings, and works.
@@ -196,7 +197,7 @@ def check_packages(installed: Dict[str, str], is_nvidia_build: bool, strategy: s
       None: the version of this process.
   """
   environment = python_version and {'python_version': python_version}
-  lines = Path(paths.REQUIREMENTS_FILE).read_text(encoding='utf-8').splitlines()
+  lines = Path(system.PACKAGE_DIR, 'install_requires.txt').read_text(encoding='utf-8').splitlines()
   for requirement in pkg_resources.parse_requirements(lines):
     name, marker = requirement.key, requirement.marker
     if name not in _PINNED_PACKAGES or (marker and not marker.evaluate(environment)):
@@ -280,7 +281,7 @@ def measure_builds(build: TensorFlowBuild,
   """
   own = _ONEDNN if build.is_intel_build else _STOCK
   other = _OTHER_BUILD[own]
-  python = os.path.join(paths.PACKAGE_PARENT_DIR, _ENVIRONMENTS[other], 'bin', 'python')
+  python = os.path.join(system.PACKAGE_PARENT_DIR, _ENVIRONMENTS[other], 'bin', 'python')
   rates = [_measure_build(own, sys.executable, timeout_secs)]
   if os.access(python, os.X_OK):
     rates.append(_measure_build(other, python, timeout_secs))

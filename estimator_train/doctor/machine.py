@@ -16,7 +16,7 @@ from estimator_train.doctor import CheckResult, error, ok, warning
 from estimator_train.doctor.installation import TensorFlowBuild
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings, choices
-from estimator_train.system import memory
+from estimator_train.system import machine
 
 # Training on Fashion-MNIST needs 0.5 GB. An image network on a CPU needs several times as much.
 _RECOMMENDED_MEMORY_BYTES = 2 * 10**9
@@ -100,7 +100,7 @@ def check_cores(quota_cores: Optional[float], has_onednn: bool) -> CheckResult:
 
 def check_limits() -> Iterator[CheckResult]:
   """Checks the available memory, within the limit of the container, and the open-file limit."""
-  available = memory.available_bytes()
+  available = machine.available_bytes()
   found = '{:.1f} GB available'.format(available / 10**9)
   if available < _RECOMMENDED_MEMORY_BYTES:
     yield warning('memory', found, 'stop other programs, or raise the container\'s limit; '

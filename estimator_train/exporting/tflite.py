@@ -16,7 +16,7 @@ from estimator_train.errors import UserError
 from estimator_train.exporting import verification
 from estimator_train.exporting.trained_model import RestoredModel
 from estimator_train.system import atomic
-from estimator_train.tf_patches.environment import converter_on_path
+from estimator_train.tf_patches.sessions import converter_on_path
 
 TFLITE_FILE = 'model.tflite'
 _CANNOT_CONVERT = 'TensorFlow 1.15\'s converter to TFLite cannot convert the model'

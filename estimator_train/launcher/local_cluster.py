@@ -19,6 +19,7 @@ import signal
 import sys
 from typing import Iterator, List, NamedTuple, NoReturn, Optional, Sequence
 
+from estimator_train import configs
 from estimator_train.errors import UserError
 from estimator_train.launcher.local_tasks import (
   DEFAULT_TIMEOUTS,
@@ -30,11 +31,11 @@ from estimator_train.launcher.local_tasks import (
 )
 from estimator_train.run_dir import run_files
 from estimator_train.settings import command_line
-from estimator_train.system import child_process, logs, paths
+from estimator_train.system import child_process, logs
 
 _PROGRAM = (sys.executable, '-m', 'estimator_train')
 # The argument of the program if the user gives no flags.
-QUICKSTART_ARGUMENT = '--flagfile=' + paths.QUICKSTART_FLAGFILE
+QUICKSTART_ARGUMENT = '--flagfile=' + os.path.join(configs.FOLDER, 'quickstart.flags')
 LAUNCHER_FLAGS = ('local_workers', 'local_ps', 'max_restarts', 'local_cores', 'local_gpus')
 _USER_ERROR_EXIT_CODE = 2
 _MAX_COUNT = 999

@@ -8,7 +8,7 @@ import logging
 import os
 from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
 
-from estimator_train import settings as settings_lib
+from estimator_train import configs, settings as settings_lib
 from estimator_train.configs.workloads import WORKLOADS, Figure, RunResults, WorkloadPart
 from estimator_train.distribution import threads
 from estimator_train.doctor import installation, machine
@@ -16,7 +16,7 @@ from estimator_train.errors import UserError
 from estimator_train.reports import evaluation, page, throughput
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
-from estimator_train.system import atomic, child_process, paths, stored
+from estimator_train.system import atomic, child_process, stored
 
 _LOG = logging.getLogger('estimator_train')
 LEDGER_FILE, MARKDOWN_FILE = 'ledger.json', 'ledger.md'
@@ -116,7 +116,7 @@ def part_arguments(part: WorkloadPart, settings: Settings, num_gpus: int) -> Seq
     flags.pop('num_cpu_replicas', None)
     flags['num_gpus'] = part.num_gpus
   flags['model_dir'] = os.path.join(str(settings.run.model_dir), part.folder)
-  return (['--flagfile=' + os.path.join(paths.CONFIGS_DIR, part.flagfile + '.flags')]
+  return (['--flagfile=' + os.path.join(configs.FOLDER, part.flagfile + '.flags')]
           + ['--{}={}'.format(name, value) for name, value in flags.items()]
           + [argument for argument in settings_lib.to_arguments(settings)
              if argument.partition('=')[0] not in ('--mode', '--workload', '--model_dir')])

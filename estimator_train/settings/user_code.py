@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from typing import Any, Callable, Iterable, Iterator, Optional, Tuple
 
 from estimator_train.errors import UserError
-from estimator_train.system import paths
+from estimator_train.system import PACKAGE_DIR
 
 _LOG = logging.getLogger('estimator_train')
 # Code in these folders is not code of the user.
-_LIBRARY_FOLDERS = (os.path.dirname(os.__file__) + os.sep, paths.PACKAGE_DIR + os.sep)
+_LIBRARY_FOLDERS = (os.path.dirname(os.__file__) + os.sep, PACKAGE_DIR + os.sep)
 
 
 def is_function_name(name: str) -> bool:

@@ -14,7 +14,8 @@ import tempfile
 from typing import Any, Callable, Collection, Dict, NamedTuple, Optional, Sequence
 
 from estimator_train.errors import printable
-from estimator_train.system import paths, start_up
+from estimator_train.system import PACKAGE_PARENT_DIR
+from estimator_train.system.progress import START_TIME_VARIABLE
 
 _ERROR_PREFIX = 'error: '
 # Seconds between SIGTERM and SIGKILL. After SIGTERM, a run finishes its step and saves a
@@ -22,7 +23,7 @@ _ERROR_PREFIX = 'error: '
 _GRACE_SECS = 5.
 # If the child inherited these variables, it would measure its start-up time from the start of this
 # process, and would join the cluster of this process.
-_VARIABLES_NOT_INHERITED = (start_up.START_TIME_VARIABLE, 'TF_CONFIG')
+_VARIABLES_NOT_INHERITED = (START_TIME_VARIABLE, 'TF_CONFIG')
 _PR_SET_PDEATHSIG = 1  # For prctl(2): sets the signal that the child receives when its parent ends.
 
 
@@ -75,7 +76,7 @@ def child_environment() -> Dict[str, str]:
   # The parent folder of this package comes last, because other packages in this folder must not
   # hide packages of the user.
   user_path = [variables['PYTHONPATH']] if variables.get('PYTHONPATH') else []
-  variables['PYTHONPATH'] = os.pathsep.join(user_path + [paths.PACKAGE_PARENT_DIR])
+  variables['PYTHONPATH'] = os.pathsep.join(user_path + [PACKAGE_PARENT_DIR])
   return variables
 
 

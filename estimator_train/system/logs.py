@@ -13,6 +13,7 @@ import warnings
 from typing import Any
 
 from estimator_train.errors import UserError, printable, shorten
+from estimator_train.system import machine
 
 CPP_LEVEL_VARIABLE = 'TF_CPP_MIN_LOG_LEVEL'
 _IN, _OUT, _ERR = range(3)
@@ -109,9 +110,4 @@ def silence_tensorflow() -> None:
   """Hides TensorFlow's C++ messages except errors; must run before TensorFlow is imported."""
   # Level 2 shows errors, level 3 hides them. Without an NVIDIA driver, errors are hidden, because
   # these errors only concern the missing driver.
-  os.environ.setdefault(CPP_LEVEL_VARIABLE, '2' if has_nvidia_driver() else '3')
-
-
-def has_nvidia_driver() -> bool:
-  """Returns whether the kernel has loaded NVIDIA's driver."""
-  return os.path.exists('/proc/driver/nvidia')
+  os.environ.setdefault(CPP_LEVEL_VARIABLE, '2' if machine.has_nvidia_driver() else '3')

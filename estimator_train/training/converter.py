@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import InvalidValue
 from estimator_train.models import model_inputs
-from estimator_train.system import cpu_tuning
+from estimator_train.system import machine
 from estimator_train.tf_patches import (
   checkpoints,
   estimator as estimator_patches,
@@ -120,7 +120,7 @@ class _ModelFn:
     """Builds the model for a batch of features; this is the `model_fn` of the Estimator."""
     with self._hooks.translate_errors():
       estimator_patches.keep_loss_unscaled()
-      if mode == tf.estimator.ModeKeys.TRAIN and cpu_tuning.needs_padded_gradients():
+      if mode == tf.estimator.ModeKeys.TRAIN and machine.needs_padded_gradients():
         optimizers.pad_filter_gradients(tf.get_default_graph())
       features, example_weights = model_inputs.split_weights(features)
       model = estimator_patches.build_model(

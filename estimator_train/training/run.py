@@ -17,7 +17,7 @@ from estimator_train.errors import PeerLost, UserError, join_items
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups, total_train_steps
 from estimator_train.system.progress import Phase
-from estimator_train.system.start_up import StartUpTimer
+from estimator_train.system.progress import StartUpTimer
 from estimator_train.training import schedules
 from estimator_train.training.checkpoints import chosen_checkpoint, recovery, save_hook
 from estimator_train.training.checkpoints.recovery import RecoveredCheckpoint

@@ -34,8 +34,8 @@ from estimator_train.modes.input_benchmark.rates import (
   evict_from_page_cache,
 )
 from estimator_train.settings import Settings
-from estimator_train.system import cpu_tuning
-from estimator_train.system.start_up import StartUpTimer
+from estimator_train.system import machine
+from estimator_train.system.progress import StartUpTimer
 from estimator_train.tf_patches import saved_weights
 from estimator_train.training import frozen_features
 from estimator_train.training.hooks.step_timer import StepTimer
@@ -203,7 +203,7 @@ def head(steps: int, **rest: Any) -> Dict[str, float]:
 
 def main() -> None:
   part, arguments = sys.argv[1:]
-  cpu_tuning.tune_cpu()
+  machine.tune_cpu()
   tf.logging.set_verbosity(tf.logging.ERROR)
   measured = {function.__name__: function for function in (
       cold, fill, cache, plain, features, head)}[part](**json.loads(arguments))

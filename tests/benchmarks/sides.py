@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 import common
 from pairs import Conditions, Figures, Side
 
-from estimator_train.system import cpu_tuning
+from estimator_train.system import machine
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 BATCH_SIZE = 256
@@ -238,7 +238,7 @@ def _measures(part: str, build: str, conditions: Conditions, **arguments: Any) -
   data = {'train_pattern': conditions.train_pattern, 'image_size': _image_size(conditions),
           'shuffle_buffer': 2048}
   # What the program sets by itself before TensorFlow is imported; this only uses its modules.
-  sets = cpu_tuning.onednn_variables() if build == 'onednn' else {}
+  sets = machine.onednn_variables() if build == 'onednn' else {}
   child = _script('image_input_measures.py', [part, json.dumps(dict(arguments, data=data))],
                   build, conditions,
                   {name: os.environ.get(name, value) for name, value in sets.items()})

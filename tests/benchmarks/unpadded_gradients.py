@@ -8,8 +8,8 @@ For the comparison `padded_gradient`; see estimator_train/tf_patches/optimizers.
 import sys
 
 from estimator_train import __main__
-from estimator_train.system import cpu_tuning
+from estimator_train.system import machine
 
 if __name__ == '__main__':
-  cpu_tuning.needs_padded_gradients = lambda: False
+  machine.needs_padded_gradients = lambda: False
   sys.exit(__main__.main())

@@ -10,7 +10,7 @@ from estimator_train.data.description import DataSet
 from estimator_train.distribution import devices, threads
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
-from estimator_train.system import cpu_tuning
+from estimator_train.system import machine
 
 CORES = len(os.sched_getaffinity(0))
 
@@ -73,7 +73,7 @@ def test_all_reduce_algorithms(gpus, name):
     (False, {'inter_op_parallelism_threads': 3, 'num_parallel_calls': 5}, 3, 5)])
 def test_numbers_of_threads(monkeypatch, gpus, has_onednn, values, inter_op, private):
   gpus(0)
-  monkeypatch.setattr(cpu_tuning, 'has_onednn', lambda: has_onednn)
+  monkeypatch.setattr(machine, 'has_onednn', lambda: has_onednn)
   settings = settings_of(intra_op_parallelism_threads=7, num_cpu_replicas=2,
                          gpu_memory_growth=False, **values)
   batching = make_batching(DataSet('x', ('a', 'b'), (2, 2, 1), None, None), settings, False,

@@ -11,7 +11,7 @@ import types
 from estimator_train.doctor import gpus, installation, machine
 from estimator_train.doctor.installation import BuildRate, ImportResult, TensorFlowBuild
 from estimator_train.settings import Settings
-from estimator_train.system import memory
+from estimator_train.system import machine
 
 STOCK, ONEDNN = TensorFlowBuild('tensorflow', '1.15.0'), TensorFlowBuild(
     'intel-tensorflow', '1.15.2')

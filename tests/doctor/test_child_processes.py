@@ -11,8 +11,8 @@ import pytest
 
 from estimator_train.doctor import gpus, installation, run_python
 from estimator_train.doctor.installation import BuildRate, TensorFlowBuild
-from estimator_train.system import paths
-from estimator_train.system.logs import has_nvidia_driver
+from estimator_train import system
+from estimator_train.system.machine import has_nvidia_driver
 
 
 def test_results_and_failures():
@@ -145,7 +145,7 @@ def test_builds_are_measured_where_they_are_installed(tmp_path, monkeypatch):
     return ['#!/bin/sh', 'test -z "$TF_CONFIG$CUDA_VISIBLE_DEVICES" && echo starting &&',
             'echo \'{"examples_per_sec": %s}\'' % rate]
 
-  monkeypatch.setattr(paths, 'PACKAGE_PARENT_DIR', str(tmp_path))
+  monkeypatch.setattr(system, 'PACKAGE_PARENT_DIR', str(tmp_path))
   monkeypatch.setattr(sys, 'executable', install('own', *trains(1000)))
   monkeypatch.setenv('TF_CONFIG', '{}')
   stock, onednn = TensorFlowBuild('tensorflow', '1.15.0'), TensorFlowBuild('intel-tensorflow', '1')

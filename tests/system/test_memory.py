@@ -9,7 +9,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-from estimator_train.system import cpu_tuning, logs, memory
+from estimator_train.system import machine
 
 GB = 10 ** 9
 
@@ -27,8 +27,8 @@ def cgroups(tmp_path, monkeypatch):
   files = {2: ('memory.max', 'memory.current', ''),
            1: ('memory.limit_in_bytes', 'memory.usage_in_bytes', 'total_')}
   (tmp_path / 'own').write_text('4:memory:/job/step\n3:cpu:/other\n')
-  monkeypatch.setattr(memory, '_address_bytes_left', lambda: None)
-  monkeypatch.setattr(memory, '_CGROUPS', [
+  monkeypatch.setattr(machine, '_address_bytes_left', lambda: None)
+  monkeypatch.setattr(machine, '_CGROUPS', [
       (str(tmp_path / str(version)), *names[:2]) for version, names in files.items()])
   monkeypatch.setattr('builtins.open', lambda path, *given, real=open, **more: real(
       str(tmp_path / 'own') if path == '/proc/self/cgroup' else path, *given, **more))
@@ -48,20 +48,20 @@ def cgroups(tmp_path, monkeypatch):
 @pytest.mark.parametrize('version', [2, 1])
 def test_the_lowest_limit_of_the_cgroups_of_this_process_counts(cgroups, version):
   cgroups(version, {'': (2 * GB, GB, GB // 2)})
-  assert memory.bytes_left_under_limits() == 3 * GB // 2
-  assert memory.available_bytes() <= 3 * GB // 2
+  assert machine.bytes_left_under_limits() == 3 * GB // 2
+  assert machine.available_bytes() <= 3 * GB // 2
   cgroups(version, {'job': (GB, 0, 0), 'job/step': (4 * GB, 0, 0), 'other': (300 * 10 ** 6, 0, 0)})
-  assert memory.bytes_left_under_limits() == GB
+  assert machine.bytes_left_under_limits() == GB
   cgroups(version, {'': (GB, GB, 0)})  # Full: it leaves what a start takes.
-  assert memory.available_bytes() == 0 and memory.bytes_left_under_limits() == 256 << 20
+  assert machine.available_bytes() == 0 and machine.bytes_left_under_limits() == 256 << 20
   for limit in ('max', 2 ** 63 - 4096):
     cgroups(version, dict.fromkeys(('', 'job', 'job/step'), (limit, 0, 0)))
-    assert memory.bytes_left_under_limits() is None and memory.available_bytes() > 0
+    assert machine.bytes_left_under_limits() is None and machine.available_bytes() > 0
 
 
 def test_address_space():
-  code = ('import json; from estimator_train.system import memory; memory._CGROUPS = ();'
-          'print(json.dumps(memory.bytes_left_under_limits()))')
+  code = ('import json; from estimator_train.system import machine; machine._CGROUPS = ();'
+          'print(json.dumps(machine.bytes_left_under_limits()))')
   left = run(code, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (8 * GB, 8 * GB)))
   assert 5 * GB < left < 8 * GB - 2 ** 31  # Python itself has taken a little.
 
@@ -70,7 +70,7 @@ def test_address_space():
 # page faults of the last rounds, and the memory that is resident before and after its return.
 ALLOCATES = '''
 import ctypes, json, resource, threading
-from estimator_train.system import cpu_tuning
+from estimator_train.system import machine
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 def rounds(count):
@@ -87,8 +87,8 @@ def in_both(count):
 def resident_mb():
   with open('/proc/self/statm') as file:
     return int(file.read().split()[1]) * resource.getpagesize() / 2 ** 20
-found = [cpu_tuning.keep_freed_memory(), -in_both(1) + in_both(5), resident_mb()]
-cpu_tuning.return_freed_memory()
+found = [machine.keep_freed_memory(), -in_both(1) + in_both(5), resident_mb()]
+machine.return_freed_memory()
 print(json.dumps(found + [resident_mb()]))
 '''
 
@@ -98,15 +98,15 @@ def test_malloc_keeps_freed_blocks_and_returns_them_later():
   assert is_kept and faults < 1000  # Ten rounds of 73 MiB have 186,880 pages.
   assert resident_mb > 70 and resident_mb - returned_mb > 60
   for name in ('MALLOC_ARENA_MAX', 'MALLOC_TRIM_THRESHOLD_', 'MALLOC_MMAP_MAX_', 'GLIBC_TUNABLES'):
-    assert not cpu_tuning.keep_freed_memory({name: '4'})  # What the user has set stays.
+    assert not machine.keep_freed_memory({name: '4'})  # What the user has set stays.
 
 
 # What the program has set by the time that TensorFlow is imported.
 ASKS = '''
 import os, sys
-from estimator_train import __main__, modes; from estimator_train.system import cpu_tuning
+from estimator_train import __main__, modes; from estimator_train.system import machine
 modes.run = lambda settings: dict(
-  {name: os.environ[name] for name in cpu_tuning.VARIABLE_NAMES if name in os.environ},
+  {name: os.environ[name] for name in machine.VARIABLE_NAMES if name in os.environ},
   tensorflow='tensorflow' in sys.modules)
 sys.exit(__main__.main(['--model_dir=x', '--train_steps=1']))
 '''
@@ -115,21 +115,21 @@ sys.exit(__main__.main(['--model_dir=x', '--train_steps=1']))
 def test_variables_of_the_build_with_onednn(tmp_path):
   def asks(**given):
     environment = {name: text for name, text in os.environ.items()
-                   if name not in cpu_tuning.VARIABLE_NAMES}
+                   if name not in machine.VARIABLE_NAMES}
     return run(ASKS, env=dict(environment, PYTHONPATH=str(tmp_path), **given))
 
   (tmp_path / 'tensorflow').mkdir()
   (tmp_path / 'tensorflow' / '__init__.py').write_text('raise SystemExit(9)\n')
   assert asks() == {'tensorflow': False}  # The stock build gets none.
   (tmp_path / 'intel_tensorflow-1.15.2.dist-info').mkdir()
-  assert asks() == dict(cpu_tuning.onednn_variables(), tensorflow=False)
+  assert asks() == dict(machine.onednn_variables(), tensorflow=False)
   given = {'KMP_BLOCKTIME': '7', 'MKL_DEBUG_CPU_TYPE': '4', 'TF_MKL_ALLOC_MAX_BYTES': '5000000000'}
   assert asks(**given) == dict(given, tensorflow=False)  # What the user has set stays.
 
 
 def test_tuning_for_a_processor(tmp_path, monkeypatch):
-  monkeypatch.setattr(cpu_tuning, '_CPU_INFO', str(tmp_path / 'cpuinfo'))
-  monkeypatch.setattr(cpu_tuning, 'keep_freed_memory', lambda: True)
+  monkeypatch.setattr(machine, '_CPU_INFO', str(tmp_path / 'cpuinfo'))
+  monkeypatch.setattr(machine, 'keep_freed_memory', lambda: True)
   for vendor, cpu_flags, mkl_type, pads, limit in (
       (None, '', None, False, None), ('AuthenticAMD', 'avx2', '5', True, None),
       ('AuthenticAMD', 'avx2', '5', True, 2 ** 31), ('GenuineIntel', 'avx2', None, True, 9),
@@ -138,13 +138,13 @@ def test_tuning_for_a_processor(tmp_path, monkeypatch):
     if vendor:
       (tmp_path / 'cpuinfo').write_text('vendor_id\t: {}\nflags\t\t: fpu avx {}\n\nvendor_id\t: '
                                         'GenuineIntel\n'.format(vendor, cpu_flags))
-    monkeypatch.setattr(memory, 'bytes_left_under_limits', lambda limit=limit: limit)
+    monkeypatch.setattr(machine, 'bytes_left_under_limits', lambda limit=limit: limit)
     expected = {'KMP_BLOCKTIME': '30', 'MKL_DEBUG_CPU_TYPE': mkl_type,
                 'TF_MKL_ALLOC_MAX_BYTES': limit and str(limit)}
-    assert cpu_tuning.onednn_variables() == {
+    assert machine.onednn_variables() == {
         name: value for name, value in expected.items() if value is not None}
     for has_onednn, has_driver in ((True, True), (True, False), (False, True), (False, False)):
-      monkeypatch.setattr(cpu_tuning, 'has_onednn', lambda has_onednn=has_onednn: has_onednn)
-      monkeypatch.setattr(logs, 'has_nvidia_driver', lambda has_driver=has_driver: has_driver)
-      assert cpu_tuning.needs_padded_gradients() == (pads and has_onednn)
-      assert cpu_tuning.tune_cpu() == (not has_onednn and not has_driver)
+      monkeypatch.setattr(machine, 'has_onednn', lambda has_onednn=has_onednn: has_onednn)
+      monkeypatch.setattr(machine, 'has_nvidia_driver', lambda has_driver=has_driver: has_driver)
+      assert machine.needs_padded_gradients() == (pads and has_onednn)
+      assert machine.tune_cpu() == (not has_onednn and not has_driver)

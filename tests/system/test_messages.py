@@ -14,7 +14,7 @@ from conftest import ROOT
 
 from estimator_train.errors import join_items
 from estimator_train.system import logs, progress, signals
-from estimator_train.system.start_up import START_TIME_VARIABLE, StartUpTimer, process_age_secs
+from estimator_train.system.progress import START_TIME_VARIABLE, StartUpTimer, process_age_secs
 
 LOG = logging.getLogger('estimator_train')
 FULL = 'error: cannot write to standard output: No space left on device: free some space, or '

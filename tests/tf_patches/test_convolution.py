@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 import estimator_train
 from estimator_train.settings import Settings
-from estimator_train.system import cpu_tuning
+from estimator_train.system import machine
 from estimator_train.tf_patches import optimizers
 
 
@@ -38,7 +38,7 @@ def test_gradients_are_those_without_padding(channels, padding, strides, dtype, 
 
 @pytest.mark.parametrize('needs_padding', [False, True])
 def test_training_pads_where_it_is_faster(monkeypatch, tmp_path, needs_padding):
-  monkeypatch.setattr(cpu_tuning, 'needs_padded_gradients', lambda: needs_padding)
+  monkeypatch.setattr(machine, 'needs_padded_gradients', lambda: needs_padding)
   result = estimator_train.train(Settings(
       mode='train', model_dir=str(tmp_path), dataset='synthetic', model='fashion_cnn',
       batch_size=8, train_steps=2, num_cpu_replicas=2, report_page=False))

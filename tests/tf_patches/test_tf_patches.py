@@ -13,7 +13,6 @@ from tensorflow.python.util import tf_inspect
 from estimator_train.models import by_name
 from estimator_train.tf_patches import (
     checkpoints,
-    environment,
     estimator,
     keras,
     saved_weights,
@@ -52,7 +51,7 @@ def test_what_a_process_keeps_is_released_or_restored(session, monkeypatch):
       tf.keras.backend.set_session(tf.Session(graph=tf.Graph()))
     assert keras.backend._SESSION.session is before
   monkeypatch.setenv('PATH', '/nowhere')
-  with environment.converter_on_path():
+  with sessions.converter_on_path():
     subprocess.run([os.path.basename(sys.executable), '-c', ''], check=True)
   assert os.environ['PATH'] == '/nowhere'
 

@@ -19,7 +19,7 @@ from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.errors import NonFiniteLoss
 from estimator_train.settings import Settings
 from estimator_train.system.signals import exit_now
-from estimator_train.tf_patches import estimator as estimator_patches, multi_worker_mirrored
+from estimator_train.tf_patches import estimator as estimator_patches, strategies
 
 _LOG = logging.getLogger('estimator_train')
 _FLAGS_THAT_MAY_DIFFER = (
@@ -126,7 +126,7 @@ class CollectiveEngine(ClusterEngine):
   """Trains with MultiWorkerMirroredStrategy, whose workers exchange gradients by collectives."""
 
   def make_strategy(self) -> Optional[tf.distribute.Strategy]:
-    return multi_worker_mirrored.make_strategy(
+    return strategies.make_multi_worker_mirrored_strategy(
         self.devices.names, collective_communication(self.settings.devices))
 
 

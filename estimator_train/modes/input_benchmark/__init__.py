@@ -18,7 +18,7 @@ from estimator_train.modes.input_benchmark.rates import ExamplesAndSecs, InputMe
 from estimator_train.reports import page
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
-from estimator_train.system import atomic, memory
+from estimator_train.system import atomic, machine
 from estimator_train.training.model import prepare
 from estimator_train.training.run import open_run
 
@@ -42,7 +42,7 @@ def run(settings: Settings) -> Dict[str, Any]:
     run = open_run(_make_training_settings(settings, folder))
     prepared = prepare(run)
     run.data.dataset.require_images('--mode=input_benchmark')
-    free_bytes = memory.available_bytes()
+    free_bytes = machine.available_bytes()
     _LOG.info('measuring the input')
     assert run.data.train is not None
     with translate_errors(run.data.train):

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Iterable, Optional, Set
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.system.start_up import StartUpTimer
+from estimator_train.system.progress import StartUpTimer
 from estimator_train.tf_patches import sessions
 
 # At least the last 100,000 steps are kept. A step takes 24 bytes, so the times of all steps of a

@@ -15,7 +15,7 @@ from estimator_train.errors import InvalidValue
 from estimator_train.reports import learning_curves, page, throughput
 from estimator_train.reports.step_times import Pause, Timing
 from estimator_train.run_dir.disk_errors import error_reason
-from estimator_train.system.start_up import StartUpTimer
+from estimator_train.system.progress import StartUpTimer
 from estimator_train.tf_patches import sessions
 from estimator_train.training.hooks.step_timer import StepTimer, add_probes, find_ancestors
 

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from hook_runs import readings
 
-from estimator_train.system.start_up import StartUpTimer
+from estimator_train.system.progress import StartUpTimer
 from estimator_train.training.hooks import step_timer
 
 

@@ -1,9 +1,9 @@
-"""Tunes TensorFlow on CPUs, by malloc parameters or, for the oneDNN build, environment variables.
+"""Measures what this machine offers, and tunes TensorFlow to it: memory, malloc, oneDNN and GPUs.
 
-TensorFlow reads these variables when it is imported. To measure their effect on a machine, run
-`tests/benchmarks/run.sh variables_stock variables_onednn`.
+TensorFlow reads environment variables when it is imported. To measure their effect on a machine,
+run `tests/benchmarks/run.sh variables_stock variables_onednn`.
 
-The parameters make glibc's malloc keep the memory of freed tensors for later tensors. By default,
+The parameters of malloc make glibc keep the memory of freed tensors for later tensors. By default,
 malloc returns large blocks to the kernel after each operation, and the kernel fills the blocks for
 the next operation with zeros. TensorFlow's own CPU allocator (`TF_CPU_ALLOCATOR_USE_BFC`) would
 keep memory, too. However, when memory runs out, that allocator retries for ten seconds, and cannot
@@ -14,9 +14,9 @@ import ctypes
 import glob
 import importlib.util
 import os
-from typing import Any, Dict, List, Mapping
-
-from estimator_train.system import logs, memory
+import re
+import resource
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 # By default, OpenMP's threads spin for 200 ms after an operation and occupy cores that the threads
 # of the input pipeline could use. With 30 ms, which is about one step of a small network, OpenMP's
@@ -32,6 +32,14 @@ ONEDNN_AMD_VARIABLES = {'MKL_DEBUG_CPU_TYPE': '5'}
 MEMORY_LIMIT_VARIABLE = 'TF_MKL_ALLOC_MAX_BYTES'
 VARIABLE_NAMES = (*ONEDNN_VARIABLES, *ONEDNN_AMD_VARIABLES, MEMORY_LIMIT_VARIABLE)
 
+# (root folder, name of the limit file, name of the usage file) of cgroup v2, then of cgroup v1.
+_CGROUPS = (('/sys/fs/cgroup', 'memory.max', 'memory.current'),
+            ('/sys/fs/cgroup/memory', 'memory.limit_in_bytes', 'memory.usage_in_bytes'))
+# Address space, in bytes, for TensorFlow's libraries, the stacks of threads and malloc's arenas.
+_RESERVED_ADDRESS_BYTES = 2 << 30
+# The result of bytes_left_under_limits is at least this number, even if less is left, so
+# that TensorFlow can start.
+_MIN_LIMIT_BYTES = 256 << 20
 _CPU_INFO = '/proc/cpuinfo'
 # Numbers of parameters of mallopt(3), and the environment variables by which users set parameters.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
@@ -60,13 +68,13 @@ def tune_cpu() -> bool:
     return False
   # With GPUs, most tensors in main memory belong to the input pipeline. Its many threads would
   # compete for the lock of the one arena that all threads share after keep_freed_memory.
-  return not logs.has_nvidia_driver() and keep_freed_memory()
+  return not has_nvidia_driver() and keep_freed_memory()
 
 
 def onednn_variables() -> Dict[str, str]:
   """Returns the environment variables for the oneDNN build on this processor."""
   variables = dict(ONEDNN_VARIABLES, **(ONEDNN_AMD_VARIABLES if _is_amd_with_avx2() else {}))
-  limit = memory.bytes_left_under_limits()
+  limit = bytes_left_under_limits()
   return variables if limit is None else dict(variables, **{MEMORY_LIMIT_VARIABLE: str(limit)})
 
 
@@ -77,6 +85,11 @@ def has_onednn() -> bool:
   spec = importlib.util.find_spec('tensorflow')
   return spec is not None and spec.origin is not None and bool(glob.glob(os.path.join(
       glob.escape(os.path.dirname(os.path.dirname(spec.origin))), 'intel_tensorflow*')))
+
+
+def has_nvidia_driver() -> bool:
+  """Returns whether the kernel has loaded NVIDIA's driver."""
+  return os.path.exists('/proc/driver/nvidia')
 
 
 def needs_padded_gradients() -> bool:
@@ -134,3 +147,84 @@ def _set_parameters(parameters: Mapping[int, int]) -> bool:
 
 def _libc() -> Any:
   return ctypes.CDLL(None)
+
+
+def available_bytes() -> int:
+  """Returns the bytes that are available without swapping, within the limits of the cgroups."""
+  import psutil  # Imported on demand, so that the program starts fast.
+  available = int(psutil.virtual_memory().available)
+  left = _bytes_left_in_cgroups()
+  return available if left is None else min(available, left)
+
+
+def bytes_left_under_limits() -> Optional[int]:
+  """Returns the bytes left under the cgroup limits and `ulimit -v`; None without a limit.
+
+  Ignores the free memory of the machine, unlike available_bytes. The result becomes the limit of
+  the allocator of TensorFlow's oneDNN build (`TF_MKL_ALLOC_MAX_BYTES`).
+  """
+  bytes_left = [_bytes_left_in_cgroups(), _address_bytes_left()]
+  return min((max(left, _MIN_LIMIT_BYTES) for left in bytes_left if left is not None),
+             default=None)
+
+
+def _bytes_left_in_cgroups() -> Optional[int]:
+  """Returns the bytes left under the limits of the cgroups; None if there is no limit.
+
+  Ignores a limit that is not below the memory of the machine.
+  """
+  import psutil
+  physical = psutil.virtual_memory().total
+  left = []
+  for limit_path, usage_path, statistics_path in _cgroup_files():
+    try:
+      limit = _read_number(limit_path, r'^(\d+)$')
+      # Inactive pages of files do not count, because the kernel evicts such pages when necessary.
+      used = (_read_number(usage_path, r'^(\d+)$')
+              - _read_number(statistics_path, r'^(?:total_)?inactive_file (\d+)$'))
+    except (OSError, ValueError):  # The cgroup does not exist, or its limit is "max".
+      continue
+    if limit < physical:
+      left.append(max(0, limit - used))
+  return min(left, default=None)
+
+
+def _cgroup_files() -> Iterator[Tuple[str, str, str]]:
+  """Yields the paths of three files (limit, usage, statistics) for each cgroup of this process.
+
+  Includes the parents of these cgroups, whose limits apply, too. In a container, often only
+  /sys/fs/cgroup itself is visible. It is then the cgroup of the container, so it is always
+  included.
+  """
+  try:
+    with open('/proc/self/cgroup') as file:
+      paths = {line.rstrip('\n').split(':', 2)[2] for line in file
+               if line.split(':', 2)[1] in ('', 'memory')}
+  except (OSError, IndexError):
+    paths = set()
+  for root, limit, usage in _CGROUPS:
+    folders = {root}
+    for path in paths:
+      names = path.strip('/').split('/')
+      folders.update(os.path.join(root, *names[:count]) for count in range(1, len(names) + 1))
+    for folder in sorted(folders):
+      yield tuple(os.path.join(folder, name)  # type: ignore
+                  for name in (limit, usage, 'memory.stat'))
+
+
+def _address_bytes_left() -> Optional[int]:
+  """Returns the bytes of address space left for tensors; None if there is no limit."""
+  limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+  if limit == resource.RLIM_INFINITY:
+    return None
+  import psutil
+  return limit - int(psutil.Process().memory_info().vms) - _RESERVED_ADDRESS_BYTES
+
+
+def _read_number(path: str, pattern: str) -> int:
+  """Returns the number in a file that group 1 of a regular expression matches."""
+  with open(path) as file:
+    match = re.search(pattern, file.read(), re.MULTILINE)
+  if match is None:
+    raise ValueError(path)
+  return int(match.group(1))

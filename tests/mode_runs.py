@@ -69,8 +69,8 @@ class Runs:
     self.now += 10. * replicas
     if self.fails(settings):
       return child_process.ChildRun(
-          2, None, 'a fault: {}: fix it'.format(settings.optimizer.batch_size))
-    return child_process.ChildRun(0, {}, None)
+          2, '', 'error: a fault: {}: fix it'.format(settings.optimizer.batch_size))
+    return child_process.ChildRun(0)
 
 
 def fails(done, message):

@@ -16,10 +16,10 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import pkg_resources
 
-from estimator_train.doctor import CheckResult, ChildResult, error, ok, run_python, warning
+from estimator_train.doctor import CheckResult, error, ok, warning
 from estimator_train.errors import UserError
 from estimator_train import system
-from estimator_train.system import child_process
+from estimator_train.system.child_process import ChildRun, child_environment, run_python
 
 # If one of these packages is too new, TensorFlow breaks; but if NumPy is only slightly too new,
 # TensorFlow prints warnings, and works.
@@ -107,7 +107,7 @@ class ImportResult(NamedTuple):
     has_cuda: whether the build supports GPUs.
     num_gpus: number of GPUs that TensorFlow sees; None if listing them failed.
   """
-  child: ChildResult
+  child: ChildRun
   version: Optional[str] = None
   secs: float = 0.
   has_cuda: bool = False
@@ -224,10 +224,10 @@ def check_packages(installed: Dict[str, str], is_nvidia_build: bool, strategy: s
 
 def import_in_child(timeout_secs: float = _IMPORT_TIMEOUT_SECS) -> ImportResult:
   """Imports TensorFlow in a child process."""
-  result = run_python(['-W', 'ignore', '-c', _IMPORT_CODE], timeout_secs,
-                      dict(os.environ, TF_CPP_MIN_LOG_LEVEL='0'))
-  values = {key: value for line in result.parse_lines() for key, value in line.items()}
-  return ImportResult(result, **values)
+  child = run_python(['-W', 'ignore', '-c', _IMPORT_CODE], timeout_secs,
+                     dict(os.environ, TF_CPP_MIN_LOG_LEVEL='0'))
+  return ImportResult(child, **{
+      key: value for values in child.results for key, value in values.items()})
 
 
 def count_gpus() -> int:
@@ -246,12 +246,12 @@ def count_gpus() -> int:
 def check_import(imported: ImportResult) -> CheckResult:
   """Checks that TensorFlow can be imported quickly, and that it can list the GPUs."""
   if imported.version is None:
-    return error('import', 'TensorFlow cannot be imported: ' + imported.child.failure_reason(),
+    return error('import', 'TensorFlow cannot be imported: {}'.format(imported.child.error),
                  _import_remedy(imported.child))
   found = 'TensorFlow {} in {:.1f} s'.format(imported.version, imported.secs)
   if imported.num_gpus is None:
     return error('import', '{}, but it fails to list GPUs: {}'.format(
-        found, imported.child.failure_reason()), 'see the system log (dmesg) for messages of the '
+        found, imported.child.error), 'see the system log (dmesg) for messages of the '
                  'GPU\'s driver; to train on the CPU, set CUDA_VISIBLE_DEVICES to an empty value')
   if imported.secs > _SLOW_IMPORT_SECS:
     return warning('import', found,
@@ -259,10 +259,10 @@ def check_import(imported: ImportResult) -> CheckResult:
   return ok('import', found)
 
 
-def _import_remedy(child: ChildResult) -> str:
-  if child.exit_code is None:
+def _import_remedy(child: ChildRun) -> str:
+  if child.code is None:
     return 'check whether the disk of the environment is slow, or a GPU\'s driver hangs (dmesg)'
-  if child.exit_code == -signal.SIGILL:
+  if child.code == -signal.SIGILL:
     return 'this CPU lacks an instruction that the build uses; see the line `cpu`'
   if 'Descriptors cannot' in child.stderr or 'protobuf' in child.stderr:
     return 'see the line `protobuf`'
@@ -289,16 +289,16 @@ def measure_builds(build: TensorFlowBuild,
 
 
 def _measure_build(build: str, python: str, timeout_secs: float) -> BuildRate:
-  environment = dict(child_process.child_environment(), CUDA_VISIBLE_DEVICES='')
+  environment = dict(child_environment(), CUDA_VISIBLE_DEVICES='')
   with tempfile.TemporaryDirectory(prefix='doctor-') as folder:
     try:
-      result = run_python([*_RATE_ARGUMENTS, '--model_dir=' + folder], timeout_secs, environment,
-                          python)
+      child = run_python([*_RATE_ARGUMENTS, '--model_dir=' + folder], timeout_secs, environment,
+                         python)
     except OSError as failure:
       return BuildRate(build, None, str(failure))
-  if result.exit_code != 0:
-    return BuildRate(build, None, result.failure_reason())
-  return BuildRate(build, result.parse_lines()[-1]['examples_per_sec'])
+  if child.error is not None:
+    return BuildRate(build, None, child.error)
+  return BuildRate(build, child.results[-1]['examples_per_sec'])
 
 
 def check_build_rates(rates: Sequence[BuildRate], build: TensorFlowBuild,

@@ -11,12 +11,12 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Optio
 from estimator_train import configs, settings as settings_lib
 from estimator_train.configs.workloads import WORKLOADS, Figure, RunResults, WorkloadPart
 from estimator_train.distribution import threads
-from estimator_train.doctor import installation, machine
+from estimator_train.doctor import installation
 from estimator_train.errors import UserError
 from estimator_train.reports import evaluation, page, throughput
 from estimator_train.run_dir.run_files import RunDir
 from estimator_train.settings import Settings, groups
-from estimator_train.system import atomic, child_process, stored
+from estimator_train.system import atomic, child_process, machine, stored
 
 _LOG = logging.getLogger('estimator_train')
 LEDGER_FILE, MARKDOWN_FILE = 'ledger.json', 'ledger.md'
@@ -142,7 +142,7 @@ def _part_file(folder: str, part: WorkloadPart, extension: str) -> str:
 
 
 def _describe_machine() -> str:
-  return '{} ({} cores)'.format(machine.read_cpu_property('model name') or 'an unknown CPU',
+  return '{} ({} cores)'.format(machine.cpu_property('model name') or 'an unknown CPU',
                                 threads.available_cores())
 
 

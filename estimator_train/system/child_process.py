@@ -1,26 +1,41 @@
-"""Runs the program in a child process.
+"""Runs Python, or the program, in a child process.
 
-Each measured run is a new process, so that the memory and the TensorFlow state of earlier runs do
-not affect the measurement.
+What may crash or hang on a faulty machine, such as asking the driver of a GPU, runs in a child. Each
+measured run is a new process, so that the memory and the TensorFlow state of earlier runs do not
+affect the measurement.
 """
 
+import contextlib
 import ctypes
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
-from typing import Any, Callable, Collection, Dict, NamedTuple, Optional, Sequence
+import time
+from typing import (
+  IO,
+  Any,
+  Callable,
+  Collection,
+  Dict,
+  List,
+  Mapping,
+  NamedTuple,
+  Optional,
+  Sequence,
+)
 
 from estimator_train.errors import printable
 from estimator_train.system import PACKAGE_PARENT_DIR
 from estimator_train.system.progress import START_TIME_VARIABLE
 
-_ERROR_PREFIX = 'error: '
+_ERROR_LINE = re.compile(r'error: |\w*Error: ')
 # Seconds between SIGTERM and SIGKILL. After SIGTERM, a run finishes its step and saves a
 # checkpoint. A run that needs more time is killed and loses the steps since the last checkpoint.
-_GRACE_SECS = 5.
+_GRACE_SECS, _KILL_TIMEOUT_SECS = 5., 1.
 # If the child inherited these variables, it would measure its start-up time from the start of this
 # process, and would join the cluster of this process.
 _VARIABLES_NOT_INHERITED = (START_TIME_VARIABLE, 'TF_CONFIG')
@@ -28,25 +43,36 @@ _PR_SET_PDEATHSIG = 1  # For prctl(2): sets the signal that the child receives w
 
 
 class ChildRun(NamedTuple):
-  """The outcome of a run in a child process.
+  """The outcome of a child process.
 
   Attributes:
-    code: exit code, or the negative number of the signal that killed the child.
-    result: the JSON object on the last line of standard output; None if there is none.
-    error: one line with the reason of the failure; None if the code is 0.
+    code: exit code, or the negative number of the signal that ended the process; None if the
+      process was still running when the timeout expired.
+    stdout: standard output of the process.
+    stderr: standard error of the process.
+    secs: duration of the process in seconds.
   """
-  code: int
-  result: Optional[Dict[str, Any]]
-  error: Optional[str]
+  code: Optional[int]
+  stdout: str = ''
+  stderr: str = ''
+  secs: float = 0.
+
+  @property
+  def results(self) -> List[Any]:
+    """The values of the lines of standard output that are JSON objects or arrays."""
+    return [json.loads(line) for line in self.stdout.splitlines() if line.startswith(('{', '['))]
+
+  @property
+  def error(self) -> Optional[str]:
+    """One line with the reason why the process failed; None if the code is 0."""
+    if self.code is None:
+      return 'no answer within {:.0f} s'.format(self.secs)
+    return _failure_reason(self.code, self.stderr.strip() or self.stdout) if self.code else None
 
 
 def run_program(arguments: Sequence[str], log_path: str, module: str = 'estimator_train',
                 cores: Collection[int] = ()) -> ChildRun:
-  """Runs the program in a child process, and waits until it ends.
-
-  An exception that interrupts the wait, for example in a signal handler, stops the child. Linux
-  kills the child when the thread that started the child ends. Call this function from the main
-  thread, so that Linux kills the child only when this process ends.
+  """Runs the program in a child process, and waits until it ends. See run_python.
 
   Args:
     arguments: the flags.
@@ -54,19 +80,52 @@ def run_program(arguments: Sequence[str], log_path: str, module: str = 'estimato
     module: the module to run: the program, or one of its launchers.
     cores: IDs of the cores that the child may use; empty: the cores of this process.
   """
-  with open(log_path, 'wb') as err, tempfile.TemporaryFile() as out:
+  with open(log_path, 'w+b') as log:
+    return run_python(['-m', module, *arguments], environment=child_environment(), stderr=log,
+                      cores=cores)
+
+
+def run_python(arguments: Sequence[str], timeout_secs: Optional[float] = None,
+               environment: Optional[Mapping[str, str]] = None, python: str = '',
+               stderr: Optional[IO[bytes]] = None, cores: Collection[int] = ()) -> ChildRun:
+  """Runs Python, and stops it and its own child processes after the timeout.
+
+  An exception that interrupts the wait, for example in a signal handler, stops the child. Linux
+  kills the child when the thread that started the child ends. Call this function from the main
+  thread, so that Linux kills the child only when this process ends.
+
+  Args:
+    arguments: arguments of the interpreter, such as `-c` and code.
+    timeout_secs: seconds after which the process is stopped; None: no limit.
+    environment: environment variables; None: those of this process.
+    python: path of the interpreter; '': the interpreter of this process.
+    stderr: the file for standard error; None: a temporary file.
+    cores: IDs of the cores that the child may use; empty: the cores of this process.
+
+  Raises:
+    OSError: the interpreter does not exist, or cannot be started.
+  """
+  start_time = time.monotonic()
+  # Write the output to files, because reading a pipe to its end would also wait for child processes
+  # of the child.
+  with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as temporary:
     process = subprocess.Popen(
-        [sys.executable, '-m', module] + list(arguments), stdin=subprocess.DEVNULL,
-        stdout=out, stderr=err, env=child_environment(),
+        [python or sys.executable, *arguments], stdin=subprocess.DEVNULL, stdout=out,
+        stderr=stderr or temporary, start_new_session=True, env=environment,
         preexec_fn=make_preexec_fn(cores))  # noqa: PLW1509 (The function takes no lock.)
+    code: Optional[int] = None
     try:
-      code = process.wait()
-    except BaseException:
+      with contextlib.suppress(subprocess.TimeoutExpired):
+        code = process.wait(timeout_secs)
+    finally:
       _stop(process)
-      raise
-    out.seek(0)
-    return ChildRun(code, _parse_result(out.read()),
-                    failure_reason(code, log_path) if code else None)
+    secs = time.monotonic() - start_time
+    return ChildRun(code, _read(out), _read(stderr or temporary), secs)
+
+
+def _read(file: IO[bytes]) -> str:
+  file.seek(0)
+  return file.read().decode('utf-8', 'replace')
 
 
 def child_environment() -> Dict[str, str]:
@@ -106,25 +165,17 @@ def make_preexec_fn(cores: Collection[int] = ()) -> Callable[[], None]:
 
 
 def _stop(process: 'subprocess.Popen[bytes]') -> None:
-  """Stops a process by SIGTERM and, if necessary, by SIGKILL."""
-  process.terminate()
+  """Stops a process by SIGTERM and, if necessary, it and its own child processes by SIGKILL."""
   try:
-    process.wait(_GRACE_SECS)
-  except subprocess.TimeoutExpired:
-    pass
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+      process.wait(_GRACE_SECS)
   finally:  # Kills the process even if a signal interrupts the wait.
-    process.kill()
-    process.wait()
-
-
-def _parse_result(out: bytes) -> Optional[Dict[str, Any]]:
-  """Returns the JSON object on the last line of the output; None if there is none."""
-  lines = out.decode('utf-8', 'replace').splitlines()
-  try:
-    result = json.loads(lines[-1])
-  except (IndexError, ValueError):
-    return None
-  return result if isinstance(result, dict) else None
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+      os.killpg(process.pid, signal.SIGKILL)
+    # A process that hangs inside a driver cannot be killed, and is left running.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+      process.wait(_KILL_TIMEOUT_SECS)
 
 
 def failure_reason(code: int, log_path: str, offset: int = 0) -> str:
@@ -136,14 +187,21 @@ def failure_reason(code: int, log_path: str, offset: int = 0) -> str:
     log_path: path of the file with the standard error of the process.
     offset: position in the file, in bytes, where the output of the process begins.
   """
-  if code < 0:
-    name = signal.Signals(-code).name
-    # The kernel sends SIGKILL when memory runs out, but a user may also have sent this signal.
-    return 'killed by {}{}'.format(name, ', possibly out of memory (see dmesg)'
-                                   if -code == signal.SIGKILL else '')
   with open(log_path, 'rb') as file:
     file.seek(offset)
-    text = file.read().decode('utf-8', 'replace')
+    return _failure_reason(code, file.read().decode('utf-8', 'replace'))
+
+
+def _failure_reason(code: int, text: str) -> str:
+  """Like failure_reason, for the text that the process has written."""
+  if code < 0:
+    names = {each.value: each.name for each in signal.Signals}  # Real-time signals have no name.
+    # The kernel sends SIGKILL when memory runs out, but a user may also have sent this signal.
+    return 'killed by {}{}'.format(names.get(-code, 'signal {}'.format(-code)),
+                                   ', possibly out of memory (see dmesg)'
+                                   if -code == signal.SIGKILL else '')
   lines = [line.strip() for line in text.splitlines() if line.strip()]
-  errors = [line[len(_ERROR_PREFIX):] for line in lines if line.startswith(_ERROR_PREFIX)]
-  return printable((errors or lines or ['exit code {} without any output'.format(code)])[-1])
+  # Lines with advice may follow the line of the error.
+  errors = [line for line in lines if _ERROR_LINE.match(line)]
+  last = (errors or lines or ['exit code {} without any output'.format(code)])[-1]
+  return printable(last[len('error: '):] if last.startswith('error: ') else last)

@@ -16,7 +16,7 @@ import importlib.util
 import os
 import re
 import resource
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 
 # By default, OpenMP's threads spin for 200 ms after an operation and occupy cores that the threads
 # of the input pipeline could use. With 30 ms, which is about one step of a small network, OpenMP's
@@ -98,22 +98,22 @@ def needs_padded_gradients() -> bool:
   This is the case for the oneDNN build with AVX2, but without AVX-512; see
   tf_patches/optimizers.py.
   """
-  words = _words_of_first_core()
-  return 'avx2' in words and 'avx512f' not in words and has_onednn()
+  flags = cpu_property('flags').split()
+  return 'avx2' in flags and 'avx512f' not in flags and has_onednn()
 
 
 def _is_amd_with_avx2() -> bool:
-  words = _words_of_first_core()
-  return 'AuthenticAMD' in words and 'avx2' in words
+  return cpu_property('vendor_id') == 'AuthenticAMD' and 'avx2' in cpu_property('flags').split()
 
 
-def _words_of_first_core() -> List[str]:
-  """Returns the words that describe the first core; an empty list if they cannot be read."""
+def cpu_property(key: str) -> str:
+  """Returns a property of the first core in /proc/cpuinfo, such as `model name`; '' if unknown."""
   try:
     with open(_CPU_INFO, encoding='utf-8', errors='replace') as file:
-      return file.read(10000).partition('\n\n')[0].split()
+      match = re.search(r'^{}\s*:(.*)$'.format(key), file.read(10000), re.MULTILINE)
   except OSError:
-    return []
+    return ''
+  return match.group(1).strip() if match else ''
 
 
 def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:

@@ -8,8 +8,9 @@ import shutil
 import sys
 import types
 
-from estimator_train.doctor import gpus, installation, machine
+from estimator_train.doctor import hardware, installation
 from estimator_train.doctor.installation import BuildRate, ImportResult, TensorFlowBuild
+from estimator_train.modes import doctor
 from estimator_train.settings import Settings
 from estimator_train.system import machine
 
@@ -78,35 +79,35 @@ def test_cpu_and_limits(monkeypatch):
       ('avx avx2', STOCK, 'ok', 'AVX, AVX2', '!512'), ('sse4_2', STOCK, 'error', 'no AVX'),
       ('', STOCK, 'warning'), ('avx avx2', avx512, 'error', 'install intel-tensorflow instead'),
       ('avx avx2 avx512f', avx512, 'ok', 'AVX-512')):
-    assert_found([(machine.check_cpu(flags, build), *expected)])
-  assert 'avx' in machine.read_cpu_property('flags').split()
+    assert_found([(hardware.check_cpu(flags, build), *expected)])
+  assert 'avx' in machine.cpu_property('flags').split()
   monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: set(range(4)))
   threads = '--intra_op_parallelism_threads=1 --num_parallel_calls=1'
   assert_found([
-      (machine.check_cores(None, False), 'ok', '4'), (machine.check_cores(4., False), 'ok', '4'),
-      (machine.check_cores(1.5, False), 'warning', 'the CPU time of 1.5 core(s)', threads),
-      (machine.check_cores(.5, False), 'warning',
+      (hardware.check_cores(None, False), 'ok', '4'), (hardware.check_cores(4., False), 'ok', '4'),
+      (hardware.check_cores(1.5, False), 'warning', 'the CPU time of 1.5 core(s)', threads),
+      (hardware.check_cores(.5, False), 'warning',
        'give --inter_op_parallelism_threads=1 ' + threads),
-      (machine.check_cores(.5, True), 'warning', 'set `OMP_NUM_THREADS=1` and give ' + threads)])
+      (hardware.check_cores(.5, True), 'warning', 'set `OMP_NUM_THREADS=1` and give ' + threads)])
   for available, limit, expected in (
       (2 * 10**9, 1024, ['ok', 'ok']), (1 << 30, 256, ['warning', 'warning']),
       (8 << 30, resource.RLIM_INFINITY, ['ok', 'ok'])):
-    monkeypatch.setattr(memory, 'available_bytes', lambda available=available: available)
+    monkeypatch.setattr(machine, 'available_bytes', lambda available=available: available)
     monkeypatch.setattr(resource, 'getrlimit', lambda _, limit=limit: (limit, limit))
-    assert [check.level for check in machine.check_limits()] == expected
+    assert [check.level for check in hardware.check_limits()] == expected
 
 
 def test_quota_of_a_container(tmp_path, monkeypatch):
   for name in ('CPU_MAX', 'V1_CPU_QUOTA', 'V1_CPU_PERIOD'):
     attribute = '_CGROUP_V2_CPU_MAX' if name == 'CPU_MAX' else '_CGROUP_' + name
-    monkeypatch.setattr(machine, attribute, str(tmp_path / name))
+    monkeypatch.setattr(hardware, attribute, str(tmp_path / name))
   for files, cores in (
       ({}, None), ({'V1_CPU_QUOTA': '-1\n', 'V1_CPU_PERIOD': '100000\n'}, None),
       ({'V1_CPU_QUOTA': '200000\n'}, 2.), ({'CPU_MAX': '150000 100000\n'}, 1.5),
       ({'CPU_MAX': 'max 100000\n'}, None)):
     for name, text in files.items():
       (tmp_path / name).write_text(text)
-    assert machine.read_quota_cores() == cores
+    assert hardware.read_quota_cores() == cores
 
 
 def test_folders(tmp_path, monkeypatch):
@@ -129,22 +130,22 @@ def test_folders(tmp_path, monkeypatch):
       ('data_dir', 'new', 10**10, 0, 1, 'error', 'cannot be written')):
     free[:] = [free_bytes]
     allowed.update({os.R_OK: readable, os.W_OK: writable})
-    check, = machine.check_folders(Settings(mode='doctor', **{flag: str(tmp_path / name)}))
+    check, = doctor.check_folders(Settings(mode='doctor', **{flag: str(tmp_path / name)}))
     assert_found([(check, *expected)])
-  assert machine.check_folders(Settings(mode='doctor', cache='memory')) == []
+  assert doctor.check_folders(Settings(mode='doctor', cache='memory')) == []
 
 
 def test_gpus_that_the_build_and_the_driver_do_not_support():
   def check(capability, build, driver='535.1'):
-    gpu = gpus.Gpu('GPU', capability, driver, 40 << 30)
-    found = list(gpus.check_gpus(gpus.GpuInventory((gpu, gpu)), build))
+    gpu = hardware.Gpu('GPU', capability, driver, 40 << 30)
+    found = list(hardware.check_gpus(hardware.GpuInventory((gpu, gpu)), build))
     assert found[0].level == 'ok' and found[0].found.count('{}.{}'.format(*capability)) == 2
     assert len(found) == len({check.name for check in found})  # Each kind is reported once.
     return {check.name: check for check in found}
 
   for build, remedies in (
-      (STOCK, {(3, 0): 'no build', (3, 5): '', (7, 5): '', (8, 0): gpus.NVIDIA_CONTAINER,
-               (9, 0): gpus.NVIDIA_CONTAINER, (10, 0): 'no build'}),
+      (STOCK, {(3, 0): 'no build', (3, 5): '', (7, 5): '', (8, 0): hardware.NVIDIA_CONTAINER,
+               (9, 0): hardware.NVIDIA_CONTAINER, (10, 0): 'no build'}),
       (NVIDIAS, {(3, 7): 'stock', (6, 0): '', (9, 0): '', (10, 0): 'no build'})):
     for capability, remedy in remedies.items():
       found = check(capability, build).get('gpu build')
@@ -152,14 +153,13 @@ def test_gpus_that_the_build_and_the_driver_do_not_support():
       assert not remedy or found.level == 'error' and remedy in found.remedy
   for build, level, drivers in (
       (STOCK, 'ok', '410.48 535.104.05 [N/A]'), (STOCK, 'error', '410.47 390.116'),
-      (NVIDIAS, 'ok', '530.30.02 450.51.06 525.85.12'),
-      (NVIDIAS, 'warning', '470.42.01 520.61 440.33.01')):
+      (NVIDIAS, 'ok', '530.30.02 450.51.06'), (NVIDIAS, 'warning', '450.50 440.33.01')):
     for driver in drivers.split():
       assert check((7, 5), build, driver)['gpu driver'].level == level, driver
-  assert_found((*gpus.check_gpus(inventory, STOCK), *expected) for inventory, *expected in (
-      (gpus.GpuInventory(), 'ok', 'no GPU'),
-      (gpus.GpuInventory(num_pci_devices=2), 'warning', '2 NVIDIA device(s)'),
-      (gpus.GpuInventory(failure='exit code 9: no driver'), 'error', 'exit code 9: no driver')))
+  assert_found((*hardware.check_gpus(inventory, STOCK), *expected) for inventory, *expected in (
+      (hardware.GpuInventory(), 'ok', 'no GPU'),
+      (hardware.GpuInventory(num_pci_devices=2), 'warning', '2 NVIDIA device(s)'),
+      (hardware.GpuInventory(failure='exit code 9: no driver'), 'error', 'exit code 9: no driver')))
 
 
 def test_use_of_several_gpus(monkeypatch):
@@ -176,13 +176,13 @@ def test_use_of_several_gpus(monkeypatch):
       monkeypatch.setenv('CUDA_VISIBLE_DEVICES', visible)
     limits.update({'/dev/shm': megabytes << 20, resource.RLIMIT_MEMLOCK: locked_bytes})
     imported = ImportResult(None, '1.15.0', num_gpus=seen[0], has_cuda=seen[1])
-    seen_check, *nccl = gpus.check_use(2, NVIDIAS, imported)
+    seen_check, *nccl = hardware.check_use(2, NVIDIAS, imported)
     assert_found([(seen_check, *levels[0].split(': ', 1), '{} of 2 GPUs'.format(seen[0]))])
     assert [check.level for check in nccl] == levels[1]
     assert all('--all_reduce_alg=hierarchical_copy' in check.remedy and (
         check.level == 'ok' or '--shm-size=1g --ulimit memlock=-1' in check.remedy)
                for check in nccl)
-  assert len(list(gpus.check_use(1, NVIDIAS, imported))) == 1  # Without NCCL.
+  assert len(list(hardware.check_use(1, NVIDIAS, imported))) == 1  # Without NCCL.
 
 
 def test_measured_rates_decide_which_build_is_recommended():
@@ -215,7 +215,7 @@ def test_credentials_for_kaggle_are_found_and_never_shown(tmp_path, monkeypatch)
   secret = 'a0b1c2d3e4'
 
   def check(is_needed=False, in_image=False, **environment):
-    found = machine.check_kaggle_credentials(
+    found = doctor.check_kaggle_credentials(
         dict({'KAGGLE_CONFIG_DIR': str(tmp_path)}, **environment), is_needed, in_image)
     assert secret not in repr(found)
     return found
@@ -248,7 +248,7 @@ def test_tf_config():
   """tests/distribution/test_tf_config.py has every mistake."""
   task = json.dumps({'cluster': {'worker': ['a:1', 'b:2'], 'ps': ['c:3']},
                      'task': {'type': 'ps', 'index': '0'}})
-  assert_found((machine.check_tf_config(text), *expected) for text, *expected in (
+  assert_found((doctor.check_tf_config(text), *expected) for text, *expected in (
       (None, 'ok', 'not set: the run uses this machine alone'), (task, 'ok', 'ps 0 of 2 wor'),
       ('{}', 'ok', 'has no cluster: the run uses this machine alone'),
       ('{', 'error', 'TF_CONFIG: it must be JSON', 'give {"cluster": ')))

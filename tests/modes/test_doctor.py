@@ -7,7 +7,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-from estimator_train.doctor import gpus, installation
+from estimator_train.doctor import hardware, installation
 from estimator_train.modes import doctor
 
 IMPORTED = installation.ImportResult(None, '1.15.0', 1., True, 0)
@@ -69,10 +69,10 @@ def test_gpus(run_program, without_children, monkeypatch):
       ('NVIDIA A100', (8, 0), {'gpus': 'ok', 'gpu build': 'error', 'gpu driver': 'ok'}),
       ('Tesla T4', (7, 5), {'gpus': 'ok', 'gpu driver': 'ok', 'cuda': 'error',
                             'gpus seen': 'error'})):
-    gpu = gpus.Gpu(name, capability, '535.1', 15 << 30)
-    monkeypatch.setattr(gpus, 'inspect_gpus', lambda gpu=gpu: gpus.GpuInventory((gpu,)))
+    gpu = hardware.Gpu(name, capability, '535.1', 15 << 30)
+    monkeypatch.setattr(hardware, 'inspect_gpus', lambda gpu=gpu: hardware.GpuInventory((gpu,)))
     done = run_program('--mode=doctor')
-    assert done.code == 2 and (gpus.NVIDIA_CONTAINER in done.out) == ('gpu build' in expected)
+    assert done.code == 2 and (hardware.NVIDIA_CONTAINER in done.out) == ('gpu build' in expected)
     assert {name: level for name, level in levels(done.result).items()
             if name in names} == expected
     assert 'builds' not in levels(done.result)  # They differ on CPUs.
@@ -97,5 +97,5 @@ def test_works_where_tensorflow_does_not(tmp_path):
       env=dict(os.environ, PYTHONPATH=str(tmp_path)), universal_newlines=True,
       stdout=subprocess.PIPE, stderr=subprocess.PIPE)
   assert done.returncode == 2 and '"errors": 1' in done.stdout.splitlines()[-1], done.stderr
-  assert 'error    import: TensorFlow cannot be imported: ended by SIGILL' in done.stdout
+  assert 'error    import: TensorFlow cannot be imported: killed by SIGILL' in done.stdout
   assert done.stderr.startswith('error: this machine is not ready: 1 error(s): import: ')

@@ -15,13 +15,14 @@ from conftest import ROOT
 from mode_runs import Runs, image_flags
 
 from estimator_train.data import built_in
-from estimator_train.doctor import ChildResult, installation
+from estimator_train.doctor import installation
 from estimator_train.errors import StoppedBySignal, UserError
 from estimator_train.modes import scaling
 from estimator_train.modes.scaling import points, prediction, write_scaling_report
 from estimator_train.modes.scaling.points import Point, PointResult
 from estimator_train.modes.scaling.prediction import Observation
 from estimator_train.settings import Settings, command_line
+from estimator_train.system.child_process import ChildRun
 
 GPU, CPU, WORKER, WEAK, STRONG, BOTH = 'gpu', 'cpu', 'worker', 'weak', 'strong', 'both'
 REAL, SYNTHETIC = 'real', 'synthetic'
@@ -166,7 +167,7 @@ def test_what_is_refused(sweep, tmp_path, monkeypatch):
   with pytest.raises(UserError, match='--data_dir is required'):
     sweep(runs, '--dataset=mnist')
   monkeypatch.setattr(installation, 'import_in_child', import_in_child(-11))
-  with pytest.raises(UserError, match='GPUs cannot be counted: .*ended by SIGSEGV: see --mode=doc'):
+  with pytest.raises(UserError, match='GPUs cannot be counted: .*killed by SIGSEGV: see --mode=doc'):
     sweep(runs, '--num_cpu_replicas=0')
   model_dir.mkdir()
   (model_dir / 'flags.txt').write_text('--mode=train\n')
@@ -185,7 +186,7 @@ def test_what_is_refused(sweep, tmp_path, monkeypatch):
 
 def import_in_child(code, *result):
   """Stands in for an import of TensorFlow with that result."""
-  done = ChildResult(code, '', '', 1.)
+  done = ChildRun(code)
   return lambda: installation.ImportResult(done, *result)
 
 

@@ -1,6 +1,7 @@
 """The program in a process of its own: what is told of its end, and what ends it."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from conftest import ROOT, is_alive, wait_until
 
 from estimator_train.errors import StoppedBySignal
 from estimator_train.system import child_process
-from estimator_train.system.child_process import ChildRun
+from estimator_train.system.child_process import run_python
 from estimator_train.system.progress import START_TIME_VARIABLE
 
 
@@ -29,18 +30,42 @@ def stand_in(tmp_path, monkeypatch):
   return write
 
 
-def test_result_or_failure(stand_in):
-  for line, code, result, error in (
-      ('print("a table\\n{\\"mode\\": \\"x\\"}")', 0, {'mode': 'x'}, None),
-      ('print("{\\"mode\\": \\"x\\"}\\nafter it")', 0, None, None), ('print([1])', 0, None, None),
-      ('', 0, None, None),
-      ('sys.exit("error: first: 1: 2\\nerror: last: 3: 4\\nafter it")', 1, None, 'last: 3: 4'),
-      ('raise ValueError("odd")', 1, None, 'ValueError: odd'),
-      ('sys.exit(7)', 7, None, 'exit code 7 without any output'),
-      ('os.kill(os.getpid(), signal.SIGSEGV)', -signal.SIGSEGV, None, 'killed by SIGSEGV'),
-      ('os.kill(os.getpid(), signal.SIGKILL)', -signal.SIGKILL, None,
-       'killed by SIGKILL, possibly out of memory (see dmesg)')):
-    assert child_process.run_program([], stand_in(line)) == ChildRun(code, result, error)
+def test_failures():
+  real_time = signal.SIGRTMIN + 1
+  for script, code, error in (
+      ('echo "{}"; echo "not JSON"; echo "[1]"', 0, None),
+      ('echo advice >&2; echo "error: first: 1: 2" >&2; echo "error: last: 3: 4" >&2; echo after; '
+       'exit 1', 1, 'last: 3: 4'),
+      ('echo AnError: this >&2; echo advice >&2; exit 1', 1, 'AnError: this'),
+      ('echo out; echo at last >&2; exit 1', 1, 'at last'), ('echo only this; exit 9', 9,
+                                                             'only this'),
+      ('exit 7', 7, 'exit code 7 without any output'),
+      ('kill -SEGV $$', -signal.SIGSEGV, 'killed by SIGSEGV'),
+      ('kill -{} $$'.format(real_time), -real_time, 'killed by signal {}'.format(real_time)),
+      ('kill -KILL $$', -signal.SIGKILL, 'killed by SIGKILL, possibly out of memory (see dmesg)')):
+    child = run_python(['-c', script], 60, python='/bin/sh')
+    assert (child.code, child.error) == (code, error) and 0 < child.secs < 60, script
+    assert child.results == ([{}, [1]] if error is None else [])
+  with pytest.raises(OSError):
+    run_python([], 1, python='/no/such/command')
+
+
+def test_hanging_process_and_its_child_are_killed(tmp_path):
+  os.mkfifo(str(tmp_path / 'held'))
+  held = os.open(str(tmp_path / 'held'), os.O_RDONLY | os.O_NONBLOCK)
+  try:
+    for secs in (0.5, 5., 50.):  # A busy machine may take a while to begin.
+      done = run_python(
+          ['-c', 'exec 3>"$0"; echo begun; sleep 3600 & sleep 3600', str(tmp_path / 'held')], secs,
+          python='/bin/sh')
+      if done.stdout:
+        break
+    assert done.code is None and done.stdout == 'begun\n'
+    assert done.error.startswith('no answer within ')
+    # The end is there to read when nobody has it open any more.
+    assert select.select([held], [], [], 300)[0] and os.read(held, 1) == b''
+  finally:
+    os.close(held)
 
 
 def test_arguments_cores_and_environment(stand_in, monkeypatch):
@@ -49,14 +74,15 @@ def test_arguments_cores_and_environment(stand_in, monkeypatch):
     monkeypatch.setenv(name, value)
   log = stand_in('print(json.dumps(dict(argv=sys.argv[1:], environment=dict(os.environ), '
                  'cores=sorted(os.sched_getaffinity(0)))))')
-  found = child_process.run_program(['--a=b c', '--d'], log).result
+  found, = child_process.run_program(['--a=b c', '--d'], log).results
   environment, cores = found['environment'], sorted(os.sched_getaffinity(0))
   assert found['argv'] == ['--a=b c', '--d'] and found['cores'] == cores
   assert START_TIME_VARIABLE not in environment and 'TF_CONFIG' not in environment
   assert environment['PYTHONPATH'] == 'some:others:{}'.format(ROOT)
   assert environment['PATH'] == os.environ['PATH']
   os.rename('estimator_train/__main__.py', 'another.py')
-  assert child_process.run_program([], log, 'another', cores[-1:]).result['cores'] == cores[-1:]
+  found, = child_process.run_program([], log, 'another', cores[-1:]).results
+  assert found['cores'] == cores[-1:]
 
 
 # Each reports to its parent when it is ready.

@@ -1,7 +1,7 @@
-"""Checks the GPUs of the machine, and whether the installed build of TensorFlow can use them.
+"""Checks the processor, the memory and the GPUs, and whether TensorFlow can use the GPUs.
 
-These checks are based on the documentation of TensorFlow, NVML, CUDA and NCCL, and on the release
-notes of NVIDIA's containers. They have not been tested on a GPU.
+The checks of GPUs are based on the documentation of TensorFlow, NVML, CUDA and NCCL, and on the
+release notes of NVIDIA's containers. They have not been tested on a GPU.
 """
 
 import glob
@@ -12,8 +12,18 @@ import shutil
 from pathlib import Path
 from typing import Iterator, List, NamedTuple, Optional, Tuple
 
-from estimator_train.doctor import CheckResult, error, ok, run_python, warning
+from estimator_train.distribution.threads import available_cores
+from estimator_train.doctor import CheckResult, error, ok, warning
 from estimator_train.doctor.installation import ImportResult, TensorFlowBuild
+from estimator_train.system import machine
+from estimator_train.system.child_process import run_python
+
+# Training on Fashion-MNIST needs 0.5 GB. An image network on a CPU needs several times as much.
+_RECOMMENDED_MEMORY_BYTES = 2 * 10**9
+_MIN_OPEN_FILES = 1024  # The default on Linux, and enough for every run.
+_CGROUP_V2_CPU_MAX = '/sys/fs/cgroup/cpu.max'
+_CGROUP_V1_CPU_QUOTA = '/sys/fs/cgroup/cpu/cpu.cfs_quota_us'
+_CGROUP_V1_CPU_PERIOD = '/sys/fs/cgroup/cpu/cpu.cfs_period_us'
 
 NVIDIA_CONTAINER = 'nvcr.io/nvidia/tensorflow:23.03-tf1-py3'
 # The first call of NVML after boot loads the driver, which takes seconds per GPU.
@@ -24,12 +34,8 @@ _NVIDIA_VENDOR_ID, _DISPLAY_CLASS_PREFIX = '0x10de', '0x03'
 # The lowest compute capability that a build supports, and the first that is too new for the build.
 _STOCK_CAPABILITIES = ((3, 5), (8, 0))  # The stock build, with CUDA 10.0.
 _NVIDIA_CAPABILITIES = ((6, 0), (10, 0))  # NVIDIA's container, with CUDA 12.1.
-# The minimum driver version for the stock build.
-_STOCK_MIN_DRIVER = (410, 48)
-# NVIDIA's container accepts the last of these driver versions and later ones with any GPU. With a
-# data-center GPU, the container also accepts each of the other versions listed, and later versions
-# of the same branch (major version).
-_NVIDIA_MIN_DRIVERS = ((450, 51), (470, 57), (510, 47), (515, 65), (525, 85), (530, 0))
+# The lowest version of the driver for CUDA 10.0, and for NVIDIA's container on data-center GPUs.
+_STOCK_MIN_DRIVER, _NVIDIA_MIN_DRIVER = (410, 48), (450, 51)
 
 # Without a driver, there is no NVML library, and the code prints nothing.
 _NVML_CODE = '''
@@ -84,20 +90,17 @@ class GpuInventory(NamedTuple):
 
 def inspect_gpus(timeout_secs: float = _TIMEOUT_SECS) -> GpuInventory:
   """Lists the GPUs with NVML, NVIDIA's management library, which comes with the driver."""
-  result = run_python(['-c', _NVML_CODE], timeout_secs)
-  if result.exit_code != 0:
-    return GpuInventory(failure=result.failure_reason())
+  child = run_python(['-c', _NVML_CODE], timeout_secs)
+  if child.error is not None:
+    return GpuInventory(failure=child.error)
   gpus = tuple(Gpu(name, (major, minor), driver, memory_bytes)
-               for name, (major, minor), driver, memory_bytes in result.parse_lines())
+               for name, (major, minor), driver, memory_bytes in child.results)
   return GpuInventory(gpus, None, sum(map(_is_nvidia_gpu, map(Path, glob.glob(_PCI_DEVICES)))))
 
 
 def _is_nvidia_gpu(device: Path) -> bool:
-  try:
-    return ((device / 'vendor').read_text().strip() == _NVIDIA_VENDOR_ID
-            and (device / 'class').read_text().startswith(_DISPLAY_CLASS_PREFIX))
-  except OSError:
-    return False
+  return (_read_file(str(device / 'vendor')).strip() == _NVIDIA_VENDOR_ID
+          and _read_file(str(device / 'class')).startswith(_DISPLAY_CLASS_PREFIX))
 
 
 def check_gpus(inventory: GpuInventory,
@@ -143,19 +146,13 @@ def _check_driver(driver: str, build: TensorFlowBuild) -> CheckResult:
   version = tuple(int(number) for number in re.findall(r'\d+', driver)[:2])
   if not version:
     return ok('gpu driver', 'its version is unknown')
-  if not build.is_nvidia_build:
-    if version >= _STOCK_MIN_DRIVER:
-      return ok('gpu driver', driver)
-    return error('gpu driver', '{}, but CUDA 10.0 needs {} or later'.format(
-        driver, _format_version(_STOCK_MIN_DRIVER)), 'install a newer driver')
-  if version >= _NVIDIA_MIN_DRIVERS[-1] or any(
-      version[:1] == minimum[:1] and version >= minimum for minimum in _NVIDIA_MIN_DRIVERS):
+  lowest = _NVIDIA_MIN_DRIVER if build.is_nvidia_build else _STOCK_MIN_DRIVER
+  if version >= lowest:
     return ok('gpu driver', driver)
-  # This is not an error, because containers before 23.03 work with older drivers.
-  return warning('gpu driver', '{}, but NVIDIA\'s container 23.03 needs 530 or later or, on '
-                 'data-center GPUs, one of {} or later in the same branch'.format(
-                     driver, ', '.join(map(_format_version, _NVIDIA_MIN_DRIVERS[:-1]))),
-                 'install a newer driver')
+  # No error for NVIDIA's build, because its older containers work with older drivers.
+  return (warning if build.is_nvidia_build else error)(
+      'gpu driver', '{}, but {} {} needs {} or later'.format(
+          driver, build.name, build.version, _format_version(lowest)), 'install a newer driver')
 
 
 def _format_version(version: Tuple[int, ...]) -> str:
@@ -181,10 +178,10 @@ def check_use(num_gpus: int, build: Optional[TensorFlowBuild],
 
 def check_libraries(names: Tuple[str, ...] = _CUDA_LIBRARIES) -> CheckResult:
   """Checks that a child process can load the libraries of CUDA 10.0 and cuDNN 7."""
-  result = run_python(['-c', _LOADER_CODE, *names], _TIMEOUT_SECS)
-  if result.exit_code == 0:
+  child = run_python(['-c', _LOADER_CODE, *names], _TIMEOUT_SECS)
+  if child.error is None:
     return ok('cuda', 'the libraries of CUDA 10.0 and cuDNN 7 can be loaded')
-  return error('cuda', 'cannot load the libraries: ' + result.failure_reason(),
+  return error('cuda', 'cannot load the libraries: ' + child.error,
                'install CUDA 10.0 and cuDNN 7, and add their folders to LD_LIBRARY_PATH; the '
                'image tensorflow/tensorflow:1.15.0-gpu-py3 has them')
 
@@ -223,3 +220,80 @@ def _check_nccl(num_gpus: int) -> List[CheckResult]:
                            'buffers'.format(locked_bytes >> 10),
                            'set `ulimit -l unlimited`; ' + _NCCL_REMEDY))
   return results or [ok('nccl', '/dev/shm and locked memory are sufficient', _HANG_REMEDY)]
+
+
+def read_quota_cores() -> Optional[float]:
+  """Returns the seconds of CPU time per second that the container may use; None: no limit."""
+  text = _read_file(_CGROUP_V2_CPU_MAX) or '{} {}'.format(
+      _read_file(_CGROUP_V1_CPU_QUOTA), _read_file(_CGROUP_V1_CPU_PERIOD))
+  # Without a limit, the quota is "max" or -1.
+  numbers = re.match(r'(\d+)\s+(\d+)$', text.strip())
+  return int(numbers.group(1)) / int(numbers.group(2)) if numbers else None
+
+
+def _read_file(path: str) -> str:
+  try:
+    return Path(path).read_text()
+  except OSError:
+    return ''
+
+
+def check_cpu(flags: str, build: Optional[TensorFlowBuild]) -> CheckResult:
+  """Checks that the CPU has the instructions that the build of TensorFlow uses.
+
+  Args:
+    flags: the flags in /proc/cpuinfo.
+    build: the installed build; None if it is unknown.
+  """
+  # AVX-512 consists of several features; avx512f is the one that all CPUs with AVX-512 have.
+  features = [name for name, flag in (('AVX', 'avx'), ('AVX2', 'avx2'), ('AVX-512', 'avx512f'))
+              if flag in flags.split()]
+  if not flags:
+    return warning('cpu', 'its features are unknown',
+                   'TensorFlow needs AVX: see `grep avx /proc/cpuinfo`')
+  if 'AVX' not in features:
+    return error('cpu', 'no AVX, which the builds of TensorFlow 1.15 need',
+                 'use another machine, or enable CPU passthrough of the virtual machine')
+  if build is not None and build.name == 'intel-tensorflow-avx512' and 'AVX-512' not in features:
+    return error('cpu', ', '.join(features) + '; {} needs AVX-512'.format(build.name),
+                 'install intel-tensorflow instead')
+  return ok('cpu', ', '.join(features))
+
+
+def check_cores(quota_cores: Optional[float], has_onednn: bool) -> CheckResult:
+  """Checks that the container gets the CPU time of all cores that it sees.
+
+  Args:
+    quota_cores: what `read_quota_cores` returned.
+    has_onednn: whether the build of TensorFlow is that with oneDNN.
+  """
+  cores = available_cores()
+  if quota_cores is None or quota_cores >= cores:
+    return ok('cores', str(cores))
+  # With oneDNN, one operation runs at a time, so parallel operations need no limit. The threads
+  # of this operation are OpenMP threads, whose number OMP_NUM_THREADS limits.
+  remedy = ('set `OMP_NUM_THREADS={0}` and give ' if has_onednn
+            else 'give --inter_op_parallelism_threads={0} ')
+  return warning('cores', '{}, but the container gets the CPU time of {:g} core(s); TensorFlow '
+                 'starts one thread per core, and these threads are throttled'.format(
+                     cores, round(quota_cores, 2)),
+                 (remedy + '--intra_op_parallelism_threads={0} --num_parallel_calls={0}').format(
+                     max(1, int(quota_cores))))
+
+
+def check_limits() -> Iterator[CheckResult]:
+  """Checks the available memory, within the limit of the container, and the open-file limit."""
+  available = machine.available_bytes()
+  found = '{:.1f} GB available'.format(available / 10**9)
+  if available < _RECOMMENDED_MEMORY_BYTES:
+    yield warning('memory', found, 'stop other programs, or raise the container\'s limit; '
+                  '--cache=none and a smaller --batch_size need less memory')
+  else:
+    yield ok('memory', found)
+  limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+  if limit == resource.RLIM_INFINITY or limit >= _MIN_OPEN_FILES:
+    yield ok('open files', 'no limit' if limit == resource.RLIM_INFINITY else
+             'up to {} per process'.format(limit))
+  else:
+    yield warning('open files', 'a process may have only {} open'.format(limit),
+                  'set `ulimit -n {}`'.format(_MIN_OPEN_FILES))

@@ -9,7 +9,7 @@ import numpy as np
 from estimator_train.data import file_pattern, record_index
 from estimator_train.data.description import DataSet, ImageSplit
 from estimator_train.errors import UserError, join_items, printable
-from estimator_train.run_dir.run_files import LABELS_FILE, RunDir
+from estimator_train.run_dir import LABELS_FILE, RunDir
 from estimator_train.settings import Settings, choices, groups
 from estimator_train.settings.groups import are_distinct, normalize
 

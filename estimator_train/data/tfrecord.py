@@ -18,7 +18,7 @@ from estimator_train.data.idx import GZIP_SIGNATURE
 from estimator_train.data.record_index import PositionedFile, RecordIndex, is_remote
 from estimator_train.distribution.threads import available_cores
 from estimator_train.errors import UserError, printable
-from estimator_train.run_dir.run_files import LABELS_FILE, RunDir
+from estimator_train.run_dir import LABELS_FILE, RunDir
 from estimator_train.settings import Settings, choices
 from estimator_train.settings.groups import are_distinct
 from estimator_train.system import atomic, stored

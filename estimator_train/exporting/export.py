@@ -21,7 +21,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.data.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.exporting import h5_model, onnx_model, saved_model, tflite, trained_model
-from estimator_train.run_dir import run_files
+from estimator_train.run_dir import LABELS_FILE, RunDir, make_folder
 from estimator_train.settings import Settings, groups
 from estimator_train.training.checkpoints import save_hook
 
@@ -34,12 +34,12 @@ _FORMATS: Dict[str, Any] = {
 def make_export_dir(settings: groups.PredictionAndExport) -> None:
   """Makes the folder `--export_dir`, if given; called before the training, to find errors early."""
   if settings.export_dir:
-    run_files.make_folder(settings.export_dir, 'export_dir')
+    make_folder(settings.export_dir, 'export_dir')
 
 
 def export_latest(settings: Settings, dataset: DataSet) -> Dict[str, Any]:
   """Exports the latest checkpoint after the training, see export_checkpoint."""
-  run_dir = run_files.RunDir(settings.run.model_dir)
+  run_dir = RunDir(settings.run.model_dir)
   checkpoint, _ = save_hook.latest_checkpoint_and_step(run_dir.path)
   assert checkpoint is not None
   return export_checkpoint(settings, dataset, checkpoint)
@@ -72,7 +72,7 @@ def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str) -> 
     with trained_model.restored_model(settings, dataset, checkpoint) as restored:
       names.update(_FORMATS[export_format].write(folder, restored))
     if dataset.labels and export_format != 'saved_model':  # Which has them in its assets.
-      saved_model.write_class_names(os.path.join(folder, run_files.LABELS_FILE), dataset.labels)
+      saved_model.write_class_names(os.path.join(folder, LABELS_FILE), dataset.labels)
 
   path = write_version(export_dir, write_files)
   return dict({'path': path, 'format': export_format}, **names, checkpoint=checkpoint,

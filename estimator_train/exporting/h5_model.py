@@ -18,7 +18,7 @@ import h5py
 from estimator_train.data.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.exporting import keras_3_config, trained_model
-from estimator_train.run_dir.run_files import RunDir
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, user_code
 from estimator_train.tf_patches.keras import weights_from_one_run
 from estimator_train.training.checkpoints import save_hook

@@ -34,7 +34,7 @@ from estimator_train.errors import UserError
 from estimator_train.exporting import trained_model
 from estimator_train.exporting.trained_model import PROBABILITIES_OUTPUT
 from estimator_train.models import model_inputs, probabilities
-from estimator_train.run_dir import run_files
+from estimator_train.run_dir import LABELS_FILE
 from estimator_train.system import atomic
 
 DEFAULT_SIGNATURE = 'serving_default'
@@ -156,7 +156,7 @@ def _write_model(folder: str, restored: trained_model.RestoredModel,
   """Writes the graph and the weights of the model, and the class names as an asset."""
   builder = tf.saved_model.Builder(folder)
   if restored.dataset.labels:
-    asset_path = os.path.join(folder, 'assets', run_files.LABELS_FILE)
+    asset_path = os.path.join(folder, 'assets', LABELS_FILE)
     os.makedirs(os.path.dirname(asset_path))
     write_class_names(asset_path, restored.dataset.labels)
     tf.add_to_collection(tf.GraphKeys.ASSET_FILEPATHS, tf.constant(asset_path, name='labels_file'))

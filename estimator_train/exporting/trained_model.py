@@ -13,7 +13,7 @@ from estimator_train.data.source import Source, translate_errors
 from estimator_train.distribution.devices import Devices, find_devices, make_session_config
 from estimator_train.errors import UserError
 from estimator_train.models import model_inputs, probabilities
-from estimator_train.run_dir.run_files import RunDir
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.training.building import (
   build_compiled_model,

@@ -29,7 +29,7 @@ from estimator_train.launcher.local_tasks import (
   Timeouts,
   print_to_stderr,
 )
-from estimator_train.run_dir import run_files
+from estimator_train.run_dir import RunDir, make_folder
 from estimator_train.settings import command_line
 from estimator_train.system import child_process, logs
 
@@ -81,8 +81,8 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
     if not settings.run.trains:
       raise UserError('a local cluster can only train',
                       '--local_workers --mode=' + settings.run.mode, 'leave one of them out')
-    log_dir = run_files.RunDir(settings.run.model_dir).path_to('logs')
-    run_files.make_folder(log_dir)
+    log_dir = RunDir(settings.run.model_dir).path_to('logs')
+    make_folder(log_dir)
     with _record_signals() as received_signals:
       return LocalTasks(tasks, command, log_dir, received_signals, timeouts,
                         resources=resources).run(max_restarts)

@@ -16,7 +16,7 @@ from typing import List, NoReturn, Optional, Sequence
 from estimator_train.errors import UserError
 from estimator_train.launcher import local_cluster
 from estimator_train.launcher.local_tasks import print_to_stderr
-from estimator_train.run_dir import run_files
+from estimator_train.run_dir import RunDir, make_folder
 from estimator_train.settings import command_line
 from estimator_train.system import child_process, logs
 
@@ -49,7 +49,7 @@ def main(argv: Optional[Sequence[str]] = None, module_command: Sequence[str] = _
       if not settings.run.trains:
         raise UserError('TensorBoard can only be started with training',
                         '--tensorboard --mode=' + settings.run.mode, 'leave one of them out')
-      _start_tensorboard(server, run_files.RunDir(settings.run.model_dir).path)
+      _start_tensorboard(server, RunDir(settings.run.model_dir).path)
   except UserError as error:
     print_to_stderr('error: {}'.format(error))
     sys.exit(_USER_ERROR_EXIT_CODE)
@@ -66,7 +66,7 @@ def _remove_tensorboard_flag(argv: Sequence[str]) -> List[str]:
 def _start_tensorboard(server: Sequence[str], model_dir: str) -> None:
   """Starts TensorBoard as a child process; see `main` for `server`."""
   log_dir = os.path.join(model_dir, 'logs')
-  run_files.make_folder(log_dir)
+  make_folder(log_dir)
   with open(os.path.join(log_dir, LOG_NAME), 'ab') as log:
     subprocess.Popen(
         list(server) + [model_dir], env=child_process.child_environment(), stdin=subprocess.DEVNULL,

@@ -8,8 +8,7 @@ import sys
 from typing import Any, ContextManager, Dict, Optional
 
 from estimator_train.distribution.process import Process, this_process
-from estimator_train.run_dir import disk_errors, run_lock
-from estimator_train.run_dir.run_files import RunDir
+from estimator_train.run_dir import RunDir, disk_errors, run_lock
 from estimator_train.settings import Settings, groups
 from estimator_train.system.progress import Phase
 

@@ -19,7 +19,7 @@ from estimator_train.data.image_headers import FileIssue
 from estimator_train.data.image_source import ImageNames, ImageSource
 from estimator_train.data.source import BadExample
 from estimator_train.errors import UserError
-from estimator_train.run_dir.run_files import RunDir
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, groups
 from estimator_train.system import atomic
 

@@ -15,7 +15,7 @@ from estimator_train.reports.number_format import (
   format_ratio,
   format_secs,
 )
-from estimator_train.run_dir.run_files import RunDir
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 
 

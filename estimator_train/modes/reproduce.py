@@ -14,7 +14,7 @@ from estimator_train.distribution import threads
 from estimator_train.doctor import installation
 from estimator_train.errors import UserError
 from estimator_train.reports import evaluation, page, throughput
-from estimator_train.run_dir.run_files import RunDir
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, groups
 from estimator_train.system import atomic, child_process, machine, stored
 

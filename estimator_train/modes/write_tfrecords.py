@@ -19,7 +19,7 @@ from estimator_train.data.description import DataSet
 from estimator_train.data.image_source import ImageSource
 from estimator_train.data.source import BadImage
 from estimator_train.errors import UserError, printable
-from estimator_train.run_dir.run_files import LABELS_FILE, make_folder
+from estimator_train.run_dir import LABELS_FILE, make_folder
 from estimator_train.settings import Settings
 from estimator_train.system import atomic, stored
 

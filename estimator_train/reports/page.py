@@ -18,7 +18,7 @@ from estimator_train.reports import (
   page_content,
   throughput,
 )
-from estimator_train.run_dir.run_files import FLAGS_FILE
+from estimator_train.run_dir import FLAGS_FILE
 from estimator_train.settings import groups
 from estimator_train.system import atomic, stored
 from estimator_train.version import __version__

@@ -9,7 +9,7 @@ import numpy as np
 
 from estimator_train.reports import make_report_folder
 from estimator_train.reports.step_times import TimedSteps, Timing, select_timed_steps, summarize
-from estimator_train.run_dir.run_files import RunDir
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, groups
 from estimator_train.system import atomic
 

@@ -1,1 +1,227 @@
 """Reads, writes and locks the folder of a run, and translates disk and memory errors."""
+
+import json
+import logging
+import os
+import re
+from typing import BinaryIO, Dict, List, Optional, Sequence, Tuple
+
+from estimator_train import settings as settings_lib
+from estimator_train.errors import UserError
+from estimator_train.system import atomic, stored
+
+_LOG = logging.getLogger('estimator_train')
+FLAGS_FILE = 'flags.txt'
+LABELS_FILE = 'labels.txt'
+_BATCH_SIZES_FILE = 'batch_sizes.json'
+_CHECKPOINTS_FILE = 'checkpoint'  # Written by TensorFlow.
+
+
+def make_folder(path: str, flag_name: str = 'model_dir') -> None:
+  """Makes a folder if it is missing, and checks that it is writable.
+
+  Args:
+    path: the path of the folder.
+    flag_name: the name of the flag that gives the path, for error messages.
+
+  Raises:
+    UserError: the folder cannot be made, or is not writable.
+  """
+  try:
+    os.makedirs(path, exist_ok=True)
+    if not os.access(path, os.W_OK | os.X_OK):
+      raise PermissionError('no permission to write')
+  except OSError as error:
+    raise UserError('--{} cannot be written to'.format(flag_name),
+                    '{} ({})'.format(path, error.strerror or error),
+                    'give a folder that this user can write to') from error
+
+
+class RunDir:
+  """The `--model_dir` of a run.
+
+      flags.txt          the flags of the last training run, as a flagfile
+      labels.txt         the class names, one per line
+      batch_sizes.json   [[first global step, examples per step], ...]
+      checkpoint         TensorFlow's list of checkpoints, updated after each save
+      model.ckpt-STEP.*  the checkpoints
+      keras/             the initial weights
+      best/              the best checkpoint
+      eval/, events.*    TensorBoard's data
+      report/, *.json    the reports
+      rank_0_address.json  where rank 0 of Horovod listens, until all ranks have connected
+      run.lock           locked by the process that writes to the folder
+
+  Args:
+    path: the path of the folder, which need not exist.
+  """
+
+  def __init__(self, path: Optional[str]) -> None:
+    if path is None:
+      raise ValueError('this mode needs a model_dir')
+    self.path = path
+
+  def path_to(self, *names: str) -> str:
+    """Returns the path of a file in the folder."""
+    return os.path.join(self.path, *names)
+
+  def make(self) -> None:
+    """Makes the folder if it is missing; raises a UserError if it is not writable."""
+    make_folder(self.path)
+
+  def flags(self) -> Dict[str, str]:
+    """Returns the flags of the last training run, by name; empty for a new folder."""
+    return _flags_by_name(self._read_text(FLAGS_FILE))
+
+  def check_flags(self, settings: settings_lib.Settings, changeable_flags: Sequence[str]) -> None:
+    """Raises a UserError if the last training run in the folder had other flags.
+
+    Args:
+      settings: the flags of this run.
+      changeable_flags: the names of flags that may differ.
+    """
+    differences = self.flag_differences(settings, [
+        name for name, _ in settings.items() if name not in changeable_flags])
+    if differences:
+      raise UserError('--model_dir was created with other flags', differences[0],
+                      'give another --model_dir, or the flags of ' + self.path_to(FLAGS_FILE))
+
+  def flag_differences(self, settings: settings_lib.Settings, names: Sequence[str]) -> List[str]:
+    """Describes each flag whose value differs from the last training run; empty for a new folder.
+
+    Args:
+      settings: the flags of this run.
+      names: the names of the flags to compare.
+    """
+    recorded, given = self.flags(), _flags_by_name(settings_lib.to_flagfile(settings))
+    return ['{} before and {} now'.format(*(
+        'no --' + name if flags.get(name) is None else '--{}={}'.format(name, flags[name])
+        for flags in (recorded, given)))
+            for name in names if recorded and recorded.get(name) != given.get(name)]
+
+  def class_names(self) -> Tuple[str, ...]:
+    """Returns the class names of the last training run; empty for a new folder."""
+    return tuple(self._read_text(LABELS_FILE).split('\n')[:-1])
+
+  def check_class_names(self, class_names: Sequence[str], flag_name: str = 'model_dir') -> None:
+    """Raises a UserError if the class names of the last training run differ, or their order.
+
+    Args:
+      class_names: the class names of this run.
+      flag_name: the name of the flag that gives this folder, for the error message.
+    """
+    recorded = self.class_names()
+    if recorded and recorded != tuple(class_names):
+      raise UserError('the model of --{} was trained with other class names'.format(flag_name),
+                      '{} before and {} now'.format(','.join(recorded), ','.join(class_names)),
+                      'give --flagfile={} for the flags of that run, or another --{}'.format(
+                          self.path_to(FLAGS_FILE), flag_name))
+
+  def record_flags(self, settings: settings_lib.Settings, class_names: Sequence[str] = ()) -> None:
+    """Writes flags.txt and, if there are classes, labels.txt."""
+    atomic.write_text(self.path_to(FLAGS_FILE), settings_lib.to_flagfile(settings))
+    if class_names:
+      atomic.write_text(self.path_to(LABELS_FILE), '\n'.join(class_names) + '\n')
+
+  def record_batch_size(self, first_step: int, examples_per_step: int,
+                        examples_seen: int = 0) -> None:
+    """Records the number of examples per step, from the global step `first_step` on.
+
+    Must be called before the step `first_step`, so that the record covers every checkpoint. A run
+    that resumes at `first_step` repeats the later steps, so their old records are removed.
+
+    Args:
+      first_step: the global step from which on the number holds.
+      examples_per_step: the number of examples per step.
+      examples_seen: the number of examples in all steps up to `first_step`, which are recorded if
+        there is no record.
+    """
+    sizes = [(step, examples) for step, examples in self._read_batch_sizes() if step < first_step]
+    if not sizes and first_step and examples_seen:
+      sizes = [(0, examples_seen // first_step)]
+    if not sizes or sizes[-1][1] != examples_per_step:
+      sizes.append((first_step, examples_per_step))
+    atomic.write_text(self.path_to(_BATCH_SIZES_FILE), json.dumps(sizes) + '\n')
+
+  def examples_seen(self, global_step: int, unrecorded_examples_per_step: int) -> int:
+    """Returns the number of examples in all steps up to `global_step`, of all runs in the folder.
+
+    Args:
+      global_step: the global step of a checkpoint in the folder.
+      unrecorded_examples_per_step: the number of examples per step before the first step in the
+        record.
+    """
+    sizes = [(0, unrecorded_examples_per_step)] + self._read_batch_sizes()
+    ends = [step for step, _ in sizes[1:]] + [global_step]
+    return sum(max(min(end, global_step) - begin, 0) * examples
+               for (begin, examples), end in zip(sizes, ends))
+
+  def warn_of_missing_records(self, global_step: int, has_classes: bool) -> None:
+    """Warns if the folder has a checkpoint, but not all files that were written before it.
+
+    Args:
+      global_step: the global step of the checkpoint.
+      has_classes: whether the examples have classes.
+    """
+    names = (FLAGS_FILE, _BATCH_SIZES_FILE) + ((LABELS_FILE,) if has_classes else ())
+    missing = [name for name in names if not os.path.lexists(self.path_to(name))]
+    if missing and global_step:
+      _LOG.warning('%s lacks %s of its checkpoint of step %d: other flags, class names or batch '
+                   'sizes than those of this run are not noticed', self.path, ', '.join(missing),
+                   global_step)
+
+  def last_save_time_ns(self) -> Optional[int]:
+    """Returns when TensorFlow last wrote its list of checkpoints, in ns; None without a list."""
+    try:
+      return os.stat(self.path_to(_CHECKPOINTS_FILE)).st_mtime_ns
+    except OSError:
+      return None
+
+  def last_checkpoint(self) -> Optional[str]:
+    """Returns the path of the last checkpoint in TensorFlow's list; None if there is none.
+
+    The checkpoint is complete, because TensorFlow lists a checkpoint after writing its files. This
+    method parses the list itself, because TensorFlow's functions fail if the list is unreadable.
+    """
+    try:
+      with open(self.path_to(_CHECKPOINTS_FILE), encoding='utf-8') as file:
+        match = re.match(r'model_checkpoint_path: "(model\.ckpt-\d+)"', file.read())
+    except (OSError, UnicodeError):
+      return None
+    return self.path_to(match.group(1)) if match else None
+
+  def _read_text(self, name: str) -> str:
+    """Returns the content of a file in the folder; '' if the file is missing.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    try:
+      return stored.load(self.path_to(name), stored.parse_text) or ''
+    except stored.DamagedFile as damage:
+      raise UserError('a file in --model_dir is damaged', '{} ({})'.format(
+          self.path_to(name), damage.reason), 'give another --model_dir, or remove the file') from (
+              damage)
+
+  def _read_batch_sizes(self) -> List[Tuple[int, int]]:
+    """Returns the recorded (first global step, examples per step), ordered by step.
+
+    The result is empty if the file is missing or damaged.
+    """
+    def parse(file: BinaryIO) -> List[Tuple[int, int]]:
+      sizes = [(step, examples) for step, examples in json.loads(file.read().decode('utf-8'))]
+      steps = [step for step, _ in sizes]
+      if not sizes or steps != sorted(set(steps)) or any(
+          type(step) is not int or type(examples) is not int or step < 0 or examples < 1
+          for step, examples in sizes):
+        raise ValueError('no increasing steps with numbers of examples')
+      return sizes
+
+    return stored.load_or_warn(self.path_to(_BATCH_SIZES_FILE), parse,
+                               'assuming that the batch size has not changed') or []
+
+
+def _flags_by_name(flagfile: str) -> Dict[str, str]:
+  """Returns the values of the flags in the text of a flagfile, by name."""
+  pairs = (line[2:].partition('=') for line in flagfile.splitlines() if line.startswith('--'))
+  return {name: value for name, _, value in pairs}

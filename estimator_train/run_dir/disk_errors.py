@@ -5,10 +5,10 @@ import os
 import re
 import resource
 import shutil
-from typing import Any, Optional
+from typing import Any, Optional, Tuple
 
 from estimator_train.errors import TrainingFailed, UserError, one_line
-from estimator_train.run_dir.run_files import RunDir
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, groups
 
 # Errors of file systems, and errors at the limits on open files.
@@ -48,7 +48,7 @@ def translate_error(error: BaseException, settings: Settings,
   if code == errno.ENOENT and (folder is None or os.path.isdir(folder)):
     return None  # The folder exists and only a file is missing, which is not a disk error.
   path = _path_of(error) or folder
-  rule, remedy = _rule(code), _remedy(code)
+  rule, remedy = _rule_and_remedy(code)
   value = '{} ({}{})'.format(path or 'a file', os.strerror(code), _resource_suffix(code, path))
   if settings.run.trains and folder is not None and (
       RunDir(folder).last_save_time_ns() not in (None, previous_save_time_ns)):
@@ -88,22 +88,15 @@ def error_reason_with_space(error: BaseException, needed_bytes: int, folder: str
   return error_reason(error) + needed_text + _resource_suffix(code, folder)
 
 
-def _rule(code: int) -> str:
-  """Returns the first part of the message for an errno: what went wrong."""
+def _rule_and_remedy(code: int) -> Tuple[str, str]:
+  """Returns what an errno means, and what the user can do."""
   if code in _TOO_MANY_FILES_ERRNOS:
-    return 'too many open files'
+    return ('too many open files',
+            'raise the limit, for example by ulimit -n 4096, and run the same command again')
   if code in _NO_SPACE_ERRNOS:
-    return 'there is no space to write'
-  return 'a folder is missing' if code == errno.ENOENT else 'a file cannot be read or written'
-
-
-def _remedy(code: int) -> str:
-  """Returns the last part of the message for an errno: what the user can do."""
-  if code in _TOO_MANY_FILES_ERRNOS:
-    return 'raise the limit, for example by ulimit -n 4096, and run the same command again'
-  if code in _NO_SPACE_ERRNOS:
-    return 'free some space, and run the same command again'
-  return 'fix the cause, and run the same command again'
+    return 'there is no space to write', 'free some space, and run the same command again'
+  return ('a folder is missing' if code == errno.ENOENT else 'a file cannot be read or written',
+          'fix the cause, and run the same command again')
 
 
 def _resource_suffix(code: Optional[int], path: Optional[str]) -> str:

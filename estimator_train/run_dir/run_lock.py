@@ -9,10 +9,10 @@ import os
 import socket
 import threading
 import time
-from typing import Any, BinaryIO, Callable, Dict, Iterator, Optional
+from typing import Any, BinaryIO, Dict, Iterator, Optional
 
 from estimator_train.errors import UserError
-from estimator_train.run_dir import run_files
+from estimator_train.run_dir import make_folder
 
 _LOG = logging.getLogger('estimator_train')
 LOCK_FILE = 'run.lock'
@@ -44,7 +44,7 @@ def locked(model_dir: str, touch_interval_secs: float = _TOUCH_INTERVAL_SECS,
     UserError: another process has locked the folder, or the folder is not writable.
   """
   is_new = not os.path.isdir(model_dir)
-  run_files.make_folder(model_dir)
+  make_folder(model_dir)
   path = os.path.join(model_dir, LOCK_FILE)
   try:
     file = _acquire(path, owner_timeout_secs)
@@ -109,17 +109,12 @@ def _check_owner(path: str, supports_locks: bool, owner_timeout_secs: float) -> 
   owner = _read_owner(path)
   if owner is None:
     return
-  is_same_boot = owner.get('boot') == _boot_id()
-  if is_same_boot and not supports_locks:
-    is_alive = _start_ticks(owner.get('pid')) == owner.get('started')
-  elif is_same_boot:
-    is_alive = False  # A live owner would still have the lock that this process has.
-  else:
+  # A live owner on this machine would still have the lock that this process has.
+  if owner.get('boot') != _boot_id() or not supports_locks:
     _LOG.info('%s belongs to %s: checking for %.0f s whether that process is alive', path,
               _describe_owner(owner), owner_timeout_secs)
-    is_alive = _is_touched(path, owner_timeout_secs)
-  if is_alive:
-    raise _locked_error(path, owner)
+    if _is_touched(path, owner_timeout_secs):
+      raise _locked_error(path, owner)
   _LOG.info('%s was left by %s, which has ended: taking over the lock', path,
             _describe_owner(owner))
 
@@ -158,8 +153,7 @@ def _keep_touching(file: BinaryIO, interval_secs: float, is_released: threading.
 def _this_process() -> Dict[str, Any]:
   """Returns the description of this process that the lock file contains."""
   return {'host': socket.gethostname(), 'pid': os.getpid(),
-          'since': time.strftime('%Y-%m-%d %H:%M:%S %z'), 'boot': _boot_id(),
-          'started': _start_ticks(os.getpid())}
+          'since': time.strftime('%Y-%m-%d %H:%M:%S %z'), 'boot': _boot_id()}
 
 
 def _read_owner(path: str) -> Optional[Dict[str, Any]]:
@@ -185,20 +179,8 @@ def _describe_owner(owner: Dict[str, Any]) -> str:
 
 def _boot_id() -> Optional[str]:
   """Returns the ID of the current boot of this machine; None if the system has none."""
-  return _read_field('/proc/sys/kernel/random/boot_id', str.strip)
-
-
-def _start_ticks(pid: Any) -> Optional[str]:
-  """Returns the start time of a process in the kernel's ticks; None if there is no such process."""
-  # The start time is field 22. Field 2, the command's name, may contain spaces and parentheses, so
-  # only the fields after the closing parenthesis of field 2 are split.
-  return _read_field('/proc/{}/stat'.format(pid), lambda stat: stat.rpartition(')')[2].split()[19])
-
-
-def _read_field(path: str, extract: Callable[[str], str]) -> Optional[str]:
-  """Returns the value that `extract` takes from a file's text; None if the file is unreadable."""
   try:
-    with open(path) as file:
-      return extract(file.read())
+    with open('/proc/sys/kernel/random/boot_id') as file:
+      return file.read().strip()
   except OSError:
     return None

@@ -87,7 +87,7 @@ def prepare(run: Run) -> Model:
   if settings.run.trains and is_chief:
     if prepared.schedule is not None and 0 < run.start.step < run.stop_step:
       _warn_of_changed_learning_rate(run)
-    run.run_dir.record_flags_and_class_names(settings, dataset.labels)
+    run.run_dir.record_flags(settings, dataset.labels)
   _log_setup(run, prepared.schedule)
   return prepared
 

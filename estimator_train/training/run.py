@@ -14,7 +14,7 @@ from estimator_train.distribution.engines import make_engine
 from estimator_train.distribution.engines.engine import Engine
 from estimator_train.distribution.process import EVALUATOR, SINGLE_PROCESS, Process
 from estimator_train.errors import PeerLost, UserError, join_items
-from estimator_train.run_dir.run_files import RunDir
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, groups, total_train_steps
 from estimator_train.system.progress import Phase
 from estimator_train.system.progress import StartUpTimer

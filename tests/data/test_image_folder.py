@@ -9,7 +9,7 @@ from estimator_train.data import image_folder, tfrecord
 from estimator_train.data.record_index import frame
 from estimator_train.errors import UserError
 from estimator_train.modes.predict import images as predict_images
-from estimator_train.run_dir.run_files import RunDir
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 
 NFC, NFD = 'caf\u00e9', 'cafe\u0301'

@@ -1,6 +1,6 @@
 """What a folder records of the runs before."""
 
-from estimator_train.run_dir.run_files import RunDir
+from estimator_train.run_dir import RunDir
 
 FILE = 'batch_sizes.json'
 

@@ -51,7 +51,7 @@ def owner(folder):
 def leave(folder, **holder):
   """Leaves a lock as a process does that was killed."""
   lock_file(folder).write_text(json.dumps(dict(
-      {'host': 'elsewhere', 'pid': 7, 'since': '2018-12-09', 'boot': 'another', 'started': '1'},
+      {'host': 'elsewhere', 'pid': 7, 'since': '2018-12-09', 'boot': 'another'},
       **holder)))
 
 
@@ -91,9 +91,16 @@ def test_that_of_a_killed_process_is_taken_over(holder, tmp_path, caplog):
   assert 'taking over the lock' in caplog.text
 
 
-def test_that_of_another_machine_stands_while_it_is_touched(tmp_path, caplog):
+@pytest.mark.parametrize('has_locks', [True, False])
+def test_a_lock_that_the_kernel_does_not_know_stands_while_it_is_touched(
+    tmp_path, caplog, monkeypatch, has_locks):
+  """That of another machine, and on a file system without locks."""
   caplog.set_level('INFO')
-  leave(tmp_path)
+  if has_locks:
+    leave(tmp_path)
+  else:
+    monkeypatch.setattr(fcntl, 'flock', mock.Mock(side_effect=OSError(errno.ENOLCK, 'No locks')))
+    leave(tmp_path, boot=run_lock._boot_id())
   is_over = threading.Event()
   with open(str(lock_file(tmp_path)), 'rb+', buffering=0) as file:
     toucher = threading.Thread(target=run_lock._keep_touching, args=(file, 0.01, is_over))
@@ -103,23 +110,16 @@ def test_that_of_another_machine_stands_while_it_is_touched(tmp_path, caplog):
     finally:
       is_over.set()
       toucher.join()
-  assert_taken(tmp_path, owner_timeout_secs=0.1)
-  assert 'process 7 on elsewhere since 2018-12-09, which has ended' in caplog.text
-  with run_lock.locked(str(tmp_path), touch_interval_secs=0.01):
+  with run_lock.locked(str(tmp_path), owner_timeout_secs=0.1, touch_interval_secs=0.01):
+    assert owner(tmp_path)['pid'] == os.getpid()
     began = lock_file(tmp_path).stat().st_mtime_ns
     wait_until(lambda: lock_file(tmp_path).stat().st_mtime_ns > began)
-
-
-def test_without_locks_the_process_itself_is_looked_for(monkeypatch, tmp_path):
-  monkeypatch.setattr(fcntl, 'flock', mock.Mock(side_effect=OSError(errno.ENOLCK, 'No locks')))
-  this = run_lock._this_process()
-  leave(tmp_path, **this)
-  assert_refused(tmp_path, 'locked by process {} '.format(os.getpid()))
-  leave(tmp_path, **dict(this, started='1'))
-  assert_taken(tmp_path)
+    assert_refused(tmp_path)
+  assert 'process 7 on elsewhere since 2018-12-09, which has ended' in caplog.text
   for content in (b'', b'{"host": ', b'[1]', b'\xff\xfe'):  # What cannot be read holds nobody off.
     lock_file(tmp_path).write_bytes(content)
-    assert_taken(tmp_path)
+    with run_lock.locked(str(tmp_path)):
+      assert owner(tmp_path)['pid'] == os.getpid()
 
 
 def test_who_comes_as_the_lock_goes_gets_a_new_one(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from estimator_train.data import arrays, encoded_images, record_index, user_data
 from estimator_train.errors import UserError
 from estimator_train.modes.scaling import points
 from estimator_train.reports import learning_curves, page
-from estimator_train.run_dir.run_files import RunDir
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.system import atomic, stored
 from estimator_train.training.checkpoints import best_checkpoint, initial_weights

@@ -16,7 +16,7 @@ from estimator_train.models import by_name as models
 from estimator_train.modes.input_benchmark import rates
 from estimator_train.modes.input_benchmark.rates import ExamplesAndSecs, InputMeasurement
 from estimator_train.reports import page
-from estimator_train.run_dir.run_files import RunDir
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, groups
 from estimator_train.system import atomic, machine
 from estimator_train.training.model import prepare

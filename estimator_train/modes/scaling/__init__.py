@@ -22,7 +22,7 @@ from estimator_train.errors import StoppedBySignal, UserError
 from estimator_train.modes.scaling import points, prediction
 from estimator_train.modes.scaling.points import Point, PointResult, RunChild
 from estimator_train.reports import page
-from estimator_train.run_dir import run_files
+from estimator_train.run_dir import RunDir, make_folder
 from estimator_train.settings import Settings, groups
 from estimator_train.system import atomic, child_process
 from estimator_train.system.progress import make_progress_bar
@@ -51,7 +51,7 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
   Raises:
     UserError: every point failed; the error contains the result of the mode.
   """
-  run_dir = run_files.RunDir(settings.run.model_dir)
+  run_dir = RunDir(settings.run.model_dir)
   points_dir = run_dir.path_to(points.POINTS_FOLDER)
   run_dir.check_flags(settings, _CHANGEABLE_FLAGS)
   # The run of each point has mode='train', which affects the description: a data set must have
@@ -59,7 +59,7 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
   dataset = built_in.describe(settings.evolve(mode='train'))
   dataset.require_images('--mode=scaling')
   unit, max_count, base_settings = _choose_unit(settings)
-  run_files.make_folder(points_dir)
+  make_folder(points_dir)
   run_dir.record_flags(settings)
   results = _run_points(points.plan_points(settings, unit, max_count), base_settings, dataset,
                         run_child, clock)
@@ -171,7 +171,7 @@ def _estimate_secs(remaining: Iterable[Point], results: Sequence[PointResult]) -
 
 def write_scaling_report(settings: Settings, results: Sequence[PointResult]) -> Dict[str, Any]:
   """Prints the table, writes the JSON and CSV files, and returns the contents of `scaling.json`."""
-  run_dir = run_files.RunDir(settings.run.model_dir)
+  run_dir = RunDir(settings.run.model_dir)
   result = summarize(settings, results)
   for line in _format_table(result):
     print(line)

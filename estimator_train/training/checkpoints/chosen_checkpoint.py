@@ -8,7 +8,7 @@ from typing import Optional, Sequence, Tuple
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
-from estimator_train.run_dir.run_files import RunDir
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import choices, groups
 from estimator_train.training.checkpoints import best_checkpoint, recovery
 

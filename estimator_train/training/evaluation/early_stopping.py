@@ -4,7 +4,7 @@ import contextlib
 import os
 from typing import Any, BinaryIO, Dict, NamedTuple, Optional
 
-from estimator_train.run_dir.run_files import RunDir
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import groups
 from estimator_train.system import atomic, stored
 from estimator_train.training.checkpoints.best_checkpoint import BestCheckpoint, BestMetric

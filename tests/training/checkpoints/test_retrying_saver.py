@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.training import checkpoint_management
 
 from estimator_train.errors import CheckpointNotSaved
-from estimator_train.run_dir.run_files import RunDir
+from estimator_train.run_dir import RunDir
 from estimator_train.training.checkpoints import recovery, retrying_saver
 
 NO_ROOM = tf.errors.ResourceExhaustedError(

@@ -14,7 +14,7 @@ from conftest import ROOT
 from mode_runs import measure_shortly, publish_generated_files
 
 import estimator_train
-from estimator_train.configs.workloads import WORKLOADS
+from estimator_train.configs import WORKLOADS
 from estimator_train.settings import choices, command_line
 
 PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', ROOT / 'SECURITY.md',

@@ -9,7 +9,7 @@ import os
 from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from estimator_train import configs, settings as settings_lib
-from estimator_train.configs.workloads import WORKLOADS, Figure, RunResults, WorkloadPart
+from estimator_train.configs import WORKLOADS, Figure, RunResults, WorkloadPart
 from estimator_train.distribution import threads
 from estimator_train.doctor import installation
 from estimator_train.errors import UserError

@@ -4,12 +4,13 @@ groups.py declares the flags, rules.py the rules between them.
 """
 
 import csv
-import functools
 import io
 import math
 import os
 from fractions import Fraction
 from typing import Any, Dict, List, Optional, Tuple
+
+import attr
 
 from estimator_train.errors import InvalidValue, UserError, naming_keywords, to_keywords
 from estimator_train.settings import groups, rules, user_code
@@ -22,6 +23,7 @@ from estimator_train.settings.flag import (
 )
 
 
+@attr.s(auto_attribs=True, frozen=True, slots=True, init=False, repr=False)
 class Settings:
   """The values of all flags, validated and immutable.
 
@@ -38,7 +40,6 @@ class Settings:
     UserError: a keyword is unknown (the error is then also a TypeError), or a value is invalid by
       itself or in combination with other values (the error is then also a ValueError).
   """
-  __slots__ = tuple(map(attribute_name, group_titles()))
   run: groups.Run
   data: groups.Data
   model: groups.Model
@@ -69,27 +70,15 @@ class Settings:
 
   def __getattr__(self, name: str) -> Any:
     flag = all_flags().get(name)
-    if flag is None or name in self.__slots__:
+    if flag is None:
       raise AttributeError(name)
     return getattr(getattr(self, attribute_name(flag.group)), name)
-
-  def __setattr__(self, name: str, value: Any) -> None:
-    raise AttributeError('settings are immutable: use evolve({}=...)'.format(name))
-
-  def __eq__(self, other: object) -> bool:
-    return isinstance(other, Settings) and self.items() == other.items()
-
-  def __hash__(self) -> int:
-    return hash(tuple(self.items()))
 
   def __repr__(self) -> str:
     flags = all_flags()
     return 'Settings({})'.format(', '.join(
         '{}={!r}'.format(name, value) for name, value in self.items()
         if value != flags[name].default))
-
-  def __reduce__(self) -> Any:
-    return functools.partial(Settings, **dict(self.items())), ()
 
   def items(self) -> List[Tuple[str, Any]]:
     """Returns the name and value of each flag."""

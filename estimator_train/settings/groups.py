@@ -6,7 +6,7 @@ rules.py has the rules between flags.
 import unicodedata
 from typing import Optional, Sequence, Tuple, Union
 
-from estimator_train.configs.workloads import WORKLOADS
+from estimator_train.configs import WORKLOADS
 from estimator_train.errors import UserError
 from estimator_train.settings import choices
 from estimator_train.settings.flag import (

@@ -8,7 +8,7 @@ import importlib.util
 from types import SimpleNamespace
 from typing import Any, Callable, NamedTuple, Tuple
 
-from estimator_train.configs.workloads import WORKLOADS
+from estimator_train.configs import WORKLOADS
 from estimator_train.errors import UserError
 from estimator_train.settings import choices, groups, user_code
 from estimator_train.settings.flag import all_flags, format_value

@@ -36,9 +36,8 @@ def add_optimizer_base_class(optimizer: Any, base_class: type) -> None:
     base_class: a class whose methods override the methods of the optimizer.
   """
   optimizer = getattr(optimizer, 'optimizer', optimizer)  # Keras wraps optimizers of `tf.train`.
-  optimizer_class = type(optimizer)
-  if not issubclass(optimizer_class, base_class):
-    _replace_class(optimizer, base_class, optimizer_class)
+  if not isinstance(optimizer, base_class):
+    _replace_class(optimizer, base_class, type(optimizer))
 
 
 def hyperparameter_names(optimizer: Any) -> Set[str]:
@@ -112,9 +111,8 @@ def _with_inner_optimizers(optimizer: Any) -> List[Any]:
 
 def _add_last_base_class(optimizer: Any, base_class: type) -> None:
   """Adds a base class whose methods the methods of the optimizer's classes call by `super()`."""
-  optimizer_class = type(optimizer)
-  if not issubclass(optimizer_class, base_class):
-    _replace_class(optimizer, optimizer_class, base_class)
+  if not isinstance(optimizer, base_class):
+    _replace_class(optimizer, type(optimizer), base_class)
 
 
 def _replace_class(optimizer: Any, *base_classes: type, **attributes: Any) -> None:

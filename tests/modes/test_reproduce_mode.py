@@ -8,7 +8,7 @@ from conftest import ROOT
 from mode_runs import Runs
 
 from estimator_train import configs
-from estimator_train.configs.workloads import WORKLOADS
+from estimator_train.configs import WORKLOADS
 from estimator_train.errors import UserError
 from estimator_train.modes import reproduce
 from estimator_train.settings import Settings

@@ -15,11 +15,10 @@ import attr
 from estimator_train.errors import InvalidValue, UserError, naming_keywords, to_keywords
 from estimator_train.settings import groups, rules, user_code
 from estimator_train.settings.flag import (
-    all_flags,
-    attribute_name,
-    flags_of,
-    group_titles,
-    unknown_keyword_error,
+  GROUP_TITLES,
+  all_flags,
+  flags_of,
+  unknown_keyword_error,
 )
 
 
@@ -72,7 +71,7 @@ class Settings:
     flag = all_flags().get(name)
     if flag is None:
       raise AttributeError(name)
-    return getattr(getattr(self, attribute_name(flag.group)), name)
+    return getattr(getattr(self, _ATTRIBUTES[flag.group]), name)
 
   def __repr__(self) -> str:
     flags = all_flags()
@@ -82,8 +81,8 @@ class Settings:
 
   def items(self) -> List[Tuple[str, Any]]:
     """Returns the name and value of each flag."""
-    return [(name, getattr(getattr(self, attribute_name(flag.group)), name))
-            for name, flag in all_flags().items()]
+    return [(flag.name, getattr(getattr(self, _ATTRIBUTES[group]), flag.name))
+            for group in GROUP_TITLES for flag in flags_of(group)]
 
   def evolve(self, **changes: Any) -> 'Settings':
     """Returns a copy with other values of some flags. The copy is validated, too."""
@@ -100,6 +99,10 @@ class Settings:
     return settings
 
 
+# The attribute of Settings that has the values of a class of flags.
+_ATTRIBUTES = {field.type: field.name for field in attr.fields(Settings)}
+
+
 def _initialize(settings: Settings, values: Dict[str, Any]) -> None:
   """Sets the values of all flags, and checks the rules that hold in all modes."""
   flags = all_flags()
@@ -107,8 +110,8 @@ def _initialize(settings: Settings, values: Dict[str, Any]) -> None:
             for name, value in values.items()}
   for name, value in values.items():
     flags[name].check_value(value)
-  for group in group_titles():
-    object.__setattr__(settings, attribute_name(group), group(**{
+  for group, attribute in _ATTRIBUTES.items():
+    object.__setattr__(settings, attribute, group(**{
         flag.name: values[flag.name] for flag in flags_of(group) if flag.name in values}))
   rules.check_all(settings)
 
@@ -227,7 +230,7 @@ def _format_argument(name: str, value: Any) -> str:
 def _describe_keywords() -> str:
   """Returns a list of all keywords by group, for `help(Settings)`."""
   lines = []
-  for group, title in group_titles().items():
+  for group, title in GROUP_TITLES.items():
     lines.append('\n{}:'.format(title.capitalize()))
     lines += ['  {}: {} (default: {!r})'.format(flag.name, to_keywords(flag.description),
                                                 flag.default) for flag in flags_of(group)]

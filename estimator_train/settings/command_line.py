@@ -8,7 +8,7 @@ from absl import flags
 
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings, rules
-from estimator_train.settings.flag import all_flags, flags_of, group_titles, unknown_flag_error
+from estimator_train.settings.flag import GROUP_TITLES, all_flags, flags_of, unknown_flag_error
 
 _USAGE = """\
 python -m estimator_train --flagfile=estimator_train/configs/NAME.flags [--FLAG=VALUE...]
@@ -105,7 +105,7 @@ def help_text(argv: Sequence[str] = ()) -> str:
 
 def _full_help_text() -> str:
   lines = [_USAGE]
-  for group, title in group_titles().items():
+  for group, title in GROUP_TITLES.items():
     lines.append('{}:'.format(title))
     for flag in flags_of(group):
       default = flag.default

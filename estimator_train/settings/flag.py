@@ -127,8 +127,8 @@ class Flag(NamedTuple):
       self.check(self.name, value)
 
 
-# (The title in --help, the attribute of Settings) of each class of flags.
-_GROUPS: Dict[type, Tuple[str, str]] = {}
+# The titles in --help of the classes of flags, in registration order.
+GROUP_TITLES: Dict[type, str] = {}
 
 
 def flag(default: Any, help: str, **options: Any) -> Any:
@@ -136,28 +136,13 @@ def flag(default: Any, help: str, **options: Any) -> Any:
   return attr.ib(default=default, metadata=dict(options, help=help))
 
 
-def flag_group(title: str, attribute: str = '') -> Callable[[Group], Group]:
-  """Returns a decorator that makes a class of flags immutable, and registers it.
-
-  Args:
-    title: the title in `--help`.
-    attribute: the attribute of Settings, if it has another name than the title.
-  """
+def flag_group(title: str) -> Callable[[Group], Group]:
+  """Returns a decorator that makes a class of flags immutable, and registers it with its title."""
   def register(cls: Group) -> Group:
     group = attr.s(cls, auto_attribs=True, frozen=True)
-    _GROUPS[group] = title, attribute or title
+    GROUP_TITLES[group] = title
     return group
   return register
-
-
-def group_titles() -> Dict[type, str]:
-  """Returns the title of each class that `flag_group` has registered, in registration order."""
-  return {group: title for group, (title, _) in _GROUPS.items()}
-
-
-def attribute_name(group: type) -> str:
-  """Returns the name of the attribute of Settings that has the values of a registered class."""
-  return _GROUPS[group][1]
 
 
 @functools.lru_cache(maxsize=None)
@@ -169,7 +154,7 @@ def flags_of(group: type) -> Tuple[Flag, ...]:
 
 def all_flags() -> Dict[str, Flag]:
   """Returns the flags of all groups by name."""
-  return {declared.name: declared for group in _GROUPS for declared in flags_of(group)}
+  return {declared.name: declared for group in GROUP_TITLES for declared in flags_of(group)}
 
 
 def unknown_flag_error(text: str, names: Sequence[str]) -> UserError:

@@ -348,7 +348,7 @@ class Experiments:
                                  choices=tuple(WORKLOADS))
 
 
-@flag_group('prediction and export', 'export')
+@flag_group('prediction and export')
 class PredictionAndExport:
   input: Optional[str] = flag(
       None, 'pattern of the files to predict, such as \'DATA/**/*.jpeg\': image files, idx files '

@@ -14,7 +14,7 @@ from estimator_train.errors import (
   one_line,
 )
 from estimator_train.settings import command_line
-from estimator_train.system import machine, logs, signals
+from estimator_train.system import logs, machine, signals
 
 # Exit codes. A run that a signal ends exits with _SIGNAL_CODE_BASE plus the number of the signal.
 _USER_ERROR_CODE, _TRAINING_FAILED_CODE, _SIGNAL_CODE_BASE = 2, 3, 128

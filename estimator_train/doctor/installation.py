@@ -16,9 +16,9 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import pkg_resources
 
+from estimator_train import system
 from estimator_train.doctor import CheckResult, error, ok, warning
 from estimator_train.errors import UserError
-from estimator_train import system
 from estimator_train.system.child_process import ChildRun, child_environment, run_python
 
 # If one of these packages is too new, TensorFlow breaks; but if NumPy is only slightly too new,
@@ -55,16 +55,10 @@ _RATE_ARGUMENTS = ('-W', 'ignore', '-m', 'estimator_train', '--mode=train', '--m
                    '--train_steps=30', '--distribution_strategy=off', '--noreport_page')
 # On a shared machine, two measurements of the same build differ by up to this factor.
 _MIN_RATIO = 1.15
-_INSTALL_HINTS = {
+_HINTS = {
     _STOCK: '`ESTIMATOR_TRAIN_TF=onednn ./run_train.sh --mode=doctor` installs the build with '
-            'oneDNN, which is faster on most CPUs, and compares both; in your own environment, '
-            '`pip uninstall {}` and then `pip install intel-tensorflow==1.15.2`',
+            'oneDNN, which is faster on most CPUs, and compares both',
     _ONEDNN: '`./run_train.sh --mode=doctor` installs the stock build and compares both'}
-_IMAGE_HINTS = {
-    _STOCK: '`docker build --build-arg BASE_IMAGE=python:3.7-slim --build-arg TENSORFLOW=onednn` '
-            'uses the build with oneDNN, which is faster on most CPUs: compare with --mode=doctor '
-            'in that image',
-    _ONEDNN: ''}
 
 
 class Interpreter(NamedTuple):
@@ -301,13 +295,11 @@ def _measure_build(build: str, python: str, timeout_secs: float) -> BuildRate:
   return BuildRate(build, child.results[-1]['examples_per_sec'])
 
 
-def check_build_rates(rates: Sequence[BuildRate], build: TensorFlowBuild,
-                      in_image: bool = False) -> CheckResult:
+def check_build_rates(rates: Sequence[BuildRate], in_image: bool = False) -> CheckResult:
   """Compares the measured training rates, and recommends the faster build.
 
   Args:
     rates: what `measure_builds` returned: the build of this interpreter comes first.
-    build: the build of this interpreter.
     in_image: whether the program runs in the Docker image, where users do not install packages.
   """
   own, other = rates[0], rates[-1]
@@ -316,14 +308,8 @@ def check_build_rates(rates: Sequence[BuildRate], build: TensorFlowBuild,
     return warning('builds', found, 'run `{} {} --model_dir=FOLDER` to see the full error'.format(
         sys.executable, ' '.join(_RATE_ARGUMENTS)))
   if len(rates) == 1:
-    hints = _IMAGE_HINTS if in_image else _INSTALL_HINTS
-    return ok('builds', found, hints[own.build].format(build.name))
-  if other.examples_per_sec is None:
+    return ok('builds', found, '' if in_image else _HINTS[own.build])
+  if (other.examples_per_sec or 0.) < _MIN_RATIO * own.examples_per_sec:
     return ok('builds', found)
-  ratio = other.examples_per_sec / own.examples_per_sec
-  if max(ratio, 1 / ratio) < _MIN_RATIO:
-    return ok('builds', found + ': a difference below {:.0%} can be chance'.format(_MIN_RATIO - 1))
-  found = '{}: the {} build is {:.1f} times as fast'.format(
-      found, (other if ratio > 1 else own).build, max(ratio, 1 / ratio))
-  return ok('builds', found, '' if ratio < 1 else '`{}` uses it; compare on your own model'.format(
-      _COMMANDS[other.build]))
+  return ok('builds', found, '`{}` uses the {} build, which is faster; compare on your own '
+            'model'.format(_COMMANDS[other.build], other.build))

@@ -87,8 +87,7 @@ def _run_checks(settings: Settings) -> Iterator[CheckResult]:
   yield from hardware.check_limits()
   if imported.version is not None and build is not None and not (
       inventory.gpus or build.is_nvidia_build):
-    yield installation.check_build_rates(
-        installation.measure_builds(build), build, in_image)
+    yield installation.check_build_rates(installation.measure_builds(build), in_image)
   yield from check_folders(settings)
   yield check_tf_config(os.environ.get('TF_CONFIG'))
   yield check_kaggle_credentials(os.environ, settings.data.dataset == 'oct2017', in_image)

@@ -1,8 +1,8 @@
 """Runs Python, or the program, in a child process.
 
-What may crash or hang on a faulty machine, such as asking the driver of a GPU, runs in a child. Each
-measured run is a new process, so that the memory and the TensorFlow state of earlier runs do not
-affect the measurement.
+What may crash or hang on a faulty machine, such as asking the driver of a GPU, runs in a child
+process. Each measured run is a new process, so that the memory and the TensorFlow state of earlier
+runs do not affect the measurement.
 """
 
 import contextlib

@@ -16,8 +16,7 @@ from estimator_train.distribution.process import EVALUATOR, SINGLE_PROCESS, Proc
 from estimator_train.errors import PeerLost, UserError, join_items
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, groups, total_train_steps
-from estimator_train.system.progress import Phase
-from estimator_train.system.progress import StartUpTimer
+from estimator_train.system.progress import Phase, StartUpTimer
 from estimator_train.training import schedules
 from estimator_train.training.checkpoints import chosen_checkpoint, recovery, save_hook
 from estimator_train.training.checkpoints.recovery import RecoveredCheckpoint

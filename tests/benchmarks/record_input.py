@@ -41,7 +41,6 @@ from estimator_train.data.description import (
 from estimator_train.data.source import InputFn
 from estimator_train.distribution import threads
 from estimator_train.modes.input_benchmark.rates import evict_from_page_cache
-from estimator_train.system import machine
 
 IMAGE_SIZE, BATCH_SIZE, SHARDS, MANY_SHARDS = (224, 224), 32, 7, 10000
 SMALL_SHAPE, SMALL_BATCH_SIZE = (28, 28, 1), 256

@@ -4,11 +4,10 @@ import importlib
 import re
 import sys
 
+from estimator_train import system
 from estimator_train.doctor import hardware, installation
 from estimator_train.doctor.installation import BuildRate, TensorFlowBuild
-from estimator_train import system
 from estimator_train.system.machine import has_nvidia_driver
-
 
 # What NVML answers where the driver works; `{}` comes before.
 NVML = '''
@@ -116,11 +115,9 @@ def test_builds_are_measured_where_they_are_installed(tmp_path, monkeypatch):
     install(venv, *trains(2000))
     assert installation.measure_builds(build) == [BuildRate(name, 1000), BuildRate(other, 2000)]
     (tmp_path / venv).rename(tmp_path / 'removed {}'.format(name))
-  for script, failure in (
-      ('#!/bin/sh\nkill -ILL $$', 'killed by SIGILL'), ('#!/bin/sh\nsleep 60', 'no answer within '),
-      ('#!/bin/sh\necho broken >&2; exit 3', 'broken'),
-      ('#!/no/such/interpreter', 'No such file')):
+  for script, failure in (('#!/bin/sh\nsleep 60', 'no answer within '),
+                          ('#!/bin/sh\necho broken >&2; exit 3', 'broken'),
+                          ('#!/no/such/interpreter', 'No such file')):
     install('.venv-onednn', script)
-    secs = 2. if 'sleep' in script else 120.
-    _, other = installation.measure_builds(stock, timeout_secs=secs)
+    _, other = installation.measure_builds(stock, timeout_secs=2. if 'sleep' in script else 120.)
     assert other.examples_per_sec is None and failure in other.failure

@@ -167,7 +167,7 @@ def test_what_is_refused(sweep, tmp_path, monkeypatch):
   with pytest.raises(UserError, match='--data_dir is required'):
     sweep(runs, '--dataset=mnist')
   monkeypatch.setattr(installation, 'import_in_child', import_in_child(-11))
-  with pytest.raises(UserError, match='GPUs cannot be counted: .*killed by SIGSEGV: see --mode=doc'):
+  with pytest.raises(UserError, match='GPUs cannot be counted: .*killed by SIGSEGV: see --mode'):
     sweep(runs, '--num_cpu_replicas=0')
   model_dir.mkdir()
   (model_dir / 'flags.txt').write_text('--mode=train\n')

@@ -11,8 +11,7 @@ from typing import Callable, FrozenSet, Optional
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import CheckpointNotSaved
-from estimator_train.run_dir import disk_errors
-from estimator_train.run_dir import RunDir
+from estimator_train.run_dir import RunDir, disk_errors
 from estimator_train.tf_patches import checkpoints as checkpoint_patches
 from estimator_train.training.checkpoints import recovery
 

@@ -1,13 +1,12 @@
 """Shows the progress of what takes long, by log lines and bars, and times the start of a run."""
 
-import itertools
 import logging
 import math
 import os
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, Optional
+from typing import Any, Callable, Dict, Optional
 
 _LOG = logging.getLogger('estimator_train')
 _IMPORT_TIME = time.perf_counter()
@@ -15,11 +14,6 @@ _IMPORT_TIME = time.perf_counter()
 # /proc/uptime). Python then replaces run_train.sh in the same process (exec). The start time that
 # Linux records for this process is therefore the start of run_train.sh, and includes the set-up.
 START_TIME_VARIABLE = 'ESTIMATOR_TRAIN_STARTED_SECS'
-
-
-def _default_intervals() -> Iterator[float]:
-  """Returns the seconds between the log lines of a phase: five times 2, then always 10."""
-  return itertools.chain(itertools.repeat(2., 5), itertools.repeat(10.))
 
 
 class Phase:
@@ -30,13 +24,12 @@ class Phase:
 
   Args:
     text: what is being done, such as `building the model`.
-    intervals: a function that returns the seconds from each log line to the next.
+    interval_secs: the seconds from each log line to the next.
   """
 
-  def __init__(self, text: str,
-               intervals: Callable[[], Iterator[float]] = _default_intervals) -> None:
+  def __init__(self, text: str, interval_secs: float = 5.) -> None:
     self._text = text
-    self._intervals = intervals
+    self._interval_secs = interval_secs
     self._ended = threading.Event()
     self._thread: Optional[threading.Thread] = None
     _LOG.info('%s', text)
@@ -59,9 +52,7 @@ class Phase:
 
   def _log_duration(self) -> None:
     began = time.monotonic()
-    for secs in self._intervals():
-      if self._ended.wait(secs):
-        return
+    while not self._ended.wait(self._interval_secs):
       _LOG.info('%s: %.0f s so far', self._text, time.monotonic() - began)
 
 

@@ -61,31 +61,20 @@ def test_errors_end_with_2_after_all_checks(run_program, without_children, monke
   assert done.out.splitlines()[-2].split()[1] == 'kaggle:'
 
 
-def test_gpus(run_program, without_children, monkeypatch):
-  """Of machines that are not here, whose GPUs the stock build does not know, or does not see."""
+def test_gpus_that_tensorflow_does_not_see(run_program, without_children, monkeypatch):
   monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
-  names = ('gpus', 'gpu build', 'gpu driver', 'cuda', 'gpus seen', 'nccl')
-  for name, capability, expected in (
-      ('NVIDIA A100', (8, 0), {'gpus': 'ok', 'gpu build': 'error', 'gpu driver': 'ok'}),
-      ('Tesla T4', (7, 5), {'gpus': 'ok', 'gpu driver': 'ok', 'cuda': 'error',
-                            'gpus seen': 'error'})):
-    gpu = hardware.Gpu(name, capability, '535.1', 15 << 30)
-    monkeypatch.setattr(hardware, 'inspect_gpus', lambda gpu=gpu: hardware.GpuInventory((gpu,)))
-    done = run_program('--mode=doctor')
-    assert done.code == 2 and (hardware.NVIDIA_CONTAINER in done.out) == ('gpu build' in expected)
-    assert {name: level for name, level in levels(done.result).items()
-            if name in names} == expected
-    assert 'builds' not in levels(done.result)  # They differ on CPUs.
+  gpu = hardware.Gpu('Tesla T4', (7, 5), '535.1', 15 << 30)
+  monkeypatch.setattr(hardware, 'inspect_gpus', lambda: hardware.GpuInventory((gpu,)))
+  done = run_program('--mode=doctor')
+  assert done.code == 2 and {name: level for name, level in levels(done.result).items()
+                             if name.startswith(('gpu', 'cuda', 'nccl', 'builds'))} == {
+      'gpus': 'ok', 'gpu driver': 'ok', 'cuda': 'error', 'gpus seen': 'error'}
 
 
 def test_in_the_image_nothing_is_to_be_installed(run_well, without_children, monkeypatch):
   assert doctor.DOCKER_IMAGE_VARIABLE + '=' in (ROOT / 'Dockerfile').read_text()
   monkeypatch.setenv(doctor.DOCKER_IMAGE_VARIABLE, '1')
-  monkeypatch.setattr(installation, 'installed_versions', lambda: {
-      'tensorflow': '1.15.0', 'protobuf': '3.19.6', 'h5py': '2.10.0', 'numpy': '1.18.5',
-      'pillow': '8.4.0'})
-  done = run_well('--mode=doctor')
-  assert 'pip ' not in done.out and 'run_train' not in done.out
+  assert 'pip ' not in run_well('--mode=doctor').out
 
 
 def test_works_where_tensorflow_does_not(tmp_path):

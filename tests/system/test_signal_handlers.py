@@ -58,11 +58,19 @@ def test_no_signal_is_lost(name, how):
   assert done.stdout == ''
 
 
-def test_an_ignored_signal_stays_ignored():
-  """As nohup wants it."""
+def test_signals_during_training(caplog):
+  """One that is ignored stays ignored, as nohup wants it."""
+  caplog.set_level('INFO')
   signal.signal(signal.SIGHUP, signal.SIG_IGN)
   signals.install_handlers()
   with signals.SignalState() as state:
     state.begin()
     os.kill(os.getpid(), signal.SIGHUP)
-    assert state.stop_signum is None
+    assert state.stop_signum is None and not caplog.messages
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert state.stop_signum == signal.SIGTERM and caplog.messages == [
+        'SIGTERM: finishing the step, then saving a checkpoint and writing the reports']
+    os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+      os.kill(os.getpid(), signal.SIGINT)
+    assert len(caplog.messages) == 1

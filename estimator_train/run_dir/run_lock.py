@@ -1,4 +1,10 @@
-"""Locks a `model_dir`, so that only one run at a time writes to it."""
+"""Locks a `model_dir`, so that only one run at a time writes to it.
+
+Between processes on one machine, the lock is a kernel lock on the lock file. The kernel releases
+this lock when the owner ends. A network file system may not support kernel locks, or may not show
+them to other machines. The owner therefore touches the lock file regularly. A process that finds
+the lock file of another machine waits to see whether the file is touched.
+"""
 
 import contextlib
 import errno
@@ -28,11 +34,6 @@ _UNSUPPORTED_ERRNOS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVA
 def locked(model_dir: str, touch_interval_secs: float = _TOUCH_INTERVAL_SECS,
            owner_timeout_secs: float = _OWNER_TIMEOUT_SECS) -> Iterator[None]:
   """Makes a folder if it is missing, and locks it during a `with` block.
-
-  Between processes on one machine, the lock is a kernel lock on the lock file. The kernel releases
-  this lock when the owner ends. A network file system may not support kernel locks, or may not
-  show them to other machines. The owner therefore touches the lock file regularly. A process that
-  finds the lock file of another machine waits to see whether the file is touched.
 
   Args:
     model_dir: the path of the folder.
@@ -81,8 +82,10 @@ def _acquire(path: str, owner_timeout_secs: float) -> BinaryIO:
       with contextlib.suppress(FileNotFoundError):
         if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
           _check_owner(path, supports_locks, owner_timeout_secs)
+          owner = {'host': socket.gethostname(), 'pid': os.getpid(), 'boot': _boot_id(),
+                   'since': time.strftime('%Y-%m-%d %H:%M:%S %z')}
           file.truncate(0)
-          file.write(json.dumps(_this_process()).encode('utf-8'))
+          file.write(json.dumps(owner).encode('utf-8'))
           stack.pop_all()  # Keep the file open, which keeps the lock.
           return file
 
@@ -148,12 +151,6 @@ def _keep_touching(file: BinaryIO, interval_secs: float, is_released: threading.
     # ValueError means that `locked` has just closed the file.
     with contextlib.suppress(OSError, ValueError):
       os.utime(file.fileno())
-
-
-def _this_process() -> Dict[str, Any]:
-  """Returns the description of this process that the lock file contains."""
-  return {'host': socket.gethostname(), 'pid': os.getpid(),
-          'since': time.strftime('%Y-%m-%d %H:%M:%S %z'), 'boot': _boot_id()}
 
 
 def _read_owner(path: str) -> Optional[Dict[str, Any]]:

@@ -68,10 +68,9 @@ class Settings:
     return settings
 
   def __getattr__(self, name: str) -> Any:
-    flag = all_flags().get(name)
-    if flag is None:
+    if name not in all_flags():
       raise AttributeError(name)
-    return getattr(getattr(self, _ATTRIBUTES[flag.group]), name)
+    return dict(self.items())[name]
 
   def __repr__(self) -> str:
     flags = all_flags()

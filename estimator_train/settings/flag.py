@@ -44,7 +44,6 @@ class Flag(NamedTuple):
 
   Attributes:
     name: the name, without dashes.
-    group: the class that has the flag as a field.
     types: the allowed types of the value, such as int, NoneType or Tuple[int, int].
     default: the value if the flag is not given.
     help: the text of --help, without the choices; `{names}` stands for `built_in_names`.
@@ -57,7 +56,6 @@ class Flag(NamedTuple):
     is_path: whether the value is a path, or consists of paths that are separated by commas.
   """
   name: str
-  group: type
   types: Tuple[Any, ...]
   default: Any
   help: str
@@ -148,7 +146,7 @@ def flag_group(title: str) -> Callable[[Group], Group]:
 @functools.lru_cache(maxsize=None)
 def flags_of(group: type) -> Tuple[Flag, ...]:
   """Returns the flags of a registered class."""
-  return tuple(Flag(field.name, group, _types_of(field.type), field.default, **field.metadata)
+  return tuple(Flag(field.name, _types_of(field.type), field.default, **field.metadata)
                for field in attr.fields(group))
 
 

@@ -102,22 +102,6 @@ def _updated_statistics(model: tf.keras.Model) -> List[values.SyncOnReadVariable
           if isinstance(weight, values.SyncOnReadVariable) and weight.dtype.is_floating]
 
 
-def make_multi_worker_mirrored_strategy(devices: Tuple[str, ...],
-                                        communication: str) -> tf.distribute.Strategy:
-  """Makes the strategy of this worker in the cluster of TF_CONFIG.
-
-  See MultiWorkerMirroredStrategy.
-
-  Args:
-    devices: the devices of this worker, such as `/gpu:0`. All workers must have the same number of
-      devices.
-    communication: the implementation of the collective operations: AUTO, RING or NCCL.
-  """
-  return MultiWorkerMirroredStrategy(
-      tuple('/device:' + name[1:].upper() for name in devices),
-      cross_device_ops.CollectiveCommunication(communication))
-
-
 class MultiWorkerMirroredStrategy(tf.distribute.experimental.MultiWorkerMirroredStrategy):
   """TensorFlow's strategy on the given devices.
 
@@ -126,11 +110,17 @@ class MultiWorkerMirroredStrategy(tf.distribute.experimental.MultiWorkerMirrored
   `--num_gpus` and `--num_cpu_replicas` have no effect in a cluster. This class has the name of
   TensorFlow's class, because Estimator recognizes the strategy by the name of its class
   (tensorflow_estimator/python/estimator/estimator.py:1407).
+
+  Args:
+    devices: the devices of this worker, such as `/gpu:0`. All workers must have the same number of
+      devices.
+    communication: the implementation of the collective operations: AUTO, RING or NCCL.
   """
 
-  def __init__(self, devices: Tuple[str, ...],
-               communication: cross_device_ops.CollectiveCommunication) -> None:
-    distribute_lib.StrategyV1.__init__(self, _MultiWorkerExtended(self, devices, communication))
+  def __init__(self, devices: Tuple[str, ...], communication: str) -> None:
+    distribute_lib.StrategyV1.__init__(self, _MultiWorkerExtended(
+        self, tuple('/device:' + name[1:].upper() for name in devices),
+        cross_device_ops.CollectiveCommunication(communication)))
 
 
 class _MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExtended):

@@ -126,7 +126,7 @@ class CollectiveEngine(ClusterEngine):
   """Trains with MultiWorkerMirroredStrategy, whose workers exchange gradients by collectives."""
 
   def make_strategy(self) -> Optional[tf.distribute.Strategy]:
-    return strategies.make_multi_worker_mirrored_strategy(
+    return strategies.MultiWorkerMirroredStrategy(
         self.devices.names, collective_communication(self.settings.devices))
 
 

@@ -10,7 +10,7 @@ import re
 import resource
 import shutil
 from pathlib import Path
-from typing import Iterator, List, NamedTuple, Optional, Tuple
+from typing import Iterator, NamedTuple, Optional, Tuple
 
 from estimator_train.distribution.threads import available_cores
 from estimator_train.doctor import CheckResult, error, ok, warning
@@ -57,7 +57,6 @@ _CUDA_LIBRARIES = ('libcudart.so.10.0', 'libcublas.so.10.0', 'libcufft.so.10.0',
                    'libcudnn.so.7')
 _LOADER_CODE = 'import ctypes, sys; [ctypes.CDLL(name) for name in sys.argv[1:]]'
 _HANG_REMEDY = 'if training hangs, give --all_reduce_alg=hierarchical_copy'
-_NCCL_REMEDY = 'in Docker, give `--shm-size=1g --ulimit memlock=-1`; ' + _HANG_REMEDY
 
 
 class Gpu(NamedTuple):
@@ -173,7 +172,7 @@ def check_use(num_gpus: int, build: Optional[TensorFlowBuild],
   if imported.num_gpus is not None:
     yield _check_visible_gpus(num_gpus, imported.num_gpus, imported.has_cuda)
   if num_gpus > 1:
-    yield from _check_nccl(num_gpus)
+    yield _check_nccl(num_gpus)
 
 
 def check_libraries(names: Tuple[str, ...] = _CUDA_LIBRARIES) -> CheckResult:
@@ -203,23 +202,21 @@ def _check_visible_gpus(num_gpus: int, num_visible: int, has_cuda: bool) -> Chec
                'another user\'s exclusive process (see nvidia-smi)')
 
 
-def _check_nccl(num_gpus: int) -> List[CheckResult]:
+def _check_nccl(num_gpus: int) -> CheckResult:
   """Checks that the limits of shared and locked memory are high enough for NCCL.
 
   NCCL's documentation recommends 1 GB of shared memory, and no limit of locked memory. Because the
   documentation does not name a sufficient limit of locked memory, any such limit is a warning.
   """
-  results = []
   shm_bytes = shutil.disk_usage('/dev/shm').total if os.path.isdir('/dev/shm') else 0
   locked_bytes = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-  if shm_bytes < 1 << 30:
-    results.append(warning('nccl', '/dev/shm has {} MB, and NCCL may need 1 GB for {} GPUs'.format(
-        shm_bytes >> 20, num_gpus), _NCCL_REMEDY))
-  if locked_bytes != resource.RLIM_INFINITY:
-    results.append(warning('nccl', 'a process may lock {} kB of memory (ulimit -l), and NCCL pins '
-                           'buffers'.format(locked_bytes >> 10),
-                           'set `ulimit -l unlimited`; ' + _NCCL_REMEDY))
-  return results or [ok('nccl', '/dev/shm and locked memory are sufficient', _HANG_REMEDY)]
+  if shm_bytes >= 1 << 30 and locked_bytes == resource.RLIM_INFINITY:
+    return ok('nccl', '/dev/shm and locked memory are sufficient', _HANG_REMEDY)
+  found = '/dev/shm has {} MB, and a process may lock {} of memory (ulimit -l)'.format(
+      shm_bytes >> 20, 'any amount' if locked_bytes == resource.RLIM_INFINITY
+      else '{} kB'.format(locked_bytes >> 10))
+  return warning('nccl', '{}; for {} GPUs, NCCL may need 1 GB, and no limit'.format(
+      found, num_gpus), 'in Docker, give `--shm-size=1g --ulimit memlock=-1`; ' + _HANG_REMEDY)
 
 
 def read_quota_cores() -> Optional[float]:

@@ -65,6 +65,9 @@ def test_a_message_is_one_line_whatever_it_contains(capsys):
   assert len(line) < 1100 and line.startswith('warning: 0, 1, 2') and line.endswith('9998, 9999')
   LOG.debug('a\tb', exc_info=ValueError('odd'))
   assert capsys.readouterr().err == 'a\\tb\nValueError: odd\n'
+  logs.set_up(0)
+  LOG.debug('hidden')
+  assert capsys.readouterr().err == ''
 
 
 def test_the_last_message_and_the_code_of_a_lost_task(monkeypatch, capsys):

@@ -87,9 +87,9 @@ class GpuInventory(NamedTuple):
   num_pci_devices: int = 0
 
 
-def inspect_gpus(timeout_secs: float = _TIMEOUT_SECS) -> GpuInventory:
+def inspect_gpus() -> GpuInventory:
   """Lists the GPUs with NVML, NVIDIA's management library, which comes with the driver."""
-  child = run_python(['-c', _NVML_CODE], timeout_secs)
+  child = run_python(['-c', _NVML_CODE], _TIMEOUT_SECS)
   if child.error is not None:
     return GpuInventory(failure=child.error)
   gpus = tuple(Gpu(name, (major, minor), driver, memory_bytes)

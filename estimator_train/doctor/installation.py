@@ -265,8 +265,7 @@ def _import_remedy(child: ChildRun) -> str:
   return 'run `{} -c "import tensorflow"` to see the full error'.format(sys.executable)
 
 
-def measure_builds(build: TensorFlowBuild,
-                   timeout_secs: float = _RATE_TIMEOUT_SECS) -> List[BuildRate]:
+def measure_builds(build: TensorFlowBuild) -> List[BuildRate]:
   """Trains a small network on the CPU with each installed build, in a child process.
 
   Returns:
@@ -276,18 +275,18 @@ def measure_builds(build: TensorFlowBuild,
   own = _ONEDNN if build.is_intel_build else _STOCK
   other = _OTHER_BUILD[own]
   python = os.path.join(system.PACKAGE_PARENT_DIR, _ENVIRONMENTS[other], 'bin', 'python')
-  rates = [_measure_build(own, sys.executable, timeout_secs)]
+  rates = [_measure_build(own, sys.executable)]
   if os.access(python, os.X_OK):
-    rates.append(_measure_build(other, python, timeout_secs))
+    rates.append(_measure_build(other, python))
   return rates
 
 
-def _measure_build(build: str, python: str, timeout_secs: float) -> BuildRate:
+def _measure_build(build: str, python: str) -> BuildRate:
   environment = dict(child_environment(), CUDA_VISIBLE_DEVICES='')
   with tempfile.TemporaryDirectory(prefix='doctor-') as folder:
     try:
-      child = run_python([*_RATE_ARGUMENTS, '--model_dir=' + folder], timeout_secs, environment,
-                         python)
+      child = run_python([*_RATE_ARGUMENTS, '--model_dir=' + folder], _RATE_TIMEOUT_SECS,
+                         environment, python)
     except OSError as failure:
       return BuildRate(build, None, str(failure))
   if child.error is not None:

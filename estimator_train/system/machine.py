@@ -1,4 +1,4 @@
-"""Measures what this machine offers, and tunes TensorFlow to it: memory, malloc, oneDNN and GPUs.
+"""Measures what this machine has, and tunes TensorFlow to it: memory, malloc, oneDNN and GPUs.
 
 TensorFlow reads environment variables when it is imported. To measure their effect on a machine,
 run `tests/benchmarks/run.sh variables_stock variables_onednn`.

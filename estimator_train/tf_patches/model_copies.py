@@ -198,14 +198,10 @@ class _Copying:
 
     If it has, these layers are remembered as the copies.
     """
-    if isinstance(value, (list, tuple)):
-      return (isinstance(new_value, (list, tuple)) and len(value) == len(new_value)
-              and all(map(self._has_copied, value, new_value)))
-    if isinstance(value, dict):
-      return isinstance(new_value, dict) and list(value) == list(new_value) and all(
-          self._has_copied(value[key], new_value[key]) for key in value)
     if not isinstance(value, tf.keras.layers.Layer):
-      return True
+      items, new_items = _items(value), _items(new_value)
+      return list(items) == list(new_items) and all(
+          self._has_copied(item, new_items[key]) for key, item in items.items())
     if id(value) in self._copies:
       return self._copies[id(value)] is new_value
     if (type(value) is not type(new_value) or isinstance(value, tf.keras.Model)
@@ -219,12 +215,11 @@ class _Copying:
     """Copies a layer, or a list, tuple or dict with layers."""
     if isinstance(value, tf.keras.layers.Layer):
       return self._copy_layer(value)
-    if isinstance(value, (list, tuple)):
-      items = map(self._copy_structure, value)
-      return tuple(items) if isinstance(value, tuple) else list(items)
-    if isinstance(value, dict):
-      return {key: self._copy_structure(item) for key, item in value.items()}
-    return value
+    if not isinstance(value, (list, tuple, dict)):
+      return value
+    copies = {key: self._copy_structure(item) for key, item in _items(value).items()}
+    return copies if isinstance(value, dict) else (
+        tuple if isinstance(value, tuple) else list)(copies.values())
 
 
 def _is_network(layer: Layer) -> bool:
@@ -265,11 +260,15 @@ def _attribute_names(layer: Layer) -> List[str]:
 
 def _contains_layer(value: Any) -> bool:
   """Returns whether a value is a layer, or a list, tuple or dict with a layer."""
+  return (isinstance(value, tf.keras.layers.Layer)
+          or any(map(_contains_layer, _items(value).values())))
+
+
+def _items(value: Any) -> Dict[Any, Any]:
+  """Returns the items of a list, tuple or dict by index or key; {} for any other value."""
   if isinstance(value, (list, tuple)):
-    return any(map(_contains_layer, value))
-  if isinstance(value, dict):
-    return any(map(_contains_layer, value.values()))
-  return isinstance(value, tf.keras.layers.Layer)
+    return dict(enumerate(value))
+  return value if isinstance(value, dict) else {}
 
 
 def _sort_layers(layer: Layer, copy: Layer) -> None:

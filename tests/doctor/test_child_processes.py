@@ -42,12 +42,8 @@ def test_gpus_are_those_that_nvml_lists(tmp_path, monkeypatch):
   assert hardware.inspect_gpus() == hardware.GpuInventory((
       hardware.Gpu('NVIDIA A100-SXM4-40GB', (8, 0), '535.104.05', 40 << 30),
       hardware.Gpu('Tesla T4', (7, 5), '535.104.05', 15 << 30)), None, 2)
-  for init, timeout_secs, failure in (
-      ('time.sleep(600)', 1., 'no answer within '), ('os.abort()', 300., 'killed by SIGABRT'),
-      ('raise NVMLError_DriverNotLoaded("driver")', 300., 'ValueError: driver')):
-    (tmp_path / 'pynvml.py').write_text(NVML.format(init))
-    found = hardware.inspect_gpus(timeout_secs=timeout_secs)
-    assert found.gpus == () and found.failure.startswith(failure)
+  (tmp_path / 'pynvml.py').write_text(NVML.format('raise NVMLError_DriverNotLoaded("driver")'))
+  assert hardware.inspect_gpus()[:2] == ((), 'ValueError: driver')
 
 
 def test_libraries():
@@ -115,9 +111,7 @@ def test_builds_are_measured_where_they_are_installed(tmp_path, monkeypatch):
     install(venv, *trains(2000))
     assert installation.measure_builds(build) == [BuildRate(name, 1000), BuildRate(other, 2000)]
     (tmp_path / venv).rename(tmp_path / 'removed {}'.format(name))
-  for script, failure in (('#!/bin/sh\nsleep 60', 'no answer within '),
-                          ('#!/bin/sh\necho broken >&2; exit 3', 'broken'),
+  for script, failure in (('#!/bin/sh\necho broken >&2; exit 3', 'broken'),
                           ('#!/no/such/interpreter', 'No such file')):
     install('.venv-onednn', script)
-    _, other = installation.measure_builds(stock, timeout_secs=2. if 'sleep' in script else 120.)
-    assert other.examples_per_sec is None and failure in other.failure
+    assert failure in installation.measure_builds(stock)[1].failure

@@ -37,6 +37,10 @@ BODIES = {
         'lock = bootstrap._get_module_lock("a")\n'
         'def acquire():\n  bootstrap._imp = real\n  real.acquire_lock()\n  stop()\n'
         'bootstrap._imp = types.SimpleNamespace(acquire_lock=acquire)\ndel lock',
+    'in the import of a C++ module':
+        'import importlib.machinery\n'
+        'class Loader(importlib.machinery.ExtensionFileLoader):\n  def create_module(self, spec):\n'
+        '    try: stop()\n    except BaseException: os._exit(9)\nLoader("a", "a").create_module(0)',
     'discarded': 'try: stop()\nexcept BaseException: pass\ntime.sleep(60)',
     'replaced': 'try: stop()\nexcept BaseException as error:\n'
                 '  raise SystemError("returned a result with an error set") from error',

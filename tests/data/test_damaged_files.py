@@ -5,7 +5,6 @@ headers say, to the byte; nothing is unpacked outside of the folder.
 """
 
 import collections
-import gzip
 import io
 import os
 import stat
@@ -17,10 +16,9 @@ import zlib
 from pathlib import Path
 
 import pytest
-from generated_data import cifar10_archive, cifar10_files
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from estimator_train.data import cifar10, idx, kaggle_archive
+from estimator_train.data import idx, kaggle_archive
 from estimator_train.data.description import IdxSplit
 from estimator_train.errors import UserError
 
@@ -30,7 +28,6 @@ PAIRS = [(struct.pack('>IIII', 0x803, count, HEIGHT, WIDTH)
           + bytes(index % 251 for index in range(count * HEIGHT * WIDTH)),
           struct.pack('>II', 0x801, count) + bytes(index % CLASSES for index in range(count)))
          for count in (1, 5, 300)]
-CIFAR10 = gzip.decompress(cifar10_archive(cifar10_files(1)))
 IDX_CONTENTS = [content for pair in PAIRS for content in pair]
 # What lengths, offsets and counts go wrong at.
 NUMBERS = (0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fffffff, 0x80000000, 0xfffffffe, 0xffffffff)
@@ -90,21 +87,6 @@ def archives(draw):
   return draw(st.one_of(st.just(data), damaged(data, [data])))
 
 
-@st.composite
-def cifar10_archives(draw):
-  """Archives of CIFAR-10, damaged within gzip, outside of it, or not at all."""
-  content = draw(st.one_of(st.just(CIFAR10), damaged(CIFAR10, [CIFAR10])))
-  file = compress(content)
-  return draw(st.one_of(st.just(file), st.just(file), damaged(file, [file])))
-
-
-def check_cifar10(folder, data):
-  (folder / 'archive').write_bytes(data)
-  images, classes = cifar10.read_images([str(folder / 'archive')], cifar10.TRAIN_FILES)
-  assert images.shape == (len(classes), 32, 32, 3) and len(classes) < 20
-  assert list(folder.iterdir()) == [folder / 'archive']
-
-
 def check_idx(folder, files):
   split = IdxSplit(str(folder / 'images'), str(folder / 'labels'))
   for path, data in zip(split, files):
@@ -139,8 +121,7 @@ def check_unpack(folder, data):
 
 
 @pytest.mark.parametrize('check, inputs, kinds', [
-    (check_idx, idx_files(), 4), (check_unpack, archives(), 4),
-    (check_cifar10, cifar10_archives(), 2)])
+    (check_idx, idx_files(), 4), (check_unpack, archives(), 4)])
 def test_damaged_files(check, inputs, kinds):
   outcomes = collections.Counter()
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from estimator_train.data import idx, kaggle_archive
+from estimator_train.data import download, idx, oct2017
 from estimator_train.data.description import IdxSplit
 from estimator_train.errors import UserError
 
@@ -105,8 +105,8 @@ def check_unpack(folder, data):
   inside = folder / 'far' / 'down' / 'be' / 'low'  # A name goes up by five at most.
   inside.mkdir(parents=True)
   try:
-    kaggle_archive.unpack_folder(str(folder / 'archive.zip'), lambda names: 'F/',
-                                 str(inside / 'target'))
+    with download.storing_in(str(inside), 0):
+      oct2017.unpack_folder(str(folder / 'archive.zip'), lambda names: 'F/', str(inside / 'target'))
   finally:  # Also where it was refused.
     assert (folder / 'outside').read_bytes() == b'mine'
     assert set(os.listdir(str(inside))) <= {'target'}

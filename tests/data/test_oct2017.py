@@ -55,6 +55,7 @@ def log(caplog):
 def data_dir(tmp_path, monkeypatch):
   assert sum(map(sum, oct2017.IMAGE_COUNTS.values())) == 83484 + 32 + 968  # As published.
   monkeypatch.setattr(oct2017, 'IMAGE_COUNTS', COUNTS)
+  monkeypatch.setattr(oct2017, 'ARCHIVE_BYTES', 10 ** 7)
   return tmp_path / 'data'
 
 
@@ -86,7 +87,7 @@ def test_what_is_not_found(tmp_path):
       ('data', 'the images of oct2017 are missing: no folder in {0} has train/CNV, train/DME, '
        'train/DRUSEN, train/NORMAL: download them with --mode=download --dataset=oct2017 '
        '--data_dir={0}$'),
-      ('none', 'are missing'), ('file', 'cannot be read: .*file .Not a directory')):
+      ('none', 'are missing'), ('file', 'are missing')):
     with pytest.raises(UserError, match=message.format(tmp_path / name)):
       oct2017.find_image_root(str(tmp_path / name))
 
@@ -140,7 +141,6 @@ def test_own_archive_needs_no_credentials_and_stays(server, data_dir, monkeypatc
   monkeypatch.delenv('KAGGLE_KEY')
   with pytest.raises(UserError, match='or download the archive of .* to .*/' + ARCHIVE):
     oct2017.download_images(str(data_dir))
-  assert not content(data_dir)
   archive = archive_of(images(root), dict.fromkeys(['README', '__MACOSX/train/CNV/._x'], b''))
   write_files(data_dir, {ARCHIVE: archive})
   caplog.set_level(logging.INFO, 'estimator_train')
@@ -162,7 +162,7 @@ def test_wrong_archives(server, data_dir, body, message):
   server.answers[STORAGE_PATH] = [ranged(body)]
   with pytest.raises(UserError, match=message.format(data_dir)):
     oct2017.download_images(str(data_dir))
-  assert (data_dir / ARCHIVE).exists() and not (data_dir / (ARCHIVE + '.lock')).exists()
+  assert (data_dir / ARCHIVE).exists()
 
 
 def test_what_costs_no_download(server, data_dir, tmp_path):

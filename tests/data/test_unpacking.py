@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT
 from file_server import content
 
-from estimator_train.data import kaggle_archive
+from estimator_train.data import download, oct2017
 from estimator_train.errors import UserError
 
 FILES = {name: name.encode() * 1000 for name in (
@@ -52,11 +52,12 @@ def unpack(tmp_path):
   def unpack(path, message=None):
     target = tmp_path / 'out' / 'F '
     if message is None:
-      kaggle_archive.unpack_folder(path, lambda names: 'F /', str(target))
+      oct2017.unpack_folder(path, lambda names: 'F /', str(target))
       assert os.listdir(str(target.parent)) == ['F ']
     else:
       with pytest.raises(UserError, match=message.format(path)) as caught:
-        kaggle_archive.unpack_folder(path, lambda names: 'F /', str(target))
+        with download.storing_in(str(target.parent), 0):
+          oct2017.unpack_folder(path, lambda names: 'F /', str(target))
       assert '\n' not in str(caught.value)
       assert not content(target.parent) and set(content(tmp_path)) <= {'archive.zip'}
     return target
@@ -125,11 +126,11 @@ def test_bombs(tmp_path, unpack, monkeypatch):
   for bound, value in (('MAX_FILES', len(FILES) + len(OTHERS) - 1), ('MAX_BYTES', total - 1),
                        ('MAX_RATIO', 1)):
     with monkeypatch.context() as patch:
-      patch.setattr(kaggle_archive, bound, value)
+      patch.setattr(oct2017, bound, value)
       unpack(path, r'the allowed size: .* \({} files and {:,} bytes from'.format(
           len(FILES) + len(OTHERS), total))
-  monkeypatch.setattr(kaggle_archive, 'MAX_FILES', len(FILES) + len(OTHERS))
-  monkeypatch.setattr(kaggle_archive, 'MAX_BYTES', total)
+  monkeypatch.setattr(oct2017, 'MAX_FILES', len(FILES) + len(OTHERS))
+  monkeypatch.setattr(oct2017, 'MAX_BYTES', total)
   assert content(unpack(path)) == FILES
 
 
@@ -158,9 +159,9 @@ def test_damage(tmp_path, unpack, method, change):
 
 def test_what_cannot_be_stored(tmp_path, unpack, monkeypatch):
   for files in ({'a': b'', 'a/b': b''}, {'a/b': b'', 'a': b'1'}, {'n' * 300: b''}):
-    unpack(make_archive(tmp_path, files), 'cannot unpack {}: .*: choose a writable --data_dir')
+    unpack(make_archive(tmp_path, files), 'cannot store the data set: .*: choose a writable --data_dir')
   os.remove(str(tmp_path / 'archive.zip'))
-  unpack(str(tmp_path / 'archive.zip'), 'cannot unpack {0}: {0}: No such file or directory: choose')
+  unpack(str(tmp_path / 'archive.zip'), '{0}: No such file or directory: choose')
   total = sum(map(len, FILES.values()))
   usages = iter([shutil.disk_usage('/')._replace(free=free) for free in (total - 1, total)])
   monkeypatch.setattr(shutil, 'disk_usage', lambda folder: next(usages))
@@ -175,11 +176,11 @@ def test_memory_is_bounded(tmp_path):
                                                for _ in range(2000))})
   code = '''
 import resource, sys, tqdm
-from estimator_train.data import kaggle_archive
+from estimator_train.data import oct2017
 assert 'tensorflow' not in sys.modules
 pages = int(open('/proc/self/statm').read().split()[0])
 resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 20000000,) * 2)
-kaggle_archive.unpack_folder(sys.argv[1], lambda names: 'F /', sys.argv[2])
+oct2017.unpack_folder(sys.argv[1], lambda names: 'F /', sys.argv[2])
 '''
   done = subprocess.run([sys.executable, '-c', code, path, str(tmp_path / 'F')], cwd=str(ROOT),
                         stderr=subprocess.PIPE, universal_newlines=True, timeout=60)

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import built_in as datasets
+from estimator_train.data import datasets
 from estimator_train.errors import UserError
 from estimator_train.models import by_name as models, preprocessing
 from estimator_train.settings import Settings, choices, learning_rate_scale

@@ -7,7 +7,7 @@ import pytest
 from conftest import batches
 
 from estimator_train import ArraySplit, DataSet, IdxSplit, ImageSplit, UserError
-from estimator_train.data import data, own
+from estimator_train.data import data, datasets
 from estimator_train.settings import Settings
 
 LABELS, SHAPE = ('dark', 'light'), (4, 5, 1)
@@ -26,7 +26,7 @@ def describe(monkeypatch):
     monkeypatch.setitem(__import__('sys').modules, 'mine', module)
     settings = Settings(**dict({'dataset': 'mine:data', 'model_dir': 'x', 'train_steps': 1,
                                 'shuffle_buffer': 1}, **values))
-    return own.describe(settings), settings
+    return datasets.describe(settings), settings
 
   return described
 

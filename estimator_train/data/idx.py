@@ -11,7 +11,9 @@ import logging
 import os
 import struct
 import zlib
-from typing import Sequence, Tuple
+from typing import Any, Iterator, Sequence, Tuple
+
+import numpy as np
 
 from estimator_train.data.description import DataFile, DataSet, IdxSplit
 from estimator_train.errors import UserError
@@ -22,6 +24,7 @@ LABEL_HEADER_BYTES = 8
 IMAGE_MAGIC = 0x803
 _LABEL_MAGIC = 0x801
 GZIP_SIGNATURE = b'\x1f\x8b'
+_IDX_SIGNATURE = b'\0\0\x08'  # 8: the elements of the idx file are unsigned bytes.
 _CHUNK_BYTES = 1 << 20
 _GZIP_WBITS = zlib.MAX_WBITS | 16  # Adding 16 selects the gzip format.
 
@@ -220,3 +223,48 @@ def _unreadable_error(path: str, error: Exception) -> UserError:
   return UserError('cannot read a data file',
                    '{}: {}'.format(path, getattr(error, 'strerror', None) or error),
                    'check that it is a readable file, or ' + _DOWNLOAD_AGAIN)
+
+
+def is_idx_or_gzip(first_bytes: bytes) -> bool:
+  """Returns whether a file that starts with these bytes is an idx file or a gzip file."""
+  return first_bytes.startswith((GZIP_SIGNATURE, _IDX_SIGNATURE))
+
+
+def iter_images(path: bytes, height: int, width: int) -> Iterator[np.ndarray]:
+  """Yields the images of an idx file, uint8 [height, width, 1]. The file may be gzipped.
+
+  Of a damaged file, yields the images that can be read before the damage.
+
+  Args:
+    path: the path of the file.
+    height: the height that the images must have.
+    width: the width that the images must have.
+
+  Raises:
+    ValueError: the file cannot be read, is damaged, is not an idx file of images, or has images of
+      another size. The message is the reason.
+  """
+  num_read = 0
+  try:
+    with open(path, 'rb') as file:
+      is_gzip = file.peek(2).startswith(GZIP_SIGNATURE)
+      stream: Any = gzip.GzipFile(fileobj=file) if is_gzip else file
+      header = stream.read(IMAGE_HEADER_BYTES)
+      if len(header) < IMAGE_HEADER_BYTES or header[:4] != IMAGE_MAGIC.to_bytes(4, 'big'):
+        raise ValueError('not an idx file of images')
+      num_images, *size = struct.unpack('>3I', header[4:])
+      if size != [height, width] or not num_images:
+        raise ValueError('{} images of {}x{}, but the model requires {}x{}'.format(
+            num_images, *size, height, width))
+      while num_read < num_images:
+        pixels = stream.read(height * width)
+        if len(pixels) < height * width:
+          raise EOFError('the file ends early')
+        yield np.frombuffer(pixels, np.uint8).reshape(height, width, 1)
+        num_read += 1
+      if stream.read(1):  # At the end of a gzip file, reading verifies the checksum.
+        raise ValueError('the file is longer than its header indicates')
+  except (EOFError, OSError, ValueError, zlib.error) as error:
+    reason = getattr(error, 'strerror', None) or str(error)
+    raise ValueError('{}, after {} images'.format(reason, num_read) if num_read else
+                     reason) from error

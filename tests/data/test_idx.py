@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from conftest import ROOT, real_data
 
-from estimator_train.data import binary_files, idx, record_index
+from estimator_train.data import idx
 from estimator_train.data.description import IdxSplit
 from estimator_train.errors import UserError
 
@@ -196,30 +196,28 @@ def damaged(content, at):
     (GZIPPED, 40, None),
     (gzip.compress(PLAIN[:100]) + gzip.compress(PLAIN[100:]), 40, None),
     (GZIPPED + b'\0' * 9, 40, None),
-    (PLAIN[:16 + 15 * 7 + 3], 7, 'the file ends early, after 7 of 40 images'),
-    (PLAIN[:16], 0, 'the file ends early, after 0 of 40 images'),
-    (PLAIN + b'x', 40, 'longer than its header indicates, after 40 of 40 images'),
-    (damaged(GZIPPED, len(GZIPPED) - 6), 40, 'CRC check failed .*, after 40 of 40'),
-    (GZIPPED[:-4], 40, 'ended before .*, after 40 of 40 images'),
-    (GZIPPED[:len(GZIPPED) // 2], None, r', after \d\d of 40 images$'),
-    (PLAIN[:9], 0, 'the file ends within its header$'),
+    (PLAIN[:16 + 15 * 7 + 3], 7, 'the file ends early, after 7 images'),
+    (PLAIN[:16], 0, 'the file ends early$'),
+    (PLAIN + b'x', 40, 'longer than its header indicates, after 40 images'),
+    (damaged(GZIPPED, len(GZIPPED) - 6), 40, 'CRC check failed .*, after 40 images'),
+    (GZIPPED[:-4], 40, 'ended before .*, after 40 images'),
+    (PLAIN[:9], 0, 'not an idx file of images$'),
     (GZIPPED[:4], 0, 'ended before the end-of-stream marker was reached$'),
-    (gzip.compress(b'some text'), 0, 'not an idx file of images: it starts with 0x736f6d65, e'),
-    (gzip.compress(record_index.frame(b'any')), 0, 'a compressed TFRecord file: decompress it'),
-    (struct.pack('>2I', 0x801, 4) + b'1234', 0, 'starts with 0x00000801, expected 0x00000803$'),
-    (struct.pack('>4I', 0x803, 2, 28, 28), 0, 'images are 28x28, but the model requires 3x5$'),
-    (struct.pack('>4I', 0x803, 0, 3, 5), 0, 'the file has no images$'),
+    (gzip.compress(b'some text' * 9), 0, 'not an idx file of images$'),
+    (struct.pack('>4I', 0x801, 4, 3, 5) + b'1234', 0, 'not an idx file of images$'),
+    (struct.pack('>4I', 0x803, 2, 28, 28), 0, '2 images of 28x28, but the model requires 3x5$'),
+    (struct.pack('>4I', 0x803, 0, 3, 5), 0, '0 images of 3x5'),
 ], ids=lambda value: value if isinstance(value, str) else '')
 def test_images_up_to_a_damage(tmp_path, content, count, why):
   path = tmp_path / 'some.idx'
   path.write_bytes(content)
-  assert binary_files.is_idx_or_gzip(content[:4]) and not binary_files.is_idx_or_gzip(b'text')
+  assert idx.is_idx_or_gzip(content[:4]) and not idx.is_idx_or_gzip(b'text')
   images, found = [], None
   try:
-    for image in binary_files.iter_images(bytes(path), 3, 5):
+    for image in idx.iter_images(bytes(path), 3, 5):
       images.append(image[:, :, 0])
   except ValueError as error:
     found = str(error)
-  assert count == len(images) or count is None and 10 < len(images) < 30
+  assert count == len(images)
   assert np.array_equal(np.reshape(images, (-1, 3, 5)), NUMBERED[:len(images)])
   assert re.search(why, found) if why else found is None

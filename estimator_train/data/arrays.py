@@ -173,12 +173,7 @@ def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type, fill:
   description = 'a {} array of shape {} and {:,} bytes'.format(
       np.dtype(dtype).name, 'x'.join(map(str, shape)), num_bytes)
   if cache == 'memory':
-    free_bytes = available_bytes()
-    if num_bytes > free_bytes:
-      raise UserError('the cache does not fit into memory',
-                      '--cache=memory for {}, with {:,} free'.format(description, free_bytes),
-                      'give --cache=FOLDER, or a smaller --image_size')
-    _LOG.info('caching %s in memory', description)
+    _check_memory(num_bytes, description)
     array = np.empty(shape, dtype)
     fill(array)
     return array
@@ -197,6 +192,16 @@ def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type, fill:
   except OSError as error:
     raise cache_not_stored('--cache={} for {} ({})'.format(
         cache, description, error.strerror or error)) from error
+
+
+def _check_memory(num_bytes: int, description: str) -> None:
+  """Raises a UserError if less memory is free than an array with this description needs."""
+  free_bytes = available_bytes()
+  if num_bytes > free_bytes:
+    raise UserError('the cache does not fit into memory',
+                    '--cache=memory for {}, with {:,} free'.format(description, free_bytes),
+                    'give --cache=FOLDER, or a smaller --image_size')
+  _LOG.info('caching %s in memory', description)
 
 
 @contextlib.contextmanager

@@ -177,19 +177,16 @@ def _check_class_names(dataset: DataSet, location: str) -> Tuple[str, ...]:
     UserError: `labels` is invalid.
   """
   labels: Any = dataset.labels
-  if not isinstance(labels, (tuple, list)) or not all(isinstance(name, str) for name in labels):
-    raise UserError('the labels of a data set must be a tuple or list of strings',
+  if not isinstance(labels, (tuple, list)) or not all(
+      isinstance(name, str) and name.splitlines() == [name] for name in labels):
+    raise UserError('the labels of a data set must be a tuple or list of strings of one line',
                     '{}: {!r}'.format(location, labels),
                     'name each class, such as labels=(\'cat\', \'dog\')')
-  names = tuple(labels)
-  if not names and dataset.image_shape is None:
-    return ()
-  if len(names) < 2 or not are_distinct(names) or any(
-      not name or name.splitlines() != [name] for name in names):
-    raise UserError('a data set must have two or more labels, all different, without line breaks',
-                    '{}: {!r}'.format(location, names),
+  if (labels or dataset.image_shape is not None) and (len(labels) < 2 or not are_distinct(labels)):
+    raise UserError('a data set must have two or more labels, all different',
+                    '{}: {!r}'.format(location, labels),
                     'name each class once; labels=() requires image_shape=None')
-  return names
+  return tuple(labels)
 
 
 def _check_shape(shape: Any, location: str) -> Optional[ImageShape]:

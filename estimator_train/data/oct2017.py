@@ -243,8 +243,8 @@ def unpack_folder(archive: str, choose_prefix: Callable[[List[str]], str], targe
       prefix = choose_prefix(zip_file.namelist())
       members = [member for member in zip_file.infolist() if member.filename.startswith(prefix)
                  and not member.filename.endswith('/') and '/.' not in member.filename]
-      total = sum(member.file_size for member in members)
       shutil.rmtree(temporary, ignore_errors=True)
+      total = sum(member.file_size for member in members)
       download.check_free_space(os.path.dirname(target), total)
       with download.show_progress('unpacking', total) as advance:
         for member in members:

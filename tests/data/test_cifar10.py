@@ -54,9 +54,8 @@ def test_what_is_read(tmp_path):
     ids=range(6))
 def test_archives_that_are_refused(tmp_path, archive, message):
   """That of a run is refused before, by its MD5 checksum."""
-  with pytest.raises(UserError, match=message.format(tmp_path / 'cifar-10-binary.tar.gz')) as caught:
+  with pytest.raises(UserError, match=message.format(tmp_path / 'cifar-10-binary.tar.gz')):
     read(tmp_path, archive)
-  assert '\n' not in str(caught.value)
 
 
 def test_the_archive_is_decompressed_once(tmp_path, monkeypatch):

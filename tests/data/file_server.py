@@ -8,6 +8,7 @@ import re
 import socketserver
 import sys
 import threading
+from concurrent import futures
 
 import requests
 
@@ -79,11 +80,10 @@ def send(handler, code, body, headers):
   handler.wfile.write(body)
 
 
-def whole(body=BODY, code=200, **headers):
+def whole(body=BODY, code=200, length=str(len(BODY)), content_type=None):
   """A server that knows no ranges."""
-  given = {'Content-Length': str(len(body)), **{name.replace('_', '-'): value
-                                                for name, value in headers.items()}}
-  return lambda handler, start: send(handler, code, body, given)
+  return lambda handler, start: send(handler, code, body, {
+      'Content-Length': length, 'Content-Type': content_type})
 
 
 def ranged(body=BODY, cut_after=None, content_range='bytes {}-{}/{}', before_rest=None):
@@ -173,11 +173,9 @@ def call_at_once(count, function):
 
   The locks of files are between open files, so that threads stand for processes.
   """
-  results = []
-  threads = [threading.Thread(target=lambda: results.append(function())) for _ in range(count)]
-  for act in (threading.Thread.start, lambda thread: thread.join(DEADLINE_SECS)):
-    list(map(act, threads))
-  return results
+  with futures.ThreadPoolExecutor(count) as threads:
+    calls = [threads.submit(function) for _ in range(count)]
+    return [call.result(DEADLINE_SECS) for call in calls]
 
 
 def write_files(folder, files):

@@ -16,7 +16,8 @@ from estimator_train.data import download
 
 DEADLINE_SECS = 30.
 BODY = bytes(range(256)) * 1000
-HALF = len(BODY) // 2
+LENGTH = len(BODY)
+HALF = LENGTH // 2
 KEY = 'the-secret-key'
 SIGNATURE = 'X-Goog-Signature=another-secret'
 API_PATH = '/api/v1/datasets/download/'
@@ -80,7 +81,7 @@ def send(handler, code, body, headers):
   handler.wfile.write(body)
 
 
-def whole(body=BODY, code=200, length=str(len(BODY)), content_type=None):
+def whole(body=BODY, code=200, length=LENGTH, content_type=None):
   """A server that knows no ranges."""
   return lambda handler, start: send(handler, code, body, {
       'Content-Length': length, 'Content-Type': content_type})

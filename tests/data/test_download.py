@@ -37,7 +37,7 @@ from estimator_train.errors import UserError
 API, STORAGE = API_PATH + oct2017.KAGGLE_DATASET, file_server.STORAGE_PATH
 NAME, PART, MD5 = 'name.zip', 'name.zip.part', hashlib.md5(BODY).hexdigest()
 FLIPPED = BODY[:1000] + b'!' + BODY[1001:]
-LOG_IN = whole(b'log in first', length='12')
+LOG_IN = whole(b'log in first', length=12)
 # As Kaggle's package reads the key, as it travels, and what lets anyone download.
 SECRETS = (KEY, base64.b64encode(b'user:' + KEY.encode()).decode(), SIGNATURE)
 

@@ -53,9 +53,9 @@ def unpack(tmp_path):
       oct2017.unpack_folder(path, lambda names: 'F /', str(target))
       assert os.listdir(str(target.parent)) == ['F ']
     else:
-      with pytest.raises(UserError, match=message.format(path)) as caught:
-        with download.storing_in(str(target.parent), 0):
-          oct2017.unpack_folder(path, lambda names: 'F /', str(target))
+      with pytest.raises(UserError, match=message.format(path)) as caught, \
+          download.storing_in(str(target.parent), 0):
+        oct2017.unpack_folder(path, lambda names: 'F /', str(target))
       assert '\n' not in str(caught.value)
       assert not content(target.parent) and set(content(tmp_path)) <= {'archive.zip'}
     return target

@@ -114,7 +114,14 @@ def check_split(split: IdxSplit, image_shape: Sequence[int], num_classes: int,
         '{} has {} images, {} has {} labels'.format(
             split.images, num_images, split.labels, num_labels),
         'give two files of the same split')
-  _check_labels(split, num_classes)
+  labels = np.frombuffer(read_labels(split), np.uint8)
+  out_of_range = np.flatnonzero(labels >= num_classes)
+  if len(out_of_range):
+    raise UserError(
+        'labels must be less than the number of classes, {}'.format(num_classes),
+        '{}: label {} at position {}'.format(split.labels, labels[out_of_range[0]],
+                                             out_of_range[0]),
+        'choose the --dataset that these files belong to')
   return num_images
 
 
@@ -153,14 +160,8 @@ def _read_header(path: str, content: str, magic: int, header_bytes: int) -> Tupl
     header_bytes: the size of the header.
   """
   try:
-    with open(path, 'rb') as file:
-      if file.read(2) != GZIP_SIGNATURE:
-        raise UserError('a data file is not in gzip format', path, _DOWNLOAD_AGAIN)
-      file.seek(0)
-      header = gzip.GzipFile(fileobj=file).read(header_bytes)
-  except FileNotFoundError:
-    raise UserError(
-        'a data file does not exist', path, 'download it with --mode=download') from None
+    with gzip.open(path) as file:
+      header = file.read(header_bytes)
   except (EOFError, OSError, zlib.error) as error:
     raise _unreadable_error(path, error) from error
   if len(header) < header_bytes:
@@ -200,17 +201,6 @@ def _check_length(path: str, expected: int) -> None:
   if length != expected:
     raise _wrong_length_error(path, str(expected),
                               str(length) if member.eof else 'more than {}'.format(expected))
-
-
-def _check_labels(split: IdxSplit, num_classes: int) -> None:
-  """Raises a UserError unless all labels are less than `num_classes`."""
-  labels, path = read_labels(split), split.labels
-  if max(labels) >= num_classes:
-    position = next(i for i, label in enumerate(labels) if label >= num_classes)
-    raise UserError(
-        'labels must be less than the number of classes, {}'.format(num_classes),
-        '{}: label {} at position {}'.format(path, labels[position], position),
-        'choose the --dataset that these files belong to')
 
 
 def _wrong_length_error(path: str, expected: str, found: str) -> UserError:

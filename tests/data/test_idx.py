@@ -65,8 +65,8 @@ def test_good(tmp_path, caplog):
 
 
 @pytest.mark.parametrize('images_gz, labels_gz, message', [
-    (None, GOOD_LABELS, 'a data file does not exist: .*images.gz: .*--mode=download'),
-    (images(), GOOD_LABELS, 'not in gzip format: .*images.gz:'),
+    (None, GOOD_LABELS, 'cannot read a data file: .*images.gz: No such file .*--mode=download'),
+    (images(), GOOD_LABELS, 'cannot read a data file: .*images.gz: Not a gzipped file'),
     (GOOD_LABELS, GOOD_IMAGES, 'images.gz: expected at least 16 decompressed bytes, found 13'),
     (gzip.compress(images(magic=0x801)), GOOD_LABELS, '.*images.gz: magic number 0x801, expected '),
     (GOOD_IMAGES, GOOD_IMAGES, 'of labels: .*labels.gz: magic number 0x803, expected 0x801'),

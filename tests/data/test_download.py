@@ -151,14 +151,11 @@ ARCHIVE_ERRORS = [
     status(STORAGE, 404, 'check that kaggle.com/datasets/.* still exists'),
     ({STORAGE: whole(content_type='text/html; charset=utf-8')}, {},
      'received a page of type text/html; .*check the network', BODY[:HALF]),
-    ({STORAGE: whole(length=None)}, {}, 'HTTP 200 with Content-Length None.*, tried 5 time',
-     b''),
     ({STORAGE: ranged(cut_after=1000)}, {}, '(interrupted|IncompleteRead).*, tried 5 times',
      BODY[:HALF + 5000]),
     ({API: storage_without_server}, {}, 'Connection refused', BODY[:HALF]),
     ({API: file_server.sign_in_and_redirect('//kaggle.invalid/storage?' + SIGNATURE)}, {},
      'a request without TLS is refused: check', BODY[:HALF]),
-    ({}, {'KAGGLE_KEY': 'wrong'}, 'HTTP 403', BODY[:HALF]),
     ({}, {'KAGGLE_CONFIG_DIR': '/dev/null/below'}, 'Not a directory: set KAGGLE_CONFIG_DIR to a '
      'writable', BODY[:HALF]),
     ({}, {'KAGGLE_API_ENDPOINT': 'http://localhost.kaggle.invalid'},
@@ -184,12 +181,9 @@ def test_archives_that_cannot_be_downloaded(server, folder, monkeypatch, caplog,
 
 
 FILE_ERRORS = {
-    'always cut': ({}, '/a .(interrupted after 5,000 of 256,000 bytes|IncompleteRead), tried 5 t',
-                   {PART: BODY[:5000]}),
     'wrong everywhere': (
         {}, 'cannot download {name}: http.*/a .wrong md5 {flipped}., http.*/b .HTTP 404 Not Found.'
         ': try again, or copy the file {name} .256000 bytes, md5 {md5}. to {folder}$', {PART: b''}),
-    'nobody listens': ({}, r'/a .*[Rr]efused', {PART: b''}),
     'wrong size': ({NAME: b'mine'}, 'published one: {folder}/{name} has 4 bytes, expected 256000 '
                    'bytes, md5 {md5}: remove it', {NAME: b'mine'}),
     'damaged': ({NAME: FLIPPED}, 'published one: {folder}/{name} has md5 {flipped}, .*remove it',
@@ -199,23 +193,18 @@ FILE_ERRORS = {
 @pytest.mark.parametrize('kind', FILE_ERRORS)
 def test_files_that_cannot_be_downloaded(server, folder, kind):
   present, message, left = FILE_ERRORS[kind]
-  first = ranged(cut_after=1000) if kind == 'always cut' else ranged(FLIPPED)
-  server.answers.update({'/a': [first], '/b': [whole(code=404)]})
+  server.answers.update({'/a': [ranged(FLIPPED)], '/b': [whole(code=404)]})
   write_files(folder, present)
-  if kind == 'nobody listens':
-    server.http.socket.close()
   with pytest.raises(UserError, match=message.format(
       name=NAME, folder=folder, flipped=hashlib.md5(FLIPPED).hexdigest(), md5=MD5)):
     fetch_file(server, folder)
   assert content(folder) == left and not (present and server.requests)
 
 
-def test_what_needs_no_request(server, tmp_path, monkeypatch):
-  """A wrong file is found before the others are downloaded, and a right one is read once."""
+def test_what_needs_no_request(server, tmp_path):
+  """A wrong file is found before the others are downloaded."""
   write_files(tmp_path, {NAME: BODY})
-  computed, md5 = [], download._md5
-  monkeypatch.setattr(download, '_md5', lambda path: computed.append(path) or md5(path))
-  assert not fetch_file(server, tmp_path).downloaded and computed == [str(tmp_path / NAME)]
+  assert not fetch_file(server, tmp_path).downloaded
   file = DataFile(NAME, 4, 'any', (server.address + '/a',))
   with pytest.raises(UserError, match='not the published one'):
     download.download_files([file._replace(name='other'), file], str(tmp_path))

@@ -24,7 +24,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from typing import Any, BinaryIO, Callable, Iterator, List, Tuple
+from typing import Any, BinaryIO, Callable, List, Optional, Tuple
 
 from estimator_train.data import download, image_folder
 from estimator_train.data.description import DataSet, require_data_dir
@@ -103,14 +103,12 @@ def find_image_root(data_dir: str) -> str:
   Raises:
     UserError: there is no such folder.
   """
-  copies = list(_iter_copies(data_dir))
-  if not copies:
+  root = _find_copy(data_dir)
+  if root is None:
     raise UserError('the images of oct2017 are missing',
                     'no folder in {} has train/{}'.format(data_dir, ', train/'.join(CLASS_NAMES)),
                     'download them with --mode=download --dataset=oct2017 --data_dir=' + data_dir)
-  for ignored in copies[1:]:
-    _LOG.info('using %r; ignoring another copy: %r', copies[0], ignored)
-  return copies[0]
+  return root
 
 
 def eval_folder(root: str) -> str:
@@ -150,7 +148,7 @@ def download_images(data_dir: str) -> List[DownloadResult]:
       if not was_complete:
         _download_and_unpack(data_dir)
       os.remove(lock.name)
-  root = next(_iter_copies(data_dir))
+  root = find_image_root(data_dir)
   num_bytes = sum(map(os.path.getsize, glob.glob(
       os.path.join(glob.escape(root), '*', '*', '*.jpeg'))))
   return [DownloadResult(os.path.relpath(root, data_dir), num_bytes, not was_complete)]
@@ -302,7 +300,7 @@ def _find_archive_folder(archive: str, names: List[str]) -> str:
 def _is_complete(data_dir: str) -> bool:
   """Whether `data_dir` has the images; raises a UserError if it has only some of them."""
   target = os.path.join(data_dir, ARCHIVE_FOLDER)
-  root = next(_iter_copies(data_dir), target if os.path.isdir(target) else None)
+  root = _find_copy(data_dir) or (target if os.path.isdir(target) else None)
   if root is not None:
     _check_complete(root, 'remove or complete that folder, or give another --data_dir')
   return root is not None
@@ -321,26 +319,15 @@ def _check_complete(root: str, remedy: str) -> None:
                     '{!r} ({})'.format(root, ', '.join(differences)), remedy)
 
 
-def _iter_copies(data_dir: str) -> Iterator[str]:
-  """Yields the folders whose subfolder `train` has a folder for each class.
-
-  Folders on a higher level come first; folders on the same level are sorted by name.
-  """
-  level = [data_dir]
-  for _ in range(_MAX_DEPTH):
-    next_level: List[str] = []
-    for folder in sorted(level):
-      if all(os.path.isdir(os.path.join(folder, 'train', name)) for name in CLASS_NAMES):
-        yield folder
-      else:
-        next_level.extend(_subfolders(folder))
-    level = next_level
-
-
-def _subfolders(folder: str) -> List[str]:
-  """Returns the subfolders, without hidden ones; [] if the folder cannot be listed."""
-  return [path[:-1] for path in glob.glob(os.path.join(glob.escape(folder), '*', ''))
-          if not path.endswith('/__MACOSX/')]
+def _find_copy(data_dir: str) -> Optional[str]:
+  """Returns the folder that find_image_root describes; None if there is none."""
+  for depth in range(_MAX_DEPTH):
+    pattern = os.path.join(glob.escape(data_dir), *['*'] * depth, 'train')  # No hidden folders.
+    for train_folder in sorted(glob.glob(pattern)):
+      if '/__MACOSX/' not in train_folder and all(
+          os.path.isdir(os.path.join(train_folder, name)) for name in CLASS_NAMES):
+        return os.path.dirname(train_folder)
+  return None
 
 
 def _find_images(folder: str) -> List[str]:

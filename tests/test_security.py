@@ -92,7 +92,7 @@ FORBIDDEN_CALLS = {'eval', 'exec', 'popen', 'load_model', 'load_op_library', 'lo
                    '_create_unverified_context', 'extractall', 'mktemp', 'mkstemp',
                    'NamedTemporaryFile'}
 # The user's function; else the modules of this package, by a name that was checked.
-IMPORTERS = {'data/built_in.py': 1, 'distribution/engines/__init__.py': 1, 'models/by_name.py': 3,
+IMPORTERS = {'data/datasets.py': 1, 'distribution/engines/__init__.py': 1, 'models/by_name.py': 3,
              'modes/__init__.py': 1, 'settings/user_code.py': 1}
 
 
@@ -124,7 +124,7 @@ def test_the_users_function_is_the_only_door():
 
 @pytest.mark.parametrize('flag', ['--model', '--dataset'])
 def test_a_name_that_is_no_door_imports_nothing(run_program, tmp_path, flag):
-  for name in ('os', 'os.path', 'os.system', '../built_in', 'built_in', 'download', 'sys:exit.x',
+  for name in ('os', 'os.path', 'os.system', '../datasets', 'datasets', 'download', 'sys:exit.x',
                'estimator_train.models.by_name', 'eval:x'):
     given = {'--dataset': 'synthetic', flag: name}
     done = run_program('--train_steps=1', '--model_dir={}'.format(tmp_path / 'made'),

@@ -170,16 +170,10 @@ def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type, fill:
     UserError: there is not enough memory or disk space, or the folder is not writable.
   """
   num_bytes = _num_bytes(shape, dtype)
-  description = 'a {} array of shape {} and size {}'.format(
-      np.dtype(dtype).name, 'x'.join(map(str, shape)), _format_bytes(num_bytes))
+  description = 'a {} array of shape {} and {:,} bytes'.format(
+      np.dtype(dtype).name, 'x'.join(map(str, shape)), num_bytes)
   if cache == 'memory':
-    free_bytes = available_bytes()
-    if num_bytes > free_bytes:
-      raise UserError('the cache does not fit into memory',
-                      '--cache=memory for {}, with {} free'.format(
-                          description, _format_bytes(free_bytes)),
-                      'give --cache=FOLDER, or a smaller --image_size')
-    _LOG.info('caching %s in memory', description)
+    _check_memory(num_bytes, description)
     array = np.empty(shape, dtype)
     fill(array)
     return array
@@ -188,23 +182,37 @@ def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type, fill:
   try:
     os.makedirs(cache, exist_ok=True)
     if not _is_complete(path, is_complete):
-      with atomic.open_locked(path + '.part', check) as part_file:
+      with _open_until_replaced(path, check) as part_file:
+        # Another process may have completed the cache while this process waited for the lock.
         if not stored.load_or_warn(path, is_complete):
           _LOG.info('caching %s in %s', description, path)
-          try:
-            _fill_file(part_file, shape, dtype, fill)
-          except BaseException:
-            os.remove(part_file.name)
-            raise
+          _fill_file(part_file, shape, dtype, fill)
           atomic.replace(part_file.name, path)
-        elif os.path.exists(part_file.name):
-          # Another process completed the cache while this process waited for the lock. Remove the
-          # new, empty partial file that atomic.open_locked created.
-          os.remove(part_file.name)
     return np.load(path, mmap_mode='r', allow_pickle=False)
   except OSError as error:
     raise cache_not_stored('--cache={} for {} ({})'.format(
         cache, description, error.strerror or error)) from error
+
+
+def _check_memory(num_bytes: int, description: str) -> None:
+  """Raises a UserError if less memory is free than an array with this description needs."""
+  free_bytes = available_bytes()
+  if num_bytes > free_bytes:
+    raise UserError('the cache does not fit into memory',
+                    '--cache=memory for {}, with {:,} free'.format(description, free_bytes),
+                    'give --cache=FOLDER, or a smaller --image_size')
+  _LOG.info('caching %s in memory', description)
+
+
+@contextlib.contextmanager
+def _open_until_replaced(path: str, check: Callable[[], None]) -> Iterator[BinaryIO]:
+  """Opens and locks the partial file of a path, and removes it unless it has been renamed."""
+  with atomic.open_locked(path + '.part', check) as part_file:
+    try:
+      yield part_file
+    finally:
+      with contextlib.suppress(FileNotFoundError):
+        os.remove(part_file.name)
 
 
 def fill_in_batches(array: np.ndarray, next_batch: Callable[[], np.ndarray],
@@ -307,11 +315,3 @@ def _fill_file(file: BinaryIO, shape: Tuple[int, ...], dtype: type, fill: FillFu
   file.flush()
   os.utime(file.fileno(), ns=(modified_at, modified_at))
   os.fsync(file.fileno())
-
-
-def _format_bytes(count: float) -> str:
-  for unit in ('bytes', 'kB', 'MB'):
-    if count < 1000:
-      return '{:.2f} {}'.format(count, unit)
-    count /= 1000
-  return '{:.2f} GB'.format(count)

@@ -6,7 +6,6 @@ import hashlib
 import logging
 import os
 import shutil
-import time
 from typing import Any, BinaryIO, Callable, Iterator, List, NamedTuple, Sequence
 
 from estimator_train.data.description import DataFile
@@ -65,16 +64,18 @@ def download_files(files: Sequence[DataFile], data_dir: str) -> List[DownloadRes
   Raises:
     UserError: a file cannot be downloaded or stored, or an existing file is not the published one.
   """
+  paths = [os.path.join(data_dir, file.name) for file in files]
   # Check existing files first, so that a wrong file is reported before a long download.
-  are_present = [_verify_if_present(file, os.path.join(data_dir, file.name)) for file in files]
-  return [DownloadResult(file.name, file.size, not is_present and fetch_file(
-      os.path.join(data_dir, file.name), file.size, functools.partial(_download_remainder, file),
-      functools.partial(_verify_if_present, file))) for file, is_present in zip(files, are_present)]
+  for file, path in zip(files, paths):
+    if os.path.exists(path):
+      _verify(file, path)
+  return [DownloadResult(file.name, file.size, fetch_file(
+      path, file.size, functools.partial(_download_remainder, file)))
+          for file, path in zip(files, paths)]
 
 
-def fetch_file(path: str, needed_bytes: int, download: Callable[[BinaryIO], None],
-               is_present: Callable[[str], bool] = os.path.exists) -> bool:
-  """Downloads a file. Several processes may call this function at once.
+def fetch_file(path: str, needed_bytes: int, download: Callable[[BinaryIO], None]) -> bool:
+  """Downloads a file unless it is present. Several processes may call this function at once.
 
   The file is downloaded to `path`.part and renamed when it is complete. If a call is interrupted,
   the next call resumes the download.
@@ -83,33 +84,25 @@ def fetch_file(path: str, needed_bytes: int, download: Callable[[BinaryIO], None
     path: the path of the file; its folder is created if it does not exist.
     needed_bytes: the disk space for the file and for everything that is unpacked from the file.
     download: a function that appends the missing bytes to the partial file.
-    is_present: a function that returns whether there is a file at a path; it may raise a UserError
-      if the content of the file is wrong.
 
   Returns:
-    False if another process has downloaded the file in the meantime.
+    Whether this call has downloaded the file.
 
   Raises:
-    UserError: the disk is too small or cannot be written, or `is_present` or `download` failed.
+    UserError: the disk is too small or cannot be written, or `download` failed.
   """
+  if os.path.exists(path):
+    return False
   folder = os.path.dirname(path) or '.'
   with storing_in(folder, needed_bytes), open_locked(path + '.part') as part_file:
-    if is_present(path):
+    if os.path.exists(path):  # Another process has downloaded it in the meantime.
       os.remove(part_file.name)
       return False
-    try:
-      check_free_space(folder, needed_bytes - partial_size(part_file))
-      start_time = time.monotonic()
-      download(part_file)
-    except BaseException:
-      if not partial_size(part_file):
-        os.remove(part_file.name)
-      raise
+    check_free_space(folder, needed_bytes - partial_size(part_file))
+    download(part_file)
     part_file.flush()
     os.fsync(part_file.fileno())
     os.replace(part_file.name, path)
-    _LOG.info('downloaded %s (%d bytes) in %.1f s', os.path.basename(path),
-              partial_size(part_file), time.monotonic() - start_time)
     return True
 
 
@@ -161,11 +154,10 @@ def receive_file(session: Any, url: str, part_file: BinaryIO, expected_size: int
     DownloadFailed: this server does not provide the file, or MAX_ATTEMPTS attempts in a row failed.
   """
   failures = 0
-  while not expected_size or partial_size(part_file) < expected_size:
+  while True:
     start = partial_size(part_file)
     try:
-      _receive_remainder(session, url, part_file, expected_size)
-      return
+      return _receive_remainder(session, url, part_file, expected_size)
     except _DownloadInterrupted as error:
       failures = 1 if partial_size(part_file) - start >= PROGRESS_BYTES else failures + 1
       if failures == MAX_ATTEMPTS:
@@ -201,18 +193,14 @@ def show_progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[i
     yield advance
 
 
-def _verify_if_present(file: DataFile, path: str) -> bool:
-  """Returns whether there is a file at `path`; raises a UserError if its content is wrong."""
-  if not os.path.exists(path):
-    return False
-  found = '{} bytes'.format(os.path.getsize(path))
-  if os.path.getsize(path) == file.size:
-    found = 'md5 {}'.format(_md5(path))
+def _verify(file: DataFile, path: str) -> None:
+  """Raises a UserError unless the content of an existing file is the published one."""
+  size = os.path.getsize(path)
+  found = 'md5 {}'.format(_md5(path)) if size == file.size else '{} bytes'.format(size)
   if found != 'md5 {}'.format(file.md5):
     raise UserError('a data file is not the published one',
                     '{} has {}, expected {} bytes, md5 {}'.format(path, found, file.size, file.md5),
                     'remove it and run --mode=download again')
-  return True
 
 
 def _download_remainder(file: DataFile, part_file: BinaryIO) -> None:
@@ -221,28 +209,22 @@ def _download_remainder(file: DataFile, part_file: BinaryIO) -> None:
   failures = []
   for url in file.urls:
     try:
-      _download_from(url, file, part_file)
-      return
+      # The bytes of an earlier run or of another URL may be wrong. If so, they are discarded, and
+      # the complete file is requested.
+      for _ in range(2 if partial_size(part_file) else 1):
+        with new_session() as session:
+          receive_file(session, url, part_file, file.size)
+        part_file.flush()
+        md5 = _md5(part_file.name)
+        if md5 == file.md5:
+          return
+        part_file.truncate(0)
+      failures.append('{} (wrong md5 {})'.format(url, md5))
     except DownloadFailed as error:
       failures.append('{} ({})'.format(url, error))
-  remedy = 'try again, or copy the file {} ({} bytes, md5 {}) to {}'.format(
-      file.name, file.size, file.md5, os.path.dirname(part_file.name))
-  raise UserError('cannot download {}'.format(file.name), ', '.join(failures), remedy)
-
-
-def _download_from(url: str, file: DataFile, part_file: BinaryIO) -> None:
-  """Downloads the missing bytes of a partial file from a URL, and verifies the MD5 checksum."""
-  # The partial file may contain wrong bytes of an earlier run or of another URL. The first attempt
-  # keeps these bytes; the second attempt downloads the complete file.
-  for _ in range(2 if partial_size(part_file) else 1):
-    with new_session() as session:
-      receive_file(session, url, part_file, file.size)
-    part_file.flush()
-    md5 = _md5(part_file.name)  # Also detects a partial file that is longer than the published one.
-    if md5 == file.md5:
-      return
-    part_file.truncate(0)
-  raise DownloadFailed('wrong md5 {}'.format(md5))
+  raise UserError('cannot download {}'.format(file.name), ', '.join(failures),
+                  'try again, or copy the file {} ({} bytes, md5 {}) to {}'.format(
+                      file.name, file.size, file.md5, os.path.dirname(part_file.name)))
 
 
 def _md5(path: str) -> str:
@@ -274,7 +256,16 @@ def _receive_remainder(session: Any, url: str, part_file: BinaryIO, expected_siz
         raise _DownloadInterrupted('HTTP {} with Content-Length {} and Content-Range {}'.format(
             response.status_code,
             *map(response.headers.get, ('Content-Length', 'Content-Range'))))
-      _append_body(response, part_file, total)
+      with show_progress(os.path.basename(part_file.name), total,
+                          partial_size(part_file)) as advance:
+        # Read with urllib3, because requests would decompress a file that is published as gzip.
+        for chunk in response.raw.stream(CHUNK_BYTES, decode_content=False):
+          part_file.write(chunk)
+          advance(len(chunk))
+          if partial_size(part_file) >= total:
+            break
+  except requests.exceptions.InvalidSchema as error:
+    raise DownloadFailed('a request without TLS is refused') from error
   except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
     raise _DownloadInterrupted(_root_cause(error)) from error
   if partial_size(part_file) < total:  # urllib3 1 reports an interruption as the end of the body.
@@ -307,17 +298,6 @@ def _total_size(response: Any, start: int, expected_size: int) -> int:
   is_requested_range = total.isdigit() and content_range == 'bytes {}-{}/{}'.format(
       start, int(total) - 1, total)
   return int(total) if is_requested_range and expected_size in (0, int(total)) else 0
-
-
-def _append_body(response: Any, part_file: BinaryIO, total: int) -> None:
-  """Appends the body of the response to the partial file, up to a size of `total` bytes."""
-  with show_progress(os.path.basename(part_file.name), total, partial_size(part_file)) as advance:
-    # Read with urllib3, because requests would decompress a file that is published as gzip.
-    for chunk in response.raw.stream(CHUNK_BYTES, decode_content=False):
-      part_file.write(chunk)
-      advance(len(chunk))
-      if partial_size(part_file) >= total:
-        break
 
 
 def _root_cause(error: BaseException) -> str:

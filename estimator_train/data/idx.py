@@ -11,7 +11,9 @@ import logging
 import os
 import struct
 import zlib
-from typing import Sequence, Tuple
+from typing import Any, Iterator, Sequence, Tuple
+
+import numpy as np
 
 from estimator_train.data.description import DataFile, DataSet, IdxSplit
 from estimator_train.errors import UserError
@@ -22,6 +24,7 @@ LABEL_HEADER_BYTES = 8
 IMAGE_MAGIC = 0x803
 _LABEL_MAGIC = 0x801
 GZIP_SIGNATURE = b'\x1f\x8b'
+_IDX_SIGNATURE = b'\0\0\x08'  # 8: the elements of the idx file are unsigned bytes.
 _CHUNK_BYTES = 1 << 20
 _GZIP_WBITS = zlib.MAX_WBITS | 16  # Adding 16 selects the gzip format.
 
@@ -111,7 +114,14 @@ def check_split(split: IdxSplit, image_shape: Sequence[int], num_classes: int,
         '{} has {} images, {} has {} labels'.format(
             split.images, num_images, split.labels, num_labels),
         'give two files of the same split')
-  _check_labels(split, num_classes)
+  labels = np.frombuffer(read_labels(split), np.uint8)
+  out_of_range = np.flatnonzero(labels >= num_classes)
+  if len(out_of_range):
+    raise UserError(
+        'labels must be less than the number of classes, {}'.format(num_classes),
+        '{}: label {} at position {}'.format(split.labels, labels[out_of_range[0]],
+                                             out_of_range[0]),
+        'choose the --dataset that these files belong to')
   return num_images
 
 
@@ -150,14 +160,8 @@ def _read_header(path: str, content: str, magic: int, header_bytes: int) -> Tupl
     header_bytes: the size of the header.
   """
   try:
-    with open(path, 'rb') as file:
-      if file.read(2) != GZIP_SIGNATURE:
-        raise UserError('a data file is not in gzip format', path, _DOWNLOAD_AGAIN)
-      file.seek(0)
-      header = gzip.GzipFile(fileobj=file).read(header_bytes)
-  except FileNotFoundError:
-    raise UserError(
-        'a data file does not exist', path, 'download it with --mode=download') from None
+    with gzip.open(path) as file:
+      header = file.read(header_bytes)
   except (EOFError, OSError, zlib.error) as error:
     raise _unreadable_error(path, error) from error
   if len(header) < header_bytes:
@@ -199,17 +203,6 @@ def _check_length(path: str, expected: int) -> None:
                               str(length) if member.eof else 'more than {}'.format(expected))
 
 
-def _check_labels(split: IdxSplit, num_classes: int) -> None:
-  """Raises a UserError unless all labels are less than `num_classes`."""
-  labels, path = read_labels(split), split.labels
-  if max(labels) >= num_classes:
-    position = next(i for i, label in enumerate(labels) if label >= num_classes)
-    raise UserError(
-        'labels must be less than the number of classes, {}'.format(num_classes),
-        '{}: label {} at position {}'.format(path, labels[position], position),
-        'choose the --dataset that these files belong to')
-
-
 def _wrong_length_error(path: str, expected: str, found: str) -> UserError:
   return UserError('a data file has the wrong length',
                    '{}: expected {} decompressed bytes, found {}'.format(path, expected, found),
@@ -220,3 +213,48 @@ def _unreadable_error(path: str, error: Exception) -> UserError:
   return UserError('cannot read a data file',
                    '{}: {}'.format(path, getattr(error, 'strerror', None) or error),
                    'check that it is a readable file, or ' + _DOWNLOAD_AGAIN)
+
+
+def is_idx_or_gzip(first_bytes: bytes) -> bool:
+  """Returns whether a file that starts with these bytes is an idx file or a gzip file."""
+  return first_bytes.startswith((GZIP_SIGNATURE, _IDX_SIGNATURE))
+
+
+def iter_images(path: bytes, height: int, width: int) -> Iterator[np.ndarray]:
+  """Yields the images of an idx file, uint8 [height, width, 1]. The file may be gzipped.
+
+  Of a damaged file, yields the images that can be read before the damage.
+
+  Args:
+    path: the path of the file.
+    height: the height that the images must have.
+    width: the width that the images must have.
+
+  Raises:
+    ValueError: the file cannot be read, is damaged, is not an idx file of images, or has images of
+      another size. The message is the reason.
+  """
+  num_read = 0
+  try:
+    with open(path, 'rb') as file:
+      is_gzip = file.peek(2).startswith(GZIP_SIGNATURE)
+      stream: Any = gzip.GzipFile(fileobj=file) if is_gzip else file
+      header = stream.read(IMAGE_HEADER_BYTES)
+      if len(header) < IMAGE_HEADER_BYTES or header[:4] != IMAGE_MAGIC.to_bytes(4, 'big'):
+        raise ValueError('not an idx file of images')
+      num_images, *size = struct.unpack('>3I', header[4:])
+      if size != [height, width] or not num_images:
+        raise ValueError('{} images of {}x{}, but the model requires {}x{}'.format(
+            num_images, *size, height, width))
+      while num_read < num_images:
+        pixels = stream.read(height * width)
+        if len(pixels) < height * width:
+          raise EOFError('the file ends early')
+        yield np.frombuffer(pixels, np.uint8).reshape(height, width, 1)
+        num_read += 1
+      if stream.read(1):  # At the end of a gzip file, reading verifies the checksum.
+        raise ValueError('the file is longer than its header indicates')
+  except (EOFError, OSError, ValueError, zlib.error) as error:
+    reason = getattr(error, 'strerror', None) or str(error)
+    raise ValueError('{}, after {} images'.format(reason, num_read) if num_read else
+                     reason) from error

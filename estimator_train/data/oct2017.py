@@ -4,23 +4,36 @@ The images are published as `paultimothymooney/kermany2018` on Kaggle (CC BY 4.0
 about 11 GB. The archive has a folder `OCT2017 `, whose name ends with a space. That folder contains
 `train`, `val` and `test`, which contain one folder per class. The folder `oct2017` of the archive
 contains a second copy of `OCT2017 `.
+
+The `kaggle` package provides only the credentials and the URL, because its download function is
+unreliable. Release 1.7.4.5 reads the complete archive into memory and fails to resume. Release
+1.6.17 writes to the final file name, mistakes an interrupted connection for the end of the file,
+and resumes without checking which bytes the server sends.
 """
 
+import contextlib
+import errno
 import functools
 import glob
+import io
 import logging
 import os
 import re
-from typing import Iterator, List
+import shutil
+import stat
+import struct
+import zipfile
+import zlib
+from typing import Any, BinaryIO, Callable, List, Optional, Tuple
 
-from estimator_train.data import image_folder, kaggle_archive
+from estimator_train.data import download, image_folder
 from estimator_train.data.description import DataSet, require_data_dir
-from estimator_train.data.download import DownloadResult, storing_in
+from estimator_train.data.download import DownloadResult
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 from estimator_train.system.atomic import open_locked
 
-LOG = logging.getLogger('estimator_train')
+_LOG = logging.getLogger('estimator_train')
 
 KAGGLE_DATASET = 'paultimothymooney/kermany2018'
 ARCHIVE_NAME = 'kermany2018.zip'
@@ -38,6 +51,27 @@ IMAGE_COUNTS = {
 ARCHIVE_BYTES = 11 * 10**9
 # The approximate size of the unpacked images, from the average of 1,023 images: 65,850 bytes.
 IMAGE_BYTES = 6 * 10**9
+
+SIGN_IN_REMEDY = (
+    'create an API key at kaggle.com/settings, and put its kaggle.json into ~/.kaggle (or the '
+    'folder KAGGLE_CONFIG_DIR), or set KAGGLE_USERNAME and KAGGLE_KEY')
+_REMEDIES_BY_STATUS = {
+    0: 'check the network and try again; the download resumes',  # Not an HTTP error.
+    401: 'the key is wrong or expired: ' + SIGN_IN_REMEDY,
+    403: 'check at kaggle.com/datasets/{} that this user may download it (signed in, terms '
+         'accepted, telephone verified), and check the key: ' + SIGN_IN_REMEDY,
+    404: 'check that kaggle.com/datasets/{} still exists'}
+
+# Limits on the unpacked archive, against decompression bombs. The archive of oct2017, which is the
+# largest, has about 170,000 files and 11 GB. MAX_RATIO limits the factor of the compression:
+# photographs hardly compress, while zeros compress by a factor of 1,000 and more.
+MAX_FILES = 1000 * 1000
+MAX_BYTES = 1 << 36
+MAX_RATIO = 100
+# zipfile limits how much memory it takes to decompress these only.
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# Exceptions that zipfile raises for damaged or encrypted archives.
+_DAMAGE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, struct.error)
 
 # The number of folder levels that are searched, including data_dir itself.
 _MAX_DEPTH = 4
@@ -67,23 +101,14 @@ def find_image_root(data_dir: str) -> str:
   folders, the highest level takes precedence and, on the same level, the first name.
 
   Raises:
-    UserError: there is no such folder, or `data_dir` cannot be read.
+    UserError: there is no such folder.
   """
-  try:
-    os.listdir(data_dir)
-  except FileNotFoundError:
-    pass
-  except OSError as error:
-    raise UserError('--data_dir cannot be read', '{} ({})'.format(data_dir, error.strerror),
-                    'give the folder that contains the images, or an empty folder') from error
-  copies = list(_iter_copies(data_dir))
-  if not copies:
+  root = _find_copy(data_dir)
+  if root is None:
     raise UserError('the images of oct2017 are missing',
                     'no folder in {} has train/{}'.format(data_dir, ', train/'.join(CLASS_NAMES)),
                     'download them with --mode=download --dataset=oct2017 --data_dir=' + data_dir)
-  for ignored in copies[1:]:
-    LOG.info('using %r; ignoring another copy: %r', copies[0], ignored)
-  return copies[0]
+  return root
 
 
 def eval_folder(root: str) -> str:
@@ -99,7 +124,7 @@ def eval_folder(root: str) -> str:
     folder = os.path.join(root, split)
     if os.path.isdir(folder):
       if split == 'val':
-        LOG.info('no test folder: evaluating on %r, which has few images', folder)
+        _LOG.info('no test folder: evaluating on %r, which has few images', folder)
       return folder
   raise UserError('there are no images to evaluate on', 'neither test nor val in {!r}'.format(root),
                   'download the data set with --mode=download --dataset=oct2017')
@@ -117,15 +142,13 @@ def download_images(data_dir: str) -> List[DownloadResult]:
   """
   was_complete = _is_complete(data_dir)
   if not was_complete:
-    with storing_in(data_dir, ARCHIVE_BYTES + IMAGE_BYTES), open_locked(
+    with download.storing_in(data_dir, ARCHIVE_BYTES + IMAGE_BYTES), open_locked(
         os.path.join(data_dir, ARCHIVE_NAME + '.lock')) as lock:
-      try:
-        was_complete = _is_complete(data_dir)  # Another process may have downloaded the images.
-        if not was_complete:
-          _download_and_unpack(data_dir)
-      finally:
-        os.remove(lock.name)
-  root = next(_iter_copies(data_dir))
+      was_complete = _is_complete(data_dir)  # Another process may have downloaded the images.
+      if not was_complete:
+        _download_and_unpack(data_dir)
+      os.remove(lock.name)
+  root = find_image_root(data_dir)
   num_bytes = sum(map(os.path.getsize, glob.glob(
       os.path.join(glob.escape(root), '*', '*', '*.jpeg'))))
   return [DownloadResult(os.path.relpath(root, data_dir), num_bytes, not was_complete)]
@@ -133,15 +156,128 @@ def download_images(data_dir: str) -> List[DownloadResult]:
 
 def _download_and_unpack(data_dir: str) -> None:
   archive, root = (os.path.join(data_dir, name) for name in (ARCHIVE_NAME, ARCHIVE_FOLDER))
-  is_new = kaggle_archive.fetch_archive(KAGGLE_DATASET, archive, ARCHIVE_BYTES + IMAGE_BYTES)
-  kaggle_archive.unpack_folder(
-      archive, functools.partial(_find_archive_folder, archive), root)
+  is_new = download.fetch_file(archive, ARCHIVE_BYTES + IMAGE_BYTES,
+                               functools.partial(receive_archive, archive))
+  unpack_folder(archive, functools.partial(_find_archive_folder, archive), root)
   _check_complete(root, 'remove that folder and {}, and try again'.format(archive))
   if is_new:
     os.sync()  # Write the images to the disk before the archive is removed.
     os.remove(archive)
   else:
-    LOG.info('%s has been unpacked and can be removed', archive)
+    _LOG.info('%s has been unpacked and can be removed', archive)
+
+
+def receive_archive(path: str, part_file: BinaryIO) -> None:
+  """Appends the missing bytes to the partial file of the archive.
+
+  Raises:
+    UserError: there are no credentials, or the archive cannot be downloaded.
+  """
+  session, url = _sign_in(path)
+  size = download.partial_size(part_file)
+  _LOG.info('downloading %s from Kaggle%s', KAGGLE_DATASET,
+            ', resuming after %d bytes' % size if size else '')
+  try:
+    with session:
+      download.receive_file(session, url, part_file)
+  except download.DownloadFailed as error:
+    user = session.auth[0].decode()
+    reason = '{} for the user {}'.format(error, user) if error.status else str(error)
+    remedy = _REMEDIES_BY_STATUS.get(error.status, 'try again later; the download resumes')
+    raise UserError('cannot download {} from Kaggle'.format(KAGGLE_DATASET), reason,
+                    remedy.format(KAGGLE_DATASET)) from error
+
+
+def _sign_in(path: str) -> Tuple[Any, str]:
+  """Returns a requests.Session with the credentials of the user, and the URL of the archive.
+
+  Logs and errors must not contain the key.
+  """
+  try:
+    # Importing kaggle signs in, prints to standard output, and raises various exceptions. Older
+    # releases raise SystemExit to end the process.
+    with contextlib.redirect_stdout(io.StringIO()):
+      import kaggle
+      from kaggle.configuration import Configuration
+    config = kaggle.api.config_values
+    credentials = tuple(str(config[name]).encode() for name in ('username', 'key'))
+    url = '{}/datasets/download/{}'.format(Configuration().host, KAGGLE_DATASET)
+  except (OSError, ValueError, KeyError, SystemExit) as error:
+    if isinstance(error, OSError) and error.errno:
+      raise UserError('the kaggle package cannot read or create its folder',
+                      '{}: {}'.format(error.filename, error.strerror),
+                      'set KAGGLE_CONFIG_DIR to a writable folder') from error
+    raise UserError('Kaggle requires credentials',
+                    'no KAGGLE_USERNAME and KAGGLE_KEY, and no kaggle.json with both',
+                    '{}; or download the archive of kaggle.com/datasets/{} to {}'.format(
+                        SIGN_IN_REMEDY, KAGGLE_DATASET, path)) from error
+  session = download.new_session()
+  session.auth = credentials
+  del session.adapters['http://']  # Requests without TLS are refused, also after a redirect.
+  return session, url
+
+
+def unpack_folder(archive: str, choose_prefix: Callable[[List[str]], str], target: str) -> None:
+  """Unpacks one folder of a zip archive, without hidden files such as the metadata of macOS.
+
+  The files are unpacked into a temporary folder, which is renamed when it is complete. They get the
+  default permissions of the user. No other process may use the target.
+
+  Args:
+    archive: the path of the archive.
+    choose_prefix: takes the names of all members; returns the folder, with a trailing slash.
+    target: the path of the unpacked folder, which must not exist.
+
+  Raises:
+    UserError: the archive is damaged, has a link or a path outside of its folder, exceeds
+      MAX_FILES, MAX_BYTES or MAX_RATIO. Nothing is left.
+    OSError: the files cannot be stored. Nothing is left.
+  """
+  # Hidden, so that file patterns do not match it if this process is killed.
+  temporary = os.path.join(os.path.dirname(target), '.unpacking')
+  try:
+    with zipfile.ZipFile(archive) as zip_file:
+      _check_members(zip_file.infolist(), archive)
+      prefix = choose_prefix(zip_file.namelist())
+      members = [member for member in zip_file.infolist() if member.filename.startswith(prefix)
+                 and not member.filename.endswith('/') and '/.' not in member.filename]
+      shutil.rmtree(temporary, ignore_errors=True)
+      total = sum(member.file_size for member in members)
+      download.check_free_space(os.path.dirname(target), total)
+      with download.show_progress('unpacking', total) as advance:
+        for member in members:
+          # Reads at most member.file_size bytes, which are within the limits, and checks the CRC.
+          zip_file.extract(member, temporary)
+          advance(member.file_size)
+      os.rename(os.path.join(temporary, prefix), target)
+  except (*_DAMAGE_ERRORS, OSError) as error:
+    # A wrong offset in a damaged archive causes EINVAL.
+    if isinstance(error, OSError) and (error.filename or error.errno != errno.EINVAL):
+      raise
+    raise UserError('an archive is damaged, or not a zip file', '{} ({})'.format(archive, error),
+                    'remove it and download it again with --mode=download') from error
+  finally:
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _check_members(members: List[zipfile.ZipInfo], archive: str) -> None:
+  """Raises a UserError if an archive exceeds the limits or has an unsafe member."""
+  packed_bytes, unpacked_bytes = os.path.getsize(archive), sum(info.file_size for info in members)
+  if (len(members) > MAX_FILES or unpacked_bytes > MAX_BYTES
+      or unpacked_bytes > MAX_RATIO * packed_bytes):
+    raise UserError('an archive would unpack to more than the allowed size',
+                    '{} ({:,} files and {:,} bytes from {:,} packed bytes)'.format(
+                        archive, len(members), unpacked_bytes, packed_bytes),
+                    'download it from its publisher again')
+  for member in members:
+    # zipfile truncates filename at a null character, but not orig_filename. Backslashes and drive
+    # letters are special on Windows only, but trustworthy archives do not contain them.
+    name = member.orig_filename
+    if (re.match('/|[A-Za-z]:', name) or '\\' in name or '\0' in name or '..' in name.split('/')
+        or stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR)
+        or member.compress_type not in _COMPRESSIONS):
+      raise UserError('an archive must have ordinary files in its folder only',
+                      '{} ({!r})'.format(archive, name), 'download it from its publisher again')
 
 
 def _find_archive_folder(archive: str, names: List[str]) -> str:
@@ -164,7 +300,7 @@ def _find_archive_folder(archive: str, names: List[str]) -> str:
 def _is_complete(data_dir: str) -> bool:
   """Whether `data_dir` has the images; raises a UserError if it has only some of them."""
   target = os.path.join(data_dir, ARCHIVE_FOLDER)
-  root = next(_iter_copies(data_dir), target if os.path.isdir(target) else None)
+  root = _find_copy(data_dir) or (target if os.path.isdir(target) else None)
   if root is not None:
     _check_complete(root, 'remove or complete that folder, or give another --data_dir')
   return root is not None
@@ -183,26 +319,15 @@ def _check_complete(root: str, remedy: str) -> None:
                     '{!r} ({})'.format(root, ', '.join(differences)), remedy)
 
 
-def _iter_copies(data_dir: str) -> Iterator[str]:
-  """Yields the folders whose subfolder `train` has a folder for each class.
-
-  Folders on a higher level come first; folders on the same level are sorted by name.
-  """
-  level = [data_dir]
-  for _ in range(_MAX_DEPTH):
-    next_level: List[str] = []
-    for folder in sorted(level):
-      if all(os.path.isdir(os.path.join(folder, 'train', name)) for name in CLASS_NAMES):
-        yield folder
-      else:
-        next_level.extend(_subfolders(folder))
-    level = next_level
-
-
-def _subfolders(folder: str) -> List[str]:
-  """Returns the subfolders, without hidden ones; [] if the folder cannot be listed."""
-  return [path[:-1] for path in glob.glob(os.path.join(glob.escape(folder), '*', ''))
-          if not path.endswith('/__MACOSX/')]
+def _find_copy(data_dir: str) -> Optional[str]:
+  """Returns the folder that find_image_root describes; None if there is none."""
+  for depth in range(_MAX_DEPTH):
+    pattern = os.path.join(glob.escape(data_dir), *['*'] * depth, 'train')  # No hidden folders.
+    for train_folder in sorted(glob.glob(pattern)):
+      if '/__MACOSX/' not in train_folder and all(
+          os.path.isdir(os.path.join(train_folder, name)) for name in CLASS_NAMES):
+        return os.path.dirname(train_folder)
+  return None
 
 
 def _find_images(folder: str) -> List[str]:

@@ -6,7 +6,7 @@ from typing import Callable, Dict, Iterator, NamedTuple, Optional, Sequence, Tup
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import built_in as datasets
+from estimator_train.data import datasets
 from estimator_train.data.data import make_batching
 from estimator_train.data.description import DataSet
 from estimator_train.data.source import Source, translate_errors

@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy as np
 
-from estimator_train.data import built_in, encoded_images, image_headers
+from estimator_train.data import datasets, encoded_images, image_headers
 from estimator_train.data.data import make_source
 from estimator_train.data.description import DataSet
 from estimator_train.data.image_headers import FileIssue
@@ -134,7 +134,7 @@ class AuditedSplit:
 def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result: the number of files, and the number of issues of each kind."""
   image_headers.load_pillow()
-  dataset = built_in.describe(settings)
+  dataset = datasets.describe(settings)
   sources = {name: _make_auditable_source(split, dataset)
              for name, split in (('train', dataset.train), ('eval', dataset.test))
              if split is not None}

@@ -9,7 +9,7 @@ import shutil
 import stat
 from typing import Any, Dict, Iterator, List, Mapping, Optional
 
-from estimator_train.data.kaggle_archive import SIGN_IN_REMEDY
+from estimator_train.data.oct2017 import SIGN_IN_REMEDY
 from estimator_train.distribution import tf_config
 from estimator_train.doctor import (
   ERROR,

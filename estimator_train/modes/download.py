@@ -2,7 +2,7 @@
 
 from typing import Any, Dict
 
-from estimator_train.data import built_in as datasets
+from estimator_train.data import datasets
 from estimator_train.settings import Settings
 
 

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import built_in, data, encoded_images, record_index
+from estimator_train.data import data, datasets, encoded_images, record_index
 from estimator_train.data.description import DataSet
 from estimator_train.data.image_source import ImageSource
 from estimator_train.data.source import BadImage
@@ -42,7 +42,7 @@ class _Shard(NamedTuple):
 
 def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result: the numbers of examples, shards and bytes per split."""
-  dataset, folder = built_in.describe(settings), settings.export.output
+  dataset, folder = datasets.describe(settings), settings.export.output
   skipped: List[BadImage] = []
   make_folder(folder, 'output')
   if settings.input.on_bad_image == 'skip':

@@ -6,7 +6,7 @@ from typing import Any, Dict, NamedTuple, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import built_in as datasets, download
+from estimator_train.data import datasets, download
 from estimator_train.data.data import Data, make_source, open_data
 from estimator_train.data.description import DataSet
 from estimator_train.distribution.devices import find_devices, prepare_devices

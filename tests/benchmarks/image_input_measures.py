@@ -19,7 +19,7 @@ import image_yardsticks
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import arrays, built_in
+from estimator_train.data import arrays, datasets
 from estimator_train.data.data import (
   make_batching,
   make_single_epoch,
@@ -65,7 +65,7 @@ def cold(data: Dict[str, Any], batch_size: int) -> Dict[str, float]:
     made the kernel get from storage, where it reports that.
   """
   settings = _settings(data)
-  dataset = built_in.describe(settings)
+  dataset = datasets.describe(settings)
   split = _split(dataset)
   batches = -(-len(split.files) // batch_size)
   size = sum(os.stat(file).st_size for file in split.files)
@@ -107,7 +107,7 @@ def fill(data: Dict[str, Any], batch_size: int, passes: int, folder: str) -> Dic
     Images a second of the first epoch, by the value of --cache.
   """
   settings = _settings(data)
-  dataset = built_in.describe(settings)
+  dataset = datasets.describe(settings)
   files = _split(dataset).files
   batches = len(files) // batch_size
   rates: Dict[str, List[float]] = {'none': [], 'memory': [], 'folder': []}
@@ -147,7 +147,7 @@ def cache(data: Dict[str, Any], batch_size: int, window_secs: float,
     Images a second of each input.
   """
   settings = _settings(data)
-  dataset = built_in.describe(settings)
+  dataset = datasets.describe(settings)
   batches = -(-len(_split(dataset).files) // batch_size)
   input_fns = {'published': _make_published_input_fn(dataset, batch_size)}
   figures: Dict[str, float] = {}

@@ -8,10 +8,16 @@ import re
 import socketserver
 import sys
 import threading
+from concurrent import futures
+
+import requests
+
+from estimator_train.data import download
 
 DEADLINE_SECS = 30.
 BODY = bytes(range(256)) * 1000
-HALF = len(BODY) // 2
+LENGTH = len(BODY)
+HALF = LENGTH // 2
 KEY = 'the-secret-key'
 SIGNATURE = 'X-Goog-Signature=another-secret'
 API_PATH = '/api/v1/datasets/download/'
@@ -75,11 +81,10 @@ def send(handler, code, body, headers):
   handler.wfile.write(body)
 
 
-def whole(body=BODY, code=200, **headers):
+def whole(body=BODY, code=200, length=LENGTH, content_type=None):
   """A server that knows no ranges."""
-  given = {'Content-Length': str(len(body)), **{name.replace('_', '-'): value
-                                                for name, value in headers.items()}}
-  return lambda handler, start: send(handler, code, body, given)
+  return lambda handler, start: send(handler, code, body, {
+      'Content-Length': length, 'Content-Type': content_type})
 
 
 def ranged(body=BODY, cut_after=None, content_range='bytes {}-{}/{}', before_rest=None):
@@ -127,6 +132,16 @@ def sign_in_and_redirect(location):
 def kaggle(monkeypatch, config_dir, dataset, body=BODY):
   """Yields a server with an archive, in an environment that leads there with a user's key."""
   forget_kaggle(monkeypatch)
+  new_session = download.new_session
+
+  def new_local_session():
+    """Requests without TLS are refused, except to this server."""
+    session = new_session()
+    for prefix in ('http://127.0.0.1:', 'http://localhost:'):
+      session.mount(prefix, requests.adapters.HTTPAdapter())
+    return session
+
+  monkeypatch.setattr(download, 'new_session', new_local_session)
   with running(monkeypatch) as server:
     for name, value in (('KAGGLE_API_ENDPOINT', server.address), ('KAGGLE_KEY', KEY),
                         ('KAGGLE_CONFIG_DIR', str(config_dir)), ('KAGGLE_USERNAME', 'user')):
@@ -159,11 +174,9 @@ def call_at_once(count, function):
 
   The locks of files are between open files, so that threads stand for processes.
   """
-  results = []
-  threads = [threading.Thread(target=lambda: results.append(function())) for _ in range(count)]
-  for act in (threading.Thread.start, lambda thread: thread.join(DEADLINE_SECS)):
-    list(map(act, threads))
-  return results
+  with futures.ThreadPoolExecutor(count) as threads:
+    calls = [threads.submit(function) for _ in range(count)]
+    return [call.result(DEADLINE_SECS) for call in calls]
 
 
 def write_files(folder, files):

@@ -1,10 +1,8 @@
 """CIFAR-10: its archive is downloaded, read as published, and refused if it is damaged."""
 
-import gzip
 import hashlib
 import json
-import tracemalloc
-import zlib
+import tarfile
 
 import file_server
 import numpy as np
@@ -21,12 +19,15 @@ FILES = cifar10_files(PER_FILE)
 ARCHIVE = cifar10_archive(FILES)
 
 
+def describe(folder):
+  return cifar10.describe(Settings(dataset='cifar10', data_dir=str(folder), model_dir='x',
+                                   train_steps=1))
+
+
 def read(folder, archive, split='train'):
   if archive is not None:
     (folder / 'cifar-10-binary.tar.gz').write_bytes(archive)
-  dataset = cifar10.describe(Settings(dataset='cifar10', data_dir=str(folder), model_dir='x',
-                                      train_steps=1))
-  split = getattr(dataset, split)
+  split = getattr(describe(folder), split)
   return split.read(split.files)
 
 
@@ -43,60 +44,27 @@ def test_what_is_read(tmp_path):
   assert published.md5 == 'c32a1d4ab5d03f1284b67883e8d87530' and len(cifar10.CLASS_NAMES) == 10
 
 
-UNPACKED = gzip.decompress(ARCHIVE)
-SIZE = UNPACKED.index(b'data_batch_1.bin') - len('cifar-10-batches-bin/') + 124  # Of the header.
-
-
-def with_size(size):
-  """Changes the size that the header of the first batch states."""
-  header = bytearray(UNPACKED[SIZE - 124:SIZE + 388])
-  header[124:136] = size
-  header[148:156] = b' ' * 8
-  header[148:156] = b'%06o\0 ' % sum(header)
-  return gzip.compress(UNPACKED[:SIZE - 124] + bytes(header) + UNPACKED[SIZE + 388:])
-
-
-def without(name):
-  return {other: content for other, content in FILES.items() if other != name}
-
-
 @pytest.mark.parametrize('archive, message', [
-    (None, 'a data file does not exist: {}: download it'),
-    (b'', 'there is no cifar-10-batches-bin/data_batch_1.bin'),
+    (None, 'cannot be read: {} .No such file .*: remove it and download it again'),
     (b'<html>', 'cannot be read: {} .*: remove it and download it again'),
-    (UNPACKED, 'Not a gzipped file'),
-    (ARCHIVE[:-9], 'ended before'), (ARCHIVE[:len(ARCHIVE) // 2], 'ended before'),
+    (ARCHIVE[:len(ARCHIVE) // 2], 'cannot be read'),
     (ARCHIVE[:5000] + bytes([ARCHIVE[5000] ^ 255]) + ARCHIVE[5001:], 'cannot be read'),
-    (ARCHIVE[:-8] + bytes(8), 'CRC check failed'),
-    (gzip.compress(UNPACKED[:20000]), 'truncated within .cifar-10-batches-bin/data_batch_1.bin'),
-    (gzip.compress(UNPACKED[:1000]), 'header'), (gzip.compress(b'text' * 500), 'header'),
-    (cifar10_archive(without('data_batch_3.bin')), 'no cifar-10-batches-bin/data_batch_3.bin'),
-    (cifar10_archive({'../' + name: data for name, data in FILES.items()}), 'there is no'),
-    (cifar10_archive(dict(FILES, **{'data_batch_2.bin': bytes(3072)})), '_2.bin has 3072 bytes'),
-    (gzip.compress(UNPACKED + UNPACKED), 'data_batch_1.bin .* or is there twice'),
-    (with_size(b'%011o\0' % 30730001), 'data_batch_1.bin. has 30,730,001 bytes'),
-    (with_size(b'\xff' * 12), 'data_batch_1.bin. has -1 bytes'),
-    (with_size(b'%011o\0' % (2 ** 32)), 'has 4,294,967,296 bytes'),
-    (with_size(b'%011o\0' % 3073), 'header')],
-    ids=lambda value: value if isinstance(value, str) else '')
+    (cifar10_archive({'other.bin': b''}), 'cifar-10-batches-bin/data_batch_1.bin'),
+    (cifar10_archive(dict(FILES, **{'data_batch_2.bin': bytes(3072)})), 'cannot reshape')],
+    ids=range(6))
 def test_archives_that_are_refused(tmp_path, archive, message):
-  path = tmp_path / 'cifar-10-binary.tar.gz'
-  with pytest.raises(UserError, match=message.format(path)) as caught:
+  """That of a run is refused before, by its MD5 checksum."""
+  with pytest.raises(UserError, match=message.format(tmp_path / 'cifar-10-binary.tar.gz')):
     read(tmp_path, archive)
-  assert '\n' not in str(caught.value) and len(list(tmp_path.iterdir())) == (archive is not None)
 
 
-def test_bomb(tmp_path):
-  """Zeros without an end, in a thousandth of the size."""
-  packer = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS | 16)
-  bomb = b''.join(packer.compress(bytes(1 << 20)) for _ in range(300)) + packer.flush()
-  tracemalloc.start()
-  try:
-    with pytest.raises(UserError, match='it has more than 268,435,456 bytes'):
-      read(tmp_path, bomb)
-    assert tracemalloc.get_traced_memory()[1] < 5e6
-  finally:
-    tracemalloc.stop()
+def test_the_archive_is_decompressed_once(tmp_path, monkeypatch):
+  opened, open_archive = [], tarfile.open
+  monkeypatch.setattr(tarfile, 'open', lambda *args: opened.append(args) or open_archive(*args))
+  (tmp_path / 'cifar-10-binary.tar.gz').write_bytes(ARCHIVE)
+  dataset = describe(tmp_path)
+  assert [len(split.read(split.files)[1]) for split in (dataset.train, dataset.test)] == [50, 10]
+  assert len(opened) == 1
 
 
 @pytest.mark.page

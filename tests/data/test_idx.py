@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from conftest import ROOT, real_data
 
-from estimator_train.data import binary_files, idx, record_index
+from estimator_train.data import idx
 from estimator_train.data.description import IdxSplit
 from estimator_train.errors import UserError
 
@@ -59,20 +59,14 @@ def test_good(tmp_path, caplog):
   assert check(tmp_path, GOOD_IMAGES + bytes(9), GOOD_LABELS) == EXAMPLES and not caplog.records
   assert check(tmp_path, GOOD_IMAGES, GOOD_LABELS + b'more') == EXAMPLES
   assert 'labels.gz: ignoring data after the end of the compressed data' in caplog.text
-
-
-def test_checksummed_images_are_not_decompressed(tmp_path):
+  # If the images have been compared with a checksum, they are not decompressed.
   content = damaged(GOOD_IMAGES, len(GOOD_IMAGES) // 2)
-  with pytest.raises(UserError, match='cannot read a data file'):
-    check(tmp_path, content, GOOD_LABELS)
   assert check(tmp_path, content, GOOD_LABELS, checksummed=True) == EXAMPLES
 
 
 @pytest.mark.parametrize('images_gz, labels_gz, message', [
-    (None, GOOD_LABELS, 'a data file does not exist: .*images.gz: .*--mode=download'),
-    (GOOD_IMAGES, None, 'a data file does not exist: .*labels.gz: .*--mode=download'),
-    (images(), GOOD_LABELS, 'not in gzip format: .*images.gz:'),
-    (b'', GOOD_LABELS, 'not in gzip format: .*images.gz:'),
+    (None, GOOD_LABELS, 'cannot read a data file: .*images.gz: No such file .*--mode=download'),
+    (images(), GOOD_LABELS, 'cannot read a data file: .*images.gz: Not a gzipped file'),
     (GOOD_LABELS, GOOD_IMAGES, 'images.gz: expected at least 16 decompressed bytes, found 13'),
     (gzip.compress(images(magic=0x801)), GOOD_LABELS, '.*images.gz: magic number 0x801, expected '),
     (GOOD_IMAGES, GOOD_IMAGES, 'of labels: .*labels.gz: magic number 0x803, expected 0x801'),
@@ -80,18 +74,14 @@ def test_checksummed_images_are_not_decompressed(tmp_path):
     (gzip.compress(images() + b'!'), GOOD_LABELS, 'expected 76 decompressed bytes, found 77'),
     # TensorFlow 1.15 reads the first gzip member alone.
     (members(images(), 20), GOOD_LABELS, 'several gzip members .*images.gz'),
-    (members(images(), 3), GOOD_LABELS, 'several gzip members .*images.gz'),
     (GOOD_IMAGES, members(labels(), 10), 'several gzip members .*labels.gz'),
-    (GOOD_IMAGES + bytes(9) + GOOD_IMAGES, GOOD_LABELS, 'several gzip members .*images.gz'),
     (GOOD_IMAGES[:-9], GOOD_LABELS, r'expected 76 .* bytes, found \d+ in a truncated file'),
     (GOOD_IMAGES[:11], GOOD_LABELS, 'cannot read a data file: .*images.gz: '),
     (GOOD_IMAGES, GOOD_LABELS[:-2], 'labels.gz: expected 13 .* found 13 in a truncated file'),
-    (GOOD_IMAGES, gzip.compress(labels()[:-2]), 'labels.gz: expected 13 .* bytes, found 11'),
     (GOOD_IMAGES[:10] + b'\xff' * 50, GOOD_LABELS, 'cannot read .*images.gz: .*invalid'),
     (GOOD_IMAGES, GOOD_LABELS[:-8] + bytes(8), 'cannot read .*labels.gz: .*data check'),
     (GOOD_IMAGES, gzip.compress(labels(4, LABELS[:4])), 'gz has 5 images, .*labels.gz has 4 label'),
     (gzip.compress(images(0, b'')), gzip.compress(labels(0, b'')), 'no examples: .*images.gz:'),
-    (GOOD_IMAGES, gzip.compress(labels(0, b'')), 'no examples: .*labels.gz:'),
     (GOOD_IMAGES, gzip.compress(labels(values=b'\x00\x01\x02\x03\x00')),
      'less than the number of classes, 3: .*labels.gz: label 3 at position 3:'),
 ], ids=lambda value: value if isinstance(value, str) else '')
@@ -134,15 +124,8 @@ def test_unreadable_and_truncated(tmp_path, monkeypatch):
 PUBLISHED = {'mnist': 'mnist', 'fashion_mnist': 'fashion-mnist'}  # And their real data.
 
 
-def test_published_files():
-  for name, folder in PUBLISHED.items():
-    for file in idx.DATA_SETS[name][1]:
-      content = (real_data(folder) / file.name).read_bytes()
-      assert (len(content), hashlib.md5(content).hexdigest()) == (file.size, file.md5)
-
-
 @pytest.mark.parametrize('data, expected', [('real', [60000, 10000]), ('generated', [30, 20])])
-def test_described_files(tmp_path, data, expected):
+def test_published_files(tmp_path, data, expected):
   for name, real in PUBLISHED.items():
     folder = real_data(real) if data == 'real' else tmp_path
     if data == 'generated':
@@ -151,10 +134,13 @@ def test_described_files(tmp_path, data, expected):
     assert found.name == name and found.train + found.test == tuple(
         str(folder / file.name) for file in found.files)
     assert found.image_shape == (28, 28, 1) and len(set(found.labels)) == 10
-    assert all([url.rpartition('/')[2] for url in file.urls] == [file.name] * 2
-               for file in found.files)
     assert [idx.check_split(split, found.image_shape, 10, checksummed=False)
             for split in (found.train, found.test)] == expected
+    for file in found.files:
+      assert [url.rpartition('/')[2] for url in file.urls] == [file.name] * 2
+      content = (folder / file.name).read_bytes()
+      assert data == 'generated' or (len(content), hashlib.md5(content).hexdigest()) == (
+          file.size, file.md5)
 
 
 def read_gz(path):
@@ -196,30 +182,28 @@ def damaged(content, at):
     (GZIPPED, 40, None),
     (gzip.compress(PLAIN[:100]) + gzip.compress(PLAIN[100:]), 40, None),
     (GZIPPED + b'\0' * 9, 40, None),
-    (PLAIN[:16 + 15 * 7 + 3], 7, 'the file ends early, after 7 of 40 images'),
-    (PLAIN[:16], 0, 'the file ends early, after 0 of 40 images'),
-    (PLAIN + b'x', 40, 'longer than its header indicates, after 40 of 40 images'),
-    (damaged(GZIPPED, len(GZIPPED) - 6), 40, 'CRC check failed .*, after 40 of 40'),
-    (GZIPPED[:-4], 40, 'ended before .*, after 40 of 40 images'),
-    (GZIPPED[:len(GZIPPED) // 2], None, r', after \d\d of 40 images$'),
-    (PLAIN[:9], 0, 'the file ends within its header$'),
+    (PLAIN[:16 + 15 * 7 + 3], 7, 'the file ends early, after 7 images'),
+    (PLAIN[:16], 0, 'the file ends early$'),
+    (PLAIN + b'x', 40, 'longer than its header indicates, after 40 images'),
+    (damaged(GZIPPED, len(GZIPPED) - 6), 40, 'CRC check failed .*, after 40 images'),
+    (GZIPPED[:-4], 40, 'ended before .*, after 40 images'),
+    (PLAIN[:9], 0, 'not an idx file of images$'),
     (GZIPPED[:4], 0, 'ended before the end-of-stream marker was reached$'),
-    (gzip.compress(b'some text'), 0, 'not an idx file of images: it starts with 0x736f6d65, e'),
-    (gzip.compress(record_index.frame(b'any')), 0, 'a compressed TFRecord file: decompress it'),
-    (struct.pack('>2I', 0x801, 4) + b'1234', 0, 'starts with 0x00000801, expected 0x00000803$'),
-    (struct.pack('>4I', 0x803, 2, 28, 28), 0, 'images are 28x28, but the model requires 3x5$'),
-    (struct.pack('>4I', 0x803, 0, 3, 5), 0, 'the file has no images$'),
+    (gzip.compress(b'some text' * 9), 0, 'not an idx file of images$'),
+    (struct.pack('>4I', 0x801, 4, 3, 5) + b'1234', 0, 'not an idx file of images$'),
+    (struct.pack('>4I', 0x803, 2, 28, 28), 0, '2 images of 28x28, but the model requires 3x5$'),
+    (struct.pack('>4I', 0x803, 0, 3, 5), 0, '0 images of 3x5'),
 ], ids=lambda value: value if isinstance(value, str) else '')
 def test_images_up_to_a_damage(tmp_path, content, count, why):
   path = tmp_path / 'some.idx'
   path.write_bytes(content)
-  assert binary_files.is_idx_or_gzip(content[:4]) and not binary_files.is_idx_or_gzip(b'text')
+  assert idx.is_idx_or_gzip(content[:4]) and not idx.is_idx_or_gzip(b'text')
   images, found = [], None
   try:
-    for image in binary_files.iter_images(bytes(path), 3, 5):
+    for image in idx.iter_images(bytes(path), 3, 5):
       images.append(image[:, :, 0])
   except ValueError as error:
     found = str(error)
-  assert count == len(images) or count is None and 10 < len(images) < 30
+  assert count == len(images)
   assert np.array_equal(np.reshape(images, (-1, 3, 5)), NUMBERED[:len(images)])
   assert re.search(why, found) if why else found is None

@@ -137,10 +137,10 @@ def test_what_does_not_fit_is_foreseen(split, tmp_path, folder, filled, monkeypa
 
   monkeypatch.setattr(arrays, 'available_bytes', lambda: 5000)
   monkeypatch.setattr(os, 'posix_fallocate', fallocate)
-  size = 'for a uint8 array of shape 18x20x16x1 and size 5.76 kB'
+  size = 'for a uint8 array of shape 18x20x16x1 and 5,760 bytes'
   (tmp_path / 'file').write_text('')
   for cache, message in (
-      ('memory', 'does not fit into memory: --cache=memory {}, with 5.00 kB free: give --cache=F'),
+      ('memory', 'does not fit into memory: --cache=memory {}, with 5,000 free: give --cache=F'),
       (folder, 'cannot be stored: --cache=.*cache {} .No space left on device.: give a writable'),
       (tmp_path / 'file' / 'below', 'cannot be stored: --cache=.*/file/below for ')):
     with pytest.raises(UserError, match=message.format(size)):

@@ -119,9 +119,8 @@ def names_in(content, **given):
 
 
 LABEL_FILES = [
-    (b'a\nb', 0), (b'a\r\nb\r\n', 0), (b'a\nb\n\n \n', 0), (b'\xef\xbb\xbfa\nb\n', 0),
-    (b'0:a\n1:b\n', 0), (b'1: b\n0: a\n', 0), (b'\xef\xbb\xbf0:a\r\n1:b\r\n\r\n', 0),
-    (b'1:a\n2:b\n', -1), (b'10:a\n11:b\n', -10), (b'a\nb\n', -1)]
+    (b'a\nb\n\n \n', 0), (b'\xef\xbb\xbf0:a\r\n1:b\r\n\r\n', 0), (b'1: b\n0: a\n', 0),
+    (b'10:a\n11:b\n', -10), (b'a\nb\n', -1)]
 
 
 def test_labels_file():
@@ -134,8 +133,6 @@ def test_labels_file():
     (b'1:a\n2:b\n', 0, 'has 2 lines with labels from 1 to 2: give --label_offset=-1'),
     (b'0:a\n1:b\n', -1, 'from 0 to 1 with --label_offset=-1: give .*=0'),
     (b'0:a\n2:b\n', 0, 'has 2 lines with labels from 0 to 2: write a line for each label'),
-    (b'0:a\n0:b\n1:c', 0, 'has 3 lines with labels from 0 to 1: write a line'),
-    (b'a\n\nb\n', 0, 'a different name in each line'),
     ('{}\n{}\n'.format(NFC, NFD).encode(), 0, 'a different name in each line'),
     (b'\xff\xfea\0\n\0', 0, "labels.txt cannot be read: .*codec can't decode .* UTF-8"),
     (b'\n', 0, 'at least two classes')])
@@ -157,7 +154,6 @@ NESTED = ('t/cat/2019/1.jpg', 't/dog/2019/1.jpg', 't/cat/2020/1.jpg')
     (('t/fox/1.JPEG', 't/owl/'), 't/*/*.jpg',
      ['leaves out 1 images in the folders that it searches: 1 .JPEG',
       '--train_pattern matches no image in 2 folder(s): t/fox, t/owl']),
-    (('t/fox/2019/1.jpg',), 't/*/*.jpg', ['matches no image in 1 folder(s): t/fox']),
     (('t/wild/fox/1.jpg',), './t/**/*.jpg',
      ['class folders are at different depths, such as ./t/cat and ./t/wild/fox: the class']),
     (NESTED, 't/*/*/*.jpg', ['1 class name(s) are of several folders, such as t/cat/2019 and '
@@ -184,7 +180,6 @@ def test_images_next_to_the_class_folders(caplog):
     (('t/cat/1.png', 't/cat/1.gif', 't/2.gif'), 't', r"\(t has 2 .gif, 1 .png\): .*/\*.gif'"),
     (('t/.hidden/1.png',), 't/*/*.jpg', r"\(t has no files\): give .* 'DATA/train/\*\*/\*.jpeg'"),
     ((), 'none/x/*.jpg', r'\(there is no none\): correct'),
-    (('t/cat/1.jpg',), 't/none/*.jpg', r'\(there is no t/none\)'),
     (('[1]/[x]/1.jpg', '1/y'), '[1]/[x]/*.jpg', "give '\\[\\[\\]1\\]/\\[\\[\\]x\\]/\\*.jpg': br")])
 def test_no_match_names_what_there_is(paths, pattern, message):
   make_files(*paths)
@@ -206,8 +201,6 @@ def load(pattern):
 
 @pytest.mark.parametrize('paths, pattern, warnings', [
     (shards(4), 'r/*', []), (shards(4), 'r/train-0000[01]*', []),  # A part, by intention.
-    (shards(4) + shards(4, name='other/train'), '*/train-*', ['2 sets']),
-    (shards(4, 0, 3), 'r/*', ['2 of 4 shards are missing: r/train-00001-of-00004, r/train-00002']),
     (shards(2, suffix='.gz', name='r/a.b') + shards(2, name='r/c'), 'r/*',
      ['a pattern matches 2 sets of shards: r/a.b-*-of-00002.gz, r/c-*-of-00002']),
     (shards(4) + shards(5, 4), 'r/*', ['4 of 5 shards are missing', '2 sets of shards: r/train']),

@@ -55,6 +55,7 @@ def log(caplog):
 def data_dir(tmp_path, monkeypatch):
   assert sum(map(sum, oct2017.IMAGE_COUNTS.values())) == 83484 + 32 + 968  # As published.
   monkeypatch.setattr(oct2017, 'IMAGE_COUNTS', COUNTS)
+  monkeypatch.setattr(oct2017, 'ARCHIVE_BYTES', 10 ** 7)
   return tmp_path / 'data'
 
 
@@ -66,40 +67,32 @@ def server(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize('places', [
-    ['.'], ['OCT2017'], ['kermany2018/oct2017/OCT2017 '], ['OCT2017 ', 'oct2017/OCT2017 '],
-    ['z', 'a/b'], ['OCT2017', 'OCT2017 '], ['a/OCT2017 ', 'b/OCT2017']])
-def test_find(tmp_path, log, places):
+    ['.'], ['kermany2018/oct2017/OCT2017 '], ['OCT2017 ', 'oct2017/OCT2017 '], ['z', 'a/b'],
+    ['a/OCT2017 ', 'b/OCT2017']])
+def test_find(tmp_path, places):
   """The highest level comes first, then the first name."""
   make_copy(tmp_path / 'half', labels=oct2017.CLASS_NAMES[:3])
   (tmp_path / 'half' / 'train' / 'NORMAL').write_text('no folder')
-  chosen, *ignored = [make_copy(tmp_path / place) for place in places]
-  assert oct2017.find_image_root(str(tmp_path)) == chosen
-  assert log.messages == ['using {!r}; ignoring another copy: {!r}'.format(chosen, other)
-                          for other in ignored]
+  copies = [make_copy(tmp_path / place) for place in places]
+  assert oct2017.find_image_root(str(tmp_path)) == copies[0]
 
 
 def test_what_is_not_found(tmp_path):
-  for place in ('__MACOSX/OCT2017 ', '._OCT2017', '.DS_Store', '.trash/OCT2017', 'a/b/c/d/OCT2017'):
+  for place in ('__MACOSX/OCT2017 ', '.trash/OCT2017', 'a/b/c/d/OCT2017'):
     make_copy(tmp_path / 'data' / place)
-  (tmp_path / 'file').write_text('')
-  for name, message in (
-      ('data', 'the images of oct2017 are missing: no folder in {0} has train/CNV, train/DME, '
-       'train/DRUSEN, train/NORMAL: download them with --mode=download --dataset=oct2017 '
-       '--data_dir={0}$'),
-      ('none', 'are missing'), ('file', 'cannot be read: .*file .Not a directory')):
-    with pytest.raises(UserError, match=message.format(tmp_path / name)):
+  for name in ('data', 'none'):
+    with pytest.raises(UserError, match='the images of oct2017 are missing: no folder in {0} has '
+                       'train/CNV, train/DME, train/DRUSEN, train/NORMAL: download them with '
+                       '--mode=download --dataset=oct2017 --data_dir={0}$'.format(tmp_path / name)):
       oct2017.find_image_root(str(tmp_path / name))
 
 
-def test_eval_folder(tmp_path, log, oct2017_dir):
-  assert oct2017.find_image_root(str(oct2017_dir)) == str(oct2017_dir)
+def test_eval_folder(tmp_path, log):
   root = make_copy(tmp_path / 'OCT2017 ')
-  assert oct2017.eval_folder(root) == os.path.join(root, 'test') and not log.messages
-  shutil.rmtree(os.path.join(root, 'test'))
-  assert oct2017.eval_folder(root) == os.path.join(root, 'val')
-  assert log.messages == ['no test folder: evaluating on {!r}, which has few images'.format(
-      os.path.join(root, 'val'))]
-  shutil.rmtree(os.path.join(root, 'val'))
+  for name, messages in (('test', []), ('val', ['no test folder: evaluating on {!r}, which has few '
+                                                'images'.format(os.path.join(root, 'val'))])):
+    assert oct2017.eval_folder(root) == os.path.join(root, name) and log.messages == messages
+    shutil.rmtree(os.path.join(root, name))
   with pytest.raises(UserError, match="neither test nor val in '{}'".format(root)):
     oct2017.eval_folder(root)
 
@@ -108,7 +101,6 @@ def test_download_once(server, data_dir, capsys, monkeypatch):
   size = sum(map(len, EXPECTED.values()))
   assert oct2017.download_images(str(data_dir)) == [('OCT2017 ', size, True)]
   assert content(data_dir) == EXPECTED and os.listdir(str(data_dir)) == ['OCT2017 ']
-  assert oct2017.find_image_root(str(data_dir)) == str(data_dir / 'OCT2017 ')
   monkeypatch.delenv('KAGGLE_KEY')
   file_server.forget_kaggle(monkeypatch)
   monkeypatch.setattr(os, 'makedirs', None)
@@ -140,7 +132,6 @@ def test_own_archive_needs_no_credentials_and_stays(server, data_dir, monkeypatc
   monkeypatch.delenv('KAGGLE_KEY')
   with pytest.raises(UserError, match='or download the archive of .* to .*/' + ARCHIVE):
     oct2017.download_images(str(data_dir))
-  assert not content(data_dir)
   archive = archive_of(images(root), dict.fromkeys(['README', '__MACOSX/train/CNV/._x'], b''))
   write_files(data_dir, {ARCHIVE: archive})
   caplog.set_level(logging.INFO, 'estimator_train')
@@ -155,14 +146,12 @@ def test_own_archive_needs_no_credentials_and_stays(server, data_dir, monkeypatc
      "the images of oct2017 are incomplete: '{0}/OCT2017 ' .train/DRUSEN: 2 of 1, train/NORMAL: 1 "
      'of 2.: remove that folder and {0}/kermany2018.zip, and try again$'),
     (archive_of({'README': b'moved'}), '^an archive is not that of oct2017: {0}/kermany2018.zip '
-     'has no folder train/CNV: remove it, and try again$'),
-    (ODD_ARCHIVE.replace(b'train CNV 1', b'train CNV 9'),
-     'damaged, .*{0}/kermany2018.zip .*remove it and dow')], ids=['counts', 'another', 'damaged'])
+     'has no folder train/CNV: remove it, and try again$')], ids=['counts', 'another'])
 def test_wrong_archives(server, data_dir, body, message):
   server.answers[STORAGE_PATH] = [ranged(body)]
   with pytest.raises(UserError, match=message.format(data_dir)):
     oct2017.download_images(str(data_dir))
-  assert (data_dir / ARCHIVE).exists() and not (data_dir / (ARCHIVE + '.lock')).exists()
+  assert (data_dir / ARCHIVE).exists()
 
 
 def test_what_costs_no_download(server, data_dir, tmp_path):
@@ -172,9 +161,6 @@ def test_what_costs_no_download(server, data_dir, tmp_path):
       make_copy(data_dir / place)
     with pytest.raises(UserError, match='train/CNV: 0 of 3, .*remove or complete that folder'):
       oct2017.download_images(str(data_dir))
-  (tmp_path / 'file').write_text('')
-  with pytest.raises(UserError, match='cannot store the data set: {}/file'.format(tmp_path)):
-    oct2017.download_images(str(tmp_path / 'file' / 'below'))
   shutil.rmtree(str(data_dir))
   write_files(data_dir, images('mine/'))
   assert not oct2017.download_images(str(data_dir))[0].downloaded and not server.requests

@@ -7,7 +7,7 @@ import pytest
 from conftest import batches
 
 from estimator_train import ArraySplit, DataSet, IdxSplit, ImageSplit, UserError
-from estimator_train.data import data, own
+from estimator_train.data import data, datasets
 from estimator_train.settings import Settings
 
 LABELS, SHAPE = ('dark', 'light'), (4, 5, 1)
@@ -26,7 +26,7 @@ def describe(monkeypatch):
     monkeypatch.setitem(__import__('sys').modules, 'mine', module)
     settings = Settings(**dict({'dataset': 'mine:data', 'model_dir': 'x', 'train_steps': 1,
                                 'shuffle_buffer': 1}, **values))
-    return own.describe(settings), settings
+    return datasets.describe(settings), settings
 
   return described
 
@@ -51,11 +51,11 @@ def train(**values):
     ({'train': 1}, 'must return an estimator_train.DataSet: --dataset=mine:data returns dict: re'),
     (DATA._replace(train=None), 'has no examples to train on: --dataset=mine:data with train=None'),
     (DATA._replace(test=None), 'has no examples to evaluate on: --dataset=mine:data with test=N'),
-    (DATA._replace(labels='ab'), "labels of a data set must be a tuple or list of strings: .*'ab'"),
-    (DATA._replace(labels=(0, 1)), 'must be a tuple or list of strings: .* .0, 1.: name each'),
-    (DATA._replace(labels=iter(LABELS)), 'must be a tuple or list of strings: .* <tuple_iterator'),
+    (DATA._replace(labels='ab'), "tuple or list of strings of one line: .*'ab'"),
+    (DATA._replace(labels=(0, 1)), 'list of strings of one line: .* .0, 1.: name each'),
+    (DATA._replace(labels=iter(LABELS)), 'list of strings of one line: .* <tuple_iterator'),
     (DATA._replace(labels=('a',)), 'must have two or more labels, all different'),
-    (DATA._replace(labels=('a\nb', 'c')), 'without line breaks'),
+    (DATA._replace(labels=('a\nb', 'c')), 'list of strings of one line'),
     (DATA._replace(image_shape=(4, 5)), r'must be \(height, width, channels\).*: \(4, 5\): give'),
     (DATA._replace(image_shape=(4, 5, 2)), 'with 1 or 3 channels'),
     (DATA._replace(train=(IMAGES, CLASSES)), 'train is tuple: give ArraySplit or ImageSplit'),

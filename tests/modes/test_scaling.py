@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT
 from mode_runs import Runs, image_flags
 
-from estimator_train.data import built_in
+from estimator_train.data import datasets
 from estimator_train.doctor import installation
 from estimator_train.errors import StoppedBySignal, UserError
 from estimator_train.modes import scaling
@@ -140,7 +140,7 @@ def test_synthetic_images_are_the_same_work(sweep, tmp_path, image_folders):
           for name, settings in zip(runs.seen, runs.settings)} == {
               (REAL, 'image_folder', 'balanced', 25), (SYNTHETIC, 'synthetic', 'none', 25)}
   for _, _, settings in runs.launches:
-    dataset = built_in.describe(settings)
+    dataset = datasets.describe(settings)
     assert (dataset.image_shape, dataset.labels) == ((20, 24, 3), ('A', 'B'))
   runs = Runs()
   sweep(runs, '--dataset=synthetic', '--image_size=30,40', '--model_dir={}'.format(tmp_path))

@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 import numpy as np
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from estimator_train.data import own
+from estimator_train.data import datasets
 from estimator_train.data.data import make_source
 from estimator_train.data.description import TOP_K
 from estimator_train.distribution import threads
@@ -124,7 +124,7 @@ def _predict_batch(batch: List[images.Entry], predict: Callable[[np.ndarray], np
 def _predict_examples(settings: Settings,
                       trained: trained_model.TrainedCheckpoint) -> Iterator[_OpenPredictions]:
   """Predicts the examples that functions of the user make."""
-  dataset = own.describe_examples_to_predict(settings)
+  dataset = datasets.describe_examples_to_predict(settings)
   source = make_source(dataset, dataset.test)
   source.open(settings.run.folder)
   with trained_model.predict_examples(settings, trained, source) as model:

@@ -15,7 +15,7 @@ from typing import Callable, Deque, Generator, Iterable, Iterator, List, NamedTu
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import binary_files, file_pattern, images, record_index, records
+from estimator_train.data import file_pattern, idx, images, record_index, records
 from estimator_train.data.records import RecordReader
 
 
@@ -160,7 +160,7 @@ def _read_image_file(path: bytes, decoder: '_Decoder') -> Iterable[Entry]:
     if not stat.S_ISREG(os.stat(path).st_mode):
       return _make_unreadable(path, 'not a regular file')  # Reading a named pipe would block.
     with open(path, 'rb') as file:
-      if binary_files.is_idx_or_gzip(file.peek(4)):
+      if idx.is_idx_or_gzip(file.peek(4)):
         return _read_idx_file(path, decoder)
       return [Image(path, decoder.decode(file.read()))]
   except (OSError, ValueError) as error:
@@ -170,7 +170,7 @@ def _read_image_file(path: bytes, decoder: '_Decoder') -> Iterable[Entry]:
 def _read_idx_file(path: bytes, decoder: '_Decoder') -> Iterator[Entry]:
   """Yields the images of an idx file and, if the file is damaged, an UnreadableFile at the end."""
   try:
-    for index, pixels in enumerate(binary_files.iter_images(path, decoder.height, decoder.width)):
+    for index, pixels in enumerate(idx.iter_images(path, decoder.height, decoder.width)):
       yield Image(path + b':%d' % index, pixels)
   except ValueError as error:
     yield from _make_unreadable(path, error)

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequ
 
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from estimator_train.data import built_in
+from estimator_train.data import datasets
 from estimator_train.data.description import DataSet
 from estimator_train.distribution.threads import available_cores
 from estimator_train.doctor import installation
@@ -56,7 +56,7 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
   run_dir.check_flags(settings, _CHANGEABLE_FLAGS)
   # The run of each point has mode='train', which affects the description: a data set must have
   # training examples, and the class names of image files are not read from `model_dir`.
-  dataset = built_in.describe(settings.evolve(mode='train'))
+  dataset = datasets.describe(settings.evolve(mode='train'))
   dataset.require_images('--mode=scaling')
   unit, max_count, base_settings = _choose_unit(settings)
   make_folder(points_dir)

@@ -11,7 +11,7 @@ from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_g
 from training_runs import events, scalars
 
 from estimator_train import __main__ as program
-from estimator_train.data import built_in as datasets, data
+from estimator_train.data import data, datasets
 from estimator_train.data.batching import Shard
 from estimator_train.settings import Settings
 

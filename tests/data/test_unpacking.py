@@ -6,15 +6,13 @@ import re
 import shutil
 import stat
 import struct
-import subprocess
-import sys
+import tracemalloc
 import zipfile
 
 import pytest
-from conftest import ROOT
 from file_server import content
 
-from estimator_train.data import kaggle_archive
+from estimator_train.data import download, oct2017
 from estimator_train.errors import UserError
 
 FILES = {name: name.encode() * 1000 for name in (
@@ -52,11 +50,12 @@ def unpack(tmp_path):
   def unpack(path, message=None):
     target = tmp_path / 'out' / 'F '
     if message is None:
-      kaggle_archive.unpack_folder(path, lambda names: 'F /', str(target))
+      oct2017.unpack_folder(path, lambda names: 'F /', str(target))
       assert os.listdir(str(target.parent)) == ['F ']
     else:
-      with pytest.raises(UserError, match=message.format(path)) as caught:
-        kaggle_archive.unpack_folder(path, lambda names: 'F /', str(target))
+      with pytest.raises(UserError, match=message.format(path)) as caught, \
+          download.storing_in(str(target.parent), 0):
+        oct2017.unpack_folder(path, lambda names: 'F /', str(target))
       assert '\n' not in str(caught.value)
       assert not content(target.parent) and set(content(tmp_path)) <= {'archive.zip'}
     return target
@@ -73,32 +72,21 @@ def test_what_is_unpacked(tmp_path, unpack, caplog, method):
               or path.is_file() and path.stat().st_mode & 0o7111]
 
 
-@pytest.mark.parametrize('fault', ['killed', 'interrupted', 'disk'])
-def test_stopped_half_way_and_repeated(tmp_path, unpack, fault):
-  """A child that stops while it writes the second file."""
-  path = make_archive(tmp_path)
-  child = os.fork()
-  if not child:
-    def stop(source, target, *unused):
-      target.write(source.read()[:2500])
-      target.flush()
-      if target.name.endswith('2.jpeg') and fault == 'killed':
-        os.kill(os.getpid(), 9)
-      if target.name.endswith('2.jpeg'):
-        raise KeyboardInterrupt if fault == 'interrupted' else OSError(28, 'No space left')
+@pytest.mark.parametrize('fault, expected', [
+    (KeyboardInterrupt(), KeyboardInterrupt), (OSError(28, 'No space left'), UserError)])
+def test_stopped_half_way_and_repeated(tmp_path, unpack, monkeypatch, fault, expected):
+  """The fixture `unpack` has what a killed process leaves."""
+  path, target = make_archive(tmp_path), str(tmp_path / 'out' / 'F ')
 
-    shutil.copyfileobj, code = stop, 3
-    try:
-      unpack(path, None if fault == 'interrupted' else 'No space left: choose a writable')
-    except KeyboardInterrupt:
-      code = 0
-    else:
-      code = 0 if fault == 'disk' else 3
-    finally:
-      os._exit(code)
-  assert os.waitpid(child, 0)[1] == (9 if fault == 'killed' else 0)
-  assert not content(tmp_path / 'out') or fault == 'killed'
-  assert content(unpack(path)) == FILES
+  def stop(source, target, *unused):
+    target.write(source.read()[:2500])
+    if target.name.endswith('2.jpeg'):
+      raise fault
+
+  with monkeypatch.context() as patch, pytest.raises(expected), download.storing_in(target, 0):
+    patch.setattr(shutil, 'copyfileobj', stop)
+    oct2017.unpack_folder(path, lambda names: 'F /', target)
+  assert not content(tmp_path / 'out') and content(unpack(path)) == FILES
 
 
 def test_names_and_kinds_that_are_refused(tmp_path, unpack):
@@ -125,11 +113,11 @@ def test_bombs(tmp_path, unpack, monkeypatch):
   for bound, value in (('MAX_FILES', len(FILES) + len(OTHERS) - 1), ('MAX_BYTES', total - 1),
                        ('MAX_RATIO', 1)):
     with monkeypatch.context() as patch:
-      patch.setattr(kaggle_archive, bound, value)
+      patch.setattr(oct2017, bound, value)
       unpack(path, r'the allowed size: .* \({} files and {:,} bytes from'.format(
           len(FILES) + len(OTHERS), total))
-  monkeypatch.setattr(kaggle_archive, 'MAX_FILES', len(FILES) + len(OTHERS))
-  monkeypatch.setattr(kaggle_archive, 'MAX_BYTES', total)
+  monkeypatch.setattr(oct2017, 'MAX_FILES', len(FILES) + len(OTHERS))
+  monkeypatch.setattr(oct2017, 'MAX_BYTES', total)
   assert content(unpack(path)) == FILES
 
 
@@ -145,7 +133,7 @@ def encrypt(data):
 
 @pytest.mark.parametrize('method, change', [
     (STORED, damage_data), (DEFLATED, damage_data), (STORED, lambda data: data[:-10]),
-    (STORED, lambda data: b''), (STORED, lambda data: b'<html>' * 100), (STORED, encrypt),
+    (STORED, lambda data: b'<html>' * 100), (STORED, encrypt),
     (STORED, lambda data: data.replace(b'PK\3\4', b'PK\3\5')), (STORED, lambda data: data[100:]),
     (STORED, lambda data: data[:-6] + b'\xff\xff\xff\x7f' + data[-2:]),
     # It states less than it has.
@@ -158,9 +146,9 @@ def test_damage(tmp_path, unpack, method, change):
 
 def test_what_cannot_be_stored(tmp_path, unpack, monkeypatch):
   for files in ({'a': b'', 'a/b': b''}, {'a/b': b'', 'a': b'1'}, {'n' * 300: b''}):
-    unpack(make_archive(tmp_path, files), 'cannot unpack {}: .*: choose a writable --data_dir')
+    unpack(make_archive(tmp_path, files), 'cannot store the data set: .*: choose a writable')
   os.remove(str(tmp_path / 'archive.zip'))
-  unpack(str(tmp_path / 'archive.zip'), 'cannot unpack {0}: {0}: No such file or directory: choose')
+  unpack(str(tmp_path / 'archive.zip'), '{0}: No such file or directory: choose')
   total = sum(map(len, FILES.values()))
   usages = iter([shutil.disk_usage('/')._replace(free=free) for free in (total - 1, total)])
   monkeypatch.setattr(shutil, 'disk_usage', lambda folder: next(usages))
@@ -169,19 +157,13 @@ def test_what_cannot_be_stored(tmp_path, unpack, monkeypatch):
   assert content(unpack(path)) == FILES
 
 
-def test_memory_is_bounded(tmp_path):
-  """A file of 100 MB in a process that may take 20 MB more than after its imports."""
+def test_memory_is_bounded(tmp_path, unpack):
+  """A file of 100 MB."""
   path = make_archive(tmp_path, {'a': b''.join(os.urandom(1000) + bytes(50000)
                                                for _ in range(2000))})
-  code = '''
-import resource, sys, tqdm
-from estimator_train.data import kaggle_archive
-assert 'tensorflow' not in sys.modules
-pages = int(open('/proc/self/statm').read().split()[0])
-resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 20000000,) * 2)
-kaggle_archive.unpack_folder(sys.argv[1], lambda names: 'F /', sys.argv[2])
-'''
-  done = subprocess.run([sys.executable, '-c', code, path, str(tmp_path / 'F')], cwd=str(ROOT),
-                        stderr=subprocess.PIPE, universal_newlines=True, timeout=60)
-  assert done.returncode == 0, done.stderr
-  assert (tmp_path / 'F' / 'a').stat().st_size == 2000 * 51000
+  tracemalloc.start()
+  try:
+    assert (unpack(path) / 'a').stat().st_size == 2000 * 51000
+    assert tracemalloc.get_traced_memory()[1] < 20e6
+  finally:
+    tracemalloc.stop()

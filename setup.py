@@ -22,6 +22,7 @@ setup(
     'estimator_train': ['configs/*.flags', 'data/fashion_mnist_sample_files/*',
                         'install_requires.txt', 'reports/*.html', 'reports/page.css'],
   },
+  entry_points={'console_scripts': ['estimator-train = estimator_train.__main__:run_and_exit']},
   zip_safe=False,
   install_requires=requirements,
   extras_require={

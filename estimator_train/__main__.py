@@ -1,6 +1,7 @@
 """Runs the program: parses the flags, runs the mode that `--mode` names, returns the exit code."""
 
 import json
+import shutil
 import signal
 import sys
 from typing import Optional, Sequence
@@ -15,6 +16,7 @@ from estimator_train.errors import (
 )
 from estimator_train.settings import command_line
 from estimator_train.system import logs, machine, signals
+from estimator_train.version import __version__
 
 # Exit codes. A run that a signal ends exits with _SIGNAL_CODE_BASE plus the number of the signal.
 _USER_ERROR_CODE, _TRAINING_FAILED_CODE, _SIGNAL_CODE_BASE = 2, 3, 128
@@ -45,8 +47,11 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 def _run(argv: Sequence[str]) -> int:
   """Runs the mode, prints its result or error, and returns the exit code."""
-  if command_line.wants_help(argv):
-    print(command_line.help_text(argv), flush=True)
+  is_on_terminal = sys.stdout.isatty()
+  if command_line.wants_help(argv) or not argv or '--version' in argv:
+    width = shutil.get_terminal_size().columns if is_on_terminal else None
+    print(command_line.USAGE if not argv else __version__ if '--version' in argv
+          else command_line.help_text(argv, width), flush=True)
     return 0
   signals.install_handlers()
   try:
@@ -55,10 +60,12 @@ def _run(argv: Sequence[str]) -> int:
     machine.tune_cpu()
     with signals.ending_stopped_run():
       result = modes.run(settings)
-    print(json.dumps(result), flush=True)
+    if settings.reporting.json or not is_on_terminal:
+      print(json.dumps(result), flush=True)
     return 0
   except UserError as error:
-    if error.result is not None:  # For example, --mode=doctor has a result with the failed checks.
+    # For example, --mode=doctor has a result with the failed checks.
+    if error.result is not None and (settings.reporting.json or not is_on_terminal):
       print(json.dumps(error.result), flush=True)
     return _print_error(str(error), _USER_ERROR_CODE)
   except TrainingFailed as error:
@@ -73,8 +80,13 @@ def _print_error(text: str, exit_code: int, prefix: str = 'error: ') -> int:
   return exit_code
 
 
-if __name__ == '__main__':
+def run_and_exit() -> None:
+  """Runs the program as a process of its own, and ends the process."""
   signals.watch()
   exit_code = main()
   signals.prepare_exit()
   sys.exit(exit_code)
+
+
+if __name__ == '__main__':
+  run_and_exit()

@@ -6,7 +6,7 @@
 
 The page runs/tabular/report/index.html shows predicted and true prices. Predictions as CSV:
 
-    ./run_train.sh --flagfile=runs/tabular/flags.txt --mode=predict \
+    ./run_train.sh --mode=predict --model_dir=runs/tabular \
         --output=runs/tabular/prices.csv
 """
 

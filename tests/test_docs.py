@@ -127,6 +127,15 @@ def needed_runs(arguments):
   return {settings.run.model_dir: kept + FEW}
 
 
+def train_before(arguments):
+  """Returns the flags of the documented training into the --model_dir of a command, if any."""
+  folders = [argument for argument in arguments if argument.startswith('--model_dir=')]
+  is_reading = any(re.match('--mode=(evaluate|predict|export)$', text) for text in arguments)
+  others = (arguments_of(command) or () for command in EXECUTED if is_reading)
+  return next((shortened(other) for other in others if set(folders) & set(other)
+               and not any(text.startswith('--mode=') for text in other)), None)
+
+
 # Of the README by default; the others are similar.
 @pytest.mark.parametrize('command', [
     command if command in README else pytest.param(command, marks=pytest.mark.slow)
@@ -139,6 +148,9 @@ def test_command(command, workspace, run_program, monkeypatch):
   if command_line.wants_help(arguments):
     assert run_program(*arguments).code == 0
     return
+  before = train_before(arguments)
+  if before is not None:  # Its flags are needed to parse those of the command.
+    assert run_program(*before).code == 0
   settings = command_line.parse(arguments)
   if settings.data.data_dir:
     (workspace / settings.data.data_dir).mkdir(exist_ok=True)

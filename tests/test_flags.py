@@ -48,6 +48,44 @@ def test_flags_of_the_command_line_win_over_a_flagfile(tmp_path):
   assert command_line.parse(ENOUGH).optimizer.batch_size == all_flags()['batch_size'].default
 
 
+def test_modes_that_read_a_run_take_its_flags(tmp_path):
+  run = command_line.parse([
+      '--mode=train', '--model_dir=elsewhere', '--train_steps=10', '--dataset=image_folder',
+      '--train_pattern=a/*', '--labels=a,b', '--batch_size=64', '--save_checkpoints_steps=5'])
+  (tmp_path / 'flags.txt').write_text(settings_lib.to_flagfile(run))
+  given = ['--model_dir', str(tmp_path)]
+  for arguments in (['--mode=evaluate', *given], [*given, '--mode=predict', '--input=x'],
+                    ['--mode', 'export', *given, '--export_dir=y']):
+    found = command_line.parse(arguments)
+    expected = run.evolve(mode=found.run.mode, model_dir=str(tmp_path), input=found.export.input,
+                          export_dir=found.export.export_dir)
+    assert found == expected
+  # What is given wins, by an empty value, too.
+  found = command_line.parse(['--mode=evaluate', *given, '--batch_size=32', '--labels=',
+                              '--save_checkpoints_secs=9'])
+  assert (found.batch_size, found.labels, found.save_checkpoints_steps) == (32, (), None)
+  (tmp_path / 'epochs').write_text('--train_epochs=7\n')  # In place of --train_steps.
+  found = command_line.parse(['--mode=evaluate', *given, '--flagfile={}/epochs'.format(tmp_path)])
+  assert (found.train_steps, found.train_epochs, found.batch_size) == (None, 7, 64)
+  with pytest.raises(UserError, match='no such choice: --model=x .{}:'.format(
+      re.escape(str(tmp_path / 'flags.txt')))):
+    (tmp_path / 'flags.txt').write_text('# a comment\n--model=x\n')
+    command_line.parse(['--mode=evaluate', *given])
+  assert not error_of('--model_dir', str(tmp_path))  # Training does not.
+
+
+def test_flagfiles_of_the_package_and_empty_values(tmp_path, monkeypatch):
+  monkeypatch.chdir(str(tmp_path))
+  for name in ('mnist_8gpu', 'mnist_8gpu.flags'):
+    assert command_line.parse(['--flagfile=' + name]).model.model == 'mnist_deep'
+  found = command_line.parse(['--flagfile=mnist_8gpu', '--optimizer=', '--data_dir=x'])
+  assert found.optimizer.optimizer == 'adam'
+  assert error_of('--optimizer=').startswith('--optimizer has no such choice: --optimizer=: ')
+  assert 'or one of the package' in error_of('--flagfile=mnist_9gpu')
+  (tmp_path / 'mnist_8gpu').write_text('--model=vgg16\n')  # A file that is there comes first.
+  assert command_line.parse(ENOUGH + ['--flagfile=mnist_8gpu']).model.model == 'vgg16'
+
+
 def test_settings_replay(tmp_path):
   for arguments in (
       [], ['--data_dir=a=b', '--model_dir=with blank'],
@@ -153,6 +191,10 @@ RULES = [
      '=parameter_server: give .*=multi_worker_mirrored or horovod$'),
     (OVER_WORKERS + ' --all_reduce_alg=hierarchical_copy', 'not support several workers: .*omit'),
     ('--batchsize=3', 'unknown flag: --batchsize: did you mean --batch_size'),
+    ('--lr=1', 'unknown flag: --lr: did you mean --learning_rate[?]'),
+    ('--epochs=1', 'did you mean --train_epochs[?]'), ('--bs=1', 'did you mean --batch_size[?]'),
+    ('--model=resnet', '--model=resnet: did you mean resnet50[?] choose from fashion_cnn'),
+    ('--mode=training', '--mode=training: did you mean train[?] choose from '),
     ('--zzz', 'unknown flag: --zzz: --help lists all flags'),
     ('---batch_size=3', 'unknown flag: ---batch_size: did you mean --batch_size'),
     ('--' + 'long' * 1000, r'unknown flag: --(long)+lo... .4002 characters. ...(long)+: --help'),

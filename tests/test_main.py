@@ -8,6 +8,7 @@ import sys
 
 from conftest import ROOT
 
+import estimator_train
 from estimator_train import __main__ as program
 from estimator_train.errors import PeerLost
 
@@ -64,6 +65,21 @@ def test_loss_that_is_not_finite(run_program, tmp_path):
       r'error: the loss is (nan|inf) at step \d+; the last finite losses: [\d.]+ at step 1.*; '
       r'learning rate 1e\+30; the last good checkpoint is {}/model.ckpt-0$'.format(
           re.escape(str(tmp_path))), last), last
+
+
+def test_what_is_printed_on_a_terminal(capsys, monkeypatch):
+  monkeypatch.setattr(program.modes, 'run', lambda settings: {'mode': 'doctor'})
+  monkeypatch.setenv('COLUMNS', '60')
+  for is_terminal in (True, False):
+    monkeypatch.setattr(sys.stdout, 'isatty', lambda value=is_terminal: value)
+    outs = []
+    for argument in ('--verbosity=0', '--json', '--help', '--version', None):
+      assert program.main(['--mode=doctor', argument] if argument else []) == 0
+      outs.append(capsys.readouterr().out)
+    assert outs[:2] == ['' if is_terminal else outs[1], '{"mode": "doctor"}\n']
+    assert (max(map(len, outs[2].splitlines())) <= 60) == is_terminal
+    assert outs[3] == estimator_train.__version__ + '\n'
+    assert '--flagfile=quickstart' in outs[4] and len(outs[4].splitlines()) < 15
 
 
 def test_lost_peer_and_signal_before_training(capsys, monkeypatch):

@@ -8,6 +8,7 @@ import os
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
+NAMES = sorted(name[:-len('.flags')] for name in os.listdir(FOLDER) if name.endswith('.flags'))
 # Contents of the reports of a run: {'throughput': throughput.json, 'evaluation': evaluation.json}.
 RunResults = Dict[str, Dict[str, Any]]
 

@@ -2,21 +2,28 @@
 
 import os
 import re
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+import textwrap
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from absl import flags
 
+from estimator_train import configs
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings, rules
+from estimator_train.settings import Settings, choices, rules
 from estimator_train.settings.flag import GROUP_TITLES, all_flags, flags_of, unknown_flag_error
 
-_USAGE = """\
-python -m estimator_train --flagfile=estimator_train/configs/NAME.flags [--FLAG=VALUE...]
+USAGE = """\
+estimator-train --flagfile=NAME [--FLAG=VALUE...]
 
 Trains a Keras model as a TensorFlow 1.15 Estimator, evaluates it, and reports the training speed.
-Flags on the command line override flags in the flagfile. The last line of standard output is the
-result as a JSON object.
-"""
+NAME is a file with one flag per line, or one of those that ship with the package:
+{}.
+Flags on the command line override flags in the flagfile; --FLAG= unsets one. The last line of
+standard output is the result as a JSON object, on a terminal only with --json.
+
+  estimator-train --flagfile=quickstart    trains for half a minute, on data of the package
+  estimator-train --help                   lists all flags
+""".format(', '.join(configs.NAMES))
 
 # A key is the type of a flag's values. Its value is the function of absl that defines such a flag,
 # and the description of valid values in errors.
@@ -56,15 +63,27 @@ def parse(argv: Sequence[str]) -> Settings:
   Raises:
     UserError: a flag is unknown, has an invalid value, or contradicts another flag.
   """
-  arguments = expand_arguments(argv)
+  arguments = _without_unset(expand_arguments(argv))
   try:
-    return _parse_arguments(arguments)
+    values = _parse_values(arguments)
+    given = {argument.flag for argument in arguments}
+    excluded = {name for pair in rules.EXCLUSIVE_PAIRS if given.intersection(pair) for name in pair}
+    recorded = [argument for argument in _read_recorded(values) if argument.flag not in excluded]
+    if recorded:
+      arguments = _without_unset(recorded + arguments)
+      values = _parse_values(arguments)
+    _prefer_command_line(values, arguments)
+    for name, flag in all_flags().items():
+      if flag.value_type is tuple:
+        values[name] = flag.parse(values[name])
+    settings = Settings.from_flags(values)
+    return settings.for_mode(settings.run.mode)
   except UserError as error:
     raise with_locations(error, arguments) from error
 
 
-def _parse_arguments(arguments: Sequence[Argument]) -> Settings:
-  """Parses the arguments of the command line and of its flagfiles into Settings."""
+def _parse_values(arguments: Sequence[Argument]) -> Dict[str, Any]:
+  """Returns the values of all flags by name; those of tuples are lists of strings."""
   absl_flags = _define_flags()
   _check_values_present(arguments, absl_flags)
   try:
@@ -77,34 +96,53 @@ def _parse_arguments(arguments: Sequence[Argument]) -> Settings:
   for text in unknown:
     if text != '--':  # absl returns this separator, too.
       raise unknown_flag_error(text, list(absl_flags))
-  declared = all_flags()
-  values = {name: absl_flags[name].value for name in declared}
-  _prefer_command_line(values, arguments)
-  for name, flag in declared.items():
-    if flag.value_type is tuple:
-      values[name] = flag.parse(values[name])
-  settings = Settings.from_flags(values)
-  return settings.for_mode(settings.run.mode)
+  return {name: absl_flags[name].value for name in all_flags()}
 
 
-def help_text(argv: Sequence[str] = ()) -> str:
+def _read_recorded(values: Dict[str, Any]) -> List[Argument]:
+  """Returns the flags of the run in --model_dir, if the mode reads the checkpoints of a run."""
+  path = os.path.join(os.path.expanduser(values['model_dir'] or ''), 'flags.txt')
+  if values['mode'] not in choices.MODES_WITH_CHECKPOINT_FLAG or not (
+      values['model_dir'] and os.path.isfile(path)):
+    return []
+  return [argument for argument in _expand_argument(Argument('--flagfile=' + path, ''), ())
+          if argument.flag not in ('mode', 'model_dir')]
+
+
+def _without_unset(arguments: Sequence[Argument]) -> List[Argument]:
+  """Removes the flags of flagfiles that an empty value on the command line unsets."""
+  last_by_flag = {argument.flag: argument for argument in arguments}
+  in_files = {argument.flag for argument in arguments if argument.location}
+  unset = {flag for flag in in_files if not last_by_flag[flag].location
+           and last_by_flag[flag].text.partition('=')[1:] == ('=', '')}
+  return [argument for argument in arguments if argument.flag not in unset]
+
+
+def help_text(argv: Sequence[str] = (), width: Optional[int] = None) -> str:
   """Returns the text that `--help` prints or, for `--help=WORD`, the flags whose lines have WORD.
+
+  Args:
+    argv: the command line.
+    width: the width of the terminal; None: each flag is one line.
 
   Raises:
     UserError: no flag has the word.
   """
   words = [argument.partition('=')[2] for argument in argv if _HELP_WITH_WORD.match(argument)]
-  if not words:
-    return _full_help_text()
-  found = [line for line in _full_help_text().splitlines()
-           if line.startswith('  --') and words[-1].lower() in line.lower()]
-  if not found:
+  lines = _full_help_text().splitlines()
+  if words:
+    lines = [line for line in lines
+             if line.startswith('  --') and words[-1].lower() in line.lower()]
+  if not lines:
     raise UserError('no flag has this word', '--help=' + words[-1], '--help lists all flags')
-  return '\n'.join(found)
+  if width:
+    lines = [textwrap.fill(line, max(width, 40), subsequent_indent='      ', break_on_hyphens=False)
+             for line in lines]
+  return '\n'.join(lines)
 
 
 def _full_help_text() -> str:
-  lines = [_USAGE]
+  lines = [USAGE]
   for group, title in GROUP_TITLES.items():
     lines.append('{}:'.format(title))
     for flag in flags_of(group):
@@ -112,7 +150,8 @@ def _full_help_text() -> str:
       suffix = '' if default in (None, ()) else ' (default: {})'.format(str(default).lower())
       lines.append('  --{}: {}{}'.format(flag.name, flag.description, suffix))
     lines.append('')
-  lines.append('  --flagfile: file to read flags from, one per line\n  --help: print this text; '
+  lines.append('  --flagfile: file to read flags from, one per line, or the name of one of the '
+               'package\n  --version: print the version\n  --help: print this text; '
                '--help=WORD: print the flags that have WORD in their line\n\n'
                './run_train.sh --local_workers=N [--local_ps=M] [--max_restarts=K] FLAG...\n'
                '  trains with N workers and M parameter servers on this machine; restarts them up '
@@ -232,6 +271,9 @@ def _expand_argument(argument: Argument, including_files: Tuple[str, ...]) -> Li
                     'give --flagfile=FILE')
   if os.path.realpath(path) in including_files:
     raise UserError('a flagfile must not include itself', path_and_origin, 'remove that line')
+  if os.path.basename(path) == path and not os.path.exists(path):  # May be one of the package.
+    bundled = os.path.join(configs.FOLDER, path.rpartition('.flags')[0] or path) + '.flags'
+    path = bundled if os.path.isfile(bundled) else path
   arguments: List[Argument] = []
   for number, line in enumerate(_read_lines(path, path_and_origin), 1):
     if line and not line.startswith(_COMMENT_PREFIXES):
@@ -249,4 +291,5 @@ def _read_lines(path: str, path_and_origin: str) -> List[str]:
   except UnicodeError:
     reason = 'it is not UTF-8 text'
   raise UserError('the flagfile cannot be read', '{} ({})'.format(path_and_origin, reason),
-                  'give --flagfile=FILE, a text file with one flag per line')
+                  'give --flagfile=FILE, a text file with one flag per line, or one of the '
+                  "package's: " + ', '.join(configs.NAMES))

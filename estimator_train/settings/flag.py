@@ -35,6 +35,15 @@ ValueCheck = Callable[[str, Any], None]
 Group = TypeVar('Group', bound=type)
 
 _MAX_INT = 2 ** 31 - 1
+# Flags by their names in other programs for training.
+_NAMES_ELSEWHERE = {
+    'lr': 'learning_rate', 'epochs': 'train_epochs', 'num_epochs': 'train_epochs',
+    'num_train_epochs': 'train_epochs', 'steps': 'train_steps', 'max_steps': 'train_steps',
+    'bs': 'batch_size', 'num_batches': 'train_steps', 'output_dir': 'model_dir',
+    'logdir': 'model_dir', 'job_dir': 'model_dir', 'wd': 'weight_decay', 'gpus': 'num_gpus',
+    'workers': 'num_parallel_calls', 'imgsz': 'image_size', 'warmup_epochs': 'lr_warmup_epochs',
+    'variable_update': 'distribution_strategy', 'use_fp16': 'dtype', 'fp16': 'dtype',
+    'save_steps': 'save_checkpoints_steps', 'logging_steps': 'log_every_steps'}
 _TYPE_NAMES = {str: 'a string', int: 'an integer', float: 'a number', bool: 'True or False',
                type(None): 'None'}
 
@@ -115,7 +124,9 @@ class Flag(NamedTuple):
     names = self.choices or self.built_in_names
     if names and value not in names and not (self.built_in_names and ':' in value):
       raise UserError('--{} has no such choice'.format(self.name),
-                      '--{}={}'.format(self.name, value), 'choose from {}{}'.format(
+                      '--{}={}'.format(self.name, value), '{}choose from {}{}'.format(
+                          ''.join('did you mean {}? '.format(name) for name in
+                                  difflib.get_close_matches(str(value), names, 1)),
                           ', '.join(names),
                           ', or give package.module:function' if self.built_in_names else ''))
     for text in value if isinstance(value, tuple) else (value,):
@@ -160,7 +171,7 @@ def unknown_flag_error(text: str, names: Sequence[str]) -> UserError:
   name = text.lstrip('-').partition('=')[0]
   if not (text.startswith('-') and name):
     return UserError('an argument is not a flag', text, 'write it as --FLAG=VALUE')
-  nearest = _similar_names(name, [*names, 'flagfile', 'help'])
+  nearest = _similar_names(name, [*names, 'flagfile', 'help', 'version'])
   if nearest and re.search(r'\s', name):  # For example, a flagfile has the line `--FLAG VALUE`.
     remedy = 'did you mean --{}=VALUE?'.format(nearest[0])
   elif nearest:
@@ -180,7 +191,9 @@ def unknown_keyword_error(name: str, names: Sequence[str]) -> UnknownKeyword:
 
 
 def _similar_names(name: str, names: Sequence[str]) -> List[str]:
-  return difflib.get_close_matches(name.lower().replace('-', '_'), names, cutoff=0.7)
+  name = name.lower().replace('-', '_')
+  elsewhere = _NAMES_ELSEWHERE.get(name)
+  return [elsewhere] if elsewhere else difflib.get_close_matches(name, names, cutoff=0.7)
 
 
 def int_range(first: int, last: int = _MAX_INT) -> ValueCheck:

@@ -333,6 +333,7 @@ class Reporting:
       100, 'steps between progress lines; this interval doubles after 10,000 lines, and again each '
       'time the global step doubles', check=int_range(1))
   report_page: bool = flag(True, 'write the report page, model_dir/report/index.html')
+  json: bool = flag(False, 'print the result as JSON on a terminal, too, not only elsewhere')
   runs: Tuple[str, ...] = flag((), 'folders of runs that --mode=report shows or compares',
                                is_path=True)
 

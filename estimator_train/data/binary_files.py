@@ -39,15 +39,13 @@ class BinarySource(ArraySource):
     images, classes = self.arrays()
     shape, num_classes = self.dataset.image_shape, len(self.dataset.labels)
     last_class = classes.max(initial=0)
-    if images.shape != (len(classes), *(shape or ())) or last_class >= num_classes:
+    if not len(images) or images.shape != (len(classes), *(shape or ())) or (
+        last_class >= num_classes):
       raise UserError('the examples of a file do not fit the data set',
                       '{}: images of shape {}, classes up to {}'.format(
                           ', '.join(self.split.files), images.shape, last_class),
                       'give the files of --dataset={}, with images of shape {} and {} '
                       'classes'.format(self.dataset.name, shape, num_classes))
-    if not len(images):
-      raise UserError('a data file has no examples', ', '.join(self.split.files),
-                      'remove it and download it again with --mode=download')
     return len(images)
 
   def cache_key(self) -> str:

@@ -26,7 +26,7 @@ from estimator_train.data.description import (
   require_data_dir,
 )
 from estimator_train.data.download import DownloadResult, download_files
-from estimator_train.errors import UserError, join_items
+from estimator_train.errors import UserError
 from estimator_train.settings import Settings, user_code
 from estimator_train.settings.groups import are_distinct
 
@@ -228,11 +228,10 @@ def _check_split(split_name: str, split: Any, dataset: DataSet, settings: Settin
   else:  # The source checks the other splits later.
     return split
   classes = _check_class_indices(split.classes, len(examples), dataset.labels, location)
-  missing = image_folder.find_missing_classes(dataset.labels, classes)
-  if missing and split_name == 'train':
-    raise UserError('a class has no training examples', '{} lacks {}'.format(
-        location, join_items(missing)), 'add examples, or remove the label')
-  return type(split)(examples, classes)
+  checked = type(split)(examples, classes)
+  if split_name == 'train':
+    image_folder.check_no_class_missing(dataset.labels, checked)
+  return checked
 
 
 def _check_files(files: Any, location: str) -> List[bytes]:

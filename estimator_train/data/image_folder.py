@@ -2,12 +2,12 @@
 
 import os
 import stat
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from estimator_train.data import file_pattern, record_index
-from estimator_train.data.description import DataSet, ImageSplit
+from estimator_train.data.description import ArraySplit, DataSet, ImageSplit
 from estimator_train.errors import UserError, join_items, printable
 from estimator_train.run_dir import LABELS_FILE, RunDir
 from estimator_train.settings import Settings, choices, groups
@@ -77,18 +77,14 @@ def _make_data_set(settings: groups.Data, class_names: Tuple[str, ...],
                  train=train_split, test=test_split, files=())
 
 
-def check_no_class_missing(class_names: Sequence[str], train: ImageSplit) -> None:
+def check_no_class_missing(class_names: Sequence[str],
+                           train: Union[ImageSplit, ArraySplit]) -> None:
   """Raises a UserError if a class has no training image."""
-  missing = find_missing_classes(class_names, train.classes)
+  counts = np.bincount(train.classes, minlength=len(class_names))
+  missing = [name for name, count in zip(class_names, counts) if not count]
   if missing:
     raise UserError('a class has no training images', join_items(missing),
-                    'add images to its folder, or omit the class from --labels')
-
-
-def find_missing_classes(class_names: Sequence[str], class_indices: np.ndarray) -> List[str]:
-  """Returns the names of the classes that no example has."""
-  counts = np.bincount(class_indices, minlength=len(class_names))
-  return [name for name, count in zip(class_names, counts) if not count]
+                    'add images of this class, or omit it from the class names (--labels)')
 
 
 def splits_to_read(settings: Settings, eval_pattern: Optional[str]) -> Tuple[bool, bool]:

@@ -311,7 +311,7 @@ def _check_complete(root: str, remedy: str) -> None:
   differences = []
   for split, published in IMAGE_COUNTS.items():
     for class_name, count in zip(CLASS_NAMES, published):
-      present = len(_find_images(os.path.join(root, split, class_name)))
+      present = len(glob.glob(os.path.join(glob.escape(root), split, class_name, '*.jpeg')))
       if present != count:
         differences.append('{}/{}: {} of {}'.format(split, class_name, present, count))
   if differences:
@@ -328,8 +328,3 @@ def _find_copy(data_dir: str) -> Optional[str]:
           os.path.isdir(os.path.join(train_folder, name)) for name in CLASS_NAMES):
         return os.path.dirname(train_folder)
   return None
-
-
-def _find_images(folder: str) -> List[str]:
-  """Returns the images in a folder; [] if the folder does not exist."""
-  return glob.glob(os.path.join(glob.escape(folder), '*.jpeg'))

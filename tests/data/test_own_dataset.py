@@ -70,7 +70,7 @@ def train(**values):
     (train(classes=np.eye(2)[CLASSES]), r'one per example: .*float64 and shape \(12, 2\)'),
     (train(classes=CLASSES * 1.), 'integers, one per example'),
     (train(classes=['dark'] * 12), 'or the indices of names in labels'),
-    (train(classes=CLASSES * 0), 'no training examples: .* train lacks light: add examples'),
+    (train(classes=CLASSES * 0), 'no training images: light: add images of this class'),
     (train(images=IMAGES[:0], classes=[]), 'a split of the data set has no examples'),
     (DATA._replace(train=ImageSplit('a.jpeg', [0])), "must be a list: .*'a.jpeg'"),
     (DATA._replace(test=ImageSplit(3, [0])), 'must be a list: .* test: 3: give a list'),

@@ -5,17 +5,17 @@ import hashlib
 import logging
 import threading
 import weakref
-from typing import Callable, Iterator, Optional, Tuple
+from typing import TYPE_CHECKING, Callable, Iterator, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import arrays
 from estimator_train.data.batching import Batching, first_reads
-from estimator_train.data.encoded_images import EncodedImages
-from estimator_train.data.source import CacheNotStored
-from estimator_train.errors import UserError
 from estimator_train.system.progress import make_progress_bar
+
+if TYPE_CHECKING:  # It imports this module.
+  from estimator_train.data.image_source import ImageSource
 
 _LOG = logging.getLogger('estimator_train')
 _FILL_BATCH_SIZE = 64
@@ -43,7 +43,7 @@ class ImageCache:
     UserError: there is not enough memory or disk space; the message states the required size.
   """
 
-  def __init__(self, source: EncodedImages, batching: Batching, cache: str) -> None:
+  def __init__(self, source: 'ImageSource', batching: Batching, cache: str) -> None:
     self._filling = _Filling(source, batching, cache)
     weakref.finalize(self, self._filling.stop)
     self._filling.start()
@@ -59,13 +59,10 @@ class ImageCache:
       images that have been cached so far are grey, else 3. The class indices, int64 [B].
 
     Raises:
-      CacheNotStored: the cache could not be written to the disk.
+      UserError: the cache could not be written to the disk.
       tf.errors.OpError: an image cannot be decoded.
     """
-    try:
-      images, class_indices = self._filling.wait_for(indices)
-    except UserError as error:  # TensorFlow keeps only the name and the text of an exception.
-      raise CacheNotStored(error.given) from error
+    images, class_indices = self._filling.wait_for(indices)
     return images[indices], class_indices[indices]
 
   def read_all(self) -> np.ndarray:
@@ -81,7 +78,7 @@ class ImageCache:
 class _Filling:
   """Fills a cache in a thread, which must not keep a reference to the ImageCache."""
 
-  def __init__(self, source: EncodedImages, batching: Batching, cache: str) -> None:
+  def __init__(self, source: 'ImageSource', batching: Batching, cache: str) -> None:
     self._source, self._cache = source, cache
     self._batching = batching._replace(examples_per_batch=_FILL_BATCH_SIZE, one_hot=False,
                                        pixel_dtype=tf.uint8)

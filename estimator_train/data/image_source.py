@@ -4,39 +4,53 @@ ImageSource is also the base of the source that reads images from TFRecord files
 """
 
 import abc
-import collections.abc
 import contextlib
+import fractions
+import logging
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import (
   arrays,
-  encoded_images,
   image_cache,
+  image_checks,
   image_folder,
   images,
   published,
 )
-from estimator_train.data.batching import Batching, chunks_of, evaluation_chunks
+from estimator_train.data.batching import (
+  Batching,
+  chunks_of,
+  evaluation_chunks,
+  without_autograph,
+)
 from estimator_train.data.description import ImageSplit
-from estimator_train.data.encoded_images import EncodedImages
-from estimator_train.data.source import BadImage, FilePath, InputFn
-from estimator_train.errors import UserError, printable
+from estimator_train.data.source import (
+  BadImage,
+  FilePath,
+  InputFn,
+  Source,
+  crossing_tensorflow,
+)
+from estimator_train.errors import BadExample, UserError, printable
 from estimator_train.settings import groups
 from estimator_train.system import stored
 
+_LOG = logging.getLogger('estimator_train')
+_SKIPPED_FILE = 'skipped_images.json'
+_GREY_SAMPLE_SIZE = 16  # The maximum number of images that expects_grey decodes.
 # The number of examples that one call of a Python function looks up. One call per image would take
 # a tenth of the time that decoding an image takes.
 CHUNK_SIZE = 64
 _READAHEAD_THREADS = 4  # Several, because opening a file on a network file system is slow.
 
 
-class ImageSource(EncodedImages):
+class ImageSource(Source):
   """A source of encoded images, which are read in any order, decoded, and resized.
 
   A subclass reads one format. A worker without a cache reads only the images of its shard, and a
@@ -45,6 +59,39 @@ class ImageSource(EncodedImages):
   can_augment = True
   can_cache_in_folder = True
   _cached: Optional[image_cache.ImageCache] = None
+  _expects_grey: Optional[bool] = None  # The result of expects_grey, once it has been called.
+
+  @abc.abstractmethod
+  def __len__(self) -> int:
+    """Returns the number of images."""
+
+  @abc.abstractmethod
+  def references(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns a dataset of (reference, class index), scalars, for a dataset of indices, int64 [n].
+
+    The references are the arguments of `read`.
+    """
+
+  @staticmethod
+  @abc.abstractmethod
+  def read(reference: tf.Tensor) -> tf.Tensor:
+    """Returns the content of an image, a scalar string."""
+
+  @abc.abstractmethod
+  def read_content(self, index: int) -> bytes:
+    """Reads the content of an image.
+
+    Raises:
+      OSError: the file cannot be read.
+      BadExample: the example is damaged.
+    """
+
+  @abc.abstractmethod
+  def name_of(self, index: int) -> str:
+    """Returns the file of an image and, if the file has several examples, the place in the file.
+
+    Bytes of a path that cannot be decoded become surrogate escapes, as in `os.fsdecode`.
+    """
 
   @abc.abstractmethod
   def without(self, indices: List[int]) -> Any:
@@ -61,6 +108,22 @@ class ImageSource(EncodedImages):
   def check_and_count(self) -> Optional[int]:
     return len(self)
 
+  def expects_grey(self) -> bool:
+    """Returns whether all images of a sample are grey.
+
+    The result only selects the faster of two code paths; each code path reads grey and colour
+    images correctly. The sample is decoded once: filling a cache asks twice.
+    """
+    def read_sample() -> Iterator[bytes]:
+      for index in evenly_spaced(len(self), _GREY_SAMPLE_SIZE):
+        # An error is reported when the image is read for training.
+        with contextlib.suppress(OSError, BadExample):
+          yield self.read_content(index)
+
+    if self._expects_grey is None:
+      self._expects_grey = images.are_all_grey(read_sample())
+    return self._expects_grey
+
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
     if batching.augment != 'none':
       return lambda: images.make_augmented_batches(self._training_references(batching), self.read,
@@ -72,18 +135,23 @@ class ImageSource(EncodedImages):
     # the model.
     batching = batching._replace(private_threadpool_size=max(1, batching.private_threadpool_size))
     return lambda: arrays.gather_batches(
-        self.training_chunks(len(self), batching, batching.examples_per_batch), cached.read,
-        np.uint8, batching.image_shape[:2] + (None,), batching)
+        self.training_chunks(len(self), batching, batching.examples_per_batch),
+        crossing_tensorflow(cached.read), np.uint8, batching.image_shape[:2] + (None,), batching)
 
   def wait_until_cached(self) -> None:
     if self._cached is not None:
       self._cached.read_all()
 
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
-    return lambda: self._make_batches(self._references_in_order(), batching)
+    return lambda: self._make_batches(
+        self.references(evaluation_chunks(len(self), CHUNK_SIZE)), batching)
 
   def make_dataset(self, indices: np.ndarray, batching: Batching,
                    expect_grey: bool) -> tf.data.Dataset:
+    """Returns a dataset of the images at `indices`, in this order, in batches.
+
+    The batches are those of images.make_examples.
+    """
     return images.make_examples(self.references(chunks_of(indices, CHUNK_SIZE)), self.read,
                                 expect_grey, batching)
 
@@ -93,16 +161,16 @@ class ImageSource(EncodedImages):
 
     # Each stage computes its complete result, but returns only a scalar. Images of different sizes
     # cannot be batched, and copying images would add to the measured time.
-    @tf.autograph.experimental.do_not_convert
+    @without_autograph
     def read(reference: tf.Tensor, class_index: tf.Tensor) -> tf.Tensor:
       return tf.strings.length(self.read(reference))
 
-    @tf.autograph.experimental.do_not_convert
+    @without_autograph
     def decode(reference: tf.Tensor, class_index: tf.Tensor) -> tf.Tensor:
       channels = 0 if expect_grey or batching.image_shape[2] == 1 else 3
       return images.decode(self.read(reference), channels)[0, 0, 0]
 
-    @tf.autograph.experimental.do_not_convert
+    @without_autograph
     def resize(reference: tf.Tensor, class_index: tf.Tensor) -> tf.Tensor:
       return load_image(reference, class_index)[0][0, 0, 0]
 
@@ -116,43 +184,61 @@ class ImageSource(EncodedImages):
 
   def skip_bad_examples(self, split_name: str, settings: groups.Input,
                         model_dir: str) -> Tuple[Any, List[BadImage]]:
-    bad = encoded_images.find_bad(self, split_name, model_dir)
-    skipped = [image for _, image in bad]
+    # All images are decoded once before the first step, so that the numbers of steps and examples
+    # are known from the start. The bad images are stored, and found again if a file changes.
+    path = os.path.join(model_dir, _SKIPPED_FILE)
+    results = stored.load_or_warn(path, stored.parse_json_with_digest) or {}
+    files_digest = self.cache_key()
+    if results.get(split_name, {}).get('files') != files_digest:
+      results[split_name] = {'files': files_digest, 'bad': list(self._find_undecodable())}
+      stored.write_json_with_digest(path, results)
+    bad = results[split_name]['bad']
+    skipped = [BadImage(self.name_of(index), reason) for index, reason in bad]
     skipped += [BadImage(name, reason) for name, reason in self.unreadable_parts()]
-    encoded_images.check_fraction(skipped, len(self), settings)
+    _check_fraction(skipped, len(self), settings.max_bad_images)
     return self.without([index for index, _ in bad]), skipped
 
   def explain_failure(self) -> Optional[UserError]:
     # Decode the images again, because TensorFlow's error does not name the file.
-    first = next(encoded_images.find_undecodable(self), None)
-    if first is None:
-      return None
-    index, reason = first
-    return UserError('an image cannot be decoded',
-                     '{} ({})'.format(printable(self.name_of(index)), reason),
-                     'repair or remove it (--mode=audit lists all), or give --on_bad_image=skip')
+    for index, reason in self._find_undecodable():
+      return image_checks.undecodable_error(self.name_of(index), reason)
+    return None
+
+  def _find_undecodable(self) -> Iterator[Tuple[int, str]]:
+    return image_checks.find_undecodable(self.read_content, len(self))
 
   def _training_references(self, batching: Batching) -> tf.data.Dataset:
     return self.references(self.training_chunks(len(self), batching, CHUNK_SIZE))
-
-  def _references_in_order(self) -> tf.data.Dataset:
-    return self.references(evaluation_chunks(len(self), CHUNK_SIZE))
 
   def _make_batches(self, references: tf.data.Dataset, batching: Batching) -> tf.data.Dataset:
     return images.make_batches(references, self.read, self.expects_grey(), batching)
 
 
-class ImageNames(collections.abc.Sequence):
-  """The names of all images of a source, which are computed when they are used."""
+def evenly_spaced(count: int, max_count: int) -> np.ndarray:
+  """Returns up to `max_count` indices, evenly spaced from 0 to `count` - 1, int64."""
+  sample_size = min(max_count, count)
+  return np.arange(sample_size) * count // max(1, sample_size)
 
-  def __init__(self, source: ImageSource) -> None:
-    self._source = source
 
-  def __len__(self) -> int:
-    return len(self._source)
+def _check_fraction(bad: Sequence[BadImage], count: int, max_bad_images: float) -> None:
+  """Logs the bad images, which are skipped.
 
-  def __getitem__(self, index: Any) -> str:
-    return self._source.name_of(index)
+  Args:
+    bad: the bad images.
+    count: the number of all images.
+    max_bad_images: the value of `--max_bad_images`.
+
+  Raises:
+    UserError: the fraction of bad images exceeds `--max_bad_images`.
+  """
+  # The fraction as it was given: 0.29 * 100 is less than 29.
+  if len(bad) > fractions.Fraction(str(max_bad_images)) * count:
+    raise UserError('the fraction of images that cannot be decoded exceeds --max_bad_images',
+                    '{} of {} with --max_bad_images={:g}, the first is {} ({})'.format(
+                        len(bad), count, max_bad_images, printable(bad[0].file), bad[0].reason),
+                    'repair or remove them (--mode=audit lists them), or give a larger fraction')
+  for image in bad:
+    _LOG.warning('skipping %s (%s)', printable(image.file), image.reason)
 
 
 def references_from_python(chunks: tf.data.Dataset,
@@ -165,11 +251,12 @@ def references_from_python(chunks: tf.data.Dataset,
     look_up: takes the indices; returns the references and the class indices, int64 [n].
     num_parallel_calls: the number of chunks that are looked up in parallel.
   """
+  @crossing_tensorflow
   def look_up_chunk(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     references, class_indices = look_up(indices)
     return np.array(references, object), class_indices
 
-  @tf.autograph.experimental.do_not_convert
+  @without_autograph
   def make_references(indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     references, class_indices = tf.numpy_function(look_up_chunk, [indices], [tf.string, tf.int64])
     references.set_shape([None])

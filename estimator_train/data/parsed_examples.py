@@ -6,12 +6,17 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data.batching import NO_IMAGE, Batching, evaluation_chunks
+from estimator_train.data.batching import NO_IMAGE, Batching, evaluation_chunks, without_autograph
 from estimator_train.data.description import DataSet, ParsedRecordSplit
-from estimator_train.data.record_index import describe_record
-from estimator_train.data.records import RecordReader
-from estimator_train.data.source import FilePath, InputFn, Source, translate_errors
-from estimator_train.errors import UserError
+from estimator_train.data.records import RecordReader, describe_record
+from estimator_train.data.source import (
+  FilePath,
+  InputFn,
+  Source,
+  crossing_tensorflow,
+  translate_errors,
+)
+from estimator_train.errors import UserError, first_line
 from estimator_train.settings import user_code
 from estimator_train.system import machine, stored
 
@@ -77,7 +82,7 @@ class ParsedRecordSource(Source):
         except tf.errors.OpError as error:
           frames = error.op.traceback if error.op is not None else []
           reason = user_code.find_location(
-              (frame[0], frame[1]) for frame in frames) + error.message.splitlines()[0]
+              (frame[0], frame[1]) for frame in frames) + first_line(error)
         if reason is not None:
           return UserError('a function of a split failed', '{} for {} ({})'.format(
               function_name(self._function), describe_record(*self.split.records.locate(index)),
@@ -114,11 +119,11 @@ class ParsedRecordSource(Source):
 
   def _read(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
     """Returns a dataset of records, string [n], for a dataset of indices, int64 [n]."""
+    @crossing_tensorflow
     def read_records(indices: np.ndarray) -> np.ndarray:
       return np.array(self._reader.read(indices), object)
 
-    # Without this decorator, AutoGraph would take time, although it converts nothing.
-    @tf.autograph.experimental.do_not_convert
+    @without_autograph
     def read(indices: tf.Tensor) -> tf.Tensor:
       records = tf.numpy_function(read_records, [indices], tf.string)
       records.set_shape(indices.shape)
@@ -185,7 +190,7 @@ def encode_batches(batches: tf.data.Dataset, function: Any,
   """
   _check_structure(batches, function, batching.num_classes > 0)
 
-  @tf.autograph.experimental.do_not_convert
+  @without_autograph
   def encode(features: Any, labels: Any, weights: Any = None) -> Tuple[Any, Any]:
     if batching.num_classes:
       labels = batching.check_and_encode_labels(tf.cast(labels, tf.int64))
@@ -280,8 +285,7 @@ def _gather_batches(chunks: tf.data.Dataset, examples: _CachedExamples) -> tf.da
   def gather(indices: np.ndarray) -> List[np.ndarray]:
     return [array[indices] for array in examples.arrays]
 
-  # Without this decorator, AutoGraph would take time, although it converts nothing.
-  @tf.autograph.experimental.do_not_convert
+  @without_autograph
   def make_batch(indices: tf.Tensor) -> Any:
     tensors = tf.numpy_function(gather, [indices], [
         tensor.dtype for tensor in tf.nest.flatten(examples.element)])

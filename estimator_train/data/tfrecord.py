@@ -4,6 +4,7 @@ The records of a compressed file can be read only one after the other, from the 
 file. Such a file is decompressed once into a folder, and the copy is read in any order.
 """
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -12,12 +13,12 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Iterator, List, Sequence, Tuple
 
-from estimator_train.data import file_pattern, image_folder, record_index
+from estimator_train.data import file_pattern, image_folder, records
 from estimator_train.data.description import DataSet, ImageRecordSplit
 from estimator_train.data.idx import GZIP_SIGNATURE
-from estimator_train.data.record_index import PositionedFile, RecordIndex, is_remote
+from estimator_train.data.records import PositionedFile, RecordIndex, is_remote
 from estimator_train.distribution.threads import available_cores
-from estimator_train.errors import UserError, printable
+from estimator_train.errors import UserError, first_line, printable
 from estimator_train.run_dir import LABELS_FILE, RunDir
 from estimator_train.settings import Settings, choices
 from estimator_train.settings.groups import are_distinct
@@ -80,7 +81,7 @@ def load_index(pattern: str, given: str, compression: str, settings: Settings) -
     compressed = [index for index, path in enumerate(files)
                   if _find_compression(path, compression) != 'none']
     readable = _decompress(files, compressed, compression, settings) if compressed else files
-    index = record_index.load_index(tuple(readable))._replace(names=tuple(files))
+    index = records.load_index(tuple(readable))._replace(names=tuple(files))
   except OSError as error:
     raise UserError('a TFRecord file cannot be read',
                     '{} ({})'.format(given, error), 'correct the pattern or the file') from error
@@ -164,7 +165,7 @@ def _find_remote_files(pattern: str) -> List[bytes]:
     return sorted(os.fsencode(path) for path in tf.gfile.Glob(pattern))
   except tf.errors.OpError as error:
     raise UserError('the files cannot be listed', '{} ({})'.format(
-        pattern, error.message.splitlines()[0]), 'correct the pattern') from error
+        pattern, first_line(error)), 'correct the pattern') from error
 
 
 def _find_compression(path: bytes, compression: str) -> str:
@@ -173,11 +174,11 @@ def _find_compression(path: bytes, compression: str) -> str:
   Raises:
     UserError: the file is not a TFRecord file.
   """
-  with PositionedFile(path) as file:
-    header = file.read(0, record_index.HEADER_BYTES)
+  with contextlib.closing(PositionedFile(path)) as file:
+    header = file.read(0, records.HEADER_BYTES)
   if compression != 'auto':
     return compression
-  if not header or record_index.is_header(header):
+  if not header or records.is_header(header):
     return 'none'
   if header.startswith(GZIP_SIGNATURE):
     return 'gzip'
@@ -255,7 +256,7 @@ def _iter_decompressed(path: bytes, compression: str) -> Iterator[bytes]:
   """
   offset, block = 0, b''
   decompressor = zlib.decompressobj(_WINDOW_BITS[compression])
-  with PositionedFile(path) as file:
+  with contextlib.closing(PositionedFile(path)) as file:
     while True:
       if len(block) < len(GZIP_SIGNATURE):
         more = file.read(offset, _READ_BYTES)

@@ -17,7 +17,7 @@ from estimator_train.data.parsed_examples import (
   read_class_indices,
 )
 from estimator_train.data.source import InputFn, Source
-from estimator_train.errors import UserError
+from estimator_train.errors import UserError, first_line
 from estimator_train.settings import user_code
 from estimator_train.system import stored
 
@@ -82,7 +82,7 @@ class ExampleSource(Source):
         try:
           reason = find_invalid_class(self, read()[0])
         except tf.errors.OpError as error:
-          reason = error.message.splitlines()[0]
+          reason = first_line(error)
         if reason is not None:
           return UserError('make_dataset of a split failed', '{}, example {} ({})'.format(
               function_name(self.split.make_dataset), index, reason),
@@ -140,4 +140,4 @@ def _count(make_dataset: Callable[[], Any]) -> int:
       return int(session.run(dataset.reduce(np.int64(0), lambda count, *_: count + 1)))
     except tf.errors.OpError as error:
       raise UserError('make_dataset of a split failed', '{} ({})'.format(
-          name, error.message.splitlines()[0]), 'fix this function') from error
+          name, first_line(error)), 'fix this function') from error

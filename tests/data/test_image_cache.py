@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import batches
 
-from estimator_train.data import arrays, encoded_images, image_cache, source as source_lib
+from estimator_train.data import arrays, image_cache, image_source, source as source_lib
 from estimator_train.data.batching import Batching, Order, Shard, first_reads
 from estimator_train.data.description import DataSet, ImageSplit
 from estimator_train.data.image_source import ImageFileSource
@@ -87,7 +87,7 @@ def test_every_pixel_value_is_rounded_ties_to_even(write_images, tmp_path, cache
 @pytest.mark.parametrize('sample_size, channels', [(1, [1, 3]), (19, [3])])
 def test_a_colour_image_among_grey_ones(split, cache, write_images, tmp_path, filled, monkeypatch,
                                         sample_size, channels):
-  monkeypatch.setattr(encoded_images, '_GREY_SAMPLE_SIZE', sample_size)
+  monkeypatch.setattr(image_source, '_GREY_SAMPLE_SIZE', sample_size)
   odd = tmp_path / 'odd.jpeg'
   write_images({odd: np.full((9, 9, 3), (250, 0, 9), np.uint8)})
   split = ImageSplit(split.files[:5] + [str(odd).encode()] + split.files[5:], np.zeros(19, 'i4'))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from estimator_train.data import image_folder, tfrecord
-from estimator_train.data.record_index import frame
+from estimator_train.data.records import frame
 from estimator_train.errors import UserError
 from estimator_train.modes.predict import images as predict_images
 from estimator_train.run_dir import RunDir

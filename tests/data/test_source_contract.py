@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from conftest import batches, record_of, write_records
 from PIL import Image
 
-from estimator_train.data import binary_files, data, description, record_index
+from estimator_train.data import binary_files, data, description, records
 from estimator_train.data.batching import Batching, Order, Shard
 from estimator_train.data.description import DataSet
 from estimator_train.data.source import translate_errors
@@ -98,7 +98,7 @@ def make(tmp_path, write_idx):
     elif kind == 'image_records':
       paths = write_in_files(folder, [record_of(png(number), label) for number, label in zip(
           numbers, classes)], per_file)
-      split = description.ImageRecordSplit(record_index.load_index(tuple(map(bytes, paths))))
+      split = description.ImageRecordSplit(records.load_index(tuple(map(bytes, paths))))
     elif kind in ('records', 'parse_batch', 'examples'):
       paths = write_in_files(folder, list(map(raw_record, numbers, classes)), per_file)
       if kind == 'examples':
@@ -106,7 +106,7 @@ def make(tmp_path, write_idx):
             [str(path) for path in paths]).map(parse), count)
       else:
         split = description.ParsedRecordSplit(
-            record_index.load_index(tuple(map(bytes, paths))),
+            records.load_index(tuple(map(bytes, paths))),
             *((parse, None) if kind == 'records' else (None, parse_batch)))
     else:
       split = (description.ArraySplit(images, classes) if kind == 'arrays'

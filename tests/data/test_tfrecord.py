@@ -7,7 +7,7 @@ import zlib
 import pytest
 
 from estimator_train.data import tfrecord
-from estimator_train.data.record_index import frame
+from estimator_train.data.records import frame
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 

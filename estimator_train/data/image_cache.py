@@ -1,11 +1,10 @@
 """Caches the decoded and resized images of a split, while the training already uses them."""
 
-import contextlib
 import hashlib
 import logging
 import threading
 import weakref
-from typing import TYPE_CHECKING, Callable, Iterator, Optional, Tuple
+from typing import TYPE_CHECKING, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -159,41 +158,30 @@ class _Filling:
     """
     class_indices = np.empty(len(images), np.int64)
     fill_order = first_reads(len(images), self._batching)
-    with self._open_batches(fill_order, images.shape[-1]) as next_batch, \
+    expects_grey = images.shape[-1] < self._batching.image_shape[2]
+    # The threads of all other sessions can be waiting for this one.
+    config = tf.ConfigProto(device_count={'GPU': 0}, use_per_session_threads=True)
+    with tf.Graph().as_default(), tf.Session(config=config) as session, \
         make_progress_bar(total=len(images), desc='caching', unit='image') as bar, \
         arrays.open_writer(images) as write:
+      dataset = self._source.make_dataset(fill_order, self._batching, expects_grey)
+      next_batch = session.make_callable(tf.data.make_one_shot_iterator(dataset).get_next())
       with self._changed:
         self._examples = images, class_indices
         self._is_filled[:] = False
         self._changed.notify_all()
       for start in range(0, len(images), _FILL_BATCH_SIZE):
         self._check_not_stopping()
-        batch = next_batch()
+        pixels, classes, are_complete = next_batch()
+        if not are_complete:
+          raise _ColourImageFound
         indices = fill_order[start:start + _FILL_BATCH_SIZE]
-        write(indices, batch[0])  # If the array has three channels, a grey channel is repeated.
-        class_indices[indices] = batch[1]
+        write(indices, pixels)  # If the array has three channels, a grey channel is repeated.
+        class_indices[indices] = classes
         with self._changed:
           self._is_filled[indices] = True
           self._changed.notify_all()
         bar.update(len(indices))
-
-  @contextlib.contextmanager
-  def _open_batches(self, indices: np.ndarray, channels: int) -> Iterator[Callable[[], Examples]]:
-    """Yields a function that returns the next batch of the examples at `indices`."""
-    expects_grey = channels < self._batching.image_shape[2]
-    # The threads of all other sessions can be waiting for this one.
-    config = tf.ConfigProto(device_count={'GPU': 0}, use_per_session_threads=True)
-    with tf.Graph().as_default(), tf.Session(config=config) as session:
-      dataset = self._source.make_dataset(indices, self._batching, expects_grey)
-      get_next = session.make_callable(tf.data.make_one_shot_iterator(dataset).get_next())
-
-      def next_batch() -> Examples:
-        images, class_indices, are_complete = get_next()
-        if not are_complete:
-          raise _ColourImageFound
-        return images, class_indices
-
-      yield next_batch
 
 
 class _ColourImageFound(Exception):

@@ -219,32 +219,29 @@ def _class_text(features: Any) -> Optional[str]:
   return values[0].decode('utf-8', 'backslashreplace') if len(values) == 1 else None
 
 
-def _keys_of(features: Any, kind: str, prefixes: Tuple[bytes, ...] = ()) -> List[str]:
-  """Returns the keys of the features with one value of a kind, which starts with a prefix."""
-  values = {key: getattr(feature, kind).value for key, feature in features.items()
-            if feature.WhichOneof('kind') == kind}
-  return [key for key, value in sorted(values.items())
-          if len(value) == 1 and (not prefixes or value[0].startswith(prefixes))]
-
-
 def _find_remedy(features: Any, split: ImageRecordSplit, class_names: Sequence[str]) -> str:
   """Returns the values of flags that would fit the features of an example."""
-  images = _keys_of(features, 'bytes_list', _IMAGE_MAGICS)
-  labels = _keys_of(features, 'int64_list')
+  values = {key: getattr(feature, feature.WhichOneof('kind') or 'bytes_list').value
+            for key, feature in sorted(features.items())}
+  single = {key: value[0] for key, value in values.items() if len(value) == 1}
+  texts = [key for key, value in single.items() if isinstance(value, bytes)]
+  images = [key for key in texts if single[key].startswith(_IMAGE_MAGICS)]
+  labels = [key for key, value in single.items() if isinstance(value, int)]
   flags = []
-  if split.image_key not in (images or _keys_of(features, 'bytes_list')):
+  if split.image_key not in (images or texts):
     flags.append('--image_key=' + ('|'.join(images) or 'KEY'))
   if split.label_key not in labels:
     likely = [key for key in labels if 'label' in key or 'class' in key]
     flags.append('--label_key=' + ('|'.join(likely or labels) or 'KEY'))
   elif not flags:
-    flags.append(_find_label_flag(features, split, class_names))
+    flags.append(_find_label_flag(single[split.label_key], _class_text(features), split,
+                                  class_names))
   return 'give {}, or a data set with RecordSplit(parse=FUNCTION)'.format(' '.join(flags))
 
 
-def _find_label_flag(features: Any, split: ImageRecordSplit, class_names: Sequence[str]) -> str:
-  """Returns the flag that makes the label of an example the index of a class."""
-  label, text = features[split.label_key].int64_list.value[0], _class_text(features)
+def _find_label_flag(label: int, text: Optional[str], split: ImageRecordSplit,
+                     class_names: Sequence[str]) -> str:
+  """Returns the flag that makes a label the index of a class; `text` is the class name, if any."""
   if 0 <= label + split.label_offset < len(class_names):
     return '--image_key=KEY'
   if text in class_names:
@@ -255,18 +252,17 @@ def _find_label_flag(features: Any, split: ImageRecordSplit, class_names: Sequen
   return '--labels, --label_offset or --label_key that fit'
 
 
-def _check_texts(checked: _Counts, class_names: Sequence[str],
-                label_offset: int) -> None:
+def _check_texts(counts: _Counts, class_names: Sequence[str], label_offset: int) -> None:
   """Compares the class names in the records with the class names of the labels.
 
   Raises:
     UserError: most records of a class have the name of another class.
   """
   index_of = {name: index for index, name in enumerate(class_names)}
-  other = [(class_index, text, count) for (class_index, text), count in checked.items()
+  other = [(class_index, text, count) for (class_index, text), count in counts.items()
            if text is not None and index_of.get(text) != class_index]
   for class_index, text, count in other:
-    if text in index_of and count > checked[class_index, class_names[class_index]]:
+    if text in index_of and count > counts[class_index, class_names[class_index]]:
       offsets = {index_of.get(name, index) - index for index, name, _ in other}
       raise UserError(
           'the labels of the records are in another order than the class names',
@@ -281,10 +277,10 @@ def _check_texts(checked: _Counts, class_names: Sequence[str],
                  printable(class_names[class_index]))
 
 
-def _warn_about_empty_classes(checked: _Counts, class_names: Sequence[str],
-                             label_offset: int) -> None:
+def _warn_about_empty_classes(counts: _Counts, class_names: Sequence[str],
+                              label_offset: int) -> None:
   """Logs a warning if a class has no records; a class for the background may be meant so."""
-  found = {class_index for class_index, _ in checked}
+  found = {class_index for class_index, _ in counts}
   empty = [name for index, name in enumerate(class_names) if index not in found]
   if empty:
     _LOG.warning('%d class(es) have no training records: %s%s', len(empty), join_items(empty),

@@ -15,28 +15,10 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import (
-  arrays,
-  image_cache,
-  image_checks,
-  image_folder,
-  images,
-  published,
-)
-from estimator_train.data.batching import (
-  Batching,
-  chunks_of,
-  evaluation_chunks,
-  without_autograph,
-)
+from estimator_train.data import arrays, image_cache, image_checks, image_folder, images, published
+from estimator_train.data.batching import Batching, chunks_of, evaluation_chunks, without_autograph
 from estimator_train.data.description import ImageSplit
-from estimator_train.data.source import (
-  BadImage,
-  FilePath,
-  InputFn,
-  Source,
-  crossing_tensorflow,
-)
+from estimator_train.data.source import BadImage, FilePath, InputFn, Source, carry_errors
 from estimator_train.errors import BadExample, UserError, printable
 from estimator_train.settings import groups
 from estimator_train.system import stored
@@ -136,7 +118,7 @@ class ImageSource(Source):
     batching = batching._replace(private_threadpool_size=max(1, batching.private_threadpool_size))
     return lambda: arrays.gather_batches(
         self.training_chunks(len(self), batching, batching.examples_per_batch),
-        crossing_tensorflow(cached.read), np.uint8, batching.image_shape[:2] + (None,), batching)
+        carry_errors(cached.read), np.uint8, batching.image_shape[:2] + (None,), batching)
 
   def wait_until_cached(self) -> None:
     if self._cached is not None:
@@ -157,30 +139,23 @@ class ImageSource(Source):
 
   def input_fns_before_last_stage(self, batching: Batching) -> Dict[str, InputFn]:
     expect_grey = self.expects_grey()
+    channels = 0 if expect_grey or batching.image_shape[2] == 1 else 3
     load_image = images.make_load_image(self.read, expect_grey, batching)
-
-    # Each stage computes its complete result, but returns only a scalar. Images of different sizes
-    # cannot be batched, and copying images would add to the measured time.
-    @without_autograph
-    def read(reference: tf.Tensor, class_index: tf.Tensor) -> tf.Tensor:
-      return tf.strings.length(self.read(reference))
-
-    @without_autograph
-    def decode(reference: tf.Tensor, class_index: tf.Tensor) -> tf.Tensor:
-      channels = 0 if expect_grey or batching.image_shape[2] == 1 else 3
-      return images.decode(self.read(reference), channels)[0, 0, 0]
-
-    @without_autograph
-    def resize(reference: tf.Tensor, class_index: tf.Tensor) -> tf.Tensor:
-      return load_image(reference, class_index)[0][0, 0, 0]
 
     def make_input_fn(stage: Callable[..., tf.Tensor]) -> InputFn:
       return lambda: batching.use_private_threadpool(self._training_references(batching).apply(
-          tf.data.experimental.map_and_batch(stage, batching.examples_per_batch,
-                                             num_parallel_calls=batching.num_parallel_calls)))
+          tf.data.experimental.map_and_batch(
+              without_autograph(stage), batching.examples_per_batch,
+              num_parallel_calls=batching.num_parallel_calls)))
 
-    return {'read': make_input_fn(read), 'decode': make_input_fn(decode),
-            'resize': make_input_fn(resize)}
+    # Each stage computes its complete result, but returns only a scalar. Images of different sizes
+    # cannot be batched, and copying images would add to the measured time.
+    return {
+        'read': make_input_fn(lambda reference, _: tf.strings.length(self.read(reference))),
+        'decode': make_input_fn(
+            lambda reference, _: images.decode(self.read(reference), channels)[0, 0, 0]),
+        'resize': make_input_fn(
+            lambda reference, class_index: load_image(reference, class_index)[0][0, 0, 0])}
 
   def skip_bad_examples(self, split_name: str, settings: groups.Input,
                         model_dir: str) -> Tuple[Any, List[BadImage]]:
@@ -251,7 +226,7 @@ def references_from_python(chunks: tf.data.Dataset,
     look_up: takes the indices; returns the references and the class indices, int64 [n].
     num_parallel_calls: the number of chunks that are looked up in parallel.
   """
-  @crossing_tensorflow
+  @carry_errors
   def look_up_chunk(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     references, class_indices = look_up(indices)
     return np.array(references, object), class_indices

@@ -1,7 +1,7 @@
 """Makes `input_fn`s of examples that functions of the user make, and reads records for them."""
 
 import os
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -9,13 +9,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.data.batching import NO_IMAGE, Batching, evaluation_chunks, without_autograph
 from estimator_train.data.description import DataSet, ParsedRecordSplit
 from estimator_train.data.records import RecordReader, describe_record
-from estimator_train.data.source import (
-  FilePath,
-  InputFn,
-  Source,
-  crossing_tensorflow,
-  translate_errors,
-)
+from estimator_train.data.source import FilePath, InputFn, Source, carry_errors, translate_errors
 from estimator_train.errors import UserError, first_line
 from estimator_train.settings import user_code
 from estimator_train.system import machine, stored
@@ -119,7 +113,7 @@ class ParsedRecordSource(Source):
 
   def _read(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
     """Returns a dataset of records, string [n], for a dataset of indices, int64 [n]."""
-    @crossing_tensorflow
+    @carry_errors
     def read_records(indices: np.ndarray) -> np.ndarray:
       return np.array(self._reader.read(indices), object)
 
@@ -147,8 +141,8 @@ def read_class_indices(source: Source, read_in_order: Callable[[Batching], tf.da
   with tf.Graph().as_default(), translate_errors(source):
     examples = read_in_order(batching)
     _check_structure(examples, function, batching.num_classes > 0)
-    labels = _read_all(examples.map(lambda *parts: parts[1]))
-  return labels.arrays[0].astype(np.int64).reshape(-1)
+    labels, _ = _read_all(examples.map(lambda *parts: parts[1]))
+  return labels[0].astype(np.int64).reshape(-1)
 
 
 def make_cached_input_fn(source: Source, num_examples: int,
@@ -164,13 +158,18 @@ def make_cached_input_fn(source: Source, num_examples: int,
     batching: how the examples are combined into batches.
   """
   with tf.Graph().as_default():
-    examples = _read_all(read_in_order(batching))
+    arrays, element = _read_all(read_in_order(batching))
 
-  def input_fn() -> tf.data.Dataset:
-    chunks = source.training_chunks(num_examples, batching, batching.examples_per_batch)
-    return encode_batches(_gather_batches(chunks, examples), function, batching)
+  @without_autograph
+  def gather(indices: tf.Tensor) -> Any:
+    tensors = tf.numpy_function(lambda indices: [array[indices] for array in arrays], [indices],
+                                [tensor.dtype for tensor in tf.nest.flatten(element)])
+    for tensor, array in zip(tensors, arrays):
+      tensor.set_shape((None,) + array.shape[1:])
+    return tf.nest.pack_sequence_as(element, tensors)
 
-  return input_fn
+  return lambda: encode_batches(source.training_chunks(
+      num_examples, batching, batching.examples_per_batch).map(gather), function, batching)
 
 
 def encode_batches(batches: tf.data.Dataset, function: Any,
@@ -238,19 +237,12 @@ def naming(function: Any) -> Any:
   return user_code.translate_errors('a function of a split failed', function_name(function))
 
 
-class _CachedExamples(NamedTuple):
-  """All examples of a split.
-
-  Attributes:
-    arrays: the components of the examples, [N, ...] each, in the order of tf.nest.flatten.
-    element: an element of the dataset that the examples come from, which has their structure.
-  """
-  arrays: List[np.ndarray]
-  element: Any
-
-
-def _read_all(batches: tf.data.Dataset) -> _CachedExamples:
+def _read_all(batches: tf.data.Dataset) -> Tuple[List[np.ndarray], Any]:
   """Reads a dataset of batches, in the default graph.
+
+  Returns:
+    The components of all examples, [N, ...] each, in the order of tf.nest.flatten; and an element
+    of the dataset, which has their structure.
 
   Raises:
     UserError: the examples do not fit into memory.
@@ -265,7 +257,7 @@ def _read_all(batches: tf.data.Dataset) -> _CachedExamples:
       try:
         batch = read_batch()
       except tf.errors.OutOfRangeError:
-        return _CachedExamples([np.concatenate(of_component) for of_component in parts], element)
+        return [np.concatenate(of_component) for of_component in parts], element
       num_bytes += sum(array.nbytes for array in batch)
       if 2 * num_bytes > free_bytes:  # Concatenating copies the arrays.
         raise UserError('the cache does not fit into memory',
@@ -273,24 +265,3 @@ def _read_all(batches: tf.data.Dataset) -> _CachedExamples:
                         'give --cache=none, or omit --cache')
       for of_component, array in zip(parts, batch):
         of_component.append(array)
-
-
-def _gather_batches(chunks: tf.data.Dataset, examples: _CachedExamples) -> tf.data.Dataset:
-  """Returns a dataset of batches with the structure of `examples.element`.
-
-  Args:
-    chunks: the indices of the examples of each batch, int64 [B].
-    examples: the examples.
-  """
-  def gather(indices: np.ndarray) -> List[np.ndarray]:
-    return [array[indices] for array in examples.arrays]
-
-  @without_autograph
-  def make_batch(indices: tf.Tensor) -> Any:
-    tensors = tf.numpy_function(gather, [indices], [
-        tensor.dtype for tensor in tf.nest.flatten(examples.element)])
-    for tensor, array in zip(tensors, examples.arrays):
-      tensor.set_shape((None,) + array.shape[1:])
-    return tf.nest.pack_sequence_as(examples.element, tensors)
-
-  return chunks.map(make_batch)

@@ -25,7 +25,7 @@ _FILE_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.erro
                 tf.errors.PermissionDeniedError, tf.errors.FailedPreconditionError)
 
 
-class _CrossingError(Exception):
+class _CarriedError(Exception):
   """A UserError in a function that TensorFlow calls. The text is a JSON list of its three parts."""
 
 
@@ -216,7 +216,7 @@ class Source(abc.ABC):
                      'omit --class_weights and --cache_features')
 
 
-def crossing_tensorflow(function: Callable[..., Any]) -> Callable[..., Any]:
+def carry_errors(function: Callable[..., Any]) -> Callable[..., Any]:
   """Wraps a function for tf.numpy_function, so that translate_errors finds its errors for users.
 
   Of an exception in a Python function, TensorFlow keeps only the name and the text.
@@ -227,7 +227,7 @@ def crossing_tensorflow(function: Callable[..., Any]) -> Callable[..., Any]:
       return function(*arguments)
     except (BadExample, UserError) as error:
       user_error = error.to_user_error() if isinstance(error, BadExample) else error
-      raise _CrossingError(json.dumps([
+      raise _CarriedError(json.dumps([
           user_error.what, str(user_error.given), user_error.remedy])) from error
 
   return call
@@ -257,9 +257,9 @@ def translate_errors(source: Optional[Source] = None) -> Iterator[None]:
 
 def _find_user_error(error: tf.errors.OpError, source: Optional[Source]) -> Optional[UserError]:
   """Returns the error for users that explains an error of TensorFlow; None if there is none."""
-  crossed = re.search(_CrossingError.__name__ + r': (\[.*\])', error.message)
-  if crossed:
-    return UserError(*json.loads(crossed.group(1)))
+  carried = re.search(_CarriedError.__name__ + r': (\[.*\])', error.message)
+  if carried:
+    return UserError(*json.loads(carried.group(1)))
   missing = re.search(r'Key \S+ not found in checkpoint', error.message)
   if missing:
     return UserError('--model_dir holds a checkpoint of another model or optimizer',

@@ -11,7 +11,9 @@ import os
 import re
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import Iterator, List, Sequence, Tuple
+from typing import Dict, Iterator, List, Sequence, Tuple
+
+import numpy as np
 
 from estimator_train.data import file_pattern, image_folder, records
 from estimator_train.data.description import DataSet, ImageRecordSplit
@@ -78,14 +80,18 @@ def load_index(pattern: str, given: str, compression: str, settings: Settings) -
   """
   files = _find_files(pattern, given)
   try:
-    compressed = [index for index, path in enumerate(files)
-                  if _find_compression(path, compression) != 'none']
-    readable = _decompress(files, compressed, compression, settings) if compressed else files
-    index = records.load_index(tuple(readable))._replace(names=tuple(files))
+    compressed = {path: kind for path, kind in (
+        (path, _find_compression(path, compression)) for path in files) if kind != 'none'}
+    copies = _decompress(compressed, settings) if compressed else {}
+    index = records.load_index(tuple(copies.get(path, path) for path in files))
   except OSError as error:
     raise UserError('a TFRecord file cannot be read',
                     '{} ({})'.format(given, error), 'correct the pattern or the file') from error
-  _warn_about_empty_files(index)
+  index = index._replace(names=tuple(files))
+  damaged = {damage.file_index for damage in index.damages}
+  for file_index, (name, count) in enumerate(zip(files, np.diff(index.first_records))):
+    if not count and file_index not in damaged:
+      _LOG.warning('%s has no records', printable(os.fsdecode(name)))
   return index
 
 
@@ -182,33 +188,30 @@ def _find_compression(path: bytes, compression: str) -> str:
     return 'none'
   if header.startswith(GZIP_SIGNATURE):
     return 'gzip'
-  if _is_zlib_header(header):
+  # The first byte has the number of the method, 8; the first two are a multiple of 31.
+  if len(header) > 1 and header[0] & 0x0f == 8 and int.from_bytes(header[:2], 'big') % 31 == 0:
     return 'zlib'
   raise UserError('a file does not start with a TFRecord', printable(os.fsdecode(path)),
                   'exclude this file from the pattern, or write it again')
 
 
-def _is_zlib_header(header: bytes) -> bool:
-  return len(header) > 1 and header[0] & 0x0f == 8 and int.from_bytes(header[:2], 'big') % 31 == 0
+def _decompress(compressed: Dict[bytes, str], settings: Settings) -> Dict[bytes, bytes]:
+  """Returns the paths of decompressed copies, by the path of the compressed file.
 
-
-def _decompress(files: Sequence[bytes], compressed: Sequence[int], compression: str,
-                settings: Settings) -> List[bytes]:
-  """Returns the files, with decompressed copies in place of the compressed files.
+  Args:
+    compressed: `gzip` or `zlib`, by the path of the file.
+    settings: determine the folder of the copies.
 
   Raises:
     UserError: there is no folder for the copies, or a file is damaged.
   """
-  folder = _make_folder(files[compressed[0]], settings)
-  copies = list(files)
-  for index in compressed:
-    copies[index] = _copy_path(folder, files[index])
-  missing = [index for index in compressed if not os.path.exists(copies[index])]
+  folder = _make_folder(next(iter(compressed)), settings)
+  copies = {path: _copy_path(folder, path) for path in compressed}
+  missing = [path for path, copy in copies.items() if not os.path.exists(copy)]
   if missing:
     _LOG.info('decompressing %d TFRecord files into %s', len(missing), folder)
   with ThreadPoolExecutor(available_cores()) as threads:
-    list(threads.map(lambda index: _decompress_file(
-        files[index], copies[index], _find_compression(files[index], compression)), missing))
+    list(threads.map(lambda path: _decompress_file(path, copies[path], compressed[path]), missing))
   return copies
 
 
@@ -278,11 +281,3 @@ def _iter_decompressed(path: bytes, compression: str) -> Iterator[bytes]:
       block = decompressor.unused_data
   if not decompressor.eof:
     raise zlib.error('truncated')
-
-
-def _warn_about_empty_files(index: RecordIndex) -> None:
-  counts = index.first_records[1:] - index.first_records[:-1]
-  damaged = {damage.file_index for damage in index.damages}
-  for file_index, (name, count) in enumerate(zip(index.names, counts)):
-    if not count and file_index not in damaged:
-      _LOG.warning('%s has no records', printable(os.fsdecode(name)))

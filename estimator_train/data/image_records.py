@@ -24,7 +24,6 @@ from estimator_train.system import stored
 _LOG = logging.getLogger('estimator_train')
 _TEXT_KEY = 'image/class/text'  # Of the class name, in files of TensorFlow's own scripts.
 _IMAGE_MAGICS = (b'\xff\xd8', b'\x89PNG', b'GIF8')
-_PARALLEL_READS = 2  # One chunk of records is read while another one is waiting for the disk.
 _RECORDS_PER_LABEL_READ = 1024
 # All records are checked before training if that takes less than a second, else a sample of them.
 _MAX_CHECKED_RECORDS, _MAX_CHECKED_BYTES, _SAMPLE_SIZE = 1 << 15, 1 << 28, 256
@@ -35,6 +34,7 @@ _Counts = Counter[Tuple[int, Optional[str]]]
 class ImageRecordSource(image_source.ImageSource):
   """The source of an ImageRecordSplit. A worker reads only the records of its shard."""
   format_name = 'image_records'
+  _parallel_lookups = 2  # One chunk of records is read while another one is waiting for the disk.
 
   def __init__(self, dataset: DataSet, split: ImageRecordSplit) -> None:
     super().__init__(dataset, split)
@@ -55,14 +55,11 @@ class ImageRecordSource(image_source.ImageSource):
     self._check_schema()  # Before all images are decoded.
     return super().skip_bad_examples(split_name, settings, model_dir)
 
-  def references(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
+  def look_up(self, indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
     # tf.io.parse_example crashes for examples that cannot be parsed, because its error contains
     # bytes that are not valid UTF-8.
-    def look_up_records(indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
-      contents, class_indices, _ = zip(*self._read(indices))
-      return list(contents), np.array(class_indices, np.int64)
-
-    return image_source.references_from_python(chunks, look_up_records, _PARALLEL_READS)
+    contents, class_indices, _ = zip(*self._read(indices))
+    return list(contents), np.array(class_indices)
 
   @staticmethod
   def read(reference: tf.Tensor) -> tf.Tensor:

@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.data import arrays, image_cache, image_checks, image_folder, images, published
 from estimator_train.data.batching import Batching, chunks_of, evaluation_chunks, without_autograph
-from estimator_train.data.description import ImageSplit
+from estimator_train.data.description import DataSet, ImageSplit
 from estimator_train.data.source import BadImage, FilePath, InputFn, Source, carry_errors
 from estimator_train.errors import BadExample, UserError, printable
 from estimator_train.settings import groups
@@ -40,6 +40,7 @@ class ImageSource(Source):
   """
   can_augment = True
   can_cache_in_folder = True
+  _parallel_lookups: Optional[int] = None  # The number of chunks that are looked up in parallel.
   _cached: Optional[image_cache.ImageCache] = None
   _expects_grey: Optional[bool] = None  # The result of expects_grey, once it has been called.
 
@@ -48,10 +49,12 @@ class ImageSource(Source):
     """Returns the number of images."""
 
   @abc.abstractmethod
-  def references(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns a dataset of (reference, class index), scalars, for a dataset of indices, int64 [n].
+  def look_up(self, indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
+    """Returns the references to the images at `indices`, the arguments of `read`, and the classes.
 
-    The references are the arguments of `read`.
+    Raises:
+      OSError: a file cannot be read.
+      BadExample: an example is damaged.
     """
 
   @staticmethod
@@ -89,6 +92,25 @@ class ImageSource(Source):
 
   def check_and_count(self) -> Optional[int]:
     return len(self)
+
+  def references(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns a dataset of (reference, class index), scalars, for one of indices, int64 [n]."""
+    @carry_errors
+    def look_up(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+      references, class_indices = self.look_up(indices)
+      return np.array(references, object), np.asarray(class_indices, np.int64)
+
+    @without_autograph
+    def make_references(indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+      references, class_indices = tf.numpy_function(look_up, [indices], [tf.string, tf.int64])
+      references.set_shape([None])
+      class_indices.set_shape([None])
+      return references, class_indices
+
+    # Prefetching chunks is cheap, and the kernel reads files ahead while the chunk before is
+    # decoded.
+    return (chunks.map(make_references, self._parallel_lookups).prefetch(1)
+            .apply(tf.data.experimental.unbatch()))
 
   def expects_grey(self) -> bool:
     """Returns whether all images of a sample are grey.
@@ -216,51 +238,22 @@ def _check_fraction(bad: Sequence[BadImage], count: int, max_bad_images: float) 
     _LOG.warning('skipping %s (%s)', printable(image.file), image.reason)
 
 
-def references_from_python(chunks: tf.data.Dataset,
-                           look_up: Callable[[np.ndarray], Tuple[List[bytes], np.ndarray]],
-                           num_parallel_calls: Optional[int] = None) -> tf.data.Dataset:
-  """Returns a dataset of (reference, class index), which a Python function looks up.
-
-  Args:
-    chunks: the indices of the examples, int64 [n].
-    look_up: takes the indices; returns the references and the class indices, int64 [n].
-    num_parallel_calls: the number of chunks that are looked up in parallel.
-  """
-  @carry_errors
-  def look_up_chunk(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    references, class_indices = look_up(indices)
-    return np.array(references, object), class_indices
-
-  @without_autograph
-  def make_references(indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    references, class_indices = tf.numpy_function(look_up_chunk, [indices], [tf.string, tf.int64])
-    references.set_shape([None])
-    class_indices.set_shape([None])
-    return references, class_indices
-
-  # Prefetching chunks is cheap, and the kernel reads files ahead while the chunk before is decoded.
-  return (chunks.map(make_references, num_parallel_calls).prefetch(1)
-          .apply(tf.data.experimental.unbatch()))
-
-
 class ImageFileSource(ImageSource):
   """The source of an ImageSplit."""
   format_name = 'image_files'
   class_indices_are_known = True
 
+  def __init__(self, dataset: DataSet, split: ImageSplit) -> None:
+    super().__init__(dataset, split)
+    self._threads = ThreadPoolExecutor(_READAHEAD_THREADS)
+
   def __len__(self) -> int:
     return len(self.split.files)
 
-  def references(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
-    threads = ThreadPoolExecutor(_READAHEAD_THREADS)
-    files, class_indices = self.split.files, self.split.classes
-
-    def look_up_paths(indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
-      paths = [files[index] for index in indices]
-      threads.submit(_request_readahead, paths)
-      return paths, class_indices[indices].astype(np.int64)
-
-    return references_from_python(chunks, look_up_paths)
+  def look_up(self, indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
+    paths = [self.split.files[index] for index in indices]
+    self._threads.submit(_request_readahead, paths)
+    return paths, self.split.classes[indices]
 
   @staticmethod
   def read(reference: tf.Tensor) -> tf.Tensor:

@@ -287,17 +287,17 @@ def _scan_file(file_index: int, path: bytes) -> Tuple[np.ndarray, Optional[Damag
   offset, block, block_offset, length, reason = 0, b'', 0, _BLOCK_BYTES, ''
   with contextlib.closing(PositionedFile(path)) as file:
     while offset < file.size and not reason:
-      if offset - block_offset + HEADER_BYTES > len(block):
-        block_offset = offset
+      position = offset - block_offset
+      if position + HEADER_BYTES > len(block):
+        block_offset, position = offset, 0
         block = file.read(offset, _BLOCK_BYTES if length <= _MAX_SMALL_BYTES else HEADER_BYTES)
-      header = block[offset - block_offset:offset - block_offset + HEADER_BYTES]
-      length, checksum = _unpack_header(header.ljust(HEADER_BYTES))
+        if len(block) < HEADER_BYTES:
+          reason = 'truncated'
+          break
+      length, checksum = _unpack_header(block, position)
       next_offset = offset + HEADER_BYTES + length + FOOTER_BYTES
-      if len(header) < HEADER_BYTES:
-        reason = 'truncated'
-      elif masked_checksum(header[:8]) != checksum:
-        # The positions of further records are unknown.
-        reason = 'wrong checksum of the length'
+      if masked_checksum(block[position:position + 8]) != checksum:
+        reason = 'wrong checksum of the length'  # The positions of further records are unknown.
       elif next_offset > file.size:
         reason = 'truncated'
       else:

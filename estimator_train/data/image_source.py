@@ -9,6 +9,7 @@ import fractions
 import logging
 import os
 import stat
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
@@ -41,7 +42,8 @@ class ImageSource(Source):
   can_augment = True
   can_cache_in_folder = True
   _parallel_lookups: Optional[int] = None  # The number of chunks that are looked up in parallel.
-  _cached: Optional[image_cache.ImageCache] = None
+  # Of training. Only its `input_fn` keeps the cache, whose thread keeps this source.
+  _cache: 'Optional[weakref.ReferenceType[image_cache.ImageCache]]' = None
   _expects_grey: Optional[bool] = None  # The result of expects_grey, once it has been called.
 
   @abc.abstractmethod
@@ -134,7 +136,8 @@ class ImageSource(Source):
                                                    batching)
     if cache == 'none':
       return lambda: self._make_batches(self._training_references(batching), batching)
-    self._cached = cached = image_cache.ImageCache(self, batching, cache)
+    cached = image_cache.ImageCache(self, batching, cache)
+    self._cache = weakref.ref(cached)
     # Reading waits for images that are still to be decoded. A thread of its own keeps that from
     # the model.
     batching = batching._replace(private_threadpool_size=max(1, batching.private_threadpool_size))
@@ -143,8 +146,9 @@ class ImageSource(Source):
         carry_errors(cached.read), np.uint8, batching.image_shape[:2] + (None,), batching)
 
   def wait_until_cached(self) -> None:
-    if self._cached is not None:
-      self._cached.read_all()
+    cached = self._cache and self._cache()
+    if cached:
+      cached.read_all()
 
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
     return lambda: self._make_batches(

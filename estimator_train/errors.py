@@ -74,6 +74,12 @@ def one_line(text: str) -> str:
   return printable(' '.join(line.strip() for line in text.splitlines()))
 
 
+def first_line(error: BaseException) -> str:
+  """Returns the first line of the message of a TensorFlow error; '' for other errors."""
+  message = getattr(error, 'message', None)
+  return message.strip().partition('\n')[0].strip() if isinstance(message, str) else ''
+
+
 def printable(text: str) -> str:
   """Escapes line breaks and control characters in a text, such as the name of a file."""
   return ''.join(character if character.isprintable() else ascii(character)[1:-1]
@@ -93,6 +99,35 @@ def shorten(text: str) -> str:
     return text
   half = _MAX_LENGTH // 2
   return '{}... ({} characters) ...{}'.format(text[:half], len(text), text[-half:])
+
+
+class BadExample(ValueError):
+  """An example of a data set is damaged.
+
+  Attributes:
+    reason: what is wrong with the example.
+  """
+  _rule = 'an example cannot be read'
+  _remedy = 'repair or remove it (--mode=audit lists all), or give --on_bad_image=skip'
+
+  def __init__(self, place: str, reason: str) -> None:
+    super().__init__('{} ({})'.format(place, reason))
+    self.reason = reason
+
+  def to_user_error(self) -> UserError:
+    return UserError(self._rule, str(self), self._remedy)
+
+
+class WrongSchema(BadExample):
+  """An example has other features or labels than the flags state. It is never skipped.
+
+  The other examples are likely to have the same features, or labels that are shifted.
+  """
+  _rule = 'an example does not fit the flags'
+
+  def __init__(self, place: str, reason: str, remedy: str) -> None:
+    super().__init__(place, reason)
+    self._remedy = remedy
 
 
 class TrainingFailed(Exception):

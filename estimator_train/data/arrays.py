@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data.batching import Batching, evaluation_chunks
-from estimator_train.data.source import InputFn, Source, cache_not_stored
+from estimator_train.data.source import InputFn, Source
 from estimator_train.errors import UserError
 from estimator_train.system import atomic, stored
 from estimator_train.system.machine import available_bytes
@@ -190,8 +190,9 @@ def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type, fill:
           atomic.replace(part_file.name, path)
     return np.load(path, mmap_mode='r', allow_pickle=False)
   except OSError as error:
-    raise cache_not_stored('--cache={} for {} ({})'.format(
-        cache, description, error.strerror or error)) from error
+    raise UserError('the cache cannot be stored',
+                    '--cache={} for {} ({})'.format(cache, description, error.strerror or error),
+                    'give a writable folder on a disk with enough free space') from error
 
 
 def _check_memory(num_bytes: int, description: str) -> None:

@@ -10,6 +10,8 @@ NO_IMAGE = (0, 0, 0)  # The `image_shape` of examples that are not images.
 # The difference between the shuffle seeds of --seed=N and --seed=N+1. With a difference of 1,
 # epoch 1 of --seed=N would have the same order as epoch 0 of --seed=N+1.
 _SEED_STRIDE = 1000003
+# For the functions of datasets: AutoGraph would take time, although it converts nothing.
+without_autograph = tf.autograph.experimental.do_not_convert
 
 
 class Shard(NamedTuple):
@@ -102,8 +104,7 @@ class Batching(NamedTuple):
     """
     first_epoch, num_skipped = divmod(self.shard.first_example, num_examples)
 
-    # Without this decorator, AutoGraph would take time, although it converts nothing.
-    @tf.autograph.experimental.do_not_convert
+    @without_autograph
     def shuffle_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
       return examples.shuffle(self.shuffle_buffer, seed=self.seed * _SEED_STRIDE + epoch,
                               reshuffle_each_iteration=False)
@@ -222,8 +223,7 @@ def _map_to_chunks(num_chunks: int, get_indices: Callable[[int, int], np.ndarray
   def compute_chunk(chunk: np.ndarray) -> np.ndarray:
     return get_indices(int(chunk) * chunk_size, (int(chunk) + 1) * chunk_size)
 
-  # Without this decorator, AutoGraph would take time, although it converts nothing.
-  @tf.autograph.experimental.do_not_convert
+  @without_autograph
   def make_chunk(chunk: tf.Tensor) -> tf.Tensor:
     indices = tf.numpy_function(compute_chunk, [chunk], tf.int64)
     indices.set_shape([None])

@@ -68,13 +68,7 @@ class SingleEpoch(NamedTuple):
 
 
 def make_source(dataset: DataSet, split: Optional[Split]) -> Source:
-  """Returns the source that reads a split.
-
-  Raises:
-    ValueError: no source is implemented for the type of the split.
-  """
-  if type(split) not in SOURCE_CLASSES:
-    raise ValueError('no source is implemented for {}'.format(type(split).__name__))
+  """Returns the source that reads a split."""
   return SOURCE_CLASSES[type(split)](dataset, split)
 
 

@@ -6,7 +6,7 @@ from estimator_train.errors import UserError
 from estimator_train.settings import groups
 
 if TYPE_CHECKING:  # NumPy, which it imports, would delay --help.
-  from estimator_train.data.record_index import RecordIndex
+  from estimator_train.data.records import RecordIndex
 
 # A prediction lists the TOP_K most probable classes, or all classes if there are fewer.
 TOP_K = 5

@@ -21,8 +21,6 @@ _MAX_EXPLAINED_FILES = 10000
 _SHARD_NAME = re.compile(br'(.*)-(\d{5})-of-(\d{5})(.*)', re.DOTALL)
 # (folder and first part of the names, number of shards, last part of the names).
 _ShardSet = Tuple[bytes, int, bytes]
-# (device, inode) of each folder in which `_iter_matches` is expanding a `**`.
-_FolderIds = Tuple[Tuple[int, int], ...]
 
 
 class Listing(NamedTuple):
@@ -75,16 +73,15 @@ def iter_files(pattern: str, listings: Optional[Listings] = None) -> Iterator[by
 
 def warn_about_unmatched_images(flag: str, files: Sequence[bytes], listings: Listings) -> None:
   """Logs a warning if a pattern leaves out images of other extensions, or whole folders."""
-  counts = collections.Counter(
-      extension for listing in listings.values() for extension in map(_extension, listing.others)
-      if extension.lower() in _IMAGE_EXTENSIONS)
-  if counts:
-    for extension in set(map(_extension, files)):  # The other files of these are left out by name.
-      counts.pop(extension, None)
+  matched = set(map(_extension, files))  # The other files of these are left out by name.
+  counts = _count_images(extension for listing in listings.values()
+                         for extension in map(_extension, listing.others)
+                         if extension not in matched)
   if counts:
     _LOG.warning('--%s leaves out %d images in the folders that it searches: %s', flag,
                  sum(counts.values()), _join_counts(counts))
-  above = _folders_above(folder for folder, listing in listings.items() if listing.num_matched)
+  above = {parent for folder, listing in listings.items() if listing.num_matched
+           for parent in _folders_above(folder)}
   without = [_display(folder) for folder, listing in listings.items()
              if not listing.num_matched and folder not in above and os.path.isdir(folder or b'.')
              and (not listing.others or counts.keys() & set(map(_extension, listing.others)))]
@@ -108,17 +105,19 @@ def check_class_folders(flag: str, pattern: str, listings: Listings) -> None:
                     '--{}={} matches {} image(s) in {}'.format(
                         flag, pattern, listings[folders[0]].num_matched, _display(folders[0])),
                     'give a pattern that excludes them, or all class names in --labels')
+
+  def warn(what: str, first: bytes, second: bytes) -> None:
+    _LOG.warning('%s, such as %s and %s: the class of an image is the name of its own folder',
+                 what, _display(first), _display(second))
+
+  if folders[0].count(b'/') < folders[-1].count(b'/'):
+    warn('class folders are at different depths', folders[0], folders[-1])
   by_name: Dict[bytes, List[bytes]] = collections.defaultdict(list)
   for folder in folders:
     by_name[os.path.basename(folder)].append(folder)
   same_name = [same for same in by_name.values() if len(same) > 1]
-  for what, (first, second) in [
-      ('class folders are at different depths', (folders[0], folders[-1]))] * (
-          folders[0].count(b'/') < folders[-1].count(b'/')) + [
-      ('{} class name(s) are of several folders'.format(len(same_name)), same[:2])
-      for same in same_name[:1]]:
-    _LOG.warning('%s, such as %s and %s: the class of an image is the name of its own folder',
-                 what, _display(first), _display(second))
+  if same_name:
+    warn('{} class name(s) are of several folders'.format(len(same_name)), *same_name[0][:2])
 
 
 def check_shards(given: str, files: Sequence[bytes]) -> None:
@@ -166,23 +165,21 @@ def no_match_error(what: str, given: str, pattern: str, example: str) -> UserErr
     return UserError(what, '{} (there is no {})'.format(given, printable(folder)),
                      'correct the pattern')
   names = list(itertools.islice(_walk(folder or '.'), _MAX_EXPLAINED_FILES))
-  counts = collections.Counter(extension for extension in map(_extension, names)
-                               if extension.lower() in _IMAGE_EXTENSIONS)
-  others = [_display(name) for name in names if _extension(name) not in counts]
+  counts = _count_images(map(_extension, names))
+  found = [_join_counts(counts)] if counts else []
   if counts:
-    extension = os.fsdecode(counts.most_common(1)[0][0])
-    example = os.path.join(glob.escape(folder), '**', '*' + extension)
+    example = os.path.join(glob.escape(folder), '**', '*' + _most_common_extension(counts))
+  found += [_display(name) for name in names if _extension(name) not in counts]
   return UserError(what, '{} ({} has {})'.format(
-      given, printable(folder or '.'),
-      join_items([_join_counts(counts)] * bool(counts) + others) or 'no files'),
+      given, printable(folder or '.'), join_items(found) or 'no files'),
                    'give a pattern such as \'{}\', in quotes'.format(example))
 
 
-def _iter_matches(folder: bytes, parts: Sequence[bytes], ancestors: _FolderIds,
+def _iter_matches(folder: bytes, parts: Sequence[bytes], ancestors: Tuple[bytes, ...],
                   listings: Optional[Listings]) -> Iterator[bytes]:
   """Yields the files in a folder that match the parts of a pattern.
 
-  `**` does not enter one of the `ancestors` again, so that loops of symbolic links end.
+  `**` does not enter one of the `ancestors`, real paths, again: loops of symbolic links end.
   """
   if not parts:
     return
@@ -195,10 +192,10 @@ def _iter_matches(folder: bytes, parts: Sequence[bytes], ancestors: _FolderIds,
       yield path
   elif part == b'**':
     yield from _iter_matches(folder, rest, ancestors, listings)
-    ancestors_below = ancestors + (_folder_id(folder),)
+    ancestors_below = ancestors + (os.path.realpath(folder),)
     for name in _list_names(folder, b'*', of_folders=True):
       path = os.path.join(folder, name)
-      if _folder_id(path) not in ancestors_below:
+      if os.path.realpath(path) not in ancestors_below:
         yield from _iter_matches(path, parts, ancestors_below, listings)
   elif rest:
     for name in _list_names(folder, part, of_folders=True):
@@ -237,19 +234,8 @@ def _list_names(folder: bytes, part: bytes, of_folders: bool,
 
 
 def _is_folder(entry: 'os.DirEntry[bytes]') -> bool:
-  try:
-    return entry.is_dir()
-  except OSError:  # For example a link to itself. The error is reported when the entry is read.
-    return False
-
-
-def _folder_id(folder: bytes) -> Tuple[int, int]:
-  """Returns (device, inode) of a folder, or (0, 0) if the folder cannot be examined."""
-  try:
-    status = os.stat(folder or b'.')
-  except OSError:
-    return 0, 0
-  return status.st_dev, status.st_ino
+  """Returns whether an entry is a folder; a link that leads nowhere or to itself is a file."""
+  return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
 
 
 def _escape_folders(pattern: str) -> str:
@@ -274,14 +260,10 @@ def _walk(folder: str) -> Iterator[bytes]:
     yield from sorted(name for name in names if not name.startswith(b'.'))
 
 
-def _folders_above(folders: Iterator[bytes]) -> Set[bytes]:
-  above: Set[bytes] = set()
-  for folder in folders:
-    parent = os.path.dirname(folder)
-    while parent not in above:
-      above.add(parent)
-      parent = os.path.dirname(parent)
-  return above
+def _folders_above(folder: bytes) -> Iterator[bytes]:
+  while folder not in (b'', b'/'):
+    folder = os.path.dirname(folder)
+    yield folder
 
 
 def _shard_path(shards: _ShardSet, index: int) -> bytes:
@@ -294,6 +276,22 @@ def _pattern_of(shards: _ShardSet) -> bytes:
 
 def _extension(name: bytes) -> bytes:
   return os.path.splitext(name)[1]
+
+
+def _count_images(extensions: Iterator[bytes]) -> Counter[bytes]:
+  """Counts the extensions of images; those that differ in case are counted separately."""
+  return collections.Counter(extension for extension in extensions
+                             if extension.lower() in _IMAGE_EXTENSIONS)
+
+
+def _most_common_extension(counts: Counter[bytes]) -> str:
+  """Returns the pattern of the most common extension, in any case if it occurs in several."""
+  totals = collections.Counter(extension.lower() for extension in counts.elements())
+  ((most_common, _),) = totals.most_common(1)
+  variants = [extension for extension in counts if extension.lower() == most_common]
+  return os.fsdecode(variants[0]) if len(variants) == 1 else re.sub(
+      '[a-z]', lambda letter: '[{}{}]'.format(letter.group(), letter.group().upper()),
+      os.fsdecode(most_common))
 
 
 def _join_counts(counts: Counter[bytes]) -> str:

@@ -1,21 +1,20 @@
 """Caches the decoded and resized images of a split, while the training already uses them."""
 
-import contextlib
 import hashlib
 import logging
 import threading
 import weakref
-from typing import Callable, Iterator, Optional, Tuple
+from typing import TYPE_CHECKING, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import arrays
 from estimator_train.data.batching import Batching, first_reads
-from estimator_train.data.encoded_images import EncodedImages
-from estimator_train.data.source import CacheNotStored
-from estimator_train.errors import UserError
 from estimator_train.system.progress import make_progress_bar
+
+if TYPE_CHECKING:  # It imports this module.
+  from estimator_train.data.image_source import ImageSource
 
 _LOG = logging.getLogger('estimator_train')
 _FILL_BATCH_SIZE = 64
@@ -43,7 +42,7 @@ class ImageCache:
     UserError: there is not enough memory or disk space; the message states the required size.
   """
 
-  def __init__(self, source: EncodedImages, batching: Batching, cache: str) -> None:
+  def __init__(self, source: 'ImageSource', batching: Batching, cache: str) -> None:
     self._filling = _Filling(source, batching, cache)
     weakref.finalize(self, self._filling.stop)
     self._filling.start()
@@ -59,13 +58,10 @@ class ImageCache:
       images that have been cached so far are grey, else 3. The class indices, int64 [B].
 
     Raises:
-      CacheNotStored: the cache could not be written to the disk.
+      UserError: the cache could not be written to the disk.
       tf.errors.OpError: an image cannot be decoded.
     """
-    try:
-      images, class_indices = self._filling.wait_for(indices)
-    except UserError as error:  # TensorFlow keeps only the name and the text of an exception.
-      raise CacheNotStored(error.given) from error
+    images, class_indices = self._filling.wait_for(indices)
     return images[indices], class_indices[indices]
 
   def read_all(self) -> np.ndarray:
@@ -81,7 +77,7 @@ class ImageCache:
 class _Filling:
   """Fills a cache in a thread, which must not keep a reference to the ImageCache."""
 
-  def __init__(self, source: EncodedImages, batching: Batching, cache: str) -> None:
+  def __init__(self, source: 'ImageSource', batching: Batching, cache: str) -> None:
     self._source, self._cache = source, cache
     self._batching = batching._replace(examples_per_batch=_FILL_BATCH_SIZE, one_hot=False,
                                        pixel_dtype=tf.uint8)
@@ -162,41 +158,30 @@ class _Filling:
     """
     class_indices = np.empty(len(images), np.int64)
     fill_order = first_reads(len(images), self._batching)
-    with self._open_batches(fill_order, images.shape[-1]) as next_batch, \
+    expects_grey = images.shape[-1] < self._batching.image_shape[2]
+    # The threads of all other sessions can be waiting for this one.
+    config = tf.ConfigProto(device_count={'GPU': 0}, use_per_session_threads=True)
+    with tf.Graph().as_default(), tf.Session(config=config) as session, \
         make_progress_bar(total=len(images), desc='caching', unit='image') as bar, \
         arrays.open_writer(images) as write:
+      dataset = self._source.make_dataset(fill_order, self._batching, expects_grey)
+      next_batch = session.make_callable(tf.data.make_one_shot_iterator(dataset).get_next())
       with self._changed:
         self._examples = images, class_indices
         self._is_filled[:] = False
         self._changed.notify_all()
       for start in range(0, len(images), _FILL_BATCH_SIZE):
         self._check_not_stopping()
-        batch = next_batch()
+        pixels, classes, are_complete = next_batch()
+        if not are_complete:
+          raise _ColourImageFound
         indices = fill_order[start:start + _FILL_BATCH_SIZE]
-        write(indices, batch[0])  # If the array has three channels, a grey channel is repeated.
-        class_indices[indices] = batch[1]
+        write(indices, pixels)  # If the array has three channels, a grey channel is repeated.
+        class_indices[indices] = classes
         with self._changed:
           self._is_filled[indices] = True
           self._changed.notify_all()
         bar.update(len(indices))
-
-  @contextlib.contextmanager
-  def _open_batches(self, indices: np.ndarray, channels: int) -> Iterator[Callable[[], Examples]]:
-    """Yields a function that returns the next batch of the examples at `indices`."""
-    expects_grey = channels < self._batching.image_shape[2]
-    # The threads of all other sessions can be waiting for this one.
-    config = tf.ConfigProto(device_count={'GPU': 0}, use_per_session_threads=True)
-    with tf.Graph().as_default(), tf.Session(config=config) as session:
-      dataset = self._source.make_dataset(indices, self._batching, expects_grey)
-      get_next = session.make_callable(tf.data.make_one_shot_iterator(dataset).get_next())
-
-      def next_batch() -> Examples:
-        images, class_indices, are_complete = get_next()
-        if not are_complete:
-          raise _ColourImageFound
-        return images, class_indices
-
-      yield next_batch
 
 
 class _ColourImageFound(Exception):

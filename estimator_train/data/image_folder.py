@@ -6,7 +6,7 @@ from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from estimator_train.data import file_pattern, record_index
+from estimator_train.data import file_pattern, records
 from estimator_train.data.description import ArraySplit, DataSet, ImageSplit
 from estimator_train.errors import UserError, join_items, printable
 from estimator_train.run_dir import LABELS_FILE, RunDir
@@ -133,7 +133,7 @@ def _list_files(flag: str, pattern: Optional[str], is_class_list: bool = False) 
 def _starts_with_record(path: bytes) -> bool:
   """Returns whether a file is an uncompressed TFRecord file."""
   try:
-    return stat.S_ISREG(os.stat(path).st_mode) and record_index.starts_with_record(path)
+    return stat.S_ISREG(os.stat(path).st_mode) and records.starts_with_record(path)
   except OSError:  # The error is reported when the image is decoded.
     return False
 

@@ -1,40 +1,40 @@
-"""Reads images from TFRecord files: from tf.train.Examples with an encoded image and a label."""
+"""Reads images from TFRecord files: from tf.train.Examples with an encoded image and a label.
+
+The standard schema is that of TensorFlow's own scripts; flags name other keys.
+"""
 
 import collections
-import contextlib
 import hashlib
-from typing import Any, Counter, Iterator, List, Optional, Tuple
+import logging
+from typing import Any, Counter, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from google.protobuf import message
 
-from estimator_train.data import image_source, published, records
+from estimator_train.data import image_source, published
 from estimator_train.data.batching import Batching
 from estimator_train.data.description import DataSet, ImageRecordSplit
-from estimator_train.data.encoded_images import evenly_spaced
-from estimator_train.data.record_index import describe_record
-from estimator_train.data.records import RecordReader
-from estimator_train.data.source import (
-  BadExample,
-  BadImage,
-  FilePath,
-  InputFn,
-  WrongSchema,
-  translate_errors,
-)
-from estimator_train.errors import printable
+from estimator_train.data.records import RecordReader, describe_record
+from estimator_train.data.source import BadImage, FilePath, InputFn, translate_errors
+from estimator_train.errors import BadExample, UserError, WrongSchema, join_items, printable
 from estimator_train.settings import groups
 from estimator_train.system import stored
 
-_PARALLEL_READS = 2  # One chunk of records is read while another one is waiting for the disk.
+_LOG = logging.getLogger('estimator_train')
+_TEXT_KEY = 'image/class/text'  # Of the class name, in files of TensorFlow's own scripts.
+_IMAGE_MAGICS = (b'\xff\xd8', b'\x89PNG', b'GIF8')
 _RECORDS_PER_LABEL_READ = 1024
 # All records are checked before training if that takes less than a second, else a sample of them.
 _MAX_CHECKED_RECORDS, _MAX_CHECKED_BYTES, _SAMPLE_SIZE = 1 << 15, 1 << 28, 256
+# The number of records of each (class index of the label, class name in the record or None).
+_Counts = Counter[Tuple[int, Optional[str]]]
 
 
 class ImageRecordSource(image_source.ImageSource):
   """The source of an ImageRecordSplit. A worker reads only the records of its shard."""
   format_name = 'image_records'
+  _parallel_lookups = 2  # One chunk of records is read while another one is waiting for the disk.
 
   def __init__(self, dataset: DataSet, split: ImageRecordSplit) -> None:
     super().__init__(dataset, split)
@@ -45,9 +45,9 @@ class ImageRecordSource(image_source.ImageSource):
 
   def check_and_count(self) -> Optional[int]:
     self.split.records.check()
-    checked = self._check_schema()
-    if self.split is self.dataset.train and sum(checked.values()) == len(self):
-      records.warn_about_empty_classes(checked, self.dataset.labels, self.split.label_offset)
+    counts = self._check_schema()
+    if self.split is self.dataset.train and sum(counts.values()) == len(self):
+      _warn_about_empty_classes(counts, self.dataset.labels, self.split.label_offset)
     return len(self)
 
   def skip_bad_examples(self, split_name: str, settings: groups.Input,
@@ -55,28 +55,23 @@ class ImageRecordSource(image_source.ImageSource):
     self._check_schema()  # Before all images are decoded.
     return super().skip_bad_examples(split_name, settings, model_dir)
 
-  def references(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
+  def look_up(self, indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
     # tf.io.parse_example crashes for examples that cannot be parsed, because its error contains
     # bytes that are not valid UTF-8.
-    def look_up_records(indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
-      examples = [self._parse(index, record) for index, record in zip(
-          indices, self._reader.read(self._to_records(indices)))]
-      contents, class_indices = zip(*examples)
-      return list(contents), np.array(class_indices, np.int64)
-
-    return image_source.references_from_python(chunks, look_up_records, _PARALLEL_READS)
+    contents, class_indices, _ = zip(*self._read(indices))
+    return list(contents), np.array(class_indices)
 
   @staticmethod
   def read(reference: tf.Tensor) -> tf.Tensor:
     return reference  # The content itself.
 
   def read_content(self, index: int) -> bytes:
-    (record,) = self._reader.read(self._to_records(np.array([index])))
-    return self._parse(index, record)[0]
+    ((content, _, _),) = self._read(np.array([index]))
+    return content
 
   def name_of(self, index: int) -> str:
-    path, record = self.split.records.locate(int(self._to_records(np.array([index]))[0]))
-    return describe_record(path, record)
+    record = index if self.split.kept is None else int(self.split.kept[index])
+    return describe_record(*self.split.records.locate(record))
 
   def without(self, indices: List[int]) -> ImageRecordSplit:
     kept = np.arange(len(self)) if self.split.kept is None else self.split.kept
@@ -89,7 +84,8 @@ class ImageRecordSource(image_source.ImageSource):
   def class_indices(self) -> np.ndarray:
     parts = np.array_split(np.arange(len(self)), len(self) // _RECORDS_PER_LABEL_READ + 1)
     with translate_errors():
-      return np.concatenate([self._read_class_indices(part) for part in parts])
+      return np.array([class_index for part in parts
+                       for _, class_index, _ in self._read(part)], np.int64)
 
   def cache_key(self) -> str:
     split = self.split
@@ -106,92 +102,184 @@ class ImageRecordSource(image_source.ImageSource):
     return list(self.split.records.files)
 
   def audited_class_indices(self) -> np.ndarray:
-    return np.array([self._class_index_or_unknown(index) for index in range(len(self))], np.int64)
+    def find_class_index(index: int) -> int:
+      try:
+        ((_, class_index, _),) = self._read(np.array([index]))
+        return class_index
+      except (OSError, BadExample):
+        return -1
+
+    return np.array(list(map(find_class_index, range(len(self)))), np.int64)
 
   def unreadable_parts(self) -> List[Tuple[str, str]]:
     return list(map(self.split.records.describe_damage, self.split.records.damages))
 
-  def _to_records(self, indices: np.ndarray) -> np.ndarray:
-    """Returns the indices of the records of examples. Bad records are not among the examples."""
-    return indices if self.split.kept is None else self.split.kept[indices]
-
-  def _read_class_indices(self, indices: np.ndarray) -> np.ndarray:
-    """Returns the class indices of examples, int64 [n]."""
-    return np.array([self._parse(index, record)[1] for index, record in zip(
-        indices, self._reader.read(self._to_records(indices)))], np.int64)
-
-  def _parse(self, index: int, record: bytes) -> Tuple[bytes, int]:
-    """Returns the encoded image and the class index of an example.
+  def _read(self, indices: np.ndarray) -> Iterable[Tuple[bytes, int, Any]]:
+    """Yields (encoded image, class index, features by key) of the examples at `indices`.
 
     Raises:
-      BadExample: the record is not an example.
+      OSError: a file cannot be read.
+      BadExample: a record is damaged, or is not an example.
       WrongSchema: a feature is missing or has another kind, or the label is not that of a class.
     """
-    return self._interpret(index, self._parse_features(index, record))
-
-  def _parse_features(self, index: int, record: bytes) -> Any:
-    try:
-      return records.parse_features(record)
-    except ValueError as error:
-      raise BadExample(printable(self.name_of(index)), str(error)) from error
-
-  def _interpret(self, index: int, features: Any) -> Tuple[bytes, int]:
-    try:
-      content = records.image_content(features, self.split.image_key)
-      return content, self._class_index(features)
-    except ValueError as error:
-      raise self._wrong_schema(index, features, str(error)) from error
-
-  def _wrong_schema(self, index: int, features: Any, reason: str) -> WrongSchema:
-    return WrongSchema(printable(self.name_of(index)), reason,
-                       records.find_remedy(features, self.split, self.dataset.labels))
+    kept = self.split.kept  # Bad records are not among the examples.
+    for index, record in zip(indices, self._reader.read(
+        indices if kept is None else kept[indices])):
+      try:
+        features = parse_features(record)
+      except ValueError as error:
+        raise BadExample(printable(self.name_of(index)), str(error)) from error
+      try:
+        content = image_content(features, self.split.image_key)
+        class_index = self._class_index(features)
+      except ValueError as error:
+        raise self._wrong_schema(index, features, str(error)) from error
+      yield content, class_index, features
 
   def _class_index(self, features: Any) -> int:
     """Returns the class index of an example; raises a ValueError if its label is invalid."""
-    label = records.value(features, self.split.label_key, 'int64_list')
-    class_index = int(label) + self.split.label_offset
+    label = int(_value(features, self.split.label_key, 'int64_list'))
+    class_index = label + self.split.label_offset
     if not 0 <= class_index < len(self.dataset.labels):
       raise ValueError('label {}{} for {} classes'.format(
           label, ' with --label_offset={}'.format(self.split.label_offset)
           if self.split.label_offset else '', len(self.dataset.labels)))
     return class_index
 
-  def _check_schema(self) -> Counter[records.ClassAndText]:
-    """Checks the features of all records or, in a large data set, of a sample.
+  def _wrong_schema(self, index: int, features: Any, reason: str) -> WrongSchema:
+    return WrongSchema(printable(self.name_of(index)), reason,
+                       _find_remedy(features, self.split, self.dataset.labels))
 
-    Returns:
-      The number of checked records of each class, and of each class name in the records.
+  def _check_schema(self) -> _Counts:
+    """Checks the features of all records or, in a large data set, of a sample.
 
     Raises:
       UserError: the records do not fit the flags.
     """
-    checked: Counter[records.ClassAndText] = collections.Counter()
-    has_images = False
-    with translate_errors():
-      for index, features in self._iter_records_to_check():
-        content, class_index = self._interpret(index, features)
-        checked[class_index, records.class_text(features)] += 1
-        has_images = has_images or content.startswith(records.IMAGE_MAGICS)
-      if checked and not has_images:
-        raise self._wrong_schema(index, features, '{} is not a JPEG, PNG or GIF file, as in all '
-                                 'other records'.format(self.split.image_key))
-    records.check_texts(checked, self.dataset.labels, self.split.label_offset)
-    return checked
-
-  def _iter_records_to_check(self) -> Iterator[Tuple[int, Any]]:
-    """Yields the index and the features of each record to check, except damaged records."""
     is_small = (len(self) <= _MAX_CHECKED_RECORDS
                 and self.split.records.lengths.sum() <= _MAX_CHECKED_BYTES)
-    indices = np.array(evenly_spaced(len(self), len(self) if is_small else _SAMPLE_SIZE))
-    for part in np.array_split(indices, len(indices) // image_source.CHUNK_SIZE + 1):
-      # The error about a damaged record is reported by the training, unless it is skipped.
-      with contextlib.suppress(OSError, BadExample):
-        for index, record in zip(part, self._reader.read(self._to_records(part))):
-          yield int(index), self._parse_features(index, record)
+    indices = image_source.evenly_spaced(len(self), len(self) if is_small else _SAMPLE_SIZE)
+    counts: _Counts = collections.Counter()
+    has_images = False
+    with translate_errors():
+      for part in np.array_split(indices, len(indices) // image_source.CHUNK_SIZE + 1):
+        try:
+          for content, class_index, features in self._read(part):
+            counts[class_index, _class_text(features)] += 1
+            has_images = has_images or content.startswith(_IMAGE_MAGICS)
+        except WrongSchema:
+          raise
+        except (OSError, BadExample):
+          pass  # The training reports damaged records, unless they are skipped.
+      if counts and not has_images:
+        raise self._wrong_schema(indices[-1], features, '{} is not a JPEG, PNG or GIF file, as in '
+                                 'all other records'.format(self.split.image_key))
+    _check_texts(counts, self.dataset.labels, self.split.label_offset)
+    return counts
 
-  def _class_index_or_unknown(self, index: int) -> int:
-    """Returns the class index of an example; -1 if it cannot be read."""
-    try:
-      return int(self._read_class_indices(np.array([index]))[0])
-    except (OSError, BadExample):
-      return -1
+
+def parse_features(record: bytes) -> Any:
+  """Returns the features of a tf.train.Example, by key; raises a ValueError if it is damaged."""
+  try:
+    return tf.train.Example.FromString(record).features.feature
+  except message.DecodeError as error:
+    raise ValueError('not a tf.train.Example') from error
+
+
+def image_content(features: Any, image_key: str) -> bytes:
+  """Returns the encoded image of an example; raises a ValueError if there is none."""
+  return bytes(_value(features, image_key, 'bytes_list'))
+
+
+def _value(features: Any, key: str, kind: str) -> Any:
+  """Returns the only value of a feature; raises a ValueError if there is no such value.
+
+  Args:
+    features: the features of a tf.train.Example, by key.
+    key: the key of the feature.
+    kind: the expected kind of values: `bytes_list` or `int64_list`.
+  """
+  if key not in features:
+    raise ValueError('no {}; the keys are {}'.format(key, ', '.join(sorted(features)) or 'missing'))
+  found_kind = features[key].WhichOneof('kind')
+  if found_kind != kind:
+    raise ValueError('{} is of the kind {}, not {}'.format(key, found_kind, kind))
+  values = getattr(features[key], kind).value
+  if len(values) != 1:
+    raise ValueError('{} has {} values, not one'.format(key, len(values)))
+  return values[0]
+
+
+def _class_text(features: Any) -> Optional[str]:
+  """Returns the class name that an example contains; None if there is none."""
+  values = features[_TEXT_KEY].bytes_list.value if _TEXT_KEY in features else ()
+  return values[0].decode('utf-8', 'backslashreplace') if len(values) == 1 else None
+
+
+def _find_remedy(features: Any, split: ImageRecordSplit, class_names: Sequence[str]) -> str:
+  """Returns the values of flags that would fit the features of an example."""
+  values = {key: getattr(feature, feature.WhichOneof('kind') or 'bytes_list').value
+            for key, feature in sorted(features.items())}
+  single = {key: value[0] for key, value in values.items() if len(value) == 1}
+  texts = [key for key, value in single.items() if isinstance(value, bytes)]
+  images = [key for key in texts if single[key].startswith(_IMAGE_MAGICS)]
+  labels = [key for key, value in single.items() if isinstance(value, int)]
+  flags = []
+  if split.image_key not in (images or texts):
+    flags.append('--image_key=' + ('|'.join(images) or 'KEY'))
+  if split.label_key not in labels:
+    likely = [key for key in labels if 'label' in key or 'class' in key]
+    flags.append('--label_key=' + ('|'.join(likely or labels) or 'KEY'))
+  elif not flags:
+    flags.append(_find_label_flag(single[split.label_key], _class_text(features), split,
+                                  class_names))
+  return 'give {}, or a data set with RecordSplit(parse=FUNCTION)'.format(' '.join(flags))
+
+
+def _find_label_flag(label: int, text: Optional[str], split: ImageRecordSplit,
+                     class_names: Sequence[str]) -> str:
+  """Returns the flag that makes a label the index of a class; `text` is the class name, if any."""
+  if 0 <= label + split.label_offset < len(class_names):
+    return '--image_key=KEY'
+  if text in class_names:
+    return '--label_offset={}'.format(class_names.index(text) - label)
+  if label + split.label_offset == len(class_names):
+    return '--label_offset={} if the first label is {}'.format(
+        split.label_offset - 1, 1 - split.label_offset)
+  return '--labels, --label_offset or --label_key that fit'
+
+
+def _check_texts(counts: _Counts, class_names: Sequence[str], label_offset: int) -> None:
+  """Compares the class names in the records with the class names of the labels.
+
+  Raises:
+    UserError: most records of a class have the name of another class.
+  """
+  index_of = {name: index for index, name in enumerate(class_names)}
+  other = [(class_index, text, count) for (class_index, text), count in counts.items()
+           if text is not None and index_of.get(text) != class_index]
+  for class_index, text, count in other:
+    if text in index_of and count > counts[class_index, class_names[class_index]]:
+      offsets = {index_of.get(name, index) - index for index, name, _ in other}
+      raise UserError(
+          'the labels of the records are in another order than the class names',
+          'label {} is the class {}, but {} of {} record(s) is {}'.format(
+              class_index - label_offset, class_names[class_index], _TEXT_KEY, count, text),
+          'give --label_offset={}'.format(label_offset + offsets.pop()) if len(offsets) == 1
+          else 'give --labels in the order of the labels')
+  if other:
+    class_index, text, _ = other[0]
+    _LOG.warning('%s of %d records is not the class of their label, such as %s for %s', _TEXT_KEY,
+                 sum(count for _, _, count in other), printable(str(text)),
+                 printable(class_names[class_index]))
+
+
+def _warn_about_empty_classes(counts: _Counts, class_names: Sequence[str],
+                              label_offset: int) -> None:
+  """Logs a warning if a class has no records; a class for the background may be meant so."""
+  found = {class_index for class_index, _ in counts}
+  empty = [name for index, name in enumerate(class_names) if index not in found]
+  if empty:
+    _LOG.warning('%d class(es) have no training records: %s%s', len(empty), join_items(empty),
+                 '' if 0 in found else '; if the first label is {}, give --label_offset={}'.format(
+                     1 - label_offset, label_offset - 1))

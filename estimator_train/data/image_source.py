@@ -4,39 +4,36 @@ ImageSource is also the base of the source that reads images from TFRecord files
 """
 
 import abc
-import collections.abc
 import contextlib
+import fractions
+import logging
 import os
 import stat
+import weakref
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import (
-  arrays,
-  encoded_images,
-  image_cache,
-  image_folder,
-  images,
-  published,
-)
-from estimator_train.data.batching import Batching, chunks_of, evaluation_chunks
-from estimator_train.data.description import ImageSplit
-from estimator_train.data.encoded_images import EncodedImages
-from estimator_train.data.source import BadImage, FilePath, InputFn
-from estimator_train.errors import UserError, printable
+from estimator_train.data import arrays, image_cache, image_checks, image_folder, images, published
+from estimator_train.data.batching import Batching, chunks_of, evaluation_chunks, without_autograph
+from estimator_train.data.description import DataSet, ImageSplit
+from estimator_train.data.source import BadImage, FilePath, InputFn, Source, carry_errors
+from estimator_train.errors import BadExample, UserError, printable
 from estimator_train.settings import groups
 from estimator_train.system import stored
 
+_LOG = logging.getLogger('estimator_train')
+_SKIPPED_FILE = 'skipped_images.json'
+_GREY_SAMPLE_SIZE = 16  # The maximum number of images that expects_grey decodes.
 # The number of examples that one call of a Python function looks up. One call per image would take
 # a tenth of the time that decoding an image takes.
 CHUNK_SIZE = 64
 _READAHEAD_THREADS = 4  # Several, because opening a file on a network file system is slow.
 
 
-class ImageSource(EncodedImages):
+class ImageSource(Source):
   """A source of encoded images, which are read in any order, decoded, and resized.
 
   A subclass reads one format. A worker without a cache reads only the images of its shard, and a
@@ -44,7 +41,44 @@ class ImageSource(EncodedImages):
   """
   can_augment = True
   can_cache_in_folder = True
-  _cached: Optional[image_cache.ImageCache] = None
+  _parallel_lookups: Optional[int] = None  # The number of chunks that are looked up in parallel.
+  # Of training. Only its `input_fn` keeps the cache, whose thread keeps this source.
+  _cache: 'Optional[weakref.ReferenceType[image_cache.ImageCache]]' = None
+  _expects_grey: Optional[bool] = None  # The result of expects_grey, once it has been called.
+
+  @abc.abstractmethod
+  def __len__(self) -> int:
+    """Returns the number of images."""
+
+  @abc.abstractmethod
+  def look_up(self, indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
+    """Returns the references to the images at `indices`, the arguments of `read`, and the classes.
+
+    Raises:
+      OSError: a file cannot be read.
+      BadExample: an example is damaged.
+    """
+
+  @staticmethod
+  @abc.abstractmethod
+  def read(reference: tf.Tensor) -> tf.Tensor:
+    """Returns the content of an image, a scalar string."""
+
+  @abc.abstractmethod
+  def read_content(self, index: int) -> bytes:
+    """Reads the content of an image.
+
+    Raises:
+      OSError: the file cannot be read.
+      BadExample: the example is damaged.
+    """
+
+  @abc.abstractmethod
+  def name_of(self, index: int) -> str:
+    """Returns the file of an image and, if the file has several examples, the place in the file.
+
+    Bytes of a path that cannot be decoded become surrogate escapes, as in `os.fsdecode`.
+    """
 
   @abc.abstractmethod
   def without(self, indices: List[int]) -> Any:
@@ -61,124 +95,151 @@ class ImageSource(EncodedImages):
   def check_and_count(self) -> Optional[int]:
     return len(self)
 
+  def references(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns a dataset of (reference, class index), scalars, for one of indices, int64 [n]."""
+    @carry_errors
+    def look_up(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+      references, class_indices = self.look_up(indices)
+      return np.array(references, object), np.asarray(class_indices, np.int64)
+
+    @without_autograph
+    def make_references(indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+      references, class_indices = tf.numpy_function(look_up, [indices], [tf.string, tf.int64])
+      references.set_shape([None])
+      class_indices.set_shape([None])
+      return references, class_indices
+
+    # Prefetching chunks is cheap, and the kernel reads files ahead while the chunk before is
+    # decoded.
+    return (chunks.map(make_references, self._parallel_lookups).prefetch(1)
+            .apply(tf.data.experimental.unbatch()))
+
+  def expects_grey(self) -> bool:
+    """Returns whether all images of a sample are grey.
+
+    The result only selects the faster of two code paths; each code path reads grey and colour
+    images correctly. The sample is decoded once: filling a cache asks twice.
+    """
+    def read_sample() -> Iterator[bytes]:
+      for index in evenly_spaced(len(self), _GREY_SAMPLE_SIZE):
+        # An error is reported when the image is read for training.
+        with contextlib.suppress(OSError, BadExample):
+          yield self.read_content(index)
+
+    if self._expects_grey is None:
+      self._expects_grey = images.are_all_grey(read_sample())
+    return self._expects_grey
+
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
     if batching.augment != 'none':
       return lambda: images.make_augmented_batches(self._training_references(batching), self.read,
                                                    batching)
     if cache == 'none':
       return lambda: self._make_batches(self._training_references(batching), batching)
-    self._cached = cached = image_cache.ImageCache(self, batching, cache)
+    cached = image_cache.ImageCache(self, batching, cache)
+    self._cache = weakref.ref(cached)
     # Reading waits for images that are still to be decoded. A thread of its own keeps that from
     # the model.
     batching = batching._replace(private_threadpool_size=max(1, batching.private_threadpool_size))
     return lambda: arrays.gather_batches(
-        self.training_chunks(len(self), batching, batching.examples_per_batch), cached.read,
-        np.uint8, batching.image_shape[:2] + (None,), batching)
+        self.training_chunks(len(self), batching, batching.examples_per_batch),
+        carry_errors(cached.read), np.uint8, batching.image_shape[:2] + (None,), batching)
 
   def wait_until_cached(self) -> None:
-    if self._cached is not None:
-      self._cached.read_all()
+    cached = self._cache and self._cache()
+    if cached:
+      cached.read_all()
 
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
-    return lambda: self._make_batches(self._references_in_order(), batching)
+    return lambda: self._make_batches(
+        self.references(evaluation_chunks(len(self), CHUNK_SIZE)), batching)
 
   def make_dataset(self, indices: np.ndarray, batching: Batching,
                    expect_grey: bool) -> tf.data.Dataset:
+    """Returns a dataset of the images at `indices`, in this order, in batches.
+
+    The batches are those of images.make_examples.
+    """
     return images.make_examples(self.references(chunks_of(indices, CHUNK_SIZE)), self.read,
                                 expect_grey, batching)
 
   def input_fns_before_last_stage(self, batching: Batching) -> Dict[str, InputFn]:
     expect_grey = self.expects_grey()
+    channels = 0 if expect_grey or batching.image_shape[2] == 1 else 3
     load_image = images.make_load_image(self.read, expect_grey, batching)
-
-    # Each stage computes its complete result, but returns only a scalar. Images of different sizes
-    # cannot be batched, and copying images would add to the measured time.
-    @tf.autograph.experimental.do_not_convert
-    def read(reference: tf.Tensor, class_index: tf.Tensor) -> tf.Tensor:
-      return tf.strings.length(self.read(reference))
-
-    @tf.autograph.experimental.do_not_convert
-    def decode(reference: tf.Tensor, class_index: tf.Tensor) -> tf.Tensor:
-      channels = 0 if expect_grey or batching.image_shape[2] == 1 else 3
-      return images.decode(self.read(reference), channels)[0, 0, 0]
-
-    @tf.autograph.experimental.do_not_convert
-    def resize(reference: tf.Tensor, class_index: tf.Tensor) -> tf.Tensor:
-      return load_image(reference, class_index)[0][0, 0, 0]
 
     def make_input_fn(stage: Callable[..., tf.Tensor]) -> InputFn:
       return lambda: batching.use_private_threadpool(self._training_references(batching).apply(
-          tf.data.experimental.map_and_batch(stage, batching.examples_per_batch,
-                                             num_parallel_calls=batching.num_parallel_calls)))
+          tf.data.experimental.map_and_batch(
+              without_autograph(stage), batching.examples_per_batch,
+              num_parallel_calls=batching.num_parallel_calls)))
 
-    return {'read': make_input_fn(read), 'decode': make_input_fn(decode),
-            'resize': make_input_fn(resize)}
+    # Each stage computes its complete result, but returns only a scalar. Images of different sizes
+    # cannot be batched, and copying images would add to the measured time.
+    return {
+        'read': make_input_fn(lambda reference, _: tf.strings.length(self.read(reference))),
+        'decode': make_input_fn(
+            lambda reference, _: images.decode(self.read(reference), channels)[0, 0, 0]),
+        'resize': make_input_fn(
+            lambda reference, class_index: load_image(reference, class_index)[0][0, 0, 0])}
 
   def skip_bad_examples(self, split_name: str, settings: groups.Input,
                         model_dir: str) -> Tuple[Any, List[BadImage]]:
-    bad = encoded_images.find_bad(self, split_name, model_dir)
-    skipped = [image for _, image in bad]
+    # All images are decoded once before the first step, so that the numbers of steps and examples
+    # are known from the start. The bad images are stored, and found again if a file changes.
+    path = os.path.join(model_dir, _SKIPPED_FILE)
+    results = stored.load_or_warn(path, stored.parse_json_with_digest) or {}
+    files_digest = self.cache_key()
+    if results.get(split_name, {}).get('files') != files_digest:
+      results[split_name] = {'files': files_digest, 'bad': list(self._find_undecodable())}
+      stored.write_json_with_digest(path, results)
+    bad = results[split_name]['bad']
+    skipped = [BadImage(self.name_of(index), reason) for index, reason in bad]
     skipped += [BadImage(name, reason) for name, reason in self.unreadable_parts()]
-    encoded_images.check_fraction(skipped, len(self), settings)
+    _check_fraction(skipped, len(self), settings.max_bad_images)
     return self.without([index for index, _ in bad]), skipped
 
   def explain_failure(self) -> Optional[UserError]:
     # Decode the images again, because TensorFlow's error does not name the file.
-    first = next(encoded_images.find_undecodable(self), None)
-    if first is None:
-      return None
-    index, reason = first
-    return UserError('an image cannot be decoded',
-                     '{} ({})'.format(printable(self.name_of(index)), reason),
-                     'repair or remove it (--mode=audit lists all), or give --on_bad_image=skip')
+    for index, reason in self._find_undecodable():
+      return image_checks.undecodable_error(self.name_of(index), reason)
+    return None
+
+  def _find_undecodable(self) -> Iterator[Tuple[int, str]]:
+    return image_checks.find_undecodable(self.read_content, len(self))
 
   def _training_references(self, batching: Batching) -> tf.data.Dataset:
     return self.references(self.training_chunks(len(self), batching, CHUNK_SIZE))
-
-  def _references_in_order(self) -> tf.data.Dataset:
-    return self.references(evaluation_chunks(len(self), CHUNK_SIZE))
 
   def _make_batches(self, references: tf.data.Dataset, batching: Batching) -> tf.data.Dataset:
     return images.make_batches(references, self.read, self.expects_grey(), batching)
 
 
-class ImageNames(collections.abc.Sequence):
-  """The names of all images of a source, which are computed when they are used."""
-
-  def __init__(self, source: ImageSource) -> None:
-    self._source = source
-
-  def __len__(self) -> int:
-    return len(self._source)
-
-  def __getitem__(self, index: Any) -> str:
-    return self._source.name_of(index)
+def evenly_spaced(count: int, max_count: int) -> np.ndarray:
+  """Returns up to `max_count` indices, evenly spaced from 0 to `count` - 1, int64."""
+  sample_size = min(max_count, count)
+  return np.arange(sample_size) * count // max(1, sample_size)
 
 
-def references_from_python(chunks: tf.data.Dataset,
-                           look_up: Callable[[np.ndarray], Tuple[List[bytes], np.ndarray]],
-                           num_parallel_calls: Optional[int] = None) -> tf.data.Dataset:
-  """Returns a dataset of (reference, class index), which a Python function looks up.
+def _check_fraction(bad: Sequence[BadImage], count: int, max_bad_images: float) -> None:
+  """Logs the bad images, which are skipped.
 
   Args:
-    chunks: the indices of the examples, int64 [n].
-    look_up: takes the indices; returns the references and the class indices, int64 [n].
-    num_parallel_calls: the number of chunks that are looked up in parallel.
+    bad: the bad images.
+    count: the number of all images.
+    max_bad_images: the value of `--max_bad_images`.
+
+  Raises:
+    UserError: the fraction of bad images exceeds `--max_bad_images`.
   """
-  def look_up_chunk(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    references, class_indices = look_up(indices)
-    return np.array(references, object), class_indices
-
-  @tf.autograph.experimental.do_not_convert
-  def make_references(indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    references, class_indices = tf.numpy_function(look_up_chunk, [indices], [tf.string, tf.int64])
-    references.set_shape([None])
-    class_indices.set_shape([None])
-    return references, class_indices
-
-  # Prefetching chunks is cheap, and the kernel reads files ahead while the chunk before is decoded.
-  return (chunks.map(make_references, num_parallel_calls).prefetch(1)
-          .apply(tf.data.experimental.unbatch()))
+  # The fraction as it was given: 0.29 * 100 is less than 29.
+  if len(bad) > fractions.Fraction(str(max_bad_images)) * count:
+    raise UserError('the fraction of images that cannot be decoded exceeds --max_bad_images',
+                    '{} of {} with --max_bad_images={:g}, the first is {} ({})'.format(
+                        len(bad), count, max_bad_images, printable(bad[0].file), bad[0].reason),
+                    'repair or remove them (--mode=audit lists them), or give a larger fraction')
+  for image in bad:
+    _LOG.warning('skipping %s (%s)', printable(image.file), image.reason)
 
 
 class ImageFileSource(ImageSource):
@@ -186,19 +247,17 @@ class ImageFileSource(ImageSource):
   format_name = 'image_files'
   class_indices_are_known = True
 
+  def __init__(self, dataset: DataSet, split: ImageSplit) -> None:
+    super().__init__(dataset, split)
+    self._threads = ThreadPoolExecutor(_READAHEAD_THREADS)
+
   def __len__(self) -> int:
     return len(self.split.files)
 
-  def references(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
-    threads = ThreadPoolExecutor(_READAHEAD_THREADS)
-    files, class_indices = self.split.files, self.split.classes
-
-    def look_up_paths(indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
-      paths = [files[index] for index in indices]
-      threads.submit(_request_readahead, paths)
-      return paths, class_indices[indices].astype(np.int64)
-
-    return references_from_python(chunks, look_up_paths)
+  def look_up(self, indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
+    paths = [self.split.files[index] for index in indices]
+    self._threads.submit(_request_readahead, paths)
+    return paths, self.split.classes[indices]
 
   @staticmethod
   def read(reference: tf.Tensor) -> tf.Tensor:

@@ -12,12 +12,15 @@ training examples of all workers. They are therefore the same after a run is res
 number of workers, replicas and threads.
 """
 
+import contextlib
 import math
 from typing import Any, Callable, Iterable, Tuple
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data.batching import INFINITY, Batching
+from estimator_train.data.batching import INFINITY, Batching, without_autograph
+from estimator_train.errors import first_line
 
 _MIN_AREA, _MAX_ASPECT_RATIO = .08, 4 / 3
 _CROP_ATTEMPTS = 10
@@ -57,20 +60,49 @@ def decode_and_resize(content: tf.Tensor, image_shape: Tuple[int, int, int]) -> 
       lambda: tf.image.rgb_to_grayscale(resize(decode(content, 3), height, width)))
 
 
+class Decoder:
+  """Decodes single images. Several threads can share a decoder.
+
+  Args:
+    compute: takes the content of an image, a scalar string tensor, and returns the tensor whose
+      value `decode` returns.
+  """
+
+  def __init__(self, compute: Callable[[tf.Tensor], tf.Tensor]) -> None:
+    with tf.Graph().as_default() as graph:
+      content = tf.placeholder(tf.string, [])
+      result = compute(content)
+    self._session = tf.Session(graph=graph, config=tf.ConfigProto(device_count={'GPU': 0}))
+    self._decode = self._session.make_callable(result, [content])
+
+  def decode(self, content: bytes) -> np.ndarray:
+    """Returns the value of the tensor; raises a ValueError if the image cannot be decoded."""
+    try:
+      return self._decode(content)
+    except tf.errors.OpError as error:
+      raise ValueError(first_line(error)) from error
+
+  def close(self) -> None:
+    self._session.close()
+
+
+def make_shape_decoder() -> Decoder:
+  """Returns a decoder to (height, width, channels)."""
+  return Decoder(lambda content: tf.shape(decode(content)))
+
+
 def are_all_grey(contents: Iterable[bytes]) -> bool:
   """Returns whether all of these images are grey; images without a valid header are ignored."""
-  with tf.Graph().as_default(), tf.Session(
-      config=tf.ConfigProto(device_count={'GPU': 0})) as session:
-    content = tf.placeholder(tf.string, [])
+  def read_channels(content: tf.Tensor) -> tf.Tensor:
     # The header of a JPEG suffices.
-    channels = tf.cond(tf.image.is_jpeg(content), lambda: tf.io.extract_jpeg_shape(content),
-                       lambda: tf.shape(decode(content)))[2]
-    for image in contents:
-      try:
-        if session.run(channels, {content: image}) != 1:
+    return tf.cond(tf.image.is_jpeg(content), lambda: tf.io.extract_jpeg_shape(content),
+                   lambda: tf.shape(decode(content)))[2]
+
+  with contextlib.closing(Decoder(read_channels)) as decoder:
+    for content in contents:
+      with contextlib.suppress(ValueError):
+        if decoder.decode(content) != 1:
           return False
-      except tf.errors.OpError:
-        pass
   return True
 
 
@@ -84,11 +116,17 @@ def make_batches(references: tf.data.Dataset, read: Read, expect_grey: bool,
     expect_grey: whether most images are expected to be grey, so that only one channel is resized.
     batching: how the examples are combined into batches.
   """
-  # Building the graph of the fallback takes as long as decoding fifty images.
-  is_fallback_needed = expect_grey and batching.image_shape[2] == 3
-  make_encode = _make_colour_fallback if is_fallback_needed else _make_encode_labels
+  @without_autograph
+  def finish(pixels: tf.Tensor, colour_references: tf.Tensor,
+             class_indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    # Building the graph of the fallback takes as long as decoding fifty images.
+    if expect_grey and batching.image_shape[2] == 3:
+      pixels = _reload_if_coloured(pixels, colour_references, read, batching)
+    return pixels, batching.encode_labels(class_indices)
+
   return batching.prefetch_images(
-      _load_batches(references, read, expect_grey, batching).map(make_encode(read, batching)))
+      _map_and_batch(
+          references, make_load_image(read, expect_grey, batching), batching).map(finish))
 
 
 def make_examples(references: tf.data.Dataset, read: Read, expect_grey: bool,
@@ -101,21 +139,14 @@ def make_examples(references: tf.data.Dataset, read: Read, expect_grey: bool,
   Args:
     references, read, expect_grey, batching: as in make_batches.
   """
-  @tf.autograph.experimental.do_not_convert
+  @without_autograph
   def compare(pixels: tf.Tensor, colour_references: tf.Tensor,
               class_indices: tf.Tensor) -> Tuple[tf.Tensor, ...]:
     return pixels, class_indices, tf.reduce_all(tf.equal(colour_references, ''))
 
   return batching.prefetch_images(
-      _load_batches(references, read, expect_grey, batching).map(compare))
-
-
-def _load_batches(references: tf.data.Dataset, read: Read, expect_grey: bool,
-                  batching: Batching) -> tf.data.Dataset:
-  """Returns a dataset of the results of make_load_image's function, in batches."""
-  return references.apply(tf.data.experimental.map_and_batch(
-      make_load_image(read, expect_grey, batching), batching.examples_per_batch,
-      num_parallel_calls=batching.num_parallel_calls + batching.num_queued_calls))
+      _map_and_batch(
+          references, make_load_image(read, expect_grey, batching), batching).map(compare))
 
 
 def make_load_image(read: Read, expect_grey: bool,
@@ -130,8 +161,7 @@ def make_load_image(read: Read, expect_grey: bool,
   """
   height, width, model_channels = batching.image_shape
 
-  # Without this decorator, AutoGraph would take time, although it converts nothing.
-  @tf.autograph.experimental.do_not_convert
+  @without_autograph
   def load_image(reference: tf.Tensor, class_index: tf.Tensor) -> Tuple[tf.Tensor, ...]:
     content = read(reference)
     if model_channels == 1 or not expect_grey:
@@ -156,27 +186,16 @@ def _convert(pixels: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
   return tf.cast(tf.bitcast(pixels + 2. ** 23, tf.int32), dtype)
 
 
-def _make_encode_labels(read: Read,
-                        batching: Batching) -> Callable[..., Tuple[tf.Tensor, tf.Tensor]]:
-  """Makes a function that encodes the labels of a batch, and does not change the pixels."""
-  @tf.autograph.experimental.do_not_convert
-  def encode_labels(pixels: tf.Tensor, references: tf.Tensor,
-                    class_indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    return pixels, batching.encode_labels(class_indices)
-
-  return encode_labels
-
-
-def _make_colour_fallback(read: Read,
-                          batching: Batching) -> Callable[..., Tuple[tf.Tensor, tf.Tensor]]:
-  """Makes a function that gives all images of a batch three channels, if one has several."""
-  @tf.autograph.experimental.do_not_convert
+def _reload_if_coloured(pixels: tf.Tensor, references: tf.Tensor, read: Read,
+                        batching: Batching) -> tf.Tensor:
+  """Returns the pixels of a batch, with three channels if an image of the batch has several."""
+  @without_autograph
   def reload(image: tf.Tensor, reference: tf.Tensor) -> tf.Tensor:
     return tf.cond(tf.equal(reference, ''), lambda: tf.tile(image, [1, 1, 3]),
                    lambda: _convert(decode_and_resize(read(reference), batching.image_shape),
                                     batching.pixel_dtype))
 
-  def reload_batch(pixels: tf.Tensor, references: tf.Tensor) -> tf.Tensor:
+  def reload_batch() -> tf.Tensor:
     # TensorFlow instantiates the function of a dataset only when the dataset is read. The loop of
     # tf.map_fn would be instantiated at the start of every run.
     return tf.data.experimental.get_single_element(
@@ -184,14 +203,7 @@ def _make_colour_fallback(read: Read,
         .map(reload, batching.num_parallel_calls)
         .batch(tf.size(references, out_type=tf.int64)))
 
-  @tf.autograph.experimental.do_not_convert
-  def reload_if_coloured(pixels: tf.Tensor, references: tf.Tensor,
-                         class_indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    pixels = tf.cond(tf.reduce_all(tf.equal(references, '')), lambda: pixels,
-                     lambda: reload_batch(pixels, references))
-    return pixels, batching.encode_labels(class_indices)
-
-  return reload_if_coloured
+  return tf.cond(tf.reduce_all(tf.equal(references, '')), lambda: pixels, reload_batch)
 
 
 def is_image_batch(features: Any) -> bool:
@@ -209,25 +221,24 @@ def make_augmented_batches(references: tf.data.Dataset, read: Read,
     read: the function that returns the content of an image.
     batching: how the images are augmented and combined into batches.
   """
-  # Without this decorator, AutoGraph would take time, although it converts nothing.
-  @tf.autograph.experimental.do_not_convert
+  @without_autograph
   def load(reference: Any, position: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     content, class_index = reference
     return augment(read(content), position, batching), class_index
 
-  @tf.autograph.experimental.do_not_convert
-  def encode(pixels: tf.Tensor, class_indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    return pixels, batching.encode_labels(class_indices)
+  positions = tf.data.Dataset.range(INFINITY).map(
+      without_autograph(batching.shard.to_global_positions))
+  return batching.prefetch_images(
+      _map_and_batch(tf.data.Dataset.zip((references, positions)), load, batching).map(
+          without_autograph(lambda pixels, class_indices: (
+              pixels, batching.encode_labels(class_indices)))))
 
-  @tf.autograph.experimental.do_not_convert
-  def to_global_position(position: tf.Tensor) -> Any:
-    return batching.shard.to_global_positions(position)
 
-  positions = tf.data.Dataset.range(INFINITY).map(to_global_position)
-  examples = tf.data.Dataset.zip((references, positions))
-  return batching.prefetch_images(examples.apply(tf.data.experimental.map_and_batch(
+def _map_and_batch(examples: tf.data.Dataset, load: Callable[..., Any],
+                   batching: Batching) -> tf.data.Dataset:
+  return examples.apply(tf.data.experimental.map_and_batch(
       load, batching.examples_per_batch,
-      num_parallel_calls=batching.num_parallel_calls + batching.num_queued_calls)).map(encode))
+      num_parallel_calls=batching.num_parallel_calls + batching.num_queued_calls))
 
 
 def augment(content: tf.Tensor, position: tf.Tensor, batching: Batching) -> tf.Tensor:

@@ -1,17 +1,17 @@
-"""Makes `input_fn`s of examples that functions of the user make, and reads records for them."""
+"""Makes `input_fn`s of examples that functions of the user make, such as of TFRecord files."""
 
+import abc
 import os
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data.batching import NO_IMAGE, Batching, evaluation_chunks
+from estimator_train.data.batching import NO_IMAGE, Batching, evaluation_chunks, without_autograph
 from estimator_train.data.description import DataSet, ParsedRecordSplit
-from estimator_train.data.record_index import describe_record
-from estimator_train.data.records import RecordReader
-from estimator_train.data.source import FilePath, InputFn, Source, translate_errors
-from estimator_train.errors import UserError
+from estimator_train.data.records import RecordReader, describe_record
+from estimator_train.data.source import FilePath, InputFn, Source, carry_errors, translate_errors
+from estimator_train.errors import UserError, first_line
 from estimator_train.settings import user_code
 from estimator_train.system import machine, stored
 
@@ -20,31 +20,127 @@ _CHUNK_SIZE = 64  # The number of records that one call of a Python function rea
 _PARALLEL_READS = 2
 
 
-class ParsedRecordSource(Source):
+class UserExampleSource(Source):
+  """A source of examples that a function of the user makes. A subclass reads one kind of split."""
+  is_made_by_user = True
+
+  @property
+  @abc.abstractmethod
+  def function(self) -> Callable[..., Any]:
+    """The function of the user, which makes `(features, label)` or `(features, label, weight)`."""
+
+  @abc.abstractmethod
+  def read_in_order(self, batching: Batching) -> tf.data.Dataset:
+    """Returns a dataset of batches of all examples, as the function makes them."""
+
+  @abc.abstractmethod
+  def read_shuffled(self, batching: Batching) -> tf.data.Dataset:
+    """Returns an infinite dataset of batches of the training examples of this worker."""
+
+  def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
+    if cache != 'memory':
+      return lambda: self._encode(self.read_shuffled(batching), batching)
+    num_examples = self.check_and_count() or 0
+    with tf.Graph().as_default():
+      arrays, element = _read_all(self.read_in_order(batching))
+
+    @without_autograph
+    def gather(indices: tf.Tensor) -> Any:
+      tensors = tf.numpy_function(lambda indices: [array[indices] for array in arrays], [indices],
+                                  [tensor.dtype for tensor in tf.nest.flatten(element)])
+      for tensor, array in zip(tensors, arrays):
+        tensor.set_shape((None,) + array.shape[1:])
+      return tf.nest.pack_sequence_as(element, tensors)
+
+    return lambda: self._encode(self.training_chunks(
+        num_examples, batching, batching.examples_per_batch).map(gather), batching)
+
+  def make_eval_input_fn(self, batching: Batching) -> InputFn:
+    return lambda: self._encode(self.read_in_order(batching), batching)
+
+  def class_indices(self) -> np.ndarray:
+    batching = Batching(self.dataset.image_shape or NO_IMAGE, len(self.dataset.labels),
+                        one_hot=False, examples_per_batch=_LABEL_BATCH_SIZE)
+    with tf.Graph().as_default(), translate_errors(self):
+      examples = self.read_in_order(batching)
+      self._check_structure(examples)
+      labels, _ = _read_all(examples.map(lambda *parts: parts[1]))
+    return labels[0].astype(np.int64).reshape(-1)
+
+  def find_invalid_class(self, label: Any) -> Optional[str]:
+    """Describes the label of an example if it is no valid class index, or else returns None."""
+    num_classes = len(self.dataset.labels)
+    if not num_classes or (np.ndim(label) == 0 and 0 <= label < num_classes):
+      return None
+    return 'the label is {}, but classes are from 0 to {}'.format(label, num_classes - 1)
+
+  def _encode(self, batches: tf.data.Dataset, batching: Batching) -> tf.data.Dataset:
+    """Returns a dataset of batches (features, labels), prefetched.
+
+    If there are weights, the features are `{'features': ..., 'sample_weights': ...}`.
+
+    Args:
+      batches: (features, labels) or (features, labels, weights).
+      batching: how labels are encoded.
+
+    Raises:
+      UserError: the function does not return (features, label) or (features, label, weight), or
+        the dtype of the labels or weights is wrong.
+    """
+    self._check_structure(batches)
+
+    @without_autograph
+    def encode(features: Any, labels: Any, weights: Any = None) -> Tuple[Any, Any]:
+      if batching.num_classes:
+        labels = batching.check_and_encode_labels(tf.cast(labels, tf.int64))
+      if weights is not None:
+        features = {'features': features, 'sample_weights': weights}
+      return features, labels
+
+    return batching.prefetch_batches(batches.map(encode))
+
+  def _check_structure(self, batches: tf.data.Dataset) -> None:
+    """Raises a UserError if the examples have a wrong structure, or a wrong dtype of labels."""
+    structure, name = tf.data.get_output_types(batches), function_name(self.function)
+    if not isinstance(structure, tuple) or len(structure) not in (2, 3):
+      raise UserError('an example must be (features, label) or (features, label, weight)',
+                      '{} returns {}'.format(name, structure), 'return a tuple of two or three')
+    for part_name, part in zip(('labels', 'weights'), structure[1:]):
+      must_be_integers = bool(self.dataset.labels) and part_name == 'labels'
+      for dtype in tf.nest.flatten(part):
+        if dtype == tf.string or (must_be_integers and not (dtype.is_integer or dtype.is_bool)):
+          raise UserError(
+              '{} must be {}'.format(part_name, 'integers, indices into the class names'
+                                     if must_be_integers else 'numbers'),
+              '{} returns {}'.format(name, dtype.name),
+              'convert them in this function, such as with tf.lookup.StaticHashTable'
+              if dtype == tf.string else 'give tf.cast(label, tf.int64)')
+
+
+class ParsedRecordSource(UserExampleSource):
   """The source of a ParsedRecordSplit. A worker reads only the records of its shard."""
   format_name = 'records'
-  is_made_by_user = True
 
   def __init__(self, dataset: DataSet, split: ParsedRecordSplit) -> None:
     super().__init__(dataset, split)
     self._reader = RecordReader(split.records)
 
+  @property
+  def function(self) -> Callable[..., Any]:
+    function: Callable[..., Any] = self.split.parse or self.split.parse_batch
+    return function
+
   def check_and_count(self) -> Optional[int]:
     self.split.records.check()
     return self.split.records.num_records
 
-  def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
-    count, function = self.split.records.num_records, self._function
-    if cache == 'memory':
-      return make_cached_input_fn(self, count, self._read_in_order, function, batching)
-    return lambda: encode_batches(self._parse_batches(lambda chunk_size: self.training_chunks(
-        count, batching, chunk_size), batching), function, batching)
+  def read_in_order(self, batching: Batching) -> tf.data.Dataset:
+    return self._parse_batches(lambda chunk_size: evaluation_chunks(
+        self.split.records.num_records, chunk_size), batching)
 
-  def make_eval_input_fn(self, batching: Batching) -> InputFn:
-    return lambda: encode_batches(self._read_in_order(batching), self._function, batching)
-
-  def class_indices(self) -> np.ndarray:
-    return read_class_indices(self, self._read_in_order, self._function)
+  def read_shuffled(self, batching: Batching) -> tf.data.Dataset:
+    return self._parse_batches(lambda chunk_size: self.training_chunks(
+        self.split.records.num_records, batching, chunk_size), batching)
 
   def cache_key(self) -> str:
     return stored.fingerprint_files(self.split.records.files)
@@ -73,27 +169,16 @@ class ParsedRecordSource(Source):
       for index in range(self.split.records.num_records):
         try:
           label, _ = run_parse(self._reader.read(np.array([index]))[0])
-          reason = find_invalid_class(self, label)
+          reason = self.find_invalid_class(label)
         except tf.errors.OpError as error:
           frames = error.op.traceback if error.op is not None else []
           reason = user_code.find_location(
-              (frame[0], frame[1]) for frame in frames) + error.message.splitlines()[0]
+              (frame[0], frame[1]) for frame in frames) + first_line(error)
         if reason is not None:
           return UserError('a function of a split failed', '{} for {} ({})'.format(
-              function_name(self._function), describe_record(*self.split.records.locate(index)),
+              function_name(self.function), describe_record(*self.split.records.locate(index)),
               reason), 'fix this function, or the record')
     return None
-
-  @property
-  def _function(self) -> Callable[[Any], Any]:
-    """The function of the user."""
-    function: Callable[[Any], Any] = self.split.parse or self.split.parse_batch
-    return function
-
-  def _read_in_order(self, batching: Batching) -> tf.data.Dataset:
-    """Returns a dataset of batches of all examples, as the function of the user returns them."""
-    return self._parse_batches(lambda chunk_size: evaluation_chunks(
-        self.split.records.num_records, chunk_size), batching)
 
   def _parse_batches(self, make_chunks: Callable[[int], tf.data.Dataset],
                      batching: Batching) -> tf.data.Dataset:
@@ -103,124 +188,28 @@ class ParsedRecordSource(Source):
       make_chunks: takes a chunk size, and returns a dataset of the indices of the records.
       batching: how the examples are combined into batches.
     """
-    with naming(self._function):
+    with naming(self.function):
       if self.split.parse_batch is not None:
         return self._read(make_chunks(batching.examples_per_batch)).map(
-            self._function, batching.num_parallel_calls)
+            self.function, batching.num_parallel_calls)
       records = self._read(make_chunks(_CHUNK_SIZE)).apply(tf.data.experimental.unbatch())
       return records.apply(tf.data.experimental.map_and_batch(
-          self._function, batching.examples_per_batch,
+          self.function, batching.examples_per_batch,
           num_parallel_calls=batching.num_parallel_calls))
 
   def _read(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
     """Returns a dataset of records, string [n], for a dataset of indices, int64 [n]."""
+    @carry_errors
     def read_records(indices: np.ndarray) -> np.ndarray:
       return np.array(self._reader.read(indices), object)
 
-    # Without this decorator, AutoGraph would take time, although it converts nothing.
-    @tf.autograph.experimental.do_not_convert
+    @without_autograph
     def read(indices: tf.Tensor) -> tf.Tensor:
       records = tf.numpy_function(read_records, [indices], tf.string)
       records.set_shape(indices.shape)
       return records
 
     return chunks.map(read, _PARALLEL_READS)
-
-
-def read_class_indices(source: Source, read_in_order: Callable[[Batching], tf.data.Dataset],
-                       function: Any) -> np.ndarray:
-  """Returns the class indices of all examples, int64 [N].
-
-  Args:
-    source, read_in_order, function: as in make_cached_input_fn.
-
-  Raises:
-    UserError: the labels are not integers.
-  """
-  batching = Batching(source.dataset.image_shape or NO_IMAGE, len(source.dataset.labels),
-                      one_hot=False, examples_per_batch=_LABEL_BATCH_SIZE)
-  with tf.Graph().as_default(), translate_errors(source):
-    examples = read_in_order(batching)
-    _check_structure(examples, function, batching.num_classes > 0)
-    labels = _read_all(examples.map(lambda *parts: parts[1]))
-  return labels.arrays[0].astype(np.int64).reshape(-1)
-
-
-def make_cached_input_fn(source: Source, num_examples: int,
-                         read_in_order: Callable[[Batching], tf.data.Dataset], function: Any,
-                         batching: Batching) -> InputFn:
-  """Reads all examples into memory, and makes the `input_fn` of training.
-
-  Args:
-    source: the source of the examples, which determines their order.
-    num_examples: the number of examples.
-    read_in_order: returns a dataset of batches of all examples.
-    function: the function of the user that makes the examples.
-    batching: how the examples are combined into batches.
-  """
-  with tf.Graph().as_default():
-    examples = _read_all(read_in_order(batching))
-
-  def input_fn() -> tf.data.Dataset:
-    chunks = source.training_chunks(num_examples, batching, batching.examples_per_batch)
-    return encode_batches(_gather_batches(chunks, examples), function, batching)
-
-  return input_fn
-
-
-def encode_batches(batches: tf.data.Dataset, function: Any,
-                   batching: Batching) -> tf.data.Dataset:
-  """Returns a dataset of batches (features, labels), prefetched.
-
-  If there are weights, the features are `{'features': ..., 'sample_weights': ...}`.
-
-  Args:
-    batches: (features, labels) or (features, labels, weights).
-    function: the function of the user that makes the examples.
-    batching: how labels are encoded.
-
-  Raises:
-    UserError: the function does not return (features, label) or (features, label, weight), or the
-      dtype of the labels or weights is wrong.
-  """
-  _check_structure(batches, function, batching.num_classes > 0)
-
-  @tf.autograph.experimental.do_not_convert
-  def encode(features: Any, labels: Any, weights: Any = None) -> Tuple[Any, Any]:
-    if batching.num_classes:
-      labels = batching.check_and_encode_labels(tf.cast(labels, tf.int64))
-    if weights is not None:
-      features = {'features': features, 'sample_weights': weights}
-    return features, labels
-
-  return batching.prefetch_batches(batches.map(encode))
-
-
-def _check_structure(batches: tf.data.Dataset, function: Any, has_classes: bool) -> None:
-  """Raises a UserError if the examples of a function have a wrong structure or label dtype."""
-  structure = tf.data.get_output_types(batches)
-  if not isinstance(structure, tuple) or len(structure) not in (2, 3):
-    raise UserError('an example must be (features, label) or (features, label, weight)',
-                    '{} returns {}'.format(function_name(function), structure),
-                    'return a tuple of two or three')
-  for name, part in zip(('labels', 'weights'), structure[1:]):
-    must_be_integers = has_classes and name == 'labels'
-    for dtype in tf.nest.flatten(part):
-      if dtype == tf.string or (must_be_integers and not (dtype.is_integer or dtype.is_bool)):
-        raise UserError(
-            '{} must be {}'.format(name, 'integers, indices into the class names'
-                                   if must_be_integers else 'numbers'),
-            '{} returns {}'.format(function_name(function), dtype.name),
-            'convert them in this function, such as with tf.lookup.StaticHashTable'
-            if dtype == tf.string else 'give tf.cast(label, tf.int64)')
-
-
-def find_invalid_class(source: Source, label: Any) -> Optional[str]:
-  """Describes the label of an example if it is no valid class index, or else returns None."""
-  num_classes = len(source.dataset.labels)
-  if not num_classes or (np.ndim(label) == 0 and 0 <= label < num_classes):
-    return None
-  return 'the label is {}, but classes are from 0 to {}'.format(label, num_classes - 1)
 
 
 def function_name(function: Any) -> str:
@@ -233,19 +222,12 @@ def naming(function: Any) -> Any:
   return user_code.translate_errors('a function of a split failed', function_name(function))
 
 
-class _CachedExamples(NamedTuple):
-  """All examples of a split.
-
-  Attributes:
-    arrays: the components of the examples, [N, ...] each, in the order of tf.nest.flatten.
-    element: an element of the dataset that the examples come from, which has their structure.
-  """
-  arrays: List[np.ndarray]
-  element: Any
-
-
-def _read_all(batches: tf.data.Dataset) -> _CachedExamples:
+def _read_all(batches: tf.data.Dataset) -> Tuple[List[np.ndarray], Any]:
   """Reads a dataset of batches, in the default graph.
+
+  Returns:
+    The components of all examples, [N, ...] each, in the order of tf.nest.flatten; and an element
+    of the dataset, which has their structure.
 
   Raises:
     UserError: the examples do not fit into memory.
@@ -260,7 +242,7 @@ def _read_all(batches: tf.data.Dataset) -> _CachedExamples:
       try:
         batch = read_batch()
       except tf.errors.OutOfRangeError:
-        return _CachedExamples([np.concatenate(of_component) for of_component in parts], element)
+        return [np.concatenate(of_component) for of_component in parts], element
       num_bytes += sum(array.nbytes for array in batch)
       if 2 * num_bytes > free_bytes:  # Concatenating copies the arrays.
         raise UserError('the cache does not fit into memory',
@@ -268,25 +250,3 @@ def _read_all(batches: tf.data.Dataset) -> _CachedExamples:
                         'give --cache=none, or omit --cache')
       for of_component, array in zip(parts, batch):
         of_component.append(array)
-
-
-def _gather_batches(chunks: tf.data.Dataset, examples: _CachedExamples) -> tf.data.Dataset:
-  """Returns a dataset of batches with the structure of `examples.element`.
-
-  Args:
-    chunks: the indices of the examples of each batch, int64 [B].
-    examples: the examples.
-  """
-  def gather(indices: np.ndarray) -> List[np.ndarray]:
-    return [array[indices] for array in examples.arrays]
-
-  # Without this decorator, AutoGraph would take time, although it converts nothing.
-  @tf.autograph.experimental.do_not_convert
-  def make_batch(indices: tf.Tensor) -> Any:
-    tensors = tf.numpy_function(gather, [indices], [
-        tensor.dtype for tensor in tf.nest.flatten(examples.element)])
-    for tensor, array in zip(tensors, examples.arrays):
-      tensor.set_shape((None,) + array.shape[1:])
-    return tf.nest.pack_sequence_as(examples.element, tensors)
-
-  return chunks.map(make_batch)

@@ -1,38 +1,152 @@
-"""Reads records of TFRecord files in any order, and interprets those of images.
+"""Finds the records of TFRecord files by reading only the lengths, and reads them in any order.
 
-The standard schema of images is that of TensorFlow's own scripts; flags name other keys.
+A TFRecord file is a sequence of records: the length of the data (uint64, little-endian), the
+checksum of these eight bytes (uint32), the data, and the checksum of the data (uint32).
 """
 
-import collections
+import contextlib
+import functools
+import hashlib
+import io
+import json
 import logging
+import os
 import resource
 import struct
 import threading
-from typing import Any, Counter, Dict, List, Optional, Sequence, Tuple
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, BinaryIO, Callable, List, NamedTuple, Optional, Tuple
 
 import numpy as np
-import tensorflow.compat.v1 as tf
-from google.protobuf import message
 
-from estimator_train.data.description import ImageRecordSplit
-from estimator_train.data.record_index import (
-  FOOTER_BYTES,
-  PositionedFile,
-  RecordIndex,
-  describe_record,
-  masked_checksum,
-)
-from estimator_train.data.source import BadExample
-from estimator_train.errors import UserError, join_items, printable
+from estimator_train.distribution.threads import available_cores
+from estimator_train.errors import BadExample, UserError, first_line, printable
+from estimator_train.system import atomic, stored
 
 _LOG = logging.getLogger('estimator_train')
-TEXT_KEY = 'image/class/text'  # Of the class name, in files of TensorFlow's own scripts.
-IMAGE_MAGICS = (b'\xff\xd8', b'\x89PNG', b'GIF8')
-ClassAndText = Tuple[int, Optional[str]]  # The class index of a label, and the class name.
+HEADER_BYTES, FOOTER_BYTES = 12, 4
+_unpack_header = struct.Struct('<QI').unpack_from
+_checksum_struct = struct.Struct('<I')
+_CHECKSUM_MASK = 0xa282ead8
+_MAX_LENGTH = 1 << 40  # Of a record, in bytes.
+# A scan reads small records in blocks. Of large records, it reads only the lengths.
+_BLOCK_BYTES, _MAX_SMALL_BYTES = 1 << 20, 1 << 12
+_MAX_CACHED_INDICES = 64
 # The part of the open files that the operating system allows to a process, and the most files that
 # a reader keeps open.
 _OPEN_FILES_FRACTION, _MAX_OPEN_FILES = 0.5, 16384
-_unpack_checksum = struct.Struct('<I').unpack_from
+_CACHE_VERSION = 1
+
+
+class PositionedFile:
+  """A file that is read at given positions. Several threads can share it.
+
+  The file is closed when the object is garbage-collected, so that one thread can drop a file from
+  a cache while another thread reads the file.
+
+  Args:
+    path: the path of a local file, or a URL such as `gs://bucket/file`.
+
+  Attributes:
+    size: the size of the file in bytes when it was opened.
+
+  Raises:
+    OSError: the file cannot be opened.
+  """
+
+  def __init__(self, path: bytes) -> None:
+    self._lock = threading.Lock() if is_remote(path) else None
+    if self._lock is not None:
+      self._file = _open_remote(path)
+      self.size = self._file.size()
+    else:
+      self._file = io.FileIO(path)
+      self.size = os.fstat(self._file.fileno()).st_size
+
+  def read(self, offset: int, count: int) -> bytes:
+    """Returns up to `count` bytes from a position on; fewer at the end of the file."""
+    if self._lock is None:
+      return os.pread(self._file.fileno(), count, offset)
+    with self._lock:
+      self._file.seek(offset)
+      content: bytes = self._file.read(count)
+    return content
+
+  def request_readahead(self, offset: int, count: int) -> None:
+    """Asks the kernel to read a part of a local file ahead."""
+    if self._lock is None:
+      os.posix_fadvise(self._file.fileno(), offset, count, os.POSIX_FADV_WILLNEED)
+
+  def close(self) -> None:
+    self._file.close()
+
+
+class Damage(NamedTuple):
+  """The place from which a file cannot be read.
+
+  Attributes:
+    file_index: the index of the file.
+    record: the number of the first damaged record in the file, counted from 0.
+    reason: what is wrong with the record.
+    lost_bytes: the size of the rest of the file, from the damaged record on.
+  """
+  file_index: int
+  record: int
+  reason: str
+  lost_bytes: int
+
+
+class RecordIndex(NamedTuple):
+  """The positions of all records of several files, in the order of the files.
+
+  Attributes:
+    files: the paths of the files.
+    names: the paths of the files in messages. Unlike `files`, they are those of the user if the
+      files were decompressed.
+    first_records: the index of the first record of each file, and the number of all records at the
+      end, int64 [files + 1].
+    lengths: the size of the data of each record, int64 [records].
+    damages: the places from which files cannot be read, in the order of the files.
+  """
+  files: Tuple[bytes, ...]
+  names: Tuple[bytes, ...]
+  first_records: np.ndarray
+  lengths: np.ndarray
+  damages: Tuple[Damage, ...]
+
+  @property
+  def num_records(self) -> int:
+    """The number of records."""
+    return len(self.lengths)
+
+  def check(self) -> None:
+    """Raises a UserError if a file is damaged, or if there are no records."""
+    if self.damages:
+      raise UserError('a TFRecord file is damaged', '{} ({})'.format(
+          *self.describe_damage(self.damages[0])),
+          'write the file again, or give --on_bad_image=skip')
+    if not self.num_records:
+      raise UserError('the TFRecord files have no records', ', '.join(
+          printable(os.fsdecode(path)) for path in self.names[:3]), 'change the pattern')
+
+  def describe_damage(self, damage: Damage) -> Tuple[str, str]:
+    """Returns the name of the damaged record, and the reason."""
+    return (describe_record(self.names[damage.file_index], damage.record),
+            '{}; the last {:,} bytes of the file are lost'.format(damage.reason,
+                                                                  damage.lost_bytes))
+
+  def offsets(self) -> np.ndarray:
+    """Returns the position of the data of each record in its file, int64 [records]."""
+    ends = np.cumsum(self.lengths + (HEADER_BYTES + FOOTER_BYTES))
+    starts = ends - self.lengths - FOOTER_BYTES
+    ends_of_files = np.concatenate([[0], ends])[self.first_records[:-1]]
+    return starts - np.repeat(ends_of_files, np.diff(self.first_records))
+
+  def locate(self, record: int) -> Tuple[bytes, int]:
+    """Returns the file of a record, and the number of the record in this file, counted from 0."""
+    file_index = int(np.searchsorted(self.first_records, record, 'right')) - 1
+    return self.names[file_index], record - int(self.first_records[file_index])
 
 
 class RecordReader:
@@ -44,11 +158,12 @@ class RecordReader:
 
   def __init__(self, index: RecordIndex) -> None:
     self._index, self._offsets = index, index.offsets()
-    self._files: Dict[int, PositionedFile] = collections.OrderedDict()
-    self._lock = threading.Lock()
     soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    self._max_open_files = _MAX_OPEN_FILES if soft_limit == resource.RLIM_INFINITY else max(
+    max_open_files = _MAX_OPEN_FILES if soft_limit == resource.RLIM_INFINITY else max(
         1, min(_MAX_OPEN_FILES, int(soft_limit * _OPEN_FILES_FRACTION)))
+    # The files that were used least recently are closed.
+    self._open_file = functools.lru_cache(max_open_files)(
+        lambda file_index: PositionedFile(index.files[file_index]))
 
   def read(self, records: np.ndarray) -> List[bytes]:
     """Returns the data of records.
@@ -76,130 +191,152 @@ class RecordReader:
     data = content[:-FOOTER_BYTES]
     if len(content) < count:
       reason = 'truncated'
-    elif masked_checksum(data) != _unpack_checksum(content, len(data))[0]:
+    elif masked_checksum(data) != _checksum_struct.unpack_from(content, len(data))[0]:
       reason = 'wrong checksum'
     else:
       return data
     raise BadExample(describe_record(*self._index.locate(record)), reason)
 
-  def _open_file(self, file_index: int) -> PositionedFile:
-    """Returns an open file. The files that were used least recently are closed."""
-    with self._lock:
-      file = self._files.pop(file_index, None)
-      if file is None:
-        if len(self._files) >= self._max_open_files:
-          del self._files[next(iter(self._files))]
-        file = PositionedFile(self._index.files[file_index])
-      self._files[file_index] = file
-    return file
+
+def is_remote(path: bytes) -> bool:
+  """Returns whether a path is a URL, such as `gs://bucket/file`."""
+  return b'://' in path
 
 
-def parse_features(record: bytes) -> Any:
-  """Returns the features of a tf.train.Example, by key; raises a ValueError if it is damaged."""
-  try:
-    return tf.train.Example.FromString(record).features.feature
-  except message.DecodeError as error:
-    raise ValueError('not a tf.train.Example') from error
+def masked_checksum(data: bytes) -> int:
+  """Returns the checksum that the format stores for some bytes: a masked CRC-32C."""
+  checksum: int = _crc32c()(data)
+  return ((checksum >> 15 | checksum << 17) + _CHECKSUM_MASK) & 0xffffffff
 
 
-def image_content(features: Any, image_key: str) -> bytes:
-  """Returns the encoded image of an example; raises a ValueError if there is none."""
-  return bytes(value(features, image_key, 'bytes_list'))
+def frame(data: bytes) -> bytes:
+  """Returns a record: the data, with its length and the checksums."""
+  length = struct.pack('<Q', len(data))
+  return b''.join((length, _checksum_struct.pack(masked_checksum(length)), data,
+                   _checksum_struct.pack(masked_checksum(data))))
 
 
-def value(features: Any, key: str, kind: str) -> Any:
-  """Returns the only value of a feature; raises a ValueError if there is no such value.
-
-  Args:
-    features: the features of a tf.train.Example, by key.
-    key: the key of the feature.
-    kind: the expected kind of values: `bytes_list` or `int64_list`.
-  """
-  if key not in features:
-    raise ValueError('no {}; the keys are {}'.format(key, ', '.join(sorted(features)) or 'missing'))
-  found_kind = features[key].WhichOneof('kind')
-  if found_kind != kind:
-    raise ValueError('{} is of the kind {}, not {}'.format(key, found_kind, kind))
-  values = getattr(features[key], kind).value
-  if len(values) != 1:
-    raise ValueError('{} has {} values, not one'.format(key, len(values)))
-  return values[0]
+@functools.lru_cache(maxsize=None)
+def _crc32c() -> Callable[[bytes], int]:
+  """Imports and returns the function that computes a CRC-32C; the import takes 0.1 s."""
+  with warnings.catch_warnings():  # pkg_resources, which it imports, adds a filter.
+    import google_crc32c
+  function: Callable[[bytes], int] = google_crc32c.value
+  return function
 
 
-def _keys_of(features: Any, kind: str, prefixes: Tuple[bytes, ...] = ()) -> List[str]:
-  """Returns the keys of the features with one value of a kind, which starts with a prefix."""
-  values = {key: getattr(feature, kind).value for key, feature in features.items()
-            if feature.WhichOneof('kind') == kind}
-  return [key for key, value in sorted(values.items())
-          if len(value) == 1 and (not prefixes or value[0].startswith(prefixes))]
-
-
-def find_remedy(features: Any, split: ImageRecordSplit, class_names: Sequence[str]) -> str:
-  """Returns the values of flags that would fit the features of an example."""
-  images = _keys_of(features, 'bytes_list', IMAGE_MAGICS)
-  labels = _keys_of(features, 'int64_list')
-  flags = []
-  if split.image_key not in (images or _keys_of(features, 'bytes_list')):
-    flags.append('--image_key=' + ('|'.join(images) or 'KEY'))
-  if split.label_key not in labels:
-    likely = [key for key in labels if 'label' in key or 'class' in key]
-    flags.append('--label_key=' + ('|'.join(likely or labels) or 'KEY'))
-  elif not flags:
-    flags.append(_find_label_flag(features, split, class_names))
-  return 'give {}, or a data set with RecordSplit(parse=FUNCTION)'.format(' '.join(flags))
-
-
-def _find_label_flag(features: Any, split: ImageRecordSplit, class_names: Sequence[str]) -> str:
-  """Returns the flag that makes the label of an example the index of a class."""
-  label, text = features[split.label_key].int64_list.value[0], class_text(features)
-  if 0 <= label + split.label_offset < len(class_names):
-    return '--image_key=KEY'
-  if text in class_names:
-    return '--label_offset={}'.format(class_names.index(text) - label)
-  if label + split.label_offset == len(class_names):
-    return '--label_offset={} if the first label is {}'.format(
-        split.label_offset - 1, 1 - split.label_offset)
-  return '--labels, --label_offset or --label_key that fit'
-
-
-def class_text(features: Any) -> Optional[str]:
-  """Returns the class name that an example contains; None if there is none."""
-  values = features[TEXT_KEY].bytes_list.value if TEXT_KEY in features else ()
-  return values[0].decode('utf-8', 'backslashreplace') if len(values) == 1 else None
-
-
-def check_texts(checked: Counter[ClassAndText], class_names: Sequence[str],
-                label_offset: int) -> None:
-  """Compares the class names in the records with the class names of the labels.
+def load_index(files: Tuple[bytes, ...]) -> RecordIndex:
+  """Scans uncompressed files, or reuses the result of an earlier scan if no file has changed.
 
   Raises:
-    UserError: most records of a class have the name of another class.
+    OSError: a file cannot be read.
   """
-  index_of = {name: index for index, name in enumerate(class_names)}
-  other = [(class_index, text, count) for (class_index, text), count in checked.items()
-           if text is not None and index_of.get(text) != class_index]
-  for class_index, text, count in other:
-    if text in index_of and count > checked[class_index, class_names[class_index]]:
-      offsets = {index_of.get(name, index) - index for index, name, _ in other}
-      raise UserError(
-          'the labels of the records are in another order than the class names',
-          'label {} is the class {}, but {} of {} record(s) is {}'.format(
-              class_index - label_offset, class_names[class_index], TEXT_KEY, count, text),
-          'give --label_offset={}'.format(label_offset + offsets.pop()) if len(offsets) == 1
-          else 'give --labels in the order of the labels')
-  if other:
-    class_index, text, _ = other[0]
-    _LOG.warning('%s of %d records is not the class of their label, such as %s for %s', TEXT_KEY,
-                 sum(count for _, _, count in other), printable(str(text)),
-                 printable(class_names[class_index]))
+  key = hashlib.md5('{} {}'.format(_CACHE_VERSION, stored.fingerprint_files(files)).encode())
+  caches = os.environ.get('XDG_CACHE_HOME') or os.path.join(os.path.expanduser('~'), '.cache')
+  path = os.path.join(caches, 'estimator_train', 'record_index', key.hexdigest() + '.npz')
+  index = _read_cached(path, files)
+  if index is None:
+    index = _scan_files(files)
+    _write_cached(path, index)
+  return index
 
 
-def warn_about_empty_classes(checked: Counter[ClassAndText], class_names: Sequence[str],
-                             label_offset: int) -> None:
-  """Logs a warning if a class has no records; a class for the background may be meant so."""
-  found = {class_index for class_index, _ in checked}
-  empty = [name for index, name in enumerate(class_names) if index not in found]
-  if empty:
-    _LOG.warning('%d class(es) have no training records: %s%s', len(empty), join_items(empty),
-                 '' if 0 in found else '; if the first label is {}, give --label_offset={}'.format(
-                     1 - label_offset, label_offset - 1))
+def is_header(header: bytes) -> bool:
+  """Returns whether some bytes are the start of a record: a length and its checksum."""
+  if len(header) < HEADER_BYTES:
+    return False
+  length, checksum = _unpack_header(header)
+  # The starts of images and idx files are much larger numbers. To predict such files, the function
+  # that computes the checksum need not be imported.
+  return length <= _MAX_LENGTH and masked_checksum(header[:8]) == checksum
+
+
+def starts_with_record(path: bytes) -> bool:
+  """Returns whether a file starts with a record; raises an OSError if it cannot be read."""
+  with contextlib.closing(PositionedFile(path)) as file:
+    return is_header(file.read(0, HEADER_BYTES))
+
+
+def describe_record(path: bytes, record: int) -> str:
+  """Returns the text that names a record in messages."""
+  return '{}: record {}'.format(printable(os.fsdecode(path)), record)
+
+
+def _open_remote(path: bytes) -> Any:
+  """Opens a file at a URL; raises an OSError if that fails."""
+  import tensorflow.compat.v1 as tf
+  file = tf.gfile.GFile(path, 'rb')
+  try:
+    file.size()
+  except tf.errors.OpError as error:
+    raise OSError(first_line(error)) from error
+  return file
+
+
+def _scan_files(files: Tuple[bytes, ...]) -> RecordIndex:
+  """Scans the files in parallel."""
+  with ThreadPoolExecutor(available_cores()) as threads:
+    lengths, damages = zip(*threads.map(_scan_file, range(len(files)), files))
+  return RecordIndex(files, files, np.cumsum([0, *map(len, lengths)], dtype=np.int64),
+                     np.concatenate(lengths), tuple(damage for damage in damages if damage))
+
+
+def _scan_file(file_index: int, path: bytes) -> Tuple[np.ndarray, Optional[Damage]]:
+  """Returns the lengths of the readable records of a file, and the damage, if there is any."""
+  lengths: List[int] = []
+  offset, block, block_offset, length, reason = 0, b'', 0, _BLOCK_BYTES, ''
+  with contextlib.closing(PositionedFile(path)) as file:
+    while offset < file.size and not reason:
+      position = offset - block_offset
+      if position + HEADER_BYTES > len(block):
+        block_offset, position = offset, 0
+        block = file.read(offset, _BLOCK_BYTES if length <= _MAX_SMALL_BYTES else HEADER_BYTES)
+        if len(block) < HEADER_BYTES:
+          reason = 'truncated'
+          break
+      length, checksum = _unpack_header(block, position)
+      next_offset = offset + HEADER_BYTES + length + FOOTER_BYTES
+      if masked_checksum(block[position:position + 8]) != checksum:
+        reason = 'wrong checksum of the length'  # The positions of further records are unknown.
+      elif next_offset > file.size:
+        reason = 'truncated'
+      else:
+        lengths.append(length)
+        offset = next_offset
+    damage = Damage(file_index, len(lengths), reason, file.size - offset) if reason else None
+  return np.array(lengths, np.int64), damage
+
+
+def _read_cached(path: str, files: Tuple[bytes, ...]) -> Optional[RecordIndex]:
+  """Returns the index of an earlier scan, or None."""
+  def parse(file: BinaryIO) -> RecordIndex:
+    with np.load(file, allow_pickle=False) as arrays:
+      damages = json.loads(bytes(arrays['damages']).decode())
+      index = RecordIndex(files, files, arrays['first_records'], arrays['lengths'],
+                          tuple(Damage(*damage) for damage in damages))
+    if index.first_records.shape != (len(files) + 1,) or index.first_records[-1] != len(
+        index.lengths):
+      raise ValueError('it belongs to other files')
+    return index
+
+  return stored.load_or_warn(path, parse)
+
+
+def _write_cached(path: str, index: RecordIndex) -> None:
+  """Stores an index for later runs. A folder that is not writable only costs a scan per run."""
+  try:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with atomic.open_atomic(path) as file:
+      np.savez(file, first_records=index.first_records, lengths=index.lengths,
+               damages=np.frombuffer(json.dumps(index.damages).encode(), np.uint8))
+    _remove_old_files(os.path.dirname(path))
+  except OSError as error:
+    _LOG.debug('cannot store the positions of the records (%s)', error)
+
+
+def _remove_old_files(folder: str) -> None:
+  """Removes all but the _MAX_CACHED_INDICES newest files of a folder."""
+  with os.scandir(folder) as entries:
+    newest_first = sorted(entries, key=lambda entry: entry.stat().st_mtime, reverse=True)
+  for entry in newest_first[_MAX_CACHED_INDICES:]:
+    os.remove(entry.path)

@@ -5,6 +5,8 @@ Each format has its own implementation.
 
 import abc
 import contextlib
+import functools
+import json
 import re
 from typing import Any, Callable, ClassVar, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
@@ -13,7 +15,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.data.batching import Batching, training_chunks
 from estimator_train.data.description import DataSet, Split
-from estimator_train.errors import UserError
+from estimator_train.errors import BadExample, UserError, first_line
 from estimator_train.settings import groups
 from estimator_train.system import stored
 
@@ -23,42 +25,8 @@ _FILE_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.erro
                 tf.errors.PermissionDeniedError, tf.errors.FailedPreconditionError)
 
 
-class BadExample(ValueError):
-  """An example is damaged.
-
-  Attributes:
-    place: the file, and the place in the file.
-    reason: what is wrong with the example.
-  """
-
-  def __init__(self, place: str, reason: str) -> None:
-    super().__init__('{} ({})'.format(place, reason))
-    self.place, self.reason = place, reason
-
-
-class WrongSchema(BadExample):
-  """An example has other features or labels than the flags state. It is never skipped.
-
-  The other examples are likely to have the same features, or labels that are shifted.
-
-  Attributes:
-    remedy: the flags to correct.
-  """
-
-  def __init__(self, place: str, reason: str, remedy: str) -> None:
-    super().__init__(place, reason)
-    self.remedy = remedy
-
-  def __str__(self) -> str:
-    return '{} ({}): {}'.format(self.place, self.reason, self.remedy)
-
-  def to_user_error(self) -> UserError:
-    return UserError('an example does not fit the flags',
-                     '{} ({})'.format(self.place, self.reason), self.remedy)
-
-
-class CacheNotStored(OSError):
-  """A cache could not be written to the disk. The text is the `given` of the UserError."""
+class _CarriedError(Exception):
+  """A UserError in a function that TensorFlow calls. The text is a JSON list of its three parts."""
 
 
 class BadImage(NamedTuple):
@@ -248,6 +216,23 @@ class Source(abc.ABC):
                      'omit --class_weights and --cache_features')
 
 
+def carry_errors(function: Callable[..., Any]) -> Callable[..., Any]:
+  """Wraps a function for tf.numpy_function, so that translate_errors finds its errors for users.
+
+  Of an exception in a Python function, TensorFlow keeps only the name and the text.
+  """
+  @functools.wraps(function)
+  def call(*arguments: Any) -> Any:
+    try:
+      return function(*arguments)
+    except (BadExample, UserError) as error:
+      user_error = error.to_user_error() if isinstance(error, BadExample) else error
+      raise _CarriedError(json.dumps([
+          user_error.what, str(user_error.given), user_error.remedy])) from error
+
+  return call
+
+
 @contextlib.contextmanager
 def translate_errors(source: Optional[Source] = None) -> Iterator[None]:
   """Raises a UserError in place of TensorFlow's errors about data files and checkpoints.
@@ -258,46 +243,31 @@ def translate_errors(source: Optional[Source] = None) -> Iterator[None]:
   """
   try:
     yield
-  except tf.errors.DataLossError as error:
-    raise UserError('a file of the data set or of --model_dir is damaged',
-                    error.message.splitlines()[0],
-                    'remove it; --mode=download downloads data files again') from error
-  except WrongSchema as error:
-    raise error.to_user_error() from error
   except BadExample as error:
-    raise _to_user_error(str(error)) from error
+    raise error.to_user_error() from error
+  except tf.errors.DataLossError as error:
+    raise UserError('a file of the data set or of --model_dir is damaged', first_line(error),
+                    'remove it; --mode=download downloads data files again') from error
   except _FILE_ERRORS as error:
-    if 'not found in checkpoint' in error.message:
-      raise UserError('--model_dir holds a checkpoint of another model or optimizer',
-                      re.sub(r'.*?(Key \S+ not found in checkpoint).*', r'\1', error.message,
-                             flags=re.DOTALL), 'give another --model_dir') from error
-    # A Python function of the input pipeline names the example itself.
-    wrong_schema = re.search(r'WrongSchema: (.*) \((.*)\): (.*)', error.message)
-    if wrong_schema:
-      raise WrongSchema(*wrong_schema.groups()).to_user_error() from error
-    bad_example = re.search(r'BadExample: (.*)', error.message)
-    if bad_example:
-      raise _to_user_error(bad_example.group(1)) from error
-    not_stored = re.search(r'CacheNotStored: (.*)', error.message)
-    if not_stored:
-      raise cache_not_stored(not_stored.group(1)) from error
-    user_error = source.explain_failure() if source is not None else None
-    if user_error is None and source is not None and source.is_made_by_user:
-      user_error = UserError('the model cannot process an example', '--dataset={} ({})'.format(
-          source.dataset.name, error.message.splitlines()[0]),
-                             'check the shapes and the values that the functions of the data set '
-                             'return, such as class indices')
+    user_error = _find_user_error(error, source)
     if user_error is None:
       raise
     raise user_error from error
 
 
-def cache_not_stored(given: str) -> UserError:
-  """Returns the error about a cache that cannot be written to the disk."""
-  return UserError('the cache cannot be stored', given,
-                   'give a writable folder on a disk with enough free space')
-
-
-def _to_user_error(bad_example: str) -> UserError:
-  return UserError('an example cannot be read', bad_example,
-                   'repair or remove it (--mode=audit lists all), or give --on_bad_image=skip')
+def _find_user_error(error: tf.errors.OpError, source: Optional[Source]) -> Optional[UserError]:
+  """Returns the error for users that explains an error of TensorFlow; None if there is none."""
+  carried = re.search(_CarriedError.__name__ + r': (\[.*\])', error.message)
+  if carried:
+    return UserError(*json.loads(carried.group(1)))
+  missing = re.search(r'Key \S+ not found in checkpoint', error.message)
+  if missing:
+    return UserError('--model_dir holds a checkpoint of another model or optimizer',
+                     missing.group(), 'give another --model_dir')
+  user_error = source.explain_failure() if source is not None else None
+  if user_error is None and source is not None and source.is_made_by_user:
+    return UserError('the model cannot process an example',
+                     '--dataset={} ({})'.format(source.dataset.name, first_line(error)),
+                     'check the shapes and the values that the functions of the data set return, '
+                     'such as class indices')
+  return user_error

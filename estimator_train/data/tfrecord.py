@@ -4,20 +4,23 @@ The records of a compressed file can be read only one after the other, from the 
 file. Such a file is decompressed once into a folder, and the copy is read in any order.
 """
 
+import contextlib
 import hashlib
 import logging
 import os
 import re
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import Iterator, List, Sequence, Tuple
+from typing import Dict, Iterator, List, Sequence, Tuple
 
-from estimator_train.data import file_pattern, image_folder, record_index
+import numpy as np
+
+from estimator_train.data import file_pattern, image_folder, records
 from estimator_train.data.description import DataSet, ImageRecordSplit
 from estimator_train.data.idx import GZIP_SIGNATURE
-from estimator_train.data.record_index import PositionedFile, RecordIndex, is_remote
+from estimator_train.data.records import PositionedFile, RecordIndex, is_remote
 from estimator_train.distribution.threads import available_cores
-from estimator_train.errors import UserError, printable
+from estimator_train.errors import UserError, first_line, printable
 from estimator_train.run_dir import LABELS_FILE, RunDir
 from estimator_train.settings import Settings, choices
 from estimator_train.settings.groups import are_distinct
@@ -77,14 +80,18 @@ def load_index(pattern: str, given: str, compression: str, settings: Settings) -
   """
   files = _find_files(pattern, given)
   try:
-    compressed = [index for index, path in enumerate(files)
-                  if _find_compression(path, compression) != 'none']
-    readable = _decompress(files, compressed, compression, settings) if compressed else files
-    index = record_index.load_index(tuple(readable))._replace(names=tuple(files))
+    compressed = {path: kind for path, kind in (
+        (path, _find_compression(path, compression)) for path in files) if kind != 'none'}
+    copies = _decompress(compressed, settings) if compressed else {}
+    index = records.load_index(tuple(copies.get(path, path) for path in files))
   except OSError as error:
     raise UserError('a TFRecord file cannot be read',
                     '{} ({})'.format(given, error), 'correct the pattern or the file') from error
-  _warn_about_empty_files(index)
+  index = index._replace(names=tuple(files))
+  damaged = {damage.file_index for damage in index.damages}
+  for file_index, (name, count) in enumerate(zip(files, np.diff(index.first_records))):
+    if not count and file_index not in damaged:
+      _LOG.warning('%s has no records', printable(os.fsdecode(name)))
   return index
 
 
@@ -164,7 +171,7 @@ def _find_remote_files(pattern: str) -> List[bytes]:
     return sorted(os.fsencode(path) for path in tf.gfile.Glob(pattern))
   except tf.errors.OpError as error:
     raise UserError('the files cannot be listed', '{} ({})'.format(
-        pattern, error.message.splitlines()[0]), 'correct the pattern') from error
+        pattern, first_line(error)), 'correct the pattern') from error
 
 
 def _find_compression(path: bytes, compression: str) -> str:
@@ -173,41 +180,38 @@ def _find_compression(path: bytes, compression: str) -> str:
   Raises:
     UserError: the file is not a TFRecord file.
   """
-  with PositionedFile(path) as file:
-    header = file.read(0, record_index.HEADER_BYTES)
+  with contextlib.closing(PositionedFile(path)) as file:
+    header = file.read(0, records.HEADER_BYTES)
   if compression != 'auto':
     return compression
-  if not header or record_index.is_header(header):
+  if not header or records.is_header(header):
     return 'none'
   if header.startswith(GZIP_SIGNATURE):
     return 'gzip'
-  if _is_zlib_header(header):
+  # The first byte has the number of the method, 8; the first two are a multiple of 31.
+  if len(header) > 1 and header[0] & 0x0f == 8 and int.from_bytes(header[:2], 'big') % 31 == 0:
     return 'zlib'
   raise UserError('a file does not start with a TFRecord', printable(os.fsdecode(path)),
                   'exclude this file from the pattern, or write it again')
 
 
-def _is_zlib_header(header: bytes) -> bool:
-  return len(header) > 1 and header[0] & 0x0f == 8 and int.from_bytes(header[:2], 'big') % 31 == 0
+def _decompress(compressed: Dict[bytes, str], settings: Settings) -> Dict[bytes, bytes]:
+  """Returns the paths of decompressed copies, by the path of the compressed file.
 
-
-def _decompress(files: Sequence[bytes], compressed: Sequence[int], compression: str,
-                settings: Settings) -> List[bytes]:
-  """Returns the files, with decompressed copies in place of the compressed files.
+  Args:
+    compressed: `gzip` or `zlib`, by the path of the file.
+    settings: determine the folder of the copies.
 
   Raises:
     UserError: there is no folder for the copies, or a file is damaged.
   """
-  folder = _make_folder(files[compressed[0]], settings)
-  copies = list(files)
-  for index in compressed:
-    copies[index] = _copy_path(folder, files[index])
-  missing = [index for index in compressed if not os.path.exists(copies[index])]
+  folder = _make_folder(next(iter(compressed)), settings)
+  copies = {path: _copy_path(folder, path) for path in compressed}
+  missing = [path for path, copy in copies.items() if not os.path.exists(copy)]
   if missing:
     _LOG.info('decompressing %d TFRecord files into %s', len(missing), folder)
   with ThreadPoolExecutor(available_cores()) as threads:
-    list(threads.map(lambda index: _decompress_file(
-        files[index], copies[index], _find_compression(files[index], compression)), missing))
+    list(threads.map(lambda path: _decompress_file(path, copies[path], compressed[path]), missing))
   return copies
 
 
@@ -255,7 +259,7 @@ def _iter_decompressed(path: bytes, compression: str) -> Iterator[bytes]:
   """
   offset, block = 0, b''
   decompressor = zlib.decompressobj(_WINDOW_BITS[compression])
-  with PositionedFile(path) as file:
+  with contextlib.closing(PositionedFile(path)) as file:
     while True:
       if len(block) < len(GZIP_SIGNATURE):
         more = file.read(offset, _READ_BYTES)
@@ -277,11 +281,3 @@ def _iter_decompressed(path: bytes, compression: str) -> Iterator[bytes]:
       block = decompressor.unused_data
   if not decompressor.eof:
     raise zlib.error('truncated')
-
-
-def _warn_about_empty_files(index: RecordIndex) -> None:
-  counts = index.first_records[1:] - index.first_records[:-1]
-  damaged = {damage.file_index for damage in index.damages}
-  for file_index, (name, count) in enumerate(zip(index.names, counts)):
-    if not count and file_index not in damaged:
-      _LOG.warning('%s has no records', printable(os.fsdecode(name)))

@@ -8,16 +8,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data.batching import Batching
-from estimator_train.data.parsed_examples import (
-  encode_batches,
-  find_invalid_class,
-  function_name,
-  make_cached_input_fn,
-  naming,
-  read_class_indices,
-)
-from estimator_train.data.source import InputFn, Source
-from estimator_train.errors import UserError
+from estimator_train.data.parsed_examples import UserExampleSource, function_name, naming
+from estimator_train.errors import UserError, first_line
 from estimator_train.settings import user_code
 from estimator_train.system import stored
 
@@ -27,13 +19,12 @@ _COUNTS_FILE = 'example_counts.json'
 _DATASET_BASE_CLASS = tf.data.Dataset.__mro__[1]
 
 
-class ExampleSource(Source):
+class ExampleSource(UserExampleSource):
   """The source of an ExampleSplit, whose examples are read one after the other.
 
   With several workers, each worker reads all examples, and keeps those of its shard.
   """
   format_name = 'examples'
-  is_made_by_user = True
   last_stage = None
 
   def open(self, folder: str) -> None:
@@ -47,20 +38,18 @@ class ExampleSource(Source):
                       'return a dataset with examples from make_dataset')
     return int(self.split.num_examples)
 
-  def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
-    make_dataset, count = self.split.make_dataset, self.split.num_examples
-    if cache == 'memory':
-      return make_cached_input_fn(self, count, self._read_in_order, make_dataset, batching)
-    return lambda: encode_batches(
-        batching.shuffle_and_shard(_make_user_dataset(make_dataset), count).batch(
-            batching.examples_per_batch), make_dataset, batching)
+  @property
+  def function(self) -> Callable[[], Any]:
+    function: Callable[[], Any] = self.split.make_dataset
+    return function
 
-  def make_eval_input_fn(self, batching: Batching) -> InputFn:
-    return lambda: encode_batches(self._read_in_order(batching), self.split.make_dataset,
-                                  batching)
+  def read_in_order(self, batching: Batching) -> tf.data.Dataset:
+    return _make_user_dataset(self.function).batch(batching.examples_per_batch)
 
-  def class_indices(self) -> np.ndarray:
-    return read_class_indices(self, self._read_in_order, self.split.make_dataset)
+  def read_shuffled(self, batching: Batching) -> tf.data.Dataset:
+    return batching.shuffle_and_shard(
+        _make_user_dataset(self.function), self.split.num_examples).batch(
+            batching.examples_per_batch)
 
   def cache_key(self) -> str:
     raise UserError('--cache_features requires data whose changes are noticed',
@@ -80,18 +69,14 @@ class ExampleSource(Source):
       read = session.make_callable((next_example[1], tf.nest.flatten(next_example)))
       for index in range(self.split.num_examples):
         try:
-          reason = find_invalid_class(self, read()[0])
+          reason = self.find_invalid_class(read()[0])
         except tf.errors.OpError as error:
-          reason = error.message.splitlines()[0]
+          reason = first_line(error)
         if reason is not None:
           return UserError('make_dataset of a split failed', '{}, example {} ({})'.format(
               function_name(self.split.make_dataset), index, reason),
               'fix this function, or the example')
     return None
-
-  def _read_in_order(self, batching: Batching) -> tf.data.Dataset:
-    """Returns a dataset of batches of all examples, as the user's dataset yields them."""
-    return _make_user_dataset(self.split.make_dataset).batch(batching.examples_per_batch)
 
 
 def _make_user_dataset(make_dataset: Callable[[], Any]) -> tf.data.Dataset:
@@ -140,4 +125,4 @@ def _count(make_dataset: Callable[[], Any]) -> int:
       return int(session.run(dataset.reduce(np.int64(0), lambda count, *_: count + 1)))
     except tf.errors.OpError as error:
       raise UserError('make_dataset of a split failed', '{} ({})'.format(
-          name, error.message.splitlines()[0]), 'fix this function') from error
+          name, first_line(error)), 'fix this function') from error

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.errors import UserError
+from estimator_train.errors import UserError, first_line
 from estimator_train.exporting.trained_model import IMAGES_INPUT, RestoredModel
 
 Arrays = Dict[str, np.ndarray]
@@ -122,7 +122,7 @@ def _make_batch(restored: RestoredModel, batch_size: int) -> Examples:
     except tf.errors.InvalidArgumentError as error:
       failure = error
   raise UserError('the model must accept random inputs, with which its exports are verified',
-                  failure.message.partition('\n')[0],
+                  first_line(failure),
                   'check the inputs in the model, or give another --export_format')
 
 

@@ -1,6 +1,7 @@
 """`--mode=audit`: decodes every image as training does, and reports the images with issues."""
 
 import collections
+import collections.abc
 import contextlib
 import hashlib
 import json
@@ -12,13 +13,12 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy as np
 
-from estimator_train.data import datasets, encoded_images, image_headers
+from estimator_train.data import datasets, image_checks, images
 from estimator_train.data.data import make_source
 from estimator_train.data.description import DataSet
-from estimator_train.data.image_headers import FileIssue
-from estimator_train.data.image_source import ImageNames, ImageSource
-from estimator_train.data.source import BadExample
-from estimator_train.errors import UserError
+from estimator_train.data.image_checks import FileIssue
+from estimator_train.data.image_source import ImageSource
+from estimator_train.errors import BadExample, UserError
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, groups
 from estimator_train.system import atomic
@@ -52,6 +52,19 @@ class ImageIssue(NamedTuple):
   kind: str
   label: str
   reason: str
+
+
+class _ImageNames(collections.abc.Sequence):
+  """The names of all images of a source, which are computed when they are used."""
+
+  def __init__(self, source: ImageSource) -> None:
+    self._source = source
+
+  def __len__(self) -> int:
+    return len(self._source)
+
+  def __getitem__(self, index: Any) -> str:
+    return self._source.name_of(index)
 
 
 class InspectedImage(NamedTuple):
@@ -133,14 +146,14 @@ class AuditedSplit:
 
 def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result: the number of files, and the number of issues of each kind."""
-  image_headers.load_pillow()
+  image_checks.load_pillow()
   dataset = datasets.describe(settings)
   sources = {name: _make_auditable_source(split, dataset)
              for name, split in (('train', dataset.train), ('eval', dataset.test))
              if split is not None}
   RunDir(settings.run.model_dir).make()
   began = time.monotonic()
-  splits = [AuditedSplit(name, ImageNames(source), source.audited_class_indices(), dataset.labels)
+  splits = [AuditedSplit(name, _ImageNames(source), source.audited_class_indices(), dataset.labels)
             for name, source in sources.items()]
   issues = _inspect_images(splits, list(sources.values()))
   count, secs = sum(map(len, sources.values())), time.monotonic() - began
@@ -167,13 +180,13 @@ def _inspect_images(splits: Sequence[AuditedSplit],
   count = sum(map(len, sources))
   digests = np.zeros((count, _DIGEST_BYTES // 8), np.uint64)
   source_of_split = dict(zip(splits, sources))
-  with contextlib.closing(encoded_images.Decoder()) as decoder:
+  with contextlib.closing(images.make_shape_decoder()) as decoder:
 
     def inspect(position: int) -> InspectedImage:
       split, index = locate_file(splits, position)
       return _inspect_image(source_of_split[split], index, decoder)
 
-    for position, image in enumerate(encoded_images.map_examples(inspect, count, 'auditing')):
+    for position, image in enumerate(image_checks.map_examples(inspect, count, 'auditing')):
       split, index = locate_file(splits, position)
       split.add_image(image)
       issues.extend(split.make_issue(index, *issue) for issue in image.issues)
@@ -183,24 +196,26 @@ def _inspect_images(splits: Sequence[AuditedSplit],
 
 
 def _inspect_image(source: ImageSource, index: int,
-                   decoder: encoded_images.Decoder) -> InspectedImage:
+                   decoder: images.Decoder) -> InspectedImage:
   """Reads and decodes an image, and finds its issues."""
   name = source.name_of(index)
   try:
     contents = source.read_content(index)
   except OSError as error:
     is_broken_link = os.path.islink(name) and not os.path.exists(name)
-    reason = 'a broken link' if is_broken_link else error.strerror or str(error)
+    reason = 'a broken link' if is_broken_link else image_checks.reason_of(error)
     return InspectedImage(0, b'', None, (FileIssue('unreadable', reason),))
   except BadExample as error:
     return InspectedImage(0, b'', None, (FileIssue('bad_record', error.reason),))
-  shape, decode_error = None, None
+  shape: Optional[Tuple[int, int, int]] = None
+  decode_error = None
   try:
-    shape = decoder.decode_shape(contents)
+    height, width, channels = decoder.decode(contents).tolist()
+    shape = height, width, channels
   except ValueError as error:
     decode_error = str(error)
   digest = hashlib.blake2b(contents, digest_size=_DIGEST_BYTES).digest() if contents else b''
-  return InspectedImage(len(contents), digest, shape, tuple(image_headers.find_issues(
+  return InspectedImage(len(contents), digest, shape, tuple(image_checks.find_issues(
       os.fsencode(name), contents, decode_error)))
 
 

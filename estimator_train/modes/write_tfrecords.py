@@ -14,11 +14,11 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import data, datasets, encoded_images, record_index
+from estimator_train.data import data, datasets, image_checks, images, records
 from estimator_train.data.description import DataSet
 from estimator_train.data.image_source import ImageSource
 from estimator_train.data.source import BadImage
-from estimator_train.errors import UserError, printable
+from estimator_train.errors import UserError
 from estimator_train.run_dir import LABELS_FILE, make_folder
 from estimator_train.settings import Settings
 from estimator_train.system import atomic, stored
@@ -163,28 +163,26 @@ def _write_shards(shards: Sequence[_Shard], source: ImageSource,
     _LOG.info('keeping %d complete files of an earlier run', len(shards) - len(missing))
   indices = np.concatenate([shard.indices for shard in missing])
   make_example = _make_example_function(source, class_names)
-  examples = encoded_images.map_examples(lambda position: make_example(int(indices[position])),
+  examples = image_checks.map_examples(lambda position: make_example(int(indices[position])),
                                          len(indices), 'writing images')
   for shard in missing:
     with atomic.open_atomic(shard.path) as file:
       for _ in shard.indices:
-        file.write(record_index.frame(next(examples)))
+        file.write(records.frame(next(examples)))
 
 
 def _make_example_function(source: ImageSource,
                            class_names: Sequence[str]) -> Callable[[int], bytes]:
   """Returns a function that takes the index of an image, and returns a serialized example."""
-  class_indices, decoder = source.class_indices(), encoded_images.Decoder()
+  class_indices, decoder = source.class_indices(), images.make_shape_decoder()
 
   def make_example(index: int) -> bytes:
     name = source.name_of(index)
     try:
       content = source.read_content(index)
-      height, width, channels = decoder.decode_shape(content)
+      height, width, channels = map(int, decoder.decode(content))
     except (OSError, ValueError) as error:
-      raise UserError('an image cannot be decoded', '{} ({})'.format(
-          printable(name), getattr(error, 'strerror', None) or getattr(error, 'reason', error)),
-          'repair or remove it (--mode=audit lists all), or give --on_bad_image=skip') from error
+      raise image_checks.undecodable_error(name, image_checks.reason_of(error)) from error
     class_index = int(class_indices[index])
     return _serialize({
         'image/encoded': content,

@@ -5,9 +5,9 @@ import os
 import re
 import resource
 import shutil
-from typing import Any, Optional, Tuple
+from typing import Optional, Tuple
 
-from estimator_train.errors import TrainingFailed, UserError, one_line
+from estimator_train.errors import TrainingFailed, UserError, first_line, one_line
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, groups
 
@@ -62,7 +62,7 @@ def disk_errno(error: BaseException) -> Optional[int]:
   if isinstance(error, OSError):
     return error.errno if error.errno in _DISK_ERRNOS else None
   # A TensorFlow error's first line ends with the system's message: `PATH; No space left on device`.
-  text = _first_line(error)
+  text = first_line(error)
   return next((code for code in _DISK_ERRNOS if text.endswith('; ' + os.strerror(code))), None)
 
 
@@ -71,7 +71,7 @@ def error_reason(error: BaseException) -> str:
   code = disk_errno(error)
   if code is not None:
     return os.strerror(code)
-  return one_line(_first_line(error) or str(error) or repr(error))
+  return one_line(first_line(error) or str(error) or repr(error))
 
 
 def error_reason_with_space(error: BaseException, needed_bytes: int, folder: str) -> str:
@@ -116,7 +116,7 @@ def _resource_suffix(code: Optional[int], path: Optional[str]) -> str:
 def _translate_memory_error(error: BaseException,
                             settings: groups.Optimizer) -> Optional[UserError]:
   """Translates an out-of-memory error; returns None for any other error."""
-  match = _OUT_OF_MEMORY_PATTERN.search(_first_line(error))
+  match = _OUT_OF_MEMORY_PATTERN.search(first_line(error))
   if match:
     shape, dtype, device = match.groups()
     rule, tensor = 'out of memory on ' + device, 'a {} tensor of shape {} at '.format(dtype, shape)
@@ -144,13 +144,7 @@ def _path_of(error: BaseException) -> Optional[str]:
   """Returns the path in a disk error; None if the error contains no path."""
   if isinstance(error, OSError):
     return None if error.filename is None else os.fsdecode(error.filename)
-  return _first_line(error).rpartition('; ')[0] or None
-
-
-def _first_line(error: Any) -> str:
-  """Returns the first line of the message of a TensorFlow error; '' for other errors."""
-  message = getattr(error, 'message', None)
-  return message.partition('\n')[0] if isinstance(message, str) else ''
+  return first_line(error).rpartition('; ')[0] or None
 
 
 def _format_bytes(count: int) -> str:

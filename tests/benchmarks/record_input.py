@@ -29,7 +29,7 @@ import image_yardsticks
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import data, record_index
+from estimator_train.data import data, records as records_lib
 from estimator_train.data.batching import Batching, Shard
 from estimator_train.data.description import (
   DataSet,
@@ -141,21 +141,21 @@ class Data:
                                                                         len(self.files))))
 
   @functools.lru_cache(maxsize=None)  # noqa: B019
-  def small_index(self) -> record_index.RecordIndex:
+  def small_index(self) -> records_lib.RecordIndex:
     random = np.random.RandomState(1)
     pixels = random.randint(0, 256, (1000, 784)).astype(np.uint8)
     records = (_example({'image': pixels[number % 1000].tobytes()}, {'label': number % 10})
                for number in range(self.num_small))
     return self.write('small', records, self.num_small)
 
-  def write(self, name: str, records: Any, count: int) -> record_index.RecordIndex:
+  def write(self, name: str, records: Any, count: int) -> records_lib.RecordIndex:
     """Writes records to TFRecord files, and returns their positions."""
     paths = [os.path.join(self.folder, '{}-{}'.format(name, shard)) for shard in range(SHARDS)]
     for shard, path in enumerate(paths):
       with tf.io.TFRecordWriter(path) as writer:
         for _ in range(count * shard // SHARDS, count * (shard + 1) // SHARDS):
           writer.write(next(records))
-    return record_index.load_index(tuple(map(os.fsencode, paths)))
+    return records_lib.load_index(tuple(map(os.fsencode, paths)))
 
 
 def _example(contents: Dict[str, bytes], labels: Dict[str, int]) -> bytes:
@@ -333,7 +333,7 @@ def _shards(data: Data) -> Subject:
     with tf.io.TFRecordWriter(path) as writer:
       writer.write(record)
   few, many = (data.dataset(IMAGE_SIZE + (3,), ImageRecordSplit(index)) for index in (
-      data.write('few', records(), count), record_index.load_index(
+      data.write('few', records(), count), records_lib.load_index(
           tuple(map(os.fsencode, paths)))))
   batching = _batching(IMAGE_SIZE + (3,), BATCH_SIZE)
   measure = functools.partial(_rate, batches=max(1, min(count, 3200) // BATCH_SIZE - 1),
@@ -378,15 +378,15 @@ def _bytes(data: Data) -> Subject:
 
 
 def _bytes_of_worker(source: Any, rank: int) -> float:
-  read, counts = record_index.PositionedFile.read, []
+  read, counts = records_lib.PositionedFile.read, []
 
   def count(file: Any, offset: int, length: int) -> bytes:
     content: bytes = read(file, offset, length)
     counts.append(len(content))
     return content
 
-  with mock.patch.object(record_index.PositionedFile, 'read', count):
-    record_index._scan_files(source.files())  # pylint: disable=protected-access
+  with mock.patch.object(records_lib.PositionedFile, 'read', count):
+    records_lib._scan_files(source.files())  # pylint: disable=protected-access
     batching = _batching(IMAGE_SIZE + (3,), BATCH_SIZE)._replace(shard=Shard(0, 2, rank, 1))
     with tf.Graph().as_default(), tf.Session() as session:
       following = tf.data.make_one_shot_iterator(source.references(

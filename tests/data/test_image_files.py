@@ -6,7 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from conftest import batches
 
-from estimator_train.data import encoded_images
+from estimator_train.data import image_source
 from estimator_train.data.batching import Batching
 from estimator_train.data.description import DataSet, ImageSplit
 from estimator_train.data.image_source import ImageFileSource
@@ -55,7 +55,7 @@ def images(tmp_path, write_images):
 
 def test_unexpected_colours_next_to_grey_images(images, monkeypatch):
   """A batch with an image in colour is decoded again, in the same order."""
-  monkeypatch.setattr(encoded_images, '_GREY_SAMPLE_SIZE', 1)
+  monkeypatch.setattr(image_source, '_GREY_SAMPLE_SIZE', 1)
   assert [batch.shape[-1] for batch in evaluate(images, examples_per_batch=2)] == [1, 1, 3]
   assert [batch.shape[-1] for batch in evaluate(images)] == [3]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from estimator_train.data import image_folder, tfrecord
-from estimator_train.data.record_index import frame
+from estimator_train.data.records import frame
 from estimator_train.errors import UserError
 from estimator_train.modes.predict import images as predict_images
 from estimator_train.run_dir import RunDir
@@ -178,6 +178,8 @@ def test_images_next_to_the_class_folders(caplog):
     (('t/cat/1.JPG', 't/cat/x.txt'), 't/**/*.jpg',
      r"\(t has 1 .JPG, x.txt\): give a pattern such as 't/\*\*/\*.JPG', in quotes"),
     (('t/cat/1.png', 't/cat/1.gif', 't/2.gif'), 't', r"\(t has 2 .gif, 1 .png\): .*/\*.gif'"),
+    (('t/cat/1.JPG', 't/cat/2.jpg', 't/1.png'), 't/*.gif',
+     r"\(t has 1 .png, 1 .JPG, 1 .jpg\): give a pattern such as 't/\*\*/\*.\[jJ\]\[pP\]\[gG\]'"),
     (('t/.hidden/1.png',), 't/*/*.jpg', r"\(t has no files\): give .* 'DATA/train/\*\*/\*.jpeg'"),
     ((), 'none/x/*.jpg', r'\(there is no none\): correct'),
     (('[1]/[x]/1.jpg', '1/y'), '[1]/[x]/*.jpg', "give '\\[\\[\\]1\\]/\\[\\[\\]x\\]/\\*.jpg': br")])

@@ -65,7 +65,7 @@ def test_an_interrupted_run_is_completed_and_others_are_not_mixed(write, image_f
   folder = tmp_path / 'records'
   assert write('--output={}'.format(tmp_path / 'first')).code == 0
   first = contents_of(tmp_path / 'first')
-  frame, calls = write_tfrecords.record_index.frame, []
+  frame, calls = write_tfrecords.records.frame, []
 
   def interrupt(data):
     calls.append(data)
@@ -73,7 +73,7 @@ def test_an_interrupted_run_is_completed_and_others_are_not_mixed(write, image_f
       os.kill(os.getpid(), signal.SIGTERM)
     return frame(data)
 
-  monkeypatch.setattr(write_tfrecords.record_index, 'frame', interrupt)
+  monkeypatch.setattr(write_tfrecords.records, 'frame', interrupt)
   assert write().code == 143
   left = contents_of(folder)
   assert 'train-00001-of-00004' in left and 'train-00002-of-00004' not in left

@@ -8,12 +8,14 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from estimator_train.data import arrays, encoded_images, record_index, user_datasets
+from estimator_train.data import arrays, image_checks, records, user_datasets
+from estimator_train.data.description import DataSet, ImageSplit
+from estimator_train.data.image_source import ImageFileSource
 from estimator_train.errors import UserError
 from estimator_train.modes.scaling import points
 from estimator_train.reports import learning_curves, page
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, groups
 from estimator_train.system import atomic, stored
 from estimator_train.training.checkpoints import best_checkpoint, initial_weights
 from estimator_train.training.evaluation import early_stopping
@@ -55,11 +57,10 @@ _TEXT_DAMAGES = {'truncated', 'a byte less', 'flipped at the start', 'flipped', 
 def _read_record_index(folder, monkeypatch):
   data = folder / 'data'
   if not data.exists():
-    data.write_bytes(b''.join(record_index.frame(b'x' * size) for size in range(9)))
+    data.write_bytes(b''.join(records.frame(b'x' * size) for size in range(9)))
   os.utime(str(data), (1, 1))
   monkeypatch.setenv('XDG_CACHE_HOME', str(folder))
-  record_index._load_index.cache_clear()
-  index = record_index.load_index((bytes(data),))
+  index = records.load_index((bytes(data),))
   return index.lengths.tolist(), index.first_records.tolist()
 
 
@@ -74,9 +75,11 @@ def _count_examples(folder, monkeypatch):
 
 
 def _find_bad_images(folder, monkeypatch):
-  monkeypatch.setattr(encoded_images, 'find_undecodable', lambda source: [(3, 'truncated')])
-  source = mock.Mock(**{'cache_key.return_value': 'key'})
-  return encoded_images._find_undecodable_cached(source, 'train', str(folder))
+  monkeypatch.setattr(image_checks, 'find_undecodable', lambda *given: [])
+  monkeypatch.setattr(ImageFileSource, 'cache_key', lambda self: 'key')
+  source = ImageFileSource(DataSet('any', ('a', 'b'), None), ImageSplit([], np.zeros(0, int)))
+  source.skip_bad_examples('test', groups.Input(), str(folder))
+  return (folder / 'skipped_images.json').read_text()
 
 
 DERIVED = {'estimator_train/record_index/*.npz': _read_record_index, 'a.npy': _read_array,

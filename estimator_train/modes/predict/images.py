@@ -15,7 +15,7 @@ from typing import Callable, Deque, Generator, Iterable, Iterator, List, NamedTu
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import file_pattern, idx, images, record_index, records
+from estimator_train.data import file_pattern, idx, image_records, images, records
 from estimator_train.data.records import RecordReader
 
 
@@ -107,8 +107,8 @@ def stack_images(images: List[Image]) -> np.ndarray:
 def _iter_reads(path: bytes, image_key: str, decoder: '_Decoder') -> Iterator[_Read]:
   """Yields a function per record of a TFRecord file, or one function for any other file."""
   try:
-    is_record_file = stat.S_ISREG(os.stat(path).st_mode) and record_index.starts_with_record(path)
-    index = record_index.load_index((path,)) if is_record_file else None
+    is_record_file = stat.S_ISREG(os.stat(path).st_mode) and records.starts_with_record(path)
+    index = records.load_index((path,)) if is_record_file else None
   except OSError as error:
     yield functools.partial(_make_unreadable, path, error)
     return
@@ -148,8 +148,8 @@ def _read_record(path: bytes, reader: RecordReader, record: int, image_key: str,
   name = b'%s:%d' % (path, record)
   try:
     (content,) = reader.read(np.array([record]))
-    features = records.parse_features(content)
-    return [Image(name, decoder.decode(records.image_content(features, image_key)))]
+    features = image_records.parse_features(content)
+    return [Image(name, decoder.decode(image_records.image_content(features, image_key)))]
   except (OSError, ValueError) as error:
     return _make_unreadable(name, error)
 
@@ -176,8 +176,8 @@ def _read_idx_file(path: bytes, decoder: '_Decoder') -> Iterator[Entry]:
     yield from _make_unreadable(path, error)
 
 
-class _Decoder:
-  """Decodes and resizes single images. Several threads can share a decoder.
+class _Decoder(images.Decoder):
+  """Decodes and resizes single images to float32 [height, width, 1 or 3].
 
   Args:
     image_shape: (height, width, channels) of the model's input, with 1 or 3 channels.
@@ -187,22 +187,12 @@ class _Decoder:
   """
 
   def __init__(self, image_shape: Tuple[int, int, int]) -> None:
-    height, width, _ = image_shape
-    self.height, self.width = height, width
-    with tf.Graph().as_default() as graph:
-      contents = tf.placeholder(tf.string, [])
-      image = images.decode(contents)
-      pixels = tf.cond(tf.equal(tf.shape(image)[2], 1), lambda: images.resize(image, height, width),
-                       lambda: images.decode_and_resize(contents, image_shape))
-    self._session = tf.Session(graph=graph, config=tf.ConfigProto(device_count={'GPU': 0}))
-    self._fetch_pixels = self._session.make_callable(pixels, [contents])
+    self.height, self.width, _ = image_shape
 
-  def decode(self, contents: bytes) -> np.ndarray:
-    """Decodes an image to float32 [height, width, 1 or 3]; raises a ValueError for invalid data."""
-    try:
-      return self._fetch_pixels(contents)
-    except tf.errors.OpError as error:
-      raise ValueError(error.message.splitlines()[0].strip()) from error
+    def decode_and_resize(content: tf.Tensor) -> tf.Tensor:
+      image = images.decode(content)
+      return tf.cond(tf.equal(tf.shape(image)[2], 1),
+                     lambda: images.resize(image, self.height, self.width),
+                     lambda: images.decode_and_resize(content, image_shape))
 
-  def close(self) -> None:
-    self._session.close()
+    super().__init__(decode_and_resize)

@@ -192,9 +192,9 @@ def convert(keras_model: Any = None, keras_model_path: Optional[str] = None,
                        num_gpus=-1 if num_gpus is None else num_gpus,
                        num_cpu_replicas=num_cpu_replicas).devices
   with naming_keywords(InvalidValue), _restored_process_state(restores_session=False):
-    from estimator_train.training import drop_in
-    return drop_in.convert(keras_model, keras_model_path, custom_objects, model_dir, config,
-                           checkpoint_format, export_outputs, seed, devices)
+    from estimator_train.training import convert as conversion
+    return conversion.convert(keras_model, keras_model_path, custom_objects, model_dir, config,
+                              checkpoint_format, export_outputs, seed, devices)
 
 
 @contextmanager

@@ -126,10 +126,10 @@ def make_reference(restored, pictures):
 
   The outputs are those of exports, and those of the Keras model.
   """
-  from estimator_train.exporting import verification
+  from estimator_train.exporting import onnx_and_tflite
 
   if restored.image_shape is None:
-    inputs = verification.make_examples(restored, [NUM_EXAMPLES])[0].inputs
+    inputs = onnx_and_tflite.make_examples(restored, [NUM_EXAMPLES])[0].inputs
     by_signature = {'serving_default': inputs, 'examples': {'examples': serialize(inputs)}}
   else:
     contents, inputs = read_pictures(restored, pictures)

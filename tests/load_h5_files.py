@@ -42,7 +42,9 @@ def make_own_layer(keras):
 
 
 def compute(model, path):
-  """Returns the outputs, and the losses of `evaluate` and of steps of training if compiled."""
+  """Returns the outputs, the losses of `evaluate` and of steps of training if compiled, and the
+  number of updates of a step in TensorFlow 1.15.
+  """
   with np.load(path[:-len('.h5')] + '.npz') as data:
     inputs, labels = ([data[name] for name in data.files if name[0] == kind] for kind in 'xt')
     num_steps = int(data['steps'])
@@ -58,7 +60,8 @@ def compute(model, path):
     losses += [model.train_on_batch(inputs, labels) for _ in range(num_steps)]
   return {'outputs': np.concatenate([np.ravel(output) for output in (
       outputs if isinstance(outputs, list) else [outputs])]).tolist(),
-          'losses': [float(np.ravel(loss)[0]) for loss in losses]}
+          'losses': [float(np.ravel(loss)[0]) for loss in losses],
+          'updates': len(getattr(model, 'updates', ()))}
 
 
 def load_and_compute(keras, path, is_eager=True):

@@ -4,10 +4,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
-from estimator_train.models import by_name as models, preprocessing
+from estimator_train.models import by_name as models, model_inputs
 from estimator_train.settings import Settings, choices, learning_rate_scale
 from estimator_train.settings.flag import all_flags
-from estimator_train.training import optimizers, schedules
+from estimator_train.training import optimizers
 
 SETTINGS = Settings(mode='train', dataset='synthetic', model_dir='x', train_steps=1)
 
@@ -17,19 +17,19 @@ def test_every_choice_has_an_implementation():
     for name in choices.OPTIMIZERS:
       assert optimizers.make_optimizer(name, 0.1).get_config()['name'].lower() == name
     for name in all_flags()['preprocess'].choices:
-      preprocessing.make_preprocess(name, 8, 8, 3)
+      model_inputs.make_preprocess(name, 8, 8, 3)
     for name in all_flags()['lr_schedule'].choices:
       given = {'piecewise': {'lr_boundaries_epochs': [1.], 'lr_values': [1e-3, .01]},
                'exponential': {'lr_values': [1e-4]}}.get(name, {})
-      schedules.make_schedule(SETTINGS.evolve(lr_schedule=name, **given), 10, 1, 10)
+      optimizers.make_schedule(SETTINGS.evolve(lr_schedule=name, **given), 10, 1, 10)
   for name in all_flags()['scale_learning_rate'].choices:
     learning_rate_scale(SETTINGS.evolve(scale_learning_rate=name))
 
 
 def test_a_choice_without_an_implementation_is_an_error():
   for error, make in (
-      (ValueError, lambda: optimizers.make_optimizer('unknown', 0.1)),
-      (ValueError, lambda: preprocessing.make_preprocess('unknown', 8, 8, 1)),
+      (KeyError, lambda: optimizers.make_optimizer('unknown', 0.1)),
+      (KeyError, lambda: model_inputs.make_preprocess('unknown', 8, 8, 1)),
       (UserError, lambda: SETTINGS.evolve(model='unknown')),
       (UserError, lambda: SETTINGS.evolve(model='by_name')),  # A module, but no model.
       (UserError, lambda: models.imagenet_weights('unknown', (8, 8, 1))),

@@ -20,15 +20,15 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.data.description import DataSet
 from estimator_train.errors import UserError
-from estimator_train.exporting import h5_model, onnx_model, saved_model, tflite, trained_model
+from estimator_train.exporting import h5_model, onnx_and_tflite, saved_model, trained_model
 from estimator_train.run_dir import LABELS_FILE, RunDir, make_folder
 from estimator_train.settings import Settings, groups
 from estimator_train.training.checkpoints import save_hook
 
-# The function `write` of a module writes a restored model to a folder, and returns further keys of
-# the result.
-_FORMATS: Dict[str, Any] = {
-    'saved_model': saved_model, 'h5': h5_model, 'tflite': tflite, 'onnx': onnx_model}
+# A function writes a restored model to a folder, and returns further keys of the result.
+_FORMATS: Dict[str, Callable[[str, trained_model.RestoredModel], Dict[str, List[str]]]] = {
+    'saved_model': saved_model.write, 'h5': h5_model.write,
+    'tflite': onnx_and_tflite.write_tflite, 'onnx': onnx_and_tflite.write_onnx}
 
 
 def make_export_dir(settings: groups.PredictionAndExport) -> None:
@@ -60,17 +60,14 @@ def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str) -> 
 
   Raises:
     UserError: the model cannot be exported to this format, or the folder cannot be written to.
-    ValueError: the format is unknown.
   """
   export_format, export_dir = settings.export.export_format, settings.export.export_dir
   assert export_dir is not None
-  if export_format not in _FORMATS:
-    raise ValueError('no export is implemented for {!r}'.format(export_format))
   names: Dict[str, List[str]] = {}
 
   def write_files(folder: str) -> None:
     with trained_model.restored_model(settings, dataset, checkpoint) as restored:
-      names.update(_FORMATS[export_format].write(folder, restored))
+      names.update(_FORMATS[export_format](folder, restored))
     if dataset.labels and export_format != 'saved_model':  # Which has them in its assets.
       saved_model.write_class_names(os.path.join(folder, LABELS_FILE), dataset.labels)
 

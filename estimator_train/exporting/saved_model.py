@@ -33,7 +33,6 @@ from estimator_train.data.description import TOP_K
 from estimator_train.errors import UserError
 from estimator_train.exporting import trained_model
 from estimator_train.exporting.trained_model import PROBABILITIES_OUTPUT
-from estimator_train.models import model_inputs, probabilities
 from estimator_train.run_dir import LABELS_FILE
 from estimator_train.system import atomic
 
@@ -89,7 +88,6 @@ def write(folder: str, restored: trained_model.RestoredModel) -> Dict[str, List[
 def _image_file_signature(restored: trained_model.RestoredModel,
                           shape: Tuple[int, int, int]) -> Tuple[Tensors, Tensors]:
   """Returns the inputs and the outputs of the signature for files of images with this shape."""
-  model = restored.keras_model
   if shape[2] not in _CHANNELS:
     raise UserError('a SavedModel for image files requires one or three channels',
                     'the model takes {}'.format(shape[2]),
@@ -97,8 +95,8 @@ def _image_file_signature(restored: trained_model.RestoredModel,
   image_bytes = tf.placeholder(tf.string, [None], name='image_bytes')
   pixels = tf.map_fn(lambda content: images.decode_and_resize(content, shape), image_bytes,
                      tf.float32, back_prop=False)
-  return {'image_bytes': image_bytes}, _outputs(restored, {
-      PROBABILITIES_OUTPUT: probabilities.from_outputs(model, model(restored.preprocess(pixels)))})
+  return {'image_bytes': image_bytes}, _outputs(restored, restored.call(
+      restored.preprocess(pixels)))
 
 
 def _record_signature(restored: trained_model.RestoredModel) -> Tuple[Tensors, Tensors]:
@@ -107,15 +105,11 @@ def _record_signature(restored: trained_model.RestoredModel) -> Tuple[Tensors, T
   Raises:
     ValueError: an input has a shape or dtype that tf.io.parse_example does not support.
   """
-  model = restored.keras_model
   schema = {name: _make_feature(name, tensor) for name, tensor in restored.inputs.items()}
   records = tf.placeholder(tf.string, [None], name='examples')
   parsed = tf.io.parse_example(records, schema)
-  outputs = model_inputs.call_model(model, {
-      name: tf.cast(parsed[name], tensor.dtype) for name, tensor in restored.inputs.items()})
-  if restored.dataset.labels:
-    outputs = {PROBABILITIES_OUTPUT: probabilities.from_outputs(model, *outputs.values())}
-  return {'examples': records}, _outputs(restored, outputs)
+  return {'examples': records}, _outputs(restored, restored.call({
+      name: tf.cast(parsed[name], tensor.dtype) for name, tensor in restored.inputs.items()}))
 
 
 def _outputs(restored: trained_model.RestoredModel, outputs: Tensors) -> Tensors:

@@ -1,7 +1,7 @@
 """Restores the Keras model of a checkpoint, without the data and the devices of the training."""
 
 import contextlib
-from typing import Callable, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -12,12 +12,14 @@ from estimator_train.data.description import DataSet
 from estimator_train.data.source import Source, translate_errors
 from estimator_train.distribution.devices import Devices, find_devices, make_session_config
 from estimator_train.errors import UserError
-from estimator_train.models import model_inputs, probabilities
+from estimator_train.models import model_inputs
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
+from estimator_train.training import losses
 from estimator_train.training.building import (
-  build_compiled_model,
+  build_by_name,
   check_fits_checkpoint,
+  compile_with_flags,
   make_model_preprocess,
 )
 from estimator_train.training.checkpoints import chosen_checkpoint
@@ -61,7 +63,7 @@ class RestoredModel:
   """A model in inference mode with the weights of a checkpoint.
 
   Attributes:
-    keras_model: the model, in the default graph.
+    keras_model: the model, in the graph of the session.
     session: the session that holds its weights.
     settings: the settings of the run that trained the model.
     dataset: the data set, for the class names.
@@ -81,10 +83,26 @@ class RestoredModel:
     self.preprocess = make_model_preprocess(keras_model, settings.model, dataset)
     input_names = keras_model.input_names if dataset.image_shape is None else [IMAGES_INPUT]
     self.inputs = dict(zip(input_names, keras_model.inputs))
-    self.outputs = dict(zip(keras_model.output_names, keras_model.outputs))
-    if dataset.labels:
-      self.outputs = {PROBABILITIES_OUTPUT: probabilities.from_outputs(
-          keras_model, keras_model.outputs[0])}
+    self.outputs = self._name_outputs(keras_model.outputs)
+
+  def call(self, features: Any) -> Dict[str, tf.Tensor]:
+    """Returns the outputs for a batch by name, like the attribute `outputs`.
+
+    Args:
+      features: a tensor, a tuple or list in the order of the inputs, or a dict by the names of the
+        inputs; or `{'features': ..., 'sample_weights': ...}`.
+    """
+    features, _ = model_inputs.split_weights(features)
+    if isinstance(features, dict):
+      features = [features[name] for name in self.keras_model.input_names]
+    tensors = list(features) if isinstance(features, (list, tuple)) else [features]
+    outputs = self.keras_model(tensors if len(tensors) > 1 else tensors[0])
+    return self._name_outputs(outputs if isinstance(outputs, list) else [outputs])
+
+  def _name_outputs(self, outputs: Sequence[tf.Tensor]) -> Dict[str, tf.Tensor]:
+    if self.dataset.labels:
+      return {PROBABILITIES_OUTPUT: losses.class_probabilities(self.keras_model, *outputs)}
+    return dict(zip(self.keras_model.output_names, outputs))
 
 
 @contextlib.contextmanager
@@ -103,10 +121,9 @@ def restored_model(settings: Settings, dataset: DataSet,
   Raises:
     UserError: the checkpoint belongs to another model.
   """
-  with _make_session(settings, _CPU_ONLY) as session, session.graph.as_default(), tf.device(
-      _CPU_ONLY.names[0]):
-    model = _restore_model(settings, dataset, checkpoint, session)
-    yield RestoredModel(model, session, settings, dataset)
+  with contextlib.closing(_make_session(settings, _CPU_ONLY)) as session, \
+      _as_default(session, _CPU_ONLY):
+    yield _restore_model(settings, dataset, checkpoint, session)
 
 
 def _make_session(settings: Settings, devices: Devices) -> tf.Session:
@@ -117,19 +134,28 @@ def _make_session(settings: Settings, devices: Devices) -> tf.Session:
   return tf.Session(graph=tf.Graph(), config=config)
 
 
+@contextlib.contextmanager
+def _as_default(session: tf.Session, devices: Devices) -> Iterator[None]:
+  """Makes the session, its graph and the first of the devices the defaults."""
+  with session.graph.as_default(), session.as_default(), tf.device(devices.names[0]):
+    yield
+
+
 def _restore_model(settings: Settings, dataset: DataSet, checkpoint: str,
-                   session: tf.Session) -> tf.keras.Model:
+                   session: tf.Session) -> RestoredModel:
   """Builds the model in the default graph, which is the session's graph; restores the weights."""
   tf.keras.backend.set_session(session)
   try:
     tf.keras.backend.set_learning_phase(0)
-    model = build_compiled_model(settings, dataset)
+    model = build_by_name(settings.model, dataset)
+    if not model.optimizer:
+      compile_with_flags(model, settings, settings.optimizer.learning_rate)
     run_dir = chosen_checkpoint.find_run_dir(settings.run.model_dir,
                                              settings.checkpoints.checkpoint)
     check_fits_checkpoint(model, settings, checkpoint, run_dir.flags())
     with translate_errors():
       make_saver(model).restore(session, checkpoint)
-    return model
+    return RestoredModel(model, session, settings, dataset)
   finally:
     tf.keras.backend.set_session(None)
 
@@ -185,18 +211,14 @@ def predict_examples(settings: Settings, trained: TrainedCheckpoint,
   """
   batch_size, device = _prediction_device(settings)
   batching = make_batching(source.dataset, settings, False, batch_size)
+  # The session is the default only while the graph is built, as other code runs between batches.
   with contextlib.closing(_make_session(settings, device)) as session, translate_errors(source):
-    with session.graph.as_default(), session.as_default():
-      with tf.device(device.names[0]):
-        model = _restore_model(settings, trained.dataset, trained.checkpoint, session)
+    with _as_default(session, device):
+      model = _restore_model(settings, trained.dataset, trained.checkpoint, session)
       with tf.device('/cpu:0'):
         iterator = tf.data.make_initializable_iterator(source.make_eval_input_fn(batching)())
         features, _ = iterator.get_next()
-      with tf.device(device.names[0]):
-        outputs = model_inputs.call_model(model, features)
-        if trained.dataset.labels:
-          outputs = {name: probabilities.from_outputs(model, tensor)
-                     for name, tensor in outputs.items()}
+      outputs = model.call(features)
       session.run([iterator.initializer, tf.tables_initializer()])
       run_batch = session.make_callable(outputs)
     yield PredictedExamples(
@@ -239,15 +261,12 @@ def load_predictor(settings: Settings, trained: TrainedCheckpoint) -> Iterator[P
     raise UserError('images must have one channel or three', '--image_size={},{},{}'.format(
         height, width, channels),
                     'give the --model_dir of a model that was trained on such images')
-  batch_size, first_device = _prediction_device(settings)
-  with contextlib.closing(_make_session(settings, first_device)) as session:
-    # Only this block makes the graph the default, because other code runs between predictions.
-    with session.graph.as_default(), session.as_default(), tf.device(first_device.names[0]):
+  batch_size, device = _prediction_device(settings)
+  with contextlib.closing(_make_session(settings, device)) as session:
+    with _as_default(session, device):
       model = _restore_model(settings, trained.dataset, trained.checkpoint, session)
       pixels = tf.placeholder(tf.float32, [None, height, width, None])
-      outputs = probabilities.from_outputs(
-          model, model(make_model_preprocess(model, settings.model,
-                                             trained.dataset)(pixels)))
-      predict = session.make_callable(outputs, [pixels])
+      predict = session.make_callable(
+          model.call(model.preprocess(pixels))[PROBABILITIES_OUTPUT], [pixels])
     with translate_errors():
-      yield Predictor(batch_size, first_device.names[0], predict)
+      yield Predictor(batch_size, device.names[0], predict)

@@ -1,8 +1,53 @@
-"""Handles the forms of features that Estimators accept: tensors, tuples, dicts, and weights."""
+"""Brings batches into the form that a model takes: pixel values, features, labels and weights."""
 
-from typing import Any, Dict, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
+
+from estimator_train.errors import InvalidValue
+from estimator_train.tf_patches import keras as keras_patches
+
+# ImageNet statistics with which the networks of tf.keras.applications were trained. `caffe` uses
+# the means of blue, green and red, for pixel values in [0, 255]. `torch` uses the means and the
+# standard deviations of red, green and blue, for pixel values in [0, 1].
+_CAFFE_MEANS = (103.939, 116.779, 123.68)
+_TORCH_MEANS, _TORCH_DEVIATIONS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def make_preprocess(name: str, height: int, width: int,
+                    channels: int) -> Callable[[tf.Tensor], tf.Tensor]:
+  """Makes the function that scales a batch of images on the device of the model.
+
+  Args:
+    name: a value of `--preprocess`.
+    height: the height of the images, in pixels.
+    width: the width of the images, in pixels.
+    channels: the number of channels of the model's input. The single channel of a grey image is
+      repeated to this number.
+
+  Returns:
+    A function that takes pixel values from 0 to 255, uint8 or float32, [B, height, width, channels]
+    or of grey images [B, height, width, 1], and returns float32 [B, height, width, channels].
+  """
+  scale = _SCALE_FUNCTIONS[name]
+
+  def preprocess(pixels: tf.Tensor) -> tf.Tensor:
+    pixels = tf.cast(pixels, tf.float32)
+    shape = tf.concat([tf.shape(pixels)[:3], [channels]], 0)
+    scaled = tf.broadcast_to(scale(pixels), shape)
+    scaled.set_shape((None, height, width, channels))
+    return scaled
+
+  return preprocess
+
+
+_SCALE_FUNCTIONS = {
+    'unit': lambda pixels: pixels / 255.,
+    'tf': lambda pixels: pixels / 127.5 - 1.,
+    'caffe': lambda pixels: pixels[..., ::-1] - tf.constant(_CAFFE_MEANS),
+    'torch': lambda pixels: (pixels / 255. - tf.constant(_TORCH_MEANS))
+             / tf.constant(_TORCH_DEVIATIONS),
+}
 
 
 def split_weights(features: Any) -> Tuple[Any, Any]:
@@ -16,17 +61,147 @@ def split_weights(features: Any) -> Tuple[Any, Any]:
   return features, None
 
 
-def call_model(model: tf.keras.Model, features: Any) -> Dict[str, tf.Tensor]:
-  """Returns the outputs of a model by name.
+class BatchFormat(NamedTuple):
+  """The form of the batches of a model.
 
-  Args:
-    model: a model that is defined by its inputs and outputs.
-    features: a tensor, a tuple or list in the order of the inputs, or a dict by the names of the
-      inputs; or `{'features': ..., 'sample_weights': ...}`.
+  Attributes:
+    model: the compiled model.
+    source: what yields the batches, for error messages, such as `--dataset=NAME`.
   """
-  features, _ = split_weights(features)
-  if isinstance(features, dict):
-    features = [features[name] for name in model.input_names]
-  tensors = list(features) if isinstance(features, (list, tuple)) else [features]
-  outputs = model(tensors if len(tensors) > 1 else tensors[0])
-  return dict(zip(model.output_names, outputs if isinstance(outputs, list) else [outputs]))
+  model: tf.keras.Model
+  source: str
+
+  def arrange_features(self, features: Any) -> Any:
+    """Returns the inputs of the model: a list, or the given structure if the inputs are unknown.
+
+    As in Keras, features [B] become a column [B, 1], unless the model takes features [B].
+
+    Raises:
+      InvalidValue: the names, the number, the types or the shapes of the features do not fit.
+    """
+    if not keras_patches.is_graph_network(self.model):
+      return tf.nest.map_structure(_numbers_as_column, features)
+    tensors = self._by_name(features, self.model.input_names, 'features', 'input')
+    inputs = []
+    for name, expected in zip(self.model.input_names, self.model.inputs):
+      tensor = _as_column(tensors[name], expected)
+      self._check_fits('features', name, tensor, expected)
+      inputs.append(tensor)
+    return inputs
+
+  def arrange_labels(self, labels: Any, names: Sequence[str],
+                     outputs: Sequence[tf.Tensor]) -> List[Optional[tf.Tensor]]:
+    """Returns the labels of each output; None for an output without a loss.
+
+    Labels [B] for an output [B, 1] become a column. Otherwise, Keras would compare each label with
+    the outputs of all examples.
+
+    Args:
+      labels: a tensor, a list or tuple in the order of the outputs, or a dict by their names.
+      names: the names of the outputs.
+      outputs: the outputs of the model for the batch.
+
+    Raises:
+      InvalidValue: the names, the number or the shapes of the labels do not fit. The shapes are
+        checked only for losses of Keras, because a loss of the user may take any labels.
+    """
+    losses = keras_patches.loss_functions(self.model, names)
+    with_loss = [name for name, loss in zip(names, losses) if loss is not None]
+    if not with_loss:
+      return [None] * len(names)
+    if labels is None:
+      raise InvalidValue('training and evaluation require labels', self.source + ': only features',
+                         'yield (features, labels)')
+    if isinstance(labels, dict):
+      labels = {name: value for name, value in labels.items()
+                if name in with_loss or name not in names}
+    has_all = isinstance(labels, (list, tuple)) and len(labels) == len(names)
+    tensors = self._by_name(labels, names if has_all else with_loss, 'labels', 'output')
+    targets: List[Optional[tf.Tensor]] = []
+    for name, output, loss in zip(names, outputs, losses):
+      target = None if loss is None else _as_column(tensors[name], output)
+      if keras_patches.takes_labels_like_outputs(loss):
+        if keras_patches.takes_one_hot(loss) and output.shape.ndims and (
+            output.shape.as_list()[-1] == 1):
+          raise InvalidValue('a categorical cross-entropy requires one output per class',
+                             '{} has the shape {}'.format(name, output.shape),
+                             'give a binary cross-entropy, or more outputs')
+        self._check_fits('labels', name, target, output)
+      targets.append(target)
+    return targets
+
+  def arrange_weights(self, weights: Any, names: Sequence[str]) -> Optional[List[Any]]:
+    """Returns the sample weights of each output; one tensor is used for all outputs.
+
+    Raises:
+      InvalidValue: the weights have the wrong names, number or rank.
+    """
+    if weights is None:
+      return None
+    if not isinstance(weights, (dict, list, tuple)):
+      weights = [weights] * len(names)
+    if isinstance(weights, dict):
+      weights = {**dict.fromkeys(names), **weights}
+    tensors = self._by_name(weights, names, 'sample weights', 'output')
+    is_temporal = bool(self.model.sample_weight_mode)
+    for name, tensor in tensors.items():
+      if tensor is not None and not is_temporal and tensor.shape.ndims != 1:
+        if tensor.shape.ndims is not None and tensor.shape.as_list()[1:] != [1]:
+          raise InvalidValue('there must be one sample weight for each example',
+                             '{}: {} for {}'.format(self.source, tensor.shape, name),
+                             "give weights [B], or compile the model with "
+                             "sample_weight_mode='temporal' for [B, T]")
+        tensors[name] = tf.reshape(tensor, [-1])
+    return [tensors[name] for name in names]
+
+  def _by_name(self, values: Any, names: Sequence[str], kind: str, part: str) -> Dict[str, Any]:
+    """Returns the tensors by the names of inputs or outputs; raises an error if these differ."""
+    if isinstance(values, dict):
+      if set(values) != set(names):
+        raise InvalidValue('the {} must have the names of the {}s of the model'.format(kind, part),
+                           '{}: {}, expected {}'.format(self.source, ', '.join(sorted(values)),
+                                                        ', '.join(sorted(names))),
+                           'rename them, or name the layers')
+    else:
+      items = list(values) if isinstance(values, (list, tuple)) else [values]
+      if len(items) != len(names):
+        raise InvalidValue('there must be {} for each {} of the model'.format(kind, part),
+                           '{}: {} for {}'.format(self.source, len(items), ', '.join(names)),
+                           'give a tuple in this order, or a dict by these names')
+      values = dict(zip(names, items))
+    return {name: None if value is None else tf.convert_to_tensor_or_sparse_tensor(value)
+            for name, value in values.items()}
+
+  def _check_fits(self, kind: str, name: str, tensor: tf.Tensor, expected: tf.Tensor) -> None:
+    """Raises an InvalidValue if a batch does not have the shape of an input or output.
+
+    The batch sizes may differ, and the types, except that strings do not fit numbers.
+    """
+    fits = None in (tensor.shape.ndims, expected.shape.ndims) or (
+        tensor.shape[1:].is_compatible_with(expected.shape[1:])
+        and tensor.shape.ndims == expected.shape.ndims)
+    if not fits or (tensor.dtype == tf.string) != (expected.dtype == tf.string):
+      raise InvalidValue('the {} do not fit the model'.format(kind),
+                         '{}: {} is {} {}, expected {} {}'.format(
+                             self.source, name, tensor.dtype.name, tensor.shape,
+                             expected.dtype.name, expected.shape),
+                         'change their shape or dtype, or the model; a split of a data set yields '
+                         'single examples, an input_fn batches')
+
+
+def _numbers_as_column(tensor: Any) -> Any:
+  """Returns numbers [B] as a column [B, 1], and other tensors unchanged."""
+  tensor = tf.convert_to_tensor_or_sparse_tensor(tensor)
+  is_flat = isinstance(tensor, tf.Tensor) and tensor.shape.ndims == 1
+  return tensor[:, tf.newaxis] if is_flat and tensor.dtype != tf.string else tensor
+
+
+def _as_column(tensor: Any, expected: tf.Tensor) -> Any:
+  """Returns a tensor [B], or of unknown rank, as [B, 1] if this is the expected shape."""
+  if isinstance(tensor, tf.Tensor) and expected.shape.ndims == 2 and (
+      expected.shape.as_list()[1] == 1):
+    if tensor.shape.ndims == 1:
+      return tensor[:, tf.newaxis]
+    if tensor.shape.ndims is None:
+      return tf.reshape(tensor, tf.stack([tf.shape(tensor)[0], 1]))
+  return tensor

@@ -4,7 +4,7 @@ from typing import Any, Dict
 
 from estimator_train.reports import evaluation, learning_curves, page
 from estimator_train.settings import Settings
-from estimator_train.training.evaluation.evaluator import Evaluator
+from estimator_train.training.evaluation import Evaluator
 from estimator_train.training.model import prepare
 from estimator_train.training.run import open_run
 

@@ -13,7 +13,7 @@ from estimator_train.exporting import export as exports, h5_model
 from estimator_train.reports import evaluation, learning_curves, page, throughput
 from estimator_train.settings import Settings
 from estimator_train.system.signals import SignalState
-from estimator_train.training.evaluation.loop import EvaluationLoop
+from estimator_train.training.evaluation import EvaluationLoop
 from estimator_train.training.model import Model, prepare
 from estimator_train.training.run import Run, open_run
 from estimator_train.training.trainer import Outcome, raise_if_stopped, train

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.data.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.models import by_name as models
-from estimator_train.models.preprocessing import make_preprocess
+from estimator_train.models.model_inputs import make_preprocess
 from estimator_train.settings import Settings, choices, groups, user_code
 from estimator_train.settings.flag import all_flags
 from estimator_train.tf_patches.optimizers import LossScalingOptimizer, clip_global_norm
@@ -17,18 +17,6 @@ from estimator_train.training.checkpoints import save_hook
 from estimator_train.training.optimizers import LearningRate, decay_kernels, make_optimizer
 
 _LOG = logging.getLogger('estimator_train')
-
-
-def build_compiled_model(settings: Settings, dataset: DataSet) -> tf.keras.Model:
-  """Builds the model that `--model` names, and compiles the model if it is not compiled yet.
-
-  Raises:
-    UserError: the model cannot be built for images of this shape.
-  """
-  model = build_by_name(settings.model, dataset)
-  if not model.optimizer:
-    compile_with_flags(model, settings, settings.optimizer.learning_rate)
-  return model
 
 
 def build_by_name(settings: groups.Model, dataset: DataSet) -> tf.keras.Model:

@@ -10,9 +10,10 @@ from estimator_train.data import arrays
 from estimator_train.data.data import SingleEpoch
 from estimator_train.distribution.devices import Devices, make_session_config
 from estimator_train.errors import UserError
-from estimator_train.models.preprocessing import make_preprocess
+from estimator_train.models.model_inputs import make_preprocess
 from estimator_train.settings import Settings
 from estimator_train.tf_patches.keras import source_layers
+from estimator_train.training.hooks.step_timer import find_ancestors
 
 _BATCH_SIZE = 32
 
@@ -141,15 +142,6 @@ def _compute_features_into(array: np.ndarray, frozen_part: tf.keras.Model,
 
 def _depends_on_learning_phase(features: tf.Tensor) -> bool:
   """Returns whether features are computed differently in training, as by dropout."""
-  visited, pending = set(), [features.op]
-  while pending:
-    operation = pending.pop()
-    if operation in visited:
-      continue
-    visited.add(operation)
-    # Layers read the learning phase to behave differently in training and in inference.
-    if operation.name.startswith('keras_learning_phase'):
-      return True
-    pending.extend(tensor.op for tensor in operation.inputs)
-    pending.extend(operation.control_inputs)
-  return False
+  # Layers read the learning phase to behave differently in training and in inference.
+  return any(operation.name.startswith('keras_learning_phase')
+             for operation in find_ancestors([features.op]))

@@ -17,12 +17,11 @@ from estimator_train.errors import PeerLost, UserError, join_items
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, groups, total_train_steps
 from estimator_train.system.progress import Phase, StartUpTimer
-from estimator_train.training import schedules
+from estimator_train.training import early_stopping
 from estimator_train.training.checkpoints import chosen_checkpoint, recovery, save_hook
 from estimator_train.training.checkpoints.recovery import RecoveredCheckpoint
-from estimator_train.training.evaluation import early_stopping
-from estimator_train.training.evaluation.early_stopping import StopReason
-from estimator_train.training.schedules import Schedule
+from estimator_train.training.early_stopping import StopReason
+from estimator_train.training.optimizers import Schedule, make_schedule
 
 _POLL_INTERVAL_SECS = 1.
 
@@ -189,7 +188,7 @@ def open_run(settings: Settings, process: Process = SINGLE_PROCESS) -> Run:
     num_examples, examples_per_step = data.train.num_examples, engine.examples_per_step
     stop_step = total_train_steps(settings, num_examples, examples_per_step, start.step,
                                   start.examples_seen)
-    schedule = schedules.make_schedule(settings, num_examples, examples_per_step, stop_step)
+    schedule = make_schedule(settings, num_examples, examples_per_step, stop_step)
   start_up.end_phase('data')
   return Run(settings, run_dir, engine, start, data, stop_step, schedule, start_up)
 

@@ -12,7 +12,7 @@ from estimator_train.system.signals import SignalState, exit_now
 from estimator_train.tf_patches import estimator as estimator_patches
 from estimator_train.training.checkpoints import best_checkpoint, save_hook
 from estimator_train.training.checkpoints.retrying_saver import RetryingSaver
-from estimator_train.training.evaluation.early_stopping import StopReason
+from estimator_train.training.early_stopping import StopReason
 from estimator_train.training.hooks import finite, stopping, trace
 from estimator_train.training.hooks.progress import LogEpochs, ShowProgress
 from estimator_train.training.hooks.step_timer import StepTimer

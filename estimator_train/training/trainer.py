@@ -14,10 +14,9 @@ from estimator_train.errors import CheckpointNotSaved, PeerLost, StoppedBySignal
 from estimator_train.reports.step_times import Timing
 from estimator_train.system.signals import SignalState
 from estimator_train.tf_patches import estimator as estimator_patches, saved_weights
-from estimator_train.training import frozen_features
+from estimator_train.training import early_stopping, frozen_features
 from estimator_train.training.checkpoints import save_hook
-from estimator_train.training.evaluation import early_stopping
-from estimator_train.training.evaluation.early_stopping import StopReason
+from estimator_train.training.early_stopping import StopReason
 from estimator_train.training.model import Model
 from estimator_train.training.run import Run
 from estimator_train.training.run_hooks import EvaluateLatest, RunHooks

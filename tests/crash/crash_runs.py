@@ -171,8 +171,8 @@ def _patched_functions():
   from estimator_train.reports import page
   from estimator_train.run_dir import run_lock
   from estimator_train.tf_patches import saved_weights
+  from estimator_train.training import evaluation
   from estimator_train.training.checkpoints import best_checkpoint
-  from estimator_train.training.evaluation import evaluator
 
   saver.checkpoint_management = checkpoint_management  # It has another name for it.
   return {
@@ -181,7 +181,7 @@ def _patched_functions():
       'weights': (saved_weights, '_save_variables'), 'meta': (tf.train.Saver, 'export_meta_graph'),
       'state': (checkpoint_management, 'update_checkpoint_state_internal'),
       'rename': (file_io, 'rename'), 'delete': (file_io, 'delete_file'),
-      'lock': (run_lock, '_acquire'), 'evaluate': (evaluator._EvaluationGraph, 'run'),
+      'lock': (run_lock, '_acquire'), 'evaluate': (evaluation._EvaluationGraph, 'run'),
       'promote': (best_checkpoint, 'promote_if_better'),
       'page': (page, 'write_page_of_finished_run'), 'saved_model': (tf.saved_model.Builder, 'save'),
       'model.h5': (train.h5_model, 'write_h5')}

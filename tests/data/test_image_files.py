@@ -10,7 +10,7 @@ from estimator_train.data import image_source
 from estimator_train.data.batching import Batching
 from estimator_train.data.description import DataSet, ImageSplit
 from estimator_train.data.image_source import ImageFileSource
-from estimator_train.models.preprocessing import make_preprocess
+from estimator_train.models.model_inputs import make_preprocess
 
 SIZE = (40, 32)
 BATCHING = Batching(SIZE + (3,), 4, one_hot=False, examples_per_batch=6, num_parallel_calls=2)

@@ -3,7 +3,6 @@
 import contextlib
 import importlib
 import json
-import logging
 
 import numpy as np
 import onnx
@@ -16,7 +15,7 @@ from conftest import ROOT
 
 from estimator_train.data.description import DataSet
 from estimator_train.errors import UserError
-from estimator_train.exporting import onnx_model, tflite, verification
+from estimator_train.exporting import onnx_and_tflite as exports
 from estimator_train.exporting.trained_model import RestoredModel
 from estimator_train.models import by_name
 from estimator_train.settings import Settings, choices
@@ -46,8 +45,8 @@ def restored(build, image_shape=None, labels=()):
 def export(folder, *given):
   """Exports a model to ONNX; returns its inputs and outputs, and the outputs of onnxruntime."""
   with restored(*given) as model:
-    names = onnx_model.write(str(folder), model)
-    inputs, expected, _ = verification.make_examples(model, [5])[0]
+    names = exports.write_onnx(str(folder), model)
+    inputs, expected, _ = exports.make_examples(model, [5])[0]
   session = onnxruntime.InferenceSession(str(folder / 'model.onnx'))
   assert names == {'inputs': list(inputs), 'outputs': list(expected)}
   return inputs, expected, dict(zip(names['outputs'], session.run(names['outputs'], inputs)))
@@ -78,28 +77,26 @@ def test_registered_models(tmp_path, name):
   assert json.loads(metadata['class_names']) == ['é', 'b', 'c']
   assert model.producer_name == 'estimator_train' and 'tf2onnx' in metadata['converter']
   with restored(*given) as model:
-    assert tflite.write(str(tmp_path), model) == {}  # It has verified the file.
+    assert exports.write_tflite(str(tmp_path), model) == {}  # It has verified the file.
 
 
 def test_several_inputs_and_integers(tmp_path):
   inputs, expected, found = export(tmp_path, own_examples.two_outputs)
   assert inputs['words'].dtype == np.int32
   assert 2 <= inputs['words'].max() < own_examples.WORDS
-  assert verification.largest_difference(expected, found) < 1e-6
+  assert exports.largest_difference(expected, found) < 1e-6
   assert list(shapes(tmp_path).items()) == [('numbers', ['N', 3]), ('words', ['N', 5]),
                                             ('price', ['N', 1]), ('kind', ['N', 2])]
 
 
-def test_sizes_that_the_model_leaves_open_and_loops(tmp_path, caplog):
+def test_sizes_that_the_model_leaves_open_and_loops(tmp_path):
   export(tmp_path, lambda: tf.keras.Sequential([
       layers.Embedding(12, 4), layers.Bidirectional(layers.LSTM(3)), layers.Dense(2)]))
   assert shapes(tmp_path)['embedding_input'] == ['N', 'embedding_input_1']
   export(tmp_path, lambda: own_models.of_any_size((7, 9, 3), 2), (7, 9, 3), ('a', 'b'))
   assert shapes(tmp_path)['images'] == ['N', 'images_1', 'images_2', 3]
-  if onnxruntime.__version__ == '1.10.0':
-    with caplog.at_level(logging.WARNING), restored(own_examples.next_word) as model:
-      onnx_model.write(str(tmp_path), model)  # Embedding with mask_zero=True, LSTM.
-    assert 'loads model.onnx only with ORT_DISABLE_ALL' in caplog.text
+  with restored(own_examples.next_word) as model:
+    exports.write_onnx(str(tmp_path), model)  # Embedding with mask_zero=True, LSTM.
 
 
 def scaled_classifier(scale):
@@ -108,10 +105,11 @@ def scaled_classifier(scale):
           [[scale, 0], [0, scale]]))])
 
 
-@pytest.mark.parametrize('module, name', [(onnx_model, 'ONNX'), (tflite, 'TFLite')])
-def test_outputs_must_agree_but_for_rounding_errors_of_large_logits(tmp_path, monkeypatch, module,
-                                                                    name):
-  load = module._load
+@pytest.mark.parametrize('name', ['ONNX', 'TFLite'])
+def test_outputs_must_agree_but_for_rounding_errors_of_large_logits(tmp_path, monkeypatch, name):
+  loader_name, write_model = '_load_' + name.lower(), getattr(
+      exports, 'write_' + name.lower())
+  load = getattr(exports, loader_name)
 
   def load_wrong(*given):
     run = load(*given)
@@ -121,9 +119,9 @@ def test_outputs_must_agree_but_for_rounding_errors_of_large_logits(tmp_path, mo
     raise ValueError('no such operation')
 
   def write(scale, loader):
-    monkeypatch.setattr(module, '_load', loader)
+    monkeypatch.setattr(exports, loader_name, loader)
     with restored(lambda: scaled_classifier(scale), None, ('a', 'b')) as model:
-      module.write(str(tmp_path), model)
+      write_model(str(tmp_path), model)
 
   write(100, load_wrong)
   with pytest.raises(UserError, match='the outputs of the {} model must equal those of the check'
@@ -142,13 +140,13 @@ def with_feature_columns():
 
 def test_what_is_rejected_before_the_conversion(tmp_path, monkeypatch):
   monkeypatch.syspath_prepend(str(ROOT))
-  for module, build, message in (
-      (tflite, with_feature_columns, 'cannot convert the model: it has a layer DenseFeatures: give '
-       '--export_format=saved_model'),
-      (onnx_model, lambda: importlib.import_module('examples.tabular').model(),
+  for write, build, message in (
+      (exports.write_tflite, with_feature_columns, 'cannot convert the model: it has a layer '
+       'DenseFeatures: give --export_format=saved_model'),
+      (exports.write_onnx, lambda: importlib.import_module('examples.tabular').model(),
        'inputs of an ONNX model must be numbers: strings: city: give --export_format=saved_model')):
     with restored(build) as model, pytest.raises(UserError, match=message):
-      module.write(str(tmp_path), model)
+      write(str(tmp_path), model)
   assert not list(tmp_path.iterdir())
 
 
@@ -159,19 +157,16 @@ def test_an_index_that_no_embedding_limits():
     return tf.keras.Model(indices, layers.Lambda(lambda rows: tf.gather(tf.eye(2), rows))(indices))
 
   with restored(build) as model:
-    (inputs, outputs, _), = verification.make_examples(model, [9])
+    (inputs, outputs, _), = exports.make_examples(model, [9])
   assert set(inputs['indices'].ravel()) == {0, 1}
   np.testing.assert_array_equal(*outputs.values(), np.eye(2)[inputs['indices']])
 
 
-@pytest.mark.parametrize('expected, found, difference', [
-    ({'a': [.1, .2]}, {'a': [.1, .25], 'b': [7]}, .05),
-    ({'a': [10., -20.]}, {'a': [10., -21.]}, .05),
-    ({'a': [1.], 'b': [.5]}, {'a': [1.], 'b': [.7]}, .2),
-    ({'a': [1.]}, {'a': [[1.]]}, np.inf),
-    ({'a': [1.]}, {'b': [1.]}, np.inf),
-    ({'a': [1., 2.]}, {'a': [1., np.nan]}, np.inf),
-    ({'a': np.zeros((0, 2))}, {'a': np.zeros((0, 2))}, 0.),
-], ids=str)
-def test_differences(expected, found, difference):
-  assert verification.largest_difference(expected, found) == pytest.approx(difference)
+def test_differences():
+  for expected, found, difference in (
+      ({'a': [.1, .2]}, {'a': [.1, .25], 'b': [7]}, .05),
+      ({'a': [10., -20.]}, {'a': [10., -21.]}, .05),
+      ({'a': [1.], 'b': [.5]}, {'a': [1.], 'b': [.7]}, .2), ({'a': [1.]}, {'a': [[1.]]}, np.inf),
+      ({'a': [1.]}, {'b': [1.]}, np.inf), ({'a': [1., 2.]}, {'a': [1., np.nan]}, np.inf),
+      ({'a': np.zeros((0, 2))}, {'a': np.zeros((0, 2))}, 0)):
+    assert exports.largest_difference(expected, found) == pytest.approx(difference)

@@ -184,7 +184,7 @@ def test_what_cannot_be(run_program, tmp_path):
        'accuracy: choose from average_loss, loss, mean_error, root_mean_squared_error'),
       ('--best_metric=median --model=own:with_median', '--best_mode is required for this --best_m'),
       ('--stop_at_accuracy=.5 --eval_every_steps=1', '--stop_at_accuracy requires the metric'),
-      ('--dataset=own:text', 'must have one output, with a number per class'),
+      ('--dataset=own:text', 'the model does not fit the data set: --model='),
       ('--dataset=own:arrays', 'examples that are not images require a function that makes them: '
        '--dataset=own_examples:arrays: train is ArraySplit with image_shape=None'),
       ('--mode=audit', '--mode=audit requires a data set of image files or of images in TFRecords'),

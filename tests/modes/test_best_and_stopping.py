@@ -5,7 +5,7 @@ import json
 import pytest
 from mode_runs import evaluated_steps
 
-from estimator_train.training.evaluation.evaluator import Evaluator
+from estimator_train.training.evaluation import Evaluator
 
 COMMON = ['--dataset=synthetic', '--image_size=8,8', '--batch_size=4', '--optimizer=sgd',
           '--model=own_models:two_layers', '--distribution_strategy=off']

@@ -19,9 +19,8 @@ from estimator_train.exporting import saved_model
 from estimator_train.models import by_name as models
 from estimator_train.reports import throughput
 from estimator_train.system import atomic, signals
-from estimator_train.training import model as training_model, run as runs
+from estimator_train.training import metrics, model as training_model, run as runs
 from estimator_train.training.checkpoints import save_hook
-from estimator_train.training.evaluation import sample_predictions
 from estimator_train.training.hooks import progress, steps as step_hooks
 
 COMMON = ['--model=own_models:two_layers', '--dataset=synthetic', '--image_size=8,8',
@@ -156,10 +155,10 @@ def test_while_exporting(train, inject, tmp_path, monkeypatch):
 def test_an_evaluation_is_cut_short(train, inject, tmp_path, monkeypatch, extra, at, step,
                                     evaluated):
   batches = []
-  before_run = sample_predictions.SamplePredictionsHook.before_run
-  monkeypatch.setattr(sample_predictions.SamplePredictionsHook, 'before_run',
-                      lambda *given: batches.append(None) or before_run(*given))
-  inject(sample_predictions.SamplePredictionsHook, 'before_run', signal.SIGINT, at=at)
+  tensors = metrics.SampleCollector.tensors
+  monkeypatch.setattr(metrics.SampleCollector, 'tensors',
+                      lambda *given: batches.append(None) or tensors(*given))
+  inject(metrics.SampleCollector, 'tensors', signal.SIGINT, at=at)
   done = train(*extra)
   assert done.code == 130 and done.out == '' and len(batches) == at
   assert 'the evaluation of {}/model.ckpt-2 was interrupted'.format(tmp_path) in done.err

@@ -17,8 +17,8 @@ from estimator_train.reports import learning_curves, page
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, groups
 from estimator_train.system import atomic, stored
+from estimator_train.training import early_stopping
 from estimator_train.training.checkpoints import best_checkpoint, initial_weights
-from estimator_train.training.evaluation import early_stopping
 
 
 def _change(change):

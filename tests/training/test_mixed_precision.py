@@ -117,12 +117,12 @@ def test_evaluates_whatever_it_was_trained_in(run_well, tmp_path):
   assert again.result['average_loss'] == pytest.approx(done.result['average_loss'])
 
 
-@pytest.mark.parametrize('values, rewrites, compiles', [
-    ({}, False, False), ({'dtype': 'mixed'}, True, False), ({'enable_xla': True}, False, True)])
-def test_options_of_sessions(values, rewrites, compiles):
-  options = devices.make_session_config(settings_of(**values), ON_GPU).graph_options
-  assert (options.rewrite_options.auto_mixed_precision == options.rewrite_options.ON) == rewrites
-  assert (options.optimizer_options.global_jit_level == tf.OptimizerOptions.ON_1) == compiles
+def test_options_of_sessions():
+  for values, rewrites, compiles in (({}, False, False), ({'dtype': 'mixed'}, True, False),
+                                     ({'enable_xla': True}, False, True)):
+    options = devices.make_session_config(settings_of(**values), ON_GPU).graph_options
+    assert (options.rewrite_options.auto_mixed_precision == options.rewrite_options.ON) == rewrites
+    assert (options.optimizer_options.global_jit_level == tf.OptimizerOptions.ON_1) == compiles
 
 
 @pytest.mark.parametrize('on, values, capabilities, named', [

@@ -8,14 +8,17 @@ from training_runs import assert_same
 
 from estimator_train.settings import Settings
 from estimator_train.tf_patches.optimizers import LossScalingOptimizer, clip_global_norm
-from estimator_train.training.optimizers import Lamb, make_optimizer
+from estimator_train.training.optimizers import Lamb, Piecewise, make_optimizer
+
+SCHEDULE = Piecewise([.1, .05, .3], [1, 2])
 
 
-def lamb_by_numpy(weights, gradients, rate):
+def lamb_by_numpy(weights, gradients):
   """Returns the weights after a step with each of the gradients, in float64."""
   weights = weights.astype(np.float64)
   mean, squares = np.zeros_like(weights), np.zeros_like(weights)
   for step, gradient in enumerate(gradients, 1):
+    rate = SCHEDULE.rate_at(step - 1)
     mean = .9 * mean + .1 * gradient
     squares = .999 * squares + .001 * gradient ** 2
     update = mean / (1 - .9 ** step) / (np.sqrt(squares / (1 - .999 ** step)) + 1e-6)
@@ -33,11 +36,11 @@ def test_lamb(weights, gradients):
   with tf.Graph().as_default(), tf.Session() as session:
     variable = tf.Variable(weights.astype(np.float32), use_resource=True)
     gradient = tf.placeholder(tf.float32, weights.shape)
-    step = Lamb(.1).apply_gradients([(gradient, variable)])
+    step = Lamb(SCHEDULE).apply_gradients([(gradient, variable)])
     session.run(tf.global_variables_initializer())
     for value in gradients:
       session.run(step, {gradient: value})
-    np.testing.assert_allclose(session.run(variable), lamb_by_numpy(weights, gradients, .1),
+    np.testing.assert_allclose(session.run(variable), lamb_by_numpy(weights, gradients),
                                rtol=1e-5, atol=1e-6)
 
 
@@ -47,13 +50,12 @@ def test_lamb_takes_sparse_gradients_and_configurations():
   weights = np.arange(1., 7.).reshape(3, 2)
   with tf.Graph().as_default(), tf.Session() as session:
     variable = tf.Variable(weights.astype(np.float32), use_resource=True)
-    optimizer = Lamb.from_config(make_optimizer('lamb', .1).get_config())
+    optimizer = Lamb.from_config(make_optimizer('lamb', SCHEDULE).get_config())
     step = optimizer.apply_gradients([(tf.IndexedSlices(
         tf.constant(values, tf.float32), tf.constant(rows), tf.constant([3, 2])), variable)])
     session.run(tf.global_variables_initializer())
     session.run(step)
-    expected = lamb_by_numpy(weights, [dense], .1)
-    np.testing.assert_allclose(session.run(variable), expected, rtol=1e-5)
+    np.testing.assert_allclose(session.run(variable), lamb_by_numpy(weights, [dense]), rtol=1e-5)
 
 
 @pytest.fixture
@@ -123,15 +125,17 @@ def test_the_logged_norm_of_clipped_gradients(tmp_path):
     assert training_runs.scalars(folder, 'gradient_norm')[1] == pytest.approx(.01 * 4 ** .5)
 
 
-def test_lamb_resumes(tmp_path):
-  """Four steps in a row, and two after two; with a loss scale, on two replicas."""
-  for name, stops in (('whole', [4]), ('resumed', [2, 4])):
+@pytest.mark.parametrize('values', [
+    {'optimizer': 'lamb', 'learning_rate': .01, 'lr_schedule': 'cosine', 'dtype': 'mixed'},
+    {'optimizer': 'momentum', 'learning_rate': .1, 'gradient_clip_norm': .01}])
+def test_resumes_bit_by_bit(tmp_path, values):
+  """On two replicas, with the state of the optimizer, the schedule and the clipping."""
+  for name, stops in (('whole', [None]), ('resumed', [2, None])):
     for stop in stops:
       training_runs.train(Settings(
           mode='train', model_dir=str(tmp_path / name), model='own_models:two_layers',
-          optimizer='lamb', learning_rate=.01, batch_size=48, train_steps=stop, dtype='mixed',
-          num_cpu_replicas=2))
+          batch_size=48, train_steps=4, num_cpu_replicas=2, **values), stop_step=stop)
   whole, resumed = (training_runs.variables(tmp_path / name) for name in ('whole', 'resumed'))
-  assert any(name.endswith('/v') for name in whole) and set(whole) == set(resumed)
+  assert any(name.endswith(('/v', '/momentum')) for name in whole) and set(whole) == set(resumed)
   for name, value in whole.items():
     np.testing.assert_array_equal(value, resumed[name], name)

@@ -11,7 +11,7 @@ from estimator_train.errors import NonFiniteLoss, TrainingFailed
 from estimator_train.tf_patches import checkpoints
 from estimator_train.tf_patches.sessions import read_global_step
 from estimator_train.training.hooks.steps import BatchMetrics, StepCounter
-from estimator_train.training.schedules import Schedule
+from estimator_train.training.optimizers import Schedule
 
 _LOG = logging.getLogger('estimator_train')
 _NUM_LOSSES_KEPT = 5

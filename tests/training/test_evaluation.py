@@ -9,7 +9,7 @@ import training_runs
 
 from estimator_train.data.data import make_batching
 from estimator_train.settings import Settings
-from estimator_train.training.evaluation.evaluator import Evaluator
+from estimator_train.training.evaluation import Evaluator
 
 
 def train(folder, **values):

@@ -1,31 +1,122 @@
-"""Evaluates checkpoints, one after another, in a graph that is built only once."""
+"""Evaluates checkpoints on all test examples, promotes the best, and decides when to stop."""
 
 import contextlib
 import ctypes
 import logging
 import math
 import os
-from typing import Any, Callable, Dict, Optional, Tuple
+import time
+from typing import Any, Callable, Dict, Optional, Set, Tuple
 
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data.data import make_batching
 from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import TrainingFailed, UserError
-from estimator_train.training.checkpoints import save_hook
-from estimator_train.training.evaluation import metrics as evaluation_metrics
-from estimator_train.training.evaluation.sample_predictions import (
-  EvaluationSamples,
-  SamplePredictionsHook,
-)
+from estimator_train.training import early_stopping, metrics as evaluation_metrics
+from estimator_train.training.checkpoints import best_checkpoint, save_hook
+from estimator_train.training.early_stopping import StopReason
+from estimator_train.training.metrics import EvaluationSamples, SampleCollector
 from estimator_train.training.model import Model
 from estimator_train.training.run import Run
 
 _LOG = logging.getLogger('estimator_train')
+_POLL_SECS = 1.
+
+# A function that takes the return values of Evaluator.evaluate, writes the reports, and returns the
+# result of the evaluation.
+WriteReports = Callable[[Dict[str, Any], EvaluationSamples], Dict[str, Any]]
 
 
 class EvaluationStopped(Exception):
   """The evaluation was interrupted before it had read all examples."""
+
+
+class EvaluationLoop:
+  """Evaluates the checkpoints of a training run, and promotes the best of them.
+
+  Args:
+    run: the run.
+    model: the model to evaluate.
+    write_reports: a function that is called after each evaluation, see WriteReports.
+    is_stop_requested: see Evaluator.
+
+  Attributes:
+    best_metric: the metric that selects the best checkpoint.
+  """
+
+  def __init__(self, run: Run, model: Model, write_reports: WriteReports,
+               is_stop_requested: Callable[[], bool]) -> None:
+    self._run_dir, self._settings = run.run_dir, run.settings.evaluation
+    self._evaluator = Evaluator(run, model, is_stop_requested)
+    self._write_reports = write_reports
+    process = run.process
+    self._pinned_by = None if process.is_chief else process.role
+    self.best_metric = model.best_metric
+    self._last_result: Dict[str, Any] = {}
+    self._stop_reason: Optional[StopReason] = None
+
+  def evaluate(self, path: Optional[str] = None) -> Dict[str, Any]:
+    """Evaluates a checkpoint, unless the same checkpoint was evaluated last.
+
+    Args:
+      path: the path of the checkpoint, or None for the latest one.
+
+    Returns:
+      The result of the evaluation, with the best checkpoint so far as `best`; {} if a signal
+      interrupted the evaluation.
+    """
+    path = path or save_hook.latest_checkpoint_and_step(self._run_dir.path)[0]
+    assert path is not None
+    if self._last_result.get('checkpoint') == path:
+      return self._last_result
+    # Without the pin, the chief could delete the checkpoint while the evaluator task reads it.
+    pinned_path = best_checkpoint.pin(path, self._run_dir.path, self._pinned_by)
+    try:
+      metrics, samples = self._evaluator.evaluate(pinned_path)
+    except EvaluationStopped:
+      _LOG.info('the evaluation of %s was interrupted; the same command repeats it', path)
+      return {}
+    metrics['checkpoint'] = path
+    self._last_result = self._write_reports(metrics, samples)
+    best = best_checkpoint.promote_if_better(
+        pinned_path, metrics['global_step'], best_checkpoint.values_of(metrics), self.best_metric,
+        self._run_dir.path)
+    self._last_result['best'] = best.as_result()
+    self._stop_reason = early_stopping.find_stop_reason(
+        self._settings, metrics, self.best_metric, best)
+    if self._stop_reason is not None:
+      early_stopping.write_stop_reason(self._run_dir, self._settings, self._stop_reason)
+    return self._last_result
+
+  def evaluate_latest(self) -> Optional[StopReason]:
+    """Evaluates the latest checkpoint, and returns the reason to stop, or None to continue."""
+    return self._stop_reason if self.evaluate() else None
+
+  def evaluate_new_checkpoints(self, last_step: int) -> Dict[str, Any]:
+    """Evaluates each checkpoint that another process saves, up to the checkpoint of the last step.
+
+    Args:
+      last_step: the global step at which the training ends.
+
+    Returns:
+      The result of the last evaluation.
+    """
+    result: Dict[str, Any] = {'global_step': -1}
+    evaluated: Set[str] = set()
+    while result['global_step'] < last_step:
+      state = tf.train.get_checkpoint_state(self._run_dir.path)
+      new_paths = [path for path in (state.all_model_checkpoint_paths if state else ())
+                   if path not in evaluated and tf.train.checkpoint_exists(path)]
+      if not new_paths:
+        time.sleep(_POLL_SECS)
+        continue
+      evaluated.add(new_paths[0])
+      try:
+        result = self.evaluate(new_paths[0])
+      except FileNotFoundError:
+        _LOG.warning('%s was deleted before it could be evaluated', new_paths[0])
+    return result
 
 
 class Evaluator:
@@ -66,12 +157,12 @@ class Evaluator:
     estimator = self._model.estimator
     path = path or save_hook.latest_checkpoint_and_step(estimator.model_dir)[0]
     assert path is not None
-    sample_hook = SamplePredictionsHook(source.num_examples, batch_size)
     with translate_errors(source):
       if self._graph is None:
         self._graph = _EvaluationGraph(estimator, source.make_eval_input_fn(make_batching(
             source.dataset, self._run.settings, self._model.one_hot, batch_size)))
-      metrics = self._graph.run(path, sample_hook, self._is_stop_requested)
+      samples = SampleCollector(self._graph.sampled, source.num_examples, batch_size)
+      metrics = self._graph.run(path, samples, self._is_stop_requested)
     _release_free_memory()
     if source.num_examples not in (None, metrics['examples']):
       raise UserError('the evaluation did not read all examples',
@@ -82,23 +173,21 @@ class Evaluator:
       raise TrainingFailed('the loss of the test examples is {} at step {} ({})'.format(
           metrics['average_loss'], metrics['global_step'], path))
     self._graph.write_summary(estimator.eval_dir(), metrics)
-    return self._as_result(metrics, path), sample_hook.samples
+    return self._as_result(metrics, path), samples.samples
 
   def _as_result(self, metrics: Dict[str, Any], path: str) -> Dict[str, Any]:
     """Returns the metrics as Python numbers, first those that all evaluations have."""
-    scalars = {name: float(value) for name, value in metrics.items()
-               if value.ndim == 0 and name not in ('loss', 'examples', tf.GraphKeys.GLOBAL_STEP)}
-    result: Dict[str, Any] = {}
-    if 'confusion_matrix' in metrics:
-      result['accuracy'] = scalars.pop('accuracy')
-    else:
-      result['loss'] = scalars['average_loss'] + scalars.get('regularization_loss', 0.)
-    result['average_loss'] = scalars.pop('average_loss')
-    result['examples'] = int(metrics['examples'])
     # JSON has no nan, which a metric such as the precision of no predictions can be.
-    result.update((name, value if math.isfinite(value) else None)
-                  for name, value in sorted(scalars.items()))
-    if 'confusion_matrix' in metrics:
+    scalars = {name: float(value) if math.isfinite(value) else None
+               for name, value in sorted(metrics.items())
+               if value.ndim == 0 and name not in ('loss', 'examples', tf.GraphKeys.GLOBAL_STEP)}
+    average_loss = float(metrics['average_loss'])
+    has_classes = 'confusion_matrix' in metrics
+    result: Dict[str, Any] = (
+        {'accuracy': scalars.pop('accuracy')} if has_classes else
+        {'loss': average_loss + (scalars.get('regularization_loss') or 0.)})
+    result.update({'average_loss': average_loss, 'examples': int(metrics['examples']), **scalars})
+    if has_classes:
       result['confusion_matrix'] = metrics['confusion_matrix'].tolist()
     assert self._graph is not None
     if self._graph.batch_means:
@@ -117,6 +206,7 @@ class _EvaluationGraph:
     input_fn: the input function, which yields each test example once.
 
   Attributes:
+    sampled: the tensors of which to collect some values.
     batch_means: the names of the metrics that are means over batches; see metrics.batch_means.
   """
 
@@ -135,6 +225,7 @@ class _EvaluationGraph:
       self._initialize_op = tf.group(tf.local_variables_initializer(), tf.tables_initializer(),
                                      iterator.initializer)
       self._saver = tf.train.Saver(sharded=True)
+      self.sampled = evaluation_metrics.sampled_tensors()
       self.batch_means = sorted(evaluation_metrics.batch_means())
       for name in self.batch_means:
         _LOG.warning('%s is computed once per batch: its mean over the batches is exact only if it '
@@ -142,27 +233,22 @@ class _EvaluationGraph:
       graph.finalize()
     self._session = tf.Session(graph=graph, config=estimator.config.session_config)
 
-  def run(self, checkpoint: str, sample_hook: SamplePredictionsHook,
+  def run(self, checkpoint: str, samples: SampleCollector,
           is_stop_requested: Callable[[], bool]) -> Dict[str, Any]:
     """Evaluates a checkpoint; returns a dict of `global_step` and the metrics over all examples."""
     session = self._session
     self._saver.restore(session, checkpoint)
     session.run(self._initialize_op)
-    # A tf.Session calls no hooks, so this method calls the methods of the hook itself.
-    with session.graph.as_default():
-      sample_hook.begin()
     while True:
       if is_stop_requested():
         raise EvaluationStopped
-      sample_args = sample_hook.before_run(None)
       try:
-        _, results = session.run([self._update_op, sample_args.fetches if sample_args else []])
+        _, values = session.run([self._update_op, samples.tensors()])
       except tf.errors.OutOfRangeError:
         break
-      sample_hook.after_run(
-          None, tf.train.SessionRunValues(results if sample_args else None, None, None))
-    values: Dict[str, Any] = session.run(self._metric_values)
-    return values
+      samples.add_batch(values)
+    metrics: Dict[str, Any] = session.run(self._metric_values)
+    return metrics
 
   def write_summary(self, folder: str, metrics: Dict[str, Any]) -> None:
     """Writes the scalar metrics for TensorBoard, as `Estimator.evaluate` does."""

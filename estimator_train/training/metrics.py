@@ -1,7 +1,8 @@
-"""Computes evaluation metrics that count each example once, whatever the batch size."""
+"""Metrics that count each example of an evaluation once, and samples of its predictions."""
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import images
@@ -11,13 +12,29 @@ from estimator_train.tf_patches import (
   sessions,
 )
 from estimator_train.training import losses
-from estimator_train.training.evaluation import sample_predictions
 from estimator_train.training.hooks.step_timer import find_ancestors
 
 # For each metric, a tensor with its value, and the operation that adds a batch.
 Metrics = Dict[str, Tuple[tf.Tensor, tf.Operation]]
 # The graph collection of the names of losses and metrics that are means over batches.
 _BATCH_MEANS_KEY = 'estimator_train/batch_means'
+# The graph collection of SampledTensors.
+_SAMPLES_KEY = 'estimator_train/samples'
+_NUM_IMAGES, _NUM_OUTPUTS = 12, 1000
+
+
+class SampledTensors(NamedTuple):
+  """Tensors of a batch of which an evaluation collects some values, see sampled_tensors.
+
+  Attributes:
+    output_name: the name of an output that predicts numbers; None: images that are classified.
+    num_examples: the number of examples to collect.
+    tensors: the targets and the output, both [B, ...]; or the images [B, height, width, C], the
+      true class indices [B] and the outputs of the model [B, num_classes].
+  """
+  output_name: Optional[str]
+  num_examples: int
+  tensors: Sequence[tf.Tensor]
 
 
 def classifier_metrics(features: Any, labels: tf.Tensor, weights: Optional[tf.Tensor],
@@ -46,7 +63,8 @@ def classifier_metrics(features: Any, labels: tf.Tensor, weights: Optional[tf.Te
   class_indices = (tf.reshape(labels, [-1]) if losses.takes_class_indices(loss)
                    else tf.argmax(labels, -1))
   if images.is_image_batch(features):
-    sample_predictions.register_batch(features, class_indices, outputs)
+    tf.add_to_collection(_SAMPLES_KEY, SampledTensors(
+        None, _NUM_IMAGES, (features, class_indices, outputs)))
   batch_matrix = tf.math.confusion_matrix(class_indices, tf.argmax(outputs, -1), num_classes,
                                           dtype=tf.int64)
   matrix, add_matrix = _running_sum(batch_matrix, 'confusion_matrix')
@@ -104,7 +122,9 @@ def loss_metrics(model: tf.keras.Model) -> Metrics:
     updates.append(update)
     if len(output_losses) > 1:
       metrics[loss.output_name + '_loss'] = mean, update
-    sample_predictions.register_output(loss.output_name, loss.targets, loss.outputs)
+    if _predicts_numbers(loss):
+      tf.add_to_collection(_SAMPLES_KEY, SampledTensors(
+          loss.output_name, _NUM_OUTPUTS, (loss.targets, loss.outputs)))
   metrics['average_loss'] = total, tf.group(*updates)
   regularization = keras_patches.regularization_losses(model)
   if regularization:
@@ -112,6 +132,17 @@ def loss_metrics(model: tf.keras.Model) -> Metrics:
     metrics['regularization_loss'] = _mean_over_batches(
         tf.add_n(regularization), batch_size, 'regularization_loss')
   return metrics
+
+
+def _predicts_numbers(loss: keras_patches.OutputLoss) -> bool:
+  """Returns whether an output predicts numbers.
+
+  Outputs of a softmax or sigmoid, and outputs of another shape than their targets, predict classes.
+  """
+  targets, outputs = loss.targets, loss.outputs
+  return (targets.shape.ndims == outputs.shape.ndims and outputs.dtype.is_floating
+          and outputs.op.type not in ('Softmax', 'Sigmoid')
+          and targets.shape.is_compatible_with(outputs.shape))
 
 
 def update_after(inputs: Any, metrics: Mapping[str, Any]) -> None:
@@ -144,8 +175,7 @@ def _mean_over_batches(value: tf.Tensor, batch_size: tf.Tensor,
 
 def _running_mean(batch_sum: tf.Tensor, batch_count: tf.Tensor,
                   name: str) -> Tuple[tf.Tensor, tf.Operation]:
-  """Returns the sum over all batches ÷ the count over all batches, and the operation to update it.
-  """
+  """Returns the sum ÷ the count over all batches, and the operation that adds a batch."""
   total, add_sum = _running_sum(tf.cast(batch_sum, tf.float64), name + '_sum')
   count, add_count = _running_sum(tf.cast(batch_count, tf.float64), name + '_count')
   return total / count, tf.group(add_sum, add_count)
@@ -157,3 +187,96 @@ def _running_sum(value: tf.Tensor, name: str) -> Tuple[Any, tf.Operation]:
       tf.zeros(value.shape, value.dtype), trainable=False, use_resource=True, name=name,
       collections=[tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.METRIC_VARIABLES])
   return total.read_value(), total.assign_add(value, read_value=False)
+
+
+def sampled_tensors() -> List[SampledTensors]:
+  """Returns the tensors in the default graph of which an evaluation collects some values."""
+  return list(tf.get_collection(_SAMPLES_KEY))
+
+
+class Sample(NamedTuple):
+  """One image of an evaluation.
+
+  Attributes:
+    image: the image as the input pipeline yields it, [height, width, C].
+    class_index: the index of the true class.
+    outputs: float32 [num_classes], the outputs of the model.
+  """
+  image: np.ndarray
+  class_index: int
+  outputs: np.ndarray
+
+
+class OutputSample(NamedTuple):
+  """The true and the predicted values of an output of the model, for some of the examples.
+
+  Attributes:
+    output_name: the name of the output.
+    targets: the true values, [N, ...].
+    outputs: the predicted values, of the same shape.
+  """
+  output_name: str
+  targets: np.ndarray
+  outputs: np.ndarray
+
+
+class EvaluationSamples(NamedTuple):
+  """Some of the examples of an evaluation.
+
+  Attributes:
+    images: a few images; empty unless the model classifies images.
+    outputs: the samples of the outputs that predict numbers instead of classes.
+  """
+  images: List[Sample]
+  outputs: List[OutputSample]
+
+
+class SampleCollector:
+  """Collects examples that are evenly spaced over an evaluation, with the outputs of the model.
+
+  The first examples would be less useful, because an image folder yields one class after another.
+
+  Args:
+    sampled: the tensors of which to collect values.
+    num_examples: the number of examples of the evaluation, or None if the number is unknown. In
+      that case the first examples are collected.
+    batch_size: the batch size of the evaluation.
+  """
+
+  def __init__(self, sampled: Sequence[SampledTensors],
+               num_examples: Optional[int], batch_size: int) -> None:
+    self._sampled = sampled
+    self._indices = [np.arange(group.num_examples) if num_examples is None else np.unique(
+        np.linspace(0, num_examples - 1, group.num_examples).astype(int)) for group in sampled]
+    self._rows: List[List[Any]] = [[] for _ in sampled]
+    self._batch_start, self._batch_size = 0, batch_size
+
+  def tensors(self) -> List[Sequence[tf.Tensor]]:
+    """Returns the tensors to fetch with the next batch."""
+    return [group.tensors if len(self._positions(indices)) else []
+            for group, indices in zip(self._sampled, self._indices)]
+
+  def add_batch(self, values: Sequence[Sequence[np.ndarray]]) -> None:
+    """Adds examples of a batch, given the values of the tensors."""
+    for rows, arrays, indices in zip(self._rows, values, self._indices):
+      if arrays:
+        rows += [[array[position] for array in arrays] for position in self._positions(indices)
+                 if position < len(arrays[0])]
+    self._batch_start += self._batch_size
+
+  def _positions(self, indices: np.ndarray) -> np.ndarray:
+    """Returns the positions in the next batch of the selected examples."""
+    positions = indices - self._batch_start
+    return positions[(positions >= 0) & (positions < self._batch_size)]
+
+  @property
+  def samples(self) -> EvaluationSamples:
+    """The collected examples."""
+    samples = EvaluationSamples([], [])
+    for group, rows in zip(self._sampled, self._rows):
+      if group.output_name is None:
+        samples.images.extend(Sample(image, int(class_index), outputs)
+                              for image, class_index, outputs in rows)
+      elif rows:
+        samples.outputs.append(OutputSample(group.output_name, *map(np.stack, zip(*rows))))
+    return samples

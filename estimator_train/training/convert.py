@@ -17,8 +17,8 @@ from estimator_train.tf_patches import (
   strategies,
 )
 from estimator_train.tf_patches.model_copies import ModelCopier
-from estimator_train.training.converter import ExportOutputs, SavedFormat, Weights, to_estimator
 from estimator_train.training.model_errors import translate_errors
+from estimator_train.training.model_fn import ExportOutputs, SavedFormat, Weights, to_estimator
 
 _LOG = logging.getLogger('estimator_train')
 # Whether to save checkpoints for tf.train.Checkpoint, by the value of `checkpoint_format`.
@@ -30,7 +30,9 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
             config: Optional[tf.estimator.RunConfig], checkpoint_format: Optional[str],
             export_outputs: Optional[ExportOutputs], seed: Optional[int],
             devices: Optional[groups.Devices]) -> tf.estimator.Estimator:
-  """Converts a compiled model to an Estimator; `estimator_train.convert` explains the arguments.
+  """Converts a compiled model to an Estimator.
+
+  `estimator_train.convert` explains the arguments, of which there are as many as that has.
 
   Args:
     devices: the device flags; None: `config` determines the devices.

@@ -1,4 +1,4 @@
-"""Converts a compiled Keras model to an Estimator."""
+"""Makes an Estimator whose `model_fn` builds copies of a compiled Keras model."""
 
 import logging
 from typing import Any, Callable, Collection, ContextManager, Dict, Mapping, NamedTuple, Optional
@@ -17,9 +17,7 @@ from estimator_train.tf_patches import (
 from estimator_train.tf_patches.configurations import nested_layers
 from estimator_train.tf_patches.model_copies import ModelCopier
 from estimator_train.tf_patches.saved_weights import PositionalWeights
-from estimator_train.training import losses, model_errors
-from estimator_train.training.batches import BatchFormat
-from estimator_train.training.evaluation import metrics as evaluation_metrics
+from estimator_train.training import losses, metrics as evaluation_metrics, model_errors
 
 _LOG = logging.getLogger('estimator_train')
 
@@ -105,7 +103,7 @@ class _ModelFn:
     self._weights, self._hooks, self._saved_format = weights, hooks, saved_format
     self._num_classes = num_classes
     self._optimizer_config = optimizers.get_optimizer_config(self._model.optimizer)
-    self._batch_format = BatchFormat(self._model, hooks.source)
+    self._batch_format = model_inputs.BatchFormat(self._model, hooks.source)
     for layer in nested_layers(self._model):
       if layer.stateful and not isinstance(layer, (tf.keras.Model, tf.keras.metrics.Metric)):
         raise InvalidValue('an Estimator does not keep the state of a layer from batch to batch',

@@ -1,1 +1,0 @@
-"""Evaluates checkpoints, counting each test example exactly once."""

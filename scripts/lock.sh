@@ -10,7 +10,8 @@
 #   lint.txt, docs.txt                   the linters, and the tools of scripts/build_docs, for
 #                                        CPython 3.7
 #   notebooks.txt                        JupyterLab for the notebooks, for CPython 3.7
-#   clients.txt                          today's programs that load exported models, for CPython 3.11
+#   clients.txt                          today's programs that load exported models, and
+#                                        kubernetes-validate, for CPython 3.11
 #   pip.txt                              pip, setuptools and wheel, installed first in every
 #                                        environment
 #
@@ -91,7 +92,8 @@ printf '%s\n' mkdocs-material 'mkdocstrings[python]' |
   compile 3.7 docs.txt --resolver=backtracking "$@" -
 printf '%s\n' jupyterlab ipykernel ipywidgets nbclient |
   compile 3.7 notebooks.txt --resolver=backtracking "$@" -
-printf '%s\n' tensorflow tf_keras keras onnxruntime ai-edge-litert tensorflow-serving-api |
+printf '%s\n' tensorflow tf_keras keras onnxruntime ai-edge-litert tensorflow-serving-api \
+  kubernetes-validate |
   compile 3.11 clients.txt --resolver=backtracking "$@" -
 # pip.txt is the same for CPython 3.6 and 3.7. It is needed because the pip of a new 3.6 environment
 # does not support manylinux2010 wheels, and because setuptools and wheel build the few packages

@@ -6,7 +6,8 @@
 #
 # The first form runs the tests in parallel: those that are not marked `slow`, or with --all, all of
 # them except the benchmarks. --all first creates the environments of other programs that load
-# exported models, and of Jupyter. --order=reversed and --order=NUMBER change the order of the tests.
+# exported models, and of Jupyter, and for root installs the tools that some tests require.
+# --order=reversed and --order=NUMBER change the order of the tests.
 # The second form passes the arguments to pytest; paths are relative to the root of the checkout.
 #
 # Uses the environment .venv/, as run_train.sh does, or with --python the environment .venv-VERSION/
@@ -44,6 +45,7 @@ ensure_venv "$venv" ${version:+"$version"}
 cd "$root"
 if [[ -n $runs_all ]]; then
   # The tests of what cannot be installed are skipped.
+  scripts/install_ci_tools || true
   scripts/install_clients >/dev/null || true
   if [[ -d $venv/lib/python3.7 ]]; then scripts/install_notebooks >/dev/null || true; fi
 fi

@@ -2,6 +2,9 @@
 
 import json
 import re
+import socket
+import subprocess
+import sys
 
 import jsonschema
 import pytest
@@ -17,8 +20,12 @@ DOCKERFILE = (ROOT / 'Dockerfile').read_text()
 MPI_DOCKERFILE = (ROOT / 'deploy' / 'docker' / 'horovod.Dockerfile').read_text()
 
 
+def resources(name):
+  return list(yaml.safe_load_all((FOLDER / (name + '.yaml')).read_text()))
+
+
 def job(name):
-  return yaml.safe_load((FOLDER / (name + '.yaml')).read_text())
+  return resources(name)[0]
 
 
 def replicas(name):
@@ -53,7 +60,7 @@ def as_tf_job(found):
 
 @pytest.mark.parametrize('name', JOBS)
 def test_jobs_are_of_the_operators_form(name):
-  assert {path.stem for path in FOLDER.iterdir()} == {'volumes', *JOBS}
+  assert {path.stem for path in FOLDER.iterdir()} == {'volumes', 'download', *JOBS}
   jsonschema.validate(as_tf_job(job(name)), TF_JOB)
   misspelled = as_tf_job(job(name))
   misspelled['spec']['runpolicy'] = misspelled['spec'].pop('runPolicy')
@@ -110,7 +117,7 @@ def test_pods_fit_the_operator_and_the_image(spec):
       'capabilities': {'drop': ['ALL']}}
   assert pod['terminationGracePeriodSeconds'] == 120  # Time to save a checkpoint.
   claims = {claim['metadata']['name']: claim['spec']['accessModes']
-            for claim in yaml.safe_load_all((FOLDER / 'volumes.yaml').read_text())}
+            for claim in resources('volumes')}
   assert {volume['persistentVolumeClaim']['claimName'] for volume in pod['volumes']
           if 'persistentVolumeClaim' in volume} == set(claims)
   assert all(modes == ['ReadWriteMany'] for modes in claims.values())
@@ -136,3 +143,100 @@ def test_mpi_job_fits_the_program_and_its_image(monkeypatch):
     context = spec['template']['spec']['securityContext']
     assert context['runAsNonRoot'] is True
     assert '--uid {}'.format(context['runAsUser']) in MPI_DOCKERFILE
+
+
+def test_pods_have_least_privileges():
+  templates = [spec['template']['spec'] for name in JOBS for spec in replicas(name).values()]
+  for pod in [*templates, job('download')['spec']['template']['spec']]:
+    assert pod['automountServiceAccountToken'] is False
+    # Otherwise the owner of each file in a volume is set at each start.
+    assert pod['securityContext']['fsGroupChangePolicy'] == 'OnRootMismatch'
+    assert all('sizeLimit' in volume.get('emptyDir', {'sizeLimit'})
+               for volume in pod.get('volumes', ()))
+
+
+@pytest.mark.parametrize('name', JOBS)
+def test_only_pods_of_the_same_job_can_connect(name):
+  _, policy = resources(name)
+  pods = {'matchLabels': {'training.kubeflow.org/job-name': job(name)['metadata']['name']}}
+  assert policy['spec'] == {'podSelector': pods, 'policyTypes': ['Ingress'],
+                            'ingress': [{'from': [{'podSelector': pods}]}]}
+
+
+def test_data_are_downloaded_to_where_the_jobs_read_them(monkeypatch):
+  monkeypatch.chdir(str(ROOT))
+  found, args = (container(each) for each in (job('download')['spec'], replicas(JOBS[0])['Worker']))
+  downloaded, read = (command_line.parse([
+      arg for arg in each['args'] if not arg.startswith('--distribution_strategy=')])
+                      for each in (found, args))
+  assert downloaded.run.mode == 'download'
+  assert (downloaded.data.dataset, downloaded.data.data_dir) == (
+      read.data.dataset, read.data.data_dir)
+  mount, = (mount for mount in found['volumeMounts'] if mount['name'] == 'data')
+  assert not mount.get('readOnly')
+
+
+@pytest.mark.parametrize('spec', PODS)
+def test_startup_probe_finds_a_listening_task(spec):
+  found = container(spec)
+  pattern = ':{:04X} '.format(found['ports'][0]['containerPort'])
+  command = found['startupProbe']['exec']['command']
+  with socket.socket(socket.AF_INET6) as server:
+    server.bind(('::', 0))
+    here = [arg.replace(pattern, ':{:04X} '.format(server.getsockname()[1])) for arg in command]
+    assert here != command
+    assert subprocess.call(here) == 1
+    server.listen()
+    assert subprocess.call(here) == 0
+
+
+# A rank that saves a checkpoint on SIGTERM; -m makes it look like one.
+RANK = """
+import pathlib, signal, sys
+def save(*_):
+  pathlib.Path('saved').touch()
+  sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+print(flush=True)
+signal.pause()
+"""
+
+
+def test_ranks_of_horovod_end_before_their_ssh_server(tmp_path):
+  (tmp_path / 'stand_in_of_a_rank.py').write_text(RANK)
+  program, option, code = container(replicas('horovod')['Worker'])['lifecycle']['preStop'][
+      'exec']['command']
+  assert (program, option) == ('python', '-c')
+  rank = subprocess.Popen([sys.executable, '-m', 'stand_in_of_a_rank'], cwd=str(tmp_path),
+                          stdout=subprocess.PIPE)
+  rank.stdout.readline()
+  # Runs of other tests are not ended.
+  here = code.replace("'estimator_train'", "'stand_in_of_a_rank'")
+  assert here != code
+  hook = subprocess.Popen([sys.executable, '-c', here])
+  assert rank.wait(60) == 143 and hook.wait(60) == 0
+  assert (tmp_path / 'saved').exists()
+  # A restarted SSH server lets the launcher start the ranks again.
+  assert replicas('horovod')['Worker']['restartPolicy'] == 'OnFailure'
+
+
+VALIDATE = """
+import json, sys, kubernetes_validate
+for resource in json.load(sys.stdin):
+  kubernetes_validate.validate(resource, '1.30', strict=True)
+"""
+
+
+@pytest.mark.slow
+def test_resources_are_valid_in_kubernetes(clients_python):
+  def validate(*found):
+    return subprocess.run([clients_python, '-I', '-c', VALIDATE], input=json.dumps(found).encode(),
+                          stderr=subprocess.PIPE, timeout=120)
+
+  pods = [dict(spec['template'], apiVersion='v1', kind='Pod') for name in JOBS
+          for spec in replicas(name).values()]
+  done = validate(*resources('volumes'), *resources('download'), *pods,
+                  *(resources(name)[1] for name in JOBS))
+  assert done.returncode == 0, done.stderr.decode()
+  pods[0]['spec']['fsgroup'] = 1000
+  assert b"'fsgroup' was unexpected" in validate(pods[0]).stderr

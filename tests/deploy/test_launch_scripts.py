@@ -26,6 +26,8 @@ case "$*" in
 *) exit 1 ;;
 esac
 '''
+# Prints the submitted command.
+SQUEUE = '#!/usr/bin/env bash\necho "$COMMAND --a=flag"\n'
 SRUN = '''#!/usr/bin/env bash
 echo "$1 $2" >"$RECORD.srun"
 shift 2
@@ -59,6 +61,7 @@ class Host:
       (self.bin / tool).symlink_to(shutil.which(tool))
     recorder = RECORDER.format(python=sys.executable)
     for path, text in ((self.bin / 'scontrol', SCONTROL), (self.bin / 'srun', SRUN),
+                       (self.bin / 'squeue', SQUEUE),
                        (self.bin / 'docker', recorder), (self.here / 'run_train.sh', recorder)):
       path.write_text(text)
       path.chmod(0o755)
@@ -70,8 +73,9 @@ class Host:
         env=dict(PATH=str(self.bin), RECORD=str(self._record), **environment))
 
   def run_job(self, *arguments, **environment):
-    slurm = {'SLURM_SUBMIT_DIR': str(self.here), 'SLURM_JOB_ID': '1234567',
-             'SLURM_JOB_NODELIST': 'node[1-3]', 'HOSTNAMES': 'node1 node2 node3'}
+    slurm = {'COMMAND': str(self.here / 'deploy' / 'slurm' / 'train.sbatch'),
+             'SLURM_JOB_ID': '1234567', 'SLURM_JOB_NODELIST': 'node[1-3]',
+             'HOSTNAMES': 'node1 node2 node3'}
     return self.run(SBATCH, *arguments, **dict(slurm, **environment))
 
   def calls(self):
@@ -114,7 +118,7 @@ def test_slurm_gives_each_task_its_place(host):
 @pytest.mark.parametrize('variables, code, message', [
     ({'SLURM_NTASKS': '6'}, 2, 'error: each node must have one task: 6 tasks on 3 nodes: call'),
     ({'SLURM_NTASKS': '2', 'HOSTNAMES': 'node1'}, 2, 'error: each node must have one task: 2 task'),
-    ({'SLURM_SUBMIT_DIR': '/'}, 2, 'error: the job must be submitted in the checkout: / has no'),
+    ({'COMMAND': '(null)'}, 2, 'error: the job must be submitted from its file in a checkout: (nul'),
     ({'HOSTNAMES': ''}, 1, '')])
 def test_slurm_starts_no_task_of_a_wrong_job(host, variables, code, message):
   done = host.run_job('--x=1', **variables)

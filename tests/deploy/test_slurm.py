@@ -1,0 +1,210 @@
+"""deploy/slurm/train.sbatch under Slurm itself, on nodes in network namespaces."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import virtual_network
+from cluster_processes import FLAGS
+from conftest import ROOT, wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
+
+NODES = ('node1', 'node2', 'node3')
+CONFIG = '''ClusterName=test
+SlurmctldHost={host}(10.99.0.1)
+SlurmUser=root
+AuthInfo=socket={folder}/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/%n.pid
+ProctrackType=proctrack/linuxproc
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SlurmdParameters=config_overrides
+SlurmdTimeout=5
+ReturnToService=2
+NodeName=node[1-3] CPUs=4
+PartitionName=all Nodes=ALL Default=YES
+'''
+
+
+class Slurm:
+  """Slurm's daemons, which end with the test, and its commands, which are called on node1."""
+
+  def __init__(self, network, folder):
+    self._network, self._folder, self._daemons = network, folder, {}
+    self._environment = dict(os.environ, SLURM_CONF=str(folder / 'slurm.conf'),
+                             PYTHONPATH='{}:{}'.format(ROOT, ROOT / 'tests'))
+
+  def __call__(self, *command, cwd='/'):
+    """Returns what a command prints."""
+    done = subprocess.run([*self._network.prefix(0), *command], stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, universal_newlines=True, timeout=60, cwd=cwd,
+                          env=self._environment)
+    return done.stdout.strip()
+
+  def start(self):
+    for folder in ('state', *NODES):
+      (self._folder / folder).mkdir()
+    (self._folder / 'slurm.conf').write_text(
+        CONFIG.format(folder=self._folder, host=os.uname().nodename))
+    (self._folder / 'cgroup.conf').write_text('CgroupPlugin=cgroup/v1\n')  # Nothing is mounted.
+    key = self._folder / 'key'
+    key.write_bytes(os.urandom(128))
+    key.chmod(0o400)
+    files = ['--{}={}/{}'.format(name, self._folder, name.split('-')[0])
+             for name in ('key-file', 'pid-file', 'seed-file', 'log-file')]
+    self._start_daemon('munged', 0, '--foreground', '--force', *files,
+                       '--socket={}/munge'.format(self._folder))
+    wait_until((self._folder / 'munge').exists, 20)
+    self._start_daemon('slurmctld', 0, '-D')
+    for node in NODES:
+      self.start_node(node)
+
+  def start_node(self, node):
+    self._start_daemon(node, NODES.index(node), '-D', '-N', node)
+    wait_until(lambda: self('sinfo', '-hN', '-n', node, '-o', '%T') in ('idle', 'mixed'), 60)
+
+  def kill_daemon(self, node):
+    self._daemons[node].kill()
+
+  def _start_daemon(self, name, host, *arguments):
+    with (self._folder / 'daemons.log').open('a') as log:
+      self._daemons[name] = subprocess.Popen(
+          [*self._network.prefix(host), 'slurmd' if name in NODES else name, *arguments],
+          stdout=log, stderr=log, env=self._environment)
+
+  def close(self):
+    for host in range(len(NODES)):
+      namespace = self._network.prefix(host)[-1]
+      for pid in subprocess.check_output(['ip', 'netns', 'pids', namespace]).split():
+        with contextlib.suppress(ProcessLookupError):  # The daemons and the processes of the jobs.
+          os.kill(int(pid), signal.SIGKILL)
+    for daemon in self._daemons.values():
+      daemon.wait(60)
+
+
+@pytest.fixture
+def slurm(tmp_path):
+  if not all(map(shutil.which, ('munged', 'slurmctld', 'slurmd'))):
+    pytest.skip('requires Slurm and munge; scripts/install_ci_tools installs them for root')
+  with virtual_network.make_network(len(NODES)) as network, contextlib.ExitStack() as stack:
+    for host in range(len(NODES)):
+      folder = Path('/etc/netns') / network.prefix(host)[-1]  # `ip` mounts its files in /etc.
+      folder.mkdir(parents=True)
+      stack.callback(shutil.rmtree, str(folder))
+      (folder / 'hosts').write_text('127.0.0.1 localhost\n' + ''.join(
+          '{} {}\n'.format(*names) for names in zip(network.addresses, NODES)))
+    slurm = Slurm(network, tmp_path)
+    stack.callback(slurm.close)
+    slurm.start()
+    yield slurm
+
+
+class Job:
+  """A job on node1 and another node, submitted in a folder outside the checkout.
+
+  Its flags are in a file, so that they can change before it resumes.
+  """
+
+  def __init__(self, slurm, folder, node):
+    self._slurm, self._folder, self._node = slurm, folder, node
+    folder.mkdir()
+    self.set_train_steps(10**6)
+    self.submit()
+
+  def set_train_steps(self, steps):
+    (self._folder / 'a.flags').write_text('\n'.join([
+        *FLAGS, '--mode=train', '--model_dir=model', '--save_checkpoints_steps=20',
+        '--train_steps={}'.format(steps)]))
+
+  def submit(self):
+    self._id = self._slurm(
+        'sbatch', '--parsable', '--output=log', '--signal=TERM@20', '--nodelist=node1,' + self._node,
+        str(ROOT / 'deploy' / 'slurm' / 'train.sbatch'), '--flagfile=a.flags',
+        cwd=str(self._folder))
+
+  def control(self, command, **updates):
+    """Calls `scontrol`."""
+    assert self._slurm('scontrol', command, *(
+        ['JobId=' + self._id, *map('='.join, updates.items())] if updates else [self._id])) == ''
+
+  def start_soon(self):
+    """Lets a requeued job start, for which Slurm waits for two minutes: not within a second."""
+    self.control('update', StartTime='now+2')
+
+  def cancel(self):
+    self._slurm('scancel', self._id)
+
+  def kill_task(self, index):
+    for process in psutil.process_iter(['environ']):
+      variables = process.info['environ'] or {}
+      if (variables.get('SLURM_JOB_ID'), variables.get('SLURM_PROCID')) == (self._id, str(index)):
+        process.kill()
+
+  def shows(self, name):
+    """Returns a field of `scontrol show job`."""
+    return re.search(r'\b{}=(\S+)'.format(name),
+                     self._slurm('scontrol', 'show', 'job', self._id)).group(1)
+
+  def assert_ends(self, state, message='', exit_code='0:0'):
+    """Waits for a state, and looks for a message in the log."""
+    wait_until(lambda: time.sleep(.1) or self.shows('JobState') in (state, 'FAILED'))
+    log = (self._folder / 'log').read_text()
+    assert message in log and 'CLUSTER_KEY is not set' not in log, log
+    assert (self.shows('JobState'), self.shows('ExitCode')) == (state, exit_code), log
+
+  def wait_for_checkpoint(self, after=0):
+    """Waits until the job has resumed at a step, if any, and saved another checkpoint."""
+    wait_until(lambda: self.saved_step() > after)
+    log = (self._folder / 'log').read_text()
+    assert not after or 'resuming from step {},'.format(after) in log, log
+
+  def saved_step(self):
+    return max((int(path.stem.rpartition('-')[2])
+                for path in self._folder.glob('model/model.ckpt-*.index')), default=0)
+
+  def assert_requeued(self, message):
+    """Waits until the job has been requeued, and resumes it."""
+    self.assert_ends('PENDING', message)
+    saved = self.saved_step()
+    self.start_soon()
+    self.wait_for_checkpoint(saved)
+
+
+def test_jobs_end_as_documented(slurm, tmp_path):
+  limited = Job(slurm, tmp_path / 'with a limit', 'node3')
+  job = Job(slurm, tmp_path / 'without limit', 'node2')
+  began = time.monotonic()
+  for each in (limited, job):
+    each.wait_for_checkpoint()
+  # Slurm compares the time with the limit, in minutes, twice a minute.
+  limited.control('update', TimeLimit=str(int(time.monotonic() - began + 40) // 60 + 1))
+  job.kill_task(1)
+  job.assert_requeued('lost worker 1: its connection ended')
+  job.control('requeue')
+  job.assert_requeued('stopped by SIGTERM at step ')
+  limited.assert_ends('FAILED', 'stopped by SIGTERM at step ', '143:0')
+  saved = limited.saved_step()
+  limited.submit()
+
+  slurm.kill_daemon('node2')
+  job.assert_ends('PENDING', 'Node failure on node2')
+  assert job.shows('Restarts') == '3'
+  last_step = job.saved_step() + 20
+  job.set_train_steps(last_step)
+  slurm.start_node('node2')
+  job.start_soon()
+  limited.wait_for_checkpoint(saved)
+  limited.cancel()
+  limited.assert_ends('CANCELLED', 'stopped by SIGTERM at step ', '0:15')
+  job.assert_ends('COMPLETED', 'finished at step {}\n'.format(last_step))

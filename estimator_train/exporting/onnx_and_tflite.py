@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.errors import UserError
+from estimator_train.errors import UserError, first_line
 from estimator_train.exporting.trained_model import IMAGES_INPUT, RestoredModel
 from estimator_train.system import atomic
 from estimator_train.tf_patches.sessions import converter_on_path
@@ -297,7 +297,7 @@ def _make_batch(restored: RestoredModel, batch_size: int) -> Examples:
     except tf.errors.InvalidArgumentError as error:
       failure = error
   raise UserError('the model must accept random inputs, with which its exports are verified',
-                  failure.message.partition('\n')[0],
+                  first_line(failure),
                   'check the inputs in the model, or give another --export_format')
 
 

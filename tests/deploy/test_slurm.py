@@ -129,9 +129,9 @@ class Job:
 
   def submit(self):
     self._id = self._slurm(
-        'sbatch', '--parsable', '--output=log', '--signal=TERM@20', '--nodelist=node1,' + self._node,
-        str(ROOT / 'deploy' / 'slurm' / 'train.sbatch'), '--flagfile=a.flags',
-        cwd=str(self._folder))
+        'sbatch', '--parsable', '--output=log', '--signal=TERM@20',
+        '--nodelist=node1,' + self._node, str(ROOT / 'deploy' / 'slurm' / 'train.sbatch'),
+        '--flagfile=a.flags', cwd=str(self._folder))
 
   def control(self, command, **updates):
     """Calls `scontrol`."""

@@ -18,20 +18,8 @@ import re
 import resource
 from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 
-# By default, OpenMP's threads spin for 200 ms after an operation and occupy cores that the threads
-# of the input pipeline could use. With 30 ms, which is about one step of a small network, OpenMP's
-# threads still do not sleep between operations.
-ONEDNN_VARIABLES = {'KMP_BLOCKTIME': '30'}
-# MKL, which multiplies matrices in the oneDNN build, uses AVX2 on AMD processors only if this
-# variable selects AVX2. On Intel processors, MKL selects the instruction set itself.
-ONEDNN_AMD_VARIABLES = {'MKL_DEBUG_CPU_TYPE': '5'}
-# This variable limits the bytes that the allocator of the oneDNN build may use. By default, the
-# limit is all memory of the machine. If the system refuses an allocation below the limit, the
-# allocator can never grow again. The limit is therefore set to the memory that this process may
-# use.
-MEMORY_LIMIT_VARIABLE = 'TF_MKL_ALLOC_MAX_BYTES'
-VARIABLE_NAMES = (*ONEDNN_VARIABLES, *ONEDNN_AMD_VARIABLES, MEMORY_LIMIT_VARIABLE)
-
+# The variables for the oneDNN build.
+VARIABLE_NAMES = ('KMP_BLOCKTIME', 'MKL_DEBUG_CPU_TYPE', 'TF_MKL_ALLOC_MAX_BYTES')
 # (root folder, name of the limit file, name of the usage file) of cgroup v2, then of cgroup v1.
 _CGROUPS = (('/sys/fs/cgroup', 'memory.max', 'memory.current'),
             ('/sys/fs/cgroup/memory', 'memory.limit_in_bytes', 'memory.usage_in_bytes'))
@@ -73,9 +61,20 @@ def tune_cpu() -> bool:
 
 def onednn_variables() -> Dict[str, str]:
   """Returns the environment variables for the oneDNN build on this processor."""
-  variables = dict(ONEDNN_VARIABLES, **(ONEDNN_AMD_VARIABLES if _is_amd_with_avx2() else {}))
+  # By default, OpenMP's threads spin for 200 ms after an operation, and occupy cores that threads
+  # of the input pipeline could use. With 30 ms, which is about one step of a small network, they
+  # still do not sleep between operations.
+  variables = {'KMP_BLOCKTIME': '30'}
+  # MKL, which multiplies matrices in the oneDNN build, uses AVX2 on AMD processors only if this
+  # variable selects AVX2. On Intel processors, MKL selects the instruction set itself.
+  if cpu_property('vendor_id') == 'AuthenticAMD' and 'avx2' in cpu_property('flags').split():
+    variables['MKL_DEBUG_CPU_TYPE'] = '5'
+  # By default, the allocator may use all memory of the machine. If the system refuses an allocation
+  # below the limit, the allocator can never grow again.
   limit = bytes_left_under_limits()
-  return variables if limit is None else dict(variables, **{MEMORY_LIMIT_VARIABLE: str(limit)})
+  if limit is not None:
+    variables['TF_MKL_ALLOC_MAX_BYTES'] = str(limit)
+  return variables
 
 
 def has_onednn() -> bool:
@@ -100,10 +99,6 @@ def needs_padded_gradients() -> bool:
   """
   flags = cpu_property('flags').split()
   return 'avx2' in flags and 'avx512f' not in flags and has_onednn()
-
-
-def _is_amd_with_avx2() -> bool:
-  return cpu_property('vendor_id') == 'AuthenticAMD' and 'avx2' in cpu_property('flags').split()
 
 
 def cpu_property(key: str) -> str:

@@ -84,22 +84,33 @@ def probe(image_shape, num_classes):
   return _network(image_shape, num_classes, Probe())
 
 
-class Hang:
-  """Waits for ever in the twentieth step of worker 1."""
+class Pause:
+  """Waits in every step, so that a run that others wait for leaves them the processor."""
 
-  def __init__(self):
-    self.steps = 0
+  def wait(self, value):
+    time.sleep(.1)
+    return value
 
   def apply(self, tensor):
-    def wait(value):
-      self.steps += 1
-      if self.steps == 20 and json.loads(os.environ['TF_CONFIG'])['task']['index'] == 1:
-        time.sleep(3600)
-      return value
-
-    waited = tf.numpy_function(wait, [tensor], tensor.dtype)
+    waited = tf.numpy_function(self.wait, [tensor], tensor.dtype)
     waited.set_shape(tensor.shape)
     return waited
+
+
+def pauses(image_shape, num_classes):
+  Wait.delay = Pause()
+  return slow(image_shape, num_classes)
+
+
+class Hang(Pause):
+  """Waits for ever in the twentieth step of worker 1."""
+  steps = 0
+
+  def wait(self, value):
+    self.steps += 1
+    if self.steps == 20 and json.loads(os.environ['TF_CONFIG'])['task']['index'] == 1:
+      time.sleep(3600)
+    return value
 
 
 def hangs(image_shape, num_classes):

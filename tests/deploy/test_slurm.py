@@ -124,8 +124,8 @@ class Job:
 
   def set_train_steps(self, steps):
     (self._folder / 'a.flags').write_text('\n'.join([
-        *FLAGS, '--mode=train', '--model_dir=model', '--save_checkpoints_steps=20',
-        '--train_steps={}'.format(steps)]))
+        *FLAGS, '--model=own_models:pauses', '--mode=train', '--model_dir=model',
+        '--save_checkpoints_steps=10', '--train_steps={}'.format(steps)]))
 
   def submit(self):
     self._id = self._slurm(
@@ -200,7 +200,7 @@ def test_jobs_end_as_documented(slurm, tmp_path):
   slurm.kill_daemon('node2')
   job.assert_ends('PENDING', 'Node failure on node2')
   assert job.shows('Restarts') == '3'
-  last_step = job.saved_step() + 20
+  last_step = job.saved_step() + 10
   job.set_train_steps(last_step)
   slurm.start_node('node2')
   job.start_soon()

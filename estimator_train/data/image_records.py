@@ -16,9 +16,8 @@ from estimator_train.data import image_source, published
 from estimator_train.data.batching import Batching
 from estimator_train.data.description import DataSet, ImageRecordSplit
 from estimator_train.data.records import RecordReader, describe_record
-from estimator_train.data.source import BadImage, FilePath, InputFn, translate_errors
+from estimator_train.data.source import FilePath, InputFn, translate_errors
 from estimator_train.errors import BadExample, UserError, WrongSchema, join_items, printable
-from estimator_train.settings import groups
 from estimator_train.system import stored
 
 _LOG = logging.getLogger('estimator_train')
@@ -49,11 +48,6 @@ class ImageRecordSource(image_source.ImageSource):
     if self.split is self.dataset.train and sum(counts.values()) == len(self):
       _warn_about_empty_classes(counts, self.dataset.labels, self.split.label_offset)
     return len(self)
-
-  def skip_bad_examples(self, split_name: str, settings: groups.Input,
-                        model_dir: str) -> Tuple[ImageRecordSplit, List[BadImage]]:
-    self._check_schema()  # Before all images are decoded.
-    return super().skip_bad_examples(split_name, settings, model_dir)
 
   def look_up(self, indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
     # tf.io.parse_example crashes for examples that cannot be parsed, because its error contains

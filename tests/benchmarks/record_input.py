@@ -41,6 +41,7 @@ from estimator_train.data.description import (
 from estimator_train.data.source import InputFn
 from estimator_train.distribution import threads
 from estimator_train.modes.input_benchmark.rates import evict_from_page_cache
+from estimator_train.system.machine import tune_cpu
 
 IMAGE_SIZE, BATCH_SIZE, SHARDS, MANY_SHARDS = (224, 224), 32, 7, 10000
 SMALL_SHAPE, SMALL_BATCH_SIZE = (28, 28, 1), 256
@@ -81,7 +82,7 @@ def main() -> None:
   if args.quick:
     args.repeats, args.records, files = 1, 5000, files[:BATCH_SIZE * 4]
   machine = common.machine()
-  machine.tune_cpu()
+  tune_cpu()
   tf.logging.set_verbosity(tf.logging.ERROR)
   with tempfile.TemporaryDirectory(prefix='record_input-') as folder:
     data = Data(folder, files, args.records)

@@ -135,3 +135,7 @@ def test_class_names_of_the_records(tmp_path, image, labels_and_texts, given, is
   else:
     source.check_and_count()
     assert len(caplog.records) == (message is not None) and (message or '') in caplog.text
+    caplog.clear()
+    evaluated = source.dataset._replace(train=None, test=source.split)
+    data.make_source(evaluated, evaluated.test).check_and_count()
+    assert 'no training records' not in caplog.text

@@ -54,7 +54,7 @@ def test_weights_and_dicts(source_of):
 
 
 def test_a_cache_that_does_not_fit(source_of, pattern, monkeypatch):
-  monkeypatch.setattr(parsed_examples.memory, 'available_bytes', lambda: 300)
+  monkeypatch.setattr(parsed_examples.machine, 'available_bytes', lambda: 300)
   for split in (RecordSplit(pattern, parse), ExampleSplit(make_dataset)):
     with pytest.raises(UserError, match='the cache does not fit into memory'):
       source_of(split).make_train_input_fn(BATCHING, 'memory')

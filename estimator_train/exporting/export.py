@@ -23,7 +23,7 @@ from estimator_train.errors import UserError
 from estimator_train.exporting import h5_model, onnx_and_tflite, saved_model, trained_model
 from estimator_train.run_dir import LABELS_FILE, RunDir, make_folder
 from estimator_train.settings import Settings, groups
-from estimator_train.training.checkpoints import save_hook
+from estimator_train.training.checkpoints import restoring
 
 # A function writes a restored model to a folder, and returns further keys of the result.
 _FORMATS: Dict[str, Callable[[str, trained_model.RestoredModel], Dict[str, List[str]]]] = {
@@ -40,7 +40,7 @@ def make_export_dir(settings: groups.PredictionAndExport) -> None:
 def export_latest(settings: Settings, dataset: DataSet) -> Dict[str, Any]:
   """Exports the latest checkpoint after the training, see export_checkpoint."""
   run_dir = RunDir(settings.run.model_dir)
-  checkpoint, _ = save_hook.latest_checkpoint_and_step(run_dir.path)
+  checkpoint, _ = restoring.latest_checkpoint_and_step(run_dir.path)
   assert checkpoint is not None
   return export_checkpoint(settings, dataset, checkpoint)
 

@@ -21,7 +21,7 @@ from estimator_train.exporting import keras_3_config, trained_model
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, user_code
 from estimator_train.tf_patches.keras import weights_from_one_run
-from estimator_train.training.checkpoints import save_hook
+from estimator_train.training.checkpoints import restoring
 from estimator_train.training.optimizers import make_optimizer
 
 H5_FILE = 'model.h5'
@@ -59,7 +59,7 @@ def save_latest_model(settings: Settings, dataset: DataSet) -> Optional[str]:
     The path of the file, or None if Keras cannot serialize the user's model.
   """
   run_dir = RunDir(settings.run.model_dir)
-  checkpoint, _ = save_hook.latest_checkpoint_and_step(run_dir.path)
+  checkpoint, _ = restoring.latest_checkpoint_and_step(run_dir.path)
   assert checkpoint is not None
   path = run_dir.path_to(H5_FILE)
   temporary_path = path + '.part'

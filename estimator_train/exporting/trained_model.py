@@ -22,7 +22,7 @@ from estimator_train.training.building import (
   compile_with_flags,
   make_model_preprocess,
 )
-from estimator_train.training.checkpoints import chosen_checkpoint
+from estimator_train.training.checkpoints import restoring
 
 _CPU_ONLY = Devices(('/cpu:0',), ('/cpu:0',))
 IMAGES_INPUT, PROBABILITIES_OUTPUT = 'images', 'probabilities'
@@ -48,11 +48,11 @@ def find_checkpoint(settings: Settings) -> TrainedCheckpoint:
     UserError: the checkpoint does not exist, or was trained with other class names or image sizes.
   """
   tf.logging.set_verbosity(tf.logging.INFO if settings.run.verbosity > 0 else tf.logging.ERROR)
-  checkpoint, global_step = chosen_checkpoint.resolve_checkpoint(settings.run,
-                                                                 settings.checkpoints.checkpoint)
+  checkpoint, global_step = restoring.resolve_checkpoint(settings.run,
+                                                         settings.checkpoints.checkpoint)
   dataset = datasets.describe_classes(settings)
-  chosen_checkpoint.check_class_names(settings.run.model_dir, settings.checkpoints.checkpoint,
-                                      dataset.labels)
+  restoring.check_class_names(settings.run.model_dir, settings.checkpoints.checkpoint,
+                              dataset.labels)
   # A checkpoint can be restored with another size, too, but the predictions would be wrong.
   RunDir(settings.run.model_dir).check_flags(settings, changeable_flags=[
       name for name, _ in settings.items() if name != 'image_size'])
@@ -150,8 +150,7 @@ def _restore_model(settings: Settings, dataset: DataSet, checkpoint: str,
     model = build_by_name(settings.model, dataset)
     if not model.optimizer:
       compile_with_flags(model, settings, settings.optimizer.learning_rate)
-    run_dir = chosen_checkpoint.find_run_dir(settings.run.model_dir,
-                                             settings.checkpoints.checkpoint)
+    run_dir = restoring.find_run_dir(settings.run.model_dir, settings.checkpoints.checkpoint)
     check_fits_checkpoint(model, settings, checkpoint, run_dir.flags())
     with translate_errors():
       make_saver(model).restore(session, checkpoint)

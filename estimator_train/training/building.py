@@ -13,7 +13,7 @@ from estimator_train.settings import Settings, choices, groups, user_code
 from estimator_train.settings.flag import all_flags
 from estimator_train.tf_patches.optimizers import LossScalingOptimizer, clip_global_norm
 from estimator_train.training import losses
-from estimator_train.training.checkpoints import save_hook
+from estimator_train.training.checkpoints import restoring
 from estimator_train.training.optimizers import LearningRate, decay_kernels, make_optimizer
 
 _LOG = logging.getLogger('estimator_train')
@@ -113,12 +113,12 @@ def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, path: str,
   """
   # A difference is None if the checkpoint fits.
   for flag, value, difference in (
-      ('model', settings.model.model, save_hook.model_difference(model, path)),
+      ('model', settings.model.model, restoring.model_difference(model, path)),
       ('optimizer', settings.optimizer.optimizer,
-       save_hook.optimizer_difference(model, path) if settings.run.trains else None),
+       restoring.optimizer_difference(model, path) if settings.run.trains else None),
       ('dtype', settings.devices.dtype, 'the checkpoint has no loss scale'
        if settings.run.trains and settings.devices.dtype == 'mixed'
-       and save_hook.lacks_loss_scale(path) else None),
+       and restoring.lacks_loss_scale(path) else None),
       ('preprocess', settings.model.preprocess, 'the pixel values were scaled differently'
        if checkpoint_flags.get('preprocess', settings.model.preprocess)
        != settings.model.preprocess else None)):

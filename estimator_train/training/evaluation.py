@@ -14,7 +14,7 @@ from estimator_train.data.data import make_batching
 from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import TrainingFailed, UserError
 from estimator_train.training import early_stopping, metrics as evaluation_metrics
-from estimator_train.training.checkpoints import best_checkpoint, save_hook
+from estimator_train.training.checkpoints import best_checkpoint, restoring
 from estimator_train.training.early_stopping import StopReason
 from estimator_train.training.metrics import EvaluationSamples, SampleCollector
 from estimator_train.training.model import Model
@@ -66,7 +66,7 @@ class EvaluationLoop:
       The result of the evaluation, with the best checkpoint so far as `best`; {} if a signal
       interrupted the evaluation.
     """
-    path = path or save_hook.latest_checkpoint_and_step(self._run_dir.path)[0]
+    path = path or restoring.latest_checkpoint_and_step(self._run_dir.path)[0]
     assert path is not None
     if self._last_result.get('checkpoint') == path:
       return self._last_result
@@ -155,7 +155,7 @@ class Evaluator:
     source, batch_size = self._run.data.test, self._run.engine.examples_per_replica
     assert source is not None
     estimator = self._model.estimator
-    path = path or save_hook.latest_checkpoint_and_step(estimator.model_dir)[0]
+    path = path or restoring.latest_checkpoint_and_step(estimator.model_dir)[0]
     assert path is not None
     with translate_errors(source):
       if self._graph is None:

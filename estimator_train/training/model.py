@@ -16,12 +16,7 @@ from estimator_train.system.progress import Phase
 from estimator_train.tf_patches import saved_weights
 from estimator_train.tf_patches.model_copies import ModelCopier
 from estimator_train.training import building, frozen_features, losses, model_errors, optimizers
-from estimator_train.training.checkpoints import (
-  best_checkpoint,
-  chosen_checkpoint,
-  initial_weights,
-  recovery,
-)
+from estimator_train.training.checkpoints import best_checkpoint, initial_weights, restoring
 from estimator_train.training.checkpoints.best_checkpoint import BestMetric
 from estimator_train.training.hooks import summaries
 from estimator_train.training.model_fn import ModelHooks, Weights, to_estimator
@@ -79,7 +74,7 @@ def prepare(run: Run) -> Model:
       run.start_up.end_phase('peers')
     is_chief = engine.process.is_chief
     if is_chief and settings.run.trains:
-      recovery.repair_model_dir(run.run_dir.path, run.start.checkpoint)
+      restoring.repair_model_dir(run.run_dir.path, run.start.checkpoint)
     with Phase('converting the model to an Estimator'):
       prepared = _convert(run, model)
   engine.announce(READY)
@@ -97,8 +92,7 @@ def _convert(run: Run, model: tf.keras.Model) -> Model:
   settings, dataset, engine = run.settings, run.data.dataset, run.engine
   schedule = _compile(run, model)
   if run.start.checkpoint.path is not None:
-    run_dir = chosen_checkpoint.find_run_dir(settings.run.model_dir,
-                                             settings.checkpoints.checkpoint)
+    run_dir = restoring.find_run_dir(settings.run.model_dir, settings.checkpoints.checkpoint)
     building.check_fits_checkpoint(model, settings, run.start.checkpoint.path, run_dir.flags())
   summaries.register_gradient_norm(model.optimizer)
   _load_given_weights(run, model)
@@ -155,8 +149,8 @@ def _save_initial_weights(
   """Saves the weights from which the run starts; None if the run resumes from a checkpoint."""
   settings, is_chief = run.settings, run.process.is_chief
   if run.start.checkpoint.path is not None:
-    if is_chief:
-      initial_weights.warn_if_weights_differ(run.run_dir, settings.model, settings.optimizer.seed)
+    if is_chief and settings.run.trains:
+      initial_weights.warn_if_weights_differ(run.run_dir, settings, run.start.step)
     return None
   if is_chief:
     with _translate_errors(settings.model):

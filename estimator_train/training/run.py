@@ -18,11 +18,12 @@ from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, groups, total_train_steps
 from estimator_train.system.progress import Phase, StartUpTimer
 from estimator_train.training import early_stopping
-from estimator_train.training.checkpoints import chosen_checkpoint, recovery, save_hook
-from estimator_train.training.checkpoints.recovery import RecoveredCheckpoint
+from estimator_train.training.checkpoints import restoring
+from estimator_train.training.checkpoints.restoring import RecoveredCheckpoint
 from estimator_train.training.early_stopping import StopReason
 from estimator_train.training.optimizers import Schedule, make_schedule
 
+_LOG = logging.getLogger('estimator_train')
 _POLL_INTERVAL_SECS = 1.
 
 
@@ -54,14 +55,14 @@ def find_start(settings: Settings, run_dir: RunDir, engine: Engine) -> Start:
     UserError: the checkpoint does not exist or does not load.
   """
   if not settings.run.trains:
-    return Start(_without_skipped(*chosen_checkpoint.resolve_checkpoint(
+    return Start(RecoveredCheckpoint(*restoring.resolve_checkpoint(
         settings.run, settings.checkpoints.checkpoint)))
   if engine.process.role == EVALUATOR:
     _wait_for_checkpoint(run_dir, settings.cluster.start_timeout_secs)
     # The checkpoint is not verified, because the chief may delete it during the verification.
-    checkpoint = _without_skipped(*save_hook.latest_checkpoint_and_step(run_dir.path))
+    checkpoint = RecoveredCheckpoint(*restoring.latest_checkpoint_and_step(run_dir.path))
   else:
-    checkpoint = recovery.find_checkpoint(run_dir.path)
+    checkpoint = restoring.find_checkpoint(run_dir.path)
   # Without a record, the previous run is assumed to have taken all steps.
   previous_batch_size = run_dir.flags().get('batch_size', '')
   examples_seen = run_dir.examples_seen(
@@ -69,10 +70,6 @@ def find_start(settings: Settings, run_dir: RunDir, engine: Engine) -> Start:
       engine.examples_per_step * int(previous_batch_size) // settings.optimizer.batch_size)
   return Start(checkpoint, examples_seen, early_stopping.read_stop_reason(
       run_dir, settings.evaluation, checkpoint.step))
-
-
-def _without_skipped(path: Optional[str], step: int) -> RecoveredCheckpoint:
-  return RecoveredCheckpoint(path, step, skip_reasons=[])
 
 
 def _wait_for_checkpoint(run_dir: RunDir, timeout_secs: int) -> None:
@@ -87,9 +84,6 @@ def _wait_for_checkpoint(run_dir: RunDir, timeout_secs: int) -> None:
       raise PeerLost('no checkpoint appeared in {} within {} s (--start_timeout_secs)'.format(
           run_dir.path, timeout_secs))
     time.sleep(_POLL_INTERVAL_SECS)
-
-
-_LOG = logging.getLogger('estimator_train')
 
 
 class Run(NamedTuple):
@@ -179,9 +173,8 @@ def open_run(settings: Settings, process: Process = SINGLE_PROCESS) -> Run:
     dataset = _obtain_dataset(settings)
     run_dir.make()
     data = open_data(dataset, settings, run_dir.path)
-  chosen_checkpoint.find_run_dir(
-      settings.run.model_dir, settings.checkpoints.checkpoint
-  ).warn_of_missing_records(start.step, bool(data.dataset.labels))
+  trained_dir = restoring.find_run_dir(settings.run.model_dir, settings.checkpoints.checkpoint)
+  trained_dir.warn_of_missing_records(start.step, bool(data.dataset.labels))
   stop_step, schedule = start.step, Schedule(settings.optimizer.learning_rate)
   if settings.run.trains:
     assert data.train is not None
@@ -207,8 +200,8 @@ def _obtain_dataset(settings: Settings) -> DataSet:
   if dataset.files:
     assert settings.data.data_dir is not None
     download.download_files(dataset.files, settings.data.data_dir)
-  chosen_checkpoint.check_class_names(settings.run.model_dir, settings.checkpoints.checkpoint,
-                                      dataset.labels)
+  restoring.check_class_names(settings.run.model_dir, settings.checkpoints.checkpoint,
+                              dataset.labels)
   source = make_source(dataset, dataset.train) if settings.run.trains else None
   if source is not None and source.class_indices_are_known:
     counts = source.class_counts()

@@ -1,9 +1,11 @@
 """Trains the model of a run up to the last step."""
 
 import logging
+import math
 import signal
-from typing import NamedTuple, Optional
+from typing import Callable, List, NamedTuple, Optional
 
+import tensorflow.compat.v1 as tf
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from estimator_train.data import arrays
@@ -12,16 +14,24 @@ from estimator_train.data.data import make_batching, make_single_epoch, make_tra
 from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import CheckpointNotSaved, PeerLost, StoppedBySignal, TrainingFailed
 from estimator_train.reports.step_times import Timing
+from estimator_train.settings.groups import DEFAULT_SAVE_SECS
 from estimator_train.system.signals import SignalState
 from estimator_train.tf_patches import estimator as estimator_patches, saved_weights
 from estimator_train.training import early_stopping, frozen_features
-from estimator_train.training.checkpoints import save_hook
+from estimator_train.training.checkpoints import best_checkpoint, restoring
+from estimator_train.training.checkpoints.saving import RetryingSaver, SaveCheckpoints
 from estimator_train.training.early_stopping import StopReason
+from estimator_train.training.hooks import stopping
+from estimator_train.training.hooks.progress import LogEpochs, ShowProgress
+from estimator_train.training.hooks.steps import LastStep, StepTimer, TraceSteps
+from estimator_train.training.hooks.summaries import WriteSummaries
 from estimator_train.training.model import Model
 from estimator_train.training.run import Run
-from estimator_train.training.run_hooks import EvaluateLatest, RunHooks
 
 _LOG = logging.getLogger('estimator_train')
+
+# Evaluates the latest checkpoint, and returns the reason to stop, or None to continue.
+EvaluateLatest = Callable[[], Optional[StopReason]]
 
 
 class Outcome(NamedTuple):
@@ -29,12 +39,10 @@ class Outcome(NamedTuple):
 
   Attributes:
     timing: the times of the steps; empty if there was nothing left to train.
-    signum: the number of the stop signal that this process has received; None: no stop signal.
     stopped_by_signal: whether a signal to this worker or another worker stopped the training.
     stop_reason: the reason why an evaluation stopped the run; None: no evaluation stopped the run.
   """
   timing: Timing
-  signum: Optional[int] = None
   stopped_by_signal: bool = False
   stop_reason: Optional[StopReason] = None
 
@@ -116,13 +124,13 @@ def _make_input_fn(run: Run, model: Model) -> InputFn:
   model_dir = run.run_dir.path
   features = frozen_features.compute_features(
       model.frozen_part,
-      save_hook.latest_checkpoint_and_step(model_dir)[0]
+      restoring.latest_checkpoint_and_step(model_dir)[0]
       or saved_weights.initial_weights_path(model_dir),
       make_single_epoch(source, settings), settings, engine.devices)
   return arrays.make_train_input_fn(source, features, source.class_indices(), batching)
 
 
-def _failure_with_context(error: TrainingFailed, run: Run, hooks: RunHooks) -> TrainingFailed:
+def _failure_with_context(error: TrainingFailed, run: Run, hooks: 'RunHooks') -> TrainingFailed:
   """Returns a TrainingFailed that also states the last losses and the last good checkpoint."""
   last_checkpoint = run.run_dir.last_checkpoint()
   text = str(error) if isinstance(error, CheckpointNotSaved) else '{}; {}'.format(
@@ -132,18 +140,17 @@ def _failure_with_context(error: TrainingFailed, run: Run, hooks: RunHooks) -> T
       'the last good checkpoint is ' + last_checkpoint))
 
 
-def _make_outcome(run: Run, signals: SignalState, hooks: RunHooks) -> Outcome:
+def _make_outcome(run: Run, signals: SignalState, hooks: 'RunHooks') -> Outcome:
   """Returns the outcome of a training that has ended without an error."""
   # Only the chief reads the step of the last checkpoint, because other tasks may run this code
   # before the chief has saved the checkpoint.
-  last_step = (save_hook.latest_checkpoint_and_step(run.run_dir.path)[1]
-               if run.process.is_chief else hooks.counter.global_step)
-  has_stopped, signum, stop_reason = hooks.stop_hook.has_stopped, signals.stop_signum, None
-  if has_stopped and signum is None:
+  last_step = (restoring.latest_checkpoint_and_step(run.run_dir.path)[1]
+               if run.process.is_chief else hooks.last_step.global_step)
+  has_stopped, stop_reason = hooks.stop_hook.has_stopped, None
+  if has_stopped and signals.stop_signum is None:
     stop_reason = early_stopping.read_stop_reason(
         run.run_dir, run.settings.evaluation, last_step)
-  return Outcome(hooks.make_timing(last_step), signum,
-                 has_stopped and stop_reason is None, stop_reason)
+  return Outcome(hooks.make_timing(last_step), has_stopped and stop_reason is None, stop_reason)
 
 
 def raise_if_stopped(outcome: Outcome, signals: SignalState) -> None:
@@ -153,7 +160,7 @@ def raise_if_stopped(outcome: Outcome, signals: SignalState) -> None:
     PeerLost: another worker received the signal.
     StoppedBySignal: this process received the signal.
   """
-  signum = outcome.signum or signals.stop_signum
+  signum = signals.stop_signum
   if signum is not None:
     raise StoppedBySignal(
         signum, 'stopped by {} at step {}, whose checkpoint is saved; the same command resumes '
@@ -161,3 +168,150 @@ def raise_if_stopped(outcome: Outcome, signals: SignalState) -> None:
   if outcome.stopped_by_signal:
     raise PeerLost('stopped at step {}, because another task received a signal; the same command '
                    'resumes from there'.format(outcome.timing.global_step))
+
+
+class RunHooks:
+  """The hooks of a training run.
+
+  Args:
+    run: the run.
+    model: the model to train.
+    signals: the signals received so far.
+    evaluate_latest: see EvaluateLatest. Called after each checkpoint at which an evaluation is
+      due, except the last checkpoint. None: this process does not evaluate.
+
+  Attributes:
+    last_step: counts the steps.
+    loss_check: stops the training at a loss that is not finite.
+    summaries: writes TensorBoard's data.
+    stop_hook: stops the training after a signal, or when an evaluation requests a stop.
+    all: the hooks, in the order in which the Estimator calls them.
+  """
+
+  def __init__(self, run: Run, model: Model, signals: SignalState,
+               evaluate_latest: Optional[EvaluateLatest]) -> None:
+    if run.event_dir is not None:
+      estimator_patches.open_event_file(run.event_dir)
+    engine, is_chief = run.engine, run.process.is_chief
+    self._run = run
+    self._step_timer = StepTimer(run.start_up)
+    watchdog = stopping.StepWatchdog(run.settings.cluster.step_timeout_secs or math.inf,
+                                     engine.is_waiting_for_peer)
+    self.last_step = LastStep(engine.is_synchronous)
+    self.loss_check = stopping.StopAtNonFiniteLoss(
+        self.last_step, run.settings.optimizer.on_nan == 'skip', model.schedule)
+    self.summaries = WriteSummaries(run, self.last_step)
+    self.stop_hook = stopping.RespondToSignals(signals, engine, self.last_step)
+    progress = ShowProgress(run, model, self.last_step)
+    self._saver = _make_saver(run, self._step_timer, self.stop_hook, signals, evaluate_latest)
+    self._tracer = _make_tracer(run, self.last_step, self._step_timer)
+    if is_chief:
+      self.stop_hook.save_now = self._saver.save_now
+    self._close_hooks = (progress.close, watchdog.close, self._saver.close)
+    # The loss check precedes the saver, so that nothing is saved after the check has ended the run.
+    self.all: List[tf.train.SessionRunHook] = [
+        self._step_timer,
+        self.last_step,
+        watchdog,
+        self.loss_check,
+        self.summaries,
+        progress,
+        *([LogEpochs(run, model, self.last_step)] if run.num_train_examples else []),
+        *([self._saver] if is_chief else []),
+        *([self._tracer] if self._tracer else []),
+        self.stop_hook,
+        *engine.hooks()]
+
+  def close(self) -> None:
+    """Ends the threads and clears the progress bar; must be called after a failure, too."""
+    for close in self._close_hooks:
+      close()
+
+  def make_timing(self, last_step: int) -> Timing:
+    """Returns the measured times of the run; `last_step` is the step of the last checkpoint."""
+    steps, tracer = self._step_timer, self._tracer
+    return Timing(steps.began, steps.ended, steps.waited, self._run.start_up.secs, last_step,
+                  self.loss_check.last_finite_loss, steps.pauses,
+                  tracer.traced_steps if tracer else frozenset(), steps.discarded_steps)
+
+
+def _make_tracer(run: Run, last_step: LastStep, timer: StepTimer) -> Optional[TraceSteps]:
+  """Makes the hook of `--trace_steps`; None if this process traces no step."""
+  settings, stop_step = run.settings, run.stop_step
+  if settings.reporting.trace_steps is None or not run.process.is_chief:
+    return None
+  first, last = settings.reporting.trace_steps
+  if last <= run.start.step or first > stop_step:
+    _LOG.warning('no step of --trace_steps=%d:%d is traced: this run trains steps %d to %d', first,
+                 last, run.start.step + 1, stop_step)
+    return None
+  return TraceSteps(last_step, timer, run.run_dir.path, first, min(last, stop_step))
+
+
+def _make_saver(run: Run, timer: StepTimer, stop_hook: stopping.RespondToSignals,
+                signals: SignalState,
+                evaluate_latest: Optional[EvaluateLatest]) -> SaveCheckpoints:
+  """Makes the hook that saves checkpoints, and that calls `evaluate_latest` after some saves."""
+  flags, eval_steps = run.settings.checkpoints, run.settings.evaluation.eval_every_steps
+  save_steps, save_secs = flags.save_checkpoints_steps, flags.save_checkpoints_secs
+
+  def evaluate() -> None:
+    if stop_hook.has_stop_signal or evaluate_latest is None:
+      return  # After a signal, the resumed run will evaluate this checkpoint.
+    with timer.record_pause('evaluation'), run.engine.busy('evaluating'):
+      stop_reason = evaluate_latest()
+    if stop_reason is not None:
+      _LOG.info('stopping: %s', stop_reason.text)
+      stop_hook.request_stop()
+
+  after_save: Callable[[int], None] = lambda step: None
+  if eval_steps and evaluate_latest:
+    save_steps = save_steps or eval_steps
+    after_save = CallEveryNSteps(eval_steps, _evaluations_due_after(run, eval_steps),
+                                 run.stop_step, evaluate).after_save
+  if save_steps is None and save_secs is None:
+    save_secs = DEFAULT_SAVE_SECS
+  retrying_saver = RetryingSaver(run.run_dir, flags.save_retry_secs,
+                                 is_stopping=lambda: signals.stop_signum is not None)
+  return SaveCheckpoints(run.run_dir.path, save_steps, save_secs, retrying_saver,
+                         timer.record_pause, after_save)
+
+
+class CallEveryNSteps:
+  """Calls a function after the first checkpoint in each interval of N steps.
+
+  Args:
+    every_steps: N, a multiple of the number of steps between checkpoints.
+    due_after_step: the global step after which calls are due.
+    last_step: the global step at which training ends; the function is not called at this step.
+    function: the function to call, which evaluates the latest checkpoint.
+  """
+
+  def __init__(self, every_steps: int, due_after_step: int, last_step: int,
+               function: Callable[[], None]) -> None:
+    self._every_steps = every_steps
+    self._last_interval = due_after_step // every_steps
+    self._last_step = last_step
+    self._function = function
+
+  def after_save(self, step: int) -> None:
+    """Calls the function if a call is due after the checkpoint of this global step."""
+    # With parameter servers, other workers increment the global step too. There may be no
+    # checkpoint at a multiple of N, so the intervals are compared instead.
+    interval = step // self._every_steps
+    if interval > self._last_interval and step < self._last_step:
+      self._last_interval = interval
+      self._function()
+
+
+def _evaluations_due_after(run: Run, every_steps: int) -> int:
+  """Returns the global step after which evaluations are due; earlier steps need no evaluation.
+
+  The evaluation at the start step is still due if the previous run was killed before the evaluation
+  had ended.
+  """
+  best = best_checkpoint.read_best(run.run_dir.path)
+  is_unevaluated = best is None or best.last_evaluated_step != run.start.step
+  if is_unevaluated and run.start.step % every_steps == 0:
+    return max(run.start.step - 1, 0)
+  return run.start.step

@@ -38,7 +38,7 @@ from estimator_train.system import machine
 from estimator_train.system.progress import StartUpTimer
 from estimator_train.tf_patches import saved_weights
 from estimator_train.training import frozen_features
-from estimator_train.training.hooks.step_timer import StepTimer
+from estimator_train.training.hooks.steps import StepTimer
 from estimator_train.training.model import Model, prepare
 from estimator_train.training.run import Run, open_run
 

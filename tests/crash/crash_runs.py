@@ -178,7 +178,7 @@ def _patched_functions():
   return {
       'os.replace': (os, 'replace'), 'os.rename': (os, 'rename'), 'os.link': (os, 'link'),
       'rmtree': (shutil, 'rmtree'), 'save': (tf.train.Saver, 'save'),
-      'weights': (saved_weights, '_save_variables'), 'meta': (tf.train.Saver, 'export_meta_graph'),
+      'weights': (saved_weights, '_save_variables'),
       'state': (checkpoint_management, 'update_checkpoint_state_internal'),
       'rename': (file_io, 'rename'), 'delete': (file_io, 'delete_file'),
       'lock': (run_lock, '_acquire'), 'evaluate': (evaluation._EvaluationGraph, 'run'),

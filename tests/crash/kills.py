@@ -31,8 +31,8 @@ _TWICE = ('lock', '_temp_', 'state', 'rename', 'delete', 'os.link', 'evaluate', 
 # In the order of a run, as `inject_kill` takes them.
 _KILL_POINTS = [
     ('lock', 'after'),
-    ('weights', 'before', 'keras_model'), ('meta', 'before', 'keras_model'),
-    ('weights', 'after', 'keras_model'), ('save', 'before', r'model\.ckpt$'),
+    ('weights', 'before', 'keras_model'), ('weights', 'after', 'keras_model'),
+    ('save', 'before', r'model\.ckpt$'),
     ('_temp_', 'during', 'model_dir/model.ckpt-0_temp_*'), ('state', 'before', 'model.ckpt-0$'),
     ('rename', 'before', r'model_dir/checkpoint$'), ('state', 'after', 'model.ckpt-0$'),
     ('rename', 'before', r'ckpt-0\.meta$'),
@@ -49,8 +49,8 @@ _KILL_POINTS = [
     ('saved_model', 'before'), ('saved_model', 'after'),
     ('os.rename', 'before', 'temp-'), ('os.rename', 'after', 'temp-'),
     *(('os.replace', 'before', '/{}$'.format(name)) for name in (
-        'flags.txt', 'labels.txt', 'batch_sizes.json', 'fingerprint.txt', 'evaluation.json',
-        'best.json', 'throughput.json', 'model.h5', 'curves.json', 'samples.json'))]
+        'flags.txt', 'labels.txt', 'batch_sizes.json', 'evaluation.json', 'best.json',
+        'throughput.json', 'model.h5', 'curves.json', 'samples.json'))]
 
 
 def kill_at_random(folder, undisturbed, kills, longest_secs, seed):

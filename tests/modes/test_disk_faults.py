@@ -16,7 +16,7 @@ from mode_runs import evaluated_steps
 from estimator_train.errors import UserError
 from estimator_train.run_dir import disk_errors
 from estimator_train.settings import Settings
-from estimator_train.training.checkpoints import recovery, retrying_saver
+from estimator_train.training.checkpoints import restoring, saving
 from estimator_train.training.hooks import progress
 
 QUICK = ['--dataset=synthetic', '--image_size=8,8', '--batch_size=4', '--num_gpus=0',
@@ -32,9 +32,9 @@ def no_waits(monkeypatch):
     now[0] += secs
 
   def patient(*args, **kwargs):
-    return retrying_saver.RetryingSaver(*args, clock=lambda: now[0], sleep=sleep, **kwargs)
+    return saving.RetryingSaver(*args, clock=lambda: now[0], sleep=sleep, **kwargs)
 
-  monkeypatch.setattr('estimator_train.training.run_hooks.RetryingSaver', patient)
+  monkeypatch.setattr('estimator_train.training.trainer.RetryingSaver', patient)
   return sleep
 
 
@@ -43,7 +43,7 @@ def at_step(monkeypatch, step, act):
   before, acts = progress.ShowProgress.before_run, [act]
 
   def before_run(self, run_context):
-    if self._counter.step_of_process + 1 == step and acts:
+    if self._last_step.step_of_process + 1 == step and acts:
       acts.pop()()
     return before(self, run_context)
 
@@ -73,7 +73,7 @@ def test_a_disk_that_fills_up_ends_a_run_with_its_last_good_checkpoint(
   assert done.err.count('retrying in') >= 4 and 'Traceback' not in done.err
   names = os.listdir(str(disk / 'run'))
   assert not [name for name in names if '_temp_' in name or '.tmp' in name or '-20.' in name]
-  assert recovery.find_checkpoint(str(disk / 'run')).step == 10
+  assert restoring.find_checkpoint(str(disk / 'run')).step == 10
   # With room, the same command goes on from there.
   (disk / 'fill').unlink()
   done = run_well('--mode=train', '--train_steps=30', '--model_dir', disk / 'run', *QUICK)
@@ -112,7 +112,7 @@ def test_a_folder_that_is_removed(tmp_path, run_program, monkeypatch, no_waits):
   done = run_program('--mode=train', '--train_steps=30', '--save_checkpoints_steps=10',
                      '--model_dir', folder, '--save_retry_secs=2', *QUICK)
   assert 'No such file or directory in {}'.format(folder) in done.err
-  assert done.code == 3 and not folder.exists() and recovery.find_checkpoint(str(away)).step == 10
+  assert done.code == 3 and not folder.exists() and restoring.find_checkpoint(str(away)).step == 10
 
 
 def test_a_report_that_cannot_be_written_does_not_hide_the_checkpoint(

@@ -20,7 +20,7 @@ from estimator_train.models import by_name as models
 from estimator_train.reports import throughput
 from estimator_train.system import atomic, signals
 from estimator_train.training import metrics, model as training_model, run as runs
-from estimator_train.training.checkpoints import save_hook
+from estimator_train.training.checkpoints import restoring
 from estimator_train.training.hooks import progress, steps as step_hooks
 
 COMMON = ['--model=own_models:two_layers', '--dataset=synthetic', '--image_size=8,8',
@@ -65,7 +65,7 @@ def left_over(folder):
 
 STARTS = ((runs, 'find_devices'), (runs.datasets, 'describe'), (models, 'build'),
           (own_models, 'two_layers'),  # A function of the user's does not take it for its error.
-          (training_model, 'to_estimator'), (step_hooks.StepCounter, 'after_create_session'))
+          (training_model, 'to_estimator'), (step_hooks.LastStep, 'after_create_session'))
 
 
 def test_while_starting(train, inject, tmp_path, monkeypatch):
@@ -125,7 +125,7 @@ def test_while_training(train, inject, tmp_path, owner, name, at, signum, step):
   assert done.err.splitlines()[-1] == (
       'stopped by {} at step {}, whose checkpoint is saved; the same command resumes from there'
       .format(signal.Signals(signum).name, step))
-  assert save_hook.latest_checkpoint_and_step(str(tmp_path))[1] == step
+  assert restoring.latest_checkpoint_and_step(str(tmp_path))[1] == step
   assert left_over(tmp_path) == [] and list((tmp_path / 'exports').iterdir()) == []
   assert json.loads((tmp_path / 'throughput.json').read_text())['global_step'] == step
   assert (tmp_path / 'model.h5').exists() and not (tmp_path / 'evaluation.json').exists()
@@ -177,7 +177,7 @@ def test_a_second_sigint_ends_at_once(train, inject, tmp_path):
   done = train('--mode=train', '--train_steps=6')
   assert done.code == 130 and done.err.splitlines()[-1] == 'stopped by SIGINT'
   assert 'Traceback' not in done.err and left_over(tmp_path) == []
-  assert save_hook.latest_checkpoint_and_step(str(tmp_path))[1] == 0
+  assert restoring.latest_checkpoint_and_step(str(tmp_path))[1] == 0
   assert not (tmp_path / 'model.h5').exists()
   done = train('--mode=train', '--train_steps=6')
   assert done.code == 0 and done.result['steps_run'] == 6

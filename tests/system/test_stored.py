@@ -18,7 +18,7 @@ from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, groups
 from estimator_train.system import atomic, stored
 from estimator_train.training import early_stopping
-from estimator_train.training.checkpoints import best_checkpoint, initial_weights
+from estimator_train.training.checkpoints import best_checkpoint
 
 
 def _change(change):
@@ -134,7 +134,6 @@ STATE = {
                        best_checkpoint.read_best, None),
     'stopped.json': ('{"global_step": 3, "why": "x"}', lambda folder: (
         early_stopping.read_stop_reason(RunDir(folder), RULES, 3)), None),
-    'fingerprint.txt': ('--model=a --seed=1\n', initial_weights._read_fingerprint, None),
     'scaling.json': ('{"table": []}', lambda folder: page.read_page_data(folder).scaling, {}),
     'events.out.tfevents.1': ('x', lambda folder: (
         learning_curves.read_learning_curves(folder)['train_loss']), []),

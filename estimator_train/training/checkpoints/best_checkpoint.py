@@ -273,7 +273,5 @@ def _link_or_copy(path: str, target: str) -> None:
   try:
     os.link(path, target)
   except OSError:  # If the file system does not support hard links, copies the file.
-    with open(path, 'rb') as source, open(target, 'wb') as copy:
+    with open(path, 'rb') as source, atomic.open_atomic(target) as copy:
       shutil.copyfileobj(source, copy)
-      copy.flush()
-      os.fsync(copy.fileno())

@@ -1,9 +1,8 @@
-"""Loads and saves the initial weights of a run, and records a fingerprint of the weights."""
+"""Loads and saves the initial weights of a run."""
 
-import hashlib
 import logging
 import os
-from typing import List, Optional, Union
+from typing import Optional, Union
 
 import h5py
 import tensorflow.compat.v1 as tf
@@ -12,14 +11,11 @@ from estimator_train.data.description import ImageShape
 from estimator_train.errors import UserError
 from estimator_train.models import by_name as models
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import groups, user_code
-from estimator_train.system import atomic, stored
+from estimator_train.settings import Settings, groups, user_code
 from estimator_train.tf_patches import saved_weights
 from estimator_train.tf_patches.model_copies import ModelCopier
-from estimator_train.training.checkpoints import save_hook
 
 _LOG = logging.getLogger('estimator_train')
-_FINGERPRINT_FILE = 'fingerprint.txt'
 
 
 def load_initial_weights(model: tf.keras.Model, settings: groups.Model,
@@ -88,24 +84,10 @@ def _refers_to_other_files(unused_name: str,
   return any(isinstance(item.get(name, getlink=True), h5py.ExternalLink) for name in item) or None
 
 
-def _make_fingerprint(settings: groups.Model, seed: int) -> str:
-  """Returns text that identifies initial weights: the model, and the seed or a digest of files."""
-  if settings.weights == 'none':
-    return '--model={} --seed={}'.format(settings.model, seed)
-  if settings.weights == 'imagenet':
-    return '--model={} --weights=imagenet --seed={}'.format(settings.model, seed)
-  digest = hashlib.md5()
-  for path in _weight_files(settings.weights):
-    with open(path, 'rb') as file:
-      for chunk in iter(lambda: file.read(1 << 20), b''):
-        digest.update(chunk)
-  return '--model={} --weights md5 {}'.format(settings.model, digest.hexdigest())
-
-
 def save_initial_weights(model: tf.keras.Model, copier: ModelCopier,
                          config: tf.estimator.RunConfig, settings: groups.Model,
                          has_given_weights: bool) -> None:
-  """Saves the initial weights of a run, and a fingerprint of the weights.
+  """Saves the initial weights of a run.
 
   Args:
     model: the model.
@@ -120,9 +102,6 @@ def save_initial_weights(model: tf.keras.Model, copier: ModelCopier,
   else:
     saved_weights.save_initial_weights(
         copier, model.get_weights() if has_given_weights else None, config)
-  path = saved_weights.initial_weights_path(config.model_dir)
-  atomic.write_text(os.path.join(os.path.dirname(path), _FINGERPRINT_FILE),
-                    _make_fingerprint(settings, config.tf_random_seed) + '\n')
 
 
 def can_save_without_copy(settings: groups.Model) -> bool:
@@ -135,28 +114,13 @@ def can_save_without_copy(settings: groups.Model) -> bool:
           and not models.has_imagenet_weights(settings.model))
 
 
-def warn_if_weights_differ(run_dir: RunDir, settings: groups.Model, seed: int) -> None:
-  """Warns if the resumed run began with initial weights other than those the flags now specify."""
-  folder = os.path.dirname(saved_weights.initial_weights_path(run_dir.path))
-  recorded, current = _read_fingerprint(folder), _make_fingerprint(settings, seed)
-  if recorded is not None and recorded != current:
-    _, step = save_hook.latest_checkpoint_and_step(run_dir.path)
-    _LOG.warning('resuming from the checkpoint of step %d, whose run began with %s; the initial '
-                 'weights of this run (%s) are ignored', step, recorded, current)
-
-
-def _read_fingerprint(folder: str) -> Optional[str]:
-  """Returns the recorded fingerprint; None if the folder has no record."""
-  text = stored.load_or_warn(os.path.join(folder, _FINGERPRINT_FILE), stored.parse_text,
-                             'other initial weights than before are not noticed')
-  return None if text is None else text.strip()
-
-
-def _weight_files(path: str) -> List[str]:
-  """Returns the files that contain the weights: the .h5 file, or the files of the checkpoint."""
-  if os.path.isfile(path):
-    return [path]
-  prefix = tf.train.latest_checkpoint(path) if os.path.isdir(path) else path
-  if prefix is None:  # The folder has been emptied since the run began.
-    return []
-  return sorted(name for name in tf.gfile.Glob(prefix + '.*') if not name.endswith('.meta'))
+def warn_if_weights_differ(run_dir: RunDir, settings: Settings, step: int) -> None:
+  """Warns if a run that resumes from `step` would begin with other weights than the previous run.
+  """
+  # The last layer has random weights unless all weights are given.
+  names = ('model', 'weights', 'seed') if settings.model.weights in ('none', 'imagenet') else (
+      'model', 'weights')
+  differences = run_dir.flag_differences(settings, names)
+  if differences:
+    _LOG.warning('resuming from the checkpoint of step %d: the initial weights that the flags now '
+                 'specify are ignored: %s', step, ', '.join(differences))

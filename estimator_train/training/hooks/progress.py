@@ -1,27 +1,20 @@
 """The hooks that show the progress of a training run, as a bar or in the log."""
 
-import collections
 import logging
 import math
-import shutil
 import time
-from typing import Any, Callable, Deque, Tuple
+from typing import Any, Callable
 
 import tensorflow.compat.v1 as tf
 
 from estimator_train.settings import steps_for_epochs
-from estimator_train.system.progress import Phase, is_in_notebook, is_shown, make_progress_bar
+from estimator_train.system.progress import Phase, is_shown, make_progress_bar
 from estimator_train.training.hooks import summaries
-from estimator_train.training.hooks.steps import BatchMetrics, StepCounter, is_logged
+from estimator_train.training.hooks.steps import LastStep, is_logged
 from estimator_train.training.model import Model
 from estimator_train.training.run import Run
 
 _LOG = logging.getLogger('estimator_train')
-_REDRAW_SECS = 1.
-# The rate next to the bar is the mean over about this many intervals between redraws. Usually, such
-# an interval is one second.
-_RATE_WINDOW_REDRAWS = 10
-_MIN_COLUMNS_OF_LONG_FORM = 100  # A narrower terminal shows a shorter text instead of the bar.
 
 
 class ShowProgress(tf.train.SessionRunHook):
@@ -34,51 +27,43 @@ class ShowProgress(tf.train.SessionRunHook):
   Args:
     run: the run.
     model: the model, whose learning rate schedule may be unknown.
-    counter: the step counter.
-    metrics: provides the loss and the accuracy of the last step.
+    last_step: counts the steps, and provides the loss and the accuracy of the last one.
     clock: a function that returns the time in seconds.
   """
 
-  def __init__(self, run: Run, model: Model, counter: StepCounter, metrics: BatchMetrics,
+  def __init__(self, run: Run, model: Model, last_step: LastStep,
                clock: Callable[[], float] = time.perf_counter) -> None:
     self._run = run
     self._schedule = model.schedule
-    self._counter = counter
-    self._metrics = metrics
+    self._last_step = last_step
     self._clock = clock
     self._first_step_phase = Phase('building the graph and running the first step')
     self._last_logged_step, self._last_logged_at = 0, 0.
-    self._redraws: Deque[Tuple[int, float]] = collections.deque(maxlen=_RATE_WINDOW_REDRAWS + 1)
     self._bar: Any = None
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    step, now = self._counter.global_step, self._clock()
-    self._last_logged_step, self._last_logged_at = step, now
-    self._redraws.append((step, now))
+    step = self._last_step.global_step
+    self._last_logged_step, self._last_logged_at = step, self._clock()
     if is_shown():
+      # Drawn after the first step, and then once a second. `postfix` can be any object.
       self._bar = make_progress_bar(
-          total=self._run.stop_step, initial=step, leave=False, dynamic_ncols=True,
-          mininterval=math.inf, bar_format='{desc}')
+          total=self._run.stop_step, initial=step, leave=False, dynamic_ncols=True, delay=1e-3,
+          mininterval=0, miniters=1, postfix=self, bar_format='{postfix.text_of_bar} |{bar}|')
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    if self._counter.step_of_process == self._counter.start_step + 1:
+    if self._last_step.step_of_process == self._last_step.start_step + 1:
       self._first_step_phase.end()
-    step = self._counter.global_step
-    is_redraw_due = self._bar is not None and self._is_redraw_due()
+    step = self._last_step.global_step
     if is_logged(step, self._run.settings.reporting.log_every_steps) or step >= self._run.stop_step:
-      self._counter.update_global_step(run_context.session)
-      self._log(self._metrics.loss, self._metrics.accuracy)
-    elif not is_redraw_due:
-      return
+      self._last_step.update_global_step(run_context.session)
+      self._log()
     if self._bar is not None:
-      self._redraw_bar(self._metrics.loss, self._metrics.accuracy)
+      self._bar.update(self._last_step.global_step - self._bar.n)
+      self._bar.mininterval = 1.
 
-  def _is_redraw_due(self) -> bool:
-    return len(self._redraws) < 2 or self._clock() >= self._redraws[-1][1] + _REDRAW_SECS
-
-  def _log(self, loss: float, accuracy: float) -> None:
+  def _log(self) -> None:
     """Writes the scalars of a step, and logs a line unless there is a bar."""
-    now, step = self._clock(), self._counter.global_step
+    now, step = self._clock(), self._last_step.global_step
     step_secs = (now - self._last_logged_at) / max(step - self._last_logged_step, 1)
     rate = self._run.engine.examples_per_step / step_secs
     self._last_logged_step, self._last_logged_at = step, now
@@ -89,49 +74,37 @@ class ShowProgress(tf.train.SessionRunHook):
       summaries.write_scalars(self._run.event_dir, scalars, step)
     if self._bar is None:
       _LOG.info('step %d/%d%s: loss %.4f%s, %s examples/sec, %s left', step, self._run.stop_step,
-                self._format_epoch(' (epoch {}/{})'), loss,
-                format_unless_nan(', accuracy {:.4f}', accuracy), '{:,.0f}'.format(rate),
+                self._format_epoch(), self._last_step.loss,
+                format_unless_nan(', accuracy {:.4f}', self._last_step.accuracy),
+                '{:,.0f}'.format(rate),
                 format_duration((self._run.stop_step - step) * step_secs))
 
-  def _redraw_bar(self, loss: float, accuracy: float) -> None:
-    """Redraws the bar and its text, in a form that fits the width of the terminal."""
-    now, step = self._clock(), self._counter.global_step
-    oldest_step, oldest_time = self._redraws[0]
-    self._redraws.append((step, now))
-    step_secs = (now - oldest_time) / max(step - oldest_step, 1)
-    rate = self._run.engine.examples_per_step / step_secs
-    time_left = format_duration((self._run.stop_step - step) * step_secs)
-    columns = shutil.get_terminal_size().columns
-    if columns >= _MIN_COLUMNS_OF_LONG_FORM or is_in_notebook():
-      text = 'step {}/{}{}, loss {:.4f}{}, {:,.0f} examples/sec, {} left'.format(
-          step, self._run.stop_step, self._format_epoch(', epoch {}/{}'), loss,
-          format_unless_nan(', accuracy {:.4f}', accuracy), rate, time_left)
-      self._bar.bar_format = '{desc} |{bar}|'
-    else:
-      text = '{}/{}{} loss {:.3f}{} {:,.0f}/s {}'.format(
-          step, self._run.stop_step, self._format_epoch(' ep {}/{}'), loss,
-          format_unless_nan(' acc {:.3f}', accuracy), rate, time_left)[:columns - 1]
-      self._bar.bar_format = '{desc}'
-    self._bar.n = step
-    self._bar.set_description_str(text)
+  @property
+  def text_of_bar(self) -> str:
+    """The text before the bar. A narrow terminal cuts off its end."""
+    figures = self._bar.format_dict
+    steps_per_sec = figures['rate'] or (
+        max(figures['n'] - figures['initial'], 1) / max(figures['elapsed'], 1e-3))
+    return 'step {}/{}{}, {} left, loss {:.4f}{}, {:,.0f} examples/sec'.format(
+        self._bar.n, self._bar.total, self._format_epoch(),
+        format_duration((self._run.stop_step - self._bar.n) / steps_per_sec), self._last_step.loss,
+        format_unless_nan(', accuracy {:.4f}', self._last_step.accuracy),
+        self._run.engine.examples_per_step * steps_per_sec)
 
-  def _format_epoch(self, template: str) -> str:
-    """Formats the template with the current epoch and the number of epochs.
-
-    Returns '' if the data set has no end.
-    """
+  def _format_epoch(self) -> str:
+    """Returns the current epoch and the number of epochs; '' if the data set has no end."""
     num_examples = self._run.num_train_examples
     if num_examples is None:
       return ''
-    return template.format(*(
+    return ' (epoch {}/{})'.format(*(
         current_epoch(step, num_examples, self._run.engine.examples_per_step)
-        for step in (self._counter.global_step, self._run.stop_step)))
+        for step in (self._last_step.global_step, self._run.stop_step)))
 
   def end(self, session: tf.Session) -> None:
     # Not called if training fails. A widget turns red if it is closed before it is full, which must
     # not happen because an evaluation or a signal has stopped the training early.
     if self._bar is not None:
-      self._bar.total = self._bar.n = self._counter.global_step
+      self._bar.total = self._bar.n = self._last_step.global_step
 
   def close(self) -> None:
     """Closes the bar, and removes it from a terminal; must also be called if the run failed."""
@@ -150,37 +123,35 @@ class LogEpochs(tf.train.SessionRunHook):
   Args:
     run: the run, whose training examples are counted.
     model: the model. The line of an epoch contains the learning rate if the rate has changed.
-    counter: the step counter.
-    metrics: provides the loss and the accuracy of the last step.
+    last_step: counts the steps, and provides the loss and the accuracy of the last one.
     clock: a function that returns the time in seconds.
   """
 
-  def __init__(self, run: Run, model: Model, counter: StepCounter, metrics: BatchMetrics,
+  def __init__(self, run: Run, model: Model, last_step: LastStep,
                clock: Callable[[], float] = time.perf_counter) -> None:
     assert run.num_train_examples is not None
     self._num_examples = run.num_train_examples
     self._examples_per_step = run.engine.examples_per_step
     self._num_epochs = current_epoch(run.stop_step, self._num_examples, self._examples_per_step)
     self._schedule = model.schedule
-    self._counter = counter
-    self._metrics = metrics
+    self._last_step = last_step
     self._clock = clock
     self._learning_rate = math.nan
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     # A resumed run starts in the epoch of its checkpoint: earlier epochs have been logged already.
-    step = self._counter.start_step
+    step = self._last_step.start_step
     self._begin_epoch(step * self._examples_per_step // self._num_examples + 1, step)
     if self._schedule is not None:
       self._learning_rate = self._schedule.rate_at(step)
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     # Without this check, one loss that is not finite would make the means of the epoch useless.
-    if math.isfinite(self._metrics.loss):
-      self._epoch.loss_sum += self._metrics.loss
-      self._epoch.accuracy_sum += self._metrics.accuracy
+    if math.isfinite(self._last_step.loss):
+      self._epoch.loss_sum += self._last_step.loss
+      self._epoch.accuracy_sum += self._last_step.accuracy
       self._epoch.num_summed_steps += 1
-    step = self._counter.global_step
+    step = self._last_step.global_step
     if step < self._epoch.end_step:
       return
     # Other workers may increment the global step, too, so several epochs may have ended at once.

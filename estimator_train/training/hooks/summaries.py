@@ -15,9 +15,8 @@ from estimator_train.data import images
 from estimator_train.models import model_inputs
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import estimator as estimator_patches, optimizers
-from estimator_train.tf_patches.sessions import read_global_step
 from estimator_train.training.hooks import steps
-from estimator_train.training.hooks.steps import StepCounter
+from estimator_train.training.hooks.steps import LastStep
 from estimator_train.training.run import Run
 
 # Keys of graph collections. The key of a scalar is _SCALAR_KEY_PREFIX, followed by the tag.
@@ -130,12 +129,12 @@ class WriteSummaries(tf.train.SessionRunHook):
 
   Args:
     run: the run.
-    counter: the step counter.
+    last_step: counts the steps.
   """
 
-  def __init__(self, run: Run, counter: StepCounter) -> None:
+  def __init__(self, run: Run, last_step: LastStep) -> None:
     self._run = run
-    self._counter = counter
+    self._last_step = last_step
 
   def begin(self) -> None:
     loss = steps.training_loss()
@@ -155,7 +154,7 @@ class WriteSummaries(tf.train.SessionRunHook):
     if self._run.event_dir is not None:
       # Makes TensorBoard discard the summaries of a killed run for the steps that this run repeats.
       _writer(self._run.event_dir).add_session_log(
-          tf.SessionLog(status=tf.SessionLog.START), self._counter.start_step + 1)
+          tf.SessionLog(status=tf.SessionLog.START), self._last_step.start_step + 1)
       _writer(self._run.event_dir).add_summary(
           hparams.session_start_pb(_hyperparameters(self._run.settings)))
       _writer(self._run.event_dir).add_summary(_hparams_experiment())
@@ -163,8 +162,8 @@ class WriteSummaries(tf.train.SessionRunHook):
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
     # In synchronous training, step_of_process is the same on all workers, so all workers fetch in
     # the same steps.
-    step = self._counter.step_of_process + 1
-    if step in (self._counter.start_step + 1, self._run.stop_step) or (
+    step = self._last_step.step_of_process + 1
+    if step in (self._last_step.start_step + 1, self._run.stop_step) or (
         steps.is_logged(step, self._run.settings.reporting.log_every_steps)):
       return self._run_args
     return None
@@ -173,13 +172,13 @@ class WriteSummaries(tf.train.SessionRunHook):
     if run_values.results is None or self._run.event_dir is None:
       return
     scalars, examples = run_values.results
-    # The counter may not include the latest steps of other workers, so the variable is read.
-    write_scalars(self._run.event_dir, scalars, read_global_step(run_context.session))
-    if examples and self._counter.step_of_process == 1:  # A resumed run writes no images.
+    self._last_step.update_global_step(run_context.session)
+    write_scalars(self._run.event_dir, scalars, self._last_step.global_step)
+    if examples and self._last_step.step_of_process == 1:  # A resumed run writes no images.
       self._write_images(run_context.session, *examples)
 
   def end(self, session: tf.Session) -> None:
-    if self._counter.step_of_process >= self._run.stop_step:
+    if self._last_step.step_of_process >= self._run.stop_step:
       self._write_session_end(hparams_api.STATUS_SUCCESS)
 
   def record_failure(self) -> None:
@@ -202,7 +201,7 @@ class WriteSummaries(tf.train.SessionRunHook):
           image=tf.Summary.Image(
               height=height, width=width, colorspace=channels,
               encoded_image_string=session.run(self._png, {self._image: image})))
-    _writer(self._run.event_dir).add_summary(summary, self._counter.step_of_process)
+    _writer(self._run.event_dir).add_summary(summary, self._last_step.step_of_process)
 
 
 def _hyperparameters(settings: Settings) -> Dict[str, Any]:

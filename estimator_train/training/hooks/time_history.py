@@ -1,6 +1,5 @@
 """`TimeHistory`: the hook of the library that reports the throughput of any Estimator."""
 
-import json
 import logging
 import numbers
 import os
@@ -17,7 +16,7 @@ from estimator_train.reports.step_times import Pause, Timing
 from estimator_train.run_dir.disk_errors import error_reason
 from estimator_train.system.progress import StartUpTimer
 from estimator_train.tf_patches import sessions
-from estimator_train.training.hooks.step_timer import StepTimer, add_probes, find_ancestors
+from estimator_train.training.hooks.steps import StepTimer, add_probes, fetch_waits, find_ancestors
 
 _LOG = logging.getLogger('estimator_train')
 _WORKER_TYPES = ('chief', 'master', 'worker')
@@ -55,7 +54,6 @@ class TimeHistory(tf.train.SessionRunHook):
     self._sessions = _SessionFollower(self._steps)
     self._conditions: Dict[str, Any] = {}
     self._global_step: Optional[int] = None
-    self._is_step_recorded = False
 
   @property
   def times(self) -> List[float]:
@@ -82,16 +80,12 @@ class TimeHistory(tf.train.SessionRunHook):
       self._conditions['devices'] = gpus[:1] or ['/cpu:0']
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
-    self._is_step_recorded = False
     self._sessions.begin_step()
     self._steps.run_args = self._waits.run_args(run_context.session.graph,
                                                 run_context.original_args.fetches)
     return self._steps.before_run(run_context)
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    if self._is_step_recorded:
-      return  # This object is in the list of hooks twice.
-    self._is_step_recorded = True
     self._steps.after_run(run_context, run_values)
     # The times of the timer exclude other hooks, which may run between session.run and this hook.
     timer = self._sessions.timer
@@ -148,8 +142,7 @@ class _BatchWaits:
       elements = [graph.as_graph_element(fetch) for fetch in key]
       used = find_ancestors(getattr(element, 'op', element) for element in elements)
       waits = [wait for get_next, wait in self._waits.items() if get_next in used]
-      self._args_by_fetches[key] = tf.train.SessionRunArgs(
-          waits if len(waits) > 1 else waits[0]) if waits else None
+      self._args_by_fetches[key] = fetch_waits(waits)
     return self._args_by_fetches[key]
 
 
@@ -253,19 +246,17 @@ def _short_name(device: str) -> str:
   return '/{}:{}'.format((spec.device_type or 'cpu').lower(), spec.device_index or 0)
 
 
-def _cluster_and_task() -> Tuple[Dict[str, Any], Dict[str, Any]]:
-  """Returns the tasks by type and the task of this process from TF_CONFIG; empty if malformed.
+def _cluster_and_task() -> Tuple[Dict[str, Any], Tuple[Optional[str], int]]:
+  """Returns the tasks by type, and the type and index of this task; no tasks without a cluster.
 
-  cluster.tf_config is stricter than TensorFlow. A script with a cluster that TensorFlow accepts, or
-  whose Estimator was made before TF_CONFIG was set, must not fail.
+  distribution.tf_config is stricter than TensorFlow. A script with a cluster that TensorFlow
+  accepts, or whose Estimator was made before TF_CONFIG was set, must not fail.
   """
   try:
-    config = json.loads(os.environ.get('TF_CONFIG') or '{}')
-  except (ValueError, RecursionError):
-    config = {}
-  fields = [config.get(name) if isinstance(config, dict) else None for name in ('cluster', 'task')]
-  cluster, task = (field if isinstance(field, dict) else {} for field in fields)
-  return {name: tasks for name, tasks in cluster.items() if isinstance(tasks, (list, dict))}, task
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    return resolver.cluster_spec().as_dict(), (resolver.task_type, resolver.task_id or 0)
+  except Exception:  # TensorFlow raises many kinds of exceptions if TF_CONFIG is malformed.
+    return {}, (None, 0)
 
 
 def _num_workers() -> int:
@@ -276,5 +267,5 @@ def _num_workers() -> int:
 def _is_chief() -> bool:
   """Returns whether this process is the chief of the cluster, or trains without a cluster."""
   cluster, task = _cluster_and_task()
-  chief = next((name for name in _WORKER_TYPES if cluster.get(name)), None)
-  return chief is None or (task.get('type'), str(task.get('index', 0))) == (chief, '0')
+  chief = next((name for name in _WORKER_TYPES if name in cluster), None)
+  return chief is None or task == (chief, 0)

@@ -1,10 +1,13 @@
 """What is kept as the best checkpoint, whatever happens in between."""
 
+import contextlib
+import fcntl
 import json
 import os
 
 import pytest
 
+from estimator_train.system import atomic
 from estimator_train.training.checkpoints import best_checkpoint
 from estimator_train.training.checkpoints.best_checkpoint import BestMetric
 
@@ -82,6 +85,33 @@ def test_links_or_copies(tmp_path, monkeypatch):
   os.remove(save(tmp_path, 20) + '.index')
   with pytest.raises(FileNotFoundError):  # The chief has deleted files.
     best_checkpoint.pin(str(tmp_path / 'model.ckpt-20'), str(tmp_path), 'evaluator')
+
+
+def test_one_task_at_a_time_pins_or_promotes(tmp_path, monkeypatch):
+  """The evaluator, and a chief that does not know of it, may do so at the same moment."""
+  acts = []
+
+  def while_locked(act):
+    def call(*given):
+      with open_folder() as descriptor, pytest.raises(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      acts.append(act.__name__)
+      return act(*given)
+
+    return call
+
+  @contextlib.contextmanager
+  def open_folder():
+    descriptor = os.open(str(tmp_path / 'best'), os.O_RDONLY)
+    yield descriptor
+    os.close(descriptor)
+
+  monkeypatch.setattr(os, 'link', while_locked(os.link))
+  monkeypatch.setattr(atomic, 'write_json', while_locked(atomic.write_json))
+  evaluate(tmp_path, 10, .5)
+  assert acts == ['link', 'link', 'write_json']
+  with open_folder() as descriptor:
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_another_task_replaces_the_best_while_it_is_read(tmp_path, monkeypatch):

@@ -44,12 +44,6 @@ def load(weights, name='partly_frozen'):
     return dict(zip([weight.op.name for weight in model.weights], model.get_weights()))
 
 
-def assert_same(found, expected):
-  assert set(found) == set(expected)
-  for name in expected:
-    assert_array_equal(found[name], expected[name], err_msg=name)
-
-
 @pytest.fixture(scope='module')
 def h5(tmp_path_factory):
   """A file of weights that no initializer makes, and the weights by variable."""
@@ -67,7 +61,8 @@ def trained(h5, tmp_path_factory):
   """The folder of a run that began with the weights of the file."""
   path, expected = h5
   folder = tmp_path_factory.mktemp('runs') / 'run'
-  assert_same(train(folder, weights=str(path), distribution_strategy='off'), expected)
+  training_runs.assert_same(train(folder, weights=str(path), distribution_strategy='off'),
+                            expected, tolerance=0)
   return folder
 
 
@@ -78,8 +73,9 @@ def test_weights_arrive_on_all_replicas(h5, tmp_path):
   assert len(random) == 8
   for strategy, weights, values in (
       ('mirrored', 'none', random), ('central_storage', str(path), expected)):
-    assert_same(train(tmp_path / strategy, weights=weights, distribution_strategy=strategy,
-                      num_cpu_replicas=2), values)
+    training_runs.assert_same(
+        train(tmp_path / strategy, weights=weights, distribution_strategy=strategy,
+              num_cpu_replicas=2), values, tolerance=0)
 
 
 def test_weights_of_a_checkpoint(trained):
@@ -93,9 +89,8 @@ def test_other_weights_when_a_run_goes_on(h5, trained, tmp_path, caplog):
   train(tmp_path / 'run', 2, weights=str(h5[0]))
   assert 'initial weights' not in caplog.text
   train(tmp_path / 'run', 3)
-  for text in ('resuming from the checkpoint of step 2, whose run began with --model={} --weights',
-               '(--model={} --seed=1) are ignored'):
-    assert text.format(MODEL) in caplog.text
+  assert ('resuming from the checkpoint of step 2: the initial weights that the flags now specify '
+          'are ignored: --weights={} before and --weights=none now'.format(h5[0])) in caplog.text
 
 
 def test_another_optimizer_of_the_users_own_model(tmp_path):
@@ -170,9 +165,6 @@ def test_code_in_a_file_of_weights_does_not_run(tmp_path):
   for value, original in zip(load(evil, 'two_layers').values(), expected):
     assert_array_equal(value, original)
   assert not pwned.exists()
-  with keras_session():
-    tf.keras.models.load_model(evil)  # This runs it, which is why nothing in the package does this.
-  assert pwned.exists()
 
 
 def lead_by_view(group, name, elsewhere):
@@ -194,7 +186,5 @@ def test_weights_that_would_be_read_from_another_file(h5, tmp_path, lead):
   with h5py.File(path, 'r+') as file:
     del file['dense_1/dense_1/bias:0']
     lead(file['dense_1/dense_1'], 'bias:0', elsewhere)
-  with h5py.File(path, 'r') as file:
-    assert file['dense_1/dense_1/bias:0'].shape == (10,)  # The attack is one.
   with pytest.raises(UserError, match='must not refer to other files: --weights=' + path):
     load(path)

@@ -6,7 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
-from estimator_train.training.checkpoints import recovery
+from estimator_train.training.checkpoints import restoring
 
 INDEX, DATA = 'model.ckpt-{}.index', 'model.ckpt-{}.data-00000-of-00001'
 
@@ -27,8 +27,8 @@ def folder(tmp_path):
 
 def go_on(folder):
   """Returns the step from which a run resumes, by this package and by TensorFlow."""
-  found = recovery.find_checkpoint(str(folder))
-  recovery.repair_model_dir(str(folder), found)
+  found = restoring.find_checkpoint(str(folder))
+  restoring.repair_model_dir(str(folder), found)
   assert found.path == tf.train.latest_checkpoint(str(folder))
   if found.path is not None:
     assert tf.train.load_variable(found.path, 'global_step') == found.step
@@ -79,7 +79,7 @@ def test_none_loads(folder):
     os.truncate(str(folder / INDEX.format(step)), 3)
   files = {path: path.read_bytes() for path in folder.iterdir()}
   with pytest.raises(UserError) as refused:
-    recovery.find_checkpoint(str(folder))
+    restoring.find_checkpoint(str(folder))
   for step in (0, 10, 20):
     assert '{}/model.ckpt-{}: file is too short'.format(folder, step) in str(refused.value)
   assert 'nothing was deleted' in str(refused.value)
@@ -93,7 +93,7 @@ def test_killed_while_it_saved_its_first(folder, name):
     if path.name != name.format(0):
       path.unlink()
   os.truncate(str(folder / name.format(0)), 3)
-  found = recovery.find_checkpoint(str(folder))
+  found = restoring.find_checkpoint(str(folder))
   assert found[:2] == (None, 0) and len(found.skip_reasons) == 1
 
 

@@ -11,7 +11,7 @@ from tensorflow.python.training import checkpoint_management
 
 from estimator_train.errors import CheckpointNotSaved
 from estimator_train.run_dir import RunDir
-from estimator_train.training.checkpoints import recovery, retrying_saver
+from estimator_train.training.checkpoints import restoring, saving
 
 NO_ROOM = tf.errors.ResourceExhaustedError(
     None, None, 'x/model.ckpt-9_temp_1/part-0; No space left on device\n\t [[node save]]')
@@ -34,7 +34,7 @@ class Case:
   def __init__(self, folder):
     self.folder, self.now, self.stops_at, self.fault = folder, 100., 1e9, None
     self.attempts = []
-    self.saving = retrying_saver.RetryingSaver(
+    self.saving = saving.RetryingSaver(
         RunDir(str(folder)), 300, lambda: self.now > self.stops_at, lambda: self.now,
         self.sleep)
     self.saver = tf.train.Saver(sharded=True, save_relative_paths=True, max_to_keep=2)
@@ -56,7 +56,7 @@ class Case:
 
   def saves(self, step):
     """Whether a checkpoint is saved, and loads as the latest one."""
-    return self.save(step) and recovery.find_checkpoint(str(self.folder)).path == str(
+    return self.save(step) and restoring.find_checkpoint(str(self.folder)).path == str(
         self.folder / 'model.ckpt-{}'.format(step))
 
   def names(self):

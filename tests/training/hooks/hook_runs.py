@@ -17,10 +17,10 @@ def make_run(stop_step, event_dir=None, num_examples=None, log_every_steps=1):
 
 
 class Steps:
-  """The hooks that others read, and the steps that they count."""
+  """A hook that others read, and the steps that it counts."""
 
   def __init__(self):
-    self.counter, self.metrics = steps.StepCounter(), steps.BatchMetrics()
+    self.last = steps.LastStep()
 
   def run(self, losses, *hooks, before_step=lambda step: None, start=0, has_accuracy=True):
     """Runs steps with these losses, whose accuracy is a tenth of the loss, until a hook stops them.
@@ -39,7 +39,7 @@ class Steps:
       scaffold = tf.train.Scaffold(init_fn=lambda _, session: session.run(assign))
       done = 0
       with tf.train.MonitoredSession(tf.train.ChiefSessionCreator(scaffold),
-                                     [self.counter, self.metrics, *hooks]) as session:
+                                     [self.last, *hooks]) as session:
         while not session.should_stop() and done < len(losses):
           before_step(done + 1)
           session.run(train_op, {loss: losses[done]})

@@ -1,6 +1,7 @@
 """Checkpoints that can be gone on with: on other devices, under other flags."""
 
 import itertools
+import math
 import time
 import types
 
@@ -11,8 +12,9 @@ import training_runs
 from estimator_train.errors import TrainingFailed
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import checkpoints
-from estimator_train.training.checkpoints import save_hook
-from estimator_train.training.hooks.steps import StepCounter
+from estimator_train.training import trainer
+from estimator_train.training.checkpoints import restoring, saving
+from estimator_train.training.hooks.steps import LastStep
 
 
 @pytest.fixture
@@ -23,7 +25,7 @@ def train(tmp_path):
         {'mode': 'train', 'dataset': 'synthetic', 'image_size': (18, 18), 'batch_size': 12,
          'model': 'own_models:two_layers'}, model_dir=str(tmp_path), train_steps=steps, **values))
     assert training_runs.train(settings)[1].timing.global_step == steps
-    assert save_hook.latest_checkpoint_and_step(str(tmp_path))[1] == steps
+    assert restoring.latest_checkpoint_and_step(str(tmp_path))[1] == steps
     return training_runs.variables(tmp_path)
 
   return run
@@ -61,18 +63,37 @@ def test_which_checkpoints_are_kept(train, tmp_path):
   assert {path.name.split('.')[1] for path in tmp_path.glob('model.*')} == {'ckpt-10', 'ckpt-11'}
 
 
-@pytest.mark.parametrize('called_at, saved, called', [
-    (0, [0, 5, 10, 15, 20, 25], [10, 20]),
-    pytest.param(10, [10, 15, 20], [20], id='after one that was done'),
-    pytest.param(9, [10, 15, 20], [10, 20], id='after one that was not'),
-    pytest.param(0, [0, 7, 14, 19, 23, 28, 31], [14, 23], id='other workers step too'),
-])
-def test_what_is_due_every_so_many_steps(called_at, saved, called):
-  found = []
-  listener = save_hook.CallEveryNSteps(10, called_at, 30, lambda: found.append(step))
-  for step in saved:
-    listener.after_save(None, step)
-  assert found == called and len(listener.pauses) == len(called)
+def test_which_checkpoints_are_evaluated():
+  for done, saved, expected, case in (
+      (0, [0, 5, 10, 15, 20, 25], [10, 20], 'each multiple'),
+      (10, [10, 15, 20], [20], 'after one that was done'),
+      (9, [10, 15, 20], [10, 20], 'after one that was not'),
+      (0, [0, 7, 14, 19, 23, 28, 31], [14, 23], 'other workers step too')):
+    counts = []
+    evaluations = trainer.CallEveryNSteps(10, done, 30, lambda counts=counts: counts.append(1))
+    found = []
+    for step in saved:
+      evaluations.after_save(step)
+      if len(counts) > len(found):
+        found.append(step)
+    assert found == expected, case
+
+
+def test_weights_that_are_not_finite_are_not_saved():
+  with tf.Graph().as_default(), tf.Session() as session:
+    weights = {name: tf.get_variable(name, initializer=tf.constant(value)) for name, value in (
+        ('a', [1., 2.]), ('mask', [0., -math.inf]), ('count', 3), ('b', [1., 2.]))}
+    finite_check = saving.CheckWeightsFinite()
+    finite_check.begin()
+    session.run(tf.global_variables_initializer())
+    finite_check.check(session, 0)
+    finite_check.check(session, 1)
+    session.run(weights['b'].assign([1., math.nan]))
+    with pytest.raises(TrainingFailed, match=r'^the weights are not finite after step 2 \(b\)$'):
+      finite_check.check(session, 2)
+    session.run(weights['a'].assign([math.inf, 1.]))
+    with pytest.raises(TrainingFailed, match=r'after step 3 \(a and 1 others\)$'):
+      finite_check.check(session, 3)
 
 
 def test_the_graph_is_written_although_the_first_step_fails(train, tmp_path, monkeypatch):
@@ -81,7 +102,7 @@ def test_the_graph_is_written_although_the_first_step_fails(train, tmp_path, mon
     assert not (tmp_path / 'model.ckpt-0.meta').exists()
     raise TrainingFailed('failed')
 
-  monkeypatch.setattr(StepCounter, 'after_run', fail)
+  monkeypatch.setattr(LastStep, 'after_run', fail)
   with pytest.raises(TrainingFailed):
     train(2)
   assert (tmp_path / 'model.ckpt-0.meta').exists()

@@ -1,19 +1,20 @@
-"""Saves checkpoints to a disk that may be full, read-only or unmounted for a while."""
+"""Saves checkpoints, to a disk that may be full, read-only or unmounted for a while."""
 
 import contextlib
 import glob
 import logging
 import os
 import re
+import threading
 import time
-from typing import Callable, FrozenSet, Optional
+from typing import Any, Callable, ContextManager, Dict, FrozenSet, List, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.errors import CheckpointNotSaved
+from estimator_train.errors import CheckpointNotSaved, TrainingFailed
 from estimator_train.run_dir import RunDir, disk_errors
 from estimator_train.tf_patches import checkpoints as checkpoint_patches
-from estimator_train.training.checkpoints import recovery
+from estimator_train.training.checkpoints import restoring
 
 _LOG = logging.getLogger('estimator_train')
 # The delay between two attempts doubles each time, up to the longest delay.
@@ -120,7 +121,7 @@ class RetryingSaver:
       with session.graph.as_default():
         saver.export_meta_graph(os.path.join(self._run_dir.path, name))
     except (tf.errors.OpError, OSError) as error:
-      recovery.remove_unfinished_files(self._run_dir.path)
+      restoring.remove_unfinished_files(self._run_dir.path)
       _LOG.warning('%s could not be written (%s); the checkpoint is complete without it', name,
                    disk_errors.error_reason(error))
 
@@ -180,7 +181,7 @@ class RetryingSaver:
     Returns:
       Whether it is certain that the folder has no checkpoint of this step.
     """
-    recovery.remove_unfinished_files(self._run_dir.path)
+    restoring.remove_unfinished_files(self._run_dir.path)
     last = self._run_dir.last_checkpoint()
     files = self._list_files()
     if files is None or files_before is None or (
@@ -191,3 +192,149 @@ class RetryingSaver:
       with contextlib.suppress(OSError):
         os.remove(os.path.join(self._run_dir.path, name))
     return True
+
+
+class CheckWeightsFinite:
+  """Raises TrainingFailed instead of saving a checkpoint whose weights are not finite.
+
+  StopAtNonFiniteLoss is not enough, because a step computes the loss before it updates the weights.
+  """
+
+  def __init__(self) -> None:
+    self._finite_at_start: Optional[List[str]] = None
+
+  def begin(self) -> None:
+    """Adds the operations that check the variables to the default graph."""
+    self._is_finite: Dict[str, tf.Tensor] = {}
+    axes: Dict[Optional[int], tf.Tensor] = {}  # By rank.
+    for variable in checkpoint_patches.single_copy_variables():
+      # Of a variable that has a copy on each replica, the first copy is checked.
+      copy = variable.values[0] if hasattr(variable, 'values') else variable
+      if copy.dtype.base_dtype.is_floating:
+        is_finite = tf.raw_ops.IsFinite(x=tf.convert_to_tensor(copy))
+        # tf.reduce_all would make the axes for each variable, and takes longer to make its
+        # operations.
+        rank = is_finite.shape.ndims
+        if rank not in axes:
+          axes[rank] = tf.range(tf.rank(is_finite))
+        self._is_finite[checkpoint_patches.variable_name(variable)] = tf.raw_ops.All(
+            input=is_finite, axis=axes[rank])
+
+  def check(self, session: tf.Session, step: int) -> None:
+    """Raises TrainingFailed if a variable that was finite at first is not finite any more."""
+    is_finite = session.run(self._is_finite)
+    # A variable that is not finite at the first save, such as a mask of -inf, is not checked later.
+    if self._finite_at_start is None:
+      self._finite_at_start = [name for name, finite in is_finite.items() if finite]
+    not_finite = sorted(name for name in self._finite_at_start if not is_finite[name])
+    if not_finite:
+      raise TrainingFailed('the weights are not finite after step {} ({}{})'.format(
+          step, not_finite[0],
+          ' and {} others'.format(len(not_finite) - 1) if len(not_finite) > 1 else ''))
+
+
+class SaveCheckpoints(checkpoint_patches.CheckpointHook):
+  """Saves checkpoints, the first one before the first step.
+
+  If saving fails, the hook retries after a later step. After the last step, the hook waits and
+  retries, until saving succeeds or the time for retries is over.
+
+  Args:
+    model_dir: the directory of the run.
+    save_steps: the number of steps between two checkpoints; None: `save_secs` is used.
+    save_secs: the number of seconds between two checkpoints; None: `save_steps` is used.
+    retrying_saver: saves the checkpoints.
+    record_pause: makes a context that records a pause of the given kind; see StepTimer.
+    after_save: called with the global step after each checkpoint.
+  """
+
+  def __init__(self, model_dir: str, save_steps: Optional[int], save_secs: Optional[int],
+               retrying_saver: RetryingSaver,
+               record_pause: Callable[[str], ContextManager[None]],
+               after_save: Callable[[int], None]) -> None:
+    super().__init__(model_dir, save_steps, save_secs)
+    self._retrying_saver, self._record_pause = retrying_saver, record_pause
+    self._finite_check = CheckWeightsFinite()
+    self._after_save = after_save
+    self._graph_thread: Optional[threading.Thread] = None  # Started after the first step.
+
+  def begin(self) -> None:
+    super().begin()
+    self._finite_check.begin()
+
+  def after_run(self, run_context: Any, run_values: Any) -> None:
+    self._start_to_write_graph()
+    if not self._retrying_saver.is_failing:
+      super().after_run(run_context, run_values)
+    elif self._retrying_saver.is_due:
+      step = self.global_step(run_context.session)
+      self.reset_timer(step)
+      self.save(run_context.session, step)
+
+  def end(self, session: tf.Session) -> None:
+    self.close()
+    step = self.global_step(session)
+    if step != self._retrying_saver.saved_step:
+      with self._record_pause('checkpoint'):
+        self._finite_check.check(session, step)
+        self._retrying_saver.save_final(self.saver, session, step)
+      self._record_checkpoint(step)
+
+  def save_now(self, session: tf.Session) -> Optional[str]:
+    """Saves a checkpoint of the current step, unless this checkpoint is saved already.
+
+    Returns:
+      The path of the checkpoint; None: saving failed, and will be retried.
+    """
+    step = self.global_step(session)
+    if self._retrying_saver.saved_step != step:
+      self.save(session, step)
+    return '{}-{}'.format(self.prefix, step) if self._retrying_saver.saved_step == step else None
+
+  def close(self) -> None:
+    """Waits until the graph is written; must be called after a failure, too."""
+    self._start_to_write_graph()
+    if self._graph_thread is not None:
+      self._graph_thread.join()
+      self._graph_thread = None
+
+  def _start_to_write_graph(self) -> None:
+    if self._graph_thread is not None and self._graph_thread.ident is None:
+      self._graph_thread.start()
+
+  def save_first(self, session: tf.Session, step: int) -> None:
+    """Saves the checkpoint before the first step; the graph is written after that step."""
+    self.save(session, step, writes_graph=False)
+    is_saved = self._retrying_saver.saved_step == step
+
+    def write_graph() -> None:
+      # TensorBoard needs this copy. Other programs can read the graph from a .meta file.
+      self.writer.add_graph(session.graph)
+      self.writer.flush()
+      if is_saved:
+        self._retrying_saver.save_graph(self.saver, session, step)
+
+    # No step depends on the graph's files, and to write them would delay the first step.
+    self._graph_thread = threading.Thread(target=write_graph)
+
+  def save(self, session: tf.Session, step: int, writes_graph: bool = True) -> None:
+    """Tries once to save a checkpoint."""
+    self.close()
+    was_failing = self._retrying_saver.is_failing
+    with self._record_pause('checkpoint'):
+      self._finite_check.check(session, step)
+      checkpoint_patches.delete_surplus_checkpoints(self.saver)
+      is_saved = self._retrying_saver.save(self.saver, session, step, writes_graph)
+    if is_saved and was_failing:
+      # Begins a new event file. The full disk may have truncated a record in the current file, and
+      # no reader can read the records after a truncated record.
+      self.writer.close()
+      self.writer.reopen()
+    if is_saved:
+      self._record_checkpoint(step)
+
+  def _record_checkpoint(self, step: int) -> None:
+    """Records the saved checkpoint in the event file, and calls `after_save`."""
+    self.writer.add_session_log(tf.SessionLog(
+        status=tf.SessionLog.CHECKPOINT, checkpoint_path=self.prefix), step)
+    self._after_save(step)

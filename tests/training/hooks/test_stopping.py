@@ -1,4 +1,8 @@
-"""What is not finite any more, losses and weights, ends a run before it is saved."""
+"""What ends a run: a loss that is not finite, a signal, or a step that hangs."""
+
+import logging
+import os
+import signal
 
 import numpy as np
 import own_models
@@ -8,8 +12,9 @@ import training_runs
 from hook_runs import Steps
 
 from estimator_train.errors import TrainingFailed
+from estimator_train.system.signals import SignalState
 from estimator_train.training import optimizers
-from estimator_train.training.hooks import finite
+from estimator_train.training.hooks import stopping
 
 NAN, INF = float('nan'), float('inf')
 COMMON = ['--dataset=synthetic', '--image_size=8,8', '--batch_size=4', '--log_every_steps=1']
@@ -17,8 +22,8 @@ COMMON = ['--dataset=synthetic', '--image_size=8,8', '--batch_size=4', '--log_ev
 
 def test_a_loss_that_is_not_finite_ends_the_run():
   steps = Steps()
-  hook = finite.StopAtNonFiniteLoss(steps.counter, steps.metrics,
-                                    schedule=optimizers.Piecewise([.5, .25], [16]))
+  hook = stopping.StopAtNonFiniteLoss(steps.last,
+                                      schedule=optimizers.Piecewise([.5, .25], [16]))
   assert hook.last_finite_loss is None
   assert hook.loss_history == 'the last finite losses: none; learning rate 0.5'
   with pytest.raises(TrainingFailed, match='^the loss is inf at step 17$'):
@@ -30,10 +35,10 @@ def test_a_loss_that_is_not_finite_ends_the_run():
 
 
 def test_steps_that_loss_scaling_skips(monkeypatch, caplog):
-  monkeypatch.setattr(finite, 'MAX_SKIPPED_STEPS', 3)
+  monkeypatch.setattr(stopping, 'MAX_SKIPPED_STEPS', 3)
   steps = Steps()
-  hook = finite.StopAtNonFiniteLoss(steps.counter, steps.metrics, skips_updates=True,
-                                    schedule=optimizers.Piecewise([.5, .25], [2]))
+  hook = stopping.StopAtNonFiniteLoss(steps.last, skips_updates=True,
+                                      schedule=optimizers.Piecewise([.5, .25], [2]))
   steps.run([1., NAN], hook)
   assert hook.loss_history.endswith('; learning rate 0.5')
   steps.run([NAN, 3., NAN, INF, 4.], hook, start=1)
@@ -42,23 +47,6 @@ def test_steps_that_loss_scaling_skips(monkeypatch, caplog):
   assert caplog.text.count('loss scaling skips') == 4
   with pytest.raises(TrainingFailed, match='the loss is inf at step 9, the 3th such step in a row'):
     steps.run([NAN, NAN, INF, 1.], hook, start=6)
-
-
-def test_weights_that_are_not_finite_are_not_saved():
-  with tf.Graph().as_default(), tf.Session() as session:
-    weights = [tf.get_variable(name, initializer=tf.constant(value)) for name, value in (
-        ('a', [1., 2.]), ('mask', [0., -INF]), ('count', 3), ('b', [1., 2.]))]
-    check = finite.CheckWeightsFinite(lambda: weights)
-    check.begin()
-    session.run(tf.global_variables_initializer())
-    check.before_save(session, 0)
-    check.before_save(session, 1)
-    session.run(weights[3].assign([1., NAN]))
-    with pytest.raises(TrainingFailed, match=r'^the weights are not finite after step 2 \(b\)$'):
-      check.before_save(session, 2)
-    session.run(weights[0].assign([INF, 1.]))
-    with pytest.raises(TrainingFailed, match=r'after step 3 \(a and 1 others\)$'):
-      check.before_save(session, 3)
 
 
 class NanAt:
@@ -103,7 +91,7 @@ def nan_in_evaluation(image_shape, num_classes):
 
 
 def test_a_loss_of_the_test_examples_that_is_not_finite(run_program, tmp_path):
-  done = run_program('--train_steps=1', '--model=test_finite:nan_in_evaluation', '--model_dir',
+  done = run_program('--train_steps=1', '--model=test_stopping:nan_in_evaluation', '--model_dir',
                      tmp_path, *COMMON)
   assert done.code == 3 and done.err.splitlines()[-1] == (
       'error: the loss of the test examples is nan at step 1 ({}/best/1/model.ckpt-1)'.format(
@@ -111,12 +99,77 @@ def test_a_loss_of_the_test_examples_that_is_not_finite(run_program, tmp_path):
   assert not (tmp_path / 'evaluation.json').exists()
 
 
-def test_a_skipped_step_is_one_line_and_leaves_no_trace(run_program, tmp_path, monkeypatch):
+def test_a_skipped_step_is_one_line_and_leaves_no_trace(run_well, tmp_path, monkeypatch):
   monkeypatch.setattr(own_models.Wait, 'delay', NanAt(3, 1))
-  done = run_program('--mode=train', '--model=own_models:slow', '--train_steps=4', '--dtype=mixed',
-                     '--on_nan=skip', '--model_dir', tmp_path, *COMMON)
-  assert done.code == 0, done.err
+  done = run_well('--mode=train', '--model=own_models:slow', '--train_steps=4', '--dtype=mixed',
+                  '--on_nan=skip', '--model_dir', tmp_path, *COMMON)
   assert done.err.count('the loss is nan at step 3: loss scaling skips') == 1
   variables = training_runs.variables(tmp_path)
   assert variables['training/current_loss_scale'] == 2 ** 14
   assert all(np.isfinite(value).all() for value in variables.values())
+
+
+class Engine:
+  """Stands in for one with some workers."""
+
+  def __init__(self, size=1, announced_stop_step=None):
+    self.num_workers, self.announced_stop_step = size, announced_stop_step
+
+  def stop_all_at(self, global_step):
+    self.announced_stop_step = min(
+        step for step in (self.announced_stop_step, global_step) if step is not None)
+
+
+def test_all_stop_at_one_step():
+  for engine, asked_at, last, case in (
+      (Engine(), 4, 4, 'alone: after the step that asks'),
+      (Engine(2), 4, 5, 'with others: after the next step'),
+      (Engine(2, announced_stop_step=6), None, 6, 'another task asks'),
+      (Engine(2), None, 9, 'nobody asks')):
+    steps = Steps()
+    with SignalState() as signals:
+      stop = stopping.RespondToSignals(signals, engine, steps.last)
+      assert steps.run([1.] * 9, stop, before_step=lambda step, stop=stop, at=asked_at: (
+          stop.request_stop() if step == at else None)) == last, case
+      assert stop.has_stopped == (last < 9) and signals.stop_signum is None
+      assert stop.has_stop_signal == (last == 6), 'an evaluation that asks is no signal'
+      assert engine.announced_stop_step == (last if last < 9 else None)
+
+
+def test_only_the_chief_saves_after_a_signal(caplog):
+  caplog.set_level(logging.INFO, 'estimator_train')
+  steps = Steps()
+  with SignalState() as signals:
+    for save_now, text in ((lambda session: 'a path', 'saved a path'),
+                           (None, 'ignored, because only the chief')):
+      hook = stopping.RespondToSignals(signals, Engine(), steps.last)
+      hook.save_now = save_now
+      steps.run([1.] * 6, hook, before_step=lambda step: (
+          os.kill(os.getpid(), signal.SIGUSR1) if step in (2, 5) else None))
+      assert caplog.text.count('SIGUSR1: ' + text) == 2
+
+
+def test_the_creation_of_the_session_and_each_step_are_limited(monkeypatch):
+  monkeypatch.setattr(stopping, '_POLL_SECS', 1000.)
+  now, is_waiting = [100.], [False]
+
+  def make(timeout_secs):
+    return stopping.StepWatchdog(timeout_secs, lambda: is_waiting[0], lambda: now[0])
+
+  def times_out_at(hook, secs, waits=False):
+    now[0], is_waiting[0] = secs, waits
+    return hook.has_timed_out()
+
+  hook, endless = make(10), make(INF)
+  hook.begin()
+  assert [times_out_at(hook, secs) for secs in (110., 110.1)] == [False, True]
+  hook.after_create_session(None, None)
+  assert not times_out_at(hook, 200.)
+  hook.before_run(None)
+  assert [times_out_at(hook, secs) for secs in (210., 210.1)] == [False, True]
+  assert not times_out_at(hook, 250., waits=True), 'the time starts anew'
+  assert [times_out_at(hook, secs) for secs in (260., 260.1)] == [False, True]
+  endless.before_run(None)
+  hook.after_run(None, None)
+  assert not times_out_at(hook, 1e9) and not times_out_at(endless, 1e9)
+  hook.close()

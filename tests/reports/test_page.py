@@ -20,7 +20,7 @@ import page_example
 import pytest
 from PIL import Image
 
-from estimator_train.reports import charts, number_format, page
+from estimator_train.reports import charts, page, page_content
 from estimator_train.settings import groups
 
 # The pictures and the section of each file alone.
@@ -330,8 +330,8 @@ def test_numbers_and_names_in_pictures():
       (0.09101, '0.0910', '91.0\u00a0ms'), (0.000124, '0.000124', '124\u00a0µs'),
       (99.97, '100', '100\u00a0s'), (3, '3', '3\u00a0s'), (0, '0', '0\u00a0s'), (None, '–', '–'),
       (float('nan'), '–', '–')):
-    assert number_format.format_number(value) == number
-    assert number_format.format_secs(value) == secs
+    assert page_content.format_number(value) == number
+    assert page_content.format_secs(value) == secs
   for text, expected in (
       ('T-shirt/top', 'T-shirt/top'), ('$a$', r'\$a\$'), (' a\n b', 'a b'),
       ('x' * 40, 'x' * 17 + '…'), ('视网膜', 'class 1'), ('\udcff', 'class 1'), ('', 'class 1'),

@@ -61,11 +61,12 @@ def test_devices(run):
 
 
 @pytest.mark.parametrize('gpus, given, devices', [
-    (0, 0, [(-1, 0), (-1, 0), (-1, 2)]), (2, 0, [(1, 0), (1, 0), (2, 0)]), (2, 4, [(-1, 4)] * 3)],
-                         ids=['CPU', 'as many GPUs as published', 'what the user gives'])
+    (0, {}, [(-1, 0), (-1, 0), (-1, 2)]), (2, {}, [(1, 0), (1, 0), (2, 0)]),
+    (2, {'num_cpu_replicas': 4}, [(-1, 4)] * 3), (0, {'num_gpus': 0}, [(0, 0)] * 3)],
+                         ids=['CPU', 'as many GPUs as published', 'given replicas', 'given GPUs'])
 def test_three_routes(run, gpus, given, devices):
   runner = Runs()
-  row = run('mnist_tf_data', runner, gpus, num_cpu_replicas=given)['rows'][-1]
+  row = run('mnist_tf_data', runner, gpus, **given)['rows'][-1]
   assert [(ran.num_gpus, ran.num_cpu_replicas) for ran in runner.settings] == devices
   assert [(ran.cache, ran.batch_size) for ran in runner.settings] == [
       ('none', 256), ('memory', 256), ('none', 512)]

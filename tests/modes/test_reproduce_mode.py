@@ -23,6 +23,7 @@ def run(tmp_path):
   return reproduce_workload
 
 
+@pytest.mark.page
 def test_ledger_of_fashion_mnist(run, tmp_path, capsys):
   runner = Runs()
   result = run('fashion_mnist', runner, data_dir='some where')
@@ -46,6 +47,7 @@ def test_ledger_of_fashion_mnist(run, tmp_path, capsys):
 
   assert json.loads((tmp_path / 'ledger.json').read_text()) == result
   assert capsys.readouterr().out == (tmp_path / 'ledger.md').read_text()
+  assert 'steps/s' in (tmp_path / 'report' / 'index.html').read_text(encoding='utf-8')
   # A measurement within the range that was published has the ratio 1.
   figure = WORKLOADS['fashion_mnist'].parts[0].figures[0]
   assert [reproduce._ratio(figure, measured) for measured in (.883, .886, .89, .7, None)] == [

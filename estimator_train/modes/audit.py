@@ -1,7 +1,6 @@
 """`--mode=audit`: decodes every image as training does, and reports the images with issues."""
 
 import collections
-import collections.abc
 import contextlib
 import hashlib
 import json
@@ -9,7 +8,7 @@ import logging
 import os
 import sys
 import time
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -54,19 +53,6 @@ class ImageIssue(NamedTuple):
   reason: str
 
 
-class _ImageNames(collections.abc.Sequence):
-  """The names of all images of a source, which are computed when they are used."""
-
-  def __init__(self, source: ImageSource) -> None:
-    self._source = source
-
-  def __len__(self) -> int:
-    return len(self._source)
-
-  def __getitem__(self, index: Any) -> str:
-    return self._source.name_of(index)
-
-
 class InspectedImage(NamedTuple):
   """The results of inspecting one image.
 
@@ -87,18 +73,16 @@ class AuditedSplit:
 
   Args:
     name: `train` or `eval`.
-    files: the paths of the files, or the names of the records.
-    class_indices: the class index of each image; -1: unknown.
+    source: the source of the images.
     class_names: the class names, by class index.
 
   Attributes:
-    name, files: as in Args.
+    name, source: as in Args.
   """
 
-  def __init__(self, name: str, files: Sequence[Union[str, bytes]], class_indices: np.ndarray,
-               class_names: Sequence[str]) -> None:
-    self.name, self.files = name, files
-    self._class_indices, self._class_names = class_indices, class_names
+  def __init__(self, name: str, source: ImageSource, class_names: Sequence[str]) -> None:
+    self.name, self.source, self._class_names = name, source, class_names
+    self._class_indices = source.audited_class_indices()
     self._bytes = self._undecodable = 0
     self._shapes: Dict[Tuple[int, int, int], int] = collections.Counter()
 
@@ -118,12 +102,12 @@ class AuditedSplit:
   def make_issue(self, index: int, kind: str, reason: str) -> ImageIssue:
     """Returns an issue of the file at `index`; see ImageIssue for `kind` and `reason`."""
     # Interning saves memory, because a million files may have an issue with the same reason.
-    return ImageIssue(os.fsdecode(self.files[index]), self.name, kind, self.class_name(index),
+    return ImageIssue(self.source.name_of(index), self.name, kind, self.class_name(index),
                       sys.intern(reason))
 
   def describe_file(self, index: int) -> str:
     """Returns the path of the file at `index`, and the name of the split."""
-    return '{} ({})'.format(os.fsdecode(self.files[index]), self.name)
+    return '{} ({})'.format(self.source.name_of(index), self.name)
 
   def statistics(self) -> Dict[str, Any]:
     """Returns the statistics of the split, by their keys in audit.json."""
@@ -132,7 +116,7 @@ class AuditedSplit:
     num_grey = sum(count for shape, count in self._shapes.items() if shape[2] < 3)
     shapes = sorted(self._shapes.items(), key=lambda item: (-item[1], item[0]))
     return {
-        'files': len(self.files),
+        'files': len(self.source),
         'bytes': self._bytes,
         'undecodable': self._undecodable,
         'classes': dict(zip(self._class_names, counts)),
@@ -153,9 +137,8 @@ def run(settings: Settings) -> Dict[str, Any]:
              if split is not None}
   RunDir(settings.run.model_dir).make()
   began = time.monotonic()
-  splits = [AuditedSplit(name, _ImageNames(source), source.audited_class_indices(), dataset.labels)
-            for name, source in sources.items()]
-  issues = _inspect_images(splits, list(sources.values()))
+  splits = [AuditedSplit(name, source, dataset.labels) for name, source in sources.items()]
+  issues = _inspect_images(splits)
   count, secs = sum(map(len, sources.values())), time.monotonic() - began
   _LOG.info('audited %d images in %.1f s, %.0f images/sec', count, secs, count / secs)
   return write_audit_report(settings.run, settings.data, splits, issues)
@@ -172,19 +155,17 @@ def _make_auditable_source(split: Any, dataset: DataSet) -> ImageSource:
   return source
 
 
-def _inspect_images(splits: Sequence[AuditedSplit],
-                    sources: Sequence[ImageSource]) -> List[ImageIssue]:
+def _inspect_images(splits: Sequence[AuditedSplit]) -> List[ImageIssue]:
   """Inspects all images, updates the statistics of the splits, and returns all issues."""
   issues = [ImageIssue(name, split.name, 'bad_record', '', reason)
-            for split, source in zip(splits, sources) for name, reason in source.unreadable_parts()]
-  count = sum(map(len, sources))
+            for split in splits for name, reason in split.source.unreadable_parts()]
+  count = sum(len(split.source) for split in splits)
   digests = np.zeros((count, _DIGEST_BYTES // 8), np.uint64)
-  source_of_split = dict(zip(splits, sources))
   with contextlib.closing(images.make_shape_decoder()) as decoder:
 
     def inspect(position: int) -> InspectedImage:
       split, index = locate_file(splits, position)
-      return _inspect_image(source_of_split[split], index, decoder)
+      return _inspect_image(split.source, index, decoder)
 
     for position, image in enumerate(image_checks.map_examples(inspect, count, 'auditing')):
       split, index = locate_file(splits, position)
@@ -227,9 +208,9 @@ def locate_file(splits: Sequence[AuditedSplit], position: int) -> Tuple[AuditedS
     position: the index of the file in the concatenation of all splits.
   """
   for split in splits:
-    if position < len(split.files):
+    if position < len(split.source):
       return split, position
-    position -= len(split.files)
+    position -= len(split.source)
   raise IndexError(position)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from estimator_train.errors import UserError
 from estimator_train.reports import learning_curves, page
-from estimator_train.reports.number_format import (
+from estimator_train.reports.page_content import (
   MISSING,
   format_number,
   format_percent,

@@ -68,7 +68,7 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
     if results is not None:
       part_results[part.name] = results
   result = write_ledger(settings.run, settings.experiments.workload, part_results,
-                               skip_reasons, part_errors, _describe_machine())
+                        skip_reasons, part_errors)
   page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)
   if part_errors and not part_results:
     raise UserError('no part of the workload succeeded', next(iter(part_errors.values())),
@@ -141,14 +141,9 @@ def _part_file(folder: str, part: WorkloadPart, extension: str) -> str:
   return os.path.join(folder, '{}.{}'.format(part.name, extension))
 
 
-def _describe_machine() -> str:
-  return '{} ({} cores)'.format(machine.cpu_property('model name') or 'an unknown CPU',
-                                threads.available_cores())
-
-
 def write_ledger(settings: groups.Run, workload: str, part_results: Mapping[str, RunResults],
-                 skip_reasons: Mapping[str, str], part_errors: Mapping[str, str],
-                 machine: str) -> Dict[str, Any]:
+                 skip_reasons: Mapping[str, str],
+                 part_errors: Mapping[str, str]) -> Dict[str, Any]:
   """Prints and writes the ledger, and returns the contents of `ledger.json`.
 
   The keys of the three mappings are names of parts. Each part of the workload is in one mapping.
@@ -159,13 +154,14 @@ def write_ledger(settings: groups.Run, workload: str, part_results: Mapping[str,
     part_results: the results of each completed part.
     skip_reasons: the reason for each part that was not run.
     part_errors: the error of each part that failed.
-    machine: description of the machine.
   """
   run_dir = RunDir(settings.model_dir)
   rows = list(_make_rows(workload, part_results, skip_reasons, part_errors))
+  this_machine = '{} ({} cores)'.format(
+      machine.cpu_property('model name') or 'an unknown CPU', threads.available_cores())
   result = {'mode': settings.mode, 'model_dir': settings.model_dir, 'workload': workload,
-            'machine': machine, 'rows': rows}
-  table = list(_format_markdown(workload, machine, rows))
+            'machine': this_machine, 'rows': rows}
+  table = list(_format_markdown(workload, this_machine, rows))
   for line in table:
     print(line)
   atomic.write_text(run_dir.path_to(MARKDOWN_FILE), '\n'.join(table) + '\n')
@@ -196,20 +192,20 @@ def _make_rows(workload_name: str, part_results: Mapping[str, RunResults],
 
 
 def _make_row(figure: Figure, measured: Optional[float], conditions: Optional[str],
-              why: Optional[str], placeholder: str = NOT_MEASURED) -> Dict[str, Optional[str]]:
+              reason: Optional[str], placeholder: str = NOT_MEASURED) -> Dict[str, Optional[str]]:
   """Returns a row of ledger.json.
 
   Args:
     figure: the published figure.
     measured: the measured figure; None if the figure was not measured.
     conditions: the conditions of the measurement.
-    why: the reason why the figures differ or why there is no measurement.
+    reason: the reason why the figures differ or why there is no measurement.
     placeholder: the text of the column `measured` if there is no measurement.
   """
   return {'what': figure.name, 'published': figure.published,
           'published_conditions': figure.conditions or None,
           'measured': placeholder if measured is None else figure.number_format.format(measured),
-          'conditions': conditions, 'ratio': _ratio(figure, measured), 'why': why or None}
+          'conditions': conditions, 'ratio': _ratio(figure, measured), 'why': reason or None}
 
 
 def _ratio(figure: Figure, measured: Optional[float]) -> Optional[str]:
@@ -247,9 +243,9 @@ def _explain_difference(figure: Figure, part: WorkloadPart, results: RunResults)
   return '; '.join(reasons)
 
 
-def _format_markdown(workload: str, machine: str,
+def _format_markdown(workload: str, machine_name: str,
                      rows: List[Dict[str, Optional[str]]]) -> Iterator[str]:
-  yield '`{}` on {}'.format(workload, machine)
+  yield '`{}` on {}'.format(workload, machine_name)
   yield ''
   yield _format_row(title for _, title in _COLUMNS)
   yield _format_row('---' for _ in _COLUMNS)

@@ -61,8 +61,10 @@ def run(settings: Settings) -> Dict[str, Any]:
   secs = time.monotonic() - began
   count = sum(split['examples'] for split in splits.values())
   _LOG.info('wrote %d images to %s in %.1f s, %.0f images/sec', count, folder, secs, count / secs)
-  return {'mode': settings.run.mode, 'output': folder, 'splits': splits,
-          **_skipped_images(settings, skipped)}
+  result: Dict[str, Any] = {'mode': settings.run.mode, 'output': folder, 'splits': splits}
+  if settings.input.on_bad_image == 'skip':
+    result['skipped_images'] = [image._asdict() for image in skipped]
+  return result
 
 
 def _make_sources(dataset: DataSet) -> Dict[str, ImageSource]:
@@ -100,12 +102,6 @@ def _count_shards(name: str, source: ImageSource, settings: Settings) -> int:
                     '--num_shards={} for {} training images'.format(
                         settings.export.num_shards, len(source)), 'give fewer shards')
   return int(settings.export.num_shards)
-
-
-def _skipped_images(settings: Settings, skipped: List[BadImage]) -> Dict[str, Any]:
-  if settings.input.on_bad_image != 'skip':
-    return {}
-  return {'skipped_images': [image._asdict() for image in skipped]}
 
 
 def _plan_shards(folder: str, name: str, num_images: int, num_shards: int,

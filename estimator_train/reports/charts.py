@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from estimator_train.reports.evaluation import ERRORS_FILE, VALUES_FILE, ShownClasses
 from estimator_train.reports.learning_curves import Curve
-from estimator_train.reports.number_format import (
+from estimator_train.reports.page_content import (
   choose_secs_unit,
   format_number,
   format_percent,

@@ -14,7 +14,6 @@ from estimator_train.reports import (
   evaluation,
   learning_curves,
   make_report_folder,
-  number_format,
   page_content,
   throughput,
 )
@@ -221,8 +220,8 @@ def _write_files(output_dir: str, template: str, charts: Iterable[Any], **variab
       loader=jinja2.FileSystemLoader(os.path.dirname(__file__)), autoescape=True,
       trim_blocks=True, lstrip_blocks=True)
   environment.filters.update(
-      number=number_format.format_number, percent=number_format.format_percent,
-      ratio=number_format.format_ratio,
+      number=page_content.format_number, percent=page_content.format_percent,
+      ratio=page_content.format_ratio,
       data_uri=lambda png: 'data:image/png;base64,' + base64.b64encode(png).decode('ascii'))
   by_name = {chart.name: chart for chart in charts}
   text = environment.get_template(template).render(

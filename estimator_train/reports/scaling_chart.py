@@ -4,8 +4,9 @@ from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 import numpy as np
 
-from estimator_train.reports import charts, number_format
+from estimator_train.reports import charts
 from estimator_train.reports.charts import BLUE, GREEN, MUTED_COLOR, PURPLE, RED, Chart
+from estimator_train.reports.page_content import format_number, format_quantity, is_number
 
 _SCALING_FILE, _PREDICTION_FILE = 'scaling.png', 'scaling-prediction.png'
 # (colour, marker, line style) of each series.
@@ -30,10 +31,16 @@ def unit_key(sweep: Dict[str, Any]) -> str:
 
 def group_rows_by_series(sweep: Dict[str, Any]) -> Dict[SeriesKey, List[Dict[str, Any]]]:
   """Returns the table rows that have a rate, by series, in ascending number of units."""
+  return _group_by_series(sweep.get('table', []), unit_key(sweep))
+
+
+def _group_by_series(rows: Sequence[Dict[str, Any]],
+                     unit: str) -> Dict[SeriesKey, List[Dict[str, Any]]]:
+  """Like group_rows_by_series, for the rows of any table; `unit` is the result of unit_key."""
   series: Dict[SeriesKey, List[Dict[str, Any]]] = {}
-  for row in sorted(sweep.get('table', []), key=lambda row: row[unit_key(sweep)]):
+  for row in sorted(rows, key=lambda row: row[unit]):
     key = (row['scaling'], row['input'])
-    if key in _LINE_STYLES and number_format.is_number(row.get('examples_per_sec')):
+    if key in _LINE_STYLES and is_number(row.get('examples_per_sec')):
       series.setdefault(key, []).append(row)
   return {key: series[key] for key in _LINE_STYLES if key in series}
 
@@ -43,7 +50,7 @@ def describe_units(sweep: Dict[str, Any]) -> str:
   device_kind = sweep.get('device_kind', '')
   if unit_key(sweep) == 'workers':
     cores = sweep.get('cores_per_worker')
-    if number_format.is_number(cores) and cores:
+    if is_number(cores) and cores:
       return 'workers with {} core(s) each'.format(cores)
     return 'workers'
   return {'gpu': 'GPUs', 'cpu (logical)': 'logical CPU devices, which share the same cores'}.get(
@@ -70,8 +77,8 @@ def _draw_scaling_chart(sweep: Dict[str, Any]) -> Chart:
     _draw_efficiency(efficiency_axes, key, rows, counts)
     first, last = rows[0], rows[-1]
     descriptions.append('{} scaling on {} input from {} on {} to {} on {}'.format(
-        *key, number_format.format_quantity(first['examples_per_sec'], 'examples/sec'), counts[0],
-        number_format.format_quantity(last['examples_per_sec'], 'examples/sec'), counts[-1]))
+        *key, format_quantity(first['examples_per_sec'], 'examples/sec'), counts[0],
+        format_quantity(last['examples_per_sec'], 'examples/sec'), counts[-1]))
   rate_axes.plot([], [], color=MUTED_COLOR, linestyle='--', linewidth=1, label='ideal')
   rate_axes.set_ylim(bottom=0)
   rate_axes.set_ylabel('examples/sec')
@@ -79,7 +86,7 @@ def _draw_scaling_chart(sweep: Dict[str, Any]) -> Chart:
   efficiency_axes.axhline(100, color=MUTED_COLOR, linestyle='--', linewidth=1)
   efficiency_axes.set_ylim(bottom=0)
   efficiency_axes.set_ylabel('efficiency (%)')
-  efficiency_axes.set_xlabel(_x_label(sweep))
+  efficiency_axes.set_xlabel(describe_units(sweep))
   efficiency_axes.set_xticks(sorted({row[unit] for rows in series.values() for row in rows}))
   caption = 'Medians of the runs, with bars from the slowest to the fastest run. A dashed line ' \
             'is linear scaling: the rate of one {} times the number of {}.'.format(unit[:-1], unit)
@@ -88,24 +95,13 @@ def _draw_scaling_chart(sweep: Dict[str, Any]) -> Chart:
           describe_units(sweep), '; '.join(descriptions)), caption)
 
 
-def _x_label(sweep: Dict[str, Any]) -> str:
-  if unit_key(sweep) == 'workers':
-    return describe_units(sweep)
-  device_kind = sweep.get('device_kind')
-  if device_kind == 'cpu (logical)':
-    return 'logical CPU devices (they share the same cores)'
-  return 'GPUs' if device_kind == 'gpu' else 'replicas'
-
-
 def _draw_rates(axes: Any, key: SeriesKey, rows: List[Dict[str, Any]],
                 counts: np.ndarray) -> None:
   color, marker, line_style = _LINE_STYLES[key]
   medians = np.array([row['examples_per_sec'] for row in rows])
-  # The error bar of a row without `min` and `max` has length 0.
-  lows, highs = (np.array([row['examples_per_sec'] if row.get(bound) is None else row[bound]
-                           for row in rows]) for bound in ('min', 'max'))
-  axes.errorbar(counts, medians, np.maximum([medians - lows, highs - medians], 0), color=color,
-                marker=marker, linestyle=line_style, markersize=4.5, capsize=3,
+  lows, highs = (np.array([row[bound] for row in rows]) for bound in ('min', 'max'))
+  axes.errorbar(counts, medians, [medians - lows, highs - medians], color=color, marker=marker,
+                linestyle=line_style, markersize=4.5, capsize=3,
                 label='{} scaling, {} input'.format(*key))
   if counts[0] == 1:  # Ideal scaling is relative to the rate of one unit.
     axes.plot([1, counts[-1]], [medians[0], medians[0] * counts[-1]], color=color,
@@ -116,7 +112,7 @@ def _draw_efficiency(axes: Any, key: SeriesKey, rows: List[Dict[str, Any]],
                      counts: Sequence[int]) -> None:
   color, marker, line_style = _LINE_STYLES[key]
   points = [(count, 100 * row['efficiency']) for count, row in zip(counts, rows)
-            if number_format.is_number(row.get('efficiency'))]
+            if is_number(row.get('efficiency'))]
   if points:
     axes.plot(*zip(*points), color=color, marker=marker, linestyle=line_style, markersize=4.5)
 
@@ -125,12 +121,9 @@ def _draw_prediction_chart(sweep: Dict[str, Any]) -> Chart:
   """Draws the predicted rates with their intervals, and the measured rates."""
   figure, (axes,) = charts.make_subplots(330)
   unit = unit_key(sweep)
-  series: Dict[SeriesKey, List[Dict[str, Any]]] = {}
-  for row in sweep['predictions']['table']:
-    series.setdefault((row['scaling'], row['input']), []).append(row)
   measured = group_rows_by_series(sweep)
   descriptions = []
-  for key, rows in series.items():
+  for key, rows in _group_by_series(sweep['predictions']['table'], unit).items():
     color, marker, line_style = _LINE_STYLES[key]
     counts = [row[unit] for row in rows]
     axes.plot(counts, [row['examples_per_sec'] for row in rows], color=color, linestyle=line_style,
@@ -142,9 +135,8 @@ def _draw_prediction_chart(sweep: Dict[str, Any]) -> Chart:
               color=color, markersize=4.5)
     last = rows[-1]
     descriptions.append('{} scaling on {} input to {} ({} to {}) on {}'.format(
-        *key, number_format.format_quantity(last['examples_per_sec'], 'examples/sec'),
-        number_format.format_number(last['low']), number_format.format_number(last['high']),
-        last[unit]))
+        *key, format_quantity(last['examples_per_sec'], 'examples/sec'),
+        format_number(last['low']), format_number(last['high']), last[unit]))
   axes.set_xscale('log', base=2)
   axes.set_yscale('log')
   axes.xaxis.set_major_formatter(charts.TICK_FORMATTER)

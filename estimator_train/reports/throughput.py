@@ -2,7 +2,6 @@
 
 import logging
 import os
-from types import MappingProxyType
 from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -25,7 +24,7 @@ _VERDICT_TEXTS = {
 
 def write_throughput_report(
     settings: Settings, conditions: Dict[str, Any], timing: Timing,
-    workers: Mapping[str, Dict[str, Any]] = MappingProxyType({})) -> Dict[str, Any]:
+    workers: Optional[Mapping[str, Dict[str, Any]]] = None) -> Dict[str, Any]:
   """Writes the throughput report of this run if it ran at least one step.
 
   Args:
@@ -67,7 +66,7 @@ class ThroughputReport(NamedTuple):
 
 def make_throughput_report(
     timing: Timing, conditions: Mapping[str, Any], warmup_steps: int,
-    workers: Mapping[str, Dict[str, Any]] = MappingProxyType({})) -> ThroughputReport:
+    workers: Optional[Mapping[str, Dict[str, Any]]] = None) -> ThroughputReport:
   """Computes the throughput report of a training run.
 
   The rates and times whose names begin with `steady_` exclude pauses and traced steps.

@@ -8,7 +8,7 @@ import pytest
 from estimator_train.data import image_folder, tfrecord
 from estimator_train.data.records import frame
 from estimator_train.errors import UserError
-from estimator_train.modes.predict import images as predict_images
+from estimator_train.modes.predict import input_images
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 
@@ -189,7 +189,7 @@ def test_no_match_names_what_there_is(paths, pattern, message):
                      + message):
     describe(pattern)
   with pytest.raises(UserError, match='--input matches no file: --input='):
-    predict_images.find_input_files(pattern)
+    input_images.find_input_files(pattern)
 
 
 def shards(total, *indices, suffix='', name='r/train'):

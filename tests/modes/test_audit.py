@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sys
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -111,7 +112,9 @@ def test_the_same_contents(audit, image_folders):
 
 
 def test_half_a_digest_is_not_enough():
-  split = audit_mode.AuditedSplit('train', [b'1', b'2', b'3'], np.zeros(3, int), ('A',))
+  source = mock.MagicMock(__len__=lambda _: 3, name_of='123'.__getitem__)
+  source.audited_class_indices.return_value = np.zeros(3, int)
+  split = audit_mode.AuditedSplit('train', source, ('A',))
   for digests in ([[0, 0]] * 3, [[1, 7], [2, 7], [3, 7]], [[7, 1], [7, 2], [7, 3]]):
     assert not list(audit_mode.find_duplicates([split], np.array(digests, np.uint64)))
   found = audit_mode.find_duplicates([split], np.array([[7, 0], [0, 0], [7, 0]], np.uint64))

@@ -10,7 +10,7 @@ from conftest import batches
 from estimator_train.data.batching import Batching
 from estimator_train.data.description import DataSet, ImageSplit
 from estimator_train.data.image_source import ImageFileSource
-from estimator_train.modes.predict import images as predict_images
+from estimator_train.modes.predict import input_images
 
 SHAPE = (20, 24, 3)
 
@@ -26,7 +26,7 @@ def images(tmp_path, write_images):
 
 
 def read(files, shape=SHAPE, batch_size=3):
-  return list(predict_images.read_batches((bytes(file) for file in files), 'image/encoded', shape,
+  return list(input_images.read_batches((bytes(file) for file in files), 'image/encoded', shape,
                                       batch_size, 2))
 
 
@@ -41,7 +41,7 @@ def test_pixels_are_those_of_evaluation(images, awkward_images, batch_size):
     found = read(files, shape, batch_size)
     assert [len(batch) for batch in found] == [len(pixels) for pixels, _ in expected]
     for batch, (pixels, _) in zip(found, expected):
-      stacked = predict_images.stack_images(batch)
+      stacked = input_images.stack_images(batch)
       assert stacked.dtype == np.float32
       assert stacked.shape[3] == max(example.pixels.shape[2] for example in batch) <= shape[2]
       for one, other in zip(stacked, pixels):
@@ -66,7 +66,7 @@ def test_every_file_has_its_place(images, tmp_path, write_idx):
       + ['g.jpeg', 'train-labels.gz'] + ['short.idx:{}'.format(number) for number in range(5)]
       + ['short.idx', 'b.png'])
   bad = {os.path.basename(example.name).decode(): example.reason for example in found
-         if isinstance(example, predict_images.UnreadableFile)}
+         if isinstance(example, input_images.UnreadableFile)}
   assert list(bad) == ['b2.png', 'c2.jpeg', 'd2.jpeg', 'train-labels.gz', 'short.idx']
   assert 'Invalid PNG' in bad['b2.png'] and bad['c2.jpeg'] == 'not a regular file'
   assert bad['d2.jpeg'] == 'No such file or directory'
@@ -81,7 +81,7 @@ def test_no_more_is_read_than_a_batch_ahead(images):
       taken.append(number)
       yield bytes(images[number % 7])
 
-  some = predict_images.read_batches(files(), 'image/encoded', SHAPE, 10, 2)
+  some = input_images.read_batches(files(), 'image/encoded', SHAPE, 10, 2)
   for number in range(1, 4):
     assert len(next(some)) == 10 and len(taken) <= 10 * number + 10
   some.close()
@@ -92,4 +92,4 @@ def test_the_name_of_a_file_is_no_pattern(tmp_path, monkeypatch, name):
   monkeypatch.chdir(str(tmp_path))
   for other in (name, '1x.png'):
     (tmp_path / other).write_text('')
-  assert list(predict_images.find_input_files(name)) == [name.encode()]
+  assert list(input_images.find_input_files(name)) == [name.encode()]

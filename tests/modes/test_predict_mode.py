@@ -20,7 +20,7 @@ import estimator_train
 from estimator_train.data import idx
 from estimator_train.errors import UserError
 from estimator_train.modes import predict as predict_mode
-from estimator_train.modes.predict import images as predict_images
+from estimator_train.modes.predict import input_images
 
 IMAGES = os.path.join(idx.SAMPLE_FOLDER, 't10k-images-idx3-ubyte.gz')
 NAMES = idx.FASHION_MNIST_CLASSES
@@ -96,7 +96,7 @@ def test_nothing_but_the_folder_of_the_run(run_well, predict, image_folders, tmp
 
 
 def test_what_cannot_be(predict, finished_run, monkeypatch):
-  monkeypatch.setattr(predict_images, 'read_batches', None)  # Before any work.
+  monkeypatch.setattr(input_images, 'read_batches', None)  # Before any work.
   for arguments, message in (
       (['--input=none/*.png'], '--input matches no file: --input=none/*.png (there is no none): '),
       (['--output=none/out'], '--output cannot be written: none/out (the folder'),
@@ -109,7 +109,7 @@ def test_what_cannot_be(predict, finished_run, monkeypatch):
 
 
 def test_stopped(predict, finished_run, tmp_path, monkeypatch):
-  stack, batches = predict_images.stack_images, []
+  stack, batches = input_images.stack_images, []
 
   def stop_at_the_third(images):
     batches.append(len(images))
@@ -117,7 +117,7 @@ def test_stopped(predict, finished_run, tmp_path, monkeypatch):
       os.kill(os.getpid(), signal.SIGTERM)
     return stack(images)
 
-  monkeypatch.setattr(predict_images, 'stack_images', stop_at_the_third)
+  monkeypatch.setattr(input_images, 'stack_images', stop_at_the_third)
   done = predict(finished_run, '--input=' + IMAGES, '--output={}/out.jsonl'.format(tmp_path))
   assert done.code == 143 and done.out == '' and 'Traceback' not in done.err
   assert batches == [25] * 3  # One replica's share.

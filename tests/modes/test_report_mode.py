@@ -36,6 +36,7 @@ def test_training_and_evaluation_are_on_the_page(run_well, tmp_path, monkeypatch
   shutil.rmtree(str(folder))
   run_well('--noreport_page', *arguments)
   assert not (folder / 'index.html').exists()
+  arguments.append('--report_page')  # Evaluations take the flags of the run.
   with monkeypatch.context() as patch:
     patch.setattr(page, 'write_page', mock.Mock(side_effect=OSError(28, 'No space left')))
     done = run_well('--mode=evaluate', *arguments)

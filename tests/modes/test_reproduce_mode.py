@@ -23,6 +23,7 @@ def run(tmp_path):
   return reproduce_workload
 
 
+@pytest.mark.page
 def test_ledger_of_fashion_mnist(run, tmp_path, capsys):
   runner = Runs()
   result = run('fashion_mnist', runner, data_dir='some where')
@@ -46,6 +47,7 @@ def test_ledger_of_fashion_mnist(run, tmp_path, capsys):
 
   assert json.loads((tmp_path / 'ledger.json').read_text()) == result
   assert capsys.readouterr().out == (tmp_path / 'ledger.md').read_text()
+  assert 'steps/s' in (tmp_path / 'report' / 'index.html').read_text(encoding='utf-8')
   # A measurement within the range that was published has the ratio 1.
   figure = WORKLOADS['fashion_mnist'].parts[0].figures[0]
   assert [reproduce._ratio(figure, measured) for measured in (.883, .886, .89, .7, None)] == [
@@ -61,11 +63,12 @@ def test_devices(run):
 
 
 @pytest.mark.parametrize('gpus, given, devices', [
-    (0, 0, [(-1, 0), (-1, 0), (-1, 2)]), (2, 0, [(1, 0), (1, 0), (2, 0)]), (2, 4, [(-1, 4)] * 3)],
-                         ids=['CPU', 'as many GPUs as published', 'what the user gives'])
+    (0, {}, [(-1, 0), (-1, 0), (-1, 2)]), (2, {}, [(1, 0), (1, 0), (2, 0)]),
+    (2, {'num_cpu_replicas': 4}, [(-1, 4)] * 3), (0, {'num_gpus': 0}, [(0, 0)] * 3)],
+                         ids=['CPU', 'as many GPUs as published', 'given replicas', 'given GPUs'])
 def test_three_routes(run, gpus, given, devices):
   runner = Runs()
-  row = run('mnist_tf_data', runner, gpus, num_cpu_replicas=given)['rows'][-1]
+  row = run('mnist_tf_data', runner, gpus, **given)['rows'][-1]
   assert [(ran.num_gpus, ran.num_cpu_replicas) for ran in runner.settings] == devices
   assert [(ran.cache, ran.batch_size) for ran in runner.settings] == [
       ('none', 256), ('memory', 256), ('none', 512)]

@@ -57,10 +57,16 @@ def test_figures_of_classes():
 
 
 def test_chart_of_the_confusion_matrix(monkeypatch):
-  matrix = [[55, 45, 0], [0, 100, 0], [0, 1, 1]]
+  """The counts are shown of 12 classes, but not of more."""
   monkeypatch.setattr(charts, 'render_chart', lambda figure, *unused: figure)
-  axes = charts.draw_confusion_matrix(select_classes({
-      'confusion_matrix': matrix, 'per_class': per_class_metrics(('a', 'b', 'c'), matrix)})).axes[0]
+
+  def draw(matrix):
+    names = list(map(str, range(len(matrix))))
+    return charts.draw_confusion_matrix(select_classes({
+        'confusion_matrix': matrix, 'per_class': per_class_metrics(names, matrix)})).axes[0]
+
+  assert [len(draw(np.eye(count, dtype=int).tolist()).texts) for count in (12, 13)] == [12, 0]
+  axes = draw([[55, 45, 0], [0, 100, 0], [0, 1, 1]])
   np.testing.assert_array_equal(axes.images[0].get_array(), [[55, 45, 0], [0, 100, 0], [0, 50, 50]])
   assert [(text.get_text(), text.get_color() == 'white') for text in axes.texts] == [
       ('55', False), ('45', False), ('100', True), ('1', False), ('1', False)]

@@ -20,7 +20,7 @@ import page_example
 import pytest
 from PIL import Image
 
-from estimator_train.reports import charts, number_format, page
+from estimator_train.reports import charts, page, page_content, scaling_chart
 from estimator_train.settings import groups
 
 # The pictures and the section of each file alone.
@@ -278,25 +278,17 @@ def test_of_many_classes_the_worst_are_shown(tmp_path):
   assert 'class 700 predicted as class 3, 4 times' in found.alts
 
 
-def test_marks_in_pictures(tmp_path, monkeypatch):
-  """The counts of a confusion matrix of few classes, and the lines of a prediction."""
-  from matplotlib import axes
-
-  for labels, counts in (('abc', 4), (['class {}'.format(index) for index in range(40)], 0)):
-    with monkeypatch.context() as patch:
-      text = mock.Mock(return_value=None)
-      patch.setattr(axes.Axes, 'text', text)
-      write(tmp_path, {'evaluation.json': page_example.example(labels)['evaluation.json']})
-    assert text.call_count == counts
+def test_lines_of_a_prediction(monkeypatch):
+  """The predicted rates, and the measured rates of the same series."""
+  monkeypatch.setattr(charts, 'render_chart', lambda figure, *unused: figure)
   row = {'scaling': 'weak', 'input': 'real', 'replicas': 2, 'examples_per_sec': 900., 'low': 800.,
          'high': 1000.}
-  figures = [mock.Mock(wraps=axes.Axes.plot), mock.Mock(wraps=axes.Axes.plot)]
-  for plot, predicted in zip(figures, ([row], [row, dict(row, scaling='strong')])):
-    with monkeypatch.context() as patch:
-      patch.setattr(axes.Axes, 'plot', lambda *given, plot=plot, **options: plot(*given, **options))
-      write(tmp_path, part('scaling.json', predictions={
-          'interval': .9, 'models': [], 'validation': [], 'table': predicted}))
-  assert figures[1].call_count == figures[0].call_count + 2  # The line, and the measured points.
+  _, figure = scaling_chart.draw_scaling_charts(dict(
+      page_example.example()['scaling.json'],
+      predictions={'interval': .9, 'table': [dict(row, replicas=8), row]}))
+  predicted, measured = figure.axes[0].lines
+  assert predicted.get_xydata().tolist() == [[2, 900], [8, 900]]
+  assert measured.get_xydata().tolist() == [[1, 1000], [2, 1000 * 2 ** .5], [4, 2000]]
 
 
 def test_sweeps(tmp_path):
@@ -330,8 +322,8 @@ def test_numbers_and_names_in_pictures():
       (0.09101, '0.0910', '91.0\u00a0ms'), (0.000124, '0.000124', '124\u00a0µs'),
       (99.97, '100', '100\u00a0s'), (3, '3', '3\u00a0s'), (0, '0', '0\u00a0s'), (None, '–', '–'),
       (float('nan'), '–', '–')):
-    assert number_format.format_number(value) == number
-    assert number_format.format_secs(value) == secs
+    assert page_content.format_number(value) == number
+    assert page_content.format_secs(value) == secs
   for text, expected in (
       ('T-shirt/top', 'T-shirt/top'), ('$a$', r'\$a\$'), (' a\n b', 'a b'),
       ('x' * 40, 'x' * 17 + '…'), ('视网膜', 'class 1'), ('\udcff', 'class 1'), ('', 'class 1'),

@@ -57,8 +57,7 @@ def run(settings: Settings) -> Dict[str, Any]:
       run.data.train, settings.input))
   summary = summarize(input_settings, measurement, model_segments, environment)
   # `run.conditions` are the settings and devices that affect the rates, such as the batch size.
-  result = write_report(settings.run, input_settings, run.conditions, summary,
-                               environment.cores)
+  result = write_report(settings.run, input_settings, run.conditions, summary, environment.cores)
   page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)
   return result
 

@@ -23,14 +23,12 @@ from estimator_train.data.description import TOP_K
 from estimator_train.distribution import threads
 from estimator_train.errors import UserError
 from estimator_train.exporting import trained_model
-from estimator_train.modes.predict import images
+from estimator_train.modes.predict import input_images
 from estimator_train.reports.evaluation import as_probabilities
 from estimator_train.settings import Settings, rules
 from estimator_train.system import atomic
 from estimator_train.system.progress import make_progress_bar
 
-# The columns of a CSV file, and batches of predictions.
-_OpenPredictions = Tuple[Sequence[str], Iterator[List[Dict[str, Any]]]]
 _LOG = logging.getLogger('estimator_train')
 _STANDARD_OUTPUT = '-'
 # Keys of a prediction that are not outputs. An output of such a name has the key `output_NAME`.
@@ -84,45 +82,45 @@ def open_predictions(settings: Settings) -> Iterator[Predictions]:
   Raises:
     UserError: there are no examples, or no checkpoint of the model.
   """
-  trained_checkpoint = trained_model.find_checkpoint(settings)
-  has_images = trained_checkpoint.dataset.image_shape is not None
-  with (_predict_images if has_images else _predict_examples)(
-      settings, trained_checkpoint) as (columns, batches):
-    yield Predictions(trained_checkpoint, columns, batches)
+  trained = trained_model.find_checkpoint(settings)
+  has_images = trained.dataset.image_shape is not None
+  with (_predict_images if has_images else _predict_examples)(settings, trained) as predictions:
+    yield predictions
 
 
 @contextlib.contextmanager
 def _predict_images(settings: Settings,
-                    trained: trained_model.TrainedCheckpoint) -> Iterator[_OpenPredictions]:
+                    trained: trained_model.TrainedCheckpoint) -> Iterator[Predictions]:
   """Predicts the images in the files that `--input` names."""
   dataset = trained.dataset
   rules.INPUT_RULE.check(settings.export)
-  files = images.find_input_files(str(settings.export.input))
+  files = input_images.find_input_files(str(settings.export.input))
   with trained_model.load_predictor(settings, trained) as model:
     _log_model(settings, trained, model.device, model.batch_size)
-    batches = images.read_batches(
+    batches = input_images.read_batches(
         files, settings.data.image_key, dataset.require_images('--input'), model.batch_size,
         threads.num_parallel_calls(settings.input))
     with contextlib.closing(batches):
-      yield (class_columns('file', dataset.labels),
-             (_predict_batch(batch, model.predict, dataset.labels) for batch in batches))
+      yield Predictions(
+          trained, class_columns('file', dataset.labels),
+          (_predict_batch(batch, model.predict, dataset.labels) for batch in batches))
 
 
-def _predict_batch(batch: List[images.Entry], predict: Callable[[np.ndarray], np.ndarray],
+def _predict_batch(batch: List[input_images.Entry], predict: Callable[[np.ndarray], np.ndarray],
                    class_names: Sequence[str]) -> List[Dict[str, Any]]:
   """Returns a dict for each entry of a batch, in the order of the entries."""
-  readable = [entry for entry in batch if isinstance(entry, images.Image)]
-  outputs = iter(predict(images.stack_images(readable)) if readable else ())
+  readable = [entry for entry in batch if isinstance(entry, input_images.Image)]
+  outputs = iter(predict(input_images.stack_images(readable)) if readable else ())
   # If an idx file cannot be read further, one error replaces all its remaining predictions.
   return [dict(file_source(entry.name), error=entry.reason)
-          if isinstance(entry, images.UnreadableFile)
+          if isinstance(entry, input_images.UnreadableFile)
           else make_prediction(file_source(entry.name), next(outputs), class_names)
           for entry in batch]
 
 
 @contextlib.contextmanager
 def _predict_examples(settings: Settings,
-                      trained: trained_model.TrainedCheckpoint) -> Iterator[_OpenPredictions]:
+                      trained: trained_model.TrainedCheckpoint) -> Iterator[Predictions]:
   """Predicts the examples that functions of the user make."""
   dataset = datasets.describe_examples_to_predict(settings)
   source = make_source(dataset, dataset.test)
@@ -133,7 +131,8 @@ def _predict_examples(settings: Settings,
     source_column = next(iter(identify(0)))
     columns = (class_columns(source_column, dataset.labels) if dataset.labels
                else output_columns(source_column, model.output_shapes))
-    yield columns, _iter_example_predictions(model.batches, identify, dataset.labels)
+    yield Predictions(trained, columns,
+                      _iter_example_predictions(model.batches, identify, dataset.labels))
 
 
 def _iter_example_predictions(

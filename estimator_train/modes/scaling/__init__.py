@@ -140,16 +140,12 @@ def _run_points(planned: Sequence[Point], settings: Settings, dataset: DataSet,
           _LOG.info('point %d/%d: %s: %s; about %.0f s left', len(results), len(planned),
                     point.describe(), _format_result(results[-1]), left_secs)
   except (KeyboardInterrupt, StoppedBySignal) as stopped:
-    raise _make_stop_error(getattr(stopped, 'signum', signal.SIGINT),
-                           sum(result.error is None for result in results),
-                           len(planned)) from stopped
+    signum = signal.Signals(getattr(stopped, 'signum', signal.SIGINT))
+    raise StoppedBySignal(
+        signum, 'stopped by {} with {} of {} points complete; the same command resumes from there'
+        .format(signum.name, sum(result.error is None for result in results),
+                len(planned))) from stopped
   return results
-
-
-def _make_stop_error(signum: int, num_completed: int, num_points: int) -> StoppedBySignal:
-  return StoppedBySignal(signum, 'stopped by {} with {} of {} points complete; the same command '
-                         'resumes from there'.format(signal.Signals(signum).name, num_completed,
-                                                     num_points))
 
 
 def _format_result(result: PointResult) -> str:

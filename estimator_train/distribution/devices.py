@@ -1,4 +1,4 @@
-"""Selects the devices of a run, and makes its distribution strategy and session configuration."""
+"""Selects the devices and threads of a run; makes its strategy and session configuration."""
 
 import logging
 import re
@@ -6,10 +6,10 @@ from typing import NamedTuple, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.distribution import threads
 from estimator_train.errors import UserError
 from estimator_train.settings import groups
 from estimator_train.settings.choices import SINGLE_REPLICA_STRATEGIES
+from estimator_train.system import machine
 from estimator_train.tf_patches import sessions, strategies
 
 _LOG = logging.getLogger('estimator_train')
@@ -134,7 +134,7 @@ def make_session_config(settings: groups.Devices, devices: Devices,
     in_cluster: whether the session uses the TensorFlow server of this task, and its threads.
   """
   config = tf.ConfigProto(allow_soft_placement=True)
-  threads.set_thread_counts(config, settings, in_cluster)
+  set_thread_counts(config, settings, in_cluster)
   config.gpu_options.allow_growth = settings.gpu_memory_growth
   if devices.gpu_index is not None:
     config.gpu_options.visible_device_list = str(devices.gpu_index)
@@ -149,6 +149,54 @@ def make_session_config(settings: groups.Devices, devices: Devices,
     config.device_count['CPU'] = devices.num_replicas
     config.device_count['GPU'] = 0
   return config
+
+
+def set_thread_counts(config: tf.ConfigProto, settings: groups.Devices, in_cluster: bool = False) -> None:
+  """Sets the numbers of threads in a session configuration.
+
+  Args:
+    config: the configuration, which is modified.
+    settings: the settings that specify the numbers.
+    in_cluster: whether the session uses the TensorFlow server of this task, and its threads.
+  """
+  config.intra_op_parallelism_threads = settings.intra_op_parallelism_threads
+  num_threads = inter_op_threads(settings)
+  config.inter_op_parallelism_threads = num_threads
+  if num_threads and not in_cluster:
+    # Without its own pool, this session would share the thread pool of the first session in the
+    # process, which may have another number of threads.
+    config.session_inter_op_thread_pool.add(num_threads=num_threads)
+
+
+def inter_op_threads(settings: groups.Devices) -> int:
+  """Returns the number of operations that may run in parallel; 0: one per core.
+
+  With oneDNN, each operation uses all cores, so by default only one operation runs at a time.
+  """
+  return settings.inter_op_parallelism_threads or int(machine.has_onednn())
+
+
+def num_parallel_calls(settings: groups.Input) -> int:
+  """Returns the number of functions of the input pipeline that may run in parallel."""
+  return settings.num_parallel_calls or machine.available_cores()
+
+
+def num_queued_calls(settings: groups.Input) -> int:
+  """Returns the number of images that wait for a thread, besides those that are being decoded.
+
+  By default, one per core: a thread that has decoded an image then starts the next one at once,
+  instead of waiting until the input pipeline has been woken to start it. The threads are as many as
+  without them, and a number that the user gives is not exceeded.
+  """
+  return 0 if settings.num_parallel_calls else machine.available_cores()
+
+
+def private_threadpool_size(settings: groups.Input, devices: groups.Devices) -> int:
+  """Returns the number of threads that run only functions of the input pipeline.
+
+  Returns 0 if graph operations have one thread per core, which then runs these functions, too.
+  """
+  return num_parallel_calls(settings) if inter_op_threads(devices) else 0
 
 
 def _make_cross_device_ops(settings: groups.Devices) -> Optional[tf.distribute.CrossDeviceOps]:

@@ -10,7 +10,6 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Optio
 
 from estimator_train import configs, settings as settings_lib
 from estimator_train.configs import WORKLOADS, Figure, RunResults, WorkloadPart
-from estimator_train.distribution import threads
 from estimator_train.doctor import installation
 from estimator_train.errors import UserError
 from estimator_train.reports import evaluation, page, throughput
@@ -143,7 +142,7 @@ def _part_file(folder: str, part: WorkloadPart, extension: str) -> str:
 
 def _describe_machine() -> str:
   return '{} ({} cores)'.format(machine.cpu_property('model name') or 'an unknown CPU',
-                                threads.available_cores())
+                                machine.available_cores())
 
 
 def write_ledger(settings: groups.Run, workload: str, part_results: Mapping[str, RunResults],

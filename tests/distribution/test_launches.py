@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from estimator_train.distribution import launches, process
-from estimator_train.distribution.launches import Launch
+from estimator_train.distribution import horovod_engine, process
+from estimator_train.distribution.process import Launch
 from estimator_train.distribution.tf_config import Task
 from estimator_train.errors import PeerLost, UserError
 
@@ -36,7 +36,7 @@ def tf_config(index=0, **counts):
     # In a batch job, but not in a step of srun.
     ({'SLURM_PROCID': '0', 'SLURM_JOB_ID': '31'}, None)])
 def test_find_launch(environ, expected):
-  found = launches.find_launch(environ)
+  found = process.find_launch(environ)
   if found is not None:
     found = found._replace(launch_id=' '.join(found.launch_id.split()))
   assert found == expected
@@ -48,7 +48,7 @@ def test_find_launch(environ, expected):
     (dict(PMIX, HOROVOD_CONTROLLER='GLOO'), True, False),
     (dict(SLURM, HOROVOD_CONTROLLER='mpi'), True, True)])
 def test_who_connects_the_ranks_of_horovod(environ, is_mpi_built, expected):
-  assert launches.mpi_connects_ranks(environ, is_mpi_built) == expected
+  assert horovod_engine.mpi_connects_ranks(environ, is_mpi_built) == expected
 
 
 @pytest.mark.parametrize('environ, strategy, message', [
@@ -89,7 +89,7 @@ def test_workers(environ, strategy, expected):
 @pytest.fixture
 def published(tmp_path):
   """Rank 0 of two has published its address."""
-  cluster, listener = launches.publish_address(Launch(0, 2, 0, 'this'), str(tmp_path))
+  cluster, listener = horovod_engine.publish_address(Launch(0, 2, 0, 'this'), str(tmp_path))
   yield cluster
   listener.close()
 
@@ -100,7 +100,7 @@ def wait(folder, log=lambda line: None):
   def sleep(secs):
     now[0] += secs
 
-  return launches.wait_for_address(Launch(1, 2, 1, 'this'), str(folder), 100, log, lambda: now[0],
+  return horovod_engine.wait_for_address(Launch(1, 2, 1, 'this'), str(folder), 100, log, lambda: now[0],
                                    sleep)
 
 
@@ -110,18 +110,19 @@ def test_other_ranks_find_rank_0(published, tmp_path):
   path.write_text(content.replace('"this"', '"another"'))  # Of an earlier launch.
   timer = threading.Timer(.3, path.write_text, (content,))
   timer.start()
-  cluster = launches.wait_for_address(Launch(1, 2, 1, 'this'), str(tmp_path), 60, str)
+  cluster = horovod_engine.wait_for_address(Launch(1, 2, 1, 'this'), str(tmp_path), 60, str)
   timer.join()
   assert cluster == wait(tmp_path)
   assert cluster.task == Task('worker', 1) and cluster.num_workers == 2
   address = cluster.address(cluster.chief)
   assert address.rpartition(':')[2] == published.address(published.chief).rpartition(':')[2]
-  launches.remove_address(str(tmp_path))
+  horovod_engine.remove_address(str(tmp_path))
   assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize('content', [
-    None, 'no JSON', '[]', '{"launch_id": "other", "hosts": ["127.0.0.1"], "port": 1}',
+    None, 'no JSON', '[]', '{"launch_id": "this", "port": 1}',
+    '{"launch_id": "other", "hosts": ["127.0.0.1"], "port": 1}',
     # Of an earlier run with the same ID, whose rank 0 has ended.
     '{"launch_id": "this", "hosts": ["127.0.0.1"], "port": 1}'])
 def test_rank_0_is_missing(content, tmp_path):

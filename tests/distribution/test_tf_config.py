@@ -7,7 +7,7 @@ import socket
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from estimator_train.distribution import network, process, tf_config
+from estimator_train.distribution import cluster_engine, network, process, tf_config
 from estimator_train.distribution.process import (
   CHIEF,
   EVALUATOR,
@@ -230,9 +230,9 @@ def test_waits_until_a_host_has_an_address(monkeypatch):
 
   monkeypatch.setattr(tf_config, 'check_network', check_network)
   known_at = 5
-  process.wait_for_network(read(WORKERS), 60, lambda: now[0], sleep)
+  cluster_engine.wait_for_network(read(WORKERS), 60, lambda: now[0], sleep)
   assert now == [5]
   known_at = 1000
   with pytest.raises(tf_config.UnresolvedHost):
-    process.wait_for_network(read(WORKERS), 60, lambda: now[0], sleep)
+    cluster_engine.wait_for_network(read(WORKERS), 60, lambda: now[0], sleep)
   assert 60 < now[0] - 5 <= 62

@@ -5,7 +5,7 @@ from typing import Any, Callable, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.distribution.engines.engine import Engine
+from estimator_train.distribution.engine import Engine
 from estimator_train.system.signals import SignalState
 from estimator_train.training.hooks.steps import StepCounter
 

@@ -106,11 +106,7 @@ def _uses_float16(description: str) -> bool:
 
 def make_local_strategy(settings: groups.Devices,
                         devices: Devices) -> Optional[tf.distribute.Strategy]:
-  """Makes the strategy for one process; returns None for an Estimator without a strategy.
-
-  Raises:
-    ValueError: the strategy, or its all-reduce algorithm, is not implemented.
-  """
+  """Makes the strategy for one process; returns None for an Estimator without a strategy."""
   name = settings.distribution_strategy
   if name == 'off':
     return None
@@ -118,10 +114,9 @@ def make_local_strategy(settings: groups.Devices,
     return tf.distribute.OneDeviceStrategy(devices.names[0])
   if name in ('central_storage', 'parameter_server'):
     return strategies.make_central_storage_strategy(devices.names, '/cpu:0')
-  if name in ('mirrored', 'multi_worker_mirrored', 'horovod'):
-    return tf.distribute.MirroredStrategy(
-        devices.names, cross_device_ops=_make_cross_device_ops(settings))
-  raise ValueError('no strategy is implemented for {!r}'.format(name))
+  assert name in ('mirrored', 'multi_worker_mirrored', 'horovod'), name
+  return tf.distribute.MirroredStrategy(
+      devices.names, cross_device_ops=_make_cross_device_ops(settings))
 
 
 def make_session_config(settings: groups.Devices, devices: Devices,
@@ -151,7 +146,8 @@ def make_session_config(settings: groups.Devices, devices: Devices,
   return config
 
 
-def set_thread_counts(config: tf.ConfigProto, settings: groups.Devices, in_cluster: bool = False) -> None:
+def set_thread_counts(config: tf.ConfigProto, settings: groups.Devices,
+                      in_cluster: bool = False) -> None:
   """Sets the numbers of threads in a session configuration.
 
   Args:
@@ -210,22 +206,9 @@ def _make_cross_device_ops(settings: groups.Devices) -> Optional[tf.distribute.C
     return tf.distribute.HierarchicalCopyAllReduce(num_packs=settings.num_packs)
   if settings.all_reduce_alg == 'reduction_to_one_device':
     return tf.distribute.ReductionToOneDevice()
-  if settings.all_reduce_alg in (None, 'ring'):  # `ring` applies only between workers.
-    return None
-  raise _unknown_algorithm_error(settings)
+  return None  # `ring` applies only between workers.
 
 
 def collective_communication(settings: groups.Devices) -> str:
-  """Returns TensorFlow's name of the all-reduce algorithm between workers: AUTO, NCCL or RING.
-
-  Raises:
-    ValueError: the algorithm is not implemented for several workers.
-  """
-  if settings.all_reduce_alg not in _COLLECTIVE_COMMUNICATION:
-    raise _unknown_algorithm_error(settings)
+  """Returns TensorFlow's name of the all-reduce algorithm between workers: AUTO, NCCL or RING."""
   return _COLLECTIVE_COMMUNICATION[settings.all_reduce_alg]
-
-
-def _unknown_algorithm_error(settings: groups.Devices) -> ValueError:
-  return ValueError('no all-reduce algorithm is implemented for {!r} with {}'.format(
-      settings.all_reduce_alg, settings.distribution_strategy))

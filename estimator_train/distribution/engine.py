@@ -158,12 +158,9 @@ def make_engine(settings: Settings, process: Process, devices: Devices) -> Engin
 
   Raises:
     UserError: the batch size is not divisible by the number of replicas.
-    ValueError: the strategy is not implemented for several workers.
   """
   strategy = settings.devices.distribution_strategy
   if process.size > 1 and process.role != EVALUATOR:
-    if strategy not in _CLUSTER_ENGINES:
-      raise ValueError('no engine for several workers is implemented for {!r}'.format(strategy))
     if process.cluster is not None:
       os.environ['TF_CONFIG'] = process.cluster.to_tf_config()
     module_name, class_name = _CLUSTER_ENGINES[strategy]

@@ -1,11 +1,12 @@
 """Trains synchronously in several processes, which exchange gradients by Horovod."""
 
+import contextlib
 import json
 import logging
 import os
 import socket
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -51,7 +52,7 @@ class HorovodEngine(ClusterEngine):
       cluster, self._listener = publish_address(launch, self.settings.run.folder)
       return cluster
     return wait_for_address(launch, self.settings.run.folder,
-                                     self.settings.cluster.start_timeout_secs, _LOG.info)
+                            StartTimeout(self.settings.cluster.start_timeout_secs))
 
   def join(self, shared_values: Mapping[str, str]) -> None:
     import horovod
@@ -207,59 +208,36 @@ def remove_address(folder: str) -> None:
   os.remove(os.path.join(folder, _ADDRESS_FILE))
 
 
-def wait_for_address(launch: Launch, folder: str, start_timeout_secs: float,
-                     log: Callable[[str], None],
-                     clock: Callable[[], float] = time.monotonic,
-                     sleep: Callable[[float], None] = time.sleep) -> Cluster:
-  """Waits until rank 0 has written its address and is reachable.
+def wait_for_address(launch: Launch, folder: str, timeout: StartTimeout) -> Cluster:
+  """Waits until rank 0 has written its address and is reachable, and returns the cluster.
 
   Args:
     launch: how this process was started.
     folder: a folder that all ranks share.
-    start_timeout_secs: seconds to wait.
-    log: called with each line to log.
-    clock: returns the time in seconds, from any origin.
-    sleep: waits for a number of seconds.
-
-  Returns:
-    The cluster.
+    timeout: the timeout.
 
   Raises:
     PeerLost: rank 0 was not reachable in time.
   """
   path = os.path.join(folder, _ADDRESS_FILE)
-  timeout = StartTimeout(start_timeout_secs, log, clock)
   while True:
-    record = _read_record(path, launch.launch_id)
-    host = _reachable_host(record['hosts'], record['port']) if record else None
-    if host is not None:
-      return _make_cluster(launch, host, record['port'])
+    for host, port in _read_addresses(path, launch.launch_id):
+      with contextlib.suppress(OSError):
+        network.connect(host, port, _CONNECT_TIMEOUT_SECS).close()
+        return _make_cluster(launch, host, port)
     timeout.log_or_raise(['worker 0, whose address is read from {} (all ranks must share '
                           '--model_dir)'.format(path)])
-    sleep(_RETRY_SECS)
+    time.sleep(_RETRY_SECS)
 
 
-def _read_record(path: str, launch_id: str) -> Dict[str, Any]:
-  """Returns the content of the file; an empty dict unless rank 0 of this launch has written it."""
-  try:
+def _read_addresses(path: str, launch_id: str) -> List[Tuple[str, int]]:
+  """Returns the addresses in the file; none unless rank 0 of this launch has written it."""
+  with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # Missing or invalid.
     with open(path, encoding='utf-8') as file:
       record = json.load(file)
-    is_valid = (record['launch_id'] == launch_id and isinstance(record['hosts'], list)
-                and isinstance(record['port'], int))
-  except (OSError, ValueError, TypeError, KeyError):
-    return {}
-  return record if is_valid else {}
-
-
-def _reachable_host(hosts: Sequence[str], port: int) -> Optional[str]:
-  """Returns the first host that accepts a connection; None if none does."""
-  for host in hosts:
-    try:
-      network.connect(host, port, _CONNECT_TIMEOUT_SECS).close()
-      return host
-    except OSError:
-      continue
-  return None
+    if record['launch_id'] == launch_id:
+      return [(str(host), int(record['port'])) for host in record['hosts']]
+  return []
 
 
 def _make_cluster(launch: Launch, host: str, port: int) -> Cluster:

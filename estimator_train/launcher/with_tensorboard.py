@@ -9,21 +9,25 @@ the run ends, for whatever reason, the kernel kills TensorBoard.
 
 import os
 import re
+import signal
 import subprocess
 import sys
-from typing import List, NoReturn, Optional, Sequence
+from typing import NoReturn, Optional, Sequence
 
 from estimator_train.errors import UserError
 from estimator_train.launcher import local_cluster
-from estimator_train.launcher.local_tasks import print_to_stderr
+from estimator_train.launcher.supervisor import print_to_stderr
 from estimator_train.run_dir import RunDir, make_folder
 from estimator_train.settings import command_line
 from estimator_train.system import child_process, logs
 
 LOG_NAME = 'tensorboard.log'
-_SERVER_COMMAND = (sys.executable, '-m', 'estimator_train.launcher.tensorboard_server')
+# The command that serves the folder which follows.
+_SERVER_COMMAND = (sys.executable, '-c', 'import sys; from estimator_train.launcher import '
+                   'with_tensorboard; with_tensorboard.serve(sys.argv[1])')
 _MODULE_COMMAND = (sys.executable, '-m')
 _USER_ERROR_EXIT_CODE = 2
+_NICENESS = 10
 
 
 def main(argv: Optional[Sequence[str]] = None, module_command: Sequence[str] = _MODULE_COMMAND,
@@ -35,7 +39,8 @@ def main(argv: Optional[Sequence[str]] = None, module_command: Sequence[str] = _
     module_command: the command that runs a module, without the name of the module.
     server: the command that serves a folder, without the path of the folder.
   """
-  arguments = _remove_tensorboard_flag(sys.argv[1:] if argv is None else argv)
+  arguments = [argument for argument in (sys.argv[1:] if argv is None else argv)
+               if argument not in ('--tensorboard', '-tensorboard')]
   module = 'estimator_train'
   if any(re.match('--?({})(=|$)'.format('|'.join(local_cluster.LAUNCHER_FLAGS)), argument)
          for argument in arguments):
@@ -58,11 +63,6 @@ def main(argv: Optional[Sequence[str]] = None, module_command: Sequence[str] = _
             dict(os.environ, PYTHONPATH=child_process.child_environment()['PYTHONPATH']))
 
 
-def _remove_tensorboard_flag(argv: Sequence[str]) -> List[str]:
-  """Returns the arguments without --tensorboard or -tensorboard."""
-  return [argument for argument in argv if argument not in ('--tensorboard', '-tensorboard')]
-
-
 def _start_tensorboard(server: Sequence[str], model_dir: str) -> None:
   """Starts TensorBoard as a child process; see `main` for `server`."""
   log_dir = os.path.join(model_dir, 'logs')
@@ -74,6 +74,28 @@ def _start_tensorboard(server: Sequence[str], model_dir: str) -> None:
         # Without a new session, Ctrl-C would end TensorBoard before the run saves a checkpoint.
         start_new_session=True,
         preexec_fn=child_process.make_preexec_fn())  # noqa: PLW1509 (preexec_fn takes no lock)
+
+
+def serve(folder: str) -> None:
+  """Serves TensorBoard for a folder, on a free port of localhost, until this process is killed.
+
+  Prints one line with the URL to standard output.
+  """
+  os.nice(_NICENESS)  # Gives training priority over TensorBoard.
+  os.environ['CUDA_VISIBLE_DEVICES'] = ''
+  try:
+    # TensorBoard would interpret colons and commas in a path, so `logdir` is the current folder.
+    os.chdir(folder)
+    from tensorboard import program  # This import takes a second, so `os.nice` precedes it.
+    tensorboard = program.TensorBoard()
+    tensorboard.configure(logdir='.', host='localhost', port=0)
+    url = tensorboard.launch()
+  except Exception:
+    print('TensorBoard was not started: see {}'.format(os.path.join(folder, 'logs', LOG_NAME)),
+          flush=True)
+    raise
+  print('TensorBoard: {} until the training run ends'.format(url), flush=True)
+  signal.pause()
 
 
 if __name__ == '__main__':

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from estimator_train.distribution import horovod_engine, process
+from estimator_train.distribution import horovod_engine, network, process
 from estimator_train.distribution.process import Launch
 from estimator_train.distribution.tf_config import Task
 from estimator_train.errors import PeerLost, UserError
@@ -94,14 +94,9 @@ def published(tmp_path):
   listener.close()
 
 
-def wait(folder, log=lambda line: None):
-  now = [0.]
-
-  def sleep(secs):
-    now[0] += secs
-
-  return horovod_engine.wait_for_address(Launch(1, 2, 1, 'this'), str(folder), 100, log, lambda: now[0],
-                                   sleep)
+def wait(folder, secs=60, log=str):
+  return horovod_engine.wait_for_address(
+      Launch(1, 2, 1, 'this'), str(folder), network.StartTimeout(secs, log))
 
 
 def test_other_ranks_find_rank_0(published, tmp_path):
@@ -110,7 +105,7 @@ def test_other_ranks_find_rank_0(published, tmp_path):
   path.write_text(content.replace('"this"', '"another"'))  # Of an earlier launch.
   timer = threading.Timer(.3, path.write_text, (content,))
   timer.start()
-  cluster = horovod_engine.wait_for_address(Launch(1, 2, 1, 'this'), str(tmp_path), 60, str)
+  cluster = wait(tmp_path)
   timer.join()
   assert cluster == wait(tmp_path)
   assert cluster.task == Task('worker', 1) and cluster.num_workers == 2
@@ -125,10 +120,12 @@ def test_other_ranks_find_rank_0(published, tmp_path):
     '{"launch_id": "other", "hosts": ["127.0.0.1"], "port": 1}',
     # Of an earlier run with the same ID, whose rank 0 has ended.
     '{"launch_id": "this", "hosts": ["127.0.0.1"], "port": 1}'])
-def test_rank_0_is_missing(content, tmp_path):
+def test_rank_0_is_missing(content, tmp_path, monkeypatch):
+  monkeypatch.setattr(horovod_engine, '_RETRY_SECS', .01)
+  monkeypatch.setattr(network, '_LOG_EVERY_SECS', .1)
   if content is not None:
     (tmp_path / 'rank_0_address.json').write_text(content)
   lines = []
   with pytest.raises(PeerLost, match=r'worker 0.*rank_0_address.json \(all ranks must share'):
-    wait(tmp_path, lines.append)
+    wait(tmp_path, .3, lines.append)
   assert 'worker 0' in lines[0]

@@ -147,8 +147,8 @@ OURS = {'--batch_size': '128', '--labels': LONG, '--seed': '1'}
      'this worker must match the chief: numpy=1.2 here and none on the chief, whose log has both: '
      'give all tasks the same numpy', 'it has numpy=1.2, the chief has None'),
     ({'--labels': LONG + ',more'}, '--labels=class 0,class 1,', 'it has --labels=class 0,class 1,'),
-    (None, 'this worker must match the chief: TF_CONFIG=3 worker here and another value on the chief, '
-     'whose log has both: give all tasks the same TF_CONFIG', 'it has TF_CONFIG=3 worker')])
+    (None, 'this worker must match the chief: TF_CONFIG=3 worker here and another value on the '
+     'chief, whose log has both: give all tasks the same TF_CONFIG', 'it has TF_CONFIG=3 worker')])
 def test_others_are_refused_and_the_right_ones_awaited(join, changes, message, logged):
   addresses = workers(2)
   chief = join(addresses, values=OURS)

@@ -112,18 +112,14 @@ def _parse_arguments(argv: Sequence[str]) -> _Arguments:
   if launcher_arguments.local_workers is None:
     raise UserError('a local cluster needs a number of workers', '--local_workers is missing',
                     'give --local_workers=N')
-  num_workers = _parse_count('local_workers', launcher_arguments.local_workers, 1)
-  num_ps = _parse_count('local_ps', launcher_arguments.local_ps, 0)
-  max_restarts = _parse_count('max_restarts', launcher_arguments.max_restarts, 0)
-  counts = {'worker': num_workers}
-  if num_ps:
-    counts = {'chief': 1, 'worker': num_workers - 1, 'ps': num_ps}
+  num_workers, num_ps, max_restarts, num_cores, num_gpus = (
+      _parse_count(name, getattr(launcher_arguments, name)) for name in LAUNCHER_FLAGS)
+  counts = {'chief': 1, 'worker': num_workers - 1, 'ps': num_ps} if num_ps else {
+      'worker': num_workers}
   tasks = [Task(task_type, index)
            for task_type, count in counts.items() for index in range(count)]
-  resources = _divide_resources(
-      tasks, _parse_count('local_cores', launcher_arguments.local_cores, 0),
-      _parse_count('local_gpus', launcher_arguments.local_gpus, 0))
-  return _Arguments(tasks, resources, max_restarts, program_arguments)
+  return _Arguments(tasks, _divide_resources(tasks, num_cores, num_gpus), max_restarts,
+                    program_arguments)
 
 
 def _divide_resources(tasks: Sequence[Task], cores_per_task: int,
@@ -167,8 +163,9 @@ class _Parser(argparse.ArgumentParser):
     raise UserError('the flags cannot be read', message, 'see --help')
 
 
-def _parse_count(name: str, text: str, minimum: int) -> int:
+def _parse_count(name: str, text: str) -> int:
   """Returns the value of a flag of the launcher; raises a UserError if it is out of range."""
+  minimum = int(name == 'local_workers')
   if not re.match(r'[0-9]{1,3}\Z', text) or int(text) < minimum:
     raise UserError('--{} is not a valid number'.format(name), '--{}={}'.format(name, text),
                     'give a whole number from {} to {}'.format(minimum, _MAX_COUNT))

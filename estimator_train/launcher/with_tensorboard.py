@@ -1,6 +1,7 @@
 """Starts TensorBoard and the training run, for `run_train.sh --tensorboard`.
 
   python -m estimator_train.launcher.with_tensorboard --tensorboard [FLAG...]
+  python -m estimator_train.launcher.with_tensorboard --serve FOLDER    (what it starts)
 
 This process starts TensorBoard as its child, and then replaces itself with the program or with the
 launcher of a local cluster. The run therefore has the usual terminal, signals and exit code. When
@@ -22,9 +23,10 @@ from estimator_train.settings import command_line
 from estimator_train.system import child_process, logs
 
 LOG_NAME = 'tensorboard.log'
-# The command that serves the folder which follows.
-_SERVER_COMMAND = (sys.executable, '-c', 'import sys; from estimator_train.launcher import '
-                   'with_tensorboard; with_tensorboard.serve(sys.argv[1])')
+# The command that serves the folder whose path follows. With `-c` instead of `-m`, Python would
+# also import modules from that folder.
+_SERVE = '--serve'
+_SERVER_COMMAND = (sys.executable, '-m', 'estimator_train.launcher.with_tensorboard', _SERVE)
 _MODULE_COMMAND = (sys.executable, '-m')
 _USER_ERROR_EXIT_CODE = 2
 _NICENESS = 10
@@ -99,4 +101,7 @@ def serve(folder: str) -> None:
 
 
 if __name__ == '__main__':
-  main()
+  if sys.argv[1:2] == [_SERVE]:
+    serve(sys.argv[2])
+  else:
+    main()

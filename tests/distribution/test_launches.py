@@ -18,28 +18,13 @@ MPICH = {'PMI_RANK': '0', 'PMI_SIZE': '2', 'MPI_LOCALRANKID': '0'}
 SLURM = {'SLURM_PROCID': '5', 'SLURM_STEP_NUM_TASKS': '8', 'SLURM_LOCALID': '1',
          'SLURM_JOB_ID': '31', 'SLURM_STEP_ID': '0'}
 PMIX = dict(SLURM, PMIX_RANK='5')
+ALONE = 0, 1, process.CHIEF, 0, 'chief'
 
 
 def tf_config(index=0, **counts):
   return {'TF_CONFIG': json.dumps({
       'cluster': {kind: ['a:{}'.format(100 * len(kind) + port) for port in range(count)]
                   for kind, count in counts.items()}, 'task': {'type': 'worker', 'index': index}})}
-
-
-@pytest.mark.parametrize('environ, expected', [
-    (HOROVODRUN, Launch(1, 4, 1, '10.0.0.1 99')), (OPEN_MPI, Launch(2, 3, 0, '77')),
-    (MPICH, Launch(0, 2, 0, '')), (SLURM, Launch(5, 8, 1, '31 0')),
-    # horovodrun inside a Slurm job.
-    (dict(SLURM, **HOROVODRUN), Launch(1, 4, 1, '10.0.0.1 99 31 0')),
-    # A process of mpirun that does not have a local rank.
-    ({'PMI_RANK': '1', 'PMI_SIZE': '2'}, Launch(1, 2, 0, '')),
-    # In a batch job, but not in a step of srun.
-    ({'SLURM_PROCID': '0', 'SLURM_JOB_ID': '31'}, None)])
-def test_find_launch(environ, expected):
-  found = process.find_launch(environ)
-  if found is not None:
-    found = found._replace(launch_id=' '.join(found.launch_id.split()))
-  assert found == expected
 
 
 @pytest.mark.parametrize('environ, is_mpi_built, expected', [
@@ -70,11 +55,18 @@ def test_errors(environ, strategy, message):
 
 
 @pytest.mark.parametrize('environ, strategy, expected', [
-    (SLURM, 'mirrored', (0, 1, process.CHIEF, 0, 'chief')),  # Only Horovod uses the variables.
+    (HOROVODRUN, 'horovod', (1, 4, process.WORKER, 1, 'worker 1')),
+    (OPEN_MPI, 'horovod', (2, 3, process.WORKER, 0, 'worker 2')),
+    (MPICH, 'horovod', (0, 2, process.CHIEF, 0, 'worker 0')),
     (SLURM, 'horovod', (5, 8, process.WORKER, 1, 'worker 5')),
-    (dict(SLURM, SLURM_PROCID='0'), 'horovod', (0, 8, process.CHIEF, 1, 'worker 0')),
-    (dict(SLURM, SLURM_PROCID='0', SLURM_STEP_NUM_TASKS='1'), 'horovod',
-     (0, 1, process.CHIEF, 0, 'chief')),
+    # horovodrun inside a Slurm job.
+    (dict(SLURM, **HOROVODRUN), 'horovod', (1, 4, process.WORKER, 1, 'worker 1')),
+    # A process of mpirun that does not have a local rank.
+    ({'PMI_RANK': '1', 'PMI_SIZE': '2'}, 'horovod', (1, 2, process.WORKER, 0, 'worker 1')),
+    # In a batch job, but not in a step of srun.
+    ({'SLURM_PROCID': '0', 'SLURM_JOB_ID': '31'}, 'horovod', ALONE),
+    (SLURM, 'mirrored', ALONE),  # Only Horovod uses the variables.
+    (dict(SLURM, SLURM_PROCID='0', SLURM_STEP_NUM_TASKS='1'), 'horovod', ALONE),
     # TF_CONFIG has precedence.
     (dict(SLURM, **tf_config(2, worker=3)), 'horovod', (2, 3, process.WORKER, 2, 'worker 2')),
     (dict(OPEN_MPI, **tf_config(worker=2, evaluator=1)), 'multi_worker_mirrored',
@@ -84,6 +76,12 @@ def test_errors(environ, strategy, message):
 def test_workers(environ, strategy, expected):
   found = process.this_process(environ, strategy)
   assert (found.rank, found.size, found.role, found.local_rank, found.name) == expected
+
+
+def test_the_ranks_of_a_launch_have_the_same_id():
+  ids = [process.find_launch(environ).launch_id.split() for environ in (
+      HOROVODRUN, OPEN_MPI, MPICH, SLURM, dict(SLURM, **HOROVODRUN))]
+  assert ids == [['10.0.0.1', '99'], ['77'], [], ['31', '0'], ['10.0.0.1', '99', '31', '0']]
 
 
 @pytest.fixture

@@ -162,19 +162,18 @@ def wait_for_network(cluster: Cluster, timeout_secs: float,
   Raises:
     UserError: the port of this task is in use, or a host name cannot be resolved in time.
   """
-  deadline = clock() + timeout_secs
-  next_log_at = clock()
+  tf_config.listen_on_own_port(cluster).close()
+  deadline, next_log_at = clock() + timeout_secs, clock()
   while True:
-    try:
-      tf_config.check_network(cluster)
+    error = tf_config.find_unresolved_host(cluster)
+    if error is None:
       return
-    except tf_config.UnresolvedHost as error:
-      if clock() > deadline:
-        raise
-      if clock() >= next_log_at:
-        next_log_at += _LOG_EVERY_SECS
-        _LOG.info('%s; retrying for another %.0f s', error, deadline - clock())
-      sleep(_NETWORK_RETRY_SECS)
+    if clock() > deadline:
+      raise error
+    if clock() >= next_log_at:
+      next_log_at += _LOG_EVERY_SECS
+      _LOG.info('%s; retrying for another %.0f s', error, deadline - clock())
+    sleep(_NETWORK_RETRY_SECS)
 
 
 def join_peers(settings: Settings, cluster: Cluster, shared_values: Mapping[str, str],

@@ -22,8 +22,7 @@ LAYERS = (
 )
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 WITHOUT_TENSORFLOW = ('system', 'settings', 'run_dir', 'reports', 'doctor', 'launcher', 'configs',
-                      'modes.doctor', 'modes.scaling', 'data.datasets', 'distribution.rendezvous',
-                      'distribution.threads')
+                      'modes.doctor', 'modes.scaling', 'data.datasets', 'distribution.rendezvous')
 # Of named tuples, whose methods begin with an underscore so that fields can have any name.
 PUBLIC_ALL_THE_SAME = {'_asdict', '_field_defaults', '_field_types', '_fields', '_make', '_replace'}
 MOST_LINES = 350  # Of a module: it has one subject.

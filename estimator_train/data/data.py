@@ -22,7 +22,7 @@ from estimator_train.data.image_source import ImageFileSource
 from estimator_train.data.parsed_examples import ParsedRecordSource
 from estimator_train.data.source import BadImage, InputFn, Source
 from estimator_train.data.user_datasets import ExampleSource
-from estimator_train.distribution import threads
+from estimator_train.distribution import devices
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings, choices, groups
 
@@ -166,8 +166,8 @@ def make_batching(dataset: DataSet, settings: Settings, one_hot: bool, examples_
                   shard: Shard = UNSHARDED) -> Batching:
   """Makes the Batching for the examples of a data set, from the settings of the run."""
   return Batching(dataset.image_shape or NO_IMAGE, len(dataset.labels), one_hot, examples_per_batch,
-                  settings.input.shuffle_buffer, threads.num_parallel_calls(settings.input),
+                  settings.input.shuffle_buffer, devices.num_parallel_calls(settings.input),
                   settings.input.prefetch, settings.optimizer.seed, shard, settings.input.augment,
-                  threads.private_threadpool_size(settings.input,
+                  devices.private_threadpool_size(settings.input,
                                                   settings.devices),
-                  num_queued_calls=threads.num_queued_calls(settings.input))
+                  num_queued_calls=devices.num_queued_calls(settings.input))

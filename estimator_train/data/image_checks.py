@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Iterator, NamedTuple, Optional, Tuple
 
 from estimator_train.data import images
-from estimator_train.distribution.threads import available_cores
 from estimator_train.errors import BadExample, UserError, WrongSchema, printable
+from estimator_train.system.machine import available_cores
 from estimator_train.system.progress import make_progress_bar
 
 _LOG = logging.getLogger('estimator_train')

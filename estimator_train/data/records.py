@@ -20,9 +20,9 @@ from typing import Any, BinaryIO, Callable, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from estimator_train.distribution.threads import available_cores
 from estimator_train.errors import BadExample, UserError, first_line, printable
 from estimator_train.system import atomic, stored
+from estimator_train.system.machine import available_cores
 
 _LOG = logging.getLogger('estimator_train')
 HEADER_BYTES, FOOTER_BYTES = 12, 4

@@ -19,12 +19,12 @@ from estimator_train.data import file_pattern, image_folder, records
 from estimator_train.data.description import DataSet, ImageRecordSplit
 from estimator_train.data.idx import GZIP_SIGNATURE
 from estimator_train.data.records import PositionedFile, RecordIndex, is_remote
-from estimator_train.distribution.threads import available_cores
 from estimator_train.errors import UserError, first_line, printable
 from estimator_train.run_dir import LABELS_FILE, RunDir
 from estimator_train.settings import Settings, choices
 from estimator_train.settings.groups import are_distinct
 from estimator_train.system import atomic, stored
+from estimator_train.system.machine import available_cores
 
 _LOG = logging.getLogger('estimator_train')
 # The arguments of zlib.decompressobj: the window size, which also selects the format.

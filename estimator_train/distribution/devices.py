@@ -1,4 +1,4 @@
-"""Selects the devices of a run, and makes its distribution strategy and session configuration."""
+"""Selects the devices and threads of a run; makes its strategy and session configuration."""
 
 import logging
 import re
@@ -6,10 +6,10 @@ from typing import NamedTuple, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.distribution import threads
 from estimator_train.errors import UserError
 from estimator_train.settings import groups
 from estimator_train.settings.choices import SINGLE_REPLICA_STRATEGIES
+from estimator_train.system import machine
 from estimator_train.tf_patches import sessions, strategies
 
 _LOG = logging.getLogger('estimator_train')
@@ -106,11 +106,7 @@ def _uses_float16(description: str) -> bool:
 
 def make_local_strategy(settings: groups.Devices,
                         devices: Devices) -> Optional[tf.distribute.Strategy]:
-  """Makes the strategy for one process; returns None for an Estimator without a strategy.
-
-  Raises:
-    ValueError: the strategy, or its all-reduce algorithm, is not implemented.
-  """
+  """Makes the strategy for one process; returns None for an Estimator without a strategy."""
   name = settings.distribution_strategy
   if name == 'off':
     return None
@@ -118,10 +114,9 @@ def make_local_strategy(settings: groups.Devices,
     return tf.distribute.OneDeviceStrategy(devices.names[0])
   if name in ('central_storage', 'parameter_server'):
     return strategies.make_central_storage_strategy(devices.names, '/cpu:0')
-  if name in ('mirrored', 'multi_worker_mirrored', 'horovod'):
-    return tf.distribute.MirroredStrategy(
-        devices.names, cross_device_ops=_make_cross_device_ops(settings))
-  raise ValueError('no strategy is implemented for {!r}'.format(name))
+  assert name in ('mirrored', 'multi_worker_mirrored', 'horovod'), name
+  return tf.distribute.MirroredStrategy(
+      devices.names, cross_device_ops=_make_cross_device_ops(settings))
 
 
 def make_session_config(settings: groups.Devices, devices: Devices,
@@ -134,7 +129,7 @@ def make_session_config(settings: groups.Devices, devices: Devices,
     in_cluster: whether the session uses the TensorFlow server of this task, and its threads.
   """
   config = tf.ConfigProto(allow_soft_placement=True)
-  threads.set_thread_counts(config, settings, in_cluster)
+  set_thread_counts(config, settings, in_cluster)
   config.gpu_options.allow_growth = settings.gpu_memory_growth
   if devices.gpu_index is not None:
     config.gpu_options.visible_device_list = str(devices.gpu_index)
@@ -151,6 +146,55 @@ def make_session_config(settings: groups.Devices, devices: Devices,
   return config
 
 
+def set_thread_counts(config: tf.ConfigProto, settings: groups.Devices,
+                      in_cluster: bool = False) -> None:
+  """Sets the numbers of threads in a session configuration.
+
+  Args:
+    config: the configuration, which is modified.
+    settings: the settings that specify the numbers.
+    in_cluster: whether the session uses the TensorFlow server of this task, and its threads.
+  """
+  config.intra_op_parallelism_threads = settings.intra_op_parallelism_threads
+  num_threads = inter_op_threads(settings)
+  config.inter_op_parallelism_threads = num_threads
+  if num_threads and not in_cluster:
+    # Without its own pool, this session would share the thread pool of the first session in the
+    # process, which may have another number of threads.
+    config.session_inter_op_thread_pool.add(num_threads=num_threads)
+
+
+def inter_op_threads(settings: groups.Devices) -> int:
+  """Returns the number of operations that may run in parallel; 0: one per core.
+
+  With oneDNN, each operation uses all cores, so by default only one operation runs at a time.
+  """
+  return settings.inter_op_parallelism_threads or int(machine.has_onednn())
+
+
+def num_parallel_calls(settings: groups.Input) -> int:
+  """Returns the number of functions of the input pipeline that may run in parallel."""
+  return settings.num_parallel_calls or machine.available_cores()
+
+
+def num_queued_calls(settings: groups.Input) -> int:
+  """Returns the number of images that wait for a thread, besides those that are being decoded.
+
+  By default, one per core: a thread that has decoded an image then starts the next one at once,
+  instead of waiting until the input pipeline has been woken to start it. The threads are as many as
+  without them, and a number that the user gives is not exceeded.
+  """
+  return 0 if settings.num_parallel_calls else machine.available_cores()
+
+
+def private_threadpool_size(settings: groups.Input, devices: groups.Devices) -> int:
+  """Returns the number of threads that run only functions of the input pipeline.
+
+  Returns 0 if graph operations have one thread per core, which then runs these functions, too.
+  """
+  return num_parallel_calls(settings) if inter_op_threads(devices) else 0
+
+
 def _make_cross_device_ops(settings: groups.Devices) -> Optional[tf.distribute.CrossDeviceOps]:
   """Makes the all-reduce of the gradients; returns None to let TensorFlow choose the algorithm.
 
@@ -162,22 +206,9 @@ def _make_cross_device_ops(settings: groups.Devices) -> Optional[tf.distribute.C
     return tf.distribute.HierarchicalCopyAllReduce(num_packs=settings.num_packs)
   if settings.all_reduce_alg == 'reduction_to_one_device':
     return tf.distribute.ReductionToOneDevice()
-  if settings.all_reduce_alg in (None, 'ring'):  # `ring` applies only between workers.
-    return None
-  raise _unknown_algorithm_error(settings)
+  return None  # `ring` applies only between workers.
 
 
 def collective_communication(settings: groups.Devices) -> str:
-  """Returns TensorFlow's name of the all-reduce algorithm between workers: AUTO, NCCL or RING.
-
-  Raises:
-    ValueError: the algorithm is not implemented for several workers.
-  """
-  if settings.all_reduce_alg not in _COLLECTIVE_COMMUNICATION:
-    raise _unknown_algorithm_error(settings)
+  """Returns TensorFlow's name of the all-reduce algorithm between workers: AUTO, NCCL or RING."""
   return _COLLECTIVE_COMMUNICATION[settings.all_reduce_alg]
-
-
-def _unknown_algorithm_error(settings: groups.Devices) -> ValueError:
-  return ValueError('no all-reduce algorithm is implemented for {!r} with {}'.format(
-      settings.all_reduce_alg, settings.distribution_strategy))

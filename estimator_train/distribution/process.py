@@ -1,18 +1,46 @@
 """Process: which process of a run this is, and whether it trains, serves variables or evaluates."""
 
-import logging
-import time
-from typing import Callable, Mapping, NamedTuple, Optional
+from typing import Mapping, NamedTuple, Optional
 
-from estimator_train.distribution import launches, tf_config
-from estimator_train.distribution.launches import Launch
+from estimator_train.distribution import tf_config
 from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.errors import UserError
 
 CHIEF, WORKER, PARAMETER_SERVER, EVALUATOR = 'chief', 'worker', 'ps', 'evaluator'
 
-_RETRY_SECS, _LOG_EVERY_SECS = 1., 60.
-_LOG = logging.getLogger('estimator_train')
+# The variables with the rank, the number of ranks, and the rank among the processes of the host.
+_RANK_VARIABLES = (
+    ('HOROVOD_RANK', 'HOROVOD_SIZE', 'HOROVOD_LOCAL_RANK'),
+    ('OMPI_COMM_WORLD_RANK', 'OMPI_COMM_WORLD_SIZE', 'OMPI_COMM_WORLD_LOCAL_RANK'),
+    ('PMI_RANK', 'PMI_SIZE', 'MPI_LOCALRANKID'),
+    ('SLURM_PROCID', 'SLURM_STEP_NUM_TASKS', 'SLURM_LOCALID'),
+)
+# The values of these variables, if they are set, are the same on all ranks of a launch, and differ
+# from those of other launches.
+_LAUNCH_ID_VARIABLES = (
+    'HOROVOD_GLOO_RENDEZVOUS_ADDR', 'HOROVOD_GLOO_RENDEZVOUS_PORT', 'PMIX_NAMESPACE',
+    'OMPI_MCA_orte_precondition_transports', 'SLURM_JOB_ID', 'SLURM_STEP_ID',
+    'SLURM_RESTART_COUNT')
+
+
+class Launch(NamedTuple):
+  """One process of those that a launcher has started together.
+
+  Attributes:
+    rank: index of this process, from 0.
+    size: number of processes.
+    local_rank: index of this process among the processes on the same host, from 0.
+    launch_id: text that is the same for all processes of the launch.
+  """
+  rank: int
+  size: int
+  local_rank: int
+  launch_id: str
+
+  @property
+  def task(self) -> Task:
+    """The task of this process in a cluster that has only workers."""
+    return Task('worker', self.rank)
 
 
 class Process(NamedTuple):
@@ -72,9 +100,9 @@ def this_process(environ: Mapping[str, str], strategy: str) -> Process:
   """
   cluster = tf_config.parse_cluster(environ)
   if cluster is not None or strategy in ('multi_worker_mirrored', 'parameter_server'):
-    _check_launch(launches.find_launch(environ), cluster)
+    _check_launch(find_launch(environ), cluster)
   if cluster is None:
-    launch = launches.find_launch(environ) if strategy == 'horovod' else None
+    launch = find_launch(environ) if strategy == 'horovod' else None
     if launch is None or launch.size == 1:
       return SINGLE_PROCESS
     return Process(launch.rank, launch.size, WORKER if launch.rank else CHIEF, launch=launch)
@@ -118,32 +146,29 @@ def check_strategy(cluster: Cluster, strategy: str) -> None:
             'parameter_server' if servers else 'multi_worker_mirrored'))
 
 
-def wait_for_network(cluster: Cluster, timeout_secs: float,
-                     clock: Callable[[], float] = time.monotonic,
-                     sleep: Callable[[float], None] = time.sleep) -> None:
-  """Checks the port of this task, and waits until the host names of all members can be resolved.
-
-  In Kubernetes, the host name of a pod cannot be resolved until the pod has started.
-
-  Args:
-    cluster: the cluster.
-    timeout_secs: maximum number of seconds to wait.
-    clock: returns the time in seconds, from any origin.
-    sleep: waits for a number of seconds.
+def find_launch(environ: Mapping[str, str]) -> Optional[Launch]:
+  """Returns how a launcher has started this process; None if no launcher has started it.
 
   Raises:
-    UserError: the port of this task is in use, or a host name cannot be resolved in time.
+    UserError: a variable of the launcher is invalid.
   """
-  deadline = clock() + timeout_secs
-  next_log_at = clock()
-  while True:
-    try:
-      tf_config.check_network(cluster)
-      return
-    except tf_config.UnresolvedHost as error:
-      if clock() > deadline:
-        raise
-      if clock() >= next_log_at:
-        next_log_at += _LOG_EVERY_SECS
-        _LOG.info('%s; retrying for another %.0f s', error, deadline - clock())
-      sleep(_RETRY_SECS)
+  for rank_name, size_name, local_rank_name in _RANK_VARIABLES:
+    if rank_name not in environ or size_name not in environ:
+      continue
+    rank, size = (_parse_number(environ, name) for name in (rank_name, size_name))
+    local_rank = _parse_number(environ, local_rank_name) if local_rank_name in environ else 0
+    if rank >= size:
+      raise UserError('the rank of a process must be less than the number of ranks',
+                      '{}={} {}={}'.format(rank_name, rank, size_name, size),
+                      'start the program by horovodrun, mpirun or srun, or unset these variables')
+    launch_id = ' '.join(environ.get(name, '') for name in _LAUNCH_ID_VARIABLES).strip()
+    return Launch(rank, size, local_rank, launch_id)
+  return None
+
+
+def _parse_number(environ: Mapping[str, str], name: str) -> int:
+  text = environ[name]
+  if not text.isdecimal():
+    raise UserError(name + ' must be a whole number', '{}={}'.format(name, text),
+                    'start the program by horovodrun, mpirun or srun, or unset this variable')
+  return int(text)

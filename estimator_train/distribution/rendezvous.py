@@ -6,37 +6,40 @@ values, such as flags and versions. The chief refuses a member whose values diff
 Once all members are registered, the chief closes its listener and releases the members, which
 keep their connections; see peers.py. A member whose connection ends before connects again.
 
-The variable ESTIMATOR_TRAIN_CLUSTER_KEY authenticates the members: each proves, by an HMAC of a
-random challenge of the chief, that it has the same key. Without the variable, the key is empty.
+The variable ESTIMATOR_TRAIN_CLUSTER_KEY authenticates the members and the chief: each proves, by an
+HMAC of two random challenges, that it has the same key. Without the variable, the key is empty.
 
 | from | message | content | when |
 |---|---|---|---|
 | chief | `challenge` | a random ID | once connected |
-| member | `task` | its task; `values`: its shared values; `proof`: the HMAC | after `challenge` |
+| member | `task` | its task; `challenge`: a random ID; `proof`: the HMAC | after `challenge` |
+| chief | `wrong_key` | true | after a wrong `proof` |
+| chief | `proof` | its own HMAC | after `task` |
+| member | `values` | its shared values | after the chief's `proof` |
 | member | `waiting` | true | each second |
-| chief | `wrong_key` | true | after `task` |
-| chief | `refused` | the name of a value that differs; `is_known`: if it has one | after `task` |
+| chief | `refused` | the name of a value that differs; `is_known`: if it has one | after `values` |
 | chief | `taken` | true | if another process has registered as this task |
-| chief | `missing` | up to 20 missing tasks | after `task`, and each second |
+| chief | `missing` | up to 20 missing tasks | after `values`, and each second |
 | chief | `go` | true | when all are registered |
 """
 
+import contextlib
 import hashlib
 import hmac
-import ipaddress
+import json
 import secrets
 import socket
 import time
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence
 
 from estimator_train.distribution import network
-from estimator_train.distribution.messages import Connection, parse_task, wait_readable
-from estimator_train.distribution.network import StartTimeout
+from estimator_train.distribution.network import Connection, StartTimeout, wait_readable
 from estimator_train.distribution.tf_config import (
   Cluster,
   Task,
   describe_task_counts,
   listen_on_own_port,
+  parse_task,
 )
 from estimator_train.errors import UserError, printable
 
@@ -47,11 +50,11 @@ _CONNECT_TIMEOUT_SECS = 5.
 # that the previous process was lost. This member then tries again.
 _ANSWER_TIMEOUT_SECS = 5.
 _SILENCE_TIMEOUT_SECS = 10.
-# How long a process may take to identify itself on a new connection, and to read a refusal.
-_HANDSHAKE_TIMEOUT_SECS, _REFUSAL_TIMEOUT_SECS = 10., 2.
+# How long a process may take to identify itself on a new connection, or to read a refusal.
+_HANDSHAKE_TIMEOUT_SECS = 10.
 # Longer values, such as 1,000 class names, are sent as their beginning and a digest.
 _MAX_VALUE_CHARS = 200
-_MAX_SENT_NAMES, _MAX_NAME_CHARS, _MAX_LOGGED_CHARS = 20, 40, 80
+_MAX_NAMES, _MAX_NAME_CHARS, _MAX_LOGGED_CHARS = 20, 40, 80
 KEY_VARIABLE = 'ESTIMATOR_TRAIN_CLUSTER_KEY'
 # A process that is not of this cluster could otherwise fill the disk of the log.
 _MAX_LOGGED_REFUSALS = 20
@@ -84,17 +87,13 @@ def connect(cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeo
   if len(cluster.members) == 1:
     return {}
   address = cluster.address(cluster.chief)
-  if not key and not _is_loopback(address):
+  if not key and not network.is_loopback(address):
     timeout.log('{} accepts every process that has the same flags, because {} is not set'.format(
         address, KEY_VARIABLE))
   with listener or listen_on_own_port(cluster) as open_listener:
     rendezvous = _ChiefRendezvous(cluster, shared_values, timeout, open_listener, key)
-    try:
-      while rendezvous.missing_tasks():
-        rendezvous.poll()
-    except BaseException:
-      rendezvous.close()
-      raise
+    while rendezvous.missing_tasks():
+      rendezvous.poll()
   # The listener has to be closed before the release, because the released members expect
   # TensorFlow's server on this port.
   return rendezvous.release()
@@ -107,24 +106,31 @@ def _shorten(value: str) -> str:
   return '{}... (SHA-256 {})'.format(value[:_MAX_VALUE_CHARS // 2], digest)
 
 
-def _is_loopback(address: str) -> bool:
-  host, _ = network.split_address(address)
-  try:
-    return ipaddress.ip_address(host).is_loopback
-  except ValueError:
-    return host == 'localhost'
+def _make_proof(key: str, sender: str, chief_challenge: str, member_challenge: str,
+                task: Task) -> bytes:
+  """Returns the proof of the chief or of a member, the sender, that it has the key."""
+  return hmac.new(key.encode('utf-8', 'surrogateescape'), json.dumps(
+      [sender, chief_challenge, member_challenge, *task]).encode(), 'sha256').hexdigest().encode()
 
 
-def _make_proof(key: str, challenge: str, task: Task) -> str:
-  return hmac.new(key.encode('utf-8', 'surrogateescape'),
-                  '{} {}'.format(challenge, task).encode('utf-8', 'replace'), 'sha256').hexdigest()
+def _is_proof(proof: Any, expected: bytes) -> bool:
+  return hmac.compare_digest(str(proof).encode('utf-8', 'replace'), expected)
 
 
-class _Member:
-  """A registered process: its connection, and the time of its last message."""
+class _Caller:
+  """A process that has connected to the chief.
 
-  def __init__(self, connection: Connection, now: float) -> None:
-    self.connection, self.heard_at = connection, now
+  Attributes:
+    connection: the connection.
+    challenge: the random ID that its proof must contain; empty once the process is refused.
+    task: the task of the process, once it has proved that it has the key.
+    close_at: when to close the connection.
+  """
+
+  def __init__(self, connection: Connection, close_at: float) -> None:
+    self.connection, self.close_at = connection, close_at
+    self.challenge = secrets.token_hex()
+    self.task: Optional[Task] = None
 
 
 class _ChiefRendezvous:
@@ -134,9 +140,8 @@ class _ChiefRendezvous:
                listener: socket.socket, key: str) -> None:
     self._cluster, self._shared_values, self._key = cluster, shared_values, key
     self._timeout, self._listener = timeout, listener
-    # Connections that are not registered, each with its challenge and when to close it.
-    self._strangers: Dict[Connection, Tuple[str, float]] = {}
-    self._members: Dict[Task, _Member] = {}
+    self._strangers: List[_Caller] = []  # Those that are not registered.
+    self._members: Dict[Task, _Caller] = {}
     self._heartbeat_sent_at = timeout.clock()
     self._num_refusals = 0
 
@@ -147,67 +152,65 @@ class _ChiefRendezvous:
 
   def poll(self) -> None:
     """Waits briefly for messages and new connections, and handles them."""
-    wait_readable([self._listener, *self._strangers, *self._member_connections()], _POLL_SECS)
+    callers = [*self._members.values(), *self._strangers]
+    wait_readable([self._listener, *(caller.connection for caller in callers)], _POLL_SECS)
     now = self._timeout.clock()
-    self._receive_from_members(now)
-    for connection in _accept_connections(self._listener):
-      challenge = secrets.token_hex()
-      connection.send(challenge=challenge)
-      self._strangers[connection] = challenge, now + _HANDSHAKE_TIMEOUT_SECS
-    for connection, (_, close_at) in list(self._strangers.items()):
-      messages = connection.receive()
-      if connection.end_reason or now > close_at:
-        self._strangers.pop(connection)
-        connection.close()
-      else:
-        for message in messages[:1]:
-          self._admit(connection, message, now)
+    for caller in callers:
+      self._receive(caller, now)
+    for connection in network.accept_connections(self._listener):
+      self._strangers.append(_Caller(connection, now + _HANDSHAKE_TIMEOUT_SECS))
+      connection.send(challenge=self._strangers[-1].challenge)
     if now - self._heartbeat_sent_at >= _HEARTBEAT_SECS:
       self._heartbeat_sent_at = now
-      for connection in self._member_connections():
-        if connection.has_sent_all:
-          self._send_missing(connection)
+      for member in self._members.values():
+        if member.connection.has_sent_all:
+          self._send_missing(member)
     missing = self.missing_tasks()
     if missing:
       self._timeout.log_or_raise([str(task) for task in missing])
 
   def release(self) -> Dict[Task, Connection]:
     """Releases the members, and returns their connections; closes all others."""
-    for connection in self._member_connections():
-      connection.send(go=True)
-    connections = {task: member.connection for task, member in self._members.items()}
-    self._members = {}
-    self.close()
-    return connections
+    for stranger in self._strangers:
+      stranger.connection.close()
+    for member in self._members.values():
+      member.connection.send(go=True)
+    return {task: member.connection for task, member in self._members.items()}
 
-  def close(self) -> None:
-    """Closes all connections."""
-    for connection in [*self._strangers, *self._member_connections()]:
-      connection.close()
+  def _receive(self, caller: _Caller, now: float) -> None:
+    """Handles what a process has sent, and removes the process if it is lost."""
+    messages = caller.connection.receive()
+    caller.connection.flush()
+    is_member = caller not in self._strangers
+    if messages and is_member:
+      caller.close_at = now + _SILENCE_TIMEOUT_SECS
+    if caller.connection.end_reason or now > caller.close_at:
+      caller.connection.close()
+      if not is_member:
+        self._strangers.remove(caller)
+      elif caller.task is not None:
+        del self._members[caller.task]
+    elif messages and not is_member and caller.challenge:  # Each waits for an answer.
+      if caller.task is None:
+        self._authenticate(caller, messages[0], now)
+      elif isinstance(messages[0].get('values'), dict):
+        self._admit(caller, caller.task, messages[0]['values'], now)
 
-  def _member_connections(self) -> List[Connection]:
-    return [member.connection for member in self._members.values()]
-
-  def _receive_from_members(self, now: float) -> None:
-    """Handles the messages of the registered members, and removes the lost members."""
-    for task, member in list(self._members.items()):
-      if member.connection.receive():
-        member.heard_at = now
-      member.connection.flush()
-      if member.connection.end_reason or now - member.heard_at > _SILENCE_TIMEOUT_SECS:
-        self._members.pop(task).connection.close()
-
-  def _admit(self, connection: Connection, message: Dict[str, Any], now: float) -> None:
-    """Registers a process as a member, or refuses it; ignores other messages."""
-    task, values = parse_task(message.get('task')), message.get('values')
-    if task is None or not isinstance(values, dict):
+  def _authenticate(self, caller: _Caller, message: Dict[str, Any], now: float) -> None:
+    """Checks the proof of a process, and sends that of the chief; ignores other messages."""
+    task = parse_task(message.get('task'))
+    if task is None:
       return
-    expected = _make_proof(self._key, self._strangers[connection][0], task)
-    proof = str(message.get('proof')).encode('utf-8', 'replace')
-    if not hmac.compare_digest(proof, expected.encode()):
+    challenges = caller.challenge, str(message.get('challenge')), task
+    if _is_proof(message.get('proof'), _make_proof(self._key, 'member', *challenges)):
+      caller.task = task
+      caller.connection.send(proof=_make_proof(self._key, 'chief', *challenges).decode())
+    else:
       self._log_refusal('refused {}: it has another {}'.format(task, KEY_VARIABLE))
-      self._refuse(connection, now, wrong_key=True)
-      return
+      self._refuse(caller, now, wrong_key=True)
+
+  def _admit(self, caller: _Caller, task: Task, values: Dict[str, Any], now: float) -> None:
+    """Registers a process as a member, or refuses it."""
     # Compares only the values that a parameter server sends: they are fewer than those of the
     # chief, because a parameter server builds no model.
     names = values if task.type == 'ps' else [*self._shared_values, *values]
@@ -217,26 +220,28 @@ class _ChiefRendezvous:
           task, *(printable(str(text))[:_MAX_LOGGED_CHARS] for text in (name, values.get(name))),
           self._shared_values.get(name)))
       # Without the chief's value, because the process may not belong to the cluster.
-      self._refuse(connection, now, refused=name, is_known=name in self._shared_values)
+      self._refuse(caller, now, refused=name, is_known=name in self._shared_values)
     elif task == self._cluster.task or task not in self._cluster.members:
-      self._refuse(connection, now, taken=True)
+      self._refuse(caller, now, taken=True)
     else:
       if task in self._members:
         # The earlier connection is of the same process, of one that this process replaces, or of
         # one that has the same task by mistake, and reads this message.
         self._log_refusal('another process has started as {}'.format(task))
-        self._refuse(self._members[task].connection, now, taken=True)
-      self._strangers.pop(connection)
-      self._members[task] = _Member(connection, now)
-      self._send_missing(connection)
+        self._strangers.append(self._members[task])
+        self._refuse(self._members[task], now, taken=True)
+      self._strangers.remove(caller)
+      self._members[task] = caller
+      caller.close_at = now + _SILENCE_TIMEOUT_SECS
+      self._send_missing(caller)
 
-  def _send_missing(self, connection: Connection) -> None:
-    connection.send(missing=[str(task) for task in self.missing_tasks()[:_MAX_SENT_NAMES]])
+  def _send_missing(self, member: _Caller) -> None:
+    member.connection.send(missing=[str(task) for task in self.missing_tasks()[:_MAX_NAMES]])
 
-  def _refuse(self, connection: Connection, now: float, **message: Any) -> None:
-    connection.send(**message)
-    connection.end_sending()
-    self._strangers[connection] = '', now + _REFUSAL_TIMEOUT_SECS
+  def _refuse(self, caller: _Caller, now: float, **message: Any) -> None:
+    caller.connection.send(**message)
+    caller.connection.end_sending()
+    caller.challenge, caller.close_at = '', now + _HANDSHAKE_TIMEOUT_SECS
 
   def _log_refusal(self, text: str) -> None:
     self._num_refusals += 1
@@ -246,73 +251,81 @@ class _ChiefRendezvous:
       self._timeout.log('refused further processes, which are not logged')
 
 
-def _accept_connections(listener: socket.socket) -> List[Connection]:
-  """Accepts and returns all connections that are waiting at a listener."""
-  connections = []
-  try:
-    while True:
-      connections.append(Connection(listener.accept()[0]))
-  except OSError:  # No connection is waiting, or the next waiting connection has already ended.
-    return connections
-
-
 def _connect_to_chief(cluster: Cluster, shared_values: Dict[str, str],
                       timeout: StartTimeout, key: str) -> Connection:
   """Returns a connection to the chief once the chief has released this member."""
-  host, port = network.split_address(cluster.address(cluster.chief))
+  address = cluster.address(cluster.chief)
   while True:
-    try:
-      connection = Connection(network.connect(host, port, _CONNECT_TIMEOUT_SECS))
-    except OSError:
-      pass
-    else:
+    with contextlib.suppress(OSError):
+      connection = Connection(network.connect(
+          *network.split_address(address), timeout_secs=_CONNECT_TIMEOUT_SECS))
       try:
-        if _wait_for_release(connection, cluster, shared_values, timeout, key):
+        if _Registration(connection, cluster, shared_values, timeout, key).wait_for_release():
           return connection
-      except BaseException:
+      except UserError:
         connection.close()
         raise
       connection.close()
-    timeout.log_or_raise(['{} at {}'.format(cluster.chief, cluster.address(cluster.chief))])
+    timeout.log_or_raise(['{} at {}'.format(cluster.chief, address)])
     time.sleep(_RETRY_SECS)
 
 
-def _wait_for_release(connection: Connection, cluster: Cluster, shared_values: Dict[str, str],
-                      timeout: StartTimeout, key: str) -> bool:
-  """Waits until the chief releases this member; returns False if the connection is lost."""
-  missing: Sequence[str] = [str(cluster.chief)]
-  heard_at, sent_at = timeout.clock(), float('inf')
-  silence_secs = _ANSWER_TIMEOUT_SECS
-  while not connection.end_reason and timeout.clock() - heard_at <= silence_secs:
-    wait_readable([connection], _POLL_SECS)
-    messages = connection.receive()
-    for index, message in enumerate(messages):
-      heard_at, silence_secs = timeout.clock(), _SILENCE_TIMEOUT_SECS
-      if message.get('go') is True:
-        connection.unread = messages[index + 1:]
-        return True
-      _raise_refusal(cluster.task, shared_values, message, bool(key))
-      if 'challenge' in message:
-        connection.send(task=list(cluster.task), values=shared_values, proof=_make_proof(
-            key, str(message['challenge']), cluster.task))
-        sent_at = timeout.clock()
-      if isinstance(message.get('missing'), list):
-        missing = [str(name)[:_MAX_NAME_CHARS] for name in message['missing']] or missing
-    if timeout.clock() - sent_at >= _HEARTBEAT_SECS:
-      sent_at = timeout.clock()
-      connection.send(waiting=True)
-    timeout.log_or_raise(missing)
-  return False
+class _Registration:
+  """Registers this member over a connection to a process at the chief's address."""
+
+  def __init__(self, connection: Connection, cluster: Cluster, shared_values: Dict[str, str],
+               timeout: StartTimeout, key: str) -> None:
+    self._connection, self._task, self._timeout = connection, cluster.task, timeout
+    self._shared_values, self._key = shared_values, key
+    self._challenge, self._expected_proof, self._is_proven = secrets.token_hex(), b'', False
+    self._missing: Sequence[str] = [str(cluster.chief)]
+
+  def wait_for_release(self) -> bool:
+    """Waits until the chief releases this member; returns False if the connection is lost."""
+    clock = self._timeout.clock
+    heard_at = sent_at = clock()
+    silence_secs = _ANSWER_TIMEOUT_SECS
+    while not self._connection.end_reason and clock() - heard_at <= silence_secs:
+      wait_readable([self._connection], _POLL_SECS)
+      messages = self._connection.receive()
+      for index, message in enumerate(messages):
+        heard_at, silence_secs = clock(), _SILENCE_TIMEOUT_SECS
+        if not self._is_proven:
+          self._authenticate(message)
+        elif message.get('go') is True:
+          self._connection.unread = messages[index + 1:]
+          return True
+        else:
+          _raise_refusal(self._task, self._shared_values, message)
+          if isinstance(message.get('missing'), list):
+            self._missing = [
+                str(name)[:_MAX_NAME_CHARS] for name in message['missing']] or self._missing
+      if self._is_proven and clock() - sent_at >= _HEARTBEAT_SECS:
+        sent_at = clock()
+        self._connection.send(waiting=True)
+      self._timeout.log_or_raise(self._missing)
+    return False
+
+  def _authenticate(self, message: Dict[str, Any]) -> None:
+    """Sends the proof of this member, and its values once the chief has proved to be the chief."""
+    if 'challenge' in message:
+      challenges = str(message['challenge']), self._challenge, self._task
+      self._expected_proof = _make_proof(self._key, 'chief', *challenges)
+      self._connection.send(task=list(self._task), challenge=self._challenge, proof=_make_proof(
+          self._key, 'member', *challenges).decode())
+    elif message.get('wrong_key') or (
+        'proof' in message and not _is_proof(message['proof'], self._expected_proof)):
+      raise UserError('this {} must have the key of the chief'.format(self._task.type),
+                      '{} is {} here, and not the same on the chief'.format(
+                          KEY_VARIABLE, 'set' if self._key else 'not set'),
+                      'set it to the same value for all tasks, or for none')
+    elif 'proof' in message:
+      self._is_proven = True
+      self._connection.send(values=self._shared_values)
 
 
-def _raise_refusal(task: Task, shared_values: Dict[str, str], message: Dict[str, Any],
-                   has_key: bool) -> None:
+def _raise_refusal(task: Task, shared_values: Dict[str, str], message: Dict[str, Any]) -> None:
   """Raises a UserError if the chief has refused this task."""
-  if message.get('wrong_key'):
-    raise UserError('this {} must have the key of the chief'.format(task.type),
-                    '{} is {} here, and not the same on the chief'.format(
-                        KEY_VARIABLE, 'set' if has_key else 'not set'),
-                    'set it to the same value for all tasks, or for none')
   if message.get('taken'):
     raise UserError('another process runs as {}'.format(task),
                     'TF_CONFIG: task.type={} task.index={}'.format(*task),
@@ -323,11 +336,6 @@ def _raise_refusal(task: Task, shared_values: Dict[str, str], message: Dict[str,
   given = '{} here and {} on the chief, whose log has both'.format(
       '{}={}'.format(name, shared_values[name]) if name in shared_values else 'no ' + name,
       'another value' if message.get('is_known') else 'none')
-  if name.startswith('--'):
-    raise UserError('this {} must be started with the flags of the chief'.format(task.type),
-                    given, 'give all tasks the same flags')
-  if name == 'TF_CONFIG':
-    raise UserError('this {} must be started with the cluster of the chief'.format(task.type),
-                    given, 'give all tasks the same TF_CONFIG, except for its task')
   raise UserError('this {} must match the chief'.format(task.type), given,
-                  'make {} the same for all tasks'.format(name))
+                  'give all tasks the same ' + (
+                      'TF_CONFIG, except for its task' if name == 'TF_CONFIG' else name))

@@ -17,8 +17,7 @@ stop, a busy task, and the first lost task.
 import itertools
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
-from estimator_train.distribution.messages import parse_task
-from estimator_train.distribution.tf_config import Cluster, Task
+from estimator_train.distribution.tf_config import Cluster, Task, parse_task
 
 # States of a task. A task is READY once its model is prepared, and TRAINED after its last step.
 STARTING, READY, TRAINING, TRAINED = 'starting', 'ready', 'training', 'trained'

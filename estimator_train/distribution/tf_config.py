@@ -23,10 +23,6 @@ _HOST_PATTERN = re.compile(r'[A-Za-z0-9_.-]+')
 _MAX_SHOWN_CHARS = 60
 
 
-class UnresolvedHost(UserError):
-  """A host name cannot be resolved. The name is misspelled, or the host has not started yet."""
-
-
 class Task(NamedTuple):
   """One process of a cluster.
 
@@ -39,6 +35,14 @@ class Task(NamedTuple):
 
   def __str__(self) -> str:
     return self.type if self.type in _SINGLE_TASK_TYPES else '{} {}'.format(self.type, self.index)
+
+
+def parse_task(value: Any) -> Optional[Task]:
+  """Converts `[type, index]` from a message to a task; returns None for any other value."""
+  if (isinstance(value, list) and len(value) == 2 and value[0] in TASK_TYPES
+      and isinstance(value[1], int) and not isinstance(value[1], bool)):
+    return Task(*value)
+  return None
 
 
 class Cluster(NamedTuple):
@@ -158,25 +162,18 @@ def describe_task_counts(cluster: Cluster) -> str:
                    for task_type in TASK_TYPES if task_type in cluster.addresses)
 
 
-def check_network(cluster: Cluster) -> None:
-  """Checks that this task can open its port, and that all host names can be resolved.
-
-  Raises:
-    UnresolvedHost: a host name cannot be resolved.
-    UserError: the port is in use.
-  """
+def find_unresolved_host(cluster: Cluster) -> Optional[UserError]:
+  """Returns an error for a host name of another task that cannot be resolved; None if all can."""
   for task in cluster.members:
     host, port = network.split_address(cluster.address(task))
-    if task == cluster.task:
-      listen_on_own_port(cluster).close()
-      continue
     try:
-      socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
+      if task != cluster.task:
+        socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-      raise UnresolvedHost(ERROR_PREFIX + 'a host name cannot be resolved', '{}={} ({})'.format(
-          _field_name(task.type, task.index), cluster.address(task),
-          getattr(error, 'strerror', None) or error),
-                           'correct the name, or its DNS entry') from error
+      return _error('a host name cannot be resolved', '{}={} ({})'.format(
+          _field_name(*task), cluster.address(task), getattr(error, 'strerror', None) or error),
+                    'correct the name, or its DNS entry')
+  return None
 
 
 def listen_on_own_port(cluster: Cluster) -> socket.socket:

@@ -12,7 +12,6 @@ import shutil
 from pathlib import Path
 from typing import Iterator, NamedTuple, Optional, Tuple
 
-from estimator_train.distribution.threads import available_cores
 from estimator_train.doctor import CheckResult, error, ok, warning
 from estimator_train.doctor.installation import ImportResult, TensorFlowBuild
 from estimator_train.system import machine
@@ -264,7 +263,7 @@ def check_cores(quota_cores: Optional[float], has_onednn: bool) -> CheckResult:
     quota_cores: what `read_quota_cores` returned.
     has_onednn: whether the build of TensorFlow is that with oneDNN.
   """
-  cores = available_cores()
+  cores = machine.available_cores()
   if quota_cores is None or quota_cores >= cores:
     return ok('cores', str(cores))
   # With oneDNN, one operation runs at a time, so parallel operations need no limit. The threads

@@ -20,11 +20,10 @@ import sys
 from typing import Iterator, List, NamedTuple, NoReturn, Optional, Sequence
 
 from estimator_train import configs
+from estimator_train.distribution.tf_config import Task
 from estimator_train.errors import UserError
-from estimator_train.launcher.local_tasks import (
-  DEFAULT_TIMEOUTS,
-  LocalTask,
-  LocalTasks,
+from estimator_train.launcher.supervisor import (
+  Supervisor,
   TaskResources,
   Timeouts,
   print_to_stderr,
@@ -37,7 +36,7 @@ _PROGRAM = (sys.executable, '-m', 'estimator_train')
 # The argument of the program if the user gives no flags.
 QUICKSTART_ARGUMENT = '--flagfile=' + os.path.join(configs.FOLDER, 'quickstart.flags')
 LAUNCHER_FLAGS = ('local_workers', 'local_ps', 'max_restarts', 'local_cores', 'local_gpus')
-_USER_ERROR_EXIT_CODE = 2
+_USER_ERROR_EXIT_CODE, _TIMEOUTS = 2, Timeouts()
 _MAX_COUNT = 999
 
 
@@ -50,14 +49,14 @@ class _Arguments(NamedTuple):
     max_restarts: maximum number of restarts after failures.
     program_arguments: the arguments that are not flags of the launcher.
   """
-  tasks: List[LocalTask]
+  tasks: List[Task]
   resources: List[TaskResources]
   max_restarts: int
   program_arguments: List[str]
 
 
 def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM,
-         timeouts: Timeouts = DEFAULT_TIMEOUTS) -> int:
+         timeouts: Timeouts = _TIMEOUTS) -> int:
   """Runs the cluster.
 
   Args:
@@ -84,8 +83,8 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
     log_dir = RunDir(settings.run.model_dir).path_to('logs')
     make_folder(log_dir)
     with _record_signals() as received_signals:
-      return LocalTasks(tasks, command, log_dir, received_signals, timeouts,
-                        resources=resources).run(max_restarts)
+      return Supervisor(tasks, command, log_dir, received_signals, timeouts,
+                        resources).run(max_restarts)
   except UserError as error:
     print_to_stderr('error: {}'.format(error))
     return _USER_ERROR_EXIT_CODE
@@ -113,21 +112,17 @@ def _parse_arguments(argv: Sequence[str]) -> _Arguments:
   if launcher_arguments.local_workers is None:
     raise UserError('a local cluster needs a number of workers', '--local_workers is missing',
                     'give --local_workers=N')
-  num_workers = _parse_count('local_workers', launcher_arguments.local_workers, 1)
-  num_ps = _parse_count('local_ps', launcher_arguments.local_ps, 0)
-  max_restarts = _parse_count('max_restarts', launcher_arguments.max_restarts, 0)
-  counts = {'worker': num_workers}
-  if num_ps:
-    counts = {'chief': 1, 'worker': num_workers - 1, 'ps': num_ps}
-  tasks = [LocalTask(task_type, index)
+  num_workers, num_ps, max_restarts, num_cores, num_gpus = (
+      _parse_count(name, getattr(launcher_arguments, name)) for name in LAUNCHER_FLAGS)
+  counts = {'chief': 1, 'worker': num_workers - 1, 'ps': num_ps} if num_ps else {
+      'worker': num_workers}
+  tasks = [Task(task_type, index)
            for task_type, count in counts.items() for index in range(count)]
-  resources = _divide_resources(
-      tasks, _parse_count('local_cores', launcher_arguments.local_cores, 0),
-      _parse_count('local_gpus', launcher_arguments.local_gpus, 0))
-  return _Arguments(tasks, resources, max_restarts, program_arguments)
+  return _Arguments(tasks, _divide_resources(tasks, num_cores, num_gpus), max_restarts,
+                    program_arguments)
 
 
-def _divide_resources(tasks: Sequence[LocalTask], cores_per_task: int,
+def _divide_resources(tasks: Sequence[Task], cores_per_task: int,
                       gpus_per_task: int) -> List[TaskResources]:
   """Returns the cores and GPUs of each task.
 
@@ -168,8 +163,9 @@ class _Parser(argparse.ArgumentParser):
     raise UserError('the flags cannot be read', message, 'see --help')
 
 
-def _parse_count(name: str, text: str, minimum: int) -> int:
+def _parse_count(name: str, text: str) -> int:
   """Returns the value of a flag of the launcher; raises a UserError if it is out of range."""
+  minimum = int(name == 'local_workers')
   if not re.match(r'[0-9]{1,3}\Z', text) or int(text) < minimum:
     raise UserError('--{} is not a valid number'.format(name), '--{}={}'.format(name, text),
                     'give a whole number from {} to {}'.format(minimum, _MAX_COUNT))

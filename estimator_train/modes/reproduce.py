@@ -10,7 +10,6 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Optio
 
 from estimator_train import configs, settings as settings_lib
 from estimator_train.configs import WORKLOADS, Figure, RunResults, WorkloadPart
-from estimator_train.distribution import threads
 from estimator_train.doctor import installation
 from estimator_train.errors import UserError
 from estimator_train.reports import evaluation, page, throughput
@@ -158,7 +157,7 @@ def write_ledger(settings: groups.Run, workload: str, part_results: Mapping[str,
   run_dir = RunDir(settings.model_dir)
   rows = list(_make_rows(workload, part_results, skip_reasons, part_errors))
   this_machine = '{} ({} cores)'.format(
-      machine.cpu_property('model name') or 'an unknown CPU', threads.available_cores())
+      machine.cpu_property('model name') or 'an unknown CPU', machine.available_cores())
   result = {'mode': settings.mode, 'model_dir': settings.model_dir, 'workload': workload,
             'machine': this_machine, 'rows': rows}
   table = list(_format_markdown(workload, this_machine, rows))

@@ -44,6 +44,11 @@ _DEFAULT_PARAMETERS = {_M_ARENA_MAX: 0, _M_MMAP_MAX: 65536, _M_MMAP_THRESHOLD: 3
                        _M_TRIM_THRESHOLD: 64 << 20}
 
 
+def available_cores() -> int:
+  """Returns the number of cores that this process may use."""
+  return len(os.sched_getaffinity(0))
+
+
 def tune_cpu() -> bool:
   """Applies the settings that the user has not set; must run before TensorFlow is imported.
 

@@ -10,8 +10,7 @@ from estimator_train.data import datasets, download
 from estimator_train.data.data import Data, make_source, open_data
 from estimator_train.data.description import DataSet
 from estimator_train.distribution.devices import find_devices, prepare_devices
-from estimator_train.distribution.engines import make_engine
-from estimator_train.distribution.engines.engine import Engine
+from estimator_train.distribution.engine import Engine, make_engine
 from estimator_train.distribution.process import EVALUATOR, SINGLE_PROCESS, Process
 from estimator_train.errors import PeerLost, UserError, join_items
 from estimator_train.run_dir import RunDir

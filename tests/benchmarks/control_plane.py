@@ -30,8 +30,7 @@ import common
 
 sys.path.insert(0, str(common.ROOT))
 from estimator_train.distribution import rendezvous, tf_config  # noqa: E402
-from estimator_train.distribution.messages import Connection  # noqa: E402
-from estimator_train.distribution.network import StartTimeout  # noqa: E402
+from estimator_train.distribution.network import Connection, StartTimeout  # noqa: E402
 from estimator_train.distribution.peers import Peers  # noqa: E402
 
 HEARTBEAT_SECS = 5

@@ -28,7 +28,6 @@ from estimator_train.data.data import (
 )
 from estimator_train.data.description import DataSet, ImageSplit
 from estimator_train.data.source import Source
-from estimator_train.distribution import threads
 from estimator_train.modes.input_benchmark.rates import (
   bytes_read_from_storage,
   evict_from_page_cache,
@@ -240,7 +239,7 @@ def _make_published_input_fn(dataset: DataSet, batch_size: int) -> InputFn:
   return lambda: (
       _shuffled_paths(split)
       .apply(tf.data.experimental.map_and_batch(
-          load, batch_size, num_parallel_calls=threads.available_cores()))
+          load, batch_size, num_parallel_calls=machine.available_cores()))
       .prefetch(tf.data.experimental.AUTOTUNE))
 
 
@@ -253,7 +252,7 @@ def _make_decoding_input_fn(split: ImageSplit, batch_size: int) -> InputFn:
     return tf.shape(tf.image.decode_jpeg(tf.read_file(path)))[0]
 
   return lambda: _shuffled_paths(split).apply(tf.data.experimental.map_and_batch(
-      load, batch_size, num_parallel_calls=threads.available_cores()))
+      load, batch_size, num_parallel_calls=machine.available_cores()))
 
 
 def _shuffled_paths(split: ImageSplit) -> tf.data.Dataset:

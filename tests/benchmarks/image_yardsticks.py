@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.data import images
 from estimator_train.data.source import InputFn
-from estimator_train.distribution import threads
+from estimator_train.system import machine
 
 _CHUNK_SIZE = 64
 
@@ -37,4 +37,4 @@ def make_decoding_from_memory(contents: Sequence[bytes], image_size: Tuple[int, 
       .map(lambda numbers: tf.numpy_function(look_up, [numbers], tf.string))
       .map(lambda some: tf.reshape(some, [_CHUNK_SIZE])).apply(tf.data.experimental.unbatch())
       .apply(tf.data.experimental.map_and_batch(
-          load, batch_size, num_parallel_calls=threads.available_cores())).prefetch(2))
+          load, batch_size, num_parallel_calls=machine.available_cores())).prefetch(2))

@@ -39,9 +39,8 @@ from estimator_train.data.description import (
   ParsedRecordSplit,
 )
 from estimator_train.data.source import InputFn
-from estimator_train.distribution import threads
 from estimator_train.modes.input_benchmark.rates import evict_from_page_cache
-from estimator_train.system.machine import tune_cpu
+from estimator_train.system import machine
 
 IMAGE_SIZE, BATCH_SIZE, SHARDS, MANY_SHARDS = (224, 224), 32, 7, 10000
 SMALL_SHAPE, SMALL_BATCH_SIZE = (28, 28, 1), 256
@@ -82,7 +81,7 @@ def main() -> None:
   if args.quick:
     args.repeats, args.records, files = 1, 5000, files[:BATCH_SIZE * 4]
   machine = common.machine()
-  tune_cpu()
+  machine.tune_cpu()
   tf.logging.set_verbosity(tf.logging.ERROR)
   with tempfile.TemporaryDirectory(prefix='record_input-') as folder:
     data = Data(folder, files, args.records)
@@ -169,7 +168,7 @@ def _example(contents: Dict[str, bytes], labels: Dict[str, int]) -> bytes:
 
 def _batching(shape: Tuple[int, int, int], batch_size: int, first_example: int = 0) -> Batching:
   return Batching(shape, 10, False, batch_size, shuffle_buffer=2048,
-                  num_parallel_calls=threads.available_cores(), prefetch=2,
+                  num_parallel_calls=machine.available_cores(), prefetch=2,
                   shard=Shard(first_example))
 
 
@@ -204,7 +203,7 @@ def _chain_of_2018(files: Sequence[bytes], parse: Any, batch_size: int) -> tf.da
           .apply(tf.data.experimental.parallel_interleave(tf.data.TFRecordDataset, SHARDS))
           .apply(tf.data.experimental.shuffle_and_repeat(2048))
           .apply(tf.data.experimental.map_and_batch(
-              parse, batch_size, num_parallel_calls=threads.available_cores()))
+              parse, batch_size, num_parallel_calls=machine.available_cores()))
           .prefetch(2))
 
 

@@ -6,9 +6,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from estimator_train import errors
-from estimator_train.distribution import tf_config
+from estimator_train.distribution import cluster_engine, tf_config
 from estimator_train.distribution.devices import Devices
-from estimator_train.distribution.engines import cluster_engine
 from estimator_train.distribution.process import Process
 from estimator_train.settings import Settings
 

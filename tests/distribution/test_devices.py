@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.data.data import make_batching
 from estimator_train.data.description import DataSet
-from estimator_train.distribution import devices, threads
+from estimator_train.distribution import devices
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 from estimator_train.system import machine
@@ -80,7 +80,7 @@ def test_numbers_of_threads(monkeypatch, gpus, has_onednn, values, inter_op, pri
                                    examples_per_batch=1)
   assert batching.private_threadpool_size == private
   assert batching.num_queued_calls == (0 if values.get('num_parallel_calls') else CORES)
-  assert threads.num_parallel_calls(settings) == values.get('num_parallel_calls', CORES)
+  assert devices.num_parallel_calls(settings) == values.get('num_parallel_calls', CORES)
   for in_cluster in (False, True):  # Sessions of clusters have their server's threads.
     config = devices.make_session_config(settings, devices.find_devices(settings), in_cluster)
     assert config.device_count == {'CPU': 2, 'GPU': 0} and not config.gpu_options.allow_growth

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from estimator_train.distribution import launches, process
-from estimator_train.distribution.launches import Launch
+from estimator_train.distribution import horovod_engine, network, process
+from estimator_train.distribution.process import Launch
 from estimator_train.distribution.tf_config import Task
 from estimator_train.errors import PeerLost, UserError
 
@@ -18,6 +18,7 @@ MPICH = {'PMI_RANK': '0', 'PMI_SIZE': '2', 'MPI_LOCALRANKID': '0'}
 SLURM = {'SLURM_PROCID': '5', 'SLURM_STEP_NUM_TASKS': '8', 'SLURM_LOCALID': '1',
          'SLURM_JOB_ID': '31', 'SLURM_STEP_ID': '0'}
 PMIX = dict(SLURM, PMIX_RANK='5')
+ALONE = 0, 1, process.CHIEF, 0, 'chief'
 
 
 def tf_config(index=0, **counts):
@@ -26,29 +27,13 @@ def tf_config(index=0, **counts):
                   for kind, count in counts.items()}, 'task': {'type': 'worker', 'index': index}})}
 
 
-@pytest.mark.parametrize('environ, expected', [
-    (HOROVODRUN, Launch(1, 4, 1, '10.0.0.1 99')), (OPEN_MPI, Launch(2, 3, 0, '77')),
-    (MPICH, Launch(0, 2, 0, '')), (SLURM, Launch(5, 8, 1, '31 0')),
-    # horovodrun inside a Slurm job.
-    (dict(SLURM, **HOROVODRUN), Launch(1, 4, 1, '10.0.0.1 99 31 0')),
-    # A process of mpirun that does not have a local rank.
-    ({'PMI_RANK': '1', 'PMI_SIZE': '2'}, Launch(1, 2, 0, '')),
-    # In a batch job, but not in a step of srun.
-    ({'SLURM_PROCID': '0', 'SLURM_JOB_ID': '31'}, None)])
-def test_find_launch(environ, expected):
-  found = launches.find_launch(environ)
-  if found is not None:
-    found = found._replace(launch_id=' '.join(found.launch_id.split()))
-  assert found == expected
-
-
 @pytest.mark.parametrize('environ, is_mpi_built, expected', [
     (OPEN_MPI, True, True), (MPICH, True, True), (PMIX, True, True), (SLURM, True, False),
     (OPEN_MPI, False, False), (dict(OPEN_MPI, HOROVOD_CONTROLLER='gloo'), True, False),
     (dict(PMIX, HOROVOD_CONTROLLER='GLOO'), True, False),
     (dict(SLURM, HOROVOD_CONTROLLER='mpi'), True, True)])
 def test_who_connects_the_ranks_of_horovod(environ, is_mpi_built, expected):
-  assert launches.mpi_connects_ranks(environ, is_mpi_built) == expected
+  assert horovod_engine.mpi_connects_ranks(environ, is_mpi_built) == expected
 
 
 @pytest.mark.parametrize('environ, strategy, message', [
@@ -70,11 +55,18 @@ def test_errors(environ, strategy, message):
 
 
 @pytest.mark.parametrize('environ, strategy, expected', [
-    (SLURM, 'mirrored', (0, 1, process.CHIEF, 0, 'chief')),  # Only Horovod uses the variables.
+    (HOROVODRUN, 'horovod', (1, 4, process.WORKER, 1, 'worker 1')),
+    (OPEN_MPI, 'horovod', (2, 3, process.WORKER, 0, 'worker 2')),
+    (MPICH, 'horovod', (0, 2, process.CHIEF, 0, 'worker 0')),
     (SLURM, 'horovod', (5, 8, process.WORKER, 1, 'worker 5')),
-    (dict(SLURM, SLURM_PROCID='0'), 'horovod', (0, 8, process.CHIEF, 1, 'worker 0')),
-    (dict(SLURM, SLURM_PROCID='0', SLURM_STEP_NUM_TASKS='1'), 'horovod',
-     (0, 1, process.CHIEF, 0, 'chief')),
+    # horovodrun inside a Slurm job.
+    (dict(SLURM, **HOROVODRUN), 'horovod', (1, 4, process.WORKER, 1, 'worker 1')),
+    # A process of mpirun that does not have a local rank.
+    ({'PMI_RANK': '1', 'PMI_SIZE': '2'}, 'horovod', (1, 2, process.WORKER, 0, 'worker 1')),
+    # In a batch job, but not in a step of srun.
+    ({'SLURM_PROCID': '0', 'SLURM_JOB_ID': '31'}, 'horovod', ALONE),
+    (SLURM, 'mirrored', ALONE),  # Only Horovod uses the variables.
+    (dict(SLURM, SLURM_PROCID='0', SLURM_STEP_NUM_TASKS='1'), 'horovod', ALONE),
     # TF_CONFIG has precedence.
     (dict(SLURM, **tf_config(2, worker=3)), 'horovod', (2, 3, process.WORKER, 2, 'worker 2')),
     (dict(OPEN_MPI, **tf_config(worker=2, evaluator=1)), 'multi_worker_mirrored',
@@ -86,22 +78,23 @@ def test_workers(environ, strategy, expected):
   assert (found.rank, found.size, found.role, found.local_rank, found.name) == expected
 
 
+def test_the_ranks_of_a_launch_have_the_same_id():
+  ids = [process.find_launch(environ).launch_id.split() for environ in (
+      HOROVODRUN, OPEN_MPI, MPICH, SLURM, dict(SLURM, **HOROVODRUN))]
+  assert ids == [['10.0.0.1', '99'], ['77'], [], ['31', '0'], ['10.0.0.1', '99', '31', '0']]
+
+
 @pytest.fixture
 def published(tmp_path):
   """Rank 0 of two has published its address."""
-  cluster, listener = launches.publish_address(Launch(0, 2, 0, 'this'), str(tmp_path))
+  cluster, listener = horovod_engine.publish_address(Launch(0, 2, 0, 'this'), str(tmp_path))
   yield cluster
   listener.close()
 
 
-def wait(folder, log=lambda line: None):
-  now = [0.]
-
-  def sleep(secs):
-    now[0] += secs
-
-  return launches.wait_for_address(Launch(1, 2, 1, 'this'), str(folder), 100, log, lambda: now[0],
-                                   sleep)
+def wait(folder, secs=60, log=str):
+  return horovod_engine.wait_for_address(
+      Launch(1, 2, 1, 'this'), str(folder), network.StartTimeout(secs, log))
 
 
 def test_other_ranks_find_rank_0(published, tmp_path):
@@ -110,24 +103,27 @@ def test_other_ranks_find_rank_0(published, tmp_path):
   path.write_text(content.replace('"this"', '"another"'))  # Of an earlier launch.
   timer = threading.Timer(.3, path.write_text, (content,))
   timer.start()
-  cluster = launches.wait_for_address(Launch(1, 2, 1, 'this'), str(tmp_path), 60, str)
+  cluster = wait(tmp_path)
   timer.join()
   assert cluster == wait(tmp_path)
   assert cluster.task == Task('worker', 1) and cluster.num_workers == 2
   address = cluster.address(cluster.chief)
   assert address.rpartition(':')[2] == published.address(published.chief).rpartition(':')[2]
-  launches.remove_address(str(tmp_path))
+  horovod_engine.remove_address(str(tmp_path))
   assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize('content', [
-    None, 'no JSON', '[]', '{"launch_id": "other", "hosts": ["127.0.0.1"], "port": 1}',
+    None, 'no JSON', '[]', '{"launch_id": "this", "port": 1}',
+    '{"launch_id": "other", "hosts": ["127.0.0.1"], "port": 1}',
     # Of an earlier run with the same ID, whose rank 0 has ended.
     '{"launch_id": "this", "hosts": ["127.0.0.1"], "port": 1}'])
-def test_rank_0_is_missing(content, tmp_path):
+def test_rank_0_is_missing(content, tmp_path, monkeypatch):
+  monkeypatch.setattr(horovod_engine, '_RETRY_SECS', .01)
+  monkeypatch.setattr(network, '_LOG_EVERY_SECS', .1)
   if content is not None:
     (tmp_path / 'rank_0_address.json').write_text(content)
   lines = []
   with pytest.raises(PeerLost, match=r'worker 0.*rank_0_address.json \(all ranks must share'):
-    wait(tmp_path, lines.append)
+    wait(tmp_path, .3, lines.append)
   assert 'worker 0' in lines[0]

@@ -69,9 +69,8 @@ def test_two_workers_train_like_one_process_whatever_happens(cluster, tmp_path, 
   tasks = cluster.start(flags, worker=2, per_task={'worker 1': ['--learning_rate=0.25']})
   chief, refused = tasks.values()
   assert refused.code() == 2
-  assert ('error: this worker must be started with the flags of the chief: --learning_rate=0.25 '
-          'here and another value on the chief, whose log has both: give all tasks the same '
-          'flags') in refused.log
+  assert ('error: this worker must match the chief: --learning_rate=0.25 here and another value on '
+          'the chief, whose log has both: give all tasks the same --learning_rate') in refused.log
   worker = cluster.add('worker', 1, flags)
   chief.wait_for('^step 40/')
   worker.signal(signal.SIGTERM)

@@ -8,7 +8,7 @@ from conftest import wait_until
 from peer_helpers import SECS, in_thread, joining, workers
 
 from estimator_train.distribution import peers as peers_module
-from estimator_train.distribution.messages import Connection
+from estimator_train.distribution.network import Connection
 from estimator_train.distribution.peers import Peers
 from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.errors import PeerLost

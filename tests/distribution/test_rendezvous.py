@@ -50,10 +50,23 @@ def stranger(addresses, index, values=(), key=b''):
   with call(addresses) as connection:
     values = dict(values, TF_CONFIG='{} worker'.format(len(addresses['worker'])))
     challenge = json.loads(read_line(connection).decode())['challenge']
-    proof = hmac.new(key, '{} worker {}'.format(challenge, index).encode(), 'sha256')
-    connection.sendall(json.dumps({
-        'task': ['worker', index], 'values': values, 'proof': proof.hexdigest()}).encode() + b'\n')
-    yield connection, read_line(connection)
+    proof = make_proof(key, 'member', challenge, index)
+    send(connection, task=['worker', index], challenge='ours', proof=proof)
+    answer = read_line(connection)
+    if b'wrong_key' not in answer:
+      assert json.loads(answer.decode()) == {'proof': make_proof(key, 'chief', challenge, index)}
+      send(connection, values=values)
+      answer = read_line(connection)
+    yield connection, answer
+
+
+def make_proof(key, sender, challenge, index):
+  text = json.dumps([sender, challenge, 'ours', 'worker', index])
+  return hmac.new(key, text.encode(), 'sha256').hexdigest()
+
+
+def send(connection, **message):
+  connection.sendall(json.dumps(message).encode() + b'\n')
 
 
 def read_line(connection):
@@ -125,17 +138,17 @@ OURS = {'--batch_size': '128', '--labels': LONG, '--seed': '1'}
 
 @pytest.mark.parametrize('changes, message, logged', [
     ({'--batch_size': '64'},
-     'this worker must be started with the flags of the chief: --batch_size=64 here and another '
-     'value on the chief, whose log has both: give all tasks the same flags',
+     'this worker must match the chief: --batch_size=64 here and another value on the chief, whose '
+     'log has both: give all tasks the same --batch_size',
      'it has --batch_size=64, the chief has 128'),
     ({'--batch_size': None}, 'no --batch_size here and another value on',
      'it has --batch_size=None'),
     ({'numpy': '1.2'},
      'this worker must match the chief: numpy=1.2 here and none on the chief, whose log has both: '
-     'make numpy the same', 'it has numpy=1.2, the chief has None'),
+     'give all tasks the same numpy', 'it has numpy=1.2, the chief has None'),
     ({'--labels': LONG + ',more'}, '--labels=class 0,class 1,', 'it has --labels=class 0,class 1,'),
-    (None, 'the cluster of the chief: TF_CONFIG=3 worker here and another value on the chief, '
-     'whose log has both: give all tasks the same TF_CONFIG', 'it has TF_CONFIG=3 worker')])
+    (None, 'this worker must match the chief: TF_CONFIG=3 worker here and another value on the '
+     'chief, whose log has both: give all tasks the same TF_CONFIG', 'it has TF_CONFIG=3 worker')])
 def test_others_are_refused_and_the_right_ones_awaited(join, changes, message, logged):
   addresses = workers(2)
   chief = join(addresses, values=OURS)
@@ -176,6 +189,24 @@ def test_the_key_of_the_cluster(join, key, shown):
     join(addresses, 1, values={'--seed': '4711'}, key=key).peers()
   assert set(chief.log) == {'refused worker 1: it has another ESTIMATOR_TRAIN_CLUSTER_KEY'}
   assert_connected(join(addresses, 1, values={'--seed': '4711'}, key='our key'), chief)
+
+
+@pytest.mark.parametrize('proof', ['', 'x', '\xe9', None, {}])
+def test_a_chief_without_the_key_learns_no_value(join, proof):
+  with socket.socket() as server:
+    server.bind(('127.0.0.1', 0))
+    server.listen(1)
+    server.settimeout(SECS)
+    member = join({'worker': ['127.0.0.1:{}'.format(server.getsockname()[1]), 'localhost:1']}, 1,
+                  values={'--data_dir': '/secret'}, key='our key')
+    with server.accept()[0] as connection:
+      for message in ({'go': True}, {'refused': '--data_dir'}, {'taken': True},
+                      {'challenge': 'theirs'}, {'proof': proof}):
+        send(connection, **message)
+      with pytest.raises(UserError, match='this worker must have the key of the chief'):
+        member.peers()
+      assert set(json.loads(read_line(connection).decode())) == {'task', 'challenge', 'proof'}
+      assert not connection.recv(1)
 
 
 @pytest.mark.parametrize('host, key, is_logged', [

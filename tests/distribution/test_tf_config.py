@@ -7,7 +7,7 @@ import socket
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from estimator_train.distribution import network, process, tf_config
+from estimator_train.distribution import cluster_engine, network, process, tf_config
 from estimator_train.distribution.process import (
   CHIEF,
   EVALUATOR,
@@ -201,38 +201,38 @@ def test_the_port_and_the_host_names_are_checked(monkeypatch):
     taken, own = (each.getsockname()[1] for each in (listener, free))
     free.close()
     here = 'localhost:{}'.format(taken)
-    # Another's port may be taken, one's own name need not have an address, and an evaluator needs
-    # no port.
-    for ready in (read({'worker': ['no.such.host.invalid:{}'.format(own), here]}),
-                  read({'worker': [here]}, 'evaluator')):
-      tf_config.check_network(ready)
+    # Another's port may be taken, and one's own name need not have an address.
+    cluster_engine.wait_for_network(
+        read({'worker': ['no.such.host.invalid:{}'.format(own), here]}), 60)
     for shown in ('process {} ('.format(os.getpid()), 'Address already in use'):
       with pytest.raises(UserError) as caught:
-        tf_config.check_network(read({'worker': [here]}))
+        cluster_engine.wait_for_network(read({'worker': [here]}), 60)
       assert str(caught.value).startswith('TF_CONFIG: the port of this task cannot be opened: '
                                           'cluster.worker[0]={} ({}'.format(here, shown))
       monkeypatch.setattr(network, 'listening_process', lambda port: '')  # As of another user.
     for host in ('no.such.host.invalid', 'a..b'):
-      with pytest.raises(tf_config.UnresolvedHost, match=r'a host name cannot be resolved: '
+      with pytest.raises(UserError, match=r'TF_CONFIG: a host name cannot be resolved: '
                          r'cluster.ps\[0\]={}:1 '.format(host)):
-        tf_config.check_network(read({'worker': ['localhost:{}'.format(own)], 'ps': [host + ':1']}))
+        cluster_engine.wait_for_network(
+            read({'worker': ['localhost:{}'.format(own)], 'ps': [host + ':1']}), -1)
 
 
 def test_waits_until_a_host_has_an_address(monkeypatch):
   now = [0.]
 
-  def check_network(unused_cluster):
+  def resolve(*unused_arguments):
     if now[0] < known_at:
-      raise tf_config.UnresolvedHost('a host name cannot be resolved', 'x', 'correct it')
+      raise OSError('unknown')
 
   def sleep(secs):
     now[0] += secs
 
-  monkeypatch.setattr(tf_config, 'check_network', check_network)
+  monkeypatch.setattr(tf_config.socket, 'getaddrinfo', resolve)
+  monkeypatch.setattr(tf_config, 'listen_on_own_port', lambda cluster: socket.socket())
   known_at = 5
-  process.wait_for_network(read(WORKERS), 60, lambda: now[0], sleep)
+  cluster_engine.wait_for_network(read(WORKERS), 60, lambda: now[0], sleep)
   assert now == [5]
   known_at = 1000
-  with pytest.raises(tf_config.UnresolvedHost):
-    process.wait_for_network(read(WORKERS), 60, lambda: now[0], sleep)
+  with pytest.raises(UserError, match=r'cluster.worker\[1\]=b:2 \(unknown\)'):
+    cluster_engine.wait_for_network(read(WORKERS), 60, lambda: now[0], sleep)
   assert 60 < now[0] - 5 <= 62

@@ -10,7 +10,7 @@ import urllib.request
 import pytest
 from conftest import ROOT, wait_until
 
-from estimator_train.launcher import tensorboard_server, with_tensorboard
+from estimator_train.launcher import with_tensorboard
 from estimator_train.settings import command_line
 
 SECS = 120
@@ -58,13 +58,6 @@ def test_wrong_values(arguments, message, capsys):
   out, err = capsys.readouterr()
   assert (caught.value.code, out, err.count('\n')) == (2, '', 1)
   assert err.startswith('error: ' + message)
-
-
-def test_server_without_a_folder(capsys):
-  with pytest.raises(SystemExit) as caught:
-    tensorboard_server.main([])
-  assert caught.value.code == 2
-  assert capsys.readouterr().err.startswith('error: a folder is required: ')
 
 
 def get(url):

@@ -10,7 +10,6 @@ import attr
 
 from estimator_train.data.data import resolve_cache
 from estimator_train.data.source import translate_errors
-from estimator_train.distribution import threads
 from estimator_train.errors import UserError
 from estimator_train.models import by_name as models
 from estimator_train.modes.input_benchmark import rates
@@ -50,7 +49,7 @@ def run(settings: Settings) -> Dict[str, Any]:
     _LOG.info('measuring the model')
     model_segments = rates.measure_model(run, prepared, measurement)
   environment = Environment(
-      threads.available_cores(), free_bytes,
+      machine.available_cores(), free_bytes,
       all(name.startswith('/cpu') for name in run.engine.devices.names),
       models.has_imagenet_weights(settings.model.model))
   input_settings = attr.evolve(settings.input, cache=resolve_cache(

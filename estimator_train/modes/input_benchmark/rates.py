@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.data import arrays, data
 from estimator_train.data.source import FilePath, InputFn, Source
-from estimator_train.distribution import threads
+from estimator_train.distribution import devices
 from estimator_train.errors import TrainingFailed
 from estimator_train.settings import Settings, groups
 from estimator_train.training.model import Model
@@ -192,7 +192,7 @@ def _open_pipelines(input_fns: Dict[str, InputFn],
                  for name, input_fn in input_fns.items()}
     tensors = {name: tf.nest.flatten(iterator.get_next()) for name, iterator in iterators.items()}
     config = tf.ConfigProto(device_count={'GPU': 0})
-    threads.set_thread_counts(config, settings)
+    devices.set_thread_counts(config, settings)
     with tf.Session(config=config) as session:
       # tf.group fetches no values, because training does not copy batches to Python either.
       yield {name: _Pipeline(session.make_callable(iterator.initializer),

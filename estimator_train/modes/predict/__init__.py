@@ -20,7 +20,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from estimator_train.data import datasets
 from estimator_train.data.data import make_source
 from estimator_train.data.description import TOP_K
-from estimator_train.distribution import threads
+from estimator_train.distribution import devices
 from estimator_train.errors import UserError
 from estimator_train.exporting import trained_model
 from estimator_train.modes.predict import input_images
@@ -99,7 +99,7 @@ def _predict_images(settings: Settings,
     _log_model(settings, trained, model.device, model.batch_size)
     batches = input_images.read_batches(
         files, settings.data.image_key, dataset.require_images('--input'), model.batch_size,
-        threads.num_parallel_calls(settings.input))
+        devices.num_parallel_calls(settings.input))
     with contextlib.closing(batches):
       yield Predictions(
           trained, class_columns('file', dataset.labels),

@@ -16,7 +16,6 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from estimator_train.data import datasets
 from estimator_train.data.description import DataSet
-from estimator_train.distribution.threads import available_cores
 from estimator_train.doctor import installation
 from estimator_train.errors import StoppedBySignal, UserError
 from estimator_train.modes.scaling import points, prediction
@@ -25,6 +24,7 @@ from estimator_train.reports import page
 from estimator_train.run_dir import RunDir, make_folder
 from estimator_train.settings import Settings, groups
 from estimator_train.system import atomic, child_process
+from estimator_train.system.machine import available_cores
 from estimator_train.system.progress import make_progress_bar
 
 _LOG = logging.getLogger('estimator_train')

@@ -7,11 +7,11 @@ from typing import Any, BinaryIO, Callable, Dict, List, NamedTuple, Optional, Se
 
 from estimator_train import settings as settings_lib
 from estimator_train.data.description import DataSet
-from estimator_train.distribution.threads import available_cores
 from estimator_train.run_dir import FLAGS_FILE, RunDir
 from estimator_train.settings import Settings
 from estimator_train.system import atomic, stored
 from estimator_train.system.child_process import ChildRun
+from estimator_train.system.machine import available_cores
 
 POINTS_FOLDER = 'points'
 LOG_FILE = 'log.txt'

@@ -11,7 +11,7 @@ from typing import Any, Callable, Deque, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.distribution.engines.engine import Engine
+from estimator_train.distribution.engine import Engine
 from estimator_train.errors import NonFiniteLoss
 from estimator_train.system.signals import SignalState, exit_now
 from estimator_train.training.hooks.steps import LastStep

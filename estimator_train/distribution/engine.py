@@ -1,6 +1,9 @@
-"""Trains an Estimator in one process, and defines the base class of all engines."""
+"""Engines: the objects that train an Estimator, in this process or together with others."""
 
 import contextlib
+import importlib
+import logging
+import os
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
@@ -8,6 +11,15 @@ import tensorflow.compat.v1 as tf
 from estimator_train.distribution.devices import Devices, make_local_strategy, make_session_config
 from estimator_train.distribution.process import EVALUATOR, Process
 from estimator_train.settings import Settings, per_replica_batch_size
+from estimator_train.settings.choices import MULTI_WORKER_STRATEGIES
+
+_LOG = logging.getLogger('estimator_train')
+# The modules and classes, which other runs do not import.
+_CLUSTER_ENGINES = {
+    'multi_worker_mirrored': ('cluster_engine', 'CollectiveEngine'),
+    'parameter_server': ('cluster_engine', 'ParameterServerEngine'),
+    'horovod': ('horovod_engine', 'HorovodEngine'),
+}
 
 
 class Engine:
@@ -139,3 +151,27 @@ class Engine:
       empty dict.
     """
     return {}
+
+
+def make_engine(settings: Settings, process: Process, devices: Devices) -> Engine:
+  """Makes the engine of a process that trains or evaluates.
+
+  Raises:
+    UserError: the batch size is not divisible by the number of replicas.
+  """
+  strategy = settings.devices.distribution_strategy
+  if process.size > 1 and process.role != EVALUATOR:
+    if process.cluster is not None:
+      os.environ['TF_CONFIG'] = process.cluster.to_tf_config()
+    module_name, class_name = _CLUSTER_ENGINES[strategy]
+    module = importlib.import_module('estimator_train.distribution.' + module_name)
+    engine: Engine = getattr(module, class_name)(settings, process, devices)
+    return engine
+  if settings.run.trains and strategy in MULTI_WORKER_STRATEGIES and process.role != EVALUATOR:
+    _LOG.info('--distribution_strategy=%s with one worker: TF_CONFIG %s', strategy,
+              'names no other task' if 'TF_CONFIG' in os.environ else 'is not set'
+              + (', and no launcher has started several processes' if strategy == 'horovod'
+                 else ''))
+  # TensorFlow reads TF_CONFIG, too, and would connect to the other tasks.
+  os.environ.pop('TF_CONFIG', None)
+  return Engine(settings, process, devices)

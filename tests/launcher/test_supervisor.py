@@ -71,6 +71,13 @@ def test_servers_end_with_the_leader(launch, worker, ps, limits):
   assert (launch.log('ps-0.log') == 'ps 0 leaves\n') == (ps != IGNORES)
 
 
+def test_a_worker_that_has_finished_ends_no_other(launch):
+  # The leader runs for longer than the launcher would wait before it ended the other tasks.
+  code, _, err = launch.run('--local_workers=2', limits=IMPATIENT, worker_1='sys.exit(0)',
+                            worker_0=LATER + 'time.sleep({}); sys.exit(0)'.format(5 * SHORT))
+  assert code == 0 and err.count('\n') == 1, err
+
+
 @pytest.mark.parametrize('signum, does, limits, code, printed', [
     *((signum, OBEYS.format(signum.name, 128 + signum), (LONG, LONG, LONG), 128 + signum,
        ['worker 0 leaves']) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)),

@@ -4,16 +4,17 @@ import contextlib
 import logging
 import os
 import socket
-from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
+import time
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
 from estimator_train.distribution import rendezvous, tf_config
 from estimator_train.distribution.devices import Devices, collective_communication
-from estimator_train.distribution.engines.engine import Engine
+from estimator_train.distribution.engine import Engine
 from estimator_train.distribution.network import StartTimeout
 from estimator_train.distribution.peers import Peers
-from estimator_train.distribution.process import Process, wait_for_network
+from estimator_train.distribution.process import Process
 from estimator_train.distribution.state import TRAINED, TRAINING
 from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.errors import NonFiniteLoss
@@ -25,6 +26,7 @@ _LOG = logging.getLogger('estimator_train')
 _FLAGS_THAT_MAY_DIFFER = (
     'data_dir', 'cache', 'inter_op_parallelism_threads', 'intra_op_parallelism_threads',
     'num_parallel_calls', 'prefetch', 'gpu_memory_growth', 'report_page', 'verbosity')
+_NETWORK_RETRY_SECS, _LOG_EVERY_SECS = 1., 60.
 
 
 class ClusterEngine(Engine):
@@ -142,6 +144,36 @@ class ParameterServerEngine(ClusterEngine):
 
   def make_strategy(self) -> Optional[tf.distribute.Strategy]:
     return tf.distribute.experimental.ParameterServerStrategy()
+
+
+def wait_for_network(cluster: Cluster, timeout_secs: float,
+                     clock: Callable[[], float] = time.monotonic,
+                     sleep: Callable[[float], None] = time.sleep) -> None:
+  """Checks the port of this task, and waits until the host names of all members can be resolved.
+
+  In Kubernetes, the host name of a pod cannot be resolved until the pod has started.
+
+  Args:
+    cluster: the cluster.
+    timeout_secs: maximum number of seconds to wait.
+    clock: returns the time in seconds, from any origin.
+    sleep: waits for a number of seconds.
+
+  Raises:
+    UserError: the port of this task is in use, or a host name cannot be resolved in time.
+  """
+  tf_config.listen_on_own_port(cluster).close()
+  deadline, next_log_at = clock() + timeout_secs, clock()
+  while True:
+    error = tf_config.find_unresolved_host(cluster)
+    if error is None:
+      return
+    if clock() > deadline:
+      raise error
+    if clock() >= next_log_at:
+      next_log_at += _LOG_EVERY_SECS
+      _LOG.info('%s; retrying for another %.0f s', error, deadline - clock())
+    sleep(_NETWORK_RETRY_SECS)
 
 
 def join_peers(settings: Settings, cluster: Cluster, shared_values: Mapping[str, str],

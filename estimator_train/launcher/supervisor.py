@@ -4,15 +4,15 @@ The first task is the leader: it inherits the outputs of this process, and its e
 """
 
 import contextlib
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from estimator_train.distribution.tf_config import Cluster, Task, describe_task_counts
 from estimator_train.errors import PeerLost
 from estimator_train.system import child_process
 
@@ -35,23 +35,6 @@ class Timeouts(NamedTuple):
   peer_loss_secs: float = 60.
   finish_secs: float = 5.
   save_secs: float = 10.
-
-
-DEFAULT_TIMEOUTS = Timeouts()
-
-
-class LocalTask(NamedTuple):
-  """One process of a cluster on this machine.
-
-  Attributes:
-    type: chief, worker or ps.
-    index: index among the tasks of this type, from 0.
-  """
-  type: str
-  index: int  # type: ignore[assignment]  # The field hides tuple.index, which no code calls.
-
-  def __str__(self) -> str:
-    return self.type if self.type == 'chief' else '{} {}'.format(self.type, self.index)
 
 
 class TaskResources(NamedTuple):
@@ -85,14 +68,14 @@ class _RunningTask(NamedTuple):
     log_path: path of the task's log file; None for the leader, which writes no log file.
     log_offset: position in the log file, in bytes, at which the output of this process begins.
   """
-  task: LocalTask
+  task: Task
   process: 'subprocess.Popen[bytes]'
   log_path: Optional[str]
   log_offset: int
 
 
-class LocalTasks:
-  """The tasks of a cluster on this machine.
+class Supervisor:
+  """Runs the tasks of a cluster on this machine.
 
   Args:
     tasks: the tasks. The first one, the leader, inherits the outputs of this process.
@@ -101,19 +84,14 @@ class LocalTasks:
     received_signals: the signals that this process has received. Signal handlers append to this
       list while the cluster runs.
     timeouts: how long to wait for tasks to end.
-    clock: returns the time in seconds, from any origin.
-    sleep: waits for a number of seconds.
-    resources: the cores and GPUs of each task; empty: all tasks share those of this process.
+    resources: the cores and GPUs of each task.
   """
 
-  def __init__(self, tasks: Sequence[LocalTask], command: Sequence[str], log_dir: str,
-               received_signals: List[int], timeouts: Timeouts = DEFAULT_TIMEOUTS,
-               clock: Callable[[], float] = time.monotonic,
-               sleep: Callable[[float], None] = time.sleep,
-               resources: Sequence[TaskResources] = ()) -> None:
+  def __init__(self, tasks: Sequence[Task], command: Sequence[str], log_dir: str,
+               received_signals: List[int], timeouts: Timeouts,
+               resources: Sequence[TaskResources]) -> None:
     self._tasks, self._command, self._log_dir, self._timeouts = tasks, command, log_dir, timeouts
-    self._received_signals, self._clock, self._sleep = received_signals, clock, sleep
-    self._resources = resources or [TaskResources()] * len(tasks)
+    self._received_signals, self._resources = received_signals, resources
     self._running_tasks: List[_RunningTask] = []
     self._num_forwarded_signals = 0
 
@@ -126,8 +104,9 @@ class LocalTasks:
     Returns:
       The exit code.
     """
+    counts = describe_task_counts(_make_cluster(self._tasks, [0] * len(self._tasks)))
     print_to_stderr('starting tasks ({}): the output of {} follows, the others log to {}'.format(
-        _describe_counts(self._tasks), self._tasks[0], self._log_dir))
+        counts, self._tasks[0], self._log_dir))
     for num_restarts in range(max_restarts + 1):
       failures = self._run_once()
       stop_signals = [signum for signum in self._received_signals if signum != signal.SIGUSR1]
@@ -149,9 +128,9 @@ class LocalTasks:
     """Runs all tasks until they have ended, and returns the failures in the order of detection."""
     with _reserve_ports(len(self._tasks)) as ports:
       try:
-        for environment, task, resources in zip(
-            _environments(self._tasks, ports), self._tasks, self._resources):
-          self._running_tasks.append(self._start(task, environment, resources))
+        cluster = _make_cluster(self._tasks, ports)
+        for task, resources in zip(self._tasks, self._resources):
+          self._running_tasks.append(self._start(cluster._replace(task=task), resources))
         return self._wait()
       finally:
         self._send_signal(signal.SIGKILL)
@@ -159,10 +138,10 @@ class LocalTasks:
           running_task.process.wait()
         self._running_tasks = []
 
-  def _start(self, task: LocalTask, environment: Dict[str, str],
-             resources: TaskResources) -> _RunningTask:
+  def _start(self, cluster: Cluster, resources: TaskResources) -> _RunningTask:
     """Starts the process of a task."""
-    log_path, log_offset, out = None, 0, None
+    task, log_path, log_offset, out = cluster.task, None, 0, None
+    environment = dict(child_process.child_environment(), TF_CONFIG=cluster.to_tf_config())
     if resources.gpus is not None:
       environment['CUDA_VISIBLE_DEVICES'] = resources.gpus
     preexec_fn = child_process.make_preexec_fn(resources.cores)
@@ -186,7 +165,7 @@ class LocalTasks:
       The failures that occurred before the launcher began to end tasks.
     """
     failures: List[TaskFailure] = []
-    terminate_at = kill_at = float('inf')  # Times by the clock.
+    terminate_at = kill_at = float('inf')  # Times by time.monotonic.
     records_failures = True
     while True:
       for running_task in self._remove_ended():
@@ -194,11 +173,11 @@ class LocalTasks:
         if code and records_failures:
           failures.append(_report_failure(running_task))
           if failures[-1].code >= _SIGNAL_CODE_BASE:
-            kill_at = min(kill_at, self._clock() + self._timeouts.peer_loss_secs)
+            kill_at = min(kill_at, time.monotonic() + self._timeouts.peer_loss_secs)
         # The other tasks must end if the leader has finished, or if a restart cannot help.
         if (code == 0 and running_task.task == self._tasks[0]) or 0 < code < _SIGNAL_CODE_BASE:
           records_failures = records_failures and code != 0
-          terminate_at = min(terminate_at, self._clock() + self._timeouts.finish_secs)
+          terminate_at = min(terminate_at, time.monotonic() + self._timeouts.finish_secs)
       if not self._running_tasks:
         return failures
       for signum in self._received_signals[self._num_forwarded_signals:]:
@@ -206,17 +185,17 @@ class LocalTasks:
         self._num_forwarded_signals += 1
         if signum != signal.SIGUSR1:  # After SIGUSR1 the tasks save a checkpoint, and continue.
           records_failures = False
-          kill_at = min(kill_at, self._clock() + self._timeouts.save_secs)
-      if self._clock() >= terminate_at:
+          kill_at = min(kill_at, time.monotonic() + self._timeouts.save_secs)
+      if time.monotonic() >= terminate_at:
         self._send_signal(signal.SIGTERM)
         records_failures, terminate_at = False, float('inf')
-        kill_at = min(kill_at, self._clock() + self._timeouts.save_secs)
-      if self._clock() >= kill_at:
+        kill_at = min(kill_at, time.monotonic() + self._timeouts.save_secs)
+      if time.monotonic() >= kill_at:
         print_to_stderr('killed tasks that did not end in time: {}'.format(
             ', '.join(str(running_task.task) for running_task in self._running_tasks)))
         self._send_signal(signal.SIGKILL)
         records_failures, kill_at = False, float('inf')
-      self._sleep(_POLL_SECS)
+      time.sleep(_POLL_SECS)
 
   def _remove_ended(self) -> List[_RunningTask]:
     """Removes the tasks that have ended from the running tasks, and returns the removed tasks."""
@@ -245,14 +224,12 @@ def _report_failure(running_task: _RunningTask) -> TaskFailure:
   return failure
 
 
-def _environments(tasks: Sequence[LocalTask], ports: Sequence[int]) -> Iterator[Dict[str, str]]:
-  """Yields the environment variables of each task."""
-  cluster: Dict[str, List[str]] = {}
+def _make_cluster(tasks: Sequence[Task], ports: Sequence[int]) -> Cluster:
+  """Returns the cluster, with the first task as the task of this process."""
+  addresses: Dict[str, Tuple[str, ...]] = {}
   for task, port in zip(tasks, ports):
-    cluster.setdefault(task.type, []).append('127.0.0.1:{}'.format(port))
-  for task in tasks:
-    config = {'cluster': cluster, 'task': {'type': task.type, 'index': task.index}}
-    yield dict(child_process.child_environment(), TF_CONFIG=json.dumps(config))
+    addresses[task.type] = (*addresses.get(task.type, ()), '127.0.0.1:{}'.format(port))
+  return Cluster(addresses, tasks[0])
 
 
 @contextlib.contextmanager
@@ -270,13 +247,6 @@ def _reserve_ports(count: int) -> Iterator[List[int]]:
       reserved.bind(('', 0))
       ports.append(reserved.getsockname()[1])
     yield ports
-
-
-def _describe_counts(tasks: Sequence[LocalTask]) -> str:
-  """Returns the number of tasks of each type as text, such as `1 chief, 2 worker`."""
-  types = [task.type for task in tasks]
-  return ', '.join('{} {}'.format(types.count(task_type), task_type)
-                   for task_type in sorted(set(types), key=types.index))
 
 
 def print_to_stderr(text: str) -> None:

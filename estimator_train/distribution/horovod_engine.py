@@ -1,24 +1,33 @@
 """Trains synchronously in several processes, which exchange gradients by Horovod."""
 
+import contextlib
+import json
 import logging
 import os
+import socket
 import time
-from typing import Any, Dict, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.distribution import launches, network
+from estimator_train.distribution import network
+from estimator_train.distribution.cluster_engine import ClusterEngine
 from estimator_train.distribution.devices import Devices
-from estimator_train.distribution.engines.cluster_engine import ClusterEngine
-from estimator_train.distribution.process import Process
+from estimator_train.distribution.network import StartTimeout
+from estimator_train.distribution.process import Launch, Process
 from estimator_train.distribution.tf_config import Cluster
 from estimator_train.errors import PeerLost, UserError
 from estimator_train.settings import Settings
+from estimator_train.system import atomic
 from estimator_train.tf_patches import strategies
 
 _LOG = logging.getLogger('estimator_train')
 # After an error of Horovod, the lost rank is found within this time.
 _LOSS_DETECTION_SECS = 10.
+_ADDRESS_FILE = 'rank_0_address.json'
+_CONNECT_TIMEOUT_SECS, _RETRY_SECS = 5., .5
+# MPI, or a launcher with support for MPI, sets one of these variables.
+_MPI_VARIABLES = ('OMPI_COMM_WORLD_SIZE', 'PMI_SIZE', 'PMIX_RANK')
 
 
 class HorovodEngine(ClusterEngine):
@@ -40,10 +49,10 @@ class HorovodEngine(ClusterEngine):
     if launch is None:
       return super()._find_cluster()
     if self.process.is_chief:
-      cluster, self._listener = launches.publish_address(launch, self.settings.run.folder)
+      cluster, self._listener = publish_address(launch, self.settings.run.folder)
       return cluster
-    return launches.wait_for_address(launch, self.settings.run.folder,
-                                     self.settings.cluster.start_timeout_secs, _LOG.info)
+    return wait_for_address(launch, self.settings.run.folder,
+                            StartTimeout(self.settings.cluster.start_timeout_secs))
 
   def join(self, shared_values: Mapping[str, str]) -> None:
     import horovod
@@ -51,7 +60,7 @@ class HorovodEngine(ClusterEngine):
 
   def _start_communication(self) -> None:
     if self.process.launch is not None and self.process.is_chief:
-      launches.remove_address(self.settings.run.folder)
+      remove_address(self.settings.run.folder)
     if not self._launcher_connects_ranks():
       self._connect_ranks()
     try:
@@ -70,7 +79,7 @@ class HorovodEngine(ClusterEngine):
     """Whether Horovod gets the addresses of all ranks from horovodrun or MPI."""
     return 'HOROVOD_GLOO_RENDEZVOUS_ADDR' in os.environ or (
         self.process.launch is not None
-        and launches.mpi_connects_ranks(os.environ, self._horovod.mpi_built()))
+        and mpi_connects_ranks(os.environ, self._horovod.mpi_built()))
 
   def _connect_ranks(self) -> None:
     """Sets the variables by which Horovod finds the other ranks; the chief starts a server.
@@ -159,3 +168,80 @@ def _gloo_variables(process: Process, host: str, port: int) -> Dict[str, str]:
 def _hostname(rank: int) -> str:
   """Returns the name of the host that Horovod assumes for a rank."""
   return 'rank-{}'.format(rank)
+
+
+def mpi_connects_ranks(environ: Mapping[str, str], is_mpi_built: bool) -> bool:
+  """Whether MPI connects the ranks of a launch, so that Horovod needs no addresses.
+
+  srun sets variables of PMI or PMIx only with --mpi=pmi2 or --mpi=pmix. Without them, MPI would
+  make a world of its own of each process.
+
+  Args:
+    environ: the environment variables; HOROVOD_CONTROLLER, `mpi` or `gloo`, takes precedence.
+    is_mpi_built: whether Horovod has been built with MPI.
+  """
+  controller = environ.get('HOROVOD_CONTROLLER', '').lower()
+  return is_mpi_built and controller != 'gloo' and (
+      controller == 'mpi' or any(name in environ for name in _MPI_VARIABLES))
+
+
+def publish_address(launch: Launch, folder: str) -> Tuple[Cluster, socket.socket]:
+  """Writes the address of this process, which has rank 0, for the other ranks.
+
+  Args:
+    launch: how this process was started.
+    folder: a folder that all ranks share.
+
+  Returns:
+    The cluster, and the listener at the address of rank 0.
+  """
+  listener = network.listen(0)
+  port = int(listener.getsockname()[1])
+  hosts = network.own_addresses()
+  atomic.write_text(os.path.join(folder, _ADDRESS_FILE), json.dumps(
+      {'launch_id': launch.launch_id, 'hosts': hosts, 'port': port}))
+  return _make_cluster(launch, hosts[0], port), listener
+
+
+def remove_address(folder: str) -> None:
+  """Removes the file of `publish_address`."""
+  os.remove(os.path.join(folder, _ADDRESS_FILE))
+
+
+def wait_for_address(launch: Launch, folder: str, timeout: StartTimeout) -> Cluster:
+  """Waits until rank 0 has written its address and is reachable, and returns the cluster.
+
+  Args:
+    launch: how this process was started.
+    folder: a folder that all ranks share.
+    timeout: the timeout.
+
+  Raises:
+    PeerLost: rank 0 was not reachable in time.
+  """
+  path = os.path.join(folder, _ADDRESS_FILE)
+  while True:
+    for host, port in _read_addresses(path, launch.launch_id):
+      with contextlib.suppress(OSError):
+        network.connect(host, port, _CONNECT_TIMEOUT_SECS).close()
+        return _make_cluster(launch, host, port)
+    timeout.log_or_raise(['worker 0, whose address is read from {} (all ranks must share '
+                          '--model_dir)'.format(path)])
+    time.sleep(_RETRY_SECS)
+
+
+def _read_addresses(path: str, launch_id: str) -> List[Tuple[str, int]]:
+  """Returns the addresses in the file; none unless rank 0 of this launch has written it."""
+  with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # Missing or invalid.
+    with open(path, encoding='utf-8') as file:
+      record = json.load(file)
+    if record['launch_id'] == launch_id:
+      return [(str(host), int(record['port'])) for host in record['hosts']]
+  return []
+
+
+def _make_cluster(launch: Launch, host: str, port: int) -> Cluster:
+  """Returns a cluster in which only the address of rank 0 is known; rendezvous finds the others."""
+  addresses: List[str] = [':0'] * launch.size
+  addresses[0] = '{}:{}'.format('[{}]'.format(host) if ':' in host else host, port)
+  return Cluster({'worker': tuple(addresses)}, launch.task)

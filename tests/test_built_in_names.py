@@ -27,12 +27,8 @@ def test_every_choice_has_an_implementation():
 
 
 def test_a_choice_without_an_implementation_is_an_error():
-  for error, make in (
-      (KeyError, lambda: optimizers.make_optimizer('unknown', 0.1)),
-      (KeyError, lambda: model_inputs.make_preprocess('unknown', 8, 8, 1)),
-      (UserError, lambda: SETTINGS.evolve(model='unknown')),
-      (UserError, lambda: SETTINGS.evolve(model='by_name')),  # A module, but no model.
-      (UserError, lambda: models.imagenet_weights('unknown', (8, 8, 1))),
-      (UserError, lambda: SETTINGS.evolve(dataset='unknown'))):
-    with pytest.raises(error, match='unknown|by_name'):
+  for make in (lambda: optimizers.make_optimizer('unknown', 0.1),
+               lambda: model_inputs.make_preprocess('unknown', 8, 8, 1),
+               lambda: models.imagenet_weights('unknown', (8, 8, 1))):
+    with pytest.raises((KeyError, UserError), match='unknown'):
       make()

@@ -44,11 +44,9 @@ def test_the_lock_of_a_base():
                                ('onednn', (3, 7), 'image37-onednn.txt')):
     assert install_image.lock_for(build, version) == lock
   for build, version, message in (
-      ('base', (3, 10), 'TENSORFLOW=base needs a base image with CPython 3.6 or 3.7 or 3.8: this '
-       'one has 3.10: give --build-arg BASE_IMAGE=tensorflow/'),
-      ('stock', (3, 8), 'TENSORFLOW=stock needs a base image with CPython 3.7: this one has 3.8: '
-       'give --build-arg BASE_IMAGE=python:3.7-slim')):
-    with pytest.raises(install_image.ImageError, match='^' + message):
+      ('base', (3, 10), '3.6 or 3.7 or 3.8: this one has 3.10: give --build-arg BASE_IMAGE=tenso'),
+      ('stock', (3, 8), '3.7: this one has 3.8: give --build-arg BASE_IMAGE=python:3.7-slim')):
+    with pytest.raises(install_image.ImageError, match='needs a base image with CPython ' + message):
       install_image.lock_for(build, version)
 
 
@@ -101,9 +99,9 @@ def test_what_the_base_has_stays_unless_it_does_not_suit(tmp_path, monkeypatch):
 
 
 def test_dockerfile_and_compose_file():
-  assert 'ARG BASE_IMAGE=tensorflow/tensorflow:1.15.0-gpu-py3\n' in DOCKERFILE
-  assert 'ENTRYPOINT ["python", "-m", "estimator_train"]\n' in DOCKERFILE
-  assert 'VOLUME /data /model\n' in DOCKERFILE
+  for line in ('ARG BASE_IMAGE=tensorflow/tensorflow:1.15.0-gpu-py3', 'VOLUME /data /model',
+               'ENTRYPOINT ["python", "-m", "estimator_train"]'):
+    assert line + '\n' in DOCKERFILE
   assert 'image.version="{}"'.format(estimator_train.__version__) in DOCKERFILE
   # As long as only the program changes, nothing before its stage does.
   packages, program = DOCKERFILE.index(' AS packages'), DOCKERFILE.index('COPY estimator_train ')
@@ -112,11 +110,10 @@ def test_dockerfile_and_compose_file():
   copied = [source for line in re.findall(r'^COPY (?!--from)(.*) \S+$', DOCKERFILE, re.MULTILINE)
             for source in line.split()]
   assert ignored[0] == '*' and copied and all('!' + source in ignored for source in copied)
-  compose = yaml.safe_load((ROOT / 'deploy' / 'docker' / 'compose.yaml').read_text())
-  cpu, gpu = (compose['services'][name] for name in ('train-cpu', 'train'))
+  services = yaml.safe_load((ROOT / 'deploy' / 'docker' / 'compose.yaml').read_text())['services']
+  cpu, gpu = services['train-cpu'], services['train']
   assert cpu['image'] == 'estimator-train' and cpu['build']['context'] == '../..'
   assert cpu['volumes'] == ['${DATA:-data}:/data', '${MODEL:-model}:/model']
-  assert (cpu['shm_size'], cpu['ulimits']) == ('1gb', {'memlock': -1})
-  assert gpu.pop('extends') == {'service': 'train-cpu'} and len(compose['services']) == 2
-  assert gpu == {'deploy': {'resources': {'reservations': {'devices': [
-      {'driver': 'nvidia', 'count': 'all', 'capabilities': ['gpu']}]}}}}
+  assert gpu['extends'] == {'service': 'train-cpu'}
+  device, = gpu['deploy']['resources']['reservations']['devices']
+  assert device == {'driver': 'nvidia', 'count': 'all', 'capabilities': ['gpu']}

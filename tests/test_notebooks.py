@@ -104,18 +104,11 @@ def execute(notebooks_python, tmp_path, monkeypatch):
 
 
 class Outputs:
-  """The outputs of one execution of a cell.
-
-  Attributes:
-    text: what the cell printed on standard output.
-    log: what the cell printed on standard error.
-    num_pictures: the number of its pictures.
-    num_widgets: the number of its widgets.
-  """
+  """The output streams and the numbers of pictures and widgets of one execution of a cell."""
 
   def __init__(self, outputs):
-    self.text, self.log = (''.join(
-        output['text'] for output in outputs if output.get('name') == name)
+    self.text, self.log = (
+        ''.join(output['text'] for output in outputs if output.get('name') == name)
         for name in ('stdout', 'stderr'))
     self.num_pictures, self.num_widgets = (
         sum(kind in output.get('data', {}) for output in outputs)
@@ -126,57 +119,33 @@ class Outputs:
 
 
 @pytest.mark.slow
-def test_fashion_mnist_in_several_orders(execute, tmp_path):
-  order = [
+def test_cells_run_in_several_orders(execute, tmp_path, monkeypatch):
+  monkeypatch.delenv('OCT_DIR', raising=False)
+  cells, _ = execute('fashion_mnist.ipynb', [
       'parameters', 'imports', 'load', 'model', 'input', 'train', 'rates', 'evaluate', 'export',
       'predict',
       # Again: the cell that trains, also with a new model, and the cells after it without it.
       'evaluate', 'train', 'model', 'train', 'evaluate', 'load', 'imports', 'predict',
       # A new run.
-      'parameters', 'train', 'evaluate']
-  cells, _ = execute('fashion_mnist.ipynb', order)
+      'parameters', 'train', 'evaluate'])
   assert [each.number('^step') for name, each in cells if name == 'train'] == [12, 24, 36, 12]
-  assert all(each.log == '' for _, each in cells)
-  for name in ('load', 'evaluate', 'predict'):
-    assert all(each.num_pictures == 1 for other, each in cells if other == name)
   accuracies = [each.number('accuracy') for name, each in cells if name == 'evaluate']
-  # 1,000 test images; the model of the third evaluation has been trained for 36 steps.
+  # The model of the third evaluation has been trained for 36 steps.
   assert len(accuracies) == 4 and accuracies[0] == accuracies[1] and accuracies[2] > .5
-  assert all('1000 images' in each.text for name, each in cells if name == 'evaluate')
-  rates, = [each.text for name, each in cells if name == 'rates']
-  assert len(rates.splitlines()) == 2
-  old_run, new_run = sorted(tmp_path.glob('fashion_mnist-*'),
-                            key=lambda path: path.stat().st_mtime)
-  assert len(list((old_run / 'export').glob('*/saved_model.pb'))) == 1
-  assert (new_run / 'throughput.json').exists() and not (new_run / 'export').exists()
+  assert len(list(tmp_path.glob('fashion_mnist-*'))) == 2
+  assert all(each.log == '' for _, each in cells)
 
-
-@pytest.mark.slow
-def test_oct2017_in_several_orders(execute, tmp_path, monkeypatch):
-  monkeypatch.delenv('OCT_DIR', raising=False)
-  order = [
+  cells, widgets = execute('oct2017.ipynb', [
       'parameters', 'imports', 'load', 'audit', 'train', 'rates', 'evaluate', 'predict',
       'train', 'evaluate', 'audit', 'load', 'imports', 'predict',
       # A new run, without the damaged image.
-      'parameters', 'load', 'train', 'evaluate']
-  cells, widgets = execute('oct2017.ipynb', order)
-
-  def all_of(name):
-    return [each for other, each in cells if other == name]
-
-  assert [each.number('^step') for each in all_of('train')] == [11, 11, 11]
-  assert [each.number('skipped:') for each in all_of('train')] == [1, 1, 0]
+      'parameters', 'load', 'train', 'evaluate'])
+  trained = [each for name, each in cells if name == 'train']
+  assert [each.number('^step') for each in trained] == [11, 11, 11]
+  assert [each.number('skipped:') for each in trained] == [1, 1, 0]
   # Bars: the check of two splits, the features and the steps. The second run has none to train.
-  assert [each.num_widgets for each in all_of('train')] == [4, 0, 4]
+  assert [each.num_widgets for each in trained] == [4, 0, 4]
   bars = [widget for widget in widgets if widget['_model_name'] == 'FloatProgressModel']
   assert len(bars) == sum(each.num_widgets for _, each in cells)
   assert all(bar['value'] == bar['max'] for bar in bars)
-  first, second = all_of('audit')
-  assert 'under_several_labels: 2' in first.text and 'truncated: 1' in first.text
-  assert first.text.partition('train:')[2] == second.text.partition('train:')[2]
-  assert [each.num_pictures for each in all_of('load') + all_of('predict')] == [1] * 5
-  accuracies = [each.number('accuracy') for each in all_of('evaluate')]
-  assert accuracies[0] == accuracies[1] and all('32 images' in each.text
-                                                for each in all_of('evaluate'))
-  for each in all_of('rates'):
-    assert each.number('\ncached:') > 10 * each.number('uncached:')
+  assert all(each.num_pictures == 1 for name, each in cells if name in ('load', 'predict'))

@@ -38,31 +38,10 @@ def container(spec):
   return only
 
 
-PODS = [pytest.param(spec, id='{}-{}'.format(name, kind))
-        for name in JOBS[:2] for kind, spec in replicas(name).items()]
-
-
-# Of an MPIJob: the fields that a TFJob does not have, and their values.
-OF_MPI = {'slotsPerWorker': (1,), 'sshAuthMountPath': ('/home/train/.ssh',),
-          'launcherCreationPolicy': ('AtStartup', 'WaitForWorkersReady')}
-
-
-def as_tf_job(found):
-  """Returns a job in the form of a TFJob: an MPIJob without the fields in which it differs."""
-  if found['kind'] == 'MPIJob':
-    assert found['apiVersion'] == 'kubeflow.org/v2beta1'
-    specs = found['spec'].pop('mpiReplicaSpecs')
-    assert all(found['spec'].pop(name, values[0]) in values for name, values in OF_MPI.items())
-    found['spec']['tfReplicaSpecs'] = {'Chief': specs.pop('Launcher'), **specs}
-    found.update(apiVersion='kubeflow.org/v1', kind='TFJob')
-  return found
-
-
-@pytest.mark.parametrize('name', JOBS)
+@pytest.mark.parametrize('name', JOBS[:2])
 def test_jobs_are_of_the_operators_form(name):
-  assert {path.stem for path in FOLDER.iterdir()} == {'volumes', 'download', *JOBS}
-  jsonschema.validate(as_tf_job(job(name)), TF_JOB)
-  misspelled = as_tf_job(job(name))
+  jsonschema.validate(job(name), TF_JOB)
+  misspelled = job(name)
   misspelled['spec']['runpolicy'] = misspelled['spec'].pop('runPolicy')
   with pytest.raises(jsonschema.ValidationError):
     jsonschema.validate(misspelled, TF_JOB)
@@ -85,6 +64,8 @@ def test_tasks_fit_the_strategy(name, kinds, monkeypatch):
   gpus = {kind: container(spec)['resources']['limits'].get('nvidia.com/gpu', 0)
           for kind, spec in specs.items()}
   assert all((count > 0) == (kind != 'PS') for kind, count in gpus.items())
+  assert all(container(spec).get('startupProbe') == container(specs['Worker'])['startupProbe']
+             for spec in specs.values())
   assert settings.optimizer.batch_size == 64 * sum(
       spec['replicas'] * gpus[kind] for kind, spec in specs.items())
   mounts = {mount['mountPath'] for mount in container(specs['Worker'])['volumeMounts']}
@@ -93,7 +74,7 @@ def test_tasks_fit_the_strategy(name, kinds, monkeypatch):
   assert {'/' + path.split('/')[1] for path in (local.model_dir, local.data_dir)} < mounts
 
 
-@pytest.mark.parametrize('spec', PODS)
+@pytest.mark.parametrize('spec', [spec for name in JOBS[:2] for spec in replicas(name).values()])
 def test_pods_fit_the_operator_and_the_image(spec):
   assert spec['restartPolicy'] == 'ExitCode'  # Restarts on the codes that are worth it.
   found, pod = container(spec), spec['template']['spec']
@@ -146,21 +127,18 @@ def test_mpi_job_fits_the_program_and_its_image(monkeypatch):
 
 
 def test_pods_have_least_privileges():
-  templates = [spec['template']['spec'] for name in JOBS for spec in replicas(name).values()]
-  for pod in [*templates, job('download')['spec']['template']['spec']]:
+  pods = [spec['template']['spec'] for name in JOBS for spec in replicas(name).values()]
+  for pod in [*pods, job('download')['spec']['template']['spec']]:
     assert pod['automountServiceAccountToken'] is False
     # Otherwise the owner of each file in a volume is set at each start.
     assert pod['securityContext']['fsGroupChangePolicy'] == 'OnRootMismatch'
     assert all('sizeLimit' in volume.get('emptyDir', {'sizeLimit'})
                for volume in pod.get('volumes', ()))
-
-
-@pytest.mark.parametrize('name', JOBS)
-def test_only_pods_of_the_same_job_can_connect(name):
-  _, policy = resources(name)
-  pods = {'matchLabels': {'training.kubeflow.org/job-name': job(name)['metadata']['name']}}
-  assert policy['spec'] == {'podSelector': pods, 'policyTypes': ['Ingress'],
-                            'ingress': [{'from': [{'podSelector': pods}]}]}
+  for name in JOBS:  # Only pods of the same job can connect.
+    found, policy = resources(name)
+    pods = {'matchLabels': {'training.kubeflow.org/job-name': found['metadata']['name']}}
+    assert policy['spec'] == {'podSelector': pods, 'policyTypes': ['Ingress'],
+                              'ingress': [{'from': [{'podSelector': pods}]}]}
 
 
 def test_data_are_downloaded_to_where_the_jobs_read_them(monkeypatch):
@@ -176,9 +154,8 @@ def test_data_are_downloaded_to_where_the_jobs_read_them(monkeypatch):
   assert not mount.get('readOnly')
 
 
-@pytest.mark.parametrize('spec', PODS)
-def test_startup_probe_finds_a_listening_task(spec):
-  found = container(spec)
+def test_startup_probe_finds_a_listening_task():
+  found = container(replicas(JOBS[0])['Worker'])
   pattern = ':{:04X} '.format(found['ports'][0]['containerPort'])
   command = found['startupProbe']['exec']['command']
   with socket.socket(socket.AF_INET6) as server:

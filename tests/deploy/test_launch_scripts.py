@@ -161,9 +161,8 @@ def test_docker_on_two_hosts(host, tmp_path):
   assert other_arguments[-2:] == ['mine:1', '--distribution_strategy=multi_worker_mirrored']
 
 
-@pytest.mark.parametrize('arguments', [[], ['0'], ['host-a,host-b', '0'], ['--x', 'a,b']])
-def test_docker_wants_index_and_hosts(host, arguments):
-  done = host.run(TWO_HOSTS, *arguments)
-  assert (done.returncode, done.stdout) == (2, '')
-  assert done.stderr.startswith('error: the first arguments must be INDEX and HOST,HOST: got ')
-  assert done.stderr.count('\n') == 1
+def test_docker_wants_index_and_hosts(host):
+  for arguments in ([], ['0'], ['host-a,host-b', '0'], ['--x', 'a,b']):
+    done = host.run(TWO_HOSTS, *arguments)
+    assert (done.returncode, done.stdout) == (2, '')
+    assert re.match('error: the first arguments must be INDEX and HOST,HOST: got .*\n$', done.stderr)

@@ -48,13 +48,6 @@ def owner(folder):
   return json.loads(lock_file(folder).read_text())
 
 
-def leave(folder, **holder):
-  """Leaves a lock as a process does that was killed."""
-  lock_file(folder).write_text(json.dumps(dict(
-      {'host': 'elsewhere', 'pid': 7, 'since': '2018-12-09', 'boot': 'another'},
-      **holder)))
-
-
 def assert_refused(folder, text='locked by process', **options):
   with pytest.raises(UserError, match=text), run_lock.locked(str(folder), **options):
     pytest.fail('two hold it')
@@ -96,11 +89,11 @@ def test_a_lock_that_the_kernel_does_not_know_stands_while_it_is_touched(
     tmp_path, caplog, monkeypatch, has_locks):
   """That of another machine, and on a file system without locks."""
   caplog.set_level('INFO')
-  if has_locks:
-    leave(tmp_path)
-  else:
+  left = {'host': 'elsewhere', 'pid': 7, 'since': '2018-12-09', 'boot': 'another'}
+  if not has_locks:
     monkeypatch.setattr(fcntl, 'flock', mock.Mock(side_effect=OSError(errno.ENOLCK, 'No locks')))
-    leave(tmp_path, boot=run_lock._boot_id())
+    left['boot'] = run_lock._boot_id()
+  lock_file(tmp_path).write_text(json.dumps(left))
   is_over = threading.Event()
   with open(str(lock_file(tmp_path)), 'rb+', buffering=0) as file:
     toucher = threading.Thread(target=run_lock._keep_touching, args=(file, 0.01, is_over))

@@ -24,18 +24,14 @@ def error_of(*arguments):
   return str(caught.value)
 
 
-@pytest.mark.parametrize('text', [
-    pytest.param('# --batch_size=1\n// --batch_size=2\n\n  # 3\n --batch_size=64 \n',
-                 id='comments'),
-    pytest.param('--seed=3\r\n--batch_size=64\r\n', id='lines of Windows'),
-    pytest.param(b'\xef\xbb\xbf--batch_size=64', id='byte order mark, and no line end'),
-    pytest.param('--batch_size\n64\n', id='value on the next line'),
-])
-def test_good(write, text):
-  write('a.flags', text)
+def test_comments_byte_order_mark_and_line_ends(write):
   write('enough.flags', ENOUGH)
-  settings = command_line.parse(['--flagfile=enough.flags', '-flagfile', 'a.flags'])
-  assert settings.optimizer.batch_size == 64
+  for text in ('# --batch_size=1\n// --batch_size=2\n\n  # 3\n --batch_size=64 \n',
+               '--seed=3\r\n--batch_size=64\r\n', b'\xef\xbb\xbf--batch_size=64',
+               '--batch_size\n64\n'):
+    write('a.flags', text)
+    settings = command_line.parse(['--flagfile=enough.flags', '-flagfile', 'a.flags'])
+    assert settings.optimizer.batch_size == 64, text
 
 
 def test_a_flagfile_in_another_is_in_its_place(write, tmp_path):
@@ -55,7 +51,6 @@ def test_mistakes_are_found_by_file_and_line(write):
       ('\n--batchsize=3\n', 'unknown flag: --batchsize (a.flags:4): did you mean --batch_size'),
       ('--batch_size 3', '--batch_size 3 (a.flags:3): did you mean --batch_size=VALUE?'),
       ('batch_size=3', 'an argument is not a flag: batch_size=3 (a.flags:3): write it as --FLAG'),
-      ('--batch_size=x', '--batch_size must be an integer: --batch_size=x (a.flags:3): see'),
       ('--batch_size=0', '--batch_size is out of range: --batch_size=0 (a.flags:3): give an int'),
       ('--seed\n--batch_size=1', '--seed has no value: --seed (a.flags:3): write it as --seed=V'),
       ('--train_epochs=1', '--train_steps=1 --train_epochs=1 (a.flags:2, a.flags:3): give one'),
@@ -66,15 +61,12 @@ def test_mistakes_are_found_by_file_and_line(write):
       ('--flagfile=a.flags', 'must not include itself: a.flags, included by a.flags:3: remove'),
       ('--flagfile=b.flags', 'must not include itself: ./a.flags, included by b.flags:1: remove'),
       ('--flagfile', '--flagfile has no file name: a.flags:3: give --flagfile=FILE'),
-      ('--flagfile=\0', '--flagfile has no file name: a.flags:3: give --flagfile=FILE'),
       (b'--labels=\xff', 'the flagfile cannot be read: a.flags (it is not UTF-8 text): give')):
     write('a.flags', ENOUGH.encode() + (text if isinstance(text, bytes) else text.encode()))
     assert message in error_of('--flagfile=a.flags')
   for argument, message in (
-      ('--flagfile', '--flagfile has no file name: --flagfile: '),
       ('--flagfile=', '--flagfile has no file name: --flagfile=: '),
       ('--flagfile=.', 'cannot be read: . (Is a directory): '),
-      ('--flagfile=' + 'n' * 4000, 'nnn... (4021 characters) ...nnn'),
       ('--flagfile=' + 'n' * 4000, 'nnn (File name too long): give --flagfile=FILE'),
       ('--flagfile=loop', 'cannot be read: loop (Too many levels of symbolic links): ')):
     assert message in error_of(argument)

@@ -13,7 +13,7 @@ from conftest import ROOT
 
 from estimator_train.errors import join_items
 from estimator_train.system import logs, progress, signals
-from estimator_train.system.progress import START_TIME_VARIABLE, StartUpTimer, process_age_secs
+from estimator_train.system.progress import START_TIME_VARIABLE, process_age_secs
 
 LOG = logging.getLogger('estimator_train')
 FULL = 'error: cannot write to standard output: No space left on device: free some space, or '
@@ -30,11 +30,10 @@ def shell(command):
 
 @pytest.mark.parametrize('command, code, err', [
     ('$RUN --help >&-', 2, CLOSED), ('$RUN.launcher.local_cluster >&-', 2, CLOSED),
-    ('$RUN.launcher.with_tensorboard >&-', 2, CLOSED), ('$RUN --help >/dev/full', 2, FULL),
-    ('$RUN --help 1</dev/null', 2, 'error: cannot write to standard output: Bad file descriptor'),
+    ('$RUN --help >/dev/full', 2, FULL),
     ('$RUN --mode=doctor --num_gpus=x >/dev/full', 2, 'error: --num_gpus must be'),
-    ('$RUN --no_such_flag 2>/dev/full', 2, ''), ('$RUN --no_such_flag >&- 2>&- <&-', 2, ''),
-    ('$RUN --help >/dev/full 2>/dev/full', 2, ''), ('$RUN --no_such_flag 2> >(:)', 2, '')])
+    ('$RUN --no_such_flag >&- 2>&- <&-', 2, ''), ('$RUN --help >/dev/full 2>/dev/full', 2, ''),
+    ('$RUN --no_such_flag 2> >(:)', 2, '')])
 def test_the_code_says_whether_the_result_is_lost(command, code, err):
   done = shell(command)
   assert done.returncode == code and done.stderr.startswith(err)
@@ -133,16 +132,6 @@ def test_the_age_of_the_process_leaves_out_the_set_up_before_it(monkeypatch):
   # A process that was started later than the time in its environment uses its own start.
   monkeypatch.setenv(START_TIME_VARIABLE, '1')
   assert first <= process_age_secs() < uptime
-
-
-def test_parts_of_the_start_add_up():
-  now = iter([100., 101., 103., 103.5, 110.])
-  start_up = StartUpTimer(clock=lambda: next(now), process_age=lambda: 2.5)
-  for part in ('data', 'model', 'data'):
-    start_up.end_phase(part)
-  start_up.end_first_step(4.)
-  assert list(start_up.secs.items()) == [('import', 2.5), ('data', 1.5), ('model', 2.),
-                                         ('first_batch', 4.), ('first_step', 2.5)]
 
 
 def test_long_lists_are_cut():

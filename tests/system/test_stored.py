@@ -30,15 +30,10 @@ def _replace(make):
   return lambda path: path.unlink() or make(path)
 
 
-def _flip(content, index, bits):
-  return content[:index] + bytes([content[index] ^ bits]) + content[index + 1:]
-
-
 DAMAGES = {
     'truncated': _change(lambda content: content[:len(content) // 2]),
     'a byte less': _change(lambda content: content[:-2]),
-    'flipped at the start': _change(lambda content: _flip(content, 0, 1)),
-    'flipped': _change(lambda content: _flip(content, len(content) // 2, 0xff)),
+    'flipped': _change(lambda content: bytes([content[0] ^ 1]) + content[1:]),
     'zeros': _change(lambda content: bytes(len(content))),
     'empty': lambda path: path.write_bytes(b''),
     'other JSON': lambda path: path.write_text('[[["a", {}]], null]'),
@@ -50,8 +45,7 @@ DAMAGES = {
     'a device': _replace(lambda path: path.symlink_to('/dev/zero')),
 }
 # Text in which a flipped bit is still text.
-_TEXT_DAMAGES = {'truncated', 'a byte less', 'flipped at the start', 'flipped', 'other JSON',
-                 'deep JSON'}
+_TEXT_DAMAGES = {'truncated', 'a byte less', 'flipped', 'other JSON', 'deep JSON'}
 
 
 def _read_record_index(folder, monkeypatch):
@@ -99,24 +93,12 @@ def test_a_derived_file_is_made_again(tmp_path, monkeypatch, caplog, pattern):
     assert '{} cannot be used'.format(path) in caplog.text, name
 
 
-def test_an_unreadable_file(tmp_path, monkeypatch, caplog):
-  """The superuser can read every file."""
-  monkeypatch.setattr(stored.os, 'open', mock.Mock(side_effect=PermissionError(13, 'Not allowed')))
-  assert stored.load_or_warn(str(tmp_path / 'a'), stored.parse_text, 'so what') is None
-  assert caplog.messages == ['{} cannot be used (Not allowed): so what'.format(tmp_path / 'a')]
-
-
-def test_the_cache_is_reused_where_it_was_copied_and_made_over_anything(
-    tmp_path, monkeypatch, caplog):
+def test_the_cache_is_made_over_anything(tmp_path, monkeypatch):
   for name in ('a FIFO', 'a folder', 'a loop'):
     (tmp_path / name).mkdir()
     (tmp_path / name / 'a.npy.part').write_text('')
     DAMAGES[name](tmp_path / name / 'a.npy.part')
     assert _read_array(tmp_path / name, monkeypatch)[49] == [7] * 4
-  caplog.clear()
-  os.utime(str(tmp_path / name / 'a.npy'), (5, 5))
-  _read_array(tmp_path / name, monkeypatch)
-  assert not caplog.records
 
 
 RULES = Settings(model_dir='x', train_steps=1, early_stopping_steps=5).evaluation

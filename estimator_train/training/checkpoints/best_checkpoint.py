@@ -274,4 +274,5 @@ def _link_or_copy(path: str, target: str) -> None:
     os.link(path, target)
   except OSError:  # If the file system does not support hard links, copies the file.
     with open(path, 'rb') as source, atomic.open_atomic(target) as copy:
-      shutil.copyfileobj(source, copy)
+      for content in iter(lambda: source.read(1 << 20), b''):
+        copy.write(content)

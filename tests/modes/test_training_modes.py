@@ -197,4 +197,4 @@ def test_an_evaluation_that_loses_examples(run_program, copied, monkeypatch):
   monkeypatch.setattr(IdxSource, 'make_eval_input_fn',
                       lambda *given: lambda: whole(*given)().take(3))
   assert fails(run_program('--mode=evaluate', *copied),
-               'the evaluation did not read all examples: 150 of 1000')
+               'the evaluation did not read all examples: 75 of 1000')

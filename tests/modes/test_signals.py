@@ -139,7 +139,7 @@ def test_while_exporting(train, inject, tmp_path, monkeypatch):
   for signum, arguments in ((signal.SIGTERM, ['--train_steps=2']),
                             (signal.SIGINT, ['--mode=export'])):
     with monkeypatch.context() as patch:
-      inject(saved_model, 'write', signum, after=True, patch=patch)
+      inject(saved_model, 'write_warm_up_requests', signum, after=True, patch=patch)
       done = train('--export_dir={}'.format(exports), *arguments)
     assert done.code == CODES[signum] and done.out == '', done.err
     assert done.err.splitlines()[-1] == 'stopped by ' + signal.Signals(signum).name

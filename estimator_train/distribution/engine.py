@@ -1,10 +1,9 @@
 """Engines: the objects that train an Estimator, in this process or together with others."""
 
 import contextlib
-import importlib
 import logging
 import os
-from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
+from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Type
 
 import tensorflow.compat.v1 as tf
 
@@ -14,12 +13,6 @@ from estimator_train.settings import Settings, per_replica_batch_size
 from estimator_train.settings.choices import MULTI_WORKER_STRATEGIES
 
 _LOG = logging.getLogger('estimator_train')
-# The modules and classes, which other runs do not import.
-_CLUSTER_ENGINES = {
-    'multi_worker_mirrored': ('cluster_engine', 'CollectiveEngine'),
-    'parameter_server': ('cluster_engine', 'ParameterServerEngine'),
-    'horovod': ('horovod_engine', 'HorovodEngine'),
-}
 
 
 class Engine:
@@ -163,10 +156,7 @@ def make_engine(settings: Settings, process: Process, devices: Devices) -> Engin
   if process.size > 1 and process.role != EVALUATOR:
     if process.cluster is not None:
       os.environ['TF_CONFIG'] = process.cluster.to_tf_config()
-    module_name, class_name = _CLUSTER_ENGINES[strategy]
-    module = importlib.import_module('estimator_train.distribution.' + module_name)
-    engine: Engine = getattr(module, class_name)(settings, process, devices)
-    return engine
+    return _cluster_engine_class(strategy)(settings, process, devices)
   if settings.run.trains and strategy in MULTI_WORKER_STRATEGIES and process.role != EVALUATOR:
     _LOG.info('--distribution_strategy=%s with one worker: TF_CONFIG %s', strategy,
               'names no other task' if 'TF_CONFIG' in os.environ else 'is not set'
@@ -175,3 +165,11 @@ def make_engine(settings: Settings, process: Process, devices: Devices) -> Engin
   # TensorFlow reads TF_CONFIG, too, and would connect to the other tasks.
   os.environ.pop('TF_CONFIG', None)
   return Engine(settings, process, devices)
+
+
+def _cluster_engine_class(strategy: str) -> Type[Engine]:
+  """Returns the engine for several workers, whose module other runs do not import."""
+  from estimator_train.distribution import cluster_engine, horovod_engine
+  return {'multi_worker_mirrored': cluster_engine.CollectiveEngine,
+          'parameter_server': cluster_engine.ParameterServerEngine,
+          'horovod': horovod_engine.HorovodEngine}[strategy]

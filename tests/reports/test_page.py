@@ -110,6 +110,8 @@ def test_everything_is_on_the_page(full):
   folder, found = full
   assert found.sections == SECTIONS and pictures(folder) == PICTURES
   for text in ('2,462', '± 24.6 examples/sec', '51.1\u00a0ms',
+               'excluding checkpoints and evaluations; 2,300\u00a0examples/sec including them',
+               '1,150\u00a0examples/sec per replica',
                '99 of 100 steps within 71.2\u00a0ms', '4.40\u00a0s', 'imports', '2.20\u00a0s',
                'from the start of the process to the end of the first step',
                '84.70\u00a0%', '± 1.14 percentage points', '1.15.0',

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
 from conftest import ROOT
 
@@ -33,22 +32,6 @@ def free_addresses(count):
   finally:
     for each in sockets:
       each.close()
-
-
-def weights(model_dir):
-  """Returns the values in the latest checkpoint, by their names."""
-  import tensorflow.compat.v1 as tf
-
-  path = tf.train.latest_checkpoint(str(model_dir))
-  return {name: tf.train.load_variable(path, name) for name, _ in tf.train.list_variables(path)}
-
-
-def assert_alike(found, expected, rtol=0.):
-  """Compares weights up to rounding."""
-  assert set(found) == set(expected) and found['global_step'] == expected['global_step']
-  for name, value in expected.items():
-    scale = max(np.abs(value).max(), 1e-3)
-    np.testing.assert_allclose(found[name], value, atol=1e-5 * scale, rtol=rtol, err_msg=name)
 
 
 class Task:

@@ -5,8 +5,6 @@ import json
 import os
 
 import generated_data
-import numpy as np
-import tensorflow.compat.v1 as tf
 
 from estimator_train.data import idx
 from estimator_train.launcher import local_cluster
@@ -103,18 +101,6 @@ def measure_shortly(monkeypatch):
   """Has the input benchmark measure for a moment instead of seconds."""
   for name in ('_COLD_PASS_SECS', '_WARM_PASS_SECS', '_MAX_WARMUP_SECS', '_MIN_TIMED_SECS'):
     monkeypatch.setattr(rates, name, 0.02)
-
-
-def weights_of(model_dir):
-  path = tf.train.latest_checkpoint(str(model_dir))
-  return {name: tf.train.load_variable(path, name) for name, _ in tf.train.list_variables(path)}
-
-
-def assert_same_weights(folder, other):
-  first, second = weights_of(folder), weights_of(other)
-  assert set(first) == set(second)
-  for name, value in first.items():
-    np.testing.assert_allclose(value, second[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def evaluated_steps(done):

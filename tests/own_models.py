@@ -118,24 +118,16 @@ def hangs(image_shape, num_classes):
   return slow(image_shape, num_classes)
 
 
-def compiled_with_clipnorm(image_shape, num_classes):
-  return _compiled(two_layers(image_shape, num_classes),
-                   tf.keras.optimizers.SGD(0.1, clipnorm=0.01), 'categorical_crossentropy')
+def _compiled_with(make_optimizer, loss='categorical_crossentropy'):
+  return lambda image_shape, num_classes: _compiled(
+      two_layers(image_shape, num_classes), make_optimizer(), loss)
 
 
-def compiled_with_sgd(image_shape, num_classes):
-  return _compiled(two_layers(image_shape, num_classes), tf.train.GradientDescentOptimizer(0.1),
-                   'categorical_crossentropy')
-
-
-def compiled_with_momentum(image_shape, num_classes):
-  return _compiled(two_layers(image_shape, num_classes), tf.train.MomentumOptimizer(0.05, 0.9),
-                   'sparse_categorical_crossentropy')
-
-
-def compiled_with_adam(image_shape, num_classes):
-  return _compiled(two_layers(image_shape, num_classes), tf.train.AdamOptimizer(0.001),
-                   'categorical_crossentropy')
+compiled_with_clipnorm = _compiled_with(lambda: tf.keras.optimizers.SGD(0.1, clipnorm=0.01))
+compiled_with_sgd = _compiled_with(lambda: tf.train.GradientDescentOptimizer(0.1))
+compiled_with_momentum = _compiled_with(lambda: tf.train.MomentumOptimizer(0.05, 0.9),
+                                        'sparse_categorical_crossentropy')
+compiled_with_adam = _compiled_with(lambda: tf.train.AdamOptimizer(0.001))
 
 
 def batch_norm(image_shape, num_classes):
@@ -149,32 +141,22 @@ def partly_frozen(image_shape, num_classes):
       16, trainable=False))
 
 
-def _with_first_layers(image_shape, num_classes, *first):
-  return tf.keras.Sequential([
+def _after_frozen(make_layers):
+  """Returns a model function: a frozen convolution, then these layers and the outputs."""
+  return lambda image_shape, num_classes: tf.keras.Sequential([
       layers.Conv2D(4, 3, activation='tanh', input_shape=image_shape, trainable=False),
-      *first, layers.Dense(num_classes, activation='softmax')])
+      *make_layers(), layers.Dense(num_classes, activation='softmax')])
 
 
-def frozen_first(image_shape, num_classes):
-  return _with_first_layers(image_shape, num_classes, layers.Conv2D(
-      3, 3, activation='tanh', trainable=False), layers.Flatten())
-
-
-def frozen_dropout(image_shape, num_classes):
-  return _with_first_layers(image_shape, num_classes, layers.Dropout(0.5), layers.Flatten())
-
-
-def frozen_dropout_head(image_shape, num_classes):
-  """The usual head after frozen layers."""
-  return _with_first_layers(
-      image_shape, num_classes, layers.Flatten(), layers.Dropout(0.5, trainable=False), _dense(8),
-      layers.Dropout(0.2))
-
-
-def frozen_batch_norm(image_shape, num_classes):
-  """Keras's own, which takes the statistics of the batch in training, frozen or not."""
-  return _with_first_layers(image_shape, num_classes, layers.BatchNormalization(trainable=False),
-                            layers.Flatten())
+frozen_first = _after_frozen(lambda: [
+    layers.Conv2D(3, 3, activation='tanh', trainable=False), layers.Flatten()])
+frozen_dropout = _after_frozen(lambda: [layers.Dropout(0.5), layers.Flatten()])
+# The usual head after frozen layers.
+frozen_dropout_head = _after_frozen(lambda: [
+    layers.Flatten(), layers.Dropout(0.5, trainable=False), _dense(8), layers.Dropout(0.2)])
+# Keras's own, which takes the statistics of the batch in training, frozen or not.
+frozen_batch_norm = _after_frozen(lambda: [
+    layers.BatchNormalization(trainable=False), layers.Flatten()])
 
 
 def frozen_last(image_shape, num_classes):
@@ -252,33 +234,25 @@ def with_undescribed_layer(image_shape, num_classes):
   return _network(image_shape, num_classes, Scale(.5))
 
 
-class SumScale(Scale):
+class SetScale(Scale):
   """Described by a set, which no JSON can hold."""
 
-  def __init__(self, factors, **options):
-    super().__init__(sum(factors), **options)
-    self.factors = factors
-
   def get_config(self):
-    return dict(super(Scale, self).get_config(), factors=self.factors)
+    return dict(super(Scale, self).get_config(), factor={self.factor})
 
 
 def with_unsaveable_layer(image_shape, num_classes):
-  return _network(image_shape, num_classes, SumScale({.25, .5}))
+  return _network(image_shape, num_classes, SetScale(.5))
 
 
 class Subclass(tf.keras.Model):
 
-  def __init__(self, num_classes):
-    super().__init__()
-    self.dense = layers.Dense(num_classes)
-
   def call(self, inputs):
-    return self.dense(inputs)
+    return inputs
 
 
 def subclassed(image_shape, num_classes):
-  return Subclass(num_classes)
+  return Subclass()
 
 
 def without_input_shape(image_shape, num_classes):

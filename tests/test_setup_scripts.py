@@ -93,17 +93,14 @@ def finish(process):
 PYENV = 'home/.pyenv/versions/{}/bin/python'
 # The Pythons of a machine, by their paths (True: the running one), and which of them is found.
 MACHINES = {
-  'on PATH by its version': ({'bin/python' + VERSION: True}, 'bin/python' + VERSION),
   'behind broken shims': (
     {'bin/python3.7': BROKEN_SHIM, 'bin/python3': BROKEN_SHIM, 'bin/python': True}, 'bin/python'),
   'under pyenv': ({PYENV.format(VERSION + '.2'): True}, PYENV.format(VERSION + '.2')),
   'under PYENV_ROOT': ({'other/versions/3.7.2/bin/python': CPYTHON.format('3.7')},
                        'other/versions/3.7.2/bin/python'),
-  'the newest patch': ({PYENV.format('3.7.{}'.format(patch)): CPYTHON.format('3.7')
-                        for patch in (9, 16, 17)}, PYENV.format('3.7.17')),
-  'the newer version': (
-    {'bin/python3.6': CPYTHON.format('3.6'), PYENV.format('3.7.2'): CPYTHON.format('3.7')},
-    PYENV.format('3.7.2')),
+  'the newest': (
+    {'bin/python3.6': CPYTHON.format('3.6'), **{PYENV.format('3.7.' + patch): CPYTHON.format('3.7')
+                                                for patch in ('9', '16')}}, PYENV.format('3.7.16')),
 }
 
 

@@ -70,3 +70,8 @@ def scalars(folder, tag):
   """Returns the values of a scalar by step."""
   return {event.step: value.simple_value for event in events(folder)
           for value in event.summary.value if value.tag == tag}
+
+
+def assert_same_weights(folder, other, tolerance=1e-5):
+  """Compares the latest checkpoints of two folders."""
+  assert_same(variables(folder), variables(other), tolerance)

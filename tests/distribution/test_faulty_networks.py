@@ -13,8 +13,9 @@ import time
 
 import pytest
 import virtual_network
-from cluster_processes import requires_horovod, weights
+from cluster_processes import requires_horovod
 from test_lost_tasks import ENDLESS, assert_undisturbed, train
+from training_runs import variables
 
 STEPS = 40
 MIRRORED = 'multi_worker_mirrored'
@@ -71,7 +72,7 @@ class Run:
     assert secs < 60  # The flags have --peer_timeout_secs=5; and a busy machine.
     time.sleep(max(partition_secs - secs, 0))
     self.network.switch.separated = self.network.switch.cut = frozenset()
-    saved = int(weights(self._model_dir)['global_step'])
+    saved = int(variables(self._model_dir)['global_step'])
     self.start(saved - saved % 20 + 20)
     self.finish()
     assert saved > 0 and 'resuming from step {}'.format(saved) in self.tasks[0].log

@@ -10,7 +10,8 @@ import sys
 
 import psutil
 import pytest
-from cluster_processes import FLAGS, Task, assert_alike, requires_horovod, weights
+from cluster_processes import FLAGS, Task, requires_horovod
+from training_runs import assert_same_weights, variables
 
 from estimator_train import __main__ as program
 
@@ -70,7 +71,7 @@ def test_like_one_process_and_resumes(launch, tmp_path, launcher):
     assert ranks.output.count('resuming from step 20') == resumed
     assert program.main([*FLAGS, *flags, '--model_dir={}'.format(alone),
                          '--num_cpu_replicas=2']) == 0
-    assert_alike(weights(together), weights(alone))
+    assert_same_weights(together, alone)
   one, other = (json.loads((folder / 'evaluation.json').read_text())
                 for folder in (alone, together))
   assert (one['examples'], one['accuracy']) == (1000, other['accuracy'])
@@ -97,7 +98,7 @@ def test_a_rank_is_killed_or_the_launcher_is_stopped(launch, tmp_path, launcher,
   # The launcher ends the other rank by SIGTERM, if this rank has not found the loss before.
   assert re.search('lost worker 1: |another task received a signal|stopped by SIGTERM|signal 9|'
                    'Killed', ranks.output), ranks.output
-  assert weights(tmp_path / 'model')['global_step'] >= 40
+  assert variables(tmp_path / 'model')['global_step'] >= 40
 
 
 @pytest.mark.slow

@@ -9,8 +9,9 @@ import time
 
 import pytest
 import tensorflow.compat.v1 as tf
-from cluster_processes import FLAGS, assert_alike, requires_horovod, weights
+from cluster_processes import FLAGS, requires_horovod
 from conftest import wait_until
+from training_runs import assert_same_weights, variables
 
 from estimator_train import __main__ as program
 
@@ -27,7 +28,7 @@ def train(model_dir, steps, *flags):
 
 
 def step_of(model_dir):
-  return int(weights(model_dir)['global_step'])
+  return int(variables(model_dir)['global_step'])
 
 
 def assert_undisturbed(model_dir, steps, replicas=2, flags=()):
@@ -35,7 +36,7 @@ def assert_undisturbed(model_dir, steps, replicas=2, flags=()):
   alone = model_dir.with_name('alone')
   assert program.main([*train(alone, steps, '--num_cpu_replicas={}'.format(replicas)),
                        *flags]) == 0
-  assert_alike(weights(model_dir), weights(alone), rtol=1e-4)
+  assert_same_weights(model_dir, alone, 1e-4)
   return alone
 
 

@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from cluster_processes import FLAGS, assert_alike, requires_horovod, weights
+from cluster_processes import FLAGS, requires_horovod
+from training_runs import assert_same_weights, variables
 
 from estimator_train import __main__ as program
 
@@ -21,7 +22,7 @@ def test_parameter_servers_and_an_evaluator(cluster, tmp_path):
   tasks = cluster.start(flags, chief=1, worker=1, ps=1, evaluator=1)
   for task in tasks.values():
     assert task.code() == 0, task.log
-  step = weights(tmp_path)['global_step']
+  step = variables(tmp_path)['global_step']
   steps = [tasks[name].result['steps_run'] for name in ('chief 0', 'worker 0')]
   # A worker may end a step after the chief has saved the last checkpoint.
   assert 200 <= step <= sum(steps) <= 202 and min(steps) > 0
@@ -56,11 +57,11 @@ def test_like_one_process_with_as_many_replicas(cluster, tmp_path, workers, repl
                        '--num_cpu_replicas={}'.format(workers * replicas)]) == 0
   for task in tasks.values():
     assert task.code() == 0, task.log
-  assert_alike(weights(together), weights(alone))
+  assert_same_weights(together, alone)
   losses = {tasks['worker {}'.format(index)].result['train_loss'] for index in range(workers)}
   assert len(losses) == 1
   if model == 'batch_norm':  # The second layer is frozen.
-    assert set(weights(together)['batch_normalization_1/moving_variance']) == {1}
+    assert set(variables(together)['batch_normalization_1/moving_variance']) == {1}
 
 
 def test_one_worker_needs_no_cluster(run_program, tmp_path, monkeypatch):

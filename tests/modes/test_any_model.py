@@ -9,7 +9,8 @@ import own_examples
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import write_records
-from mode_runs import assert_same_weights, fails
+from mode_runs import fails
+from training_runs import assert_same_weights
 
 from estimator_train import __main__ as program
 

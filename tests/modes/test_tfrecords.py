@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import ROOT, record_of, write_records
-from mode_runs import assert_same_weights, fails, image_flags, measure_shortly, weights_of
+from mode_runs import fails, image_flags, measure_shortly
+from training_runs import assert_same_weights, variables
 
 TINY = '--model=own_models:two_layers'
 
@@ -162,7 +163,7 @@ def test_the_first_step_of_weight_decay(train, tmp_path):
   train('plain', '--mode=train', '--train_steps=1')
   train('decayed', '--mode=train', '--train_steps=1', '--weight_decay=0.5')
   initial = tf.train.load_checkpoint(str(tmp_path / 'plain' / 'keras' / 'keras_model.ckpt'))
-  plain, decayed = weights_of(tmp_path / 'plain'), weights_of(tmp_path / 'decayed')
+  plain, decayed = variables(tmp_path / 'plain'), variables(tmp_path / 'decayed')
   names = {kind: [name for name in plain if name.endswith(kind)] for kind in ('kernel', 'bias')}
   assert names['kernel'] and names['bias']
   for name in names['kernel'] + names['bias']:

@@ -54,10 +54,12 @@ def assert_refused(folder, text='locked by process', **options):
 
 
 def assert_taken(folder, **options):
+  before = threading.active_count()
   with run_lock.locked(str(folder), **options):
     assert owner(folder)['pid'] == os.getpid()
     assert_refused(folder)
   assert not lock_file(folder).exists()
+  wait_until(lambda: threading.active_count() <= before)
 
 
 def test_a_second_program_is_told_who_has_it(run_program, holder, tmp_path):

@@ -1,4 +1,4 @@
-"""scripts/audit.py: what pip-audit found against the table in SECURITY.md, which is of the locks."""
+"""scripts/audit.py: what pip-audit found against the table in SECURITY.md, and that table."""
 
 import json
 import re

@@ -34,13 +34,11 @@ def test_the_outputs_of_notebooks_are_complete(path):
   code = json.dumps([''.join(cell['source']) for cell in cells])
   assert notebook['metadata']['executed_code_sha256'] == hashlib.sha256(code.encode()).hexdigest()
   assert [cell['execution_count'] for cell in cells] == list(range(1, len(cells) + 1))
-  num_pictures = 0
   for output in (output for cell in cells for output in cell['outputs']):
     assert output['output_type'] in ('stream', 'display_data', 'execute_result')
-    data = dict(output.get('data', {}), text=output.get('text', ''))
-    num_pictures += data.pop('image/png', None) is not None
-    assert not re.search('Error|Warning', json.dumps(data)) and not PATH.search(json.dumps(data))
-  assert num_pictures >= 2
+    output.get('data', {}).pop('image/png', None)
+    text = json.dumps(output)
+    assert not re.search('Error|Warning', text) and not PATH.search(text)
 
 
 SHORTER = {

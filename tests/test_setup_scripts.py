@@ -121,15 +121,6 @@ def test_a_suitable_python_is_found(machine, pythons, expected):
     assert machine.run('requirements/find_python.sh', OTHER_VERSION).returncode == 2
 
 
-def test_unsuitable_pythons_are_refused_and_listed(machine):
-  for fields in (('PyPy', '3.7', 64, 'x86_64'), ('CPython', '3.7', 32, 'x86_64'),
-                 ('CPython', '3.7', 64, 'aarch64'), ('CPython', '2.7', 64, 'x86_64')):
-    machine.write(machine.bin / 'python3', PRINTS_FIELDS.format(*fields))
-    result = machine.run('requirements/find_python.sh')
-    assert result.returncode == 2
-    assert '{}/python3: {} {}, {} bit, {}\n'.format(machine.bin, *fields) in result.stderr
-
-
 # uv, which records its arguments, and knows a Python once it has installed it.
 UV = '''#!/usr/bin/env bash
 echo "$*" >>"$HOME/uv-calls"
@@ -171,12 +162,14 @@ def test_uv_installs_a_python(machine, is_on_path):
 @pytest.mark.parametrize('script', ['run_train.sh', 'tests/run.sh'])
 def test_errors_are_one_message_with_a_remedy(machine, script):
   machine.write(machine.bin / 'python3.7', BROKEN_SHIM)
-  machine.write(machine.bin / 'python', PRINTS_FIELDS.format('CPython', '2.7', 64, 'x86_64'))
-  result = machine.run(script)
+  for fields in (('PyPy', '3.7', 64, 'x86_64'), ('CPython', '3.7', 32, 'x86_64'),
+                 ('CPython', '3.7', 64, 'aarch64'), ('CPython', '2.7', 64, 'x86_64')):
+    machine.write(machine.bin / 'python', PRINTS_FIELDS.format(*fields))
+    result = machine.run(script)
+    assert '{}/python: {} {}, {} bit, {}\n'.format(machine.bin, *fields) in result.stderr
   assert (result.returncode, result.stdout) == (2, '')
   assert result.stderr.startswith('error: ') and result.stderr.count('error: ') == 1
-  for text in ('python3.7: does not work: pyenv: ', 'python: CPython 2.7, ', 'uv: not on PATH',
-               'docker build '):
+  for text in ('python3.7: does not work: pyenv: ', 'uv: not on PATH', 'docker build '):
     assert text in result.stderr
   assert not (machine.root / '.venv').exists()
   result = machine.run(script, ESTIMATOR_TRAIN_TF='mkl')

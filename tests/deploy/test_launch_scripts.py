@@ -165,4 +165,4 @@ def test_docker_wants_index_and_hosts(host):
   for arguments in ([], ['0'], ['host-a,host-b', '0'], ['--x', 'a,b']):
     done = host.run(TWO_HOSTS, *arguments)
     assert (done.returncode, done.stdout) == (2, '')
-    assert re.match('error: the first arguments must be INDEX and HOST,HOST: got .*\n$', done.stderr)
+    assert re.match('error: the first arguments must be INDEX and HOST,HOST: .*\n$', done.stderr)

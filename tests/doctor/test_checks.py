@@ -83,8 +83,8 @@ def test_cpu_and_limits(tmp_path, monkeypatch):
   for name in ('V2_CPU_MAX', 'V1_CPU_QUOTA', 'V1_CPU_PERIOD'):
     monkeypatch.setattr(hardware, '_CGROUP_' + name, str(tmp_path / name))
   for name, text, cores in (
-      ('V1_CPU_PERIOD', '100000', None), ('V1_CPU_QUOTA', '-1', None), ('V1_CPU_QUOTA', '90000', .9),
-      ('V2_CPU_MAX', '150000 100000', 1.5), ('V2_CPU_MAX', 'max 100000', None)):
+      ('V1_CPU_PERIOD', '1000', None), ('V1_CPU_QUOTA', '-1', None), ('V1_CPU_QUOTA', '900', .9),
+      ('V2_CPU_MAX', '1500 1000', 1.5), ('V2_CPU_MAX', 'max 1000', None)):
     (tmp_path / name).write_text(text)
     assert hardware.read_quota_cores() == cores
   monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: set(range(4)))

@@ -234,15 +234,19 @@ def with_undescribed_layer(image_shape, num_classes):
   return _network(image_shape, num_classes, Scale(.5))
 
 
-class SetScale(Scale):
+class SumScale(Scale):
   """Described by a set, which no JSON can hold."""
 
+  def __init__(self, factors, **options):
+    super().__init__(sum(factors), **options)
+    self.factors = factors
+
   def get_config(self):
-    return dict(super(Scale, self).get_config(), factor={self.factor})
+    return dict(super(Scale, self).get_config(), factors=self.factors)
 
 
 def with_unsaveable_layer(image_shape, num_classes):
-  return _network(image_shape, num_classes, SetScale(.5))
+  return _network(image_shape, num_classes, SumScale({.25, .5}))
 
 
 class Subclass(tf.keras.Model):

@@ -88,7 +88,7 @@ SINGLE_PROCESS = Process()
 
 
 def this_process(environ: Mapping[str, str], strategy: str) -> Process:
-  """Makes the Worker that describes this process.
+  """Makes the Process that describes this process.
 
   Args:
     environ: the environment variables, which may include TF_CONFIG. With the strategy `horovod` and

@@ -34,9 +34,10 @@ def run(settings: Settings, process: Process = SINGLE_PROCESS) -> Dict[str, Any]
   if not process.is_chief:
     return _train_as_worker(run, model, signals)
   exports.make_export_dir(settings.export)
-  with signals:
+  with signals:  # Its handlers are installed once the session is created.
+    # Hooks save checkpoints, and evaluate after a save if --eval_every_steps asks for it.
     outcome = train(run, model, signals, loop.evaluate_latest if loop else None)
-    result = _report(run, outcome, signals, loop)
+    result = _report_and_evaluate(run, outcome, signals, loop)
   raise_if_stopped(outcome, signals)  # From here on, a signal itself raises an error.
   if settings.export.export_dir:
     result['export'] = exports.export_latest(settings, run.data.dataset)
@@ -66,8 +67,8 @@ def _train_as_worker(run: Run, model: Model, signals: SignalState) -> Dict[str, 
               task=run.process.name)
 
 
-def _report(run: Run, outcome: Outcome, signals: SignalState,
-            loop: Optional[EvaluationLoop]) -> Dict[str, Any]:
+def _report_and_evaluate(run: Run, outcome: Outcome, signals: SignalState,
+                         loop: Optional[EvaluationLoop]) -> Dict[str, Any]:
   """Writes the reports and model.h5, evaluates unless a signal arrived, and returns the result."""
   settings, measurements_of_workers = run.settings, run.engine.finish()
   result = throughput.write_throughput_report(

@@ -196,7 +196,7 @@ def _check_length(path: str, expected: int) -> None:
   if rest.startswith(GZIP_SIGNATURE):
     raise UserError('TensorFlow reads only the first of several gzip members of a data file', path,
                     'compress it again: gunzip -c FILE | gzip > NEW_FILE')
-  if rest:  # As by gzip.
+  if rest:  # The program gzip ignores such data, too.
     _LOG.warning('%s: ignoring data after the end of the compressed data', path)
   if length != expected:
     raise _wrong_length_error(path, str(expected),

@@ -181,8 +181,8 @@ def num_queued_calls(settings: groups.Input) -> int:
   """Returns the number of images that wait for a thread, besides those that are being decoded.
 
   By default, one per core: a thread that has decoded an image then starts the next one at once,
-  instead of waiting until the input pipeline has been woken to start it. The threads are as many as
-  without them, and a number that the user gives is not exceeded.
+  instead of waiting until the input pipeline starts it. The number of threads stays the same. With
+  a number of parallel calls that the user gives, no image waits.
   """
   return 0 if settings.num_parallel_calls else machine.available_cores()
 

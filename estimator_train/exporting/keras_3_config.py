@@ -20,9 +20,9 @@ Keras 3 rejects some of what TensorFlow 1.15 writes. This module changes only wh
   order.
 - The Lambda layers of InceptionResNetV2, `inputs[0] + inputs[1] * scale`, are replaced by other
   layers, because a Lambda layer is saved as code for one version of Python. No layer multiplies by
-  a constant, but LeakyReLU multiplies numbers that are not positive. A number is the difference of
-  its negative part and the opposite of its positive part, one of which is 0, so the result and its
-  gradient are those of the Lambda layer bit by bit.
+  a constant, but LeakyReLU multiplies numbers below 0: `s * x` is `s * min(x, 0) - s * min(-x, 0)`,
+  where one of the two terms is 0. The result and its gradient are those of the Lambda layer bit by
+  bit.
 """
 
 import copy

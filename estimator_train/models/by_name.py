@@ -49,7 +49,7 @@ def build(name: str, image_shape: Optional[Tuple[int, int, int]], num_classes: i
     assert image_shape is not None
     if trainable_layers is None:
       trainable_layers = _DEFAULT_TRAINABLE_LAYERS.get(name)
-    return networks.build_pretrained(name, image_shape, num_classes, trainable_layers)
+    return networks.build_keras_network(name, image_shape, num_classes, trainable_layers)
   if trainable_layers is not None:
     raise UserError('--trainable_layers requires a pretrained network',
                     '--trainable_layers={} --model={}'.format(trainable_layers, name),

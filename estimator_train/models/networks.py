@@ -121,9 +121,9 @@ class _Layers:
     return getattr(tf.keras.layers, name)
 
 
-def build_pretrained(name: str, image_shape: ImageShape, num_classes: int,
-          trainable_layers: Optional[int]) -> tf.keras.Model:
-  """Builds a network whose top is replaced by a flatten layer and a dense layer.
+def build_keras_network(name: str, image_shape: ImageShape, num_classes: int,
+                        trainable_layers: Optional[int]) -> tf.keras.Model:
+  """Builds a network of Keras, with a flatten layer and a dense layer in place of its top.
 
   Args:
     name: the name of a network in `tf.keras.applications`, in lower case.

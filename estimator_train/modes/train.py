@@ -1,4 +1,9 @@
-"""`--mode=train_and_evaluate`, and `--mode=train`, which does not evaluate."""
+"""`--mode=train_and_evaluate`, and `--mode=train`, which does not evaluate.
+
+`train` calls `Estimator.train` through the engine of the run, with the hooks in trainer.py. One of
+them saves checkpoints, and calls the evaluation loop after a save. A signal ends the training after
+the running step, with a checkpoint.
+"""
 
 import functools
 from typing import Any, Dict, Optional
@@ -70,7 +75,8 @@ def _train_as_worker(run: Run, model: Model, signals: SignalState) -> Dict[str, 
 def _report_and_evaluate(run: Run, outcome: Outcome, signals: SignalState,
                          loop: Optional[EvaluationLoop]) -> Dict[str, Any]:
   """Writes the reports and model.h5, evaluates unless a signal arrived, and returns the result."""
-  settings, measurements_of_workers = run.settings, run.engine.finish()
+  settings = run.settings
+  measurements_of_workers = run.engine.finish()  # Waits for them.
   result = throughput.write_throughput_report(
       settings, run.conditions, outcome.timing, measurements_of_workers)
   result.update(run.skipped_images_result)

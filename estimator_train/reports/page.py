@@ -166,7 +166,7 @@ def write_run_page(data: PageData, model_dir: str, output_dir: str) -> Optional[
 
 
 def _omit_damaged(data: PageData, model_dir: str, output_dir: str) -> PageData:
-  """Returns the data without the files from each of which alone no page can be made."""
+  """Returns the data without each file that alone makes the page fail."""
   empty_contents: List[Any] = [type(content)() for content in data[1:]]
   empty = PageData(RecordedFlags({}, []), *empty_contents)
   for name, content in data._asdict().items():

@@ -92,7 +92,7 @@ class Lamb(tf.keras.optimizers.Optimizer):
 
 
 _OWN_CLASSES = {'Lamb': Lamb}
-tf.keras.utils.get_custom_objects().update(_OWN_CLASSES)  # A copy of a model makes its optimizer.
+tf.keras.utils.get_custom_objects().update(_OWN_CLASSES)  # Copies of models need it.
 
 
 # The attributes of Keras layers that hold the regularizer of a kernel.
@@ -100,7 +100,7 @@ _KERNEL_REGULARIZERS = ('kernel_regularizer', 'depthwise_regularizer', 'pointwis
 
 
 def decay_kernels(model: tf.keras.Model, factor: float) -> None:
-  """Adds `factor` times half of the sum of the squared kernels to the loss of copies of the model.
+  """Makes copies of the model add `factor` / 2 times the sum of the squared kernels to their loss.
 
   Biases, the parameters of batch normalization, frozen layers and kernels that already have a
   regularizer are left out. The copies that model_to_estimator makes contain the regularizers,

@@ -82,6 +82,8 @@ class ShowProgress(tf.train.SessionRunHook):
   @property
   def text_of_bar(self) -> str:
     """The text before the bar. A narrow terminal cuts off its end."""
+    if self._bar is None:  # The constructor of a widget already draws it.
+      return ''
     figures = self._bar.format_dict
     steps_per_sec = figures['rate'] or (
         max(figures['n'] - figures['initial'], 1) / max(figures['elapsed'], 1e-3))

@@ -4,7 +4,7 @@ import json
 import shutil
 import signal
 import sys
-from typing import Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 from estimator_train import modes
 from estimator_train.errors import (
@@ -14,7 +14,7 @@ from estimator_train.errors import (
   UserError,
   one_line,
 )
-from estimator_train.settings import command_line
+from estimator_train.settings import Settings, command_line
 from estimator_train.system import logs, machine, signals
 from estimator_train.version import __version__
 
@@ -47,11 +47,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 def _run(argv: Sequence[str]) -> int:
   """Runs the mode, prints its result or error, and returns the exit code."""
-  is_on_terminal = sys.stdout.isatty()
-  if command_line.wants_help(argv) or not argv or '--version' in argv:
-    width = shutil.get_terminal_size().columns if is_on_terminal else None
-    print(command_line.USAGE if not argv else __version__ if '--version' in argv
-          else command_line.help_text(argv, width), flush=True)
+  text = _text_without_mode(argv)
+  if text is not None:
+    print(text, flush=True)
     return 0
   signals.install_handlers()
   try:
@@ -60,18 +58,34 @@ def _run(argv: Sequence[str]) -> int:
     machine.tune_cpu()
     with signals.ending_stopped_run():
       result = modes.run(settings)
-    if settings.reporting.json or not is_on_terminal:
-      print(json.dumps(result), flush=True)
+    _print_result(result, settings)
     return 0
   except UserError as error:
-    # For example, --mode=doctor has a result with the failed checks.
-    if error.result is not None and (settings.reporting.json or not is_on_terminal):
-      print(json.dumps(error.result), flush=True)
+    if error.result is not None:  # For example, --mode=doctor has a result with the failed checks.
+      _print_result(error.result, settings)
     return _print_error(str(error), _USER_ERROR_CODE)
   except TrainingFailed as error:
     return _print_error(str(error), _TRAINING_FAILED_CODE)
   except PeerLost as lost:
     return _print_error(str(lost), lost.exit_code, prefix='')
+
+
+def _text_without_mode(argv: Sequence[str]) -> Optional[str]:
+  """Returns the usage, the version or the help; None if the arguments run a mode."""
+  if not argv:
+    return command_line.USAGE
+  if '--version' in argv:
+    return __version__
+  if not command_line.wants_help(argv):
+    return None
+  width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+  return command_line.help_text(argv, width)
+
+
+def _print_result(result: Dict[str, Any], settings: Settings) -> None:
+  """Prints the result of a mode as JSON; on a terminal, only with --json."""
+  if settings.reporting.json or not sys.stdout.isatty():
+    print(json.dumps(result), flush=True)
 
 
 def _print_error(text: str, exit_code: int, prefix: str = 'error: ') -> int:

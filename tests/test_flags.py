@@ -238,7 +238,7 @@ def test_what_each_mode_needs():
       'download --dataset=fashion_mnist --data_dir=x', 'doctor', 'input_benchmark',
       'evaluate --model_dir=x', 'scaling --model_dir=x', 'export --model_dir=x --export_dir=y',
       'write_tfrecords --output=x', 'report --model_dir=x --runs=y',
-      'reproduce --model_dir=x --workload=oct2017 --seed=3'):
+      'reproduce --model_dir=x --workload=oct2017 --seed=3 --json'):
     assert not error_of(*('--mode=' + arguments).split(), enough=()), arguments
 
 

@@ -39,8 +39,8 @@ def describe(settings: Settings) -> DataSet:
   """Describes the data set of the settings.
 
   Raises:
-    UserError: a required folder or pattern is not given, image files are
-      missing, or the user's function does not return a valid DataSet.
+    UserError: a required folder or pattern is not given, image files are missing, or the user's
+      function does not return a valid DataSet.
   """
   dataset = _find_functions(settings.data.dataset)[0](settings)
   if dataset.files:

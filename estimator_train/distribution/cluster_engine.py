@@ -19,13 +19,14 @@ from estimator_train.distribution.state import TRAINED, TRAINING
 from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.errors import NonFiniteLoss
 from estimator_train.settings import Settings
+from estimator_train.settings.choices import OUTPUT_FLAGS
 from estimator_train.system.signals import exit_now
 from estimator_train.tf_patches import estimator as estimator_patches, strategies
 
 _LOG = logging.getLogger('estimator_train')
 _FLAGS_THAT_MAY_DIFFER = (
     'data_dir', 'cache', 'inter_op_parallelism_threads', 'intra_op_parallelism_threads',
-    'num_parallel_calls', 'prefetch', 'gpu_memory_growth', 'report_page', 'verbosity')
+    'num_parallel_calls', 'prefetch', 'gpu_memory_growth', 'report_page', *OUTPUT_FLAGS)
 _NETWORK_RETRY_SECS, _LOG_EVERY_SECS = 1., 60.
 
 

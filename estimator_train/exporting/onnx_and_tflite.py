@@ -162,7 +162,7 @@ def write_tflite(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
   path = os.path.join(folder, TFLITE_FILE)
   atomic.write_bytes(path, converted)
   _verify(examples, lambda: _load_tflite(path, list(restored.outputs)), 'TFLite',
-                      'tf.lite.Interpreter')
+          'tf.lite.Interpreter')
   return {}
 
 
@@ -219,7 +219,7 @@ class Examples(NamedTuple):
 
 
 def _verify(batches: Sequence[Examples], load: Callable[[], ModelFunction], format_name: str,
-           library: str) -> None:
+            library: str) -> None:
   """Compares the outputs of an exported model with those of the checkpoint.
 
   Args:

@@ -14,7 +14,7 @@ from estimator_train.doctor import installation
 from estimator_train.errors import UserError
 from estimator_train.reports import evaluation, page, throughput
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings, choices, groups
 from estimator_train.system import atomic, child_process, machine, stored
 
 _LOG = logging.getLogger('estimator_train')
@@ -26,7 +26,7 @@ _COLUMNS = (('what', 'figure'), ('published', 'published'), ('published_conditio
             ('measured', 'measured'), ('conditions', 'conditions here'), ('ratio', 'ratio'),
             ('why', 'why they differ'))
 # Flags that may differ when the mode is run again in the same model_dir.
-_CHANGEABLE_FLAGS = ('model_dir', 'log_every_steps', 'verbosity')
+_CHANGEABLE_FLAGS = ('model_dir', 'log_every_steps', *choices.OUTPUT_FLAGS)
 # The type of `child_process.run_program`. Its two arguments are the flags and the path of the log.
 RunChild = Callable[[Sequence[str], str], child_process.ChildRun]
 

@@ -27,7 +27,7 @@ from estimator_train.training.trainer import Outcome, raise_if_stopped, train
 def run(settings: Settings, process: Process = SINGLE_PROCESS) -> Dict[str, Any]:
   """Performs the role of this process in the run, and returns the result of the mode."""
   if process.role == PARAMETER_SERVER:
-    from estimator_train.distribution import cluster_engine  # Other roles may not need it.
+    from estimator_train.distribution import cluster_engine  # No other role imports it.
     return cluster_engine.serve_variables(settings, process)
   signals = SignalState()
   run = open_run(settings, process)  # The devices, the checkpoint to resume from, and the data.

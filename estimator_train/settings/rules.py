@@ -26,7 +26,7 @@ _REPRODUCE_FLAGS = (
     'mode', 'workload', 'data_dir', 'model_dir', 'weights', 'num_gpus', 'num_cpu_replicas',
     'all_reduce_alg', 'num_packs', 'gpu_memory_growth', 'inter_op_parallelism_threads',
     'intra_op_parallelism_threads', 'num_parallel_calls', 'seed', 'log_every_steps',
-    'save_checkpoints_secs', 'save_retry_secs', 'report_page', 'verbosity')
+    'save_checkpoints_secs', 'save_retry_secs', 'report_page', *choices.OUTPUT_FLAGS)
 
 
 class Rule(NamedTuple):

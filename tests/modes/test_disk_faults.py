@@ -7,10 +7,11 @@ import re
 import resource
 import subprocess
 import sys
+import time
 
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import ROOT
+from conftest import ROOT, wait_until
 from mode_runs import evaluated_steps
 
 from estimator_train.errors import UserError
@@ -95,6 +96,9 @@ def test_a_run_outlives_a_disk_that_is_full_for_a_while(
   def make_room():
     (disk / 'fill').unlink()
     no_waits(60)
+    # TensorFlow names an event file after the second, and would replace one of the same second.
+    first, = (disk / 'run').glob('events.*')
+    wait_until(lambda: time.time() >= int(first.name.split('.')[3]) + 1)
 
   at_step(monkeypatch, 95, make_room)
   done = run_well('--mode=train_and_evaluate', '--train_steps=120', '--eval_every_steps=20',

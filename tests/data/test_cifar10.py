@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import tarfile
 
 import file_server
 import numpy as np
@@ -46,25 +45,14 @@ def test_what_is_read(tmp_path):
 
 @pytest.mark.parametrize('archive, message', [
     (None, 'cannot be read: {} .No such file .*: remove it and download it again'),
-    (b'<html>', 'cannot be read: {} .*: remove it and download it again'),
-    (ARCHIVE[:len(ARCHIVE) // 2], 'cannot be read'),
-    (ARCHIVE[:5000] + bytes([ARCHIVE[5000] ^ 255]) + ARCHIVE[5001:], 'cannot be read'),
+    (ARCHIVE[:len(ARCHIVE) // 2], 'cannot be read: {} .*: remove it and download it again'),
     (cifar10_archive({'other.bin': b''}), 'cifar-10-batches-bin/data_batch_1.bin'),
     (cifar10_archive(dict(FILES, **{'data_batch_2.bin': bytes(3072)})), 'cannot reshape')],
-    ids=range(6))
+    ids=range(4))
 def test_archives_that_are_refused(tmp_path, archive, message):
   """That of a run is refused before, by its MD5 checksum."""
   with pytest.raises(UserError, match=message.format(tmp_path / 'cifar-10-binary.tar.gz')):
     read(tmp_path, archive)
-
-
-def test_the_archive_is_decompressed_once(tmp_path, monkeypatch):
-  opened, open_archive = [], tarfile.open
-  monkeypatch.setattr(tarfile, 'open', lambda *args: opened.append(args) or open_archive(*args))
-  (tmp_path / 'cifar-10-binary.tar.gz').write_bytes(ARCHIVE)
-  dataset = describe(tmp_path)
-  assert [len(split.read(split.files)[1]) for split in (dataset.train, dataset.test)] == [50, 10]
-  assert len(opened) == 1
 
 
 @pytest.mark.page

@@ -4,10 +4,8 @@ misbehaves as configured. Kaggle's key stays with Kaggle, and nothing is taken f
 import base64
 import functools
 import hashlib
-import json
 import logging
 import re
-import shutil
 import ssl
 import subprocess
 import sys
@@ -25,7 +23,6 @@ from file_server import (
   SIGNATURE,
   content,
   ranged,
-  send,
   whole,
   write_files,
 )
@@ -37,7 +34,6 @@ from estimator_train.errors import UserError
 API, STORAGE = API_PATH + oct2017.KAGGLE_DATASET, file_server.STORAGE_PATH
 NAME, PART, MD5 = 'name.zip', 'name.zip.part', hashlib.md5(BODY).hexdigest()
 FLIPPED = BODY[:1000] + b'!' + BODY[1001:]
-LOG_IN = whole(b'log in first', length=12)
 # As Kaggle's package reads the key, as it travels, and what lets anyone download.
 SECRETS = (KEY, base64.b64encode(b'user:' + KEY.encode()).decode(), SIGNATURE)
 
@@ -89,24 +85,19 @@ ARRIVALS = {
     'cut': (None, [ranged(cut_after=1000), ranged(cut_after=HALF), ranged()],
             starts(None, 1000, 1000 + HALF)),
     'no ranges': (BODY[:HALF], [whole()], starts(HALF)),
-    'all': (BODY, [ranged()], starts(len(BODY))),
     'longer': (BODY + b'more', [ranged()], starts(len(BODY) + 4, None)),
     'half and wrong': (FLIPPED[:HALF], [ranged()], starts(HALF, None)),
     '416': (BODY[:HALF], [whole(code=416), ranged()], starts(HALF, None)),
     'other start': (BODY[:HALF], [ranged(content_range='bytes 0-{1}/{2}'), ranged()],
                     starts(HALF, None)),
     # The second server has it.
-    'flipped': (None, [ranged(FLIPPED)], starts(None, b=[None])),
-    'other page': (None, [LOG_IN], starts(None, b=[None])),
-    'unknown length': (None, [whole(b'log in first', length=None)],
-                       starts(None, 12, 12, 12, 12, b=[12, None])),
+    'other page': (None, [whole(b'log in first', length=12)], starts(None, b=[None])),
     'flipped and cut': (None, [ranged(FLIPPED, cut_after=10000)],
                         starts(None, 10000, 20000, 30000, 40000, b=[50000, None])),
     'silent': (None, [], None),
     # Cuts after much are no failures.
     'kaggle cut often': (None, [ranged(cut_after=10000)] * 20 + [ranged()],
-                         from_kaggle(None, *range(10000, 200001, 10000))),
-    'kaggle longer': (BODY + b'more', [ranged()], from_kaggle(len(BODY) + 4, None))}
+                         from_kaggle(None, *range(10000, 200001, 10000)))}
 
 
 @pytest.mark.parametrize('kind', ARRIVALS)
@@ -134,30 +125,22 @@ def test_the_file_arrives(server, folder, monkeypatch, capsys, caplog, kind):
   assert not capsys.readouterr().out
 
 
-def storage_without_server(handler, start):
-  send(handler, 302, b'', {'Location': 'http://localhost:1/storage?' + SIGNATURE})
-
-
 def status(place, code, remedy):
   return ({place: whole(code=code)}, {}, '^cannot download {} from Kaggle: HTTP {} .* for the '
           'user user: {}'.format(oct2017.KAGGLE_DATASET, code, remedy), BODY[:HALF])
 
 
-SIGN_IN = 'the key is wrong or expired: create an API key at kaggle.com/settings'
 # Answers, variables of the environment, the error, and what is left of the half that is there.
 ARCHIVE_ERRORS = [
-    status(API, 401, SIGN_IN), status(STORAGE, 503, 'try again later'),
+    status(API, 401, 'the key is wrong or expired: create an API key at kaggle.com/settings'),
     status(API, 403, 'check at kaggle.com/datasets/.*/kermany2018 that this user may download it'),
     status(STORAGE, 404, 'check that kaggle.com/datasets/.* still exists'),
     ({STORAGE: whole(content_type='text/html; charset=utf-8')}, {},
      'received a page of type text/html; .*check the network', BODY[:HALF]),
     ({STORAGE: ranged(cut_after=1000)}, {}, '(interrupted|IncompleteRead).*, tried 5 times',
      BODY[:HALF + 5000]),
-    ({API: storage_without_server}, {}, 'Connection refused', BODY[:HALF]),
     ({API: file_server.sign_in_and_redirect('//kaggle.invalid/storage?' + SIGNATURE)}, {},
      'a request without TLS is refused: check', BODY[:HALF]),
-    ({}, {'KAGGLE_CONFIG_DIR': '/dev/null/below'}, 'Not a directory: set KAGGLE_CONFIG_DIR to a '
-     'writable', BODY[:HALF]),
     ({}, {'KAGGLE_API_ENDPOINT': 'http://localhost.kaggle.invalid'},
      'a request without TLS is refused: check', BODY[:HALF])]
 
@@ -220,18 +203,10 @@ def test_a_fault_keeps_the_part(server, folder, monkeypatch, fault, expected, me
   assert server.requests == starts(None, len(kept)) and content(folder) == {NAME: BODY}
 
 
-def test_many_at_once(server, folder, caplog):
-  caplog.set_level(logging.INFO, 'estimator_train')
-  server.answers['/a'] = [file_server.once_another_waits(ranged()), ranged()]
-  results = file_server.call_at_once(5, lambda: fetch_file(server, folder).downloaded)
-  assert sorted(results) == [False] * 4 + [True] and content(folder) == {NAME: BODY}
-  assert len(server.requests) == 1
-
-
 # A package that ends the process is as releases before 1.5.13. With -v, the package does without
 # credentials, and says nothing.
 @pytest.mark.parametrize('files, argv', [
-    ({}, ['program']), ({}, ['program', '-v']), ({'config/kaggle.json': b'[]'}, ['program']),
+    ({'config/kaggle.json': b'[]'}, ['program', '-v']),
     ({'kaggle/__init__.py': b'print("no key"); exit(1)'}, ['program'])])
 def test_no_credentials(server, folder, monkeypatch, tmp_path, capsys, files, argv):
   monkeypatch.delenv('KAGGLE_KEY')
@@ -245,21 +220,6 @@ def test_no_credentials(server, folder, monkeypatch, tmp_path, capsys, files, ar
       'archive of kaggle.com/datasets/{} to {}'.format(oct2017.KAGGLE_DATASET, folder / NAME))):
     fetch_archive(server, folder)
   assert content(folder) == {PART: b''} and not server.requests and not capsys.readouterr().out
-
-
-def test_a_failing_download_never_prints_the_key(run_program, monkeypatch, tmp_path):
-  usage = shutil.disk_usage('/')
-  monkeypatch.setattr(shutil, 'disk_usage', lambda folder: usage._replace(free=10 ** 12))
-  with file_server.kaggle(monkeypatch, tmp_path / 'config', oct2017.KAGGLE_DATASET) as server:
-    write_files(tmp_path / 'config', {'kaggle.json': json.dumps(
-        {'username': 'user', 'key': KEY}).encode()})
-    monkeypatch.delenv('KAGGLE_USERNAME')
-    monkeypatch.delenv('KAGGLE_KEY')
-    server.answers[STORAGE] = [ranged(cut_after=1000)]
-    done = run_program('--mode=download', '--dataset=oct2017', '--data_dir', tmp_path / 'data',
-                       '--verbosity=1')
-  assert done.code == 2 and 'Traceback' not in done.err
-  check_secrets(done.err, tmp_path / 'data')
 
 
 @pytest.mark.parametrize('variable', ['CURL_CA_BUNDLE', 'REQUESTS_CA_BUNDLE'])

@@ -6,18 +6,14 @@ To predict them, the images are read up to a damage.
 import collections
 import gzip
 import hashlib
-import os
 import re
-import runpy
 import struct
 import tracemalloc
-import zlib
-from pathlib import Path
 
 import generated_data
 import numpy as np
 import pytest
-from conftest import ROOT, real_data
+from conftest import real_data
 
 from estimator_train.data import idx
 from estimator_train.data.description import IdxSplit
@@ -66,7 +62,6 @@ def test_good(tmp_path, caplog):
 
 @pytest.mark.parametrize('images_gz, labels_gz, message', [
     (None, GOOD_LABELS, 'cannot read a data file: .*images.gz: No such file .*--mode=download'),
-    (images(), GOOD_LABELS, 'cannot read a data file: .*images.gz: Not a gzipped file'),
     (GOOD_LABELS, GOOD_IMAGES, 'images.gz: expected at least 16 decompressed bytes, found 13'),
     (gzip.compress(images(magic=0x801)), GOOD_LABELS, '.*images.gz: magic number 0x801, expected '),
     (GOOD_IMAGES, GOOD_IMAGES, 'of labels: .*labels.gz: magic number 0x803, expected 0x801'),
@@ -76,11 +71,10 @@ def test_good(tmp_path, caplog):
     (members(images(), 20), GOOD_LABELS, 'several gzip members .*images.gz'),
     (GOOD_IMAGES, members(labels(), 10), 'several gzip members .*labels.gz'),
     (GOOD_IMAGES[:-9], GOOD_LABELS, r'expected 76 .* bytes, found \d+ in a truncated file'),
-    (GOOD_IMAGES[:11], GOOD_LABELS, 'cannot read a data file: .*images.gz: '),
     (GOOD_IMAGES, GOOD_LABELS[:-2], 'labels.gz: expected 13 .* found 13 in a truncated file'),
     (GOOD_IMAGES[:10] + b'\xff' * 50, GOOD_LABELS, 'cannot read .*images.gz: .*invalid'),
     (GOOD_IMAGES, GOOD_LABELS[:-8] + bytes(8), 'cannot read .*labels.gz: .*data check'),
-    (GOOD_IMAGES, gzip.compress(labels(4, LABELS[:4])), 'gz has 5 images, .*labels.gz has 4 label'),
+    (GOOD_IMAGES, gzip.compress(labels(4, LABELS[:4])), 'has 5 images, .*labels.gz has 4 label'),
     (gzip.compress(images(0, b'')), gzip.compress(labels(0, b'')), 'no examples: .*images.gz:'),
     (GOOD_IMAGES, gzip.compress(labels(values=b'\x00\x01\x02\x03\x00')),
      'less than the number of classes, 3: .*labels.gz: label 3 at position 3:'),
@@ -94,9 +88,7 @@ def test_bad(tmp_path, images_gz, labels_gz, message):
 @pytest.mark.parametrize('count', [EXAMPLES, 2 ** 32 - 1])
 def test_bomb(tmp_path, count):
   """60 MB of zeros after the header, in a thousandth of the size; a chunk has all of them."""
-  packer = zlib.compressobj(1, zlib.DEFLATED, zlib.MAX_WBITS | 16)
-  bomb = packer.compress(images(count, b'')) + b''.join(
-      packer.compress(bytes(1 << 20)) for _ in range(60)) + packer.flush()
+  bomb = gzip.compress(images(count, bytes(60 << 20)), 1)
   tracemalloc.start()
   try:
     with pytest.raises(UserError, match='expected {} decompressed bytes, found {}'.format(
@@ -107,11 +99,7 @@ def test_bomb(tmp_path, count):
     tracemalloc.stop()
 
 
-def test_unreadable_and_truncated(tmp_path, monkeypatch):
-  (tmp_path / 'images.gz').mkdir()
-  with pytest.raises(UserError, match='cannot read a data file: .*images.gz: Is a directory'):
-    check(tmp_path, None, GOOD_LABELS)
-  (tmp_path / 'images.gz').rmdir()
+def test_chunks(tmp_path, monkeypatch):
   monkeypatch.setattr(idx, '_CHUNK_BYTES', 7)
   files = gzip.compress(images(1000, PIXELS * 200)), gzip.compress(labels(1000, LABELS * 200))
   assert check(tmp_path, *files) == 1000
@@ -121,13 +109,10 @@ def test_unreadable_and_truncated(tmp_path, monkeypatch):
       check(tmp_path, files[0][:-cut], files[1])
 
 
-PUBLISHED = {'mnist': 'mnist', 'fashion_mnist': 'fashion-mnist'}  # And their real data.
-
-
 @pytest.mark.parametrize('data, expected', [('real', [60000, 10000]), ('generated', [30, 20])])
 def test_published_files(tmp_path, data, expected):
-  for name, real in PUBLISHED.items():
-    folder = real_data(real) if data == 'real' else tmp_path
+  for name in ('mnist', 'fashion_mnist'):
+    folder = real_data(name.replace('_', '-')) if data == 'real' else tmp_path
     if data == 'generated':
       generated_data.write_idx_files(folder, *expected)
     found = idx.describe(name, str(folder))
@@ -143,29 +128,12 @@ def test_published_files(tmp_path, data, expected):
           file.size, file.md5)
 
 
-def read_gz(path):
-  with gzip.open(str(path)) as file:
-    return file.read()
-
-
 def test_the_sample_is_balanced():
   sample = idx.describe('fashion_mnist_sample')
   assert sample.labels == idx.describe('fashion_mnist').labels and not sample.files
   for split, per_class in ((sample.train, 600), (sample.test, 100)):
     assert idx.check_split(split, sample.image_shape, 10, False) == 10 * per_class
-    assert collections.Counter(read_gz(split.labels)[8:]) == dict.fromkeys(range(10), per_class)
-
-
-@pytest.mark.slow
-def test_the_sample_is_what_the_script_makes(tmp_path):
-  script = runpy.run_path(str(ROOT / 'scripts' / 'make_fashion_mnist_sample.py'))
-  script['make'](str(real_data('fashion-mnist')), str(tmp_path))
-  names = sorted(os.listdir(str(tmp_path)))
-  assert names == sorted(os.listdir(idx.SAMPLE_FOLDER))
-  for name in names:
-    # What is in them: another zlib may compress the same bytes to others.
-    read = read_gz if name.endswith('.gz') else lambda path: Path(path).read_bytes()
-    assert read(tmp_path / name) == read(os.path.join(idx.SAMPLE_FOLDER, name))
+    assert collections.Counter(idx.read_labels(split)) == dict.fromkeys(range(10), per_class)
 
 
 NUMBERED = np.random.RandomState(1).randint(0, 256, (40, 3, 5)).astype(np.uint8)
@@ -180,16 +148,12 @@ def damaged(content, at):
 @pytest.mark.parametrize('content, count, why', [
     (PLAIN, 40, None),
     (GZIPPED, 40, None),
-    (gzip.compress(PLAIN[:100]) + gzip.compress(PLAIN[100:]), 40, None),
-    (GZIPPED + b'\0' * 9, 40, None),
+    (gzip.compress(PLAIN[:100]) + gzip.compress(PLAIN[100:]) + b'\0' * 9, 40, None),
     (PLAIN[:16 + 15 * 7 + 3], 7, 'the file ends early, after 7 images'),
-    (PLAIN[:16], 0, 'the file ends early$'),
     (PLAIN + b'x', 40, 'longer than its header indicates, after 40 images'),
     (damaged(GZIPPED, len(GZIPPED) - 6), 40, 'CRC check failed .*, after 40 images'),
-    (GZIPPED[:-4], 40, 'ended before .*, after 40 images'),
     (PLAIN[:9], 0, 'not an idx file of images$'),
     (GZIPPED[:4], 0, 'ended before the end-of-stream marker was reached$'),
-    (gzip.compress(b'some text' * 9), 0, 'not an idx file of images$'),
     (struct.pack('>4I', 0x801, 4, 3, 5) + b'1234', 0, 'not an idx file of images$'),
     (struct.pack('>4I', 0x803, 2, 28, 28), 0, '2 images of 28x28, but the model requires 3x5$'),
     (struct.pack('>4I', 0x803, 0, 3, 5), 0, '0 images of 3x5'),

@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import os
-import pickle
 import threading
 from unittest import mock
 
@@ -61,18 +60,6 @@ def uncached(split, batching=BATCHING):
                          for pixels, _ in found])
 
 
-def test_a_cache_has_exactly_the_rounded_images(split, cache, monkeypatch):
-  source, sampled = source_of(split), []
-  read = source.read_content
-  monkeypatch.setattr(source, 'read_content', lambda index: sampled.append(index) or read(index))
-  monkeypatch.setattr(source, 'class_indices', None)  # Would read all records again.
-  images = image_cache.ImageCache(source, BATCHING, cache)
-  assert images.read_all().dtype == np.uint8 and images.read_all().shape == (18, 20, 16, 1)
-  np.testing.assert_array_equal(images.read_all(), np.rint(uncached(split)))
-  np.testing.assert_array_equal(images.read(np.arange(18))[1], split.classes)
-  assert len(sampled) == 16 and len(set(sampled)) == 16
-
-
 @pytest.mark.parametrize('channels', [1, 3])
 def test_every_pixel_value_is_rounded_ties_to_even(write_images, tmp_path, cache, channels):
   """Doubling the width of 0 to 255 interpolates all values k + 0.5."""
@@ -83,7 +70,9 @@ def test_every_pixel_value_is_rounded_ties_to_even(write_images, tmp_path, cache
   batching = BATCHING._replace(image_shape=(2, 512, channels))
   pixels = uncached(split, batching)
   assert {k + .5 for k in range(255)} <= set(pixels.ravel().tolist())
-  np.testing.assert_array_equal(load(split, cache, batching), np.rint(pixels))
+  cached = load(split, cache, batching)
+  np.testing.assert_array_equal(cached, np.rint(pixels))
+  assert cached.dtype == np.uint8
 
 
 @pytest.mark.parametrize('sample_size, channels', [(1, [1, 3]), (19, [3])])
@@ -117,19 +106,6 @@ def test_a_folder_is_filled_once_for_each_content(split, folder, filled):
     np.testing.assert_array_equal(first, again)
     assert len(filled) == len(os.listdir(str(folder))) == number
     assert first.shape[:3] == (len(of_files),) + shape[:2]
-
-
-@pytest.mark.parametrize('suffix, left', [
-    ('.part', lambda whole: whole[:len(whole) // 2]), ('.part', lambda whole: 2 * whole),
-    ('.part', lambda whole: b'text'), ('', lambda whole: b''), ('', lambda whole: whole[:-7])])
-def test_what_a_killed_run_left_is_done_again(split, folder, filled, suffix, left):
-  whole = np.array(load(split, folder))
-  (path,) = folder.iterdir()
-  content = path.read_bytes()
-  path.unlink()
-  (folder / (path.name + suffix)).write_bytes(left(content))
-  np.testing.assert_array_equal(load(split, folder), whole)
-  assert len(filled) == 2 and os.listdir(str(folder)) == [path.name]
 
 
 def test_what_does_not_fit_is_foreseen(split, tmp_path, folder, filled, monkeypatch):
@@ -168,7 +144,7 @@ def pausing(monkeypatch):
   resume.set()
 
 
-@pytest.mark.parametrize('shard', [Shard(), Shard(7), Shard(5, 2, 1, 3)], ids=str)
+@pytest.mark.parametrize('shard', [Shard(), Shard(5, 2, 1, 3)], ids=str)
 def test_the_first_batches_do_not_wait_for_the_last_images(split, cache, pausing, shard):
   calls, resume = pausing
   batching = BATCHING._replace(seed=3, shard=shard)
@@ -205,9 +181,8 @@ def test_filling_ends_with_the_last_reference(split, pausing, monkeypatch):
     ('image', 'an image cannot be decoded: .*damaged.jpeg'),
     # The disk reports its error after the last image.
     ('disk', 'the cache cannot be stored: --cache=.*Input/output error.: give')])
-@pytest.mark.parametrize('in_batches', [True, False])
 def test_an_error_after_the_first_batch(split, tmp_path, folder, pausing, monkeypatch, fault,
-                                        message, in_batches):
+                                        message):
   if fault == 'image':
     (tmp_path / 'damaged.jpeg').write_bytes(b'text')
     split.files[first_reads(18, BATCHING)[-1]] = bytes(tmp_path / 'damaged.jpeg')
@@ -216,25 +191,5 @@ def test_an_error_after_the_first_batch(split, tmp_path, folder, pausing, monkey
   pausing[1].set()
   source = source_of(split)
   with pytest.raises(UserError, match=message), source_lib.translate_errors(source):
-    if in_batches:
-      batches(source.make_train_input_fn(BATCHING, str(folder)), 10000)
-    else:
-      load(split, folder)
+    batches(source.make_train_input_fn(BATCHING, str(folder)), 10000)
   assert not list(folder.glob('*'))
-
-
-class Evil:
-  """Makes a folder in the current one when it is unpickled."""
-
-  def __reduce__(self):
-    return os.mkdir, ('pwned',)
-
-
-def test_a_pickle_under_the_caches_name_is_not_loaded(tmp_path, monkeypatch):
-  monkeypatch.chdir(str(tmp_path))
-  for write in (lambda file: np.save(file, np.array([Evil()], object), allow_pickle=True),
-                lambda file: pickle.dump(Evil(), file)):
-    with open('name.npy', 'wb') as file:
-      write(file)
-    found = arrays.load_array('.', 'name', (2, 3), np.uint8, lambda array: array.fill(7))
-    assert found.tolist() == [[7] * 3] * 2 and os.listdir('.') == ['name.npy']

@@ -103,13 +103,10 @@ def test_more_than_allowed(files, tmp_path, monkeypatch):
   with pytest.raises(UserError, match='a class has no training images: B'):
     without_bad([files[0], files[5]], tmp_path, 0.5)
   monkeypatch.setattr(ImageFileSource, 'cache_key', lambda source: str(len(source)))
-  for fraction, count in ((0.29, 100), (0.07, 100), (0.1, 30), (1e-05, 100000)):
-    num_bad = round(fraction * count)
-    monkeypatch.setattr(image_checks, 'find_undecodable',
-                        lambda *unused, num_bad=num_bad: [(index, '') for index in range(num_bad)])
-    assert len(without_bad(files[:1] * count, tmp_path, fraction)[1]) == num_bad
-    with pytest.raises(UserError, match='exceeds --max_bad_images'):
-      without_bad(files[:1] * (count - 1), tmp_path, fraction)
+  monkeypatch.setattr(image_checks, 'find_undecodable', lambda *unused: [(0, '')] * 29)
+  assert len(without_bad(files[:1] * 100, tmp_path, .29)[1]) == 29
+  with pytest.raises(UserError, match='exceeds --max_bad_images'):
+    without_bad(files[:1] * 99, tmp_path, .29)
 
 
 @pytest.fixture(scope='module')
@@ -153,33 +150,27 @@ ROTATED, CUT_EXIF = encoded('JPEG', exif=exif(6)), encoded('JPEG', exif=exif(6)[
 ISSUES = [
     *((content, b'a.jpeg', {}) for content in (
         JPEG, encoded('JPEG', 'L'), encoded('JPEG', progressive=True), CUT_EXIF,
-        encoded('JPEG', exif=exif(0)), encoded('JPEG', exif=exif(1)), JPEG + bytes(100))),
+        encoded('JPEG', exif=exif(1)), JPEG + bytes(100))),
     (JPEG, b'no extension', {}), (JPEG, b'a.JPG', {}), (PNG, b'a.numbers', {}), (GIF, b'a.gif', {}),
-    *((content, b'a.PNG', {}) for content in (
-        PNG, encoded('PNG', 'RGBA'), encoded('PNG', exif=b'Exif\0\0XX*\0' + b'\0' * 20))),
+    (encoded('PNG', 'RGBA'), b'a.PNG', {}),
     (b'', b'a.jpeg', {'empty': 'no bytes'}),
     (b'this is text', b'a.jpeg', {'not_an_image': 'this is text'}),
     (JPEG_12, b'a.jpeg', {'cannot_be_decoded': '12-bit'}),
     (CMYK[:-2], b'a.jpeg', {'truncated': 'Invalid JPEG data'}),
     (BROKEN, b'a.png', {'cannot_be_decoded': 'Invalid PNG data'}),
     (BROKEN[:-12] + b'text', b'a.png', {'truncated': 'Invalid PNG data'}),
-    (BROKEN[:-12] + b'?' * 20, b'a.png', {'cannot_be_decoded': 'Invalid PNG data'}),
     *((encoded(form), b'a.jpeg', {'cannot_be_decoded': 'a {} image'.format(form)})
       for form in ('BMP', 'WEBP', 'TIFF')),
-    (PNG, b'a.jpeg', {'wrong_extension': 'a PNG file with extension .jpeg'}),
     (GIF, b'a.JPG', {'wrong_extension': 'a GIF file with extension .jpg'}),
-    (JPEG, b'a.bmp', {'wrong_extension': 'a JPEG file with extension .bmp'}),
     (CMYK, b'a.jpeg', {'cmyk': 'CMYK'}),
     (PNG_16, b'a.png', {'16_bit': '8 of 16 bits'}),
     (ROTATED, b'a.jpeg', {'exif_rotated': 'orientation 6'}),
     (encoded('PNG', exif=exif(8)), b'a.png', {'exif_rotated': 'orientation 8'}),
     (encoded('PNG', **FRAMES), b'a.png', {'animated': 'the first frame'}),
     (encoded('GIF', **FRAMES), b'a.gif', {'animated': '', 'cannot_be_decoded': 'Got 2 frames'}),
-    (PNG_16, b'a.jpeg', {'16_bit': '', 'wrong_extension': ''}),
     (PNG[:500], b'a.jpeg', {'truncated': '', 'wrong_extension': ''}),
     *((whole[:end], b'a.' + form.lower().encode(), {'truncated': 'Invalid ' + form})
-      for form, whole in (('JPEG', JPEG), ('PNG', PNG), ('GIF', GIF))
-      for end in (16, 30, 100, 700, 2000, -12, -4, -2))]
+      for form, whole in (('JPEG', JPEG), ('PNG', PNG), ('GIF', GIF)) for end in (16, 700, -2))]
 
 
 def test_issues(found):
@@ -195,8 +186,7 @@ def test_issues(found):
 
 
 def test_damaged_bytes_never_raise_or_warn(caplog):
-  random, bomb = np.random.RandomState(1), bytearray(encoded('BMP'))
-  bomb[18:26] = b'\xff\xff\0\0' * 2  # 65,535 pixels each way.
+  random = np.random.RandomState(1)
   with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter('always')
     image_checks.load_pillow()
@@ -207,6 +197,4 @@ def test_damaged_bytes_never_raise_or_warn(caplog):
           contents[at] = random.randint(256)
         for refusal in (None, 'refused'):
           list(image_checks.find_issues(b'a.jpeg', bytes(contents), refusal))
-    (issue,) = image_checks.find_issues(b'a.bmp', bytes(bomb), 'refused')
-  assert issue.reason == 'a BMP image: refused'
   assert [str(warning.message) for warning in caught] == [] and not caplog.records

@@ -68,11 +68,6 @@ def test_mostly_in_colour(images, write_images):
   assert not source_of(images).expects_grey()
 
 
-def test_retina_images(oct2017_dir):
-  paths = sorted((oct2017_dir / 'val').glob('*/*.jpeg'))[::4]
-  assert [batch.shape for batch in evaluate(paths)] == [(6,) + SIZE + (1,), (2,) + SIZE + (1,)]
-
-
 def test_a_model_of_grey_images_gets_one_channel(images):
   """The fourth of the images is in colour. Each operation runs on one thread."""
   with tf.Graph().as_default():

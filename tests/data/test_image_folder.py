@@ -9,7 +9,6 @@ from estimator_train.data import image_folder, tfrecord
 from estimator_train.data.records import frame
 from estimator_train.errors import UserError
 from estimator_train.modes.predict import input_images
-from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 
 NFC, NFD = 'caf\u00e9', 'cafe\u0301'
@@ -96,10 +95,6 @@ def test_odd_names(folders):
     make_files('odd{}/{}/x.jpeg'.format(index, name))
     with pytest.raises(UserError, match='name must not have a line break: .*: rename the folder'):
       describe('odd{}/*/*'.format(index))
-  for name, read in (('labels.txt', RunDir.class_names), ('flags.txt', RunDir.flags)):
-    make_files('model/' + name, content=b'\xff\n')
-    with pytest.raises(UserError, match='is damaged: model/{} .*: give'.format(name)):
-      read(RunDir('model'))
 
 
 def test_unicode_forms_of_folders():
@@ -118,13 +113,10 @@ def names_in(content, **given):
   return tfrecord.describe_classes(Settings(dataset='tfrecord', train_pattern='*', **given)).labels
 
 
-LABEL_FILES = [
-    (b'a\nb\n\n \n', 0), (b'\xef\xbb\xbf0:a\r\n1:b\r\n\r\n', 0), (b'1: b\n0: a\n', 0),
-    (b'10:a\n11:b\n', -10), (b'a\nb\n', -1)]
-
-
 def test_labels_file():
-  for content, offset in LABEL_FILES:
+  for content, offset in (
+      (b'a\nb\n\n \n', 0), (b'\xef\xbb\xbf0:a\r\n1:b\r\n\r\n', 0), (b'1: b\n0: a\n', 0),
+      (b'10:a\n11:b\n', -10), (b'a\nb\n', -1)):
     assert names_in(content, label_offset=offset) == ('a', 'b'), content
   assert names_in('10:30\nnoon\n\u00b2:x\n'.encode()) == ('10:30', 'noon', '\u00b2:x')
 
@@ -134,8 +126,7 @@ def test_labels_file():
     (b'0:a\n1:b\n', -1, 'from 0 to 1 with --label_offset=-1: give .*=0'),
     (b'0:a\n2:b\n', 0, 'has 2 lines with labels from 0 to 2: write a line for each label'),
     ('{}\n{}\n'.format(NFC, NFD).encode(), 0, 'a different name in each line'),
-    (b'\xff\xfea\0\n\0', 0, "labels.txt cannot be read: .*codec can't decode .* UTF-8"),
-    (b'\n', 0, 'at least two classes')])
+    (b'\xff\xfea\0\n\0', 0, "labels.txt cannot be read: .*codec can't decode .* UTF-8")])
 def test_invalid_labels_files(content, offset, message):
   with pytest.raises(UserError, match=message):
     names_in(content, label_offset=offset)
@@ -146,11 +137,10 @@ NESTED = ('t/cat/2019/1.jpg', 't/dog/2019/1.jpg', 't/cat/2020/1.jpg')
 
 
 @pytest.mark.parametrize('paths, pattern, warnings', [
-    (('t/cover.jpg',), 't/*/*.jpg', []),
     (('t/cat/labels.txt', 't/cat/.x.png', 't/meta/a.xml', 't/.git/x.png'), 't/**/*.jpg', []),
     (('t/cat/3.JPG', 't/cat/4.png', 't/dog/5.JPG'), 't/**/*.jpg',
      ['--train_pattern leaves out 3 images in the folders that it searches: 2 .JPG, 1 .png']),
-    (('t/dog/x2.jpg',), 't/*/[12].jpg', []),  # Left out by its name.
+    (('t/cover.jpg', 't/dog/x2.jpg'), 't/*/[12].jpg', []),  # Left out by its name.
     (('t/fox/1.JPEG', 't/owl/'), 't/*/*.jpg',
      ['leaves out 1 images in the folders that it searches: 1 .JPEG',
       '--train_pattern matches no image in 2 folder(s): t/fox, t/owl']),
@@ -166,7 +156,7 @@ def test_warnings_about_image_folders(paths, pattern, warnings, caplog):
 
 def test_images_next_to_the_class_folders(caplog):
   make_files(*CLASSES, *NESTED, 't/cover.jpg')
-  for pattern in ('t/**/*.jpg', './t/**/*.jpg', 't//**/*.jpg', 't/**/?*.jpg'):
+  for pattern in ('t/**/*.jpg', './t//**/?*.jpg'):
     with pytest.raises(UserError, match='images must not be next to the class folders: .* matches 1'
                        ' image.s. in .*t: give a pattern that excludes'):
       describe(pattern)
@@ -177,11 +167,9 @@ def test_images_next_to_the_class_folders(caplog):
 @pytest.mark.parametrize('paths, pattern, message', [
     (('t/cat/1.JPG', 't/cat/x.txt'), 't/**/*.jpg',
      r"\(t has 1 .JPG, x.txt\): give a pattern such as 't/\*\*/\*.JPG', in quotes"),
-    (('t/cat/1.png', 't/cat/1.gif', 't/2.gif'), 't', r"\(t has 2 .gif, 1 .png\): .*/\*.gif'"),
     (('t/cat/1.JPG', 't/cat/2.jpg', 't/1.png'), 't/*.gif',
      r"\(t has 1 .png, 1 .JPG, 1 .jpg\): give a pattern such as 't/\*\*/\*.\[jJ\]\[pP\]\[gG\]'"),
     (('t/.hidden/1.png',), 't/*/*.jpg', r"\(t has no files\): give .* 'DATA/train/\*\*/\*.jpeg'"),
-    ((), 'none/x/*.jpg', r'\(there is no none\): correct'),
     (('[1]/[x]/1.jpg', '1/y'), '[1]/[x]/*.jpg', "give '\\[\\[\\]1\\]/\\[\\[\\]x\\]/\\*.jpg': br")])
 def test_no_match_names_what_there_is(paths, pattern, message):
   make_files(*paths)

@@ -66,19 +66,13 @@ def test_labels_keys_and_cache_keys(image_records, tmp_path, image):
 
 
 SCHEMAS = [
-    (lambda image: tf.train.Example().SerializeToString(), 'no image/encoded; the keys are missing',
-     '--image_key=KEY --label_key=KEY'),
     (lambda image: other_keys(image, size=ints(8), **{'a/label': ints(1)}),
      'no image/encoded; the keys are a/label, picture, size',
      '--image_key=picture --label_key=a/label'),
     (lambda image: record_of(image, 0, **{LABEL: text(b'1')}),
      LABEL + ' is of the kind bytes_list, not int64_list', '--label_key=KEY'),
-    (lambda image: record_of(image, 0, **{LABEL: ints(0, 1)}), LABEL + ' has 2 values, not one',
-     '--label_key=KEY'),
     (lambda image: record_of(image, 2), 'label 2 for 2 classes',
      '--label_offset=-1 if the first label is 1'),
-    (lambda image: record_of(image, 9, **{'image/class/text': text(b'B')}), 'label 9 for 2 classes',
-     '--label_offset=-8'),
     (lambda image: record_of(image, -1), 'label -1 for 2 classes',
      '--labels, --label_offset or --label_key that fit'),
 ]
@@ -110,17 +104,13 @@ def test_a_record_of_another_schema_is_never_skipped(add, image, tmp_path, monke
     ([(0, b'B'), (1, b'A')], {}, True, 'label 0 is the class A, but image/class/text of 1 record(s)'
      ' is B: give --labels in the order of the labels'),
     ([(1, b'A'), (2, b'B')], {'labels': ('A', 'B', 'C')}, True, 'is A: give --label_offset=-1'),
-    ([(3, b'B'), (2, b'A'), (2, b'A')], {'label_offset': -1, 'labels': ('A', 'B', 'C')}, True,
-     'give --label_offset=-2'),
     ([(0, None), (1, None)], {}, True, 'image/encoded is not a JPEG, PNG or GIF file, as in all '
      'other records): give --image_key=KEY, or a data set with RecordSplit'),
     ([(0, b'A'), (1, b'B')], {}, False, None),
     ([(0, b'A'), (1, b'B'), (0, b'A'), (0, b'B')], {}, False,
      'image/class/text of 1 records is not the class of their label, such as B for A'),
     # As many records with the name of the class as with that of another one.
-    ([(0, b'A'), (0, b'B'), (1, b'B')], {}, False, 'of 1 records is not the class of their label'),
-    ([(0, b'a cat'), (1, b'\xff')], {}, False,
-     'of 2 records is not the class of their label, such as a cat'),
+    ([(0, b'A'), (0, b'\xff'), (1, b'B')], {}, False, 'of 1 records is not the class of their la'),
     ([(1, b'B'), (1, b'B')], {}, False, '1 class(es) have no training records: A; if the first '
      'label is 1, give --label_offset=-1')])
 def test_class_names_of_the_records(tmp_path, image, labels_and_texts, given, is_error, message,

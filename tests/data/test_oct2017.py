@@ -67,8 +67,7 @@ def server(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize('places', [
-    ['.'], ['kermany2018/oct2017/OCT2017 '], ['OCT2017 ', 'oct2017/OCT2017 '], ['z', 'a/b'],
-    ['a/OCT2017 ', 'b/OCT2017']])
+    ['.'], ['kermany2018/oct2017/OCT2017 '], ['z', 'a/b'], ['a/OCT2017 ', 'b/OCT2017']])
 def test_find(tmp_path, places):
   """The highest level comes first, then the first name."""
   make_copy(tmp_path / 'half', labels=oct2017.CLASS_NAMES[:3])
@@ -81,8 +80,7 @@ def test_what_is_not_found(tmp_path):
   for place in ('__MACOSX/OCT2017 ', '.trash/OCT2017', 'a/b/c/d/OCT2017'):
     make_copy(tmp_path / 'data' / place)
   for name in ('data', 'none'):
-    with pytest.raises(UserError, match='the images of oct2017 are missing: no folder in {0} has '
-                       'train/CNV, train/DME, train/DRUSEN, train/NORMAL: download them with '
+    with pytest.raises(UserError, match='no folder in {0} has train/CNV, .*: download them with '
                        '--mode=download --dataset=oct2017 --data_dir={0}$'.format(tmp_path / name)):
       oct2017.find_image_root(str(tmp_path / name))
 
@@ -138,15 +136,14 @@ def test_own_archive_needs_no_credentials_and_stays(server, data_dir, monkeypatc
   assert oct2017.download_images(str(data_dir))[0].downloaded
   found = content(data_dir)
   assert found.pop(ARCHIVE) == archive and not server.requests and found.items() >= EXPECTED.items()
-  assert caplog.messages[-1] == '{} has been unpacked and can be removed'.format(data_dir / ARCHIVE)
+  assert caplog.messages[-1].endswith('has been unpacked and can be removed')
 
 
 @pytest.mark.parametrize('body, message', [
     (archive_of(images('OCT2017 /', {**COUNTS, 'train': (3, 2, 2, 1)})),
-     "the images of oct2017 are incomplete: '{0}/OCT2017 ' .train/DRUSEN: 2 of 1, train/NORMAL: 1 "
-     'of 2.: remove that folder and {0}/kermany2018.zip, and try again$'),
-    (archive_of({'README': b'moved'}), '^an archive is not that of oct2017: {0}/kermany2018.zip '
-     'has no folder train/CNV: remove it, and try again$')], ids=['counts', 'another'])
+     'train/DRUSEN: 2 of 1, train/NORMAL: 1 of 2.: remove that folder and {0}/kermany2018.zip,'),
+    (archive_of({'README': b'moved'}), 'oct2017: {0}/kermany2018.zip has no folder train/CNV')],
+                         ids=['counts', 'another'])
 def test_wrong_archives(server, data_dir, body, message):
   server.answers[STORAGE_PATH] = [ranged(body)]
   with pytest.raises(UserError, match=message.format(data_dir)):

@@ -120,8 +120,8 @@ KINDS = ('idx_files', 'binary_files', 'image_files', 'image_records', 'records',
          'examples', 'arrays', 'synthetic')
 FINITE = KINDS[:-1]
 WITH_FILES = KINDS[:-2]
-CACHED = [(kind, cache) for kind in WITH_FILES for cache in ('none', 'memory', 'folder')
-          if cache != 'folder' or kind.startswith('image')] + [('arrays', 'none')]
+CACHED = [(kind, cache) for kind in WITH_FILES for cache in ('none', 'memory')] + [
+    ('image_files', 'folder'), ('arrays', 'none')]
 
 
 def numbers_of(found):
@@ -259,14 +259,12 @@ def test_keys_of_the_content(make, kind):
     assert source.digest_of_examples() == ''
 
 
-@pytest.mark.parametrize('changed, message', [
-    ({'image_shape': (3, 2, 1)}, r'images of shape \(21, 2, 3, 1\), classes up to 2: give the'),
-    ({'labels': ('a', 'b')}, r'with images of shape \(2, 3, 1\) and 2 classes')])
-def test_binary_files_of_another_data_set(make, changed, message):
+def test_binary_files_of_another_data_set(make):
   source = make('binary_files').source
-  source.dataset = source.dataset._replace(**changed)
-  with pytest.raises(UserError, match=message):
-    source.check_and_count()
+  for changed in ({'image_shape': (3, 2, 1)}, {'labels': ('a', 'b')}):
+    source.dataset = make('binary_files').source.dataset._replace(**changed)
+    with pytest.raises(UserError, match=r'images of shape \(21, 2, 3, 1\), classes up to 2: give'):
+      source.check_and_count()
 
 
 def test_synthetic_examples_are_one_batch_again_and_again(make):
@@ -286,7 +284,7 @@ def test_synthetic_examples_are_one_batch_again_and_again(make):
 def test_small_idx_files_are_cached_by_default(make, monkeypatch):
   source = make('idx_files').source
   for given, small_bytes, cache in (('auto', COUNT * 6, 'memory'), ('auto', COUNT * 6 - 1, 'none'),
-                                    ('none', 1000, 'none'), ('memory', 0, 'memory')):
+                                    ('memory', 0, 'memory')):
     monkeypatch.setattr(binary_files, '_MAX_AUTO_CACHED_BYTES', small_bytes)
     settings = Settings(model_dir='any', train_steps=1, cache=given, batch_size=4)
     assert data.resolve_cache(source, settings) == cache

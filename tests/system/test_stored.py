@@ -39,13 +39,14 @@ DAMAGES = {
     'other JSON': lambda path: path.write_text('[[["a", {}]], null]'),
     'deep JSON': lambda path: path.write_text('[' * 100000),
     'gzip': lambda path: path.write_bytes(gzip.compress(b'other')),
+    'a pickle': lambda path: path.write_bytes(b"cposix\nmkdir\n(S'pwned'\ntR."),
     'a folder': _replace(lambda path: path.mkdir() or (path / 'x').mkdir()),
     'a FIFO': _replace(lambda path: os.mkfifo(str(path))),
     'a loop': _replace(lambda path: path.symlink_to(path.name)),
     'a device': _replace(lambda path: path.symlink_to('/dev/zero')),
 }
 # Text in which a flipped bit is still text.
-_TEXT_DAMAGES = {'truncated', 'a byte less', 'flipped', 'other JSON', 'deep JSON'}
+_TEXT_DAMAGES = {'truncated', 'a byte less', 'flipped', 'other JSON', 'deep JSON', 'a pickle'}
 
 
 def _read_record_index(folder, monkeypatch):
@@ -91,12 +92,13 @@ def test_a_derived_file_is_made_again(tmp_path, monkeypatch, caplog, pattern):
     damage(path)
     assert read(tmp_path, monkeypatch) == expected, name
     assert '{} cannot be used'.format(path) in caplog.text, name
+  assert not os.path.exists('pwned')
 
 
 def test_the_cache_is_made_over_anything(tmp_path, monkeypatch):
-  for name in ('a FIFO', 'a folder', 'a loop'):
+  for name in ('a FIFO', 'a folder', 'a loop', 'zeros'):
     (tmp_path / name).mkdir()
-    (tmp_path / name / 'a.npy.part').write_text('')
+    (tmp_path / name / 'a.npy.part').write_text('x' * 999)
     DAMAGES[name](tmp_path / name / 'a.npy.part')
     assert _read_array(tmp_path / name, monkeypatch)[49] == [7] * 4
 
@@ -142,7 +144,7 @@ def test_a_damaged_record_is_reported(tmp_path, caplog, name):
 
 def test_damaged_flags_and_class_names_are_errors(tmp_path):
   for name in ('flags.txt', 'labels.txt'):
-    for damage in sorted(set(DAMAGES) - _TEXT_DAMAGES):
+    for damage in sorted(set(DAMAGES) - _TEXT_DAMAGES):  # gzip is not UTF-8.
       folder = tmp_path / '{} {}'.format(name, damage)
       folder.mkdir()
       (folder / name).write_text('a\n')

@@ -33,10 +33,10 @@ print(json.dumps(history.report()))
 '''
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('strategy, counts, replicas', [
     ('MultiWorkerMirroredStrategy', {'chief': 1, 'worker': 1}, 2),
-    pytest.param('ParameterServerStrategy', {'chief': 1, 'worker': 1, 'ps': 1}, 1,
-                 marks=pytest.mark.slow)])
+    ('ParameterServerStrategy', {'chief': 1, 'worker': 1, 'ps': 1}, 1)])
 def test_a_converted_model_in_a_cluster(cluster, tmp_path, strategy, counts, replicas):
   tasks = cluster.start([str(tmp_path / 'run'), strategy], program=('-c', SCRIPT), **counts)
   for name in ('chief 0', 'worker 0'):  # A parameter server never ends.

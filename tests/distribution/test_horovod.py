@@ -101,14 +101,6 @@ def test_a_rank_is_killed_or_the_launcher_is_stopped(launch, tmp_path, launcher,
   assert variables(tmp_path / 'model')['global_step'] >= 40
 
 
-@pytest.mark.slow
-@requires_horovod
-def test_ranks_of_another_launcher(launch, tmp_path):
-  ranks = launch([*HOROVODRUN, 'env', 'HOROVOD_RANK=0'], '--mode=train', '--train_steps=5',
-                 '--start_timeout_secs=10', '--model_dir={}'.format(tmp_path / 'model'))
-  assert ranks.code() != 0 and re.search('error: |lost ', ranks.output), ranks.output
-
-
 def test_horovod_is_missing(run_program, tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, 'horovod.tensorflow', None)
   monkeypatch.setenv('HOROVOD_RANK', '0')

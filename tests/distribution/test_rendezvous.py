@@ -101,7 +101,7 @@ def test_all_are_connected_and_the_port_is_free(join, hosts):
 
 @pytest.mark.parametrize('late', [0, 2])
 def test_all_know_who_is_late_and_wait(join, monkeypatch, late):
-  monkeypatch.setattr(network, '_LOG_EVERY_SECS', .3)
+  monkeypatch.setattr(network, '_LOG_EVERY_SECS', .1)
   addresses = workers(3)
   early = [join(addresses, index) for index in range(3) if index != late]
   wait_until(lambda: all(any('waiting for worker {}'.format(late) in line for line in member.log)
@@ -125,11 +125,9 @@ def test_a_line_a_minute():
     waiting.log_or_raise(['worker 1'])
 
 
-@pytest.mark.parametrize('index, missing', [(0, 'worker 1, worker 2 after'),
-                                            (1, 'worker 0 at 127.0.0.1:[0-9]* after')])
-def test_nobody_comes(join, index, missing):
-  with pytest.raises(PeerLost, match='gave up waiting for ' + missing):
-    join(workers(3), index, secs=.5).peers()
+def test_nobody_comes(join):
+  with pytest.raises(PeerLost, match='gave up waiting for worker 0 at 127.0.0.1:[0-9]* after'):
+    join(workers(3), 1, secs=.5).peers()
 
 
 LONG = ','.join('class {}'.format(index) for index in range(20000))
@@ -143,12 +141,9 @@ OURS = {'--batch_size': '128', '--labels': LONG, '--seed': '1'}
      'it has --batch_size=64, the chief has 128'),
     ({'--batch_size': None}, 'no --batch_size here and another value on',
      'it has --batch_size=None'),
-    ({'numpy': '1.2'},
-     'this worker must match the chief: numpy=1.2 here and none on the chief, whose log has both: '
-     'give all tasks the same numpy', 'it has numpy=1.2, the chief has None'),
+    ({'numpy': '1.2'}, 'numpy=1.2 here and none on the', 'it has numpy=1.2, the chief has None'),
     ({'--labels': LONG + ',more'}, '--labels=class 0,class 1,', 'it has --labels=class 0,class 1,'),
-    (None, 'this worker must match the chief: TF_CONFIG=3 worker here and another value on the '
-     'chief, whose log has both: give all tasks the same TF_CONFIG', 'it has TF_CONFIG=3 worker')])
+    (None, 'TF_CONFIG=3 worker here and another value on the', 'it has TF_CONFIG=3 worker')])
 def test_others_are_refused_and_the_right_ones_awaited(join, changes, message, logged):
   addresses = workers(2)
   chief = join(addresses, values=OURS)
@@ -165,10 +160,8 @@ def test_others_are_refused_and_the_right_ones_awaited(join, changes, message, l
 def test_strangers_learn_no_value_and_fill_no_log(join):
   addresses = workers(2)
   chief = join(addresses, values={'--data_dir': '/secret', '--seed': '4711'})
-  for index in range(40):
-    values = {'--data_dir\x1b[2J\n' + 'x' * 5000: '\r\x1b]0;y' * 5000}
-    if index % 2:
-      values = {'--data_dir': 'a\nerror: forged ' + 'y' * 10000}
+  for _ in range(40):
+    values = {'--data_dir\x1b[2J\n' + 'x' * 5000: 'a\nerror: forged ' + 'y' * 10000}
     with stranger(addresses, 1, values) as (_, answer):
       assert b'refused' in answer and b'secret' not in answer and b'4711' not in answer
   assert chief.log[-1] == 'refused further processes, which are not logged'
@@ -191,7 +184,7 @@ def test_the_key_of_the_cluster(join, key, shown):
   assert_connected(join(addresses, 1, values={'--seed': '4711'}, key='our key'), chief)
 
 
-@pytest.mark.parametrize('proof', ['', 'x', '\xe9', None, {}])
+@pytest.mark.parametrize('proof', ['\xe9', {}])
 def test_a_chief_without_the_key_learns_no_value(join, proof):
   with socket.socket() as server:
     server.bind(('127.0.0.1', 0))
@@ -210,8 +203,7 @@ def test_a_chief_without_the_key_learns_no_value(join, proof):
 
 
 @pytest.mark.parametrize('host, key, is_logged', [
-    ('127.0.0.2', '', False), ('localhost', '', False), ('example', '', True),
-    ('10.0.0.1', '', True), ('10.0.0.1', 'key', False)])
+    ('127.0.0.2', '', False), ('example', '', True), ('10.0.0.1', 'key', False)])
 def test_a_port_that_others_can_reach_is_logged(join, host, key, is_logged):
   port = port_of(workers(1))
   chief = join({'worker': ['{}:{}'.format(host, port), 'localhost:1']}, secs=.5, key=key)
@@ -222,7 +214,7 @@ def test_a_port_that_others_can_reach_is_logged(join, host, key, is_logged):
       'is not set'.format(host, port)]
 
 
-@pytest.mark.parametrize('claims', [0, 1, 9])
+@pytest.mark.parametrize('claims', [0, 1])
 def test_the_last_of_several_processes_keeps_a_task(join, claims):
   """The task of the chief, and one that the cluster does not have, are not given away."""
   addresses = workers(3)
@@ -262,9 +254,7 @@ def test_a_lost_process_is_replaced(join, monkeypatch, is_gone):
 GARBAGE = (
     b'', b'GET / HTTP/1.0\r\n\r\n', b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0',
     b'x' * 100000, b'[' * 60000 + b'\n', b'[1]\n{}\n', b'{"values": {}, "task": ["worker", 9]}\n',
-    b'{"task": [{}, 1], "values": 3}\n', b'{"go": true, "task": ["worker", 1]}\n',
-    b'{"task": ["worker", 1], "values": {}}\n', b'\xff\xfe\n',
-    b'{"task": ["worker", true], "values": {}}\n',
+    b'{"task": [{}, 1], "values": 3}\n', b'{"task": ["worker", true], "values": {}}\n', b'\xff\n',
     b'{"task": ["worker", 1], "values": {"TF_CONFIG": "2 worker"}, "proof": []}\n')
 
 

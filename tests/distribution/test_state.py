@@ -37,9 +37,7 @@ def play(state, steps):
 
 
 @pytest.mark.parametrize('task, steps, expected', [
-    (W0, [(W1, None), .1], (W1, ENDED)),
     (W1, [(W0, None), .1], (W0, ENDED)),
-    (W0, [(W1, {'failed': 'stopped by SIGTERM'}), (W1, None), .1], (W1, 'stopped by SIGTERM')),
     (W1, [(W0, {'failed': 'the disk is full'}), (W0, None), .1], (W0, 'the disk is full')),
     # Later losses are consequences.
     (W0, [(PS, None), (W2, {'failed': 'x'}), (W1, None), .1], (PS, ENDED)),
@@ -53,7 +51,6 @@ def play(state, steps):
     (W0, [40], (W0, 'this task was suspended for 40 s')),
     (W1, [40], (W1, 'this task was suspended for 40 s')),
     (W0, [20, *((task, {'bye': True}) for task in TASKS[1:]), (W1, None), 40, 60], None),
-    (W1, [20, (W0, {'bye': True}), (W0, None), 40, 60], None),
     (W0, [20, *((task, {'state': 'training'}) for task in TASKS[1:]), 49, 50], None)])
 def test_the_first_lost_task(task, steps, expected):
   state = state_of(task)

@@ -40,8 +40,7 @@ def test_parameter_servers_and_an_evaluator(cluster, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('workers, replicas, model, flags', [
-    (3, 1, 'batch_norm', [MIRRORED]),
-    (2, 2, 'two_layers', [MIRRORED]),
+    (2, 2, 'batch_norm', [MIRRORED]),
     (2, 1, 'embedding', [MIRRORED, '--all_reduce_alg=ring']),  # With sparse gradients.
     pytest.param(3, 1, 'batch_norm', ['--distribution_strategy=horovod'], marks=requires_horovod),
     pytest.param(2, 1, 'embedding', ['--distribution_strategy=horovod'], marks=requires_horovod)])
@@ -64,13 +63,8 @@ def test_like_one_process_with_as_many_replicas(cluster, tmp_path, workers, repl
     assert set(variables(together)['batch_normalization_1/moving_variance']) == {1}
 
 
-def test_one_worker_needs_no_cluster(run_program, tmp_path, monkeypatch):
-  for config, steps, message in (
-      (None, 3, 'with one worker: TF_CONFIG is not set'),
-      ('{"cluster": {"worker": ["localhost:1"]}, "task": {"type": "worker", "index": 0}}', 5,
-       'TF_CONFIG names no other task')):
-    if config:
-      monkeypatch.setenv('TF_CONFIG', config)
-    done = run_program('--mode=train', '--train_steps={}'.format(steps),
-                       '--model_dir={}'.format(tmp_path), *FLAGS, MIRRORED)
-    assert done.code == 0 and message in done.err, done.err
+def test_one_worker_needs_no_cluster(run_program, tmp_path):
+  """tests/test_api.py has a TF_CONFIG that names no other task."""
+  done = run_program('--mode=train', '--train_steps=3', '--model_dir={}'.format(tmp_path), *FLAGS,
+                     MIRRORED)
+  assert done.code == 0 and 'with one worker: TF_CONFIG is not set' in done.err, done.err

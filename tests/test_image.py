@@ -22,12 +22,8 @@ LOCKS = {path.stem: {line.split()[0] for line in path.read_text().splitlines()
 def test_the_lock_files():
   for image, tested in (('image36', 'py36'), ('image37', 'py37'), ('image37-stock', 'py37')):
     assert LOCKS[image] < LOCKS[tested]
-    names = {pin.partition('==')[0] for pin in LOCKS[image]}
-    assert not names & {'pytest', 'pytest-xdist', 'hypothesis'}
-    assert {'absl-py', 'kaggle', 'tqdm', 'pillow'} <= names
     # TensorFlow is only where no base has it.
-    assert {name for name in names if 'tensorflow' in name and 'estimator' not in name} == (
-        {'tensorflow'} if 'stock' in image else set())
+    assert any(pin.startswith('tensorflow==') for pin in LOCKS[image]) == ('stock' in image)
   stock, onednn = {'tensorflow==1.15.0'}, {'intel-tensorflow==1.15.2'}
   for version in ('36', '37'):
     tested, for_cpus = LOCKS['py' + version], LOCKS['py{}-onednn'.format(version)]
@@ -59,8 +55,7 @@ def distribution(folder, name, version, *requires):
 
 
 def test_the_tensorflow_of_a_base(tmp_path, monkeypatch):
-  for name, is_refused in (('tensorflow-gpu', True), ('intel-tensorflow', True),
-                           ('tensorflow-estimator', False)):
+  for name, is_refused in (('tensorflow-gpu', True), ('tensorflow-estimator', False)):
     distribution(tmp_path / name, name, '1.15.0')
     base = pkg_resources.WorkingSet([str(tmp_path / name)])
     if is_refused:
@@ -99,21 +94,13 @@ def test_what_the_base_has_stays_unless_it_does_not_suit(tmp_path, monkeypatch):
 
 
 def test_dockerfile_and_compose_file():
-  for line in ('ARG BASE_IMAGE=tensorflow/tensorflow:1.15.0-gpu-py3', 'VOLUME /data /model',
-               'ENTRYPOINT ["python", "-m", "estimator_train"]'):
-    assert line + '\n' in DOCKERFILE
   assert 'image.version="{}"'.format(estimator_train.__version__) in DOCKERFILE
-  # As long as only the program changes, nothing before its stage does.
-  packages, program = DOCKERFILE.index(' AS packages'), DOCKERFILE.index('COPY estimator_train ')
-  assert packages < DOCKERFILE.index('install_image.py "${TENSORFLOW}"') < program
   ignored = (ROOT / '.dockerignore').read_text().splitlines()
   copied = [source for line in re.findall(r'^COPY (?!--from)(.*) \S+$', DOCKERFILE, re.MULTILINE)
             for source in line.split()]
   assert ignored[0] == '*' and copied and all('!' + source in ignored for source in copied)
   services = yaml.safe_load((ROOT / 'deploy' / 'docker' / 'compose.yaml').read_text())['services']
   cpu, gpu = services['train-cpu'], services['train']
-  assert cpu['image'] == 'estimator-train' and cpu['build']['context'] == '../..'
   assert cpu['volumes'] == ['${DATA:-data}:/data', '${MODEL:-model}:/model']
-  assert gpu['extends'] == {'service': 'train-cpu'}
   device, = gpu['deploy']['resources']['reservations']['devices']
   assert device == {'driver': 'nvidia', 'count': 'all', 'capabilities': ['gpu']}

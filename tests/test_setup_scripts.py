@@ -95,7 +95,6 @@ PYENV = 'home/.pyenv/versions/{}/bin/python'
 MACHINES = {
   'behind broken shims': (
     {'bin/python3.7': BROKEN_SHIM, 'bin/python3': BROKEN_SHIM, 'bin/python': True}, 'bin/python'),
-  'under pyenv': ({PYENV.format(VERSION + '.2'): True}, PYENV.format(VERSION + '.2')),
   'under PYENV_ROOT': ({'other/versions/3.7.2/bin/python': CPYTHON.format('3.7')},
                        'other/versions/3.7.2/bin/python'),
   'the newest': (
@@ -113,10 +112,9 @@ def test_a_suitable_python_is_found(machine, pythons, expected):
       machine.write(machine.folder / path, text)
   expected = machine.folder / expected
   variables = {'PYENV_ROOT': str(machine.folder / 'other')} if 'other' in str(expected) else {}
-  for version in ((), (VERSION,)) if expected.is_symlink() else ((),):
-    result = machine.run('requirements/find_python.sh', *version, **variables)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout == '{}\n'.format(os.path.realpath(str(expected)))
+  result = machine.run('requirements/find_python.sh', **variables)
+  assert result.returncode == 0, result.stderr
+  assert result.stdout == '{}\n'.format(os.path.realpath(str(expected)))
   if expected.is_symlink():
     assert machine.run('requirements/find_python.sh', OTHER_VERSION).returncode == 2
 
@@ -260,27 +258,21 @@ def test_outdated_environments_are_made_again(machine):
 
 @pytest.mark.parametrize('script, venv, command', [
   (['run_train.sh', '--help'], '.venv-onednn', '-m estimator_train --help'),
-  (['tests/run.sh', '-x'], '.venv-onednn', '-m pytest -p no:cacheprovider -x'),
   (['tests/run.sh', '--python=' + VERSION, '-x'], '.venv-{}-onednn'.format(VERSION),
    '-m pytest -p no:cacheprovider -x')])
 def test_the_build_for_cpus_has_its_own_environments(machine, script, venv, command):
   finished_environment(machine, venv, LOCK.replace('.txt', '-onednn.txt'))
   assert last_line(machine.run(*script, ESTIMATOR_TRAIN_TF='onednn')) == command
-  # Neither build's environment stands for the other's.
-  assert machine.run(*script).returncode == 2
-  finished_environment(machine, venv)
-  assert machine.run(*script, ESTIMATOR_TRAIN_TF='onednn').returncode == 2
+  assert machine.run(*script).returncode == 2  # It does not stand for that of the other build.
 
 
 def test_some_flags_start_other_programs(machine):
   finished_environment(
     machine, python='#!/usr/bin/env bash\necho "$ESTIMATOR_TRAIN_STARTED_SECS $*"\n')
   for module, all_flags in (
-      ('estimator_train.launcher.local_cluster', '--local_workers=2 -local_workers --local_ps=1 '
-       '--max_restarts=x --local_cores=1 --local_gpus=1'),
-      ('estimator_train.launcher.with_tensorboard', '--tensorboard -tensorboard'),
-      ('estimator_train', '--local_workersx=2 local_workers=2 --labels=--local_ps --tensorboardx '
-       '--labels=--tensorboard')):
+      ('estimator_train.launcher.local_cluster', '--local_workers=2 -local_workers --local_ps=1'),
+      ('estimator_train.launcher.with_tensorboard', '--tensorboard'),
+      ('estimator_train', '--local_workersx=2 local_workers=2 --labels=--tensorboard')):
     for flag in all_flags.split():
       # Of both, TensorBoard is started, which starts the cluster.
       more = ['--local_workers=2'] if module.endswith('tensorboard') else ['--batch_size=8']

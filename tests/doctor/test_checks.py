@@ -41,22 +41,19 @@ def test_builds_of_tensorflow():
   assert_found(
       (installation.check_tensorflow(installation.installed_builds(installed)), *expected)
       for installed, *expected in (
-          ({'tensorflow': '1.15.0'}, 'ok', 'stock'), ({'tensorflow-gpu': '1.15.5'}, 'ok', 'stock'),
+          ({'tensorflow-gpu': '1.15.5'}, 'ok', 'stock'), ({'tensorflow': nv}, 'ok', 'NVIDIA'),
           ({'intel-tensorflow': '1.15.2'}, 'ok', 'oneDNN'),
-          ({'nvidia-tensorflow': nv}, 'ok', 'NVIDIA'), ({'tensorflow': nv}, 'ok', 'NVIDIA'),
           ({'nvidia-tensorflow': nv, 'tensorflow': nv}, 'ok', 'NVIDIA'),
           ({'tensorflow': '1.14.0'}, 'error', 'tensorflow 1.14.0'), ({}, 'error', 'not installed'),
           ({'intel-tensorflow': '1.15.2', 'tensorflow': '1.15.0'}, 'error',
            'intel-tensorflow 1.15.2 are', 'pip uninstall tensorflow intel-tensorflow`')))
   assert len(installation.installed_builds(installation.installed_versions())) == 1
-  assert TensorFlowBuild('nvidia-tensorflow', '1.15.5').is_nvidia_build
 
 
 def test_packages(monkeypatch):
   good = {'protobuf': '3.19.6', 'h5py': '2.10.0', 'numpy': '1.18.5', 'pillow': '9.5.0'}
   for change, python, levels in (
-      ({}, '3.7', 'ok ok ok'), ({'protobuf': '3.20.3'}, '3.7', 'ok ok ok'),
-      ({'protobuf': '3.20.3'}, '3.6', 'error ok ok'), ({'protobuf': '4.21'}, '3.7', 'error ok ok'),
+      ({'protobuf': '3.20.3'}, '3.7', 'ok ok ok'), ({'protobuf': '3.20.3'}, '3.6', 'error ok ok'),
       ({'h5py': '3.1.0'}, '3.7', 'ok error ok'), ({'numpy': '1.19.0'}, '3.7', 'ok ok warning'),
       ({'h5py': '3.1.0'}, '3.8', 'ok warning ok')):  # NVIDIA's build, only which is for 3.8.
     found = list(installation.check_packages(dict(good, **change), python == '3.8', 'off', python))
@@ -76,8 +73,7 @@ def test_cpu_and_limits(tmp_path, monkeypatch):
   avx512 = TensorFlowBuild('intel-tensorflow-avx512', '1.15.2')
   for flags, build, *expected in (
       ('avx avx2', STOCK, 'ok', 'AVX, AVX2', '!512'), ('sse4_2', STOCK, 'error', 'no AVX'),
-      ('', STOCK, 'warning'), ('avx avx2', avx512, 'error', 'install intel-tensorflow instead'),
-      ('avx avx2 avx512f', avx512, 'ok', 'AVX-512')):
+      ('', STOCK, 'warning'), ('avx avx2', avx512, 'error', 'install intel-tensorflow instead')):
     assert_found([(hardware.check_cpu(flags, build), *expected)])
   assert 'avx' in machine.cpu_property('flags').split()
   for name in ('V2_CPU_MAX', 'V1_CPU_QUOTA', 'V1_CPU_PERIOD'):
@@ -92,12 +88,9 @@ def test_cpu_and_limits(tmp_path, monkeypatch):
   assert_found([
       (hardware.check_cores(None, False), 'ok', '4'), (hardware.check_cores(4., False), 'ok', '4'),
       (hardware.check_cores(1.5, False), 'warning', 'the CPU time of 1.5 core(s)', threads),
-      (hardware.check_cores(.5, False), 'warning',
-       'give --inter_op_parallelism_threads=1 ' + threads),
       (hardware.check_cores(.5, True), 'warning', 'set `OMP_NUM_THREADS=1` and give ' + threads)])
   for available, limit, expected in (
-      (2 * 10**9, 1024, ['ok', 'ok']), (1 << 30, 256, ['warning', 'warning']),
-      (8 << 30, resource.RLIM_INFINITY, ['ok', 'ok'])):
+      (2 * 10**9, 1024, ['ok', 'ok']), (1 << 30, 256, ['warning', 'warning'])):
     monkeypatch.setattr(machine, 'available_bytes', lambda available=available: available)
     monkeypatch.setattr(resource, 'getrlimit', lambda _, limit=limit: (limit, limit))
     assert [check.level for check in hardware.check_limits()] == expected
@@ -111,15 +104,13 @@ def test_folders(tmp_path, monkeypatch):
   monkeypatch.setattr(shutil, 'disk_usage', lambda path: types.SimpleNamespace(free=free[0]))
   for flag, name, free_bytes, writable, readable, *expected in (
       ('model_dir', '', 2 * 10**9, 1, 1, 'ok', '--model_dir: {}, 2.0 GB free'.format(tmp_path)),
-      ('model_dir', 'new/run', 10**10, 1, 1, 'ok', 'run (does not exist yet), 10.0 GB free'),
-      ('export_dir', '', 10**6, 1, 1, 'error', '0.0 GB free'),
+      ('export_dir', 'new/run', 10**6, 1, 1, 'error', 'run (does not exist yet), 0.0 GB free'),
       ('cache', '', 10**9, 1, 1, 'warning', '1.0 GB free'),
       ('model_dir', 'new', 10**10, 0, 1, 'error', '{} cannot be written to'.format(tmp_path)),
       ('cache', 'file', 10**10, 1, 1, 'error', 'file is not a folder'),
       ('data_dir', '', 0, 1, 1, 'warning', 'downloading'),
       ('data_dir', '', 10**10, 0, 1, 'ok', 'read-only'),
-      ('data_dir', '', 10**10, 1, 0, 'error', 'cannot be read'),
-      ('data_dir', 'new', 10**10, 0, 1, 'error', 'cannot be written')):
+      ('data_dir', '', 10**10, 1, 0, 'error', 'cannot be read')):
     free[:] = [free_bytes]
     allowed.update({os.R_OK: readable, os.W_OK: writable})
     check, = doctor.check_folders(Settings(mode='doctor', **{flag: str(tmp_path / name)}))
@@ -137,7 +128,7 @@ def test_gpus_that_the_build_and_the_driver_do_not_support():
 
   for build, remedies in (
       (STOCK, {(3, 0): 'no build', (3, 5): '', (7, 5): '', (8, 0): hardware.NVIDIA_CONTAINER,
-               (9, 0): hardware.NVIDIA_CONTAINER, (10, 0): 'no build'}),
+               (10, 0): 'no build'}),
       (NVIDIAS, {(3, 7): 'stock', (6, 0): '', (9, 0): '', (10, 0): 'no build'})):
     for capability, remedy in remedies.items():
       found = check(capability, build).get('gpu build')
@@ -160,7 +151,6 @@ def test_use_of_several_gpus(monkeypatch):
   monkeypatch.setattr(resource, 'getrlimit', lambda kind: (limits[kind], 0))
   for seen, visible, megabytes, locked_bytes, level, nccl_level in (
       ((2, True), None, 1024, resource.RLIM_INFINITY, 'ok', 'ok'),
-      ((0, True), None, 64, resource.RLIM_INFINITY, 'error: the usual reasons', 'warning'),
       ((0, False), None, 1024, 65536, 'error: does not support GPUs', 'warning'),
       ((1, True), '', 64, 65536, 'warning: CUDA_VISIBLE_DEVICES=', 'warning')):
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
@@ -188,7 +178,6 @@ def test_measured_rates_decide_which_build_is_recommended():
        'with the oneDNN build: `ESTIMATOR_TRAIN_TF=onednn ./run_train.sh` uses the oneDNN build'),
       (check(('oneDNN', 1000.), ('stock', 1150.)), 'ok', '`./run_train.sh` uses the stock build'),
       (check(stock, ('oneDNN', 1140.)), 'ok', '!uses'),
-      (check(stock, ('oneDNN', None)), 'ok', 'not with the oneDNN build (killed by SIGILL)'),
       (check(('stock', None), onednn), 'warning', 'not with the stock build (killed by SIGILL)',
        sys.executable),
       (check(stock), 'ok', '`ESTIMATOR_TRAIN_TF=onednn ./run_train.sh --mode=doctor` installs'),
@@ -214,16 +203,14 @@ def test_credentials_for_kaggle_are_found_and_never_shown(tmp_path, monkeypatch)
       (whole, 0o604, 'warning', 'other users may read'),
       (whole, 0o640, 'warning', 'other users may read', 'chmod 600 '),
       (json.dumps({'username': secret}), 0o600, 'warning', 'lacks'),
-      (secret, 0o600, 'warning', 'cannot be read'), (json.dumps([secret]), 0o600, 'warning'),
-      (whole, 0o620, 'ok', 'credentials in ')):
+      (secret, 0o600, 'warning', 'cannot be read'), (whole, 0o620, 'ok', 'credentials in ')):
     (tmp_path / 'kaggle.json').write_text(text)
     (tmp_path / 'kaggle.json').chmod(mode)
     assert_found([(check(), *expected)])
   monkeypatch.setenv('HOME', str(tmp_path))
-  for made in ('.config/kaggle', '.kaggle'):  # The usual folders.
-    (tmp_path / made).mkdir(parents=True)
-    shutil.copy(str(tmp_path / 'kaggle.json'), str(tmp_path / made))
-    assert_found([(check(KAGGLE_CONFIG_DIR=''), 'ok', str(tmp_path / made / 'kaggle.json'))])
+  (tmp_path / '.kaggle').mkdir()  # The usual folder.
+  shutil.copy(str(tmp_path / 'kaggle.json'), str(tmp_path / '.kaggle'))
+  assert_found([(check(KAGGLE_CONFIG_DIR=''), 'ok', str(tmp_path / '.kaggle' / 'kaggle.json'))])
 
 
 def test_tf_config():

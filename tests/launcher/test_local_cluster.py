@@ -15,8 +15,7 @@ from estimator_train.launcher import local_cluster
 @pytest.mark.parametrize('arguments, counts, strategy', [
     (['-local_workers', '3'], {'worker': 3}, 'multi_worker_mirrored'),
     (['--local_workers=2', '--local_ps=2'], {'chief': 1, 'worker': 1, 'ps': 2},
-     'parameter_server'),
-    (['--local_ps=1', '--local_workers=1'], {'chief': 1, 'ps': 1}, 'parameter_server')])
+     'parameter_server')])
 def test_each_task_knows_the_cluster_and_its_place(launch, arguments, counts, strategy):
   code, _, err = launch.run(*arguments, '--data_dir=c d')
   assert code == 0, err
@@ -56,16 +55,14 @@ NUMBER = ' is not a valid number: '
 
 @pytest.mark.parametrize('arguments, message', [
     *((['--local_workers=' + count], '--local_workers{0}--local_workers={1}: give a whole number '
-       'from 1 to 999'.format(NUMBER, count)) for count in ('0', 'x', '1000', '')),
+       'from 1 to 999'.format(NUMBER, count)) for count in ('0', 'x', '1000')),
     (['--local_workers=2', '--local_ps=-1'],
      '--local_ps' + NUMBER + '--local_ps=-1: give a whole number from 0 to 999'),
-    (['--local_workers=2', '--max_restarts=1.5'], '--max_restarts' + NUMBER),
     (['--local_workers=2', '--no_such_flag', '--model_dir=x'], 'unknown flag: --no_such_flag: '),
     (['--local_ps=2'], 'a local cluster needs a number of workers: '),
     (['--model_dir=x', '--local_workers'], 'the flags cannot be read: '),
     (['--local_workers=2', '--train_steps=1', '--model_dir=/dev/null/x'],
      '--model_dir cannot be written to: '),
-    (['--local_workers=2', '--model_dir=x', '--train_steps=x'], '--train_steps must be an integer'),
     (['--local_workers=2', '--mode=doctor'],
      'a local cluster can only train: --local_workers --mode=doctor'),
     (['--local_workers=2', '--local_cores=2'],
@@ -74,7 +71,7 @@ NUMBER = ' is not a valid number: '
     *((['--local_workers=2', '--local_gpus=1', visible], 'there are too few GPUs: --local_gpus=1 '
        'for 2 tasks on {} GPUs (CUDA_VISIBLE_DEVICES={}): give fewer per task, or leave the flag '
        'out to share the GPUs'.format(count, visible))
-      for visible, count in (('5', 1), ('0,', 1), ('', 0), ('-1', 0)))])
+      for visible, count in (('0,', 1), ('-1', 0)))])
 def test_wrong_values(arguments, message, capsys, monkeypatch):
   monkeypatch.setattr(os, 'sched_getaffinity', lambda _: {0, 1, 2})
   monkeypatch.setenv('CUDA_VISIBLE_DEVICES', arguments[-1])

@@ -1,13 +1,11 @@
 """CIFAR-10: its archive is downloaded, read as published, and refused if it is damaged."""
 
 import hashlib
-import json
 
 import file_server
 import numpy as np
 import pytest
 from generated_data import cifar10_archive, cifar10_files, cifar10_records
-from PIL import Image
 
 from estimator_train.data import cifar10
 from estimator_train.errors import UserError
@@ -57,7 +55,7 @@ def test_archives_that_are_refused(tmp_path, archive, message):
 
 @pytest.mark.page
 def test_a_run(run_well, run_program, monkeypatch, tmp_path):
-  """Downloads, trains, resumes, evaluates, and predicts; the page is written."""
+  """Downloads, trains and evaluates; the page is written."""
   with file_server.running(monkeypatch) as server:
     server.answers['/cifar-10-binary.tar.gz'] = [file_server.ranged(ARCHIVE)]
     monkeypatch.setattr(cifar10, 'FILES', (cifar10.FILES[0]._replace(
@@ -65,9 +63,8 @@ def test_a_run(run_well, run_program, monkeypatch, tmp_path):
         urls=(server.address + '/cifar-10-binary.tar.gz',)),))
     flags = ('--dataset=cifar10', '--model=own_models:two_layers', '--batch_size=20',
              '--data_dir', tmp_path / 'data', '--model_dir', tmp_path / 'run')
-    trained = run_well(*flags, '--train_steps=20', '--num_cpu_replicas=2').result
-    assert run_well(*flags, '--train_steps=40', '--cache=memory').result['global_step'] == 40
-    assert len(server.requests) == 1 and trained['global_step'] == 20
+    run_well(*flags, '--train_steps=40', '--num_cpu_replicas=2')
+    assert len(server.requests) == 1
     (tmp_path / 'data' / 'cifar-10-binary.tar.gz').write_bytes(ARCHIVE[:-1])
     done = run_program(*flags, '--train_steps=60')
     assert done.code == 2 and 'is not the published one' in done.err
@@ -75,9 +72,3 @@ def test_a_run(run_well, run_program, monkeypatch, tmp_path):
   assert run_well('--mode=evaluate', *flags).result['accuracy'] == 1
   page = (tmp_path / 'run' / 'report' / 'index.html').read_text()
   assert all(name in page for name in cifar10.CLASS_NAMES)
-  images, classes, _ = cifar10_records(PER_FILE, 5)
-  for index, image in enumerate(images):
-    Image.fromarray(image).save(str(tmp_path / '{}.png'.format(index)))
-  run_well('--mode=predict', *flags, '--input', tmp_path / '*.png', '--output', tmp_path / 'out')
-  found = [json.loads(line)['label'] for line in (tmp_path / 'out').read_text().splitlines()]
-  assert found == [cifar10.CLASS_NAMES[label] for label in classes]

@@ -1,7 +1,6 @@
 """Cached images: the right ones, read once, and whole; see test_source_contract.py for order."""
 
 import contextlib
-import gc
 import os
 import threading
 from unittest import mock
@@ -161,20 +160,6 @@ def test_the_first_batches_do_not_wait_for_the_last_images(split, cache, pausing
   resume.set()
   reader.join(60)
   assert not reader.is_alive() and sorted(np.concatenate(calls)) == list(range(18))
-
-
-def test_filling_ends_with_the_last_reference(split, pausing, monkeypatch):
-  calls, resume = pausing
-  stop = image_cache._Filling.stop
-  monkeypatch.setattr(image_cache._Filling, 'stop', lambda filling: [
-      filling._stopping.set(), resume.set(), stop(filling)])
-  source = source_of(split)
-  input_fn = source.make_train_input_fn(BATCHING, 'memory')
-  batches(input_fn, 1)
-  del input_fn
-  gc.collect()
-  source.wait_until_cached()
-  assert resume.is_set() and len(calls) <= 3  # Of six.
 
 
 @pytest.mark.parametrize('fault, message', [

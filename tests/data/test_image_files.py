@@ -69,11 +69,7 @@ def test_mostly_in_colour(images, write_images):
 
 
 def test_a_model_of_grey_images_gets_one_channel(images):
-  """The fourth of the images is in colour. Each operation runs on one thread."""
-  with tf.Graph().as_default():
-    options = source_of(images).make_eval_input_fn(
-        BATCHING._replace(private_threadpool_size=3))().options().experimental_threading
-  assert (options.max_intra_op_parallelism, options.private_threadpool_size) == (1, 3)
+  """The fourth of the images is in colour."""
   ((pixels, _),), _ = batches(source_of(images).make_eval_input_fn(
       BATCHING._replace(image_shape=SIZE + (1,))))
   assert pixels.shape == (6,) + SIZE + (1,)

@@ -114,17 +114,6 @@ def test_two_at_once_download_once(server, data_dir, log):
   assert len(server.requests) == 2 and os.listdir(str(data_dir)) == ['OCT2017 ']
 
 
-def test_a_part_of_the_archive_counts(server, data_dir, monkeypatch):
-  write_files(data_dir, {ARCHIVE + '.part': ODD_ARCHIVE[:1000]})
-  free = oct2017.ARCHIVE_BYTES + oct2017.IMAGE_BYTES - 1000
-  usages = iter([shutil.disk_usage('/')._replace(free=free) for free in (free - 1, free, free)])
-  monkeypatch.setattr(shutil, 'disk_usage', lambda folder: next(usages))
-  with pytest.raises(UserError, match='{:,} bytes free, {:,} are req'.format(free - 1, free)):
-    oct2017.download_images(str(data_dir))
-  assert not server.requests and oct2017.download_images(str(data_dir))[0].downloaded
-  assert server.requests[-1] == (STORAGE_PATH, 1000) and content(data_dir) == EXPECTED
-
-
 @pytest.mark.parametrize('root', ['OCT2017 /', 'kermany/OCT2017/', ''])
 def test_own_archive_needs_no_credentials_and_stays(server, data_dir, monkeypatch, caplog, root):
   monkeypatch.delenv('KAGGLE_KEY')

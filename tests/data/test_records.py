@@ -119,12 +119,3 @@ def test_few_files_are_open(tmp_path, monkeypatch):
     records = list(threads.map(lambda number: reader.read(np.array([number]))[0], numbers))
   assert records == [b'%d' % number for number in numbers]
   assert len(os.listdir('/proc/self/fd')) <= before + 8
-
-
-def test_a_scan_does_not_read_large_records(tmp_path, monkeypatch):
-  counts, read = [], records_lib.PositionedFile.read
-  write_records(tmp_path / 'large', [bytes(50000)] * 20)
-  monkeypatch.setattr(records_lib.PositionedFile, 'read',
-                      lambda *given: [read(*given), counts.append(given[-1])][0])
-  assert records_lib.load_index((bytes(tmp_path / 'large'),)).num_records == 20
-  assert sum(counts) == 20 * records_lib.HEADER_BYTES

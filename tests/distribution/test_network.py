@@ -7,14 +7,6 @@ import pytest
 from estimator_train.distribution import network
 
 
-def test_listener_without_ipv6(monkeypatch):
-  monkeypatch.setattr(socket, 'AF_INET6', 999)  # As where the kernel has none.
-  with network.listen(0) as listener:
-    assert listener.family == socket.AF_INET
-    with network.connect('127.0.0.1', listener.getsockname()[1], 5) as connection:
-      assert connection.getpeername()[0] == '127.0.0.1'
-
-
 def test_nobody_listens(monkeypatch):
   class Unlucky(socket.socket):
     """Gets the very port that it connects to, so that it is connected to itself."""

@@ -5,7 +5,6 @@ import os
 import socket
 
 import pytest
-from hypothesis import given, settings, strategies as st
 
 from estimator_train.distribution import cluster_engine, network, process, tf_config
 from estimator_train.distribution.process import (
@@ -85,14 +84,16 @@ def test_strategy_does_not_fit(cluster, strategy, message):
     process.this_process(environ(cluster, list(cluster)[0]), strategy)
 
 
-@pytest.mark.parametrize('given_cluster, task, addresses', [
+ADDRESSES = {'worker': ['[::1]:22', '10.0.0.1:65535', 'train-0_1.ns.svc:1']}
+
+
+@pytest.mark.parametrize('given, task, addresses', [
     ({'master': ['c:1'], 'worker': ['a:1', 'b:2'], 'ps': ['d:3']}, 'master', SERVERS),
     ({'worker': ['a:1', 'b:2'], 'ps': [], 'chief': None}, 'worker', WORKERS),
-    ({'worker': ['[::1]:22', '10.0.0.1:65535', 'train-0_1.ns.svc:1']}, 'worker', None)])
-def test_fields_that_platforms_write(given_cluster, task, addresses):
-  found = read(given_cluster, task, environment='cloud', job={'job_name': 'x'})
-  assert {kind: list(tasks) for kind, tasks in found.addresses.items()} == (
-      addresses or given_cluster)
+    (ADDRESSES, 'worker', ADDRESSES)])
+def test_fields_that_platforms_write(given, task, addresses):
+  found = read(given, task, environment='cloud', job={'job_name': 'x'})
+  assert {kind: list(tasks) for kind, tasks in found.addresses.items()} == addresses
   assert found.is_chief
   assert tf_config.parse_cluster({'TF_CONFIG': found.to_tf_config()}) == found
 
@@ -150,31 +151,6 @@ def test_bad(config, message):
   assert len(str(caught.value).splitlines()) == 1
 
 
-ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=10)
-ADDRESS = st.from_regex(r'\[?[a-z:.]{1,4}\]?:[0-9]{1,6}') | ANYTHING
-KIND = st.sampled_from((*tf_config.TASK_TYPES, 'master', 'x'))
-NEARLY = st.fixed_dictionaries({
-    'cluster': st.dictionaries(KIND, st.lists(ADDRESS, max_size=3) | ANYTHING, max_size=4),
-    'task': st.fixed_dictionaries({'type': KIND | ANYTHING,
-                                   'index': st.integers(-1, 3) | ANYTHING}) | ANYTHING})
-
-
-@settings(deadline=None)
-@given(ANYTHING | NEARLY)
-def test_any_value_gives_a_cluster_or_a_user_error(config):
-  try:
-    cluster = tf_config.parse_cluster({'TF_CONFIG': json.dumps(config)})
-  except UserError as error:
-    assert str(error).startswith('TF_CONFIG: ') and len(str(error).splitlines()) == 1
-    return
-  if cluster is not None:
-    assert cluster.chief in cluster.members
-    assert cluster.task in (*cluster.members, Task('evaluator', 0))
-
-
 def test_the_port_and_the_host_names_are_checked(monkeypatch):
   with socket.socket() as listener, socket.socket() as free:
     for each in (listener, free):
@@ -186,17 +162,15 @@ def test_the_port_and_the_host_names_are_checked(monkeypatch):
     # Another's port may be taken, and one's own name need not have an address.
     cluster_engine.wait_for_network(
         read({'worker': ['no.such.host.invalid:{}'.format(own), here]}), 60)
-    for shown in ('process {} ('.format(os.getpid()), 'Address already in use'):
-      with pytest.raises(UserError) as caught:
+    for shown in ('process {} '.format(os.getpid()), 'Address already in use'):
+      with pytest.raises(UserError, match=(
+          r'the port of this task cannot be opened: cluster.worker\[0\]={} .{}'.format(
+              here, shown))):
         cluster_engine.wait_for_network(read({'worker': [here]}), 60)
-      assert str(caught.value).startswith('TF_CONFIG: the port of this task cannot be opened: '
-                                          'cluster.worker[0]={} ({}'.format(here, shown))
       monkeypatch.setattr(network, 'listening_process', lambda port: '')  # As of another user.
-    for host in ('no.such.host.invalid', 'a..b'):
-      with pytest.raises(UserError, match=r'TF_CONFIG: a host name cannot be resolved: '
-                         r'cluster.ps\[0\]={}:1 '.format(host)):
-        cluster_engine.wait_for_network(
-            read({'worker': ['localhost:{}'.format(own)], 'ps': [host + ':1']}), -1)
+    with pytest.raises(UserError, match=r'cannot be resolved: cluster.ps\[0\]=a..b:1 '):
+      cluster_engine.wait_for_network(
+          read({'worker': ['localhost:{}'.format(own)], 'ps': ['a..b:1']}), -1)
 
 
 def test_waits_until_a_host_has_an_address(monkeypatch):

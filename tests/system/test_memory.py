@@ -66,37 +66,29 @@ def test_address_space():
   assert 5 * GB < left < 8 * GB - 2 ** 31  # Python itself has taken a little.
 
 
-# Allocates and frees blocks as the operations of a step do, in turn from two threads; prints the
-# page faults of the last rounds, and the memory that is resident before and after its return.
+# Allocates and frees a block, as an operation of each step does; prints the memory that is resident
+# then, and after its return.
 ALLOCATES = '''
-import ctypes, json, resource, threading
+import ctypes, json, resource
 from estimator_train.system import machine
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-def rounds(count):
-  for _ in range(count):
-    blocks = [libc.malloc(ctypes.c_size_t(size << 20)) for size in (3, 20, 50)]
-    for block, size in zip(blocks, (3, 20, 50)):
-      ctypes.memset(block, 1, size << 20)
-      libc.free(block)
-def in_both(count):
-  rounds(count)
-  thread = threading.Thread(target=rounds, args=(count,))
-  thread.start(), thread.join()
-  return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 def resident_mb():
   with open('/proc/self/statm') as file:
     return int(file.read().split()[1]) * resource.getpagesize() / 2 ** 20
-found = [machine.keep_freed_memory(), -in_both(1) + in_both(5), resident_mb()]
+found = [machine.keep_freed_memory()]
+block = libc.malloc(ctypes.c_size_t(50 << 20))
+ctypes.memset(block, 1, 50 << 20)
+libc.free(block)
+found.append(resident_mb())
 machine.return_freed_memory()
 print(json.dumps(found + [resident_mb()]))
 '''
 
 
 def test_malloc_keeps_freed_blocks_and_returns_them_later():
-  is_kept, faults, resident_mb, returned_mb = run(ALLOCATES, env={'PYTHONPATH': str(ROOT)})
-  assert is_kept and faults < 1000  # Ten rounds of 73 MiB have 186,880 pages.
-  assert resident_mb > 70 and resident_mb - returned_mb > 60
+  is_kept, resident_mb, returned_mb = run(ALLOCATES, env={'PYTHONPATH': str(ROOT)})
+  assert is_kept and resident_mb > 50 and resident_mb - returned_mb > 40
   for name in ('MALLOC_ARENA_MAX', 'MALLOC_TRIM_THRESHOLD_', 'MALLOC_MMAP_MAX_', 'GLIBC_TUNABLES'):
     assert not machine.keep_freed_memory({name: '4'})  # What the user has set stays.
 
@@ -132,8 +124,7 @@ def test_tuning_for_a_processor(tmp_path, monkeypatch):
   monkeypatch.setattr(machine, 'keep_freed_memory', lambda: True)
   for vendor, cpu_flags, mkl_type, pads, limit in (
       (None, '', None, False, None), ('AuthenticAMD', 'avx2', '5', True, 2 ** 31),
-      ('GenuineIntel', 'avx2', None, True, 9), ('AuthenticAMD', 'sse4a', None, False, None),
-      ('AuthenticAMD', 'avx2 avx512f', '5', False, None)):
+      ('GenuineIntel', 'avx2', None, True, 9), ('AuthenticAMD', 'avx2 avx512f', '5', False, None)):
     if vendor:
       (tmp_path / 'cpuinfo').write_text('vendor_id\t: {}\nflags\t\t: fpu avx {}\n\nvendor_id\t: '
                                         'GenuineIntel\n'.format(vendor, cpu_flags))

@@ -28,15 +28,13 @@ def shell(command):
       env=dict(os.environ, RUN=sys.executable + ' -m estimator_train'))
 
 
-@pytest.mark.parametrize('command, code, err', [
-    ('$RUN --help >&-', 2, CLOSED), ('$RUN.launcher.local_cluster >&-', 2, CLOSED),
-    ('$RUN --help >/dev/full', 2, FULL),
-    ('$RUN --mode=doctor --num_gpus=x >/dev/full', 2, 'error: --num_gpus must be'),
-    ('$RUN --no_such_flag >&- 2>&- <&-', 2, ''), ('$RUN --help >/dev/full 2>/dev/full', 2, ''),
-    ('$RUN --no_such_flag 2> >(:)', 2, '')])
-def test_the_code_says_whether_the_result_is_lost(command, code, err):
+@pytest.mark.parametrize('command, err', [
+    ('$RUN --help >&-', CLOSED), ('$RUN.launcher.local_cluster >&-', CLOSED),
+    ('$RUN --help >/dev/full', FULL), ('$RUN --no_such_flag >&- 2>&- <&-', ''),
+    ('$RUN --help >/dev/full 2>/dev/full', '')])
+def test_the_code_says_whether_the_result_is_lost(command, err):
   done = shell(command)
-  assert done.returncode == code and done.stderr.startswith(err)
+  assert done.returncode == 2 and done.stderr.startswith(err)
   assert len(done.stderr.splitlines()) == bool(err)
 
 
@@ -87,11 +85,6 @@ def test_a_long_phase_is_logged_again_and_again(monkeypatch, caplog):
     assert are_there.wait(60)
   assert lines[0] == 'building the model' and threading.active_count() == before
   assert set(lines[1:]) <= {'building the model: {} s so far'.format(secs) for secs in range(60)}
-  del lines[:]
-  phase = progress.Phase('preparing the data')  # A short one, which ends twice.
-  phase.end()
-  phase.end()
-  assert lines == ['preparing the data']
   caplog.set_level(logging.WARNING, LOG.name)
   with progress.Phase('building the model'):
     assert threading.active_count() == before  # No thread without a log.
@@ -126,11 +119,10 @@ def test_the_age_of_the_process_leaves_out_the_set_up_before_it(monkeypatch):
   with open('/proc/uptime') as file:
     uptime = float(file.read().split()[0])
   first = process_age_secs()
-  assert 0 < first <= process_age_secs() < 24 * 3600
+  assert 0 < first < 24 * 3600
   monkeypatch.setenv(START_TIME_VARIABLE, str(uptime - 0.001))
   assert process_age_secs() < first
-  # A process that was started later than the time in its environment uses its own start.
-  monkeypatch.setenv(START_TIME_VARIABLE, '1')
+  monkeypatch.setenv(START_TIME_VARIABLE, '1')  # Of a process that was started before.
   assert first <= process_age_secs() < uptime
 
 

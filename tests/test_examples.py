@@ -91,7 +91,6 @@ def test_a_model_of_ones_own(execute, tmp_path, name, metric, best, charts):
   for predictions in others:
     assert predictions['predicted'] == 1000
     assert len((tmp_path / 'runs' / 'tabular' / 'prices.csv').read_text().splitlines()) == 1001
-  assert len(first_lines(name).splitlines()) < 20 and len(code(name)) < 80
 
 
 def test_the_example_of_the_documentation(execute, tmp_path, monkeypatch):

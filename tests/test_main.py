@@ -30,8 +30,7 @@ def test_help_and_flag_errors_import_no_tensorflow():
   done = run('-c', code, '--help')
   assert done.returncode == 0 and '--batch_size: ' in done.stdout and done.stderr == ''
   for arguments, config, message in (
-      (['--batch_size=0'], '', ''), (['--no_such_flag'], '', ''), (['--mode=evaluate'], '', ''),
-      (['--model_dir=x', '--train_steps=1'], '{', 'TF_CONFIG: it must be JSON: '),
+      (['--batch_size=0'], '', ''), (['--mode=evaluate'], '', ''),
       (['--model_dir=x', '--train_steps=1'], TWO_TASKS, 'TF_CONFIG: it names several tasks, but '
        '--distribution_strategy=mirrored runs in one: ')):
     done = run('-c', code, *arguments, **({'TF_CONFIG': config} if config else {}))

@@ -103,7 +103,7 @@ def execute(notebooks_python, tmp_path, monkeypatch):
 
 def numbers(cells, cell, pattern):
   """Returns the number after a pattern in the output of each execution of a cell."""
-  return [float(re.search(pattern + r' ([\d.]*\d)', text).group(1))
+  return [float(re.search(pattern + r' ([\d.]*\d)', text, re.MULTILINE).group(1))
           for name, text in cells if name == cell]
 
 

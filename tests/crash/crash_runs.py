@@ -1,6 +1,5 @@
 """A training that is started and killed, and how its files differ from those of another one."""
 
-import argparse
 import contextlib
 import functools
 import glob
@@ -11,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -24,29 +22,6 @@ PARTIAL_FILES = re.compile(r'\.part$|_temp_|^temp-|\.tmp|-again$|^run\.lock$')
 _PHASES = (('examples/sec over', 'export'), (r'replica\(s\) on', 'training'),
            ('building the model', 'graph'), ('preparing the data', 'data'),
            ('importing TensorFlow', 'import'), ('', 'start'))
-
-
-@contextlib.contextmanager
-def parse_arguments(description, faults, count):
-  """Parses the command line of a script; yields the arguments, and a folder for the runs."""
-  parser = argparse.ArgumentParser(description=description,
-                                   formatter_class=argparse.RawDescriptionHelpFormatter)
-  for name, default, text in ((faults, count, 'how many'), ('seed', 1, 'of the moments'),
-                              ('steps', 400, 'of a run')):
-    parser.add_argument('--' + name, type=int, default=default,
-                        help=text + ' (default: %(default)s)')
-  if faults == 'kills':
-    parser.add_argument('--points', nargs='?', const='', metavar='REGEX',
-                        help='kill at the named points too, or at those that match')
-  parser.add_argument('--keep', help='folder for the runs, which stay there')
-  arguments = parser.parse_args()
-  # A shell has background jobs ignore SIGINT, and the runs would inherit this.
-  signal.signal(signal.SIGINT, signal.default_int_handler)
-  sys.path[:0] = [str(ROOT), str(ROOT / 'tests')]
-  with tempfile.TemporaryDirectory(prefix=faults) as temporary:
-    folder = Path(arguments.keep or temporary)
-    folder.mkdir(exist_ok=True)
-    yield arguments, folder
 
 
 class Run:
@@ -104,12 +79,11 @@ class Run:
     self.starts += 1
     return [(self.folder / '{}.{}'.format(self.starts, kind)).open('w') for kind in ('out', 'log')]
 
-  def start(self, signum=None, after_secs=0., times=1):
-    """Starts it, sends a signal after so many seconds, and waits for its end.
+  def start(self, kill_after_secs=None):
+    """Starts it, kills it after so many seconds, if any, and waits for its end.
 
     Returns:
-      (the exit code; the phase at the signal, None if it had come to its end before; the seconds
-      from the signal to the end, or of all without a signal)
+      (the exit code; the phase at the kill, None if it had come to its end before; the seconds)
     """
     out, log = self._open_outputs()
     environment = dict(os.environ, PYTHONPATH='{}:{}'.format(ROOT, ROOT / 'tests'))
@@ -119,12 +93,12 @@ class Run:
                                  env=environment, start_new_session=True)
     began, phase = time.monotonic(), None
     try:
-      if signum is not None:
+      if kill_after_secs is not None:
         with contextlib.suppress(subprocess.TimeoutExpired):
-          process.wait(after_secs)
-        began, phase = time.monotonic(), None if self.result else self.phase
-        for _ in range(times if phase else 0):
-          process.send_signal(signum)
+          process.wait(kill_after_secs)
+        phase = None if self.result else self.phase
+        if phase:
+          process.kill()
       code = process.wait(_DEADLINE_SECS)
     finally:
       process.kill()

@@ -15,6 +15,7 @@ The input continues with the remaining examples of its epoch, so that nothing ma
 1 when something does.
 """
 
+import argparse
 import collections
 import json
 import random
@@ -22,8 +23,9 @@ import re
 import signal
 import sys
 import tempfile
+from pathlib import Path
 
-from crash_runs import BATCH_SIZE, Run, differences, parse_arguments
+from crash_runs import BATCH_SIZE, ROOT, Run, differences
 
 _POINTS_STEPS = 120
 _TEMP_ATTEMPTS = 10
@@ -64,8 +66,7 @@ def kill_at_random(folder, undisturbed, kills, longest_secs, seed):
     run, saved, phase = Run(tempfile.mkdtemp(dir=str(folder)), undisturbed.steps), 0, True
     while phase:
       number = sum(phases.values()) + 1
-      code, phase, _ = run.start(signal.SIGKILL if number <= kills else None,
-                                 choose.uniform(.05, longest_secs))
+      code, phase, _ = run.start(choose.uniform(.05, longest_secs) if number <= kills else None)
       assert code == (-signal.SIGKILL if phase else 0), run.log
       found += _wrong_resume(run, saved)
       saved = run.step_saved
@@ -105,8 +106,20 @@ def _wrong_resume(run, saved):
 
 
 def main():
-  found, phases = [], {}
-  with parse_arguments(__doc__, 'kills', 50) as (args, folder):
+  parser = argparse.ArgumentParser(description=__doc__,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
+  for name, default, text in (('kills', 50, 'how many'), ('seed', 1, 'of the moments'),
+                              ('steps', 400, 'of a run')):
+    parser.add_argument('--' + name, type=int, default=default,
+                        help=text + ' (default: %(default)s)')
+  parser.add_argument('--points', nargs='?', const='', metavar='REGEX',
+                      help='kill at the named points too, or at those that match')
+  parser.add_argument('--keep', help='folder for the runs, which stay there')
+  args, found, phases = parser.parse_args(), [], {}
+  sys.path[:0] = [str(ROOT), str(ROOT / 'tests')]
+  with tempfile.TemporaryDirectory() as temporary:
+    folder = Path(args.keep or temporary)
+    folder.mkdir(exist_ok=True)
     if args.kills:
       undisturbed = Run(folder / 'undisturbed', args.steps)
       _, _, secs = undisturbed.start()

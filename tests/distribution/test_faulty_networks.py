@@ -4,11 +4,9 @@ FAULTY_NETWORKS=all runs all combinations of faults, engines and numbers of host
 an hour, instead of a few. With `-s`, each run prints its row of the table of results.
 """
 
-import contextlib
 import os
 import re
 import signal
-import threading
 import time
 
 import pytest
@@ -21,11 +19,9 @@ STEPS = 40
 MIRRORED = 'multi_worker_mirrored'
 # Changes of the network, during which training only takes longer.
 CONDITIONS = {
-    'no fault': {}, '1 ms': {'delay_secs': .001}, '10 ms': {'delay_secs': .01},
-    '50 ms': {'delay_secs': .05}, '1 % loss': {'loss': .01},
-    '100 Mbit/s': {'bytes_per_sec': 100e6 / 8}}
-OTHERS = ['5 s partition', 'slow host', '300 s partition', '20 s partition', 'vanished host',
-          'late chief', 'changed address', 'clock skew']
+    'no fault': {}, '10 ms': {'delay_secs': .01}, '50 ms': {'delay_secs': .05},
+    '1 % loss': {'loss': .01}, '100 Mbit/s': {'bytes_per_sec': 100e6 / 8}}
+OTHERS = ['5 s partition', '20 s partition', 'vanished host', 'late chief']
 FEW = [('50 ms', MIRRORED, 2), ('1 % loss', 'horovod', 2), ('5 s partition', MIRRORED, 2),
        ('20 s partition', MIRRORED, 3), ('vanished host', 'horovod', 2),
        ('late chief', MIRRORED, 2), ('partition of workers', MIRRORED, 3)]
@@ -36,11 +32,6 @@ COMBINATIONS = [
     pytest.param(*each, marks=requires_horovod if 'horovod' in each else ())
     for each in (ALL if os.environ.get('FAULTY_NETWORKS') == 'all' else FEW)]
 
-# The program, with a clock that is an hour fast.
-SKEWED_CLOCK = (
-    'import runpy, time; now = time.time; time.time = lambda: now() + 3600; '
-    'runpy.run_module("estimator_train", run_name="__main__", alter_sys=True)')
-
 
 class Run:
   """A training run with a task on each host; only the last host meets a fault."""
@@ -49,13 +40,13 @@ class Run:
     self.network, self._cluster, self._engine, self._model_dir = network, cluster, engine, model_dir
     self.hosts, self.tasks = range(len(network.addresses)), {}
 
-  def start(self, steps, hosts=None, flags=(), program=('-m', 'estimator_train')):
+  def start(self, steps, hosts=None, flags=()):
     """Starts the tasks of some hosts, or of all."""
     self._cluster.spec = {'worker': [address + ':2222' for address in self.network.addresses]}
     for host in hosts or self.hosts:
       self.tasks[host] = self._cluster.add('worker', host, train(
           self._model_dir, steps, '--distribution_strategy=' + self._engine, *flags),
-                                           self.network.prefix(host), program)
+                                           self.network.prefix(host))
 
   def finish(self):
     for task in self.tasks.values():
@@ -79,26 +70,6 @@ class Run:
     return saved - saved % 20 + 20, secs
 
 
-@contextlib.contextmanager
-def slow_down(task):
-  """Stops a process for four fifths of the time."""
-  ended = threading.Event()
-
-  def stop_and_continue():
-    while task.process.poll() is None and not ended.wait(.05):
-      task.signal(signal.SIGSTOP)
-      time.sleep(.2)
-      task.signal(signal.SIGCONT)
-
-  thread = threading.Thread(target=stop_and_continue)
-  thread.start()
-  try:
-    yield
-  finally:
-    ended.set()
-    thread.join()
-
-
 @pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.parametrize('fault, engine, num_hosts', COMBINATIONS)
@@ -116,34 +87,25 @@ def test_training_completes_or_ends_in_time_and_resumes(cluster, tmp_path, fault
       time.sleep(15)
       assert all(task.process.poll() is None for task in run.tasks.values())
       run.start(STEPS, [0])
-    elif fault == 'clock skew':
-      run.start(STEPS, run.hosts[:-1])
-      run.start(STEPS, [last], program=('-c', SKEWED_CLOCK))
-    elif fault in ('slow host', '5 s partition'):
+    elif fault == '5 s partition':
       steps = 20 * STEPS
       run.start(steps, flags=['--peer_timeout_secs=30'])
       run.tasks[0].wait_for('^step 40/')
-      if fault == 'slow host':
-        with slow_down(run.tasks[last]):
-          run.finish()
-      else:
-        switch.separated = {last}  # Neither packets nor a reset arrive.
-        time.sleep(5)
-        switch.separated = frozenset()
+      switch.separated = {last}  # Neither packets nor a reset arrive.
+      time.sleep(5)
+      switch.separated = frozenset()
     else:
       run.start(ENDLESS, flags=['--step_timeout_secs=10'] if fault.endswith('workers') else ())
       run.tasks[0].wait_for('^step 40/')
-      if fault == 'changed address':
-        network.set_address(last, '10.99.0.77')
-      elif fault == 'partition of workers':  # The chief reaches both, and they reach the chief.
+      if fault == 'partition of workers':  # The chief reaches both, and they reach the chief.
         switch.cut = {1, 2}
       else:
         switch.separated = {last}
       if fault == 'vanished host':
         run.tasks[last].signal(signal.SIGKILL)
-      partition_secs = float(fault.split()[0]) if fault.endswith('partition') else 0.
       steps, lost_secs = run.end_and_resume(
-          run.hosts[:-1] if fault == 'vanished host' else run.hosts, partition_secs)
+          run.hosts[:-1] if fault == 'vanished host' else run.hosts,
+          20. if fault == '20 s partition' else 0.)
     run.finish()
     assert switch.forwarded > 1000
     assert (switch.lost > 0) == fault.endswith(

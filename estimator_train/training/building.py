@@ -5,9 +5,9 @@ from typing import Any, Callable, Dict
 
 import tensorflow.compat.v1 as tf
 
+from estimator_train import models
 from estimator_train.data.description import DataSet
 from estimator_train.errors import UserError
-from estimator_train.models import by_name as models
 from estimator_train.models.model_inputs import make_preprocess
 from estimator_train.settings import Settings, choices, groups, user_code
 from estimator_train.settings.flag import all_flags

@@ -17,8 +17,13 @@ from estimator_train.tf_patches import (
   strategies,
 )
 from estimator_train.tf_patches.model_copies import ModelCopier
-from estimator_train.training.model_errors import translate_errors
-from estimator_train.training.model_fn import ExportOutputs, SavedFormat, Weights, to_estimator
+from estimator_train.training.model_fn import (
+  ExportOutputs,
+  SavedFormat,
+  Weights,
+  to_estimator,
+  translate_model_errors,
+)
 
 _LOG = logging.getLogger('estimator_train')
 # Whether to save checkpoints for tf.train.Checkpoint, by the value of `checkpoint_format`.
@@ -49,7 +54,7 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
   warm_start = positional_weights = weight_names = None
   checkpoint = tf.train.latest_checkpoint(config.model_dir)
   has_random_weights = config.tf_random_seed is not None and not keras_patches.has_values(model)
-  with translate_errors():
+  with translate_model_errors():
     if checkpoint is not None:
       if keras_patches.is_graph_network(model) and not object_based:
         weight_names = _check_fits_checkpoint(copier, checkpoint)

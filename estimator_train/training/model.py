@@ -15,11 +15,16 @@ from estimator_train.settings import groups, user_code
 from estimator_train.system.progress import Phase
 from estimator_train.tf_patches import saved_weights
 from estimator_train.tf_patches.model_copies import ModelCopier
-from estimator_train.training import building, frozen_features, losses, model_errors, optimizers
+from estimator_train.training import building, frozen_features, losses, optimizers
 from estimator_train.training.checkpoints import best_checkpoint, initial_weights, restoring
 from estimator_train.training.checkpoints.best_checkpoint import BestMetric
 from estimator_train.training.hooks import summaries
-from estimator_train.training.model_fn import ModelHooks, Weights, to_estimator
+from estimator_train.training.model_fn import (
+  ModelHooks,
+  Weights,
+  to_estimator,
+  translate_model_errors,
+)
 from estimator_train.training.optimizers import Schedule
 from estimator_train.training.run import Run
 
@@ -179,7 +184,7 @@ def _translate_errors(settings: groups.Model) -> Iterator[None]:
     if user_code.is_function_name(settings.model):
       stack.enter_context(user_code.translate_errors(
           'the model cannot be converted to an Estimator', '--model=' + settings.model))
-    stack.enter_context(model_errors.translate_errors())
+    stack.enter_context(translate_model_errors())
     yield
 
 

@@ -1,12 +1,26 @@
 """Makes an Estimator whose `model_fn` builds copies of a compiled Keras model."""
 
+import contextlib
 import logging
-from typing import Any, Callable, Collection, ContextManager, Dict, Mapping, NamedTuple, Optional
+import re
+import traceback
+from typing import (
+  Any,
+  Callable,
+  Collection,
+  ContextManager,
+  Dict,
+  Iterator,
+  Mapping,
+  NamedTuple,
+  Optional,
+)
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.errors import InvalidValue
+from estimator_train.errors import InvalidValue, UserError
 from estimator_train.models import model_inputs
+from estimator_train.settings.user_code import find_location
 from estimator_train.system import machine
 from estimator_train.tf_patches import (
   checkpoints,
@@ -17,12 +31,45 @@ from estimator_train.tf_patches import (
 from estimator_train.tf_patches.configurations import nested_layers
 from estimator_train.tf_patches.model_copies import ModelCopier
 from estimator_train.tf_patches.saved_weights import PositionalWeights
-from estimator_train.training import losses, metrics as evaluation_metrics, model_errors
+from estimator_train.training import losses, metrics as evaluation_metrics
 
 _LOG = logging.getLogger('estimator_train')
 
 # Maps the name of a model output to a class in tf.estimator.export, such as RegressionOutput.
 ExportOutputs = Mapping[str, Callable[[tf.Tensor], tf.estimator.export.ExportOutput]]
+
+# What the text of TensorFlow's error contains, the rule that was broken, and the remedy.
+_MODEL_RULES = (
+    (r'must be from the same graph|not an element of this graph|different graph',
+     'a Lambda, loss, metric or optimizer must not use tensors or variables that were made outside '
+     'of it, nor a layer get tensors by keyword',
+     'compute them in the function or in a layer, or give plain numbers; give several tensors to a '
+     'layer as a list'),
+    (r'has `None` for gradient|No gradients provided for any variable',
+     'each trainable weight must affect the loss',
+     'give a loss to each output, or set trainable=False for the layer'),
+)
+
+
+@contextlib.contextmanager
+def translate_model_errors() -> Iterator[None]:
+  """Translates the exceptions of a `with` block that builds or copies a model.
+
+  Raises:
+    InvalidValue: an exception of TensorFlow has a known remedy; other exceptions are not changed.
+  """
+  try:
+    yield
+  except UserError:
+    raise
+  except (ValueError, TypeError, RuntimeError) as error:
+    for pattern, rule, remedy in _MODEL_RULES:
+      match = re.search('[^\n]*({})[^\n]*'.format(pattern), str(error))
+      if match:
+        location = find_location((frame.filename, frame.lineno)
+                                 for frame in traceback.extract_tb(error.__traceback__))
+        raise InvalidValue(rule, location + match.group().strip(), remedy) from error
+    raise
 
 
 class Weights(NamedTuple):
@@ -54,7 +101,7 @@ class ModelHooks(NamedTuple):
   """
   preprocess: Callable[[Any], Any] = lambda features: features
   observe_batch: Optional[Callable[[Any, Any, tf.Tensor], None]] = None
-  translate_errors: Callable[[], ContextManager[None]] = model_errors.translate_errors
+  translate_errors: Callable[[], ContextManager[None]] = translate_model_errors
   source: str = 'input_fn'
 
 

@@ -10,9 +10,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 from conftest import ROOT
 
+from estimator_train import models
 from estimator_train.data import binary_files, idx
 from estimator_train.exporting import h5_model, keras_3_config
-from estimator_train.models import by_name
 from estimator_train.models.networks import ScaledResidualSum
 from estimator_train.settings import choices
 from estimator_train.training import losses
@@ -127,7 +127,7 @@ def compiled(name):
     loss = {'two_inputs': {'price': 'mse', 'kind': loss}, 'models_as_layers': 'mae'}.get(name, loss)
   else:
     shape = (28, 28, 1) if name in choices.PACKAGE_MODELS else (76, 76, 3)
-    model = by_name.build(name, shape, NUM_CLASSES)
+    model = models.build(name, shape, NUM_CLASSES)
     loss = losses.default_loss(model)
   model.compile(tf.keras.optimizers.SGD(.05), h5_model.full_loss_names(loss),
                 ['accuracy'] if len(model.outputs) == 1 else None)

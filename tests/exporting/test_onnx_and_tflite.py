@@ -13,11 +13,11 @@ import pytest
 import tensorflow.compat.v1 as tf
 from conftest import ROOT
 
+from estimator_train import models
 from estimator_train.data.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.exporting import onnx_and_tflite as exports
 from estimator_train.exporting.trained_model import RestoredModel
-from estimator_train.models import by_name
 from estimator_train.settings import Settings, choices
 
 layers = tf.keras.layers
@@ -64,7 +64,7 @@ def shapes(folder):
     pytest.param(name, marks=pytest.mark.slow) for name in ('vgg16', 'resnet50')))
 def test_registered_models(tmp_path, name):
   shape = (32, 32, 3) if name in choices.KERAS_MODELS else (28, 28, 1)
-  given = (lambda: by_name.build(name, shape, 3), shape, ('é', 'b', 'c'))
+  given = (lambda: models.build(name, shape, 3), shape, ('é', 'b', 'c'))
   _, expected, found = export(tmp_path, *given)
   np.testing.assert_allclose(found['probabilities'].sum(-1), np.ones(5), rtol=0, atol=1e-5)
   # Random weights of deep networks cause large logits, and rounding errors that are in proportion.

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from estimator_train import models
 from estimator_train.errors import UserError
-from estimator_train.models import by_name
 from estimator_train.models.model_inputs import make_preprocess
 from estimator_train.settings import choices
 from estimator_train.training import losses
@@ -14,7 +14,7 @@ from estimator_train.training import losses
 
 def build(name, image_shape=(28, 28, 1), num_classes=10, **given):
   with tf.Graph().as_default():
-    return by_name.build(name, image_shape, num_classes, **given)
+    return models.build(name, image_shape, num_classes, **given)
 
 
 # Parameters by hand from the published layers: kernel height x width x inputs x filters + filters.
@@ -34,7 +34,7 @@ def test_published_networks(name, parameters, ends_in_softmax):
 
 
 def test_pretrained_networks():
-  pretrained = {name for name in choices.MODELS if by_name.has_imagenet_weights(name)}
+  pretrained = {name for name in choices.MODELS if models.has_imagenet_weights(name)}
   assert pretrained == {name.lower() for name in dir(tf.keras.applications) if name[0].isupper()}
   model = build('vgg16', (224, 224, 3), 4)
   assert model.count_params() == 14714688 + 7 * 7 * 512 * 4 + 4

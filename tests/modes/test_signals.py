@@ -14,9 +14,9 @@ import tensorflow.compat.v1 as tf
 from conftest import wait_until
 from mode_runs import evaluated_steps, image_flags
 
+from estimator_train import models
 from estimator_train.data import image_source
 from estimator_train.exporting import saved_model
-from estimator_train.models import by_name as models
 from estimator_train.reports import throughput
 from estimator_train.system import atomic, signals
 from estimator_train.training import metrics, model as training_model, run as runs

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.distribute import distribute_coordinator
 from tensorflow.python.util import tf_inspect
 
-from estimator_train.models import by_name
+from estimator_train import models
 from estimator_train.tf_patches import (
     checkpoints,
     estimator,
@@ -120,7 +120,7 @@ def test_the_global_step_is_read_through_the_tensor_of_the_hooks(tmp_path, sessi
 def test_all_weights_are_saved_in_few_operations(tmp_path, session):
   """Initial weights with an edge for each, and an .h5 file in one run of the session."""
   saved_weights.start_graph(1)
-  model = by_name.build('mnist_deep', (28, 28, 1), 10)
+  model = models.build('mnist_deep', (28, 28, 1), 10)
   before = len(session.graph.get_operations())
   saved_weights.save_random_weights(model, tf.estimator.RunConfig(model_dir=str(tmp_path)))
   added = session.graph.get_operations()[before:]
@@ -147,7 +147,7 @@ def test_random_weights_are_saved_without_a_copy(tmp_path, name):
         tf.set_random_seed(7)
       else:
         saved_weights.start_graph(7)
-      model = by_name.build(name, (28, 28, 1), 10)
+      model = models.build(name, (28, 28, 1), 10)
       model.compile('adam', 'categorical_crossentropy')
       if is_copied:
         saved_weights.save_initial_weights(ModelCopier(model), None, config)

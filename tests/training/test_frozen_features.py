@@ -7,8 +7,8 @@ import tensorflow.compat.v1 as tf
 import training_runs
 from training_runs import assert_same
 
+from estimator_train import models
 from estimator_train.errors import UserError
-from estimator_train.models import by_name
 from estimator_train.settings import Settings
 from estimator_train.training import frozen_features
 
@@ -76,7 +76,7 @@ def assert_split(model, frozen, rest):
     pytest.param('resnet50', 5, 'conv5_block2_out', marks=pytest.mark.slow)])
 def test_where_the_network_is_cut(name, trainable, last_frozen):
   with tf.Graph().as_default():
-    model = by_name.build(name, (64, 64, 3), 4, trainable)
+    model = models.build(name, (64, 64, 3), 4, trainable)
     frozen, rest = frozen_features.split_model(model, name)
     assert frozen.layers[-1].name == last_frozen
     assert_split(model, frozen, rest)

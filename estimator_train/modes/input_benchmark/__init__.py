@@ -8,10 +8,10 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence
 
 import attr
 
+from estimator_train import models
 from estimator_train.data.data import resolve_cache
 from estimator_train.data.source import translate_errors
 from estimator_train.errors import UserError
-from estimator_train.models import by_name as models
 from estimator_train.modes.input_benchmark import rates
 from estimator_train.modes.input_benchmark.rates import ExamplesAndSecs, InputMeasurement
 from estimator_train.reports import page

@@ -7,9 +7,9 @@ from typing import Optional, Union
 import h5py
 import tensorflow.compat.v1 as tf
 
+from estimator_train import models
 from estimator_train.data.description import ImageShape
 from estimator_train.errors import UserError
-from estimator_train.models import by_name as models
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, groups, user_code
 from estimator_train.tf_patches import saved_weights

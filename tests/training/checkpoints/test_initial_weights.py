@@ -12,8 +12,8 @@ import training_runs
 from numpy.testing import assert_array_equal
 from tensorflow.python.keras import utils as keras_utils
 
+from estimator_train import models
 from estimator_train.errors import UserError
-from estimator_train.models import by_name
 from estimator_train.settings import Settings
 from estimator_train.training.checkpoints import initial_weights
 
@@ -125,7 +125,7 @@ def test_published_weights_without_the_head(monkeypatch, tmp_path, capsys):
   def load_vgg16(weights):
     settings = Settings(model='vgg16', weights=weights, model_dir='x')
     with keras_session():
-      model = by_name.build('vgg16', image_shape, 4)
+      model = models.build('vgg16', image_shape, 4)
       initial_weights.load_initial_weights(model, settings.model, image_shape)
       *found, kernel, _ = model.get_weights()
     assert np.abs(kernel).max() > 0 and len(found) == len(expected)

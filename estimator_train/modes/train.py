@@ -42,7 +42,14 @@ def run(settings: Settings, process: Process = SINGLE_PROCESS) -> Dict[str, Any]
   with signals:  # Its handlers are installed once the session is created.
     # Hooks save checkpoints, and evaluate after a save if --eval_every_steps asks for it.
     outcome = train(run, model, signals, loop.evaluate_latest if loop else None)
-    result = _report_and_evaluate(run, outcome, signals, loop)
+    result = _write_throughput_report(run, outcome)
+    model_file = h5_model.save_latest_model(settings, run.data.dataset)
+    if loop and signals.stop_signum is None and not outcome.stopped_by_signal:
+      result.update(loop.evaluate())
+    learning_curves.write_learning_curves(settings.run.folder)
+    page_file = page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)
+    throughput.log_summary(result, loop.best_metric.name if loop else None, {
+        'report': page_file, 'model': model_file, 'checkpoint': run.run_dir.last_checkpoint()})
   raise_if_stopped(outcome, signals)  # From here on, a signal itself raises an error.
   if settings.export.export_dir:
     result['export'] = exports.export_latest(settings, run.data.dataset)
@@ -72,21 +79,12 @@ def _train_as_worker(run: Run, model: Model, signals: SignalState) -> Dict[str, 
               task=run.process.name)
 
 
-def _report_and_evaluate(run: Run, outcome: Outcome, signals: SignalState,
-                         loop: Optional[EvaluationLoop]) -> Dict[str, Any]:
-  """Writes the reports and model.h5, evaluates unless a signal arrived, and returns the result."""
-  settings = run.settings
+def _write_throughput_report(run: Run, outcome: Outcome) -> Dict[str, Any]:
+  """Writes the figures of all workers, and returns the first part of the result."""
   measurements_of_workers = run.engine.finish()  # Waits for them.
   result = throughput.write_throughput_report(
-      settings, run.conditions, outcome.timing, measurements_of_workers)
+      run.settings, run.conditions, outcome.timing, measurements_of_workers)
   result.update(run.skipped_images_result)
-  model_file = h5_model.save_latest_model(settings, run.data.dataset)
-  if loop and signals.stop_signum is None and not outcome.stopped_by_signal:
-    result.update(loop.evaluate())
   if outcome.stop_reason is not None:
     result['stopped_early'] = outcome.stop_reason.text
-  learning_curves.write_learning_curves(settings.run.folder)
-  page_file = page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)
-  throughput.log_summary(result, loop.best_metric.name if loop else None, {
-      'report': page_file, 'model': model_file, 'checkpoint': run.run_dir.last_checkpoint()})
   return result

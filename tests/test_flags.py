@@ -139,6 +139,9 @@ RULES = [
     ('--lr_schedule=cosine --lr_boundaries_epochs=1 --lr_warmup_epochs=1', 'end of the decay'),
     ('--on_nan=skip', 'dynamic loss scaling, .*: --on_nan=skip --dtype=fp32: give --dtype=mixed'),
     ('--train_epochs=1', 'exclude each other: --train_steps=10 --train_epochs=1: give one'),
+    ('--validation_fraction=1', 'must be between 0 and 1: --validation_fraction=1'),
+    ('--validation_fraction=0', 'give a fraction such as 0.2'),
+    ('--validation_fraction=.2', 'is only for --dataset=image_folder or tfrecord'),
     ('--save_checkpoints_steps=5 --save_checkpoints_secs=5', 'exclude each other: .*=5 .*=5: give'),
     ('--eval_every_steps=5 --save_checkpoints_secs=5', 'omit --save_checkpoints_secs'),
     ('--eval_every_steps=15 --save_checkpoints_steps=10', 'must be a multiple .*_steps=15'),
@@ -247,7 +250,7 @@ NUMBERS = {
 
 
 def test_numbers_out_of_range():
-  tried = {'verbosity', 'label_offset', *NUMBERS}
+  tried = {'verbosity', 'label_offset', 'validation_fraction', *NUMBERS}
   for (low, high), names in INTEGERS.items():
     for name in names.split():
       tried.add(name)

@@ -141,6 +141,8 @@ def _describe_own(settings: Settings) -> DataSet:
       lacks a split that the mode reads.
   """
   dataset = _describe_own_classes(settings)
+  if settings.data.validation_fraction:
+    return _split_validation(dataset, settings)
   for name, is_required in (('train', settings.run.trains),
                             ('test', settings.run.evaluates)):
     if is_required and getattr(dataset, name) is None:
@@ -150,6 +152,22 @@ def _describe_own(settings: Settings) -> DataSet:
           'give DataSet({}=...)'.format(name))
   train, test = (_check_split(name, getattr(dataset, name), dataset, settings)
                  for name in ('train', 'test'))
+  return dataset._replace(train=train, test=test)
+
+
+def _split_validation(dataset: DataSet, settings: Settings) -> DataSet:
+  """Returns the data set with `--validation_fraction` of the training examples as `test`."""
+  train: Any = None
+  if dataset.test is None:
+    train = _check_split('train', dataset.train, dataset, settings)
+  functions: Dict[type, Callable[..., Tuple[Any, Any]]] = {
+      ImageSplit: image_folder.split_files, ImageRecordSplit: tfrecord.split_records}
+  if type(train) not in functions:
+    raise UserError('--validation_fraction requires train=ImageSplit, or a RecordSplit of images, '
+                    'and test=None', '--dataset={} with {} and {}'.format(dataset.name, *(
+                        type(split).__name__ for split in (dataset.train, dataset.test))),
+                    'omit --validation_fraction, and give DataSet(test=...)')
+  train, test = functions[type(train)](train, settings)
   return dataset._replace(train=train, test=test)
 
 

@@ -1,6 +1,7 @@
 """Expands file patterns, and finds what a pattern leaves out or matches by mistake.
 
-`*`, `?` and `[...]` match within a name, `**` any number of folders.
+`*`, `?` and `[...]` match within a name, `**` any number of folders. A pattern that is the path of
+a folder stands for the files of one kind in this folder and all folders in it.
 """
 
 import collections
@@ -10,13 +11,15 @@ import itertools
 import logging
 import os
 import re
-from typing import Counter, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Callable, Counter, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from estimator_train.errors import UserError, join_items, printable
 
 _LOG = logging.getLogger('estimator_train')
 _IMAGE_EXTENSIONS = frozenset((b'.jpg', b'.jpeg', b'.jpe', b'.jfif', b'.png', b'.gif', b'.bmp',
                                b'.webp', b'.tif', b'.tiff'))
+_DECODABLE_EXTENSIONS = (b'.jpg', b'.jpeg', b'.jpe', b'.jfif', b'.png', b'.gif')
+_DESCRIPTION_EXTENSIONS = (b'.txt', b'.json')  # Such as labels.txt, next to TFRecord files.
 _MAX_EXPLAINED_FILES = 10000
 _SHARD_NAME = re.compile(br'(.*)-(\d{5})-of-(\d{5})(.*)', re.DOTALL)
 # (folder and first part of the names, number of shards, last part of the names).
@@ -24,11 +27,11 @@ _ShardSet = Tuple[bytes, int, bytes]
 
 
 class Listing(NamedTuple):
-  """The files of a folder in which a pattern searches files.
+  """The files of a folder in which the patterns of a flag search files.
 
   Attributes:
     num_matched: the number of files that match.
-    others: the names of the files that do not match.
+    others: the names of the files that match no pattern.
   """
   num_matched: int
   others: List[bytes]
@@ -37,7 +40,25 @@ class Listing(NamedTuple):
 Listings = Dict[bytes, Listing]  # By the path of the folder.
 
 
-def expand(pattern: str, listings: Optional[Listings] = None) -> List[bytes]:
+def is_image(name: bytes) -> bool:
+  """Returns whether a file name has the extension, in any case, of images that can be decoded."""
+  return name.lower().endswith(_DECODABLE_EXTENSIONS)
+
+
+def may_be_records(name: bytes) -> bool:
+  """Returns whether a file in a folder of TFRecord files is one, by its name."""
+  return not name.lower().endswith(_DESCRIPTION_EXTENSIONS)
+
+
+def split_patterns(patterns: str) -> List[str]:
+  """Returns patterns that are separated by commas; a comma in the name of a file separates none."""
+  if ',' not in patterns or os.path.isdir(patterns) or any(iter_files(patterns)):
+    return [patterns]
+  return [pattern for pattern in patterns.split(',') if pattern]
+
+
+def expand(pattern: str, listings: Optional[Listings] = None,
+           of_folder: Callable[[bytes], bool] = is_image) -> List[bytes]:
   """Returns the matching files, in the same order on every machine.
 
   As with `glob`, a name that starts with a dot is matched only by a pattern that starts with a dot.
@@ -45,8 +66,10 @@ def expand(pattern: str, listings: Optional[Listings] = None) -> List[bytes]:
   if a symbolic link leads back to the folder.
 
   Args:
-    pattern: a pattern such as `data/train/**/*.jpeg`.
-    listings: is filled with the listings of the folders in which files are searched.
+    pattern: a pattern such as `data/train/**/*.jpeg`, or the path of a folder.
+    listings: the listings of the folders in which files are searched are added, to those of other
+      patterns of the same flag.
+    of_folder: whether a file of this name belongs to those that the path of a folder stands for.
 
   Returns:
     The paths, as bytes because file names need not be valid text.
@@ -54,24 +77,43 @@ def expand(pattern: str, listings: Optional[Listings] = None) -> List[bytes]:
   Raises:
     UserError: a folder cannot be listed.
   """
-  return list(iter_files(pattern, listings))
+  return list(iter_files(pattern, listings, of_folder))
 
 
-def iter_files(pattern: str, listings: Optional[Listings] = None) -> Iterator[bytes]:
+def iter_files(pattern: str, listings: Optional[Listings] = None,
+               of_folder: Callable[[bytes], bool] = is_image) -> Iterator[bytes]:
   """Yields the files that `expand` returns, folder by folder.
 
   Raises:
     UserError: a folder cannot be listed.
   """
-  parts = [part for part in os.fsencode(pattern).split(b'/') if part]
+  if os.path.isfile(pattern):  # Even if its name has characters that are special in patterns.
+    yield os.fsencode(pattern)
+    return
+  is_folder = os.path.isdir(pattern)
+  parts = [part for part in os.fsencode(
+      glob.escape(pattern) + '/**' if is_folder else pattern).split(b'/') if part]
   if parts and parts[-1] == b'**':
     parts.append(b'*')
-  matches = _iter_matches(b'/' if pattern.startswith('/') else b'', parts, (), listings)
   # A pattern with several `**` can match a file in several ways. Such a file is yielded once.
-  return iter(dict.fromkeys(matches)) if parts.count(b'**') > 1 else matches
+  seen: Optional[Set[bytes]] = set() if parts.count(b'**') > 1 else None
+  root = b'/' if pattern.startswith('/') else b''
+  for folder, found, unmatched in _iter_matches(root, parts, ()):
+    names = list(filter(of_folder, found)) if is_folder else found
+    if listings is not None and unmatched is not None:
+      others = set(unmatched).union(found).difference(names)
+      before = listings.get(folder)
+      listings[folder] = Listing(
+          len(names) + (before.num_matched if before else 0),
+          sorted(others.intersection(before.others) if before else others))
+    for path in (os.path.join(folder, name) for name in names):
+      if seen is None or path not in seen:
+        yield path
+        if seen is not None:
+          seen.add(path)
 
 
-def warn_about_unmatched_images(flag: str, files: Sequence[bytes], listings: Listings) -> None:
+def warn_about_unmatched_images(flag: str, files: List[bytes], listings: Listings) -> None:
   """Logs a warning if a pattern leaves out images of other extensions, or whole folders."""
   matched = set(map(_extension, files))  # The other files of these are left out by name.
   counts = _count_images(extension for listing in listings.values()
@@ -90,20 +132,25 @@ def warn_about_unmatched_images(flag: str, files: Sequence[bytes], listings: Lis
                  join_items(without))
 
 
-def check_class_folders(flag: str, pattern: str, listings: Listings) -> None:
+def check_class_folders(flag: str, pattern: str, files: List[bytes]) -> None:
   """Checks the places of the folders whose names are the class names.
+
+  Args:
+    flag: the name of the flag.
+    pattern: one of its patterns.
+    files: the files that match this pattern.
 
   Raises:
     UserError: images are next to the class folders.
   """
-  folders = sorted((folder for folder, listing in listings.items() if listing.num_matched),
-                   key=lambda folder: (folder.count(b'/'), folder))
+  counts = collections.Counter(os.path.dirname(path) for path in files)
+  folders = sorted(counts, key=lambda folder: (folder.count(b'/'), folder))
   if len(folders) < 2:
     return
   if folders[0].rstrip(b'/') == os.fsencode(_fixed_folder(pattern)).rstrip(b'/'):
     raise UserError('images must not be next to the class folders',
                     '--{}={} matches {} image(s) in {}'.format(
-                        flag, pattern, listings[folders[0]].num_matched, _display(folders[0])),
+                        flag, pattern, counts[folders[0]], _display(folders[0])),
                     'give a pattern that excludes them, or all class names in --labels')
 
   def warn(what: str, first: bytes, second: bytes) -> None:
@@ -120,7 +167,7 @@ def check_class_folders(flag: str, pattern: str, listings: Listings) -> None:
     warn('{} class name(s) are of several folders'.format(len(same_name)), *same_name[0][:2])
 
 
-def check_shards(given: str, files: Sequence[bytes]) -> None:
+def check_shards(given: str, files: List[bytes]) -> None:
   """Checks that files named as shards, `train-00000-of-00004`, are one complete set.
 
   Raises:
@@ -175,10 +222,11 @@ def no_match_error(what: str, given: str, pattern: str, example: str) -> UserErr
                    'give a pattern such as \'{}\', in quotes'.format(example))
 
 
-def _iter_matches(folder: bytes, parts: Sequence[bytes], ancestors: Tuple[bytes, ...],
-                  listings: Optional[Listings]) -> Iterator[bytes]:
-  """Yields the files in a folder that match the parts of a pattern.
+def _iter_matches(folder: bytes, parts: List[bytes], ancestors: Tuple[bytes, ...]) -> Iterator[
+    Tuple[bytes, List[bytes], Optional[List[bytes]]]]:
+  """Yields (folder, names, other names) of the files in a folder that match the parts of a pattern.
 
+  The other names, of files that do not match, are None if the pattern has the name of the file.
   `**` does not enter one of the `ancestors`, real paths, again: loops of symbolic links end.
   """
   if not parts:
@@ -187,26 +235,22 @@ def _iter_matches(folder: bytes, parts: Sequence[bytes], ancestors: Tuple[bytes,
   if not glob.has_magic(part):
     path = os.path.join(folder, part)
     if rest:
-      yield from _iter_matches(path, rest, ancestors, listings)
+      yield from _iter_matches(path, rest, ancestors)
     elif os.path.lexists(path) and not os.path.isdir(path):
-      yield path
+      yield folder, [part], None
   elif part == b'**':
-    yield from _iter_matches(folder, rest, ancestors, listings)
+    yield from _iter_matches(folder, rest, ancestors)
     ancestors_below = ancestors + (os.path.realpath(folder),)
     for name in _list_names(folder, b'*', of_folders=True):
       path = os.path.join(folder, name)
       if os.path.realpath(path) not in ancestors_below:
-        yield from _iter_matches(path, parts, ancestors_below, listings)
+        yield from _iter_matches(path, parts, ancestors_below)
   elif rest:
     for name in _list_names(folder, part, of_folders=True):
-      yield from _iter_matches(os.path.join(folder, name), rest, ancestors, listings)
+      yield from _iter_matches(os.path.join(folder, name), rest, ancestors)
   else:
     others: List[bytes] = []
-    names = _list_names(folder, part, of_folders=False, others=others)
-    if listings is not None:
-      listings[folder] = Listing(len(names), others)
-    for name in names:
-      yield os.path.join(folder, name)
+    yield folder, _list_names(folder, part, of_folders=False, others=others), others
 
 
 def _list_names(folder: bytes, part: bytes, of_folders: bool,

@@ -1,8 +1,9 @@
 """Describes data sets whose image files are in one folder per class."""
 
+import hashlib
 import os
 import stat
-from typing import Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -32,22 +33,68 @@ def describe_patterns(settings: Settings, train_pattern: Optional[str],
   """Like `describe`, but takes the patterns and the class names from the arguments."""
   if not class_names and not settings.run.trains and settings.run.model_dir:
     class_names = RunDir(settings.run.model_dir).class_names()
-  reads_train, reads_eval = splits_to_read(settings, eval_pattern)
+  fraction = settings.data.validation_fraction
+  reads_train, reads_eval = splits_to_read(settings, eval_pattern or fraction)
   # Without class names, the folders of the training files determine the classes.
   train_files = (_list_files('train_pattern', train_pattern, is_class_list=not class_names)
-                 if reads_train or not class_names else [])
-  eval_files = _list_files('eval_pattern', eval_pattern) if reads_eval else []
+                 if reads_train or fraction or not class_names else [])
+  eval_files = (_list_files('eval_pattern', eval_pattern)
+                if reads_eval and not fraction else [])
   class_names = class_names or _find_class_names(train_files)
   if len(class_names) < 2:
     raise UserError(
         'there must be at least two classes, one folder each',
         '--train_pattern={} (classes: {})'.format(train_pattern, join_items(class_names)),
         'give a pattern that matches several folders, or --labels=A,B')
-  train = _make_split(train_files, class_names)
+  train, test = _make_split(train_files, class_names), _make_split(eval_files, class_names)
+  if fraction:
+    train, test = split_files(train, settings)
   if reads_train:
     check_no_class_missing(class_names, train)
   return _make_data_set(settings.data, class_names, train if reads_train else None,
-                        _make_split(eval_files, class_names) if reads_eval else None)
+                        test if reads_eval else None)
+
+
+def split_files(split: ImageSplit, settings: Settings) -> Tuple[ImageSplit, ImageSplit]:
+  """Returns the images to train on, and those of `--validation_fraction`.
+
+  The name of a file and that of its folder decide about an image.
+  """
+  names = [b'/'.join(os.path.abspath(path).split(b'/')[-2:]) for path in split.files]
+  train, validation = (ImageSplit([split.files[index] for index in chosen], split.classes[chosen])
+                       for chosen in choose_validation(names, split.classes, settings))
+  return train, validation
+
+
+def choose_validation(names: Sequence[bytes], classes: np.ndarray,
+                      settings: Settings) -> Tuple[np.ndarray, np.ndarray]:
+  """Returns the indices of the examples to train on, and of those for validation.
+
+  A hash of its name decides about an example, so the other examples do not matter. There is one
+  exception: of two or more examples of a class, at least one is in each part.
+
+  Args:
+    names: what identifies the examples.
+    classes: the class indices of the examples, integer [N].
+    settings: have `--validation_fraction` and `--seed`.
+
+  Raises:
+    UserError: there are no examples for validation.
+  """
+  prefix = b'%d ' % settings.optimizer.seed
+  hashes = np.array([int.from_bytes(hashlib.md5(prefix + name).digest()[:6], 'big') / (1 << 48)
+                     for name in names])
+  is_validation = hashes < settings.data.validation_fraction
+  for class_index in np.unique(classes):
+    of_class = np.flatnonzero(classes == class_index)
+    if len(of_class) > 1:
+      of_class = of_class[np.argsort(hashes[of_class], kind='mergesort')]
+      is_validation[of_class[0]], is_validation[of_class[-1]] = True, False
+  if not is_validation.any():
+    raise UserError('--validation_fraction requires two examples of a class',
+                    '--validation_fraction={} of {} example(s)'.format(
+                        settings.data.validation_fraction, len(names)), 'add examples')
+  return np.flatnonzero(~is_validation), np.flatnonzero(is_validation)
 
 
 def describe_classes(settings: Settings, class_names: Tuple[str, ...] = ()) -> DataSet:
@@ -87,10 +134,10 @@ def check_no_class_missing(class_names: Sequence[str],
                     'add images of this class, or omit it from the class names (--labels)')
 
 
-def splits_to_read(settings: Settings, eval_pattern: Optional[str]) -> Tuple[bool, bool]:
-  """Returns whether the mode reads the training examples, and those of `--eval_pattern`."""
+def splits_to_read(settings: Settings, test_flag: Any) -> Tuple[bool, bool]:
+  """Returns whether the mode reads the training examples, and the test examples of a flag."""
   return settings.run.mode != 'evaluate', settings.run.evaluates or (
-      settings.run.mode in choices.MODES_OF_ALL_SPLITS and bool(eval_pattern))
+      settings.run.mode in choices.MODES_OF_ALL_SPLITS and bool(test_flag))
 
 
 def require_pattern(flag: str, pattern: Optional[str], example: str) -> str:
@@ -98,7 +145,8 @@ def require_pattern(flag: str, pattern: Optional[str], example: str) -> str:
   if not pattern:
     raise UserError('--{} is required for this data set and mode'.format(flag), 'no --' + flag,
                     'give a pattern such as --{}=\'{}\'{}'.format(
-                        flag, example, '' if flag == 'train_pattern' else ', or --mode=train'))
+                        flag, example, '' if flag == 'train_pattern' else
+                            ', or --validation_fraction=0.2, or --mode=train'))
   return pattern
 
 
@@ -116,18 +164,21 @@ def _list_files(flag: str, pattern: Optional[str], is_class_list: bool = False) 
   example = 'DATA/{}/**/*.jpeg'.format('train' if flag == 'train_pattern' else 'test')
   pattern = require_pattern(flag, pattern, example)
   listings: file_pattern.Listings = {}
-  files = file_pattern.expand(pattern, listings)
-  if not files:
-    raise file_pattern.no_match_error('--{} matches no file'.format(flag),
-                                      '--{}={}'.format(flag, pattern), pattern, example)
+  files: List[bytes] = []
+  for part in file_pattern.split_patterns(pattern):
+    found = file_pattern.expand(part, listings)
+    if not found:
+      raise file_pattern.no_match_error('--{} matches no file'.format(flag),
+                                        '--{}={}'.format(flag, part), part, example)
+    if is_class_list:
+      file_pattern.check_class_folders(flag, part, found)
+    files += found
   if _starts_with_record(files[0]):
     raise UserError('--{} must match image files'.format(flag),
                     '{} is a TFRecord file'.format(printable(os.fsdecode(files[0]))),
                     'give --dataset=tfrecord')
-  if is_class_list:
-    file_pattern.check_class_folders(flag, pattern, listings)
   file_pattern.warn_about_unmatched_images(flag, files, listings)
-  return files
+  return list(dict.fromkeys(files))
 
 
 def _starts_with_record(path: bytes) -> bool:

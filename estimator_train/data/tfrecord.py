@@ -6,6 +6,7 @@ file. Such a file is decompressed once into a folder, and the copy is read in an
 
 import contextlib
 import hashlib
+import itertools
 import logging
 import os
 import re
@@ -41,11 +42,30 @@ def describe(settings: Settings) -> DataSet:
     UserError: a pattern is not given or matches no file, a file is damaged, or the class names are
       unknown.
   """
-  reads_train, reads_eval = image_folder.splits_to_read(settings, settings.data.eval_pattern)
+  fraction = settings.data.validation_fraction
+  reads_train, reads_eval = image_folder.splits_to_read(settings,
+                                                        settings.data.eval_pattern or fraction)
   # labels.txt is next to the files, so a wrong pattern is reported first.
-  train = _make_split('train_pattern', settings) if reads_train else None
-  test = _make_split('eval_pattern', settings) if reads_eval else None
-  return describe_classes(settings)._replace(train=train, test=test)
+  train = _make_split('train_pattern', settings) if reads_train or fraction else None
+  test = _make_split('eval_pattern', settings) if reads_eval and not fraction else None
+  if fraction and train is not None:
+    train, test = split_records(train, settings)
+  return describe_classes(settings)._replace(train=train if reads_train else None,
+                                             test=test if reads_eval else None)
+
+
+def split_records(split: ImageRecordSplit,
+                  settings: Settings) -> Tuple[ImageRecordSplit, ImageRecordSplit]:
+  """Returns the records to train on, and those of `--validation_fraction`.
+
+  The name of its file and its number in the file decide about a record, without reading it.
+  """
+  names = [b'%s:%d' % (os.path.basename(name), number)
+           for name, count in zip(split.records.names, np.diff(split.records.first_records))
+           for number in range(count)]
+  train, validation = (split._replace(kept=kept) for kept in image_folder.choose_validation(
+      names, np.zeros(len(names)), settings))
+  return train, validation
 
 
 def describe_classes(settings: Settings) -> DataSet:
@@ -113,9 +133,11 @@ def _read_labels_file(settings: Settings) -> Tuple[str, ...]:
   Raises:
     UserError: the file is invalid.
   """
-  for pattern in (settings.data.train_pattern, settings.data.eval_pattern):
-    path = os.path.join(os.path.dirname(pattern or ''), LABELS_FILE)
-    if pattern and os.path.isfile(path):
+  for pattern in itertools.chain.from_iterable(map(file_pattern.split_patterns, filter(
+      None, (settings.data.train_pattern, settings.data.eval_pattern)))):
+    path = os.path.join(pattern if os.path.isdir(pattern) else os.path.dirname(pattern),
+                        LABELS_FILE)
+    if os.path.isfile(path):
       try:
         with open(path, encoding='utf-8-sig') as file:  # With or without a byte order mark.
           lines = [line.strip() for line in file.read().rstrip().splitlines()]
@@ -152,17 +174,18 @@ def _parse_labels(lines: Sequence[str], label_offset: int, path: str) -> Tuple[s
   return tuple(class_names)
 
 
-def _find_files(pattern: str, given: str) -> List[bytes]:
-  """Returns the sorted files that match a pattern; raises a UserError if there are none."""
-  if is_remote(os.fsencode(pattern)):
-    files = _find_remote_files(pattern)
-  else:
-    files = file_pattern.expand(pattern)
-  if not files:
-    raise file_pattern.no_match_error('a pattern matches no file', given, pattern,
-                                      'DATA/train-*-of-*')
-  file_pattern.check_shards(given, files)
-  return files
+def _find_files(patterns: str, given: str) -> List[bytes]:
+  """Returns the files that match patterns; raises a UserError if there are none for a pattern."""
+  files: Dict[bytes, None] = {}  # A file that matches several patterns is read once.
+  for pattern in file_pattern.split_patterns(patterns):
+    found = (_find_remote_files(pattern) if is_remote(os.fsencode(pattern)) else
+             file_pattern.expand(pattern, of_folder=file_pattern.may_be_records))
+    if not found:
+      raise file_pattern.no_match_error('a pattern matches no file', given, pattern,
+                                        'DATA/train-*-of-*')
+    files.update(dict.fromkeys(found))
+  file_pattern.check_shards(given, list(files))
+  return list(files)
 
 
 def _find_remote_files(pattern: str) -> List[bytes]:

@@ -102,10 +102,18 @@ class Data:
       None, 'folder of the files of the data set; missing files are downloaded (oct2017: only by '
       '--mode=download)', is_path=True)
   train_pattern: Optional[str] = flag(
-      None, 'pattern of the files to train on; with --dataset=image_folder, such as '
-      '\'DATA/train/**/*.jpeg\', where the class of a file is the name of its folder; with '
-      '--dataset=tfrecord, such as \'DATA/train-*-of-*\'', is_path=True)
-  eval_pattern: Optional[str] = flag(None, 'pattern of the files to evaluate on', is_path=True)
+      None, 'files to train on: a folder, a pattern, or several, separated by commas; with '
+      '--dataset=image_folder, such as DATA/train or \'DATA/train/**/*.jpeg\', where the class of '
+      'a file is the name of its folder; with --dataset=tfrecord, such as \'DATA/train-*-of-*\'',
+      is_path=True)
+  eval_pattern: Optional[str] = flag(
+      None, 'files to evaluate on, like --train_pattern', is_path=True)
+  validation_fraction: Optional[float] = flag(
+      None, 'instead of --eval_pattern: fraction of the examples of --train_pattern to evaluate '
+      'on, and not to train on; --seed and the name of a file choose them, so that added files '
+      'do not move others', check=satisfies(
+          lambda fraction: 0 < fraction < 1, 'must be between 0 and 1',
+          'give a fraction such as 0.2'))
   labels: Tuple[str, ...] = flag(
       (), 'with --dataset=image_folder, tfrecord or synthetic: class names, in the order of the '
       'model\'s outputs; if not given, the sorted names of the folders (tfrecord: the lines of '
@@ -352,8 +360,9 @@ class Experiments:
 @flag_group('prediction and export')
 class PredictionAndExport:
   input: Optional[str] = flag(
-      None, 'pattern of the files to predict, such as \'DATA/**/*.jpeg\': image files, idx files '
-      'of images, or TFRecord files; if not given, the test examples of a data set without images',
+      None, 'files to predict: a folder, a pattern such as \'DATA/**/*.jpeg\', or several, '
+      'separated by commas; image files, idx files of images, or TFRecord files; if not given, the '
+      'test examples of a data set without images',
       is_path=True)
   output: str = flag(
       '-', 'file for the predictions, as JSON lines, or as CSV if its name ends in .csv; '

@@ -17,7 +17,8 @@ _TRAINING = choices.TRAINING_MODES
 # Pairs of flags that exclude each other. A flag on the command line also overrides the other flag
 # of the pair in a flagfile.
 EXCLUSIVE_PAIRS = (('train_steps', 'train_epochs'),
-                   ('save_checkpoints_steps', 'save_checkpoints_secs'))
+                   ('save_checkpoints_steps', 'save_checkpoints_secs'),
+                   ('eval_pattern', 'validation_fraction'))
 # The flags that replace the standard input pipeline, and their defaults.
 _PIPELINES = (('augment', 'none'), ('input_pipeline', 'exact'))
 _ONNX_PACKAGES = ('tf2onnx', 'onnx', 'onnxruntime')
@@ -174,6 +175,9 @@ RULES = (
                     and s.dataset not in ('synthetic', 'tfrecord'))),
     _only_for_data_sets('train_pattern', 'image_folder', 'tfrecord'),
     _only_for_data_sets('eval_pattern', 'image_folder', 'tfrecord'),
+    _only_for_data_sets('validation_fraction', 'image_folder', 'tfrecord'),
+    _unsupported('input_pipeline', 'exact', '--validation_fraction of TFRecord files',
+                 lambda s: s.validation_fraction and s.dataset != 'image_folder'),
     _only_for_data_sets('labels', 'image_folder', 'tfrecord', 'synthetic'),
     _only_for_data_sets('image_size', 'image_folder', 'tfrecord', 'oct2017', 'synthetic'),
     *(_only_for_data_sets(name, 'tfrecord')

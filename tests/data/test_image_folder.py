@@ -85,6 +85,65 @@ def test_what_cannot_be(folders, patterns, given, message):
     describe(*patterns, **given)
 
 
+def test_folders_and_several_patterns(folders, caplog):
+  make_files('new/B/9.JPG', 'new/A/8.Jfif', 'new/A/7.PNG', 'new/A/.x.png', 'new/A/notes.txt')
+  assert describe('new').train.files == [b'new/A/7.PNG', b'new/A/8.Jfif', b'new/B/9.JPG']
+  assert not caplog.records
+  found = describe('train/**/4.jpeg,new/,train/B,new/A/*')
+  assert found.train.files == [b'train/A/4.jpeg', b'new/A/7.PNG', b'new/A/8.Jfif', b'new/B/9.JPG',
+                               b'train/B/1.jpeg', b'train/B/2.jpeg', b'new/A/notes.txt']
+  assert found.train.classes.tolist() == [0, 0, 0, 1, 1, 1, 0]
+  make_files('new/A/6.webp')
+  caplog.clear()
+  describe('new,train/*/*.jpeg')
+  assert_logged(caplog, ['leaves out 1 images in the folders that it searches: 1 .webp'])
+  with pytest.raises(UserError, match='matches no file: --train_pattern=nowhere [(]'):
+    describe('new,nowhere')
+  make_files('x,y/A/1.png', 'x,y/B/1.png', 'x,y/A/2,3.png')  # Commas in names.
+  for pattern, count in (('x,y', 3), ('x,y/*/*.png', 3), ('x,y/*/?.png', 2)):
+    assert len(describe(pattern).train.files) == count
+  assert list(input_images.find_input_files('x,y/A/2,3.png')) == [b'x,y/A/2,3.png']
+  assert list(input_images.find_input_files('x,y')) == describe('x,y').train.files
+  assert list(input_images.find_input_files('new/B,train/B/1*')) == [b'new/B/9.JPG',
+                                                                     b'train/B/1.jpeg']
+
+
+def test_validation_fraction(tmp_path):
+  """Each class gives its part; no file changes sides if others are added or the folder moves."""
+  def split(folder, **given):
+    found = describe(folder, mode='train_and_evaluate', validation_fraction=.25, **given)
+    return found.train, found.test
+
+  names = ['{}/{}.png'.format(label, index) for label, count in (('A', 400), ('B', 40), ('C', 2))
+           for index in range(count)]
+  make_files(*('one/' + name for name in names))
+  train, test = split('one')
+  assert len(train.files) == len(train.classes) and len(test.files) == len(test.classes)
+  assert sorted(train.files + test.files) == sorted(b'one/' + name.encode() for name in names)
+  a, b, c = np.bincount(test.classes)
+  assert 75 < a < 125 and 4 < b < 17 and c == 1
+  make_files(*('two/' + name for name in names),
+             *('two/{}/new{}.png'.format(label, index) for label in 'ABC' for index in range(50)))
+  moved_train, moved_test = split(str(tmp_path / 'two'))
+
+  def earlier_names(files):
+    return {os.fsdecode(file).rpartition('/')[2] + label for label in 'AB' for file in files
+            if '/{}/'.format(label) in os.fsdecode(file) and b'new' not in file}
+
+  assert earlier_names(train.files) == earlier_names(moved_train.files)
+  assert earlier_names(test.files) == earlier_names(moved_test.files)
+  assert split('one', seed=2)[1].files != test.files
+  evaluated = describe('one', mode='evaluate', validation_fraction=.25)
+  assert evaluated.train is None and evaluated.test.files == test.files
+  alone = describe('one', validation_fraction=.25)
+  assert alone.test is None and alone.train.files == train.files
+  with pytest.raises(UserError, match='eval_pattern and validation_fraction exclude each other'):
+    describe('one', 'two', validation_fraction=.25)
+  with pytest.raises(UserError, match='requires two examples of a class: --validation_fraction=0.25'
+                     ' of 2 example'):
+    split('one/[AB]/0.png')
+
+
 def test_odd_names(folders):
   """Any name is a class, unless it contains a line break; messages print it in one line."""
   make_files(b'train/\xff "\'/x.jpeg', 'train/é/x.jpeg', 'other/D/a  b\n\x1b[2J.jpeg')

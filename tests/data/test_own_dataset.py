@@ -43,6 +43,19 @@ def test_the_flags_name_and_the_settings_reach_the_function(describe):
   assert describe(DATA._replace(train=None), mode='evaluate')[0].train is None
 
 
+def test_a_part_of_the_training_examples_is_for_validation(describe):
+  files = ImageSplit(['{}/{}.png'.format(index % 2, index) for index in range(40)],
+                     np.arange(40) % 2)
+  dataset, _ = describe(DATA._replace(train=files, test=None), validation_fraction=.2)
+  assert sorted(dataset.train.files + dataset.test.files) == sorted(map(str.encode, files.files))
+  assert [file[:1] for file in dataset.test.files] == [b'%d' % index
+                                                       for index in dataset.test.classes]
+  for wrong, given in ((DATA._replace(test=None), 'ArraySplit and NoneType'),
+                       (DATA._replace(train=files), 'ImageSplit and ArraySplit')):
+    with pytest.raises(UserError, match='--validation_fraction requires .*mine:data with ' + given):
+      describe(wrong, validation_fraction=.2)
+
+
 def train(**values):
   return DATA._replace(train=ArraySplit(**dict(ARRAYS._asdict(), **values)))
 

@@ -11,6 +11,10 @@ from conftest import ROOT, record_of, write_records
 from mode_runs import fails, image_flags, measure_shortly
 from training_runs import assert_same_weights, variables
 
+from estimator_train.data import datasets
+from estimator_train.data.data import make_source
+from estimator_train.settings import Settings
+
 TINY = '--model=own_models:two_layers'
 
 
@@ -44,6 +48,30 @@ def test_as_with_files(run, run_program, flags, image_records, image_folders, tm
   features = run('--mode=train', '--train_steps=3', '--cache_features',
                  '--model=own_models:frozen_first', '--model_dir={}'.format(tmp_path / 'frozen'))
   assert features.code == 0, features.err
+
+
+def test_a_part_of_the_records_is_for_validation(run_well, run_program, image_records, tmp_path):
+  flags = ['--dataset=tfrecord', '--train_pattern={}'.format(image_records / 'all'), TINY,
+           '--validation_fraction=.3', '--image_size=24,24', '--batch_size=4',
+           '--model_dir={}'.format(tmp_path / 'model')]
+  (image_records / 'all' / 'more').mkdir(parents=True)
+  for path in image_records.glob('*-of-*'):
+    os.link(str(path), str(image_records / 'all' / ('more' if 'test' in path.name else '.')
+                           / path.name))
+  os.link(str(image_records / 'labels.txt'), str(image_records / 'all' / 'labels.txt'))
+  done = run_well('--train_epochs=1', '--class_weights=balanced', *flags)
+  assert 0 < done.result['examples'] < 14
+  again = run_program('--mode=evaluate', '--model_dir={}'.format(tmp_path / 'model'))
+  assert again.result['average_loss'] == pytest.approx(done.result['average_loss'])
+  dataset = datasets.describe(Settings(
+      dataset='tfrecord', train_pattern=str(image_records / 'all'), validation_fraction=.3,
+      train_steps=1, model_dir='x'))
+  train, test = (make_source(dataset, split) for split in (dataset.train, dataset.test))
+  names = [source.name_of(index) for source in (train, test) for index in range(len(source))]
+  assert len(test) == done.result['examples'] and len(set(names)) == len(names) == 28
+  assert train.cache_key() != test.cache_key()
+  assert fails(run_program('--train_steps=9', *flags, '--input_pipeline=published'),
+               '--input_pipeline=published does not support --validation_fraction of TFRecord')
 
 
 def test_compressed(run, image_records, tmp_path):

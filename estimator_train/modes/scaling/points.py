@@ -158,8 +158,8 @@ def point_settings(point: Point, settings: Settings, dataset: DataSet) -> Settin
     # The image shape and the class names are kept, so that a step costs the same. Synthetic data
     # has no class counts, from which class weights could be computed.
     run_settings = run_settings.evolve(
-        dataset='synthetic', train_pattern=None, eval_pattern=None, image_size=dataset.image_shape,
-        labels=dataset.labels, class_weights='none')
+        dataset='synthetic', train_pattern=None, eval_pattern=None, validation_fraction=None,
+        image_size=dataset.image_shape, labels=dataset.labels, class_weights='none')
   return run_settings
 
 

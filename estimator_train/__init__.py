@@ -96,11 +96,11 @@ def evaluate(settings: Settings) -> Dict[str, Any]:
 
 
 def predict(settings: Settings) -> Iterator[Dict[str, Any]]:
-  """Predicts the images or records that `input` names, in the order of the files.
+  """Predicts the images, rows or records that `input` names, in the order of the files.
 
   Args:
-    settings: the settings of the training run, with any `mode`, and `input`, a file pattern.
-      `output` has no effect.
+    settings: the settings of the training run, with any `mode`, and `input`: files, folders or
+      patterns. `output` has no effect.
 
   Returns:
     An iterator of dicts. The dict of an image has `file`, `label`, `probability` and `top`, which

@@ -78,7 +78,8 @@ def test_commands_that_are_not_executed_here():
 def workspace(tmp_path_factory, write_images):
   """A folder like the checkout, with image files in DATA/ and an empty data/."""
   folder = tmp_path_factory.mktemp('checkout')
-  (folder / 'estimator_train').symlink_to(ROOT / 'estimator_train')
+  for name in ('estimator_train', 'examples'):
+    (folder / name).symlink_to(ROOT / name)
   (folder / 'data').mkdir()
   random = np.random.RandomState(1)
   write_images({folder / 'DATA' / split / label / '{}.jpeg'.format(number):

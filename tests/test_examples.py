@@ -81,16 +81,22 @@ def test_a_canned_estimator(execute, tmp_path):
 
 
 @pytest.mark.page
-@pytest.mark.parametrize('name, metric, best, charts', [
-    ('tabular.py', 'mean_absolute_error', .5, 2), ('text.py', 'accuracy', .85, 0),
-    ('two_outputs.py', 'price_loss', .5, 2)])
-def test_a_model_of_ones_own(execute, tmp_path, name, metric, best, charts):
+@pytest.mark.parametrize('name, metric, best, charts, predicted', [
+    ('tabular.py', 'mean_absolute_error', .5, 2, 1000), ('text.py', 'accuracy', .85, 0, 0),
+    ('two_outputs.py', 'price_loss', .5, 2, 0), ('csv_table.py', 'mean_absolute_error', .5, 2, 3)])
+def test_a_model_of_ones_own(execute, tmp_path, name, metric, best, charts, predicted):
+  (tmp_path / 'examples').symlink_to(EXAMPLES)  # Commands are for the clone.
   first, *others = (json.loads(out.splitlines()[-1]) for out in execute(commands(name)))
   assert first[metric] > best if metric == 'accuracy' else first[metric] < best
   assert len(list((tmp_path / 'runs' / name[:-3] / 'report').glob('output-*.png'))) == charts
+  assert bool(others) == bool(predicted)
   for predictions in others:
-    assert predictions['predicted'] == 1000
-    assert len((tmp_path / 'runs' / 'tabular' / 'prices.csv').read_text().splitlines()) == 1001
+    assert predictions['predicted'] == predicted
+    prices = (tmp_path / 'runs' / name[:-3] / 'prices.csv').read_text().splitlines()
+    assert len(prices) == 1 + predicted
+    if name == 'csv_table.py':  # A sunny flat in Oslo, a dark one, and a dark one in Bern.
+      sunny, dark, in_bern = (float(line.split(',')[1]) for line in prices[1:])
+      assert sunny > dark + 1 and dark > in_bern + .3
 
 
 def test_the_example_of_the_documentation(execute, tmp_path, monkeypatch):

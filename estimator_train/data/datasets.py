@@ -90,7 +90,7 @@ def describe_examples_to_predict(settings: Settings) -> DataSet:
     if type(split) is not RecordSplit:
       raise UserError('--input requires a data set of records', '--dataset={} is {}'.format(
           settings.data.dataset, type(split).__name__),
-                      'omit --input, to predict the test examples, or give a RecordSplit')
+                      'omit --input, to predict the test examples, or give rows (.csv or .jsonl)')
     split = split._replace(pattern=settings.export.input)
   elif dataset.test is None:
     raise UserError('there are no examples to predict',

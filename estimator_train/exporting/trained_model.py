@@ -195,6 +195,40 @@ class PredictedExamples(NamedTuple):
   batches: Iterator[Dict[str, np.ndarray]]
 
 
+class RowPredictor(NamedTuple):
+  """A restored model as a function of its named inputs.
+
+  Attributes:
+    batch_size: the maximum number of examples per call of `predict`.
+    device: the name of the device of the model.
+    inputs: the inputs by name, [B, ...].
+    output_shapes: the shapes of the outputs for one example, by name.
+    predict: takes a batch of each input, and returns the outputs of a batch by name, [B, ...];
+      with classes, the probabilities.
+  """
+  batch_size: int
+  device: str
+  inputs: Dict[str, tf.Tensor]
+  output_shapes: Dict[str, Sequence[Optional[int]]]
+  predict: Callable[..., Dict[str, np.ndarray]]
+
+
+@contextlib.contextmanager
+def load_row_predictor(settings: Settings, trained: TrainedCheckpoint) -> Iterator[RowPredictor]:
+  """Like load_predictor, for a model with named inputs."""
+  batch_size, device = _prediction_device(settings)
+  with contextlib.closing(_make_session(settings, device)) as session, translate_errors():
+    with _as_default(session, device):
+      model = _restore_model(settings, trained.dataset, trained.checkpoint, session)
+      session.run(tf.tables_initializer())
+    yield RowPredictor(batch_size, device.names[0], model.inputs, _output_shapes(model.outputs),
+                       session.make_callable(model.outputs, list(model.inputs.values())))
+
+
+def _output_shapes(outputs: Dict[str, tf.Tensor]) -> Dict[str, Sequence[Optional[int]]]:
+  return {name: tensor.shape.as_list()[1:] for name, tensor in outputs.items()}
+
+
 @contextlib.contextmanager
 def predict_examples(settings: Settings, trained: TrainedCheckpoint,
                      source: Source) -> Iterator[PredictedExamples]:
@@ -220,10 +254,8 @@ def predict_examples(settings: Settings, trained: TrainedCheckpoint,
       outputs = model.call(features)
       session.run([iterator.initializer, tf.tables_initializer()])
       run_batch = session.make_callable(outputs)
-    yield PredictedExamples(
-        batch_size, device.names[0],
-        {name: tensor.shape.as_list()[1:] for name, tensor in outputs.items()},
-        _iter_batches(run_batch))
+    yield PredictedExamples(batch_size, device.names[0], _output_shapes(outputs),
+                            _iter_batches(run_batch))
 
 
 def _iter_batches(run_batch: Callable[[], Dict[str, np.ndarray]]) -> Iterator[

@@ -361,9 +361,9 @@ class Experiments:
 class PredictionAndExport:
   input: Optional[str] = flag(
       None, 'files to predict: a folder, a pattern such as \'DATA/**/*.jpeg\', or several, '
-      'separated by commas; image files, idx files of images, or TFRecord files; if not given, the '
-      'test examples of a data set without images',
-      is_path=True)
+      'separated by commas; image files, idx files of images, or TFRecord files; for a model '
+      'without images, rows of its named inputs in .csv or .jsonl files, or TFRecord files; if not '
+      'given, the test examples of such a data set', is_path=True)
   output: str = flag(
       '-', 'file for the predictions, as JSON lines, or as CSV if its name ends in .csv; '
       '-: standard output; with --mode=write_tfrecords, the folder for the TFRecord files',

@@ -144,6 +144,62 @@ def test_predictions_of_records(run, run_program, monkeypatch, tmp_path):
   assert fails(run_program('--input={}'.format(tmp_path / 'none'), *flags), 'no file')
 
 
+def test_predictions_of_rows(run, run_program, trained, tmp_path):
+  """They are those of the examples with the same values; a wrong row has a reason."""
+  folder = trained(TWO)
+  flags = ['--mode=predict', '--flagfile={}'.format(folder / 'flags.txt'), '--batch_size=3']
+  expected = predictions(run(folder, *flags))[:4]
+  numbers, words, *_ = own_examples._numbers()
+  rows = [{'words': words[index].tolist(), 'other': 'x', 'numbers': numbers[index].tolist()}
+          for index in range(4)]
+  lines = list(map(json.dumps, rows))
+  (tmp_path / 'a.jsonl').write_text('\n'.join([lines[0], '', *lines[1:]]))
+  with open(str(tmp_path / 'b.CSV'), 'w', encoding='utf-8-sig', newline='') as file:
+    writer = csv.DictWriter(file, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+  found = predictions(run(folder, *flags, '--input={}'.format(tmp_path)))
+  assert [line.pop('file') for line in found[:-1]] == [
+      '{}:{}'.format(tmp_path / name, index) for name in ('a.jsonl', 'b.CSV') for index in range(4)]
+  for line, same in zip(found, expected * 2):
+    assert line['price'] == pytest.approx(same['price'], rel=1e-4)
+    assert line['kind'] == pytest.approx(same['kind'], rel=1e-4)
+
+  wrong = [{'words': [1, 2, 3, 4, 5]}, dict(rows[0], words=[1.5] * 5), dict(rows[0], words=[1]),
+           dict(rows[0], numbers=['a', 0, 0]), [1]]
+  (tmp_path / 'c.jsonl').write_text('\n'.join([lines[0], *map(json.dumps, wrong), '{', lines[1]]))
+  done = run_program('--model_dir={}'.format(folder), *flags,
+                     '--input={}'.format(tmp_path / 'c.jsonl'))
+  assert done.code == 2 and "6 bad file(s), the first is '{}:1'".format(
+      tmp_path / 'c.jsonl') in done.err
+  found = predictions(done)
+  for line, reason in zip(found, [
+      None, 'no value for numbers', 'words: [1.5', 'words has the shape [1], but the input has [5]',
+      'numbers: could not convert', 'a line must be a JSON object', 'Expecting property']):
+    assert ('error' not in line) if reason is None else reason in line['error']
+  assert found[7]['price'] == pytest.approx(expected[1]['price'], rel=1e-4)
+  (tmp_path / 'd.csv').write_text('numbers,word\n[1],2\n')
+  for name, message in (
+      ('d.csv', 'a CSV file must have a column for each input of the model: {} has no words '
+       '(columns: numbers, word): name'.format(tmp_path / 'd.csv')),
+      ('none.csv', '--input matches no file')):
+    assert fails(run_program('--model_dir={}'.format(folder), *flags,
+                             '--input={}'.format(tmp_path / name)), message)
+
+
+def test_predicted_classes_of_rows(run, trained, tmp_path):
+  folder = trained(TEXT)
+  expected = predictions(run(folder, '--mode=predict', *TEXT))[0]
+  _, words, *_ = own_examples._numbers()
+  (tmp_path / 'rows.csv').write_text('ids\n"{}"\n'.format(words[0].tolist()))
+  run(folder, '--mode=predict', *TEXT, '--input={}'.format(tmp_path / 'rows.csv'),
+      '--output={}'.format(tmp_path / 'out.csv'))
+  with open(str(tmp_path / 'out.csv'), newline='') as file:
+    row, = csv.DictReader(file)
+  assert row['file'] == '{}:0'.format(tmp_path / 'rows.csv') and row['label'] == expected['label']
+  assert float(row['probability']) == pytest.approx(expected['probability'], rel=1e-4)
+
+
 @pytest.mark.parametrize('flags, inputs, outputs', [
     (TWO, {'numbers': [.1, .2, .3], 'words': [1, 2, 3, 4, 5]}, {'price', 'kind'}),
     # Without an InputLayer, the input of an Embedding has the dtype float32.

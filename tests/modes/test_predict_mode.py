@@ -20,7 +20,7 @@ import estimator_train
 from estimator_train.data import idx
 from estimator_train.errors import UserError
 from estimator_train.modes import predict as predict_mode
-from estimator_train.modes.predict import input_images
+from estimator_train.modes.predict import input_images, output_file
 
 IMAGES = os.path.join(idx.SAMPLE_FOLDER, 't10k-images-idx3-ubyte.gz')
 NAMES = idx.FASHION_MNIST_CLASSES
@@ -164,7 +164,7 @@ OUTPUTS = [0.05, 0.5, 0.1, 0.25, 0.03, 0.07]
 
 def written(path, predictions, columns=None):
   """Writes predictions, and returns what a reader finds in the file."""
-  with predict_mode.open_prediction_writer(
+  with output_file.open_writer(
       str(path), columns or predict_mode.class_columns('file', LABELS)) as writer:
     for prediction in predictions:
       writer.write(prediction)
@@ -228,7 +228,7 @@ def test_only_whole_files_have_the_name(tmp_path):
   (tmp_path / 'link').symlink_to(tmp_path / 'out')
   for error, expected in ((KeyboardInterrupt(), KeyboardInterrupt),
                           (OSError(28, 'No space left on device'), UserError)):
-    with pytest.raises(expected), predict_mode.open_prediction_writer(
+    with pytest.raises(expected), output_file.open_writer(
         str(tmp_path / 'link'), []) as writer:
       writer.write(prediction_of(b'x'))
       writer.flush()

@@ -4,15 +4,10 @@ The predictions are in the order of the input.
 """
 
 import contextlib
-import csv
-import io
 import itertools
-import json
 import logging
-import os
-import stat
 import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 from tqdm.contrib.logging import logging_redirect_tqdm
@@ -23,14 +18,12 @@ from estimator_train.data.description import TOP_K
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError
 from estimator_train.exporting import trained_model
-from estimator_train.modes.predict import input_images
+from estimator_train.modes.predict import input_images, input_rows, output_file
 from estimator_train.reports.evaluation import as_probabilities
 from estimator_train.settings import Settings, rules
-from estimator_train.system import atomic
 from estimator_train.system.progress import make_progress_bar
 
 _LOG = logging.getLogger('estimator_train')
-_STANDARD_OUTPUT = '-'
 # Keys of a prediction that are not outputs. An output of such a name has the key `output_NAME`.
 _OTHER_KEYS = ('file', 'example', 'error')
 _NOT_FINITE = "the model's outputs are not finite"
@@ -56,9 +49,9 @@ def run(settings: Settings) -> Dict[str, Any]:
     UserError: a file is bad. All other files have been predicted, and the error contains the
       result of the mode.
   """
-  _check_output_path(settings.export.output)
+  output_file.check_path(settings.export.output)
   with open_predictions(settings) as (trained_checkpoint, columns, batches), \
-      open_prediction_writer(settings.export.output, columns) as writer:
+      output_file.open_writer(settings.export.output, columns) as writer:
     for batch in _with_progress(batches, settings.reporting.log_every_steps):
       for prediction in batch:
         writer.write(prediction)
@@ -83,9 +76,14 @@ def open_predictions(settings: Settings) -> Iterator[Predictions]:
     UserError: there are no examples, or no checkpoint of the model.
   """
   trained = trained_model.find_checkpoint(settings)
-  has_images = trained.dataset.image_shape is not None
-  with (_predict_images if has_images else _predict_examples)(settings, trained) as predictions:
-    yield predictions
+  with contextlib.ExitStack() as stack:
+    if trained.dataset.image_shape is not None:
+      predictions = _predict_images(settings, trained)
+    else:
+      files = input_rows.find_files(settings.export.input or '')
+      predictions = (_predict_rows(settings, trained, files) if files
+                     else _predict_examples(settings, trained))
+    yield stack.enter_context(predictions)
 
 
 @contextlib.contextmanager
@@ -119,6 +117,36 @@ def _predict_batch(batch: List[input_images.Entry], predict: Callable[[np.ndarra
 
 
 @contextlib.contextmanager
+def _predict_rows(settings: Settings, trained: trained_model.TrainedCheckpoint,
+                  files: List[bytes]) -> Iterator[Predictions]:
+  """Predicts the rows of CSV and JSON Lines files."""
+  class_names = trained.dataset.labels
+  with trained_model.load_row_predictor(settings, trained) as model:
+    _log_model(settings, trained, model.device, model.batch_size)
+    rows = (row for path in files for row in input_rows.read_rows(path, model.inputs))
+    batches = iter(lambda: list(itertools.islice(rows, model.batch_size)), [])
+    yield Predictions(
+        trained, class_columns('file', class_names) if class_names
+        else output_columns('file', model.output_shapes),
+        (_predict_row_batch(batch, model.predict, class_names) for batch in batches))
+
+
+def _predict_row_batch(batch: List[input_rows.Row], predict: Callable[..., Dict[str, np.ndarray]],
+                       class_names: Sequence[str]) -> List[Dict[str, Any]]:
+  """Returns a dict for each row, in the order of the rows."""
+  predictions: List[Dict[str, Any]] = []
+  for shapes, group in itertools.groupby(batch, lambda row: row.shapes):
+    rows = list(group)
+    sources = [file_source(row.name) for row in rows]
+    if shapes is None:
+      predictions += [dict(source, error=row.values) for source, row in zip(sources, rows)]
+    else:
+      outputs = predict(*map(np.stack, zip(*(row.values for row in rows))))
+      predictions += _make_predictions(outputs, sources, class_names)
+  return predictions
+
+
+@contextlib.contextmanager
 def _predict_examples(settings: Settings,
                       trained: trained_model.TrainedCheckpoint) -> Iterator[Predictions]:
   """Predicts the examples that functions of the user make."""
@@ -139,15 +167,19 @@ def _iter_example_predictions(
     batches: Iterator[Dict[str, np.ndarray]], identify: Callable[[int], Dict[str, Any]],
     class_names: Sequence[str]) -> Iterator[List[Dict[str, Any]]]:
   """Yields a list of predictions for each batch of outputs."""
-  indices = itertools.count()
+  sources = map(identify, itertools.count())
   for batch in batches:
-    rows = [dict(zip(batch, values)) for values in zip(*batch.values())]
-    if class_names:
-      yield [make_prediction(identify(index), outputs, class_names)
-             for row, index in zip(rows, indices) for outputs in row.values()]
-    else:
-      yield [make_output_prediction(identify(index), row)
-             for row, index in zip(rows, indices)]
+    yield _make_predictions(batch, sources, class_names)
+
+
+def _make_predictions(outputs: Dict[str, np.ndarray], sources: Iterable[Dict[str, Any]],
+                      class_names: Sequence[str]) -> List[Dict[str, Any]]:
+  """Returns the predictions of a batch of outputs by name, whose examples `sources` identify."""
+  rows = [dict(zip(outputs, values)) for values in zip(*outputs.values())]
+  if class_names:
+    return [make_prediction(source, probabilities, class_names)
+            for row, source in zip(rows, sources) for probabilities in row.values()]
+  return [make_output_prediction(source, row) for row, source in zip(rows, sources)]
 
 
 def _log_model(settings: Settings, trained: trained_model.TrainedCheckpoint, device: str,
@@ -168,24 +200,6 @@ def _with_progress(batches: Iterator[List[Dict[str, Any]]],
       count += len(batch)
       if bar.disable and number % log_every == 0:
         _LOG.info('%d images, %.0f images/sec', count, count / (time.perf_counter() - began))
-
-
-def _check_output_path(output: str) -> None:
-  """Raises a UserError if `--output` cannot be written."""
-  if output == _STANDARD_OUTPUT:
-    return
-  path = os.path.realpath(output)
-  folder = os.path.dirname(path)
-  reason = None
-  if not os.path.isdir(folder):
-    reason = 'the folder {} does not exist'.format(folder)
-  elif not os.access(folder, os.W_OK | os.X_OK):
-    reason = 'no permission to write to {}'.format(folder)
-  elif os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
-    reason = 'not a regular file'
-  if reason:
-    raise UserError('--output cannot be written', '{} ({})'.format(output, reason),
-                    'give a file in an existing folder, or - for standard output')
 
 
 def class_columns(source_column: str, class_names: Sequence[str]) -> List[str]:
@@ -264,85 +278,3 @@ def file_source(name: bytes) -> Dict[str, Any]:
   """Identifies an example by its file; `PATH:INDEX` is an image or record in a file."""
   # `encode('utf-8', 'surrogateescape')` restores the bytes of the name.
   return {'file': name.decode('utf-8', 'surrogateescape')}
-
-
-class PredictionWriter:
-  """Writes and counts predictions.
-
-  Args:
-    file: text file to write to; None for standard output.
-    columns: the columns of the CSV file; None: JSON lines are written.
-
-  Attributes:
-    num_predicted: number of examples predicted.
-    num_errors: number of errors written, one per file or example that has no prediction.
-    first_error: (file name or example, reason) of the first error; None if no error was written.
-  """
-
-  def __init__(self, file: Any, columns: Optional[Sequence[str]]) -> None:
-    self.num_predicted = 0
-    self.num_errors = 0
-    self.first_error: Optional[Tuple[str, str]] = None
-    self._file = file
-    self._columns = columns
-    if columns is not None:
-      csv.writer(file).writerow(map(atomic.csv_cell, columns))
-
-  def write(self, prediction: Dict[str, Any]) -> None:
-    """Writes a prediction, or an error in its place."""
-    reason = prediction.get('error')
-    if reason is None:
-      self.num_predicted += 1
-    else:
-      self.num_errors += 1
-      name = prediction.get('file', 'example {}'.format(prediction.get('example')))
-      self.first_error = self.first_error or (name, reason)
-      _LOG.warning('cannot predict %r (%s)', name, reason)
-    if self._columns is None:
-      print(json.dumps(prediction), file=self._file)
-    else:
-      cells = dict(_iter_cells(prediction))
-      csv.writer(self._file).writerow(
-          [atomic.csv_cell(cells.get(column, '')) for column in self._columns])
-
-  def flush(self) -> None:
-    """Flushes the file."""
-    print(end='', file=self._file, flush=True)
-
-
-def _iter_cells(prediction: Dict[str, Any]) -> Iterator[Tuple[str, Any]]:
-  """Yields the column and the value of each cell of a prediction."""
-  for rank, entry in enumerate(prediction.get('top', ()), 1):
-    yield from (('top{}_{}'.format(rank, key), value) for key, value in entry.items())
-  for name, value in prediction.items():
-    if isinstance(value, list) and not any(isinstance(item, (list, dict)) for item in value):
-      yield from (('{}_{}'.format(name, index), item) for index, item in enumerate(value))
-    yield name, json.dumps(value) if isinstance(value, list) else value
-
-
-@contextlib.contextmanager
-def open_prediction_writer(output: str, columns: Sequence[str]) -> Iterator[PredictionWriter]:
-  """Opens `--output` for predictions. The file has a temporary name until it is complete.
-
-  Args:
-    output: `--output`. If the name ends with `.csv`, the writer writes CSV, else JSON lines.
-    columns: the columns of a CSV file.
-
-  Raises:
-    UserError: the output cannot be written.
-  """
-  try:
-    if output == _STANDARD_OUTPUT:
-      yield PredictionWriter(None, None)
-      return
-    with atomic.open_atomic(os.path.realpath(output)) as file:
-      # surrogateescape restores the bytes of file names that are not valid UTF-8.
-      text = io.TextIOWrapper(file, 'utf-8', 'surrogateescape', newline='')
-      yield PredictionWriter(text, columns if output.lower().endswith('.csv') else None)
-      text.detach()  # Flushes the text without closing the file.
-  except BrokenPipeError:
-    raise  # The reader of standard output closed the pipe; `__main__` handles this error.
-  except OSError as error:
-    raise UserError('--output cannot be written',
-                    '{} ({})'.format(output, error.strerror or error),
-                    'free disk space, or give another file') from error

@@ -48,25 +48,15 @@ Entry = Union[Image, UnreadableFile]
 _Read = Callable[[], Iterable[Entry]]
 
 
-def find_input_files(patterns: str,
-                     of_folder: Callable[[bytes], bool] = file_pattern.is_image) -> Iterator[bytes]:
+def find_input_files(patterns: str) -> Iterator[bytes]:
   """Returns the paths of the files that match `--input`, sorted for each of its patterns.
-
-  If `--input` is the path of an existing file, only this path is returned, even if it contains
-  characters that are special in patterns.
-
-  Args:
-    patterns: the value of `--input`.
-    of_folder: whether a file of this name belongs to those that the path of a folder stands for.
 
   Raises:
     UserError: no file matches a pattern, or a folder cannot be listed.
   """
-  if os.path.isfile(patterns):
-    return iter([os.fsencode(patterns)])
   found: List[Iterator[bytes]] = []
   for pattern in file_pattern.split_patterns(patterns):
-    files = file_pattern.iter_files(pattern, of_folder=of_folder)
+    files = file_pattern.iter_files(pattern)
     first = next(files, None)
     if first is None:
       raise file_pattern.no_match_error('--input matches no file', '--input=' + pattern, pattern,

@@ -1,0 +1,116 @@
+"""Writes predictions as JSON lines or CSV, to a file or to standard output."""
+
+import contextlib
+import csv
+import io
+import json
+import logging
+import os
+import stat
+from typing import Any, Dict, Iterator, Optional, Sequence, Tuple
+
+from estimator_train.errors import UserError
+from estimator_train.system import atomic
+
+_LOG = logging.getLogger('estimator_train')
+_STANDARD_OUTPUT = '-'
+
+
+def check_path(output: str) -> None:
+  """Raises a UserError if `--output` cannot be written."""
+  if output == _STANDARD_OUTPUT:
+    return
+  path = os.path.realpath(output)
+  folder = os.path.dirname(path)
+  reason = None
+  if not os.path.isdir(folder):
+    reason = 'the folder {} does not exist'.format(folder)
+  elif not os.access(folder, os.W_OK | os.X_OK):
+    reason = 'no permission to write to {}'.format(folder)
+  elif os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
+    reason = 'not a regular file'
+  if reason:
+    raise UserError('--output cannot be written', '{} ({})'.format(output, reason),
+                    'give a file in an existing folder, or - for standard output')
+
+
+class PredictionWriter:
+  """Writes and counts predictions.
+
+  Args:
+    file: text file to write to; None for standard output.
+    columns: the columns of the CSV file; None: JSON lines are written.
+
+  Attributes:
+    num_predicted: number of examples predicted.
+    num_errors: number of errors written, one per file or example that has no prediction.
+    first_error: (file name or example, reason) of the first error; None if no error was written.
+  """
+
+  def __init__(self, file: Any, columns: Optional[Sequence[str]]) -> None:
+    self.num_predicted = 0
+    self.num_errors = 0
+    self.first_error: Optional[Tuple[str, str]] = None
+    self._file = file
+    self._columns = columns
+    if columns is not None:
+      csv.writer(file).writerow(map(atomic.csv_cell, columns))
+
+  def write(self, prediction: Dict[str, Any]) -> None:
+    """Writes a prediction, or an error in its place."""
+    reason = prediction.get('error')
+    if reason is None:
+      self.num_predicted += 1
+    else:
+      self.num_errors += 1
+      name = prediction.get('file', 'example {}'.format(prediction.get('example')))
+      self.first_error = self.first_error or (name, reason)
+      _LOG.warning('cannot predict %r (%s)', name, reason)
+    if self._columns is None:
+      print(json.dumps(prediction), file=self._file)
+    else:
+      cells = dict(_iter_cells(prediction))
+      csv.writer(self._file).writerow(
+          [atomic.csv_cell(cells.get(column, '')) for column in self._columns])
+
+  def flush(self) -> None:
+    """Flushes the file."""
+    print(end='', file=self._file, flush=True)
+
+
+def _iter_cells(prediction: Dict[str, Any]) -> Iterator[Tuple[str, Any]]:
+  """Yields the column and the value of each cell of a prediction."""
+  for rank, entry in enumerate(prediction.get('top', ()), 1):
+    yield from (('top{}_{}'.format(rank, key), value) for key, value in entry.items())
+  for name, value in prediction.items():
+    if isinstance(value, list) and not any(isinstance(item, (list, dict)) for item in value):
+      yield from (('{}_{}'.format(name, index), item) for index, item in enumerate(value))
+    yield name, json.dumps(value) if isinstance(value, list) else value
+
+
+@contextlib.contextmanager
+def open_writer(output: str, columns: Sequence[str]) -> Iterator[PredictionWriter]:
+  """Opens `--output` for predictions. The file has a temporary name until it is complete.
+
+  Args:
+    output: `--output`. If the name ends with `.csv`, the writer writes CSV, else JSON lines.
+    columns: the columns of a CSV file.
+
+  Raises:
+    UserError: the output cannot be written.
+  """
+  try:
+    if output == _STANDARD_OUTPUT:
+      yield PredictionWriter(None, None)
+      return
+    with atomic.open_atomic(os.path.realpath(output)) as file:
+      # surrogateescape restores the bytes of file names that are not valid UTF-8.
+      text = io.TextIOWrapper(file, 'utf-8', 'surrogateescape', newline='')
+      yield PredictionWriter(text, columns if output.lower().endswith('.csv') else None)
+      text.detach()  # Flushes the text without closing the file.
+  except BrokenPipeError:
+    raise  # The reader of standard output closed the pipe; `__main__` handles this error.
+  except OSError as error:
+    raise UserError('--output cannot be written',
+                    '{} ({})'.format(output, error.strerror or error),
+                    'free disk space, or give another file') from error

@@ -1,9 +1,20 @@
 """Installs estimator_train; requirements/*.txt pin what was tested."""
 
+import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from setuptools import find_packages, setup
+
+# pip may hide the installed packages from this script: with -E, a child process finds them.
+FIND = 'import importlib.util, sys; sys.exit(importlib.util.find_spec("tensorflow_core") is None)'
+if sys.version_info >= (3, 8) and importlib.util.find_spec('tensorflow_core') is None and (
+    subprocess.call([sys.executable, '-E', '-c', FIND])):
+  sys.exit('error: estimator_train requires TensorFlow 1.15, which exists for Python 3.6 and 3.7: '
+           'this is Python {}.{}: use ./run_train.sh, which sets up Python 3.7, or the image of '
+           'docs/docker.md'.format(*sys.version_info))
 
 # Read, not imported: importing would need the very packages that are about to be installed.
 package = Path(__file__).resolve().parent / 'estimator_train'
@@ -26,11 +37,9 @@ setup(
   zip_safe=False,
   install_requires=requirements,
   extras_require={
-    # The last releases for each Python.
-    'images': [  # For --mode=audit.
-      'Pillow==8.4.0; python_version < "3.7"',
-      'Pillow==9.5.0; python_version >= "3.7"',
-    ],
+    # These are part of the package; their names are still accepted.
+    'images': [],
+    'report': [],
     # For --distribution_strategy=horovod. scripts/install_horovod sets the variables of its build.
     'horovod': ['horovod==0.28.1', 'cloudpickle==2.2.1', 'PyYAML==6.0.1'],
     'onnx': [  # For --export_format=onnx.
@@ -39,12 +48,6 @@ setup(
       'onnx==1.14.1; python_version >= "3.7"',
       'onnxruntime==1.10.0',  # Later versions require numpy 1.21.
       'packaging',  # tf2onnx imports it, but does not require it.
-    ],
-    'report': [  # For model_dir/report/index.html.
-      'matplotlib==3.3.4; python_version < "3.7"',
-      'matplotlib==3.5.3; python_version >= "3.7"',
-      'Jinja2==3.0.3; python_version < "3.7"',
-      'Jinja2==3.1.6; python_version >= "3.7"',
     ],
     'tests': [
       'pytest==7.0.1; python_version < "3.7"',

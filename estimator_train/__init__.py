@@ -12,12 +12,23 @@ the process; they raise exceptions, such as UserError if an argument is invalid.
 `logging.getLogger('estimator_train')`, and add no handler to this logger.
 """
 
+import importlib.util
 import os
 import sys
 import types
 import warnings
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional
+
+# TensorFlow 1.15 and NVIDIA's build of it, which exists for Python 3.8, have this package.
+if sys.version_info >= (3, 8) and importlib.util.find_spec('tensorflow_core') is None:
+  _REASON = ('estimator_train requires TensorFlow 1.15, which exists for Python 3.6 and 3.7: '
+             'this is Python {}.{}: use ./run_train.sh, which sets up Python 3.7, or the image of '
+             'docs/docker.md'.format(*sys.version_info))
+  if os.path.basename(''.join(getattr(sys, 'argv', [])[:1])) in ('-m', 'estimator-train'):
+    print('error: ' + _REASON, file=sys.stderr)
+    sys.exit(2)
+  raise ImportError(_REASON)
 
 from estimator_train.system import signals
 

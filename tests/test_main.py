@@ -1,11 +1,15 @@
 """The program as a process: what it imports, prints and returns."""
 
+import importlib.util
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
 
+import pytest
+import setuptools
 from conftest import ROOT
 
 import estimator_train
@@ -21,6 +25,35 @@ def run(*command, **environment):
   return subprocess.run([sys.executable, *map(str, command)], cwd=str(ROOT), timeout=SECS,
                         env=dict(os.environ, **environment), universal_newlines=True,
                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_a_later_python_without_tensorflow(monkeypatch, capsys):
+  """setup.py, the program and an import say what to do, unless it has NVIDIA's build."""
+  reason = ('estimator_train requires TensorFlow 1.15, which exists for Python 3.6 and 3.7: '
+            'this is Python 3.8: use ./run_train.sh, which sets up Python 3.7, or ')
+  called = []
+  monkeypatch.setattr(setuptools, 'setup', lambda **given: called.append(given))
+  monkeypatch.setattr(sys, 'version_info', (3, 8))
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+  monkeypatch.setattr(subprocess, 'call', lambda command: 1)
+  with pytest.raises(SystemExit, match='^error: ' + re.escape(reason)):
+    runpy.run_path(str(ROOT / 'setup.py'))
+  package = (ROOT / 'estimator_train' / '__init__.py').read_text(encoding='utf-8')
+  for argument in ('-m', '/usr/bin/estimator-train'):
+    monkeypatch.setattr(sys, 'argv', [argument])
+    with pytest.raises(SystemExit, match='^2$'):
+      exec(package, {})
+    out, err = capsys.readouterr()
+    assert out == '' and err.startswith('error: ' + reason) and err.count('\n') == 1
+  monkeypatch.setattr(sys, 'argv', ['mine.py'])
+  with pytest.raises(ImportError, match='^' + re.escape(reason)):
+    exec(package, {})
+  assert not called
+  monkeypatch.setattr(subprocess, 'call', lambda command: 0)
+  runpy.run_path(str(ROOT / 'setup.py'))
+  extras, required = called[0]['extras_require'], ' '.join(called[0]['install_requires'])
+  assert extras['report'] == extras['images'] == []
+  assert all(name in required for name in ('matplotlib', 'Jinja2', 'Pillow'))
 
 
 def test_help_and_flag_errors_import_no_tensorflow():

@@ -104,18 +104,9 @@ def reason_of(error: Exception) -> str:
 
 
 def load_pillow() -> None:
-  """Imports Pillow and prepares it for use in several threads.
+  """Imports Pillow and prepares it for use in several threads."""
+  from PIL import Image
 
-  Raises:
-    UserError: Pillow is not installed.
-  """
-  try:
-    from PIL import Image
-  except ImportError as error:
-    raise UserError('--mode=audit requires Pillow to read the headers of images',
-                    'it cannot be imported ({})'.format(error),
-                    'install it with `pip install Pillow`, or this package with its extra '
-                    '`images`') from error
   # The audit reports issues itself, so Pillow's warnings are hidden. All threads share the
   # filters, so they are set before threads start.
   warnings.filterwarnings('ignore', module=r'PIL\.')

@@ -181,7 +181,7 @@ def check_tensorflow(builds: Sequence[TensorFlowBuild]) -> CheckResult:
 
 def check_packages(installed: Dict[str, str], is_nvidia_build: bool, strategy: str,
                    python_version: Optional[str] = None) -> Iterator[CheckResult]:
-  """Checks the packages whose newer releases do not work with TensorFlow 1.15, and optional ones.
+  """Checks the packages whose newer releases do not work with TensorFlow 1.15, and Horovod.
 
   Args:
     installed: versions of the installed packages by name.
@@ -206,11 +206,6 @@ def check_packages(installed: Dict[str, str], is_nvidia_build: bool, strategy: s
     yield (error if breaks else warning)(
         name, '{}, but TensorFlow 1.15 was tested with {}'.format(version, requirement.specifier),
         '`pip install "{}{}"`'.format(name, requirement.specifier))
-  if 'pillow' in installed:
-    yield ok('pillow', installed['pillow'])
-  else:
-    yield warning('pillow', 'not installed; --mode=audit reads the headers of images with it',
-                  '`pip install Pillow`')
   if strategy == 'horovod' and importlib.util.find_spec('horovod') is None:
     yield error('horovod', 'not installed, which --distribution_strategy=horovod requires',
                 'run scripts/install_horovod')

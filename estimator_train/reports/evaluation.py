@@ -80,7 +80,7 @@ def _ratio(numerator: int, denominator: int) -> Optional[float]:
 
 
 def write_samples(model_dir: str, class_names: Sequence[str], samples: Sequence[Any]) -> None:
-  """Writes the examples and their images, or nothing if Pillow is not installed.
+  """Writes the examples and their images.
 
   Args:
     model_dir: model_dir of the run.
@@ -91,10 +91,8 @@ def write_samples(model_dir: str, class_names: Sequence[str], samples: Sequence[
   """
   if not samples:
     return
-  try:
-    from PIL import Image  # Optional: only --mode=audit and the report page use Pillow.
-  except ImportError:
-    return
+  from PIL import Image
+
   folder = make_report_folder(model_dir)
   entries = []
   for index, sample in enumerate(samples):

@@ -23,6 +23,8 @@ from estimator_train.system import atomic, stored
 from estimator_train.version import __version__
 
 _LOG = logging.getLogger('estimator_train')
+# Hides a harmless warning that matplotlib logs if the home folder is not writable.
+logging.getLogger('matplotlib').setLevel(logging.ERROR)
 _OMITTED = 'the report page omits it'
 _PNG_SIGNATURE = b'\x89PNG\r\n\x1a\n'
 # The charts that earlier runs may have written. Those for which this run has no data are removed.
@@ -119,20 +121,20 @@ def write_page_of_finished_run(model_dir: Optional[str],
   return None
 
 
-def write_page(model_dir: str) -> Optional[str]:
+def write_page(model_dir: str) -> str:
   """Writes the page and its charts.
 
   Args:
     model_dir: model_dir of the run. The page omits a section whose input file is missing.
 
   Returns:
-    The path of the page; None if Jinja2 or matplotlib is not installed.
+    The path of the page.
   """
   return write_run_page(read_page_data(model_dir), model_dir, model_dir)
 
 
 def write_comparison(runs: Sequence[ComparedRun], table: Tuple[List[str], List[List[str]]],
-                     output_dir: str) -> Optional[str]:
+                     output_dir: str) -> str:
   """Writes the page that compares runs, and its charts, to `report/` in `output_dir`.
 
   Args:
@@ -141,10 +143,8 @@ def write_comparison(runs: Sequence[ComparedRun], table: Tuple[List[str], List[L
     output_dir: the folder.
 
   Returns:
-    The path of the page; None if Jinja2 or matplotlib is not installed.
+    The path of the page.
   """
-  if not _has_packages():
-    return None
   from estimator_train.reports import charts
 
   with charts.apply_chart_style():
@@ -153,10 +153,8 @@ def write_comparison(runs: Sequence[ComparedRun], table: Tuple[List[str], List[L
         [run.data.curves for run in runs]), runs=runs, header=table[0], rows=table[1])
 
 
-def write_run_page(data: PageData, model_dir: str, output_dir: str) -> Optional[str]:
+def write_run_page(data: PageData, model_dir: str, output_dir: str) -> str:
   """Like write_page, but writes data that has been read to `report/` in `output_dir`."""
-  if not _has_packages():
-    return None
   try:
     return _render_run_page(data, model_dir, output_dir)
   except OSError:
@@ -194,27 +192,9 @@ def _render_run_page(data: PageData, model_dir: str, output_dir: str) -> str:
                                                 for sample in data.samples])
 
 
-def _has_packages() -> bool:
-  """Returns whether Jinja2 and matplotlib are installed, and logs a message if not.
-
-  The packages are optional. They are imported only to write a page: the import takes a second.
-  """
-  # Hides a harmless warning that matplotlib logs if the home folder is not writable.
-  logging.getLogger('matplotlib').setLevel(logging.ERROR)
-  try:
-    import jinja2
-    import matplotlib
-
-    return bool(jinja2 and matplotlib)
-  except ImportError as error:
-    _LOG.info('the report page is not written (%s): install the packages that it requires with '
-              '`pip install estimator_train[report]`', error)
-    return False
-
-
 def _write_files(output_dir: str, template: str, charts: Iterable[Any], **variables: Any) -> str:
   """Renders a template to `report/index.html`, and writes the charts next to it."""
-  import jinja2
+  import jinja2  # Here, as these imports take a second.
 
   environment = jinja2.Environment(
       loader=jinja2.FileSystemLoader(os.path.dirname(__file__)), autoescape=True,

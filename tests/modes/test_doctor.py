@@ -38,7 +38,7 @@ def test_this_machine(run_well, tmp_path):
     assert set(check) == {'name', 'level', 'found', 'remedy'}
     assert line.startswith(check['level']) and check['name'] in line and check['found'] in line
   assert set(levels(result)) == {
-      'python', 'tensorflow', 'protobuf', 'h5py', 'numpy', 'import', 'pillow', 'gpus', 'cpu',
+      'python', 'tensorflow', 'protobuf', 'h5py', 'numpy', 'import', 'gpus', 'cpu',
       'cores', 'memory', 'open files', 'builds', '--model_dir', '--data_dir', '--cache',
       'TF_CONFIG', 'kaggle'}
   assert ': TensorFlow 1.15' in done.out and ' examples/sec with the ' in done.out

@@ -5,13 +5,11 @@ import contextlib
 import html
 import io
 import json
-import logging
 import os
 import re
 import shutil
 import signal
 import subprocess
-import sys
 from html.parser import HTMLParser
 from unittest import mock
 
@@ -254,16 +252,6 @@ def test_what_is_broken_is_left_out_and_named(tmp_path, caplog):
   assert found.sections == {'flags', 'ledger', 'samples'}
   assert 'omits the contents of scaling' in caplog.text
   assert found.all('img') == [] and found.text.count('✓ cat') == len(names)
-
-
-@pytest.mark.parametrize('package', ['matplotlib', 'jinja2'])
-def test_without_its_packages_there_is_one_line(tmp_path, caplog, monkeypatch, package):
-  monkeypatch.setitem(sys.modules, package, None)
-  with caplog.at_level(logging.INFO):
-    assert page.write_page(str(tmp_path)) is None
-  message, = caplog.messages
-  assert 'pip install estimator_train[report]' in message and package in message
-  assert not list(tmp_path.iterdir())
 
 
 def test_of_many_classes_the_worst_are_shown(tmp_path):

@@ -1,6 +1,6 @@
 """Makes distribution strategies, describes their devices, and averages variables over replicas."""
 
-from typing import Any, List, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.client import device_lib
@@ -12,6 +12,7 @@ from tensorflow.python.distribute import (
   mirrored_strategy,
   values,
 )
+from tensorflow.python.ops import collective_ops
 
 
 def gpu_descriptions(config: tf.ConfigProto) -> List[str]:
@@ -143,6 +144,36 @@ class _MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExt
     self._input_workers = input_lib.InputWorkers(
         self._device_map, [(worker, self.worker_devices)])
     self._default_device = worker
+
+  def _get_variable_creator_initial_value(
+      self, replica_id: int, device: str, primary_var: Optional[tf.Variable],
+      **kwargs: Any) -> Callable[[], tf.Tensor]:
+    """Returns a function that makes the initial value of the chief on every worker.
+
+    Defect: TensorFlow broadcasts initial values along a tree
+    (tensorflow_core/python/distribute/collective_all_reduce_strategy.py:337). The chief waits only
+    for its two children. It may then have ended the run of the session before the other workers
+    ask it for the id of that run, and answers with the id of its next run. Symptom: four or more
+    workers hang while they initialize their variables. This function sums the value of the chief
+    and zeros of the others instead, which no worker can end before all have begun.
+    """
+    if replica_id or self._num_workers == 1:
+      return super()._get_variable_creator_initial_value(
+          replica_id=replica_id, device=device, primary_var=primary_var, **kwargs)
+
+    def make_initial_value() -> tf.Tensor:
+      with tf.device(device):
+        value = kwargs['initial_value']
+        value = tf.convert_to_tensor(value() if callable(value) else value, kwargs.get('dtype'))
+        # TensorFlow sums no other types. Variables of these types start from constants.
+        if value.dtype not in (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64):
+          return value
+        return collective_ops.all_reduce(
+            value if self._is_chief else tf.zeros_like(value), self._num_workers,
+            self._collective_keys.get_group_key([device]),
+            self._collective_keys.get_variable_instance_key(), 'Add', 'Id')
+
+    return make_initial_value
 
 
 class HorovodStrategy(tf.distribute.Strategy):

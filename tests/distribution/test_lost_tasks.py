@@ -133,9 +133,9 @@ def test_a_step_that_hangs_while_all_live(cluster, tmp_path):
 
 
 def random_kills(rounds):
-  """Returns random workers of three, and how many seconds they train."""
+  """Returns random workers of eight, and how many seconds they train."""
   chooses = random.Random(1)
-  return [('worker {}'.format(chooses.randrange(3)), signal.SIGKILL, chooses.uniform(0, 5))
+  return [('worker {}'.format(chooses.randrange(8)), signal.SIGKILL, chooses.uniform(0, 5))
           for _ in range(rounds)]
 
 
@@ -145,8 +145,8 @@ def random_kills(rounds):
      [('worker 0', signal.SIGKILL, 0), ('worker 1', signal.SIGSTOP, 0)]),
     ('parameter_server', {'chief': 1, 'worker': 1, 'ps': 1}, [('ps 0', signal.SIGKILL, 0)]),
     # CLUSTER_KILL_ROUNDS=20 takes minutes.
-    ('multi_worker_mirrored', {'worker': 3},
-     random_kills(int(os.environ.get('CLUSTER_KILL_ROUNDS', '1'))))], ids=['all', 'ps', 'random'])
+    ('multi_worker_mirrored', {'worker': 8},
+     random_kills(int(os.environ.get('CLUSTER_KILL_ROUNDS', '1'))))], ids=['all', 'ps', 'eight'])
 def test_other_faults(cluster, tmp_path, strategy, counts, faults):
   model_dir, reached, flag = tmp_path / 'model', 0, '--distribution_strategy=' + strategy
   for victim, signum, secs in faults:

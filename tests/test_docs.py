@@ -35,13 +35,11 @@ STARTERS = re.compile(
 ELSEWHERE = (
     (r'(docker|mkdir) ', 'requires Docker; tests/deploy, scripts/check_image'),
     (r'deploy/docker/two_hosts.sh |sbatch |kubectl ', 'requires a cluster; tests/deploy'),
-    (r'.*--dataset=oct2017|.*configs/oct2017.flags', 'requires a Kaggle account; '
-     'tests/modes/test_workloads.py'),
+    (r'.*--dataset=oct2017|.*configs/oct2017.flags', 'requires Kaggle; tests/modes'),
     (r'.*--(local_workers|tensorboard)', 'tests/launcher, tests/distribution'),
     (r'.*--mode=(scaling|reproduce)', 'tests/modes'),
     (r'tests/benchmarks/run.sh|.*python tests/(benchmarks|crash)/', 'takes minutes to hours'),
-    (r'(CLUSTER_KILL_ROUNDS=20 |FAULTY_NETWORKS=all )tests/run.sh', 'takes minutes; '
-     'tests/distribution'),
+    (r'(CLUSTER_KILL_ROUNDS=20 |FAULTY_NETWORKS=all )tests/run.sh', 'tests/distribution'),
     (r'tests/run.sh|scripts/lint|scripts/install_horovod|.ci/run', '.ci/run'),
     (r'.*python scripts/compare_exports.py', 'tests/exporting/test_comparing_exports.py'),
     (r'scripts/(jupyter|run_notebooks|audit.sh|install_clients)', 'requires the package index'),

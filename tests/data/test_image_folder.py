@@ -67,7 +67,6 @@ def test_describe(folders):
 
 
 @pytest.mark.parametrize('patterns, given, message', [
-    (('none/*.jpeg', TEST), {}, '--train_pattern matches no file: --train_pattern=none/'),
     ((TRAIN, 'test/*.png'), {}, '--eval_pattern matches no file: --eval_pattern=test/'),
     ((None, TEST), {}, '--train_pattern is required for this data set and mode'),
     ((TRAIN, None), {'mode': 'train_and_evaluate'}, '--eval_pattern is required for this data set'),
@@ -150,10 +149,9 @@ def test_odd_names(folders):
   assert describe(TRAIN).labels == ('A', 'B', 'C', '\\xff "\'', 'é')
   with pytest.raises(UserError, match=r'a  b\\n\\x1b\[2J.jpeg'):
     describe(TRAIN, 'other/*/*')
-  for index, name in enumerate(('a\rb', 'a\n', 'a\u2028b', 'a\x0cb')):
-    make_files('odd{}/{}/x.jpeg'.format(index, name))
-    with pytest.raises(UserError, match='name must not have a line break: .*: rename the folder'):
-      describe('odd{}/*/*'.format(index))
+  make_files('odd/a\u2028b/x.jpeg')
+  with pytest.raises(UserError, match='name must not have a line break: .*: rename the folder'):
+    describe('odd/*/*')
 
 
 def test_unicode_forms_of_folders():
@@ -226,6 +224,7 @@ def test_images_next_to_the_class_folders(caplog):
 @pytest.mark.parametrize('paths, pattern, message', [
     (('t/cat/1.JPG', 't/cat/x.txt'), 't/**/*.jpg',
      r"\(t has 1 .JPG, x.txt\): give a pattern such as 't/\*\*/\*.JPG', in quotes"),
+    (('t/cat/1.png', 't/cat/1.gif', 't/2.gif'), 't', r"\(t has 2 .gif, 1 .png\): .*/\*.gif'"),
     (('t/cat/1.JPG', 't/cat/2.jpg', 't/1.png'), 't/*.gif',
      r"\(t has 1 .png, 1 .JPG, 1 .jpg\): give a pattern such as 't/\*\*/\*.\[jJ\]\[pP\]\[gG\]'"),
     (('t/.hidden/1.png',), 't/*/*.jpg', r"\(t has no files\): give .* 'DATA/train/\*\*/\*.jpeg'"),
@@ -249,9 +248,7 @@ def load(pattern):
 
 
 @pytest.mark.parametrize('paths, pattern, warnings', [
-    (shards(4), 'r/*', []), (shards(4), 'r/train-0000[01]*', []),  # A part, by intention.
-    (shards(2, suffix='.gz', name='r/a.b') + shards(2, name='r/c'), 'r/*',
-     ['a pattern matches 2 sets of shards: r/a.b-*-of-00002.gz, r/c-*-of-00002']),
+    (shards(4), 'r/train-0000[01]*', []),  # A part, by intention.
     (shards(4) + shards(5, 4), 'r/*', ['4 of 5 shards are missing', '2 sets of shards: r/train']),
     (['r/train.tfrecord', 'r/b'], 'r/*', [])])
 def test_warnings_about_shards(paths, pattern, warnings, caplog):
@@ -263,10 +260,9 @@ def test_warnings_about_shards(paths, pattern, warnings, caplog):
 def test_wrong_patterns_of_shards():
   make_files(*shards(4), *shards(2, suffix='.gz'), *shards(4, suffix='.gz'), *shards(2),
              content=frame(b'any'))
-  for pattern in ('r/*[24]', 'r/*4*'):
-    with pytest.raises(UserError, match=r'a pattern matches the same shards twice: .*\(r/train-\*-'
-                       r'of-0000.* and r/train-\*-of-0000.*\): give the pattern'):
-      load(pattern)
+  with pytest.raises(UserError, match=r'a pattern matches the same shards twice: .*\(r/train-\*-'
+                     r'of-0000.* and r/train-\*-of-0000.*\): give the pattern'):
+    load('r/*4*')
   # Before the class names, which are missing too.
   with pytest.raises(UserError, match=r'a pattern matches no file: --train_pattern=r/tpyo-\* \(r '
                      r"has .*train-00000-of-.*\): give a pattern such as 'DATA/train-"):

@@ -134,11 +134,11 @@ def test_slurm_queues_again_what_is_worth_it(host, codes, count, code, again):
 
 
 def test_docker_on_two_hosts(host, tmp_path):
-  done = host.run(TWO_HOSTS, '1', 'host-a,host-b', '--train_steps=1', '--labels=a b')
-  assert (done.returncode, done.stderr) == (0, '')
   model = tmp_path / 'shared' / 'model'
-  done = host.run(TWO_HOSTS, '2', 'a,b,c', PORT='3333', MODEL=str(model), IMAGE='mine:1', GPUS='')
-  assert (done.returncode, done.stderr) == (0, '')
+  for done in (
+      host.run(TWO_HOSTS, '1', 'host-a,host-b', '--train_steps=1', '--labels=a b'),
+      host.run(TWO_HOSTS, '2', 'a,b,c', PORT='3333', MODEL=str(model), IMAGE='mine:1', GPUS='')):
+    assert (done.returncode, done.stderr) == (0, '')
   (config, _, arguments), (other_config, _, other_arguments) = host.calls()
   assert config == {'cluster': {'worker': ['host-a:2222', 'host-b:2222']},
                     'task': {'type': 'worker', 'index': 1}}
@@ -158,7 +158,7 @@ def test_docker_on_two_hosts(host, tmp_path):
 
 
 def test_docker_wants_index_and_hosts(host):
-  for arguments in ([], ['0'], ['host-a,host-b', '0'], ['--x', 'a,b']):
+  for arguments in ([], ['0'], ['--x', 'a,b']):
     done = host.run(TWO_HOSTS, *arguments)
     assert (done.returncode, done.stdout) == (2, '')
     assert re.match('error: the first arguments must be INDEX and HOST,HOST: .*\n$', done.stderr)

@@ -114,7 +114,6 @@ def test_slurm_gives_each_task_its_place(host):
 
 @pytest.mark.parametrize('variables, code, message', [
     ({'SLURM_NTASKS': '6'}, 2, 'error: each node must have one task: 6 tasks on 3 nodes: call'),
-    ({'SLURM_NTASKS': '2', 'HOSTNAMES': 'node1'}, 2, 'error: each node must have one task: 2 task'),
     ({'COMMAND': '(null)'}, 2, 'error: the job must be submitted from its file in a checkout: (nu'),
     ({'HOSTNAMES': ''}, 1, '')])
 def test_slurm_starts_no_task_of_a_wrong_job(host, variables, code, message):

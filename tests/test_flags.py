@@ -152,6 +152,8 @@ RULES = [
     ('--augment=flip --input_pipeline=published', '=flip does not support --input_pipeline=p'),
     ('--input_pipeline=published --on_bad_image=skip', '=published does not support --on_bad_ima'),
     ('--all_reduce_alg=ring', '=ring is for .*=multi_worker_mirrored: .*=mirrored: give .*=nccl, '),
+    ('--all_reduce_alg=hierarchical_copy --distribution_strategy=multi_worker_mirrored',
+     '=hierarchical_copy is for a single machine: '),
     ('--checkpoint=best', '--checkpoint is only for --mode=evaluate, .* resumes from the latest'),
     ('--distribution_strategy=horovod --all_reduce_alg=ring', 'its own all-reduce .*: omit --al'),
     ('--num_gpus=2 --distribution_strategy=off', '=off has one replica in each process: --num_g'),

@@ -309,8 +309,6 @@ def real_or_generated(name, write):
   return folder
 
 
-fashion_mnist_dir = real_or_generated(
-    'fashion-mnist', lambda folder: generated_data.write_idx_files(folder, 60, 20))
 # Both have 32 images in `val`.
 oct2017_dir = real_or_generated('oct2017', generated_data.write_oct2017)
 # Ten images that are damaged or unusual.

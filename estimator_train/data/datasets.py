@@ -157,9 +157,7 @@ def _describe_own(settings: Settings) -> DataSet:
 
 def _split_validation(dataset: DataSet, settings: Settings) -> DataSet:
   """Returns the data set with `--validation_fraction` of the training examples as `test`."""
-  train: Any = None
-  if dataset.test is None:
-    train = _check_split('train', dataset.train, dataset, settings)
+  train: Any = None if dataset.test else _check_split('train', dataset.train, dataset, settings)
   functions: Dict[type, Callable[..., Tuple[Any, Any]]] = {
       ImageSplit: image_folder.split_files, ImageRecordSplit: tfrecord.split_records}
   if type(train) not in functions:

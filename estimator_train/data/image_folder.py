@@ -60,7 +60,9 @@ def split_files(split: ImageSplit, settings: Settings) -> Tuple[ImageSplit, Imag
 
   The name of a file and that of its folder decide about an image.
   """
-  names = [b'/'.join(os.path.abspath(path).split(b'/')[-2:]) for path in split.files]
+  folders = {folder: os.path.basename(os.path.abspath(folder))
+             for folder in {os.path.dirname(path) for path in split.files}}
+  names = [folders[os.path.dirname(path)] + b'/' + os.path.basename(path) for path in split.files]
   train, validation = (ImageSplit([split.files[index] for index in chosen], split.classes[chosen])
                        for chosen in choose_validation(names, split.classes, settings))
   return train, validation
@@ -85,11 +87,10 @@ def choose_validation(names: Sequence[bytes], classes: np.ndarray,
   hashes = np.array([int.from_bytes(hashlib.md5(prefix + name).digest()[:6], 'big') / (1 << 48)
                      for name in names])
   is_validation = hashes < settings.data.validation_fraction
-  for class_index in np.unique(classes):
-    of_class = np.flatnonzero(classes == class_index)
-    if len(of_class) > 1:
-      of_class = of_class[np.argsort(hashes[of_class], kind='mergesort')]
-      is_validation[of_class[0]], is_validation[of_class[-1]] = True, False
+  by_class = np.lexsort((hashes, classes))
+  starts = np.flatnonzero(np.diff(classes[by_class], prepend=-1))
+  is_validation[by_class[starts]] = True
+  is_validation[by_class[np.append(starts[1:], len(names))[:len(starts)] - 1]] = False
   if not is_validation.any():
     raise UserError('--validation_fraction requires two examples of a class',
                     '--validation_fraction={} of {} example(s)'.format(

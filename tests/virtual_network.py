@@ -1,4 +1,4 @@
-"""Hosts in network namespaces, and a switch between them that delays, drops and limits frames.
+"""Hosts in network namespaces, and a switch between them that delays and drops frames.
 
 The kernel of a test machine may lack `tc netem`, so the switch is a thread of the test process.
 """
@@ -28,16 +28,15 @@ class Switch:
   Attributes:
     delay_secs: time from the arrival of a frame until it is forwarded.
     loss: probability that a frame is lost.
-    bytes_per_sec: rate at which each host may send; None: no limit.
     separated: numbers of the hosts that can reach each other, but no other host.
     cut: numbers of two hosts that cannot reach each other.
     forwarded, lost: counts of frames.
   """
 
   def __init__(self):
-    self.delay_secs, self.loss, self.bytes_per_sec = 0., 0., None
+    self.delay_secs, self.loss = 0., 0.
     self.separated, self.cut, self.forwarded, self.lost = frozenset(), frozenset(), 0, 0
-    self._random, self._devices, self._busy_until = random.Random(1), [], []
+    self._random, self._devices = random.Random(1), []
     self._queue, self._counter = [], itertools.count()
     self._stopped, self._thread = threading.Event(), threading.Thread(target=self._run, daemon=True)
 
@@ -46,7 +45,6 @@ class Switch:
     device = os.open('/dev/net/tun', os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(device, _TUNSETIFF, struct.pack('16sH', name.encode(), _IFF_TAP | _IFF_NO_PI))
     self._devices.append(device)
-    self._busy_until.append(0.)
 
   def start(self):
     self._thread.start()
@@ -73,11 +71,8 @@ class Switch:
         if self._random.random() < self.loss:
           self.lost += 1
           continue
-        sent_at = time.monotonic()
-        if self.bytes_per_sec:
-          sent_at = max(sent_at, self._busy_until[sender]) + len(frame) / self.bytes_per_sec
-          self._busy_until[sender] = sent_at
-        heapq.heappush(self._queue, (sent_at + self.delay_secs, next(self._counter), sender, frame))
+        heapq.heappush(self._queue, (time.monotonic() + self.delay_secs, next(self._counter),
+                                     sender, frame))
 
   def _forward(self, sender, frame):
     for receiver, device in enumerate(self._devices):
@@ -120,15 +115,10 @@ class Network:
       except OSError as error:
         pytest.skip('no TAP device can be made here: {}'.format(error))
       _run('link', 'set', device, 'address', address, 'netns', namespace, 'name', 'eth0')
-      self.set_address(host, self.addresses[host])
+      _run('-n', namespace, 'addr', 'add', self.addresses[host] + '/24', 'dev', 'eth0')
       for name in ('eth0', 'lo'):
         _run('-n', namespace, 'link', 'set', name, 'up')
     self.switch.start()
-
-  def set_address(self, host, address):
-    self.addresses[host] = address
-    _run('-n', self._namespaces[host], 'addr', 'flush', 'dev', 'eth0')
-    _run('-n', self._namespaces[host], 'addr', 'add', address + '/24', 'dev', 'eth0')
 
   def close(self):
     self.switch.close()

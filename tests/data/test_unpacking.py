@@ -132,6 +132,7 @@ def encrypt(data):
 @pytest.mark.parametrize('method, change', [
     (STORED, damage_data), (DEFLATED, damage_data), (STORED, lambda data: data[:-10]),
     (STORED, encrypt), (STORED, lambda data: data.replace(b'PK\3\4', b'PK\3\5')),
+    (STORED, lambda data: data[100:]),
     # It states less than it has.
     (DEFLATED, lambda data: data.replace(struct.pack('<L', 100000), struct.pack('<L', 10000)))])
 def test_damage(tmp_path, unpack, method, change):

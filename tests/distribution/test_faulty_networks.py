@@ -20,7 +20,7 @@ MIRRORED = 'multi_worker_mirrored'
 # Changes of the network, during which training only takes longer.
 CONDITIONS = {
     'no fault': {}, '10 ms': {'delay_secs': .01}, '50 ms': {'delay_secs': .05},
-    '1 % loss': {'loss': .01}, '100 Mbit/s': {'bytes_per_sec': 100e6 / 8}}
+    '1 % loss': {'loss': .01}}
 OTHERS = ['5 s partition', '20 s partition', 'vanished host', 'late chief']
 FEW = [('50 ms', MIRRORED, 2), ('1 % loss', 'horovod', 2), ('5 s partition', MIRRORED, 2),
        ('20 s partition', MIRRORED, 3), ('vanished host', 'horovod', 2),

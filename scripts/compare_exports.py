@@ -6,9 +6,10 @@
 
 Exports the checkpoint to a temporary folder. The libraries of this Python, and of those that
 --clients names, load the exports and compute the outputs for the same examples: for images, the
-files that --pictures matches, or random ones; random inputs for other models. Prints a table and,
-as the last line, a JSON object. The exit code is 0 if all verdicts are ok, 1 if one is not, and 2
-if a flag is wrong. Flags of the program, such as --checkpoint, are allowed.
+files that --pictures matches, or random ones; random inputs for other models. TensorFlow decodes
+the files for exports that take pictures. Prints a table and, as the last line, a JSON object. The
+exit code is 0 if all verdicts are ok, 1 if one is not, and 2 if a flag is wrong. Flags of the
+program, such as --checkpoint, are allowed.
 
 The Pythons of --clients need NumPy, but not this package. They run this file with --client=JOBS.
 """
@@ -27,8 +28,9 @@ from pathlib import Path
 
 import numpy as np
 
-NUM_EXAMPLES, TOLERANCE, TIMEOUT_SECS = 8, 1e-5, 900
-COLUMNS = ('format', 'client', 'version', 'difference', 'verdict')
+NUM_EXAMPLES, MAX_FILES, TIMEOUT_SECS = 8, 32, 900
+TOLERANCE, PICTURES_TOLERANCE = 1e-5, 1e-4  # Resizing is rounded differently.
+COLUMNS = ('format', 'client', 'version', 'labels', 'difference', 'verdict')
 
 
 def main(argv):
@@ -99,7 +101,7 @@ def export_all(settings, folder, pictures):
 
   trained = trained_model.find_checkpoint(settings)
   with trained_model.restored_model(settings, trained.dataset, trained.checkpoint) as restored:
-    inputs_of_signatures, outputs, keras_outputs = make_reference(restored, pictures)
+    batches, outputs, keras_outputs = make_reference(restored, pictures)
   jobs, rows = [], []
   for name in all_flags()['export_format'].choices:
     export_dir = os.path.join(folder, name)
@@ -112,17 +114,18 @@ def export_all(settings, folder, pictures):
       verdict = 'not exported: {}'.format(error)
       rows.append(dict(dict.fromkeys(COLUMNS), format=name, verdict=verdict))
       continue
-    for signature in version.get('signatures', ('',)):
+    takes_pictures = restored.exports_pictures and name != 'h5'
+    for signature in version.get('signatures', ('pictures' if takes_pictures else '',)):
       data = os.path.join(folder, '{}-{}.npz'.format(name, signature))
-      write_arrays(data, inputs_of_signatures[signature],
-                   keras_outputs if name == 'h5' else outputs)
+      write_arrays(data, batches[signature], keras_outputs if name == 'h5' else outputs)
       path = version['path'] + ('' if name == 'saved_model' else '/model.' + name)
-      jobs.append({'format': name, 'path': path, 'signature': signature, 'data': data})
+      jobs.append({'format': name, 'path': path, 'signature': signature, 'data': data,
+                   'has_classes': bool(trained.dataset.labels)})
   return jobs, rows
 
 
 def make_reference(restored, pictures):
-  """Returns the inputs by signature ('': of other formats), and the outputs of the checkpoint.
+  """Returns batches of inputs by signature ('': tensors), and the outputs of the checkpoint.
 
   The outputs are those of exports, and those of the Keras model.
   """
@@ -130,11 +133,14 @@ def make_reference(restored, pictures):
 
   if restored.image_shape is None:
     inputs = onnx_and_tflite.make_examples(restored, [NUM_EXAMPLES])[0].inputs
-    by_signature = {'serving_default': inputs, 'examples': {'examples': serialize(inputs)}}
   else:
-    contents, inputs = read_pictures(restored, pictures)
-    by_signature = {'serving_default': {'image_bytes': contents}, 'images': inputs}
-  by_signature[''] = inputs
+    contents, decoded, inputs = read_pictures(restored, pictures)
+  by_signature = {'': [inputs], 'images': [inputs]}
+  if restored.exports_pictures:
+    by_signature['serving_default'] = [{'image_bytes': contents}]
+    by_signature['pictures'] = [{'pictures': picture[np.newaxis]} for picture in decoded]
+  else:
+    by_signature.update(serving_default=[inputs], examples=[{'examples': serialize(inputs)}])
   outputs, keras_outputs = restored.session.run(
       (restored.outputs, restored.keras_model.outputs),
       {restored.inputs[name]: array for name, array in inputs.items()})
@@ -142,7 +148,7 @@ def make_reference(restored, pictures):
 
 
 def read_pictures(restored, pattern):
-  """Returns the contents of image files, and the inputs of the model for them."""
+  """Returns the contents of image files, the decoded images, and the inputs of the model."""
   import tensorflow.compat.v1 as tf
 
   from estimator_train.data import images
@@ -153,7 +159,7 @@ def read_pictures(restored, pattern):
     contents = [restored.session.run(tf.image.encode_png(image.astype(np.uint8)))
                 for image in random]
   else:
-    paths = sorted(glob.glob(pattern, recursive=True))[:NUM_EXAMPLES]
+    paths = sorted(glob.glob(pattern, recursive=True))[:MAX_FILES]
     if not paths:
       raise UserError('--pictures must match files', pattern, 'check the pattern')
     contents = [Path(path).read_bytes() for path in paths]
@@ -161,7 +167,10 @@ def read_pictures(restored, pattern):
   decoded = images.decode_and_resize(content, restored.image_shape)
   pixels = np.stack([restored.session.run(decoded, {content: item}) for item in contents])
   scaled = restored.session.run(restored.preprocess(tf.constant(pixels)))
-  return np.array(contents, object), {'images': scaled}
+  picture = images.decode(content, restored.image_shape[2])
+  return (np.array(contents, object),
+          [restored.session.run(picture, {content: item}) for item in contents],
+          {'images': scaled})
 
 
 def serialize(inputs):
@@ -177,33 +186,40 @@ def serialize(inputs):
 
   return np.array([tf.train.Example(features=tf.train.Features(feature={
       name: make_feature(array[index]) for name, array in inputs.items()
-  })).SerializeToString() for index in range(NUM_EXAMPLES)], object)
+  })).SerializeToString() for index in range(len(next(iter(inputs.values()))))], object)
 
 
 # What runs in each Python.
 
 
-def write_arrays(path, inputs, outputs):
+def write_arrays(path, batches, outputs):
   """Writes inputs and outputs; a dot ends each string, as NumPy removes zeros at the end."""
-  arrays = {'x' + name: np.array([item + b'.' for item in array.ravel()]).reshape(array.shape)
-            if array.dtype.kind == 'O' else array for name, array in inputs.items()}
-  arrays.update({'y' + name: array for name, array in outputs.items()})
+  arrays = {'{}/{}'.format(index, name): np.array(
+      [item + b'.' for item in array.ravel()]).reshape(array.shape)
+            if array.dtype.kind == 'O' else array
+            for index, inputs in enumerate(batches) for name, array in inputs.items()}
+  arrays.update({'y/' + name: array for name, array in outputs.items()})
   np.savez(path, **arrays)
 
 
 def read_arrays(path):
-  """Returns inputs and outputs."""
+  """Returns the batches of inputs, and the outputs."""
+  batches = {}
   with np.load(path) as data:
-    inputs, outputs = ({name[1:]: data[name] for name in data.files if name[0] == kind}
-                       for kind in 'xy')
-  return {name: np.array([item[:-1] for item in array.ravel()], object).reshape(array.shape)
-          if array.dtype.kind == 'S' else array for name, array in inputs.items()}, outputs
+    for key in data.files:
+      index, _, name = key.partition('/')
+      array = data[key]
+      if array.dtype.kind == 'S':
+        array = np.array([item[:-1] for item in array.ravel()], object).reshape(array.shape)
+      batches.setdefault(index, {})[name] = array
+  outputs = batches.pop('y')
+  return list(batches.values()), outputs
 
 
 def run_jobs(jobs):
   """Returns the rows of the libraries of this Python."""
   rows = []
-  for name, module_name, format_, run in LIBRARIES:
+  for name, module_name, format_, load in LIBRARIES:
     if importlib.util.find_spec(module_name) is None:
       continue
     library = importlib.import_module(module_name)
@@ -213,83 +229,110 @@ def run_jobs(jobs):
       continue  # Where tf.keras is Keras 3, Keras is installed, too.
     for job in jobs:
       if job['format'] == format_:
-        inputs, expected = read_arrays(job['data'])
+        batches, expected = read_arrays(job['data'])
+        tolerance = PICTURES_TOLERANCE if job['signature'] == 'pictures' else TOLERANCE
+        labels = difference = None
         try:
-          difference = largest_difference(expected, run(library, job, inputs))
-          verdict = 'ok' if difference <= TOLERANCE else 'failed'
+          run = load(library, job)
+          found = join([run(batch) for batch in batches], expected)
+          difference = largest_difference(expected, found)
+          if job['has_classes']:
+            labels = count_equal_labels(expected, found)
+          verdict = 'ok' if difference <= tolerance else 'failed'
         except Exception as error:  # Each library has its own exception classes.
-          difference, verdict = None, 'failed: {!r}'.format(error)
+          verdict = 'failed: {!r}'.format(error)
         client = '{}, Python {}'.format(name, platform.python_version())
         rows.append(dict(zip(COLUMNS, ('{} {}'.format(format_, job['signature']).strip(), client,
-                                       version, difference, verdict))))
+                                       version, labels, difference, verdict))))
   return rows
+
+
+def join(outputs, names):
+  """Joins the outputs of batches, dicts or lists in the order of the names, to a dict."""
+  rows = [found if isinstance(found, dict) else dict(zip(names, found)) for found in outputs]
+  return {name: np.concatenate([row[name] for row in rows]) for name in names}
+
+
+def count_equal_labels(expected, found):
+  (array,), (other,) = expected.values(), found.values()
+  return '{} of {}'.format((array.argmax(-1) == other.argmax(-1)).sum(), len(array))
 
 
 def largest_difference(expected, found):
   """Returns the largest difference, divided by the largest value of an output if that exceeds 1."""
-  if not isinstance(found, dict):
-    found = dict(zip(expected, found))
   return float(np.max([
       np.abs(array - found[name]).max() / max(1., np.abs(array).max())
       if array.shape == np.shape(found[name]) else np.inf for name, array in expected.items()]))
 
 
-def run_saved_model(tensorflow, job, inputs):
-  """Returns the outputs of a signature by name."""
+def load_saved_model(tensorflow, job):
+  """Returns a function from the inputs of a signature to its outputs by name."""
   if tensorflow.__version__[0] != '1':
-    signature = tensorflow.saved_model.load(job['path']).signatures[job['signature']]
-    outputs = signature(**{name: tensorflow.constant(array) for name, array in inputs.items()})
-    return {name: tensor.numpy() for name, tensor in outputs.items()}
+    loaded = tensorflow.saved_model.load(job['path'])  # Owns the variables of the signature.
+    signature = loaded.signatures[job['signature']]
+    return lambda inputs: {name: tensor.numpy() for name, tensor in signature(**{
+        name: tensorflow.constant(array) for name, array in inputs.items()}).items()}
   tf = tensorflow.compat.v1
-  with tf.Graph().as_default(), tf.Session() as session:
+  session = tf.Session(graph=tf.Graph())
+  with session.graph.as_default():
     loaded = tf.saved_model.loader.load(session, ['serve'], job['path'])
-    signature = loaded.signature_def[job['signature']]
-    return session.run({name: tensor.name for name, tensor in signature.outputs.items()},
-                       {signature.inputs[name].name: array for name, array in inputs.items()})
+  signature = loaded.signature_def[job['signature']]
+  return lambda inputs: session.run(
+      {name: tensor.name for name, tensor in signature.outputs.items()},
+      {signature.inputs[name].name: array for name, array in inputs.items()})
 
 
-def run_h5(keras, job, inputs):
-  """Returns the outputs of a Keras model, in its order."""
-  arrays = list(inputs.values())
+def load_h5(keras, job):
+  """Returns a function from inputs to the outputs of a Keras model, in its order."""
   keras.backend.clear_session()
-  outputs = keras.models.load_model(job['path'], compile=False).predict(
-      arrays if len(arrays) > 1 else arrays[0], verbose=0)
-  return outputs if isinstance(outputs, list) else [outputs]
+  model = keras.models.load_model(job['path'], compile=False)
+
+  def run(inputs):
+    arrays = list(inputs.values())
+    outputs = model.predict(arrays if len(arrays) > 1 else arrays[0], verbose=0)
+    return outputs if isinstance(outputs, list) else [outputs]
+
+  return run
 
 
-def run_tflite(interpreter_module, job, inputs):
-  """Returns the outputs of a TensorFlow Lite model, which takes one example at a time."""
+def load_tflite(interpreter_module, job):
+  """Returns a function that runs a TensorFlow Lite model with one example at a time."""
   interpreter = interpreter_module.Interpreter(model_path=job['path'])
-  interpreter.allocate_tensors()
-  rows = []
-  for example in zip(*inputs.values()):
-    for detail, array in zip(interpreter.get_input_details(), example):
+  details = interpreter.get_input_details()
+
+  def run_one(example):
+    for detail, array in zip(details, example):
+      interpreter.resize_tensor_input(detail['index'], (1,) + array.shape)
+    interpreter.allocate_tensors()
+    for detail, array in zip(details, example):
       interpreter.set_tensor(detail['index'], array[np.newaxis])
     interpreter.invoke()
-    rows.append([interpreter.get_tensor(detail['index'])
-                 for detail in interpreter.get_output_details()])
-  return [np.concatenate(arrays) for arrays in zip(*rows)]
+    return [interpreter.get_tensor(detail['index'])
+            for detail in interpreter.get_output_details()]
+
+  return lambda inputs: [np.concatenate(arrays) for arrays in zip(
+      *map(run_one, zip(*inputs.values())))]
 
 
-def run_onnx(onnxruntime, job, inputs):
-  """Returns the outputs of an ONNX model by name."""
+def load_onnx(onnxruntime, job):
+  """Returns a function from inputs to the outputs of an ONNX model by name."""
   session = onnxruntime.InferenceSession(job['path'], providers=['CPUExecutionProvider'])
   names = [output.name for output in session.get_outputs()]
-  return dict(zip(names, session.run(
+  return lambda inputs: dict(zip(names, session.run(
       names, {value.name: inputs[value.name] for value in session.get_inputs()})))
 
 
-# The name of a library, its module, the format, and the function that runs an export with it.
+# The name of a library, its module, the format, and the function that loads an export with it.
 LIBRARIES = (
-    ('TensorFlow', 'tensorflow', 'saved_model', run_saved_model),
+    ('TensorFlow', 'tensorflow', 'saved_model', load_saved_model),
     ('TensorFlow', 'tensorflow', 'tflite',
-     lambda tensorflow, *given: run_tflite(tensorflow.lite, *given)),
-    ('tf.keras', 'tensorflow', 'h5', lambda tensorflow, *given: run_h5(tensorflow.keras, *given)),
-    ('tf_keras', 'tf_keras', 'h5', run_h5),
-    ('Keras', 'keras', 'h5', run_h5),
-    ('LiteRT', 'ai_edge_litert', 'tflite', lambda unused, *given: run_tflite(
+     lambda tensorflow, *given: load_tflite(tensorflow.lite, *given)),
+    ('tf.keras', 'tensorflow', 'h5', lambda tensorflow, *given: load_h5(tensorflow.keras, *given)),
+    ('tf_keras', 'tf_keras', 'h5', load_h5),
+    ('Keras', 'keras', 'h5', load_h5),
+    ('LiteRT', 'ai_edge_litert', 'tflite', lambda unused, *given: load_tflite(
         importlib.import_module('ai_edge_litert.interpreter'), *given)),
-    ('ONNX Runtime', 'onnxruntime', 'onnx', run_onnx))
+    ('ONNX Runtime', 'onnxruntime', 'onnx', load_onnx))
 
 if __name__ == '__main__':
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')

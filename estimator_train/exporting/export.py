@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import glob
+import json
 import os
 import shutil
 import time
@@ -20,9 +21,16 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.data.description import DataSet
 from estimator_train.errors import UserError
-from estimator_train.exporting import h5_model, onnx_and_tflite, saved_model, trained_model
+from estimator_train.exporting import (
+  h5_model,
+  onnx_and_tflite,
+  preprocessing,
+  saved_model,
+  trained_model,
+)
 from estimator_train.run_dir import LABELS_FILE, RunDir, make_folder
 from estimator_train.settings import Settings, groups
+from estimator_train.system import atomic
 from estimator_train.training.checkpoints import restoring
 
 # A function writes a restored model to a folder, and returns further keys of the result.
@@ -63,11 +71,15 @@ def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str) -> 
   """
   export_format, export_dir = settings.export.export_format, settings.export.export_dir
   assert export_dir is not None
+  if settings.export.export_input == 'pictures':
+    dataset.require_images('--export_input=pictures')
   names: Dict[str, List[str]] = {}
 
   def write_files(folder: str) -> None:
     with trained_model.restored_model(settings, dataset, checkpoint) as restored:
       names.update(_FORMATS[export_format](folder, restored))
+      atomic.write_text(os.path.join(folder, preprocessing.PREPROCESSING_FILE),
+                        json.dumps(preprocessing.describe(restored), indent=1) + '\n')
     if dataset.labels and export_format != 'saved_model':  # Which has them in its assets.
       saved_model.write_class_names(os.path.join(folder, LABELS_FILE), dataset.labels)
 

@@ -1,10 +1,12 @@
 """Writes ONNX and TensorFlow Lite models, and compares their outputs with those of the checkpoint.
 
-The inputs of both are those of the SavedModel's signatures for tensors, see
-trained_model.RestoredModel; so are the outputs. In ONNX, the size of the batch is the dimension
-`N`; a TensorFlow Lite model is for one example. The examples of the comparison are random. An
-export whose outputs differ from those of the checkpoint is not written. tf2onnx, onnx and
-onnxruntime belong to the extra `onnx`, so they are imported only during an export.
+The inputs of both are pictures, uint8 [N, any, any, C], or, with `--export_input=tensor` and for
+other examples, those of the SavedModel's signatures for tensors, see trained_model.RestoredModel;
+so are the outputs. In ONNX, the size of the batch is the dimension `N`. A TensorFlow Lite model is
+for one example; its pictures have the size of the network until `resize_tensor_input` changes it.
+The examples of the comparison are random. An export whose outputs differ from those of the
+checkpoint is not written. tf2onnx, onnx and onnxruntime belong to the extra `onnx`, so they are
+imported only during an export.
 """
 
 import contextlib
@@ -19,7 +21,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError, first_line
-from estimator_train.exporting.trained_model import IMAGES_INPUT, RestoredModel
+from estimator_train.exporting import preprocessing
+from estimator_train.exporting.trained_model import IMAGES_INPUT, PICTURES_INPUT, RestoredModel
 from estimator_train.system import atomic
 from estimator_train.tf_patches.sessions import converter_on_path
 from estimator_train.version import __version__
@@ -52,6 +55,8 @@ def write_onnx(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
   Raises:
     UserError: the model cannot be converted, or the result is wrong.
   """
+  if restored.exports_pictures:
+    restored = restored.with_pictures(tf.uint8)
   inputs, outputs = restored.inputs, restored.outputs
   strings = [name for name, tensor in inputs.items() if tensor.dtype == tf.string]
   if strings:
@@ -60,7 +65,7 @@ def write_onnx(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
   with _quiet_converter(restored.settings.run.verbosity):
     try:
       model = _convert_to_onnx(restored.session, inputs, outputs)
-      _describe(model, dict(inputs, **outputs), restored.dataset.labels)
+      _describe(model, dict(inputs, **outputs), preprocessing.describe(restored))
     except Exception as error:  # tf2onnx has no exception class of its own.
       raise UserError(_CANNOT_CONVERT.format('tf2onnx'), _last_line(error),
                       _OTHER_FORMATS) from error
@@ -102,7 +107,7 @@ def _convert_to_onnx(session: tf.Session, inputs: Tensors, outputs: Tensors) -> 
   return model
 
 
-def _describe(model: Any, tensors: Tensors, class_names: Sequence[str]) -> None:
+def _describe(model: Any, tensors: Tensors, description: Dict[str, Any]) -> None:
   """Names the open dimensions and the producer in the ONNX model, and adds metadata."""
   import onnx.helper
   import tf2onnx
@@ -116,8 +121,9 @@ def _describe(model: Any, tensors: Tensors, class_names: Sequence[str]) -> None:
         dimension.dim_param = '{}_{}'.format(value.name, index) if index else 'N'
   model.producer_name, model.producer_version = 'estimator_train', __version__
   metadata = {'converter': 'tf2onnx ' + tf2onnx.__version__}
-  if class_names:
-    metadata['class_names'] = json.dumps(list(class_names))
+  metadata['preprocessing'] = json.dumps(description)
+  if description['class_names']:
+    metadata['class_names'] = json.dumps(description['class_names'])
   onnx.helper.set_model_props(model, metadata)
 
 
@@ -150,9 +156,17 @@ def write_tflite(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
   if _has_feature_columns(restored.keras_model):  # The converter would abort without a reason.
     raise UserError(_CANNOT_CONVERT.format(_TFLITE_CONVERTER), 'it has a layer DenseFeatures',
                     'give --export_format=saved_model')
+  if restored.exports_pictures:
+    restored = restored.with_pictures(tf.float32)
   examples = make_examples(restored)  # The converter sets the size of the batch to 1.
   converter = tf.lite.TFLiteConverter.from_session(
       restored.session, list(restored.inputs.values()), list(restored.outputs.values()))
+  if restored.exports_pictures:
+    assert restored.image_shape is not None
+    # The default size. The converter replaces the floats by integers of the same values.
+    restored.inputs[PICTURES_INPUT].set_shape((1,) + restored.image_shape)
+    converter.inference_input_type = tf.uint8
+    converter.quantized_input_stats = {restored.inputs[PICTURES_INPUT].op.name: (0., 1.)}
   with converter_on_path():
     try:
       converted = converter.convert()
@@ -169,10 +183,14 @@ def write_tflite(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
 def _load_tflite(path: str, output_names: List[str]) -> ModelFunction:
   """Returns the function of a TensorFlow Lite model, for any number of examples."""
   interpreter = tf.lite.Interpreter(path)
+  details = interpreter.get_input_details()
   interpreter.allocate_tensors()
 
   def run_one(example: List[np.ndarray]) -> List[Any]:
-    for detail, array in zip(interpreter.get_input_details(), example):
+    if details[0]['dtype'] == np.uint8:  # Pictures.
+      interpreter.resize_tensor_input(details[0]['index'], (1,) + example[0].shape)
+      interpreter.allocate_tensors()
+    for detail, array in zip(details, example):
       interpreter.set_tensor(detail['index'], array[np.newaxis])
     interpreter.invoke()
     return [interpreter.get_tensor(detail['index'])
@@ -302,12 +320,19 @@ def _make_batch(restored: RestoredModel, batch_size: int) -> Examples:
 
 
 def _random_inputs(restored: RestoredModel, batch_size: int, integer_limit: int) -> Arrays:
-  """Returns random inputs by name; random pixel values are scaled for the model."""
+  """Returns random inputs by name; random pixel values are scaled for the model.
+
+  Pictures have another size than the images of the model: twice the height, and half the width.
+  """
   random = np.random.RandomState(_SEED + batch_size)
   if restored.image_shape is not None:
-    shape = (batch_size,) + restored.image_shape
-    pixels = tf.constant(random.randint(0, 256, shape).astype(np.uint8))
-    return {IMAGES_INPUT: restored.session.run(restored.preprocess(pixels))}
+    height, width, channels = restored.image_shape
+    if PICTURES_INPUT in restored.inputs:
+      height, width = 2 * height + 1, width // 2 + 1
+    pixels = random.randint(0, 256, (batch_size, height, width, channels)).astype(np.uint8)
+    if PICTURES_INPUT in restored.inputs:
+      return {PICTURES_INPUT: pixels}
+    return {IMAGES_INPUT: restored.session.run(restored.preprocess(tf.constant(pixels)))}
   return {name: _random_array(random, tensor.dtype, [batch_size] + [
       size or _OPEN_SIZE for size in tensor.shape.as_list()[1:]], integer_limit)
           for name, tensor in restored.inputs.items()}

@@ -1,9 +1,11 @@
-"""Writes a SavedModel with two signatures: one for files or records, one for tensors.
+"""Writes a SavedModel with signatures for files or records, for pictures and for tensors.
 
 For images, the input of the signature `serving_default` is `image_bytes`, string [B]: the contents
 of JPEG or PNG files of any size. The graph decodes, resizes and scales the images as in training.
-The input of the signature `images` is also called `images`, float32 [B, height, width, C]: pixel
-values that have already been scaled for the network. Both signatures return
+The input of the signature `pictures`, of the same name, is uint8 [B, any, any, C]: decoded images,
+which the graph resizes and scales. The input of the signature `images` is also called `images`,
+float32 [B, height, width, C]: pixel values that have already been scaled for the network. All
+signatures return
 
   probabilities: float32 [B, num_classes];
   labels: string [B, num_classes], the class names in the same order; repeated for each example,
@@ -11,10 +13,11 @@ values that have already been scaled for the network. Both signatures return
   top_probabilities: float32 [B, K], the K largest probabilities;
   top_labels: string [B, K], the names of their classes.
 
-For other examples, the inputs of the signature `serving_default` are the inputs of the model, by
-name. The input of the signature `examples` is also called `examples`, string [B]: serialized
-tf.train.Example protocol buffers, with a feature for each input of the model. Both signatures
-return the outputs of the model by name or, with classes, the same as for images.
+For other examples, and with `--export_input=tensor`, the inputs of the signature `serving_default`
+are the inputs of the model, by name. The input of the signature `examples` is also called
+`examples`, string [B]: serialized tf.train.Example protocol buffers, with a feature for each input
+of the model. Both signatures return the outputs of the model by name or, with classes, the same as
+above.
 
 `assets.extra/tf_serving_warmup_requests` has requests that TensorFlow Serving sends to the model
 before serving it. Each is a record with a protocol buffer `tensorflow.serving.PredictionLog`.
@@ -32,7 +35,7 @@ from estimator_train.data import images
 from estimator_train.data.description import TOP_K
 from estimator_train.errors import UserError
 from estimator_train.exporting import trained_model
-from estimator_train.exporting.trained_model import PROBABILITIES_OUTPUT
+from estimator_train.exporting.trained_model import PICTURES_INPUT, PROBABILITIES_OUTPUT
 from estimator_train.run_dir import LABELS_FILE
 from estimator_train.system import atomic
 
@@ -67,13 +70,18 @@ def write(folder: str, restored: trained_model.RestoredModel) -> Dict[str, List[
   signatures = {DEFAULT_SIGNATURE: (restored.inputs, _outputs(restored, restored.outputs))}
   requests = {DEFAULT_SIGNATURE: {name: _make_example_tensor(tensor)
                                   for name, tensor in restored.inputs.items()}}
-  if restored.image_shape is not None:
+  if restored.exports_pictures:
+    assert restored.image_shape is not None
+    pictures = restored.with_pictures(tf.uint8)
     signatures = {DEFAULT_SIGNATURE: _image_file_signature(restored, restored.image_shape),
+                  PICTURES_INPUT: (pictures.inputs, _outputs(restored, pictures.outputs)),
                   IMAGES_SIGNATURE: signatures[DEFAULT_SIGNATURE]}
     black_jpeg = restored.session.run(tf.image.encode_jpeg(
         tf.zeros(restored.image_shape, tf.uint8)))
     requests = {
         DEFAULT_SIGNATURE: {'image_bytes': tf.make_tensor_proto([black_jpeg])},
+        PICTURES_INPUT: {PICTURES_INPUT: tf.make_tensor_proto(
+            0, tf.uint8, (1,) + restored.image_shape)},
         IMAGES_SIGNATURE: {'images': tf.make_tensor_proto(0., shape=(1,) + restored.image_shape)}}
   else:
     try:
@@ -91,7 +99,7 @@ def _image_file_signature(restored: trained_model.RestoredModel,
   if shape[2] not in _CHANNELS:
     raise UserError('a SavedModel for image files requires one or three channels',
                     'the model takes {}'.format(shape[2]),
-                    'give --export_format=h5, tflite or onnx')
+                    'give --export_input=tensor, or --export_format=h5, tflite or onnx')
   image_bytes = tf.placeholder(tf.string, [None], name='image_bytes')
   pixels = tf.map_fn(lambda content: images.decode_and_resize(content, shape), image_bytes,
                      tf.float32, back_prop=False)
@@ -108,8 +116,8 @@ def _record_signature(restored: trained_model.RestoredModel) -> Tuple[Tensors, T
   schema = {name: _make_feature(name, tensor) for name, tensor in restored.inputs.items()}
   records = tf.placeholder(tf.string, [None], name='examples')
   parsed = tf.io.parse_example(records, schema)
-  return {'examples': records}, _outputs(restored, restored.call({
-      name: tf.cast(parsed[name], tensor.dtype) for name, tensor in restored.inputs.items()}))
+  return {'examples': records}, _outputs(restored, restored.call([
+      tf.cast(parsed[name], tensor.dtype) for name, tensor in restored.inputs.items()]))
 
 
 def _outputs(restored: trained_model.RestoredModel, outputs: Tensors) -> Tensors:

@@ -1,6 +1,7 @@
 """Restores the Keras model of a checkpoint, without the data and the devices of the training."""
 
 import contextlib
+import copy
 from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -25,7 +26,7 @@ from estimator_train.training.building import (
 from estimator_train.training.checkpoints import restoring
 
 _CPU_ONLY = Devices(('/cpu:0',), ('/cpu:0',))
-IMAGES_INPUT, PROBABILITIES_OUTPUT = 'images', 'probabilities'
+PICTURES_INPUT, IMAGES_INPUT, PROBABILITIES_OUTPUT = 'pictures', 'images', 'probabilities'
 
 
 class TrainedCheckpoint(NamedTuple):
@@ -69,6 +70,7 @@ class RestoredModel:
     dataset: the data set, for the class names.
     image_shape: (height, width, channels) of the model's images; None: it has other inputs.
     preprocess: the function that scales pixel values for the model; unused without images.
+    exports_pictures: whether its exports take images of any size and preprocess them.
     inputs: the inputs by the names that they have in exports: the input of a model for images is
       called `images`, and contains scaled pixel values; others have the names of the Keras model.
     outputs: the class probabilities as `probabilities`; without classes, all outputs by name.
@@ -81,6 +83,8 @@ class RestoredModel:
     self.image_shape = dataset.image_shape and (
         dataset.image_shape[:2] + (keras_model.input_shape[-1],))
     self.preprocess = make_model_preprocess(keras_model, settings.model, dataset)
+    self.exports_pictures = dataset.image_shape is not None and (
+        settings.export.export_format != 'h5' and settings.export.export_input != 'tensor')
     input_names = keras_model.input_names if dataset.image_shape is None else [IMAGES_INPUT]
     self.inputs = dict(zip(input_names, keras_model.inputs))
     self.outputs = self._name_outputs(keras_model.outputs)
@@ -98,6 +102,22 @@ class RestoredModel:
     tensors = list(features) if isinstance(features, (list, tuple)) else [features]
     outputs = self.keras_model(tensors if len(tensors) > 1 else tensors[0])
     return self._name_outputs(outputs if isinstance(outputs, list) else [outputs])
+
+  def with_pictures(self, dtype: tf.DType) -> 'RestoredModel':
+    """Returns this model with pictures of any size as its input, instead of its own input.
+
+    The input is `pictures`, [B, any, any, C], with the number of channels of the model, values from
+    0 to 255, and this dtype. They are resized as by the data sets, see data/images.py.
+    """
+    assert self.image_shape is not None
+    height, width, channels = self.image_shape
+    pictures = tf.placeholder(dtype, [None, None, None, channels], PICTURES_INPUT)
+    pixels = tf.image.resize_bilinear(tf.cast(pictures, tf.float32), (height, width))
+    other = copy.copy(self)
+    other.inputs = {PICTURES_INPUT: pictures}
+    other.outputs = self.call(
+        model_inputs.SCALE_FUNCTIONS[self.settings.model.preprocess](pixels))
+    return other
 
   def _name_outputs(self, outputs: Sequence[tf.Tensor]) -> Dict[str, tf.Tensor]:
     if self.dataset.labels:

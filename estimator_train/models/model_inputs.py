@@ -29,7 +29,7 @@ def make_preprocess(name: str, height: int, width: int,
     A function that takes pixel values from 0 to 255, uint8 or float32, [B, height, width, channels]
     or of grey images [B, height, width, 1], and returns float32 [B, height, width, channels].
   """
-  scale = _SCALE_FUNCTIONS[name]
+  scale = SCALE_FUNCTIONS[name]
 
   def preprocess(pixels: tf.Tensor) -> tf.Tensor:
     pixels = tf.cast(pixels, tf.float32)
@@ -41,12 +41,21 @@ def make_preprocess(name: str, height: int, width: int,
   return preprocess
 
 
-_SCALE_FUNCTIONS = {
+# By the value of `--preprocess`; for float32 [B, height, width, channels].
+SCALE_FUNCTIONS: Dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     'unit': lambda pixels: pixels / 255.,
     'tf': lambda pixels: pixels / 127.5 - 1.,
-    'caffe': lambda pixels: pixels[..., ::-1] - tf.constant(_CAFFE_MEANS),
+    # TensorFlow Lite does not support an ellipsis.
+    'caffe': lambda pixels: pixels[:, :, :, ::-1] - tf.constant(_CAFFE_MEANS),
     'torch': lambda pixels: (pixels / 255. - tf.constant(_TORCH_MEANS))
              / tf.constant(_TORCH_DEVIATIONS),
+}
+# The same as (mean, scale), of each channel or of all: (pixels - mean) * scale. With `caffe`, the
+# order of the channels is reversed first.
+MEANS_AND_SCALES: Dict[str, Tuple[Any, Any]] = {
+    'unit': (0., 1 / 255), 'tf': (127.5, 1 / 127.5), 'caffe': (_CAFFE_MEANS, 1.),
+    'torch': ([255 * mean for mean in _TORCH_MEANS],
+              [1 / (255 * deviation) for deviation in _TORCH_DEVIATIONS]),
 }
 
 

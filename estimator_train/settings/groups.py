@@ -376,3 +376,7 @@ class PredictionAndExport:
       'with an export', check=check_not_a_pattern, is_path=True)
   export_format: str = flag('saved_model', 'format of the exported model',
                             choices=('saved_model', 'h5', 'tflite', 'onnx'))
+  export_input: Optional[str] = flag(
+      None, 'input of the exported model: uint8 images of any size, which it resizes and scales '
+      'itself, or the tensor that the network takes; if not given, pictures where the format can',
+      choices=('pictures', 'tensor'))

@@ -232,6 +232,10 @@ RULES = (
          'install it with `pip install estimator_train[onnx]`',
          lambda s: s.export_dir and s.export_format == 'onnx' and not all(
              map(importlib.util.find_spec, _ONNX_PACKAGES)), ('export', *_TRAINING)),
+    Rule('an .h5 file contains no preprocessing', 'export_format export_input',
+         'give --export_input=tensor, or another --export_format',
+         lambda s: s.export_format == 'h5' and s.export_input == 'pictures',
+         ('export', *_TRAINING)),
     Rule('--trace_steps must not start after --train_steps', 'trace_steps train_steps',
          'give earlier steps',
          lambda s: s.trace_steps and s.train_steps and s.trace_steps[0] > s.train_steps, _TRAINING),

@@ -14,20 +14,23 @@ import tensorflow.compat.v1 as tf
 from conftest import ROOT
 
 from estimator_train import models
+from estimator_train.data import images
 from estimator_train.data.description import DataSet
 from estimator_train.errors import UserError
-from estimator_train.exporting import onnx_and_tflite as exports
+from estimator_train.exporting import onnx_and_tflite as exports, preprocessing
 from estimator_train.exporting.trained_model import RestoredModel
 from estimator_train.settings import Settings, choices
+from estimator_train.training import building
 
 layers = tf.keras.layers
 
 
 @contextlib.contextmanager
-def restored(build, image_shape=None, labels=()):
+def restored(build, image_shape=None, labels=(), **flags):
   """A model of random weights."""
   settings = Settings(mode='train', dataset='synthetic', model_dir='x', train_steps=1,
-                      preprocess='caffe' if image_shape and image_shape[2] == 3 else 'unit')
+                      preprocess='caffe' if image_shape and image_shape[2] == 3 else 'unit',
+                      **flags)
   with tf.Graph().as_default(), tf.Session() as session:
     tf.keras.backend.set_session(session)
     try:
@@ -44,7 +47,7 @@ def restored(build, image_shape=None, labels=()):
 
 def export(folder, *given):
   """Exports a model to ONNX; returns its inputs and outputs, and the outputs of onnxruntime."""
-  with restored(*given) as model:
+  with restored(*given, export_input='tensor') as model:
     names = exports.write_onnx(str(folder), model)
     inputs, expected, _ = exports.make_examples(model, [5])[0]
   session = onnxruntime.InferenceSession(str(folder / 'model.onnx'))
@@ -76,8 +79,63 @@ def test_registered_models(tmp_path, name):
   metadata = {entry.key: entry.value for entry in model.metadata_props}
   assert json.loads(metadata['class_names']) == ['é', 'b', 'c']
   assert model.producer_name == 'estimator_train' and 'tf2onnx' in metadata['converter']
-  with restored(*given) as model:
+  with restored(*given, export_input='tensor') as model:
     assert exports.write_tflite(str(tmp_path), model) == {}  # It has verified the file.
+
+
+@pytest.mark.parametrize('name, preprocess', [
+    ('fashion_cnn', 'unit'), ('mnist_dense', 'tf'), ('colors', 'torch'), ('colors', 'caffe')])
+def test_pictures_of_any_size(tmp_path, name, preprocess):
+  """Pictures are resized and scaled as for a prediction: larger, smaller, equal, and one pixel."""
+  shape = (32, 40, 3) if name == 'colors' else (28, 20, 1)
+
+  def build():
+    return models.build(name, shape, 3) if name != 'colors' else tf.keras.Sequential([
+        layers.Conv2D(4, 3, input_shape=shape), layers.Flatten(),
+        layers.Dense(3, 'softmax', kernel_initializer=tf.random_normal_initializer(
+            stddev=3e-4 if preprocess == 'caffe' else .03))])
+
+  with restored(build, shape, ('a', 'b', 'c')) as model:
+    model.settings = model.settings.evolve(preprocess=preprocess)
+    model.preprocess = building.make_model_preprocess(model.keras_model, model.settings.model,
+                                                      model.dataset)
+    content = tf.placeholder(tf.string, [])
+    predict = model.call(model.preprocess(
+        images.decode_and_resize(content, shape)[tf.newaxis]))['probabilities']
+    random, encoded = np.random.RandomState(5), tf.placeholder(tf.uint8, [None, None, shape[2]])
+    pictures = [random.randint(0, 256, size + shape[2:]).astype(np.uint8) for size in (
+        (97, 130), (11, 7), (11, 200), shape[:2], (1, 1))]
+    pngs = [model.session.run(tf.image.encode_png(encoded), {encoded: picture})
+            for picture in pictures]
+    expected = [model.session.run(predict, {content: png}) for png in pngs]
+    assert exports.write_onnx(str(tmp_path), model) == {
+        'inputs': ['pictures'], 'outputs': ['probabilities']}
+    exports.write_tflite(str(tmp_path), model)
+    description = preprocessing.describe(model)
+    tensor = model.session.run(model.preprocess(tf.constant(pictures[3][np.newaxis])))
+  session = onnxruntime.InferenceSession(str(tmp_path / 'model.onnx'))
+  interpreter = tf.lite.Interpreter(str(tmp_path / 'model.tflite'))
+  detail, = interpreter.get_input_details()
+  assert detail['dtype'] == np.uint8
+  assert detail['shape'].tolist() == [1, *shape]  # Pictures of this size need no other call.
+  for picture, probabilities in zip(pictures, expected):
+    interpreter.resize_tensor_input(detail['index'], (1,) + picture.shape)
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(detail['index'], picture[np.newaxis])
+    interpreter.invoke()
+    for found in (interpreter.get_tensor(interpreter.get_output_details()[0]['index']),
+                  session.run(None, {'pictures': picture[np.newaxis]})[0]):
+      np.testing.assert_allclose(found, probabilities, rtol=0, atol=1e-4)
+  assert np.ptp(expected, axis=0).max() > 1e-2
+  # What a client does itself that has an image of the right size and a model for tensors.
+  order = slice(None, None, -1 if description['channel_order'] == 'BGR' else 1)
+  np.testing.assert_allclose(
+      (pictures[3][..., order] - np.array(description['mean'])) * description['scale'], tensor[0],
+      rtol=0, atol=1e-4)
+  assert description['size'] == list(shape[:2]) and description['class_names'] == ['a', 'b', 'c']
+  metadata = {entry.key: entry.value
+              for entry in onnx.load(str(tmp_path / 'model.onnx')).metadata_props}
+  assert json.loads(metadata['preprocessing']) == description
 
 
 def test_several_inputs_and_integers(tmp_path):

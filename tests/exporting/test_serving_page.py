@@ -45,7 +45,7 @@ def test_the_responses(run_well, tmp_path, clients_python):
     (expected_texts, expected), (texts, numbers) = map(texts_and_numbers, (documented, response))
     assert texts == expected_texts, request
     np.testing.assert_allclose(numbers, expected, rtol=0, atol=2e-6, err_msg=request)
-  assert answers['warm_up'] == {'shapes': ['serving_default', 'images'],
+  assert answers['warm_up'] == {'shapes': ['serving_default', 'pictures', 'images'],
                                 'homes': ['serving_default']}
   assert answers['grpc']['top_labels'] == [['square', 'star', 'circle']]
   # From the weights in served_models.py.

@@ -2,13 +2,15 @@
 
 import importlib.util
 import json
+import re
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import training_runs
-from conftest import load_script
+from conftest import ROOT, load_script
 from mode_runs import fails, image_flags
+from PIL import Image
 
 from estimator_train.data.data import make_batching
 from estimator_train.settings import command_line
@@ -63,7 +65,8 @@ def test_image_files(run_well, run_program, image_folders, write_images, tmp_pat
   done = run_well('--mode=train', *arguments)
   version = only(exports)
   assert done.result['export'] == {
-      'path': str(version), 'format': 'saved_model', 'signatures': ['serving_default', 'images'],
+      'path': str(version), 'format': 'saved_model',
+      'signatures': ['serving_default', 'pictures', 'images'],
       'checkpoint': str(model_dir / 'model.ckpt-2'), 'global_step': 2}
   assert (version / 'assets' / 'labels.txt').read_text() == 'A\nB\n'
   contents = [file.read_bytes() for file in sorted(image_folders.glob('test/*/*.jpeg'))]
@@ -76,6 +79,11 @@ def test_image_files(run_well, run_program, image_folders, write_images, tmp_pat
   order = expected.argsort(-1)[:, ::-1]
   np.testing.assert_array_equal(served['top_labels'], np.array([b'A', b'B'], object)[order])
   assert served['labels'].tolist() == [[b'A', b'B']] * 12
+  with tf.Session() as session:
+    pictures = [session.run(tf.image.decode_jpeg(content, channels=3)) for content in contents]
+  assert_close(np.concatenate([
+      serve(version, 'pictures', pictures=picture[np.newaxis])['probabilities']
+      for picture in pictures]), expected)
   nothing = serve(version, image_bytes=np.empty(0, object))
   assert nothing['probabilities'].shape == nothing['labels'].shape == (0, 2)
   # An export takes no data, and the class names from model_dir.
@@ -105,22 +113,62 @@ def test_every_format_predicts_the_same(run_well, tmp_path, monkeypatch, capsys)
     done = run_well(*arguments, '--mode=export', '--export_format=' + name,
                     '--export_dir={}'.format(tmp_path / name))
     versions[name] = only(tmp_path / name)
-    names = {'saved_model': {'signatures': ['serving_default', 'images']},
-             'onnx': {'inputs': ['images'], 'outputs': ['probabilities']}}.get(name, {})
+    names = {'saved_model': {'signatures': ['serving_default', 'pictures', 'images']},
+             'onnx': {'inputs': ['pictures'], 'outputs': ['probabilities']}}.get(name, {})
     assert done.out.count('\n') == 1
     assert done.result == dict(
         names, mode='export', model_dir=str(model_dir), path=str(versions[name]),
         format=name, checkpoint=str(model_dir / 'model.ckpt-1'), global_step=1)
     labels, = versions[name].rglob('labels.txt')
     assert labels.read_text(encoding='utf-8') == 'é\nb\nc\n'
+    assert json.loads((versions[name] / 'preprocessing.json').read_text()) == {
+        'input': 'tensor' if name == 'h5' else 'pictures', 'size': [8, 8],
+        'resize': {'method': 'bilinear', 'antialias': False, 'half_pixel_centers': False,
+                   'align_corners': False},
+        'channel_order': None, 'mean': [0], 'scale': [1 / 255], 'class_names': ['é', 'b', 'c']}
   served = serve(versions['saved_model'], 'images', images=np.zeros([1, 8, 8, 1]))
   assert served['labels'].tolist() == [['é'.encode(), b'b', b'c']]
   capsys.readouterr()
-  code = load_script('compare_exports').main(['--flagfile={}'.format(model_dir / 'flags.txt')])
-  rows = json.loads(capsys.readouterr().out.splitlines()[-1])['rows']
-  assert code == 0 and [row['format'] for row in rows] == [
-      'saved_model serving_default', 'saved_model images', 'tflite', 'h5', 'onnx']
-  assert all(row['verdict'] == 'ok' and row['difference'] < 1e-6 for row in rows)
+  compare = load_script('compare_exports').main
+  for input_, formats in (
+      ([], ['saved_model serving_default', 'saved_model pictures', 'saved_model images',
+            'tflite pictures', 'h5', 'onnx pictures']),
+      (['--export_input=tensor'], ['saved_model serving_default', 'saved_model examples', 'tflite',
+                                   'h5', 'onnx'])):
+    arguments = ['--flagfile={}'.format(model_dir / 'flags.txt'), *input_]
+    code = compare(arguments)
+    rows = json.loads(capsys.readouterr().out.splitlines()[-1])['rows']
+    assert code == 0 and [row['format'] for row in rows] == formats
+    assert all(row['verdict'] == 'ok' and row['labels'] == '8 of 8' and row['difference'] < 1e-5
+               for row in rows)
+
+
+def test_the_documented_clients_agree_with_predict(run_well, image_folders, tmp_path, capsys):
+  """The Python code of docs/exporting.md, with PNGs of several sizes, for a network in color."""
+  page = (ROOT / 'docs' / 'exporting.md').read_text(encoding='utf-8')
+  random = np.random.RandomState(4)
+  for index, size in enumerate([(90, 61), (9, 7), (16, 20), (1, 1), (14, 90)]):
+    pixels = random.randint(0, 256, size + (3,)).astype(np.uint8) // (index + 1)
+    Image.fromarray(pixels).save(str(tmp_path / '{}.png'.format(index)))
+  model_dir = '--model_dir={}'.format(tmp_path / 'model')
+  run_well('--mode=train', '--train_steps=2', '--batch_size=6', '--image_size=16,20',
+           '--model=own_models:two_layers', '--preprocess=torch', model_dir,
+           *image_flags(image_folders))
+  done = run_well('--mode=predict', '--input={}/*.png'.format(tmp_path), model_dir)
+  predictions = [json.loads(line) for line in done.out.splitlines()[:-1]]
+  assert len(predictions) == 5
+  for name in ('onnx', 'tflite'):
+    version = run_well('--mode=export', '--export_format=' + name, model_dir,
+                       '--export_dir={}'.format(tmp_path / name)).result['path']
+    code, = (code for code in re.findall(r'```python\n(.*?)```', page, re.DOTALL)
+             if 'Image.open' in code and 'model.' + name in code)
+    capsys.readouterr()
+    for prediction in predictions:
+      exec(code.replace('runs/exports/{}/NUMBER'.format(name), version)
+           .replace('image.png', prediction['file']), {})
+      label, probability = capsys.readouterr().out.split()
+      assert label == prediction['label']
+      assert float(probability) == pytest.approx(prediction['probability'], abs=1e-4)
 
 
 def erf_and_bessel(image_shape, num_classes):
@@ -150,7 +198,11 @@ def test_what_cannot_be_exported(run_well, run_program, tmp_path, monkeypatch):
       (['--model=own_models:with_unsaveable_layer'], {
           'h5': 'cannot be saved as an .h5 file: --model=own_models:with_unsaveable_layer ('}),
       (['--image_size=8,8,2'], {
-          'saved_model': 'requires one or three channels: the model takes 2'}))):
+          'saved_model': 'requires one or three channels: the model takes 2: give --export_input='
+                         'tensor'}),
+      (['--model=own_models:two_layers', '--export_input=pictures'], {
+          'h5': 'an .h5 file contains no preprocessing: --export_format=h5 --export_input='
+                'pictures: give --export_input=tensor'}))):
     arguments = SYNTHETIC + ['--model_dir={}'.format(tmp_path / str(index))] + extra
     run_well('--mode=train', *arguments)
     for format_, message in messages.items():

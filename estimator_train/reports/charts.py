@@ -42,7 +42,7 @@ _STYLE: Dict[str, Any] = {
     'xtick.labelcolor': _TEXT_COLOR, 'ytick.color': MUTED_COLOR, 'ytick.labelcolor': _TEXT_COLOR,
     'font.family': 'DejaVu Sans'}  # The font comes with matplotlib, so every machine has it.
 _MAX_TICK_LABEL_LENGTH = 18  # In characters.
-TICK_FORMATTER = ticker.StrMethodFormatter('{x:,.10g}')
+_TICK_FORMATTER = ticker.StrMethodFormatter('{x:,.10g}')
 # The y axis of the step time may end at this multiple of the median step time and cut off slower
 # steps. Otherwise, a single outlier would flatten the rest of the curve.
 _MAX_MULTIPLE_OF_MEDIAN = 4
@@ -94,8 +94,8 @@ def make_subplots(height: int, height_ratios: Sequence[int] = (1,)) -> Tuple[Fig
   all_axes = figure.subplots(len(height_ratios), 1, sharex=True, squeeze=False,
                              gridspec_kw={'height_ratios': list(height_ratios)})[:, 0]
   for axes in all_axes:
-    axes.xaxis.set_major_formatter(TICK_FORMATTER)
-    axes.yaxis.set_major_formatter(TICK_FORMATTER)
+    axes.xaxis.set_major_formatter(_TICK_FORMATTER)
+    axes.yaxis.set_major_formatter(_TICK_FORMATTER)
   return figure, all_axes
 
 

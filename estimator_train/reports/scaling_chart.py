@@ -6,9 +6,9 @@ import numpy as np
 
 from estimator_train.reports import charts
 from estimator_train.reports.charts import BLUE, GREEN, MUTED_COLOR, PURPLE, RED, Chart
-from estimator_train.reports.page_content import format_number, format_quantity, is_number
+from estimator_train.reports.page_content import format_quantity, is_number
 
-_SCALING_FILE, _PREDICTION_FILE = 'scaling.png', 'scaling-prediction.png'
+_SCALING_FILE = 'scaling.png'
 # (colour, marker, line style) of each series.
 _LINE_STYLES = {
     ('weak', 'real'): (BLUE, 'o', '-'), ('weak', 'synthetic'): (RED, 's', '-'),
@@ -31,14 +31,9 @@ def unit_key(sweep: Dict[str, Any]) -> str:
 
 def group_rows_by_series(sweep: Dict[str, Any]) -> Dict[SeriesKey, List[Dict[str, Any]]]:
   """Returns the table rows that have a rate, by series, in ascending number of units."""
-  return _group_by_series(sweep.get('table', []), unit_key(sweep))
-
-
-def _group_by_series(rows: Sequence[Dict[str, Any]],
-                     unit: str) -> Dict[SeriesKey, List[Dict[str, Any]]]:
-  """Like group_rows_by_series, for the rows of any table; `unit` is the result of unit_key."""
+  unit = unit_key(sweep)
   series: Dict[SeriesKey, List[Dict[str, Any]]] = {}
-  for row in sorted(rows, key=lambda row: row[unit]):
+  for row in sorted(sweep.get('table', []), key=lambda row: row[unit]):
     key = (row['scaling'], row['input'])
     if key in _LINE_STYLES and is_number(row.get('examples_per_sec')):
       series.setdefault(key, []).append(row)
@@ -58,11 +53,9 @@ def describe_units(sweep: Dict[str, Any]) -> str:
 
 
 def draw_scaling_charts(sweep: Dict[str, Any]) -> Iterator[Chart]:
-  """Yields the chart of the measured rates, and that of the predicted rates, if there are any."""
+  """Yields the chart of the measured rates, if there are any."""
   if group_rows_by_series(sweep):
     yield _draw_scaling_chart(sweep)
-    if sweep.get('predictions'):
-      yield _draw_prediction_chart(sweep)
 
 
 def _draw_scaling_chart(sweep: Dict[str, Any]) -> Chart:
@@ -115,38 +108,3 @@ def _draw_efficiency(axes: Any, key: SeriesKey, rows: List[Dict[str, Any]],
             if is_number(row.get('efficiency'))]
   if points:
     axes.plot(*zip(*points), color=color, marker=marker, linestyle=line_style, markersize=4.5)
-
-
-def _draw_prediction_chart(sweep: Dict[str, Any]) -> Chart:
-  """Draws the predicted rates with their intervals, and the measured rates."""
-  figure, (axes,) = charts.make_subplots(330)
-  unit = unit_key(sweep)
-  measured = group_rows_by_series(sweep)
-  descriptions = []
-  for key, rows in _group_by_series(sweep['predictions']['table'], unit).items():
-    color, marker, line_style = _LINE_STYLES[key]
-    counts = [row[unit] for row in rows]
-    axes.plot(counts, [row['examples_per_sec'] for row in rows], color=color, linestyle=line_style,
-              label='{} scaling, {} input'.format(*key))
-    axes.fill_between(counts, [row['low'] for row in rows], [row['high'] for row in rows],
-                      color=color, alpha=.15, linewidth=0)
-    points = measured.get(key, [])
-    axes.plot([row[unit] for row in points], [row['examples_per_sec'] for row in points], marker,
-              color=color, markersize=4.5)
-    last = rows[-1]
-    descriptions.append('{} scaling on {} input to {} ({} to {}) on {}'.format(
-        *key, format_quantity(last['examples_per_sec'], 'examples/sec'),
-        format_number(last['low']), format_number(last['high']), last[unit]))
-  axes.set_xscale('log', base=2)
-  axes.set_yscale('log')
-  axes.xaxis.set_major_formatter(charts.TICK_FORMATTER)
-  axes.yaxis.set_major_formatter(charts.TICK_FORMATTER)
-  axes.set_ylabel('examples/sec')
-  axes.set_xlabel(unit)
-  axes.legend(loc='upper left')
-  caption = ('Predicted rates with intervals of {:.0%}, and measured rates as points, with '
-             'logarithmic axes. The model assumes that the connections of more {} are as fast as '
-             'those measured.').format(sweep['predictions']['interval'], unit)
-  return charts.render_chart(
-      figure, _PREDICTION_FILE, 'Line chart of predicted examples/sec over the number of {}: '
-      '{}.'.format(unit, '; '.join(descriptions)), caption)

@@ -1,4 +1,4 @@
-"""`--mode=scaling`, by runs of a stand-in and by real ones, its table, and its predictions."""
+"""`--mode=scaling`, by runs of a stand-in and by real ones, and its table."""
 
 import csv
 import io
@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 
-import numpy as np
 import pytest
 from conftest import ROOT
 from mode_runs import Runs, image_flags
@@ -18,9 +17,8 @@ from estimator_train.data import datasets
 from estimator_train.doctor import installation
 from estimator_train.errors import StoppedBySignal, UserError
 from estimator_train.modes import scaling
-from estimator_train.modes.scaling import points, prediction, write_scaling_report
+from estimator_train.modes.scaling import points, write_scaling_report
 from estimator_train.modes.scaling.points import Point, PointResult
-from estimator_train.modes.scaling.prediction import Observation
 from estimator_train.settings import Settings, command_line
 from estimator_train.system.child_process import ChildRun
 
@@ -304,92 +302,3 @@ def test_table(tmp_path, capsys):
                               '1.00', '100%', '20.0%']
   assert lines[2].split() == ['weak', 'real', '3', '36', '0', '-', '-', '-', '-', '-', '-']
   assert lines[8] == 'gpu2-weak-real-2 failed: what: gpu2-weak-real-2: remedy'
-  assert 'predictions, with an interval of 90%:' in lines
-
-
-def predict(counts, unit=GPU, share=0., scale=1., **values):
-  """Predicts from runs whose steps take 10 ms, 1 ms per example, and 20 ms of transfer."""
-  outcomes = []
-  for count in counts:
-    for kind in (BOTH,) if count == 1 else (WEAK, STRONG):
-      batch_size = 12 * (count if kind == WEAK else 1)
-      secs = .01 + .001 * batch_size / count + .04 * (count - 1) / count
-      outcomes.append(outcome(count, kind, scale * batch_size / secs * (1 - share), unit=unit,
-                              share=share))
-  return prediction.predict(settings_of(**values), outcomes)
-
-
-def test_predictions():
-  predictions = predict([1, 2, 4])
-  table = {(row['scaling'], row['replicas']): row for row in predictions['table']}
-  # Strong scaling ends where a replica has less than one example.
-  assert [count for scaled, count in table if scaled == STRONG] == [1, 2, 4, 8]
-  assert [count for scaled, count in table if scaled == WEAK][-1] == 128
-  for scaled, batch_size, secs in ((WEAK, 96, .01 + .012 + .035), (STRONG, 12, .01 + .0015 + .035)):
-    row = table[scaled, 8]
-    assert row['global_batch_size'] == batch_size and row['low'] < batch_size / secs < row['high']
-    assert row['examples_per_sec'] == pytest.approx(batch_size / secs, rel=.02)
-    assert row['efficiency'] == pytest.approx(batch_size / secs / 8 / (12 / .022), rel=.02)
-  validation, _ = predictions['validation']
-  assert (validation['scaling'], validation['replicas']) == (WEAK, 4)
-  assert validation['measured'] == pytest.approx(48 / (.01 + .012 + .03))
-  assert validation['low'] < validation['predicted'] < validation['high']
-  error = validation['predicted'] / validation['measured'] - 1
-  assert validation['error'] == pytest.approx(error)
-  model, = predictions['models']
-  assert model['input'] == REAL and model['input_examples_per_sec'] is None
-  assert model['secs_per_example'] == pytest.approx(1e-3, rel=.05)
-  assert model['transfer_secs'] == pytest.approx(.02, rel=.1) and model['deviation'] == .01
-  assert predict([1, 2, 4], CPU) is predict([2]) is None  # Shared cores; a single number.
-
-
-def test_predictions_end_at_the_rate_of_the_input_pipeline():
-  predictions = predict([1, 2], share=.4, scale=.9)
-  rate = predictions['models'][0]['input_examples_per_sec']
-  weak = [row for row in predictions['table'] if row['scaling'] == WEAK][-1]
-  assert weak['examples_per_sec'] == rate < weak['high'] * 1.01
-  workers = predict([1, 2], WORKER, share=.4, scale_over='workers')
-  rate = workers['models'][0]['input_examples_per_sec']
-  assert rate == pytest.approx(12 / .022 * .6)
-  # Each worker has a pipeline of its own.
-  assert workers['table'][0]['examples_per_sec'] == rate
-  assert rate * 1.1 < workers['table'][1]['examples_per_sec'] < rate * 2
-
-
-def secs_of(units, examples, fixed=.01, latency=0., transfer=0.):
-  return (fixed + examples * 1e-3 + 2 * (units - 1) * latency
-          + 2 * (units - 1) / units * transfer)
-
-
-def fit(counts, noise=lambda: 1., **terms):
-  return prediction.fit([
-      Observation(units, examples, secs_of(units, examples, **terms) * noise())
-      for units in counts for examples in (32, 64)])
-
-
-def test_the_terms_of_a_step_and_their_intervals():
-  for terms in ({}, {'latency': 1e-3}, {'transfer': .02}, {'latency': 1e-3, 'transfer': .02}):
-    model = fit([1, 2, 4, 8], **terms)
-    assert model.noise == .01  # Measurements without any noise are not trusted.
-    for units in (1, 8, 16):
-      secs, low, high = model.predict(units, 64)
-      assert low < secs < high and secs == pytest.approx(secs_of(units, 64, **terms), rel=.05)
-  # Latency and transfer are both in the interval of two numbers; with eight units, not latency.
-  transfer, latency = secs_of(64, 64, transfer=.02), secs_of(64, 64, latency=.01)
-  _, low, high = fit([1, 2], transfer=.02).predict(64, 64)
-  assert low < transfer < high and low < latency < high
-  assert fit([1, 2, 4, 8], transfer=.02).predict(64, 64).high < latency
-  # With noise, most new measurements are in the interval.
-  inside = 0
-  for seed in range(20):
-    random = np.random.RandomState(seed)
-    model = fit([1, 2, 4] * 3, lambda: random.normal(1, .03), transfer=.02)  # noqa: B023
-    _, low, high = model.predict(8, 64)
-    inside += low <= secs_of(8, 64, transfer=.02) * random.normal(1, .03) <= high
-    widths = [model.predict(units, 64).high / model.predict(units, 64).low for units in (4, 8, 32)]
-    assert widths == sorted(widths)
-  assert inside >= 17
-  # Faster with more units, as no term can explain: but no term is negative.
-  model = prediction.fit([Observation(units, 32, 1 / units) for units in (1, 2, 4)])
-  assert (model.draws >= 0).all() and model.noise > .1
-  assert fit([2]) is prediction.fit([]) is None

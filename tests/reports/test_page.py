@@ -18,7 +18,7 @@ import page_example
 import pytest
 from PIL import Image
 
-from estimator_train.reports import charts, page, page_content, scaling_chart
+from estimator_train.reports import charts, page, page_content
 from estimator_train.settings import groups
 
 # The pictures and the section of each file alone.
@@ -268,34 +268,11 @@ def test_of_many_classes_the_worst_are_shown(tmp_path):
   assert 'class 700 predicted as class 3, 4 times' in found.alts
 
 
-def test_lines_of_a_prediction(monkeypatch):
-  """The predicted rates, and the measured rates of the same series."""
-  monkeypatch.setattr(charts, 'render_chart', lambda figure, *unused: figure)
-  row = {'scaling': 'weak', 'input': 'real', 'replicas': 2, 'examples_per_sec': 900., 'low': 800.,
-         'high': 1000.}
-  _, figure = scaling_chart.draw_scaling_charts(dict(
-      page_example.example()['scaling.json'],
-      predictions={'interval': .9, 'table': [dict(row, replicas=8), row]}))
-  predicted, measured = figure.axes[0].lines
-  assert predicted.get_xydata().tolist() == [[2, 900], [8, 900]]
-  assert measured.get_xydata().tolist() == [[1, 1000], [2, 1000 * 2 ** .5], [4, 2000]]
-
-
 def test_sweeps(tmp_path):
-  rows = [{'scaling': 'weak', 'input': 'real', 'replicas': replicas,
-           'examples_per_sec': 900. * replicas, 'low': 800. * replicas, 'high': 1000. * replicas}
-          for replicas in (1, 2, 4, 8)]
-  found = write(tmp_path, part('scaling.json', device_kind='gpu', predictions={
-      'interval': .9, 'models': [], 'table': rows,
-      'validation': [dict(rows[2], measured=2000., predicted=2100., error=.05)]}))
-  assert pictures(tmp_path) == {'scaling.png', 'scaling-prediction.png'}
+  found = write(tmp_path, part('scaling.json', device_kind='gpu'))
+  assert pictures(tmp_path) == {'scaling.png'}
   assert 'number of GPUs:' in found.alts
-  assert ('Line chart of predicted examples/sec over the number of replicas: weak scaling on real '
-          'input to 7,200\u00a0examples/sec (6,400 to 8,000) on 8.') in found.alts
-  assert ('weak scaling, real input, 4 replicas: 2,100 examples/sec instead of 2,000, an error of '
-          '5.0\u00a0%.') in found.text
-  contents = part('scaling.json', scale_over='workers', device_kind='cpu', cores_per_worker=1,
-                  predictions=None)
+  contents = part('scaling.json', scale_over='workers', device_kind='cpu', cores_per_worker=1)
   for row in contents['scaling.json']['table']:
     row['workers'] = row.pop('replicas')
   found = write(tmp_path, contents)

@@ -18,7 +18,7 @@ from estimator_train.data import datasets
 from estimator_train.data.description import DataSet
 from estimator_train.doctor import installation
 from estimator_train.errors import StoppedBySignal, UserError
-from estimator_train.modes.scaling import points, prediction
+from estimator_train.modes.scaling import points
 from estimator_train.modes.scaling.points import Point, PointResult, RunChild
 from estimator_train.reports import page
 from estimator_train.run_dir import RunDir, make_folder
@@ -192,7 +192,6 @@ def summarize(settings: Settings, results: Sequence[PointResult]) -> Dict[str, A
       'scale_over': settings.experiments.scale_over,
       **_describe_devices(settings, results[0].point.unit),
       'table': _make_rows(settings, results),
-      'predictions': prediction.predict(settings, results),
       'failures': [
           {'point': result.point.name, 'repeat': result.point.repeat, 'code': result.exit_code,
            'error': result.error,
@@ -290,25 +289,8 @@ def _format_table(result: Dict[str, Any]) -> Iterator[str]:
         _format_figures('{:.1%}', row['input_share']))
   for failure in result['failures']:
     yield '{point} failed: {error}'.format(**failure)
-  if result['predictions']:
-    yield from _format_predictions(result['predictions'], unit_key)
   if result['note']:
     yield result['note']
-
-
-def _format_predictions(predictions: Dict[str, Any], unit_key: str) -> Iterator[str]:
-  yield 'predictions, with an interval of {:.0%}:'.format(predictions['interval'])
-  yield _format_row('scaling', 'input', unit_key, 'batch', '', 'examples/sec', 'interval', '', '',
-                    'efficiency', '')
-  for row in predictions['table']:
-    yield _format_row(
-        row['scaling'], row['input'], row[unit_key], row['global_batch_size'], '',
-        '{examples_per_sec:,.0f}'.format(**row), '{low:,.0f} to {high:,.0f}'.format(**row), '',
-        '', '{efficiency:.0%}'.format(**row), '')
-  for row in predictions['validation']:
-    yield ('predicted from fewer {}: {} scaling, {} input, {} {}: {:,.0f} examples/sec instead of '
-           '{:,.0f}, {:+.1%}').format(unit_key, row['scaling'], row['input'], row[unit_key],
-                                      unit_key, row['predicted'], row['measured'], row['error'])
 
 
 def _format_row(*cells: Any) -> str:

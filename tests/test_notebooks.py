@@ -51,7 +51,7 @@ SHORTER = {
 def test_cells_run_in_their_order(name, texts, capsys, tmp_path, monkeypatch):
   """As Python, in this process; the kernel and the widgets are those of the slow tests."""
   monkeypatch.setenv('MPLBACKEND', 'agg')
-  pyplot = pytest.importorskip('matplotlib.pyplot', reason='requires the extra `report`')
+  from matplotlib import pyplot
   monkeypatch.setattr(pyplot, 'show', pyplot.close)
   monkeypatch.setattr('tempfile.tempdir', str(tmp_path))
   monkeypatch.delenv('OCT_DIR', raising=False)

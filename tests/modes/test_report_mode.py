@@ -14,8 +14,6 @@ from mode_runs import fails
 import estimator_train
 from estimator_train.reports import page
 
-pytest.importorskip('matplotlib', reason='the extra `report` is not installed')
-
 
 @pytest.mark.page
 def test_training_and_evaluation_are_on_the_page(run_well, tmp_path, monkeypatch):

@@ -2,11 +2,11 @@
 
 import json
 import math
-import sys
 import types
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from estimator_train.reports import charts
 from estimator_train.reports.evaluation import (
@@ -25,16 +25,12 @@ def test_outputs_become_probabilities():
     assert as_probabilities(np.array(outputs, np.float64)) == pytest.approx(expected)
 
 
-def test_samples_have_pictures_and_predictions(tmp_path, monkeypatch):
-  image_module = pytest.importorskip('PIL.Image', reason='Pillow is not installed')
+def test_samples_have_pictures_and_predictions(tmp_path):
   grey, colour = np.full((4, 3, 1), 77, np.uint8), np.zeros((2, 2, 3), np.uint8)
   colour[0, 1] = 10, 20, 30
   some = [types.SimpleNamespace(image=image, class_index=index, outputs=np.array(outputs))
           for image, index, outputs in ((grey, 2, [.25, .5, .25]),
                                         (colour, 0, [0, math.log(2), -100.]))]
-  with monkeypatch.context() as patch:
-    patch.setitem(sys.modules, 'PIL', None)
-    write_samples(str(tmp_path), ['a', 'b', 'c'], some)
   write_samples(str(tmp_path), ['a', 'b', 'c'], [])
   assert not list(tmp_path.iterdir())
   write_samples(str(tmp_path), ['a', 'b', 'c'], some)
@@ -43,9 +39,9 @@ def test_samples_have_pictures_and_predictions(tmp_path, monkeypatch):
       {'label': 'c', 'predicted': 'b', 'probability': .5, 'image': 'sample-00.png'},
       {'label': 'a', 'predicted': 'b', 'probability': pytest.approx(2 / 3),
        'image': 'sample-01.png'}]
-  with image_module.open(folder / 'sample-00.png') as picture:
+  with Image.open(folder / 'sample-00.png') as picture:
     assert picture.mode == 'L' and picture.size == (3, 4) and picture.getpixel((1, 2)) == 77
-  with image_module.open(folder / 'sample-01.png') as picture:
+  with Image.open(folder / 'sample-01.png') as picture:
     assert picture.getpixel((1, 0)) == (10, 20, 30)
 
 

@@ -49,7 +49,8 @@ def run(settings: Settings, process: Process = SINGLE_PROCESS) -> Dict[str, Any]
     learning_curves.write_learning_curves(settings.run.folder)
     page_file = page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)
     throughput.log_summary(result, loop.best_metric.name if loop else None, {
-        'report': page_file, 'model': model_file, 'checkpoint': run.run_dir.last_checkpoint()})
+        'report': page_file, 'model': model_file, 'checkpoint': run.run_dir.last_checkpoint()},
+        run.engine.devices.display_names)
   raise_if_stopped(outcome, signals)  # From here on, a signal itself raises an error.
   if settings.export.export_dir:
     result['export'] = exports.export_latest(settings, run.data.dataset)

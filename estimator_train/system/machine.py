@@ -91,6 +91,14 @@ def has_onednn() -> bool:
       glob.escape(os.path.dirname(os.path.dirname(spec.origin))), 'intel_tensorflow*')))
 
 
+def has_faster_build() -> bool:
+  """Returns whether the oneDNN build computes convolutions much faster on this processor.
+
+  With AVX2 alone, the stock build is about as fast; see docs/performance.md.
+  """
+  return not has_onednn() and 'avx512f' in cpu_property('flags').split()
+
+
 def has_nvidia_driver() -> bool:
   """Returns whether the kernel has loaded NVIDIA's driver."""
   return os.path.exists('/proc/driver/nvidia')

@@ -10,6 +10,7 @@ import pytest
 from estimator_train.reports import step_times, throughput
 from estimator_train.reports.step_times import Pause, Timing
 from estimator_train.settings import Settings
+from estimator_train.system import machine
 
 START_UP = {'import': 3., 'model': 1., 'first_step': 0.5}
 CONDITIONS = {'global_batch_size': 8, 'examples_per_step': 8, 'num_replicas': 1,
@@ -169,7 +170,7 @@ def test_curve_and_histogram_of_the_steps(tmp_path):
   assert len(counts) == 60 and edges[-1] < 2 and counts[-1] > 5
 
 
-def test_last_lines_of_the_log(caplog):
+def test_last_lines_of_the_log(caplog, monkeypatch):
   caplog.set_level(logging.INFO, 'estimator_train')
   for result, metric, expected in (
       ({'accuracy': 0.5, 'best': {'global_step': 9, 'average_loss': 0.5},
@@ -181,5 +182,14 @@ def test_last_lines_of_the_log(caplog):
       ({'examples_per_sec': 10., 'verdict': None}, None, ['  throughput  10 examples/sec'])):
     caplog.clear()
     throughput.log_summary(dict(result, global_step=9), metric, {
-        'report': None, 'model': 'runs/x/model.h5'})
+        'report': None, 'model': 'runs/x/model.h5'}, ['/cpu:0'])
     assert caplog.messages == ['finished at step 9', *expected, '  model       runs/x/model.h5']
+  for flags, device, verdict, is_named in (
+      ('avx2 avx512f', '/cpu:0', 'compute-bound', True), ('avx2', '/cpu:0', 'compute-bound', False),
+      ('avx512f', '/gpu:0', 'compute-bound', False), ('avx512f', '/cpu:0', 'input-bound', False)):
+    monkeypatch.setattr(machine, 'cpu_property', lambda _, flags=flags: flags)
+    monkeypatch.setattr(machine, 'has_onednn', lambda: False)
+    caplog.clear()
+    throughput.log_summary({'examples_per_sec': 1., 'steady_state': True, 'verdict': verdict,
+                            'global_step': 9}, None, {}, [device])
+    assert caplog.messages[-1].endswith(': ESTIMATOR_TRAIN_TF=onednn ./run_train.sh') == is_named

@@ -18,6 +18,7 @@ from estimator_train.settings.flag import (
     not_empty,
     satisfies,
 )
+from estimator_train.settings.user_code import is_function_name
 
 __all__ = ['Checkpoints', 'Cluster', 'Data', 'Devices', 'Duration', 'Evaluation', 'Experiments',
            'Input', 'Model', 'Optimizer', 'PredictionAndExport', 'Reporting', 'Run']
@@ -44,6 +45,12 @@ def _check_traced_steps(name: str, steps: Tuple[int, ...]) -> None:
   if not 1 <= first <= last < first + MAX_TRACED_STEPS:
     raise UserError('--{} must be first:last, starting from 1, at most {} steps'.format(
         name, MAX_TRACED_STEPS), given, 'give steps such as 101:110')
+
+
+def _check_hooks(name: str, value: str) -> None:
+  if not is_function_name(value):
+    raise UserError('--{} must name a function'.format(name), '--{}={}'.format(name, value),
+                    'give package.module:function')
 
 
 def _check_checkpoint(name: str, checkpoint: str) -> None:
@@ -340,6 +347,9 @@ class Reporting:
   log_every_steps: int = flag(
       100, 'steps between progress lines; this interval doubles after 10,000 lines, and again each '
       'time the global step doubles', check=int_range(1))
+  hooks: Optional[str] = flag(
+      None, 'package.module:function, a function that returns a list of SessionRunHooks, such as '
+      'loggers of your own', check=_check_hooks)
   report_page: bool = flag(True, 'write the report page, model_dir/report/index.html')
   json: bool = flag(False, 'print the result as JSON on a terminal, too, not only elsewhere')
   runs: Tuple[str, ...] = flag((), 'folders of runs that --mode=report shows or compares',

@@ -5,7 +5,7 @@ import functools
 import hashlib
 import json
 import logging
-from typing import Dict, Iterator, NamedTuple, Optional
+from typing import Dict, Iterable, Iterator, NamedTuple, Optional
 
 import tensorflow.compat.v1 as tf
 
@@ -14,6 +14,7 @@ from estimator_train.distribution.state import READY
 from estimator_train.settings import groups, user_code
 from estimator_train.system.progress import Phase
 from estimator_train.tf_patches import saved_weights
+from estimator_train.tf_patches.configurations import nested_layers
 from estimator_train.tf_patches.model_copies import ModelCopier
 from estimator_train.training import building, frozen_features, losses, optimizers
 from estimator_train.training.checkpoints import best_checkpoint, initial_weights, restoring
@@ -88,7 +89,7 @@ def prepare(run: Run) -> Model:
     if prepared.schedule is not None and 0 < run.start.step < run.stop_step:
       _warn_of_changed_learning_rate(run)
     run.run_dir.record_flags(settings, dataset.labels)
-  _log_setup(run, prepared.schedule)
+  _log_setup(run, model, prepared.schedule)
   return prepared
 
 
@@ -213,7 +214,7 @@ def _warn_of_changed_learning_rate(run: Run) -> None:
                  run.start.step, ', '.join(differences))
 
 
-def _log_setup(run: Run, schedule: Optional[Schedule]) -> None:
+def _log_setup(run: Run, model: tf.keras.Model, schedule: Optional[Schedule]) -> None:
   """Logs the model, the data set, the devices, the batch sizes and the learning rate."""
   settings, engine = run.settings, run.engine
   _LOG.info('%s on %s: %s, %d replica(s) on %s%s, batch size %d global, %d per replica',
@@ -221,6 +222,7 @@ def _log_setup(run: Run, schedule: Optional[Schedule]) -> None:
             engine.num_replicas, ', '.join(engine.devices.display_names),
             ' of {} workers'.format(engine.num_workers) if engine.num_workers > 1 else '',
             settings.optimizer.batch_size, engine.examples_per_replica)
+  log_parameters(run, model)
   flags = settings.optimizer
   if settings.run.trains and schedule is not None and (
       flags.lr_schedule, flags.lr_warmup_epochs, flags.scale_learning_rate) != (
@@ -228,3 +230,21 @@ def _log_setup(run: Run, schedule: Optional[Schedule]) -> None:
     _LOG.info('learning rate %s%s', schedule, '' if flags.scale_learning_rate == 'none' else (
         '; scaled ({}) from batch size {}'.format(flags.scale_learning_rate,
                                                   flags.base_batch_size)))
+
+
+def log_parameters(run: Run, model: tf.keras.Model) -> None:
+  """Logs the number of parameters; warns if this run starts with random weights that are frozen."""
+  def count(weights: Iterable[tf.Variable]) -> int:
+    return sum(weight.shape.num_elements() for weight in weights)
+
+  frozen = {id(weight): weight for layer in nested_layers(model) if not layer.trainable
+            for weight in layer.weights}
+  total, num_frozen = count(model.weights), count(frozen.values())
+  _LOG.info('%s parameters, %s of them trained, %s in frozen layers, %.1f MB', *map(
+      '{:,}'.format, (total, count(model.trainable_weights), num_frozen)),
+            sum(weight.shape.num_elements() * weight.dtype.size for weight in model.weights) / 1e6)
+  settings = run.settings
+  if num_frozen and settings.run.trains and run.start.checkpoint.path is None and (
+      settings.model.weights == 'none' and not user_code.is_function_name(settings.model.model)):
+    _LOG.warning('%.1f of %.1f million parameters are frozen with random weights: give --weights, '
+                 'or train more layers with --trainable_layers', num_frozen / 1e6, total / 1e6)

@@ -21,7 +21,7 @@ from estimator_train.training import early_stopping, frozen_features
 from estimator_train.training.checkpoints import best_checkpoint, restoring
 from estimator_train.training.checkpoints.saving import RetryingSaver, SaveCheckpoints
 from estimator_train.training.early_stopping import StopReason
-from estimator_train.training.hooks import stopping
+from estimator_train.training.hooks import make_user_hooks, stopping
 from estimator_train.training.hooks.progress import LogEpochs, ShowProgress
 from estimator_train.training.hooks.steps import LastStep, StepTimer, TraceSteps
 from estimator_train.training.hooks.summaries import WriteSummaries
@@ -219,6 +219,7 @@ class RunHooks:
         *([LogEpochs(run, model, self.last_step)] if run.num_train_examples else []),
         *([self._saver] if is_chief else []),
         *([self._tracer] if self._tracer else []),
+        *make_user_hooks(run.settings),
         self.stop_hook,
         *engine.hooks()]
 

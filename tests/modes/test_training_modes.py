@@ -3,13 +3,15 @@
 import json
 import os
 import shutil
+import types
 
 import pytest
 import tensorflow.compat.v1 as tf
 from mode_runs import evaluated_steps, fails
 
 from estimator_train.data.binary_files import IdxSource
-from estimator_train.settings import command_line
+from estimator_train.settings import Settings, command_line
+from estimator_train.training.model import log_parameters
 
 THROUGHPUT_KEYS = {
     'examples_per_sec', 'examples_per_sec_per_replica', 'step_secs', 'session_run_secs',
@@ -198,3 +200,61 @@ def test_an_evaluation_that_loses_examples(run_program, copied, monkeypatch):
                       lambda *given: lambda: whole(*given)().take(3))
   assert fails(run_program('--mode=evaluate', *copied),
                'the evaluation did not read all examples: 75 of 1000')
+
+
+class Logger(tf.train.SessionRunHook):
+  """A hook of a user: appends the global step to a file, and fails if the file is a folder."""
+
+  def __init__(self, path):
+    self.path = path
+
+  def before_run(self, run_context):
+    return tf.train.SessionRunArgs(tf.train.get_global_step())
+
+  def after_run(self, run_context, run_values):
+    with open(self.path, 'a') as file:
+      file.write('{}\n'.format(run_values.results))
+
+
+def loggers(settings):
+  return [Logger(os.path.join(settings.run.model_dir, 'steps.txt'))]
+
+
+def no_list():
+  return Logger('')
+
+
+def test_hooks(run_well, run_program, arguments, tmp_path):
+  arguments += ['--train_steps=3', '--mode=train']
+  run_well(*arguments, '--hooks={}:loggers'.format(__name__))
+  assert len((tmp_path / 'steps.txt').read_text().split()) == 3
+  (tmp_path / 'steps.txt').unlink()
+  (tmp_path / 'steps.txt').mkdir()
+  arguments[-2] = '--train_steps=5'  # Resumes.
+  for function, message in (
+      (':loggers', ': IsADirectoryError: [Errno 21] Is a directory: '),
+      (':no_list', 'the function of --hooks must return a list of SessionRunHooks: --hooks='),
+      (':missing', '--hooks names a function that does not exist'),
+      ('', ': give package.module:function')):
+    fails(run_program(*arguments, '--hooks={}{}'.format(__name__, function)), message)
+
+
+def test_parameters(caplog):
+  """Only a network of the package is known to be frozen with random weights."""
+  caplog.set_level('INFO')
+  with tf.Graph().as_default():
+    layers = [tf.keras.layers.Dense(3, input_shape=(4,), trainable=False),
+              tf.keras.layers.BatchNormalization(), tf.keras.layers.Dense(2)]
+    model = tf.keras.Sequential(layers)
+    for name, weights, path, warns in (
+        ('vgg16', 'none', None, True), ('vgg16', 'imagenet', None, False),
+        ('vgg16', 'none', 'model.ckpt-1', False), ('a:b', 'none', None, False)):
+      caplog.clear()
+      start = types.SimpleNamespace(checkpoint=types.SimpleNamespace(path=path))
+      log_parameters(types.SimpleNamespace(
+          settings=Settings(model=name, weights=weights, model_dir='x', train_steps=1),
+          start=start), model)
+      line, *warnings = caplog.messages
+      assert line == '35 parameters, 14 of them trained, 15 in frozen layers, 0.0 MB'
+      assert [text.startswith('0.0 of 0.0 million parameters are frozen with random weights: give')
+              for text in warnings] == [True] * warns

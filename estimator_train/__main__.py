@@ -97,6 +97,7 @@ def _print_error(text: str, exit_code: int, prefix: str = 'error: ') -> int:
 def run_and_exit() -> None:
   """Runs the program as a process of its own, and ends the process."""
   signals.watch()
+  sys.path.insert(0, '')  # As with `python -m`, functions of the user are found in this folder.
   exit_code = main()
   signals.prepare_exit()
   sys.exit(exit_code)

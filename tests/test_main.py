@@ -72,6 +72,15 @@ def test_help_and_flag_errors_import_no_tensorflow():
     assert last.startswith('error: ' + message) and (config or done.stderr.count('\n') == 1)
 
 
+def test_the_command_finds_functions_in_this_folder(tmp_path):
+  (tmp_path / 'mine.py').write_text('')
+  code = ('import os, sys; sys.path.append({!r}); os.chdir({!r}); '
+          'from estimator_train.__main__ import run_and_exit; run_and_exit()').format(
+              str(ROOT), str(tmp_path))
+  done = run('-I', '-c', code, '--dataset=mine:missing', '--train_steps=1', '--model_dir=made')
+  assert done.returncode == 2 and 'names a function that does not exist' in done.stderr
+
+
 def test_results_and_logs_keep_apart(tmp_path):
   done = run('-m', 'estimator_train', '--model_dir', tmp_path / 'odd $name', '--mode=train',
              '--train_steps=2', *QUICK)

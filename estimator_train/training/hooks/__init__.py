@@ -35,7 +35,11 @@ class _UserHook(tf.train.SessionRunHook):
     def translated(method: Callable[..., Any]) -> Callable[..., Any]:
       def call(*arguments: Any, **named: Any) -> Any:
         with user_code.translate_errors('a hook failed', given):
-          return method(*arguments, **named)
+          try:
+            return method(*arguments, **named)
+          except tf.errors.OpError as error:
+            session_error = error
+        raise session_error  # The session recovers from some of these.
       return call
 
     for name in _METHODS:

@@ -42,7 +42,8 @@ class ImageSource(Source):
   can_augment = True
   can_cache_in_folder = True
   _parallel_lookups: Optional[int] = None  # The number of chunks that are looked up in parallel.
-  # Of training. Only its `input_fn` keeps the cache, whose thread keeps this source.
+  # The cache of the training images. Weak, because the `input_fn` owns the cache, which in turn
+  # refers to this source.
   _cache: 'Optional[weakref.ReferenceType[image_cache.ImageCache]]' = None
   _expects_grey: Optional[bool] = None  # The result of expects_grey, once it has been called.
 
@@ -96,7 +97,7 @@ class ImageSource(Source):
     return len(self)
 
   def references(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns a dataset of (reference, class index), scalars, for one of indices, int64 [n]."""
+    """Returns a dataset of (reference, class index), scalars, for chunks of indices, int64 [n]."""
     @carry_errors
     def look_up(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
       references, class_indices = self.look_up(indices)
@@ -118,7 +119,7 @@ class ImageSource(Source):
     """Returns whether all images of a sample are grey.
 
     The result only selects the faster of two code paths; each code path reads grey and colour
-    images correctly. The sample is decoded once: filling a cache asks twice.
+    images correctly. The result is kept, because filling a cache calls this method twice.
     """
     def read_sample() -> Iterator[bytes]:
       for index in evenly_spaced(len(self), _GREY_SAMPLE_SIZE):
@@ -138,8 +139,8 @@ class ImageSource(Source):
       return lambda: self._make_batches(self._training_references(batching), batching)
     cached = image_cache.ImageCache(self, batching, cache)
     self._cache = weakref.ref(cached)
-    # Reading waits for images that are still to be decoded. A thread of its own keeps that from
-    # the model.
+    # Reading waits for images that are still to be decoded. It has a thread of its own, so that it
+    # does not occupy the threads of the model.
     batching = batching._replace(private_threadpool_size=max(1, batching.private_threadpool_size))
     return lambda: arrays.gather_batches(
         self.training_chunks(len(self), batching, batching.examples_per_batch),

@@ -39,7 +39,7 @@ def run(settings: Settings, process: Process = SINGLE_PROCESS) -> Dict[str, Any]
   if not process.is_chief:
     return _train_as_worker(run, model, signals)
   exports.make_export_dir(settings.export)
-  with signals:  # Its handlers are installed once the session is created.
+  with signals:  # A hook installs its handlers once the session is created.
     # Hooks save checkpoints, and evaluate after a save if --eval_every_steps asks for it.
     outcome = train(run, model, signals, loop.evaluate_latest if loop else None)
     result = _write_throughput_report(run, outcome)

@@ -90,7 +90,7 @@ def _published(name: str) -> Rule:
 
 
 def _only_for_data_sets(name: str, *data_sets: str) -> Rule:
-  """With another built-in data set, the flag would have no effect."""
+  """Allows a flag only with some of the built-in data sets; it has no effect on the others."""
   return Rule('--{} is only for --dataset={}'.format(name, ' or '.join(data_sets)),
               '--{} and --dataset={{s.dataset}}'.format(name),
               'change --dataset, or omit --' + name,

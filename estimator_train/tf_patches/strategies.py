@@ -152,8 +152,8 @@ class _MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExt
 
     Defect: TensorFlow broadcasts initial values along a tree
     (tensorflow_core/python/distribute/collective_all_reduce_strategy.py:337). The chief waits only
-    for its two children. It may then have ended the run of the session before the other workers
-    ask it for the id of that run, and answers with the id of its next run. Symptom: four or more
+    for its two children. It may therefore finish this `session.run` before slower workers ask it
+    for the id of the step, and then answers with the id of its next step. Symptom: four or more
     workers hang while they initialize their variables. This function sums the value of the chief
     and zeros of the others instead, which no worker can end before all have begun.
     """

@@ -42,7 +42,7 @@ ExportOutputs = Mapping[str, Callable[[tf.Tensor], tf.estimator.export.ExportOut
 _MODEL_RULES = (
     (r'must be from the same graph|not an element of this graph|different graph',
      'a Lambda, loss, metric or optimizer must not use tensors or variables that were made outside '
-     'of it, nor a layer get tensors by keyword',
+     'of it, and a layer must not be called with tensors as keyword arguments',
      'compute them in the function or in a layer, or give plain numbers; give several tensors to a '
      'layer as a list'),
     (r'has `None` for gradient|No gradients provided for any variable',

@@ -62,7 +62,7 @@ def find_start(settings: Settings, run_dir: RunDir, engine: Engine) -> Start:
     checkpoint = RecoveredCheckpoint(*restoring.latest_checkpoint_and_step(run_dir.path))
   else:
     checkpoint = restoring.find_checkpoint(run_dir.path)
-  # Without a record, the previous run is assumed to have taken all steps.
+  # Without a record of the examples, all steps are assumed to have had this batch size.
   previous_batch_size = run_dir.flags().get('batch_size', '')
   examples_seen = run_dir.examples_seen(
       checkpoint.step, engine.examples_per_step if not previous_batch_size.isdigit() else

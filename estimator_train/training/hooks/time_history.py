@@ -179,7 +179,7 @@ class _SessionFollower:
       self._first_global_step = global_step - self._steps.count
 
   def begin_step(self) -> None:
-    """Records the time since the last step if it was a pause, which replaces later pauses."""
+    """Records the time since the last step if it was a pause, in place of the pauses within it."""
     if self._has_recovered or self.timer.has_saved:
       if self._steps.ended:
         last = self._steps.ended[-1]

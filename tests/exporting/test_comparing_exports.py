@@ -54,6 +54,7 @@ def test_two_inputs_in_every_library(compare, clients_python):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('oct2017_dir', ['generated'], indirect=True)
 def test_pictures_in_every_library(compare, clients_python, oct2017_dir):
   """JPEGs of several sizes, after steps that move the statistics of batch norm."""
   pattern = '{}/val/**/*.jpeg'.format(oct2017_dir)

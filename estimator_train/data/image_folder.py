@@ -87,6 +87,8 @@ def choose_validation(names: Sequence[bytes], classes: np.ndarray,
   hashes = np.array([int.from_bytes(hashlib.md5(prefix + name).digest()[:6], 'big') / (1 << 48)
                      for name in names])
   is_validation = hashes < settings.data.validation_fraction
+  # In each class, the example with the smallest hash is for validation, and that with the largest,
+  # which may be the same, is for training.
   by_class = np.lexsort((hashes, classes))
   starts = np.flatnonzero(np.diff(classes[by_class], prepend=-1))
   is_validation[by_class[starts]] = True

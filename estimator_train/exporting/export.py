@@ -11,7 +11,6 @@ import contextlib
 import errno
 import fcntl
 import glob
-import json
 import os
 import shutil
 import time
@@ -78,8 +77,8 @@ def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str) -> 
   def write_files(folder: str) -> None:
     with trained_model.restored_model(settings, dataset, checkpoint) as restored:
       names.update(_FORMATS[export_format](folder, restored))
-      atomic.write_text(os.path.join(folder, preprocessing.PREPROCESSING_FILE),
-                        json.dumps(preprocessing.describe(restored), indent=1) + '\n')
+      atomic.write_json(os.path.join(folder, preprocessing.PREPROCESSING_FILE),
+                        preprocessing.describe(restored))
     if dataset.labels and export_format != 'saved_model':  # Which has them in its assets.
       saved_model.write_class_names(os.path.join(folder, LABELS_FILE), dataset.labels)
 

@@ -115,6 +115,7 @@ class RestoredModel:
     pixels = tf.image.resize_bilinear(tf.cast(pictures, tf.float32), (height, width))
     other = copy.copy(self)
     other.inputs = {PICTURES_INPUT: pictures}
+    # Without the broadcast in `preprocess`, which TensorFlow Lite does not support.
     other.outputs = self.call(
         model_inputs.SCALE_FUNCTIONS[self.settings.model.preprocess](pixels))
     return other

@@ -81,7 +81,7 @@ def _train_as_worker(run: Run, model: Model, signals: SignalState) -> Dict[str, 
 
 
 def _write_throughput_report(run: Run, outcome: Outcome) -> Dict[str, Any]:
-  """Writes the figures of all workers, and returns the first part of the result."""
+  """Writes the throughput report of all workers; returns the result without the evaluation."""
   measurements_of_workers = run.engine.finish()  # Waits for them.
   result = throughput.write_throughput_report(
       run.settings, run.conditions, outcome.timing, measurements_of_workers)

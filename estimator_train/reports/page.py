@@ -23,8 +23,6 @@ from estimator_train.system import atomic, stored
 from estimator_train.version import __version__
 
 _LOG = logging.getLogger('estimator_train')
-# Hides a harmless warning that matplotlib logs if the home folder is not writable.
-logging.getLogger('matplotlib').setLevel(logging.ERROR)
 _OMITTED = 'the report page omits it'
 _PNG_SIGNATURE = b'\x89PNG\r\n\x1a\n'
 # The charts that earlier runs may have written. Those for which this run has no data are removed.
@@ -145,6 +143,7 @@ def write_comparison(runs: Sequence[ComparedRun], table: Tuple[List[str], List[L
   Returns:
     The path of the page.
   """
+  _hide_warning_of_matplotlib()
   from estimator_train.reports import charts
 
   with charts.apply_chart_style():
@@ -177,14 +176,20 @@ def _omit_damaged(data: PageData, model_dir: str, output_dir: str) -> PageData:
   return data
 
 
+def _hide_warning_of_matplotlib() -> None:
+  """Hides a harmless warning that matplotlib logs if the home folder is not writable."""
+  logging.getLogger('matplotlib').setLevel(logging.ERROR)
+
+
 def _render_run_page(data: PageData, model_dir: str, output_dir: str) -> str:
+  _hide_warning_of_matplotlib()
   from estimator_train.reports import charts, scaling_chart
 
   classes = evaluation.select_classes(data.evaluation)
   with charts.apply_chart_style():
     drawn = [*charts.draw_step_charts(data.steps, data.throughput),
              *charts.draw_curves(data.curves), *charts.draw_output_charts(data.outputs),
-             *scaling_chart.draw_scaling_charts(data.scaling)]
+             *scaling_chart.draw_scaling_chart(data.scaling)]
     if classes is not None:
       drawn.append(charts.draw_confusion_matrix(classes))
   return _write_files(output_dir, 'page.html', drawn, data=data, content=page_content,
@@ -194,7 +199,7 @@ def _render_run_page(data: PageData, model_dir: str, output_dir: str) -> str:
 
 def _write_files(output_dir: str, template: str, charts: Iterable[Any], **variables: Any) -> str:
   """Renders a template to `report/index.html`, and writes the charts next to it."""
-  import jinja2  # Here, as these imports take a second.
+  import jinja2  # On demand, so that the program starts fast.
 
   environment = jinja2.Environment(
       loader=jinja2.FileSystemLoader(os.path.dirname(__file__)), autoescape=True,

@@ -1,4 +1,4 @@
-"""Draws the charts of a scaling sweep: examples/sec over the number of replicas or workers."""
+"""Draws the chart of a scaling sweep: examples/sec over the number of replicas or workers."""
 
 from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
@@ -52,18 +52,18 @@ def describe_units(sweep: Dict[str, Any]) -> str:
       device_kind, device_kind or 'replicas')
 
 
-def draw_scaling_charts(sweep: Dict[str, Any]) -> Iterator[Chart]:
-  """Yields the chart of the measured rates, if there are any."""
-  if group_rows_by_series(sweep):
-    yield _draw_scaling_chart(sweep)
+def draw_scaling_chart(sweep: Dict[str, Any]) -> Iterator[Chart]:
+  """Draws the rates with their ranges and ideal scaling, and a second plot of the efficiencies.
 
-
-def _draw_scaling_chart(sweep: Dict[str, Any]) -> Chart:
-  """Draws the rates with their ranges and ideal scaling, and a second plot of the efficiencies."""
+  Yields:
+    The chart, unless there are no rates.
+  """
+  series = group_rows_by_series(sweep)
+  if not series:
+    return
   figure, (rate_axes, efficiency_axes) = charts.make_subplots(470, (5, 3))
   descriptions = []
   unit = unit_key(sweep)
-  series = group_rows_by_series(sweep)
   for key, rows in series.items():
     counts = [row[unit] for row in rows]
     _draw_rates(rate_axes, key, rows, np.array(counts))
@@ -83,7 +83,7 @@ def _draw_scaling_chart(sweep: Dict[str, Any]) -> Chart:
   efficiency_axes.set_xticks(sorted({row[unit] for rows in series.values() for row in rows}))
   caption = 'Medians of the runs, with bars from the slowest to the fastest run. A dashed line ' \
             'is linear scaling: the rate of one {} times the number of {}.'.format(unit[:-1], unit)
-  return charts.render_chart(
+  yield charts.render_chart(
       figure, _SCALING_FILE, 'Line chart of examples/sec over the number of {}: {}.'.format(
           describe_units(sweep), '; '.join(descriptions)), caption)
 

@@ -5,7 +5,7 @@ from typing import Any, Dict
 MODES = ('train_and_evaluate', 'train', 'evaluate', 'predict', 'export', 'input_benchmark', 'audit',
          'write_tfrecords', 'download', 'doctor', 'scaling', 'reproduce', 'report')
 TRAINING_MODES = ('train_and_evaluate', 'train')
-# Flags that only change the output: they may differ between tasks and between starts.
+# Flags that do not change what is computed: they may differ between tasks and between starts.
 OUTPUT_FLAGS = ('hooks', 'json', 'verbosity')
 MODES_WITHOUT_MODEL_DIR = ('download', 'input_benchmark', 'doctor', 'write_tfrecords')
 # These modes read all splits whose patterns are given.

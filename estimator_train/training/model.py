@@ -240,9 +240,9 @@ def log_parameters(run: Run, model: tf.keras.Model) -> None:
   frozen = {id(weight): weight for layer in nested_layers(model) if not layer.trainable
             for weight in layer.weights}
   total, num_frozen = count(model.weights), count(frozen.values())
-  _LOG.info('%s parameters, %s of them trained, %s in frozen layers, %.1f MB', *map(
-      '{:,}'.format, (total, count(model.trainable_weights), num_frozen)),
-            sum(weight.shape.num_elements() * weight.dtype.size for weight in model.weights) / 1e6)
+  num_bytes = sum(count([weight]) * weight.dtype.size for weight in model.weights)
+  _LOG.info('{:,} parameters, {:,} of them trained, {:,} in frozen layers, {:.1f} MB'.format(
+      total, count(model.trainable_weights), num_frozen, num_bytes / 1e6))
   settings = run.settings
   if num_frozen and settings.run.trains and run.start.checkpoint.path is None and (
       settings.model.weights == 'none' and not user_code.is_function_name(settings.model.model)):

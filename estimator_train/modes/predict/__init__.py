@@ -76,14 +76,14 @@ def open_predictions(settings: Settings) -> Iterator[Predictions]:
     UserError: there are no examples, or no checkpoint of the model.
   """
   trained = trained_model.find_checkpoint(settings)
-  with contextlib.ExitStack() as stack:
-    if trained.dataset.image_shape is not None:
-      predictions = _predict_images(settings, trained)
-    else:
-      files = input_rows.find_files(settings.export.input or '')
-      predictions = (_predict_rows(settings, trained, files) if files
-                     else _predict_examples(settings, trained))
-    yield stack.enter_context(predictions)
+  if trained.dataset.image_shape is not None:
+    opened = _predict_images(settings, trained)
+  else:
+    files = input_rows.find_files(settings.export.input or '')
+    opened = (_predict_rows(settings, trained, files) if files
+              else _predict_examples(settings, trained))
+  with opened as predictions:
+    yield predictions
 
 
 @contextlib.contextmanager

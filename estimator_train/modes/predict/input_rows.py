@@ -43,7 +43,7 @@ def find_files(patterns: str) -> List[bytes]:
   files = [path for pattern in file_pattern.split_patterns(patterns)
            for path in file_pattern.iter_files(pattern, of_folder=_has_rows)]
   if not files and _has_rows(os.fsencode(patterns)):
-    input_images.find_input_files(patterns)
+    input_images.find_input_files(patterns)  # Raises an error that explains why there are none.
   return files if all(map(_has_rows, files)) else []
 
 

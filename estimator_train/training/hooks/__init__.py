@@ -1,5 +1,6 @@
 """The hooks of a training run, and those that `--hooks` adds."""
 
+import functools
 from typing import Any, Callable, List
 
 import tensorflow.compat.v1 as tf
@@ -32,15 +33,15 @@ class _UserHook(tf.train.SessionRunHook):
   """Calls a hook of the user, and translates its errors."""
 
   def __init__(self, hook: tf.train.SessionRunHook, given: str) -> None:
-    def translated(method: Callable[..., Any]) -> Callable[..., Any]:
-      def call(*arguments: Any, **named: Any) -> Any:
-        with user_code.translate_errors('a hook failed', given):
-          try:
-            return method(*arguments, **named)
-          except tf.errors.OpError as error:
-            session_error = error
-        raise session_error  # The session recovers from some of these.
-      return call
-
     for name in _METHODS:
-      setattr(self, name, translated(getattr(hook, name)))
+      setattr(self, name, functools.partial(_call_method, given, getattr(hook, name)))
+
+
+def _call_method(given: str, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+  """Calls a method of a hook of the user; `given` is the flag with its value."""
+  with user_code.translate_errors('a hook failed', given):
+    try:
+      return method(*arguments, **named)
+    except tf.errors.OpError as error:
+      session_error = error
+  raise session_error  # Unchanged, because the session recovers from some of these errors.

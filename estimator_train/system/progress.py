@@ -34,7 +34,7 @@ class Phase:
     self._thread: Optional[threading.Thread] = None
     _LOG.info('%s', text)
     if _LOG.isEnabledFor(logging.INFO):
-      self._thread = threading.Thread(target=self._log_duration, daemon=True)
+      self._thread = threading.Thread(target=self._log_duration, name='phase', daemon=True)
       self._thread.start()
 
   def end(self) -> None:

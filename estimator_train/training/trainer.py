@@ -193,6 +193,7 @@ class RunHooks:
     if run.event_dir is not None:
       estimator_patches.open_event_file(run.event_dir)
     engine, is_chief = run.engine, run.process.is_chief
+    user_hooks = make_user_hooks(run.settings)  # Fails before the other hooks start threads.
     self._run = run
     self._step_timer = StepTimer(run.start_up)
     watchdog = stopping.StepWatchdog(run.settings.cluster.step_timeout_secs or math.inf,
@@ -219,7 +220,7 @@ class RunHooks:
         *([LogEpochs(run, model, self.last_step)] if run.num_train_examples else []),
         *([self._saver] if is_chief else []),
         *([self._tracer] if self._tracer else []),
-        *make_user_hooks(run.settings),
+        *user_hooks,
         self.stop_hook,
         *engine.hooks()]
 

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import threading
 import types
 
 import pytest
@@ -237,6 +238,7 @@ def test_hooks(run_well, run_program, arguments, tmp_path):
       (':missing', '--hooks names a function that does not exist'),
       ('', ': give package.module:function')):
     fails(run_program(*arguments, '--hooks={}{}'.format(__name__, function)), message)
+    assert 'phase' not in {thread.name for thread in threading.enumerate()}
 
 
 def test_parameters(caplog):

@@ -48,7 +48,7 @@ def hyperparameter_names(optimizer: Any) -> Set[str]:
   """
   if isinstance(optimizer, (list, tuple)):
     return {name for member in optimizer for name in hyperparameter_names(member)}
-  inner = getattr(optimizer, '_optimizer', None)  # LossScalingOptimizer wraps another optimizer.
+  inner = getattr(optimizer, 'optimizer', None)  # LossScalingOptimizer wraps another optimizer.
   return {*getattr(optimizer, '_hyper', ()),
           *(hyperparameter_names(inner) if inner is not None else ())}
 

@@ -20,7 +20,7 @@ from estimator_train.distribution import devices
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import strategies
-from estimator_train.tf_patches.optimizers import LossScalingOptimizer
+from estimator_train.tf_patches.optimizers import LossScalingOptimizer, hyperparameter_names
 from estimator_train.training.optimizers import make_optimizer
 
 ON_CPU, ON_GPU = (devices.Devices((name,), (name,)) for name in ('/cpu:0', '/gpu:0'))
@@ -55,6 +55,12 @@ def test_scale_follows_finite_gradients(values, factors, expected):
       session.run(updates, {factor: value})
       assert session.run([variables[name] for name in (
           'w', 'current_loss_scale', 'good_steps', 'global_step')]) == state
+
+
+def test_hyperparameters_are_those_of_the_wrapped_optimizer():
+  """A resumed run uses the momentum of a changed model, not that of the checkpoint."""
+  assert hyperparameter_names(LossScalingOptimizer(make_optimizer('momentum', 0.1))) == {
+      'learning_rate', 'decay', 'momentum'}
 
 
 @pytest.fixture

@@ -2,17 +2,16 @@
 
 import contextlib
 import copy
-from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
+import logging
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import datasets
-from estimator_train.data.data import make_batching
 from estimator_train.data.description import DataSet
 from estimator_train.data.source import Source, translate_errors
 from estimator_train.distribution.devices import Devices, find_devices, make_session_config
-from estimator_train.errors import UserError
 from estimator_train.models import model_inputs
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
@@ -25,7 +24,9 @@ from estimator_train.training.building import (
 )
 from estimator_train.training.checkpoints import restoring
 
+_LOG = logging.getLogger('estimator_train')
 _CPU_ONLY = Devices(('/cpu:0',), ('/cpu:0',))
+Ends = Tuple[List[tf.Tensor], Dict[str, tf.Tensor]]  # Inputs, and outputs by name.
 PICTURES_INPUT, IMAGES_INPUT, PROBABILITIES_OUTPUT = 'pictures', 'images', 'probabilities'
 
 
@@ -189,136 +190,50 @@ class Predictor(NamedTuple):
   """A restored model as a function.
 
   Attributes:
-    batch_size: the maximum number of images per call of `predict`: `--batch_size` divided by
-      the number of local devices.
-    device: the name of the device of the model.
-    predict: takes pixel values from 0 to 255, [B, height, width, channels], of grey images or of
-      images with the channels of the model; returns the class probabilities, float32 [B,
-      num_classes].
-  """
-  batch_size: int
-  device: str
-  predict: Callable[[np.ndarray], np.ndarray]
-
-
-class PredictedExamples(NamedTuple):
-  """The outputs of a restored model for examples that functions of the user make.
-
-  Attributes:
-    batch_size: the number of examples per batch.
-    device: the name of the device of the model.
-    output_shapes: the shapes of the outputs for one example, by name.
-    batches: dicts of the outputs of a batch by name, [B, ...]; with classes, of the probabilities.
-  """
-  batch_size: int
-  device: str
-  output_shapes: Dict[str, Sequence[Optional[int]]]
-  batches: Iterator[Dict[str, np.ndarray]]
-
-
-class RowPredictor(NamedTuple):
-  """A restored model as a function of its named inputs.
-
-  Attributes:
-    batch_size: the maximum number of examples per call of `predict`.
-    device: the name of the device of the model.
-    inputs: the inputs by name, [B, ...].
+    model: the restored model.
+    batch_size: the maximum number of examples per call of `predict`: `--batch_size` divided by the
+      number of local devices.
     output_shapes: the shapes of the outputs for one example, by name.
     predict: takes a batch of each input, and returns the outputs of a batch by name, [B, ...];
       with classes, the probabilities.
   """
+  model: RestoredModel
   batch_size: int
-  device: str
-  inputs: Dict[str, tf.Tensor]
   output_shapes: Dict[str, Sequence[Optional[int]]]
   predict: Callable[..., Dict[str, np.ndarray]]
 
 
 @contextlib.contextmanager
-def load_row_predictor(settings: Settings, trained: TrainedCheckpoint) -> Iterator[RowPredictor]:
-  """Like load_predictor, for a model with named inputs."""
-  batch_size, device = _prediction_device(settings)
-  with contextlib.closing(_make_session(settings, device)) as session, translate_errors():
-    with _as_default(session, device):
-      model = _restore_model(settings, trained.dataset, trained.checkpoint, session)
-      session.run(tf.tables_initializer())
-    yield RowPredictor(batch_size, device.names[0], model.inputs, _output_shapes(model.outputs),
-                       session.make_callable(model.outputs, list(model.inputs.values())))
-
-
-def _output_shapes(outputs: Dict[str, tf.Tensor]) -> Dict[str, Sequence[Optional[int]]]:
-  return {name: tensor.shape.as_list()[1:] for name, tensor in outputs.items()}
-
-
-@contextlib.contextmanager
-def predict_examples(settings: Settings, trained: TrainedCheckpoint,
-                     source: Source) -> Iterator[PredictedExamples]:
-  """Restores the model of a checkpoint, and predicts the examples of a source within the context.
-
-  Args:
-    settings: the settings of the run that trained the model.
-    trained: the checkpoint.
-    source: the examples.
-
-  Raises:
-    UserError: the checkpoint belongs to another model.
-  """
-  batch_size, device = _prediction_device(settings)
-  batching = make_batching(source.dataset, settings, False, batch_size)
-  # The session is the default only while the graph is built, as other code runs between batches.
-  with contextlib.closing(_make_session(settings, device)) as session, translate_errors(source):
-    with _as_default(session, device):
-      model = _restore_model(settings, trained.dataset, trained.checkpoint, session)
-      with tf.device('/cpu:0'):
-        iterator = tf.data.make_initializable_iterator(source.make_eval_input_fn(batching)())
-        features, _ = iterator.get_next()
-      outputs = model.call(features)
-      session.run([iterator.initializer, tf.tables_initializer()])
-      run_batch = session.make_callable(outputs)
-    yield PredictedExamples(batch_size, device.names[0], _output_shapes(outputs),
-                            _iter_batches(run_batch))
-
-
-def _iter_batches(run_batch: Callable[[], Dict[str, np.ndarray]]) -> Iterator[
-    Dict[str, np.ndarray]]:
-  """Yields the batches until the dataset ends."""
-  with contextlib.suppress(tf.errors.OutOfRangeError):
-    while True:
-      yield run_batch()
-
-
-def _prediction_device(settings: Settings) -> Tuple[int, Devices]:
-  """Returns the batch size and the device of predictions."""
-  # Use all GPUs (-1) of this machine: --num_gpus is the number of GPUs that the training used, and
-  # this machine may have another number.
-  local_settings = settings.evolve(num_gpus=-1 if settings.devices.num_gpus else 0)
-  devices = find_devices(local_settings.devices)
-  return max(1, settings.optimizer.batch_size // devices.num_replicas), Devices(
-      devices.names[:1], devices.display_names[:1])
-
-
-@contextlib.contextmanager
-def load_predictor(settings: Settings, trained: TrainedCheckpoint) -> Iterator[Predictor]:
+def load_predictor(settings: Settings, trained: TrainedCheckpoint,
+                   add_ends: Callable[[RestoredModel, int], Ends],
+                   source: Optional[Source] = None) -> Iterator[Predictor]:
   """Restores the model of a checkpoint as a function, which is valid within the context.
 
   Args:
     settings: the settings of the run that trained the model.
     trained: the checkpoint.
+    add_ends: takes the restored model and the batch size; adds to the graph, and returns, the
+      inputs to feed and the outputs by name.
+    source: the source of the examples, if the graph reads them, for errors in them.
 
   Raises:
-    UserError: the checkpoint belongs to another model, or images have neither 1 nor 3 channels.
+    UserError: the checkpoint belongs to another model.
   """
-  height, width, channels = trained.dataset.require_images('--input')
-  if channels not in (1, 3):
-    raise UserError('images must have one channel or three', '--image_size={},{},{}'.format(
-        height, width, channels),
-                    'give the --model_dir of a model that was trained on such images')
-  batch_size, device = _prediction_device(settings)
-  with contextlib.closing(_make_session(settings, device)) as session:
+  # Use all GPUs (-1) of this machine: --num_gpus is the number of GPUs that the training used, and
+  # this machine may have another number.
+  devices = find_devices(settings.evolve(
+      num_gpus=-1 if settings.devices.num_gpus else 0).devices)
+  batch_size = max(1, settings.optimizer.batch_size // devices.num_replicas)
+  device = Devices(devices.names[:1], devices.display_names[:1])
+  # The session is the default only while the graph is built, as other code runs between batches.
+  with contextlib.closing(_make_session(settings, device)) as session, translate_errors(source):
     with _as_default(session, device):
       model = _restore_model(settings, trained.dataset, trained.checkpoint, session)
-      pixels = tf.placeholder(tf.float32, [None, height, width, None])
-      predict = session.make_callable(
-          model.call(model.preprocess(pixels))[PROBABILITIES_OUTPUT], [pixels])
-    with translate_errors():
-      yield Predictor(batch_size, device.names[0], predict)
+      inputs, outputs = add_ends(model, batch_size)
+      session.run(tf.tables_initializer())
+      predict = session.make_callable(outputs, inputs)
+    _LOG.info('predicting with %s of step %d on %s, %d %s at a time', settings.model.model,
+              trained.global_step, device.names[0], batch_size,
+              'examples' if trained.dataset.image_shape is None else 'images')
+    yield Predictor(model, batch_size, {
+        name: tensor.shape.as_list()[1:] for name, tensor in outputs.items()}, predict)

@@ -41,9 +41,8 @@ def test_pixels_are_those_of_evaluation(images, awkward_images, batch_size):
     found = read(files, shape, batch_size)
     assert [len(batch) for batch in found] == [len(pixels) for pixels, _ in expected]
     for batch, (pixels, _) in zip(found, expected):
-      stacked = input_images.stack_images(batch)
-      assert stacked.dtype == np.float32
-      assert stacked.shape[3] == max(example.pixels.shape[2] for example in batch) <= shape[2]
+      stacked = np.stack([example.values[0] for example in batch])
+      assert stacked.dtype == np.float32 and stacked.shape[3] <= shape[2]
       for one, other in zip(stacked, pixels):
         assert np.array_equal(*np.broadcast_arrays(one, other))
 
@@ -65,12 +64,12 @@ def test_every_file_has_its_place(images, tmp_path, write_idx):
       + ['train-images.gz:{}'.format(number) for number in range(5)]
       + ['g.jpeg', 'train-labels.gz'] + ['short.idx:{}'.format(number) for number in range(5)]
       + ['short.idx', 'b.png'])
-  bad = {os.path.basename(example.name).decode(): example.reason for example in found
-         if isinstance(example, input_images.UnreadableFile)}
+  bad = {os.path.basename(example.name).decode(): example.values for example in found
+         if isinstance(example.values, str)}
   assert list(bad) == ['b2.png', 'c2.jpeg', 'd2.jpeg', 'train-labels.gz', 'short.idx']
   assert 'Invalid PNG' in bad['b2.png'] and bad['c2.jpeg'] == 'not a regular file'
   assert bad['d2.jpeg'] == 'No such file or directory'
-  assert found[6].pixels.ravel().tolist() == [value % 251 for value in range(2 * 480, 3 * 480)]
+  assert found[6].values[0].ravel().tolist() == [value % 251 for value in range(2 * 480, 3 * 480)]
 
 
 def test_no_more_is_read_than_a_batch_ahead(images):

@@ -109,15 +109,15 @@ def test_what_cannot_be(predict, finished_run, monkeypatch):
 
 
 def test_stopped(predict, finished_run, tmp_path, monkeypatch):
-  stack, batches = input_images.stack_images, []
+  predict_batch, batches = predict_mode.predict_batch, []
 
-  def stop_at_the_third(images):
-    batches.append(len(images))
+  def stop_at_the_third(batch, *arguments):
+    batches.append(len(batch))
     if len(batches) == 3:
       os.kill(os.getpid(), signal.SIGTERM)
-    return stack(images)
+    return predict_batch(batch, *arguments)
 
-  monkeypatch.setattr(input_images, 'stack_images', stop_at_the_third)
+  monkeypatch.setattr(predict_mode, 'predict_batch', stop_at_the_third)
   done = predict(finished_run, '--input=' + IMAGES, '--output={}/out.jsonl'.format(tmp_path))
   assert done.code == 143 and done.out == '' and 'Traceback' not in done.err
   assert batches == [25] * 3  # One replica's share.

@@ -7,18 +7,37 @@ import contextlib
 import itertools
 import logging
 import time
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
+from typing import (
+  Any,
+  Callable,
+  Dict,
+  Iterable,
+  Iterator,
+  List,
+  NamedTuple,
+  Optional,
+  Sequence,
+  Tuple,
+)
 
 import numpy as np
+import tensorflow.compat.v1 as tf
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from estimator_train.data import datasets
-from estimator_train.data.data import make_source
+from estimator_train.data.data import make_batching, make_source
 from estimator_train.data.description import TOP_K
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError
 from estimator_train.exporting import trained_model
+from estimator_train.exporting.trained_model import (
+  Ends,
+  Predictor,
+  RestoredModel,
+  TrainedCheckpoint,
+)
 from estimator_train.modes.predict import input_images, input_rows, output_file
+from estimator_train.modes.predict.input_images import Entry
 from estimator_train.reports.evaluation import as_probabilities
 from estimator_train.settings import Settings, rules
 from estimator_train.system.progress import make_progress_bar
@@ -37,7 +56,7 @@ class Predictions(NamedTuple):
     columns: the columns of a CSV file of the predictions.
     batches: lists of dicts. A dict has the prediction of an example, or the error of a bad file.
   """
-  trained_checkpoint: trained_model.TrainedCheckpoint
+  trained_checkpoint: TrainedCheckpoint
   columns: Sequence[str]
   batches: Iterator[List[Dict[str, Any]]]
 
@@ -87,89 +106,98 @@ def open_predictions(settings: Settings) -> Iterator[Predictions]:
 
 
 @contextlib.contextmanager
-def _predict_images(settings: Settings,
-                    trained: trained_model.TrainedCheckpoint) -> Iterator[Predictions]:
+def _predict_images(settings: Settings, trained: TrainedCheckpoint) -> Iterator[Predictions]:
   """Predicts the images in the files that `--input` names."""
-  dataset = trained.dataset
   rules.INPUT_RULE.check(settings.export)
   files = input_images.find_input_files(str(settings.export.input))
-  with trained_model.load_predictor(settings, trained) as model:
-    _log_model(settings, trained, model.device, model.batch_size)
-    batches = input_images.read_batches(
-        files, settings.data.image_key, dataset.require_images('--input'), model.batch_size,
-        devices.num_parallel_calls(settings.input))
+  shape = trained.dataset.require_images('--input')
+  if shape[2] not in (1, 3):
+    raise UserError('images must have one channel or three',
+                    '--image_size={},{},{}'.format(*shape),
+                    'give the --model_dir of a model that was trained on such images')
+
+  def add_pixels(model: RestoredModel, _: int) -> Ends:
+    pixels = tf.placeholder(tf.float32, [None, *shape[:2], None])
+    return [pixels], model.call(model.preprocess(pixels))
+
+  with trained_model.load_predictor(settings, trained, add_pixels) as predictor:
+    batches = input_images.read_batches(files, settings.data.image_key, shape, predictor.batch_size,
+                                        devices.num_parallel_calls(settings.input))
     with contextlib.closing(batches):
-      yield Predictions(
-          trained, class_columns('file', dataset.labels),
-          (_predict_batch(batch, model.predict, dataset.labels) for batch in batches))
-
-
-def _predict_batch(batch: List[input_images.Entry], predict: Callable[[np.ndarray], np.ndarray],
-                   class_names: Sequence[str]) -> List[Dict[str, Any]]:
-  """Returns a dict for each entry of a batch, in the order of the entries."""
-  readable = [entry for entry in batch if isinstance(entry, input_images.Image)]
-  outputs = iter(predict(input_images.stack_images(readable)) if readable else ())
-  # If an idx file cannot be read further, one error replaces all its remaining predictions.
-  return [dict(file_source(entry.name), error=entry.reason)
-          if isinstance(entry, input_images.UnreadableFile)
-          else make_prediction(file_source(entry.name), next(outputs), class_names)
-          for entry in batch]
+      yield _predict_entries(batches, trained, predictor)
 
 
 @contextlib.contextmanager
-def _predict_rows(settings: Settings, trained: trained_model.TrainedCheckpoint,
+def _predict_rows(settings: Settings, trained: TrainedCheckpoint,
                   files: List[bytes]) -> Iterator[Predictions]:
   """Predicts the rows of CSV and JSON Lines files."""
+  with trained_model.load_predictor(settings, trained, lambda model, _: (
+      list(model.inputs.values()), model.outputs)) as predictor:
+    rows = (row for path in files for row in input_rows.read_rows(path, predictor.model.inputs))
+    batches = iter(lambda: list(itertools.islice(rows, predictor.batch_size)), [])
+    yield _predict_entries(batches, trained, predictor)
+
+
+def _predict_entries(batches: Iterator[List[Entry]], trained: TrainedCheckpoint,
+                     predictor: Predictor) -> Predictions:
   class_names = trained.dataset.labels
-  with trained_model.load_row_predictor(settings, trained) as model:
-    _log_model(settings, trained, model.device, model.batch_size)
-    rows = (row for path in files for row in input_rows.read_rows(path, model.inputs))
-    batches = iter(lambda: list(itertools.islice(rows, model.batch_size)), [])
-    yield Predictions(
-        trained, class_columns('file', class_names) if class_names
-        else output_columns('file', model.output_shapes),
-        (_predict_row_batch(batch, model.predict, class_names) for batch in batches))
+  return Predictions(trained, _columns('file', class_names, predictor), (
+      predict_batch(batch, predictor.predict, class_names) for batch in batches))
 
 
-def _predict_row_batch(batch: List[input_rows.Row], predict: Callable[..., Dict[str, np.ndarray]],
-                       class_names: Sequence[str]) -> List[Dict[str, Any]]:
-  """Returns a dict for each row, in the order of the rows."""
-  predictions: List[Dict[str, Any]] = []
-  for shapes, group in itertools.groupby(batch, lambda row: row.shapes):
-    rows = list(group)
-    sources = [file_source(row.name) for row in rows]
-    if shapes is None:
-      predictions += [dict(source, error=row.values) for source, row in zip(sources, rows)]
+def predict_batch(batch: List[Entry], predict: Callable[..., Dict[str, np.ndarray]],
+                  class_names: Sequence[str]) -> List[Dict[str, Any]]:
+  """Returns a dict for each entry, in the order of the entries.
+
+  Args:
+    batch: the entries. Those of the same shapes are predicted together.
+    predict: takes a batch of each input, and returns the outputs by name.
+    class_names: the names of the classes.
+  """
+  predictions: Dict[int, Dict[str, Any]] = {}
+  groups: Dict[Tuple[Any, ...], List[int]] = {}  # The positions of the entries, by their shapes.
+  for position, entry in enumerate(batch):
+    if isinstance(entry.values, str):
+      # If an idx file cannot be read further, one error replaces all its remaining predictions.
+      predictions[position] = dict(file_source(entry.name), error=entry.values)
     else:
-      outputs = predict(*map(np.stack, zip(*(row.values for row in rows))))
-      predictions += _make_predictions(outputs, sources, class_names)
-  return predictions
+      groups.setdefault(tuple(value.shape for value in entry.values), []).append(position)
+  for positions in groups.values():
+    outputs = predict(*map(np.stack, zip(*(batch[position].values for position in positions))))
+    predictions.update(zip(positions, _make_predictions(
+        outputs, [file_source(batch[position].name) for position in positions], class_names)))
+  return [predictions[position] for position in range(len(batch))]
 
 
 @contextlib.contextmanager
-def _predict_examples(settings: Settings,
-                      trained: trained_model.TrainedCheckpoint) -> Iterator[Predictions]:
+def _predict_examples(settings: Settings, trained: TrainedCheckpoint) -> Iterator[Predictions]:
   """Predicts the examples that functions of the user make."""
   dataset = datasets.describe_examples_to_predict(settings)
   source = make_source(dataset, dataset.test)
   source.open(settings.run.folder)
-  with trained_model.predict_examples(settings, trained, source) as model:
-    _log_model(settings, trained, model.device, model.batch_size)
+
+  def add_examples(model: RestoredModel, batch_size: int) -> Ends:
+    batching = make_batching(dataset, settings, False, batch_size)
+    with tf.device('/cpu:0'):
+      iterator = tf.data.make_initializable_iterator(source.make_eval_input_fn(batching)())
+      features, _ = iterator.get_next()
+    tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+    return [], model.call(features)
+
+  with trained_model.load_predictor(settings, trained, add_examples, source) as predictor:
     identify = source.identify_example
-    source_column = next(iter(identify(0)))
-    columns = (class_columns(source_column, dataset.labels) if dataset.labels
-               else output_columns(source_column, model.output_shapes))
-    yield Predictions(trained, columns,
-                      _iter_example_predictions(model.batches, identify, dataset.labels))
+    yield Predictions(trained, _columns(next(iter(identify(0))), dataset.labels, predictor),
+                      _iter_example_predictions(predictor.predict, identify, dataset.labels))
 
 
 def _iter_example_predictions(
-    batches: Iterator[Dict[str, np.ndarray]], identify: Callable[[int], Dict[str, Any]],
+    run_batch: Callable[[], Dict[str, np.ndarray]], identify: Callable[[int], Dict[str, Any]],
     class_names: Sequence[str]) -> Iterator[List[Dict[str, Any]]]:
-  """Yields a list of predictions for each batch of outputs."""
+  """Yields a list of predictions for each batch of outputs, until the dataset ends."""
   sources = map(identify, itertools.count())
-  for batch in batches:
-    yield _make_predictions(batch, sources, class_names)
+  with contextlib.suppress(tf.errors.OutOfRangeError):
+    while True:
+      yield _make_predictions(run_batch(), sources, class_names)
 
 
 def _make_predictions(outputs: Dict[str, np.ndarray], sources: Iterable[Dict[str, Any]],
@@ -180,13 +208,6 @@ def _make_predictions(outputs: Dict[str, np.ndarray], sources: Iterable[Dict[str
     return [make_prediction(source, probabilities, class_names)
             for row, source in zip(rows, sources) for probabilities in row.values()]
   return [make_output_prediction(source, row) for row, source in zip(rows, sources)]
-
-
-def _log_model(settings: Settings, trained: trained_model.TrainedCheckpoint, device: str,
-               batch_size: int) -> None:
-  _LOG.info('predicting with %s of step %d on %s, %d %s at a time', settings.model.model,
-            trained.global_step, device, batch_size,
-            'examples' if trained.dataset.image_shape is None else 'images')
 
 
 def _with_progress(batches: Iterator[List[Dict[str, Any]]],
@@ -200,6 +221,12 @@ def _with_progress(batches: Iterator[List[Dict[str, Any]]],
       count += len(batch)
       if bar.disable and number % log_every == 0:
         _LOG.info('%d images, %.0f images/sec', count, count / (time.perf_counter() - began))
+
+
+def _columns(source_column: str, class_names: Sequence[str],
+             predictor: Predictor) -> Sequence[str]:
+  return (class_columns(source_column, class_names) if class_names
+          else output_columns(source_column, predictor.output_shapes))
 
 
 def class_columns(source_column: str, class_names: Sequence[str]) -> List[str]:

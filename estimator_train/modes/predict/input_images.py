@@ -19,29 +19,17 @@ from estimator_train.data import file_pattern, idx, image_records, images, recor
 from estimator_train.data.records import RecordReader
 
 
-class Image(NamedTuple):
-  """An image, decoded and resized.
+class Entry(NamedTuple):
+  """An example to predict, or what cannot be read: a file, a rest of a file, or a record.
 
   Attributes:
-    name: the path of the file; for an image in an idx or TFRecord file, `PATH:INDEX`.
-    pixels: uint8 or float32 [height, width, 1 or 3], pixel values from 0 to 255.
+    name: the path of the file; for an image in an idx or TFRecord file and for a row,
+      `PATH:INDEX`, with indices from 0.
+    values: the value of each input of the model, of one example; or else why it cannot be read.
+      The only value of an image is float32 [height, width, 1 or 3], from 0 to 255.
   """
   name: bytes
-  pixels: np.ndarray
-
-
-class UnreadableFile(NamedTuple):
-  """A file that cannot be read completely, or a record that is damaged.
-
-  Attributes:
-    name: the path of the file; for a record, `PATH:INDEX`.
-    reason: why it cannot be read completely.
-  """
-  name: bytes
-  reason: str
-
-
-Entry = Union[Image, UnreadableFile]
+  values: Union[List[np.ndarray], str]
 
 
 # Reads a file, or a record of a file. An idx file is read when its entries are iterated over.
@@ -88,18 +76,19 @@ def read_batches(files: Iterator[bytes], image_key: str, image_shape: Tuple[int,
       batch = list(itertools.islice(entries, batch_size))
       if not batch:
         return
-      yield batch
+      yield with_equal_channels(batch)
   finally:
     entries.close()  # Ends the threads that use the decoder.
     decoder.close()
 
 
-def stack_images(images: List[Image]) -> np.ndarray:
-  """Stacks images to float32 [B, height, width, C]; C is 1 if all images are grey, else 3."""
-  channels = max(image.pixels.shape[2] for image in images)
-  return np.stack([image.pixels if image.pixels.shape[2] == channels
-                   else np.repeat(image.pixels, channels, 2)
-                   for image in images]).astype(np.float32, copy=False)
+def with_equal_channels(batch: List[Entry]) -> List[Entry]:
+  """Repeats the channel of grey images if another image of the batch has three channels."""
+  channels = max((entry.values[0].shape[2] for entry in batch if isinstance(entry.values, list)),
+                 default=1)
+  return [entry._replace(values=[np.repeat(entry.values[0], channels, 2)])
+          if isinstance(entry.values, list) and entry.values[0].shape[2] < channels else entry
+          for entry in batch]
 
 
 def _iter_reads(path: bytes, image_key: str, decoder: '_Decoder') -> Iterator[_Read]:
@@ -137,7 +126,7 @@ def _read_entries(reads: Iterator[_Read], max_pending: int,
 
 
 def _make_unreadable(name: bytes, reason: Union[str, Exception]) -> List[Entry]:
-  return [UnreadableFile(name, getattr(reason, 'strerror', None) or str(reason))]
+  return [Entry(name, getattr(reason, 'strerror', None) or str(reason))]
 
 
 def _read_record(path: bytes, reader: RecordReader, record: int, image_key: str,
@@ -147,7 +136,7 @@ def _read_record(path: bytes, reader: RecordReader, record: int, image_key: str,
   try:
     (content,) = reader.read(np.array([record]))
     features = image_records.parse_features(content)
-    return [Image(name, decoder.decode(image_records.image_content(features, image_key)))]
+    return [Entry(name, [decoder.decode(image_records.image_content(features, image_key))])]
   except (OSError, ValueError) as error:
     return _make_unreadable(name, error)
 
@@ -160,16 +149,16 @@ def _read_image_file(path: bytes, decoder: '_Decoder') -> Iterable[Entry]:
     with open(path, 'rb') as file:
       if idx.is_idx_or_gzip(file.peek(4)):
         return _read_idx_file(path, decoder)
-      return [Image(path, decoder.decode(file.read()))]
+      return [Entry(path, [decoder.decode(file.read())])]
   except (OSError, ValueError) as error:
     return _make_unreadable(path, error)
 
 
 def _read_idx_file(path: bytes, decoder: '_Decoder') -> Iterator[Entry]:
-  """Yields the images of an idx file and, if the file is damaged, an UnreadableFile at the end."""
+  """Yields the images of an idx file and, if the file is damaged, the reason at the end."""
   try:
     for index, pixels in enumerate(idx.iter_images(path, decoder.height, decoder.width)):
-      yield Image(path + b':%d' % index, pixels)
+      yield Entry(path + b':%d' % index, [pixels.astype(np.float32)])
   except ValueError as error:
     yield from _make_unreadable(path, error)
 

@@ -6,32 +6,16 @@ A row has a value for each input of the model, by its name. Other columns are ig
 import csv
 import json
 import os
-from typing import Any, Dict, Iterator, List, NamedTuple, Union
+from typing import Any, Dict, Iterator, List, Union
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import file_pattern
 from estimator_train.errors import UserError, join_items, printable
-from estimator_train.modes.predict import input_images
+from estimator_train.modes.predict.input_images import Entry, find_input_files
 
 _EXTENSIONS = (b'.csv', b'.jsonl')
-
-
-class Row(NamedTuple):
-  """A row of a file.
-
-  Attributes:
-    name: `PATH:INDEX`, with indices from 0; the path alone if the file cannot be read further.
-    values: the value of each input, of one example; or else why they cannot be read.
-  """
-  name: bytes
-  values: Union[List[np.ndarray], str]
-
-  @property
-  def shapes(self) -> Any:
-    """The shapes of the values, which must be the same in a batch; None if there are none."""
-    return None if isinstance(self.values, str) else [value.shape for value in self.values]
 
 
 def find_files(patterns: str) -> List[bytes]:
@@ -43,7 +27,7 @@ def find_files(patterns: str) -> List[bytes]:
   files = [path for pattern in file_pattern.split_patterns(patterns)
            for path in file_pattern.iter_files(pattern, of_folder=_has_rows)]
   if not files and _has_rows(os.fsencode(patterns)):
-    input_images.find_input_files(patterns)  # Raises an error that explains why there are none.
+    find_input_files(patterns)  # Raises an error that explains why there are none.
   return files if all(map(_has_rows, files)) else []
 
 
@@ -51,8 +35,8 @@ def _has_rows(name: bytes) -> bool:
   return name.lower().endswith(_EXTENSIONS)
 
 
-def read_rows(path: bytes, inputs: Dict[str, tf.Tensor]) -> Iterator[Row]:
-  """Yields the rows of a file.
+def read_rows(path: bytes, inputs: Dict[str, tf.Tensor]) -> Iterator[Entry]:
+  """Yields the rows of a file and, if it cannot be read further, the reason at the end.
 
   Args:
     path: the path of the file.
@@ -74,9 +58,9 @@ def read_rows(path: bytes, inputs: Dict[str, tf.Tensor]) -> Iterator[Row]:
                               join_items(lines.fieldnames or ())),
                           'name the columns in the first line of the file')
       for index, line in enumerate(lines):
-        yield Row(b'%s:%d' % (path, index), _parse_row(line, inputs))
+        yield Entry(b'%s:%d' % (path, index), _parse_row(line, inputs))
   except (OSError, ValueError, csv.Error) as error:
-    yield Row(path, getattr(error, 'strerror', None) or str(error))
+    yield Entry(path, getattr(error, 'strerror', None) or str(error))
 
 
 def _parse_row(line: Any, inputs: Dict[str, tf.Tensor]) -> Union[List[np.ndarray], str]:

@@ -34,6 +34,9 @@ def main():
       # Environments of one lock file are made one after the other; who waited finds it done.
       content = b'%s\n%s\n' % (lock_file.read().rstrip(b'\n'), os.fsencode(str(ROOT)))
       if not is_complete(arguments.venv, content):
+        checkout = arguments.venv.parent
+        if checkout != ROOT and (checkout / 'requirements' / 'make_venv.py').exists():
+          raise InstallError('it belongs to another checkout: remove the link to it')
         make(arguments.venv, arguments.lock, lock_file, not arguments.without_project)
         write_marker(arguments.venv, content)
   except (OSError, InstallError) as error:

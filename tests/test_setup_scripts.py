@@ -245,6 +245,20 @@ def test_outdated_environments_are_made_again(machine):
   assert machine.run('run_train.sh').returncode == 2
 
 
+def test_a_link_does_not_change_the_environment_of_another_checkout(machine):
+  machine.add_python()
+  other = machine.folder / 'other'
+  shutil.copytree(str(machine.root), str(other))
+  (other / '.venv').mkdir()
+  (other / '.venv/setup.log').touch()
+  (machine.root / '.venv').symlink_to(other / '.venv')
+  result = machine.run('run_train.sh')
+  assert result.returncode == 1 and os.listdir(str(other / '.venv')) == ['setup.log']
+  assert result.stderr.splitlines()[-1] == (
+      'error: {} was not made: it belongs to another checkout: remove the link to it'.format(
+          other / '.venv'))
+
+
 def test_the_build_for_cpus_has_its_own_environments(machine):
   script = ['tests/run.sh', '--python=' + VERSION, '-x']
   finished_environment(machine, '.venv-{}-onednn'.format(VERSION),

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from estimator_train.reports import make_report_folder
+from estimator_train.reports import make_report_folder, metrics_log
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import groups
 from estimator_train.system import atomic
@@ -44,6 +44,7 @@ def write_evaluation_report(settings: groups.Run, class_names: Sequence[str],
   write_samples(run_dir.path, class_names, sample_predictions.images)
   write_output_samples(run_dir.path, sample_predictions.outputs)
   values = {name: value for name, value in metrics.items() if isinstance(value, float)}
+  metrics_log.append(run_dir.path, 'evaluation', metrics['global_step'], values)
   _LOG.info('%s over %d examples at step %d', ', '.join(
       '{} {:.4f}'.format(name.replace('_', ' '), value) for name, value in values.items()),
             metrics['examples'], metrics['global_step'])

@@ -6,7 +6,7 @@ import math
 import os
 import re
 import struct
-from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
+from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from estimator_train.reports import make_report_folder
 from estimator_train.system import atomic, stored
@@ -32,10 +32,48 @@ _DT_FLOAT = 1  # In tensorflow/core/framework/types.proto.
 Curve = List[Tuple[int, float]]  # (global step, value)
 
 
-def write_learning_curves(model_dir: str) -> None:
-  """Writes the curves of this run and of all earlier runs in the same `model_dir`."""
-  atomic.write_json(os.path.join(make_report_folder(model_dir), CURVES_FILE),
-                    read_learning_curves(model_dir))
+class LossCurve:
+  """The training loss, as means over intervals of equal numbers of steps.
+
+  The intervals become longer during a long training, so that there are never more points than a
+  page shows. Losses that are not finite do not count.
+
+  Attributes:
+    points: the last step of each interval, with the mean loss.
+  """
+
+  def __init__(self) -> None:
+    self.points: Curve = []
+    self._steps_per_point, self._num_steps, self._sum = 1, 0, 0.
+
+  def add(self, step: int, loss: float) -> None:
+    """Adds a step; a step that is added again takes the place of all points from it on."""
+    if not math.isfinite(loss):
+      return
+    self._num_steps, self._sum = self._num_steps + 1, self._sum + loss
+    if self._num_steps < self._steps_per_point:
+      return
+    _append_point(self.points, step, self._sum / self._num_steps)
+    self._num_steps, self._sum = 0, 0.
+    if len(self.points) == _MAX_POINTS:
+      self.points = [(step, (first + second) / 2) for (_, first), (step, second) in zip(
+          self.points[::2], self.points[1::2])]
+      self._steps_per_point *= 2
+
+
+def write_learning_curves(model_dir: str, losses: Sequence[Tuple[int, float]] = ()) -> None:
+  """Writes the curves of this run and of all earlier runs in the same `model_dir`.
+
+  Args:
+    model_dir: the directory of the run.
+    losses: points of the training loss, instead of those in the event files from the first of
+      these steps on.
+  """
+  curves = read_learning_curves(model_dir)
+  if losses:
+    curves['train_loss'] = _downsample([
+        point for point in curves['train_loss'] if point[0] < losses[0][0]] + list(losses))
+  atomic.write_json(os.path.join(make_report_folder(model_dir), CURVES_FILE), curves)
 
 
 def read_learning_curves(model_dir: str) -> Dict[str, Curve]:

@@ -13,6 +13,7 @@ from estimator_train.data.batching import Shard
 from estimator_train.data.data import make_batching, make_single_epoch, make_train_input_fn
 from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import CheckpointNotSaved, PeerLost, StoppedBySignal, TrainingFailed
+from estimator_train.reports import metrics_log
 from estimator_train.reports.step_times import Timing
 from estimator_train.settings.groups import DEFAULT_SAVE_SECS
 from estimator_train.system.signals import SignalState
@@ -74,6 +75,7 @@ def train(run: Run, model: Model, signals: SignalState,
                    'the next example')
   if run.process.is_chief:
     early_stopping.remove_stop_reason(run.run_dir)
+    metrics_log.remove_steps_after(run.run_dir.path, run.start.step)
     run.run_dir.record_batch_size(run.start.step, run.engine.examples_per_step,
                                   run.start.examples_seen)
   source = run.data.train

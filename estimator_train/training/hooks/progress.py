@@ -7,10 +7,11 @@ from typing import Any, Callable
 
 import tensorflow.compat.v1 as tf
 
+from estimator_train.reports import metrics_log
 from estimator_train.settings import steps_for_epochs
 from estimator_train.system.progress import Phase, is_shown, make_progress_bar
 from estimator_train.training.hooks import summaries
-from estimator_train.training.hooks.steps import LastStep, is_logged
+from estimator_train.training.hooks.steps import LastStep, MeanOfSteps, is_logged
 from estimator_train.training.model import Model
 from estimator_train.training.run import Run
 
@@ -20,9 +21,10 @@ _LOG = logging.getLogger('estimator_train')
 class ShowProgress(tf.train.SessionRunHook):
   """Shows the progress of the training: as a bar, or as log lines where no bar is shown.
 
-  Also writes three scalars for TensorBoard at each logged step. `examples_per_sec` and `step_secs`
-  are the mean rate and the mean time per step since the previous logged step; the time includes
-  pauses. `learning_rate` is the learning rate of the step.
+  Also writes scalars for TensorBoard, and a line of metrics.jsonl, at each logged step.
+  `examples_per_sec` and `step_secs` are the mean rate and the mean time per step since the previous
+  logged step; the time includes pauses. `learning_rate` is the learning rate of the step. The loss
+  and the accuracy are means since the previous logged step.
 
   Args:
     run: the run.
@@ -39,6 +41,7 @@ class ShowProgress(tf.train.SessionRunHook):
     self._clock = clock
     self._first_step_phase = Phase('building the graph and running the first step')
     self._last_logged_step, self._last_logged_at = 0, 0.
+    self._means = MeanOfSteps()
     self._bar: Any = None
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
@@ -53,6 +56,7 @@ class ShowProgress(tf.train.SessionRunHook):
   def after_run(self, run_context: Any, run_values: Any) -> None:
     if self._last_step.step_of_process == self._last_step.start_step + 1:
       self._first_step_phase.end()
+    self._means.add(self._last_step)
     step = self._last_step.global_step
     if is_logged(step, self._run.settings.reporting.log_every_steps) or step >= self._run.stop_step:
       self._last_step.update_global_step(run_context.session)
@@ -62,8 +66,9 @@ class ShowProgress(tf.train.SessionRunHook):
       self._bar.mininterval = 1.
 
   def _log(self) -> None:
-    """Writes the scalars of a step, and logs a line unless there is a bar."""
+    """Writes the metrics since the last logged step, and logs a line unless there is a bar."""
     now, step = self._clock(), self._last_step.global_step
+    means, self._means = self._means, MeanOfSteps()
     step_secs = (now - self._last_logged_at) / max(step - self._last_logged_step, 1)
     rate = self._run.engine.examples_per_step / step_secs
     self._last_logged_step, self._last_logged_at = step, now
@@ -72,10 +77,12 @@ class ShowProgress(tf.train.SessionRunHook):
       if self._schedule is not None:
         scalars['learning_rate'] = self._schedule.rate_at(step - 1)
       summaries.write_scalars(self._run.event_dir, scalars, step)
+      metrics_log.append(self._run.event_dir, 'train', step, dict(
+          scalars, loss=means.loss, accuracy=means.accuracy))
     if self._bar is None:
       _LOG.info('step %d/%d%s: loss %.4f%s, %s examples/sec, %s left', step, self._run.stop_step,
-                self._format_epoch(), self._last_step.loss,
-                format_unless_nan(', accuracy {:.4f}', self._last_step.accuracy),
+                self._format_epoch(), means.loss,
+                format_unless_nan(', accuracy {:.4f}', means.accuracy),
                 '{:,.0f}'.format(rate),
                 format_duration((self._run.stop_step - step) * step_secs))
 
@@ -120,7 +127,8 @@ class LogEpochs(tf.train.SessionRunHook):
 
   After the first 10,000 epochs, only some epochs are logged, see is_logged. Loss and accuracy
   are means over the steps that this process ran since the previous epoch ended. A step that takes
-  examples from two epochs counts for the earlier epoch.
+  examples from two epochs counts for the earlier epoch. In the first epoch of a resumed run, the
+  line names the first of the steps. The same figures are written to metrics.jsonl.
 
   Args:
     run: the run, whose training examples are counted.
@@ -132,6 +140,7 @@ class LogEpochs(tf.train.SessionRunHook):
   def __init__(self, run: Run, model: Model, last_step: LastStep,
                clock: Callable[[], float] = time.perf_counter) -> None:
     assert run.num_train_examples is not None
+    self._event_dir = run.event_dir
     self._num_examples = run.num_train_examples
     self._examples_per_step = run.engine.examples_per_step
     self._num_epochs = current_epoch(run.stop_step, self._num_examples, self._examples_per_step)
@@ -148,11 +157,7 @@ class LogEpochs(tf.train.SessionRunHook):
       self._learning_rate = self._schedule.rate_at(step)
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    # Without this check, one loss that is not finite would make the means of the epoch useless.
-    if math.isfinite(self._last_step.loss):
-      self._epoch.loss_sum += self._last_step.loss
-      self._epoch.accuracy_sum += self._last_step.accuracy
-      self._epoch.num_summed_steps += 1
+    self._epoch.means.add(self._last_step)
     step = self._last_step.global_step
     if step < self._epoch.end_step:
       return
@@ -166,12 +171,17 @@ class LogEpochs(tf.train.SessionRunHook):
     """Logs the line of an epoch that has ended at the global step `step`."""
     secs = max(self._clock() - self._epoch.began_at, 1e-9)
     examples = (step - self._epoch.start_step) * self._examples_per_step
-    num_steps = max(self._epoch.num_summed_steps, 1)
-    _LOG.info('epoch %d/%d: loss %.4f%s, %s, %s examples/sec%s', epoch, self._num_epochs,
-              self._epoch.loss_sum / num_steps,
-              format_unless_nan(', accuracy {:.4f}', self._epoch.accuracy_sum / num_steps),
+    means, start_step = self._epoch.means, self._epoch.start_step
+    is_part = start_step > steps_for_epochs(epoch - 1, self._num_examples, self._examples_per_step)
+    _LOG.info('epoch %d/%d%s: loss %.4f%s, %s, %s examples/sec%s', epoch, self._num_epochs,
+              ' (from step {})'.format(start_step + 1) if is_part else '', means.loss,
+              format_unless_nan(', accuracy {:.4f}', means.accuracy),
               format_duration(secs), '{:,.0f}'.format(examples / secs),
               self._format_changed_learning_rate(step))
+    if self._event_dir is not None:
+      metrics_log.append(self._event_dir, 'epoch', step, {
+          'epoch': epoch, 'first_step': start_step + 1, 'loss': means.loss,
+          'accuracy': means.accuracy, 'secs': secs, 'examples_per_sec': examples / secs})
 
   def _format_changed_learning_rate(self, step: int) -> str:
     """Returns the learning rate as text, or '' if the rate has not changed since the last line."""
@@ -188,7 +198,7 @@ class LogEpochs(tf.train.SessionRunHook):
 
 
 class _Epoch:
-  """The sums over the steps of an epoch whose loss is finite.
+  """The means over the steps of an epoch.
 
   Args:
     start_step: the global step at which the measurement begins.
@@ -198,8 +208,7 @@ class _Epoch:
 
   def __init__(self, start_step: int, end_step: int, began_at: float) -> None:
     self.start_step, self.end_step, self.began_at = start_step, end_step, began_at
-    self.loss_sum = self.accuracy_sum = 0.
-    self.num_summed_steps = 0
+    self.means = MeanOfSteps()
 
 
 def format_unless_nan(template: str, value: float) -> str:

@@ -80,7 +80,37 @@ class LastStep(tf.train.SessionRunHook):
       self.global_step = max(sessions.read_global_step(session), self.global_step)
 
 
-def add_accuracy(class_indices: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+class MeanOfSteps:
+  """The mean loss and accuracy of steps, without the steps whose loss is not finite.
+
+  Attributes:
+    num_steps: the number of steps, including those whose loss is not finite.
+  """
+
+  def __init__(self) -> None:
+    self.num_steps = self._num_finite = 0
+    self._loss_sum = self._accuracy_sum = 0.
+
+  def add(self, last_step: LastStep) -> None:
+    """Adds the last step."""
+    self.num_steps += 1
+    if math.isfinite(last_step.loss):
+      self._num_finite += 1
+      self._loss_sum += last_step.loss
+      self._accuracy_sum += last_step.accuracy
+
+  @property
+  def loss(self) -> float:
+    """The mean loss; nan if no loss was finite."""
+    return self._loss_sum / self._num_finite if self._num_finite else math.nan
+
+  @property
+  def accuracy(self) -> float:
+    """The mean accuracy; nan if it is unknown."""
+    return self._accuracy_sum / self._num_finite if self._num_finite else math.nan
+
+
+def add_accuracy(class_indices: tf.Tensor, outputs: tf.Tensor) -> None:
   """Adds the accuracy on a replica's batch to the graph, for LastStep to fetch.
 
   Must be called after the model of the replica is built, see summaries.register_batch.
@@ -88,14 +118,9 @@ def add_accuracy(class_indices: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
   Args:
     class_indices: the true class indices, [B].
     outputs: the outputs of the model, [B, num_classes].
-
-  Returns:
-    The accuracy, a float32 scalar.
   """
   correct = tf.equal(tf.cast(class_indices, tf.int64), tf.argmax(outputs, -1))
-  accuracy = tf.reduce_mean(tf.cast(correct, tf.float32))
-  tf.add_to_collection(_REPLICA_ACCURACIES_KEY, accuracy)
-  return accuracy
+  tf.add_to_collection(_REPLICA_ACCURACIES_KEY, tf.reduce_mean(tf.cast(correct, tf.float32)))
 
 
 def training_loss() -> tf.Tensor:

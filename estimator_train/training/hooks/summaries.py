@@ -6,6 +6,7 @@ own summaries are not used, because in a cluster they contain collective operati
 workers would have to run in the same steps.
 """
 
+import math
 from typing import Any, Dict, Optional
 
 import tensorflow.compat.v1 as tf
@@ -19,11 +20,12 @@ from estimator_train.training.hooks import steps
 from estimator_train.training.hooks.steps import LastStep
 from estimator_train.training.run import Run
 
-# Keys of graph collections. The key of a scalar is _SCALAR_KEY_PREFIX, followed by the tag.
-_SCALAR_KEY_PREFIX = 'estimator_train/scalars/'
+# Keys of graph collections.
+_GRADIENT_NORM_KEY = 'estimator_train/gradient_norm'
 _PIXELS_KEY = 'estimator_train/example_pixels'
 _CLASS_INDICES_KEY = 'estimator_train/example_classes'
 _MAX_EXAMPLES = 8
+_MAX_POINTS = 500  # Of a curve. A point takes 30 microseconds, which steps of small models notice.
 # The columns of TensorBoard's HParams table: settings, and metrics as (folder, tag).
 _STRING_HPARAMS = ('dataset', 'image_size', 'preprocess', 'model', 'weights', 'optimizer',
                    'scale_learning_rate', 'class_weights', 'distribution_strategy')
@@ -35,10 +37,15 @@ _HPARAMS_METRICS = (('eval', 'accuracy'), ('eval', 'average_loss'), ('', 'loss')
 
 def write_scalars(model_dir: str, scalars: Dict[str, float], step: int) -> None:
   """Writes scalars, given as a dict from tag to value, for a global step."""
-  writer = _writer(model_dir)
-  writer.add_summary(tf.Summary(value=[tf.Summary.Value(tag=tag, simple_value=value)
-                                       for tag, value in sorted(scalars.items())]), step)
-  writer.flush()  # Otherwise TensorBoard would show the scalars minutes later.
+  _add_scalars(model_dir, scalars, step)
+  _writer(model_dir).flush()  # Otherwise TensorBoard would show the scalars minutes later.
+
+
+def _add_scalars(model_dir: str, scalars: Dict[str, float], step: int) -> None:
+  """Adds scalars, except nan, to those that the next flush writes."""
+  _writer(model_dir).add_summary(tf.Summary(value=[
+      tf.Summary.Value(tag=tag, simple_value=value) for tag, value in sorted(scalars.items())
+      if not math.isnan(value)]), step)
 
 
 def _writer(model_dir: str) -> tf.summary.FileWriter:
@@ -46,13 +53,8 @@ def _writer(model_dir: str) -> tf.summary.FileWriter:
   return tf.summary.FileWriterCache.get(model_dir)
 
 
-def register_scalar(tag: str, value: tf.Tensor) -> None:
-  """Registers a scalar. If several replicas register the same tag, the first value is written."""
-  tf.add_to_collection(_SCALAR_KEY_PREFIX + tag, value)
-
-
 def register_batch(features: Any, labels: tf.Tensor, outputs: tf.Tensor) -> None:
-  """Registers some images of the training batch, and the accuracy on the batch as `accuracy`.
+  """Registers some images of the training batch, and adds the accuracy on the batch.
 
   Must be called in each replica after the model of the replica is built, because operations that
   were added earlier would change the seeds of the model's random operations.
@@ -65,12 +67,7 @@ def register_batch(features: Any, labels: tf.Tensor, outputs: tf.Tensor) -> None
     outputs: the outputs of the model, [B, num_classes].
   """
   class_indices = labels if labels.shape.ndims == 1 else tf.argmax(labels, -1)
-  accuracy = steps.add_accuracy(class_indices, outputs)
-  # The accuracy on the global batch is the mean over the replicas, whose batches have equal sizes.
-  tf.distribute.get_replica_context().merge_call(
-      lambda strategy, accuracies: register_scalar(
-          'accuracy', strategy.reduce(tf.distribute.ReduceOp.MEAN, accuracies, axis=None)),
-      args=(accuracy,))
+  steps.add_accuracy(class_indices, outputs)
   features, _ = model_inputs.split_weights(features)
   if images.is_image_batch(features):
     tf.add_to_collection(_PIXELS_KEY, features[:_MAX_EXAMPLES])
@@ -116,12 +113,15 @@ def _register_norm_of_sum(strategy: tf.distribute.Strategy, grads_and_vars: Any)
   # first replica, so fetching the norm must also run the operations of the other replicas.
   with tf.control_dependencies([tf.convert_to_tensor(copy) for copies in sums
                                 for copy in copies[1:]]):
-    register_scalar('gradient_norm', tf.global_norm([tf.cast(copies[0], tf.float32)
-                                                     for copies in sums]))
+    tf.add_to_collection(_GRADIENT_NORM_KEY, tf.global_norm([
+        tf.cast(copies[0], tf.float32) for copies in sums]))
 
 
 class WriteSummaries(tf.train.SessionRunHook):
-  """Writes the registered tensors and the loss at the first, the last and each logged step.
+  """Writes the registered tensors at the first, the last and each logged step, and the loss.
+
+  The loss and the accuracy are written as means over intervals of equal numbers of steps. A run has
+  at most 500 intervals, so a short run has a point per step.
 
   All workers of a cluster need this hook, and must fetch the tensors at the same steps, because
   fetching runs collective operations. Evaluations use the tags `loss` and `accuracy`, too, so that
@@ -135,17 +135,17 @@ class WriteSummaries(tf.train.SessionRunHook):
   def __init__(self, run: Run, last_step: LastStep) -> None:
     self._run = run
     self._last_step = last_step
+    self._means = steps.MeanOfSteps()
+    self._steps_per_point = -(-run.stop_step // _MAX_POINTS)
 
   def begin(self) -> None:
-    loss = steps.training_loss()
-    estimator_patches.remove_loss_summary(loss)
-    scalars = {key[len(_SCALAR_KEY_PREFIX):]: tf.get_collection(key)[0]
-               for key in tf.get_default_graph().get_all_collection_keys()
-               if str(key).startswith(_SCALAR_KEY_PREFIX)}
+    estimator_patches.remove_loss_summary(steps.training_loss())
+    # All replicas have registered the same sum; the first one is written.
+    scalars = dict(zip(['gradient_norm'], tf.get_collection(_GRADIENT_NORM_KEY)))
     examples = tf.get_collection(_PIXELS_KEY)[:1] + tf.get_collection(_CLASS_INDICES_KEY)[:1]
     # Every step that writes summaries fetches the same tensors, because TensorFlow prunes the graph
     # again for each new set of fetches.
-    self._run_args = tf.train.SessionRunArgs((dict(scalars, loss=loss), examples))
+    self._run_args = tf.train.SessionRunArgs((scalars, examples))
     if examples:
       self._image = tf.placeholder(tf.float32, [None, None, None])
       self._png = tf.image.encode_png(tf.saturate_cast(tf.round(self._image), tf.uint8))
@@ -169,20 +169,36 @@ class WriteSummaries(tf.train.SessionRunHook):
     return None
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    if run_values.results is None or self._run.event_dir is None:
+    if self._run.event_dir is None:
+      return
+    self._means.add(self._last_step)
+    is_point = self._means.num_steps == self._steps_per_point
+    if is_point or run_values.results is not None:
+      self._last_step.update_global_step(run_context.session)
+    if is_point:
+      self._write_means()
+    if run_values.results is None:
       return
     scalars, examples = run_values.results
-    self._last_step.update_global_step(run_context.session)
     write_scalars(self._run.event_dir, scalars, self._last_step.global_step)
     if examples and self._last_step.step_of_process == 1:  # A resumed run writes no images.
       self._write_images(run_context.session, *examples)
 
+  def _write_means(self) -> None:
+    """Writes the means over the steps since the last point."""
+    if self._run.event_dir is not None and self._means.num_steps:
+      _add_scalars(self._run.event_dir, {
+          'loss': self._means.loss, 'accuracy': self._means.accuracy}, self._last_step.global_step)
+    self._means = steps.MeanOfSteps()
+
   def end(self, session: tf.Session) -> None:
+    self._write_means()
     if self._last_step.step_of_process >= self._run.stop_step:
       self._write_session_end(hparams_api.STATUS_SUCCESS)
 
   def record_failure(self) -> None:
     """Marks the run as failed in TensorBoard's HParams table."""
+    self._write_means()
     self._write_session_end(hparams_api.STATUS_FAILURE)
 
   def _write_session_end(self, status: int) -> None:

@@ -1,6 +1,7 @@
 """`TimeHistory`: the hook of the library that reports the throughput of any Estimator."""
 
 import logging
+import math
 import numbers
 import os
 import re
@@ -54,6 +55,8 @@ class TimeHistory(tf.train.SessionRunHook):
     self._sessions = _SessionFollower(self._steps)
     self._conditions: Dict[str, Any] = {}
     self._global_step: Optional[int] = None
+    self._loss: Optional[tf.Tensor] = None
+    self._loss_curve = learning_curves.LossCurve()
 
   @property
   def times(self) -> List[float]:
@@ -71,6 +74,8 @@ class TimeHistory(tf.train.SessionRunHook):
     self._sessions = _SessionFollower(self._steps, tf.train.get_global_step())
     self._conditions = _find_conditions(self._batch_size)
     self._global_step = None
+    self._loss = (tf.get_collection(tf.GraphKeys.LOSSES) or [None])[-1]
+    self._loss_curve = learning_curves.LossCurve()
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     self._sessions.follow(session)
@@ -83,10 +88,23 @@ class TimeHistory(tf.train.SessionRunHook):
     self._sessions.begin_step()
     self._steps.run_args = self._waits.run_args(run_context.session.graph,
                                                 run_context.original_args.fetches)
-    return self._steps.before_run(run_context)
+    args = self._steps.before_run(run_context)
+    if self._fetches_loss(run_context):
+      return tf.train.SessionRunArgs((self._loss, [] if args is None else args.fetches))
+    return args
+
+  def _fetches_loss(self, run_context: Any) -> bool:
+    """Returns whether the step computes the loss anyway, as each step of an Estimator does."""
+    return self._report_dir is not None and self._loss is not None and any(
+        fetch is self._loss for fetch in tf.nest.flatten(run_context.original_args.fetches))
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
+    loss = math.nan
+    if self._fetches_loss(run_context):
+      loss, waits = run_values.results
+      run_values = run_values._replace(results=waits)
     self._steps.after_run(run_context, run_values)
+    self._loss_curve.add(self._sessions.last_step, loss)
     # The times of the timer exclude other hooks, which may run between session.run and this hook.
     timer = self._sessions.timer
     self._steps.began[-1], self._steps.ended[-1] = timer.began, timer.ended
@@ -118,7 +136,7 @@ class TimeHistory(tf.train.SessionRunHook):
     try:
       os.makedirs(folder, exist_ok=True)
       self._make_report().write(folder)
-      learning_curves.write_learning_curves(folder)
+      learning_curves.write_learning_curves(folder, self._loss_curve.points)
       page.write_page(folder)
     except Exception as error:
       _LOG.warning('the report in %s could not be written: %s: %s', folder,
@@ -189,6 +207,11 @@ class _SessionFollower:
                                  time.perf_counter() - last))
       self._has_recovered = False
     self.timer.time_next_run()
+
+  @property
+  def last_step(self) -> int:
+    """The global step of the last step; without a global step, the number of steps."""
+    return self._first_global_step + self._steps.count
 
   def read_global_step(self, session: tf.Session) -> Optional[int]:
     """Returns the global step; None if the graph has none."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import json
 import logging
 import math
 import os
@@ -9,6 +10,7 @@ import re
 import struct
 import sys
 import termios
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -43,14 +45,23 @@ def lines(caplog):
                   and not record.getMessage().startswith('building the graph')]
 
 
+def metrics_of(folder, kind, *names):
+  """These values of each line of metrics.jsonl, which has no other ones."""
+  lines = [json.loads(line) for line in (folder / 'metrics.jsonl').read_text().splitlines()]
+  for line in lines:
+    assert set(line) == {'kind', 'time', *names} and line['kind'] == kind
+    assert 0 <= time.time() - line['time'] < 600
+  return [tuple(line[name] for name in names) for line in lines]
+
+
 def test_log_lines_and_scalars(steps, make_progress, lines, tmp_path):
   # The clock is read when the session is created, and after steps 2, 4 and 5.
   steps.run([1., 2., 3., 4., 5.], make_progress(
       5, 2, num_examples=20, clock=readings(10., 14., 15., 17.),
       schedule=optimizers.Piecewise([.5, .25], [4])))
   assert lines() == [
-      'step 2/5 (epoch 1/3): loss 2.0000, accuracy 0.2000, 5 examples/sec, 6 s left',
-      'step 4/5 (epoch 2/3): loss 4.0000, accuracy 0.4000, 20 examples/sec, 0 s left',
+      'step 2/5 (epoch 1/3): loss 1.5000, accuracy 0.1500, 5 examples/sec, 6 s left',
+      'step 4/5 (epoch 2/3): loss 3.5000, accuracy 0.3500, 20 examples/sec, 0 s left',
       'step 5/5 (epoch 3/3): loss 5.0000, accuracy 0.5000, 5 examples/sec, 0 s left']
   tf.summary.FileWriterCache.clear()
   (path,) = tmp_path.glob('events*')
@@ -60,11 +71,14 @@ def test_log_lines_and_scalars(steps, make_progress, lines, tmp_path):
               (step, name): value for step, *values in (
                   (2, 5., 2., .5), (4, 20., .5, .5), (5, 5., 2., .25))
               for name, value in zip(names, values)}
+  assert metrics_of(tmp_path, 'train', 'global_step', 'loss', 'accuracy', *names) == [
+      pytest.approx(values) for values in (
+          (2, 1.5, .15, 5., 2., .5), (4, 3.5, .35, 20., .5, .5), (5, 5., .5, 5., 2., .25))]
 
 
 def test_a_model_without_accuracy_on_data_without_end(steps, make_progress, lines):
   steps.run([1., 2.], make_progress(2, 2, clock=readings(10., 14.)), has_accuracy=False)
-  assert lines() == ['step 2/2: loss 2.0000, 5 examples/sec, 0 s left']
+  assert lines() == ['step 2/2: loss 1.5000, 5 examples/sec, 0 s left']
 
 
 @pytest.mark.parametrize('columns, shown', [
@@ -105,15 +119,27 @@ def test_a_bar_in_a_notebook_is_full_unless_training_fails(
   assert last.endswith('█|\n') != fails
 
 
-def test_epochs(steps, lines):
+def test_epochs(steps, lines, tmp_path):
   # Of 25 examples, by 10 a step: epochs end in steps 3, 5 and 8. Loss scaling skips step 2.
   steps.run([1., math.nan, 3., 4., 5., 6., 7., 8.], progress.LogEpochs(
-      make_run(8, num_examples=25), SimpleNamespace(schedule=optimizers.Piecewise([.5, .25], [4])),
-      steps.last, readings(0., 3., 3., 4., 4., 7., 7.)))
+      make_run(8, str(tmp_path), num_examples=25),
+      SimpleNamespace(schedule=optimizers.Piecewise([.5, .25], [4])), steps.last,
+      readings(0., 3., 3., 4., 4., 7., 7.)))
   assert lines() == [
       'epoch 1/3: loss 2.0000, accuracy 0.2000, 3 s, 10 examples/sec',
       'epoch 2/3: loss 4.5000, accuracy 0.4500, 1 s, 20 examples/sec, learning rate 0.25',
       'epoch 3/3: loss 7.0000, accuracy 0.7000, 3 s, 10 examples/sec']
+  assert metrics_of(tmp_path, 'epoch', 'epoch', 'first_step', 'global_step', 'loss', 'accuracy',
+                    'secs', 'examples_per_sec') == [pytest.approx(values) for values in (
+                        (1, 1, 3, 2., .2, 3., 10.), (2, 4, 5, 4.5, .45, 1., 20.),
+                        (3, 6, 8, 7., .7, 3., 10.))]
+
+
+def test_the_first_epoch_of_a_resumed_run(steps, lines):
+  steps.run([1., 2., 3.], progress.LogEpochs(
+      make_run(7, num_examples=25), SimpleNamespace(schedule=None), steps.last,
+      readings(0., 1., 1., 2., 2.)), start=4)
+  assert lines() == ['epoch 2/3 (from step 5): loss 1.0000, accuracy 0.1000, 1 s, 10 examples/sec']
 
 
 def test_texts():

@@ -1,0 +1,56 @@
+"""Appends the metrics of a run to `metrics.jsonl`, one JSON object per line."""
+
+import json
+import logging
+import math
+import os
+import time
+from typing import Any, Dict, Iterator, Tuple
+
+from estimator_train.system import atomic
+
+METRICS_FILE = 'metrics.jsonl'
+_LOG = logging.getLogger('estimator_train')
+
+
+def append(model_dir: str, kind: str, step: int, metrics: Dict[str, Any]) -> None:
+  """Appends a line. A failure is only logged, because training does not need the file.
+
+  Args:
+    model_dir: the directory of the run.
+    kind: `train`, `epoch` or `evaluation`.
+    step: the global step.
+    metrics: the metrics by name. Those that are None or not finite are omitted.
+  """
+  line = json.dumps({'kind': kind, 'global_step': step, 'time': round(time.time(), 3), **{
+      name: value if isinstance(value, int) else float(value) for name, value in metrics.items()
+      if value is not None and math.isfinite(value)}})
+  path = os.path.join(model_dir, METRICS_FILE)
+  try:
+    with open(path, 'a+b') as file:
+      if os.path.getsize(path):  # After a full disk, the last line may be incomplete.
+        file.seek(-1, os.SEEK_END)
+        line = line if file.read() == b'\n' else '\n' + line
+      file.write(line.encode('utf-8') + b'\n')
+  except OSError as error:
+    _LOG.warning('a line of %s could not be written: %s', path, error)
+
+
+def remove_steps_after(model_dir: str, step: int) -> None:
+  """Removes the lines of later steps, which a resumed run repeats, and incomplete lines."""
+  path = os.path.join(model_dir, METRICS_FILE)
+  if os.path.isfile(path):
+    atomic.write_text(path, ''.join(
+        line for line, metrics in _read(path) if metrics['global_step'] <= step))
+
+
+def _read(path: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
+  """Yields the complete lines, as text and as dict."""
+  with open(path, encoding='utf-8', errors='replace') as file:
+    for line in file:
+      try:
+        metrics = json.loads(line)
+        if isinstance(metrics['global_step'], int):
+          yield line, metrics
+      except (ValueError, TypeError, KeyError):
+        continue  # A killed run or a full disk can leave an incomplete line.

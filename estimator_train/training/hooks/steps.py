@@ -81,33 +81,28 @@ class LastStep(tf.train.SessionRunHook):
 
 
 class MeanOfSteps:
-  """The mean loss and accuracy of steps, without the steps whose loss is not finite.
-
-  Attributes:
-    num_steps: the number of steps, including those whose loss is not finite.
-  """
+  """The mean loss and accuracy of steps, without the steps whose loss is not finite."""
 
   def __init__(self) -> None:
-    self.num_steps = self._num_finite = 0
+    self._num_steps = 0
     self._loss_sum = self._accuracy_sum = 0.
 
   def add(self, last_step: LastStep) -> None:
     """Adds the last step."""
-    self.num_steps += 1
     if math.isfinite(last_step.loss):
-      self._num_finite += 1
+      self._num_steps += 1
       self._loss_sum += last_step.loss
       self._accuracy_sum += last_step.accuracy
 
   @property
   def loss(self) -> float:
     """The mean loss; nan if no loss was finite."""
-    return self._loss_sum / self._num_finite if self._num_finite else math.nan
+    return self._loss_sum / self._num_steps if self._num_steps else math.nan
 
   @property
   def accuracy(self) -> float:
     """The mean accuracy; nan if it is unknown."""
-    return self._accuracy_sum / self._num_finite if self._num_finite else math.nan
+    return self._accuracy_sum / self._num_steps if self._num_steps else math.nan
 
 
 def add_accuracy(class_indices: tf.Tensor, outputs: tf.Tensor) -> None:
@@ -129,20 +124,21 @@ def training_loss() -> tf.Tensor:
   return tf.get_collection(tf.GraphKeys.LOSSES)[-1]
 
 
-def is_logged(step: int, every: int = 1) -> bool:
+def is_logged(step: int, every: int = 1, num_all: int = _NUM_ALL_LOGGED) -> bool:
   """Returns whether a step is logged.
 
-  The multiples of `every` are candidates. Of the first 10,000 candidates all are logged, of the
-  next 10,000 every second one, of the next 20,000 every fourth one, and so on. Of a million
-  candidates, 43,000 are logged. The result does not depend on earlier calls, so all workers and a
-  resumed run log the same steps.
+  The multiples of `every` are candidates. Of the first `num_all` candidates all are logged, of the
+  next `num_all` every second one, of the next 2 `num_all` every fourth one, and so on. Of a million
+  candidates, 43,000 are logged if `num_all` is 10,000. The result does not depend on earlier calls,
+  so all workers and a resumed run log the same steps.
 
   Args:
     step: the global step, or the number of an epoch.
     every: for steps, `--log_every_steps`; for epochs, 1.
+    num_all: the number of first candidates that are all logged.
   """
   candidate, remainder = divmod(step, every)
-  return not remainder and candidate % (1 << (candidate // _NUM_ALL_LOGGED).bit_length()) == 0
+  return not remainder and candidate % (1 << (candidate // num_all).bit_length()) == 0
 
 
 class StepTimer(tf.train.SessionRunHook):

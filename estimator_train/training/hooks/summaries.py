@@ -25,7 +25,9 @@ _GRADIENT_NORM_KEY = 'estimator_train/gradient_norm'
 _PIXELS_KEY = 'estimator_train/example_pixels'
 _CLASS_INDICES_KEY = 'estimator_train/example_classes'
 _MAX_EXAMPLES = 8
-_MAX_POINTS = 500  # Of a curve. A point takes 30 microseconds, which steps of small models notice.
+# The first steps are all points of the loss curve, see steps.is_logged. Writing a point takes 30
+# microseconds, which would slow down a small model in a long run.
+_NUM_STEPS_WITH_POINTS = 500
 # The columns of TensorBoard's HParams table: settings, and metrics as (folder, tag).
 _STRING_HPARAMS = ('dataset', 'image_size', 'preprocess', 'model', 'weights', 'optimizer',
                    'scale_learning_rate', 'class_weights', 'distribution_strategy')
@@ -120,8 +122,8 @@ def _register_norm_of_sum(strategy: tf.distribute.Strategy, grads_and_vars: Any)
 class WriteSummaries(tf.train.SessionRunHook):
   """Writes the registered tensors at the first, the last and each logged step, and the loss.
 
-  The loss and the accuracy are written as means over intervals of equal numbers of steps. A run has
-  at most 500 intervals, so a short run has a point per step.
+  The loss and the accuracy are written as means over the steps since the last point. The first 500
+  steps are all points.
 
   All workers of a cluster need this hook, and must fetch the tensors at the same steps, because
   fetching runs collective operations. Evaluations use the tags `loss` and `accuracy`, too, so that
@@ -136,7 +138,6 @@ class WriteSummaries(tf.train.SessionRunHook):
     self._run = run
     self._last_step = last_step
     self._means = steps.MeanOfSteps()
-    self._steps_per_point = -(-run.stop_step // _MAX_POINTS)
 
   def begin(self) -> None:
     estimator_patches.remove_loss_summary(steps.training_loss())
@@ -172,7 +173,7 @@ class WriteSummaries(tf.train.SessionRunHook):
     if self._run.event_dir is None:
       return
     self._means.add(self._last_step)
-    is_point = self._means.num_steps == self._steps_per_point
+    is_point = steps.is_logged(self._last_step.step_of_process, num_all=_NUM_STEPS_WITH_POINTS)
     if is_point or run_values.results is not None:
       self._last_step.update_global_step(run_context.session)
     if is_point:
@@ -186,7 +187,7 @@ class WriteSummaries(tf.train.SessionRunHook):
 
   def _write_means(self) -> None:
     """Writes the means over the steps since the last point."""
-    if self._run.event_dir is not None and self._means.num_steps:
+    if self._run.event_dir is not None and not math.isnan(self._means.loss):
       _add_scalars(self._run.event_dir, {
           'loss': self._means.loss, 'accuracy': self._means.accuracy}, self._last_step.global_step)
     self._means = steps.MeanOfSteps()

@@ -218,6 +218,8 @@ def test_what_each_mode_needs():
       ('--model_dir=x', 'training requires --train_steps or --train_epochs'),
       ('--mode=scaling --model_dir=x --train_epochs=1',
        'differ in steps per epoch: --train_epochs=1: give --train_steps=N'),
+      ('--mode=lr_finder --model_dir=x --distribution_strategy=parameter_server',
+       'trains in a single process: --distribution_strategy=parameter_server: give --distr'),
       ('--train_steps=1', '--model_dir is required'), ('--mode=audit', '--model_dir is required'),
       ('--train_epochs=2 --model_dir=x --lr_schedule=cosine --lr_warmup_epochs=2',
        'before the end of the decay: --lr_warmup_epochs=2.0 --train_epochs=2: ')):
@@ -226,7 +228,7 @@ def test_what_each_mode_needs():
       'download --dataset=fashion_mnist --data_dir=x', 'doctor', 'input_benchmark',
       'evaluate --model_dir=x', 'scaling --model_dir=x', 'export --model_dir=x --export_dir=y',
       'write_tfrecords --output=x', 'report --model_dir=x --runs=y',
-      'reproduce --model_dir=x --workload=oct2017 --seed=3 --json'):
+      'lr_finder --model_dir=x', 'reproduce --model_dir=x --workload=oct2017 --seed=3 --json'):
     assert not error_of(*('--mode=' + arguments).split(), enough=()), arguments
 
 

@@ -27,7 +27,7 @@ _OMITTED = 'the report page omits it'
 _PNG_SIGNATURE = b'\x89PNG\r\n\x1a\n'
 # The charts that earlier runs may have written. Those for which this run has no data are removed.
 _CHART_FILES = ('step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png',
-                'confusion-matrix.png', 'output-*.png', 'scaling.png',
+                'confusion-matrix.png', 'output-*.png', 'scaling.png', 'lr-finder.png',
                 'rates.png', 'compared-loss.png', 'compared-accuracy.png')
 # The longer side of a sample image in CSS pixels. Three samples fit in a row on a phone.
 _SAMPLE_SIZE = 112
@@ -44,7 +44,8 @@ class PageData(NamedTuple):
 
   Attributes:
     flags: flags in `flags.txt`.
-    throughput, evaluation, input_benchmark, scaling: contents of the JSON file of the same name.
+    throughput, evaluation, input_benchmark, scaling, lr_finder: contents of the JSON file of the
+      same name.
     ledger: contents of `ledger.json`: the published and measured figures of `--mode=reproduce`.
     steps, curves: contents of `report/steps.json` and `report/curves.json`.
     samples: the list in `report/samples.json`.
@@ -55,6 +56,7 @@ class PageData(NamedTuple):
   evaluation: Dict[str, Any]
   input_benchmark: Dict[str, Any]
   scaling: Dict[str, Any]
+  lr_finder: Dict[str, Any]
   ledger: Dict[str, Any]
   steps: Dict[str, Any]
   curves: Dict[str, Any]
@@ -95,6 +97,7 @@ def read_page_data(model_dir: str) -> PageData:
       evaluation=read(evaluation.EVALUATION_FILE),
       input_benchmark=read('input_benchmark.json'),
       scaling=read('scaling.json'),
+      lr_finder=read('lr_finder.json'),
       ledger=read('ledger.json'),
       steps=read(REPORT_FOLDER, throughput.STEPS_FILE),
       curves=read(REPORT_FOLDER, learning_curves.CURVES_FILE),
@@ -183,13 +186,14 @@ def _hide_warning_of_matplotlib() -> None:
 
 def _render_run_page(data: PageData, model_dir: str, output_dir: str) -> str:
   _hide_warning_of_matplotlib()
-  from estimator_train.reports import charts, scaling_chart
+  from estimator_train.reports import charts, experiment_charts
 
   classes = evaluation.select_classes(data.evaluation)
   with charts.apply_chart_style():
     drawn = [*charts.draw_step_charts(data.steps, data.throughput),
              *charts.draw_curves(data.curves), *charts.draw_output_charts(data.outputs),
-             *scaling_chart.draw_scaling_chart(data.scaling)]
+             *experiment_charts.draw_scaling_chart(data.scaling),
+             *experiment_charts.draw_lr_finder_chart(data.lr_finder)]
     if classes is not None:
       drawn.append(charts.draw_confusion_matrix(classes))
   return _write_files(output_dir, 'page.html', drawn, data=data, content=page_content,

@@ -3,7 +3,7 @@
 from typing import Any, Dict
 
 MODES = ('train_and_evaluate', 'train', 'evaluate', 'predict', 'export', 'input_benchmark', 'audit',
-         'write_tfrecords', 'download', 'doctor', 'scaling', 'reproduce', 'report')
+         'write_tfrecords', 'download', 'doctor', 'scaling', 'lr_finder', 'reproduce', 'report')
 TRAINING_MODES = ('train_and_evaluate', 'train')
 # Flags that do not change what is computed: they may differ between tasks and between starts.
 OUTPUT_FLAGS = ('hooks', 'json', 'verbosity')

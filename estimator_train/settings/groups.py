@@ -163,8 +163,8 @@ class Model:
 @flag_group('duration')
 class Duration:
   train_steps: Optional[int] = flag(
-      None, 'global step at which training stops (--mode=scaling: in each run of the sweep)',
-      check=int_range(1))
+      None, 'global step at which training stops (--mode=scaling: in each run of the sweep; '
+      '--mode=lr_finder: 100 if not given)', check=int_range(1))
   train_epochs: Optional[int] = flag(
       None, 'number of epochs after which training stops', check=int_range(1))
 

@@ -242,7 +242,11 @@ RULES = (
     Rule('XLA of TensorFlow 1.15 cannot initialize variables that are mirrored over logical CPU '
          'devices', 'enable_xla num_cpu_replicas', 'omit one of them',
          lambda s: s.enable_xla and s.num_cpu_replicas > 1 and (
-             s.distribution_strategy in ('mirrored', 'multi_worker_mirrored')), _TRAINING),
+             s.distribution_strategy in ('mirrored', 'multi_worker_mirrored')),
+         (*_TRAINING, 'lr_finder')),
+    Rule('--mode=lr_finder trains in a single process', 'distribution_strategy',
+         'give --distribution_strategy=mirrored',
+         lambda s: s.distribution_strategy in choices.MULTI_WORKER_STRATEGIES, ('lr_finder',)),
     Rule('only a run that evaluates can stop early', _STOPPING + ' mode',
          'give --mode=train_and_evaluate', _stops_early, ('train',)),
     Rule('only a run that evaluates before its end can stop early', _STOPPING,

@@ -80,7 +80,7 @@ def train(run: Run, model: Model, signals: SignalState,
                                   run.start.examples_seen)
   source = run.data.train
   with translate_errors(source), run.engine.busy('preparing its input'):
-    input_fn = _make_input_fn(run, model)
+    input_fn = make_input_fn(run, model)
   run.start_up.end_phase('data')
   hooks = RunHooks(run, model, signals, evaluate_latest)
   try:
@@ -113,7 +113,7 @@ def _outcome_without_training(run: Run) -> Outcome:
   return Outcome(timing, stop_reason=run.start.stop_reason)
 
 
-def _make_input_fn(run: Run, model: Model) -> InputFn:
+def make_input_fn(run: Run, model: Model) -> InputFn:
   """Makes the training `input_fn`, which yields images or cached features of frozen layers."""
   source, settings, engine = run.data.train, run.settings, run.engine
   assert source is not None and engine.process.rank is not None

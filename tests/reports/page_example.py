@@ -45,6 +45,10 @@ def example(labels=HOSTILE, device_kind='cpu (logical)'):
           'device_kind': device_kind, 'note': 'a note & more', 'failures': [],
           'table': [_scaling_row(scaling, kind, replicas) for scaling in ('weak', 'strong')
                     for kind in ('real', 'synthetic') for replicas in (1, 2, 4)]},
+      'lr_finder.json': {
+          'learning_rate': 1e-5, 'min_loss_rate': 1e-3, 'points': [
+              {'learning_rate': rate, 'loss': loss, 'smoothed_loss': loss}
+              for rate, loss in ((1e-7, 2.), (1e-5, 1.9), (1e-3, .5), (.1, 1e30))]},
       'ledger.json': {'workload': 'the article <b>', 'rows': [
           {'what': 'accuracy', 'published': '0.883', 'published_conditions': '4 GPUs',
            'measured': '0.879', 'conditions': '2 cores', 'ratio': '0.995', 'why': None},

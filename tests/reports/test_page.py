@@ -30,6 +30,7 @@ OF_FILES = {
     'report/samples.json': (set(), {'samples'}),
     'report/outputs.json': ({'output-0-values.png', 'output-0-errors.png'}, {'outputs'}),
     'scaling.json': ({'scaling.png'}, {'scaling'}),
+    'lr_finder.json': ({'lr-finder.png'}, {'lr-finder'}),
     'ledger.json': (set(), {'ledger'}),
     'flags.txt': (set(), {'flags'}),
     'input_benchmark.json': (set(), {'verdict'}),

@@ -1,4 +1,5 @@
-"""Draws the chart of a scaling sweep: examples/sec over the number of replicas or workers."""
+"""Draws the charts of the modes `scaling` (examples/sec over the number of replicas or workers) and
+`lr_finder` (loss over the learning rate)."""
 
 from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
@@ -6,9 +7,9 @@ import numpy as np
 
 from estimator_train.reports import charts
 from estimator_train.reports.charts import BLUE, GREEN, MUTED_COLOR, PURPLE, RED, Chart
-from estimator_train.reports.page_content import format_quantity, is_number
+from estimator_train.reports.page_content import format_number, format_quantity, is_number
 
-_SCALING_FILE = 'scaling.png'
+_SCALING_FILE, _LR_FINDER_FILE = 'scaling.png', 'lr-finder.png'
 # (colour, marker, line style) of each series.
 _LINE_STYLES = {
     ('weak', 'real'): (BLUE, 'o', '-'), ('weak', 'synthetic'): (RED, 's', '-'),
@@ -108,3 +109,39 @@ def _draw_efficiency(axes: Any, key: SeriesKey, rows: List[Dict[str, Any]],
             if is_number(row.get('efficiency'))]
   if points:
     axes.plot(*zip(*points), color=color, marker=marker, linestyle=line_style, markersize=4.5)
+
+
+def draw_lr_finder_chart(finder: Dict[str, Any]) -> Iterator[Chart]:
+  """Draws the contents of `lr_finder.json`: the loss of each step over its learning rate.
+
+  Yields:
+    The chart, unless there are no losses.
+  """
+  points = finder.get('points')
+  if not points:
+    return
+  rates, losses, smoothed = ([point[key] for point in points]
+                             for key in ('learning_rate', 'loss', 'smoothed_loss'))
+  figure, (axes,) = charts.make_subplots(300)
+  axes.set_xscale('log')
+  axes.set_xlabel('learning rate')
+  axes.set_ylabel('loss')
+  axes.plot(rates, losses, color=BLUE, alpha=0.3, linewidth=1, label='loss')
+  axes.plot(rates, smoothed, color=BLUE, label='smoothed loss')
+  # The last losses can be so large that they would flatten the rest of the curve.
+  lowest = min(smoothed)
+  highest = max(smoothed[:smoothed.index(lowest) + 1])
+  margin = (highest - lowest) / 2 or abs(lowest) or 1.
+  axes.set_ylim(lowest - margin, highest + margin)
+  descriptions = []
+  for key, name, color in (('learning_rate', 'steepest descent', GREEN),
+                           ('min_loss_rate', 'smallest loss', RED)):
+    if is_number(finder.get(key)):
+      axes.axvline(finder[key], color=color, linestyle='--', linewidth=1,
+                   label='{}: {:.2g}'.format(name, finder[key]))
+      descriptions.append('{} at {:.2g}'.format(name, finder[key]))
+  axes.legend(loc='best')
+  yield charts.render_chart(
+      figure, _LR_FINDER_FILE, 'Line chart of the loss over the learning rate, from {:.2g} to '
+      '{:.2g}: {}.'.format(rates[0], rates[-1], ', '.join(
+          descriptions or ['smoothed loss ' + format_number(smoothed[-1])])))

@@ -1,0 +1,153 @@
+"""`--mode=lr_finder`: finds a learning rate by training over an exponentially rising one.
+
+This is the learning rate range test of Smith 2017, arXiv:1506.01186, section 3.3. The loss hardly
+changes at rates that are too low, decreases at useful rates, and increases at rates that are too
+high.
+"""
+
+import logging
+import math
+import os
+import tempfile
+from typing import Any, Dict, List, Optional, Sequence
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from estimator_train.data.source import translate_errors
+from estimator_train.errors import UserError
+from estimator_train.reports import page
+from estimator_train.run_dir import RunDir
+from estimator_train.settings import Settings
+from estimator_train.system import atomic
+from estimator_train.tf_patches import estimator as estimator_patches
+from estimator_train.training.hooks.progress import ShowProgress
+from estimator_train.training.hooks.steps import LastStep
+from estimator_train.training.model import Model, prepare
+from estimator_train.training.optimizers import Exponential
+from estimator_train.training.run import Run, open_run
+from estimator_train.training.trainer import make_input_fn
+
+_LOG = logging.getLogger('estimator_train')
+LR_FINDER_FILE = 'lr_finder.json'
+_LOWEST_RATE, _HIGHEST_RATE = 1e-7, 10.
+_DEFAULT_STEPS = 100
+# The number of steps of the moving average and of the regression, as a fraction of all steps. The
+# averaged range of learning rates then does not depend on the number of steps.
+_SMOOTHED_FRACTION, _FITTED_FRACTION = 0.1, 0.12
+_MAX_LOSS_RATIO = 4
+
+
+def run(settings: Settings) -> Dict[str, Any]:
+  """Returns the result: the suggested learning rate, and the loss at each rate."""
+  RunDir(settings.run.folder).make()
+  # The model is trained in a temporary folder. A run in model_dir is not changed, and a later
+  # training cannot resume from the weights of this mode.
+  with tempfile.TemporaryDirectory(prefix='lr_finder-') as folder:
+    run = open_run(_make_training_settings(settings, folder))
+    run = run._replace(schedule=Exponential(_LOWEST_RATE, _HIGHEST_RATE, run.stop_step))
+    model = prepare(run)
+    if model.schedule is None:
+      raise UserError('a compiled model trains with its own learning rate',
+                      '--mode=lr_finder --model=' + settings.model.model,
+                      'return the model without compiling it')
+    losses = _train(run, model)
+  points = [{'learning_rate': run.schedule.rate_at(step), 'loss': loss, 'smoothed_loss': smoothed}
+            for step, (loss, smoothed) in enumerate(zip(losses.losses, losses.smoothed_losses))]
+  result = {'mode': settings.run.mode, 'model_dir': settings.run.model_dir,
+            **choose_rates(points, run.stop_step), 'has_diverged': losses.has_diverged,
+            **run.conditions, 'optimizer': settings.optimizer.optimizer, 'points': points}
+  atomic.write_json(os.path.join(settings.run.folder, LR_FINDER_FILE), result)
+  page_file = page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)
+  if result['learning_rate'] is None:
+    _LOG.warning('the loss did not decrease over %d steps: give more --train_steps', len(points))
+  else:
+    _LOG.info('the loss decreases fastest at learning rate %.2g, and is smallest at %.2g%s',
+              result['learning_rate'], result['min_loss_rate'],
+              ': see ' + page_file if page_file else '')
+  return result
+
+
+def _make_training_settings(settings: Settings, folder: str) -> Settings:
+  """Returns the settings for a training run in `folder` whose schedule can be replaced."""
+  return settings.evolve(
+      mode='train', model_dir=folder, train_steps=settings.duration.train_steps or _DEFAULT_STEPS,
+      train_epochs=None, lr_schedule='constant', lr_boundaries_epochs=(), lr_values=(),
+      lr_warmup_epochs=0., scale_learning_rate='none')
+
+
+def _train(run: Run, model: Model) -> 'RecordLosses':
+  """Trains from the initial weights up to the last step, or until the loss diverges."""
+  last_step = LastStep()
+  losses, progress = RecordLosses(last_step, run.stop_step), ShowProgress(run, model, last_step)
+  try:
+    with estimator_patches.without_nan_hook(), translate_errors(run.data.train):
+      run.engine.train(model.training_estimator, make_input_fn(run, model),
+                       [last_step, progress, losses], run.stop_step)
+  finally:
+    progress.close()
+  return losses
+
+
+class RecordLosses(tf.train.SessionRunHook):
+  """Records the loss of each step, and stops the training if the loss diverges.
+
+  Args:
+    last_step: provides the loss of the last step.
+    num_steps: the number of steps of the whole range of learning rates.
+
+  Attributes:
+    losses: the loss of each step, a mean over the global batch, as long as it is finite.
+    smoothed_losses: for each loss, the exponential moving average up to this loss, divided by the
+      sum of its weights. Otherwise, the first averages would be too close to 0.
+    has_diverged: whether this hook has stopped the training: the loss was not finite, or the
+      smoothed loss exceeded _MAX_LOSS_RATIO times its minimum.
+  """
+
+  def __init__(self, last_step: LastStep, num_steps: int) -> None:
+    self._last_step = last_step
+    self._decay = max(1 - 1 / (_SMOOTHED_FRACTION * num_steps), 0.)
+    self._average = 0.
+    self.losses: List[float] = []
+    self.smoothed_losses: List[float] = []
+    self.has_diverged = False
+
+  def after_run(self, run_context: Any, run_values: Any) -> None:
+    loss = float(self._last_step.loss)
+    self.has_diverged = not math.isfinite(loss)
+    if not self.has_diverged:
+      self._average = self._decay * self._average + (1 - self._decay) * loss
+      self.losses.append(loss)
+      self.smoothed_losses.append(self._average / (1 - self._decay ** len(self.losses)))
+      lowest = min(self.smoothed_losses)
+      # The loss can be negative, for example with a loss function of the user.
+      self.has_diverged = (
+          self.smoothed_losses[-1] - lowest > (_MAX_LOSS_RATIO - 1) * abs(lowest))
+    if self.has_diverged:
+      run_context.request_stop()
+
+
+def choose_rates(points: Sequence[Dict[str, float]], num_steps: int) -> Dict[str, Optional[float]]:
+  """Returns the suggested learning rate and the rate of the smallest loss, by their result keys.
+
+  The suggested rate is that of the steepest descent of the loss over the logarithm of the learning
+  rate, up to the smallest loss. The slope at a step is that of a linear regression over the losses
+  of the neighboring steps on both sides. The slope of the smoothed loss, an average over previous
+  steps, would be steepest at a rate that is too high.
+
+  Args:
+    points: for each step, `learning_rate`, `loss` and `smoothed_loss`.
+    num_steps: the number of steps of the whole range of learning rates.
+
+  Returns:
+    `learning_rate`, None if the loss does not decrease, and `min_loss_rate`, None without points.
+  """
+  rates = [point['learning_rate'] for point in points]
+  losses = [point['loss'] for point in points]
+  lowest = int(np.argmin([point['smoothed_loss'] for point in points])) if points else 0
+  reach = max(round(_FITTED_FRACTION * num_steps / 2), 1)
+  slopes = {step: np.polyfit(range(2 * reach + 1), losses[step - reach:step + reach + 1], 1)[0]
+            for step in range(reach, min(len(points) - reach, lowest + 1))}
+  steepest = min(slopes, key=lambda step: slopes[step], default=None)
+  return {'learning_rate': None if steepest is None else rates[steepest],
+          'min_loss_rate': rates[lowest] if points else None}

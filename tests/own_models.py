@@ -136,6 +136,17 @@ def batch_norm(image_shape, num_classes):
                   layers.BatchNormalization(trainable=False))
 
 
+def large_activations(image_shape, num_classes, momentum=.99):
+  return _network(
+      image_shape, num_classes,
+      layers.Dense(32, kernel_initializer=tf.random_normal_initializer(stddev=9.)),
+      layers.BatchNormalization(momentum=momentum))
+
+
+def large_activations_with_low_momentum(image_shape, num_classes):
+  return large_activations(image_shape, num_classes, momentum=.5)
+
+
 def partly_frozen(image_shape, num_classes):
   return _network(image_shape, num_classes, layers.BatchNormalization(), _dense(
       16, trainable=False))

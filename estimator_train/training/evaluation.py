@@ -119,6 +119,22 @@ class EvaluationLoop:
     return result
 
 
+def warn_of_young_averages(model: Model, result: Dict[str, Any]) -> None:
+  """Warns if an evaluation may be bad because the averages of batch normalization are young.
+
+  Args:
+    model: the trained model.
+    result: the result of the run: `train_loss`, and `average_loss` of the evaluation at
+      `global_step`.
+  """
+  young = model.batch_norm_momentum ** result['global_step']
+  if young > .1 and result.get('average_loss', 0.) > 1.5 * (result['train_loss'] or math.inf):
+    _LOG.warning('the evaluation is far worse than the training, perhaps because the averages of '
+                 'batch normalization still contain %.0f%% of their initial values after %d steps: '
+                 'train more steps, or lower the momentum (%g)', 100 * young,
+                 result['global_step'], model.batch_norm_momentum)
+
+
 class Evaluator:
   """Evaluates checkpoints of a run on all test examples.
 

@@ -42,6 +42,8 @@ class Model(NamedTuple):
     one_hot: whether the labels of a batch are one-hot vectors instead of class indices.
     schedule: the learning rate schedule; None: the model has its own optimizer.
     best_metric: the metric that selects the best checkpoint.
+    batch_norm_momentum: the highest momentum of the averages of batch normalization that training
+      updates; 0 if there are none, or if they were loaded with `--weights`.
   """
   estimator: tf.estimator.Estimator
   training_estimator: tf.estimator.Estimator
@@ -49,6 +51,7 @@ class Model(NamedTuple):
   one_hot: bool
   schedule: Optional[Schedule]
   best_metric: BestMetric
+  batch_norm_momentum: float
 
 
 def prepare(run: Run) -> Model:
@@ -123,7 +126,14 @@ def _convert(run: Run, model: tf.keras.Model) -> Model:
   tf.keras.backend.set_session(None)
   return Model(estimator, training_estimator, frozen_part, one_hot, schedule,
                best_checkpoint.find_best_metric(settings.evaluation, model,
-                                                bool(dataset.labels)))
+                                                bool(dataset.labels)),
+               _batch_norm_momentum(model) if settings.model.weights == 'none' else 0.)
+
+
+def _batch_norm_momentum(model: tf.keras.Model) -> float:
+  """Returns the highest momentum of the batch normalization that training updates, or 0."""
+  return max((layer.momentum for layer in nested_layers(model) if layer.trainable and isinstance(
+      layer, tf.keras.layers.BatchNormalization)), default=0.)
 
 
 def _compile(run: Run, model: tf.keras.Model) -> Optional[Schedule]:

@@ -241,6 +241,14 @@ def test_hooks(run_well, run_program, arguments, tmp_path):
     assert 'phase' not in {thread.name for thread in threading.enumerate()}
 
 
+def test_young_averages_of_batch_normalization(run_well, tmp_path):
+  for name, warns in (('large_activations', True), ('large_activations_with_low_momentum', False)):
+    done = run_well('--model=own_models:' + name, '--model_dir={}'.format(tmp_path / name),
+                    '--batch_size=64', '--train_steps=20', '--learning_rate=0.1')
+    assert ('batch normalization still contain 82% of their initial values after 20 steps'
+            in done.err) == warns
+
+
 def test_parameters(caplog):
   """Only a network of the package is known to be frozen with random weights."""
   caplog.set_level('INFO')

@@ -27,6 +27,7 @@ SAMPLE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 legacy = tf_keras.optimizers.legacy
 OPTIMIZERS = {
     'adam': ('Adam', ('m', 'v'), legacy.Adam),
+    'adamw': ('AdamW', ('m', 'v'), legacy.Adam),  # Without weight decay, see REQUIRED.
     'sgd': ('SGD', (), legacy.SGD),
     'momentum': ('Momentum', ('momentum',), lambda rate: legacy.SGD(rate, momentum=0.9)),
     'rmsprop': ('RMSprop', ('rms',), legacy.RMSprop),

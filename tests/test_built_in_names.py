@@ -5,7 +5,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.models import model_inputs
 from estimator_train.settings import Settings, choices, learning_rate_scale
 from estimator_train.settings.flag import all_flags
-from estimator_train.training import optimizers
+from estimator_train.training import optimizers, schedules
 
 SETTINGS = Settings(mode='train', dataset='synthetic', model_dir='x', train_steps=1)
 
@@ -19,6 +19,6 @@ def test_every_choice_has_an_implementation():
     for name in all_flags()['lr_schedule'].choices:
       given = {'piecewise': {'lr_boundaries_epochs': [1.], 'lr_values': [1e-3, .01]},
                'exponential': {'lr_values': [1e-4]}}.get(name, {})
-      optimizers.make_schedule(SETTINGS.evolve(lr_schedule=name, **given), 10, 1, 10)
+      schedules.make_schedule(SETTINGS.evolve(lr_schedule=name, **given), 10, 1, 10)
   for name in all_flags()['scale_learning_rate'].choices:
     learning_rate_scale(SETTINGS.evolve(scale_learning_rate=name))

@@ -53,7 +53,7 @@ def train(run_program, model_dir, steps, *flags):
 def test_the_losses_of_the_next_steps_agree(run_program, clients_python, tmp_path):
   images, classes = read_batch()
   np.savez(str(tmp_path / 'examples.npz'), images=images, classes=classes)
-  runs = {name: tmp_path / name for name in ('adam', 'momentum', 'rmsprop')}
+  runs = {name: tmp_path / name for name in ('adam', 'adamw', 'momentum', 'rmsprop')}
   copies = {name: tmp_path / ('continued_' + name) for name in runs}
   for name, folder in runs.items():
     flags = ['--optimizer=' + name, '--learning_rate=0.002']

@@ -24,8 +24,8 @@ from estimator_train.tf_patches import estimator as estimator_patches
 from estimator_train.training.hooks.progress import ShowProgress
 from estimator_train.training.hooks.steps import LastStep
 from estimator_train.training.model import Model, prepare
-from estimator_train.training.optimizers import Exponential
 from estimator_train.training.run import Run, open_run
+from estimator_train.training.schedules import Exponential
 from estimator_train.training.trainer import make_input_fn
 
 _LOG = logging.getLogger('estimator_train')

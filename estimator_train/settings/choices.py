@@ -23,9 +23,11 @@ MODELS = PACKAGE_MODELS + KERAS_MODELS
 # Its name in checkpoints is that of the class, unless `name` is given.
 OPTIMIZERS: Dict[str, Dict[str, Any]] = {
     'adam': {'class': 'Adam'},
+    'adamw': {'class': 'AdamW'},
     'sgd': {'class': 'SGD'},
     'momentum': {'class': 'SGD', 'name': 'Momentum', 'momentum': 0.9},
     'rmsprop': {'class': 'RMSprop'},
+    'lars': {'class': 'Lars'},
     'lamb': {'class': 'Lamb'},
 }
 STRATEGIES = ('off', 'one_device', 'mirrored', 'central_storage', 'multi_worker_mirrored',

@@ -232,7 +232,8 @@ class Optimizer:
                                'must be from 0 to {:.0f}'.format(_MAX_GRADIENT_NORM),
                                'give a norm such as 1'))
   weight_decay: float = flag(
-      0., 'the training loss contains this factor times half of the sum of the squared kernels',
+      0., 'the training loss contains this factor times half of the sum of the squared kernels; '
+      'adamw, lars and lamb decay the weights themselves, as in their papers',
       check=satisfies(lambda factor: 0 <= factor <= _MAX_WEIGHT_DECAY,
                       'must be from 0 to {}'.format(_MAX_WEIGHT_DECAY),
                       'give a factor such as 1e-4'))

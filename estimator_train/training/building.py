@@ -14,7 +14,7 @@ from estimator_train.settings.flag import all_flags
 from estimator_train.tf_patches.optimizers import LossScalingOptimizer, clip_global_norm
 from estimator_train.training import losses
 from estimator_train.training.checkpoints import restoring
-from estimator_train.training.optimizers import LearningRate, decay_kernels, make_optimizer
+from estimator_train.training.optimizers import LearningRate, decay_weights, make_optimizer
 
 _LOG = logging.getLogger('estimator_train')
 
@@ -47,13 +47,13 @@ def compile_with_flags(model: tf.keras.Model, settings: Settings,
                        learning_rate: LearningRate) -> None:
   """Compiles the model with the optimizer of the flags and a loss that fits the last layer."""
   optimizer = make_optimizer(settings.optimizer.optimizer, learning_rate)
+  if settings.optimizer.weight_decay and settings.run.trains:
+    decay_weights(model, optimizer, settings.optimizer.weight_decay)
   if settings.devices.dtype == 'mixed' and settings.run.trains:
     optimizer = LossScalingOptimizer(optimizer)
   if settings.optimizer.gradient_clip_norm and settings.run.trains:
     clip_global_norm(optimizer, settings.optimizer.gradient_clip_norm)
   model.compile(optimizer, loss=losses.default_loss(model))
-  if settings.optimizer.weight_decay and settings.run.trains:
-    decay_kernels(model, settings.optimizer.weight_decay)
 
 
 def check_flags_of_compiled_model(settings: Settings) -> None:

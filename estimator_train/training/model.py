@@ -16,7 +16,7 @@ from estimator_train.system.progress import Phase
 from estimator_train.tf_patches import saved_weights
 from estimator_train.tf_patches.configurations import nested_layers
 from estimator_train.tf_patches.model_copies import ModelCopier
-from estimator_train.training import building, frozen_features, losses, optimizers
+from estimator_train.training import building, frozen_features, losses, schedules
 from estimator_train.training.checkpoints import best_checkpoint, initial_weights, restoring
 from estimator_train.training.checkpoints.best_checkpoint import BestMetric
 from estimator_train.training.hooks import summaries
@@ -26,8 +26,8 @@ from estimator_train.training.model_fn import (
   to_estimator,
   translate_model_errors,
 )
-from estimator_train.training.optimizers import Schedule
 from estimator_train.training.run import Run
+from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')
 
@@ -217,7 +217,7 @@ def _values_to_compare(run: Run, model: tf.keras.Model) -> Dict[str, str]:
 
 def _warn_of_changed_learning_rate(run: Run) -> None:
   """Warns if a learning rate flag has another value than in the previous run."""
-  flags = optimizers.learning_rate_flags(run.settings.optimizer)
+  flags = schedules.learning_rate_flags(run.settings.optimizer)
   differences = run.run_dir.flag_differences(run.settings, flags)
   if differences:
     _LOG.warning('from step %d on, the learning rate differs from that of the previous run: %s',

@@ -1,22 +1,11 @@
-"""Optimizers, weight decay, and the schedules that compute the learning rate of a global step.
+"""Optimizers and weight decay."""
 
-A schedule can begin with a linear warm-up (Goyal et al. 2017, arXiv:1706.02677, section 2.2): step
-0 uses 1/warmup_steps of the full learning rate, and step warmup_steps - 1 uses the full rate. The
-learning rate depends on the global step only, so a resumed run continues the schedule exactly, and
-no checkpoint can restore an outdated learning rate.
-"""
+from typing import Any, Dict, List, Union
 
-import math
-from typing import Any, Dict, List, Optional, Sequence, Union
-
-import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.errors import UserError
-from estimator_train.settings import Settings, groups, learning_rate_scale, steps_for_epochs
 from estimator_train.settings.choices import OPTIMIZERS
 from estimator_train.tf_patches.configurations import nested_layers
-from estimator_train.tf_patches.optimizers import register_schedules
 
 LearningRate = Union[float, tf.keras.optimizers.schedules.LearningRateSchedule]
 
@@ -36,6 +25,84 @@ def make_optimizer(name: str, learning_rate: LearningRate) -> tf.keras.optimizer
   return optimizer(learning_rate, **options)
 
 
+class AdamW(tf.keras.optimizers.Adam):
+  """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2).
+
+  Each step also subtracts the learning rate of the step times `weight_decay` times the weight. See
+  _is_decayed about the weights that decay.
+
+  Args:
+    learning_rate: the learning rate, or a schedule of the learning rate.
+    weight_decay: the factor of the decay.
+    name: the name in checkpoints.
+  """
+
+  def __init__(self, learning_rate: LearningRate = 0.001, weight_decay: float = 0.,
+               name: str = 'AdamW', **options: Any) -> None:
+    super().__init__(learning_rate, name=name, **options)
+    self.weight_decay = weight_decay
+
+  def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable,
+                            apply_state: Any = None) -> tf.Operation:
+    with tf.control_dependencies([self._decay(grad, var)]):
+      return super()._resource_apply_dense(grad, var, apply_state)
+
+  def _resource_apply_sparse(self, grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor,
+                             apply_state: Any = None) -> tf.Operation:
+    with tf.control_dependencies([self._decay(grad, var)]):
+      return super()._resource_apply_sparse(grad, var, indices, apply_state)
+
+  def _decay(self, grad: tf.Tensor, var: tf.Variable) -> tf.Operation:
+    if not self.weight_decay or not _is_decayed(var):
+      return tf.no_op()
+    with tf.control_dependencies([grad]):  # The gradient is that of the weight before the decay.
+      return var.assign_sub(self._decayed_lr(var.dtype.base_dtype) * self.weight_decay * var,
+                            use_locking=self._use_locking)
+
+  def get_config(self) -> Dict[str, Any]:
+    return dict(super().get_config(), weight_decay=self.weight_decay)
+
+
+class Lars(tf.keras.optimizers.SGD):
+  """LARS: SGD with momentum and a learning rate per weight (You et al. 2017, arXiv:1708.03888).
+
+  See algorithm 1 of the paper. Biases and the parameters of normalization neither decay nor have a
+  learning rate of their own; see _is_decayed. Neither has a weight whose norm is 0.
+
+  Args:
+    learning_rate: the global learning rate, or a schedule of the learning rate.
+    momentum: the momentum.
+    weight_decay: the factor of the decay.
+    trust_coefficient: the learning rate of a weight is this coefficient times the global learning
+      rate and the ratio of the weight's norm to that of its gradient.
+    name: the name in checkpoints.
+  """
+
+  def __init__(self, learning_rate: LearningRate = 0.01, momentum: float = 0.9,
+               weight_decay: float = 0., trust_coefficient: float = 0.001, name: str = 'Lars',
+               **options: Any) -> None:
+    super().__init__(learning_rate, momentum, name=name, **options)
+    self.weight_decay = weight_decay
+    self.trust_coefficient = trust_coefficient
+
+  def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable,
+                            apply_state: Any = None) -> tf.Operation:
+    if _is_decayed(var):
+      norm = tf.norm(var)
+      ratio = tf.where(norm > 0, self.trust_coefficient * tf.math.divide_no_nan(
+          norm, tf.norm(grad) + self.weight_decay * norm), tf.ones_like(norm))
+      grad = ratio * (grad + self.weight_decay * var)
+    return super()._resource_apply_dense(grad, var, apply_state)
+
+  def _resource_apply_sparse(self, grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor,
+                             apply_state: Any = None) -> tf.Operation:
+    return self._resource_apply_dense(_to_dense(grad, var, indices), var, apply_state)
+
+  def get_config(self) -> Dict[str, Any]:
+    return dict(super().get_config(), weight_decay=self.weight_decay,
+                trust_coefficient=self.trust_coefficient)
+
+
 class Lamb(tf.keras.optimizers.Optimizer):
   """LAMB, which scales Adam's update of each variable to the norm of the variable.
 
@@ -47,17 +114,19 @@ class Lamb(tf.keras.optimizers.Optimizer):
     beta_1: the decay of the mean of the gradients.
     beta_2: the decay of the mean of the squared gradients.
     epsilon: added to the root of the mean of the squared gradients.
+    weight_decay: the factor of the decay; see _is_decayed.
     name: the name in checkpoints.
   """
 
   def __init__(self, learning_rate: LearningRate = 0.001, beta_1: float = 0.9,
-               beta_2: float = 0.999, epsilon: float = 1e-6, name: str = 'Lamb',
-               **options: Any) -> None:
+               beta_2: float = 0.999, epsilon: float = 1e-6, weight_decay: float = 0.,
+               name: str = 'Lamb', **options: Any) -> None:
     super().__init__(name, **options)
     self._set_hyper('learning_rate', options.get('lr', learning_rate))
     self._set_hyper('beta_1', beta_1)
     self._set_hyper('beta_2', beta_2)
     self.epsilon = epsilon
+    self.weight_decay = weight_decay
 
   def _create_slots(self, var_list: List[tf.Variable]) -> None:
     for variable in var_list:
@@ -75,6 +144,8 @@ class Lamb(tf.keras.optimizers.Optimizer):
                                  use_locking=self._use_locking)
     update = (new_mean / (1 - tf.pow(beta_1, step))) / (
         tf.sqrt(new_squares / (1 - tf.pow(beta_2, step))) + self.epsilon)
+    if _is_decayed(var):
+      update += self.weight_decay * var
     norm, update_norm = tf.norm(var), tf.norm(update)
     ratio = tf.where(norm > 0, tf.math.divide_no_nan(norm, update_norm), tf.ones_like(norm))
     return var.assign_sub(self._decayed_lr(dtype) * ratio * update, use_locking=self._use_locking)
@@ -82,16 +153,25 @@ class Lamb(tf.keras.optimizers.Optimizer):
   def _resource_apply_sparse(self, grad: tf.Tensor, var: tf.Variable,
                              indices: tf.Tensor) -> tf.Operation:
     # The moments of all rows change, as with a dense gradient.
-    dense = tf.IndexedSlices(grad, indices, tf.shape(var, out_type=indices.dtype))
-    return self._resource_apply_dense(tf.convert_to_tensor(dense), var)
+    return self._resource_apply_dense(_to_dense(grad, var, indices), var)
 
   def get_config(self) -> Dict[str, Any]:
-    return dict(super().get_config(), epsilon=self.epsilon, **{
+    return dict(super().get_config(), epsilon=self.epsilon, weight_decay=self.weight_decay, **{
         name: self._serialize_hyperparameter(name)
         for name in ('learning_rate', 'beta_1', 'beta_2')})
 
 
-_OWN_CLASSES = {'Lamb': Lamb}
+def _is_decayed(variable: tf.Variable) -> bool:
+  """Returns whether a weight is a kernel or an embedding, not a bias or a scale."""
+  return bool(variable.shape.ndims > 1)
+
+
+def _to_dense(grad: tf.Tensor, variable: tf.Variable, indices: tf.Tensor) -> tf.Tensor:
+  return tf.convert_to_tensor(
+      tf.IndexedSlices(grad, indices, tf.shape(variable, out_type=indices.dtype)))
+
+
+_OWN_CLASSES = {'AdamW': AdamW, 'Lars': Lars, 'Lamb': Lamb}
 tf.keras.utils.get_custom_objects().update(_OWN_CLASSES)  # Copies of models need it.
 
 
@@ -99,196 +179,24 @@ tf.keras.utils.get_custom_objects().update(_OWN_CLASSES)  # Copies of models nee
 _KERNEL_REGULARIZERS = ('kernel_regularizer', 'depthwise_regularizer', 'pointwise_regularizer')
 
 
-def decay_kernels(model: tf.keras.Model, factor: float) -> None:
-  """Makes copies of the model add `factor` / 2 times the sum of the squared kernels to their loss.
+def decay_weights(model: tf.keras.Model, optimizer: tf.keras.optimizers.Optimizer,
+                  factor: float) -> None:
+  """Applies weight decay by the optimizer itself, if it can, or else by the loss.
 
+  Makes copies of the model add `factor` / 2 times the sum of the squared kernels to their loss.
   Biases, the parameters of batch normalization, frozen layers and kernels that already have a
   regularizer are left out. The copies that model_to_estimator makes contain the regularizers,
   because Keras copies layers by their configurations; the loss of the model itself is unchanged.
 
   Args:
     model: the model.
+    optimizer: an optimizer from make_optimizer.
     factor: the value of `--weight_decay`.
   """
+  if type(optimizer) in _OWN_CLASSES.values():
+    optimizer.weight_decay = factor
+    return
   for layer in nested_layers(model):
     for name in _KERNEL_REGULARIZERS:
       if name in vars(layer) and layer.trainable_weights and getattr(layer, name) is None:
         setattr(layer, name, tf.keras.regularizers.l2(factor / 2))
-
-
-class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
-  """A constant learning rate after the warm-up; the base class of all other schedules.
-
-  Args:
-    learning_rate: the full learning rate.
-    warmup_steps: the number of steps of the warm-up; 0: no warm-up.
-  """
-
-  def __init__(self, learning_rate: float, warmup_steps: int = 0) -> None:
-    super().__init__()
-    self.learning_rate = learning_rate
-    self.warmup_steps = warmup_steps
-
-  def __call__(self, step: tf.Tensor) -> tf.Tensor:
-    # Keras has already cast the step to float32, which represents integers exactly only up to 2^24.
-    # Beyond 2^24 steps, a boundary may therefore be off by one step.
-    return tf.cast(self._compute_rate(tf.cast(step, tf.float64), tf), tf.float32)
-
-  def rate_at(self, step: int) -> float:
-    """Returns the learning rate of the training step that starts at the global step `step`."""
-    return float(self._compute_rate(np.float64(step), np))
-
-  def get_config(self) -> Dict[str, Any]:
-    return {'learning_rate': self.learning_rate, 'warmup_steps': self.warmup_steps}
-
-  def __str__(self) -> str:
-    warmup = ', after a warm-up of {} steps'.format(self.warmup_steps) if self.warmup_steps else ''
-    return self._describe() + warmup
-
-  def _describe(self) -> str:
-    """Returns the schedule as text, without the warm-up."""
-    return '{:g}'.format(self.learning_rate)
-
-  def _compute_rate(self, step: Any, ops: Any) -> Any:
-    """Returns the learning rate at a global step. The module `ops` is TensorFlow or NumPy."""
-    rate = self._rate_after_warmup(step, ops)
-    if not self.warmup_steps:
-      return rate
-    return ops.where(step < self.warmup_steps,
-                     self.learning_rate * (step + 1) / self.warmup_steps, rate)
-
-  def _rate_after_warmup(self, step: Any, ops: Any) -> Any:
-    """Returns the learning rate as if there were no warm-up; see _compute_rate for `ops`."""
-    return np.float64(self.learning_rate)
-
-
-class Piecewise(Schedule):
-  """A piecewise constant learning rate after the warm-up.
-
-  Args:
-    values: the learning rates, in order.
-    boundaries: for each value after the first, the global step from which the value applies.
-    warmup_steps: see Schedule.
-  """
-
-  def __init__(self, values: Sequence[float], boundaries: Sequence[int],
-               warmup_steps: int = 0) -> None:
-    super().__init__(values[0], warmup_steps)
-    self.values = list(values)
-    self.boundaries = list(boundaries)
-
-  def get_config(self) -> Dict[str, Any]:
-    return {'values': self.values, 'boundaries': self.boundaries,
-            'warmup_steps': self.warmup_steps}
-
-  def _describe(self) -> str:
-    # Users count steps from 1: the step that starts at the global step N is step N + 1.
-    return ', '.join([super()._describe()] + [
-        '{:g} from step {}'.format(value, boundary + 1)
-        for boundary, value in zip(self.boundaries, self.values[1:])])
-
-  def _rate_after_warmup(self, step: Any, ops: Any) -> Any:
-    rate = np.float64(self.values[0])
-    for boundary, value in zip(self.boundaries, self.values[1:]):
-      rate = ops.where(step >= boundary, np.float64(value), rate)
-    return rate
-
-
-class Exponential(Schedule):
-  """Decays the learning rate by a constant factor per step after the warm-up, down to `end_rate`.
-
-  Args:
-    learning_rate: the full learning rate.
-    end_rate: the learning rate at the end of the decay.
-    end_step: the global step at which the decay ends; afterwards the learning rate is `end_rate`.
-    warmup_steps: see Schedule.
-  """
-
-  def __init__(self, learning_rate: float, end_rate: float, end_step: int,
-               warmup_steps: int = 0) -> None:
-    super().__init__(learning_rate, warmup_steps)
-    self.end_rate = end_rate
-    self.end_step = end_step
-
-  def get_config(self) -> Dict[str, Any]:
-    return dict(super().get_config(), end_rate=self.end_rate, end_step=self.end_step)
-
-  def _describe(self) -> str:
-    return '{:g}, decaying to {:g} at step {} ({})'.format(
-        self.learning_rate, self.end_rate, self.end_step, type(self).__name__.lower())
-
-  def _rate_after_warmup(self, step: Any, ops: Any) -> Any:
-    factor = self.end_rate / self.learning_rate
-    return self.learning_rate * factor ** self._decay_fraction(step, ops)
-
-  def _decay_fraction(self, step: Any, ops: Any) -> Any:
-    """Returns the completed fraction of the decay, from 0 to 1."""
-    return ops.minimum((step - self.warmup_steps) / (self.end_step - self.warmup_steps), 1.)
-
-
-class Cosine(Exponential):
-  """Decays the learning rate along half a cosine (Loshchilov and Hutter 2017, arXiv:1608.03983)."""
-
-  def _rate_after_warmup(self, step: Any, ops: Any) -> Any:
-    return self.end_rate + (self.learning_rate - self.end_rate) * (
-        1. + ops.cos(math.pi * self._decay_fraction(step, ops))) / 2.
-
-
-_DECAY_SCHEDULES = {'exponential': Exponential, 'cosine': Cosine}
-register_schedules(Schedule, Piecewise, Exponential, Cosine)
-
-
-def make_schedule(settings: Settings, num_examples: Optional[int], examples_per_step: int,
-                  stop_step: int) -> Schedule:
-  """Makes the learning rate schedule of the settings, with epochs converted to steps.
-
-  Args:
-    settings: the settings of the run. Their learning rates apply to `--base_batch_size`, and
-      `--scale_learning_rate` specifies how this function scales the rates to the batch size.
-    num_examples: the number of examples per epoch; None: the data set is infinite.
-    examples_per_step: the number of examples per global step.
-    stop_step: the last global step of the training run.
-
-  Raises:
-    UserError: a flag is given in epochs, but the data set is infinite. Or the warm-up leaves no
-      step for the decay.
-  """
-  def epochs_to_steps(flag: str, epochs: float) -> int:
-    if epochs and num_examples is None:
-      raise UserError('an infinite data set has no epochs',
-                      '--dataset={} --{}={}'.format(settings.data.dataset, flag, epochs),
-                      'omit --' + flag)
-    return steps_for_epochs(epochs, num_examples or 0, examples_per_step)
-
-  scale = learning_rate_scale(settings.optimizer)
-  rate = settings.optimizer.learning_rate * scale
-  warmup_steps = epochs_to_steps('lr_warmup_epochs', settings.optimizer.lr_warmup_epochs)
-  boundaries = [epochs_to_steps('lr_boundaries_epochs', epochs)
-                for epochs in settings.optimizer.lr_boundaries_epochs]
-  values = [value * scale for value in settings.optimizer.lr_values]
-  if settings.optimizer.lr_schedule == 'constant':
-    return Schedule(rate, warmup_steps)
-  if settings.optimizer.lr_schedule == 'piecewise':
-    return Piecewise(values, boundaries, warmup_steps)
-  end_step = boundaries[0] if boundaries else stop_step
-  if warmup_steps >= end_step:
-    raise UserError('the warm-up must end before the decay of the learning rate ends',
-                    '--lr_warmup_epochs={} is {} steps, and the decay ends at step {}'.format(
-                        settings.optimizer.lr_warmup_epochs, warmup_steps, end_step),
-                    'give a shorter --lr_warmup_epochs, or train longer')
-  end_rate = values[0] if values else 0.
-  return _DECAY_SCHEDULES[settings.optimizer.lr_schedule](rate, end_rate, end_step, warmup_steps)
-
-
-def learning_rate_flags(settings: groups.Optimizer) -> List[str]:
-  """Returns the names of the flags that determine the learning rate at a given step."""
-  names = ['learning_rate', 'lr_schedule', 'lr_boundaries_epochs', 'lr_values', 'lr_warmup_epochs',
-           'scale_learning_rate']
-  if settings.scale_learning_rate != 'none':
-    names += ['base_batch_size']
-  if settings.scale_learning_rate != 'none' or settings.lr_warmup_epochs or (
-      settings.lr_schedule != 'constant'):
-    names += ['batch_size']
-  if settings.lr_schedule in ('exponential', 'cosine') and not settings.lr_boundaries_epochs:
-    names += ['train_steps', 'train_epochs']
-  return names

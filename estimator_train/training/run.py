@@ -20,7 +20,7 @@ from estimator_train.training import early_stopping
 from estimator_train.training.checkpoints import restoring
 from estimator_train.training.checkpoints.restoring import RecoveredCheckpoint
 from estimator_train.training.early_stopping import StopReason
-from estimator_train.training.optimizers import Schedule, make_schedule
+from estimator_train.training.schedules import Schedule, make_schedule
 
 _LOG = logging.getLogger('estimator_train')
 _POLL_INTERVAL_SECS = 1.

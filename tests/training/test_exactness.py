@@ -20,18 +20,21 @@ OPTIMIZERS = {
     'momentum': ('own_models:two_layers', 'momentum', 0.05, 1e-5),
     'adam': ('own_models:two_layers', 'adam', 0.001, 1e-4),
     'rmsprop': ('own_models:two_layers', 'rmsprop', 0.001, 1e-4),
+    'adamw': ('own_models:two_layers', 'adamw', 0.001, 1e-4),
+    'lars': ('own_models:two_layers', 'lars', 1, 1e-5),
     'lamb': ('own_models:two_layers', 'lamb', 0.01, 1e-5),
     'tf.train sgd': ('own_models:compiled_with_sgd', 'sgd', 0.1, 1e-5),
     'tf.train momentum': ('own_models:compiled_with_momentum', 'sgd', 0.1, 1e-5),
     'tf.train adam': ('own_models:compiled_with_adam', 'sgd', 0.1, 1e-4),
 }
 UNMARKED = [('sgd', 'mirrored', 2), ('sgd', 'one_device', 1), ('adam', 'central_storage', 3),
-            ('lamb', 'mirrored', 2),
+            ('adamw', 'mirrored', 2), ('lars', 'mirrored', 2), ('lamb', 'mirrored', 2),
             ('tf.train adam', 'mirrored', 3), ('tf.train adam', 'central_storage', 8)]
 # Each optimizer on two numbers of replicas, and each strategy with each number of replicas.
 MARKED = [('sgd', 'central_storage', 1), ('momentum', 'mirrored', 3),
           ('momentum', 'central_storage', 2), ('adam', 'mirrored', 8), ('rmsprop', 'mirrored', 2),
-          ('rmsprop', 'central_storage', 3), ('lamb', 'central_storage', 4),
+          ('rmsprop', 'central_storage', 3), ('adamw', 'central_storage', 3),
+          ('lars', 'central_storage', 3), ('lamb', 'central_storage', 4),
           ('tf.train sgd', 'mirrored', 8),
           ('tf.train sgd', 'central_storage', 2), ('tf.train momentum', 'mirrored', 1),
           ('tf.train momentum', 'central_storage', 3), ('tf.train adam', 'one_device', 1)]
@@ -42,7 +45,8 @@ def train(folder, model, optimizer, learning_rate, strategy, replicas, **values)
   _, trained = training_runs.train(Settings(**dict({
       'mode': 'train', 'model_dir': str(folder), 'model': model, 'optimizer': optimizer,
       'learning_rate': learning_rate, 'distribution_strategy': strategy,
-      'num_cpu_replicas': replicas, 'train_steps': STEPS, 'batch_size': 48, 'log_every_steps': 5},
+      'num_cpu_replicas': replicas, 'train_steps': STEPS, 'batch_size': 48, 'log_every_steps': 5,
+      'weight_decay': 0.1 if optimizer in ('adamw', 'lars') else 0.},
                                                 **values)))
   return training_runs.weights(folder), trained.timing.loss, training_runs.scalars(folder, 'loss')
 

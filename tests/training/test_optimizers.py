@@ -8,54 +8,88 @@ from training_runs import assert_same
 
 from estimator_train.settings import Settings
 from estimator_train.tf_patches.optimizers import LossScalingOptimizer, clip_global_norm
-from estimator_train.training.optimizers import Lamb, Piecewise, make_optimizer
+from estimator_train.training.optimizers import decay_weights, make_optimizer
+from estimator_train.training.schedules import Piecewise
 
 SCHEDULE = Piecewise([.1, .05, .3], [1, 2])
 
 
-def lamb_by_numpy(weights, gradients):
-  """Returns the weights after a step with each of the gradients, in float64."""
-  weights = weights.astype(np.float64)
+def adamw(weights, gradients, decay):
   mean, squares = np.zeros_like(weights), np.zeros_like(weights)
   for step, gradient in enumerate(gradients, 1):
-    rate = SCHEDULE.rate_at(step - 1)
     mean = .9 * mean + .1 * gradient
     squares = .999 * squares + .001 * gradient ** 2
-    update = mean / (1 - .9 ** step) / (np.sqrt(squares / (1 - .999 ** step)) + 1e-6)
-    norms = np.linalg.norm(weights), np.linalg.norm(update)
-    weights = weights - rate * (norms[0] / norms[1] if all(norms) else 1) * update
+    update = mean / (1 - .9 ** step) / (np.sqrt(squares) + 1e-7) * (1 - .999 ** step) ** .5
+    weights = weights - SCHEDULE.rate_at(step - 1) * (update + decay * weights)
   return weights
 
 
+def lars(weights, gradients, decay):
+  velocity = np.zeros_like(weights)
+  for step, gradient in enumerate(gradients):
+    norm, ratio = np.linalg.norm(weights), 1.
+    if weights.ndim > 1 and norm:
+      ratio = .001 * norm / (np.linalg.norm(gradient) + decay * norm)
+    velocity = .9 * velocity + SCHEDULE.rate_at(step) * ratio * (gradient + decay * weights)
+    weights = weights - velocity
+  return weights
+
+
+def lamb(weights, gradients, decay):
+  mean, squares = np.zeros_like(weights), np.zeros_like(weights)
+  for step, gradient in enumerate(gradients, 1):
+    mean = .9 * mean + .1 * gradient
+    squares = .999 * squares + .001 * gradient ** 2
+    update = mean / (1 - .9 ** step) / (np.sqrt(squares / (1 - .999 ** step)) + 1e-6)
+    update = update + decay * weights
+    norms = np.linalg.norm(weights), np.linalg.norm(update)
+    ratio = norms[0] / norms[1] if all(norms) else 1
+    weights = weights - SCHEDULE.rate_at(step - 1) * ratio * update
+  return weights
+
+
+FORMULAS = {'adamw': adamw, 'lars': lars, 'lamb': lamb}  # Of the papers, in float64.
+
+
+def make_decaying(name, factor):
+  """Makes an optimizer, decays its weights, and copies it by its configuration."""
+  optimizer = make_optimizer(name, SCHEDULE)
+  decay_weights(tf.keras.Sequential(), optimizer, factor)
+  return type(optimizer).from_config(optimizer.get_config())
+
+
+@pytest.mark.parametrize('name', FORMULAS)
 @pytest.mark.parametrize('weights, gradients', [
-    (np.array([[3., -4.], [0., 12.]]), [np.array([[1., 2.], [-3., .5]]), np.ones([2, 2]),
-                                        np.array([[1e-8, 0.], [0., -1e-8]])]),
-    (np.zeros(3), [np.array([1., -1., 2.])]),  # A bias of 0 has no norm to scale with,
-    (np.ones(3), [np.zeros(3), np.ones(3)])])  # nor has an update of 0.
-def test_lamb(weights, gradients):
+    ([[3., -4.], [0., 12.]], [[[1., 2.], [-3., .5]], np.ones([2, 2]), [[1e-8, 0.], [0., -1e-8]]]),
+    ([[0., 0.]], [[[1., -2.]], [[2., 1.]]]),  # A kernel of 0 has no norm to scale with,
+    ([[1., 1.]], [np.zeros([1, 2]), np.ones([1, 2])]),  # nor has a gradient of 0.
+    ([1., 2.], [[1., -1.], [3., 0.]])])  # A bias does not decay.
+def test_formulas(name, weights, gradients):
+  weights, gradients = np.array(weights), [np.array(gradient) for gradient in gradients]
   with tf.Graph().as_default(), tf.Session() as session:
     variable = tf.Variable(weights.astype(np.float32), use_resource=True)
     gradient = tf.placeholder(tf.float32, weights.shape)
-    step = Lamb(SCHEDULE).apply_gradients([(gradient, variable)])
+    step = make_decaying(name, .1).apply_gradients([(gradient, variable)])
     session.run(tf.global_variables_initializer())
     for value in gradients:
       session.run(step, {gradient: value})
-    np.testing.assert_allclose(session.run(variable), lamb_by_numpy(weights, gradients),
-                               rtol=1e-5, atol=1e-6)
+    expected = FORMULAS[name](weights, gradients, .1 if weights.ndim > 1 else 0)
+    np.testing.assert_allclose(session.run(variable), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_lamb_takes_sparse_gradients_and_configurations():
+@pytest.mark.parametrize('name', FORMULAS)
+def test_sparse_gradients(name):
   rows, values = [2, 0, 2], np.array([[1., 2.], [3., 4.], [5., 6.]])
   dense = np.array([[3., 4.], [0., 0.], [6., 8.]])
   weights = np.arange(1., 7.).reshape(3, 2)
   with tf.Graph().as_default(), tf.Session() as session:
     variable = tf.Variable(weights.astype(np.float32), use_resource=True)
-    optimizer = Lamb.from_config(make_optimizer('lamb', SCHEDULE).get_config())
-    step = optimizer.apply_gradients([(tf.IndexedSlices(
+    step = make_decaying(name, .1).apply_gradients([(tf.IndexedSlices(
         tf.constant(values, tf.float32), tf.constant(rows), tf.constant([3, 2])), variable)])
     session.run(tf.global_variables_initializer())
     session.run(step)
-    np.testing.assert_allclose(session.run(variable), lamb_by_numpy(weights, [dense]), rtol=1e-5)
+    np.testing.assert_allclose(session.run(variable), FORMULAS[name](weights, [dense], .1),
+                               rtol=1e-5)
 
 
 @pytest.fixture
@@ -126,6 +160,8 @@ def test_the_logged_norm_of_clipped_gradients(tmp_path):
 
 
 @pytest.mark.parametrize('values', [
+    {'optimizer': 'adamw', 'learning_rate': .01, 'weight_decay': .1},
+    {'optimizer': 'lars', 'learning_rate': 1, 'weight_decay': .1, 'dtype': 'mixed'},
     {'optimizer': 'lamb', 'learning_rate': .01, 'lr_schedule': 'cosine', 'dtype': 'mixed'},
     {'optimizer': 'momentum', 'learning_rate': .1, 'gradient_clip_norm': .01}])
 def test_resumes_bit_by_bit(tmp_path, values):

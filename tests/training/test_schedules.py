@@ -10,21 +10,21 @@ import training_runs
 
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
-from estimator_train.training import optimizers
+from estimator_train.training import optimizers, schedules
 
 # Literal numbers, worked out by hand: a schedule, and the rates of its first steps.
 BY_HAND = [
-    (optimizers.Schedule(0.8), [0.8] * 5),
-    (optimizers.Schedule(0.8, 4), [0.2, 0.4, 0.6, 0.8, 0.8]),
+    (schedules.Schedule(0.8), [0.8] * 5),
+    (schedules.Schedule(0.8, 4), [0.2, 0.4, 0.6, 0.8, 0.8]),
     # The boundaries count from the first step, not from the end of the warm-up.
-    (optimizers.Piecewise([0.5, 0.05, 0.3], [2, 4]), [0.5, 0.5, 0.05, 0.05, 0.3, 0.3]),
-    (optimizers.Piecewise([0.5, 0.05], [4], 2), [.25, .5, .5, .5, .05, .05]),
+    (schedules.Piecewise([0.5, 0.05, 0.3], [2, 4]), [0.5, 0.5, 0.05, 0.05, 0.3, 0.3]),
+    (schedules.Piecewise([0.5, 0.05], [4], 2), [.25, .5, .5, .5, .05, .05]),
     # A quarter of the way down from 1.6 to 0.1, a sixteenth: a half each step.
-    (optimizers.Exponential(1.6, 0.1, 6, 2), [0.8, 1.6, 1.6, 0.8, 0.4, 0.2, 0.1, 0.1]),
+    (schedules.Exponential(1.6, 0.1, 6, 2), [0.8, 1.6, 1.6, 0.8, 0.4, 0.2, 0.1, 0.1]),
     # cos 0, 60, 90, 120 and 180 degrees are 1, 1/2, 0, -1/2 and -1: of 0.4 there is left the
     # whole, 3/4, 1/2, 1/4 and nothing; cos 30 and 150 degrees are +-0.8660254, 0.9330127 of it.
-    (optimizers.Cosine(0.4, 0., 6), [0.4, 0.37320508, 0.3, 0.2, 0.1, 0.02679492, 0., 0.]),
-    (optimizers.Cosine(0.4, 0., 5, 2), [0.2, 0.4, 0.4, 0.3, 0.1, 0., 0.])]
+    (schedules.Cosine(0.4, 0., 6), [0.4, 0.37320508, 0.3, 0.2, 0.1, 0.02679492, 0., 0.]),
+    (schedules.Cosine(0.4, 0., 5, 2), [0.2, 0.4, 0.4, 0.3, 0.1, 0., 0.])]
 
 
 @pytest.mark.parametrize('schedule, expected', BY_HAND)
@@ -44,7 +44,7 @@ def test_by_hand(schedule, expected):
 
 def make(num_examples=100, examples_per_step=10, stop_step=40, **values):
   settings = Settings(model_dir='x', train_steps=stop_step, batch_size=10, **values)
-  return optimizers.make_schedule(settings, num_examples, examples_per_step, stop_step).get_config()
+  return schedules.make_schedule(settings, num_examples, examples_per_step, stop_step).get_config()
 
 
 PIECEWISE = {'lr_schedule': 'piecewise', 'lr_boundaries_epochs': (1.5, 3), 'lr_values': (2, 1, 0)}
@@ -159,7 +159,7 @@ def test_flags_that_determine_the_rate():
       ({'lr_schedule': 'cosine', 'lr_boundaries_epochs': (2,)}, {'batch_size'}),
       ({'lr_schedule': 'cosine'}, {'batch_size', 'train_steps', 'train_epochs'})):
     settings = Settings(model_dir='x', train_steps=9, **given)
-    assert set(optimizers.learning_rate_flags(settings.optimizer)) == always | more, given
+    assert set(schedules.learning_rate_flags(settings.optimizer)) == always | more, given
 
 
 def test_a_compiled_model_has_its_own_rate(train, caplog):

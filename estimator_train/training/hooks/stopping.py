@@ -15,7 +15,7 @@ from estimator_train.distribution.engine import Engine
 from estimator_train.errors import NonFiniteLoss
 from estimator_train.system.signals import SignalState, exit_now
 from estimator_train.training.hooks.steps import LastStep
-from estimator_train.training.optimizers import Schedule
+from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')
 _NUM_LOSSES_KEPT = 5

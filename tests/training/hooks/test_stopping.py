@@ -13,7 +13,7 @@ from hook_runs import Steps
 
 from estimator_train.errors import TrainingFailed
 from estimator_train.system.signals import SignalState
-from estimator_train.training import optimizers
+from estimator_train.training import schedules
 from estimator_train.training.hooks import stopping
 
 NAN, INF = float('nan'), float('inf')
@@ -23,7 +23,7 @@ COMMON = ['--dataset=synthetic', '--image_size=8,8', '--batch_size=4', '--log_ev
 def test_a_loss_that_is_not_finite_ends_the_run():
   steps = Steps()
   hook = stopping.StopAtNonFiniteLoss(steps.last,
-                                      schedule=optimizers.Piecewise([.5, .25], [16]))
+                                      schedule=schedules.Piecewise([.5, .25], [16]))
   assert hook.last_finite_loss is None
   assert hook.loss_history == 'the last finite losses: none; learning rate 0.5'
   with pytest.raises(TrainingFailed, match='^the loss is inf at step 17$'):
@@ -38,7 +38,7 @@ def test_steps_that_loss_scaling_skips(monkeypatch, caplog):
   monkeypatch.setattr(stopping, 'MAX_SKIPPED_STEPS', 3)
   steps = Steps()
   hook = stopping.StopAtNonFiniteLoss(steps.last, skips_updates=True,
-                                      schedule=optimizers.Piecewise([.5, .25], [2]))
+                                      schedule=schedules.Piecewise([.5, .25], [2]))
   steps.run([1., NAN], hook)
   assert hook.loss_history.endswith('; learning rate 0.5')
   steps.run([NAN, 3., NAN, INF, 4.], hook, start=1)

@@ -1,0 +1,195 @@
+"""Computes the learning rate of a global step.
+
+A schedule can begin with a linear warm-up (Goyal et al. 2017, arXiv:1706.02677, section 2.2): step
+0 uses 1/warmup_steps of the full learning rate, and step warmup_steps - 1 uses the full rate. The
+learning rate depends on the global step only, so a resumed run continues the schedule exactly, and
+no checkpoint can restore an outdated learning rate.
+"""
+
+import math
+from typing import Any, Dict, List, Optional, Sequence
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from estimator_train.errors import UserError
+from estimator_train.settings import Settings, groups, learning_rate_scale, steps_for_epochs
+from estimator_train.tf_patches.optimizers import register_schedules
+
+
+class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
+  """A constant learning rate after the warm-up; the base class of all other schedules.
+
+  Args:
+    learning_rate: the full learning rate.
+    warmup_steps: the number of steps of the warm-up; 0: no warm-up.
+  """
+
+  def __init__(self, learning_rate: float, warmup_steps: int = 0) -> None:
+    super().__init__()
+    self.learning_rate = learning_rate
+    self.warmup_steps = warmup_steps
+
+  def __call__(self, step: tf.Tensor) -> tf.Tensor:
+    # Keras has already cast the step to float32, which represents integers exactly only up to 2^24.
+    # Beyond 2^24 steps, a boundary may therefore be off by one step.
+    return tf.cast(self._compute_rate(tf.cast(step, tf.float64), tf), tf.float32)
+
+  def rate_at(self, step: int) -> float:
+    """Returns the learning rate of the training step that starts at the global step `step`."""
+    return float(self._compute_rate(np.float64(step), np))
+
+  def get_config(self) -> Dict[str, Any]:
+    return {'learning_rate': self.learning_rate, 'warmup_steps': self.warmup_steps}
+
+  def __str__(self) -> str:
+    warmup = ', after a warm-up of {} steps'.format(self.warmup_steps) if self.warmup_steps else ''
+    return self._describe() + warmup
+
+  def _describe(self) -> str:
+    """Returns the schedule as text, without the warm-up."""
+    return '{:g}'.format(self.learning_rate)
+
+  def _compute_rate(self, step: Any, ops: Any) -> Any:
+    """Returns the learning rate at a global step. The module `ops` is TensorFlow or NumPy."""
+    rate = self._rate_after_warmup(step, ops)
+    if not self.warmup_steps:
+      return rate
+    return ops.where(step < self.warmup_steps,
+                     self.learning_rate * (step + 1) / self.warmup_steps, rate)
+
+  def _rate_after_warmup(self, step: Any, ops: Any) -> Any:
+    """Returns the learning rate as if there were no warm-up; see _compute_rate for `ops`."""
+    return np.float64(self.learning_rate)
+
+
+class Piecewise(Schedule):
+  """A piecewise constant learning rate after the warm-up.
+
+  Args:
+    values: the learning rates, in order.
+    boundaries: for each value after the first, the global step from which the value applies.
+    warmup_steps: see Schedule.
+  """
+
+  def __init__(self, values: Sequence[float], boundaries: Sequence[int],
+               warmup_steps: int = 0) -> None:
+    super().__init__(values[0], warmup_steps)
+    self.values = list(values)
+    self.boundaries = list(boundaries)
+
+  def get_config(self) -> Dict[str, Any]:
+    return {'values': self.values, 'boundaries': self.boundaries,
+            'warmup_steps': self.warmup_steps}
+
+  def _describe(self) -> str:
+    # Users count steps from 1: the step that starts at the global step N is step N + 1.
+    return ', '.join([super()._describe()] + [
+        '{:g} from step {}'.format(value, boundary + 1)
+        for boundary, value in zip(self.boundaries, self.values[1:])])
+
+  def _rate_after_warmup(self, step: Any, ops: Any) -> Any:
+    rate = np.float64(self.values[0])
+    for boundary, value in zip(self.boundaries, self.values[1:]):
+      rate = ops.where(step >= boundary, np.float64(value), rate)
+    return rate
+
+
+class Exponential(Schedule):
+  """Decays the learning rate by a constant factor per step after the warm-up, down to `end_rate`.
+
+  Args:
+    learning_rate: the full learning rate.
+    end_rate: the learning rate at the end of the decay.
+    end_step: the global step at which the decay ends; afterwards the learning rate is `end_rate`.
+    warmup_steps: see Schedule.
+  """
+
+  def __init__(self, learning_rate: float, end_rate: float, end_step: int,
+               warmup_steps: int = 0) -> None:
+    super().__init__(learning_rate, warmup_steps)
+    self.end_rate = end_rate
+    self.end_step = end_step
+
+  def get_config(self) -> Dict[str, Any]:
+    return dict(super().get_config(), end_rate=self.end_rate, end_step=self.end_step)
+
+  def _describe(self) -> str:
+    return '{:g}, decaying to {:g} at step {} ({})'.format(
+        self.learning_rate, self.end_rate, self.end_step, type(self).__name__.lower())
+
+  def _rate_after_warmup(self, step: Any, ops: Any) -> Any:
+    factor = self.end_rate / self.learning_rate
+    return self.learning_rate * factor ** self._decay_fraction(step, ops)
+
+  def _decay_fraction(self, step: Any, ops: Any) -> Any:
+    """Returns the completed fraction of the decay, from 0 to 1."""
+    return ops.minimum((step - self.warmup_steps) / (self.end_step - self.warmup_steps), 1.)
+
+
+class Cosine(Exponential):
+  """Decays the learning rate along half a cosine (Loshchilov and Hutter 2017, arXiv:1608.03983)."""
+
+  def _rate_after_warmup(self, step: Any, ops: Any) -> Any:
+    return self.end_rate + (self.learning_rate - self.end_rate) * (
+        1. + ops.cos(math.pi * self._decay_fraction(step, ops))) / 2.
+
+
+_DECAY_SCHEDULES = {'exponential': Exponential, 'cosine': Cosine}
+register_schedules(Schedule, Piecewise, Exponential, Cosine)
+
+
+def make_schedule(settings: Settings, num_examples: Optional[int], examples_per_step: int,
+                  stop_step: int) -> Schedule:
+  """Makes the learning rate schedule of the settings, with epochs converted to steps.
+
+  Args:
+    settings: the settings of the run. Their learning rates apply to `--base_batch_size`, and
+      `--scale_learning_rate` specifies how this function scales the rates to the batch size.
+    num_examples: the number of examples per epoch; None: the data set is infinite.
+    examples_per_step: the number of examples per global step.
+    stop_step: the last global step of the training run.
+
+  Raises:
+    UserError: a flag is given in epochs, but the data set is infinite. Or the warm-up leaves no
+      step for the decay.
+  """
+  def epochs_to_steps(flag: str, epochs: float) -> int:
+    if epochs and num_examples is None:
+      raise UserError('an infinite data set has no epochs',
+                      '--dataset={} --{}={}'.format(settings.data.dataset, flag, epochs),
+                      'omit --' + flag)
+    return steps_for_epochs(epochs, num_examples or 0, examples_per_step)
+
+  scale = learning_rate_scale(settings.optimizer)
+  rate = settings.optimizer.learning_rate * scale
+  warmup_steps = epochs_to_steps('lr_warmup_epochs', settings.optimizer.lr_warmup_epochs)
+  boundaries = [epochs_to_steps('lr_boundaries_epochs', epochs)
+                for epochs in settings.optimizer.lr_boundaries_epochs]
+  values = [value * scale for value in settings.optimizer.lr_values]
+  if settings.optimizer.lr_schedule == 'constant':
+    return Schedule(rate, warmup_steps)
+  if settings.optimizer.lr_schedule == 'piecewise':
+    return Piecewise(values, boundaries, warmup_steps)
+  end_step = boundaries[0] if boundaries else stop_step
+  if warmup_steps >= end_step:
+    raise UserError('the warm-up must end before the decay of the learning rate ends',
+                    '--lr_warmup_epochs={} is {} steps, and the decay ends at step {}'.format(
+                        settings.optimizer.lr_warmup_epochs, warmup_steps, end_step),
+                    'give a shorter --lr_warmup_epochs, or train longer')
+  end_rate = values[0] if values else 0.
+  return _DECAY_SCHEDULES[settings.optimizer.lr_schedule](rate, end_rate, end_step, warmup_steps)
+
+
+def learning_rate_flags(settings: groups.Optimizer) -> List[str]:
+  """Returns the names of the flags that determine the learning rate at a given step."""
+  names = ['learning_rate', 'lr_schedule', 'lr_boundaries_epochs', 'lr_values', 'lr_warmup_epochs',
+           'scale_learning_rate']
+  if settings.scale_learning_rate != 'none':
+    names += ['base_batch_size']
+  if settings.scale_learning_rate != 'none' or settings.lr_warmup_epochs or (
+      settings.lr_schedule != 'constant'):
+    names += ['batch_size']
+  if settings.lr_schedule in ('exponential', 'cosine') and not settings.lr_boundaries_epochs:
+    names += ['train_steps', 'train_epochs']
+  return names

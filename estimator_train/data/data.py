@@ -19,9 +19,8 @@ from estimator_train.data.description import (
 )
 from estimator_train.data.image_records import ImageRecordSource
 from estimator_train.data.image_source import ImageFileSource
-from estimator_train.data.parsed_examples import ParsedRecordSource
 from estimator_train.data.source import BadImage, InputFn, Source
-from estimator_train.data.user_datasets import ExampleSource
+from estimator_train.data.user_examples import ExampleSource, ParsedRecordSource
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings, choices, groups

@@ -23,7 +23,6 @@ from estimator_train.errors import UserError
 from estimator_train.exporting import (
   h5_model,
   onnx_and_tflite,
-  preprocessing,
   saved_model,
   trained_model,
 )
@@ -33,6 +32,7 @@ from estimator_train.system import atomic
 from estimator_train.training.checkpoints import restoring
 
 # A function writes a restored model to a folder, and returns further keys of the result.
+PREPROCESSING_FILE = 'preprocessing.json'
 _FORMATS: Dict[str, Callable[[str, trained_model.RestoredModel], Dict[str, List[str]]]] = {
     'saved_model': saved_model.write, 'h5': h5_model.write,
     'tflite': onnx_and_tflite.write_tflite, 'onnx': onnx_and_tflite.write_onnx}
@@ -77,8 +77,8 @@ def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str) -> 
   def write_files(folder: str) -> None:
     with trained_model.restored_model(settings, dataset, checkpoint) as restored:
       names.update(_FORMATS[export_format](folder, restored))
-      atomic.write_json(os.path.join(folder, preprocessing.PREPROCESSING_FILE),
-                        preprocessing.describe(restored))
+      atomic.write_json(os.path.join(folder, PREPROCESSING_FILE),
+                        restored.describe_inputs())
     if dataset.labels and export_format != 'saved_model':  # Which has them in its assets.
       saved_model.write_class_names(os.path.join(folder, LABELS_FILE), dataset.labels)
 

@@ -21,7 +21,6 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError, first_line
-from estimator_train.exporting import preprocessing
 from estimator_train.exporting.trained_model import IMAGES_INPUT, PICTURES_INPUT, RestoredModel
 from estimator_train.system import atomic
 from estimator_train.tf_patches.sessions import converter_on_path
@@ -65,7 +64,7 @@ def write_onnx(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
   with _quiet_converter(restored.settings.run.verbosity):
     try:
       model = _convert_to_onnx(restored.session, inputs, outputs)
-      _describe(model, dict(inputs, **outputs), preprocessing.describe(restored))
+      _describe(model, dict(inputs, **outputs), restored.describe_inputs())
     except Exception as error:  # tf2onnx has no exception class of its own.
       raise UserError(_CANNOT_CONVERT.format('tf2onnx'), _last_line(error),
                       _OTHER_FORMATS) from error

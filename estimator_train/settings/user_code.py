@@ -36,6 +36,12 @@ def function_name(function: Callable[..., Any]) -> str:
   return '{}:{}'.format(function.__module__, function.__qualname__)
 
 
+def qualified_name(function: Any) -> str:
+  """Returns the name of any function for messages, `module.qualname`."""
+  return '{}.{}'.format(getattr(function, '__module__', ''),
+                        getattr(function, '__qualname__', repr(function)))
+
+
 def is_importable(function: Callable[..., Any]) -> bool:
   """Returns whether a function is at the top level of a module, so that its name identifies it."""
   module = sys.modules.get(getattr(function, '__module__', None) or '')

@@ -6,7 +6,7 @@ from conftest import batches, write_records
 from tensorflow.compat import v2
 from test_source_contract import SHAPE, parse, parse_batch, raw_record
 
-from estimator_train.data import data, datasets, parsed_examples, user_datasets
+from estimator_train.data import data, datasets, user_examples
 from estimator_train.data.batching import Batching
 from estimator_train.data.description import DataSet, ExampleSplit, RecordSplit
 from estimator_train.data.source import translate_errors
@@ -54,7 +54,7 @@ def test_weights_and_dicts(source_of):
 
 
 def test_a_cache_that_does_not_fit(source_of, pattern, monkeypatch):
-  monkeypatch.setattr(parsed_examples.machine, 'available_bytes', lambda: 300)
+  monkeypatch.setattr(user_examples.machine, 'available_bytes', lambda: 300)
   for split in (RecordSplit(pattern, parse), ExampleSplit(make_dataset)):
     with pytest.raises(UserError, match='the cache does not fit into memory'):
       source_of(split).make_train_input_fn(BATCHING, 'memory')
@@ -62,8 +62,8 @@ def test_a_cache_that_does_not_fit(source_of, pattern, monkeypatch):
 
 def test_examples_are_counted_once(source_of, monkeypatch, tmp_path):
   calls = []
-  count = user_datasets._count
-  monkeypatch.setattr(user_datasets, '_count', lambda *given: calls.append(1) or count(*given))
+  count = user_examples._count
+  monkeypatch.setattr(user_examples, '_count', lambda *given: calls.append(1) or count(*given))
   # Lambdas have one name, and are counted each.
   assert [source_of(ExampleSplit(lambda size=size: make_dataset().take(size))).check_and_count()
           for size in (5, 7)] == [5, 7]

@@ -17,7 +17,7 @@ from estimator_train import models
 from estimator_train.data import images
 from estimator_train.data.description import DataSet
 from estimator_train.errors import UserError
-from estimator_train.exporting import onnx_and_tflite as exports, preprocessing
+from estimator_train.exporting import onnx_and_tflite as exports
 from estimator_train.exporting.trained_model import RestoredModel
 from estimator_train.settings import Settings, choices
 from estimator_train.training import building
@@ -111,7 +111,7 @@ def test_pictures_of_any_size(tmp_path, name, preprocess):
     assert exports.write_onnx(str(tmp_path), model) == {
         'inputs': ['pictures'], 'outputs': ['probabilities']}
     exports.write_tflite(str(tmp_path), model)
-    description = preprocessing.describe(model)
+    description = model.describe_inputs()
     tensor = model.session.run(model.preprocess(tf.constant(pictures[3][np.newaxis])))
   session = onnxruntime.InferenceSession(str(tmp_path / 'model.onnx'))
   interpreter = tf.lite.Interpreter(str(tmp_path / 'model.tflite'))

@@ -8,7 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from estimator_train.data import arrays, image_checks, records, user_datasets
+from estimator_train.data import arrays, image_checks, records, user_examples
 from estimator_train.data.description import DataSet, ImageSplit
 from estimator_train.data.image_source import ImageFileSource
 from estimator_train.errors import UserError
@@ -65,8 +65,8 @@ def _read_array(folder, monkeypatch):
 
 
 def _count_examples(folder, monkeypatch):
-  monkeypatch.setattr(user_datasets, '_count', lambda make_dataset: 123)
-  return user_datasets._count_once(_count_examples, str(folder))
+  monkeypatch.setattr(user_examples, '_count', lambda make_dataset: 123)
+  return user_examples._count_once(_count_examples, str(folder))
 
 
 def _find_bad_images(folder, monkeypatch):

@@ -1,6 +1,7 @@
-"""Makes `input_fn`s of examples that functions of the user make, such as of TFRecord files."""
+"""Reads the examples that functions of the user make: of records, or as a tf.data.Dataset."""
 
 import abc
+import logging
 import os
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -8,26 +9,30 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data.batching import NO_IMAGE, Batching, evaluation_chunks, without_autograph
-from estimator_train.data.description import DataSet, ParsedRecordSplit
+from estimator_train.data.description import DataSet, ExampleSplit, ParsedRecordSplit
 from estimator_train.data.records import RecordReader, describe_record
 from estimator_train.data.source import FilePath, InputFn, Source, carry_errors, translate_errors
 from estimator_train.errors import UserError, first_line
 from estimator_train.settings import user_code
+from estimator_train.settings.user_code import qualified_name
 from estimator_train.system import machine, stored
 
-_LABEL_BATCH_SIZE = 64
-_CHUNK_SIZE = 64  # The number of records that one call of a Python function reads.
-_PARALLEL_READS = 2
+_FAILED = 'a function of a split failed'
+_LOG = logging.getLogger('estimator_train')
+_COUNTS_FILE = 'example_counts.json'
+# Also the base class of the datasets of tf.compat.v2.
+_DATASET_BASE_CLASS = tf.data.Dataset.__mro__[1]
+_CHUNK_SIZE, _PARALLEL_READS = 64, 2  # Examples that one Python call reads; calls at once.
 
 
 class UserExampleSource(Source):
-  """A source of examples that a function of the user makes. A subclass reads one kind of split."""
-  is_made_by_user = True
+  """A source of examples that a function of the user makes. A subclass reads one kind of split.
 
-  @property
-  @abc.abstractmethod
-  def function(self) -> Callable[..., Any]:
-    """The function of the user, which makes `(features, label)` or `(features, label, weight)`."""
+  Attributes:
+    function: makes `(features, label)` or `(features, label, weight)`, or a dataset of them.
+  """
+  is_made_by_user = True
+  function: Any
 
   @abc.abstractmethod
   def read_in_order(self, batching: Batching) -> tf.data.Dataset:
@@ -60,7 +65,7 @@ class UserExampleSource(Source):
 
   def class_indices(self) -> np.ndarray:
     batching = Batching(self.dataset.image_shape or NO_IMAGE, len(self.dataset.labels),
-                        one_hot=False, examples_per_batch=_LABEL_BATCH_SIZE)
+                        one_hot=False, examples_per_batch=_CHUNK_SIZE)
     with tf.Graph().as_default(), translate_errors(self):
       examples = self.read_in_order(batching)
       self._check_structure(examples)
@@ -101,7 +106,7 @@ class UserExampleSource(Source):
 
   def _check_structure(self, batches: tf.data.Dataset) -> None:
     """Raises a UserError if the examples have a wrong structure, or a wrong dtype of labels."""
-    structure, name = tf.data.get_output_types(batches), function_name(self.function)
+    structure, name = tf.data.get_output_types(batches), qualified_name(self.function)
     if not isinstance(structure, tuple) or len(structure) not in (2, 3):
       raise UserError('an example must be (features, label) or (features, label, weight)',
                       '{} returns {}'.format(name, structure), 'return a tuple of two or three')
@@ -123,12 +128,8 @@ class ParsedRecordSource(UserExampleSource):
 
   def __init__(self, dataset: DataSet, split: ParsedRecordSplit) -> None:
     super().__init__(dataset, split)
+    self.function = split.parse or split.parse_batch
     self._reader = RecordReader(split.records)
-
-  @property
-  def function(self) -> Callable[..., Any]:
-    function: Callable[..., Any] = self.split.parse or self.split.parse_batch
-    return function
 
   def check_and_count(self) -> Optional[int]:
     self.split.records.check()
@@ -175,8 +176,8 @@ class ParsedRecordSource(UserExampleSource):
           reason = user_code.find_location(
               (frame[0], frame[1]) for frame in frames) + first_line(error)
         if reason is not None:
-          return UserError('a function of a split failed', '{} for {} ({})'.format(
-              function_name(self.function), describe_record(*self.split.records.locate(index)),
+          return UserError(_FAILED, '{} for {} ({})'.format(
+              qualified_name(self.function), describe_record(*self.split.records.locate(index)),
               reason), 'fix this function, or the record')
     return None
 
@@ -188,7 +189,7 @@ class ParsedRecordSource(UserExampleSource):
       make_chunks: takes a chunk size, and returns a dataset of the indices of the records.
       batching: how the examples are combined into batches.
     """
-    with naming(self.function):
+    with user_code.translate_errors(_FAILED, qualified_name(self.function)):
       if self.split.parse_batch is not None:
         return self._read(make_chunks(batching.examples_per_batch)).map(
             self.function, batching.num_parallel_calls)
@@ -212,14 +213,62 @@ class ParsedRecordSource(UserExampleSource):
     return chunks.map(read, _PARALLEL_READS)
 
 
-def function_name(function: Any) -> str:
-  return '{}.{}'.format(getattr(function, '__module__', ''),
-                        getattr(function, '__qualname__', repr(function)))
+class ExampleSource(UserExampleSource):
+  """The source of an ExampleSplit, whose examples are read one after the other.
 
+  With several workers, each worker reads all examples, and keeps those of its shard.
+  """
+  format_name = 'examples'
+  last_stage = None
 
-def naming(function: Any) -> Any:
-  """Returns a context manager that translates the exceptions of a user's function."""
-  return user_code.translate_errors('a function of a split failed', function_name(function))
+  def __init__(self, dataset: DataSet, split: ExampleSplit) -> None:
+    super().__init__(dataset, split)
+    self.function = split.make_dataset
+
+  def open(self, folder: str) -> None:
+    if self.split.num_examples is None:
+      self.split = self.split._replace(num_examples=_count_once(self.function, folder))
+    super().open(folder)
+
+  def check_and_count(self) -> Optional[int]:
+    if not self.split.num_examples:
+      raise UserError('a split of the data set has no examples', '--dataset=' + self.dataset.name,
+                      'return a dataset with examples from make_dataset')
+    return int(self.split.num_examples)
+
+  def read_in_order(self, batching: Batching) -> tf.data.Dataset:
+    return _make_user_dataset(self.function).batch(batching.examples_per_batch)
+
+  def read_shuffled(self, batching: Batching) -> tf.data.Dataset:
+    return batching.shuffle_and_shard(
+        _make_user_dataset(self.function), self.split.num_examples).batch(
+            batching.examples_per_batch)
+
+  def cache_key(self) -> str:
+    raise UserError('--cache_features requires data whose changes are noticed',
+                    '--dataset={} is an ExampleSplit'.format(self.dataset.name),
+                    'omit --cache_features')
+
+  def training_chunks(self, num_examples: int, batching: Batching,
+                      chunk_size: int) -> tf.data.Dataset:
+    return batching.shuffle_and_shard(tf.data.Dataset.range(num_examples),
+                                      num_examples).batch(chunk_size)
+
+  def explain_failure(self) -> Optional[UserError]:
+    with tf.Graph().as_default(), tf.Session(
+        config=tf.ConfigProto(device_count={'GPU': 0})) as session:
+      dataset = _make_user_dataset(self.function)
+      next_example = tf.data.make_one_shot_iterator(dataset).get_next()
+      read = session.make_callable((next_example[1], tf.nest.flatten(next_example)))
+      for index in range(self.split.num_examples):
+        try:
+          reason = self.find_invalid_class(read()[0])
+        except tf.errors.OpError as error:
+          reason = first_line(error)
+        if reason is not None:
+          return UserError('make_dataset of a split failed', '{}, example {} ({})'.format(
+              qualified_name(self.function), index, reason), 'fix this function, or the example')
+    return None
 
 
 def _read_all(batches: tf.data.Dataset) -> Tuple[List[np.ndarray], Any]:
@@ -250,3 +299,52 @@ def _read_all(batches: tf.data.Dataset) -> Tuple[List[np.ndarray], Any]:
                         'give --cache=none, or omit --cache')
       for of_component, array in zip(parts, batch):
         of_component.append(array)
+
+
+def _make_user_dataset(make_dataset: Callable[[], Any]) -> tf.data.Dataset:
+  """Returns the dataset of the user; raises a UserError if the function fails."""
+  with user_code.translate_errors(_FAILED, qualified_name(make_dataset)):
+    dataset = make_dataset()
+  if not isinstance(dataset, _DATASET_BASE_CLASS):
+    raise UserError('make_dataset must return a tf.data.Dataset', '{} returns {}'.format(
+        qualified_name(make_dataset), type(dataset).__name__),
+        'return a dataset of single examples')
+  return dataset
+
+
+def _count_once(make_dataset: Callable[[], Any], model_dir: str) -> int:
+  """Returns the number of examples. It is stored in `model_dir` for later runs.
+
+  The number of a lambda or a nested function is not stored, because several of them can have the
+  same name.
+  """
+  if not user_code.is_importable(make_dataset):
+    return _count(make_dataset)
+  name, path = qualified_name(make_dataset), os.path.join(model_dir, _COUNTS_FILE)
+  counts = stored.load_or_warn(path, stored.parse_json_with_digest) or {}
+  if name not in counts:
+    counts[name] = _count(make_dataset)
+    stored.write_json_with_digest(path, counts)
+  return int(counts[name])
+
+
+def _count(make_dataset: Callable[[], Any]) -> int:
+  """Reads all elements of a dataset, and returns their number.
+
+  Raises:
+    UserError: the dataset is infinite, or cannot be read.
+  """
+  name = qualified_name(make_dataset)
+  _LOG.info('counting the examples of %s', name)
+  with tf.Graph().as_default(), tf.Session(
+      config=tf.ConfigProto(device_count={'GPU': 0})) as session:
+    dataset = _make_user_dataset(make_dataset)
+    if session.run(tf.data.experimental.cardinality(dataset)) == (
+        tf.data.experimental.INFINITE_CARDINALITY):
+      raise UserError('a dataset of examples must be finite', name,
+                      'omit `repeat`; the program repeats the examples')
+    try:
+      return int(session.run(dataset.reduce(np.int64(0), lambda count, *_: count + 1)))
+    except tf.errors.OpError as error:
+      raise UserError('make_dataset of a split failed', '{} ({})'.format(
+          name, first_line(error)), 'fix this function') from error

@@ -7,13 +7,7 @@ import sys
 from typing import Any, Dict, Optional, Sequence
 
 from estimator_train import modes
-from estimator_train.errors import (
-  PeerLost,
-  StoppedBySignal,
-  TrainingFailed,
-  UserError,
-  one_line,
-)
+from estimator_train.errors import PeerLost, StoppedBySignal, TrainingFailed, UserError, one_line
 from estimator_train.settings import Settings, command_line
 from estimator_train.system import logs, machine, signals
 from estimator_train.version import __version__

@@ -18,7 +18,7 @@ from estimator_train.data.description import (
   SyntheticSplit,
 )
 from estimator_train.data.image_records import ImageRecordSource
-from estimator_train.data.image_source import ImageFileSource
+from estimator_train.data.image_source import ImageFileSource, ImageSource
 from estimator_train.data.source import BadImage, InputFn, Source
 from estimator_train.data.user_examples import ExampleSource, ParsedRecordSource
 from estimator_train.distribution import devices
@@ -53,22 +53,28 @@ class Data(NamedTuple):
   skipped_images: List[BadImage]
 
 
-class SingleEpoch(NamedTuple):
-  """One epoch of the training examples, not shuffled.
-
-  Attributes:
-    num_examples: the number of examples.
-    cache_key: a fingerprint of the examples; see Source.cache_key.
-    make_input_fn: takes the number of examples per batch, and makes an `input_fn`.
-  """
-  num_examples: int
-  cache_key: str
-  make_input_fn: Callable[[int], InputFn]
-
-
 def make_source(dataset: DataSet, split: Optional[Split]) -> Source:
   """Returns the source that reads a split."""
   return SOURCE_CLASSES[type(split)](dataset, split)
+
+
+def make_image_sources(dataset: DataSet, mode: str) -> Dict[str, ImageSource]:
+  """Returns the sources of the splits, `train` and `eval`, of a mode that reads files of images.
+
+  Raises:
+    UserError: the data set has other examples.
+  """
+  sources = {}
+  for name, split in (('train', dataset.train), ('eval', dataset.test)):
+    if split is not None:
+      source = make_source(dataset, split)
+      if not isinstance(source, ImageSource):
+        raise UserError('--mode={} requires a data set of image files or of images in '
+                        'TFRecords'.format(mode), '--dataset=' + dataset.name,
+                        'give --dataset=image_folder or tfrecord with --train_pattern, or '
+                        '--dataset=oct2017')
+      sources[name] = source
+  return sources
 
 
 def open_data(dataset: DataSet, settings: Settings, folder: str) -> Data:
@@ -150,15 +156,6 @@ def make_train_input_fn(source: Source, settings: Settings, batching: Batching) 
   if settings.input.input_pipeline == 'published':
     return source.make_published_input_fn(batching)
   return source.make_train_input_fn(batching, resolve_cache(source, settings.input))
-
-
-def make_single_epoch(source: Source, settings: Settings) -> SingleEpoch:
-  """Returns one epoch of the training examples; raises a UserError for infinite data."""
-  def make_input_fn(examples_per_batch: int) -> InputFn:
-    return source.make_eval_input_fn(make_batching(
-        source.dataset, settings, one_hot=False, examples_per_batch=examples_per_batch))
-
-  return SingleEpoch(len(source.class_indices()), source.cache_key(), make_input_fn)
 
 
 def make_batching(dataset: DataSet, settings: Settings, one_hot: bool, examples_per_batch: int,

@@ -257,7 +257,7 @@ class ImageFileSource(ImageSource):
 
   def look_up(self, indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
     paths = [self.split.files[index] for index in indices]
-    self._threads.submit(_request_readahead, paths)
+    self._threads.submit(stored.advise_kernel, paths, os.POSIX_FADV_WILLNEED)
     return paths, self.split.classes[indices]
 
   @staticmethod
@@ -308,14 +308,3 @@ def read_regular_file(path: bytes) -> bytes:
     raise OSError('not a regular file')
   with open(path, 'rb') as file:
     return file.read()
-
-
-def _request_readahead(paths: Sequence[bytes]) -> None:
-  """Asks the kernel to read files ahead, so that decoding does not wait for the disk."""
-  for path in paths:
-    with contextlib.suppress(OSError):  # The error is reported when the image is decoded.
-      descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-      try:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
-      finally:
-        os.close(descriptor)

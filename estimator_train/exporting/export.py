@@ -20,12 +20,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.data.description import DataSet
 from estimator_train.errors import UserError
-from estimator_train.exporting import (
-  h5_model,
-  onnx_and_tflite,
-  saved_model,
-  trained_model,
-)
+from estimator_train.exporting import h5_model, onnx_and_tflite, saved_model, trained_model
 from estimator_train.run_dir import LABELS_FILE, RunDir, make_folder
 from estimator_train.settings import Settings, groups
 from estimator_train.system import atomic

@@ -22,12 +22,7 @@ from typing import Iterator, List, NamedTuple, NoReturn, Optional, Sequence
 from estimator_train import configs
 from estimator_train.distribution.tf_config import Task
 from estimator_train.errors import UserError
-from estimator_train.launcher.supervisor import (
-  Supervisor,
-  TaskResources,
-  Timeouts,
-  print_to_stderr,
-)
+from estimator_train.launcher.supervisor import Supervisor, TaskResources, Timeouts, print_to_stderr
 from estimator_train.run_dir import RunDir, make_folder
 from estimator_train.settings import command_line
 from estimator_train.system import child_process, logs

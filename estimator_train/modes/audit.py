@@ -13,11 +13,10 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 
 from estimator_train.data import datasets, image_checks, images
-from estimator_train.data.data import make_source
-from estimator_train.data.description import DataSet
+from estimator_train.data.data import make_image_sources
 from estimator_train.data.image_checks import FileIssue
 from estimator_train.data.image_source import ImageSource
-from estimator_train.errors import BadExample, UserError
+from estimator_train.errors import BadExample
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, groups
 from estimator_train.system import atomic
@@ -132,9 +131,7 @@ def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result: the number of files, and the number of issues of each kind."""
   image_checks.load_pillow()
   dataset = datasets.describe(settings)
-  sources = {name: _make_auditable_source(split, dataset)
-             for name, split in (('train', dataset.train), ('eval', dataset.test))
-             if split is not None}
+  sources = make_image_sources(dataset, settings.run.mode)
   RunDir(settings.run.model_dir).make()
   began = time.monotonic()
   splits = [AuditedSplit(name, source, dataset.labels) for name, source in sources.items()]
@@ -142,17 +139,6 @@ def run(settings: Settings) -> Dict[str, Any]:
   count, secs = sum(map(len, sources.values())), time.monotonic() - began
   _LOG.info('audited %d images in %.1f s, %.0f images/sec', count, secs, count / secs)
   return write_audit_report(settings.run, settings.data, splits, issues)
-
-
-def _make_auditable_source(split: Any, dataset: DataSet) -> ImageSource:
-  """Returns the source of a split; raises a UserError if it does not consist of encoded images."""
-  source = make_source(dataset, split)
-  if not isinstance(source, ImageSource):
-    raise UserError('--mode=audit requires a data set of image files or of images in TFRecords',
-                    '--dataset=' + dataset.name,
-                    'give --dataset=image_folder or tfrecord with --train_pattern, or '
-                    '--dataset=oct2017')
-  return source
 
 
 def _inspect_images(splits: Sequence[AuditedSplit]) -> List[ImageIssue]:

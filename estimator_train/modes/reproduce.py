@@ -3,10 +3,11 @@
 The comparison is called the ledger, and is written as `ledger.json` and as `ledger.md`.
 """
 
+import functools
 import json
 import logging
 import os
-from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 from estimator_train import configs, settings as settings_lib
 from estimator_train.configs import WORKLOADS, Figure, RunResults, WorkloadPart
@@ -14,7 +15,7 @@ from estimator_train.doctor import installation
 from estimator_train.errors import UserError
 from estimator_train.reports import evaluation, page, throughput
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import Settings, choices, groups
+from estimator_train.settings import Settings, choices
 from estimator_train.system import atomic, child_process, machine, stored
 
 _LOG = logging.getLogger('estimator_train')
@@ -29,6 +30,19 @@ _COLUMNS = (('what', 'figure'), ('published', 'published'), ('published_conditio
 _CHANGEABLE_FLAGS = ('model_dir', 'log_every_steps', *choices.OUTPUT_FLAGS)
 # The type of `child_process.run_program`. Its two arguments are the flags and the path of the log.
 RunChild = Callable[[Sequence[str], str], child_process.ChildRun]
+
+
+class PartOutcome(NamedTuple):
+  """The results of a part of a workload, or why there are none.
+
+  Attributes:
+    results: throughput.json and evaluation.json of the run; None if it was not run, or failed.
+    reason: why there are no results.
+    placeholder: the text in place of the figures that were not measured.
+  """
+  results: Optional[RunResults]
+  reason: str = ''
+  placeholder: str = NOT_MEASURED
 
 
 def run(settings: Settings, run_child: RunChild = child_process.run_program,
@@ -53,48 +67,44 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
   run_dir.make()
   run_dir.record_flags(settings)
   num_gpus = count_gpus()
-  # The keys of these dicts are the names of parts.
-  part_results: Dict[str, RunResults] = {}
-  skip_reasons: Dict[str, str] = {}
-  part_errors: Dict[str, str] = {}
-  for part in WORKLOADS[settings.experiments.workload].parts:
-    if part.needs_all_gpus and part.num_gpus > num_gpus:
-      skip_reasons[part.name] = 'requires {} GPU(s), this machine has {}'.format(
-          part.num_gpus, num_gpus or 'none')
-      continue
-    results = (_read_results(run_dir.path, part)
-               or _run_part(settings, part, num_gpus, run_child, part_errors))
-    if results is not None:
-      part_results[part.name] = results
-  result = write_ledger(settings.run, settings.experiments.workload, part_results,
-                        skip_reasons, part_errors)
+  workload = WORKLOADS[settings.experiments.workload]
+  outcomes = {part.name: _obtain_results(part, settings, num_gpus, run_child)
+              for part in workload.parts}
+  result = write_ledger(settings, outcomes)
   page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)
-  if part_errors and not part_results:
-    raise UserError('no part of the workload succeeded', next(iter(part_errors.values())),
+  errors = [outcome.reason for outcome in outcomes.values() if outcome.placeholder == FAILED]
+  if errors and not any(outcome.results for outcome in outcomes.values()):
+    raise UserError('no part of the workload succeeded', errors[0],
                     'see the logs in ' + run_dir.path, result)
   return result
 
 
-def _run_part(settings: Settings, part: WorkloadPart, num_gpus: int, run_child: RunChild,
-              part_errors: Dict[str, str]) -> Optional[RunResults]:
-  """Runs a part and returns its results, or adds its error to `part_errors`."""
+def _obtain_results(part: WorkloadPart, settings: Settings, num_gpus: int,
+                    run_child: RunChild) -> PartOutcome:
+  """Returns the results of a part of an earlier run, or else runs the part if this machine can."""
+  if part.needs_all_gpus and part.num_gpus > num_gpus:
+    return PartOutcome(None, 'requires {} GPU(s), this machine has {}'.format(
+        part.num_gpus, num_gpus or 'none'))
   run_dir = RunDir(settings.run.model_dir)
+  results = stored.load_or_warn(_part_file(run_dir.path, part, 'json'),
+                                functools.partial(_parse_results, part), 'the part runs again')
+  if results is not None:
+    _LOG.info('part %s is already complete', part.name)
+    return PartOutcome(results)
   arguments = part_arguments(part, settings, num_gpus)
   _LOG.info('running part %s: %s', part.name, ' '.join(arguments))
   child = run_child(arguments, _part_file(run_dir.path, part, 'log'))
   if child.error is not None:
     _LOG.warning('part %s failed: %s', part.name, child.error)
-    part_errors[part.name] = child.error
-    return None
-  folder = run_dir.path_to(part.folder)
+    return PartOutcome(None, child.error, FAILED)
   results = {}
   for name, file in (('throughput', throughput.THROUGHPUT_FILE),
                      ('evaluation', evaluation.EVALUATION_FILE)):
-    with open(os.path.join(folder, file), encoding='utf-8') as content:
+    with open(run_dir.path_to(part.folder, file), encoding='utf-8') as content:
       results[name] = json.load(content)
   # The next part may resume in the same folder and overwrite both files, so they are copied.
-  atomic.write_json(_part_file(settings.run.folder, part, 'json'), results)
-  return results
+  atomic.write_json(_part_file(run_dir.path, part, 'json'), results)
+  return PartOutcome(results)
 
 
 def part_arguments(part: WorkloadPart, settings: Settings, num_gpus: int) -> Sequence[str]:
@@ -121,18 +131,10 @@ def part_arguments(part: WorkloadPart, settings: Settings, num_gpus: int) -> Seq
              if argument.partition('=')[0] not in ('--mode', '--workload', '--model_dir')])
 
 
-def _read_results(folder: str, part: WorkloadPart) -> Optional[RunResults]:
-  """Returns the results of a part if it is already complete, else None."""
-  def parse(file: BinaryIO) -> RunResults:
-    results: RunResults = stored.parse_json(file)
-    for figure in part.figures:  # Raises a KeyError if a key is missing.
-      figure.measure(results)
-    return results
-
-  results = stored.load_or_warn(_part_file(folder, part, 'json'), parse, 'the part runs again')
-  if results is None:
-    return None
-  _LOG.info('part %s is already complete', part.name)
+def _parse_results(part: WorkloadPart, file: BinaryIO) -> RunResults:
+  results: RunResults = stored.parse_json(file)
+  for figure in part.figures:  # Raises a KeyError if a key is missing.
+    figure.measure(results)
   return results
 
 
@@ -140,25 +142,18 @@ def _part_file(folder: str, part: WorkloadPart, extension: str) -> str:
   return os.path.join(folder, '{}.{}'.format(part.name, extension))
 
 
-def write_ledger(settings: groups.Run, workload: str, part_results: Mapping[str, RunResults],
-                 skip_reasons: Mapping[str, str],
-                 part_errors: Mapping[str, str]) -> Dict[str, Any]:
+def write_ledger(settings: Settings, outcomes: Dict[str, PartOutcome]) -> Dict[str, Any]:
   """Prints and writes the ledger, and returns the contents of `ledger.json`.
 
-  The keys of the three mappings are names of parts. Each part of the workload is in one mapping.
-
   Args:
-    settings: `--mode` and `--model_dir`.
-    workload: name of the workload.
-    part_results: the results of each completed part.
-    skip_reasons: the reason for each part that was not run.
-    part_errors: the error of each part that failed.
+    settings: settings of the mode.
+    outcomes: the outcome of each part of the workload, by its name.
   """
-  run_dir = RunDir(settings.model_dir)
-  rows = list(_make_rows(workload, part_results, skip_reasons, part_errors))
+  run_dir, workload = RunDir(settings.run.model_dir), str(settings.experiments.workload)
+  rows = list(_make_rows(workload, outcomes))
   this_machine = '{} ({} cores)'.format(
       machine.cpu_property('model name') or 'an unknown CPU', machine.available_cores())
-  result = {'mode': settings.mode, 'model_dir': settings.model_dir, 'workload': workload,
+  result = {'mode': settings.run.mode, 'model_dir': run_dir.path, 'workload': workload,
             'machine': this_machine, 'rows': rows}
   table = list(_format_markdown(workload, this_machine, rows))
   for line in table:
@@ -168,21 +163,19 @@ def write_ledger(settings: groups.Run, workload: str, part_results: Mapping[str,
   return result
 
 
-def _make_rows(workload_name: str, part_results: Mapping[str, RunResults],
-               skip_reasons: Mapping[str, str],
-               part_errors: Mapping[str, str]) -> Iterator[Dict[str, Optional[str]]]:
+def _make_rows(workload_name: str,
+               outcomes: Dict[str, PartOutcome]) -> Iterator[Dict[str, Optional[str]]]:
   """Yields one row per figure, first the figures of the parts, then the combined figures."""
   workload = WORKLOADS[workload_name]
+  part_results = {name: outcome.results for name, outcome in outcomes.items() if outcome.results}
   for part in workload.parts:
+    results, reason, placeholder = outcomes[part.name]
     for figure in part.figures:
-      if part.name in part_results:
-        results = part_results[part.name]
+      if results is None:
+        yield _make_row(figure, None, None, reason, placeholder)
+      else:
         yield _make_row(figure, figure.measure(results), _describe_conditions(results),
                         _explain_difference(figure, part, results))
-      elif part.name in part_errors:
-        yield _make_row(figure, None, None, part_errors[part.name], FAILED)
-      else:
-        yield _make_row(figure, None, None, skip_reasons[part.name])
   for figure in workload.combined_figures:
     if len(part_results) == len(workload.parts):
       yield _make_row(figure, figure.measure(part_results), 'the runs above', figure.caveat)

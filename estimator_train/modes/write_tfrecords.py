@@ -15,7 +15,6 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import data, datasets, image_checks, images, records
-from estimator_train.data.description import DataSet
 from estimator_train.data.image_source import ImageSource
 from estimator_train.data.source import BadImage
 from estimator_train.errors import UserError
@@ -47,7 +46,9 @@ def run(settings: Settings) -> Dict[str, Any]:
   make_folder(folder, 'output')
   if settings.input.on_bad_image == 'skip':
     dataset, skipped = data.skip_bad_examples(dataset, settings.input, folder)
-  sources = _make_sources(dataset)
+  sources = data.make_image_sources(dataset, settings.run.mode)
+  for source in sources.values():
+    source.check_and_count()
   num_shards = {name: _count_shards(name, source, settings) for name, source in sources.items()}
   _check_plan(folder, sources, dataset.labels, num_shards, settings.optimizer.seed)
   atomic.write_text(os.path.join(folder, LABELS_FILE), ''.join(
@@ -65,25 +66,6 @@ def run(settings: Settings) -> Dict[str, Any]:
   if settings.input.on_bad_image == 'skip':
     result['skipped_images'] = [image._asdict() for image in skipped]
   return result
-
-
-def _make_sources(dataset: DataSet) -> Dict[str, ImageSource]:
-  """Returns the sources of the splits, by the first part of the names of their files.
-
-  Raises:
-    UserError: the data set does not consist of images in files.
-  """
-  sources = {}
-  for name, split in (('train', dataset.train), ('eval', dataset.test)):
-    if split is not None:
-      source = data.make_source(dataset, split)
-      if not isinstance(source, ImageSource):
-        raise UserError('--mode=write_tfrecords requires a data set of image files',
-                        '--dataset=' + dataset.name,
-                        'give --dataset=image_folder with --train_pattern')
-      source.check_and_count()
-      sources[name] = source
-  return sources
 
 
 def _count_shards(name: str, source: ImageSource, settings: Settings) -> int:

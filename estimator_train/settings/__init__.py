@@ -14,12 +14,7 @@ import attr
 
 from estimator_train.errors import InvalidValue, UserError, naming_keywords, to_keywords
 from estimator_train.settings import groups, rules, user_code
-from estimator_train.settings.flag import (
-  GROUP_TITLES,
-  all_flags,
-  flags_of,
-  unknown_keyword_error,
-)
+from estimator_train.settings.flag import GROUP_TITLES, all_flags, flags_of, unknown_keyword_error
 
 
 @attr.s(auto_attribs=True, frozen=True, slots=True, init=False, repr=False)

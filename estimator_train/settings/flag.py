@@ -13,18 +13,7 @@ import difflib
 import functools
 import os
 import re
-from typing import (
-  Any,
-  Callable,
-  Dict,
-  List,
-  NamedTuple,
-  Optional,
-  Sequence,
-  Tuple,
-  TypeVar,
-  Union,
-)
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
 import attr
 

@@ -282,8 +282,9 @@ RULES = (
          lambda s: (s.scale_over == 'replicas'
                     and s.distribution_strategy in choices.SINGLE_REPLICA_STRATEGIES),
          ('scaling',)),
-    Rule('--mode=scaling compares real with synthetic images, but training with --cache_features '
-         'reads no images', 'cache_features', 'omit it', lambda s: s.cache_features, ('scaling',)),
+    Rule('--mode={s.mode} measures how images are read, but training with --cache_features reads '
+         'no images', 'cache_features', 'omit it', lambda s: s.cache_features,
+         ('scaling', 'input_benchmark')),
     _required('workload', 'reproduce', 'give --workload=NAME, one of ' + ', '.join(WORKLOADS)),
     *(_published(name) for name in all_flags() if name not in _REPRODUCE_FLAGS),
 )

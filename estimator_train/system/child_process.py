@@ -15,18 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import (
-  IO,
-  Any,
-  Callable,
-  Collection,
-  Dict,
-  List,
-  Mapping,
-  NamedTuple,
-  Optional,
-  Sequence,
-)
+from typing import IO, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from estimator_train.errors import printable
 from estimator_train.system import PACKAGE_PARENT_DIR
@@ -71,7 +60,7 @@ class ChildRun(NamedTuple):
 
 
 def run_program(arguments: Sequence[str], log_path: str, module: str = 'estimator_train',
-                cores: Collection[int] = ()) -> ChildRun:
+                cores: Sequence[int] = ()) -> ChildRun:
   """Runs the program in a child process, and waits until it ends. See run_python.
 
   Args:
@@ -87,7 +76,7 @@ def run_program(arguments: Sequence[str], log_path: str, module: str = 'estimato
 
 def run_python(arguments: Sequence[str], timeout_secs: Optional[float] = None,
                environment: Optional[Mapping[str, str]] = None, python: str = '',
-               stderr: Optional[IO[bytes]] = None, cores: Collection[int] = ()) -> ChildRun:
+               stderr: Optional[IO[bytes]] = None, cores: Sequence[int] = ()) -> ChildRun:
   """Runs Python, and stops it and its own child processes after the timeout.
 
   An exception that interrupts the wait, for example in a signal handler, stops the child. Linux
@@ -139,7 +128,7 @@ def child_environment() -> Dict[str, str]:
   return variables
 
 
-def make_preexec_fn(cores: Collection[int] = ()) -> Callable[[], None]:
+def make_preexec_fn(cores: Sequence[int] = ()) -> Callable[[], None]:
   """Makes a `preexec_fn` that pins the child to cores and ties its life to this process.
 
   Linux kills the child when this process ends; other systems do not.

@@ -1,8 +1,10 @@
 """Reads the files that the program has written for a later run: caches, records and reports.
 
-The key of a cache contains a fingerprint of the files or arrays from which it was made.
+The key of a cache contains a fingerprint of the files or arrays from which it was made. This module
+also advises the kernel on files.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -104,6 +106,17 @@ def fingerprint_files(paths: Sequence[Union[str, bytes]]) -> str:
       size = modified = -1
     digest.update(b'%s\0%d\0%d\0' % (os.path.abspath(os.fsencode(path)), size, modified))
   return digest.hexdigest()
+
+
+def advise_kernel(paths: Sequence[Union[str, bytes]], advice: int) -> None:
+  """Advises the kernel, such as by os.POSIX_FADV_WILLNEED, how the files will be read."""
+  for path in paths:
+    with contextlib.suppress(OSError):  # The error is reported when the file is read.
+      descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+      try:
+        os.posix_fadvise(descriptor, 0, 0, advice)
+      finally:
+        os.close(descriptor)
 
 
 def fingerprint_arrays(arrays: Sequence[Any]) -> str:

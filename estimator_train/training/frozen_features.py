@@ -7,7 +7,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import arrays
-from estimator_train.data.data import SingleEpoch
+from estimator_train.data.data import make_batching
+from estimator_train.data.source import Source
 from estimator_train.distribution.devices import Devices, make_session_config
 from estimator_train.errors import UserError
 from estimator_train.models.model_inputs import make_preprocess
@@ -56,14 +57,14 @@ def split_model(model: tf.keras.Model, model_name: str) -> SplitModel:
   return SplitModel(frozen_part, tf.keras.Model(features, outputs[layers[-1]]))
 
 
-def compute_features(frozen_part: tf.keras.Model, checkpoint: str, examples: SingleEpoch,
+def compute_features(frozen_part: tf.keras.Model, checkpoint: str, source: Source,
                      settings: Settings, devices: Devices) -> np.ndarray:
   """Computes the features of all training examples, or reads the features from a `--cache` folder.
 
   Args:
     frozen_part: the frozen layers; see SplitModel.
     checkpoint: the path of the checkpoint with the weights of `frozen_part`.
-    examples: one epoch of the training examples, not shuffled.
+    source: the training examples.
     settings: the settings of the run.
     devices: the devices of this process; the first device computes the features.
 
@@ -71,19 +72,19 @@ def compute_features(frozen_part: tf.keras.Model, checkpoint: str, examples: Sin
     The features, float32 or float16 [N, ...], in the order of the examples.
 
   Raises:
-    UserError: the features do not fit into the cache.
+    UserError: the features do not fit into the cache, or the data set is infinite.
   """
   dtype = np.dtype(settings.input.cache_features_dtype).type
   weight_values = [tf.train.load_variable(checkpoint, weight.op.name)
                    for weight in frozen_part.weights]
-  shape = (examples.num_examples,) + frozen_part.output_shape[1:]
+  shape = (len(source.class_indices()),) + frozen_part.output_shape[1:]
   # Features are always cached; if `--cache` names no folder, they are cached in memory.
   cache = 'memory' if settings.input.cache in ('auto', 'none') else settings.input.cache
 
   def fill(array: np.ndarray) -> None:
-    _compute_features_into(array, frozen_part, weight_values, examples, settings, devices)
+    _compute_features_into(array, frozen_part, weight_values, source, settings, devices)
 
-  name = 'features-' + _cache_key(frozen_part, weight_values, examples, settings)
+  name = 'features-' + _cache_key(frozen_part, weight_values, source, settings)
   return arrays.load_array(cache, name, shape, dtype, fill)
 
 
@@ -114,10 +115,10 @@ def _num_frozen_layers(model: tf.keras.Model, layers: List[Any]) -> int:
 
 
 def _cache_key(frozen_part: tf.keras.Model, weight_values: List[np.ndarray],
-               examples: SingleEpoch, settings: Settings) -> str:
+               source: Source, settings: Settings) -> str:
   """Returns a digest of everything that determines the features."""
   digest = hashlib.md5('{} {} {} {}'.format(
-      examples.cache_key, settings.model.preprocess, settings.input.cache_features_dtype,
+      source.cache_key(), settings.model.preprocess, settings.input.cache_features_dtype,
       frozen_part.to_json()).encode())
   for value in weight_values:
     digest.update(value.tobytes())
@@ -125,15 +126,17 @@ def _cache_key(frozen_part: tf.keras.Model, weight_values: List[np.ndarray],
 
 
 def _compute_features_into(array: np.ndarray, frozen_part: tf.keras.Model,
-                           weight_values: List[np.ndarray], examples: SingleEpoch,
+                           weight_values: List[np.ndarray], source: Source,
                            settings: Settings, devices: Devices) -> None:
   """Computes the features of all examples in a new graph, and fills the array with the features."""
+  batching = make_batching(source.dataset, settings, one_hot=False, examples_per_batch=_BATCH_SIZE)
   with tf.Graph().as_default(), \
       tf.Session(config=make_session_config(settings.devices, devices)) as session:
     tf.keras.backend.set_session(session)
     with tf.device(devices.names[0]):
       model = tf.keras.models.clone_model(frozen_part)
-      pixels, _ = tf.data.make_one_shot_iterator(examples.make_input_fn(_BATCH_SIZE)()).get_next()
+      dataset = source.make_eval_input_fn(batching)()
+      pixels, _ = tf.data.make_one_shot_iterator(dataset).get_next()
       features = model(make_preprocess(settings.model.preprocess, *model.input_shape[1:])(pixels))
     model.set_weights(weight_values)
     arrays.fill_in_batches(array, session.make_callable(features), 'frozen layers')

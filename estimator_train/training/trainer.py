@@ -10,7 +10,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from estimator_train.data import arrays
 from estimator_train.data.batching import Shard
-from estimator_train.data.data import make_batching, make_single_epoch, make_train_input_fn
+from estimator_train.data.data import make_batching, make_train_input_fn
 from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import CheckpointNotSaved, PeerLost, StoppedBySignal, TrainingFailed
 from estimator_train.reports import metrics_log
@@ -128,7 +128,7 @@ def make_input_fn(run: Run, model: Model) -> InputFn:
       model.frozen_part,
       restoring.latest_checkpoint_and_step(model_dir)[0]
       or saved_weights.initial_weights_path(model_dir),
-      make_single_epoch(source, settings), settings, engine.devices)
+      source, settings, engine.devices)
   return arrays.make_train_input_fn(source, features, source.class_indices(), batching)
 
 
@@ -271,8 +271,8 @@ def _make_saver(run: Run, timer: StepTimer, stop_hook: stopping.RespondToSignals
   after_save: Callable[[int], None] = lambda step: None
   if eval_steps and evaluate_latest:
     save_steps = save_steps or eval_steps
-    after_save = CallEveryNSteps(eval_steps, _evaluations_due_after(run, eval_steps),
-                                 run.stop_step, evaluate).after_save
+    after_save = call_every_n_steps(eval_steps, _evaluations_due_after(run, eval_steps),
+                                    run.stop_step, evaluate)
   if save_steps is None and save_secs is None:
     save_secs = DEFAULT_SAVE_SECS
   retrying_saver = RetryingSaver(run.run_dir, flags.save_retry_secs,
@@ -281,8 +281,9 @@ def _make_saver(run: Run, timer: StepTimer, stop_hook: stopping.RespondToSignals
                          timer.record_pause, after_save)
 
 
-class CallEveryNSteps:
-  """Calls a function after the first checkpoint in each interval of N steps.
+def call_every_n_steps(every_steps: int, due_after_step: int, last_step: int,
+                       function: Callable[[], None]) -> Callable[[int], None]:
+  """Returns a function that calls another one after the checkpoints of every N-th global step.
 
   Args:
     every_steps: N, a multiple of the number of steps between checkpoints.
@@ -290,22 +291,18 @@ class CallEveryNSteps:
     last_step: the global step at which training ends; the function is not called at this step.
     function: the function to call, which evaluates the latest checkpoint.
   """
+  last_interval = due_after_step // every_steps
 
-  def __init__(self, every_steps: int, due_after_step: int, last_step: int,
-               function: Callable[[], None]) -> None:
-    self._every_steps = every_steps
-    self._last_interval = due_after_step // every_steps
-    self._last_step = last_step
-    self._function = function
-
-  def after_save(self, step: int) -> None:
-    """Calls the function if a call is due after the checkpoint of this global step."""
+  def after_save(step: int) -> None:
     # With parameter servers, other workers increment the global step too. There may be no
     # checkpoint at a multiple of N, so the intervals are compared instead.
-    interval = step // self._every_steps
-    if interval > self._last_interval and step < self._last_step:
-      self._last_interval = interval
-      self._function()
+    nonlocal last_interval
+    interval = step // every_steps
+    if interval > last_interval and step < last_step:
+      last_interval = interval
+      function()
+
+  return after_save
 
 
 def _evaluations_due_after(run: Run, every_steps: int) -> int:

@@ -22,7 +22,6 @@ import tensorflow.compat.v1 as tf
 from estimator_train.data import arrays, datasets
 from estimator_train.data.data import (
   make_batching,
-  make_single_epoch,
   make_source,
   make_train_input_fn,
 )
@@ -177,7 +176,7 @@ def features(steps: int, **rest: Any) -> Dict[str, float]:
   began = time.perf_counter()
   computed = frozen_features.compute_features(
       model.frozen_part, saved_weights.initial_weights_path(run.run_dir.path),
-      make_single_epoch(source, settings), settings, engine.devices)
+      source, settings, engine.devices)
   secs = time.perf_counter() - began
   input_fn = arrays.make_train_input_fn(source, computed, source.class_indices(), make_batching(
       source.dataset, settings, model.one_hot, engine.examples_per_replica))

@@ -136,7 +136,7 @@ def test_what_cannot_be_measured(measure, flags, image_folders, tmp_path):
   bad.write_text('no image')
   model_dir = tmp_path / 'model'
   for extra, message in (
-      (['--cache_features'], 'reads no images: --cache_features: omit it'),
+      (['--cache_features'], 'reads no images: --cache_features=True: omit it'),
       (['--batch_size=9', '--num_cpu_replicas=2'], '--batch_size=9 for 2 replicas: use 8 or 10'),
       (['--dataset=fashion_mnist'], '--data_dir is required'), (flags, str(bad))):
     assert fails(measure('--model_dir', model_dir, *extra)[0], message)

@@ -11,7 +11,6 @@ import attr
 from estimator_train import models
 from estimator_train.data.data import resolve_cache
 from estimator_train.data.source import translate_errors
-from estimator_train.errors import UserError
 from estimator_train.modes.input_benchmark import rates
 from estimator_train.modes.input_benchmark.rates import ExamplesAndSecs, InputMeasurement
 from estimator_train.reports import page
@@ -31,9 +30,6 @@ _MIN_INPUT_SHARE = 0.1
 
 def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result: the rates of the input and of the model, a verdict and advice."""
-  if settings.input.cache_features:
-    raise UserError('--mode=input_benchmark measures how images are read, but training with '
-                    '--cache_features reads no images', '--cache_features', 'omit it')
   if settings.run.model_dir:
     RunDir(settings.run.model_dir).make()
   # The model is trained in a temporary folder, because the user's model_dir may have checkpoints.
@@ -48,15 +44,23 @@ def run(settings: Settings) -> Dict[str, Any]:
       measurement = rates.measure_input(run, prepared.one_hot)
     _LOG.info('measuring the model')
     model_segments = rates.measure_model(run, prepared, measurement)
+  cores = machine.available_cores()
   environment = Environment(
-      machine.available_cores(), free_bytes,
+      cores, free_bytes,
       all(name.startswith('/cpu') for name in run.engine.devices.names),
       models.has_imagenet_weights(settings.model.model))
-  input_settings = attr.evolve(settings.input, cache=resolve_cache(
-      run.data.train, settings.input))
-  summary = summarize(input_settings, measurement, model_segments, environment)
+  flags = attr.evolve(settings.input, cache=resolve_cache(run.data.train, settings.input))
   # `run.conditions` are the settings and devices that affect the rates, such as the batch size.
-  result = write_report(settings.run, input_settings, run.conditions, summary, environment.cores)
+  result: Dict[str, Any] = {
+      'mode': settings.run.mode, 'model_dir': settings.run.model_dir,
+      **summarize(flags, measurement, model_segments, environment), **run.conditions,
+      'cache': flags.cache, 'cores': cores,
+      'num_parallel_calls': flags.num_parallel_calls or cores,
+      'shuffle_buffer': flags.shuffle_buffer, 'prefetch': flags.prefetch}
+  for line in _format_table(result):
+    print(line)
+  if settings.run.model_dir:
+    atomic.write_json(os.path.join(settings.run.model_dir, INPUT_BENCHMARK_FILE), result)
   page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)
   return result
 
@@ -88,29 +92,6 @@ class Environment(NamedTuple):
   free_bytes: int
   model_shares_cores: bool
   is_pretrained: bool
-
-
-def write_report(run: groups.Run, settings: groups.Input, conditions: Dict[str, Any],
-                 summary: Dict[str, Any], cores: int) -> Dict[str, Any]:
-  """Prints the results as a table, writes `input_benchmark.json`, and returns its contents.
-
-  Args:
-    run: `--mode` and `--model_dir`. Without a `model_dir`, no file is written.
-    settings: the input flags. `cache` must not be `auto`, but the cache that `auto` selected.
-    conditions: settings and devices that affect the figures, by their keys in the JSON file.
-    summary: what `summarize` returned.
-    cores: number of cores that this process may use.
-  """
-  result: Dict[str, Any] = {
-      'mode': run.mode, 'model_dir': run.model_dir, **summary, **conditions,
-      'cache': settings.cache, 'cores': cores,
-      'num_parallel_calls': settings.num_parallel_calls or cores,
-      'shuffle_buffer': settings.shuffle_buffer, 'prefetch': settings.prefetch}
-  for line in _format_table(result):
-    print(line)
-  if run.model_dir:
-    atomic.write_json(os.path.join(run.model_dir, INPUT_BENCHMARK_FILE), result)
-  return result
 
 
 def summarize(settings: groups.Input, measurement: InputMeasurement,

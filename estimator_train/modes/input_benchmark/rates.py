@@ -10,7 +10,7 @@ import math
 import os
 from array import array
 from time import perf_counter as clock
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import psutil
@@ -21,6 +21,7 @@ from estimator_train.data.source import FilePath, InputFn, Source
 from estimator_train.distribution import devices
 from estimator_train.errors import TrainingFailed
 from estimator_train.settings import Settings, groups
+from estimator_train.system import stored
 from estimator_train.training.model import Model
 from estimator_train.training.run import Run
 
@@ -128,15 +129,9 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
       pixels.shape[1:], pixels.dtype.name)
 
 
-def evict_from_page_cache(paths: Iterable[FilePath]) -> None:
+def evict_from_page_cache(paths: Sequence[FilePath]) -> None:
   """Asks the kernel to evict files from its page cache. The kernel keeps pages that are in use."""
-  for path in paths:
-    with contextlib.suppress(OSError):  # The input pipeline will report files that cannot be read.
-      descriptor = os.open(path, os.O_RDONLY)
-      try:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-      finally:
-        os.close(descriptor)
+  stored.advise_kernel(paths, os.POSIX_FADV_DONTNEED)
 
 
 def bytes_read_from_storage() -> Optional[int]:

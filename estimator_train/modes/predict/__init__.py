@@ -7,18 +7,7 @@ import contextlib
 import itertools
 import logging
 import time
-from typing import (
-  Any,
-  Callable,
-  Dict,
-  Iterable,
-  Iterator,
-  List,
-  NamedTuple,
-  Optional,
-  Sequence,
-  Tuple,
-)
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -30,12 +19,7 @@ from estimator_train.data.description import TOP_K
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError
 from estimator_train.exporting import trained_model
-from estimator_train.exporting.trained_model import (
-  Ends,
-  Predictor,
-  RestoredModel,
-  TrainedCheckpoint,
-)
+from estimator_train.exporting.trained_model import Predictor, RestoredModel, TrainedCheckpoint
 from estimator_train.modes.predict import input_images, input_rows, output_file
 from estimator_train.modes.predict.input_images import Entry
 from estimator_train.reports.evaluation import as_probabilities
@@ -116,7 +100,7 @@ def _predict_images(settings: Settings, trained: TrainedCheckpoint) -> Iterator[
                     '--image_size={},{},{}'.format(*shape),
                     'give the --model_dir of a model that was trained on such images')
 
-  def add_pixels(model: RestoredModel, _: int) -> Ends:
+  def add_pixels(model: RestoredModel, _: int) -> trained_model.Ends:
     pixels = tf.placeholder(tf.float32, [None, *shape[:2], None])
     return [pixels], model.call(model.preprocess(pixels))
 
@@ -155,7 +139,7 @@ def predict_batch(batch: List[Entry], predict: Callable[..., Dict[str, np.ndarra
     class_names: the names of the classes.
   """
   predictions: Dict[int, Dict[str, Any]] = {}
-  groups: Dict[Tuple[Any, ...], List[int]] = {}  # The positions of the entries, by their shapes.
+  groups: Dict[Any, List[int]] = {}  # The positions of the entries, by their shapes.
   for position, entry in enumerate(batch):
     if isinstance(entry.values, str):
       # If an idx file cannot be read further, one error replaces all its remaining predictions.
@@ -176,7 +160,7 @@ def _predict_examples(settings: Settings, trained: TrainedCheckpoint) -> Iterato
   source = make_source(dataset, dataset.test)
   source.open(settings.run.folder)
 
-  def add_examples(model: RestoredModel, batch_size: int) -> Ends:
+  def add_examples(model: RestoredModel, batch_size: int) -> trained_model.Ends:
     batching = make_batching(dataset, settings, False, batch_size)
     with tf.device('/cpu:0'):
       iterator = tf.data.make_initializable_iterator(source.make_eval_input_fn(batching)())

@@ -70,10 +70,10 @@ def test_which_checkpoints_are_evaluated():
       (9, [10, 15, 20], [10, 20], 'after one that was not'),
       (0, [0, 7, 14, 19, 23, 28, 31], [14, 23], 'other workers step too')):
     counts = []
-    evaluations = trainer.CallEveryNSteps(10, done, 30, lambda counts=counts: counts.append(1))
+    after_save = trainer.call_every_n_steps(10, done, 30, lambda counts=counts: counts.append(1))
     found = []
     for step in saved:
-      evaluations.after_save(step)
+      after_save(step)
       if len(counts) > len(found):
         found.append(step)
     assert found == expected, case

@@ -7,6 +7,7 @@ import functools
 import json
 import logging
 import os
+import re
 from typing import Any, BinaryIO, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 from estimator_train import configs, settings as settings_lib
@@ -205,9 +206,10 @@ def _ratio(figure: Figure, measured: Optional[float]) -> Optional[str]:
 
   If a range was published, `measured` is divided by the closest value within the range.
   """
-  if measured is None or figure.published_range is None:
+  numbers = re.findall(r'[\d.]+', (figure.published or '').replace(',', ''))
+  if measured is None or not numbers:
     return None
-  low, high = figure.published_range
+  low, high = float(numbers[0]), float(numbers[-1])
   return '{:.3g}'.format(measured / min(max(measured, low), high))
 
 

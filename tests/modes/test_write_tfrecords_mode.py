@@ -119,5 +119,5 @@ def test_what_cannot_be(write):
       (['--mode=train', '--train_steps=1', '--model_dir=x'],
        '--num_shards is only for --mode=write_tfrecords')):
     assert fails(write(*change), message)
-  assert fails(write(data=()), '--mode=write_tfrecords requires a data set of image files or of images '
-               'in TFRecords: --dataset=fashion_mnist_sample')
+  assert fails(write(data=()), '--mode=write_tfrecords requires a data set of image files or of '
+               'images in TFRecords: --dataset=fashion_mnist_sample')

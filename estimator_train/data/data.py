@@ -2,21 +2,11 @@
 
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
+from estimator_train.data import description
 from estimator_train.data.arrays import ArraySource, SyntheticSource
 from estimator_train.data.batching import NO_IMAGE, UNSHARDED, Batching, Shard
 from estimator_train.data.binary_files import BinarySource, IdxSource
-from estimator_train.data.description import (
-  ArraySplit,
-  BinarySplit,
-  DataSet,
-  ExampleSplit,
-  IdxSplit,
-  ImageRecordSplit,
-  ImageSplit,
-  ParsedRecordSplit,
-  Split,
-  SyntheticSplit,
-)
+from estimator_train.data.description import DataSet, Split
 from estimator_train.data.image_records import ImageRecordSource
 from estimator_train.data.image_source import ImageFileSource, ImageSource
 from estimator_train.data.source import BadImage, InputFn, Source
@@ -26,14 +16,14 @@ from estimator_train.errors import UserError
 from estimator_train.settings import Settings, choices, groups
 
 SOURCE_CLASSES: Dict[type, Callable[..., Source]] = {
-    IdxSplit: IdxSource,
-    ImageSplit: ImageFileSource,
-    ImageRecordSplit: ImageRecordSource,
-    ParsedRecordSplit: ParsedRecordSource,
-    ExampleSplit: ExampleSource,
-    ArraySplit: ArraySource,
-    BinarySplit: BinarySource,
-    SyntheticSplit: SyntheticSource,
+    description.IdxSplit: IdxSource,
+    description.ImageSplit: ImageFileSource,
+    description.ImageRecordSplit: ImageRecordSource,
+    description.ParsedRecordSplit: ParsedRecordSource,
+    description.ExampleSplit: ExampleSource,
+    description.ArraySplit: ArraySource,
+    description.BinarySplit: BinarySource,
+    description.SyntheticSplit: SyntheticSource,
 }
 
 

@@ -32,15 +32,9 @@ import socket
 import time
 from typing import Any, Dict, List, Optional, Sequence
 
-from estimator_train.distribution import network
+from estimator_train.distribution import network, tf_config
 from estimator_train.distribution.network import Connection, StartTimeout, wait_readable
-from estimator_train.distribution.tf_config import (
-  Cluster,
-  Task,
-  describe_task_counts,
-  listen_on_own_port,
-  parse_task,
-)
+from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.errors import UserError, printable
 
 _POLL_SECS, _RETRY_SECS, _HEARTBEAT_SECS = .2, .5, 1.
@@ -81,7 +75,7 @@ def connect(cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeo
       process has registered as this task, or the chief's port cannot be opened.
   """
   shared_values = {name: _shorten(value) for name, value in dict(
-      shared_values, TF_CONFIG=describe_task_counts(cluster)).items()}
+      shared_values, TF_CONFIG=tf_config.describe_task_counts(cluster)).items()}
   if not cluster.is_chief:
     return {cluster.chief: _connect_to_chief(cluster, shared_values, timeout, key)}
   if len(cluster.members) == 1:
@@ -90,7 +84,7 @@ def connect(cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeo
   if not key and not network.is_loopback(address):
     timeout.log('{} accepts every process that has the same flags, because {} is not set'.format(
         address, KEY_VARIABLE))
-  with listener or listen_on_own_port(cluster) as open_listener:
+  with listener or tf_config.listen_on_own_port(cluster) as open_listener:
     rendezvous = _ChiefRendezvous(cluster, shared_values, timeout, open_listener, key)
     while rendezvous.missing_tasks():
       rendezvous.poll()
@@ -198,7 +192,7 @@ class _ChiefRendezvous:
 
   def _authenticate(self, caller: _Caller, message: Dict[str, Any], now: float) -> None:
     """Checks the proof of a process, and sends that of the chief; ignores other messages."""
-    task = parse_task(message.get('task'))
+    task = tf_config.parse_task(message.get('task'))
     if task is None:
       return
     challenges = caller.challenge, str(message.get('challenge')), task

@@ -7,23 +7,25 @@ the driver of a GPU, runs in a child process.
 
 from typing import NamedTuple
 
-OK, WARNING, ERROR = 'ok', 'warning', 'error'
-
 
 class CheckResult(NamedTuple):
   """The result of one check, a line of the doctor's output.
 
   Attributes:
     name: name of the check.
-    level: OK, WARNING (some runs fail or are slow) or ERROR (no run works, or no run can use the
-      GPUs of the machine).
+    level: `ok`, `warning` (some runs fail or are slow) or `error` (no run works, or no run can use
+      the GPUs of the machine).
     found: what the check found on the machine.
-    remedy: how to correct the fault; if the level is OK, a hint or ''.
+    remedy: how to correct the fault; if the level is `ok`, a hint or ''.
   """
   name: str
   level: str
   found: str
   remedy: str
+
+  @property
+  def is_error(self) -> bool:
+    return self.level == 'error'
 
   def format_line(self) -> str:
     """Returns the result as one line of text; line breaks in the texts become spaces."""
@@ -33,14 +35,14 @@ class CheckResult(NamedTuple):
 
 def ok(name: str, found: str, hint: str = '') -> CheckResult:
   """Makes the result of a check that requires no action."""
-  return CheckResult(name, OK, found, hint)
+  return CheckResult(name, 'ok', found, hint)
 
 
 def warning(name: str, found: str, remedy: str) -> CheckResult:
   """Makes the result of a check that found a fault that affects some runs."""
-  return CheckResult(name, WARNING, found, remedy)
+  return CheckResult(name, 'warning', found, remedy)
 
 
 def error(name: str, found: str, remedy: str) -> CheckResult:
   """Makes the result of a check that found a fault that prevents runs."""
-  return CheckResult(name, ERROR, found, remedy)
+  return CheckResult(name, 'error', found, remedy)

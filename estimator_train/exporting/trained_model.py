@@ -15,13 +15,7 @@ from estimator_train.distribution.devices import Devices, find_devices, make_ses
 from estimator_train.models import model_inputs
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
-from estimator_train.training import losses
-from estimator_train.training.building import (
-  build_by_name,
-  check_fits_checkpoint,
-  compile_with_flags,
-  make_model_preprocess,
-)
+from estimator_train.training import building, losses
 from estimator_train.training.checkpoints import restoring
 
 _LOG = logging.getLogger('estimator_train')
@@ -50,11 +44,9 @@ def find_checkpoint(settings: Settings) -> TrainedCheckpoint:
     UserError: the checkpoint does not exist, or was trained with other class names or image sizes.
   """
   tf.logging.set_verbosity(tf.logging.INFO if settings.run.verbosity > 0 else tf.logging.ERROR)
-  checkpoint, global_step = restoring.resolve_checkpoint(settings.run,
-                                                         settings.checkpoints.checkpoint)
+  checkpoint, global_step = restoring.resolve_checkpoint(settings)
   dataset = datasets.describe_classes(settings)
-  restoring.check_class_names(settings.run.model_dir, settings.checkpoints.checkpoint,
-                              dataset.labels)
+  restoring.check_class_names(settings, dataset.labels)
   # A checkpoint can be restored with another size, too, but the predictions would be wrong.
   RunDir(settings.run.model_dir).check_flags(settings, changeable_flags=[
       name for name, _ in settings.items() if name != 'image_size'])
@@ -83,7 +75,7 @@ class RestoredModel:
     self.settings, self.dataset = settings, dataset
     self.image_shape = dataset.image_shape and (
         dataset.image_shape[:2] + (keras_model.input_shape[-1],))
-    self.preprocess = make_model_preprocess(keras_model, settings.model, dataset)
+    self.preprocess = building.make_model_preprocess(keras_model, settings.model, dataset)
     self.exports_pictures = dataset.image_shape is not None and (
         settings.export.export_format != 'h5' and settings.export.export_input != 'tensor')
     input_names = keras_model.input_names if dataset.image_shape is None else [IMAGES_INPUT]
@@ -197,11 +189,10 @@ def _restore_model(settings: Settings, dataset: DataSet, checkpoint: str,
   tf.keras.backend.set_session(session)
   try:
     tf.keras.backend.set_learning_phase(0)
-    model = build_by_name(settings.model, dataset)
+    model = building.build_by_name(settings.model, dataset)
     if not model.optimizer:
-      compile_with_flags(model, settings, settings.optimizer.learning_rate)
-    run_dir = restoring.find_run_dir(settings.run.model_dir, settings.checkpoints.checkpoint)
-    check_fits_checkpoint(model, settings, checkpoint, run_dir.flags())
+      building.compile_with_flags(model, settings, settings.optimizer.learning_rate)
+    building.check_fits_checkpoint(model, settings, checkpoint)
     with translate_errors():
       make_saver(model).restore(session, checkpoint)
     return RestoredModel(model, session, settings, dataset)

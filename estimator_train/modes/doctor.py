@@ -3,6 +3,7 @@
 This module checks what flags and environment variables name; the package doctor, all else.
 """
 
+import collections
 import json
 import os
 import shutil
@@ -11,17 +12,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 from estimator_train.data.oct2017 import SIGN_IN_REMEDY
 from estimator_train.distribution import tf_config
-from estimator_train.doctor import (
-  ERROR,
-  OK,
-  WARNING,
-  CheckResult,
-  error,
-  hardware,
-  installation,
-  ok,
-  warning,
-)
+from estimator_train.doctor import CheckResult, error, hardware, installation, ok, warning
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings, choices
 from estimator_train.system import machine
@@ -46,16 +37,15 @@ def run(settings: Settings) -> Dict[str, Any]:
     # Each line is printed immediately, because the next check may take a minute.
     print(check_result.format_line(), flush=True)
     check_results.append(check_result)
-  counts = {level: sum(check_result.level == level for check_result in check_results)
-            for level in (OK, WARNING, ERROR)}
-  result = {'mode': settings.run.mode, 'ok': counts[OK], 'warnings': counts[WARNING],
-            'errors': counts[ERROR],
+  counts = collections.Counter(check_result.level for check_result in check_results)
+  result = {'mode': settings.run.mode, 'ok': counts['ok'], 'warnings': counts['warning'],
+            'errors': counts['error'],
             'checks': [check_result._asdict() for check_result in check_results]}
-  if counts[ERROR]:
+  if counts['error']:
     raise UserError('this machine is not ready',
-                    '{} error(s): {}'.format(counts[ERROR], ', '.join(
+                    '{} error(s): {}'.format(counts['error'], ', '.join(
                         check_result.name for check_result in check_results
-                        if check_result.level == ERROR)),
+                        if check_result.is_error)),
                     'fix the errors printed above', result)
   return result
 
@@ -79,7 +69,7 @@ def _run_checks(settings: Settings) -> Iterator[CheckResult]:
   inventory = hardware.inspect_gpus()
   gpu_results = list(hardware.check_gpus(inventory, build))
   yield from gpu_results
-  if inventory.gpus and not any(gpu_result.level == ERROR for gpu_result in gpu_results):
+  if inventory.gpus and not any(gpu_result.is_error for gpu_result in gpu_results):
     yield from hardware.check_use(len(inventory.gpus), build, imported)
   yield hardware.check_cpu(machine.cpu_property('flags'), build)
   yield hardware.check_cores(hardware.read_quota_cores(),

@@ -1,7 +1,7 @@
 """Builds and compiles the Keras model of a run, and checks whether a checkpoint fits the model."""
 
 import logging
-from typing import Any, Callable, Dict
+from typing import Any, Callable
 
 import tensorflow.compat.v1 as tf
 
@@ -98,19 +98,18 @@ def make_model_preprocess(model: tf.keras.Model, settings: groups.Model,
   return make_preprocess(settings.preprocess, height, width, channels)
 
 
-def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, path: str,
-                          checkpoint_flags: Dict[str, str]) -> None:
+def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, path: str) -> None:
   """Checks that a checkpoint fits the model, optimizer, dtype and preprocessing of this run.
 
   Args:
     model: the model of this run.
     settings: the settings of this run.
-    path: the path of the checkpoint.
-    checkpoint_flags: the flags of the run that saved the checkpoint, by name; empty if unknown.
+    path: the path of the checkpoint that `--checkpoint` names.
 
   Raises:
     UserError: the checkpoint does not fit. The error states the value of the flag in each run.
   """
+  checkpoint_flags = restoring.find_run_dir(settings).flags()
   # A difference is None if the checkpoint fits.
   for flag, value, difference in (
       ('model', settings.model.model, restoring.model_difference(model, path)),

@@ -17,13 +17,8 @@ from estimator_train.tf_patches import (
   strategies,
 )
 from estimator_train.tf_patches.model_copies import ModelCopier
-from estimator_train.training.model_fn import (
-  ExportOutputs,
-  SavedFormat,
-  Weights,
-  to_estimator,
-  translate_model_errors,
-)
+from estimator_train.training import model_fn
+from estimator_train.training.model_fn import ExportOutputs
 
 _LOG = logging.getLogger('estimator_train')
 # Whether to save checkpoints for tf.train.Checkpoint, by the value of `checkpoint_format`.
@@ -54,7 +49,7 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
   warm_start = positional_weights = weight_names = None
   checkpoint = tf.train.latest_checkpoint(config.model_dir)
   has_random_weights = config.tf_random_seed is not None and not keras_patches.has_values(model)
-  with translate_model_errors():
+  with model_fn.translate_model_errors():
     if checkpoint is not None:
       if keras_patches.is_graph_network(model) and not object_based:
         weight_names = _check_fits_checkpoint(copier, checkpoint)
@@ -66,8 +61,9 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
       warm_start = saved_weights.warm_start_settings(config.model_dir, weight_names)
     elif model.built and model.weights and not has_random_weights:
       positional_weights = saved_weights.PositionalWeights(model.get_weights(), config)
-  return to_estimator(copier, config, Weights(warm_start, positional_weights, weight_names),
-                      saved_format=SavedFormat(object_based, export_outputs))
+  return model_fn.to_estimator(
+      copier, config, model_fn.Weights(warm_start, positional_weights, weight_names),
+      saved_format=model_fn.SavedFormat(object_based, export_outputs))
 
 
 def _complete_config(config: Optional[tf.estimator.RunConfig], model_dir: Optional[str],

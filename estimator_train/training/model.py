@@ -101,8 +101,7 @@ def _convert(run: Run, model: tf.keras.Model) -> Model:
   settings, dataset, engine = run.settings, run.data.dataset, run.engine
   schedule = _compile(run, model)
   if run.start.checkpoint.path is not None:
-    run_dir = restoring.find_run_dir(settings.run.model_dir, settings.checkpoints.checkpoint)
-    building.check_fits_checkpoint(model, settings, run.start.checkpoint.path, run_dir.flags())
+    building.check_fits_checkpoint(model, settings, run.start.checkpoint.path)
   summaries.register_gradient_norm(model.optimizer)
   _load_given_weights(run, model)
   run_config, copier = engine.make_run_config(), ModelCopier(model)

@@ -54,8 +54,7 @@ def find_start(settings: Settings, run_dir: RunDir, engine: Engine) -> Start:
     UserError: the checkpoint does not exist or does not load.
   """
   if not settings.run.trains:
-    return Start(RecoveredCheckpoint(*restoring.resolve_checkpoint(
-        settings.run, settings.checkpoints.checkpoint)))
+    return Start(RecoveredCheckpoint(*restoring.resolve_checkpoint(settings)))
   if engine.process.role == EVALUATOR:
     _wait_for_checkpoint(run_dir, settings.cluster.start_timeout_secs)
     # The checkpoint is not verified, because the chief may delete it during the verification.
@@ -172,7 +171,7 @@ def open_run(settings: Settings, process: Process = SINGLE_PROCESS) -> Run:
     dataset = _obtain_dataset(settings)
     run_dir.make()
     data = open_data(dataset, settings, run_dir.path)
-  trained_dir = restoring.find_run_dir(settings.run.model_dir, settings.checkpoints.checkpoint)
+  trained_dir = restoring.find_run_dir(settings)
   trained_dir.warn_of_missing_records(start.step, bool(data.dataset.labels))
   stop_step, schedule = start.step, Schedule(settings.optimizer.learning_rate)
   if settings.run.trains:
@@ -199,8 +198,7 @@ def _obtain_dataset(settings: Settings) -> DataSet:
   if dataset.files:
     assert settings.data.data_dir is not None
     download.download_files(dataset.files, settings.data.data_dir)
-  restoring.check_class_names(settings.run.model_dir, settings.checkpoints.checkpoint,
-                              dataset.labels)
+  restoring.check_class_names(settings, dataset.labels)
   source = make_source(dataset, dataset.train) if settings.run.trains else None
   if source is not None and source.class_indices_are_known:
     counts = source.class_counts()

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError, one_line
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import choices, groups
+from estimator_train.settings import Settings, choices
 from estimator_train.tf_patches import checkpoints as checkpoint_patches
 from estimator_train.training.checkpoints import best_checkpoint
 
@@ -128,17 +128,13 @@ def remove_unfinished_files(model_dir: str) -> None:
           os.remove(path)
 
 
-def resolve_checkpoint(settings: groups.Run, checkpoint: str) -> Tuple[str, int]:
+def resolve_checkpoint(settings: Settings) -> Tuple[str, int]:
   """Returns the path and global step of the checkpoint that `--checkpoint` names.
-
-  Args:
-    settings: the flags of the group `run`, of which `model_dir` is used.
-    checkpoint: the value of `--checkpoint`: `latest`, `best` or a path.
 
   Raises:
     UserError: the checkpoint does not exist or cannot be read.
   """
-  run_dir = RunDir(settings.model_dir)
+  run_dir, checkpoint = RunDir(settings.run.model_dir), settings.checkpoints.checkpoint
   if checkpoint == 'latest':
     recovered = find_checkpoint(run_dir.path)
     log_skipped(recovered)
@@ -167,10 +163,11 @@ def resolve_checkpoint(settings: groups.Run, checkpoint: str) -> Tuple[str, int]
                     '{} ({})'.format(path, str(error)), 'give another checkpoint') from error
 
 
-def find_run_dir(model_dir: Optional[str], checkpoint: str) -> RunDir:
+def find_run_dir(settings: Settings) -> RunDir:
   """Returns the directory of the run whose checkpoint `--checkpoint` names."""
+  checkpoint = settings.checkpoints.checkpoint
   if checkpoint in choices.NAMED_CHECKPOINTS:
-    return RunDir(model_dir)
+    return RunDir(settings.run.model_dir)
   folder = os.path.dirname(checkpoint)
   parent = os.path.dirname(folder)
   # The best checkpoint is in RUN/best/STEP.
@@ -178,12 +175,11 @@ def find_run_dir(model_dir: Optional[str], checkpoint: str) -> RunDir:
       os.path.basename(parent) == best_checkpoint.BEST_FOLDER) else folder)
 
 
-def check_class_names(model_dir: Optional[str], checkpoint: str,
-                      class_names: Sequence[str]) -> None:
+def check_class_names(settings: Settings, class_names: Sequence[str]) -> None:
   """Raises a UserError if the run that saved the checkpoint had other class names."""
-  run_dir = find_run_dir(model_dir, checkpoint)
+  run_dir = find_run_dir(settings)
   run_dir.check_class_names(
-      class_names, 'model_dir' if run_dir.path == model_dir else 'checkpoint')
+      class_names, 'model_dir' if run_dir.path == settings.run.model_dir else 'checkpoint')
 
 
 def model_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str]:

@@ -171,7 +171,7 @@ RULES = [
     ('--mode=reproduce --workload=oct2017', 'its published flags: --train_steps=10: omit it'),
     ('--mode=scaling', 'more steps than --throughput_warmup_steps: .*=10 .*=10: give more than 10'),
     (SCALING + ' --distribution_strategy=off', 'for several replicas: .*=off: give .*=mirrored'),
-    (SCALING + ' --cache_features', 'synthetic images.*: omit it'),
+    (SCALING + ' --cache_features', 'how images are read.*: omit it'),
     (OVER_WORKERS + ' --distribution_strategy=parameter_server', 'requires synchronous workers: '),
     (OVER_WORKERS + ' --all_reduce_alg=hierarchical_copy', 'not support several workers: .*omit'),
     ('--lr=1', 'unknown flag: --lr: did you mean --learning_rate[?]'),

@@ -166,8 +166,8 @@ def convert(keras_model: Any = None, keras_model_path: Optional[str] = None,
   Training starts from all weights of the model, including the weights of frozen layers.
   Checkpoints can be resumed on another number of replicas. Evaluation runs on one device, because
   TensorFlow 1.15 loses examples with `eval_distribute`. If the loss is a categorical cross-entropy,
-  evaluations also report `accuracy`, `average_loss` per example, `examples` and `confusion_matrix`,
-  unless the model has a metric of the same name.
+  evaluations also report the figures of `evaluation.json`, such as `accuracy`, `average_loss` per
+  example, `macro_f1` and `confusion_matrix`, unless the model has a metric of the same name.
 
   Args:
     keras_model: a compiled model. Training starts from its weights unless `model_dir` contains a

@@ -55,7 +55,7 @@ def write_evaluation_report(settings: groups.Run, class_names: Sequence[str],
 
 def per_class_metrics(class_names: Sequence[str],
                       matrix: Sequence[Sequence[int]]) -> Dict[str, Dict[str, Any]]:
-  """Computes precision, recall and support of each class.
+  """Computes precision, recall, F1 and support of each class.
 
   Args:
     class_names: class names, by class index.
@@ -64,7 +64,8 @@ def per_class_metrics(class_names: Sequence[str],
 
   Returns:
     By class name: `precision` (None if no example was predicted as this class), `recall` (None if
-    no example is of this class) and `support`, the number of examples of this class.
+    no example is of this class), `f1`, their harmonic mean (None if both are None), and `support`,
+    the number of examples of this class.
   """
   metrics = {}
   for index, class_name in enumerate(class_names):
@@ -72,6 +73,7 @@ def per_class_metrics(class_names: Sequence[str],
     predicted = sum(row[index] for row in matrix)
     metrics[class_name] = {'precision': _ratio(matrix[index][index], predicted),
                            'recall': _ratio(matrix[index][index], support),
+                           'f1': _ratio(2 * matrix[index][index], support + predicted),
                            'support': support}
   return metrics
 
@@ -151,12 +153,14 @@ class ClassMetrics(NamedTuple):
     class_name: name of the class.
     precision: fraction; None if no example was predicted as this class.
     recall: fraction; None if no example is of this class.
+    f1: harmonic mean of precision and recall; None if both are None.
     support: number of examples of this class.
   """
   class_index: int
   class_name: str
   precision: Optional[float]
   recall: Optional[float]
+  f1: Optional[float]
   support: int
 
 
@@ -205,7 +209,8 @@ def select_classes(evaluation: Dict[str, Any]) -> Optional[ShownClasses]:
   # Each mistake counts for both its true class and its predicted class.
   worst_first = np.argsort(-(mistakes.sum(axis=0) + mistakes.sum(axis=1)), kind='stable')
   shown_indices = np.sort(worst_first[:_MAX_SHOWN_CLASSES])
-  rows = [ClassMetrics(int(index), class_names[index], **per_class[class_names[index]])
+  rows = [ClassMetrics(int(index), class_names[index],
+                       *map(per_class[class_names[index]].get, ClassMetrics._fields[2:]))
           for index in shown_indices]
   return ShownClasses(len(class_names), rows, matrix[np.ix_(shown_indices, shown_indices)],
                       _find_most_frequent_confusions(class_names, mistakes, matrix.sum(axis=1)))

@@ -35,6 +35,11 @@ _TIME_ROWS = (
 # Keys of evaluation.json that other parts of the page show.
 _OTHER_EVALUATION_KEYS = ('accuracy', 'average_loss', 'loss', 'regularization_loss', 'examples',
                           'global_step')
+# The metrics of all classes together: (key of evaluation.json, name on the page).
+_CLASSIFIER_METRICS = (
+    ('top_5_accuracy', 'Top-5 accuracy'), ('macro_precision', 'Macro precision'),
+    ('macro_recall', 'Macro recall'), ('macro_f1', 'Macro F1'),
+    ('calibration_error', 'Calibration error'))
 # The columns of the table of times, which are the keys of a distribution in throughput.json.
 STATISTICS = ('mean', 'p50', 'p90', 'p99', 'max')
 
@@ -186,7 +191,8 @@ def output_results(evaluation: Dict[str, Any], outputs: Dict[str, Any]) -> List[
   name of the output.
   """
   metrics = {name: value for name, value in evaluation.items()
-             if name not in _OTHER_EVALUATION_KEYS and (value is None or is_number(value))}
+             if name not in (*_OTHER_EVALUATION_KEYS, *dict(_CLASSIFIER_METRICS))
+             and (value is None or is_number(value))}
   suffix, results = '_loss', []
   charts = {name: [VALUES_FILE.format(index), ERRORS_FILE.format(index)]
             for index, name in enumerate(outputs)}
@@ -201,6 +207,12 @@ def output_results(evaluation: Dict[str, Any], outputs: Dict[str, Any]) -> List[
   elif rest:
     results.append(OutputResults('', rest, []))
   return [result for result in results if result.metrics or result.charts]
+
+
+def classifier_metrics(evaluation: Dict[str, Any]) -> List[Tuple[str, str]]:
+  """Returns the metrics of all classes together, as (name, formatted value)."""
+  return [(name, format_percent(evaluation[key])) for key, name in _CLASSIFIER_METRICS
+          if key in evaluation]
 
 
 def verdict(throughput: Dict[str, Any], benchmark: Dict[str, Any]) -> Optional[Dict[str, Any]]:

@@ -33,8 +33,9 @@ def class_probabilities(model: tf.keras.Model, outputs: tf.Tensor) -> tf.Tensor:
       softmax, or if the loss is a cross-entropy function or the name of such a function.
     outputs: the outputs of the model, float [B, num_classes].
   """
-  config = model.loss.get_config() if isinstance(model.loss, tf.keras.losses.Loss) else {}
-  name = model.loss if isinstance(model.loss, str) else getattr(model.loss, '__name__', '')
+  loss = get_loss(model)
+  config = loss.get_config() if isinstance(loss, tf.keras.losses.Loss) else {}
+  name = loss if isinstance(loss, str) else getattr(loss, '__name__', '')
   are_probabilities = model.outputs[0].op.type == 'Softmax' or name.endswith('crossentropy')
   return tf.nn.softmax(outputs) if config.get('from_logits', not are_probabilities) else outputs
 

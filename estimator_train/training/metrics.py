@@ -21,6 +21,8 @@ _BATCH_MEANS_KEY = 'estimator_train/batch_means'
 # The graph collection of SampledTensors.
 _SAMPLES_KEY = 'estimator_train/samples'
 _NUM_IMAGES, _NUM_OUTPUTS = 12, 1000
+_NUM_CALIBRATION_BINS = 15
+_MIN_CLASSES_OF_TOP_5 = 10  # With fewer classes, even a bad model has most classes among its top 5.
 
 
 class SampledTensors(NamedTuple):
@@ -38,7 +40,7 @@ class SampledTensors(NamedTuple):
 
 
 def classifier_metrics(features: Any, labels: tf.Tensor, weights: Optional[tf.Tensor],
-                       outputs: tf.Tensor, loss: losses.Loss, num_classes: int) -> Metrics:
+                       model: tf.keras.Model, loss: losses.Loss, num_classes: int) -> Metrics:
   """Returns the metrics of a classifier for an EstimatorSpec.
 
   TensorFlow's model_to_estimator reports the mean of the mean losses of the batches, which depends
@@ -50,23 +52,24 @@ def classifier_metrics(features: Any, labels: tf.Tensor, weights: Optional[tf.Te
     features: images [B, height, width, C] or any other features.
     labels: one-hot [B, num_classes] or class indices [B], whichever the loss takes.
     weights: the sample weights, float [B]; None: all weights are 1.
-    outputs: the outputs of the model, [B, num_classes].
+    model: the compiled model, with outputs [B, num_classes].
     loss: the loss of the model, in any form that Keras accepts.
     num_classes: the number of classes.
 
   Returns:
-    `accuracy` and `average_loss` (float), `examples` (int64) and `confusion_matrix` (int64
+    The metrics in classifier_metric_names (float), `examples` (int64) and `confusion_matrix` (int64
     [num_classes, num_classes], one row per true class, one column per predicted class). As in
     Keras, average_loss is the sum of the weighted losses, divided by the number of examples. The
     other metrics do not depend on sample weights.
   """
-  class_indices = (tf.reshape(labels, [-1]) if losses.takes_class_indices(loss)
+  outputs = model.outputs[0]
+  class_indices = (tf.cast(tf.reshape(labels, [-1]), tf.int64) if losses.takes_class_indices(loss)
                    else tf.argmax(labels, -1))
+  predicted = tf.argmax(outputs, -1)
   if images.is_image_batch(features):
     tf.add_to_collection(_SAMPLES_KEY, SampledTensors(
         None, _NUM_IMAGES, (features, class_indices, outputs)))
-  batch_matrix = tf.math.confusion_matrix(class_indices, tf.argmax(outputs, -1), num_classes,
-                                          dtype=tf.int64)
+  batch_matrix = tf.math.confusion_matrix(class_indices, predicted, num_classes, dtype=tf.int64)
   matrix, add_matrix = _running_sum(batch_matrix, 'confusion_matrix')
   example_losses = tf.cast(losses.make_per_example_loss(loss)(labels, outputs), tf.float64)
   if weights is not None:
@@ -78,7 +81,52 @@ def classifier_metrics(features: Any, labels: tf.Tensor, weights: Optional[tf.Te
       'examples': (examples, tf.no_op()),
       'accuracy': (tf.trace(matrix) / examples, tf.no_op()),
       'average_loss': (loss_sum / tf.cast(examples, tf.float64), add_loss),
+      'calibration_error': _calibration_error(
+          losses.class_probabilities(model, outputs), tf.equal(predicted, class_indices)),
+      **_macro_averages(matrix),
+      **({'top_5_accuracy': _running_mean(
+          tf.math.count_nonzero(tf.equal(tf.cast(tf.nn.top_k(outputs, 5).indices, tf.int64),
+                                         class_indices[:, tf.newaxis])),
+          tf.size(class_indices), 'top_5')} if num_classes >= _MIN_CLASSES_OF_TOP_5 else {}),
   }
+
+
+def classifier_metric_names(num_classes: int) -> List[str]:
+  """Returns the names of the metrics of classifier_metrics that can select a checkpoint."""
+  return ['accuracy', 'average_loss', 'calibration_error', 'macro_f1', 'macro_precision',
+          'macro_recall', *['top_5_accuracy'] * (num_classes >= _MIN_CLASSES_OF_TOP_5)]
+
+
+def _macro_averages(matrix: tf.Tensor) -> Metrics:
+  """Returns the means of precision, recall and F1 over the classes in a confusion matrix.
+
+  A class that is neither the true nor the predicted class of any example is left out. As in
+  scikit-learn, the precision of a class that is never predicted and the recall of a class without
+  examples are 0.
+  """
+  correct, true, predicted = (tf.cast(counts, tf.float64) for counts in (
+      tf.diag_part(matrix), tf.reduce_sum(matrix, 1), tf.reduce_sum(matrix, 0)))
+  num_found = tf.math.count_nonzero(true + predicted, dtype=tf.float64)
+  return {'macro_' + name: (tf.reduce_sum(tf.div_no_nan(correct, count)) / num_found, tf.no_op())
+          for name, count in (('precision', predicted), ('recall', true),
+                              ('f1', (true + predicted) / 2))}
+
+
+def _calibration_error(probabilities: tf.Tensor,
+                       is_correct: tf.Tensor) -> Tuple[tf.Tensor, tf.Operation]:
+  """Returns the expected calibration error, and the operation that adds a batch.
+
+  The error is the sum over bins of |number of correct predictions − sum of the probabilities of the
+  predicted classes|, divided by the number of examples. Source: Guo et al., On Calibration of
+  Modern Neural Networks (2017), equation 3, with bins of equal width that include their upper ends.
+  """
+  confidences = tf.cast(tf.reduce_max(probabilities, -1), tf.float64)
+  bins = tf.clip_by_value(tf.cast(tf.ceil(confidences * _NUM_CALIBRATION_BINS), tf.int32) - 1,
+                          0, _NUM_CALIBRATION_BINS - 1)
+  gaps, update = _running_mean(
+      tf.math.unsorted_segment_sum(tf.cast(is_correct, tf.float64) - confidences, bins,
+                                   _NUM_CALIBRATION_BINS), tf.size(is_correct), 'calibration')
+  return tf.reduce_sum(tf.abs(gaps)), update
 
 
 def model_metrics(model: tf.keras.Model) -> Metrics:
@@ -175,7 +223,13 @@ def _mean_over_batches(value: tf.Tensor, batch_size: tf.Tensor,
 
 def _running_mean(batch_sum: tf.Tensor, batch_count: tf.Tensor,
                   name: str) -> Tuple[tf.Tensor, tf.Operation]:
-  """Returns the sum ÷ the count over all batches, and the operation that adds a batch."""
+  """Returns the sum ÷ the count over all batches, and the operation that adds a batch.
+
+  Args:
+    batch_sum: the sum over a batch, a number or an array.
+    batch_count: the number of summands.
+    name: the name of the mean.
+  """
   total, add_sum = _running_sum(tf.cast(batch_sum, tf.float64), name + '_sum')
   count, add_count = _running_sum(tf.cast(batch_count, tf.float64), name + '_count')
   return total / count, tf.group(add_sum, add_count)

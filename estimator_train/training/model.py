@@ -124,8 +124,7 @@ def _convert(run: Run, model: tf.keras.Model) -> Model:
           ModelHooks(lambda features: tf.cast(features, tf.float32), summaries.register_batch))
   tf.keras.backend.set_session(None)
   return Model(estimator, training_estimator, frozen_part, one_hot, schedule,
-               best_checkpoint.find_best_metric(settings.evaluation, model,
-                                                bool(dataset.labels)),
+               best_checkpoint.find_best_metric(settings.evaluation, model, len(dataset.labels)),
                _batch_norm_momentum(model) if settings.model.weights == 'none' else 0.)
 
 

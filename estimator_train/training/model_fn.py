@@ -240,7 +240,7 @@ def _make_metrics(model: tf.keras.Model, features: Any, labels: Any, weights: An
   output_size = _infer_num_classes(model, loss) if num_classes is None else num_classes
   added_metrics = (
       evaluation_metrics.classifier_metrics(features, labels[0], weights and weights[0],
-                                            model.outputs[0], loss, output_size)
+                                            model, loss, output_size)
       if output_size else evaluation_metrics.loss_metrics(model))
   if num_classes is None:
     return {**added_metrics, **metrics}

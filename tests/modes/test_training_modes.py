@@ -12,6 +12,7 @@ from mode_runs import evaluated_steps, fails
 
 from estimator_train.data.binary_files import IdxSource
 from estimator_train.settings import Settings, command_line
+from estimator_train.training.metrics import classifier_metric_names
 from estimator_train.training.model import log_parameters
 
 THROUGHPUT_KEYS = {
@@ -65,6 +66,8 @@ def test_train_and_evaluate(run_well, arguments, tmp_path):
   correct = sum(evaluation['confusion_matrix'][index][index] for index in range(10))
   assert evaluation['accuracy'] == pytest.approx(correct / 1000)
   assert [figures['support'] for figures in evaluation['per_class'].values()] == [100] * 10
+  assert {key for key, value in evaluation.items() if isinstance(value, float)} == set(
+      classifier_metric_names(10))
   labels = (tmp_path / 'labels.txt').read_text().splitlines()
   assert list(evaluation['per_class']) == labels and labels[0] == 'T-shirt/top'
   assert evaluation['checkpoint'] == tf.train.latest_checkpoint(str(tmp_path))

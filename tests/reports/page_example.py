@@ -22,7 +22,9 @@ def example(labels=HOSTILE, device_kind='cpu (logical)'):
       'evaluation.json': {
           'accuracy': 0.847, 'average_loss': 0.4427, 'examples': 1000, 'global_step': 469,
           'checkpoint': 'model.ckpt-469', 'confusion_matrix': matrix.tolist(),
-          'per_class': {label: {'precision': 0.9, 'recall': None, 'support': int(row.sum())}
+          'top_5_accuracy': 0.9875, 'macro_f1': 0.8413, 'calibration_error': 0.0625,
+          'per_class': {label: {'precision': 0.9, 'recall': None, 'f1': 0.7777,
+                                'support': int(row.sum()), 'of_a_later_release': 1}
                         for label, row in zip(labels, matrix)}},
       'input_benchmark.json': {
           'cold_images_per_sec': 1355.4, 'warm_images_per_sec': 72985.,

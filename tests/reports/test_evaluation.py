@@ -47,9 +47,11 @@ def test_samples_have_pictures_and_predictions(tmp_path):
 
 def test_figures_of_classes():
   figures = per_class_metrics(('a', 'b', 'c'), [[3, 1, 0], [2, 4, 0], [0, 0, 0]])
-  assert figures['a'] == pytest.approx({'precision': 3 / 5, 'recall': 3 / 4, 'support': 4})
-  assert figures['b'] == pytest.approx({'precision': 4 / 5, 'recall': 4 / 6, 'support': 6})
-  assert figures['c'] == {'precision': None, 'recall': None, 'support': 0}
+  assert figures['a'] == pytest.approx({'precision': 3 / 5, 'recall': 3 / 4, 'f1': 2 / 3,
+                                        'support': 4})
+  assert figures['b'] == pytest.approx({'precision': 4 / 5, 'recall': 4 / 6, 'f1': 8 / 11,
+                                        'support': 6})
+  assert figures['c'] == {'precision': None, 'recall': None, 'f1': None, 'support': 0}
 
 
 def test_chart_of_the_confusion_matrix(monkeypatch):

@@ -114,6 +114,8 @@ def test_everything_is_on_the_page(full):
                '99 of 100 steps within 71.2\u00a0ms', '4.40\u00a0s', 'imports', '2.20\u00a0s',
                'from the start of the process to the end of the first step',
                '84.70\u00a0%', '± 1.14 percentage points', '1.15.0',
+               'Top-5 accuracy 98.8\u00a0%', 'Macro F1 84.1\u00a0%',
+               'Calibration error 6.2\u00a0%', '90.0\u00a0% – 77.8\u00a0%',
                'compute-bound', 'waiting for input 8.0\u00a0%', 'nothing in the input <helps>',
                'The last quarter of the steps took 2.1\u00a0% less time than the first quarter.',
                'Pauses for checkpoint: 2, 1.50\u00a0s in total.', 'step 16 (900\u00a0ms)',

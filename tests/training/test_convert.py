@@ -188,11 +188,45 @@ def test_metrics_beside_those_of_the_user(tmp_path):
   np.add.at(counts, (CLASSES, model.predict(X).argmax(-1)), 1)
   assert_array_equal(result['confusion_matrix'], counts)
   assert result['accuracy'] == 1 and counts.trace() < 24
+  assert {'calibration_error', 'macro_f1'} <= set(result) and 'top_5_accuracy' not in result
   # A loss whose labels are unknown.
   model = compiled(loss=my_sparse_categorical_crossentropy, metrics=['mae'])
   result = convert(model, tmp_path / 'b').evaluate(
       in_batches((X, CLASSES[:, None].astype(np.float32))))
   assert set(result) == {'average_loss', 'examples', 'global_step', *model.metrics_names}
+
+
+@pytest.mark.parametrize('batch_size', [1, 7, 24])
+def test_metrics_of_classes(tmp_path, batch_size):
+  """They count each example once, in batches of any size, whatever the sample weights are."""
+  logits = np.random.RandomState(0).normal(0, 3, [24, 10]).astype(np.float32)
+  logits[:3] = 0  # All classes are tied: the first one is predicted, and five are the top ones.
+  classes = np.r_[0, 4, 5, np.arange(21) % 7]  # No example is of the last three classes.
+  model = keras.Sequential([layers.Lambda(lambda outputs: outputs, input_shape=(10,)),
+                            layers.Dense(10, kernel_initializer='identity')])
+  model.compile('sgd', keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+  result = convert(model, tmp_path).evaluate(in_batches((
+      {'features': logits, 'sample_weights': np.linspace(0, 9, 24, dtype=np.float32)},
+      classes[:, None]), batch_size))
+  predicted = logits.argmax(-1)
+  probabilities = np.exp(logits.astype(float))
+  confidences = (probabilities / probabilities.sum(-1, keepdims=True)).max(-1)
+  bins = [(low / 15 < confidences) & (confidences <= (low + 1) / 15) for low in range(15)]
+  assert sum(map(np.any, bins)) > 6
+  assert result['calibration_error'] == pytest.approx(sum(
+      in_bin.mean() * abs((predicted == classes)[in_bin].mean() - confidences[in_bin].mean())
+      for in_bin in bins if in_bin.any()), rel=1e-5)
+  ranks = np.argsort(-logits, -1, kind='stable')
+  assert result['top_5_accuracy'] == (ranks[:, :5] == classes[:, None]).any(-1).mean()
+  scores = []
+  for index in set(classes) | set(predicted):
+    correct = ((classes == index) & (predicted == index)).sum()
+    precision, recall = (correct / max((indices == index).sum(), 1)
+                         for indices in (predicted, classes))
+    scores.append((precision, recall, 2 * precision * recall / max(precision + recall, 1e-9)))
+  assert len(scores) > 7
+  assert [result['macro_' + name] for name in ('precision', 'recall', 'f1')] == pytest.approx(
+      np.mean(scores, 0))
 
 
 @pytest.mark.parametrize('make_scope, checkpoint_format, replicas', [

@@ -20,6 +20,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.errors import UserError
 from estimator_train.settings import groups
 from estimator_train.system import atomic, stored
+from estimator_train.training import metrics as evaluation_metrics
 
 BEST_FOLDER = 'best'
 _RECORD_FILE = 'best.json'
@@ -54,7 +55,7 @@ class BestMetric(NamedTuple):
 
 
 def find_best_metric(settings: groups.Evaluation, model: tf.keras.Model,
-                     has_classes: bool) -> BestMetric:
+                     num_classes: int) -> BestMetric:
   """Returns the metric that selects the best checkpoint.
 
   Args:
@@ -62,12 +63,12 @@ def find_best_metric(settings: groups.Evaluation, model: tf.keras.Model,
       without classes, the average loss; it is the complete loss if the outputs have no loss, or
       the model adds losses that depend on the examples.
     model: the compiled model, which gives the names of its metrics.
-    has_classes: whether the examples have classes.
+    num_classes: the number of classes of the examples; 0: they have no classes.
 
   Raises:
     UserError: the model has no such metric, or --best_mode is needed.
   """
-  names = _metric_names(model, has_classes)
+  names = _metric_names(model, num_classes)
   name = settings.best_metric or names[0]
   if name not in names:
     raise UserError('--best_metric must be a metric of the evaluation', '--best_metric=' + name,
@@ -87,11 +88,12 @@ def values_of(metrics: Dict[str, Any]) -> Dict[str, Optional[float]]:
           if value is None or isinstance(value, float)}
 
 
-def _metric_names(model: tf.keras.Model, has_classes: bool) -> List[str]:
+def _metric_names(model: tf.keras.Model, num_classes: int) -> List[str]:
   """Returns the names of the metrics of an evaluation, first the default of --best_metric."""
   compiled = [name for name in model.metrics_names if name != 'loss']
-  names = ['accuracy', 'average_loss'] if has_classes else ['average_loss', 'loss']
-  if not has_classes and (not model.loss or model.get_losses_for(model.inputs)):
+  names = (evaluation_metrics.classifier_metric_names(num_classes) if num_classes
+           else ['average_loss', 'loss'])
+  if not num_classes and (not model.loss or model.get_losses_for(model.inputs)):
     names.reverse()
   return names + [name for name in compiled if name not in names]
 

@@ -67,6 +67,14 @@ def load_script(name):
   return module
 
 
+def run_process(*command, env=None, cwd=ROOT, timeout=300, **options):
+  """Runs a command, with more environment variables, and returns its code and its outputs."""
+  return subprocess.run(
+      list(map(str, command)), cwd=str(cwd), env=dict(os.environ, **(env or {})), timeout=timeout,
+      **dict({'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE, 'universal_newlines': True},
+             **options))
+
+
 def batches(input_fn, count=None):
   """Returns the batches of an `input_fn` as arrays, and the graph that made them."""
   import tensorflow.compat.v1 as tf
@@ -113,9 +121,9 @@ def pytest_collection_modifyitems(config, items):
   for item in items:
     files.setdefault(item.fspath, []).append(item)
   tests = list(files.values())
-  if order == 'file':  # Files that take long are first, so that none of them is last.
-    tests.sort(key=lambda of_file: not any(
-        item.get_closest_marker(name) for item in of_file for name in ('slow', 'cluster')))
+  if order == 'file':  # Files of which most tests take long are first, so that none is last.
+    tests.sort(key=lambda of_file: -sum(any(map(item.get_closest_marker, ('slow', 'cluster')))
+                                        for item in of_file) / len(of_file))
   elif order == 'reversed':
     tests = [of_file[::-1] for of_file in tests[::-1]]
   else:

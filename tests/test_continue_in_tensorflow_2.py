@@ -2,11 +2,10 @@
 
 import json
 import shutil
-import subprocess
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, run_process
 
 import estimator_train
 from estimator_train.data import binary_files, idx
@@ -61,11 +60,9 @@ def test_the_losses_of_the_next_steps_agree(run_program, clients_python, tmp_pat
     shutil.copytree(str(folder), str(copies[name]))
     train(run_program, folder, STEPS_BEFORE + STEPS_AFTER, *flags)
   train(run_program, tmp_path / 'smooth', 1, '--label_smoothing=0.1')
-  done = subprocess.run(
-      [clients_python, '-I', '-c', PROGRAM, str(ROOT / 'examples' / 'continue_in_tensorflow_2.py'),
-       str(STEPS_AFTER), str(tmp_path / 'examples.npz'), *map(str, copies.values()),
-       str(tmp_path / 'smooth')], timeout=300,
-      stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+  done = run_process(
+      clients_python, '-I', '-c', PROGRAM, ROOT / 'examples' / 'continue_in_tensorflow_2.py',
+      STEPS_AFTER, tmp_path / 'examples.npz', *copies.values(), tmp_path / 'smooth')
   assert done.returncode == 0, done.stderr
   *lines, error = done.stdout.splitlines()
   assert error == ('error: this script supports only --label_smoothing=0.0: the run has '

@@ -4,12 +4,11 @@ import ast
 import os
 import re
 import shlex
-import subprocess
 import sys
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, run_process
 from mode_runs import measure_shortly, publish_generated_files
 
 import estimator_train
@@ -180,9 +179,8 @@ def test_ledger_has_every_figure():
 
 
 def test_flag_reference_is_generated():
-  page = subprocess.run([sys.executable, 'scripts/flag_reference.py'], cwd=str(ROOT), check=True,
-                        stdout=subprocess.PIPE, universal_newlines=True, timeout=60).stdout
-  assert DOCS['reference/flags.md'] == page
+  done = run_process(sys.executable, 'scripts/flag_reference.py')
+  assert DOCS['reference/flags.md'] == done.stdout, done.stderr
 
 
 def test_links_lead_somewhere():

@@ -2,11 +2,10 @@
 
 import ast
 import re
-import subprocess
 import sys
 from pathlib import Path
 
-from conftest import ROOT, load_script
+from conftest import ROOT, load_script, run_process
 
 # From the bottom up; packages that share a layer do not import each other.
 LAYERS = (
@@ -96,5 +95,5 @@ for name in sys.argv[1:]:
     importlib.import_module(found.name)
   assert not [found for found in sys.modules if found.startswith('tensorflow')], name
 '''
-  subprocess.run([sys.executable, '-c', code, *WITHOUT_TENSORFLOW], cwd=str(ROOT), check=True,
-                 timeout=300)
+  done = run_process(sys.executable, '-c', code, *WITHOUT_TENSORFLOW)
+  assert done.returncode == 0, done.stderr

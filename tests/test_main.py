@@ -10,21 +10,18 @@ import sys
 
 import pytest
 import setuptools
-from conftest import ROOT
+from conftest import ROOT, run_process
 
 import estimator_train
 from estimator_train import __main__ as program
 from estimator_train.errors import PeerLost
 
-SECS = 300
 QUICK = ['--dataset=synthetic', '--batch_size=8', '--log_every_steps=1']
 TWO_TASKS = '{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}'
 
 
 def run(*command, **environment):
-  return subprocess.run([sys.executable, *map(str, command)], cwd=str(ROOT), timeout=SECS,
-                        env=dict(os.environ, **environment), universal_newlines=True,
-                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+  return run_process(sys.executable, *command, env=environment)
 
 
 def test_a_later_python_without_tensorflow(monkeypatch, capsys):

@@ -129,7 +129,7 @@ class Job:
 
   def submit(self):
     self._id = self._slurm(
-        'sbatch', '--parsable', '--output=log', '--signal=TERM@20',
+        'sbatch', '--parsable', '--output=log', '--signal=TERM@100',
         '--nodelist=node1,' + self._node, str(ROOT / 'deploy' / 'slurm' / 'train.sbatch'),
         '--flagfile=a.flags', cwd=str(self._folder))
 
@@ -187,7 +187,7 @@ def test_jobs_end_as_documented(slurm, tmp_path):
   began = time.monotonic()
   for each in (limited, job):
     each.wait_for_checkpoint()
-  # Slurm compares the time with the limit, in minutes, twice a minute.
+  # Slurm compares the time with the limit, in minutes, twice a minute: it sends the signal then.
   limited.control('update', TimeLimit=str(int(time.monotonic() - began + 40) // 60 + 1))
   job.kill_task(1)
   job.assert_requeued('lost worker 1: its connection ended')

@@ -7,10 +7,14 @@ import pytest
 pytestmark = pytest.mark.cluster
 
 SCRIPT = '''
-import json, sys
+import functools, json, sys
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.training.session_manager import SessionManager
 import estimator_train
+
+# By default, a worker looks for the variables of the chief every 30 s.
+SessionManager.__init__ = functools.partialmethod(SessionManager.__init__, recovery_wait_secs=1)
 
 model_dir, strategy = sys.argv[1:]
 numbers = np.random.RandomState(0).normal(size=(64, 4)).astype(np.float32)

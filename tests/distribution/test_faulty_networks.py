@@ -23,7 +23,7 @@ CONDITIONS = {
     '1 % loss': {'loss': .01}}
 OTHERS = ['5 s partition', '20 s partition', 'vanished host', 'late chief']
 FEW = [('50 ms', MIRRORED, 2), ('1 % loss', 'horovod', 2), ('5 s partition', MIRRORED, 2),
-       ('20 s partition', MIRRORED, 3), ('vanished host', 'horovod', 2),
+       ('10 s partition', MIRRORED, 3), ('vanished host', 'horovod', 2),
        ('late chief', MIRRORED, 2), ('partition of workers', MIRRORED, 3)]
 ALL = [(fault, engine, num_hosts) for fault in [*CONDITIONS, *OTHERS]
        for engine in (MIRRORED, 'horovod') for num_hosts in (2, 4)] + [
@@ -88,7 +88,7 @@ def test_training_completes_or_ends_in_time_and_resumes(cluster, tmp_path, fault
       assert all(task.process.poll() is None for task in run.tasks.values())
       run.start(STEPS, [0])
     elif fault == '5 s partition':
-      steps = 20 * STEPS
+      steps = 10 * STEPS
       run.start(steps, flags=['--peer_timeout_secs=30'])
       run.tasks[0].wait_for('^step 40/')
       switch.separated = {last}  # Neither packets nor a reset arrive.
@@ -105,7 +105,7 @@ def test_training_completes_or_ends_in_time_and_resumes(cluster, tmp_path, fault
         run.tasks[last].signal(signal.SIGKILL)
       steps, lost_secs = run.end_and_resume(
           run.hosts[:-1] if fault == 'vanished host' else run.hosts,
-          20. if fault == '20 s partition' else 0.)
+          float(fault.split()[0]) if fault.endswith(' s partition') else 0.)
     run.finish()
     assert switch.forwarded > 1000
     assert (switch.lost > 0) == fault.endswith(

@@ -1,14 +1,13 @@
 """Files of TensorFlow 1.15 in each of the libraries of docs/exporting.md that load them."""
 
 import json
-import subprocess
 
 import h5py
 import load_h5_files
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import ROOT
+from conftest import run_process
 
 from estimator_train import models
 from estimator_train.data import binary_files, idx
@@ -202,9 +201,7 @@ def test_tensorflow_1_evaluates_and_trains_alike(files):
 def test_other_libraries_evaluate_and_train_alike(files, clients_python):
   folder, expected = files
   expected = dict(expected, **{'vgg16.h5': write(folder, 'vgg16')})
-  done = subprocess.run([clients_python, str(ROOT / 'tests' / 'load_h5_files.py'), str(folder)],
-                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
-                        timeout=900)
+  done = run_process(clients_python, 'tests/load_h5_files.py', folder, timeout=900)
   assert done.returncode == 0, done.stderr
   results = json.loads(done.stdout.splitlines()[-1])
   assert len(results) == 2 * len(expected)

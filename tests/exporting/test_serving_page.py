@@ -3,12 +3,11 @@
 import json
 import os
 import re
-import subprocess
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import ROOT
+from conftest import ROOT, run_process
 from google.protobuf.empty_pb2 import Empty
 
 from estimator_train.exporting import saved_model
@@ -33,10 +32,8 @@ def test_the_responses(run_well, tmp_path, clients_python):
     done = run_well('--mode=train', '--train_steps=1', '--batch_size=4', '--model_dir',
                     tmp_path / name, '--export_dir', tmp_path / (name + '-exports'), *arguments)
     os.rename(done.result['export']['path'], str(tmp_path / 'serving' / name))
-  done = subprocess.run(
-      [clients_python, '-I', str(ROOT / 'tests' / 'serve_documented_requests.py'), str(PAGE),
-       str(tmp_path / 'serving')],
-      stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, timeout=300)
+  done = run_process(clients_python, '-I', 'tests/serve_documented_requests.py', PAGE,
+                     tmp_path / 'serving')
   assert done.returncode == 0, done.stderr
   answers = json.loads(done.stdout.splitlines()[-1])
   page = PAGE.read_text(encoding='utf-8')

@@ -87,32 +87,21 @@ def test_users_own(tmp_path, monkeypatch):
   (tmp_path / 'wrong_import.py').write_text('\nfrom json import missing_name\n')
   monkeypatch.syspath_prepend(str(tmp_path))
   for name, message in (
-      ('wrong_import:build', '^the module of --model failed: --model=wrong_import:build ({}/wrong_'
-       "import.py:2: ImportError: cannot import name 'missing_name'".format(tmp_path)),
-      ('no_such_module:build', '^--model names a module that cannot be found: --model=no_such_modul'
-       "e:build (No module named 'no_such_module')"),
-      ('own_models:two_layer', 'names a function that does not exist: --model=own_models:two_layer:'
-       ' did you mean two_layers'),
-      ('own_models:of_three_arguments', 'has the wrong parameters: --model=own_models:of_three_argu'
-       "ments (missing a required argument: 'what_else'): define it without parameters or with (ima"
-       'ge_shape, num_cl'),
+      ('wrong_import:build', '/wrong_import.py:2: ImportError: cannot import name'),
+      ('no_such_module:build', "cannot be found: --model=no_such_module:build (No module named 'n"),
+      ('own_models:two_layer', '--model=own_models:two_layer: did you mean two_layers'),
+      ('own_models:of_three_arguments', "(missing a required argument: 'what_else'): define it wi"),
       ('own_models:raises', ": KeyError: 'no such key'): fix this code; --verbosity=1"),
-      ('own_models:no_model', 'must be a tf.keras.Model: --model=own_models:no_model is of type str'
-       ),
-      ('own_models:subclassed', 'cannot be converted to an Estimator: --model=own_models:subclassed'
-       ' is of type Subclass: give a tf.keras.Sequential'),
+      ('own_models:no_model', 'a tf.keras.Model: --model=own_models:no_model is of type str'),
+      ('own_models:subclassed', 'cannot be converted to an Estimator: --model=own_models:subclass'),
       ('own_models:without_input_shape', 'must have an input shape'),
-      ('own_models:of_two_inputs', 'the model does not fit the data set: --model=own_models:of_two_'
-       'inputs: (None, 28, 28, 1), (None, 3) to (None, 10), expected a Keras model of '
-       '(None, 28, 28, 1) to (None, 10): change '),
+      ('own_models:of_two_inputs', '_inputs: (None, 28, 28, 1), (None, 3) to (None, 10), expected'),
       ('own_models:of_two_outputs', ' to (None, 10), (None, 10), expected'),
       (__name__ + ':of_batches_of_four', '(4, 28, 28, 1) to (4, 10), expected'),
-      ('own_models:of_another_shape', '(None, 5) to (None, 3), expected a Keras model of '
-       '(None, 28, 28, 1) to (None, 10)')):
+      ('own_models:of_another_shape', '(None, 5) to (None, 3), expected a Keras model of (None, ')):
     with pytest.raises(UserError) as caught:
       build(name)
-    assert message.lstrip('^') in str(caught.value), name
-    assert not message.startswith('^') or str(caught.value).startswith(message[1:]), name
+    assert message in str(caught.value), name
 
 
 @pytest.mark.parametrize('name, network', [

@@ -1,11 +1,10 @@
 """`--mode=doctor`, end to end, on this machine without a GPU."""
 
 import os
-import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, run_process
 
 from estimator_train.doctor import hardware, installation
 from estimator_train.modes import doctor
@@ -81,10 +80,8 @@ def test_works_where_tensorflow_does_not(tmp_path):
   (tmp_path / 'tensorflow').mkdir()
   (tmp_path / 'tensorflow' / '__init__.py').write_text(
       'import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n')
-  done = subprocess.run(
-      [sys.executable, '-m', 'estimator_train', '--mode=doctor'], cwd=str(ROOT), timeout=60,
-      env=dict(os.environ, PYTHONPATH=str(tmp_path)), universal_newlines=True,
-      stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+  done = run_process(sys.executable, '-m', 'estimator_train', '--mode=doctor',
+                     env={'PYTHONPATH': str(tmp_path)})
   assert done.returncode == 2 and '"errors": 1' in done.stdout.splitlines()[-1], done.stderr
   assert 'error    import: TensorFlow cannot be imported: killed by SIGILL' in done.stdout
   assert done.stderr.startswith('error: this machine is not ready: 1 error(s): import: ')

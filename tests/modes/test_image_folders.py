@@ -25,8 +25,7 @@ def test_train_and_evaluate(run_well, run_program, folders, tmp_path):
   again = run_program('--mode=evaluate', *folders)
   assert again.result['average_loss'] == pytest.approx(done.result['average_loss'])
   for extra, message in (
-      (['--labels=B,A'], 'the model of --model_dir was trained with other class names: A,B before '
-       'and B,A now'),
+      (['--labels=B,A'], 'was trained with other class names: A,B before and B,A now'),
       (['--preprocess=tf'], 'was trained with --preprocess=unit, not --preprocess=tf')):
     assert fails(run_program('--mode=evaluate', *folders, *extra), message)
 

@@ -7,13 +7,12 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import ROOT
+from conftest import ROOT, run_process
 from mode_runs import fails, image_flags
 
 import estimator_train
@@ -103,7 +102,7 @@ def test_what_cannot_be(predict, finished_run, monkeypatch):
       (['--output=.'], '--output cannot be written: . (not a regular file): give a file'),
       (['--output=/dev/null'], '--output cannot be written: /dev/null (not a regular file)'),
       (['--dataset=synthetic', '--image_size=30,30', '--labels=' + ','.join(NAMES)],
-       'created with other flags: no --image_size before and --image_size=30,30 now: give another'),
+       'no --image_size before and --image_size=30,30 now: give another'),
       (['--preprocess=tf'], 'was trained with --preprocess=unit, not --preprocess=tf')):
     assert fails(predict(finished_run, '--input=' + IMAGES, *arguments), message)
 
@@ -125,12 +124,11 @@ def test_stopped(predict, finished_run, tmp_path, monkeypatch):
 
 
 def test_a_reader_that_has_enough(finished_run):
-  done = subprocess.run(
-      ['bash', '-c', 'set -o pipefail; "$@" | head -n 1', 'bash', sys.executable, '-m',
-       'estimator_train', '--flagfile={}/flags.txt'.format(finished_run), '--mode=predict',
-       '--model_dir={}'.format(finished_run), '--input=' + IMAGES], timeout=120,
-      cwd=str(ROOT), stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
-      env=dict(os.environ, PYTHONPATH=str(ROOT / 'tests')))
+  done = run_process(
+      'bash', '-c', 'set -o pipefail; "$@" | head -n 1', 'bash', sys.executable, '-m',
+      'estimator_train', '--flagfile={}/flags.txt'.format(finished_run), '--mode=predict',
+      '--model_dir={}'.format(finished_run), '--input=' + IMAGES,
+      env={'PYTHONPATH': str(ROOT / 'tests')})
   assert done.returncode == 141 and json.loads(done.stdout)['file'] == IMAGES + ':0'
   assert not re.search('error|Traceback', done.stderr, re.IGNORECASE)
 

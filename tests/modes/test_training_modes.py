@@ -115,19 +115,15 @@ def test_resume_with_other_batch_sizes_continues_with_the_next_example(run_well,
   assert again.result['steps_run'] == 0 and again.result['examples_seen'] == 6000
 
 
-@pytest.mark.parametrize('name, content', [
-    ('flags.txt', None), ('labels.txt', None), ('batch_sizes.json', None),
-    ('batch_sizes.json', '[[0, 1'), ('batch_sizes.json', 'folder')])
-def test_resume_without_a_record(run_well, copied, copied_run, name, content):
-  """The steps so far are those of the flags of the run before, and this is recorded."""
+@pytest.mark.parametrize('name', ['flags.txt', 'labels.txt', 'batch_sizes.json'])
+def test_resume_without_a_record(run_well, copied, copied_run, name):
+  """The steps so far are those of the flags of the run before, and this is recorded.
+
+  tests/system/test_stored.py has damaged records.
+  """
   (copied_run / name).unlink()
-  if content == 'folder':
-    (copied_run / name).mkdir()
-  elif content is not None:
-    (copied_run / name).write_text(content)
   done = run_well('--mode=train', '--train_steps=21', *copied, '--batch_size=30')
-  assert ('lacks {} of its checkpoint of step 20'.format(name) if content is None
-          else 'batch_sizes.json cannot be used') in done.err
+  assert 'lacks {} of its checkpoint of step 20'.format(name) in done.err
   assert done.result['examples_seen'] == 1030
   assert (copied_run / 'batch_sizes.json').read_text() == '[[0, 50], [20, 30]]\n'
 
@@ -166,14 +162,9 @@ def test_what_does_not_fit_the_model_dir(run_program, copied, copied_run):
   for extra, message in (
       (['--optimizer=momentum'], 'was trained with --optimizer=adam, not --optimizer=momentum'),
       (['--dataset=synthetic'], 'trained with other class names: T-shirt/top,Trouser'),
-      (['--model=own_models:with_dropout'],
-       'at step 20 was trained with --model=own_models:two_layers, not --model=own_models:with_dro'
-       'pout (dense/bias is [32] in the checkpoint and [16] in the model)'),
-      (['--mode=evaluate', '--checkpoint=best'], 'there is no best checkpoint: --checkpoint=best '
-       '--model_dir={0}: train with --mode=train_and_evaluate and --eval_every_steps=N, or give '
-       'one of {0}/model.ckpt-0, {0}/model.ckpt-10, {0}/model.ckpt-20'),
-      (['--mode=evaluate', '--checkpoint={0}/model.ckpt-7'], 'there is no such checkpoint: '
-       '--checkpoint={0}/model.ckpt-7: give one of {0}/model.ckpt-0, {0}/model.ckpt-10'),
+      (['--model=own_models:with_dropout'], '(dense/bias is [32] in the checkpoint and [16] in th'),
+      (['--mode=evaluate', '--checkpoint=best'], 'or give one of {0}/model.ckpt-0, {0}/model.ckpt'),
+      (['--mode=evaluate', '--checkpoint={0}/model.ckpt-7'], '-7: give one of {0}/model.ckpt-0'),
       (['--mode=evaluate', '--model_dir={0}/other', '--model=own_models:with_dropout',
         '--checkpoint={0}/model.ckpt-10'], 'the checkpoint does not fit --model: ')):
     done = run_program('--train_steps=30', *copied,

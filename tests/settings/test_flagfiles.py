@@ -53,8 +53,7 @@ def test_mistakes_are_found_by_file_and_line(write):
       ('--seed\n--batch_size=1', '--seed has no value: --seed (a.flags:3): write it as --seed=V'),
       ('--train_epochs=1', '--train_steps=1 --train_epochs=1 (a.flags:2, a.flags:3): give one'),
       ('--augment=flip\n--cache=memory', '--augment=flip with --cache (a.flags:3, a.flags:4): '),
-      ('--flagfile=none.flags', 'the flagfile cannot be read: none.flags, included by a.flags:3 '
-       '(No such file or directory): give --flagfile=FILE'),
+      ('--flagfile=none.flags', ': none.flags, included by a.flags:3 (No such file or directory):'),
       ('--flagfile=b.flags', 'must not include itself: ./a.flags, included by b.flags:1: remove'),
       ('--flagfile', '--flagfile has no file name: a.flags:3: give --flagfile=FILE'),
       (b'--labels=\xff', 'the flagfile cannot be read: a.flags (it is not UTF-8 text): give')):

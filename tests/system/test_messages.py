@@ -2,14 +2,13 @@
 
 import logging
 import os
-import subprocess
 import sys
 import threading
 import types
 from unittest import mock
 
 import pytest
-from conftest import ROOT
+from conftest import run_process
 
 from estimator_train.errors import join_items
 from estimator_train.system import logs, progress, signals
@@ -22,10 +21,7 @@ CLOSED = 'error: standard output is closed, so that the result would be lost: '
 
 def shell(command):
   """Runs a command of Bash in which $RUN is the program."""
-  return subprocess.run(
-      ['bash', '-c', command], cwd=str(ROOT), timeout=120, stdout=subprocess.PIPE,
-      stderr=subprocess.PIPE, universal_newlines=True,
-      env=dict(os.environ, RUN=sys.executable + ' -m estimator_train'))
+  return run_process('bash', '-c', command, env={'RUN': sys.executable + ' -m estimator_train'})
 
 
 @pytest.mark.parametrize('command, err', [

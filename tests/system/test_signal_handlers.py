@@ -2,12 +2,11 @@
 
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 
 import pytest
-from conftest import ROOT
+from conftest import run_process
 
 from estimator_train.system import signals
 
@@ -53,9 +52,7 @@ BODIES = {
 def test_no_signal_is_lost(name, how):
   code = PROGRAM.format(name=name, body=textwrap.indent(BODIES[how], '  '),
                         timeout=.5 if how == 'hanging' else 60)
-  done = subprocess.run([sys.executable, '-c', code, '--mode=doctor'], cwd=str(ROOT),
-                        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                        universal_newlines=True, timeout=50)
+  done = run_process(sys.executable, '-c', code, '--mode=doctor', timeout=50)
   assert done.returncode == 128 + signal.Signals[name], done.stderr
   # A process that ends by itself at the deadline may print the last line twice.
   assert set(done.stderr.splitlines()) == {name + ': stopping', 'stopped by ' + name}

@@ -28,19 +28,6 @@ def session():
     yield session
 
 
-def test_an_event_file_begins_without_a_graph(tmp_path, session):
-  def has_graph(folder):
-    tf.summary.FileWriterCache.get(str(folder)).flush()
-    (path,) = folder.glob('events.*')
-    return any(tf.GraphDef.FromString(event.graph_def).node
-               for event in tf.train.summary_iterator(str(path)))
-
-  tf.constant(1)
-  estimator.open_event_file(str(tmp_path / 'patched'))
-  tf.summary.FileWriterCache.get(str(tmp_path / 'stock'))
-  assert not has_graph(tmp_path / 'patched') and has_graph(tmp_path / 'stock')
-
-
 def test_what_a_process_keeps_is_released_or_restored(session, monkeypatch):
   distribute_coordinator._thread_local.server = object()
   estimator.release_server()
@@ -102,19 +89,6 @@ def test_the_checks_of_a_new_session_are_one(tmp_path, session, has_local):
   assert {path.name for path in tmp_path.iterdir()} == {'first', 'second'}
   ready, = tf.get_collection(tf.GraphKeys.READY_OP)
   assert (tf.get_collection(tf.GraphKeys.READY_FOR_LOCAL_INIT_OP) == [ready]) != has_local
-
-
-def test_the_global_step_is_read_through_the_tensor_of_the_hooks(tmp_path, session):
-  step = tf.train.create_global_step()
-  session.run(step.assign(3))
-  assert sessions.read_global_step(session) == 3
-  hook = tf.train.CheckpointSaverHook(str(tmp_path), save_steps=1)
-  hook.begin()
-  session.run(step.assign(4))
-  fetched = []
-  session.run = lambda tensor: fetched.append(tensor) or tf.Session.run(session, tensor)
-  assert sessions.read_global_step(session) == 4
-  assert fetched == [hook._global_step_tensor]
 
 
 def test_all_weights_are_saved_in_few_operations(tmp_path, session):

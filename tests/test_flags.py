@@ -163,6 +163,7 @@ RULES = [
     ('--trace_steps=1:1001', '--trace_steps must be first:last, starting from 1, at most'),
     ('--trace_steps=11:12', 'must not start after --train_steps: .*11:12 --train_steps=10: '),
     ('--runs=a,b', '--runs is only for --mode=report: --runs=a,b --mode=train_and_evaluate: '),
+    ('--mode=report', '--mode=report requires --runs: .*: give --runs=FOLDER'),
     ('--num_shards=2', '--num_shards is only for --mode=write_tfrecords: '),
     ('--mode=write_tfrecords', '--mode=write_tfrecords requires --output'),
     ('--mode=export', '--mode=export requires --export_dir: .*: give --export_dir=FOLDER'),

@@ -111,7 +111,9 @@ _FASHION_2_GPUS_1024 = '2 GPUs, 512 per replica, 5 epochs'
 _10_EPOCHS = '10 epochs at 256 per replica'
 _OCT_2_GPUS = '2 GPUs, 32 per replica, ImageNet weights'
 
-_FASHION_MNIST = Workload((
+WORKLOADS: Dict[str, Workload] = {}
+
+WORKLOADS['fashion_mnist'] = Workload((
     WorkloadPart('1000_steps', 'fashion_mnist', {}, (
         _accuracy_figure('at step 1,000', '0.883 to 0.890', _FASHION_2_GPUS),
         Figure('steps/s', '230', _FASHION_2_GPUS, _steps_per_sec, '{:.1f}',
@@ -132,7 +134,7 @@ _FASHION_MNIST = Workload((
                'to compare')), folder='1024', num_gpus=2),
 ))
 
-_OCT2017 = Workload((
+WORKLOADS['oct2017'] = Workload((
     WorkloadPart('1000_steps', 'oct2017', {
         'train_steps': 1000, 'input_pipeline': 'published'}, (
             _accuracy_figure('at step 1,000', '0.950', _OCT_2_GPUS),),
@@ -143,7 +145,7 @@ _OCT2017 = Workload((
                depends_on_devices=True)), folder='64', num_gpus=2, needs_all_gpus=True),
 ))
 
-_MNIST_TF_DATA = Workload((
+WORKLOADS['mnist_tf_data'] = Workload((
     WorkloadPart('files', 'mnist_tf_data', {'cache': 'none'}, (
         Figure('test accuracy, tf.data', None, _10_EPOCHS, _accuracy, '{:.4f}'),), folder='files'),
     WorkloadPart('arrays', 'mnist_tf_data', {'cache': 'memory'}, (
@@ -159,7 +161,7 @@ _MNIST_TF_DATA = Workload((
            caveat='with twice the global batch size, the same epochs take half as many steps'),
 ))
 
-_MNIST_8GPU = Workload((
+WORKLOADS['mnist_8gpu'] = Workload((
     WorkloadPart('1_gpu', 'mnist_8gpu', {'batch_size': 128, 'eval_every_steps': 469}, (
         Figure('seconds per epoch', '47', '1 GPU, 128 per replica', _secs_for_examples(60000),
                '{:.1f}', depends_on_devices=True),
@@ -177,7 +179,7 @@ _MNIST_8GPU = Workload((
 
 # The publication has two examples. They are called the simple form and the practical form in this
 # package.
-_MNIST_MULTI_WORKER = Workload((
+WORKLOADS['mnist_multi_worker'] = Workload((
     WorkloadPart('simple', 'mnist_multi_worker_simple', {}, (
         Figure('test accuracy after 210 steps, simple form', None, 'SGD, 64 per worker', _accuracy,
                '{:.4f}'),), folder='simple'),
@@ -186,11 +188,3 @@ _MNIST_MULTI_WORKER = Workload((
                '64 per replica, learning rate decaying from 1e-3 to 1e-5', _accuracy, '{:.4f}'),),
                  folder='practical'),
 ))
-
-WORKLOADS = {
-    'fashion_mnist': _FASHION_MNIST,
-    'oct2017': _OCT2017,
-    'mnist_tf_data': _MNIST_TF_DATA,
-    'mnist_8gpu': _MNIST_8GPU,
-    'mnist_multi_worker': _MNIST_MULTI_WORKER,
-}

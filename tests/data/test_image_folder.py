@@ -8,7 +8,7 @@ import pytest
 from estimator_train.data import image_folder, tfrecord
 from estimator_train.data.records import frame
 from estimator_train.errors import UserError
-from estimator_train.modes.predict import input_images
+from estimator_train.modes.predict import inputs
 from estimator_train.settings import Settings
 
 NFC, NFD = 'caf\u00e9', 'cafe\u0301'
@@ -101,9 +101,9 @@ def test_folders_and_several_patterns(folders, caplog):
   make_files('x,y/A/1.png', 'x,y/B/1.png', 'x,y/A/2,3.png')  # Commas in names.
   for pattern, count in (('x,y', 3), ('x,y/*/*.png', 3), ('x,y/*/?.png', 2)):
     assert len(describe(pattern).train.files) == count
-  assert list(input_images.find_input_files('x,y/A/2,3.png')) == [b'x,y/A/2,3.png']
-  assert list(input_images.find_input_files('x,y')) == describe('x,y').train.files
-  assert list(input_images.find_input_files('new/B,train/B/1*')) == [b'new/B/9.JPG',
+  assert list(inputs.find_files('x,y/A/2,3.png')) == [b'x,y/A/2,3.png']
+  assert list(inputs.find_files('x,y')) == describe('x,y').train.files
+  assert list(inputs.find_files('new/B,train/B/1*')) == [b'new/B/9.JPG',
                                                                      b'train/B/1.jpeg']
 
 
@@ -234,7 +234,7 @@ def test_no_match_names_what_there_is(paths, pattern, message):
                      + message):
     describe(pattern)
   with pytest.raises(UserError, match='--input matches no file: --input='):
-    input_images.find_input_files(pattern)
+    inputs.find_files(pattern)
 
 
 def shards(total, *indices, suffix='', name='r/train'):

@@ -10,7 +10,7 @@ from conftest import batches
 from estimator_train.data.batching import Batching
 from estimator_train.data.description import DataSet, ImageSplit
 from estimator_train.data.image_source import ImageFileSource
-from estimator_train.modes.predict import input_images
+from estimator_train.modes.predict import inputs
 
 SHAPE = (20, 24, 3)
 
@@ -26,7 +26,7 @@ def images(tmp_path, write_images):
 
 
 def read(files, shape=SHAPE, batch_size=3):
-  return list(input_images.read_batches((bytes(file) for file in files), 'image/encoded', shape,
+  return list(inputs.read_batches((bytes(file) for file in files), 'image/encoded', shape,
                                       batch_size, 2))
 
 
@@ -80,7 +80,7 @@ def test_no_more_is_read_than_a_batch_ahead(images):
       taken.append(number)
       yield bytes(images[number % 7])
 
-  some = input_images.read_batches(files(), 'image/encoded', SHAPE, 10, 2)
+  some = inputs.read_batches(files(), 'image/encoded', SHAPE, 10, 2)
   for number in range(1, 4):
     assert len(next(some)) == 10 and len(taken) <= 10 * number + 10
   some.close()
@@ -91,4 +91,4 @@ def test_the_name_of_a_file_is_no_pattern(tmp_path, monkeypatch, name):
   monkeypatch.chdir(str(tmp_path))
   for other in (name, '1x.png'):
     (tmp_path / other).write_text('')
-  assert list(input_images.find_input_files(name)) == [name.encode()]
+  assert list(inputs.find_files(name)) == [name.encode()]

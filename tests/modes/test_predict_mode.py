@@ -19,7 +19,7 @@ import estimator_train
 from estimator_train.data import idx
 from estimator_train.errors import UserError
 from estimator_train.modes import predict as predict_mode
-from estimator_train.modes.predict import input_images, output_file
+from estimator_train.modes.predict import inputs, output_file
 
 IMAGES = os.path.join(idx.SAMPLE_FOLDER, 't10k-images-idx3-ubyte.gz')
 NAMES = idx.FASHION_MNIST_CLASSES
@@ -95,7 +95,7 @@ def test_nothing_but_the_folder_of_the_run(run_well, predict, image_folders, tmp
 
 
 def test_what_cannot_be(predict, finished_run, monkeypatch):
-  monkeypatch.setattr(input_images, 'read_batches', None)  # Before any work.
+  monkeypatch.setattr(inputs, 'read_batches', None)  # Before any work.
   for arguments, message in (
       (['--input=none/*.png'], '--input matches no file: --input=none/*.png (there is no none): '),
       (['--output=none/out'], '--output cannot be written: none/out (the folder'),

@@ -20,8 +20,8 @@ from estimator_train.distribution import devices
 from estimator_train.errors import UserError
 from estimator_train.exporting import trained_model
 from estimator_train.exporting.trained_model import Predictor, RestoredModel, TrainedCheckpoint
-from estimator_train.modes.predict import input_images, input_rows, output_file
-from estimator_train.modes.predict.input_images import Entry
+from estimator_train.modes.predict import inputs, output_file
+from estimator_train.modes.predict.inputs import Entry
 from estimator_train.reports.evaluation import as_probabilities
 from estimator_train.settings import Settings, rules
 from estimator_train.system.progress import make_progress_bar
@@ -79,21 +79,20 @@ def open_predictions(settings: Settings) -> Iterator[Predictions]:
     UserError: there are no examples, or no checkpoint of the model.
   """
   trained = trained_model.find_checkpoint(settings)
-  if trained.dataset.image_shape is not None:
-    opened = _predict_images(settings, trained)
-  else:
-    files = input_rows.find_files(settings.export.input or '')
-    opened = (_predict_rows(settings, trained, files) if files
-              else _predict_examples(settings, trained))
-  with opened as predictions:
-    yield predictions
+  with contextlib.ExitStack() as stack:
+    if trained.dataset.image_shape is not None:
+      yield _predict_images(settings, trained, stack)
+    else:
+      files = inputs.find_row_files(settings.export.input or '')
+      yield (_predict_rows(settings, trained, files, stack) if files
+             else _predict_examples(settings, trained, stack))
 
 
-@contextlib.contextmanager
-def _predict_images(settings: Settings, trained: TrainedCheckpoint) -> Iterator[Predictions]:
-  """Predicts the images in the files that `--input` names."""
+def _predict_images(settings: Settings, trained: TrainedCheckpoint,
+                    stack: contextlib.ExitStack) -> Predictions:
+  """Predicts the images in the files that `--input` names, until the stack is closed."""
   rules.INPUT_RULE.check(settings.export)
-  files = input_images.find_input_files(str(settings.export.input))
+  files = inputs.find_files(str(settings.export.input))
   shape = trained.dataset.require_images('--input')
   if shape[2] not in (1, 3):
     raise UserError('images must have one channel or three',
@@ -104,22 +103,21 @@ def _predict_images(settings: Settings, trained: TrainedCheckpoint) -> Iterator[
     pixels = tf.placeholder(tf.float32, [None, *shape[:2], None])
     return [pixels], model.call(model.preprocess(pixels))
 
-  with trained_model.load_predictor(settings, trained, add_pixels) as predictor:
-    batches = input_images.read_batches(files, settings.data.image_key, shape, predictor.batch_size,
-                                        devices.num_parallel_calls(settings.input))
-    with contextlib.closing(batches):
-      yield _predict_entries(batches, trained, predictor)
+  predictor = stack.enter_context(trained_model.load_predictor(settings, trained, add_pixels))
+  batches = stack.enter_context(contextlib.closing(inputs.read_batches(
+      files, settings.data.image_key, shape, predictor.batch_size,
+      devices.num_parallel_calls(settings.input))))
+  return _predict_entries(batches, trained, predictor)
 
 
-@contextlib.contextmanager
-def _predict_rows(settings: Settings, trained: TrainedCheckpoint,
-                  files: List[bytes]) -> Iterator[Predictions]:
-  """Predicts the rows of CSV and JSON Lines files."""
-  with trained_model.load_predictor(settings, trained, lambda model, _: (
-      list(model.inputs.values()), model.outputs)) as predictor:
-    rows = (row for path in files for row in input_rows.read_rows(path, predictor.model.inputs))
-    batches = iter(lambda: list(itertools.islice(rows, predictor.batch_size)), [])
-    yield _predict_entries(batches, trained, predictor)
+def _predict_rows(settings: Settings, trained: TrainedCheckpoint, files: List[bytes],
+                  stack: contextlib.ExitStack) -> Predictions:
+  """Predicts the rows of CSV and JSON Lines files, until the stack is closed."""
+  predictor = stack.enter_context(trained_model.load_predictor(settings, trained, lambda model, _: (
+      list(model.inputs.values()), model.outputs)))
+  rows = (row for path in files for row in inputs.read_rows(path, predictor.model.inputs))
+  batches = iter(lambda: list(itertools.islice(rows, predictor.batch_size)), [])
+  return _predict_entries(batches, trained, predictor)
 
 
 def _predict_entries(batches: Iterator[List[Entry]], trained: TrainedCheckpoint,
@@ -153,9 +151,9 @@ def predict_batch(batch: List[Entry], predict: Callable[..., Dict[str, np.ndarra
   return [predictions[position] for position in range(len(batch))]
 
 
-@contextlib.contextmanager
-def _predict_examples(settings: Settings, trained: TrainedCheckpoint) -> Iterator[Predictions]:
-  """Predicts the examples that functions of the user make."""
+def _predict_examples(settings: Settings, trained: TrainedCheckpoint,
+                      stack: contextlib.ExitStack) -> Predictions:
+  """Predicts the examples that functions of the user make, until the stack is closed."""
   dataset = datasets.describe_examples_to_predict(settings)
   source = make_source(dataset, dataset.test)
   source.open(settings.run.folder)
@@ -168,10 +166,11 @@ def _predict_examples(settings: Settings, trained: TrainedCheckpoint) -> Iterato
     tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
     return [], model.call(features)
 
-  with trained_model.load_predictor(settings, trained, add_examples, source) as predictor:
-    identify = source.identify_example
-    yield Predictions(trained, _columns(next(iter(identify(0))), dataset.labels, predictor),
-                      _iter_example_predictions(predictor.predict, identify, dataset.labels))
+  predictor = stack.enter_context(
+      trained_model.load_predictor(settings, trained, add_examples, source))
+  identify = source.identify_example
+  return Predictions(trained, _columns(next(iter(identify(0))), dataset.labels, predictor),
+                     _iter_example_predictions(predictor.predict, identify, dataset.labels))
 
 
 def _iter_example_predictions(

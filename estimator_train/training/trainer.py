@@ -146,13 +146,13 @@ def _make_outcome(run: Run, signals: SignalState, hooks: 'RunHooks') -> Outcome:
   """Returns the outcome of a training that has ended without an error."""
   # Only the chief reads the step of the last checkpoint, because other tasks may run this code
   # before the chief has saved the checkpoint.
-  last_step = (restoring.latest_checkpoint_and_step(run.run_dir.path)[1]
-               if run.process.is_chief else hooks.last_step.global_step)
+  reached_step = (restoring.latest_checkpoint_and_step(run.run_dir.path)[1]
+                  if run.process.is_chief else hooks.last_step.global_step)
   has_stopped, stop_reason = hooks.stop_hook.has_stopped, None
   if has_stopped and signals.stop_signum is None:
     stop_reason = early_stopping.read_stop_reason(
-        run.run_dir, run.settings.evaluation, last_step)
-  return Outcome(hooks.make_timing(last_step), has_stopped and stop_reason is None, stop_reason)
+        run.run_dir, run.settings.evaluation, reached_step)
+  return Outcome(hooks.make_timing(reached_step), has_stopped and stop_reason is None, stop_reason)
 
 
 def raise_if_stopped(outcome: Outcome, signals: SignalState) -> None:
@@ -231,10 +231,10 @@ class RunHooks:
     for close in self._close_hooks:
       close()
 
-  def make_timing(self, last_step: int) -> Timing:
-    """Returns the measured times of the run; `last_step` is the step of the last checkpoint."""
+  def make_timing(self, reached_step: int) -> Timing:
+    """Returns the measured times of the run, which ended at a global step."""
     steps, tracer = self._step_timer, self._tracer
-    return Timing(steps.began, steps.ended, steps.waited, self._run.start_up.secs, last_step,
+    return Timing(steps.began, steps.ended, steps.waited, self._run.start_up.secs, reached_step,
                   self.loss_check.last_finite_loss, steps.pauses,
                   tracer.traced_steps if tracer else frozenset(), steps.discarded_steps)
 
@@ -281,14 +281,14 @@ def _make_saver(run: Run, timer: StepTimer, stop_hook: stopping.RespondToSignals
                          timer.record_pause, after_save)
 
 
-def call_every_n_steps(every_steps: int, due_after_step: int, last_step: int,
+def call_every_n_steps(every_steps: int, due_after_step: int, stop_step: int,
                        function: Callable[[], None]) -> Callable[[int], None]:
   """Returns a function that calls another one after the checkpoints of every N-th global step.
 
   Args:
     every_steps: N, a multiple of the number of steps between checkpoints.
     due_after_step: the global step after which calls are due.
-    last_step: the global step at which training ends; the function is not called at this step.
+    stop_step: the global step at which training ends; the function is not called at this step.
     function: the function to call, which evaluates the latest checkpoint.
   """
   last_interval = due_after_step // every_steps
@@ -298,7 +298,7 @@ def call_every_n_steps(every_steps: int, due_after_step: int, last_step: int,
     # checkpoint at a multiple of N, so the intervals are compared instead.
     nonlocal last_interval
     interval = step // every_steps
-    if interval > last_interval and step < last_step:
+    if interval > last_interval and step < stop_step:
       last_interval = interval
       function()
 

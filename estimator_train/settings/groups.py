@@ -151,7 +151,8 @@ class Model:
       built_in_names=choices.MODELS)
   weights: str = flag(
       'none', 'initial weights: none (random), imagenet (downloaded), or the path of an .h5 file, '
-      'a checkpoint or a model_dir', check=_check_weights, is_path=True)
+      'a SavedModel, a checkpoint or a model_dir; layers without saved weights of their name and '
+      'shapes start from random weights', check=_check_weights, is_path=True)
   trainable_layers: Optional[int] = flag(
       None, 'number of layers at the end of a pretrained network that are trained in addition to '
       'the new head; if not given, 4 for vgg16 and all for other networks', check=int_range(0))

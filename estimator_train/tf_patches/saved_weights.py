@@ -1,13 +1,15 @@
-"""Saves the initial weights of a model, and makes an Estimator start from them.
+"""Loads and saves the initial weights of a model, and makes an Estimator start from them.
 
 Line numbers refer to tensorflow_estimator/python/estimator/keras.py, unless a file is named.
 """
 
 import os
 import re
-from typing import Any, List, Optional, Sequence
+from typing import Any, Collection, Dict, List, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
+from tensorflow.core.protobuf import trackable_object_graph_pb2
+from tensorflow.python.training.tracking.base import OBJECT_GRAPH_PROTO_KEY
 
 from estimator_train.tf_patches.model_copies import ModelCopier
 
@@ -122,6 +124,23 @@ def _save_variables(session: tf.Session, path: str, variables: Sequence[Any],
         prefix=path, tensor_names=names, shape_and_slices=[''] * len(names),
         tensors=[by_name[name].read_value() for name in names]))
   tf.train.update_checkpoint_state(os.path.dirname(path), path, [path])
+
+
+def read_variables(path: str, names: Collection[str]) -> Dict[str, Any]:
+  """Returns the values of the variables in a checkpoint that have one of the given names.
+
+  Private API: `OBJECT_GRAPH_PROTO_KEY`, because `tf.train.load_checkpoint` knows only the keys of
+  variables. In object-based checkpoints, such as those in SavedModels of Keras, these differ from
+  the names.
+  """
+  reader = tf.train.load_checkpoint(path)
+  keys = {name: name for name in reader.get_variable_to_shape_map()}
+  if OBJECT_GRAPH_PROTO_KEY in keys:
+    graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
+        reader.get_tensor(OBJECT_GRAPH_PROTO_KEY))
+    keys.update((attribute.full_name, attribute.checkpoint_key)
+                for node in graph.nodes for attribute in node.attributes)
+  return {name: reader.get_tensor(key) for name, key in keys.items() if name in names}
 
 
 class PositionalWeights:

@@ -1,18 +1,20 @@
 """Loads and saves the initial weights of a run."""
 
+import contextlib
 import logging
 import os
-from typing import Optional, Union
+from typing import Any, Dict, Mapping, Optional, Sequence, Union
 
 import h5py
 import tensorflow.compat.v1 as tf
 
 from estimator_train import models
 from estimator_train.data.description import ImageShape
-from estimator_train.errors import UserError
+from estimator_train.errors import UserError, join_items
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, groups, user_code
 from estimator_train.tf_patches import saved_weights
+from estimator_train.tf_patches.configurations import nested_layers
 from estimator_train.tf_patches.model_copies import ModelCopier
 
 _LOG = logging.getLogger('estimator_train')
@@ -22,54 +24,100 @@ def load_initial_weights(model: tf.keras.Model, settings: groups.Model,
                          image_shape: Optional[ImageShape]) -> None:
   """Loads the weights given by `--weights` into the model, in Keras's session.
 
-  The weights in an Estimator's checkpoint are found by variable name. The last layer keeps its
-  random weights if `--weights` is `imagenet`, or a file without weights for the last layer.
+  With a path, the weights of each layer are loaded whose name and shapes are those of a saved
+  layer; the other layers keep their random weights, and a log line names these layers. With
+  `imagenet`, the last layer keeps its random weights.
 
   Args:
-    model: the model, with the same layers as the model whose weights were saved.
+    model: the model.
     settings: the model flags of the run.
     image_shape: (height, width, channels) of the images; None: the examples are not images.
 
   Raises:
-    UserError: the file does not exist, or its weights do not fit the model.
+    UserError: the file does not exist, or the weights of no layer fit the model.
   """
   if settings.weights == 'imagenet':
     values = models.imagenet_weights(settings.model, image_shape)
     model.set_weights(values + model.get_weights()[len(values):])
     return
   path = settings.weights
-  checkpoint = tf.train.latest_checkpoint(path) if os.path.isdir(path) else path
+  if os.path.isfile(os.path.join(path, 'saved_model.pb')):
+    checkpoint = os.path.join(path, 'variables', 'variables')
+  else:
+    checkpoint = tf.train.latest_checkpoint(path) if os.path.isdir(path) else path
   try:
     if os.path.isfile(path):
       _load_h5(model, path)
     elif checkpoint and tf.train.checkpoint_exists(checkpoint):
-      model.set_weights([tf.train.load_variable(checkpoint, weight.op.name)
-                         for weight in model.weights])
+      _load_matching(model, model.get_weights(), path, {}, saved_weights.read_variables(
+          checkpoint, {weight.op.name for weight in model.weights}))
     else:
       raise UserError('there are no weights at this path', '--weights=' + path,
-                      'give an .h5 file, a checkpoint, or the --model_dir of a run')
+                      'give an .h5 file, a SavedModel, a checkpoint, or the --model_dir of a run')
   except (ValueError, KeyError, OSError, tf.errors.OpError) as error:
     raise UserError('the weights do not fit the model',
                     '--weights={} ({})'.format(path, error),
-                    'give weights of this --model') from error
+                    'give weights of this --model, or of layers with the same names and '
+                    'shapes') from error
 
 
 def _load_h5(model: tf.keras.Model, path: str) -> None:
-  """Loads an .h5 file with the weights of all layers, or of all layers except the last one."""
+  """Loads an .h5 file: in the order of the layers if all shapes fit, otherwise by names."""
   with h5py.File(path, 'r') as file:
     if _refers_to_other_files('', file) or file.visititems(_refers_to_other_files):
       raise UserError('a weights file must not refer to other files', '--weights=' + path,
                       'give a file that contains all weights; check where this file comes from')
-    group = file.get('model_weights', file)
-    saved_layer_names = [
-        name.decode('utf-8') for name in group.attrs.get('layer_names', ())
-        if len(group[name].attrs['weight_names'])]
-  layer_names = [layer.name for layer in model.layers if layer.weights]
-  lacks_last_layer = bool(saved_layer_names) and saved_layer_names == layer_names[:-1]
-  if lacks_last_layer:
-    _LOG.info('%s has no weights for the layer %s, which is initialized randomly', path,
-              layer_names[-1])
-  model.load_weights(path, by_name=lacks_last_layer)
+    initial_values, group = model.get_weights(), file.get('model_weights', file)
+    with contextlib.suppress(ValueError):
+      model.load_weights(path)
+      # Keras assigns arrays of other shapes to the variables without an error.
+      if [value.shape for value in model.get_weights()] == [
+          value.shape for value in initial_values]:
+        return
+    by_variable: Dict[str, Any] = {}
+    group.visititems(lambda name, item: by_variable.update(
+        {name.partition('/')[2].partition(':')[0]: item} if isinstance(item, h5py.Dataset) else {}))
+    _load_matching(model, initial_values, path, {
+        name: [layer[weight.decode('utf-8')] for weight in layer.attrs.get('weight_names', ())]
+        for name, layer in group.items()}, by_variable)
+
+
+def _load_matching(model: tf.keras.Model, initial_values: Sequence[Any], path: str,
+                   by_layer: Mapping[str, Sequence[Any]], by_variable: Mapping[str, Any]) -> None:
+  """Loads the weights of all layers that have the name and the shapes of a saved layer.
+
+  Args:
+    model: the model. A layer inside another layer counts as a layer of its own.
+    initial_values: the values of all weights, which the weights of the other layers get.
+    path: the path of the saved weights.
+    by_layer: the saved arrays of each layer, by the name of the layer; an `h5py.Dataset` counts as
+      an array.
+    by_variable: the saved arrays, by the name of the variable.
+
+  Raises:
+    ValueError: there is no such layer.
+  """
+  owners = {id(weight): layer for layer in nested_layers(model) for weight in layer.weights}
+  values = dict(zip(map(id, model.weights), initial_values))
+  loaded, others = [], []
+  for layer in dict.fromkeys(owners.values()):
+    weights = [weight for weight in layer.weights if owners[id(weight)] is layer]
+    for saved in (by_layer.get(layer.name, ()),
+                  [by_variable.get(weight.op.name) for weight in weights]):
+      if [getattr(value, 'shape', None) for value in saved] == [
+          tuple(weight.shape.as_list()) for weight in weights]:
+        values.update(zip(map(id, weights), saved))
+        loaded.append(layer.name)
+        break
+    else:
+      others.append(layer.name)
+  if not loaded:
+    raise ValueError('no layer of the model has the name and the shapes of a saved layer')
+  tf.keras.backend.batch_set_value([(weight, values[id(weight)]) for weight in model.weights])
+  if others:
+    _LOG.info('%s has weights for %d of %d layers; these start from random weights, because their '
+              'names or shapes are not in the file: %s', path, len(loaded),
+              len(loaded) + len(others), join_items(others))
 
 
 def _refers_to_other_files(unused_name: str,

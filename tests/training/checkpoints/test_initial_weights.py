@@ -12,7 +12,7 @@ import training_runs
 from numpy.testing import assert_array_equal
 from tensorflow.python.keras import utils as keras_utils
 
-from estimator_train import models
+from estimator_train import models, modes
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 from estimator_train.training.checkpoints import initial_weights
@@ -35,11 +35,11 @@ def keras_session():
     tf.keras.backend.set_session(None)
 
 
-def load(weights, name='partly_frozen'):
+def load(weights, name='partly_frozen', num_classes=10):
   """Returns the weights of a model after it has loaded some, by variable."""
   settings = Settings(model='own_models:' + name, weights=str(weights), model_dir='x')
   with keras_session():
-    model = getattr(own_models, name)(SHAPE, 10)
+    model = getattr(own_models, name)(SHAPE, num_classes)
     initial_weights.load_initial_weights(model, settings, SHAPE)
     return dict(zip([weight.op.name for weight in model.weights], model.get_weights()))
 
@@ -112,6 +112,70 @@ def test_weights_that_cannot_be_loaded(h5, trained, tmp_path):
   with pytest.raises(UserError, match=there_are_none):
     train(tmp_path / 'run', weights=str(tmp_path / 'none.h5'))
   assert not (tmp_path / 'run' / 'flags.txt').exists()
+
+
+def assert_loaded_without_head(found, expected, caplog, head, count=2):
+  """All weights but those of the head are the expected ones, and one log line says so."""
+  message, = [record.getMessage() for record in caplog.records
+              if 'start from random weights' in record.getMessage()]
+  assert ' has weights for {} of {} layers; '.format(count, count + 1) in message
+  assert message.endswith(' not in the file: ' + head)
+  caplog.clear()
+  for name, value in found.items():
+    if name.startswith(head + '/'):
+      assert value.shape != expected[name].shape and np.abs(value).max() < 2, name
+    else:
+      assert_array_equal(value, expected[name], err_msg=name)
+
+
+def test_weights_of_another_head(h5, trained, tmp_path, caplog):
+  """Of a file, a checkpoint, and the SavedModels of this package and of Keras."""
+  caplog.set_level('INFO', 'estimator_train')
+  path, expected = h5
+  assert_loaded_without_head(load(path, num_classes=4), expected, caplog, 'dense_1')
+  checkpoint = training_runs.weights(trained)
+  assert_loaded_without_head(load(trained, num_classes=4), checkpoint, caplog, 'dense_1')
+  exported = modes.run(Settings(
+      mode='export', model=MODEL, dataset='synthetic', model_dir=str(trained),
+      export_dir=str(tmp_path / 'exports')))['path']
+  assert_loaded_without_head(load(exported, num_classes=4), checkpoint, caplog, 'dense_1')
+  with keras_session():
+    model = own_models.partly_frozen(SHAPE, 10)
+    model.load_weights(str(path))
+    tf.keras.experimental.export_saved_model(model, str(tmp_path / 'of_keras'))
+  assert_loaded_without_head(load(tmp_path / 'of_keras', num_classes=4), expected, caplog,
+                             'dense_1')
+  assert load(tmp_path / 'of_keras').keys() == expected.keys()
+  assert 'random weights' not in caplog.text  # All of them fit.
+
+
+def test_weights_of_another_head_of_a_frozen_inner_model(tmp_path, caplog):
+  """Keras stores the weights in another order if the inner model is frozen."""
+  caplog.set_level('INFO', 'estimator_train')
+  path = str(tmp_path / 'outer.h5')
+
+  def build(num_classes, trainable):
+    layers = tf.keras.layers
+    inner = tf.keras.Sequential([
+        layers.Dense(3, input_shape=(5,), name='first'), layers.BatchNormalization(name='second'),
+        layers.Dense(3, name='third'), layers.BatchNormalization(name='fourth')], name='inner')
+    inner.trainable = trainable
+    return tf.keras.Sequential([inner, layers.Dense(num_classes, name='head')])
+
+  def by_name(model):
+    return dict(zip([weight.op.name for weight in model.weights], model.get_weights()))
+
+  with keras_session():
+    model = build(3, trainable=True)
+    model.set_weights([np.random.RandomState(index).uniform(2, 3, value.shape)
+                       for index, value in enumerate(model.get_weights())])
+    model.save_weights(path)
+    expected = by_name(model)
+  with keras_session():
+    model = build(2, trainable=False)
+    initial_weights.load_initial_weights(
+        model, Settings(weights=path, model='x:y', model_dir='x').model, None)
+    assert_loaded_without_head(by_name(model), expected, caplog, 'head', 4)
 
 
 def test_published_weights_without_the_head(monkeypatch, tmp_path, capsys):

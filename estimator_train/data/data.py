@@ -109,16 +109,12 @@ def skip_bad_examples(dataset: DataSet, settings: groups.Input,
       class are bad.
   """
   skipped: List[BadImage] = []
-
-  def remove_bad(name: str, split: Optional[Split]) -> Optional[Split]:
-    if split is None:
-      return None
-    split, bad = make_source(dataset, split).skip_bad_examples(name, settings, folder)
-    skipped.extend(bad)
-    return split
-
-  return dataset._replace(train=remove_bad('train', dataset.train),
-                          test=remove_bad('test', dataset.test)), skipped
+  for name in ('train', 'test'):
+    split = getattr(dataset, name)
+    if split is not None:
+      split, bad = make_source(dataset, split).skip_bad_examples(name, settings, folder)
+      dataset, skipped = dataset._replace(**{name: split}), skipped + bad
+  return dataset, skipped
 
 
 def _check_support(source: Source, settings: Settings) -> None:

@@ -47,12 +47,6 @@ def _check_traced_steps(name: str, steps: Tuple[int, ...]) -> None:
         name, MAX_TRACED_STEPS), given, 'give steps such as 101:110')
 
 
-def _check_hooks(name: str, value: str) -> None:
-  if not is_function_name(value):
-    raise UserError('--{} must name a function'.format(name), '--{}={}'.format(name, value),
-                    'give package.module:function')
-
-
 def _check_checkpoint(name: str, checkpoint: str) -> None:
   not_empty('give latest, best, or a path')(name, checkpoint)
   check_not_a_pattern(name, checkpoint)
@@ -351,7 +345,8 @@ class Reporting:
       'time the global step doubles', check=int_range(1))
   hooks: Optional[str] = flag(
       None, 'package.module:function, a function that returns a list of SessionRunHooks, such as '
-      'loggers of your own', check=_check_hooks)
+      'loggers of your own', check=satisfies(is_function_name, 'must name a function',
+                                             'give package.module:function'))
   report_page: bool = flag(True, 'write the report page, model_dir/report/index.html')
   json: bool = flag(False, 'print the result as JSON on a terminal, too, not only elsewhere')
   runs: Tuple[str, ...] = flag((), 'folders of runs that --mode=report shows or compares',

@@ -1,7 +1,7 @@
 """Splits a network after its frozen layers, and caches the outputs of these layers for training."""
 
 import hashlib
-from typing import Any, List, NamedTuple
+from typing import Any, List, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -19,23 +19,16 @@ from estimator_train.training.hooks.steps import find_ancestors
 _BATCH_SIZE = 32
 
 
-class SplitModel(NamedTuple):
-  """The two models into which a network has been split.
-
-  Attributes:
-    frozen_part: the model from images to features; it has no trainable weights.
-    rest: the model from features to the output, made of the same layer objects as the network.
-  """
-  frozen_part: tf.keras.Model
-  rest: tf.keras.Model
-
-
-def split_model(model: tf.keras.Model, model_name: str) -> SplitModel:
+def split_model(model: tf.keras.Model, model_name: str) -> Tuple[tf.keras.Model, tf.keras.Model]:
   """Splits a network after as many of its frozen first layers as possible.
 
   Args:
     model: a network with one input and one output.
     model_name: the value of `--model`, for error messages.
+
+  Returns:
+    The frozen part, from images to features, which has no trainable weights; and the rest, from
+    features to the output, which is made of the same layer objects as the network.
 
   Raises:
     UserError: there is no layer after which the network can be split.
@@ -54,7 +47,7 @@ def split_model(model: tf.keras.Model, model_name: str) -> SplitModel:
   for layer in layers[num_frozen:]:
     sources = [outputs[source] for source in source_layers(layer)]
     outputs[layer] = layer(sources if len(sources) > 1 else sources[0])
-  return SplitModel(frozen_part, tf.keras.Model(features, outputs[layers[-1]]))
+  return frozen_part, tf.keras.Model(features, outputs[layers[-1]])
 
 
 def compute_features(frozen_part: tf.keras.Model, checkpoint: str, source: Source,
@@ -62,7 +55,7 @@ def compute_features(frozen_part: tf.keras.Model, checkpoint: str, source: Sourc
   """Computes the features of all training examples, or reads the features from a `--cache` folder.
 
   Args:
-    frozen_part: the frozen layers; see SplitModel.
+    frozen_part: the frozen layers; see split_model.
     checkpoint: the path of the checkpoint with the weights of `frozen_part`.
     source: the training examples.
     settings: the settings of the run.

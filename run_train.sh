@@ -19,11 +19,9 @@ source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/requirements/environment
 
 module=estimator_train
 for flag; do
-  if [[ $flag =~ ^--?(local_workers|local_ps|max_restarts|local_cores|local_gpus)(=|$) ]]; then
+  if [[ $flag =~ ^--?(local_workers|local_ps|max_restarts|local_cores|local_gpus)(=|$) ||
+        $flag =~ ^--?tensorboard$ ]]; then
     module=estimator_train.launcher.local_cluster
-  elif [[ $flag =~ ^--?tensorboard$ ]]; then
-    module=estimator_train.launcher.with_tensorboard  # Also starts the cluster, if there is one.
-    break
   fi
 done
 if (($# == 0)); then set -- "--flagfile=$root/estimator_train/configs/quickstart.flags"; fi

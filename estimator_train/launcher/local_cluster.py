@@ -1,13 +1,17 @@
 r"""Starts a cluster on this machine, in which each task is one process of the program.
 
   python -m estimator_train.launcher.local_cluster --local_workers=N [--local_ps=M] \
-    [--max_restarts=K] [--local_cores=C] [--local_gpus=G] [FLAG...]
+    [--max_restarts=K] [--local_cores=C] [--local_gpus=G] [--tensorboard] [FLAG...]
 
 Each task runs the program with the same flags and its own TF_CONFIG. The first task is the leader,
 which inherits standard output and standard error of this process. The other tasks write their
 output to model_dir/logs/. When a task fails, or the leader has finished, this process ends the
 other tasks. With --local_cores=C and --local_gpus=G, each task has C cores and G GPUs for itself.
 Cores are assigned in the order of their IDs, and GPUs in the order of CUDA_VISIBLE_DEVICES.
+
+With --tensorboard, this process also starts TensorBoard as its child. Without --local_workers, it
+then replaces itself with the program, which therefore has the usual terminal, signals and exit
+code. When the run ends, for whatever reason, the kernel kills TensorBoard.
 """
 
 import argparse
@@ -16,6 +20,7 @@ import itertools
 import os
 import re
 import signal
+import subprocess
 import sys
 from typing import Iterator, List, NamedTuple, NoReturn, Optional, Sequence
 
@@ -28,9 +33,12 @@ from estimator_train.settings import command_line
 from estimator_train.system import child_process, logs
 
 _PROGRAM = (sys.executable, '-m', 'estimator_train')
+# The command that serves the folder whose path follows. With `-c` instead of `-m`, Python would
+# also import modules from that folder.
+_SERVER = (sys.executable, '-m', 'estimator_train.launcher.tensorboard_server')
 # The argument of the program if the user gives no flags.
-QUICKSTART_ARGUMENT = '--flagfile=' + os.path.join(configs.FOLDER, 'quickstart.flags')
-LAUNCHER_FLAGS = ('local_workers', 'local_ps', 'max_restarts', 'local_cores', 'local_gpus')
+_QUICKSTART_ARGUMENT = '--flagfile=' + os.path.join(configs.FOLDER, 'quickstart.flags')
+_COUNT_FLAGS = ('local_workers', 'local_ps', 'max_restarts', 'local_cores', 'local_gpus')
 _USER_ERROR_EXIT_CODE, _TIMEOUTS = 2, Timeouts()
 _MAX_COUNT = 999
 
@@ -39,44 +47,53 @@ class _Arguments(NamedTuple):
   """The parsed command line.
 
   Attributes:
-    tasks: the tasks of the cluster, the leader first.
+    tasks: the tasks of the cluster, the leader first; [] without --local_workers.
     resources: the cores and GPUs of each task.
     max_restarts: maximum number of restarts after failures.
+    tensorboard: whether to start TensorBoard.
     program_arguments: the arguments that are not flags of the launcher.
   """
   tasks: List[Task]
   resources: List[TaskResources]
   max_restarts: int
+  tensorboard: bool
   program_arguments: List[str]
 
 
 def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM,
-         timeouts: Timeouts = _TIMEOUTS) -> int:
-  """Runs the cluster.
+         timeouts: Timeouts = _TIMEOUTS, server: Sequence[str] = _SERVER) -> int:
+  """Runs the cluster, or the program with TensorBoard.
 
   Args:
     argv: the arguments, without the program's name; by default those of this process.
     program: the command that runs a task, without flags.
     timeouts: how long to wait for tasks to end.
+    server: the command that serves TensorBoard, without the paths of the folder and the log.
 
   Returns:
     The exit code.
   """
   try:
     logs.prepare_streams()
-    tasks, resources, max_restarts, program_arguments = _parse_arguments(
+    tasks, resources, max_restarts, tensorboard, program_arguments = _parse_arguments(
         sys.argv[1:] if argv is None else argv)
-    strategy = 'multi_worker_mirrored' if tasks[-1].type != 'ps' else 'parameter_server'
-    command = list(program) + ['--distribution_strategy=' + strategy] + (
-        program_arguments or [QUICKSTART_ARGUMENT])
+    strategy = [] if not tasks else ['--distribution_strategy=' + (
+        'multi_worker_mirrored' if tasks[-1].type != 'ps' else 'parameter_server')]
+    command = [*program, *strategy, *(program_arguments or [_QUICKSTART_ARGUMENT])]
     if command_line.wants_help(program_arguments):
       os.execve(command[0], command, child_process.child_environment())
     settings = command_line.parse(command[len(program):])
     if not settings.run.trains:
-      raise UserError('a local cluster can only train',
-                      '--local_workers --mode=' + settings.run.mode, 'leave one of them out')
+      flag, rule = (('--tensorboard', 'TensorBoard can only be started with training')
+                    if tensorboard else ('--local_workers', 'a local cluster can only train'))
+      raise UserError(rule, '{} --mode={}'.format(flag, settings.run.mode), 'leave one of them out')
     log_dir = RunDir(settings.run.model_dir).path_to('logs')
     make_folder(log_dir)
+    if tensorboard:
+      _start_tensorboard(server, log_dir)
+    if not tasks:
+      os.execve(command[0], command, dict(
+          os.environ, PYTHONPATH=child_process.child_environment()['PYTHONPATH']))
     with _record_signals() as received_signals:
       return Supervisor(tasks, command, log_dir, received_signals, timeouts,
                         resources).run(max_restarts)
@@ -85,13 +102,16 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
     return _USER_ERROR_EXIT_CODE
 
 
-def remove_launcher_flags(argv: Sequence[str]) -> List[str]:
-  """Returns the arguments without the flags of the launcher.
-
-  Raises:
-    UserError: a flag of the launcher is invalid, or the machine has too few cores or GPUs.
-  """
-  return _parse_arguments(argv).program_arguments
+def _start_tensorboard(server: Sequence[str], log_dir: str) -> None:
+  """Starts TensorBoard as a child process; see `main` for `server`."""
+  log_path = os.path.join(log_dir, 'tensorboard.log')
+  with open(log_path, 'ab') as log:
+    subprocess.Popen(
+        [*server, os.path.dirname(log_dir), log_path], env=child_process.child_environment(),
+        stdin=subprocess.DEVNULL, stdout=2, stderr=log,  # The URL goes to our standard error.
+        # Without a new session, Ctrl-C would end TensorBoard before the run saves a checkpoint.
+        start_new_session=True,
+        preexec_fn=child_process.make_preexec_fn())  # noqa: PLW1509 (preexec_fn takes no lock)
 
 
 def _parse_arguments(argv: Sequence[str]) -> _Arguments:
@@ -101,20 +121,25 @@ def _parse_arguments(argv: Sequence[str]) -> _Arguments:
     UserError: a flag of the launcher is invalid, or the machine has too few cores or GPUs.
   """
   parser = _Parser(add_help=False, allow_abbrev=False)
-  for name in LAUNCHER_FLAGS:
+  for name in _COUNT_FLAGS:
     parser.add_argument('--' + name, '-' + name, default=None if name == 'local_workers' else '0')
+  parser.add_argument('--tensorboard', '-tensorboard', action='store_true')
   launcher_arguments, program_arguments = parser.parse_known_args(list(argv))
+  counts_given = [getattr(launcher_arguments, name) for name in _COUNT_FLAGS]
+  tensorboard = launcher_arguments.tensorboard
+  if tensorboard and counts_given == [None, '0', '0', '0', '0']:
+    return _Arguments([], [], 0, tensorboard, program_arguments)
   if launcher_arguments.local_workers is None:
     raise UserError('a local cluster needs a number of workers', '--local_workers is missing',
                     'give --local_workers=N')
   num_workers, num_ps, max_restarts, num_cores, num_gpus = (
-      _parse_count(name, getattr(launcher_arguments, name)) for name in LAUNCHER_FLAGS)
+      map(_parse_count, _COUNT_FLAGS, counts_given))
   counts = {'chief': 1, 'worker': num_workers - 1, 'ps': num_ps} if num_ps else {
       'worker': num_workers}
   tasks = [Task(task_type, index)
            for task_type, count in counts.items() for index in range(count)]
   return _Arguments(tasks, _divide_resources(tasks, num_cores, num_gpus), max_restarts,
-                    program_arguments)
+                    tensorboard, program_arguments)
 
 
 def _divide_resources(tasks: Sequence[Task], cores_per_task: int,

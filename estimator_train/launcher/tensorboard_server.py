@@ -1,0 +1,36 @@
+"""Serves TensorBoard during a training run, as a child process of the launcher.
+
+  python -m estimator_train.launcher.tensorboard_server FOLDER LOG
+"""
+
+import os
+import signal
+import sys
+
+_NICENESS = 10
+
+
+def serve(folder: str, log_path: str) -> None:
+  """Serves TensorBoard for a folder, on a free port of localhost, until this process is killed.
+
+  Prints one line to standard output: the URL or, if TensorBoard fails, the path of the log.
+  """
+  os.nice(_NICENESS)  # Gives training priority over TensorBoard.
+  os.environ['CUDA_VISIBLE_DEVICES'] = ''
+  try:
+    # TensorBoard would interpret colons and commas in a path, so `logdir` is the current folder.
+    os.chdir(folder)
+    from tensorboard import program  # This import takes a second, so `os.nice` precedes it.
+    tensorboard = program.TensorBoard()
+    tensorboard.configure(logdir='.', host='localhost', port=0)
+    url = tensorboard.launch()
+  except Exception:
+    print('TensorBoard was not started: see {}'.format(log_path),
+          flush=True)
+    raise
+  print('TensorBoard: {} until the training run ends'.format(url), flush=True)
+  signal.pause()
+
+
+if __name__ == '__main__':
+  serve(*sys.argv[1:])

@@ -14,7 +14,7 @@ number of workers, replicas and threads.
 
 import contextlib
 import math
-from typing import Any, Callable, Iterable, Tuple
+from typing import Any, Callable, Iterable, List, Sequence, Tuple, Union
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -61,26 +61,42 @@ def decode_and_resize(content: tf.Tensor, image_shape: Tuple[int, int, int]) -> 
 
 
 class Decoder:
-  """Decodes single images. Several threads can share a decoder.
+  """Decodes images. Several threads can share a decoder.
 
   Args:
     compute: takes the content of an image, a scalar string tensor, and returns the tensor whose
       value `decode` returns.
+    dtype: the type of this tensor. Its shape is the same for all images.
   """
 
-  def __init__(self, compute: Callable[[tf.Tensor], tf.Tensor]) -> None:
+  def __init__(self, compute: Callable[[tf.Tensor], tf.Tensor], dtype: tf.DType) -> None:
     with tf.Graph().as_default() as graph:
-      content = tf.placeholder(tf.string, [])
-      result = compute(content)
-    self._session = tf.Session(graph=graph, config=tf.ConfigProto(device_count={'GPU': 0}))
-    self._decode = self._session.make_callable(result, [content])
+      contents = tf.placeholder(tf.string, [None])
+      results = tf.map_fn(compute, contents, dtype, parallel_iterations=1, back_prop=False)
+    # A negative number makes the calling thread run the operations. To hand them to other threads
+    # takes longer than to decode a small image.
+    self._session = tf.Session(graph=graph, config=tf.ConfigProto(
+        device_count={'GPU': 0}, inter_op_parallelism_threads=-1))
+    self._decode = self._session.make_callable(results, [contents])
 
   def decode(self, content: bytes) -> np.ndarray:
     """Returns the value of the tensor; raises a ValueError if the image cannot be decoded."""
     try:
-      return self._decode(content)
+      return self._decode([content])[0]
     except tf.errors.OpError as error:
       raise ValueError(first_line(error)) from error
+
+  def decode_all(self, contents: Sequence[bytes]) -> List[Union[np.ndarray, ValueError]]:
+    """Returns the value of the tensor for each image, or the error of `decode`.
+
+    Decoding 16 small images together takes a fifth of the time.
+    """
+    try:
+      return list(self._decode(contents)) if contents else []
+    except tf.errors.OpError as error:
+      if len(contents) == 1:
+        return [ValueError(first_line(error))]
+    return [self.decode_all([content])[0] for content in contents]
 
   def close(self) -> None:
     self._session.close()
@@ -88,7 +104,7 @@ class Decoder:
 
 def make_shape_decoder() -> Decoder:
   """Returns a decoder to (height, width, channels)."""
-  return Decoder(lambda content: tf.shape(decode(content)))
+  return Decoder(lambda content: tf.shape(decode(content)), tf.int32)
 
 
 def are_all_grey(contents: Iterable[bytes]) -> bool:
@@ -98,7 +114,7 @@ def are_all_grey(contents: Iterable[bytes]) -> bool:
     return tf.cond(tf.image.is_jpeg(content), lambda: tf.io.extract_jpeg_shape(content),
                    lambda: tf.shape(decode(content)))[2]
 
-  with contextlib.closing(Decoder(read_channels)) as decoder:
+  with contextlib.closing(Decoder(read_channels, tf.int32)) as decoder:
     for content in contents:
       with contextlib.suppress(ValueError):
         if decoder.decode(content) != 1:

@@ -50,6 +50,16 @@ def _keras3(name: str, target: float) -> Comparison:
       ('onednn', 'keras3'))
 
 
+def _prediction(kind: str, title: str) -> Comparison:
+  return Comparison(
+      'Prediction of 10,000 {}, from process start to the end: fashion_cnn'.format(title),
+      {'stock': sides.prediction(kind, 'stock'), 'onednn': sides.prediction(kind, 'onednn'),
+       'keras 3': sides.prediction(kind, 'keras3')},
+      tuple(Ratio('Keras 3 / {}'.format(build), ('keras 3', 'total_secs'),
+                  ((build, 'total_secs'),), target)
+            for build, target in (('stock', 1.2), ('onednn', None))), ('onednn', 'keras3'))
+
+
 def _torch_compile(name: str) -> Comparison:
   # By itself, because torch.compile may fail: it needs a C++ compiler, and its code can crash.
   workload = sides.TORCH_WORKLOADS[name]
@@ -147,6 +157,8 @@ COMPARISONS: Dict[str, Comparison] = {
                (('onednn', 'first_step_secs'),), None),
          Ratio('peak memory: Keras 3 / stock', ('keras 3', PEAK), (('stock', PEAK),), 2.7)),
         ('onednn', 'keras3')),
+    'keras3_predict_images': _prediction('images', 'JPEG files'),
+    'keras3_predict_records': _prediction('records', 'JPEGs in TFRecord files'),
     'padded_gradient': Comparison(
         'Padded images for the gradient of the first layer: fashion_cnn, batch 256, which makes a '
         'difference on AVX2 without AVX-512 (--avx2)',

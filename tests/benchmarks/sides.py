@@ -4,16 +4,21 @@ A side is a process of its own. Its figures are seconds from just before it is s
 second once it is warm, and the peak of its memory in millions of bytes.
 """
 
+import atexit
 import contextlib
 import functools
+import gzip
 import itertools
 import json
 import os
+import shutil
 import tempfile
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import common
+import numpy as np
 from pairs import Conditions, Figures, Side
+from PIL import Image
 
 from estimator_train.system import machine
 
@@ -299,6 +304,50 @@ def _pinned_to(core: int) -> Iterator[None]:
     yield
   finally:
     os.sched_setaffinity(0, before)
+
+
+@functools.lru_cache()
+def _prediction_files(conditions_key: Tuple[str, bool]) -> Dict[str, str]:
+  """Makes a trained model, JPEGs of test images, and TFRecord files of them, until the exit."""
+  data_dir, quick = conditions_key
+  folder = tempfile.mkdtemp(prefix='benchmark-')
+  atexit.register(shutil.rmtree, folder)
+  files = {name: os.path.join(folder, name) for name in ('run', 'images', 'records')}
+  with gzip.open(os.path.join(data_dir, common.DATA_FILES[2])) as file:
+    pixels = np.frombuffer(file.read(), np.uint8, offset=16).reshape(-1, 28, 28)
+  for index, image in enumerate(pixels[:100 if quick else 10000]):
+    path = os.path.join(files['images'], str(index % 10), '{:05}.jpeg'.format(index))
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    Image.fromarray(image).save(path, quality=90)
+  pattern = os.path.join(files['images'], '*', '*.jpeg')
+  for flags in (
+      ['--mode=train', '--model=fashion_cnn', '--dataset=image_folder', '--image_size=28,28',
+       '--train_pattern=' + pattern, '--train_steps=20', '--model_dir=' + files['run']],
+      ['--mode=write_tfrecords', '--dataset=image_folder', '--train_pattern=' + pattern,
+       '--output=' + files['records'], '--num_shards=4']):
+    common.run_python(['-m', 'estimator_train', *flags], 600)
+  files['records'] = os.path.join(files['records'], 'train*')
+  return files
+
+
+def prediction(kind: str, build: str) -> Side:
+  """Predicts 10,000 images, `images` or `records`, from the start to the last line of the file."""
+  def run(conditions: Conditions) -> Figures:
+    files = _prediction_files((conditions.data_dir, conditions.quick))
+    with tempfile.TemporaryDirectory() as folder:
+      output = os.path.join(folder, 'predictions')
+      if build == 'keras3':
+        child = _script('keras3_predict.py', [
+            os.path.join(files['run'], 'model.h5'), files[kind], output], build, conditions)
+      else:
+        child = common.run_python(
+            ['-m', 'estimator_train', '--mode=predict', '--model_dir=' + files['run'],
+             '--input=' + files[kind], '--output=' + output], conditions.deadline_secs,
+            conditions.pythons[build])
+      with open(output) as file:
+        lines = len(file.readlines())
+    return {'total_secs': child.line_secs[-1], 'lines': lines, PEAK: child.peak_bytes / 1e6}
+  return run
 
 
 def accuracy(batch_size: int, scaling: str, warmup_epochs: int) -> Side:

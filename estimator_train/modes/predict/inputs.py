@@ -49,8 +49,15 @@ class Entry(NamedTuple):
   values: Union[List[np.ndarray], str]
 
 
+class _Image(NamedTuple):
+  """The name of an entry, and the content of an encoded image."""
+  name: bytes
+  content: bytes
+
+
 # Reads a file, or a record of a file. An idx file is read when its entries are iterated over.
-_Read = Callable[[], Iterable[Entry]]
+_Read = Callable[[], Union[_Image, Iterable[Entry]]]
+_MAX_DECODED_TOGETHER = 16
 
 
 def find_files(patterns: str) -> Iterator[bytes]:
@@ -85,9 +92,11 @@ def read_batches(files: Iterator[bytes], image_key: str, image_shape: Tuple[int,
   Yields:
     Lists of entries, in the order of the files.
   """
-  decoder = _Decoder(image_shape)
-  reads = itertools.chain.from_iterable(_iter_reads(path, image_key, decoder) for path in files)
-  entries = _read_entries(reads, batch_size, num_parallel_calls)
+  decoder = images.Decoder(
+      lambda content: images.decode_and_resize(content, image_shape), tf.float32)
+  reads = itertools.chain.from_iterable(
+      _iter_reads(path, image_key, image_shape) for path in files)
+  entries = _read_entries(reads, decoder, batch_size, num_parallel_calls)
   try:
     while True:
       batch = list(itertools.islice(entries, batch_size))
@@ -100,7 +109,7 @@ def read_batches(files: Iterator[bytes], image_key: str, image_shape: Tuple[int,
 
 
 def with_equal_channels(batch: List[Entry]) -> List[Entry]:
-  """Repeats the channel of grey images if another image of the batch has three channels."""
+  """Repeats the channel of grey images of idx files if another image of the batch has three."""
   channels = max((entry.values[0].shape[2] for entry in batch if isinstance(entry.values, list)),
                  default=1)
   return [entry._replace(values=[np.repeat(entry.values[0], channels, 2)])
@@ -108,7 +117,8 @@ def with_equal_channels(batch: List[Entry]) -> List[Entry]:
           for entry in batch]
 
 
-def _iter_reads(path: bytes, image_key: str, decoder: '_Decoder') -> Iterator[_Read]:
+def _iter_reads(path: bytes, image_key: str,
+                image_shape: Tuple[int, int, int]) -> Iterator[_Read]:
   """Yields a function per record of a TFRecord file, or one function for any other file."""
   try:
     is_record_file = stat.S_ISREG(os.stat(path).st_mode) and records.starts_with_record(path)
@@ -117,90 +127,86 @@ def _iter_reads(path: bytes, image_key: str, decoder: '_Decoder') -> Iterator[_R
     yield functools.partial(_make_unreadable, path, error)
     return
   if index is None:
-    yield functools.partial(_read_image_file, path, decoder)
+    yield functools.partial(_read_image_file, path, image_shape)
     return
   reader = RecordReader(index)
   for record in range(index.num_records):
-    yield functools.partial(_read_record, path, reader, record, image_key, decoder)
+    yield functools.partial(_read_record, path, reader, record, image_key)
   for damage in index.damages:
     yield functools.partial(_make_unreadable, b'%s:%d' % (path, damage.record), damage.reason)
 
 
-def _read_entries(reads: Iterator[_Read], max_pending: int,
+def _read_entries(reads: Iterator[_Read], decoder: images.Decoder, num_ahead: int,
                   num_threads: int) -> Generator[Entry, None, None]:
-  """Yields the entries in order. Threads call up to `max_pending` functions ahead."""
+  """Yields the entries in order. Threads read and decode up to `num_ahead` entries ahead."""
   pending: Any = collections.deque()  # Of futures.
+  size = max(1, min(_MAX_DECODED_TOGETHER, num_ahead // num_threads))
+  # The threads share a few images equally, and decode many in groups.
+  group_sizes = itertools.chain(itertools.repeat(1, num_threads), itertools.repeat(size))
+  groups = iter(lambda: list(itertools.islice(reads, next(group_sizes))), [])
   with ThreadPoolExecutor(num_threads) as threads:
     try:
       while True:
-        pending.extend(threads.submit(read) for read in itertools.islice(
-            reads, max_pending - len(pending)))
+        for group in itertools.islice(groups, max(1, num_ahead // size) - len(pending)):
+          pending.append(threads.submit(_read_group, group, decoder))
         if not pending:
           return
-        yield from pending.popleft().result()
+        yield from itertools.chain.from_iterable(pending.popleft().result())
     finally:
       for future in pending:
         future.cancel()
+
+
+def _read_group(reads: List[_Read], decoder: images.Decoder) -> List[Iterable[Entry]]:
+  """Calls the functions, and decodes the images that they return."""
+  found = [read() for read in reads]
+  decoded = iter(decoder.decode_all([each.content for each in found if isinstance(each, _Image)]))
+  return [_make_entry(each.name, next(decoded)) if isinstance(each, _Image) else each
+          for each in found]
+
+
+def _make_entry(name: bytes, decoded: Union[np.ndarray, ValueError]) -> List[Entry]:
+  return (_make_unreadable(name, decoded) if isinstance(decoded, ValueError)
+          else [Entry(name, [decoded])])
 
 
 def _make_unreadable(name: bytes, reason: Union[str, Exception]) -> List[Entry]:
   return [Entry(name, getattr(reason, 'strerror', None) or str(reason))]
 
 
-def _read_record(path: bytes, reader: RecordReader, record: int, image_key: str,
-                 decoder: '_Decoder') -> List[Entry]:
-  """Reads and decodes the image of a record."""
+def _read_record(path: bytes, reader: RecordReader, record: int,
+                 image_key: str) -> Union[_Image, List[Entry]]:
+  """Reads the image of a record."""
   name = b'%s:%d' % (path, record)
   try:
     (content,) = reader.read(np.array([record]))
     features = image_records.parse_features(content)
-    return [Entry(name, [decoder.decode(image_records.image_content(features, image_key))])]
+    return _Image(name, image_records.image_content(features, image_key))
   except (OSError, ValueError) as error:
     return _make_unreadable(name, error)
 
 
-def _read_image_file(path: bytes, decoder: '_Decoder') -> Iterable[Entry]:
-  """Reads and decodes an image file, or begins to read an idx file."""
+def _read_image_file(path: bytes,
+                     image_shape: Tuple[int, int, int]) -> Union[_Image, Iterable[Entry]]:
+  """Reads an image file, or begins to read an idx file."""
   try:
     if not stat.S_ISREG(os.stat(path).st_mode):
       return _make_unreadable(path, 'not a regular file')  # Reading a named pipe would block.
     with open(path, 'rb') as file:
       if idx.is_idx_or_gzip(file.peek(4)):
-        return _read_idx_file(path, decoder)
-      return [Entry(path, [decoder.decode(file.read())])]
+        return _read_idx_file(path, image_shape)
+      return _Image(path, file.read())
   except (OSError, ValueError) as error:
     return _make_unreadable(path, error)
 
 
-def _read_idx_file(path: bytes, decoder: '_Decoder') -> Iterator[Entry]:
+def _read_idx_file(path: bytes, image_shape: Tuple[int, int, int]) -> Iterator[Entry]:
   """Yields the images of an idx file and, if the file is damaged, the reason at the end."""
   try:
-    for index, pixels in enumerate(idx.iter_images(path, decoder.height, decoder.width)):
+    for index, pixels in enumerate(idx.iter_images(path, *image_shape[:2])):
       yield Entry(path + b':%d' % index, [pixels.astype(np.float32)])
   except ValueError as error:
     yield from _make_unreadable(path, error)
-
-
-class _Decoder(images.Decoder):
-  """Decodes and resizes single images to float32 [height, width, 1 or 3].
-
-  Args:
-    image_shape: (height, width, channels) of the model's input, with 1 or 3 channels.
-
-  Attributes:
-    height, width: those of the model's input.
-  """
-
-  def __init__(self, image_shape: Tuple[int, int, int]) -> None:
-    self.height, self.width, _ = image_shape
-
-    def decode_and_resize(content: tf.Tensor) -> tf.Tensor:
-      image = images.decode(content)
-      return tf.cond(tf.equal(tf.shape(image)[2], 1),
-                     lambda: images.resize(image, self.height, self.width),
-                     lambda: images.decode_and_resize(content, image_shape))
-
-    super().__init__(decode_and_resize)
 
 
 def find_row_files(patterns: str) -> List[bytes]:

@@ -9,7 +9,6 @@ import os
 import re
 import resource
 import shutil
-from pathlib import Path
 from typing import Iterator, NamedTuple, Optional, Tuple
 
 from estimator_train.doctor import CheckResult, error, ok, warning
@@ -93,12 +92,12 @@ def inspect_gpus() -> GpuInventory:
     return GpuInventory(failure=child.error)
   gpus = tuple(Gpu(name, (major, minor), driver, memory_bytes)
                for name, (major, minor), driver, memory_bytes in child.results)
-  return GpuInventory(gpus, None, sum(map(_is_nvidia_gpu, map(Path, glob.glob(_PCI_DEVICES)))))
+  return GpuInventory(gpus, None, sum(map(_is_nvidia_gpu, glob.glob(_PCI_DEVICES))))
 
 
-def _is_nvidia_gpu(device: Path) -> bool:
-  return (_read_file(str(device / 'vendor')).strip() == _NVIDIA_VENDOR_ID
-          and _read_file(str(device / 'class')).startswith(_DISPLAY_CLASS_PREFIX))
+def _is_nvidia_gpu(device: str) -> bool:
+  return (machine.read_file(device + '/vendor').strip() == _NVIDIA_VENDOR_ID
+          and machine.read_file(device + '/class').startswith(_DISPLAY_CLASS_PREFIX))
 
 
 def check_gpus(inventory: GpuInventory,
@@ -220,18 +219,11 @@ def _check_nccl(num_gpus: int) -> CheckResult:
 
 def read_quota_cores() -> Optional[float]:
   """Returns the seconds of CPU time per second that the container may use; None: no limit."""
-  text = _read_file(_CGROUP_V2_CPU_MAX) or '{} {}'.format(
-      _read_file(_CGROUP_V1_CPU_QUOTA), _read_file(_CGROUP_V1_CPU_PERIOD))
+  text = machine.read_file(_CGROUP_V2_CPU_MAX) or '{} {}'.format(
+      machine.read_file(_CGROUP_V1_CPU_QUOTA), machine.read_file(_CGROUP_V1_CPU_PERIOD))
   # Without a limit, the quota is "max" or -1.
   numbers = re.match(r'(\d+)\s+(\d+)$', text.strip())
   return int(numbers.group(1)) / int(numbers.group(2)) if numbers else None
-
-
-def _read_file(path: str) -> str:
-  try:
-    return Path(path).read_text()
-  except OSError:
-    return ''
 
 
 def check_cpu(flags: str, build: Optional[TensorFlowBuild]) -> CheckResult:

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Dict, Iterator, Optional
 
 from estimator_train.errors import UserError
 from estimator_train.run_dir import make_folder
+from estimator_train.system import machine
 
 _LOG = logging.getLogger('estimator_train')
 LOCK_FILE = 'run.lock'
@@ -176,8 +177,4 @@ def _describe_owner(owner: Dict[str, Any]) -> str:
 
 def _boot_id() -> Optional[str]:
   """Returns the ID of the current boot of this machine; None if the system has none."""
-  try:
-    with open('/proc/sys/kernel/random/boot_id') as file:
-      return file.read().strip()
-  except OSError:
-    return None
+  return machine.read_file('/proc/sys/kernel/random/boot_id').strip() or None

@@ -116,12 +116,17 @@ def needs_padded_gradients() -> bool:
 
 def cpu_property(key: str) -> str:
   """Returns a property of the first core in /proc/cpuinfo, such as `model name`; '' if unknown."""
+  match = re.search(r'^{}\s*:(.*)$'.format(key), read_file(_CPU_INFO, 10000), re.MULTILINE)
+  return match.group(1).strip() if match else ''
+
+
+def read_file(path: str, max_chars: int = -1) -> str:
+  """Returns the text of a file of the kernel, or its beginning; '' if it cannot be read."""
   try:
-    with open(_CPU_INFO, encoding='utf-8', errors='replace') as file:
-      match = re.search(r'^{}\s*:(.*)$'.format(key), file.read(10000), re.MULTILINE)
+    with open(path, encoding='utf-8', errors='replace') as file:
+      return file.read(max_chars)
   except OSError:
     return ''
-  return match.group(1).strip() if match else ''
 
 
 def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
@@ -190,7 +195,7 @@ def _bytes_left_in_cgroups() -> Optional[int]:
       # Inactive pages of files do not count, because the kernel evicts such pages when necessary.
       used = (_read_number(usage_path, r'^(\d+)$')
               - _read_number(statistics_path, r'^(?:total_)?inactive_file (\d+)$'))
-    except (OSError, ValueError):  # The cgroup does not exist, or its limit is "max".
+    except ValueError:  # The cgroup does not exist, or its limit is "max".
       continue
     if limit < physical:
       left.append(max(0, limit - used))
@@ -204,12 +209,7 @@ def _cgroup_files() -> Iterator[Tuple[str, str, str]]:
   /sys/fs/cgroup itself is visible. It is then the cgroup of the container, so it is always
   included.
   """
-  try:
-    with open('/proc/self/cgroup') as file:
-      paths = {line.rstrip('\n').split(':', 2)[2] for line in file
-               if line.split(':', 2)[1] in ('', 'memory')}
-  except (OSError, IndexError):
-    paths = set()
+  paths = set(re.findall(r'^\d+:(?:memory)?:(.*)$', read_file('/proc/self/cgroup'), re.MULTILINE))
   for root, limit, usage in _CGROUPS:
     folders = {root}
     for path in paths:
@@ -231,8 +231,7 @@ def _address_bytes_left() -> Optional[int]:
 
 def _read_number(path: str, pattern: str) -> int:
   """Returns the number in a file that group 1 of a regular expression matches."""
-  with open(path) as file:
-    match = re.search(pattern, file.read(), re.MULTILINE)
+  match = re.search(pattern, read_file(path), re.MULTILINE)
   if match is None:
     raise ValueError(path)
   return int(match.group(1))

@@ -8,6 +8,8 @@ import threading
 import time
 from typing import Any, Callable, Dict, Optional
 
+from estimator_train.system import machine
+
 _LOG = logging.getLogger('estimator_train')
 _IMPORT_TIME = time.perf_counter()
 # When its set-up is complete, run_train.sh sets this variable to the seconds since boot (as in
@@ -108,11 +110,7 @@ def process_age_secs() -> float:
 
 def current_uptime() -> str:
   """Returns the seconds since boot as a value of START_TIME_VARIABLE; `0` if they are unknown."""
-  try:
-    with open('/proc/uptime') as file:
-      return file.read().split()[0]
-  except OSError:
-    return '0'
+  return (machine.read_file('/proc/uptime').split() or ['0'])[0]
 
 
 class StartUpTimer:

@@ -20,7 +20,6 @@ import itertools
 import os
 import re
 import signal
-import subprocess
 import sys
 from typing import Iterator, List, NamedTuple, NoReturn, Optional, Sequence
 
@@ -106,12 +105,10 @@ def _start_tensorboard(server: Sequence[str], log_dir: str) -> None:
   """Starts TensorBoard as a child process; see `main` for `server`."""
   log_path = os.path.join(log_dir, 'tensorboard.log')
   with open(log_path, 'ab') as log:
-    subprocess.Popen(
-        [*server, os.path.dirname(log_dir), log_path], env=child_process.child_environment(),
-        stdin=subprocess.DEVNULL, stdout=2, stderr=log,  # The URL goes to our standard error.
-        # Without a new session, Ctrl-C would end TensorBoard before the run saves a checkpoint.
-        start_new_session=True,
-        preexec_fn=child_process.make_preexec_fn())  # noqa: PLW1509 (preexec_fn takes no lock)
+    # The URL goes to our standard error. Without a new session, Ctrl-C would end TensorBoard before
+    # the run saves a checkpoint.
+    child_process.start([*server, os.path.dirname(log_dir), log_path],
+                        child_process.child_environment(), 2, log)
 
 
 def _parse_arguments(argv: Sequence[str]) -> _Arguments:

@@ -144,18 +144,14 @@ class Supervisor:
     environment = dict(child_process.child_environment(), TF_CONFIG=cluster.to_tf_config())
     if resources.gpus is not None:
       environment['CUDA_VISIBLE_DEVICES'] = resources.gpus
-    preexec_fn = child_process.make_preexec_fn(resources.cores)
     with contextlib.ExitStack() as files:
       if task != self._tasks[0]:
         log_path = os.path.join(self._log_dir, str(task).replace(' ', '-') + '.log')
         out = files.enter_context(open(log_path, 'ab'))
         log_offset = os.fstat(out.fileno()).st_size
-      process = subprocess.Popen(
-          self._command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-          # Without a new session, a task would receive SIGINT on Ctrl-C from the terminal and from
-          # this process, and the second SIGINT would abort the task.
-          start_new_session=True,
-          preexec_fn=preexec_fn)  # noqa: PLW1509 (preexec_fn takes no lock)
+      # Without a new session, a task would receive SIGINT on Ctrl-C from the terminal and from this
+      # process, and the second SIGINT would abort the task.
+      process = child_process.start(self._command, environment, out, out, resources.cores)
     return _RunningTask(task, process, log_path, log_offset)
 
   def _wait(self) -> List[TaskFailure]:

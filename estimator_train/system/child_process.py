@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import IO, Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import IO, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
 
 from estimator_train.errors import printable
 from estimator_train.system import PACKAGE_PARENT_DIR
@@ -79,9 +79,8 @@ def run_python(arguments: Sequence[str], timeout_secs: Optional[float] = None,
                stderr: Optional[IO[bytes]] = None, cores: Sequence[int] = ()) -> ChildRun:
   """Runs Python, and stops it and its own child processes after the timeout.
 
-  An exception that interrupts the wait, for example in a signal handler, stops the child. Linux
-  kills the child when the thread that started the child ends. Call this function from the main
-  thread, so that Linux kills the child only when this process ends.
+  An exception that interrupts the wait, for example in a signal handler, stops the child. See
+  `start` for the thread from which to call this function.
 
   Args:
     arguments: arguments of the interpreter, such as `-c` and code.
@@ -98,10 +97,8 @@ def run_python(arguments: Sequence[str], timeout_secs: Optional[float] = None,
   # Write the output to files, because reading a pipe to its end would also wait for child processes
   # of the child.
   with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as temporary:
-    process = subprocess.Popen(
-        [python or sys.executable, *arguments], stdin=subprocess.DEVNULL, stdout=out,
-        stderr=stderr or temporary, start_new_session=True, env=environment,
-        preexec_fn=make_preexec_fn(cores))  # noqa: PLW1509 (The function takes no lock.)
+    process = start([python or sys.executable, *arguments], environment, out, stderr or temporary,
+                    cores)
     code: Optional[int] = None
     try:
       with contextlib.suppress(subprocess.TimeoutExpired):
@@ -128,12 +125,18 @@ def child_environment() -> Dict[str, str]:
   return variables
 
 
-def make_preexec_fn(cores: Sequence[int] = ()) -> Callable[[], None]:
-  """Makes a `preexec_fn` that pins the child to cores and ties its life to this process.
+def start(command: Sequence[str], environment: Optional[Mapping[str, str]],
+          stdout: Union[IO[bytes], int, None], stderr: Optional[IO[bytes]],
+          cores: Sequence[int] = ()) -> 'subprocess.Popen[bytes]':
+  """Starts a child process without input, in a session of its own, which signals do not reach.
 
-  Linux kills the child when this process ends; other systems do not.
+  Linux kills the child when the thread that started the child ends; other systems do not. Call
+  this function from the main thread, so that the child is killed only when this process ends.
 
   Args:
+    command: the program and its arguments.
+    environment: environment variables; None: those of this process.
+    stdout, stderr: the files or descriptors for its output; None: those of this process.
     cores: IDs of the cores that the child may use; empty: the cores of this process.
   """
   parent = os.getpid()
@@ -150,7 +153,10 @@ def make_preexec_fn(cores: Sequence[int] = ()) -> Callable[[], None]:
       if os.getppid() != parent:  # The parent ended before the call of prctl: no signal comes.
         os._exit(1)
 
-  return preexec_fn
+  return subprocess.Popen(
+      list(command), stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=environment,
+      start_new_session=True,
+      preexec_fn=preexec_fn)  # noqa: PLW1509 (The function takes no lock.)
 
 
 def _stop(process: 'subprocess.Popen[bytes]') -> None:

@@ -4,6 +4,7 @@ The checks are made before TensorFlow starts, because TensorFlow waits forever a
 in TF_CONFIG.
 """
 
+import contextlib
 import ipaddress
 import json
 import re
@@ -231,19 +232,13 @@ def _parse_address(field: str, address: Any) -> Tuple[str, int]:
   host, port = match.groups()
   if not 1 <= int(port) <= 65535:
     raise _error('a port is out of range', given, 'give one from 1 to 65535')
-  if host.startswith('[') and host.endswith(']') and _is_ipv6(host[1:-1]):
-    return str(ipaddress.IPv6Address(host[1:-1])), int(port)
+  if host.startswith('[') and host.endswith(']'):
+    with contextlib.suppress(ValueError):
+      return str(ipaddress.IPv6Address(host[1:-1])), int(port)
   if not _HOST_PATTERN.fullmatch(host):
     raise _error('an address must be HOST:PORT', given,
                  'give one such as host:2222 or [::1]:2222, without grpc://')
   return host.lower(), int(port)
-
-
-def _is_ipv6(host: str) -> bool:
-  try:
-    return bool(ipaddress.IPv6Address(host))
-  except ValueError:
-    return False
 
 
 def _parse_task(task: Mapping[str, Any], addresses: Mapping[str, Tuple[str, ...]]) -> Task:

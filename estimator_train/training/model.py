@@ -168,8 +168,7 @@ def _save_initial_weights(
     return None
   if is_chief:
     with _translate_errors(settings.model):
-      initial_weights.save_initial_weights(model, copier, run_config, settings.model,
-                                           settings.model.weights != 'none')
+      initial_weights.save_initial_weights(model, copier, run_config, settings.model)
   return saved_weights.warm_start_settings(
       settings.run.folder, [weight.op.name for weight in model.weights])
 

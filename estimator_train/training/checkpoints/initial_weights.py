@@ -133,23 +133,21 @@ def _refers_to_other_files(unused_name: str,
 
 
 def save_initial_weights(model: tf.keras.Model, copier: ModelCopier,
-                         config: tf.estimator.RunConfig, settings: groups.Model,
-                         has_given_weights: bool) -> None:
+                         config: tf.estimator.RunConfig, settings: groups.Model) -> None:
   """Saves the initial weights of a run.
 
   Args:
     model: the model.
     copier: copies the model.
     config: the configuration of the Estimator.
-    settings: the model flags of the run.
-    has_given_weights: whether the model has the weights that `--weights` gives; otherwise, random
-      weights are saved.
+    settings: the model flags of the run. With `--weights`, the model has the weights; otherwise,
+      random weights are saved.
   """
   if can_save_without_copy(settings):
     saved_weights.save_random_weights(model, config)
   else:
     saved_weights.save_initial_weights(
-        copier, model.get_weights() if has_given_weights else None, config)
+        copier, None if settings.weights == 'none' else model.get_weights(), config)
 
 
 def can_save_without_copy(settings: groups.Model) -> bool:

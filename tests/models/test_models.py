@@ -4,11 +4,13 @@ scaled as the networks and the losses need it."""
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+import tensorflow.compat.v2
 
 from estimator_train import models
 from estimator_train.errors import UserError
 from estimator_train.models.model_inputs import make_preprocess
 from estimator_train.settings import choices
+from estimator_train.tf_patches.model_copies import ModelCopier
 from estimator_train.training import losses
 
 
@@ -67,6 +69,30 @@ def test_frozen_batch_norm_leaves_the_batch_alone():
   np.testing.assert_array_equal(training, inference)
   assert not model.updates
   assert type(model.get_layer('conv1_bn')).__name__ == 'BatchNormalization'
+
+
+def test_frozen_batch_norm_of_the_users_own():
+  """As documented: Keras's own layer uses the batch, unless it is called with training=False."""
+  layers = tf.keras.layers
+  with tf.Graph().as_default():
+    inputs = layers.Input((3,))
+    frozen = layers.BatchNormalization(trainable=False)
+    outputs = [
+        frozen(inputs), layers.BatchNormalization(trainable=False)(inputs, training=False),
+        tensorflow.compat.v2.keras.layers.BatchNormalization(trainable=False)(inputs)]
+    copier = ModelCopier(tf.keras.Model(inputs, outputs))
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.keras.backend.set_session(session)
+    model = copier.copy()
+    session.run(tf.global_variables_initializer())
+    values = np.random.RandomState(1).normal(5, 2, (8, 3))
+    of_batch, *others = tf.keras.backend.function(
+        [*model.inputs, tf.keras.backend.learning_phase()], model.outputs)([values, 1])
+    tf.keras.backend.set_session(None)
+  np.testing.assert_allclose(of_batch.mean(0), 0, atol=1e-5)
+  for output in others:  # The moving averages begin with mean 0 and variance 1.
+    np.testing.assert_allclose(output, values / np.sqrt(1 + frozen.epsilon), rtol=1e-5)
+  assert not model.updates
 
 
 def of_rgb_images():

@@ -216,4 +216,5 @@ def test_the_flagfile_of_the_recipe(run_well, image_records, tmp_path, monkeypat
                   '--batch_size=6', '--train_epochs=1', '--lr_boundaries_epochs=0.3,0.6,0.8',
                   '--lr_warmup_epochs=0.2', '--model_dir={}'.format(tmp_path / 'model'))
   assert done.result['global_step'] == 3 and done.result['examples'] == 10
+  assert '23,512,130 of them trained' in done.err  # 25,557,032 with 1,000 classes.
   assert 'learning rate' in done.err

@@ -157,6 +157,14 @@ COMPARISONS: Dict[str, Comparison] = {
                (('onednn', 'first_step_secs'),), None),
          Ratio('peak memory: Keras 3 / stock', ('keras 3', PEAK), (('stock', PEAK),), 2.7)),
         ('onednn', 'keras3')),
+    'keras3_pauses': Comparison(
+        'Pauses during training: fashion_cnn, an evaluation on 10,000 images and a checkpoint, '
+        'except the first; `fit` of Keras 3 with validation_data and ModelCheckpoint',
+        {'stock': sides.pauses('stock'), 'onednn': sides.pauses('onednn'),
+         'keras 3': sides.pauses('keras3')},
+        tuple(Ratio('{}: Keras 3 / {}'.format(name, build), ('keras 3', name), ((build, name),),
+                    None) for name in sides.PAUSES for build in ('stock', 'onednn')),
+        ('onednn', 'keras3')),
     'keras3_predict_images': _prediction('images', 'JPEG files'),
     'keras3_predict_records': _prediction('records', 'JPEGs in TFRecord files'),
     'padded_gradient': Comparison(

@@ -2,19 +2,22 @@
 
   PYTHON tests/benchmarks/keras3_training.py [--model=fashion_cnn|vgg16|resnet50] [--data_dir=DIR]
       [--trainable_layers=N] [--image_size=224] [--train_steps=300] [--warmup_steps=20]
-      [--batch_size=256]
+      [--batch_size=256] [--pause_steps=N]
 
 Trains with Adam. `fashion_cnn` trains on Fashion-MNIST in a tf.data pipeline of arrays, the others
 on one random batch of uint8 images, as `--dataset=synthetic` does. PYTHON is one that has Keras 3,
 which this package's has not: so nothing of it is imported. Prints a line at the end of the first
 and of the last step; the last line is images a second between the end of the warm-up and the end of
-the last step, as JSON.
+the last step, as JSON. With --pause_steps, `fashion_cnn` is evaluated on the test images and saved
+after each N steps, and the last line is the medians of the seconds of both, without the first.
 """
 
 import argparse
 import gzip
 import json
 import os
+import statistics
+import tempfile
 import time
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
@@ -43,6 +46,27 @@ class StepEnds(keras.callbacks.Callback):
       print(LAST_STEP, flush=True)
 
 
+class Pauses(keras.callbacks.Callback):
+  """Measures the evaluations, and what callbacks after this one do at the end of an epoch."""
+
+  def __init__(self):
+    super().__init__()
+    self.evaluation_secs, self.checkpoint_secs = [], []
+
+  def on_test_begin(self, logs=None):
+    self._began = time.perf_counter()
+
+  def on_test_end(self, logs=None):
+    self.evaluation_secs.append(time.perf_counter() - self._began)
+
+  def on_epoch_end(self, epoch, logs=None):
+    self._began = time.perf_counter()
+
+  def on_epoch_begin(self, epoch, logs=None):
+    if epoch:
+      self.checkpoint_secs.append(time.perf_counter() - self._began)
+
+
 def main():
   parser = argparse.ArgumentParser(allow_abbrev=False)
   parser.add_argument('--model', choices=('fashion_cnn', 'vgg16', 'resnet50'),
@@ -53,6 +77,7 @@ def main():
   parser.add_argument('--train_steps', type=int, default=300)
   parser.add_argument('--warmup_steps', type=int, default=20)
   parser.add_argument('--batch_size', type=int, default=256)
+  parser.add_argument('--pause_steps', type=int)
   args = parser.parse_args()
 
   if args.model == 'fashion_cnn':
@@ -61,6 +86,16 @@ def main():
     model, dataset = _application(args), _synthetic(args)
   model.compile(keras.optimizers.Adam(0.001), 'sparse_categorical_crossentropy',
                 metrics=['accuracy'])
+  if args.pause_steps:
+    pauses = Pauses()
+    with tempfile.TemporaryDirectory() as folder:
+      model.fit(dataset, steps_per_epoch=args.pause_steps, verbose=0,
+                epochs=args.train_steps // args.pause_steps,
+                validation_data=_scaled(_arrays(args, 't10k').batch(args.batch_size)),
+                callbacks=[pauses, keras.callbacks.ModelCheckpoint(folder + '/model.keras')])
+    print(json.dumps({name: statistics.median(getattr(pauses, name)[1:])
+                      for name in ('evaluation_secs', 'checkpoint_secs')}))
+    return
   ends = StepEnds(args.train_steps)
   model.fit(dataset, steps_per_epoch=args.train_steps, verbose=0, callbacks=[ends])
   steps = args.train_steps - args.warmup_steps
@@ -70,12 +105,16 @@ def main():
 
 def _fashion_mnist(args):
   """Returns shuffled batches of Fashion-MNIST, without end."""
-  with gzip.open(os.path.join(args.data_dir, 'train-labels-idx1-ubyte.gz')) as file:
+  return _scaled(_arrays(args, 'train').shuffle(60000).repeat().batch(args.batch_size))
+
+
+def _arrays(args, split):
+  """Returns the examples of `train` or `t10k`."""
+  with gzip.open(os.path.join(args.data_dir, split + '-labels-idx1-ubyte.gz')) as file:
     labels = np.frombuffer(file.read(), np.uint8, offset=8)
-  with gzip.open(os.path.join(args.data_dir, 'train-images-idx3-ubyte.gz')) as file:
+  with gzip.open(os.path.join(args.data_dir, split + '-images-idx3-ubyte.gz')) as file:
     images = np.frombuffer(file.read(), np.uint8, offset=16).reshape(-1, 28, 28, 1)
-  dataset = tf.data.Dataset.from_tensor_slices((images, labels.astype(np.int32)))
-  return _scaled(dataset.shuffle(len(labels)).repeat().batch(args.batch_size))
+  return tf.data.Dataset.from_tensor_slices((images, labels.astype(np.int32)))
 
 
 def _synthetic(args):

@@ -25,6 +25,7 @@ from estimator_train.system import machine
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 BATCH_SIZE = 256
 RATE, PEAK = 'images_per_sec', 'peak_mb'
+PAUSES = 'evaluation_secs', 'checkpoint_secs'
 
 # Of a frozen VGG16: what the article trains, in batches that small machines take.
 FEATURES_BATCH_SIZE = 16
@@ -219,6 +220,25 @@ def keras3_start(train_steps: int) -> Side:
         '--data_dir=' + conditions.data_dir, '--train_steps={}'.format(steps), '--warmup_steps=1',
         '--batch_size={}'.format(BATCH_SIZE)], 'keras3', conditions)
     return _start_figures(child)
+  return run
+
+
+def pauses(build: str, pause_steps: int = 40) -> Side:
+  """Evaluations on all test images of Fashion-MNIST and checkpoints, without the first ones."""
+  def run(conditions: Conditions) -> Figures:
+    steps = 6 * pause_steps
+    if build == 'keras3':
+      return _figures(_script('keras3_training.py', [
+          '--data_dir=' + conditions.data_dir, '--train_steps={}'.format(steps),
+          '--pause_steps={}'.format(pause_steps)], build, conditions), PAUSES)
+    flags = ['--train_steps={}'.format(steps), '--eval_every_steps={}'.format(pause_steps),
+             '--save_checkpoints_steps={}'.format(pause_steps),
+             '--throughput_warmup_steps={}'.format(pause_steps + 1)]
+    done = common.run_package(flags + WORKLOADS['fashion_mnist'].flags(conditions),
+                              conditions.deadline_secs, python=conditions.pythons[build])
+    found = done.throughput['pauses']
+    return {name: found[kind]['secs'] / found[kind]['count']
+            for name, kind in zip(PAUSES, ('evaluation', 'checkpoint'))}
   return run
 
 

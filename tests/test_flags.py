@@ -238,7 +238,7 @@ INTEGERS = {
     (1, MAX): 'train_steps train_epochs eval_every_steps early_stopping_steps batch_size '
               'base_batch_size num_packs start_timeout_secs peer_timeout_secs shuffle_buffer '
               'save_checkpoints_steps save_checkpoints_secs keep_checkpoint_max log_every_steps '
-              'repeats num_shards',
+              'repeats num_shards gradient_accumulation_steps',
     (0, MAX): 'trainable_layers seed step_timeout_secs save_retry_secs throughput_warmup_steps',
     (-1, MAX): 'num_gpus', (1, 1000): 'prefetch',
     (0, 1000): 'num_cpu_replicas inter_op_parallelism_threads intra_op_parallelism_threads '

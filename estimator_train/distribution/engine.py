@@ -42,8 +42,9 @@ class Engine:
   def __init__(self, settings: Settings, process: Process, devices: Devices) -> None:
     self.settings, self.process, self.devices = settings, process, devices
     self.num_workers = 1 if process.role == EVALUATOR else process.size
-    self.examples_per_replica = per_replica_batch_size(settings.optimizer.batch_size,
-                                                       self.num_replicas)
+    self.examples_per_replica = per_replica_batch_size(
+        settings.optimizer.batch_size, self.num_replicas,
+        settings.optimizer.gradient_accumulation_steps if settings.run.trains else 1)
 
   @property
   def num_replicas(self) -> int:

@@ -70,6 +70,22 @@ def split_weights(features: Any) -> Tuple[Any, Any]:
   return features, None
 
 
+def part_of_batch(batch: Any, index: tf.Tensor, num_parts: int) -> Any:
+  """Returns one of the equal parts of a batch, which has tensors [B, ...] in any structure."""
+  def part_of(tensor: Any) -> Any:
+    if isinstance(tensor, tf.SparseTensor):
+      size = tensor.dense_shape[0] // num_parts
+      start = tf.one_hot(0, tf.size(tensor.dense_shape), tf.cast(index, tf.int64) * size)
+      return tf.sparse.slice(tensor, start, tf.concat([[size], tensor.dense_shape[1:]], 0))
+    size = tf.shape(tensor)[0] // num_parts
+    part = tensor[index * size:(index + 1) * size]
+    static_size = tf.get_static_value(size)
+    part.set_shape(tf.TensorShape([static_size]).concatenate(tensor.shape[1:]))
+    return part
+
+  return tf.nest.map_structure(lambda tensor: None if tensor is None else part_of(tensor), batch)
+
+
 class BatchFormat(NamedTuple):
   """The form of the batches of a model.
 

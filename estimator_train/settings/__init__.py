@@ -110,20 +110,31 @@ def _initialize(settings: Settings, values: Dict[str, Any]) -> None:
   rules.check_all(settings)
 
 
-def per_replica_batch_size(global_batch_size: int, num_replicas: int) -> int:
+def per_replica_batch_size(global_batch_size: int, num_replicas: int,
+                           micro_batches: int = 1) -> int:
   """Returns the number of examples per step and replica.
 
+  Args:
+    global_batch_size: the number of examples per step.
+    num_replicas: the number of replicas.
+    micro_batches: the number of parts into which each replica splits its examples.
+
   Raises:
-    UserError: the global batch size is not divisible by the number of replicas. The error proposes
-      the nearest batch sizes that are divisible.
+    UserError: the global batch size is not divisible by the product of the other arguments. The
+      error proposes the nearest batch sizes that are divisible.
   """
-  if global_batch_size % num_replicas == 0:
+  divisor = num_replicas * micro_batches
+  if global_batch_size % divisor == 0:
     return global_batch_size // num_replicas
-  below = global_batch_size - global_batch_size % num_replicas
-  near = [size for size in (below, below + num_replicas) if size > 0]
-  raise UserError('--batch_size must be divisible by the number of replicas',
-                  '--batch_size={} for {} replicas'.format(global_batch_size, num_replicas),
-                  'use ' + ' or '.join(str(size) for size in near))
+  below = global_batch_size - global_batch_size % divisor
+  near = [size for size in (below, below + divisor) if size > 0]
+  raise UserError(
+      '--batch_size must be divisible by the number of replicas'
+      + (' times --gradient_accumulation_steps' if micro_batches > 1 else ''),
+      '--batch_size={} for {} replicas{}'.format(
+          global_batch_size, num_replicas,
+          ' --gradient_accumulation_steps={}'.format(micro_batches) if micro_batches > 1 else ''),
+      'use ' + ' or '.join(str(size) for size in near))
 
 
 def steps_for_epochs(epochs: float, num_examples: int, examples_per_step: int) -> int:

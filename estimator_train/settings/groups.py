@@ -226,6 +226,10 @@ class Optimizer:
       'limit', check=satisfies(lambda norm: 0 <= norm <= _MAX_GRADIENT_NORM,
                                'must be from 0 to {:.0f}'.format(_MAX_GRADIENT_NORM),
                                'give a norm such as 1'))
+  gradient_accumulation_steps: int = flag(
+      1, 'number of equal parts of the batch whose gradients each replica computes one after the '
+      'other, which needs less memory; --batch_size is still the number of examples per step',
+      check=int_range(1))
   weight_decay: float = flag(
       0., 'the training loss contains this factor times half of the sum of the squared kernels; '
       'adamw, lars and lamb decay the weights themselves, as in their papers',

@@ -118,6 +118,34 @@ def build_model(copier: ModelCopier, mode: str, inputs: Any) -> tf.keras.Model:
   return copier.copy(inputs)
 
 
+@contextlib.contextmanager
+def recorded_variables() -> Iterator[List[Any]]:
+  """Yields a list of the variables that are made in a `with` block, for reused_variables."""
+  variables: List[Any] = []
+
+  def make_and_record(make: Any, **options: Any) -> Any:
+    variables.append(make(**options))
+    return variables[-1]
+
+  with tf.variable_creator_scope(make_and_record):
+    yield variables
+
+
+@contextlib.contextmanager
+def reused_variables(variables: Sequence[Any]) -> Iterator[None]:
+  """Gives the variables to the layers of a copy of the model that is built in a `with` block.
+
+  No defect: Keras shares the variables of layers by calling the same layer again, but copies of a
+  model have their own layers.
+
+  Args:
+    variables: the variables of the first copy, in the order in which they were made.
+  """
+  remaining = iter(variables)
+  with tf.variable_creator_scope(lambda unused_make, **unused_options: next(remaining)):
+    yield
+
+
 def compile_copy(copy: tf.keras.Model, model: tf.keras.Model, optimizer_config: Any,
                  labels: Sequence[Any], sample_weights: Optional[Sequence[Any]]) -> None:
   """Compiles a copy like the original model; see build_model.
@@ -215,8 +243,18 @@ def make_train_op(model: tf.keras.Model) -> tf.Operation:
   Private API: `_make_train_function`, because no public function makes the attribute
   `train_function`.
   """
-  model._make_train_function()  # pylint: disable=protected-access
+  # pylint: disable=protected-access
+  if hasattr(model.optimizer, 'accumulation_steps'):
+    with backend.name_scope('training'):  # As in the function, but without updates of statistics.
+      return tf.group(*model.optimizer.get_updates(model.total_loss,
+                                                   model._collected_trainable_weights))
+  model._make_train_function()
   return model.train_function.updates_op
+
+
+def statistics_updates(model: tf.keras.Model) -> List[Any]:
+  """Returns the updates of the statistics of a model from build_model, as in a training step."""
+  return [*model.get_updates_for(None), *model.get_updates_for(model.inputs)]
 
 
 def make_metrics(model: tf.keras.Model) -> Dict[str, Any]:

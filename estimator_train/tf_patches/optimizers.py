@@ -1,9 +1,9 @@
-"""Makes optimizers and gradients usable by Estimators, by several replicas and in float16."""
+"""Makes optimizers and gradients usable by Estimators, replicas and micro-batches."""
 
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, List, NamedTuple, Sequence, Set, Tuple
 
 import tensorflow.compat.v1 as tf
-from tensorflow.python.keras import backend, optimizers
+from tensorflow.python.keras import optimizers
 from tensorflow.python.keras.optimizer_v2 import optimizer_v2
 from tensorflow.python.ops import nn_grad
 
@@ -181,6 +181,77 @@ class _GlobalNormClipping:
     return [gradient for gradient, _ in _divided_by_replicas(zip(clipped, params))]
 
 
+class MicroBatch(NamedTuple):
+  """A copy of the model for a part of the batch of a replica.
+
+  Attributes:
+    loss: the mean loss of the examples.
+    outputs: the first output of the model, [B / N, ...].
+    updates: operations that update statistics, such as those of batch normalization.
+  """
+  loss: tf.Tensor
+  outputs: tf.Tensor
+  updates: Sequence[Any]
+
+
+def accumulate_gradients(optimizer: tf.keras.optimizers.Optimizer, steps: int) -> None:
+  """Makes an optimizer of Keras use the mean of the gradients of several micro-batches.
+
+  No defect: Keras has no gradient accumulation. A loop computes the micro-batches one after the
+  other, so that only the activations of one of them are in memory.
+
+  Args:
+    optimizer: the optimizer. In each graph, the caller sets the attribute `make_micro_batch` of its
+      copy, see _GradientAccumulation.
+    steps: the number of micro-batches.
+  """
+  _replace_class(optimizer, _GradientAccumulation, type(optimizer), accumulation_steps=steps)
+
+
+class _GradientAccumulation:
+  """A base class of an optimizer; see accumulate_gradients.
+
+  Attributes:
+    make_micro_batch: a function that builds the micro-batch of an index, in the loop.
+    loss, outputs: the mean loss and the first output of the whole batch, after get_gradients.
+  """
+  accumulation_steps: int
+  make_micro_batch: Callable[[tf.Tensor], MicroBatch]
+
+  def get_gradients(self, loss: tf.Tensor, params: Sequence[Any]) -> List[Any]:
+    compute_gradients = super().get_gradients  # type: ignore[misc]
+    is_sparse: List[bool] = []
+
+    def add_micro_batch(index: tf.Tensor, mean_loss: tf.Tensor, outputs: tf.TensorArray,
+                        sums: List[tf.Tensor], rows: List[tf.TensorArray]) -> Tuple[Any, ...]:
+      micro_batch = self.make_micro_batch(index)
+      part = micro_batch.loss / self.accumulation_steps
+      gradients = compute_gradients(part, params)
+      is_sparse[:] = [isinstance(gradient, tf.IndexedSlices) for gradient in gradients]
+      with tf.control_dependencies(micro_batch.updates):
+        return (index + 1, mean_loss + part, outputs.write(index, micro_batch.outputs),
+                [total + gradient for total, gradient in zip(sums, gradients)],
+                [written.write(index, tf.cast(gradient.indices, tf.int64)) if sparse else written
+                 for written, gradient, sparse in zip(rows, gradients, is_sparse)])
+
+    def make_array(dtype: tf.DType) -> tf.TensorArray:
+      return tf.TensorArray(dtype, self.accumulation_steps, infer_shape=False)
+
+    _, self.loss, outputs, sums, rows = tf.while_loop(
+        lambda index, *unused: index < self.accumulation_steps, add_micro_batch,
+        (0, tf.zeros_like(loss), make_array(tf.float32),
+         [tf.zeros(param.shape, param.dtype.base_dtype) for param in params],
+         [make_array(tf.int64) for _ in params]), parallel_iterations=1, back_prop=False)
+    self.outputs = outputs.concat()
+    # Keras's momentum changes only the rows of a sparse gradient.
+    return [_select_rows(total, tf.unique(written.concat()).y) if sparse else total
+            for total, written, sparse in zip(sums, rows, is_sparse)]
+
+
+def _select_rows(gradient: tf.Tensor, rows: tf.Tensor) -> tf.IndexedSlices:
+  return tf.IndexedSlices(tf.gather(gradient, rows), rows, tf.shape(gradient, out_type=tf.int64))
+
+
 class _SummingTrainOptimizer(tf.train.Optimizer):
   """A base class of an optimizer of `tf.train`; see sum_before_changes."""
 
@@ -223,95 +294,6 @@ def _scale(gradient: Any, factor: float) -> Any:
   if isinstance(gradient, tf.IndexedSlices):
     return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
   return gradient * factor
-
-
-class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
-  """An optimizer that computes the gradients of a scaled loss, and divides them by the scale.
-
-  float16 cannot represent values below 6e-8, and many gradients are smaller. TensorFlow's
-  DynamicLossScale starts at 2^15, doubles after 2,000 steps with finite gradients in a row, and
-  halves after a step with a gradient that is not finite on some replica. A step with
-  such a gradient does not update the weights. The global step counts this step, too, so that the
-  global step stays proportional to the number of examples.
-
-  Defect: TensorFlow's own LossScaleOptimizer
-  (tensorflow_core/python/keras/mixed_precision/experimental/loss_scale_optimizer.py:47) lacks
-  `get_config` and `from_config`, which model_to_estimator needs to create the optimizer again.
-  Symptom: a model with a LossScaleOptimizer cannot be converted to an Estimator.
-  LossScaleOptimizer also changes the names of the optimizer's variables, so that a run could not
-  resume with another `--dtype`.
-
-  Args:
-    optimizer: the optimizer that applies the gradients. The names of this optimizer's variables do
-      not change.
-  """
-
-  def __init__(self, optimizer: tf.keras.optimizers.Optimizer) -> None:
-    super().__init__(optimizer.get_config()['name'])
-    self.optimizer = optimizer
-
-  @property
-  def iterations(self) -> tf.Variable:
-    return self.optimizer.iterations
-
-  @iterations.setter
-  def iterations(self, variable: tf.Variable) -> None:
-    self.optimizer.iterations = variable
-
-  def get_gradients(self, loss: tf.Tensor, params: Sequence[tf.Variable]) -> List[tf.Tensor]:
-    # The scale is not made in __init__, because its variables must be in the training graph.
-    self._scale = tf.train.experimental.DynamicLossScale()
-    for weight in self._scale._weights.values():
-      backend.track_variable(weight)  # Makes Keras's session initialize it.
-    factor = self._scale()
-    return [None if gradient is None else gradient / factor
-            for gradient in self.optimizer.get_gradients(loss * factor, params)]
-
-  def apply_gradients(self, grads_and_vars: Sequence[Tuple[tf.Tensor, tf.Variable]],
-                      name: Optional[str] = None) -> tf.Operation:
-    pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
-    optimizer = self.optimizer
-    # The variables are made here, because their names would be different if they were made in the
-    # tf.cond of _apply_if_finite.
-    with backend.name_scope(self._name), tf.init_scope():
-      optimizer._create_hypers()
-      optimizer._create_slots([variable for _, variable in pairs])
-    gradients, variables = zip(*pairs)
-    # A function passes the variables to _apply_if_finite. If the variables were arguments
-    # themselves, call_for_each_replica would replace each variable by its copy on the replica, but
-    # the optimizer needs the variable that represents all copies.
-    return tf.distribute.get_replica_context().merge_call(
-        self._apply_if_finite, args=(gradients, lambda: variables))
-
-  def _apply_if_finite(self, strategy: tf.distribute.Strategy, gradients: Any,
-                       variables: Any) -> tf.Operation:
-    """Returns the operation that updates the loss scale and, with finite gradients, the weights.
-
-    Args:
-      strategy: the strategy. merge_call adds this argument.
-      gradients: the gradients of each replica.
-      variables: for each replica, a function that returns the variables.
-    """
-    update_scale, is_finite = self._scale.update(gradients)
-
-    def apply() -> tf.Operation:
-      return strategy.group(strategy.extended.call_for_each_replica(
-          lambda gradients, variables: self.optimizer.apply_gradients(
-              list(zip(gradients, variables()))), args=(gradients, variables)))
-
-    def skip() -> tf.Operation:
-      return strategy.group(self.iterations.assign_add(1))
-
-    return tf.group(tf.cond(is_finite, apply, skip), update_scale)
-
-  def get_config(self) -> Dict[str, Any]:
-    return {'name': self._name, 'optimizer': tf.keras.optimizers.serialize(self.optimizer)}
-
-  @classmethod
-  def from_config(cls, config: Dict[str, Any],
-                  custom_objects: Any = None) -> 'LossScalingOptimizer':
-    # `deserialize` modifies its argument, so pass a copy.
-    return cls(tf.keras.optimizers.deserialize(dict(config['optimizer'])))
 
 
 def pad_filter_gradients(graph: tf.Graph) -> None:

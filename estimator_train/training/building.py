@@ -11,7 +11,8 @@ from estimator_train.errors import UserError
 from estimator_train.models.model_inputs import make_preprocess
 from estimator_train.settings import Settings, choices, groups, user_code
 from estimator_train.settings.flag import all_flags
-from estimator_train.tf_patches.optimizers import LossScalingOptimizer, clip_global_norm
+from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
+from estimator_train.tf_patches.optimizers import accumulate_gradients, clip_global_norm
 from estimator_train.training import losses
 from estimator_train.training.checkpoints import restoring
 from estimator_train.training.optimizers import LearningRate, decay_weights, make_optimizer
@@ -51,6 +52,8 @@ def compile_with_flags(model: tf.keras.Model, settings: Settings,
     decay_weights(model, optimizer, settings.optimizer.weight_decay)
   if settings.devices.dtype == 'mixed' and settings.run.trains:
     optimizer = LossScalingOptimizer(optimizer)
+  if settings.optimizer.gradient_accumulation_steps > 1 and settings.run.trains:
+    accumulate_gradients(optimizer, settings.optimizer.gradient_accumulation_steps)
   if settings.optimizer.gradient_clip_norm and settings.run.trains:
     clip_global_norm(optimizer, settings.optimizer.gradient_clip_norm)
   model.compile(optimizer, loss=losses.default_loss(model))
@@ -68,7 +71,8 @@ def check_flags_of_compiled_model(settings: Settings) -> None:
                     if name in names and value != all_flags()[name].default)
 
   rejected = format_changed_flags('lr_schedule', 'lr_warmup_epochs', 'scale_learning_rate', 'dtype',
-                                  'gradient_clip_norm', 'weight_decay', 'label_smoothing')
+                                  'gradient_clip_norm', 'gradient_accumulation_steps',
+                                  'weight_decay', 'label_smoothing')
   if settings.run.trains and rejected:
     raise UserError('a compiled model trains with its own optimizer',
                     '--model={} {}'.format(settings.model.model, rejected),

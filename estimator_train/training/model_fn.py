@@ -1,6 +1,7 @@
 """Makes an Estimator whose `model_fn` builds copies of a compiled Keras model."""
 
 import contextlib
+import functools
 import logging
 import re
 import traceback
@@ -14,6 +15,8 @@ from typing import (
   Mapping,
   NamedTuple,
   Optional,
+  Sequence,
+  Tuple,
 )
 
 import tensorflow.compat.v1 as tf
@@ -167,20 +170,19 @@ class _ModelFn:
       estimator_patches.keep_loss_unscaled()
       if mode == tf.estimator.ModeKeys.TRAIN and machine.needs_padded_gradients():
         optimizers.pad_filter_gradients(tf.get_default_graph())
-      features, example_weights = model_inputs.split_weights(features)
-      model = estimator_patches.build_model(
-          self._copier, mode, self._batch_format.arrange_features(self._hooks.preprocess(features)))
+      batch = features, labels
+      with estimator_patches.recorded_variables() as variables:
+        model, features, example_weights = self._build(features, mode)
       self._set_initial_weights(model, config)
-      output_names = estimator_patches.output_names(model, self._model)
-      predictions = dict(zip(output_names, model.outputs))
+      predictions = dict(zip(estimator_patches.output_names(model, self._model), model.outputs))
       spec: Dict[str, Any] = {'predictions': predictions, 'export_outputs': _make_export_outputs(
           predictions, self._saved_format.export_outputs)}
       if mode != tf.estimator.ModeKeys.PREDICT:
-        labels = self._batch_format.arrange_labels(labels, output_names, model.outputs)
-        example_weights = self._batch_format.arrange_weights(example_weights, output_names)
-        estimator_patches.compile_copy(model, self._model, self._optimizer_config, labels,
-                                       example_weights)
+        labels, example_weights = self._compile(model, labels, example_weights)
         if mode == tf.estimator.ModeKeys.TRAIN:
+          if hasattr(model.optimizer, 'accumulation_steps'):
+            model.optimizer.make_micro_batch = functools.partial(self._make_micro_batch, variables,
+                                                                 batch)
           spec.update(self._add_training(model, features, labels, config))
         else:
           spec.update(self._add_evaluation(model, features, labels, example_weights))
@@ -188,6 +190,33 @@ class _ModelFn:
         spec['scaffold'] = tf.train.Scaffold(
             saver=estimator_patches.make_object_saver(model, config))
       return tf.estimator.EstimatorSpec(mode, **spec)
+
+  def _build(self, features: Any, mode: str) -> Tuple[tf.keras.Model, Any, Any]:
+    """Copies the model onto features; returns it, the features, and the sample weights in them."""
+    features, example_weights = model_inputs.split_weights(features)
+    return estimator_patches.build_model(
+        self._copier, mode, self._batch_format.arrange_features(
+            self._hooks.preprocess(features))), features, example_weights
+
+  def _compile(self, model: tf.keras.Model, labels: Any, example_weights: Any) -> Tuple[Any, Any]:
+    """Compiles a copy; returns the labels and the sample weights of each output."""
+    output_names = estimator_patches.output_names(model, self._model)
+    labels = self._batch_format.arrange_labels(labels, output_names, model.outputs)
+    example_weights = self._batch_format.arrange_weights(example_weights, output_names)
+    estimator_patches.compile_copy(model, self._model, self._optimizer_config, labels,
+                                   example_weights)
+    return labels, example_weights
+
+  def _make_micro_batch(self, variables: Sequence[Any], batch: Tuple[Any, Any],
+                        index: tf.Tensor) -> optimizers.MicroBatch:
+    """Builds a copy of the model, with its variables, for a part of a batch; see MicroBatch."""
+    features, labels = model_inputs.part_of_batch(batch, index,
+                                                  self._model.optimizer.accumulation_steps)
+    with estimator_patches.reused_variables(variables):
+      model, _, example_weights = self._build(features, tf.estimator.ModeKeys.TRAIN)
+    self._compile(model, labels, example_weights)
+    return optimizers.MicroBatch(model.total_loss, model.outputs[0],
+                                 estimator_patches.statistics_updates(model))
 
   def _set_initial_weights(self, model: tf.keras.Model, config: tf.estimator.RunConfig) -> None:
     has_checkpoint = tf.train.latest_checkpoint(config.model_dir) is not None
@@ -200,10 +229,21 @@ class _ModelFn:
   def _add_training(self, model: tf.keras.Model, features: Any, labels: Any,
                     config: tf.estimator.RunConfig) -> Dict[str, Any]:
     """Adds the training operations to the graph; returns their part of the EstimatorSpec."""
+    accumulates = hasattr(model.optimizer, 'accumulation_steps')
+    if accumulates and estimator_patches.statistics_updates(model) and isinstance(
+        tf.distribute.get_strategy(), tf.distribute.experimental.CentralStorageStrategy):
+      raise InvalidValue(
+          'a layer such as batch normalization cannot update its statistics during gradient '
+          'accumulation with this strategy', '--distribution_strategy=central_storage',
+          'give --distribution_strategy=mirrored, or omit --gradient_accumulation_steps')
     train_op = strategies.average_statistics(model, estimator_patches.make_train_op(model))
     _warn_of_batch_losses(model)
+    loss, outputs = model.total_loss, model.outputs
+    if accumulates:  # No step runs the model of the whole batch.
+      loss, outputs = model.optimizer.loss, [model.optimizer.outputs]
+      outputs[0].set_shape(model.outputs[0].shape)
     if self._hooks.observe_batch is not None:
-      self._hooks.observe_batch(features, labels[0], *model.outputs)
+      self._hooks.observe_batch(features, labels[0], *outputs)
     # No step uses these variables; they only add the frozen weights to the checkpoints.
     frozen_part = self._weights.frozen_part
     for weight in frozen_part.weights if frozen_part is not None else ():
@@ -212,7 +252,7 @@ class _ModelFn:
     saver = checkpoints.SingleCopySaver(
         None if self._saved_format.object_based else config,
         optimizers.hyperparameter_names(model.optimizer))
-    return {'train_op': train_op, 'loss': model.total_loss, 'training_hooks': [saver]}
+    return {'train_op': train_op, 'loss': loss, 'training_hooks': [saver]}
 
   def _add_evaluation(self, model: tf.keras.Model, features: Any, labels: Any,
                       example_weights: Any) -> Dict[str, Any]:
@@ -224,13 +264,15 @@ class _ModelFn:
 
 
 def _warn_of_batch_losses(model: tf.keras.Model) -> None:
-  """Warns of losses for which several replicas do not train like one."""
-  strategy = tf.distribute.get_strategy()
-  names = losses.batch_losses(model) if strategy.num_replicas_in_sync > 1 else []
+  """Warns of losses for which several replicas or micro-batches do not train like one."""
+  num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
+  parts = num_replicas * getattr(model.optimizer, 'accumulation_steps', 1)
+  names = losses.batch_losses(model) if parts > 1 else []
   if names and tf.get_static_value(
       tf.distribute.get_replica_context().replica_id_in_sync_group) in (0, None):
-    _LOG.warning('%d replicas do not train like one with a loss that is no mean over the examples '
-                 'of a batch: %s', strategy.num_replicas_in_sync, ', '.join(names))
+    _LOG.warning('%d %s do not train like one with a loss that is no mean over the examples of a '
+                 'batch: %s', parts, 'replicas' if parts == num_replicas else 'micro-batches',
+                 ', '.join(names))
 
 
 def _make_metrics(model: tf.keras.Model, features: Any, labels: Any, weights: Any,

@@ -50,6 +50,7 @@ def test_like_one_process_with_as_many_replicas(cluster, tmp_path, workers, repl
               '--save_checkpoints_steps=10']
   if model != 'batch_norm':
     training.append('--gradient_clip_norm=0.1')
+    flags = [*flags, '--gradient_accumulation_steps=2']
   tasks = cluster.start([*training, *flags, '--model_dir={}'.format(together),
                          '--num_cpu_replicas={}'.format(replicas)], worker=workers)
   assert program.main([*training, '--model_dir={}'.format(alone),

@@ -7,7 +7,8 @@ import training_runs
 from training_runs import assert_same
 
 from estimator_train.settings import Settings
-from estimator_train.tf_patches.optimizers import LossScalingOptimizer, clip_global_norm
+from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
+from estimator_train.tf_patches.optimizers import clip_global_norm
 from estimator_train.training.optimizers import decay_weights, make_optimizer
 from estimator_train.training.schedules import Piecewise
 

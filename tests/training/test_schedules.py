@@ -165,7 +165,7 @@ def test_flags_that_determine_the_rate():
 def test_a_compiled_model_has_its_own_rate(train, caplog):
   for name, value in (('lr_schedule', 'cosine'), ('lr_warmup_epochs', 1.),
                       ('scale_learning_rate', 'linear'), ('gradient_clip_norm', 1.),
-                      ('dtype', 'mixed')):
+                      ('gradient_accumulation_steps', 2), ('dtype', 'mixed')):
     with pytest.raises(UserError, match='compiled model trains with .*compiled_with_sgd --' + name):
       train(model='own_models:compiled_with_sgd', **{name: value})
   with pytest.raises(KeyError):  # It has no such weight.

@@ -250,6 +250,7 @@ NUMBERS = {
     'label_smoothing': ('must be at least 0 and below 1', (-.01, 1.), (0, .99)),
     **dict.fromkeys(('gradient_clip_norm', 'weight_decay'), (
         'must be from 0 to 1000000', (-1e-9, 1000000.5), (0, 10 ** 6))),
+    'ema_decay': ('must be between 0 and 1', (0., 1.), (1e-9, .9999)),
     'lr_warmup_epochs': ('must be from 0 to 1000000', (-1e-9, 1e308), (0, 10 ** 6)),
     'learning_rate': ('must be positive and finite', (0., 9e-38, 1.1e38), (1e-37, 1e38))}
 

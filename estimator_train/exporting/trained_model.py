@@ -194,7 +194,7 @@ def _restore_model(settings: Settings, dataset: DataSet, checkpoint: str,
       building.compile_with_flags(model, settings, settings.optimizer.learning_rate)
     building.check_fits_checkpoint(model, settings, checkpoint)
     with translate_errors():
-      make_saver(model).restore(session, checkpoint)
+      restoring.make_saver(model.weights, checkpoint).restore(session, checkpoint)
     return RestoredModel(model, session, settings, dataset)
   finally:
     tf.keras.backend.set_session(None)

@@ -230,6 +230,11 @@ class Optimizer:
       1, 'number of equal parts of the batch whose gradients each replica computes one after the '
       'other, which needs less memory; --batch_size is still the number of examples per step',
       check=int_range(1))
+  ema_decay: Optional[float] = flag(
+      None, 'decay of a moving average of the weights, such as 0.999, with which the model is '
+      'evaluated, predicts and is exported; if not given, there is no average',
+      check=satisfies(lambda decay: 0 < decay < 1, 'must be between 0 and 1',
+                      'give a decay such as 0.999'))
   weight_decay: float = flag(
       0., 'the training loss contains this factor times half of the sum of the squared kernels; '
       'adamw, lars and lamb decay the weights themselves, as in their papers',

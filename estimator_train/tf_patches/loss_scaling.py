@@ -90,10 +90,11 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
     return tf.group(tf.cond(is_finite, apply, skip), update_scale)
 
   def get_config(self) -> Dict[str, Any]:
-    return {'name': self._name, 'optimizer': tf.keras.optimizers.serialize(self.optimizer)}
+    # The class itself, because optimizers.py changes classes without changing their names.
+    return {'name': self._name, 'class': type(self.optimizer),
+            'config': self.optimizer.get_config()}
 
   @classmethod
   def from_config(cls, config: Dict[str, Any],
                   custom_objects: Any = None) -> 'LossScalingOptimizer':
-    # `deserialize` modifies its argument, so pass a copy.
-    return cls(tf.keras.optimizers.deserialize(dict(config['optimizer'])))
+    return cls(config['class'].from_config(dict(config['config'])))

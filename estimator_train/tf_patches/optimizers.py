@@ -5,11 +5,9 @@ from typing import Any, Callable, List, NamedTuple, Sequence, Set, Tuple
 import tensorflow.compat.v1 as tf
 from tensorflow.python.keras import optimizers
 from tensorflow.python.keras.optimizer_v2 import optimizer_v2
-from tensorflow.python.ops import nn_grad
 
 _METHODS = {'get_gradients', 'get_updates', 'compute_gradients', 'apply_gradients'}
-_GRADIENT_NAME = 'EstimatorTrainPaddedConv2D'
-_NUM_CHANNELS = 3  # MKL-DNN has a kernel for images with three channels.
+AVERAGE_SLOT = 'average'
 
 
 def register_schedules(*schedules: type) -> None:
@@ -35,7 +33,8 @@ def add_optimizer_base_class(optimizer: Any, base_class: type) -> None:
     optimizer: an optimizer of Keras or of `tf.train`.
     base_class: a class whose methods override the methods of the optimizer.
   """
-  optimizer = getattr(optimizer, 'optimizer', optimizer)  # Keras wraps optimizers of `tf.train`.
+  if isinstance(optimizer, optimizers.TFOptimizer):  # Keras wraps optimizers of `tf.train`.
+    optimizer = optimizer.optimizer
   if not isinstance(optimizer, base_class):
     _replace_class(optimizer, base_class, type(optimizer))
 
@@ -181,6 +180,55 @@ class _GlobalNormClipping:
     return [gradient for gradient, _ in _divided_by_replicas(zip(clipped, params))]
 
 
+def average_weights(optimizer: tf.keras.optimizers.Optimizer, decay: float) -> None:
+  """Makes an optimizer of Keras keep an exponential moving average of each weight, as a slot.
+
+  No defect: `tf.train.ExponentialMovingAverage` does not support distribution strategies, which
+  replicate slots. With an initial value of 0, the average after n updates would be too small by
+  the factor 1 - decay^n, as the moments of Adam (Kingma and Ba 2015, arXiv:1412.6980, section 3).
+  The slot is the corrected average: the first one equals the weight.
+
+  Args:
+    optimizer: the optimizer itself, not a LossScalingOptimizer around it.
+    decay: the decay of the average.
+  """
+  _replace_class(optimizer, _WeightAveraging, type(optimizer), ema_decay=decay)
+
+
+class _WeightAveraging:
+  """A base class of an optimizer; see average_weights."""
+  ema_decay: float
+  _num_averaged: Any = None
+
+  def _create_slots(self, var_list: Sequence[Any]) -> None:
+    super()._create_slots(var_list)  # type: ignore[misc]
+    for variable in var_list:
+      self.add_slot(variable, AVERAGE_SLOT)  # type: ignore[attr-defined]
+    # Not the global step, which also counts the steps that loss scaling skips.
+    if self._num_averaged is None:
+      self._num_averaged = self.add_weight(  # type: ignore[attr-defined]
+          'num_averaged', (), tf.int64, 'zeros', trainable=False,
+          aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+
+  def _distributed_apply(self, distribution: Any, grads_and_vars: Any, *args: Any,
+                         **options: Any) -> tf.Operation:
+    grads_and_vars = list(grads_and_vars)
+    update = super()._distributed_apply(  # type: ignore[misc]
+        distribution, grads_and_vars, *args, **options)
+
+    def add_to_average(weight: tf.Variable, rate: tf.Tensor) -> tf.Operation:
+      average = self.get_slot(weight, AVERAGE_SLOT)  # type: ignore[attr-defined]
+      return average.assign_add(tf.cast(rate, average.dtype.base_dtype) * (weight - average))
+
+    with tf.control_dependencies([update]):
+      count = tf.cast(self._num_averaged + 1, tf.float64)
+      rate = (1 - self.ema_decay) / (1 - tf.pow(tf.constant(self.ema_decay, tf.float64), count))
+      updates = [distribution.extended.update(variable, add_to_average, args=(rate,))
+                 for _, variable in grads_and_vars]
+    with tf.control_dependencies(updates):
+      return self._num_averaged.assign_add(1).op
+
+
 class MicroBatch(NamedTuple):
   """A copy of the model for a part of the batch of a replica.
 
@@ -294,37 +342,3 @@ def _scale(gradient: Any, factor: float) -> Any:
   if isinstance(gradient, tf.IndexedSlices):
     return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
   return gradient * factor
-
-
-def pad_filter_gradients(graph: tf.Graph) -> None:
-  """Pads single-channel images for the gradients of the convolutions that are built in a graph.
-
-  Defect: for this gradient, MKL-DNN 0.20 stores images in blocks of 8 channels on processors with
-  AVX2, unless the images have three channels (jit_avx2_conv_kernel_f32.cpp, a C++ source that the
-  wheel of the oneDNN build does not contain). Symptom: for single-channel images, the kernel
-  computes eight times what is needed. Padding the images to three channels with zeros selects the
-  kernel for three channels. The padding does not change the gradient, except by rounding. The
-  kernels for AVX-512 do not have the defect.
-
-  Unlike `tf.Graph.gradient_override_map`, which this function replaces, the setting remains until
-  the end of the graph, because replicas build their models in several threads at the same time.
-  """
-  graph._gradient_override_map['Conv2D'] = _GRADIENT_NAME
-
-
-@tf.RegisterGradient(_GRADIENT_NAME)
-def _compute_gradients(convolution: tf.Operation, gradient: tf.Tensor) -> Tuple[Any, Any]:
-  """Returns the gradients of the inputs [B, height, width, channels] and of the filters."""
-  images, filters = convolution.inputs
-  strides, padding, data_format, dilations = (
-      convolution.get_attr(name) for name in ('strides', 'padding', 'data_format', 'dilations'))
-  if (images.shape[-1] != 1 or data_format != b'NHWC' or padding not in (b'SAME', b'VALID')
-      or images.dtype != tf.float32 or not filters.shape.is_fully_defined()):
-    return nn_grad._Conv2DGrad(convolution, gradient)
-  options = {'strides': strides, 'padding': padding.decode(), 'dilations': dilations}
-  height, width, _, num_filters = filters.shape.as_list()
-  padded_images = tf.pad(images, [[0, 0]] * 3 + [[0, _NUM_CHANNELS - 1]])
-  filter_gradient = tf.nn.conv2d_backprop_filter(
-      padded_images, [height, width, _NUM_CHANNELS, num_filters], gradient, **options)
-  return (tf.nn.conv2d_backprop_input(tf.shape(images), filters, gradient, **options),
-          filter_gradient[:, :, :1, :])

@@ -12,7 +12,11 @@ from estimator_train.models.model_inputs import make_preprocess
 from estimator_train.settings import Settings, choices, groups, user_code
 from estimator_train.settings.flag import all_flags
 from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
-from estimator_train.tf_patches.optimizers import accumulate_gradients, clip_global_norm
+from estimator_train.tf_patches.optimizers import (
+  accumulate_gradients,
+  average_weights,
+  clip_global_norm,
+)
 from estimator_train.training import losses
 from estimator_train.training.checkpoints import restoring
 from estimator_train.training.optimizers import LearningRate, decay_weights, make_optimizer
@@ -50,6 +54,8 @@ def compile_with_flags(model: tf.keras.Model, settings: Settings,
   optimizer = make_optimizer(settings.optimizer.optimizer, learning_rate)
   if settings.optimizer.weight_decay and settings.run.trains:
     decay_weights(model, optimizer, settings.optimizer.weight_decay)
+  if settings.optimizer.ema_decay is not None and settings.run.trains:
+    average_weights(optimizer, settings.optimizer.ema_decay)
   if settings.devices.dtype == 'mixed' and settings.run.trains:
     optimizer = LossScalingOptimizer(optimizer)
   if settings.optimizer.gradient_accumulation_steps > 1 and settings.run.trains:
@@ -72,7 +78,7 @@ def check_flags_of_compiled_model(settings: Settings) -> None:
 
   rejected = format_changed_flags('lr_schedule', 'lr_warmup_epochs', 'scale_learning_rate', 'dtype',
                                   'gradient_clip_norm', 'gradient_accumulation_steps',
-                                  'weight_decay', 'label_smoothing')
+                                  'ema_decay', 'weight_decay', 'label_smoothing')
   if settings.run.trains and rejected:
     raise UserError('a compiled model trains with its own optimizer',
                     '--model={} {}'.format(settings.model.model, rejected),
@@ -122,6 +128,9 @@ def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, path: str) 
       ('dtype', settings.devices.dtype, 'the checkpoint has no loss scale'
        if settings.run.trains and settings.devices.dtype == 'mixed'
        and restoring.lacks_loss_scale(path) else None),
+      ('ema_decay', settings.optimizer.ema_decay, 'the checkpoint has no averages of the weights'
+       if settings.run.trains and settings.optimizer.ema_decay is not None
+       and not restoring.averages(path) else None),
       ('preprocess', settings.model.preprocess, 'the pixel values were scaled differently'
        if checkpoint_flags.get('preprocess', settings.model.preprocess)
        != settings.model.preprocess else None)):

@@ -176,7 +176,7 @@ class Evaluator:
     with translate_errors(source):
       if self._graph is None:
         self._graph = _EvaluationGraph(estimator, source.make_eval_input_fn(make_batching(
-            source.dataset, self._run.settings, self._model.one_hot, batch_size)))
+            source.dataset, self._run.settings, self._model.one_hot, batch_size)), path)
       samples = SampleCollector(self._graph.sampled, source.num_examples, batch_size)
       metrics = self._graph.run(path, samples, self._is_stop_requested)
     _release_free_memory()
@@ -220,13 +220,15 @@ class _EvaluationGraph:
   Args:
     estimator: the estimator that provides the model_fn and the configuration.
     input_fn: the input function, which yields each test example once.
+    checkpoint: the path of one of the checkpoints.
 
   Attributes:
     sampled: the tensors of which to collect some values.
     batch_means: the names of the metrics that are means over batches; see metrics.batch_means.
   """
 
-  def __init__(self, estimator: tf.estimator.Estimator, input_fn: InputFn) -> None:
+  def __init__(self, estimator: tf.estimator.Estimator, input_fn: InputFn,
+               checkpoint: str) -> None:
     with tf.Graph().as_default() as graph:
       tf.set_random_seed(estimator.config.tf_random_seed)
       global_step = tf.train.create_global_step()
@@ -240,7 +242,7 @@ class _EvaluationGraph:
       self._metric_values[tf.GraphKeys.GLOBAL_STEP] = global_step
       self._initialize_op = tf.group(tf.local_variables_initializer(), tf.tables_initializer(),
                                      iterator.initializer)
-      self._saver = tf.train.Saver(sharded=True)
+      self._saver = restoring.make_saver(tf.global_variables(), checkpoint)
       self.sampled = evaluation_metrics.sampled_tensors()
       self.batch_means = sorted(evaluation_metrics.batch_means())
       for name in self.batch_means:

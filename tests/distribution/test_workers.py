@@ -49,7 +49,7 @@ def test_like_one_process_with_as_many_replicas(cluster, tmp_path, workers, repl
   training = [*FLAGS, '--mode=train', '--model=own_models:' + model, '--train_steps=20',
               '--save_checkpoints_steps=10']
   if model != 'batch_norm':
-    training.append('--gradient_clip_norm=0.1')
+    training += ['--gradient_clip_norm=0.1', '--ema_decay=0.9']
     flags = [*flags, '--gradient_accumulation_steps=2']
   tasks = cluster.start([*training, *flags, '--model_dir={}'.format(together),
                          '--num_cpu_replicas={}'.format(replicas)], worker=workers)

@@ -113,7 +113,7 @@ def norm_of(changes):
   return np.sqrt(sum(np.square(change.astype(np.float64)).sum() for change in changes.values()))
 
 
-def test_the_global_norm_is_clipped(first_steps):
+def test_the_global_norm_is_clipped(first_steps, tmp_path):
   free, _ = first_steps('free')
   norm = norm_of(free)
   clipped = first_steps('clipped', gradient_clip_norm=norm / 4)
@@ -128,6 +128,8 @@ def test_the_global_norm_is_clipped(first_steps):
   mixed, _ = first_steps('mixed', gradient_clip_norm=norm / 4, dtype='mixed', num_cpu_replicas=2,
                          distribution_strategy='mirrored')
   assert norm_of(mixed) == pytest.approx(norm / 4, rel=1e-3)
+  logged = training_runs.scalars(tmp_path / 'mixed', 'gradient_norm')[1]
+  assert logged == pytest.approx(norm / 4, rel=1e-3)
 
 
 def test_clipping_of_scaled_and_sparse_gradients():
@@ -162,7 +164,8 @@ def test_the_logged_norm_of_clipped_gradients(tmp_path):
 
 @pytest.mark.parametrize('values', [
     {'optimizer': 'adamw', 'learning_rate': .01, 'weight_decay': .1},
-    {'optimizer': 'lars', 'learning_rate': 1, 'weight_decay': .1, 'dtype': 'mixed'},
+    {'optimizer': 'lars', 'learning_rate': 1, 'weight_decay': .1, 'dtype': 'mixed',
+     'ema_decay': .9},
     {'optimizer': 'lamb', 'learning_rate': .01, 'lr_schedule': 'cosine', 'dtype': 'mixed'},
     {'optimizer': 'momentum', 'learning_rate': .1, 'gradient_clip_norm': .01}])
 def test_resumes_bit_by_bit(tmp_path, values):

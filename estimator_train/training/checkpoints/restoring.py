@@ -14,6 +14,7 @@ from estimator_train.errors import UserError, one_line
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, choices
 from estimator_train.tf_patches import checkpoints as checkpoint_patches
+from estimator_train.tf_patches.optimizers import AVERAGE_SLOT
 from estimator_train.training.checkpoints import best_checkpoint
 
 _LOG = logging.getLogger('estimator_train')
@@ -25,6 +26,7 @@ _FOLDERS_WITH_TEMPORARY_FILES = ('', 'keras', 'best', 'report')
 # Names of optimizer variables begin with `training` and the name of the optimizer. Examples are the
 # hyperparameter training/Adam/learning_rate and the slot training/Adam/conv2d/kernel/m.
 _OPTIMIZER_VARIABLE = re.compile(r'training(_\d+)?/([^/]+)/')
+_AVERAGE = re.compile(r'training(_\d+)?/[^/]+/(.+)/' + AVERAGE_SLOT + '$')
 _LOSS_SCALE_VARIABLE = re.compile(r'training(_\d+)?/current_loss_scale$')
 
 
@@ -210,6 +212,25 @@ def optimizer_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str
   if stored and name not in stored:
     return '{} in the checkpoint and {} in the model'.format(', '.join(sorted(stored)), name)
   return None
+
+
+def averages(checkpoint: str) -> Dict[str, str]:
+  """Returns the names of the averages of the weights in a checkpoint, by the names of the weights.
+  """
+  matches = [_AVERAGE.match(name) for name, _ in tf.train.list_variables(checkpoint)]
+  return {match.group(2): match.group(0) for match in matches if match}
+
+
+def make_saver(variables: Sequence[tf.Variable], checkpoint: str) -> tf.train.Saver:
+  """Makes a saver that restores variables, the weights from their averages if there are any.
+
+  Also restores the tables of the default graph.
+  """
+  names = averages(checkpoint)
+  by_name = {names.get(variable.op.name, variable.op.name): variable for variable in variables}
+  by_name.update((table.name, table)
+                 for table in tf.get_collection(tf.GraphKeys.SAVEABLE_OBJECTS))
+  return tf.train.Saver(by_name, sharded=True)
 
 
 def lacks_loss_scale(checkpoint: str) -> bool:

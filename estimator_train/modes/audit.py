@@ -13,9 +13,9 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 
 from estimator_train.data import datasets, image_checks, images
-from estimator_train.data.data import make_image_sources
 from estimator_train.data.image_checks import FileIssue
 from estimator_train.data.image_source import ImageSource
+from estimator_train.data.run_data import make_image_sources
 from estimator_train.errors import BadExample
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, groups

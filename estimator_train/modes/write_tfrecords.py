@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import data, datasets, image_checks, images, records
+from estimator_train.data import datasets, image_checks, images, records, run_data
 from estimator_train.data.image_source import ImageSource
 from estimator_train.data.source import BadImage
 from estimator_train.errors import UserError
@@ -45,8 +45,8 @@ def run(settings: Settings) -> Dict[str, Any]:
   skipped: List[BadImage] = []
   make_folder(folder, 'output')
   if settings.input.on_bad_image == 'skip':
-    dataset, skipped = data.skip_bad_examples(dataset, settings.input, folder)
-  sources = data.make_image_sources(dataset, settings.run.mode)
+    dataset, skipped = run_data.skip_bad_examples(dataset, settings.input, folder)
+  sources = run_data.make_image_sources(dataset, settings.run.mode)
   for source in sources.values():
     source.check_and_count()
   num_shards = {name: _count_shards(name, source, settings) for name, source in sources.items()}

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Optional, Set, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data.data import make_batching
+from estimator_train.data.run_data import make_batching
 from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import TrainingFailed, UserError
 from estimator_train.training import early_stopping, metrics as evaluation_metrics

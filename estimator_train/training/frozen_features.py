@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import arrays
-from estimator_train.data.data import make_batching
+from estimator_train.data.run_data import make_batching
 from estimator_train.data.source import Source
 from estimator_train.distribution.devices import Devices, make_session_config
 from estimator_train.errors import UserError

@@ -10,7 +10,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from estimator_train.data import arrays
 from estimator_train.data.batching import Shard
-from estimator_train.data.data import make_batching, make_train_input_fn
+from estimator_train.data.run_data import make_batching, make_train_input_fn
 from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import CheckpointNotSaved, PeerLost, StoppedBySignal, TrainingFailed
 from estimator_train.reports import metrics_log

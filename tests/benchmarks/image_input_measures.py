@@ -20,12 +20,12 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import arrays, datasets
-from estimator_train.data.data import (
+from estimator_train.data.description import DataSet, ImageSplit
+from estimator_train.data.run_data import (
   make_batching,
   make_source,
   make_train_input_fn,
 )
-from estimator_train.data.description import DataSet, ImageSplit
 from estimator_train.data.source import Source
 from estimator_train.modes.input_benchmark.rates import (
   bytes_read_from_storage,

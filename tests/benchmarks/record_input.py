@@ -29,7 +29,7 @@ import image_yardsticks
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import data, records as records_lib
+from estimator_train.data import records as records_lib, run_data
 from estimator_train.data.batching import Batching, Shard
 from estimator_train.data.description import (
   DataSet,
@@ -126,7 +126,7 @@ class Data:
 
   def dataset(self, shape: Tuple[int, int, int], split: Any) -> Any:
     """Returns the source of a split."""
-    return data.make_source(DataSet('any', self.labels, shape, split), split)
+    return run_data.make_source(DataSet('any', self.labels, shape, split), split)
 
   @functools.lru_cache(maxsize=None)  # noqa: B019
   def image_source(self) -> Any:

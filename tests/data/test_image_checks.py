@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from estimator_train.data import data, image_checks, images
+from estimator_train.data import image_checks, images, run_data
 from estimator_train.data.description import DataSet, ImageSplit
 from estimator_train.data.image_source import ImageFileSource
 from estimator_train.errors import UserError
@@ -78,7 +78,7 @@ def test_pixels_that_a_header_promises_take_no_memory(tmp_path):
 
 
 def without_bad(paths, folder, fraction):
-  return data.skip_bad_examples(dataset_of(paths), groups.Input(max_bad_images=fraction),
+  return run_data.skip_bad_examples(dataset_of(paths), groups.Input(max_bad_images=fraction),
                                 str(folder))
 
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from conftest import batches, record_of, write_records
 
-from estimator_train.data import data, image_records as module, tfrecord
+from estimator_train.data import image_records as module, run_data, tfrecord
 from estimator_train.data.batching import Batching
 from estimator_train.data.source import translate_errors
 from estimator_train.errors import UserError
@@ -20,7 +20,7 @@ def source_of(folder, **given):
   dataset = tfrecord.describe(Settings(
       dataset='tfrecord', mode='train', train_steps=1, model_dir=str(folder / 'model'),
       train_pattern=str(folder / 'train-*'), image_size=SHAPE[:2], **given))
-  return data.make_source(dataset, dataset.train)
+  return run_data.make_source(dataset, dataset.train)
 
 
 @pytest.fixture
@@ -127,5 +127,5 @@ def test_class_names_of_the_records(tmp_path, image, labels_and_texts, given, is
     assert len(caplog.records) == (message is not None) and (message or '') in caplog.text
     caplog.clear()
     evaluated = source.dataset._replace(train=None, test=source.split)
-    data.make_source(evaluated, evaluated.test).check_and_count()
+    run_data.make_source(evaluated, evaluated.test).check_and_count()
     assert 'no training records' not in caplog.text

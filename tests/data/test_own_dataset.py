@@ -7,7 +7,7 @@ import pytest
 from conftest import batches
 
 from estimator_train import ArraySplit, DataSet, IdxSplit, ImageSplit, UserError
-from estimator_train.data import data, datasets
+from estimator_train.data import datasets, run_data
 from estimator_train.settings import Settings
 
 LABELS, SHAPE = ('dark', 'light'), (4, 5, 1)
@@ -96,9 +96,9 @@ def test_files_are_read_as_those_of_built_in_sets(describe, write_idx, image_fol
   files = sorted((image_folders / 'train').rglob('*.jpeg'))
   split = ImageSplit(files, [path.parent.name == 'B' for path in files])  # Paths and booleans.
   dataset, settings = describe(DataSet('mine', LABELS, (8, 8, 3), split, split))
-  found, _ = batches(data.make_source(dataset, dataset.test).make_eval_input_fn(
-      data.make_batching(dataset, settings, True, 18)))
+  found, _ = batches(run_data.make_source(dataset, dataset.test).make_eval_input_fn(
+      run_data.make_batching(dataset, settings, True, 18)))
   assert found[0][0].shape == (18, 8, 8, 1)
   idx = IdxSplit(*write_idx(IMAGES[..., 0], CLASSES))
   dataset, settings = describe(DataSet('mine', LABELS, SHAPE, idx, idx))
-  assert data.open_data(dataset, settings, 'unused').test.num_examples == 12
+  assert run_data.open_data(dataset, settings, 'unused').test.num_examples == 12

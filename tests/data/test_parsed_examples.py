@@ -6,7 +6,7 @@ from conftest import batches, write_records
 from tensorflow.compat import v2
 from test_source_contract import SHAPE, parse, parse_batch, raw_record
 
-from estimator_train.data import data, datasets, user_examples
+from estimator_train.data import datasets, run_data, user_examples
 from estimator_train.data.batching import Batching
 from estimator_train.data.description import DataSet, ExampleSplit, RecordSplit
 from estimator_train.data.source import translate_errors
@@ -32,7 +32,7 @@ def source_of(monkeypatch, tmp_path):
     dataset = DataSet('any', ('a', 'b', 'c'), SHAPE, split)
     monkeypatch.setattr(datasets.user_code, 'call_function', lambda *unused: dataset)
     settings = Settings(dataset='own:data', mode='train', train_steps=1, model_dir=str(tmp_path))
-    return data.open_data(datasets.describe(settings), settings, str(tmp_path)).train
+    return run_data.open_data(datasets.describe(settings), settings, str(tmp_path)).train
 
   return source_of
 

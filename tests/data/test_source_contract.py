@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from conftest import batches, record_of, write_records
 from PIL import Image
 
-from estimator_train.data import binary_files, data, description, records
+from estimator_train.data import binary_files, description, records, run_data
 from estimator_train.data.batching import Batching, Order, Shard
 from estimator_train.data.description import DataSet
 from estimator_train.data.source import translate_errors
@@ -111,7 +111,7 @@ def make(tmp_path, write_idx):
     else:
       split = (description.ArraySplit(images, classes) if kind == 'arrays'
                else description.SyntheticSplit(None))
-    return Made(data.make_source(DataSet('any', LABELS, SHAPE, split), split), paths)
+    return Made(run_data.make_source(DataSet('any', LABELS, SHAPE, split), split), paths)
 
   return make
 
@@ -217,12 +217,12 @@ def test_a_damaged_example_is_named_or_skipped(make, tmp_path, kind, message):
     with pytest.raises(UserError, match=message), translate_errors(source):
       source.check_and_count()
       batches(make_input_fn(BATCHING), 12)
-  dataset, skipped = data.skip_bad_examples(source.dataset, groups.Input(max_bad_images=.05),
+  dataset, skipped = run_data.skip_bad_examples(source.dataset, groups.Input(max_bad_images=.05),
                                                str(tmp_path))
   assert len(skipped) == kind.startswith('image') and all(
       image.file.startswith(str(paths[0])) for image in skipped)
   if skipped:
-    rest = data.make_source(dataset, dataset.train)
+    rest = run_data.make_source(dataset, dataset.train)
     assert rest.check_and_count() == len(rest.class_indices()) == COUNT - 1
     found, _ = batches(rest.make_eval_input_fn(BATCHING))
     assert numbers_of(found) == [number for number in range(COUNT)
@@ -288,8 +288,8 @@ def test_small_idx_files_are_cached_by_default(make, monkeypatch):
                                     ('memory', 0, 'memory')):
     monkeypatch.setattr(binary_files, '_MAX_AUTO_CACHED_BYTES', small_bytes)
     settings = Settings(model_dir='any', train_steps=1, cache=given, batch_size=4)
-    assert data.resolve_cache(source, settings) == cache
-    assert data.resolve_cache(make('image_files').source, settings) == (
+    assert run_data.resolve_cache(source, settings) == cache
+    assert run_data.resolve_cache(make('image_files').source, settings) == (
         'none' if given == 'auto' else given)
 
 
@@ -300,10 +300,10 @@ def test_what_only_images_support(make, kind):
                         ({'augment': 'flip'}, 'can be augmented')):
     settings = Settings(model_dir='any', train_steps=1, mode='train', **flag)
     if is_image:
-      assert data.open_data(dataset, settings, 'unused').train.num_examples == COUNT
+      assert run_data.open_data(dataset, settings, 'unused').train.num_examples == COUNT
     else:
       with pytest.raises(UserError, match=message):
-        data.open_data(dataset, settings, 'unused')
+        run_data.open_data(dataset, settings, 'unused')
   if not is_image:
     with pytest.raises(UserError, match='published requires image files or TFRecord files'):
       make(kind).source.make_published_input_fn(BATCHING)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 import training_runs
 
-from estimator_train.data.data import make_batching
+from estimator_train.data.run_data import make_batching
 from estimator_train.settings import Settings
 from estimator_train.training.evaluation import Evaluator
 

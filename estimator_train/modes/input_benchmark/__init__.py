@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence
 import attr
 
 from estimator_train import models
-from estimator_train.data.data import resolve_cache
+from estimator_train.data.run_data import resolve_cache
 from estimator_train.data.source import translate_errors
 from estimator_train.modes.input_benchmark import rates
 from estimator_train.modes.input_benchmark.rates import ExamplesAndSecs, InputMeasurement

@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import arrays, data
+from estimator_train.data import arrays, run_data
 from estimator_train.data.source import FilePath, InputFn, Source
 from estimator_train.distribution import devices
 from estimator_train.errors import TrainingFailed
@@ -90,17 +90,17 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
     tf.errors.OpError: a file cannot be read.
   """
   settings, source = run.settings, run.data.train
+  batch_size = settings.optimizer.batch_size
   assert source is not None
   num_examples = source.num_examples
-  batching = data.make_batching(source.dataset, settings, one_hot, settings.optimizer.batch_size)
-  cache = data.resolve_cache(source, settings.input)
+  batching = run_data.make_batching(source.dataset, settings, one_hot, batch_size)
+  cache = run_data.resolve_cache(source, settings.input)
   is_cached = cache != 'none' or source.is_in_memory
-  num_batches = (None if num_examples is None
-                 else math.ceil(num_examples / settings.optimizer.batch_size))
+  num_batches = None if num_examples is None else math.ceil(num_examples / batch_size)
   evicted_files = source.files() + _find_cache_files(cache)
   evict_from_page_cache(evicted_files)
   bytes_before, began = bytes_read_from_storage(), clock()
-  train_input_fn = data.make_train_input_fn(source, settings, batching)
+  train_input_fn = run_data.make_train_input_fn(source, settings, batching)
   source.wait_until_cached()
   prepare_secs = clock() - began
   # With a cache, a second pass would not be cold: the examples are in memory by now, or in a mapped
@@ -108,7 +108,7 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
   cold_passes, pixels = _run_cold_passes(
       train_input_fn, settings, 1 if is_cached else _NUM_COLD_PASSES, num_batches, evicted_files)
   bytes_after = bytes_read_from_storage()
-  batches_read = min(examples for examples, _ in cold_passes) // settings.optimizer.batch_size
+  batches_read = min(examples for examples, _ in cold_passes) // batch_size
   max_batches = None
   if not is_cached and num_batches is not None and batches_read < num_batches:
     max_batches = batches_read - 1  # A warm pass takes one more batch, which is not timed.
@@ -256,7 +256,7 @@ def measure_model(run: Run, model: Model,
   Raises:
     TrainingFailed: the loss is not finite.
   """
-  batching = data.make_batching(
+  batching = run_data.make_batching(
       run.data.dataset, run.settings, model.one_hot,
       run.engine.examples_per_replica)._replace(image_shape=measurement.image_shape)
   batch_input_fn = arrays.make_synthetic_input_fn(batching, 1)

@@ -14,8 +14,8 @@ import tensorflow.compat.v1 as tf
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from estimator_train.data import datasets
-from estimator_train.data.data import make_batching, make_source
 from estimator_train.data.description import TOP_K
+from estimator_train.data.run_data import make_batching, make_source
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError
 from estimator_train.exporting import trained_model

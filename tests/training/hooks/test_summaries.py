@@ -11,7 +11,7 @@ from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_g
 from training_runs import events, scalars
 
 from estimator_train import __main__ as program
-from estimator_train.data import data, datasets
+from estimator_train.data import datasets, run_data
 from estimator_train.data.batching import Shard
 from estimator_train.settings import Settings
 
@@ -40,9 +40,9 @@ def first_batch(model_dir):
 
   def input_fn():
     tf.set_random_seed(settings.optimizer.seed)  # As Estimator does.
-    return data.make_train_input_fn(
-        data.make_source(dataset, dataset.train), settings,
-        data.make_batching(dataset, settings, True, 24, Shard(0)))()
+    return run_data.make_train_input_fn(
+        run_data.make_source(dataset, dataset.train), settings,
+        run_data.make_batching(dataset, settings, True, 24, Shard(0)))()
 
   ((pixels, labels),), _ = batches(input_fn, 1)
   with tf.Graph().as_default(), tf.Session() as session:

@@ -82,7 +82,8 @@ def classifier_metrics(features: Any, labels: tf.Tensor, weights: Optional[tf.Te
       'accuracy': (tf.trace(matrix) / examples, tf.no_op()),
       'average_loss': (loss_sum / tf.cast(examples, tf.float64), add_loss),
       'calibration_error': _calibration_error(
-          losses.class_probabilities(model, outputs), tf.equal(predicted, class_indices)),
+          losses.class_probabilities(model, outputs),
+          tf.reshape(tf.equal(predicted, class_indices), [-1])),  # The rank may be unknown.
       **_macro_averages(matrix),
       **({'top_5_accuracy': _running_mean(
           tf.math.count_nonzero(tf.equal(tf.cast(tf.nn.top_k(outputs, 5).indices, tf.int64),

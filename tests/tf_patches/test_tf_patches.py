@@ -28,6 +28,14 @@ def session():
     yield session
 
 
+def test_an_event_file_begins_without_a_graph(tmp_path, session):
+  tf.constant(1)
+  estimator.open_event_file(str(tmp_path)).flush()
+  (path,) = tmp_path.glob('events.*')
+  assert not any(tf.GraphDef.FromString(event.graph_def).node
+                 for event in tf.train.summary_iterator(str(path)))
+
+
 def test_what_a_process_keeps_is_released_or_restored(session, monkeypatch):
   distribute_coordinator._thread_local.server = object()
   estimator.release_server()

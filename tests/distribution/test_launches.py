@@ -37,14 +37,10 @@ def test_who_connects_the_ranks_of_horovod(environ, is_mpi_built, expected):
 
 
 @pytest.mark.parametrize('environ, strategy, message', [
-    (dict(HOROVODRUN, HOROVOD_RANK='one'), 'horovod',
-     'HOROVOD_RANK must be a whole number: HOROVOD_RANK=one: start the program by horovodrun, '
-     'mpirun or srun, or unset this variable'),
-    (dict(MPICH, PMI_RANK='2'), 'horovod',
-     'must be less than the number of ranks: PMI_RANK=2 PMI_SIZE=2: '),
+    (dict(HOROVODRUN, HOROVOD_RANK='one'), 'horovod', 'be a whole number: HOROVOD_RANK=one: start'),
+    (dict(MPICH, PMI_RANK='2'), 'horovod', 'less than the number of ranks: PMI_RANK=2 PMI_SIZE=2'),
     # No process of a launcher trains alone.
-    (SLURM, 'multi_worker_mirrored', 'must be a task of TF_CONFIG: 8 processes, but TF_CONFIG has '
-     'no cluster: start one process per task'),
+    (SLURM, 'multi_worker_mirrored', ': 8 processes, but TF_CONFIG has no cluster: start one proc'),
     (dict(MPICH, **tf_config(worker=1)), 'mirrored', ': 2 processes, but cluster has 1 worker'),
     (dict(SLURM, **tf_config(worker=1)), 'horovod', ': 8 processes, but cluster has 1 worker')])
 def test_errors(environ, strategy, message):

@@ -73,12 +73,10 @@ def test_the_role_of_each_task(strategy, cluster, task, expected):
 
 
 @pytest.mark.parametrize('cluster, strategy, message', [
-    (SERVERS, MIRRORED, 'multi_worker_mirrored uses no parameter servers: '
-     r'cluster.ps\[0\]=d:3: leave cluster.ps out, or give --distribution_strategy=parameter_serv'),
+    (SERVERS, MIRRORED, r'uses no parameter servers: cluster.ps\[0\]=d:3: leave cluster.ps out'),
     (WORKERS, SERVED, 'parameter_server needs a chief: cluster has 2 worker: add "chief": '),
     ({'chief': ['a:1']}, SERVED, 'needs a parameter server: cluster has 1 chief: add "ps": '),
-    (WORKERS, 'mirrored', 'several tasks, but --distribution_strategy=mirrored runs in one: '
-     'cluster has 2 worker: give --distribution_strategy=multi_worker_mirrored to every task')])
+    (WORKERS, 'mirrored', '=mirrored runs in one: cluster has 2 worker: give --distribution_stra')])
 def test_strategy_does_not_fit(cluster, strategy, message):
   with pytest.raises(UserError, match=message):
     process.this_process(environ(cluster, list(cluster)[0]), strategy)
@@ -111,8 +109,7 @@ BAD = [
         (['a:1'], 'cluster must be an object: a list'),
         ({'worker': 'a:1'}, LISTS + 'cluster.worker="a:1"'),
         ({'ps': ['a:1']}, 'a cluster must have a chief or a worker: cluster has neither'),
-        ({'chief': ['a:1'], 'master': ['b:1']},
-         'a cluster can have only one chief: cluster.chief has 2 addresses: keep one'),
+        ({'chief': ['a:1'], 'master': ['b:1']}, 'a cluster can have only one chief: cluster.chief'),
         ({'wrkr': ['a:1']}, 'unknown task type: cluster.wrkr: choose from chief, w'),
         ({'worker': [1]}, HOST_PORT + 'cluster.worker[0]=1'),
         ({'worker': ['a' * 99]}, HOST_PORT + 'cluster.worker[0]=' + 'a' * 60 + '...: give'),
@@ -120,8 +117,7 @@ BAD = [
           for address in (':1', 'a:x', 'a:1\n', '::1:2222', '[zz]:22', 'grpc://a:1')),
         *(({'worker': [address]}, 'a port is out of range: cluster.worker[0]="{}"'.format(address))
           for address in ('a:0', 'a:65536')),
-        ({'worker': ['a:2', 'a:2']}, OWN + 'cluster.worker[1]=a:2, the same as cluster.worker[0]: '
-         'change one of the two addresses'),
+        ({'worker': ['a:2', 'a:2']}, OWN + 'cluster.worker[1]=a:2, the same as cluster.worker[0]'),
         ({'worker': ['a:2'], 'ps': ['A:02']}, OWN + 'cluster.ps[0]=A:02, the same as'),
         ({'worker': ['[::1]:2', '[0::1]:2']}, OWN + 'cluster.worker[1]=[0::1'))),
     *(({'cluster': WORKERS, 'task': task}, message) for task, message in (

@@ -148,7 +148,10 @@ RULES = [
     ('--early_stopping_steps=5', 'before its end .*: --early_stopping_steps=5: give --eval_every'),
     ('--stop_at_accuracy=.5 --mode=train', 'can stop early: --stop_at_accuracy=0.5 --mode=train: '),
     ('--early_stopping_steps=4 --eval_every_steps=5', 'not be less than .*=4 .*=5 or more'),
-    ('--augment=flip --cache=memory', '=flip does not support --cache: .* with --cache: give '),
+    ('--augment=flip --cache_features', '=flip does not support --cache_features: .*: give --aug'),
+    ('--augment=flip,colour', 'takes names .*, each once: .*flip,colour: did you mean color[?] '),
+    ('--augment=none,flip', 'each once: --augment=none,flip: .*give none, crop_flip, or some of f'),
+    ('--augment=flip,crop_flip', 'each once: --augment=flip,crop_flip: '),
     ('--augment=flip --input_pipeline=published', '=flip does not support --input_pipeline=p'),
     ('--input_pipeline=published --on_bad_image=skip', '=published does not support --on_bad_ima'),
     ('--all_reduce_alg=ring', '=ring is for .*=multi_worker_mirrored: .*=mirrored: give .*=nccl, '),
@@ -189,7 +192,8 @@ ALLOWED = [
     PIECEWISE + '.5,2,0 --lr_warmup_epochs=3 --learning_rate=0.5', SCALING, OVER_WORKERS,
     '--lr_schedule=cosine --lr_values=.001', '--num_gpus=1 --distribution_strategy=one_device',
     '--eval_every_steps=20 --save_checkpoints_steps=10', '--enable_xla --num_cpu_replicas=1',
-    '--early_stopping_steps=5 --eval_every_steps=5', '--augment=flip --cache=none',
+    '--early_stopping_steps=5 --eval_every_steps=5', '--augment=crop,flip,color --cache=memory',
+    '--augment=crop_flip,rotate',
     '--input_pipeline=published --cache=none', '--trace_steps=1:1000', '--trace_steps=10:12']
 # The built-in data sets that use a flag.
 OF_DATA_SETS = {

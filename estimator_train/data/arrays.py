@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, Callable, Iterator, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from estimator_train.data.augmentation import augment_and_prefetch
 from estimator_train.data.batching import Batching, evaluation_chunks
 from estimator_train.data.source import InputFn, Source
 from estimator_train.errors import UserError
@@ -32,6 +33,7 @@ class ArraySource(Source):
   """The source of an ArraySplit."""
   format_name = 'arrays'
   class_indices_are_known = True
+  can_augment = True
   is_in_memory = True
 
   def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
@@ -47,7 +49,7 @@ class ArraySource(Source):
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
     examples, class_indices = self.arrays()
     return lambda: _gather(evaluation_chunks(len(examples), batching.examples_per_batch), examples,
-                           class_indices, batching)
+                           class_indices, batching._replace(augment='none'))
 
   def class_indices(self) -> np.ndarray:
     return self.arrays()[1]
@@ -95,7 +97,7 @@ def gather_batches(chunks: tf.data.Dataset,
     read: takes the indices; returns the examples and their class indices.
     dtype: the dtype of the examples.
     example_shape: the shape of an example; None for an unknown dimension.
-    batching: how labels are encoded and batches are prefetched.
+    batching: how images are augmented, labels are encoded, and batches are prefetched.
   """
   def read_as_int64(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     examples, class_indices = read(indices)
@@ -108,7 +110,7 @@ def gather_batches(chunks: tf.data.Dataset,
     class_indices.set_shape([None])
     return examples, batching.encode_labels(class_indices)
 
-  return batching.prefetch_batches(chunks.map(make_batch))
+  return augment_and_prefetch(chunks.map(make_batch), batching)
 
 
 class SyntheticSource(Source):

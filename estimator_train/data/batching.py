@@ -64,7 +64,7 @@ class Batching(NamedTuple):
     prefetch: the number of batches to prefetch.
     seed: the seed for the order of the examples.
     shard: the training examples that this worker reads.
-    augment: how training images are augmented: `none`, `flip` or `crop_flip`.
+    augment: how training images are augmented: the value of `--augment`.
     private_threadpool_size: the number of threads of the input pipeline's own thread pool; 0: the
       input pipeline shares TensorFlow's threads with the model.
     pixel_dtype: the dtype of decoded images; pixel values are rounded for tf.uint8.

@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.data import arrays, idx
 from estimator_train.data.arrays import ArraySource
+from estimator_train.data.augmentation import augment_and_prefetch
 from estimator_train.data.batching import Batching
 from estimator_train.data.description import IdxSplit
 from estimator_train.data.source import FilePath, InputFn
@@ -95,7 +96,8 @@ class IdxSource(BinarySource):
         np.uint8, batching.image_shape, batching)
 
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
-    return lambda: _decode_batches(_make_record_dataset(self.split, batching), batching)
+    return lambda: _decode_batches(_make_record_dataset(self.split, batching),
+                                   batching._replace(augment='none'))
 
   @property
   def default_cache(self) -> str:
@@ -153,7 +155,7 @@ def _shuffle_records(split: IdxSplit, batching: Batching) -> tf.data.Dataset:
 
 
 def _decode_batches(records: tf.data.Dataset, batching: Batching) -> tf.data.Dataset:
-  """Combines records into batches and decodes each batch in one call."""
+  """Combines records into batches, decodes each batch in one call, and augments the images."""
   # Without this decorator, AutoGraph would take half a second, although it converts nothing.
   @tf.autograph.experimental.do_not_convert
   def decode(image_bytes: tf.Tensor, class_bytes: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
@@ -161,4 +163,4 @@ def _decode_batches(records: tf.data.Dataset, batching: Batching) -> tf.data.Dat
     class_indices = tf.cast(tf.reshape(tf.decode_raw(class_bytes, tf.uint8), [-1]), tf.int64)
     return images, batching.encode_labels(class_indices)
 
-  return batching.prefetch_batches(records.batch(batching.examples_per_batch).map(decode))
+  return augment_and_prefetch(records.batch(batching.examples_per_batch).map(decode), batching)

@@ -16,7 +16,15 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import arrays, image_cache, image_checks, image_folder, images, published
+from estimator_train.data import (
+  arrays,
+  augmentation,
+  image_cache,
+  image_checks,
+  image_folder,
+  images,
+  published,
+)
 from estimator_train.data.batching import Batching, chunks_of, evaluation_chunks, without_autograph
 from estimator_train.data.description import DataSet, ImageSplit
 from estimator_train.data.source import BadImage, FilePath, InputFn, Source, carry_errors
@@ -132,16 +140,17 @@ class ImageSource(Source):
     return self._expects_grey
 
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
-    if batching.augment != 'none':
-      return lambda: images.make_augmented_batches(self._training_references(batching), self.read,
-                                                   batching)
     if cache == 'none':
-      return lambda: self._make_batches(self._training_references(batching), batching)
+      make_batches = self._make_batches if batching.augment == 'none' else (
+          self._make_augmented_batches)
+      return lambda: make_batches(self._training_references(batching), batching)
     cached = image_cache.ImageCache(self, batching, cache)
     self._cache = weakref.ref(cached)
     # Reading waits for images that are still to be decoded. It has a thread of its own, so that it
     # does not occupy the threads of the model.
-    batching = batching._replace(private_threadpool_size=max(1, batching.private_threadpool_size))
+    batching = batching._replace(private_threadpool_size=max(
+        1 if batching.augment == 'none' else batching.num_parallel_calls,
+        batching.private_threadpool_size))
     return lambda: arrays.gather_batches(
         self.training_chunks(len(self), batching, batching.examples_per_batch),
         carry_errors(cached.read), np.uint8, batching.image_shape[:2] + (None,), batching)
@@ -214,6 +223,10 @@ class ImageSource(Source):
 
   def _make_batches(self, references: tf.data.Dataset, batching: Batching) -> tf.data.Dataset:
     return images.make_batches(references, self.read, self.expects_grey(), batching)
+
+  def _make_augmented_batches(self, references: tf.data.Dataset,
+                              batching: Batching) -> tf.data.Dataset:
+    return augmentation.make_augmented_batches(references, self.read, batching)
 
 
 def evenly_spaced(count: int, max_count: int) -> np.ndarray:

@@ -125,11 +125,12 @@ def _check_support(source: Source, settings: Settings) -> None:
     raise UserError('only image files can be cached in a folder',
                     '--cache={} --dataset={}'.format(settings.input.cache, settings.data.dataset),
                     'give --cache=memory, or omit --cache')
-  if settings.input.augment != 'none' and settings.run.trains and not source.can_augment:
-    raise UserError('only image files and images in TFRecord files can be augmented',
-                    '--augment={} --dataset={}'.format(settings.input.augment,
-                                                       settings.data.dataset),
-                    'omit --augment; a function of a split can augment its examples itself')
+  if settings.input.augment != 'none' and settings.run.trains:
+    given = '--augment={} --dataset={}'.format(settings.input.augment, settings.data.dataset)
+    if not source.can_augment:
+      raise UserError('examples of a function and synthetic examples cannot be augmented', given,
+                      'omit --augment; a function of a split can augment its examples itself')
+    source.dataset.require_images('--augment')
 
 
 def resolve_cache(source: Source, settings: groups.Input) -> str:

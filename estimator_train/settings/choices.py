@@ -38,6 +38,7 @@ ALL_REDUCE_ALGORITHMS = ('nccl', 'ring', 'hierarchical_copy', 'reduction_to_one_
 SINGLE_HOST_ALL_REDUCE = ('hierarchical_copy', 'reduction_to_one_device')
 # This algorithm works only between workers.
 MULTI_WORKER_ALL_REDUCE = ('ring',)
+AUGMENTATIONS = ('flip', 'crop', 'pad_crop', 'color', 'rotate', 'cutout')
 CACHES = ('auto', 'none', 'memory')  # Any other value is the path of a folder.
 NAMED_CHECKPOINTS = ('latest', 'best')  # Any other value of --checkpoint is a path.
 MODES_WITH_CHECKPOINT_FLAG = ('evaluate', 'predict', 'export')

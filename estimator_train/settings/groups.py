@@ -3,6 +3,7 @@
 rules.py has the rules between flags.
 """
 
+import difflib
 import unicodedata
 from typing import Optional, Sequence, Tuple, Union
 
@@ -50,6 +51,18 @@ def _check_traced_steps(name: str, steps: Tuple[int, ...]) -> None:
 def _check_checkpoint(name: str, checkpoint: str) -> None:
   not_empty('give latest, best, or a path')(name, checkpoint)
   check_not_a_pattern(name, checkpoint)
+
+
+def _check_augment(name: str, value: str) -> None:
+  names = value.replace('crop_flip', 'crop,flip').split(',')
+  if value != 'none' and not (set(names) <= set(choices.AUGMENTATIONS)
+                              and len(set(names)) == len(names)):
+    unknown = [name for name in value.split(',') if name not in choices.AUGMENTATIONS]
+    nearest = difflib.get_close_matches((unknown or [''])[0], choices.AUGMENTATIONS, 1)
+    raise UserError('--{} takes names of augmentations, each once'.format(name),
+                    '--{}={}'.format(name, value), '{}give none, crop_flip, or some of {}'.format(
+                        ''.join(map('did you mean {}? '.format, nearest)),
+                        ','.join(choices.AUGMENTATIONS)))
 
 
 def _check_weights(name: str, path: str) -> None:
@@ -296,8 +309,10 @@ class Input:
       'exact', 'published: the stages of 2018 (list_files, interleave, shuffle_and_repeat, '
       'map_and_batch), which cannot resume at the next example', choices=('exact', 'published'))
   augment: str = flag(
-      'none', 'flip: flip half of the training images horizontally; crop_flip: also crop 8 % to '
-      '100 % of the area of each training image', choices=('none', 'flip', 'crop_flip'))
+      'none', 'random changes of the training images, separated by commas, in the order of their '
+      'application: flip (horizontally), crop (8 to 100 % of the area, resized), pad_crop (shift '
+      'by up to 4 pixels), color (brightness, contrast, saturation), rotate (up to 15 degrees), '
+      'cutout (a square of the mean color); crop_flip is crop,flip', check=_check_augment)
   shuffle_buffer: int = flag(
       5000, 'number of examples in the shuffle buffer, for idx files, an ExampleSplit and '
       '--input_pipeline=published; other data is shuffled completely', check=int_range(1))

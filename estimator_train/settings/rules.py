@@ -19,8 +19,6 @@ _TRAINING = choices.TRAINING_MODES
 EXCLUSIVE_PAIRS = (('train_steps', 'train_epochs'),
                    ('save_checkpoints_steps', 'save_checkpoints_secs'),
                    ('eval_pattern', 'validation_fraction'))
-# The flags that replace the standard input pipeline, and their defaults.
-_PIPELINES = (('augment', 'none'), ('input_pipeline', 'exact'))
 _ONNX_PACKAGES = ('tf2onnx', 'onnx', 'onnxruntime')
 # These flags do not change the published workload, so --mode=reproduce accepts them.
 _REPRODUCE_FLAGS = (
@@ -163,9 +161,9 @@ RULES = (
          'give --save_checkpoints_steps={s.eval_every_steps}, or omit it',
          lambda s: s.eval_every_steps and s.save_checkpoints_steps and (
              s.eval_every_steps % s.save_checkpoints_steps)),
-    *(_unsupported(name, default, '--cache', _is_cached) for name, default in _PIPELINES),
+    _unsupported('input_pipeline', 'exact', '--cache', _is_cached),
     *(_unsupported(name, default, '--cache_features', lambda s: s.cache_features)
-      for name, default in _PIPELINES),
+      for name, default in (('augment', 'none'), ('input_pipeline', 'exact'))),
     _unsupported('augment', 'none', '--input_pipeline=published',
                  lambda s: s.input_pipeline == 'published'),
     _unsupported('input_pipeline', 'exact', '--on_bad_image=skip',

@@ -1,11 +1,14 @@
 """Augmented images: which crops and flips there are, and on what they depend."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import batches
+from PIL import Image
 
-from estimator_train.data import images as images_lib
+from estimator_train.data import augmentation
 from estimator_train.data.batching import Batching, Shard
 from estimator_train.data.description import DataSet, ImageSplit
 from estimator_train.data.image_source import ImageFileSource
@@ -34,35 +37,43 @@ def source(make_source):
   return make_source(lambda number: 'jpeg' if number % 2 else 'png')
 
 
-def read(source, num_batches, augment='crop_flip', **given):
+def read_batches(source, num_batches, augment='crop_flip', cache='none', **given):
   batching = Batching(SHAPE, COUNT, **dict(
       {'one_hot': False, 'examples_per_batch': 4, 'augment': augment}, **given))
-  pairs, _ = batches(source.make_train_input_fn(batching, 'none'), num_batches)
+  pairs, _ = batches(source.make_train_input_fn(batching, cache), num_batches)
   return [np.concatenate(part) for part in zip(*pairs)]
 
 
-def test_the_same_whatever_the_threads_resumptions_and_workers(source):
-  whole, labels = read(source, 6)
-  again, same_labels = read(source, 6, num_parallel_calls=3, prefetch=4)
+@pytest.mark.parametrize('augment, cache', [
+    ('crop_flip', 'none'), ('rotate,flip,crop,cutout,color,pad_crop', 'none'),
+    ('crop,flip,cutout,color', 'memory')])
+def test_the_same_whatever_the_threads_resumptions_and_workers(source, augment, cache):
+  read = functools.partial(read_batches, source, augment=augment, cache=cache)
+  whole, labels = read(6)
+  again, same_labels = read(6, num_parallel_calls=3, prefetch=4)
   assert whole.shape == (24,) + SHAPE and labels.tolist() == same_labels.tolist()
   np.testing.assert_array_equal(whole, again)
-  np.testing.assert_array_equal(read(source, 4, shard=Shard(first_example=8))[0], whole[8:])
-  assert not np.array_equal(whole, read(source, 6, seed=2)[0])
-  plain, plain_labels = read(source, 6, 'none')
+  np.testing.assert_array_equal(read(4, shard=Shard(first_example=8))[0], whole[8:])
+  assert not np.array_equal(whole, read(6, seed=2)[0])
+  plain, plain_labels = read(6, augment='none')
   assert plain_labels.tolist() == labels.tolist() and not np.array_equal(whole, plain)
   for rank in range(2):
     # Each of the steps has four examples, two for each worker.
-    part, _ = read(source, 6, examples_per_batch=2, shard=Shard(0, 2, rank, 2))
+    part, _ = read(6, examples_per_batch=2, shard=Shard(0, 2, rank, 2))
     expected = whole.reshape((6, 2, 2) + SHAPE)[:, rank]
     np.testing.assert_array_equal(part, expected.reshape((12,) + SHAPE))
 
 
 def test_flips(source):
-  plain, labels = read(source, 50, 'none')
-  flipped, same_labels = read(source, 50, 'flip')
+  plain, labels = read_batches(source, 50, 'none')
+  flipped, same_labels = read_batches(source, 50, 'flip')
   assert labels.tolist() == same_labels.tolist()
   is_flipped = [not np.array_equal(image, original) for image, original in zip(flipped, plain)]
   assert 70 < sum(is_flipped) < 130
+  with tf.Graph().as_default(), tf.Session() as session:  # As in earlier versions.
+    first_numbers = session.run(tf.stack([
+        tf.random.stateless_uniform([23], [1, position])[0] for position in range(20)]))
+  assert is_flipped[:20] == (first_numbers < .5).tolist()
   for image, original, flip in zip(flipped, plain, is_flipped):
     np.testing.assert_array_equal(image, original[:, ::-1] if flip else original)
   for augment in ('none', 'flip'):  # Evaluation is never augmented.
@@ -74,11 +85,11 @@ def test_crops():
   """Within the image, of the documented areas and ratios, or the whole image."""
   random = np.random.RandomState(0)
   with tf.Graph().as_default(), tf.Session() as session:
-    shape, numbers = tf.placeholder(tf.int32, [3]), tf.placeholder(tf.float32, [23])
-    chosen = images_lib.choose_crop(shape, numbers)
+    shape, numbers = tf.placeholder(tf.int32, [3]), tf.placeholder(tf.float32, [22])
+    chosen = augmentation.choose_crop(shape, numbers)
     for height, width in ((40, 60), (600, 20), (1, 1), (3000, 4000)):
       crops = np.array([session.run(chosen, {
-          shape: (height, width, 3), numbers: random.uniform(size=23)}) for _ in range(300)])
+          shape: (height, width, 3), numbers: random.uniform(size=22)}) for _ in range(300)])
       tops, lefts, heights, widths = crops.T
       assert min(tops.min(), lefts.min(), heights.min() - 1, widths.min() - 1) >= 0
       assert (tops + heights <= height).all() and (lefts + widths <= width).all()
@@ -94,8 +105,8 @@ def test_crops():
 
 def test_a_crop_is_a_part_of_the_image(make_source):
   """Rows and columns increase (or decrease, if flipped) linearly, from PNG and JPEG files."""
-  pngs, labels = read(make_source(lambda number: 'png'), 10)
-  jpegs, _ = read(make_source(lambda number: 'jpeg'), 10)
+  pngs, labels = read_batches(make_source(lambda number: 'png'), 10)
+  jpegs, _ = read_batches(make_source(lambda number: 'jpeg'), 10)
   assert np.abs(jpegs - pngs).mean() < 2 and np.abs(jpegs - pngs).max() < 40
   for images, tolerance in ((pngs, 1.5), (jpegs, 6)):  # JPEG is lossy.
     for image, label in zip(images, labels):
@@ -104,3 +115,67 @@ def test_a_crop_is_a_part_of_the_image(make_source):
       assert (np.diff(rows.mean(1)) >= -tolerance).all()
       slopes = np.sign(columns[:, -1].mean() - columns[:, 0].mean()) * np.diff(columns.mean(0))
       assert (slopes >= -tolerance).all()
+
+
+def apply(name, image, numbers):
+  with tf.Graph().as_default(), tf.Session() as session:
+    return session.run(augmentation.AUGMENTATIONS[name].apply(
+        tf.constant(image), tf.constant(numbers, tf.float32)))
+
+
+def test_augmentations_are_applied_in_the_order_given(source, make_source):
+  """And are the same alone and with others; before `crop`, to the whole image."""
+  plain, _ = read_batches(source, 3, 'none')
+  seen = {names: read_batches(source, 3, names)[0]
+          for names in ('flip,cutout', 'cutout,flip', 'flip,crop', 'crop,flip', 'crop_flip')}
+  assert not np.array_equal(seen['flip,cutout'], seen['cutout,flip'])
+  np.testing.assert_array_equal(seen['crop,flip'], seen['crop_flip'])
+  names = [name.split(',') for name in ('flip,cutout', 'cutout,flip')]
+  with tf.Graph().as_default(), tf.Session() as session:
+    drawn = [session.run(augmentation._draw(tf.constant(position, tf.int64), Batching(
+        SHAPE, COUNT, False, 4))) for position in range(12)]
+  for first, second in names:
+    for image, numbers, found in zip(plain, drawn, seen[first + ',' + second]):
+      expected = apply(second, apply(first, image, numbers[first]), numbers[second])
+      np.testing.assert_allclose(found, expected, atol=1e-3)
+  pngs = make_source(lambda number: 'png')
+  found, _ = read_batches(pngs, 3, 'flip,crop')
+  for position, image in enumerate(found):
+    whole = np.stack(np.broadcast_arrays(*np.mgrid[0:40, 0:60] * 4, 0), -1).astype(np.float32)
+    flipped = apply('flip', whole, drawn[position]['flip'])
+    crop = apply('crop', flipped, drawn[position]['crop'])
+    with tf.Graph().as_default(), tf.Session() as session:
+      resized = session.run(tf.image.resize_bilinear(crop[np.newaxis], SHAPE[:2]))[0]
+    np.testing.assert_allclose(image[..., :2], resized[..., :2], atol=1e-3)
+
+
+@pytest.mark.parametrize('channels', [1, 3])
+def test_the_effect_of_each_augmentation(channels):
+  image = np.random.RandomState(0).uniform(0, 255, (20, 28, channels)).astype(np.float32)
+  padded = np.pad(image, ((4, 4), (4, 4), (0, 0)), 'constant')
+  for numbers, (top, left) in (([0., .999], (0, 8)), ([.5, .5], (4, 4)), ([.2, .7], (1, 6))):
+    np.testing.assert_array_equal(apply('pad_crop', image, numbers),
+                                  padded[top:top + 20, left:left + 28])
+
+  np.testing.assert_allclose(apply('color', image, [.5, .5, .5]), image, atol=1e-3)
+  for numbers, scaled in (([0, .5, .5], image * .6), ([1, .5, .5], image * 1.4),
+                          ([.5, 0, .5], .6 * image + .4 * image.mean()),
+                          ([.5, .5, 1], 1.4 * image - .4 * image.mean(-1, keepdims=True))):
+    np.testing.assert_allclose(apply('color', image, numbers), scaled.clip(0, 255), atol=1e-2)
+
+  np.testing.assert_allclose(apply('rotate', image, [.5]), image, atol=1e-3)
+  for number, degrees in ((0., -15), (.8, 9)):
+    rotated = apply('rotate', image, [number])
+    for channel in range(channels):
+      expected = np.asarray(Image.fromarray(image[..., channel]).rotate(degrees, Image.BILINEAR))
+      inside = np.asarray(Image.fromarray(np.ones((20, 28), np.float32)).rotate(degrees)) > 0
+      inside[1:-1, 1:-1] &= inside[:-2, 1:-1] & inside[2:, 1:-1] & inside[1:-1, :-2] & (
+          inside[1:-1, 2:])
+      inside[[0, -1]] = inside[:, [0, -1]] = False
+      np.testing.assert_allclose(rotated[inside, channel], expected[inside], atol=.1)
+    assert not rotated[0, 0].any() and not rotated[-1, -1].any()
+
+  for numbers, rows, columns in (([.5, .5], (5, 15), (9, 19)), ([0, .999], (0, 5), (22, 28))):
+    expected = image.copy()
+    expected[rows[0]:rows[1], columns[0]:columns[1]] = image.mean((0, 1))
+    np.testing.assert_allclose(apply('cutout', image, numbers), expected, atol=1e-3)

@@ -119,6 +119,7 @@ def make(tmp_path, write_idx):
 KINDS = ('idx_files', 'binary_files', 'image_files', 'image_records', 'records', 'parse_batch',
          'examples', 'arrays', 'synthetic')
 FINITE = KINDS[:-1]
+MADE_BY_FUNCTIONS = ('records', 'parse_batch', 'examples')
 WITH_FILES = KINDS[:-2]
 CACHED = [(kind, cache) for kind in WITH_FILES for cache in ('none', 'memory')] + [
     ('image_files', 'folder'), ('arrays', 'none')]
@@ -188,6 +189,27 @@ def test_resuming_and_shards(train, kind, cache):
     own = train(kind, cache, (steps - resumed) * replicas, examples_per_batch=batch_size,
                 shard=shard)
     assert own == of_one[resumed:, rank].ravel().tolist()
+
+
+@pytest.mark.parametrize('kind, cache', [
+    pair for pair in CACHED if pair[0] not in MADE_BY_FUNCTIONS])
+def test_augmented_examples(make, tmp_path, kind, cache):
+  """On any worker, and resumed, those of their positions; images of one color get brighter."""
+  source = make(kind).source
+  batching = BATCHING._replace(augment='color', shard=Shard(40, 2, 1, 4), one_hot=True)
+  cache = str(tmp_path / 'cache') if cache == 'folder' else cache
+  plain, _ = batches(source.make_train_input_fn(batching._replace(augment='none'), cache), 3)
+  found, _ = batches(source.make_train_input_fn(batching, cache), 3)
+  for batch, (pixels, labels) in enumerate(found):
+    with tf.Graph().as_default(), tf.Session() as session:
+      factors = session.run(tf.stack([
+          .6 + .8 * tf.random.stateless_uniform([26], [1, 44 + 8 * batch + example])[25]
+          for example in range(4)]))
+    expected = plain[batch][0] * factors[:, np.newaxis, np.newaxis, np.newaxis]
+    np.testing.assert_allclose(pixels, expected.clip(0, 255), rtol=1e-4)
+    np.testing.assert_array_equal(labels, plain[batch][1])
+  evaluated, _ = batches(source.make_eval_input_fn(batching._replace(one_hot=False)))
+  assert numbers_of(evaluated) == list(range(COUNT))
 
 
 @pytest.mark.parametrize('kind', ['image_files', 'image_records', 'records', 'parse_batch'])
@@ -297,9 +319,9 @@ def test_small_idx_files_are_cached_by_default(make, monkeypatch):
 def test_what_only_images_support(make, kind):
   dataset, is_image = make(kind).source.dataset, kind.startswith('image')
   for flag, message in (({'cache': 'folder'}, 'only image files can be cached in a folder'),
-                        ({'augment': 'flip'}, 'can be augmented')):
+                        ({'augment': 'flip'}, 'examples of a function .* cannot be augmented')):
     settings = Settings(model_dir='any', train_steps=1, mode='train', **flag)
-    if is_image:
+    if is_image or ('augment' in flag and kind not in MADE_BY_FUNCTIONS):
       assert run_data.open_data(dataset, settings, 'unused').train.num_examples == COUNT
     else:
       with pytest.raises(UserError, match=message):

@@ -52,7 +52,8 @@ def test_mistakes_are_found_by_file_and_line(write):
       ('--batch_size=0', '--batch_size is out of range: --batch_size=0 (a.flags:3): give an int'),
       ('--seed\n--batch_size=1', '--seed has no value: --seed (a.flags:3): write it as --seed=V'),
       ('--train_epochs=1', '--train_steps=1 --train_epochs=1 (a.flags:2, a.flags:3): give one'),
-      ('--augment=flip\n--cache=memory', '--augment=flip with --cache (a.flags:3, a.flags:4): '),
+      ('--input_pipeline=published\n--cache=memory',
+       '--input_pipeline=published with --cache (a.flags:3, a.flags:4): '),
       ('--flagfile=none.flags', ': none.flags, included by a.flags:3 (No such file or directory):'),
       ('--flagfile=b.flags', 'must not include itself: ./a.flags, included by b.flags:1: remove'),
       ('--flagfile', '--flagfile has no file name: a.flags:3: give --flagfile=FILE'),
@@ -67,6 +68,6 @@ def test_the_origins_of_two_flags(write):
   write('a.flags', ENOUGH + '--cache=memory\n--batch_size=0\n')
   # The flagfile is not blamed for the command line.
   assert 'out of range: --batch_size=-1: ' in error_of('--flagfile=a.flags', '--batch_size=-1')
-  assert ('--augment=flip with --cache (--cache: a.flags:3, --augment: command line): give '
-          '--augment=none, or omit --cache') in error_of(
-              '--augment=flip', '--batch_size=1', '--flagfile=a.flags')
+  assert ('--input_pipeline=published with --cache (--cache: a.flags:3, --input_pipeline: command '
+          'line): give --input_pipeline=exact, or omit --cache') in error_of(
+              '--input_pipeline=published', '--batch_size=1', '--flagfile=a.flags')

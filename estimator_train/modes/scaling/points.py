@@ -159,7 +159,8 @@ def point_settings(point: Point, settings: Settings, dataset: DataSet) -> Settin
     # has no class counts, from which class weights could be computed.
     run_settings = run_settings.evolve(
         dataset='synthetic', train_pattern=None, eval_pattern=None, validation_fraction=None,
-        image_size=dataset.image_shape, labels=dataset.labels, class_weights='none')
+        image_size=dataset.image_shape, labels=dataset.labels, class_weights='none',
+        augment='none')
   return run_settings
 
 

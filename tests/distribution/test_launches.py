@@ -60,6 +60,7 @@ def test_errors(environ, strategy, message):
     # In a batch job, but not in a step of srun.
     ({'SLURM_PROCID': '0', 'SLURM_JOB_ID': '31'}, 'horovod', ALONE),
     (SLURM, 'mirrored', ALONE),  # Only Horovod uses the variables.
+    (dict(SLURM, SLURM_PROCID='0', SLURM_STEP_NUM_TASKS='1'), 'multi_worker_mirrored', ALONE),
     # TF_CONFIG has precedence.
     (dict(SLURM, **tf_config(2, worker=3)), 'horovod', (2, 3, process.WORKER, 2, 'worker 2')),
     (dict(SLURM, SLURM_PROCID='0', SLURM_STEP_NUM_TASKS='1', **tf_config(worker=2)), 'horovod',

@@ -152,6 +152,8 @@ RULES = [
     ('--augment=flip,colour', 'takes names .*, each once: .*flip,colour: did you mean color[?] '),
     ('--augment=none,flip', 'each once: --augment=none,flip: .*give none, crop_flip, or some of f'),
     ('--augment=flip,crop_flip', 'each once: --augment=flip,crop_flip: '),
+    ('--class_sampling=balanced --class_weights=balanced', 'balanced does not support --class_wei'),
+    ('--class_sampling=balanced --input_pipeline=published', 'balanced does not support --input_p'),
     ('--augment=flip --input_pipeline=published', '=flip does not support --input_pipeline=p'),
     ('--input_pipeline=published --on_bad_image=skip', '=published does not support --on_bad_ima'),
     ('--all_reduce_alg=ring', '=ring is for .*=multi_worker_mirrored: .*=mirrored: give .*=nccl, '),

@@ -1,6 +1,6 @@
 """Orders, shards and batches the examples of all input formats, and encodes their labels."""
 
-from typing import Any, Callable, List, NamedTuple, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -69,6 +69,8 @@ class Batching(NamedTuple):
       input pipeline shares TensorFlow's threads with the model.
     pixel_dtype: the dtype of decoded images; pixel values are rounded for tf.uint8.
     num_queued_calls: the number of further images that wait until a thread can decode them.
+    class_indices: the class index of each training example, if every class is read equally often;
+      None: every example is read equally often.
   """
   image_shape: Tuple[int, int, int]
   num_classes: int
@@ -83,6 +85,7 @@ class Batching(NamedTuple):
   private_threadpool_size: int = 0
   pixel_dtype: tf.DType = tf.float32
   num_queued_calls: int = 0
+  class_indices: Optional[np.ndarray] = None
 
   def shuffle_and_shard(self, examples: tf.data.Dataset, num_examples: int) -> tf.data.Dataset:
     """Returns the training examples of this worker, shuffled and repeated infinitely.
@@ -164,6 +167,9 @@ class Order:
   of the epoch. A resumed run computes the permutation of the epoch in which the run was
   interrupted, and reads no earlier example. Batches may span two epochs.
 
+  With class indices, an epoch has as many examples, but equally many of each class, up to one. It
+  repeats the examples of a small class, and leaves out some of a large class.
+
   All workers use the same permutations, and each worker reads its shard of the examples of every
   step. Together, the workers train on the same examples as one process with as many replicas.
 
@@ -171,10 +177,16 @@ class Order:
     num_examples: the number of examples per epoch.
     seed: the seed of the permutations.
     shard: the training examples that the worker reads.
+    class_indices: see Batching.
   """
 
-  def __init__(self, num_examples: int, seed: int, shard: Shard) -> None:
+  def __init__(self, num_examples: int, seed: int, shard: Shard,
+               class_indices: Optional[np.ndarray] = None) -> None:
     self._num_examples, self._seed, self._shard = num_examples, seed, shard
+    self._classes: List[np.ndarray] = []  # The indices of the examples of each class.
+    if class_indices is not None:
+      ends = np.cumsum(np.unique(class_indices, return_counts=True)[1])
+      self._classes = np.split(np.argsort(class_indices, kind='mergesort'), ends[:-1])
     self._epoch, self._permutation = -1, np.empty(0, np.int64)
 
   def indices(self, start: int, stop: int) -> np.ndarray:
@@ -189,8 +201,19 @@ class Order:
     """Returns the permutation of an epoch; the last one is kept."""
     if epoch != self._epoch:
       random = np.random.RandomState([self._seed % 2 ** 32, epoch % 2 ** 32])
-      self._epoch, self._permutation = epoch, random.permutation(self._num_examples)
+      self._epoch, self._permutation = epoch, random.permutation(
+          self._draw_equally(random) if self._classes else self._num_examples)
     return self._permutation
+
+  def _draw_equally(self, random: np.random.RandomState) -> np.ndarray:
+    """Returns the indices of the examples of an epoch with equally many of each class."""
+    num_each, num_more = divmod(self._num_examples, len(self._classes))
+    drawn = []
+    for position, number in enumerate(random.permutation(len(self._classes))):
+      indices, count = self._classes[number], num_each + (position < num_more)
+      drawn += [random.permutation(indices) for _ in range(count // len(indices))]
+      drawn.append(random.permutation(indices)[:count % len(indices)])
+    return np.concatenate(drawn)
 
 
 def first_reads(num_examples: int, batching: Batching) -> np.ndarray:
@@ -198,7 +221,7 @@ def first_reads(num_examples: int, batching: Batching) -> np.ndarray:
 
   First are the examples that this worker trains on, in this order; then follow all others.
   """
-  used = Order(num_examples, batching.seed, batching.shard).indices(0, num_examples)
+  used = _make_order(num_examples, batching).indices(0, num_examples)
   _, first_positions = np.unique(used, return_index=True)
   ordered = used[np.sort(first_positions)]
   return np.concatenate([ordered, np.setdiff1d(np.arange(num_examples), ordered)])
@@ -206,9 +229,11 @@ def first_reads(num_examples: int, batching: Batching) -> np.ndarray:
 
 def training_chunks(num_examples: int, batching: Batching, chunk_size: int) -> tf.data.Dataset:
   """Returns an infinite dataset of the indices of the training examples, int64 [chunk_size]."""
-  order = Order(num_examples, batching.seed, batching.shard)
+  return _map_to_chunks(INFINITY, _make_order(num_examples, batching).indices, chunk_size)
 
-  return _map_to_chunks(INFINITY, order.indices, chunk_size)
+
+def _make_order(num_examples: int, batching: Batching) -> Order:
+  return Order(num_examples, batching.seed, batching.shard, batching.class_indices)
 
 
 def chunks_of(indices: np.ndarray, chunk_size: int) -> tf.data.Dataset:

@@ -69,6 +69,7 @@ class IdxSource(BinarySource):
   format_name = 'idx_files'
   last_stage = 'decode'  # For --mode=input_benchmark.
   is_in_memory = False
+  is_sequential = True
 
   def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
     images = np.frombuffer(idx.read_images(self.split), np.uint8)
@@ -80,7 +81,7 @@ class IdxSource(BinarySource):
                            len(self.dataset.labels), checksummed=bool(self.dataset.files))
 
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
-    if cache == 'none':
+    if cache == 'none' and batching.class_indices is None:
       return lambda: _decode_batches(_shuffle_records(self.split, batching), batching)
     num_examples = idx.count_examples(self.split)
     # A thread reads the files into arrays while the graph is built. The executor is not kept in a
@@ -106,11 +107,6 @@ class IdxSource(BinarySource):
 
   def class_indices(self) -> np.ndarray:
     return np.frombuffer(idx.read_labels(self.split), np.uint8)
-
-  def training_chunks(self, num_examples: int, batching: Batching,
-                      chunk_size: int) -> tf.data.Dataset:
-    return batching.shuffle_and_shard(tf.data.Dataset.range(num_examples),
-                                      num_examples).batch(chunk_size)
 
   def files(self) -> List[FilePath]:
     return [self.split.images, self.split.labels]

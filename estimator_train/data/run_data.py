@@ -118,7 +118,7 @@ def skip_bad_examples(dataset: DataSet, settings: groups.Input,
 
 
 def _check_support(source: Source, settings: Settings) -> None:
-  """Raises a UserError if the training examples do not support --cache or --augment."""
+  """Raises a UserError if the training examples do not support a flag of the input."""
   # Any other value is a folder's path.
   is_cache_folder = settings.input.cache not in choices.CACHES
   if is_cache_folder and not source.can_cache_in_folder:
@@ -131,6 +131,12 @@ def _check_support(source: Source, settings: Settings) -> None:
       raise UserError('examples of a function and synthetic examples cannot be augmented', given,
                       'omit --augment; a function of a split can augment its examples itself')
     source.dataset.require_images('--augment')
+  if settings.input.class_sampling == 'balanced' and settings.run.trains:
+    source.dataset.require_classes('--class_sampling=balanced')
+    if source.is_sequential and source.is_made_by_user:
+      raise UserError('an ExampleSplit can only be read in its own order',
+                      '--class_sampling=balanced --dataset=' + settings.data.dataset,
+                      'give --class_weights=balanced instead')
 
 
 def resolve_cache(source: Source, settings: groups.Input) -> str:

@@ -49,6 +49,7 @@ class Source(abc.ABC):
     can_cache_in_folder: whether the examples can be cached in a folder.
     is_in_memory: whether the examples are in memory, so that nothing is read or decoded.
     is_made_by_user: whether functions of the user make the examples.
+    is_sequential: whether the examples are read one after the other, through a shuffle buffer.
     num_examples: the number of examples that open_data has counted; None if it has not counted
       them, or if the data set is infinite.
     last_stage: the name of the last stage of the input pipeline; None: the input pipeline has no
@@ -60,6 +61,7 @@ class Source(abc.ABC):
   can_cache_in_folder = False
   is_in_memory = False
   is_made_by_user = False
+  is_sequential = False
   num_examples: Optional[int] = None
   last_stage: ClassVar[Optional[str]] = 'batch'
 
@@ -169,6 +171,9 @@ class Source(abc.ABC):
 
     With these chunks, cached examples have the same order as examples that are not cached.
     """
+    if self.is_sequential and batching.class_indices is None:
+      return batching.shuffle_and_shard(tf.data.Dataset.range(num_examples),
+                                        num_examples).batch(chunk_size)
     return training_chunks(num_examples, batching, chunk_size)
 
   def identify_example(self, index: int) -> Dict[str, Any]:
@@ -211,9 +216,9 @@ class Source(abc.ABC):
     return None
 
   def _infinite_error(self) -> UserError:
-    return UserError('--class_weights and --cache_features require a finite data set',
+    return UserError('balanced classes and --cache_features require a finite data set',
                      '--dataset={} is infinite'.format(self.dataset.name),
-                     'omit --class_weights and --cache_features')
+                     'omit --class_weights, --class_sampling and --cache_features')
 
 
 def carry_errors(function: Callable[..., Any]) -> Callable[..., Any]:

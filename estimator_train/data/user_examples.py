@@ -220,6 +220,7 @@ class ExampleSource(UserExampleSource):
   """
   format_name = 'examples'
   last_stage = None
+  is_sequential = True
 
   def __init__(self, dataset: DataSet, split: ExampleSplit) -> None:
     super().__init__(dataset, split)
@@ -248,11 +249,6 @@ class ExampleSource(UserExampleSource):
     raise UserError('--cache_features requires data whose changes are noticed',
                     '--dataset={} is an ExampleSplit'.format(self.dataset.name),
                     'omit --cache_features')
-
-  def training_chunks(self, num_examples: int, batching: Batching,
-                      chunk_size: int) -> tf.data.Dataset:
-    return batching.shuffle_and_shard(tf.data.Dataset.range(num_examples),
-                                      num_examples).batch(chunk_size)
 
   def explain_failure(self) -> Optional[UserError]:
     with tf.Graph().as_default(), tf.Session(

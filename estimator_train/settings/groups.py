@@ -313,6 +313,9 @@ class Input:
       'application: flip (horizontally), crop (8 to 100 % of the area, resized), pad_crop (shift '
       'by up to 4 pixels), color (brightness, contrast, saturation), rotate (up to 15 degrees), '
       'cutout (a square of the mean color); crop_flip is crop,flip', check=_check_augment)
+  class_sampling: str = flag(
+      'natural', 'balanced: each epoch has equally many training examples of each class',
+      choices=('natural', 'balanced'))
   shuffle_buffer: int = flag(
       5000, 'number of examples in the shuffle buffer, for idx files, an ExampleSplit and '
       '--input_pipeline=published; other data is shuffled completely', check=int_range(1))

@@ -164,8 +164,11 @@ RULES = (
     _unsupported('input_pipeline', 'exact', '--cache', _is_cached),
     *(_unsupported(name, default, '--cache_features', lambda s: s.cache_features)
       for name, default in (('augment', 'none'), ('input_pipeline', 'exact'))),
-    _unsupported('augment', 'none', '--input_pipeline=published',
-                 lambda s: s.input_pipeline == 'published'),
+    *(_unsupported(name, default, '--input_pipeline=published',
+                   lambda s: s.input_pipeline == 'published')
+      for name, default in (('augment', 'none'), ('class_sampling', 'natural'))),
+    _unsupported('class_sampling', 'natural', '--class_weights=balanced',
+                 lambda s: s.class_weights == 'balanced'),
     _unsupported('input_pipeline', 'exact', '--on_bad_image=skip',
                  lambda s: s.on_bad_image == 'skip'),
     Rule('--image_size must be height,width in pixels', 'image_size', groups.IMAGE_SIZE_REMEDY,

@@ -205,6 +205,7 @@ def _obtain_dataset(settings: Settings) -> DataSet:
     _LOG.info('%d training images: %s; the largest class has %.1f times as many as the smallest%s',
               sum(counts), join_items(list(map('{} {}'.format, dataset.labels, counts))),
               max(counts) / min(counts),
-              '' if settings.optimizer.class_weights != 'none' or max(counts) < 1.5 * min(counts)
+              '' if max(counts) < 1.5 * min(counts) or 'balanced' in (
+                  settings.optimizer.class_weights, settings.input.class_sampling)
               else ' (--class_weights=balanced compensates for that)')
   return dataset

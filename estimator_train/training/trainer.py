@@ -121,6 +121,8 @@ def make_input_fn(run: Run, model: Model) -> InputFn:
                 engine.process.rank, engine.examples_per_worker)
   batching = make_batching(source.dataset, settings, model.one_hot, engine.examples_per_replica,
                            shard)
+  if settings.input.class_sampling == 'balanced':
+    batching = batching._replace(class_indices=source.class_indices())
   if model.frozen_part is None:
     return make_train_input_fn(source, settings, batching)
   model_dir = run.run_dir.path

@@ -4,6 +4,7 @@ The examples are numbered: the pixels of number n are 10 * n, and its class inde
 """
 
 import collections
+import contextlib
 import io
 import os
 
@@ -191,6 +192,20 @@ def test_resuming_and_shards(train, kind, cache):
     assert own == of_one[resumed:, rank].ravel().tolist()
 
 
+@pytest.mark.parametrize('kind, cache', [pair for pair in CACHED if pair[0] != 'examples'])
+def test_classes_are_read_equally_often(train, kind, cache):
+  """Also by several workers that resume."""
+  classes = np.array([0] * 17 + [1] * 3 + [2])
+  seen = np.reshape(train(kind, cache, 21, examples_per_batch=3, class_indices=classes), (3, -1))
+  for epoch in seen:
+    assert np.bincount(classes[epoch]).tolist() == [7, 7, 7]
+    assert len(set(epoch[classes[epoch] == 0])) == 7
+    assert sorted(np.bincount(epoch)[17:20]) == [2, 2, 3]
+  assert len(set(map(tuple, seen))) == 3
+  own = train(kind, cache, 4, examples_per_batch=3, class_indices=classes, shard=Shard(5, 2, 1, 6))
+  assert own == seen.ravel()[[*range(11, 17), *range(23, 29)]].tolist()
+
+
 @pytest.mark.parametrize('kind, cache', [
     pair for pair in CACHED if pair[0] not in MADE_BY_FUNCTIONS])
 def test_augmented_examples(make, tmp_path, kind, cache):
@@ -317,6 +332,11 @@ def test_small_idx_files_are_cached_by_default(make, monkeypatch):
 
 @pytest.mark.parametrize('kind', FINITE)
 def test_what_only_images_support(make, kind):
+  settings = Settings(model_dir='any', train_steps=1, mode='train', class_sampling='balanced')
+  with contextlib.ExitStack() as stack:
+    if kind == 'examples':
+      stack.enter_context(pytest.raises(UserError, match='only be read in its own order'))
+    run_data.open_data(make(kind).source.dataset, settings, 'unused')
   dataset, is_image = make(kind).source.dataset, kind.startswith('image')
   for flag, message in (({'cache': 'folder'}, 'only image files can be cached in a folder'),
                         ({'augment': 'flip'}, 'examples of a function .* cannot be augmented')):

@@ -16,7 +16,7 @@ from estimator_train.reports.page_content import (
   format_secs,
 )
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, choices
 
 
 def run(settings: Settings) -> Dict[str, Any]:
@@ -74,37 +74,47 @@ def _short_names(folders: Sequence[str]) -> List[str]:
   return names
 
 
-def _make_table(runs: Sequence[page.ComparedRun]) -> Tuple[List[str], List[List[str]]]:
-  """Returns the header and the rows of the comparison, one row per run.
+def _make_table(runs: Sequence[page.ComparedRun]) -> List[Tuple[str, List[str]]]:
+  """Returns the rows of the comparison, as a title and a cell per run.
 
-  Columns that are unknown for all runs are left out.
+  Rows that are unknown for all runs are left out.
   """
-  rows = [_make_cells(run, runs[0]) for run in runs]
-  known = [column for column in zip(*rows) if any(cell != MISSING for _, cell in column)]
-  return ([column[0][0] for column in known],
-          [[column[index][1] for column in known] for index in range(len(runs))])
+  recorded = [run.data.flags for run in runs if run.data.flags]
+  differing = [name for name in (recorded or [{}])[0]
+               if name not in ('model_dir', *choices.OUTPUT_FLAGS)
+               and len({flags.get(name) for flags in recorded}) > 1]
+  columns = [_make_cells(run, runs[0], differing) for run in runs]
+  return [(row[0][0], [cell for _, cell in row]) for row in zip(*columns)
+          if any(cell != MISSING for _, cell in row)]
 
 
-def _make_cells(run: page.ComparedRun, first: page.ComparedRun) -> List[Tuple[str, str]]:
-  """Returns (title, text) of each cell of a run, whose rates are compared with the first run."""
+def _make_cells(run: page.ComparedRun, first: page.ComparedRun,
+                flags: Sequence[str]) -> List[Tuple[str, str]]:
+  """Returns (title, text) of each cell of a run, whose rates are compared with the first run.
+
+  Args:
+    run, first: the run, and the run to compare with.
+    flags: the names of the flags that differ between the runs.
+  """
   throughput, evaluation = run.data.throughput, run.data.evaluation
   last_step, last_loss = (run.data.curves.get('train_loss') or [(None, None)])[-1]
   rates = [cell for unit, rate in run.rates.items() for cell in (
       (unit, format_number(rate)), ('ratio', _format_ratio(rate, first.rates[unit])))]
   return [
-      ('run', run.name),
+      ('accuracy', format_percent(evaluation.get('accuracy'))),
+      ('average loss', format_number(evaluation.get('average_loss'))),
+      ('training loss', format_number(last_loss)),
+      *(('--' + name, run.data.flags.get(name) or MISSING) for name in flags),
+      *rates,
+      ('step, median', format_secs((throughput.get('step_secs') or {}).get('p50'))),
+      ('waiting for input', format_percent((throughput.get('shares') or {}).get('input'))),
+      ('last step', format_number(throughput.get('global_step', last_step))),
       ('model', str(throughput.get('model') or MISSING)),
       ('strategy', str(throughput.get('distribution_strategy') or MISSING)),
       ('replicas', format_number(throughput.get('num_replicas'))),
       ('devices', ', '.join(throughput.get('devices') or [MISSING])),
       ('global batch', format_number(throughput.get('global_batch_size'))),
-      *rates,
-      ('step, median', format_secs((throughput.get('step_secs') or {}).get('p50'))),
-      ('waiting for input', format_percent((throughput.get('shares') or {}).get('input'))),
-      ('last step', format_number(throughput.get('global_step', last_step))),
-      ('training loss', format_number(last_loss)),
-      ('accuracy', format_percent(evaluation.get('accuracy'))),
-      ('average loss', format_number(evaluation.get('average_loss'))),
+      ('machine', str(throughput.get('machine') or MISSING)),
       ('TensorFlow', str(throughput.get('tensorflow_version') or MISSING))]
 
 

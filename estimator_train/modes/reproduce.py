@@ -152,8 +152,7 @@ def write_ledger(settings: Settings, outcomes: Dict[str, PartOutcome]) -> Dict[s
   """
   run_dir, workload = RunDir(settings.run.model_dir), str(settings.experiments.workload)
   rows = list(_make_rows(workload, outcomes))
-  this_machine = '{} ({} cores)'.format(
-      machine.cpu_property('model name') or 'an unknown CPU', machine.available_cores())
+  this_machine = machine.describe()
   result = {'mode': settings.run.mode, 'model_dir': run_dir.path, 'workload': workload,
             'machine': this_machine, 'rows': rows}
   table = list(_format_markdown(workload, this_machine, rows))

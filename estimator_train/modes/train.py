@@ -42,7 +42,7 @@ def run(settings: Settings, process: Process = SINGLE_PROCESS) -> Dict[str, Any]
   with signals:  # A hook installs its handlers once the session is created.
     # Hooks save checkpoints, and evaluate after a save if --eval_every_steps asks for it.
     outcome = train(run, model, signals, loop.evaluate_latest if loop else None)
-    result = _write_throughput_report(run, outcome)
+    result = _write_throughput_report(run, model, outcome)
     model_file = h5_model.save_latest_model(settings, run.data.dataset)
     if loop and signals.stop_signum is None and not outcome.stopped_by_signal:
       result.update(loop.evaluate())
@@ -81,11 +81,13 @@ def _train_as_worker(run: Run, model: Model, signals: SignalState) -> Dict[str, 
               task=run.process.name)
 
 
-def _write_throughput_report(run: Run, outcome: Outcome) -> Dict[str, Any]:
+def _write_throughput_report(run: Run, model: Model, outcome: Outcome) -> Dict[str, Any]:
   """Writes the throughput report of all workers; returns the result without the evaluation."""
   measurements_of_workers = run.engine.finish()  # Waits for them.
   result = throughput.write_throughput_report(
-      run.settings, run.conditions, outcome.timing, measurements_of_workers)
+      run.settings, dict(run.conditions, parameters=model.parameters,
+                         run_secs=run.start_up.run_secs()),
+      outcome.timing, measurements_of_workers)
   result.update(run.skipped_images_result)
   if outcome.stop_reason is not None:
     result['stopped_early'] = outcome.stop_reason.text

@@ -41,7 +41,7 @@ def write_evaluation_report(settings: groups.Run, class_names: Sequence[str],
   if class_names:
     report['per_class'] = per_class_metrics(class_names, metrics['confusion_matrix'])
   atomic.write_json(run_dir.path_to(EVALUATION_FILE), report)
-  write_samples(run_dir.path, class_names, sample_predictions.images)
+  write_samples(run_dir.path, class_names, sample_predictions.images, sample_predictions.mistakes)
   write_output_samples(run_dir.path, sample_predictions.outputs)
   values = {name: value for name, value in metrics.items() if isinstance(value, float)}
   metrics_log.append(run_dir.path, 'evaluation', metrics['global_step'], values)
@@ -82,7 +82,8 @@ def _ratio(numerator: int, denominator: int) -> Optional[float]:
   return numerator / denominator if denominator else None
 
 
-def write_samples(model_dir: str, class_names: Sequence[str], samples: Sequence[Any]) -> None:
+def write_samples(model_dir: str, class_names: Sequence[str], samples: Sequence[Any],
+                  mistakes: Sequence[Any]) -> None:
   """Writes the examples and their images.
 
   Args:
@@ -91,15 +92,23 @@ def write_samples(model_dir: str, class_names: Sequence[str], samples: Sequence[
     samples: examples with the attributes `image` (pixel values from 0 to 255,
       [height, width, 1 or 3]), `class_index` (of the true class) and `outputs` (the outputs of the
       model, [num_classes]).
+    mistakes: such examples whose predicted classes are wrong.
   """
-  if not samples:
-    return
+  if samples:
+    folder = make_report_folder(model_dir)
+    atomic.write_json(os.path.join(folder, SAMPLES_FILE), {
+        'samples': _write_images(folder, 'sample', class_names, samples),
+        'mistakes': _write_images(folder, 'mistake', class_names, mistakes)})
+
+
+def _write_images(folder: str, kind: str, class_names: Sequence[str],
+                  samples: Sequence[Any]) -> List[Dict[str, Any]]:
+  """Writes the images of examples to `KIND-NN.png`; returns the entries of samples.json."""
   from PIL import Image
 
-  folder = make_report_folder(model_dir)
   entries = []
   for index, sample in enumerate(samples):
-    image_name = 'sample-{:02d}.png'.format(index)
+    image_name = '{}-{:02d}.png'.format(kind, index)
     pixels = np.clip(sample.image, 0, 255).astype(np.uint8)
     png = io.BytesIO()
     Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(png, 'PNG')
@@ -109,7 +118,7 @@ def write_samples(model_dir: str, class_names: Sequence[str], samples: Sequence[
     entries.append({
         'label': class_names[sample.class_index], 'predicted': class_names[predicted],
         'probability': float(probabilities[predicted]), 'image': image_name})
-  atomic.write_json(os.path.join(folder, SAMPLES_FILE), {'samples': entries})
+  return entries
 
 
 def write_output_samples(model_dir: str, samples: Sequence[Any]) -> None:

@@ -4,7 +4,6 @@ import base64
 import glob
 import logging
 import os
-import platform
 import re
 import struct
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
@@ -18,7 +17,7 @@ from estimator_train.reports import (
   throughput,
 )
 from estimator_train.run_dir import FLAGS_FILE
-from estimator_train.settings import groups
+from estimator_train.settings import Settings, groups, to_flagfile
 from estimator_train.system import atomic, stored
 from estimator_train.version import __version__
 
@@ -33,25 +32,18 @@ _CHART_FILES = ('step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png
 _SAMPLE_SIZE = 112
 
 
-class RecordedFlags(NamedTuple):
-  """The flags in `flags.txt`: values by name, and the names of the flags that are not set."""
-  values: Dict[str, str]
-  not_set: List[str]
-
-
 class PageData(NamedTuple):
   """The contents of the files in a `model_dir`. A missing or invalid file has empty contents.
 
   Attributes:
-    flags: flags in `flags.txt`.
+    flags: the flags in `flags.txt` by name; None: the flag is not set.
     throughput, evaluation, input_benchmark, scaling, lr_finder: contents of the JSON file of the
       same name.
     ledger: contents of `ledger.json`: the published and measured figures of `--mode=reproduce`.
     steps, curves: contents of `report/steps.json` and `report/curves.json`.
-    samples: the list in `report/samples.json`.
-    outputs: contents of `report/outputs.json`.
+    samples, outputs: contents of `report/samples.json` and `report/outputs.json`.
   """
-  flags: RecordedFlags
+  flags: Dict[str, Optional[str]]
   throughput: Dict[str, Any]
   evaluation: Dict[str, Any]
   input_benchmark: Dict[str, Any]
@@ -60,7 +52,7 @@ class PageData(NamedTuple):
   ledger: Dict[str, Any]
   steps: Dict[str, Any]
   curves: Dict[str, Any]
-  samples: List[Dict[str, Any]]
+  samples: Dict[str, Any]
   outputs: Dict[str, Any]
 
 
@@ -91,8 +83,7 @@ def read_page_data(model_dir: str) -> PageData:
   flags = stored.load_or_warn(
       os.path.join(model_dir, FLAGS_FILE), stored.parse_text, _OMITTED) or ''
   return PageData(
-      flags=RecordedFlags(dict(re.findall(r'^--(\w+)=(.*)$', flags, re.MULTILINE)),
-                          re.findall(r'^# --(\w+) is not set$', flags, re.MULTILINE)),
+      flags=_parse_flags(flags),
       throughput=read(throughput.THROUGHPUT_FILE),
       evaluation=read(evaluation.EVALUATION_FILE),
       input_benchmark=read('input_benchmark.json'),
@@ -101,8 +92,14 @@ def read_page_data(model_dir: str) -> PageData:
       ledger=read('ledger.json'),
       steps=read(REPORT_FOLDER, throughput.STEPS_FILE),
       curves=read(REPORT_FOLDER, learning_curves.CURVES_FILE),
-      samples=read(REPORT_FOLDER, evaluation.SAMPLES_FILE).get('samples', []),
+      samples=read(REPORT_FOLDER, evaluation.SAMPLES_FILE),
       outputs=read(REPORT_FOLDER, evaluation.OUTPUTS_FILE))
+
+
+def _parse_flags(text: str) -> Dict[str, Optional[str]]:
+  """Returns the flags in the text of a `flags.txt`; see PageData."""
+  return {name or unset: value if name else None for name, value, unset in re.findall(
+      r'^(?:--(\w+)=(.*)|# --(\w+) is not set)$', text, re.MULTILINE)}
 
 
 def write_page_of_finished_run(model_dir: Optional[str],
@@ -134,13 +131,13 @@ def write_page(model_dir: str) -> str:
   return write_run_page(read_page_data(model_dir), model_dir, model_dir)
 
 
-def write_comparison(runs: Sequence[ComparedRun], table: Tuple[List[str], List[List[str]]],
+def write_comparison(runs: Sequence[ComparedRun], rows: Sequence[Tuple[str, Sequence[str]]],
                      output_dir: str) -> str:
   """Writes the page that compares runs, and its charts, to `report/` in `output_dir`.
 
   Args:
     runs: the runs.
-    table: the header of the table of the page, and a row per run.
+    rows: the rows of the table of the page: a title, and a cell per run.
     output_dir: the folder.
 
   Returns:
@@ -152,7 +149,7 @@ def write_comparison(runs: Sequence[ComparedRun], table: Tuple[List[str], List[L
   with charts.apply_chart_style():
     return _write_files(output_dir, 'comparison.html', charts.draw_comparison_charts(
         [run.name for run in runs], [run.rates for run in runs],
-        [run.data.curves for run in runs]), runs=runs, header=table[0], rows=table[1])
+        [run.data.curves for run in runs]), runs=runs, rows=rows)
 
 
 def write_run_page(data: PageData, model_dir: str, output_dir: str) -> str:
@@ -167,8 +164,8 @@ def write_run_page(data: PageData, model_dir: str, output_dir: str) -> str:
 
 def _omit_damaged(data: PageData, model_dir: str, output_dir: str) -> PageData:
   """Returns the data without each file that alone makes the page fail."""
-  empty_contents: List[Any] = [type(content)() for content in data[1:]]
-  empty = PageData(RecordedFlags({}, []), *empty_contents)
+  contents: List[Any] = [{} for _ in data]
+  empty = PageData(*contents)
   for name, content in data._asdict().items():
     try:
       _render_run_page(empty._replace(**{name: content}), model_dir, output_dir)
@@ -196,9 +193,12 @@ def _render_run_page(data: PageData, model_dir: str, output_dir: str) -> str:
              *experiment_charts.draw_lr_finder_chart(data.lr_finder)]
     if classes is not None:
       drawn.append(charts.draw_confusion_matrix(classes))
-  return _write_files(output_dir, 'page.html', drawn, data=data, content=page_content,
-                      classes=classes, samples=[_load_sample(model_dir, sample)
-                                                for sample in data.samples])
+  return _write_files(
+      output_dir, 'page.html', drawn, data=data, content=page_content, classes=classes,
+      defaults=_parse_flags(to_flagfile(Settings())),
+      name=os.path.basename(os.path.abspath(model_dir)),
+      samples={kind: [_load_sample(model_dir, sample) for sample in data.samples.get(kind, [])]
+               for kind in ('mistakes', 'samples')})
 
 
 def _write_files(output_dir: str, template: str, charts: Iterable[Any], **variables: Any) -> str:
@@ -214,7 +214,7 @@ def _write_files(output_dir: str, template: str, charts: Iterable[Any], **variab
       data_uri=lambda png: 'data:image/png;base64,' + base64.b64encode(png).decode('ascii'))
   by_name = {chart.name: chart for chart in charts}
   text = environment.get_template(template).render(
-      charts=by_name, version=__version__, python=platform.python_version(), **variables)
+      charts=by_name, version=__version__, **variables)
   folder = make_report_folder(output_dir)
   for pattern in _CHART_FILES:
     for path in glob.glob(os.path.join(glob.escape(folder), pattern)):

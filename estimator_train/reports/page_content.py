@@ -5,6 +5,7 @@ of the files in a `model_dir`, which are empty if a file is missing. Most number
 significant digits.
 """
 
+import datetime
 import math
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -40,6 +41,9 @@ _CLASSIFIER_METRICS = (
     ('top_5_accuracy', 'Top-5 accuracy'), ('macro_precision', 'Macro precision'),
     ('macro_recall', 'Macro recall'), ('macro_f1', 'Macro F1'),
     ('calibration_error', 'Calibration error'))
+# The beginnings of the titles of pages, by `--mode`.
+_KINDS = {'scaling': 'Scaling', 'reproduce': 'Reproduction',
+          'input_benchmark': 'Input benchmark', 'lr_finder': 'Learning rate finder'}
 # The columns of the table of times, which are the keys of a distribution in throughput.json.
 STATISTICS = ('mean', 'p50', 'p90', 'p99', 'max')
 
@@ -89,67 +93,84 @@ class OutputResults(NamedTuple):
   charts: List[str]
 
 
-def title(throughput: Dict[str, Any], flags: Dict[str, str]) -> str:
-  """Returns the title of the page: the model and the data set."""
+def title(throughput: Dict[str, Any], flags: Dict[str, Optional[str]]) -> str:
+  """Returns the title of the page: the mode, the model and the data set."""
   model, dataset = (throughput.get(name) or flags.get(name) for name in ('model', 'dataset'))
-  return '{} on {}'.format(model, dataset) if model and dataset else 'Report'
+  kind = _KINDS.get(flags.get('mode') or '', 'Training')
+  return '{} of {} on {}'.format(kind, model, dataset) if model and dataset else 'Report of a run'
 
 
-def conditions(throughput: Dict[str, Any]) -> List[Tuple[str, str]]:
-  """Returns the conditions under which the figures were measured, as (name, value)."""
+def run_facts(throughput: Dict[str, Any]) -> List[Tuple[str, str]]:
+  """Returns when, where and with what the run was trained, as (name, value)."""
   if not throughput:
     return []
   batch = format_quantity(throughput.get('global_batch_size'), 'examples')
   if throughput.get('num_replicas', 1) > 1:
     batch += ', {} per replica'.format(format_number(throughput.get('per_replica_batch_size')))
+  parameters, run_secs = throughput.get('parameters'), throughput.get('run_secs')
   values = (
+      ('Finished', (throughput.get('finished_at') or '')[:16].replace('T', ' ')),
+      ('Duration', run_secs and str(datetime.timedelta(seconds=round(run_secs)))),
+      ('Machine', throughput.get('machine')),
+      ('Devices', ', '.join(throughput.get('devices', []))),
       ('Strategy', throughput.get('distribution_strategy')),
       ('Replicas', format_number(throughput.get('num_replicas'))),
       ('Workers', format_number(throughput.get('num_workers'))),
-      ('Devices', ', '.join(throughput.get('devices', []))),
       ('Global batch', batch),
       ('Last step', format_number(throughput.get('global_step'))),
-      ('TensorFlow', throughput.get('tensorflow_version')))
+      ('Parameters', parameters and '{total:,}: {trainable:,} trainable, {frozen:,} frozen'.format(
+          **parameters)),
+      ('Size of the parameters', parameters and '{:,.1f}{}MB'.format(
+          parameters['bytes'] / 1e6, _NO_BREAK_SPACE)),
+      ('TensorFlow', throughput.get('tensorflow_version')),
+      ('Python', throughput.get('python_version')),
+      ('estimator_train', throughput.get('package_version')))
   return [(name, str(value)) for name, value in values if value not in (None, '', MISSING)]
 
 
-def headlines(throughput: Dict[str, Any], evaluation: Dict[str, Any]) -> List[Headline]:
-  """Returns the figures at the top of the page."""
-  return [*_throughput_headlines(throughput), *_evaluation_headlines(evaluation)]
+def headlines(throughput: Dict[str, Any], evaluation: Dict[str, Any],
+              curves: Dict[str, Any]) -> List[Headline]:
+  """Returns the figures in the first row of the page: accuracy, loss and throughput."""
+  return [*_evaluation_headlines(evaluation, (curves.get('train_loss') or [None])[-1]),
+          *_rate_headline(throughput)]
 
 
-def _throughput_headlines(throughput: Dict[str, Any]) -> Iterator[Headline]:
-  """Yields the throughput, the median step time and the time to the first step."""
+def _rate_headline(throughput: Dict[str, Any]) -> Iterator[Headline]:
+  """Yields the throughput, which is the `examples_per_sec` of throughput.json, if it is known.
+
+  If the batch size is unknown, it is `steps_per_sec`.
+  """
   if not throughput:
     return
-  rate = throughput.get('steady_examples_per_sec', throughput.get('examples_per_sec'))
-  unit = 'examples/sec'
-  if rate is None:  # The batch size is unknown.
-    rate = throughput.get('steady_steps_per_sec', throughput.get('steps_per_sec'))
-    unit = 'steps/sec'
-  step_secs = throughput.get('steady_step_secs', throughput.get('step_secs', {}))
-  mean_secs, error_secs = step_secs.get('mean'), throughput.get('standard_error_secs')
-  standard_error = ''
+  unit = 'steps/sec' if throughput.get('examples_per_sec') is None else 'examples/sec'
+  key = unit.replace('/', '_per_')
+  rate, steady_rate = throughput.get(key), throughput.get('steady_' + key)
   if 'steps_timed' not in throughput:  # There is no throughput.json; the rate is from event files.
-    yield Headline('Throughput', format_number(rate), [
-        'between the logged steps, including checkpoints and evaluations'], unit=unit)
-    return
-  notes = ['{} timed steps after {} warm-up steps'.format(
-      format_number(throughput.get('steps_timed')), format_number(throughput.get('warmup_steps')))]
-  if throughput.get('steady_state') is False:
-    notes = ['no steady state: the run is not longer than its warm-up, so all steps are timed']
-  if is_number(error_secs) and mean_secs and rate is not None:
-    standard_error = '± ' + format_number(rate * error_secs / mean_secs)
-    notes[0] = '± standard error; ' + notes[0]
-  if throughput.get('pauses'):
-    notes.append('excluding checkpoints and evaluations; {} including them'.format(
-        format_quantity(throughput.get(unit.replace('/', '_per_')), unit)))
+    notes = ['between the logged steps, including checkpoints and evaluations']
+  else:
+    notes = ['over all of the time of {} steps'.format(format_number(throughput['steps_timed']))]
+    if throughput.get('steady_state') is False:
+      notes[0] += '; no steady state: the run is not longer than its warm-up'
+    else:
+      notes[0] += ' after {} warm-up steps'.format(format_number(throughput.get('warmup_steps')))
+    mean_secs = (throughput.get('steady_step_secs') or {}).get('mean')
+    error_secs = throughput.get('standard_error_secs')
+    if steady_rate and mean_secs and is_number(error_secs):
+      notes.append('steady rate, without checkpoints, evaluations and traced steps: {} ± {} '
+                   '(standard error)'.format(format_number(steady_rate), format_number(
+                       steady_rate * error_secs / mean_secs)))
   if throughput.get('num_replicas', 1) > 1 and throughput.get('examples_per_sec_per_replica'):
     notes.append(format_quantity(throughput.get('examples_per_sec_per_replica'), 'examples/sec')
                  + ' per replica')
-  yield Headline('Throughput', format_number(rate), notes, standard_error, unit)
-  yield Headline('Step time, median', format_secs(step_secs.get('p50')), [
-      '99 of 100 steps within ' + format_secs(step_secs.get('p99'))])
+  yield Headline('Throughput', format_number(rate), notes, unit=unit)
+
+
+def step_headlines(throughput: Dict[str, Any]) -> Iterator[Headline]:
+  """Yields the median step time and the time to the first step, if they are known."""
+  step_secs = throughput.get('steady_step_secs', throughput.get('step_secs', {}))
+  if step_secs:
+    yield Headline('Step time, median', format_secs(step_secs.get('p50')), [
+        '99 of 100 steps within ' + format_secs(step_secs.get('p99'))])
   if is_number(throughput.get('time_to_first_step_secs')):
     parts = throughput.get('first_step_parts_secs') or {}
     start = 'the complete graph' if parts and 'import' not in parts else 'the start of the process'
@@ -160,28 +181,36 @@ def _throughput_headlines(throughput: Dict[str, Any]) -> Iterator[Headline]:
              for key, name in _FIRST_STEP_PARTS if parts.get(key, 0) > 0])
 
 
-def _evaluation_headlines(evaluation: Dict[str, Any]) -> Iterator[Headline]:
-  """Yields the accuracy or, without classes, the average loss, unless there is no evaluation."""
+def _evaluation_headlines(evaluation: Dict[str, Any],
+                          last_loss: Optional[Sequence[float]]) -> Iterator[Headline]:
+  """Yields the accuracy and the loss of the evaluation; without one, the last training loss.
+
+  Args:
+    evaluation: the contents of evaluation.json.
+    last_loss: the global step and the value of the last training loss; None if unknown.
+  """
   accuracy, examples = evaluation.get('accuracy'), evaluation.get('examples')
   where = 'at step ' + format_number(evaluation.get('global_step'))
   if examples:
     where = 'on {} {}'.format(format_quantity(examples, 'examples'), where)
-  loss = format_number(evaluation['average_loss']) if is_number(
-      evaluation.get('average_loss')) else None
   if accuracy is not None:
-    notes = ['± standard error; ' + where if examples else where]
-    if loss is not None:
-      notes.append('average loss {} per example'.format(loss))
-    headline = Headline('Accuracy', '{:.2f}\u00a0%'.format(1e2 * accuracy), notes)
+    headline = Headline('Accuracy', '{:.2f}\u00a0%'.format(1e2 * accuracy), [where])
     if examples:
-      headline = headline._replace(unit='percentage points', standard_error='± {:.2f}'.format(
-          1e2 * math.sqrt(accuracy * (1 - accuracy) / examples)))
+      headline = headline._replace(
+          notes=['± standard error; ' + where], unit='percentage points',
+          standard_error='± {:.2f}'.format(1e2 * math.sqrt(accuracy * (1 - accuracy) / examples)))
     yield headline
-  elif loss is not None:
-    notes = [where]
-    if is_number(evaluation.get('regularization_loss')):
+  training_notes = ['{} in training, at step {}'.format(
+      *map(format_number, reversed(last_loss)))] if last_loss else []
+  if is_number(evaluation.get('average_loss')):
+    notes = [] if accuracy is not None else [where]
+    if is_number(evaluation.get('regularization_loss')) and 'loss' in evaluation:
       notes.append('{} with regularization'.format(format_number(evaluation['loss'])))
-    yield Headline('Average loss', loss, notes, unit='per example')
+    yield Headline('Average loss', format_number(evaluation['average_loss']),
+                   notes + training_notes, unit='per example')
+  elif last_loss:
+    yield Headline('Training loss', format_number(last_loss[1]),
+                   ['at step ' + format_number(last_loss[0])])
 
 
 def output_results(evaluation: Dict[str, Any], outputs: Dict[str, Any]) -> List[OutputResults]:

@@ -1,7 +1,9 @@
 """Writes the throughput report of a training run, `throughput.json`, and logs its summary."""
 
+import datetime
 import logging
 import os
+import platform
 from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -11,6 +13,7 @@ from estimator_train.reports.step_times import TimedSteps, Timing, select_timed_
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, groups
 from estimator_train.system import atomic, machine
+from estimator_train.version import __version__
 
 _LOG = logging.getLogger('estimator_train')
 THROUGHPUT_FILE, STEPS_FILE = 'throughput.json', 'steps.json'
@@ -91,7 +94,10 @@ def make_throughput_report(
   # The phases of time_to_first_step_secs.
   figures['first_step_parts_secs'] = timing.start_up_secs
   figures['global_step'] = timing.global_step
-  figures.update(conditions)
+  figures.update(
+      conditions, machine=machine.describe(), package_version=__version__,
+      finished_at=datetime.datetime.now().astimezone().isoformat(timespec='seconds'),
+      python_version=platform.python_version())
   return ThroughputReport(figures, steps)
 
 

@@ -114,6 +114,11 @@ def needs_padded_gradients() -> bool:
   return 'avx2' in flags and 'avx512f' not in flags and has_onednn()
 
 
+def describe() -> str:
+  """Returns the processor, and the number of cores that this process may use."""
+  return '{} ({} cores)'.format(cpu_property('model name') or 'an unknown CPU', available_cores())
+
+
 def cpu_property(key: str) -> str:
   """Returns a property of the first core in /proc/cpuinfo, such as `model name`; '' if unknown."""
   match = re.search(r'^{}\s*:(.*)$'.format(key), read_file(_CPU_INFO, 10000), re.MULTILINE)

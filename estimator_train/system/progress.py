@@ -134,6 +134,10 @@ class StartUpTimer:
     self.secs = {}
     self._phase_began_at = self._clock()
 
+  def run_secs(self) -> float:
+    """Returns the time since the beginning of the first phase."""
+    return sum(self.secs.values()) + self._clock() - self._phase_began_at
+
   def end_phase(self, phase: str) -> None:
     """Adds the time since the end of the previous phase to the duration of `phase`."""
     now = self._clock()

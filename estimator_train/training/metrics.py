@@ -33,10 +33,12 @@ class SampledTensors(NamedTuple):
     num_examples: the number of examples to collect.
     tensors: the targets and the output, both [B, ...]; or the images [B, height, width, C], the
       true class indices [B] and the outputs of the model [B, num_classes].
+    are_mistakes: whether B counts only the first examples whose predicted classes are wrong.
   """
   output_name: Optional[str]
   num_examples: int
   tensors: Sequence[tf.Tensor]
+  are_mistakes: bool = False
 
 
 def classifier_metrics(features: Any, labels: tf.Tensor, weights: Optional[tf.Tensor],
@@ -67,8 +69,11 @@ def classifier_metrics(features: Any, labels: tf.Tensor, weights: Optional[tf.Te
                    else tf.argmax(labels, -1))
   predicted = tf.argmax(outputs, -1)
   if images.is_image_batch(features):
-    tf.add_to_collection(_SAMPLES_KEY, SampledTensors(
-        None, _NUM_IMAGES, (features, class_indices, outputs)))
+    tensors = (features, class_indices, outputs)
+    mistakes = [tf.boolean_mask(tensor, tf.not_equal(predicted, class_indices))[:_NUM_IMAGES]
+                for tensor in tensors]
+    tf.add_to_collection(_SAMPLES_KEY, SampledTensors(None, _NUM_IMAGES, tensors))
+    tf.add_to_collection(_SAMPLES_KEY, SampledTensors(None, _NUM_IMAGES, mistakes, True))
   batch_matrix = tf.math.confusion_matrix(class_indices, predicted, num_classes, dtype=tf.int64)
   matrix, add_matrix = _running_sum(batch_matrix, 'confusion_matrix')
   example_losses = tf.cast(losses.make_per_example_loss(loss)(labels, outputs), tf.float64)
@@ -224,13 +229,7 @@ def _mean_over_batches(value: tf.Tensor, batch_size: tf.Tensor,
 
 def _running_mean(batch_sum: tf.Tensor, batch_count: tf.Tensor,
                   name: str) -> Tuple[tf.Tensor, tf.Operation]:
-  """Returns the sum ÷ the count over all batches, and the operation that adds a batch.
-
-  Args:
-    batch_sum: the sum over a batch, a number or an array.
-    batch_count: the number of summands.
-    name: the name of the mean.
-  """
+  """Returns the sum ÷ the count over all batches, and the operation that adds a batch."""
   total, add_sum = _running_sum(tf.cast(batch_sum, tf.float64), name + '_sum')
   count, add_count = _running_sum(tf.cast(batch_count, tf.float64), name + '_count')
   return total / count, tf.group(add_sum, add_count)
@@ -280,9 +279,11 @@ class EvaluationSamples(NamedTuple):
 
   Attributes:
     images: a few images; empty unless the model classifies images.
+    mistakes: a few images whose predicted classes are wrong.
     outputs: the samples of the outputs that predict numbers instead of classes.
   """
   images: List[Sample]
+  mistakes: List[Sample]
   outputs: List[OutputSample]
 
 
@@ -300,7 +301,7 @@ class SampleCollector:
 
   def __init__(self, sampled: Sequence[SampledTensors],
                num_examples: Optional[int], batch_size: int) -> None:
-    self._sampled = sampled
+    self._sampled, self._num_examples = sampled, num_examples
     self._indices = [np.arange(group.num_examples) if num_examples is None else np.unique(
         np.linspace(0, num_examples - 1, group.num_examples).astype(int)) for group in sampled]
     self._rows: List[List[Any]] = [[] for _ in sampled]
@@ -308,13 +309,16 @@ class SampleCollector:
 
   def tensors(self) -> List[Sequence[tf.Tensor]]:
     """Returns the tensors to fetch with the next batch."""
-    return [group.tensors if len(self._positions(indices)) else []
-            for group, indices in zip(self._sampled, self._indices)]
+    return [group.tensors if (self._num_missing_mistakes(rows) if group.are_mistakes
+                              else len(self._positions(indices))) else []
+            for group, indices, rows in zip(self._sampled, self._indices, self._rows)]
 
   def add_batch(self, values: Sequence[Sequence[np.ndarray]]) -> None:
     """Adds examples of a batch, given the values of the tensors."""
-    for rows, arrays, indices in zip(self._rows, values, self._indices):
-      if arrays:
+    for group, rows, arrays, indices in zip(self._sampled, self._rows, values, self._indices):
+      if group.are_mistakes:
+        rows.extend(list(zip(*arrays))[:self._num_missing_mistakes(rows)])
+      elif arrays:
         rows += [[array[position] for array in arrays] for position in self._positions(indices)
                  if position < len(arrays[0])]
     self._batch_start += self._batch_size
@@ -324,14 +328,20 @@ class SampleCollector:
     positions = indices - self._batch_start
     return positions[(positions >= 0) & (positions < self._batch_size)]
 
+  def _num_missing_mistakes(self, rows: Sequence[Any]) -> int:
+    """Returns how many mistakes to add with the next batch, so that they are evenly spaced."""
+    end = self._batch_start + self._batch_size
+    expected = -(-_NUM_IMAGES * end // (self._num_examples or end))
+    return min(expected, _NUM_IMAGES) - len(rows)
+
   @property
   def samples(self) -> EvaluationSamples:
     """The collected examples."""
-    samples = EvaluationSamples([], [])
+    samples = EvaluationSamples([], [], [])
     for group, rows in zip(self._sampled, self._rows):
       if group.output_name is None:
-        samples.images.extend(Sample(image, int(class_index), outputs)
-                              for image, class_index, outputs in rows)
+        (samples.mistakes if group.are_mistakes else samples.images).extend(
+            Sample(image, int(class_index), outputs) for image, class_index, outputs in rows)
       elif rows:
         samples.outputs.append(OutputSample(group.output_name, *map(np.stack, zip(*rows))))
     return samples

@@ -44,6 +44,7 @@ class Model(NamedTuple):
     best_metric: the metric that selects the best checkpoint.
     batch_norm_momentum: the highest momentum of the averages of batch normalization that training
       updates; 0 if there are none, or if they were loaded with `--weights`.
+    parameters: the numbers of parameters; see count_parameters.
   """
   estimator: tf.estimator.Estimator
   training_estimator: tf.estimator.Estimator
@@ -52,6 +53,7 @@ class Model(NamedTuple):
   schedule: Optional[Schedule]
   best_metric: BestMetric
   batch_norm_momentum: float
+  parameters: Dict[str, int]
 
 
 def prepare(run: Run) -> Model:
@@ -92,7 +94,7 @@ def prepare(run: Run) -> Model:
     if prepared.schedule is not None and 0 < run.start.step < run.stop_step:
       _warn_of_changed_learning_rate(run)
     run.run_dir.record_flags(settings, dataset.labels)
-  _log_setup(run, model, prepared.schedule)
+  _log_setup(run, prepared)
   return prepared
 
 
@@ -125,7 +127,8 @@ def _convert(run: Run, model: tf.keras.Model) -> Model:
   tf.keras.backend.set_session(None)
   return Model(estimator, training_estimator, frozen_part, one_hot, schedule,
                best_checkpoint.find_best_metric(settings.evaluation, model, len(dataset.labels)),
-               _batch_norm_momentum(model) if settings.model.weights == 'none' else 0.)
+               _batch_norm_momentum(model) if settings.model.weights == 'none' else 0.,
+               count_parameters(model))
 
 
 def _batch_norm_momentum(model: tf.keras.Model) -> float:
@@ -221,7 +224,7 @@ def _warn_of_changed_learning_rate(run: Run) -> None:
                  run.start.step, ', '.join(differences))
 
 
-def _log_setup(run: Run, model: tf.keras.Model, schedule: Optional[Schedule]) -> None:
+def _log_setup(run: Run, model: Model) -> None:
   """Logs the model, the data set, the devices, the batch sizes and the learning rate."""
   settings, engine = run.settings, run.engine
   _LOG.info('%s on %s: %s, %d replica(s) on %s%s, batch size %d global, %d per replica',
@@ -229,8 +232,8 @@ def _log_setup(run: Run, model: tf.keras.Model, schedule: Optional[Schedule]) ->
             engine.num_replicas, ', '.join(engine.devices.display_names),
             ' of {} workers'.format(engine.num_workers) if engine.num_workers > 1 else '',
             settings.optimizer.batch_size, engine.examples_per_replica)
-  log_parameters(run, model)
-  flags = settings.optimizer
+  log_parameters(run, model.parameters)
+  flags, schedule = settings.optimizer, model.schedule
   if settings.run.trains and schedule is not None and (
       flags.lr_schedule, flags.lr_warmup_epochs, flags.scale_learning_rate) != (
           'constant', 0., 'none'):
@@ -239,19 +242,28 @@ def _log_setup(run: Run, model: tf.keras.Model, schedule: Optional[Schedule]) ->
                                                   flags.base_batch_size)))
 
 
-def log_parameters(run: Run, model: tf.keras.Model) -> None:
-  """Logs the number of parameters; warns if this run starts with random weights that are frozen."""
+def count_parameters(model: tf.keras.Model) -> Dict[str, int]:
+  """Returns the number of parameters: `total`, `trainable` and `frozen`; and their `bytes`.
+
+  Frozen parameters are those of frozen layers. The statistics of batch normalization are neither.
+  """
   def count(weights: Iterable[tf.Variable]) -> int:
     return sum(weight.shape.num_elements() for weight in weights)
 
   frozen = {id(weight): weight for layer in nested_layers(model) if not layer.trainable
             for weight in layer.weights}
-  total, num_frozen = count(model.weights), count(frozen.values())
-  num_bytes = sum(count([weight]) * weight.dtype.size for weight in model.weights)
-  _LOG.info('{:,} parameters, {:,} of them trained, {:,} in frozen layers, {:.1f} MB'.format(
-      total, count(model.trainable_weights), num_frozen, num_bytes / 1e6))
+  return {'total': count(model.weights), 'trainable': count(model.trainable_weights),
+          'frozen': count(frozen.values()),
+          'bytes': sum(count([weight]) * weight.dtype.size for weight in model.weights)}
+
+
+def log_parameters(run: Run, parameters: Dict[str, int]) -> None:
+  """Logs the number of parameters; warns if this run starts with random weights that are frozen."""
+  _LOG.info('{total:,} parameters, {trainable:,} of them trained, {frozen:,} in frozen layers, '
+            '{megabytes:.1f} MB'.format(megabytes=parameters['bytes'] / 1e6, **parameters))
   settings = run.settings
-  if num_frozen and settings.run.trains and run.start.checkpoint.path is None and (
+  if parameters['frozen'] and settings.run.trains and run.start.checkpoint.path is None and (
       settings.model.weights == 'none' and not user_code.is_function_name(settings.model.model)):
     _LOG.warning('%.1f of %.1f million parameters are frozen with random weights: give --weights, '
-                 'or train more layers with --trainable_layers', num_frozen / 1e6, total / 1e6)
+                 'or train more layers with --trainable_layers', parameters['frozen'] / 1e6,
+                 parameters['total'] / 1e6)

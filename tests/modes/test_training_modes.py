@@ -13,7 +13,7 @@ from mode_runs import evaluated_steps, fails
 from estimator_train.data.binary_files import IdxSource
 from estimator_train.settings import Settings, command_line
 from estimator_train.training.metrics import classifier_metric_names
-from estimator_train.training.model import log_parameters
+from estimator_train.training.model import count_parameters, log_parameters
 
 THROUGHPUT_KEYS = {
     'examples_per_sec', 'examples_per_sec_per_replica', 'step_secs', 'session_run_secs',
@@ -257,7 +257,7 @@ def test_parameters(caplog):
       start = types.SimpleNamespace(checkpoint=types.SimpleNamespace(path=path))
       log_parameters(types.SimpleNamespace(
           settings=Settings(model=name, weights=weights, model_dir='x', train_steps=1),
-          start=start), model)
+          start=start), count_parameters(model))
       line, *warnings = caplog.messages
       assert line == '35 parameters, 14 of them trained, 15 in frozen layers, 0.0 MB'
       assert [text.startswith('0.0 of 0.0 million parameters are frozen with random weights: give')

@@ -38,9 +38,12 @@ def example(labels=HOSTILE, device_kind='cpu (logical)'):
           'train_loss': [[1, 2.3], [100, 0.8], [469, 0.5]],
           'train_accuracy': [[1, 0.1], [469, 0.83]],
           'eval_loss': [[469, 0.4427]], 'eval_accuracy': []},
-      'report/samples.json': {'samples': [
-          {'label': label, 'predicted': labels[0], 'probability': 0.875,
-           'image': 'sample-{:02}.png'.format(index)} for index, label in enumerate(labels)]},
+      'report/samples.json': {
+          'samples': [{'label': label, 'predicted': labels[0], 'probability': 0.875,
+                       'image': 'sample-{:02}.png'.format(index)}
+                      for index, label in enumerate(labels)],
+          'mistakes': [{'label': 'a heel', 'predicted': 'a boot', 'probability': 0.625,
+                        'image': 'mistake-00.png'}]},
       'report/outputs.json': {'<price>': {'examples': 1234, 'true': [1., 2., 3., None],
                                           'predicted': [1., 2., 4., 9.]}},
       'scaling.json': {
@@ -62,7 +65,10 @@ def _throughput():
   spread = {'mean': 0.052, 'p50': 0.0511, 'p90': 0.06, 'p99': 0.0712, 'max': 0.9}
   return {
       'examples_per_sec': 2300., 'examples_per_sec_per_replica': 1150.,
-      'steady_examples_per_sec': 2461.5, 'step_secs': spread, 'session_run_secs': spread,
+      'steady_examples_per_sec': 2461.5, 'steps_per_sec': 18.0, 'run_secs': 3723.4,
+      'finished_at': '2026-11-26T15:04:54+00:00', 'machine': 'A processor (2 cores)',
+      'parameters': {'total': 1234567, 'trainable': 1000000, 'frozen': 234000, 'bytes': 4938268},
+      'step_secs': spread, 'session_run_secs': spread,
       'between_secs': dict.fromkeys(spread, 1.3e-4), 'steady_step_secs': spread,
       'input_wait_secs': dict.fromkeys(spread, 0.004), 'standard_error_secs': 0.00052,
       'drift': -0.021, 'outliers': [{'global_step': 16, 'secs': 0.9}],
@@ -92,9 +98,11 @@ def write(model_dir, contents=None):
   for name, content in (example() if contents is None else contents).items():
     (model_dir / name).write_text(json.dumps(content))
   (model_dir / 'flags.txt').write_text(
-      '--mode=train\n--train_pattern=<b>/*.jpeg & "more"=x\n# --labels is not set\n')
+      '--mode=train\n--train_pattern=<b>/*.jpeg & "more"=x\n--optimizer=adam\n'
+      '# --labels is not set\n')
   for index in range(len(HOSTILE)):
     (model_dir / 'report' / 'sample-{:02}.png'.format(index)).write_bytes(png(20, 28))
+  (model_dir / 'report' / 'mistake-00.png').write_bytes(png(20, 28))
 
 
 def png(width, height):

@@ -31,11 +31,13 @@ def test_samples_have_pictures_and_predictions(tmp_path):
   some = [types.SimpleNamespace(image=image, class_index=index, outputs=np.array(outputs))
           for image, index, outputs in ((grey, 2, [.25, .5, .25]),
                                         (colour, 0, [0, math.log(2), -100.]))]
-  write_samples(str(tmp_path), ['a', 'b', 'c'], [])
+  write_samples(str(tmp_path), ['a', 'b', 'c'], [], [])
   assert not list(tmp_path.iterdir())
-  write_samples(str(tmp_path), ['a', 'b', 'c'], some)
+  write_samples(str(tmp_path), ['a', 'b', 'c'], some, some[1:])
   folder = tmp_path / 'report'
-  assert json.loads((folder / 'samples.json').read_text())['samples'] == [
+  written = json.loads((folder / 'samples.json').read_text())
+  assert written['mistakes'] == [dict(written['samples'][1], image='mistake-00.png')]
+  assert written['samples'] == [
       {'label': 'c', 'predicted': 'b', 'probability': .5, 'image': 'sample-00.png'},
       {'label': 'a', 'predicted': 'b', 'probability': pytest.approx(2 / 3),
        'image': 'sample-01.png'}]

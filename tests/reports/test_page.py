@@ -23,11 +23,11 @@ from estimator_train.settings import groups
 
 # The pictures and the section of each file alone.
 OF_FILES = {
-    'throughput.json': (set(), {'verdict', 'steps'}),
+    'throughput.json': (set(), {'verdict', 'steps', 'run'}),
     'evaluation.json': ({'confusion-matrix.png'}, {'classes'}),
     'report/steps.json': ({'step-time.png', 'step-histogram.png'}, {'steps'}),
     'report/curves.json': ({'loss.png', 'accuracy.png'}, {'curves'}),
-    'report/samples.json': (set(), {'samples'}),
+    'report/samples.json': (set(), {'samples', 'mistakes'}),
     'report/outputs.json': ({'output-0-values.png', 'output-0-errors.png'}, {'outputs'}),
     'scaling.json': ({'scaling.png'}, {'scaling'}),
     'lr_finder.json': ({'lr-finder.png'}, {'lr-finder'}),
@@ -94,7 +94,7 @@ def part(*names, **changes):
 
 def pictures(model_dir):
   return {path.name for path in (model_dir / 'report').glob('*.png')
-          if not path.name.startswith('sample-')}
+          if not path.name.startswith(('sample-', 'mistake-'))}
 
 
 @pytest.fixture(scope='module')
@@ -108,8 +108,20 @@ def full(tmp_path_factory):
 def test_everything_is_on_the_page(full):
   folder, found = full
   assert found.sections == SECTIONS and pictures(folder) == PICTURES
-  for text in ('2,462', '± 24.6 examples/sec', '51.1\u00a0ms',
-               'excluding checkpoints and evaluations; 2,300\u00a0examples/sec including them',
+  order = [section['id'] for section in found.all('section')]
+  assert order.index('curves') < order.index('classes') < order.index('steps') < order.index('run')
+  titles = re.findall(r'<h[123]>(.*?)</h', found.source)
+  assert titles[1:4] == ['Accuracy', 'Average loss', 'Throughput']
+  assert '<title>Training of mine:a_$model$ on &lt;i&gt;set&lt;/i&gt;: {}</title>'.format(
+      folder.name) in found.source
+  shown, folded = re.search('<details>', found.source).start(), found.source.index('</details>')
+  assert found.source.index('--train_pattern') < shown < found.source.index('--optimizer') < folded
+  for text in ('Throughput 2,300 examples/sec over all of the time of 459 steps after 10 warm-up',
+               'steady rate, without checkpoints, evaluations and traced steps: 2,462 ± 24.6 ('
+               'standard error)', '51.1\u00a0ms', '0.500 in training, at step 469',
+               '2026-11-26 15:04', '1:02:03', 'A processor (2 cores)',
+               '1,234,567: 1,000,000 trainable, 234,000 frozen', '4.9\u00a0MB',
+               '✗ a boot true class: a heel',
                '1,150\u00a0examples/sec per replica',
                '99 of 100 steps within 71.2\u00a0ms', '4.40\u00a0s', 'imports', '2.20\u00a0s',
                'from the start of the process to the end of the first step',
@@ -121,7 +133,7 @@ def test_everything_is_on_the_page(full):
                'Pauses for checkpoint: 2, 1.50\u00a0s in total.', 'step 16 (900\u00a0ms)',
                '1 of 4 points are above the top of the chart, up to 900\u00a0ms',
                'exit code 2: <no> batch', '3, 3 failed', 'no GPU & no time', 'a note & more',
-               '--train_pattern=<b>/*.jpeg & "more"=x', 'Not set: --labels.',
+               '--train_pattern=<b>/*.jpeg & "more"=x', '--labels is not set',
                'mirrored', '/cpu:0, /cpu:1', '128\u00a0examples, 64 per replica'):
     assert text in found.text, text
   for gist in ('median 51.5\u00a0ms, maximum 900\u00a0ms', 'Histogram of the times of 8 steps',
@@ -143,7 +155,7 @@ def test_each_file_alone_is_on_the_page(tmp_path):
       (folder / 'flags.txt').unlink()
     found = write(folder)
     assert (pictures(folder), found.sections) == (of_file, sections), name
-    for figure, source in (('2,462', 'throughput'), ('84.70', 'evaluation'), ('72,985', 'input')):
+    for figure, source in (('2,300', 'throughput'), ('84.70', 'evaluation'), ('72,985', 'input')):
       assert (figure in found.text) == name.startswith(source)
   found = write(tmp_path / 'nothing')
   assert found.sections == set() and found.all('img') == [] and found.all('h1')
@@ -173,7 +185,7 @@ def test_pictures_are_within_the_page_and_described(full):
   images = found.all('img')
   content = [base64.b64decode(image['src'].partition('data:image/png;base64,')[2])
              for image in images]
-  assert len(images) == len(PICTURES) + len(page_example.HOSTILE)
+  assert len(images) == len(PICTURES) + len(page_example.HOSTILE) + 1
   assert {(folder / 'report' / name).read_bytes() for name in PICTURES} <= set(content)
   for name in PICTURES:  # The data are drawn in blue, among black and grey.
     pixels = np.asarray(Image.open(str(folder / 'report' / name)).convert('RGB')).astype(int)
@@ -188,11 +200,11 @@ def test_figures_of_other_runs(tmp_path):
   for missing, changes, texts, absent in (
       # Of an earlier release; of a run that does not know its batch size; of a short run.
       (('shares', 'verdict', 'first_step_parts_secs', 'drift', 'outliers', 'standard_error_secs'),
-       {}, ['2,462'], ['±', 'bound']),
+       {}, ['2,300'], ['±', 'bound']),
       (('steady_examples_per_sec', 'examples_per_sec', 'examples_per_sec_per_replica'),
-       {'steady_steps_per_sec': 19.2}, ['19.2', 'steps/sec'], ['examples/sec']),
+       {'steady_steps_per_sec': 19.2}, ['18', '19.2', 'steps/sec'], ['examples/sec']),
       ((), {'steady_state': False, 'drift': .5, 'first_step_parts_secs': {'first_step': .5}},
-       ['± 24.6 examples/sec', '± standard error; no steady state: the run is not longer than its',
+       ['2,462 ± 24.6', 'steps; no steady state: the run is not longer than its',
         'from the complete graph to the end of the first step', '50.0\u00a0% longer than'], []),
       ((), {'shares': {'input': None, 'compute': None, 'between': .3}},
        ['The wait for input was not observed.', 'waiting for input and computing 70.0\u00a0%'],
@@ -239,7 +251,7 @@ def test_what_is_broken_is_left_out_and_named(tmp_path, caplog):
     caplog.clear()
     found = Page(page.write_page_of_finished_run(str(tmp_path), groups.Reporting()))
     assert found.sections == {'ledger'} | (
-        {'flags'} if name == 'throughput.json' else {'verdict', 'steps'})
+        {'flags'} if name == 'throughput.json' else {'verdict', 'steps', 'run'})
     (message,) = caplog.messages
     assert message.startswith('{} cannot be used ('.format(tmp_path / name))
     assert message.endswith('): the report page omits it')
@@ -306,7 +318,7 @@ CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')
 FRAMES = '''<pre></pre>
 <script>addEventListener('message', event => {
   document.querySelector('pre').textContent += event.data + '\\n'; });</script>
-<iframe src="page.html" width="360" height="800" style="border:0"></iframe>
+<iframe src="page.html" width="400" height="800" style="border:0"></iframe>
 <iframe src="page.html" width="1280" height="800" style="border:0"></iframe>'''
 MEASURE = '''<script>addEventListener('load', async () => {
   const root = document.documentElement;
@@ -338,6 +350,6 @@ def test_the_page_fits_in_a_browser(full, tmp_path):
     with contextlib.suppress(ProcessLookupError):
       os.killpg(process.pid, signal.SIGKILL)
   lines = html.unescape(re.search('<pre>(.*?)</pre>', dom, re.DOTALL).group(1)).splitlines()
-  images = len(PICTURES) + len(page_example.HOSTILE)  # On a phone, and in a window.
-  assert count == 1 and sorted(map(json.loads, lines)) == [[360, 0, 0, images],
+  images = len(PICTURES) + len(page_example.HOSTILE) + 1  # On a phone, and in a window.
+  assert count == 1 and sorted(map(json.loads, lines)) == [[400, 0, 0, images],
                                                            [1280, 0, 0, images]]

@@ -127,7 +127,8 @@ class TimeHistory(tf.train.SessionRunHook):
     timing = Timing(steps.began, steps.ended, steps.waited, dict(steps.start_up.secs),
                     self._global_step or steps.count, None, self._sessions.pauses,
                     discarded_steps=steps.discarded_steps)
-    report = throughput.make_throughput_report(timing, self._conditions, self._warmup_steps)
+    report = throughput.make_throughput_report(
+        timing, dict(self._conditions, run_secs=steps.start_up.run_secs()), self._warmup_steps)
     report.figures['global_step'] = self._global_step
     return report
 

@@ -195,12 +195,12 @@ def test_resuming_and_shards(train, kind, cache):
 @pytest.mark.parametrize('kind, cache', [pair for pair in CACHED if pair[0] != 'examples'])
 def test_classes_are_read_equally_often(train, kind, cache):
   """Also by several workers that resume."""
-  classes = np.array([0] * 17 + [1] * 3 + [2])
+  classes = np.array([0] * 17 + [1] * 4)
   seen = np.reshape(train(kind, cache, 21, examples_per_batch=3, class_indices=classes), (3, -1))
   for epoch in seen:
-    assert np.bincount(classes[epoch]).tolist() == [7, 7, 7]
-    assert len(set(epoch[classes[epoch] == 0])) == 7
-    assert sorted(np.bincount(epoch)[17:20]) == [2, 2, 3]
+    counts = np.bincount(classes[epoch])
+    assert sorted(counts) == [10, 11] and len(set(epoch[classes[epoch] == 0])) == counts[0]
+    assert set(np.bincount(epoch)[17:]) <= {2, 3}
   assert len(set(map(tuple, seen))) == 3
   own = train(kind, cache, 4, examples_per_batch=3, class_indices=classes, shard=Shard(5, 2, 1, 6))
   assert own == seen.ravel()[[*range(11, 17), *range(23, 29)]].tolist()

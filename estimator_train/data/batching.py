@@ -127,8 +127,8 @@ class Batching(NamedTuple):
     """Like prefetch_batches, for batches of images that are decoded in parallel.
 
     Each operation runs on a single thread. By default, TensorFlow divides an operation among the
-    threads of all cores, which are busy with other images: waking the threads would take longer
-    than rounding the pixel values of an image.
+    threads of all cores, which are busy with other images, and waking them takes longer than a
+    small operation, such as rounding the pixel values of an image.
     """
     options = tf.data.Options()
     options.experimental_threading.max_intra_op_parallelism = 1
@@ -167,8 +167,9 @@ class Order:
   of the epoch. A resumed run computes the permutation of the epoch in which the run was
   interrupted, and reads no earlier example. Batches may span two epochs.
 
-  With class indices, an epoch has as many examples, but equally many of each class, up to one. It
-  repeats the examples of a small class, and leaves out some of a large class.
+  With class indices, an epoch still has `num_examples` examples, but the numbers of examples per
+  class differ by at most one. The epoch repeats the examples of a small class, and leaves out some
+  of a large class.
 
   All workers use the same permutations, and each worker reads its shard of the examples of every
   step. Together, the workers train on the same examples as one process with as many replicas.
@@ -216,7 +217,7 @@ class Order:
     return np.concatenate(drawn)
 
 
-def first_reads(num_examples: int, batching: Batching) -> np.ndarray:
+def indices_by_first_use(num_examples: int, batching: Batching) -> np.ndarray:
   """Returns the indices of all examples, int64 [num_examples], ordered by their first use.
 
   First are the examples that this worker trains on, in this order; then follow all others.

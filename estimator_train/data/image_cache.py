@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import arrays
-from estimator_train.data.batching import Batching, first_reads
+from estimator_train.data.batching import Batching, indices_by_first_use
 from estimator_train.system.progress import make_progress_bar
 
 if TYPE_CHECKING:  # It imports this module.
@@ -157,7 +157,7 @@ class _Filling:
       _ColourImageFound: C is 1, and an image is not grey.
     """
     class_indices = np.empty(len(images), np.int64)
-    fill_order = first_reads(len(images), self._batching)
+    fill_order = indices_by_first_use(len(images), self._batching)
     expects_grey = images.shape[-1] < self._batching.image_shape[2]
     # The threads of all other sessions can be waiting for this one.
     config = tf.ConfigProto(device_count={'GPU': 0}, use_per_session_threads=True)

@@ -44,8 +44,8 @@ _READAHEAD_THREADS = 4  # Several, because opening a file on a network file syst
 class ImageSource(Source):
   """A source of encoded images, which are read in any order, decoded, and resized.
 
-  A subclass reads one format. A worker without a cache reads only the images of its shard, and a
-  small sample of all images.
+  A subclass reads one format. A worker without a cache reads only the images of its shard and, in
+  expects_grey, a small sample of all images.
   """
   can_augment = True
   can_cache_in_folder = True
@@ -61,7 +61,7 @@ class ImageSource(Source):
 
   @abc.abstractmethod
   def look_up(self, indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
-    """Returns the references to the images at `indices`, the arguments of `read`, and the classes.
+    """Returns the references to the images at `indices`, which `read` takes, and their classes.
 
     Raises:
       OSError: a file cannot be read.
@@ -168,7 +168,7 @@ class ImageSource(Source):
                    expect_grey: bool) -> tf.data.Dataset:
     """Returns a dataset of the images at `indices`, in this order, in batches.
 
-    The batches are those of images.make_examples.
+    See images.make_examples for the elements of the batches.
     """
     return images.make_examples(self.references(chunks_of(indices, CHUNK_SIZE)), self.read,
                                 expect_grey, batching)
@@ -196,7 +196,8 @@ class ImageSource(Source):
   def skip_bad_examples(self, split_name: str, settings: groups.Input,
                         model_dir: str) -> Tuple[Any, List[BadImage]]:
     # All images are decoded once before the first step, so that the numbers of steps and examples
-    # are known from the start. The bad images are stored, and found again if a file changes.
+    # are known from the start. The bad images are stored, and searched for again only if a
+    # file changes.
     path = os.path.join(model_dir, _SKIPPED_FILE)
     results = stored.load_or_warn(path, stored.parse_json_with_digest) or {}
     files_digest = self.cache_key()
@@ -206,7 +207,7 @@ class ImageSource(Source):
     bad = results[split_name]['bad']
     skipped = [BadImage(self.name_of(index), reason) for index, reason in bad]
     skipped += [BadImage(name, reason) for name, reason in self.unreadable_parts()]
-    _check_fraction(skipped, len(self), settings.max_bad_images)
+    _check_and_log_skipped(skipped, len(self), settings.max_bad_images)
     return self.without([index for index, _ in bad]), skipped
 
   def explain_failure(self) -> Optional[UserError]:
@@ -235,7 +236,7 @@ def evenly_spaced(count: int, max_count: int) -> np.ndarray:
   return np.arange(sample_size) * count // max(1, sample_size)
 
 
-def _check_fraction(bad: Sequence[BadImage], count: int, max_bad_images: float) -> None:
+def _check_and_log_skipped(bad: Sequence[BadImage], count: int, max_bad_images: float) -> None:
   """Logs the bad images, which are skipped.
 
   Args:
@@ -246,7 +247,7 @@ def _check_fraction(bad: Sequence[BadImage], count: int, max_bad_images: float) 
   Raises:
     UserError: the fraction of bad images exceeds `--max_bad_images`.
   """
-  # The fraction as it was given: 0.29 * 100 is less than 29.
+  # Exact arithmetic: as floats, 0.29 * 100 is less than 29.
   if len(bad) > fractions.Fraction(str(max_bad_images)) * count:
     raise UserError('the fraction of images that cannot be decoded exceeds --max_bad_images',
                     '{} of {} with --max_bad_images={:g}, the first is {} ({})'.format(

@@ -49,10 +49,10 @@ def make_source(dataset: DataSet, split: Optional[Split]) -> Source:
 
 
 def make_image_sources(dataset: DataSet, mode: str) -> Dict[str, ImageSource]:
-  """Returns the sources of the splits, `train` and `eval`, of a mode that reads files of images.
+  """Returns the sources by split, `train` and `eval`, for a mode that reads only images.
 
   Raises:
-    UserError: the data set has other examples.
+    UserError: the examples of the data set are not images.
   """
   sources = {}
   for name, split in (('train', dataset.train), ('eval', dataset.test)):
@@ -119,7 +119,7 @@ def skip_bad_examples(dataset: DataSet, settings: groups.Input,
 
 def _check_support(source: Source, settings: Settings) -> None:
   """Raises a UserError if the training examples do not support a flag of the input."""
-  # Any other value is a folder's path.
+  # A value of --cache that is not in CACHES is the path of a folder.
   is_cache_folder = settings.input.cache not in choices.CACHES
   if is_cache_folder and not source.can_cache_in_folder:
     raise UserError('only image files can be cached in a folder',

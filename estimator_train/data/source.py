@@ -26,7 +26,7 @@ _FILE_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.erro
 
 
 class _CarriedError(Exception):
-  """A UserError in a function that TensorFlow calls. The text is a JSON list of its three parts."""
+  """Carries a UserError out of a function that TensorFlow calls, as a JSON list of its parts."""
 
 
 class BadImage(NamedTuple):
@@ -142,8 +142,8 @@ class Source(abc.ABC):
   def digest_of_examples(self) -> str:
     """Returns a digest of the class indices, which must be the same on all workers.
 
-    A subclass may use a digest of other data. The digest is '' if workers need not compare it,
-    because the examples are published files or synthetic.
+    A subclass may use a digest of other data. The digest is '' if workers need not compare it, or
+    if there is none without reading all examples.
     """
     return stored.fingerprint_arrays([self.class_indices()]) if self.class_indices_are_known else ''
 
@@ -222,7 +222,7 @@ class Source(abc.ABC):
 
 
 def carry_errors(function: Callable[..., Any]) -> Callable[..., Any]:
-  """Wraps a function for tf.numpy_function, so that translate_errors finds its errors for users.
+  """Wraps a function for tf.numpy_function, so that translate_errors can restore its UserErrors.
 
   Of an exception in a Python function, TensorFlow keeps only the name and the text.
   """

@@ -10,12 +10,12 @@ from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence
 import tensorflow.compat.v1 as tf
 
 from estimator_train.distribution import rendezvous, tf_config
+from estimator_train.distribution.cluster_protocol import TRAINED, TRAINING
 from estimator_train.distribution.devices import Devices, collective_communication
 from estimator_train.distribution.engine import Engine
 from estimator_train.distribution.network import StartTimeout
 from estimator_train.distribution.peers import Peers
 from estimator_train.distribution.process import Process
-from estimator_train.distribution.state import TRAINED, TRAINING
 from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.errors import NonFiniteLoss
 from estimator_train.settings import Settings

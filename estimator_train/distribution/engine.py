@@ -27,7 +27,7 @@ class Engine:
     settings, process, devices: the arguments.
     num_workers: number of processes that train together; 1 for an evaluator.
     examples_per_replica: number of examples that each replica uses per step.
-    is_synchronous: whether each global step is a step of this process, too.
+    is_synchronous: whether this process takes part in every global step.
     uses_server: whether training uses TensorFlow's server of this process, and its threads.
     announced_stop_step: the global step at which all processes are asked to stop; None if no
       process asks.
@@ -169,7 +169,7 @@ def make_engine(settings: Settings, process: Process, devices: Devices) -> Engin
 
 
 def _cluster_engine_class(strategy: str) -> Type[Engine]:
-  """Returns the engine for several workers, whose module other runs do not import."""
+  """Returns the class of the engine for several workers; other runs do not import its module."""
   from estimator_train.distribution import cluster_engine, horovod_engine
   return {'multi_worker_mirrored': cluster_engine.CollectiveEngine,
           'parameter_server': cluster_engine.ParameterServerEngine,

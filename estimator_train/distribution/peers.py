@@ -1,11 +1,17 @@
-"""The connections of this task to the others until the end of the run; see state.py."""
+"""The connections of this task to the others until the end of the run; see cluster_protocol.py."""
 
 import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+from estimator_train.distribution.cluster_protocol import (
+  MAX_REASON_CHARS,
+  ClusterState,
+  Event,
+  Lost,
+  Send,
+)
 from estimator_train.distribution.network import Connection, limit_size, wait_readable
-from estimator_train.distribution.state import MAX_REASON_CHARS, ClusterState, Event, Lost, Send
 from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.errors import PeerLost
 

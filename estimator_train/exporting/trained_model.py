@@ -37,7 +37,7 @@ class TrainedCheckpoint(NamedTuple):
   global_step: int
 
 
-def find_checkpoint(settings: Settings) -> TrainedCheckpoint:
+def find_trained_checkpoint(settings: Settings) -> TrainedCheckpoint:
   """Finds the checkpoint that `--checkpoint` names, and describes the data set of the training.
 
   Raises:

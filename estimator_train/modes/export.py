@@ -12,7 +12,7 @@ def run(settings: Settings) -> Dict[str, Any]:
   Raises:
     UserError: there is no checkpoint, the checkpoint does not fit the model, or the export failed.
   """
-  trained = trained_model.find_checkpoint(settings)
+  trained = trained_model.find_trained_checkpoint(settings)
   exports.make_export_dir(settings.export)
   return dict(mode=settings.run.mode, model_dir=settings.run.model_dir,
               **exports.export_checkpoint(settings, trained.dataset, trained.checkpoint))

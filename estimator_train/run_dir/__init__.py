@@ -1,4 +1,4 @@
-"""Reads, writes and locks the folder of a run, and translates disk and memory errors."""
+"""Reads and writes the folder of a run. run_lock.py locks the folder."""
 
 import json
 import logging
@@ -133,8 +133,8 @@ class RunDir:
     Args:
       first_step: the global step from which on the number holds.
       examples_per_step: the number of examples per step.
-      examples_seen: the number of examples in all steps up to `first_step`, which are recorded if
-        there is no record.
+      examples_seen: the number of examples in all steps up to `first_step`. If there is no record,
+        their mean per step is recorded for these steps.
     """
     sizes = [(step, examples) for step, examples in self._read_batch_sizes() if step < first_step]
     if not sizes and first_step and examples_seen:

@@ -24,8 +24,8 @@ class Settings:
   Omitted flags have their defaults; `--help` explains each flag. Paths may be given as
   `pathlib.Path`, tuples as lists, and `model` and `dataset` as functions, which are stored by name.
   The attributes are the groups of flags in `--help`; `settings.devices.num_gpus` is the value of
-  one flag. Functions of users may also read a flag whose name is not that of a group directly, such
-  as `settings.data_dir`. `evolve` and `items` take and return the values of flags by name.
+  one flag. Functions of users may also read a flag directly, such as `settings.data_dir`, unless a
+  group has its name. `evolve` and `items` take and return the values of flags by name.
 
   Args:
     **values: the values of flags, by the flags' names.

@@ -119,7 +119,7 @@ def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, path: str) 
   Raises:
     UserError: the checkpoint does not fit. The error states the value of the flag in each run.
   """
-  checkpoint_flags = restoring.find_run_dir(settings).flags()
+  checkpoint_flags = restoring.run_dir_of_checkpoint(settings).flags()
   # A difference is None if the checkpoint fits.
   for flag, value, difference in (
       ('model', settings.model.model, restoring.model_difference(model, path)),

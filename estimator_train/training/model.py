@@ -9,8 +9,8 @@ from typing import Dict, Iterable, Iterator, NamedTuple, Optional
 
 import tensorflow.compat.v1 as tf
 
+from estimator_train.distribution.cluster_protocol import READY
 from estimator_train.distribution.devices import make_session_config
-from estimator_train.distribution.state import READY
 from estimator_train.settings import groups, user_code
 from estimator_train.system.progress import Phase
 from estimator_train.tf_patches import saved_weights
@@ -21,7 +21,7 @@ from estimator_train.training.checkpoints import best_checkpoint, initial_weight
 from estimator_train.training.checkpoints.best_checkpoint import BestMetric
 from estimator_train.training.hooks import summaries
 from estimator_train.training.model_fn import (
-  ModelHooks,
+  GraphCallbacks,
   Weights,
   to_estimator,
   translate_model_errors,
@@ -110,7 +110,7 @@ def _convert(run: Run, model: tf.keras.Model) -> Model:
   warm_start = _save_initial_weights(run, model, copier, run_config)
   one_hot = not losses.takes_class_indices(losses.get_loss(model))
   _wrap_loss(run, model)
-  hooks = ModelHooks(building.make_model_preprocess(model, settings.model, dataset),
+  hooks = GraphCallbacks(building.make_model_preprocess(model, settings.model, dataset),
                      summaries.register_batch if dataset.labels else None,
                      functools.partial(_translate_errors, settings.model),
                      '--dataset=' + dataset.name)
@@ -123,7 +123,7 @@ def _convert(run: Run, model: tf.keras.Model) -> Model:
       rest.compile(model.optimizer, model.loss, loss_weights=model.loss_weights)
       training_estimator = to_estimator(
           ModelCopier(rest), run_config, Weights(warm_start, frozen_part=frozen_part),
-          ModelHooks(lambda features: tf.cast(features, tf.float32), summaries.register_batch))
+          GraphCallbacks(lambda features: tf.cast(features, tf.float32), summaries.register_batch))
   tf.keras.backend.set_session(None)
   return Model(estimator, training_estimator, frozen_part, one_hot, schedule,
                best_checkpoint.find_best_metric(settings.evaluation, model, len(dataset.labels)),
@@ -163,7 +163,7 @@ def _load_given_weights(run: Run, model: tf.keras.Model) -> None:
 def _save_initial_weights(
     run: Run, model: tf.keras.Model, copier: ModelCopier,
     run_config: tf.estimator.RunConfig) -> Optional[tf.estimator.WarmStartSettings]:
-  """Saves the weights from which the run starts; None if the run resumes from a checkpoint."""
+  """Saves the initial weights, and returns the settings that load them; None if the run resumes."""
   settings, is_chief = run.settings, run.process.is_chief
   if run.start.checkpoint.path is not None:
     if is_chief and settings.run.trains:
@@ -177,7 +177,10 @@ def _save_initial_weights(
 
 
 def _wrap_loss(run: Run, model: tf.keras.Model) -> None:
-  """Applies label smoothing and class weights; compiling the model again would remove metrics."""
+  """Applies label smoothing and class weights.
+
+  Sets the loss directly, because compiling the model again would remove its metrics.
+  """
   settings = run.settings
   if settings.optimizer.label_smoothing:
     model.loss = losses.SmoothedLoss(losses.get_loss(model), settings.optimizer.label_smoothing)
@@ -245,7 +248,8 @@ def _log_setup(run: Run, model: Model) -> None:
 def count_parameters(model: tf.keras.Model) -> Dict[str, int]:
   """Returns the number of parameters: `total`, `trainable` and `frozen`; and their `bytes`.
 
-  Frozen parameters are those of frozen layers. The statistics of batch normalization are neither.
+  Frozen parameters are those of frozen layers. The statistics of batch normalization that is not
+  frozen count only in `total`.
   """
   def count(weights: Iterable[tf.Variable]) -> int:
     return sum(weight.shape.num_elements() for weight in weights)

@@ -81,8 +81,8 @@ class Weights(NamedTuple):
 
   Attributes:
     warm_start: the initial weights; None: training resumes, or starts from random weights.
-    positional: the initial weights, in the order of `model.weights`, of a model without known
-      inputs; used instead of `warm_start`.
+    positional: the initial weights, in the order of `model.weights`, of a subclassed model, whose
+      inputs are unknown before its first batch; used instead of `warm_start`.
     names: the names of the weights in `warm_start` and in the checkpoints; None: the names are not
       checked.
     frozen_part: the frozen layers whose cached outputs are the features of the model. Checkpoints
@@ -94,7 +94,7 @@ class Weights(NamedTuple):
   frozen_part: Optional[tf.keras.Model] = None
 
 
-class ModelHooks(NamedTuple):
+class GraphCallbacks(NamedTuple):
   """Functions that are called while a graph is built.
 
   Attributes:
@@ -121,7 +121,7 @@ class SavedFormat(NamedTuple):
 
 
 def to_estimator(copier: ModelCopier, run_config: tf.estimator.RunConfig,
-                 weights: Weights = Weights(), hooks: ModelHooks = ModelHooks(),
+                 weights: Weights = Weights(), hooks: GraphCallbacks = GraphCallbacks(),
                  saved_format: SavedFormat = SavedFormat(),
                  num_classes: Optional[int] = None) -> tf.estimator.Estimator:
   """Converts a compiled Keras model to an Estimator.
@@ -148,7 +148,7 @@ def to_estimator(copier: ModelCopier, run_config: tf.estimator.RunConfig,
 class _ModelFn:
   """Makes the EstimatorSpec of each mode; see to_estimator."""
 
-  def __init__(self, copier: ModelCopier, weights: Weights, hooks: ModelHooks,
+  def __init__(self, copier: ModelCopier, weights: Weights, hooks: GraphCallbacks,
                saved_format: SavedFormat, num_classes: Optional[int]) -> None:
     self._copier, self._model = copier, copier.model
     self._weights, self._hooks, self._saved_format = weights, hooks, saved_format
@@ -210,7 +210,7 @@ class _ModelFn:
 
   def _make_micro_batch(self, variables: Sequence[Any], batch: Tuple[Any, Any],
                         index: tf.Tensor) -> optimizers.MicroBatch:
-    """Builds a copy of the model, with its variables, for a part of a batch; see MicroBatch."""
+    """Builds another copy of the model for a part of a batch; it shares the given variables."""
     features, labels = model_inputs.part_of_batch(batch, index,
                                                   self._model.optimizer.accumulation_steps)
     with estimator_patches.reused_variables(variables):

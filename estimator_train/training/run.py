@@ -18,7 +18,7 @@ from estimator_train.settings import Settings, groups, total_train_steps
 from estimator_train.system.progress import Phase, StartUpTimer
 from estimator_train.training import early_stopping
 from estimator_train.training.checkpoints import restoring
-from estimator_train.training.checkpoints.restoring import RecoveredCheckpoint
+from estimator_train.training.checkpoints.restoring import FoundCheckpoint
 from estimator_train.training.early_stopping import StopReason
 from estimator_train.training.schedules import Schedule, make_schedule
 
@@ -36,7 +36,7 @@ class Start(NamedTuple):
     stop_reason: the reason why an evaluation stopped the previous run; None if no evaluation
       stopped that run.
   """
-  checkpoint: RecoveredCheckpoint
+  checkpoint: FoundCheckpoint
   examples_seen: int = 0
   stop_reason: Optional[StopReason] = None
 
@@ -54,13 +54,13 @@ def find_start(settings: Settings, run_dir: RunDir, engine: Engine) -> Start:
     UserError: the checkpoint does not exist or does not load.
   """
   if not settings.run.trains:
-    return Start(RecoveredCheckpoint(*restoring.resolve_checkpoint(settings)))
+    return Start(FoundCheckpoint(*restoring.resolve_checkpoint(settings)))
   if engine.process.role == EVALUATOR:
     _wait_for_checkpoint(run_dir, settings.cluster.start_timeout_secs)
     # The checkpoint is not verified, because the chief may delete it during the verification.
-    checkpoint = RecoveredCheckpoint(*restoring.latest_checkpoint_and_step(run_dir.path))
+    checkpoint = FoundCheckpoint(*restoring.latest_checkpoint_and_step(run_dir.path))
   else:
-    checkpoint = restoring.find_checkpoint(run_dir.path)
+    checkpoint = restoring.find_intact_checkpoint(run_dir.path)
   # Without a record of the examples, all steps are assumed to have had this batch size.
   previous_batch_size = run_dir.flags().get('batch_size', '')
   examples_seen = run_dir.examples_seen(
@@ -171,7 +171,7 @@ def open_run(settings: Settings, process: Process = SINGLE_PROCESS) -> Run:
     dataset = _obtain_dataset(settings)
     run_dir.make()
     data = open_data(dataset, settings, run_dir.path)
-  trained_dir = restoring.find_run_dir(settings)
+  trained_dir = restoring.run_dir_of_checkpoint(settings)
   trained_dir.warn_of_missing_records(start.step, bool(data.dataset.labels))
   stop_step, schedule = start.step, Schedule(settings.optimizer.learning_rate)
   if settings.run.trains:

@@ -273,7 +273,7 @@ def _make_saver(run: Run, timer: StepTimer, stop_hook: stopping.RespondToSignals
   after_save: Callable[[int], None] = lambda step: None
   if eval_steps and evaluate_latest:
     save_steps = save_steps or eval_steps
-    after_save = call_every_n_steps(eval_steps, _evaluations_due_after(run, eval_steps),
+    after_save = make_periodic_callback(eval_steps, _evaluations_due_after(run, eval_steps),
                                     run.stop_step, evaluate)
   if save_steps is None and save_secs is None:
     save_secs = DEFAULT_SAVE_SECS
@@ -283,9 +283,9 @@ def _make_saver(run: Run, timer: StepTimer, stop_hook: stopping.RespondToSignals
                          timer.record_pause, after_save)
 
 
-def call_every_n_steps(every_steps: int, due_after_step: int, stop_step: int,
+def make_periodic_callback(every_steps: int, due_after_step: int, stop_step: int,
                        function: Callable[[], None]) -> Callable[[int], None]:
-  """Returns a function that calls another one after the checkpoints of every N-th global step.
+  """Returns a callback that calls a function at the first checkpoint of each N global steps.
 
   Args:
     every_steps: N, a multiple of the number of steps between checkpoints.

@@ -10,7 +10,7 @@ import pytest
 from conftest import batches
 
 from estimator_train.data import arrays, image_cache, image_source, source as source_lib
-from estimator_train.data.batching import Batching, Order, Shard, first_reads
+from estimator_train.data.batching import Batching, Order, Shard, indices_by_first_use
 from estimator_train.data.description import DataSet, ImageSplit
 from estimator_train.data.image_source import ImageFileSource
 from estimator_train.errors import UserError
@@ -170,7 +170,7 @@ def test_an_error_after_the_first_batch(split, tmp_path, folder, pausing, monkey
                                         message):
   if fault == 'image':
     (tmp_path / 'damaged.jpeg').write_bytes(b'text')
-    split.files[first_reads(18, BATCHING)[-1]] = bytes(tmp_path / 'damaged.jpeg')
+    split.files[indices_by_first_use(18, BATCHING)[-1]] = bytes(tmp_path / 'damaged.jpeg')
   else:
     monkeypatch.setattr(os, 'fsync', mock.Mock(side_effect=OSError(5, 'Input/output error')))
   pausing[1].set()

@@ -237,7 +237,7 @@ def test_steps_of_a_model_that_count(monkeypatch):
       (0, [30] + [2] * 50, [30, 32, 34, 36], [(8, 2), (16, 4)])):  # The first step never counts.
     clock, context = Clock(step_secs), mock.Mock()
     monkeypatch.setattr(rates, 'clock', lambda clock=clock: clock.now)
-    timer = rates.StepTimer(warmup_steps)
+    timer = rates.RateTimer(warmup_steps)
     while not context.request_stop.called:
       clock.take()
       timer.after_run(context, None)

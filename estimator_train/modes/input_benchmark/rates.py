@@ -265,16 +265,16 @@ def measure_model(run: Run, model: Model,
   def cast(pixels: tf.Tensor, labels: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     return tf.cast(pixels, measurement.pixels_dtype), labels
 
-  step_timer = StepTimer(run.settings.reporting.throughput_warmup_steps)
+  rate_timer = RateTimer(run.settings.reporting.throughput_warmup_steps)
   try:
     model.training_estimator.train(lambda: batch_input_fn().map(cast).cache().repeat(),
-                                   hooks=[step_timer])
+                                   hooks=[rate_timer])
   except tf.train.NanLossDuringTrainingError as error:
     raise TrainingFailed('the loss on synthetic images is not finite') from error
-  return step_timer.split_into_segments(run.settings.optimizer.batch_size)
+  return rate_timer.split_into_segments(run.settings.optimizer.batch_size)
 
 
-class StepTimer(tf.train.SessionRunHook):
+class RateTimer(tf.train.SessionRunHook):
   """Records when steps end, and stops the training after enough steps to compute a rate.
 
   Attributes:

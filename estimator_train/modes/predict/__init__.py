@@ -78,7 +78,7 @@ def open_predictions(settings: Settings) -> Iterator[Predictions]:
   Raises:
     UserError: there are no examples, or no checkpoint of the model.
   """
-  trained = trained_model.find_checkpoint(settings)
+  trained = trained_model.find_trained_checkpoint(settings)
   with contextlib.ExitStack() as stack:
     if trained.dataset.image_shape is not None:
       yield _predict_images(settings, trained, stack)

@@ -30,7 +30,7 @@ _AVERAGE = re.compile(r'training(_\d+)?/[^/]+/(.+)/' + AVERAGE_SLOT + '$')
 _LOSS_SCALE_VARIABLE = re.compile(r'training(_\d+)?/current_loss_scale$')
 
 
-class RecoveredCheckpoint(NamedTuple):
+class FoundCheckpoint(NamedTuple):
   """The checkpoint to resume from, or to evaluate.
 
   Attributes:
@@ -51,7 +51,7 @@ def latest_checkpoint_and_step(model_dir: str) -> Tuple[Optional[str], int]:
   return path, int(tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP))
 
 
-def find_checkpoint(model_dir: str) -> RecoveredCheckpoint:
+def find_intact_checkpoint(model_dir: str) -> FoundCheckpoint:
   """Finds the latest checkpoint that can be read completely and has correct checksums.
 
   First tries the latest checkpoint in TensorFlow's `checkpoint` file, which lists a checkpoint only
@@ -75,29 +75,29 @@ def find_checkpoint(model_dir: str) -> RecoveredCheckpoint:
       # If a run was killed while it saved its first checkpoint, no step is lost.
       has_lost_steps = has_lost_steps or step in listed_steps or step > 0
       continue
-    return RecoveredCheckpoint(path, step if saved_step is None else saved_step, skip_reasons)
+    return FoundCheckpoint(path, step if saved_step is None else saved_step, skip_reasons)
   if has_lost_steps:
     raise UserError('no checkpoint in --model_dir can be loaded', '; '.join(skip_reasons),
                     'restore a copy of a checkpoint, or give another --model_dir to start over; '
                     'nothing was deleted')
-  return RecoveredCheckpoint(None, 0, skip_reasons)
+  return FoundCheckpoint(None, 0, skip_reasons)
 
 
-def log_skipped(recovered: RecoveredCheckpoint) -> None:
+def log_skipped(recovered: FoundCheckpoint) -> None:
   """Logs which checkpoints were skipped, and why."""
   for text in recovered.skip_reasons:
     _LOG.warning('skipping a checkpoint that cannot be loaded: %s', text)
 
 
-def repair_model_dir(model_dir: str, recovered: RecoveredCheckpoint) -> None:
+def repair_model_dir(model_dir: str, recovered: FoundCheckpoint) -> None:
   """Makes TensorFlow resume from the recovered checkpoint, and removes unfinished files.
 
-  Keeps a checkpoint that does not load until the run saves the same step again. If a killed run had
+  A checkpoint that does not load stays until the run saves that step again. If a killed run had
   begun to delete a checkpoint, removes the remaining files, because TensorFlow would keep them.
 
   Args:
     model_dir: the directory of the run; no other process may write to it.
-    recovered: the return value of `find_checkpoint` for this directory.
+    recovered: the return value of `find_intact_checkpoint` for this directory.
   """
   log_skipped(recovered)
   remove_unfinished_files(model_dir)
@@ -138,7 +138,7 @@ def resolve_checkpoint(settings: Settings) -> Tuple[str, int]:
   """
   run_dir, checkpoint = RunDir(settings.run.model_dir), settings.checkpoints.checkpoint
   if checkpoint == 'latest':
-    recovered = find_checkpoint(run_dir.path)
+    recovered = find_intact_checkpoint(run_dir.path)
     log_skipped(recovered)
     path = recovered.path
     if path is None:
@@ -165,7 +165,7 @@ def resolve_checkpoint(settings: Settings) -> Tuple[str, int]:
                     '{} ({})'.format(path, str(error)), 'give another checkpoint') from error
 
 
-def find_run_dir(settings: Settings) -> RunDir:
+def run_dir_of_checkpoint(settings: Settings) -> RunDir:
   """Returns the directory of the run whose checkpoint `--checkpoint` names."""
   checkpoint = settings.checkpoints.checkpoint
   if checkpoint in choices.NAMED_CHECKPOINTS:
@@ -179,7 +179,7 @@ def find_run_dir(settings: Settings) -> RunDir:
 
 def check_class_names(settings: Settings, class_names: Sequence[str]) -> None:
   """Raises a UserError if the run that saved the checkpoint had other class names."""
-  run_dir = find_run_dir(settings)
+  run_dir = run_dir_of_checkpoint(settings)
   run_dir.check_class_names(
       class_names, 'model_dir' if run_dir.path == settings.run.model_dir else 'checkpoint')
 

@@ -38,7 +38,7 @@ class LastStep(tf.train.SessionRunHook):
   have to run in every step.
 
   Args:
-    is_synchronous: whether each global step is a step of this process, too. Otherwise other workers
+    is_synchronous: whether this process takes part in every global step. Otherwise other workers
       also increment the global step, and `global_step` is exact only after `update_global_step`.
 
   Attributes:
@@ -221,7 +221,7 @@ class StepTimer(tf.train.SessionRunHook):
 
 
 def fetch_waits(waits: Sequence[tf.Tensor]) -> Optional[tf.train.SessionRunArgs]:
-  """Returns what fetches the waits of a step; None: nothing.
+  """Returns the SessionRunArgs that fetch the waits of a step; None if there are none.
 
   A single tensor takes less time than a list with one tensor.
   """

@@ -79,8 +79,8 @@ def register_batch(features: Any, labels: tf.Tensor, outputs: tf.Tensor) -> None
 def register_gradient_norm(optimizer: Any) -> None:
   """Registers the norm of the gradient over the global batch, as `gradient_norm`.
 
-  `apply_gradients` receives the gradient without the factor of loss scaling, and clipped if the
-  optimizer clips gradients.
+  The norm is that of the gradient without loss scaling, after any clipping by the optimizer,
+  because `apply_gradients` receives this gradient.
 
   Args:
     optimizer: the optimizer of a compiled Keras model, either of Keras or of `tf.train`.
@@ -94,9 +94,8 @@ class _GradientNormRecorder:
   def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
     grads_and_vars = list(grads_and_vars)
     result = super().apply_gradients(grads_and_vars, *args, **kwargs)  # type: ignore[misc]
-    # This merge_call must follow the merge_call of the update. When one replica reaches its first
-    # merge_call, the next replica builds its model, whose dropout masks depend on the number of
-    # operations that the graph contains by then.
+    # This merge_call must come second. At its first merge_call, a replica waits while the next one
+    # builds its model: operations that are added before would change its dropout masks.
     tf.distribute.get_replica_context().merge_call(
         _register_norm_of_sum, args=([
             pair for pair in optimizers.gradients_to_add(self, grads_and_vars)
@@ -120,10 +119,10 @@ def _register_norm_of_sum(strategy: tf.distribute.Strategy, grads_and_vars: Any)
 
 
 class WriteSummaries(tf.train.SessionRunHook):
-  """Writes the registered tensors at the first, the last and each logged step, and the loss.
+  """Writes the curves of loss and accuracy, and, at logged steps, the registered tensors.
 
-  The loss and the accuracy are written as means over the steps since the last point. The first 500
-  steps are all points.
+  The registered tensors are also written at the first and the last step. The loss and the accuracy
+  are written as means over the steps since the last point. The first 500 steps are all points.
 
   All workers of a cluster need this hook, and must fetch the tensors at the same steps, because
   fetching runs collective operations. Evaluations use the tags `loss` and `accuracy`, too, so that

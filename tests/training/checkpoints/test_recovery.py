@@ -27,7 +27,7 @@ def folder(tmp_path):
 
 def go_on(folder):
   """Returns the step from which a run resumes, by this package and by TensorFlow."""
-  found = restoring.find_checkpoint(str(folder))
+  found = restoring.find_intact_checkpoint(str(folder))
   restoring.repair_model_dir(str(folder), found)
   assert found.path == tf.train.latest_checkpoint(str(folder))
   if found.path is not None:
@@ -79,7 +79,7 @@ def test_none_loads(folder):
     os.truncate(str(folder / INDEX.format(step)), 3)
   files = {path: path.read_bytes() for path in folder.iterdir()}
   with pytest.raises(UserError) as refused:
-    restoring.find_checkpoint(str(folder))
+    restoring.find_intact_checkpoint(str(folder))
   for step in (0, 10, 20):
     assert '{}/model.ckpt-{}: file is too short'.format(folder, step) in str(refused.value)
   assert 'nothing was deleted' in str(refused.value)
@@ -93,7 +93,7 @@ def test_killed_while_it_saved_its_first(folder, name):
     if path.name != name.format(0):
       path.unlink()
   os.truncate(str(folder / name.format(0)), 3)
-  found = restoring.find_checkpoint(str(folder))
+  found = restoring.find_intact_checkpoint(str(folder))
   assert found[:2] == (None, 0) and len(found.skip_reasons) == 1
 
 

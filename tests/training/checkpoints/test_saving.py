@@ -70,7 +70,8 @@ def test_which_checkpoints_are_evaluated():
       (9, [10, 15, 20], [10, 20], 'after one that was not'),
       (0, [0, 7, 14, 19, 23, 28, 31], [14, 23], 'other workers step too')):
     counts = []
-    after_save = trainer.call_every_n_steps(10, done, 30, lambda counts=counts: counts.append(1))
+    after_save = trainer.make_periodic_callback(
+        10, done, 30, lambda counts=counts: counts.append(1))
     found = []
     for step in saved:
       after_save(step)

@@ -1,4 +1,4 @@
-"""What a task of a cluster knows about the others, without sockets, threads and clocks.
+"""The protocol between the tasks of a cluster, as a state machine; peers.py sends its messages.
 
 The tasks form a star: the chief is connected to all other tasks, and each of them only to the
 chief. The chief passes on what concerns all: the lowest step at which any task asks all tasks to
@@ -7,8 +7,8 @@ stop, a busy task, and the first lost task.
 | message | content | from | sent |
 |---|---|---|---|
 | `state` | the state of the task; `stop_at`: the lowest known step, or null | all | each second |
-| with it | `busy`: a busy task and its state, or null; `all_trained` | chief | |
-| with it | `all_stop_at`: the `stop_at` that all tasks have confirmed, or null | chief | |
+| added to `state` | `busy`: a busy task and its state, or null; `all_trained` | chief | |
+| added to `state` | `all_stop_at`: the `stop_at` that all tasks have confirmed, or null | chief | |
 | `bye` | true; `note`: the measurements of the task | all | at the end |
 | `failed` | why the task ends, and with it the run | all | at the end |
 | `lost` | the first lost task; `reason` | chief | once a task is lost |
@@ -19,7 +19,8 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 from estimator_train.distribution.tf_config import Cluster, Task, parse_task
 
-# States of a task. A task is READY once its model is prepared, and TRAINED after its last step.
+# States of a task. A task is READY once its model is prepared, and TRAINED after its last step. Any
+# other state is a temporary activity, such as `evaluating`, during which the task is busy.
 STARTING, READY, TRAINING, TRAINED = 'starting', 'ready', 'training', 'trained'
 _HEARTBEAT_SECS = 1.
 MAX_REASON_CHARS, _MAX_STATE_CHARS = 200, 40
@@ -51,7 +52,7 @@ class _Peer:
     state: the state of the task.
     has_trained: whether the task has completed its last step.
     measurements: the measurements that the task sent with its goodbye; None before.
-    heard_at: time of the last message; None: since the last tick.
+    heard_at: the time of the last message; None: a message has arrived since the last tick.
   """
 
   def __init__(self) -> None:
@@ -98,7 +99,7 @@ class ClusterState:
     self.lost: Optional[Lost] = None
     self._ticked_at: Optional[float] = None
     self._longest_interval_secs = 0.
-    # The last message to all without the busy tasks, and its time.
+    # The last heartbeat, without its entry `busy`, and its time.
     self._sent: Tuple[Dict[str, Any], float] = ({}, 0.)
 
   def announce(self, state: str) -> None:
@@ -173,7 +174,7 @@ class ClusterState:
     return self._chief.state != STARTING
 
   def is_stop_confirmed(self, global_step: int) -> bool:
-    """Whether all tasks know that they stop at a step, or before it."""
+    """Whether all tasks know that they stop at a step, for which this task has asked, or before."""
     if self._cluster.is_chief:
       return self._confirmed_stop_step() is not None
     confirmed = self._chief.step('all_stop_at')
@@ -208,7 +209,7 @@ class ClusterState:
     return self.stop_step if confirmed <= {self.stop_step} else None
 
   def _heartbeats(self, now: float) -> Iterator[Send]:
-    """Yields the messages to all, if a second has passed or if others may wait for a change."""
+    """Yields a heartbeat to each task, if its content has changed or a second has passed."""
     message: Dict[str, Any] = {'state': self._state, 'stop_at': self.stop_step}
     if self._cluster.is_chief:
       message.update(all_trained=self.have_all_trained(), all_stop_at=self._confirmed_stop_step())

@@ -86,7 +86,7 @@ def _write_throughput_report(run: Run, model: Model, outcome: Outcome) -> Dict[s
   measurements_of_workers = run.engine.finish()  # Waits for them.
   result = throughput.write_throughput_report(
       run.settings, dict(run.conditions, parameters=model.parameters,
-                         run_secs=run.start_up.run_secs()),
+                         **throughput.describe_end(run.start_up)),
       outcome.timing, measurements_of_workers)
   result.update(run.skipped_images_result)
   if outcome.stop_reason is not None:

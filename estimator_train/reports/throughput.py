@@ -13,6 +13,7 @@ from estimator_train.reports.step_times import TimedSteps, Timing, select_timed_
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, groups
 from estimator_train.system import atomic, machine
+from estimator_train.system.progress import StartUpTimer
 from estimator_train.version import __version__
 
 _LOG = logging.getLogger('estimator_train')
@@ -94,11 +95,15 @@ def make_throughput_report(
   # The phases of time_to_first_step_secs.
   figures['first_step_parts_secs'] = timing.start_up_secs
   figures['global_step'] = timing.global_step
-  figures.update(
-      conditions, machine=machine.describe(), package_version=__version__,
-      finished_at=datetime.datetime.now().astimezone().isoformat(timespec='seconds'),
-      python_version=platform.python_version())
+  figures.update(conditions, machine=machine.describe(), package_version=__version__,
+                 python_version=platform.python_version())
   return ThroughputReport(figures, steps)
+
+
+def describe_end(start_up: StartUpTimer) -> Dict[str, Any]:
+  """Returns the time, and the seconds since the start of the run, by their keys in the report."""
+  return {'run_secs': start_up.run_secs(),
+          'finished_at': datetime.datetime.now().astimezone().isoformat(timespec='seconds')}
 
 
 def training_result(settings: groups.Run, timing: Timing) -> Dict[str, Any]:

@@ -126,7 +126,7 @@ def test_pictures_of_any_size(tmp_path, name, preprocess):
     for found in (interpreter.get_tensor(interpreter.get_output_details()[0]['index']),
                   session.run(None, {'pictures': picture[np.newaxis]})[0]):
       np.testing.assert_allclose(found, probabilities, rtol=0, atol=1e-4)
-  assert np.ptp(expected, axis=0).max() > 1e-2
+  assert np.ptp(expected, axis=0).max() > 2e-3  # Much more than the tolerance.
   # What a client does itself that has an image of the right size and a model for tensors.
   order = slice(None, None, -1 if description['channel_order'] == 'BGR' else 1)
   np.testing.assert_allclose(

@@ -112,6 +112,7 @@ class TimeHistory(tf.train.SessionRunHook):
   def end(self, session: tf.Session) -> None:
     self._sessions.timer.detach()
     self._global_step = self._sessions.read_global_step(session)
+    self._conditions.update(throughput.describe_end(self._steps.start_up))
     if self._report_dir is not None and self._steps.ended and _is_chief():
       self._write_report(self._report_dir)
 
@@ -128,7 +129,7 @@ class TimeHistory(tf.train.SessionRunHook):
                     self._global_step or steps.count, None, self._sessions.pauses,
                     discarded_steps=steps.discarded_steps)
     report = throughput.make_throughput_report(
-        timing, dict(self._conditions, run_secs=steps.start_up.run_secs()), self._warmup_steps)
+        timing, self._conditions, self._warmup_steps)
     report.figures['global_step'] = self._global_step
     return report
 

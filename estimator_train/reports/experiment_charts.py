@@ -1,5 +1,4 @@
-"""Draws the charts of the modes `scaling` (examples/sec over the number of replicas or workers) and
-`lr_finder` (loss over the learning rate)."""
+"""Draws the charts of the modes `scaling` and `lr_finder`."""
 
 from typing import Any, Dict, Iterator, List, Sequence, Tuple
 

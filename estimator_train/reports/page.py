@@ -4,7 +4,6 @@ import base64
 import glob
 import logging
 import os
-import re
 import struct
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -17,7 +16,7 @@ from estimator_train.reports import (
   throughput,
 )
 from estimator_train.run_dir import FLAGS_FILE
-from estimator_train.settings import Settings, groups, to_flagfile
+from estimator_train.settings import Settings, groups, parse_flagfile, to_flagfile
 from estimator_train.system import atomic, stored
 from estimator_train.version import __version__
 
@@ -83,7 +82,7 @@ def read_page_data(model_dir: str) -> PageData:
   flags = stored.load_or_warn(
       os.path.join(model_dir, FLAGS_FILE), stored.parse_text, _OMITTED) or ''
   return PageData(
-      flags=_parse_flags(flags),
+      flags=parse_flagfile(flags),
       throughput=read(throughput.THROUGHPUT_FILE),
       evaluation=read(evaluation.EVALUATION_FILE),
       input_benchmark=read('input_benchmark.json'),
@@ -94,12 +93,6 @@ def read_page_data(model_dir: str) -> PageData:
       curves=read(REPORT_FOLDER, learning_curves.CURVES_FILE),
       samples=read(REPORT_FOLDER, evaluation.SAMPLES_FILE),
       outputs=read(REPORT_FOLDER, evaluation.OUTPUTS_FILE))
-
-
-def _parse_flags(text: str) -> Dict[str, Optional[str]]:
-  """Returns the flags in the text of a `flags.txt`; see PageData."""
-  return {name or unset: value if name else None for name, value, unset in re.findall(
-      r'^(?:--(\w+)=(.*)|# --(\w+) is not set)$', text, re.MULTILINE)}
 
 
 def write_page_of_finished_run(model_dir: Optional[str],
@@ -195,7 +188,7 @@ def _render_run_page(data: PageData, model_dir: str, output_dir: str) -> str:
       drawn.append(charts.draw_confusion_matrix(classes))
   return _write_files(
       output_dir, 'page.html', drawn, data=data, content=page_content, classes=classes,
-      defaults=_parse_flags(to_flagfile(Settings())),
+      defaults=parse_flagfile(to_flagfile(Settings())),
       name=os.path.basename(os.path.abspath(model_dir)),
       samples={kind: [_load_sample(model_dir, sample) for sample in data.samples.get(kind, [])]
                for kind in ('mistakes', 'samples')})

@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import re
-from typing import BinaryIO, Dict, List, Optional, Sequence, Tuple
+from typing import BinaryIO, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from estimator_train import settings as settings_lib
 from estimator_train.errors import UserError
@@ -71,7 +71,8 @@ class RunDir:
 
   def flags(self) -> Dict[str, str]:
     """Returns the flags of the last training run, by name; empty for a new folder."""
-    return _flags_by_name(self._read_text(FLAGS_FILE))
+    flags = settings_lib.parse_flagfile(self._read_text(FLAGS_FILE))
+    return {name: value for name, value in flags.items() if value is not None}
 
   def check_flags(self, settings: settings_lib.Settings, changeable_flags: Sequence[str]) -> None:
     """Raises a UserError if the last training run in the folder had other flags.
@@ -93,7 +94,8 @@ class RunDir:
       settings: the flags of this run.
       names: the names of the flags to compare.
     """
-    recorded, given = self.flags(), _flags_by_name(settings_lib.to_flagfile(settings))
+    recorded: Mapping[str, Optional[str]] = self.flags()
+    given = settings_lib.parse_flagfile(settings_lib.to_flagfile(settings))
     return ['{} before and {} now'.format(*(
         'no --' + name if flags.get(name) is None else '--{}={}'.format(name, flags[name])
         for flags in (recorded, given)))
@@ -219,9 +221,3 @@ class RunDir:
 
     return stored.load_or_warn(self.path_to(_BATCH_SIZES_FILE), parse,
                                'assuming that the batch size has not changed') or []
-
-
-def _flags_by_name(flagfile: str) -> Dict[str, str]:
-  """Returns the values of the flags in the text of a flagfile, by name."""
-  pairs = (line[2:].partition('=') for line in flagfile.splitlines() if line.startswith('--'))
-  return {name: value for name, _, value in pairs}

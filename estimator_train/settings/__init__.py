@@ -7,6 +7,7 @@ import csv
 import io
 import math
 import os
+import re
 from fractions import Fraction
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -202,6 +203,12 @@ def to_flagfile(settings: Settings) -> str:
     else:
       lines.append(_format_argument(name, value))
   return '\n'.join(lines) + '\n'
+
+
+def parse_flagfile(text: str) -> Dict[str, Optional[str]]:
+  """Returns the flags in a text of to_flagfile by name; None: the flag is not set."""
+  return {name or unset: value if name else None for name, value, unset in re.findall(
+      r'^(?:--(\w+)=(.*)|# --(\w+) is not set)$', text, re.MULTILINE)}
 
 
 def to_arguments(settings: Settings) -> List[str]:

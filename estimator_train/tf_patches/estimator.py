@@ -17,7 +17,7 @@ from tensorflow_estimator.python.estimator import estimator
 
 from estimator_train.tf_patches.configurations import copy_metrics, copy_optimizer
 from estimator_train.tf_patches.model_copies import ModelCopier
-from estimator_train.tf_patches.optimizers import sum_before_changes
+from estimator_train.tf_patches.optimizers import accumulates_gradients, sum_before_changes
 
 
 @contextlib.contextmanager
@@ -244,7 +244,7 @@ def make_train_op(model: tf.keras.Model) -> tf.Operation:
   `train_function`.
   """
   # pylint: disable=protected-access
-  if hasattr(model.optimizer, 'accumulation_steps'):
+  if accumulates_gradients(model.optimizer):
     with backend.name_scope('training'):  # As in the function, but without updates of statistics.
       return tf.group(*model.optimizer.get_updates(model.total_loss,
                                                    model._collected_trainable_weights))

@@ -256,6 +256,11 @@ def accumulate_gradients(optimizer: tf.keras.optimizers.Optimizer, steps: int) -
   _replace_class(optimizer, _GradientAccumulation, type(optimizer), accumulation_steps=steps)
 
 
+def accumulates_gradients(optimizer: Any) -> bool:
+  """Returns whether accumulate_gradients has changed the optimizer, or the original of a copy."""
+  return isinstance(optimizer, _GradientAccumulation)
+
+
 class _GradientAccumulation:
   """A base class of an optimizer; see accumulate_gradients.
 

@@ -181,7 +181,7 @@ class _ModelFn:
       if mode != tf.estimator.ModeKeys.PREDICT:
         labels, example_weights = self._compile(model, labels, example_weights)
         if mode == tf.estimator.ModeKeys.TRAIN:
-          if hasattr(model.optimizer, 'accumulation_steps'):
+          if optimizers.accumulates_gradients(model.optimizer):
             model.optimizer.make_micro_batch = functools.partial(self._make_micro_batch, variables,
                                                                  batch)
           spec.update(self._add_training(model, features, labels, config))
@@ -230,7 +230,7 @@ class _ModelFn:
   def _add_training(self, model: tf.keras.Model, features: Any, labels: Any,
                     config: tf.estimator.RunConfig) -> Dict[str, Any]:
     """Adds the training operations to the graph; returns their part of the EstimatorSpec."""
-    accumulates = hasattr(model.optimizer, 'accumulation_steps')
+    accumulates = optimizers.accumulates_gradients(model.optimizer)
     if accumulates and estimator_patches.statistics_updates(model) and isinstance(
         tf.distribute.get_strategy(), tf.distribute.experimental.CentralStorageStrategy):
       raise InvalidValue(

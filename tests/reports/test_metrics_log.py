@@ -29,7 +29,7 @@ def test_lines_of_repeated_steps_and_incomplete_lines_are_removed(tmp_path, capl
   assert not caplog.records
   path.unlink()
   path.mkdir()
-  metrics_log.append(str(tmp_path), 'train', 6, {})  # Training goes on.
+  metrics_log.append(str(tmp_path), 'train', 6, {})  # Training continues.
   assert 'a line of {} could not be written'.format(path) in caplog.text
 
 

@@ -56,6 +56,7 @@ class TimeHistory(tf.train.SessionRunHook):
     self._conditions: Dict[str, Any] = {}
     self._global_step: Optional[int] = None
     self._loss: Optional[tf.Tensor] = None
+    self._fetches_loss = False
     self._loss_curve = learning_curves.LossCurve()
 
   @property
@@ -89,18 +90,16 @@ class TimeHistory(tf.train.SessionRunHook):
     self._steps.run_args = self._waits.run_args(run_context.session.graph,
                                                 run_context.original_args.fetches)
     args = self._steps.before_run(run_context)
-    if self._fetches_loss(run_context):
+    # Each step of an Estimator computes the loss anyway; a step of another session may not.
+    self._fetches_loss = self._report_dir is not None and self._loss is not None and any(
+        fetch is self._loss for fetch in tf.nest.flatten(run_context.original_args.fetches))
+    if self._fetches_loss:
       return tf.train.SessionRunArgs((self._loss, [] if args is None else args.fetches))
     return args
 
-  def _fetches_loss(self, run_context: Any) -> bool:
-    """Returns whether the step computes the loss anyway, as each step of an Estimator does."""
-    return self._report_dir is not None and self._loss is not None and any(
-        fetch is self._loss for fetch in tf.nest.flatten(run_context.original_args.fetches))
-
   def after_run(self, run_context: Any, run_values: Any) -> None:
     loss = math.nan
-    if self._fetches_loss(run_context):
+    if self._fetches_loss:
       loss, waits = run_values.results
       run_values = run_values._replace(results=waits)
     self._steps.after_run(run_context, run_values)

@@ -148,11 +148,11 @@ def _rate_headline(throughput: Dict[str, Any]) -> Iterator[Headline]:
   if 'steps_timed' not in throughput:  # There is no throughput.json; the rate is from event files.
     notes = ['between the logged steps, including checkpoints and evaluations']
   else:
-    notes = ['over all of the time of {} steps'.format(format_number(throughput['steps_timed']))]
+    notes = ['over {} steps with their pauses'.format(format_number(throughput['steps_timed']))]
     if throughput.get('steady_state') is False:
       notes[0] += '; no steady state: the run is not longer than its warm-up'
     else:
-      notes[0] += ' after {} warm-up steps'.format(format_number(throughput.get('warmup_steps')))
+      notes[0] += ', after {} warm-up steps'.format(format_number(throughput.get('warmup_steps')))
     mean_secs = (throughput.get('steady_step_secs') or {}).get('mean')
     error_secs = throughput.get('standard_error_secs')
     if steady_rate and mean_secs and is_number(error_secs):

@@ -116,7 +116,7 @@ def test_everything_is_on_the_page(full):
       folder.name) in found.source
   shown, folded = re.search('<details>', found.source).start(), found.source.index('</details>')
   assert found.source.index('--train_pattern') < shown < found.source.index('--optimizer') < folded
-  for text in ('Throughput 2,300 examples/sec over all of the time of 459 steps after 10 warm-up',
+  for text in ('Throughput 2,300 examples/sec over 459 steps with their pauses, after 10 warm-up',
                'steady rate, without checkpoints, evaluations and traced steps: 2,462 ± 24.6 ('
                'standard error)', '51.1\u00a0ms', '0.500 in training, at step 469',
                '2026-11-26 15:04', '1:02:03', 'A processor (2 cores)',
@@ -204,7 +204,7 @@ def test_figures_of_other_runs(tmp_path):
       (('steady_examples_per_sec', 'examples_per_sec', 'examples_per_sec_per_replica'),
        {'steady_steps_per_sec': 19.2}, ['18', '19.2', 'steps/sec'], ['examples/sec']),
       ((), {'steady_state': False, 'drift': .5, 'first_step_parts_secs': {'first_step': .5}},
-       ['2,462 ± 24.6', 'steps; no steady state: the run is not longer than its',
+       ['2,462 ± 24.6', 'pauses; no steady state: the run is not longer than its',
         'from the complete graph to the end of the first step', '50.0\u00a0% longer than'], []),
       ((), {'shares': {'input': None, 'compute': None, 'between': .3}},
        ['The wait for input was not observed.', 'waiting for input and computing 70.0\u00a0%'],

@@ -53,7 +53,8 @@ from estimator_train.errors import (
   UserError,
   naming_keywords,
 )
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
+from estimator_train.settings.flags import DeviceFlags
 from estimator_train.system import logs, machine, progress
 from estimator_train.version import __version__ as __version__
 
@@ -259,7 +260,7 @@ def _run(settings: Settings, mode: str) -> Dict[str, Any]:
       return modes.run(settings.evolve(step_timeout_secs=0), process)
 
 
-def _single_process(settings: groups.Devices) -> Any:
+def _single_process(flags: DeviceFlags) -> Any:
   """Returns this process, which must be the only task of the run.
 
   Raises:
@@ -269,7 +270,7 @@ def _single_process(settings: groups.Devices) -> Any:
   from estimator_train.distribution import tf_config
   from estimator_train.distribution.process import this_process
 
-  process = this_process(os.environ, settings.distribution_strategy)
+  process = this_process(os.environ, flags.distribution_strategy)
   if process.cluster is not None and len(process.cluster.members) > 1:
     raise UserError('the functions of estimator_train cannot run in a cluster of several tasks',
                     'TF_CONFIG has ' + tf_config.describe_task_counts(process.cluster),

@@ -97,7 +97,7 @@ def export_all(settings, folder, pictures):
   """
   from estimator_train.errors import UserError
   from estimator_train.exporting import export as exports, trained_model
-  from estimator_train.settings.flag import all_flags
+  from estimator_train.settings.flag_type import all_flags
 
   trained = trained_model.find_trained_checkpoint(settings)
   with trained_model.restored_model(settings, trained.dataset, trained.checkpoint) as restored:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from estimator_train.settings.flag import GROUP_TITLES, flags_of  # noqa: E402
+from estimator_train.settings.flag_type import GROUP_TITLES, flags_of  # noqa: E402
 
 INTRODUCTION = """# Flags
 

@@ -4,7 +4,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.models import model_inputs
 from estimator_train.settings import Settings, choices, learning_rate_scale
-from estimator_train.settings.flag import all_flags
+from estimator_train.settings.flag_type import all_flags
 from estimator_train.training import optimizers, schedules
 
 SETTINGS = Settings(mode='train', dataset='synthetic', model_dir='x', train_steps=1)

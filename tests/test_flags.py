@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from estimator_train import settings as settings_lib
 from estimator_train.errors import UserError
 from estimator_train.settings import command_line
-from estimator_train.settings.flag import all_flags
+from estimator_train.settings.flag_type import all_flags
 
 ENOUGH = ['--model_dir=somewhere', '--train_steps=10']
 # Any flag, with its kind, so that flags of later days are tried as well.

@@ -28,7 +28,7 @@ from estimator_train.data.description import (
 from estimator_train.data.download import DownloadResult, download_files
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings, user_code
-from estimator_train.settings.groups import are_distinct
+from estimator_train.settings.flags import are_distinct
 
 _NUM_SYNTHETIC_EVAL_BATCHES = 10
 _SPLITS_OF_USERS = (ArraySplit, ImageSplit, IdxSplit, SyntheticSplit, RecordSplit, ExampleSplit)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence, Tuple, Union
 
 from estimator_train.errors import UserError
-from estimator_train.settings import groups
+from estimator_train.settings.flags import DataFlags
 
 if TYPE_CHECKING:  # NumPy, which it imports, would delay --help.
   from estimator_train.data.records import RecordIndex
@@ -192,10 +192,10 @@ class DataSet(NamedTuple):
                       'omit {}, or give another --dataset'.format(what))
 
 
-def require_data_dir(settings: groups.Data) -> str:
+def require_data_dir(flags: DataFlags) -> str:
   """Returns `--data_dir`; raises a UserError if this flag is not given."""
-  if not settings.data_dir:
+  if not flags.data_dir:
     raise UserError('--data_dir is required for this data set',
-                    '--dataset={} without --data_dir'.format(settings.dataset),
+                    '--dataset={} without --data_dir'.format(flags.dataset),
                     'give --data_dir=FOLDER; --mode=download downloads the files into it')
-  return settings.data_dir
+  return flags.data_dir

@@ -11,8 +11,8 @@ from estimator_train.data import file_pattern, records
 from estimator_train.data.description import ArraySplit, DataSet, ImageSplit
 from estimator_train.errors import UserError, join_items, printable
 from estimator_train.run_dir import LABELS_FILE, RunDir
-from estimator_train.settings import Settings, choices, groups
-from estimator_train.settings.groups import are_distinct, normalize
+from estimator_train.settings import Settings, choices
+from estimator_train.settings.flags import DataFlags, are_distinct, normalize
 
 DEFAULT_IMAGE_SIZE = (224, 224)  # (height, width)
 
@@ -119,11 +119,11 @@ def describe_classes(settings: Settings, class_names: Tuple[str, ...] = ()) -> D
   return _make_data_set(settings.data, class_names, None, None)
 
 
-def _make_data_set(settings: groups.Data, class_names: Tuple[str, ...],
+def _make_data_set(flags: DataFlags, class_names: Tuple[str, ...],
                    train_split: Optional[ImageSplit],
                    test_split: Optional[ImageSplit]) -> DataSet:
-  height, width = (settings.image_size or DEFAULT_IMAGE_SIZE)[:2]
-  return DataSet(name=settings.dataset, labels=class_names, image_shape=(height, width, 3),
+  height, width = (flags.image_size or DEFAULT_IMAGE_SIZE)[:2]
+  return DataSet(name=flags.dataset, labels=class_names, image_shape=(height, width, 3),
                  train=train_split, test=test_split, files=())
 
 

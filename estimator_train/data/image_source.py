@@ -29,7 +29,7 @@ from estimator_train.data.batching import Batching, chunks_of, evaluation_chunks
 from estimator_train.data.description import DataSet, ImageSplit
 from estimator_train.data.source import BadImage, FilePath, InputFn, Source, carry_errors
 from estimator_train.errors import BadExample, UserError, printable
-from estimator_train.settings import groups
+from estimator_train.settings.flags import InputFlags
 from estimator_train.system import stored
 
 _LOG = logging.getLogger('estimator_train')
@@ -193,7 +193,7 @@ class ImageSource(Source):
         'resize': make_input_fn(
             lambda reference, class_index: load_image(reference, class_index)[0][0, 0, 0])}
 
-  def skip_bad_examples(self, split_name: str, settings: groups.Input,
+  def skip_bad_examples(self, split_name: str, flags: InputFlags,
                         model_dir: str) -> Tuple[Any, List[BadImage]]:
     # All images are decoded once before the first step, so that the numbers of steps and examples
     # are known from the start. The bad images are stored, and searched for again only if a
@@ -207,7 +207,7 @@ class ImageSource(Source):
     bad = results[split_name]['bad']
     skipped = [BadImage(self.name_of(index), reason) for index, reason in bad]
     skipped += [BadImage(name, reason) for name, reason in self.unreadable_parts()]
-    _check_and_log_skipped(skipped, len(self), settings.max_bad_images)
+    _check_and_log_skipped(skipped, len(self), flags.max_bad_images)
     return self.without([index for index, _ in bad]), skipped
 
   def explain_failure(self) -> Optional[UserError]:
@@ -303,9 +303,9 @@ class ImageFileSource(ImageSource):
   def files(self) -> List[FilePath]:
     return list(self.split.files)
 
-  def skip_bad_examples(self, split_name: str, settings: groups.Input,
+  def skip_bad_examples(self, split_name: str, flags: InputFlags,
                         model_dir: str) -> Tuple[ImageSplit, List[BadImage]]:
-    split, skipped = super().skip_bad_examples(split_name, settings, model_dir)
+    split, skipped = super().skip_bad_examples(split_name, flags, model_dir)
     if split_name == 'train':
       image_folder.check_no_class_missing(self.dataset.labels, split)
     return split, skipped

@@ -13,7 +13,8 @@ from estimator_train.data.source import BadImage, InputFn, Source
 from estimator_train.data.user_examples import ExampleSource, ParsedRecordSource
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings, choices, groups
+from estimator_train.settings import Settings, choices
+from estimator_train.settings.flags import InputFlags
 
 SOURCE_CLASSES: Dict[type, Callable[..., Source]] = {
     description.IdxSplit: IdxSource,
@@ -92,13 +93,13 @@ def open_data(dataset: DataSet, settings: Settings, folder: str) -> Data:
   return Data(dataset, train, test, skipped_images)
 
 
-def skip_bad_examples(dataset: DataSet, settings: groups.Input,
+def skip_bad_examples(dataset: DataSet, flags: InputFlags,
                       folder: str) -> Tuple[DataSet, List[BadImage]]:
   """Removes from a data set the bad images: images that cannot be decoded.
 
   Args:
     dataset: the data set.
-    settings: the input flags of the run.
+    flags: the input flags of the run.
     folder: the folder in which the list of bad images is stored for the next run.
 
   Returns:
@@ -112,7 +113,7 @@ def skip_bad_examples(dataset: DataSet, settings: groups.Input,
   for name in ('train', 'test'):
     split = getattr(dataset, name)
     if split is not None:
-      split, bad = make_source(dataset, split).skip_bad_examples(name, settings, folder)
+      split, bad = make_source(dataset, split).skip_bad_examples(name, flags, folder)
       dataset, skipped = dataset._replace(**{name: split}), skipped + bad
   return dataset, skipped
 
@@ -139,9 +140,9 @@ def _check_support(source: Source, settings: Settings) -> None:
                       'give --class_weights=balanced instead')
 
 
-def resolve_cache(source: Source, settings: groups.Input) -> str:
+def resolve_cache(source: Source, flags: InputFlags) -> str:
   """Returns where the training examples are cached: `memory`, `none` or the path of a folder."""
-  return source.default_cache if settings.cache == 'auto' else settings.cache
+  return source.default_cache if flags.cache == 'auto' else flags.cache
 
 
 def make_train_input_fn(source: Source, settings: Settings, batching: Batching) -> InputFn:

@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.data.batching import Batching, training_chunks
 from estimator_train.data.description import DataSet, Split
 from estimator_train.errors import BadExample, UserError, first_line
-from estimator_train.settings import groups
+from estimator_train.settings.flags import InputFlags
 from estimator_train.system import stored
 
 InputFn = Callable[[], tf.data.Dataset]
@@ -147,13 +147,13 @@ class Source(abc.ABC):
     """
     return stored.fingerprint_arrays([self.class_indices()]) if self.class_indices_are_known else ''
 
-  def skip_bad_examples(self, split_name: str, settings: groups.Input,
+  def skip_bad_examples(self, split_name: str, flags: InputFlags,
                         model_dir: str) -> Tuple[Split, List[BadImage]]:
     """Removes the examples that cannot be decoded.
 
     Args:
       split_name: the name of the split, `train` or `test`.
-      settings: the input flags of the run.
+      flags: the input flags of the run.
       model_dir: the folder in which the result is stored for the next run.
 
     Returns:

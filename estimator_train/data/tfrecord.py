@@ -23,7 +23,7 @@ from estimator_train.data.records import PositionedFile, RecordIndex, is_remote
 from estimator_train.errors import UserError, first_line, printable
 from estimator_train.run_dir import LABELS_FILE, RunDir
 from estimator_train.settings import Settings, choices
-from estimator_train.settings.groups import are_distinct
+from estimator_train.settings.flags import are_distinct
 from estimator_train.system import atomic, stored
 from estimator_train.system.machine import available_cores
 

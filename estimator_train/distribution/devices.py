@@ -7,8 +7,8 @@ from typing import NamedTuple, Optional, Tuple
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
-from estimator_train.settings import groups
 from estimator_train.settings.choices import SINGLE_REPLICA_STRATEGIES
+from estimator_train.settings.flags import DeviceFlags, InputFlags
 from estimator_train.system import machine
 from estimator_train.tf_patches import sessions, strategies
 
@@ -35,11 +35,11 @@ class Devices(NamedTuple):
     return len(self.names)
 
 
-def find_devices(settings: groups.Devices, local_rank: int = 0) -> Devices:
+def find_devices(flags: DeviceFlags, local_rank: int = 0) -> Devices:
   """Finds the devices that the settings request.
 
   Args:
-    settings: the settings that specify the devices.
+    flags: the settings that specify the devices.
     local_rank: index of this process among those on this host. With Horovod, each process uses the
       GPU with this index, which has not been tested with GPUs.
 
@@ -47,20 +47,20 @@ def find_devices(settings: groups.Devices, local_rank: int = 0) -> Devices:
     UserError: there are fewer GPUs than requested.
   """
   num_available = len(tf.config.experimental.list_physical_devices('GPU'))
-  if settings.num_gpus > num_available:
+  if flags.num_gpus > num_available:
     raise UserError('--num_gpus exceeds the number of GPUs that TensorFlow can use',
-                    '--num_gpus={}, and {} available'.format(settings.num_gpus, num_available),
+                    '--num_gpus={}, and {} available'.format(flags.num_gpus, num_available),
                     'give --num_gpus={}, or --num_cpu_replicas=N for CPU devices'.format(
                         num_available))
-  num_gpus = num_available if settings.num_gpus < 0 else settings.num_gpus
-  if settings.distribution_strategy in SINGLE_REPLICA_STRATEGIES:
+  num_gpus = num_available if flags.num_gpus < 0 else flags.num_gpus
+  if flags.distribution_strategy in SINGLE_REPLICA_STRATEGIES:
     num_gpus = min(num_gpus, 1)
-  if settings.distribution_strategy == 'horovod' and num_gpus and num_available > 1:
+  if flags.distribution_strategy == 'horovod' and num_gpus and num_available > 1:
     return _choose_gpu(local_rank, num_available)
-  if num_gpus and not settings.num_cpu_replicas:
+  if num_gpus and not flags.num_cpu_replicas:
     names = tuple('/gpu:{}'.format(index) for index in range(num_gpus))
     return Devices(names, names)
-  num_replicas = max(settings.num_cpu_replicas, 1)
+  num_replicas = max(flags.num_cpu_replicas, 1)
   names = tuple('/cpu:{}'.format(index) for index in range(num_replicas))
   if num_replicas == 1:
     return Devices(names, names)
@@ -77,20 +77,20 @@ def _choose_gpu(local_rank: int, num_available: int) -> Devices:
   return Devices(('/gpu:0',), ('/gpu:{}'.format(local_rank),), gpu_index=local_rank)
 
 
-def prepare_devices(settings: groups.Devices, devices: Devices, trains: bool) -> None:
+def prepare_devices(flags: DeviceFlags, devices: Devices, trains: bool) -> None:
   """Enables XLA on CPUs if requested; warns about mixed precision on devices without float16.
 
   Args:
-    settings: the settings that specify XLA and mixed precision.
+    flags: the settings that specify XLA and mixed precision.
     devices: the devices of this process.
     trains: whether the run trains; the warning concerns only training.
   """
   on_cpu = devices.names[0].startswith('/cpu')
-  if settings.enable_xla and on_cpu:
+  if flags.enable_xla and on_cpu:
     sessions.compile_for_cpus()
-  if settings.dtype == 'mixed' and trains:
+  if flags.dtype == 'mixed' and trains:
     without_float16 = list(devices.display_names) if on_cpu else [
-        gpu for gpu in strategies.gpu_descriptions(make_session_config(settings, devices))
+        gpu for gpu in strategies.gpu_descriptions(make_session_config(flags, devices))
         if not _uses_float16(gpu)]
     if without_float16:
       _LOG.warning('--dtype=mixed: computing in float32, with dynamic loss scaling, since float16 '
@@ -104,10 +104,10 @@ def _uses_float16(description: str) -> bool:
   return match is not None and tuple(map(int, match.groups())) >= _MIN_FLOAT16_CAPABILITY
 
 
-def make_local_strategy(settings: groups.Devices,
+def make_local_strategy(flags: DeviceFlags,
                         devices: Devices) -> Optional[tf.distribute.Strategy]:
   """Makes the strategy for one process; returns None for an Estimator without a strategy."""
-  name = settings.distribution_strategy
+  name = flags.distribution_strategy
   if name == 'off':
     return None
   if name == 'one_device':
@@ -116,29 +116,29 @@ def make_local_strategy(settings: groups.Devices,
     return strategies.make_central_storage_strategy(devices.names, '/cpu:0')
   assert name in ('mirrored', 'multi_worker_mirrored', 'horovod'), name
   return tf.distribute.MirroredStrategy(
-      devices.names, cross_device_ops=_make_cross_device_ops(settings))
+      devices.names, cross_device_ops=_make_cross_device_ops(flags))
 
 
-def make_session_config(settings: groups.Devices, devices: Devices,
+def make_session_config(flags: DeviceFlags, devices: Devices,
                         in_cluster: bool = False) -> tf.ConfigProto:
   """Makes the session configuration.
 
   Args:
-    settings: the settings that specify the devices and threads.
+    flags: the settings that specify the devices and threads.
     devices: the devices of this process.
     in_cluster: whether the session uses the TensorFlow server of this task, and its threads.
   """
   config = tf.ConfigProto(allow_soft_placement=True)
-  set_thread_counts(config, settings, in_cluster)
-  config.gpu_options.allow_growth = settings.gpu_memory_growth
+  set_thread_counts(config, flags, in_cluster)
+  config.gpu_options.allow_growth = flags.gpu_memory_growth
   if devices.gpu_index is not None:
     config.gpu_options.visible_device_list = str(devices.gpu_index)
-  if settings.dtype == 'mixed':
+  if flags.dtype == 'mixed':
     # tf.train.experimental.enable_mixed_precision_graph_rewrite would set this option for all
     # sessions of the process.
     rewrite_options = config.graph_options.rewrite_options
     rewrite_options.auto_mixed_precision = rewrite_options.ON
-  if settings.enable_xla:
+  if flags.enable_xla:
     config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_1
   if devices.names[0].startswith('/cpu'):
     config.device_count['CPU'] = devices.num_replicas
@@ -146,17 +146,17 @@ def make_session_config(settings: groups.Devices, devices: Devices,
   return config
 
 
-def set_thread_counts(config: tf.ConfigProto, settings: groups.Devices,
+def set_thread_counts(config: tf.ConfigProto, flags: DeviceFlags,
                       in_cluster: bool = False) -> None:
   """Sets the numbers of threads in a session configuration.
 
   Args:
     config: the configuration, which is modified.
-    settings: the settings that specify the numbers.
+    flags: the settings that specify the numbers.
     in_cluster: whether the session uses the TensorFlow server of this task, and its threads.
   """
-  config.intra_op_parallelism_threads = settings.intra_op_parallelism_threads
-  num_threads = inter_op_threads(settings)
+  config.intra_op_parallelism_threads = flags.intra_op_parallelism_threads
+  num_threads = inter_op_threads(flags)
   config.inter_op_parallelism_threads = num_threads
   if num_threads and not in_cluster:
     # Without its own pool, this session would share the thread pool of the first session in the
@@ -164,51 +164,51 @@ def set_thread_counts(config: tf.ConfigProto, settings: groups.Devices,
     config.session_inter_op_thread_pool.add(num_threads=num_threads)
 
 
-def inter_op_threads(settings: groups.Devices) -> int:
+def inter_op_threads(flags: DeviceFlags) -> int:
   """Returns the number of operations that may run in parallel; 0: one per core.
 
   With oneDNN, each operation uses all cores, so by default only one operation runs at a time.
   """
-  return settings.inter_op_parallelism_threads or int(machine.has_onednn())
+  return flags.inter_op_parallelism_threads or int(machine.has_onednn())
 
 
-def num_parallel_calls(settings: groups.Input) -> int:
+def num_parallel_calls(flags: InputFlags) -> int:
   """Returns the number of functions of the input pipeline that may run in parallel."""
-  return settings.num_parallel_calls or machine.available_cores()
+  return flags.num_parallel_calls or machine.available_cores()
 
 
-def num_queued_calls(settings: groups.Input) -> int:
+def num_queued_calls(flags: InputFlags) -> int:
   """Returns the number of images that wait for a thread, besides those that are being decoded.
 
   By default, one per core: a thread that has decoded an image then starts the next one at once,
   instead of waiting until the input pipeline starts it. The number of threads stays the same. With
   a number of parallel calls that the user gives, no image waits.
   """
-  return 0 if settings.num_parallel_calls else machine.available_cores()
+  return 0 if flags.num_parallel_calls else machine.available_cores()
 
 
-def private_threadpool_size(settings: groups.Input, devices: groups.Devices) -> int:
+def private_threadpool_size(flags: InputFlags, devices: DeviceFlags) -> int:
   """Returns the number of threads that run only functions of the input pipeline.
 
   Returns 0 if graph operations have one thread per core, which then runs these functions, too.
   """
-  return num_parallel_calls(settings) if inter_op_threads(devices) else 0
+  return num_parallel_calls(flags) if inter_op_threads(devices) else 0
 
 
-def _make_cross_device_ops(settings: groups.Devices) -> Optional[tf.distribute.CrossDeviceOps]:
+def _make_cross_device_ops(flags: DeviceFlags) -> Optional[tf.distribute.CrossDeviceOps]:
   """Makes the all-reduce of the gradients; returns None to let TensorFlow choose the algorithm.
 
   NCCL and hierarchical copy require several GPUs, so they have not been tested with this package.
   """
-  if settings.all_reduce_alg == 'nccl':
-    return tf.distribute.NcclAllReduce(num_packs=settings.num_packs)
-  if settings.all_reduce_alg == 'hierarchical_copy':
-    return tf.distribute.HierarchicalCopyAllReduce(num_packs=settings.num_packs)
-  if settings.all_reduce_alg == 'reduction_to_one_device':
+  if flags.all_reduce_alg == 'nccl':
+    return tf.distribute.NcclAllReduce(num_packs=flags.num_packs)
+  if flags.all_reduce_alg == 'hierarchical_copy':
+    return tf.distribute.HierarchicalCopyAllReduce(num_packs=flags.num_packs)
+  if flags.all_reduce_alg == 'reduction_to_one_device':
     return tf.distribute.ReductionToOneDevice()
   return None  # `ring` applies only between workers.
 
 
-def collective_communication(settings: groups.Devices) -> str:
+def collective_communication(flags: DeviceFlags) -> str:
   """Returns TensorFlow's name of the all-reduce algorithm between workers: AUTO, NCCL or RING."""
-  return _COLLECTIVE_COMMUNICATION[settings.all_reduce_alg]
+  return _COLLECTIVE_COMMUNICATION[flags.all_reduce_alg]

@@ -22,7 +22,8 @@ from estimator_train.data.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.exporting import h5_model, onnx_and_tflite, saved_model, trained_model
 from estimator_train.run_dir import LABELS_FILE, RunDir, make_folder
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
+from estimator_train.settings.flags import ExportFlags
 from estimator_train.system import atomic
 from estimator_train.training.checkpoints import restoring
 
@@ -33,10 +34,10 @@ _FORMATS: Dict[str, Callable[[str, trained_model.RestoredModel], Dict[str, List[
     'tflite': onnx_and_tflite.write_tflite, 'onnx': onnx_and_tflite.write_onnx}
 
 
-def make_export_dir(settings: groups.PredictionAndExport) -> None:
+def make_export_dir(flags: ExportFlags) -> None:
   """Makes the folder `--export_dir`, if given; called before the training, to find errors early."""
-  if settings.export_dir:
-    make_folder(settings.export_dir, 'export_dir')
+  if flags.export_dir:
+    make_folder(flags.export_dir, 'export_dir')
 
 
 def export_latest(settings: Settings, dataset: DataSet) -> Dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import Any, ContextManager, Dict, Optional
 
 from estimator_train.distribution.process import Process, this_process
 from estimator_train.run_dir import RunDir, disk_errors, run_lock
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
+from estimator_train.settings.flags import RunFlags
 from estimator_train.system.progress import Phase
 
 # Modes whose module has another name than the mode.
@@ -65,17 +66,17 @@ def _without_deprecation_checks(verbosity: int) -> ContextManager[Any]:
   return sessions.without_deprecation_checks()
 
 
-def _lock(settings: groups.Run, process: Optional[Process]) -> ContextManager[Any]:
+def _lock(flags: RunFlags, process: Optional[Process]) -> ContextManager[Any]:
   """Returns a context that locks `model_dir` if this process writes to the folder.
 
   Args:
-    settings: the flags of the group `run`.
+    flags: the flags of the group `run`.
     process: role of this process in the cluster; None if the mode does not train.
   """
-  is_reader = settings.mode in _READ_ONLY_MODES or (process is not None and not process.is_chief)
-  if is_reader or not settings.model_dir:
+  is_reader = flags.mode in _READ_ONLY_MODES or (process is not None and not process.is_chief)
+  if is_reader or not flags.model_dir:
     return contextlib.ExitStack()
-  return run_lock.locked(settings.model_dir)
+  return run_lock.locked(flags.model_dir)
 
 
 def _import_without_gc(name: str) -> Any:

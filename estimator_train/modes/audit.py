@@ -18,7 +18,8 @@ from estimator_train.data.image_source import ImageSource
 from estimator_train.data.run_data import make_image_sources
 from estimator_train.errors import BadExample
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
+from estimator_train.settings.flags import DataFlags, RunFlags
 from estimator_train.system import atomic
 
 AUDIT_FILE = 'audit.json'
@@ -242,7 +243,7 @@ def _make_duplicate_issues(group: Sequence[Tuple[AuditedSplit, int]]) -> Iterato
                                same_contents + other.describe_file(first_index))
 
 
-def write_audit_report(run: groups.Run, data: groups.Data, splits: Sequence[AuditedSplit],
+def write_audit_report(run: RunFlags, data: DataFlags, splits: Sequence[AuditedSplit],
                        issues: Sequence[ImageIssue]) -> Dict[str, Any]:
   """Writes `audit.json`, prints its contents as a table, and returns the result of `--mode=audit`.
 

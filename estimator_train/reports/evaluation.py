@@ -13,7 +13,7 @@ import numpy as np
 
 from estimator_train.reports import make_report_folder, metrics_log
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import groups
+from estimator_train.settings.flags import RunFlags
 from estimator_train.system import atomic
 
 _LOG = logging.getLogger('estimator_train')
@@ -26,18 +26,18 @@ _MAX_SHOWN_CLASSES = 30
 _MAX_CONFUSIONS = 10
 
 
-def write_evaluation_report(settings: groups.Run, class_names: Sequence[str],
+def write_evaluation_report(flags: RunFlags, class_names: Sequence[str],
                             metrics: Dict[str, Any],
                             sample_predictions: Any) -> Dict[str, Any]:
   """Writes `evaluation.json` and the sample predictions, and returns the main metrics.
 
   Args:
-    settings: `--mode` and `--model_dir`.
+    flags: `--mode` and `--model_dir`.
     class_names: class names, by class index; empty if there are no classes.
     metrics: the metrics, `global_step` and `checkpoint`; see Evaluator.evaluate.
     sample_predictions: a few examples with the outputs of the model.
   """
-  report, run_dir = dict(metrics), RunDir(settings.model_dir)
+  report, run_dir = dict(metrics), RunDir(flags.model_dir)
   if class_names:
     report['per_class'] = per_class_metrics(class_names, metrics['confusion_matrix'])
   atomic.write_json(run_dir.path_to(EVALUATION_FILE), report)
@@ -48,7 +48,7 @@ def write_evaluation_report(settings: groups.Run, class_names: Sequence[str],
   _LOG.info('%s over %d examples at step %d', ', '.join(
       '{} {:.4f}'.format(name.replace('_', ' '), value) for name, value in values.items()),
             metrics['examples'], metrics['global_step'])
-  return {'mode': settings.mode, 'model_dir': settings.model_dir,
+  return {'mode': flags.mode, 'model_dir': flags.model_dir,
           'global_step': metrics['global_step'], 'checkpoint': metrics['checkpoint'], **values,
           'examples': metrics['examples']}
 

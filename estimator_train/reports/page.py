@@ -16,7 +16,8 @@ from estimator_train.reports import (
   throughput,
 )
 from estimator_train.run_dir import FLAGS_FILE
-from estimator_train.settings import Settings, groups, parse_flagfile, to_flagfile
+from estimator_train.settings import Settings, parse_flagfile, to_flagfile
+from estimator_train.settings.flags import ReportingFlags
 from estimator_train.system import atomic, stored
 from estimator_train.version import __version__
 
@@ -96,7 +97,7 @@ def read_page_data(model_dir: str) -> PageData:
 
 
 def write_page_of_finished_run(model_dir: Optional[str],
-                               settings: groups.Reporting) -> Optional[str]:
+                               flags: ReportingFlags) -> Optional[str]:
   """Writes the page if the run has a `model_dir` and `--report_page` is set.
 
   If the page cannot be written, the function only logs a warning, so that the run still succeeds.
@@ -104,7 +105,7 @@ def write_page_of_finished_run(model_dir: Optional[str],
   Returns:
     The path of the page; None if it was not written.
   """
-  if settings.report_page and model_dir:
+  if flags.report_page and model_dir:
     try:
       return write_page(model_dir)
     except OSError as error:

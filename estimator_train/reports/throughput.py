@@ -11,7 +11,8 @@ import numpy as np
 from estimator_train.reports import make_report_folder
 from estimator_train.reports.step_times import TimedSteps, Timing, select_timed_steps, summarize
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
+from estimator_train.settings.flags import ReportingFlags, RunFlags
 from estimator_train.system import atomic, machine
 from estimator_train.system.progress import StartUpTimer
 from estimator_train.version import __version__
@@ -106,19 +107,19 @@ def describe_end(start_up: StartUpTimer) -> Dict[str, Any]:
           'finished_at': datetime.datetime.now().astimezone().isoformat(timespec='seconds')}
 
 
-def training_result(settings: groups.Run, timing: Timing) -> Dict[str, Any]:
+def training_result(flags: RunFlags, timing: Timing) -> Dict[str, Any]:
   """Returns the main figures of a training task, except the throughput."""
-  return {'mode': settings.mode, 'model_dir': settings.model_dir,
+  return {'mode': flags.mode, 'model_dir': flags.model_dir,
           'global_step': timing.global_step, 'steps_run': timing.steps_run,
           'train_loss': timing.loss}
 
 
-def worker_figures(settings: groups.Reporting, conditions: Dict[str, Any],
+def worker_figures(flags: ReportingFlags, conditions: Dict[str, Any],
                    timing: Timing) -> Dict[str, Any]:
   """Returns the figures of a worker for the chief's report; empty if no step was run."""
   if not timing.end_times:
     return {}
-  steps = select_timed_steps(timing, settings.throughput_warmup_steps)
+  steps = select_timed_steps(timing, flags.throughput_warmup_steps)
   figures = summarize(steps, conditions['examples_per_step'], conditions['num_replicas'])
   return _select_worker_figures(figures)
 

@@ -9,7 +9,8 @@ from typing import Optional, Tuple
 
 from estimator_train.errors import TrainingFailed, UserError, first_line, one_line
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
+from estimator_train.settings.flags import OptimizerFlags
 
 # Errors of file systems, and errors at the limits on open files.
 _DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
@@ -114,7 +115,7 @@ def _resource_suffix(code: Optional[int], path: Optional[str]) -> str:
 
 
 def _translate_memory_error(error: BaseException,
-                            settings: groups.Optimizer) -> Optional[UserError]:
+                            flags: OptimizerFlags) -> Optional[UserError]:
   """Translates an out-of-memory error; returns None for any other error."""
   match = _OUT_OF_MEMORY_PATTERN.search(first_line(error))
   if match:
@@ -129,7 +130,7 @@ def _translate_memory_error(error: BaseException,
                      'raise the limit, for example by ulimit -v unlimited')
   else:
     return None
-  return UserError(rule, '{}--batch_size={}'.format(tensor, settings.batch_size),
+  return UserError(rule, '{}--batch_size={}'.format(tensor, flags.batch_size),
                    'give a smaller --batch_size (the global batch size), or a smaller --model or '
                    '--image_size')
 

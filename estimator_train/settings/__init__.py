@@ -1,6 +1,6 @@
 """Defines Settings, the validated values of all flags, and computes quantities from them.
 
-groups.py declares the flags, rules.py the rules between them.
+flags.py declares the flags, rules.py the rules between them.
 """
 
 import csv
@@ -14,8 +14,28 @@ from typing import Any, Dict, List, Optional, Tuple
 import attr
 
 from estimator_train.errors import InvalidValue, UserError, naming_keywords, to_keywords
-from estimator_train.settings import groups, rules, user_code
-from estimator_train.settings.flag import GROUP_TITLES, all_flags, flags_of, unknown_keyword_error
+from estimator_train.settings import rules, user_code
+from estimator_train.settings.flag_type import (
+  GROUP_TITLES,
+  all_flags,
+  flags_of,
+  unknown_keyword_error,
+)
+from estimator_train.settings.flags import (
+  CheckpointFlags,
+  ClusterFlags,
+  DataFlags,
+  DeviceFlags,
+  DurationFlags,
+  EvaluationFlags,
+  ExperimentFlags,
+  ExportFlags,
+  InputFlags,
+  ModelFlags,
+  OptimizerFlags,
+  ReportingFlags,
+  RunFlags,
+)
 
 
 @attr.s(auto_attribs=True, frozen=True, slots=True, init=False, repr=False)
@@ -35,19 +55,19 @@ class Settings:
     UserError: a keyword is unknown (the error is then also a TypeError), or a value is invalid by
       itself or in combination with other values (the error is then also a ValueError).
   """
-  run: groups.Run
-  data: groups.Data
-  model: groups.Model
-  duration: groups.Duration
-  evaluation: groups.Evaluation
-  optimizer: groups.Optimizer
-  devices: groups.Devices
-  cluster: groups.Cluster
-  input: groups.Input
-  checkpoints: groups.Checkpoints
-  reporting: groups.Reporting
-  experiments: groups.Experiments
-  export: groups.PredictionAndExport
+  run: RunFlags
+  data: DataFlags
+  model: ModelFlags
+  duration: DurationFlags
+  evaluation: EvaluationFlags
+  optimizer: OptimizerFlags
+  devices: DeviceFlags
+  cluster: ClusterFlags
+  input: InputFlags
+  checkpoints: CheckpointFlags
+  reporting: ReportingFlags
+  experiments: ExperimentFlags
+  export: ExportFlags
 
   def __init__(self, **values: Any) -> None:
     for name in values:
@@ -182,16 +202,16 @@ def total_train_steps(settings: Settings, num_examples: Optional[int], examples_
   return start_step + max(math.ceil(examples_left / examples_per_step), 0)
 
 
-def learning_rate_scale(settings: groups.Optimizer) -> float:
+def learning_rate_scale(flags: OptimizerFlags) -> float:
   """Returns the factor by which `--scale_learning_rate` multiplies the learning rates.
 
   The flags give the learning rates for `--base_batch_size`. When the batch size grows, `linear`
   preserves the update per example (Goyal et al. 2017, arXiv:1706.02677), and `sqrt` preserves the
   variance of the update (Krizhevsky 2014, arXiv:1404.5997).
   """
-  ratio = settings.batch_size / settings.base_batch_size
+  ratio = flags.batch_size / flags.base_batch_size
   factors = {'none': 1., 'linear': ratio, 'sqrt': math.sqrt(ratio)}
-  return factors[settings.scale_learning_rate]
+  return factors[flags.scale_learning_rate]
 
 
 def to_flagfile(settings: Settings) -> str:

@@ -10,7 +10,7 @@ from absl import flags
 from estimator_train import configs
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings, choices, rules
-from estimator_train.settings.flag import GROUP_TITLES, all_flags, flags_of, unknown_flag_error
+from estimator_train.settings.flag_type import GROUP_TITLES, all_flags, flags_of, unknown_flag_error
 
 USAGE = """\
 estimator-train --flagfile=NAME [--FLAG=VALUE...]

@@ -10,8 +10,9 @@ from typing import Any, Callable, NamedTuple, Tuple
 
 from estimator_train.configs import WORKLOADS
 from estimator_train.errors import UserError
-from estimator_train.settings import choices, groups, user_code
-from estimator_train.settings.flag import all_flags, format_value
+from estimator_train.settings import choices, user_code
+from estimator_train.settings.flag_type import all_flags, format_value
+from estimator_train.settings.flags import IMAGE_SIZE_REMEDY
 
 _TRAINING = choices.TRAINING_MODES
 # Pairs of flags that exclude each other. A flag on the command line also overrides the other flag
@@ -171,7 +172,7 @@ RULES = (
                  lambda s: s.class_weights == 'balanced'),
     _unsupported('input_pipeline', 'exact', '--on_bad_image=skip',
                  lambda s: s.on_bad_image == 'skip'),
-    Rule('--image_size must be height,width in pixels', 'image_size', groups.IMAGE_SIZE_REMEDY,
+    Rule('--image_size must be height,width in pixels', 'image_size', IMAGE_SIZE_REMEDY,
          lambda s: (s.image_size and len(s.image_size) > 2
                     and s.dataset not in ('synthetic', 'tfrecord'))),
     _only_for_data_sets('train_pattern', 'image_folder', 'tfrecord'),

@@ -9,8 +9,9 @@ from estimator_train import models
 from estimator_train.data.description import DataSet
 from estimator_train.errors import UserError
 from estimator_train.models.model_inputs import make_preprocess
-from estimator_train.settings import Settings, choices, groups, user_code
-from estimator_train.settings.flag import all_flags
+from estimator_train.settings import Settings, choices, user_code
+from estimator_train.settings.flag_type import all_flags
+from estimator_train.settings.flags import ModelFlags
 from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
 from estimator_train.tf_patches.optimizers import (
   accumulate_gradients,
@@ -24,22 +25,22 @@ from estimator_train.training.optimizers import LearningRate, decay_weights, mak
 _LOG = logging.getLogger('estimator_train')
 
 
-def build_by_name(settings: groups.Model, dataset: DataSet) -> tf.keras.Model:
+def build_by_name(flags: ModelFlags, dataset: DataSet) -> tf.keras.Model:
   """Builds the model that `--model` names. A user's function may return a compiled model.
 
   Raises:
     UserError: the model cannot be built for images of this shape.
   """
-  if not user_code.is_function_name(settings.model):
-    dataset.require_images('--model=' + settings.model)
+  if not user_code.is_function_name(flags.model):
+    dataset.require_images('--model=' + flags.model)
   try:
-    model = models.build(settings.model, dataset.image_shape, len(dataset.labels),
-                         settings.trainable_layers)
+    model = models.build(flags.model, dataset.image_shape, len(dataset.labels),
+                         flags.trainable_layers)
   except ValueError as error:
     shape = dataset.image_shape or ()
     raise UserError('the model cannot be built for these images',
                     '--model={} for {} ({})'.format(
-                        settings.model, 'x'.join(str(side) for side in shape), error),
+                        flags.model, 'x'.join(str(side) for side in shape), error),
                     'give a larger --image_size or another --model') from error
   # Other modules expect the loss itself in `model.loss`, not a list or dict that contains one loss.
   # The copies in an Estimator are compiled with the loss, metrics and weights of these attributes.
@@ -89,7 +90,7 @@ def check_flags_of_compiled_model(settings: Settings) -> None:
                  settings.model.model, ignored)
 
 
-def make_model_preprocess(model: tf.keras.Model, settings: groups.Model,
+def make_model_preprocess(model: tf.keras.Model, flags: ModelFlags,
                           dataset: DataSet) -> Callable[[Any], Any]:
   """Makes the function that scales pixel values as `--preprocess` specifies.
 
@@ -101,11 +102,11 @@ def make_model_preprocess(model: tf.keras.Model, settings: groups.Model,
   if dataset.image_shape is None:
     return lambda features: features
   _, height, width, channels = model.input_shape
-  if settings.preprocess in ('caffe', 'torch') and channels != 3:
-    raise UserError('--preprocess={} requires three channels'.format(settings.preprocess),
-                    '--model={} takes {} channel(s)'.format(settings.model, channels),
+  if flags.preprocess in ('caffe', 'torch') and channels != 3:
+    raise UserError('--preprocess={} requires three channels'.format(flags.preprocess),
+                    '--model={} takes {} channel(s)'.format(flags.model, channels),
                     'give --preprocess=unit or tf')
-  return make_preprocess(settings.preprocess, height, width, channels)
+  return make_preprocess(flags.preprocess, height, width, channels)
 
 
 def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, path: str) -> None:

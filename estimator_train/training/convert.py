@@ -9,7 +9,8 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.distribution.devices import find_devices, make_local_strategy
 from estimator_train.errors import InvalidValue
-from estimator_train.settings import choices, groups
+from estimator_train.settings import choices
+from estimator_train.settings.flags import DeviceFlags
 from estimator_train.tf_patches import (
   estimator as estimator_patches,
   keras as keras_patches,
@@ -29,7 +30,7 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
             custom_objects: Optional[Mapping[str, Any]], model_dir: Optional[str],
             config: Optional[tf.estimator.RunConfig], checkpoint_format: Optional[str],
             export_outputs: Optional[ExportOutputs], seed: Optional[int],
-            devices: Optional[groups.Devices]) -> tf.estimator.Estimator:
+            devices: Optional[DeviceFlags]) -> tf.estimator.Estimator:
   """Converts a compiled model to an Estimator.
 
   `estimator_train.convert` explains the arguments, of which there are as many as that has.
@@ -68,7 +69,7 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
 
 def _complete_config(config: Optional[tf.estimator.RunConfig], model_dir: Optional[str],
                      seed: Optional[int],
-                     devices: Optional[groups.Devices]) -> tf.estimator.RunConfig:
+                     devices: Optional[DeviceFlags]) -> tf.estimator.RunConfig:
   """Adds a model_dir, session options and, if given, `devices` to the configuration.
 
   Raises:

@@ -5,7 +5,7 @@ import os
 from typing import Any, BinaryIO, Dict, NamedTuple, Optional
 
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import groups
+from estimator_train.settings.flags import EvaluationFlags
 from estimator_train.system import atomic, stored
 from estimator_train.training.checkpoints.best_checkpoint import BestCheckpoint, BestMetric
 
@@ -24,46 +24,46 @@ class StopReason(NamedTuple):
   text: str
 
 
-def find_stop_reason(settings: groups.Evaluation, metrics: Dict[str, Any],
+def find_stop_reason(flags: EvaluationFlags, metrics: Dict[str, Any],
                      best_metric: BestMetric, best: BestCheckpoint) -> Optional[StopReason]:
   """Returns the reason to stop after an evaluation, or None to continue.
 
   Args:
-    settings: the early stopping rules.
+    flags: the early stopping rules.
     metrics: the metrics and the `global_step` of the evaluation.
     best_metric: the metric that selects the best checkpoint.
     best: the best checkpoint so far, which may be the one that was just evaluated.
   """
-  if settings.stop_at_accuracy is not None and metrics['accuracy'] >= settings.stop_at_accuracy:
+  if flags.stop_at_accuracy is not None and metrics['accuracy'] >= flags.stop_at_accuracy:
     return StopReason(metrics['global_step'], 'accuracy {:.4f} reaches {:g}'.format(
-        metrics['accuracy'], settings.stop_at_accuracy))
-  steps = settings.early_stopping_steps
+        metrics['accuracy'], flags.stop_at_accuracy))
+  steps = flags.early_stopping_steps
   if steps is not None and metrics['global_step'] - best.global_step >= steps:
     return StopReason(metrics['global_step'], 'no improvement in {} for {} steps'.format(
         best_metric, metrics['global_step'] - best.global_step))
   return None
 
 
-def write_stop_reason(run_dir: RunDir, settings: groups.Evaluation,
+def write_stop_reason(run_dir: RunDir, flags: EvaluationFlags,
                       stop_reason: StopReason) -> None:
   """Records the stop, so that the same command does not continue the training."""
   atomic.write_json(run_dir.path_to(_STOP_REASON_FILE), dict(
-      _rules(settings), global_step=stop_reason.global_step, why=stop_reason.text))
+      _rules(flags), global_step=stop_reason.global_step, why=stop_reason.text))
 
 
-def read_stop_reason(run_dir: RunDir, settings: groups.Evaluation,
+def read_stop_reason(run_dir: RunDir, flags: EvaluationFlags,
                      global_step: int) -> Optional[StopReason]:
   """Returns the recorded reason to stop; None if no stop is recorded or the record is ignored.
 
   Args:
     run_dir: the directory of the run.
-    settings: the early stopping rules. A stop that other rules caused is ignored.
+    flags: the early stopping rules. A stop that other rules caused is ignored.
     global_step: the last global step of the run. A stop recorded at a later step is ignored.
   """
   def parse(file: BinaryIO) -> Optional[StopReason]:
     recorded = stored.parse_json(file)
     stop_reason = StopReason(int(recorded['global_step']), str(recorded['why']))
-    is_valid = _rules(settings).items() <= recorded.items()
+    is_valid = _rules(flags).items() <= recorded.items()
     return stop_reason if is_valid and stop_reason.global_step <= global_step else None
 
   return stored.load_or_warn(run_dir.path_to(_STOP_REASON_FILE), parse,
@@ -76,6 +76,6 @@ def remove_stop_reason(run_dir: RunDir) -> None:
     os.remove(run_dir.path_to(_STOP_REASON_FILE))
 
 
-def _rules(settings: groups.Evaluation) -> Dict[str, Any]:
+def _rules(flags: EvaluationFlags) -> Dict[str, Any]:
   """Returns the settings on which the decision to stop depends, by name."""
-  return {name: getattr(settings, name) for name in _RULE_SETTINGS}
+  return {name: getattr(flags, name) for name in _RULE_SETTINGS}

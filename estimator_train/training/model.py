@@ -11,7 +11,8 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.distribution.cluster_protocol import READY
 from estimator_train.distribution.devices import make_session_config
-from estimator_train.settings import groups, user_code
+from estimator_train.settings import user_code
+from estimator_train.settings.flags import ModelFlags
 from estimator_train.system.progress import Phase
 from estimator_train.tf_patches import saved_weights
 from estimator_train.tf_patches.configurations import nested_layers
@@ -192,12 +193,12 @@ def _wrap_loss(run: Run, model: tf.keras.Model) -> None:
 
 
 @contextlib.contextmanager
-def _translate_errors(settings: groups.Model) -> Iterator[None]:
+def _translate_errors(flags: ModelFlags) -> Iterator[None]:
   """Translates the exceptions of a user's model into UserErrors."""
   with contextlib.ExitStack() as stack:
-    if user_code.is_function_name(settings.model):
+    if user_code.is_function_name(flags.model):
       stack.enter_context(user_code.translate_errors(
-          'the model cannot be converted to an Estimator', '--model=' + settings.model))
+          'the model cannot be converted to an Estimator', '--model=' + flags.model))
     stack.enter_context(translate_model_errors())
     yield
 

@@ -14,7 +14,8 @@ from estimator_train.distribution.engine import Engine, make_engine
 from estimator_train.distribution.process import EVALUATOR, SINGLE_PROCESS, Process
 from estimator_train.errors import PeerLost, UserError, join_items
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import Settings, groups, total_train_steps
+from estimator_train.settings import Settings, total_train_steps
+from estimator_train.settings.flags import EvaluationFlags
 from estimator_train.system.progress import Phase, StartUpTimer
 from estimator_train.training import early_stopping
 from estimator_train.training.checkpoints import restoring
@@ -184,9 +185,9 @@ def open_run(settings: Settings, process: Process = SINGLE_PROCESS) -> Run:
   return Run(settings, run_dir, engine, start, data, stop_step, schedule, start_up)
 
 
-def _check_early_stopping_flags(settings: groups.Evaluation, process: Process) -> None:
+def _check_early_stopping_flags(flags: EvaluationFlags, process: Process) -> None:
   """Raises a UserError if early stopping is requested although an evaluator task evaluates."""
-  if process.has_evaluator and (settings.early_stopping_steps or settings.stop_at_accuracy):
+  if process.has_evaluator and (flags.early_stopping_steps or flags.stop_at_accuracy):
     raise UserError('a task of type evaluator cannot stop the training',
                     '--early_stopping_steps or --stop_at_accuracy with an evaluator in TF_CONFIG',
                     'remove the evaluator, so that the chief evaluates, or omit these flags')

@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings, groups, learning_rate_scale, steps_for_epochs
+from estimator_train.settings import Settings, learning_rate_scale, steps_for_epochs
+from estimator_train.settings.flags import OptimizerFlags
 from estimator_train.tf_patches.optimizers import register_schedules
 
 
@@ -181,15 +182,15 @@ def make_schedule(settings: Settings, num_examples: Optional[int], examples_per_
   return _DECAY_SCHEDULES[settings.optimizer.lr_schedule](rate, end_rate, end_step, warmup_steps)
 
 
-def learning_rate_flags(settings: groups.Optimizer) -> List[str]:
+def learning_rate_flags(flags: OptimizerFlags) -> List[str]:
   """Returns the names of the flags that determine the learning rate at a given step."""
   names = ['learning_rate', 'lr_schedule', 'lr_boundaries_epochs', 'lr_values', 'lr_warmup_epochs',
            'scale_learning_rate']
-  if settings.scale_learning_rate != 'none':
+  if flags.scale_learning_rate != 'none':
     names += ['base_batch_size']
-  if settings.scale_learning_rate != 'none' or settings.lr_warmup_epochs or (
-      settings.lr_schedule != 'constant'):
+  if flags.scale_learning_rate != 'none' or flags.lr_warmup_epochs or (
+      flags.lr_schedule != 'constant'):
     names += ['batch_size']
-  if settings.lr_schedule in ('exponential', 'cosine') and not settings.lr_boundaries_epochs:
+  if flags.lr_schedule in ('exponential', 'cosine') and not flags.lr_boundaries_epochs:
     names += ['train_steps', 'train_epochs']
   return names

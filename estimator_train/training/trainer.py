@@ -15,7 +15,7 @@ from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import CheckpointNotSaved, PeerLost, StoppedBySignal, TrainingFailed
 from estimator_train.reports import metrics_log
 from estimator_train.reports.step_times import Timing
-from estimator_train.settings.groups import DEFAULT_SAVE_SECS
+from estimator_train.settings.flags import DEFAULT_SAVE_SECS
 from estimator_train.system.signals import SignalState
 from estimator_train.tf_patches import estimator as estimator_patches, saved_weights
 from estimator_train.training import early_stopping, frozen_features

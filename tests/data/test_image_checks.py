@@ -17,7 +17,7 @@ from estimator_train.data import image_checks, images, run_data
 from estimator_train.data.description import DataSet, ImageSplit
 from estimator_train.data.image_source import ImageFileSource
 from estimator_train.errors import UserError
-from estimator_train.settings import groups
+from estimator_train.settings.flags import InputFlags
 
 
 def dataset_of(paths):
@@ -78,7 +78,7 @@ def test_pixels_that_a_header_promises_take_no_memory(tmp_path):
 
 
 def without_bad(paths, folder, fraction):
-  return run_data.skip_bad_examples(dataset_of(paths), groups.Input(max_bad_images=fraction),
+  return run_data.skip_bad_examples(dataset_of(paths), InputFlags(max_bad_images=fraction),
                                 str(folder))
 
 

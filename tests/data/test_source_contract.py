@@ -19,7 +19,8 @@ from estimator_train.data.batching import Batching, Order, Shard
 from estimator_train.data.description import DataSet
 from estimator_train.data.source import translate_errors
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
+from estimator_train.settings.flags import InputFlags
 
 COUNT, SHAPE, LABELS = 21, (2, 3, 1), ('a', 'b', 'c')
 BATCHING = Batching(SHAPE, len(LABELS), one_hot=False, examples_per_batch=4, shuffle_buffer=5,
@@ -254,7 +255,7 @@ def test_a_damaged_example_is_named_or_skipped(make, tmp_path, kind, message):
     with pytest.raises(UserError, match=message), translate_errors(source):
       source.check_and_count()
       batches(make_input_fn(BATCHING), 12)
-  dataset, skipped = run_data.skip_bad_examples(source.dataset, groups.Input(max_bad_images=.05),
+  dataset, skipped = run_data.skip_bad_examples(source.dataset, InputFlags(max_bad_images=.05),
                                                str(tmp_path))
   assert len(skipped) == kind.startswith('image') and all(
       image.file.startswith(str(paths[0])) for image in skipped)

@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 from estimator_train.reports import charts, page, page_content
-from estimator_train.settings import groups
+from estimator_train.settings.flags import ReportingFlags
 
 # The pictures and the section of each file alone.
 OF_FILES = {
@@ -249,7 +249,7 @@ def test_what_is_broken_is_left_out_and_named(tmp_path, caplog):
     page_example.write(tmp_path, part('throughput.json', 'ledger.json'))
     (tmp_path / name).write_bytes(content)
     caplog.clear()
-    found = Page(page.write_page_of_finished_run(str(tmp_path), groups.Reporting()))
+    found = Page(page.write_page_of_finished_run(str(tmp_path), ReportingFlags()))
     assert found.sections == {'ledger'} | (
         {'flags'} if name == 'throughput.json' else {'verdict', 'steps', 'run'})
     (message,) = caplog.messages

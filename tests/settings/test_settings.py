@@ -7,7 +7,7 @@ import pytest
 from estimator_train import settings as lib
 from estimator_train.errors import InvalidValue, UserError
 from estimator_train.settings import Settings, command_line, to_flagfile
-from estimator_train.settings.flag import all_flags
+from estimator_train.settings.flag_type import all_flags
 
 
 def test_settings_are_values():

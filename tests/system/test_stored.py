@@ -15,7 +15,8 @@ from estimator_train.errors import UserError
 from estimator_train.modes.scaling import points
 from estimator_train.reports import learning_curves, page
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
+from estimator_train.settings.flags import InputFlags
 from estimator_train.system import atomic, stored
 from estimator_train.training import early_stopping
 from estimator_train.training.checkpoints import best_checkpoint
@@ -73,7 +74,7 @@ def _find_bad_images(folder, monkeypatch):
   monkeypatch.setattr(image_checks, 'find_undecodable', lambda *given: [])
   monkeypatch.setattr(ImageFileSource, 'cache_key', lambda self: 'key')
   source = ImageFileSource(DataSet('any', ('a', 'b'), None), ImageSplit([], np.zeros(0, int)))
-  source.skip_bad_examples('test', groups.Input(), str(folder))
+  source.skip_bad_examples('test', InputFlags(), str(folder))
   return (folder / 'skipped_images.json').read_text()
 
 

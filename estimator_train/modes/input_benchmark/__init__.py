@@ -15,7 +15,8 @@ from estimator_train.modes.input_benchmark import rates
 from estimator_train.modes.input_benchmark.rates import ExamplesAndSecs, InputMeasurement
 from estimator_train.reports import page
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
+from estimator_train.settings.flags import InputFlags
 from estimator_train.system import atomic, machine
 from estimator_train.training.model import prepare
 from estimator_train.training.run import open_run
@@ -94,7 +95,7 @@ class Environment(NamedTuple):
   is_pretrained: bool
 
 
-def summarize(settings: groups.Input, measurement: InputMeasurement,
+def summarize(flags: InputFlags, measurement: InputMeasurement,
               model_segments: Sequence[ExamplesAndSecs],
               environment: Environment) -> Dict[str, Any]:
   """Computes the rates, the verdict and the advice, by their keys in `input_benchmark.json`.
@@ -103,7 +104,7 @@ def summarize(settings: groups.Input, measurement: InputMeasurement,
   of a whole first epoch, including the time to fill a cache.
 
   Args:
-    settings: as in `write_report`.
+    flags: as in `write_report`.
     measurement: measurements of the input pipeline.
     model_segments: measurements of training on a synthetic batch, one per segment of steps.
     environment: properties of the machine and the model.
@@ -127,7 +128,7 @@ def summarize(settings: groups.Input, measurement: InputMeasurement,
       'stages': _summarize_stages(measurement.stage_passes),
       'spread': spread,
   }
-  result['advice'] = _make_advice(settings, result, measurement, environment)
+  result['advice'] = _make_advice(flags, result, measurement, environment)
   return result
 
 
@@ -173,7 +174,7 @@ def _summarize_stages(
   return figures
 
 
-def _make_advice(settings: groups.Input, result: Dict[str, Any], measurement: InputMeasurement,
+def _make_advice(flags: InputFlags, result: Dict[str, Any], measurement: InputMeasurement,
                  environment: Environment) -> str:
   """Returns the verdict with its reason, and the flags or hardware that would speed up training."""
   warm, model = result['warm_images_per_sec'], result['model_images_per_sec']
@@ -192,7 +193,7 @@ def _make_advice(settings: groups.Input, result: Dict[str, Any], measurement: In
                    'images/sec and the input takes {:.0%} of the time (on separate cores: {} '
                    'images/sec)'.format(environment.cores, _format_rate(expected['shared_cores']),
                                         input_share, _format_rate(expected['overlap'])))
-  input_advice = _make_input_advice(settings, measurement, environment)
+  input_advice = _make_input_advice(flags, measurement, environment)
   if is_input_bound:
     return '; '.join(clauses + [input_advice])
   helps = environment.model_shares_cores and input_share >= _MIN_INPUT_SHARE
@@ -204,27 +205,27 @@ def _make_advice(settings: groups.Input, result: Dict[str, Any], measurement: In
   return '; '.join(clauses)
 
 
-def _make_input_advice(settings: groups.Input, measurement: InputMeasurement,
+def _make_input_advice(flags: InputFlags, measurement: InputMeasurement,
                        environment: Environment) -> str:
   """Returns the flags that make the input faster or, if there are none, the reason."""
   if measurement.format_name == 'synthetic':
     return 'synthetic images cost almost nothing, and no flag makes them faster'
-  if settings.cache != 'none' or measurement.format_name == 'arrays':
+  if flags.cache != 'none' or measurement.format_name == 'arrays':
     return 'the input is already cached, and no flag makes it faster'
-  flags = []
+  advice = []
   decodes_images = measurement.format_name in ('image_files', 'image_records')
-  if decodes_images and 0 < settings.num_parallel_calls < environment.cores:
-    flags.append('--num_parallel_calls=0 (one per core, {}, instead of {})'.format(
-        environment.cores, settings.num_parallel_calls))
+  if decodes_images and 0 < flags.num_parallel_calls < environment.cores:
+    advice.append('--num_parallel_calls=0 (one per core, {}, instead of {})'.format(
+        environment.cores, flags.num_parallel_calls))
   requirement = 'needs {:.2g} GB, {:.2g} GB of memory are free'.format(
       measurement.cache_bytes / 1e9, environment.free_bytes / 1e9)
   if measurement.cache_bytes <= environment.free_bytes:
-    flags.append('--cache=memory ({})'.format(requirement))
+    advice.append('--cache=memory ({})'.format(requirement))
   elif decodes_images:
-    flags.append('--cache=FOLDER ({})'.format(requirement))
-  if not flags:
+    advice.append('--cache=FOLDER ({})'.format(requirement))
+  if not advice:
     return 'no flag helps: the cache does not fit into memory ({})'.format(requirement)
-  return 'set ' + ' and '.join(flags)
+  return 'set ' + ' and '.join(advice)
 
 
 def _format_table(result: Dict[str, Any]) -> Iterator[str]:

@@ -20,7 +20,8 @@ from estimator_train.data import arrays, run_data
 from estimator_train.data.source import FilePath, InputFn, Source
 from estimator_train.distribution import devices
 from estimator_train.errors import TrainingFailed
-from estimator_train.settings import Settings, groups
+from estimator_train.settings import Settings
+from estimator_train.settings.flags import DeviceFlags
 from estimator_train.system import stored
 from estimator_train.training.model import Model
 from estimator_train.training.run import Run
@@ -180,14 +181,14 @@ class _Pipeline(NamedTuple):
 
 @contextlib.contextmanager
 def _open_pipelines(input_fns: Dict[str, InputFn],
-                    settings: groups.Devices) -> Iterator[Dict[str, _Pipeline]]:
+                    flags: DeviceFlags) -> Iterator[Dict[str, _Pipeline]]:
   """Builds a pipeline for each `input_fn`, and yields the pipelines by name, ready to run."""
   with tf.Graph().as_default():
     iterators = {name: tf.data.make_initializable_iterator(input_fn())
                  for name, input_fn in input_fns.items()}
     tensors = {name: tf.nest.flatten(iterator.get_next()) for name, iterator in iterators.items()}
     config = tf.ConfigProto(device_count={'GPU': 0})
-    devices.set_thread_counts(config, settings)
+    devices.set_thread_counts(config, flags)
     with tf.Session(config=config) as session:
       # tf.group fetches no values, because training does not copy batches to Python either.
       yield {name: _Pipeline(session.make_callable(iterator.initializer),

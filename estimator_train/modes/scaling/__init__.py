@@ -22,7 +22,8 @@ from estimator_train.modes.scaling import points
 from estimator_train.modes.scaling.points import Point, PointResult, RunChild
 from estimator_train.reports import page
 from estimator_train.run_dir import RunDir, make_folder
-from estimator_train.settings import Settings, choices, groups
+from estimator_train.settings import Settings, choices
+from estimator_train.settings.flags import DeviceFlags
 from estimator_train.system import atomic, child_process
 from estimator_train.system.machine import available_cores
 from estimator_train.system.progress import make_progress_bar
@@ -103,14 +104,14 @@ def _choose_max_workers(settings: Settings) -> Tuple[int, Settings]:
       num_gpus=0, num_cpu_replicas=max(settings.devices.num_cpu_replicas, 1))
 
 
-def _choose_max_replicas(settings: groups.Devices) -> Tuple[str, int]:
+def _choose_max_replicas(flags: DeviceFlags) -> Tuple[str, int]:
   """Returns the device type of the replicas, GPU or CPU, and the largest number of replicas."""
-  if settings.num_gpus > 0:
-    return points.GPU, settings.num_gpus
-  if settings.num_cpu_replicas:
-    return points.CPU, settings.num_cpu_replicas
+  if flags.num_gpus > 0:
+    return points.GPU, flags.num_gpus
+  if flags.num_cpu_replicas:
+    return points.CPU, flags.num_cpu_replicas
   # num_gpus=-1 means all GPUs.
-  gpus = installation.count_gpus() if settings.num_gpus < 0 else 0
+  gpus = installation.count_gpus() if flags.num_gpus < 0 else 0
   if gpus:
     return points.GPU, gpus
   max_replicas, _ = points.plan_cpu_workers()

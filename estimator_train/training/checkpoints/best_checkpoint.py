@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, Optional
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
-from estimator_train.settings import groups
+from estimator_train.settings.flags import EvaluationFlags
 from estimator_train.system import atomic, stored
 from estimator_train.training import metrics as evaluation_metrics
 
@@ -54,12 +54,12 @@ class BestMetric(NamedTuple):
     return self.name.replace('_', ' ')
 
 
-def find_best_metric(settings: groups.Evaluation, model: tf.keras.Model,
+def find_best_metric(flags: EvaluationFlags, model: tf.keras.Model,
                      num_classes: int) -> BestMetric:
   """Returns the metric that selects the best checkpoint.
 
   Args:
-    settings: the evaluation flags. If --best_metric is not given, the metric is the accuracy or,
+    flags: the evaluation flags. If --best_metric is not given, the metric is the accuracy or,
       without classes, the average loss; it is the complete loss if the outputs have no loss, or
       the model adds losses that depend on the examples.
     model: the compiled model, which gives the names of its metrics.
@@ -69,17 +69,17 @@ def find_best_metric(settings: groups.Evaluation, model: tf.keras.Model,
     UserError: the model has no such metric, or --best_mode is needed.
   """
   names = _metric_names(model, num_classes)
-  name = settings.best_metric or names[0]
+  name = flags.best_metric or names[0]
   if name not in names:
     raise UserError('--best_metric must be a metric of the evaluation', '--best_metric=' + name,
                     'choose from {}, or compile the model with this metric'.format(
                         ', '.join(names)))
-  if settings.stop_at_accuracy is not None and 'accuracy' not in names:
+  if flags.stop_at_accuracy is not None and 'accuracy' not in names:
     raise UserError('--stop_at_accuracy requires the metric `accuracy`',
-                    '--stop_at_accuracy={} with {}'.format(settings.stop_at_accuracy,
+                    '--stop_at_accuracy={} with {}'.format(flags.stop_at_accuracy,
                                                            ', '.join(names)),
                     'give --best_metric and --early_stopping_steps instead')
-  return BestMetric(name, _is_max(name, settings.best_mode))
+  return BestMetric(name, _is_max(name, flags.best_mode))
 
 
 def values_of(metrics: Dict[str, Any]) -> Dict[str, Optional[float]]:

@@ -12,7 +12,8 @@ from estimator_train import models
 from estimator_train.data.description import ImageShape
 from estimator_train.errors import UserError, join_items
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import Settings, groups, user_code
+from estimator_train.settings import Settings, user_code
+from estimator_train.settings.flags import ModelFlags
 from estimator_train.tf_patches import saved_weights
 from estimator_train.tf_patches.configurations import nested_layers
 from estimator_train.tf_patches.model_copies import ModelCopier
@@ -20,7 +21,7 @@ from estimator_train.tf_patches.model_copies import ModelCopier
 _LOG = logging.getLogger('estimator_train')
 
 
-def load_initial_weights(model: tf.keras.Model, settings: groups.Model,
+def load_initial_weights(model: tf.keras.Model, flags: ModelFlags,
                          image_shape: Optional[ImageShape]) -> None:
   """Loads the weights given by `--weights` into the model, in Keras's session.
 
@@ -30,17 +31,17 @@ def load_initial_weights(model: tf.keras.Model, settings: groups.Model,
 
   Args:
     model: the model.
-    settings: the model flags of the run.
+    flags: the model flags of the run.
     image_shape: (height, width, channels) of the images; None: the examples are not images.
 
   Raises:
     UserError: the file does not exist, or the weights of no layer fit the model.
   """
-  if settings.weights == 'imagenet':
-    values = models.imagenet_weights(settings.model, image_shape)
+  if flags.weights == 'imagenet':
+    values = models.imagenet_weights(flags.model, image_shape)
     model.set_weights(values + model.get_weights()[len(values):])
     return
-  path = settings.weights
+  path = flags.weights
   if os.path.isfile(os.path.join(path, 'saved_model.pb')):
     checkpoint = os.path.join(path, 'variables', 'variables')
   else:
@@ -133,31 +134,31 @@ def _refers_to_other_files(unused_name: str,
 
 
 def save_initial_weights(model: tf.keras.Model, copier: ModelCopier,
-                         config: tf.estimator.RunConfig, settings: groups.Model) -> None:
+                         config: tf.estimator.RunConfig, flags: ModelFlags) -> None:
   """Saves the initial weights of a run.
 
   Args:
     model: the model.
     copier: copies the model.
     config: the configuration of the Estimator.
-    settings: the model flags of the run. With `--weights`, the model has the weights; otherwise,
+    flags: the model flags of the run. With `--weights`, the model has the weights; otherwise,
       random weights are saved.
   """
-  if can_save_without_copy(settings):
+  if can_save_without_copy(flags):
     saved_weights.save_random_weights(model, config)
   else:
     saved_weights.save_initial_weights(
-        copier, None if settings.weights == 'none' else model.get_weights(), config)
+        copier, None if flags.weights == 'none' else model.get_weights(), config)
 
 
-def can_save_without_copy(settings: groups.Model) -> bool:
+def can_save_without_copy(flags: ModelFlags) -> bool:
   """Returns whether the random weights of the model itself equal those of a copy of the model.
 
   This is so for the networks of this package that are a tf.keras.Sequential. The default graph must
   have been prepared by saved_weights.start_graph.
   """
-  return (settings.weights == 'none' and not user_code.is_function_name(settings.model)
-          and not models.has_imagenet_weights(settings.model))
+  return (flags.weights == 'none' and not user_code.is_function_name(flags.model)
+          and not models.has_imagenet_weights(flags.model))
 
 
 def warn_if_weights_differ(run_dir: RunDir, settings: Settings, step: int) -> None:

@@ -1,7 +1,7 @@
 """Declares flags. Each flag is a field of a class that groups related flags.
 
     @flag_group('devices')
-    class Devices:
+    class DeviceFlags:
       num_gpus: int = flag(-1, 'number of GPUs; -1: all, 0: none', check=int_range(-1))
 
 The command line, `--help`, `flags.txt`, the validation and the keyword arguments of Settings are

@@ -10,7 +10,7 @@ from typing import Optional, Sequence, Tuple, Union
 from estimator_train.configs import WORKLOADS
 from estimator_train.errors import UserError
 from estimator_train.settings import choices
-from estimator_train.settings.flag import (
+from estimator_train.settings.flag_type import (
     check_not_a_pattern,
     flag,
     flag_group,
@@ -21,8 +21,10 @@ from estimator_train.settings.flag import (
 )
 from estimator_train.settings.user_code import is_function_name
 
-__all__ = ['Checkpoints', 'Cluster', 'Data', 'Devices', 'Duration', 'Evaluation', 'Experiments',
-           'Input', 'Model', 'Optimizer', 'PredictionAndExport', 'Reporting', 'Run']
+__all__ = [
+    'CheckpointFlags', 'ClusterFlags', 'DataFlags', 'DeviceFlags', 'DurationFlags',
+    'EvaluationFlags', 'ExperimentFlags', 'ExportFlags', 'InputFlags', 'ModelFlags',
+    'OptimizerFlags', 'ReportingFlags', 'RunFlags']
 # The largest number of threads, CPU replicas or prefetched batches that a flag accepts.
 _MAX_COUNT = 1000
 # The maximum number of steps in a trace; trace viewers cannot show more steps.
@@ -82,7 +84,7 @@ def are_distinct(names: Sequence[str]) -> bool:
 
 
 @flag_group('run')
-class Run:
+class RunFlags:
   mode: str = flag('train_and_evaluate', 'what to do', choices=choices.MODES)
   model_dir: Optional[str] = flag(
       None, 'folder for everything that the run writes; if the folder already contains a run, that '
@@ -108,7 +110,7 @@ class Run:
 
 
 @flag_group('data')
-class Data:
+class DataFlags:
   dataset: str = flag(
       'fashion_mnist_sample', '{names}, or package.module:function, a function that returns an '
       'estimator_train.DataSet', built_in_names=choices.DATASETS)
@@ -152,7 +154,7 @@ class Data:
 
 
 @flag_group('model')
-class Model:
+class ModelFlags:
   model: str = flag(
       'fashion_cnn', '{names}, or package.module:function, a function that returns a Keras model',
       built_in_names=choices.MODELS)
@@ -169,7 +171,7 @@ class Model:
 
 
 @flag_group('duration')
-class Duration:
+class DurationFlags:
   train_steps: Optional[int] = flag(
       None, 'global step at which training stops (--mode=scaling: in each run of the sweep; '
       '--mode=lr_finder: 100 if not given)', check=int_range(1))
@@ -178,7 +180,7 @@ class Duration:
 
 
 @flag_group('evaluation')
-class Evaluation:
+class EvaluationFlags:
   eval_every_steps: Optional[int] = flag(
       None, 'steps between evaluations; if not given, evaluate only at the end',
       check=int_range(1))
@@ -199,7 +201,7 @@ class Evaluation:
 
 
 @flag_group('optimizer')
-class Optimizer:
+class OptimizerFlags:
   batch_size: int = flag(
       128, 'global batch size, which is the number of examples per step over all replicas '
       '(--mode=scaling: in the runs with a single replica or worker)', check=int_range(1))
@@ -269,7 +271,7 @@ class Optimizer:
 
 
 @flag_group('devices')
-class Devices:
+class DeviceFlags:
   distribution_strategy: str = flag('mirrored', 'how training is distributed over devices',
                                     choices=choices.STRATEGIES)
   num_gpus: int = flag(-1, 'number of GPUs to use; -1: all, 0: none', check=int_range(-1))
@@ -292,7 +294,7 @@ class Devices:
 
 
 @flag_group('cluster')
-class Cluster:
+class ClusterFlags:
   start_timeout_secs: int = flag(600, 'seconds to wait until all tasks of the cluster have started',
                                  check=int_range(1))
   peer_timeout_secs: int = flag(
@@ -304,7 +306,7 @@ class Cluster:
 
 
 @flag_group('input')
-class Input:
+class InputFlags:
   input_pipeline: str = flag(
       'exact', 'published: the stages of 2018 (list_files, interleave, shuffle_and_repeat, '
       'map_and_batch), which cannot resume at the next example', choices=('exact', 'published'))
@@ -342,7 +344,7 @@ class Input:
 
 
 @flag_group('checkpoints')
-class Checkpoints:
+class CheckpointFlags:
   save_checkpoints_steps: Optional[int] = flag(None, 'steps between checkpoints',
                                                check=int_range(1))
   save_checkpoints_secs: Optional[int] = flag(
@@ -360,7 +362,7 @@ class Checkpoints:
 
 
 @flag_group('reporting')
-class Reporting:
+class ReportingFlags:
   throughput_warmup_steps: int = flag(10, 'number of steps at the start that are not timed',
                                       check=int_range(0))
   trace_steps: Optional[Tuple[int, int]] = flag(
@@ -381,7 +383,7 @@ class Reporting:
 
 
 @flag_group('experiments')
-class Experiments:
+class ExperimentFlags:
   repeats: int = flag(3, 'number of runs of --mode=scaling for each number of replicas or workers, '
                       'in random order', check=int_range(1))
   scale_over: str = flag(
@@ -392,7 +394,7 @@ class Experiments:
 
 
 @flag_group('prediction and export')
-class PredictionAndExport:
+class ExportFlags:
   input: Optional[str] = flag(
       None, 'files to predict: a folder, a pattern such as \'DATA/**/*.jpeg\', or several, '
       'separated by commas; image files, idx files of images, or TFRecord files; for a model '

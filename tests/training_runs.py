@@ -9,18 +9,18 @@ from estimator_train.training.evaluation import EvaluationLoop
 from estimator_train.training.run import open_run
 
 
-def train(settings, write_reports=None, stop_step=None):
+def train(settings, write_reports=None, end_step=None):
   """Trains, and returns the run and the outcome.
 
   Args:
     settings: of the run.
     write_reports: as of EvaluationLoop; None: the run is not evaluated.
-    stop_step: where to stop, as a signal would; the schedule is that of the complete run.
+    end_step: where to stop, as a signal would; the schedule is that of the complete run.
   """
   with SignalState() as signals:
     run = open_run(settings)
-    if stop_step is not None:
-      run = run._replace(stop_step=stop_step)
+    if end_step is not None:
+      run = run._replace(end_step=end_step)
     model = models.prepare(run)
     loop = write_reports and EvaluationLoop(run, model, write_reports, lambda: False)
     return run, trainer.train(run, model, signals, loop.evaluate_latest if loop else None)

@@ -22,8 +22,8 @@ from estimator_train.settings import Settings
 from estimator_train.system import atomic
 from estimator_train.tf_patches import estimator as estimator_patches
 from estimator_train.training.hooks.progress import ShowProgress
-from estimator_train.training.hooks.steps import LastStep
-from estimator_train.training.model import Model, prepare
+from estimator_train.training.hooks.step_measurements import StepMonitor
+from estimator_train.training.model import PreparedModel, prepare
 from estimator_train.training.run import Run, open_run
 from estimator_train.training.schedules import Exponential
 from estimator_train.training.trainer import make_input_fn
@@ -45,7 +45,7 @@ def run(settings: Settings) -> Dict[str, Any]:
   # training cannot resume from the weights of this mode.
   with tempfile.TemporaryDirectory(prefix='lr_finder-') as folder:
     run = open_run(_make_training_settings(settings, folder))
-    run = run._replace(schedule=Exponential(_LOWEST_RATE, _HIGHEST_RATE, run.stop_step))
+    run = run._replace(schedule=Exponential(_LOWEST_RATE, _HIGHEST_RATE, run.end_step))
     model = prepare(run)
     if model.schedule is None:
       raise UserError('a compiled model trains with its own learning rate',
@@ -55,7 +55,7 @@ def run(settings: Settings) -> Dict[str, Any]:
   points = [{'learning_rate': run.schedule.rate_at(step), 'loss': loss, 'smoothed_loss': smoothed}
             for step, (loss, smoothed) in enumerate(zip(losses.losses, losses.smoothed_losses))]
   result = {'mode': settings.run.mode, 'model_dir': settings.run.model_dir,
-            **choose_rates(points, run.stop_step), 'has_diverged': losses.has_diverged,
+            **choose_rates(points, run.end_step), 'has_diverged': losses.has_diverged,
             **run.conditions, 'optimizer': settings.optimizer.optimizer, 'points': points}
   atomic.write_json(os.path.join(settings.run.folder, LR_FINDER_FILE), result)
   page_file = page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)
@@ -76,14 +76,14 @@ def _make_training_settings(settings: Settings, folder: str) -> Settings:
       lr_warmup_epochs=0., scale_learning_rate='none')
 
 
-def _train(run: Run, model: Model) -> 'RecordLosses':
+def _train(run: Run, model: PreparedModel) -> 'RecordLosses':
   """Trains from the initial weights up to the last step, or until the loss diverges."""
-  last_step = LastStep()
-  losses, progress = RecordLosses(last_step, run.stop_step), ShowProgress(run, model, last_step)
+  monitor = StepMonitor()
+  losses, progress = RecordLosses(monitor, run.end_step), ShowProgress(run, model, monitor)
   try:
     with estimator_patches.without_nan_hook(), translate_errors(run.data.train):
       run.engine.train(model.training_estimator, make_input_fn(run, model),
-                       [last_step, progress, losses], run.stop_step)
+                       [monitor, progress, losses], run.end_step)
   finally:
     progress.close()
   return losses
@@ -93,7 +93,7 @@ class RecordLosses(tf.train.SessionRunHook):
   """Records the loss of each step, and stops the training if the loss diverges.
 
   Args:
-    last_step: provides the loss of the last step.
+    monitor: provides the loss of the last step.
     num_steps: the number of steps of the whole range of learning rates.
 
   Attributes:
@@ -104,8 +104,8 @@ class RecordLosses(tf.train.SessionRunHook):
       smoothed loss exceeded _MAX_LOSS_RATIO times its minimum.
   """
 
-  def __init__(self, last_step: LastStep, num_steps: int) -> None:
-    self._last_step = last_step
+  def __init__(self, monitor: StepMonitor, num_steps: int) -> None:
+    self._monitor = monitor
     self._decay = max(1 - 1 / (_SMOOTHED_FRACTION * num_steps), 0.)
     self._average = 0.
     self.losses: List[float] = []
@@ -113,7 +113,7 @@ class RecordLosses(tf.train.SessionRunHook):
     self.has_diverged = False
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    loss = float(self._last_step.loss)
+    loss = float(self._monitor.loss)
     self.has_diverged = not math.isfinite(loss)
     if not self.has_diverged:
       self._average = self._decay * self._average + (1 - self._decay) * loss

@@ -19,7 +19,7 @@ from estimator_train.reports import evaluation, learning_curves, page, throughpu
 from estimator_train.settings import Settings
 from estimator_train.system.signals import SignalState
 from estimator_train.training.evaluation import EvaluationLoop, warn_of_young_batch_norm
-from estimator_train.training.model import Model, prepare
+from estimator_train.training.model import PreparedModel, prepare
 from estimator_train.training.run import Run, open_run
 from estimator_train.training.trainer import Outcome, raise_if_stopped, train
 
@@ -35,7 +35,7 @@ def run(settings: Settings, process: Process = SINGLE_PROCESS) -> Dict[str, Any]
   loop = _make_evaluation_loop(run, model, signals)
   if process.role == EVALUATOR:
     assert loop is not None
-    return loop.evaluate_new_checkpoints(run.stop_step)
+    return loop.evaluate_new_checkpoints(run.end_step)
   if not process.is_chief:
     return _train_as_worker(run, model, signals)
   exports.make_export_dir(settings.export)
@@ -58,7 +58,8 @@ def run(settings: Settings, process: Process = SINGLE_PROCESS) -> Dict[str, Any]
   return result
 
 
-def _make_evaluation_loop(run: Run, model: Model, signals: SignalState) -> Optional[EvaluationLoop]:
+def _make_evaluation_loop(run: Run, model: PreparedModel,
+                          signals: SignalState) -> Optional[EvaluationLoop]:
   """Makes the evaluation loop of this process; returns None if this process does not evaluate."""
   process = run.process
   # In a cluster with an evaluator task, the chief does not evaluate.
@@ -70,7 +71,7 @@ def _make_evaluation_loop(run: Run, model: Model, signals: SignalState) -> Optio
   return EvaluationLoop(run, model, write_report, lambda: signals.stop_signum is not None)
 
 
-def _train_as_worker(run: Run, model: Model, signals: SignalState) -> Dict[str, Any]:
+def _train_as_worker(run: Run, model: PreparedModel, signals: SignalState) -> Dict[str, Any]:
   """Trains, sends the measurements to the chief, and returns the result."""
   with signals:
     outcome = train(run, model, signals)
@@ -81,7 +82,7 @@ def _train_as_worker(run: Run, model: Model, signals: SignalState) -> Dict[str, 
               task=run.process.name)
 
 
-def _write_throughput_report(run: Run, model: Model, outcome: Outcome) -> Dict[str, Any]:
+def _write_throughput_report(run: Run, model: PreparedModel, outcome: Outcome) -> Dict[str, Any]:
   """Writes the throughput report of all workers; returns the result without the evaluation."""
   measurements_of_workers = run.engine.finish()  # Waits for them.
   result = throughput.write_throughput_report(

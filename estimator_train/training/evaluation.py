@@ -17,7 +17,7 @@ from estimator_train.training import early_stopping, metrics as evaluation_metri
 from estimator_train.training.checkpoints import best_checkpoint, restoring
 from estimator_train.training.early_stopping import StopReason
 from estimator_train.training.metrics import EvaluationSamples, SampleCollector
-from estimator_train.training.model import Model
+from estimator_train.training.model import PreparedModel
 from estimator_train.training.run import Run
 
 _LOG = logging.getLogger('estimator_train')
@@ -45,7 +45,7 @@ class EvaluationLoop:
     best_metric: the metric that selects the best checkpoint.
   """
 
-  def __init__(self, run: Run, model: Model, write_reports: WriteReports,
+  def __init__(self, run: Run, model: PreparedModel, write_reports: WriteReports,
                is_stop_requested: Callable[[], bool]) -> None:
     self._run_dir, self._settings = run.run_dir, run.settings.evaluation
     self._evaluator = Evaluator(run, model, is_stop_requested)
@@ -119,7 +119,7 @@ class EvaluationLoop:
     return result
 
 
-def warn_of_young_batch_norm(model: Model, result: Dict[str, Any]) -> None:
+def warn_of_young_batch_norm(model: PreparedModel, result: Dict[str, Any]) -> None:
   """Warns if an evaluation may be bad because the averages of batch normalization are young.
 
   Args:
@@ -145,7 +145,7 @@ class Evaluator:
       evaluation is interrupted.
   """
 
-  def __init__(self, run: Run, model: Model,
+  def __init__(self, run: Run, model: PreparedModel,
                is_stop_requested: Callable[[], bool] = lambda: False) -> None:
     self._run, self._model = run, model
     self._is_stop_requested = is_stop_requested

@@ -14,7 +14,7 @@ from estimator_train.errors import UserError
 from estimator_train.models.model_inputs import make_preprocess
 from estimator_train.settings import Settings
 from estimator_train.tf_patches.keras import source_layers
-from estimator_train.training.hooks.steps import find_ancestors
+from estimator_train.training.hooks.step_measurements import find_ancestors
 
 _BATCH_SIZE = 32
 

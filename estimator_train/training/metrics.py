@@ -12,7 +12,7 @@ from estimator_train.tf_patches import (
   sessions,
 )
 from estimator_train.training import losses
-from estimator_train.training.hooks.steps import find_ancestors
+from estimator_train.training.hooks.step_measurements import find_ancestors
 
 # For each metric, a tensor with its value, and the operation that adds a batch.
 Metrics = Dict[str, Tuple[tf.Tensor, tf.Operation]]

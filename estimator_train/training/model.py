@@ -33,7 +33,7 @@ from estimator_train.training.schedules import Schedule
 _LOG = logging.getLogger('estimator_train')
 
 
-class Model(NamedTuple):
+class PreparedModel(NamedTuple):
   """The model of a run, converted to an Estimator.
 
   Attributes:
@@ -57,7 +57,7 @@ class Model(NamedTuple):
   parameters: Dict[str, int]
 
 
-def prepare(run: Run) -> Model:
+def prepare(run: Run) -> PreparedModel:
   """Builds the model of a run and converts it to an Estimator.
 
   In a cluster, `engine.join` waits until all workers are connected and, on every worker except the
@@ -92,14 +92,14 @@ def prepare(run: Run) -> Model:
   engine.announce(READY)
   run.start_up.end_phase('model')
   if settings.run.trains and is_chief:
-    if prepared.schedule is not None and 0 < run.start.step < run.stop_step:
+    if prepared.schedule is not None and 0 < run.start.step < run.end_step:
       _warn_of_changed_learning_rate(run)
     run.run_dir.record_flags(settings, dataset.labels)
   _log_setup(run, prepared)
   return prepared
 
 
-def _convert(run: Run, model: tf.keras.Model) -> Model:
+def _convert(run: Run, model: tf.keras.Model) -> PreparedModel:
   """Compiles the model, checks that the checkpoint fits the model, and converts the model."""
   settings, dataset, engine = run.settings, run.data.dataset, run.engine
   schedule = _compile(run, model)
@@ -126,10 +126,11 @@ def _convert(run: Run, model: tf.keras.Model) -> Model:
           ModelCopier(rest), run_config, Weights(warm_start, frozen_part=frozen_part),
           GraphCallbacks(lambda features: tf.cast(features, tf.float32), summaries.register_batch))
   tf.keras.backend.set_session(None)
-  return Model(estimator, training_estimator, frozen_part, one_hot, schedule,
-               best_checkpoint.find_best_metric(settings.evaluation, model, len(dataset.labels)),
-               _batch_norm_momentum(model) if settings.model.weights == 'none' else 0.,
-               count_parameters(model))
+  return PreparedModel(
+      estimator, training_estimator, frozen_part, one_hot, schedule,
+      best_checkpoint.find_best_metric(settings.evaluation, model, len(dataset.labels)),
+      _batch_norm_momentum(model) if settings.model.weights == 'none' else 0.,
+      count_parameters(model))
 
 
 def _batch_norm_momentum(model: tf.keras.Model) -> float:
@@ -228,7 +229,7 @@ def _warn_of_changed_learning_rate(run: Run) -> None:
                  run.start.step, ', '.join(differences))
 
 
-def _log_setup(run: Run, model: Model) -> None:
+def _log_setup(run: Run, model: PreparedModel) -> None:
   """Logs the model, the data set, the devices, the batch sizes and the learning rate."""
   settings, engine = run.settings, run.engine
   _LOG.info('%s on %s: %s, %d replica(s) on %s%s, batch size %d global, %d per replica',

@@ -94,7 +94,7 @@ class Run(NamedTuple):
     engine: trains the Estimator, on the devices of this process or of the cluster.
     start: the checkpoint to resume from, or to evaluate.
     data: the data set that the run reads.
-    stop_step: the global step to train up to; `start.step` if the run does not train.
+    end_step: the global step to train up to; `start.step` if the run does not train.
     schedule: the learning rate schedule; ignored if the model has its own optimizer.
     start_up: the timer of the phases until the end of the first step.
   """
@@ -103,7 +103,7 @@ class Run(NamedTuple):
   engine: Engine
   start: Start
   data: Data
-  stop_step: int
+  end_step: int
   schedule: Schedule
   start_up: StartUpTimer
 
@@ -174,15 +174,15 @@ def open_run(settings: Settings, process: Process = SINGLE_PROCESS) -> Run:
     data = open_data(dataset, settings, run_dir.path)
   trained_dir = restoring.run_dir_of_checkpoint(settings)
   trained_dir.warn_of_missing_records(start.step, bool(data.dataset.labels))
-  stop_step, schedule = start.step, Schedule(settings.optimizer.learning_rate)
+  end_step, schedule = start.step, Schedule(settings.optimizer.learning_rate)
   if settings.run.trains:
     assert data.train is not None
     num_examples, examples_per_step = data.train.num_examples, engine.examples_per_step
-    stop_step = total_train_steps(settings, num_examples, examples_per_step, start.step,
-                                  start.examples_seen)
-    schedule = make_schedule(settings, num_examples, examples_per_step, stop_step)
+    end_step = total_train_steps(settings, num_examples, examples_per_step, start.step,
+                                 start.examples_seen)
+    schedule = make_schedule(settings, num_examples, examples_per_step, end_step)
   start_up.end_phase('data')
-  return Run(settings, run_dir, engine, start, data, stop_step, schedule, start_up)
+  return Run(settings, run_dir, engine, start, data, end_step, schedule, start_up)
 
 
 def _check_early_stopping_flags(flags: EvaluationFlags, process: Process) -> None:

@@ -141,7 +141,7 @@ register_schedules(Schedule, Piecewise, Exponential, Cosine)
 
 
 def make_schedule(settings: Settings, num_examples: Optional[int], examples_per_step: int,
-                  stop_step: int) -> Schedule:
+                  last_step: int) -> Schedule:
   """Makes the learning rate schedule of the settings, with epochs converted to steps.
 
   Args:
@@ -149,7 +149,7 @@ def make_schedule(settings: Settings, num_examples: Optional[int], examples_per_
       `--scale_learning_rate` specifies how this function scales the rates to the batch size.
     num_examples: the number of examples per epoch; None: the data set is infinite.
     examples_per_step: the number of examples per global step.
-    stop_step: the last global step of the training run.
+    last_step: the last global step of the training run.
 
   Raises:
     UserError: a flag is given in epochs, but the data set is infinite. Or the warm-up leaves no
@@ -172,7 +172,7 @@ def make_schedule(settings: Settings, num_examples: Optional[int], examples_per_
     return Schedule(rate, warmup_steps)
   if settings.optimizer.lr_schedule == 'piecewise':
     return Piecewise(values, boundaries, warmup_steps)
-  end_step = boundaries[0] if boundaries else stop_step
+  end_step = boundaries[0] if boundaries else last_step
   if warmup_steps >= end_step:
     raise UserError('the warm-up must end before the decay of the learning rate ends',
                     '--lr_warmup_epochs={} is {} steps, and the decay ends at step {}'.format(

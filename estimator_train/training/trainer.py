@@ -24,9 +24,9 @@ from estimator_train.training.checkpoints.saving import RetryingSaver, SaveCheck
 from estimator_train.training.early_stopping import StopReason
 from estimator_train.training.hooks import make_user_hooks, stopping
 from estimator_train.training.hooks.progress import LogEpochs, ShowProgress
-from estimator_train.training.hooks.steps import LastStep, StepTimer, TraceSteps
+from estimator_train.training.hooks.step_measurements import StepMonitor, StepTimer, TraceSteps
 from estimator_train.training.hooks.summaries import WriteSummaries
-from estimator_train.training.model import Model
+from estimator_train.training.model import PreparedModel
 from estimator_train.training.run import Run
 
 _LOG = logging.getLogger('estimator_train')
@@ -48,7 +48,7 @@ class Outcome(NamedTuple):
   stop_reason: Optional[StopReason] = None
 
 
-def train(run: Run, model: Model, signals: SignalState,
+def train(run: Run, model: PreparedModel, signals: SignalState,
           evaluate_latest: Optional[EvaluateLatest] = None) -> Outcome:
   """Trains up to the last step, or until a stop is requested, and saves a last checkpoint.
 
@@ -65,7 +65,7 @@ def train(run: Run, model: Model, signals: SignalState,
     TrainingFailed: the loss or the weights are not finite, or a checkpoint could not be saved.
     UserError: the input could not be read.
   """
-  if run.start.step >= run.stop_step or run.start.stop_reason is not None:
+  if run.start.step >= run.end_step or run.start.stop_reason is not None:
     return _outcome_without_training(run)
   if run.start.step:
     _LOG.info('resuming from step %d, %d examples seen, in %s', run.start.step,
@@ -87,7 +87,7 @@ def train(run: Run, model: Model, signals: SignalState,
     # Log lines would break the progress bar, so tqdm writes the lines above the bar.
     with logging_redirect_tqdm([_LOG] if _LOG.handlers else []), \
         estimator_patches.without_nan_hook(), translate_errors(source):
-      run.engine.train(model.training_estimator, input_fn, hooks.all, run.stop_step)
+      run.engine.train(model.training_estimator, input_fn, hooks.all, run.end_step)
   except TrainingFailed as error:
     hooks.summaries.record_failure()
     raise _failure_with_context(error, run, hooks) from error
@@ -98,13 +98,13 @@ def train(run: Run, model: Model, signals: SignalState,
 
 def _outcome_without_training(run: Run) -> Outcome:
   """Logs why there is nothing to train, and returns an outcome without steps."""
-  step, stop_step = run.start.step, run.stop_step
+  step, end_step = run.start.step, run.end_step
   timing = Timing([], [], [], {}, step, None)
-  if step >= stop_step:
+  if step >= end_step:
     # Only --train_steps can end a run before the checkpoint's step; see total_train_steps.
     _LOG.info('nothing to train: %s is at step %d%s', run.run_dir.path, step,
-              ' of {}'.format(stop_step) if step == stop_step
-              else ', past --train_steps={}'.format(stop_step))
+              ' of {}'.format(end_step) if step == end_step
+              else ', past --train_steps={}'.format(end_step))
     return Outcome(timing)
   assert run.start.stop_reason is not None
   _LOG.info('nothing to train: %s was stopped at step %d (%s); to continue, change or omit '
@@ -113,7 +113,7 @@ def _outcome_without_training(run: Run) -> Outcome:
   return Outcome(timing, stop_reason=run.start.stop_reason)
 
 
-def make_input_fn(run: Run, model: Model) -> InputFn:
+def make_input_fn(run: Run, model: PreparedModel) -> InputFn:
   """Makes the training `input_fn`, which yields images or cached features of frozen layers."""
   source, settings, engine = run.data.train, run.settings, run.engine
   assert source is not None and engine.process.rank is not None
@@ -149,7 +149,7 @@ def _make_outcome(run: Run, signals: SignalState, hooks: 'RunHooks') -> Outcome:
   # Only the chief reads the step of the last checkpoint, because other tasks may run this code
   # before the chief has saved the checkpoint.
   reached_step = (restoring.latest_checkpoint_and_step(run.run_dir.path)[1]
-                  if run.process.is_chief else hooks.last_step.global_step)
+                  if run.process.is_chief else hooks.monitor.global_step)
   has_stopped, stop_reason = hooks.stop_hook.has_stopped, None
   if has_stopped and signals.stop_signum is None:
     stop_reason = early_stopping.read_stop_reason(
@@ -185,14 +185,14 @@ class RunHooks:
       due, except the last checkpoint. None: this process does not evaluate.
 
   Attributes:
-    last_step: counts the steps.
+    monitor: counts the steps.
     loss_check: stops the training at a loss that is not finite.
     summaries: writes TensorBoard's data.
     stop_hook: stops the training after a signal, or when an evaluation requests a stop.
     all: the hooks, in the order in which the Estimator calls them.
   """
 
-  def __init__(self, run: Run, model: Model, signals: SignalState,
+  def __init__(self, run: Run, model: PreparedModel, signals: SignalState,
                evaluate_latest: Optional[EvaluateLatest]) -> None:
     if run.event_dir is not None:
       estimator_patches.open_event_file(run.event_dir)
@@ -202,26 +202,26 @@ class RunHooks:
     self._step_timer = StepTimer(run.start_up)
     watchdog = stopping.StepWatchdog(run.settings.cluster.step_timeout_secs or math.inf,
                                      engine.is_waiting_for_peer)
-    self.last_step = LastStep(engine.is_synchronous)
+    self.monitor = StepMonitor(engine.is_synchronous)
     self.loss_check = stopping.StopAtNonFiniteLoss(
-        self.last_step, run.settings.optimizer.on_nan == 'skip', model.schedule)
-    self.summaries = WriteSummaries(run, self.last_step)
-    self.stop_hook = stopping.RespondToSignals(signals, engine, self.last_step)
-    progress = ShowProgress(run, model, self.last_step)
+        self.monitor, run.settings.optimizer.on_nan == 'skip', model.schedule)
+    self.summaries = WriteSummaries(run, self.monitor)
+    self.stop_hook = stopping.RespondToSignals(signals, engine, self.monitor)
+    progress = ShowProgress(run, model, self.monitor)
     self._saver = _make_saver(run, self._step_timer, self.stop_hook, signals, evaluate_latest)
-    self._tracer = _make_tracer(run, self.last_step, self._step_timer)
+    self._tracer = _make_tracer(run, self.monitor, self._step_timer)
     if is_chief:
       self.stop_hook.save_now = self._saver.save_now
     self._close_hooks = (progress.close, watchdog.close, self._saver.close)
     # The loss check precedes the saver, so that nothing is saved after the check has ended the run.
     self.all: List[tf.train.SessionRunHook] = [
         self._step_timer,
-        self.last_step,
+        self.monitor,
         watchdog,
         self.loss_check,
         self.summaries,
         progress,
-        *([LogEpochs(run, model, self.last_step)] if run.num_train_examples else []),
+        *([LogEpochs(run, model, self.monitor)] if run.num_train_examples else []),
         *([self._saver] if is_chief else []),
         *([self._tracer] if self._tracer else []),
         *user_hooks,
@@ -241,17 +241,17 @@ class RunHooks:
                   tracer.traced_steps if tracer else frozenset(), steps.discarded_steps)
 
 
-def _make_tracer(run: Run, last_step: LastStep, timer: StepTimer) -> Optional[TraceSteps]:
+def _make_tracer(run: Run, monitor: StepMonitor, timer: StepTimer) -> Optional[TraceSteps]:
   """Makes the hook of `--trace_steps`; None if this process traces no step."""
-  settings, stop_step = run.settings, run.stop_step
+  settings, end_step = run.settings, run.end_step
   if settings.reporting.trace_steps is None or not run.process.is_chief:
     return None
   first, last = settings.reporting.trace_steps
-  if last <= run.start.step or first > stop_step:
+  if last <= run.start.step or first > end_step:
     _LOG.warning('no step of --trace_steps=%d:%d is traced: this run trains steps %d to %d', first,
-                 last, run.start.step + 1, stop_step)
+                 last, run.start.step + 1, end_step)
     return None
-  return TraceSteps(last_step, timer, run.run_dir.path, first, min(last, stop_step))
+  return TraceSteps(monitor, timer, run.run_dir.path, first, min(last, end_step))
 
 
 def _make_saver(run: Run, timer: StepTimer, stop_hook: stopping.RespondToSignals,
@@ -274,7 +274,7 @@ def _make_saver(run: Run, timer: StepTimer, stop_hook: stopping.RespondToSignals
   if eval_steps and evaluate_latest:
     save_steps = save_steps or eval_steps
     after_save = make_periodic_callback(eval_steps, _evaluations_due_after(run, eval_steps),
-                                    run.stop_step, evaluate)
+                                    run.end_step, evaluate)
   if save_steps is None and save_secs is None:
     save_secs = DEFAULT_SAVE_SECS
   retrying_saver = RetryingSaver(run.run_dir, flags.save_retry_secs,
@@ -283,14 +283,14 @@ def _make_saver(run: Run, timer: StepTimer, stop_hook: stopping.RespondToSignals
                          timer.record_pause, after_save)
 
 
-def make_periodic_callback(every_steps: int, due_after_step: int, stop_step: int,
+def make_periodic_callback(every_steps: int, due_after_step: int, end_step: int,
                        function: Callable[[], None]) -> Callable[[int], None]:
   """Returns a callback that calls a function at the first checkpoint of each N global steps.
 
   Args:
     every_steps: N, a multiple of the number of steps between checkpoints.
     due_after_step: the global step after which calls are due.
-    stop_step: the global step at which training ends; the function is not called at this step.
+    end_step: the global step at which training ends; the function is not called at this step.
     function: the function to call, which evaluates the latest checkpoint.
   """
   last_interval = due_after_step // every_steps
@@ -300,7 +300,7 @@ def make_periodic_callback(every_steps: int, due_after_step: int, stop_step: int
     # checkpoint at a multiple of N, so the intervals are compared instead.
     nonlocal last_interval
     interval = step // every_steps
-    if interval > last_interval and step < stop_step:
+    if interval > last_interval and step < end_step:
       last_interval = interval
       function()
 

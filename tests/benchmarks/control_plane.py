@@ -90,7 +90,7 @@ def _run_task(cluster: tf_config.Cluster, pipe: Any, is_lost: bool) -> None:
     os._exit(0)
   if cluster.rank == cluster.num_workers - 1:
     peers.stop_all_at(77)
-  while peers.stop_step != 77:
+  while peers.end_step != 77:
     time.sleep(.001)
   pipe.send(time.monotonic())
   _wait_until(pipe.recv())

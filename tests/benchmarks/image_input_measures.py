@@ -36,8 +36,8 @@ from estimator_train.system import machine
 from estimator_train.system.progress import StartUpTimer
 from estimator_train.tf_patches import saved_weights
 from estimator_train.training import frozen_features
-from estimator_train.training.hooks.steps import StepTimer
-from estimator_train.training.model import Model, prepare
+from estimator_train.training.hooks.step_measurements import StepTimer
+from estimator_train.training.model import PreparedModel, prepare
 from estimator_train.training.run import Run, open_run
 
 # Small enough to diverge on no labels; a step costs the same at any rate.
@@ -294,7 +294,7 @@ def _make_input_fn(source: Source, settings: Settings, one_hot: bool,
 
 def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: int,
              batch_size: int, warmup_steps: int, trainable_layers: int,
-             model_dir: str) -> Tuple[Run, Model]:
+             model_dir: str) -> Tuple[Run, PreparedModel]:
   """Prepares a training of VGG16 with random weights.
 
   Args:
@@ -320,10 +320,10 @@ def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: i
       dataset=some, train=make_source(some, some.train))), prepare(run))
 
 
-def _train(run: Run, model: Model, input_fn: InputFn, steps: int) -> float:
+def _train(run: Run, model: PreparedModel, input_fn: InputFn, steps: int) -> float:
   """Returns the images a second of the last so many steps, what is between them included."""
   history = StepTimer(StartUpTimer())
-  model.training_estimator.train(input_fn, hooks=[history], max_steps=run.stop_step)
+  model.training_estimator.train(input_fn, hooks=[history], max_steps=run.end_step)
   secs = history.ended[-1] - history.ended[-1 - steps]
   return steps * run.settings.optimizer.batch_size / secs
 

@@ -26,7 +26,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train import TimeHistory
 from estimator_train.training.hooks.progress import LogEpochs, ShowProgress
-from estimator_train.training.hooks.steps import LastStep, add_accuracy
+from estimator_train.training.hooks.step_measurements import StepMonitor, add_accuracy
 
 TARGET_MICROSECS = 50.
 WARMUP_STEPS = 200
@@ -105,16 +105,16 @@ def _make_hooks(name: str) -> List[tf.train.SessionRunHook]:
   if name == 'time_history':
     return [TimeHistory(batch_size=128)]
   if name == 'none':
-    return [LastStep()]
+    return [StepMonitor()]
   sys.stderr = _Terminal()
   logging.getLogger('estimator_train').setLevel(logging.WARNING)
-  last_step = LastStep()
+  monitor = StepMonitor()
   run: Any = SimpleNamespace(
-      stop_step=10 ** 9, event_dir=None, num_train_examples=60000,
+      end_step=10 ** 9, event_dir=None, num_train_examples=60000,
       engine=SimpleNamespace(examples_per_step=128),
       settings=SimpleNamespace(reporting=SimpleNamespace(log_every_steps=1000)))
   model: Any = SimpleNamespace(schedule=None)
-  return [last_step, ShowProgress(run, model, last_step), LogEpochs(run, model, last_step)]
+  return [monitor, ShowProgress(run, model, monitor), LogEpochs(run, model, monitor)]
 
 
 def _make_loop(hooks_name: str) -> Loop:

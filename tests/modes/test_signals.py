@@ -21,7 +21,7 @@ from estimator_train.reports import throughput
 from estimator_train.system import atomic, signals
 from estimator_train.training import metrics, model as training_model, run as runs
 from estimator_train.training.checkpoints import restoring
-from estimator_train.training.hooks import progress, steps as step_hooks
+from estimator_train.training.hooks import progress, step_measurements as step_hooks
 
 COMMON = ['--model=own_models:two_layers', '--dataset=synthetic', '--image_size=8,8',
           '--batch_size=4', '--log_every_steps=1', '--num_gpus=0']
@@ -65,7 +65,7 @@ def left_over(folder):
 
 STARTS = ((runs, 'find_devices'), (runs.datasets, 'describe'), (models, 'build'),
           (own_models, 'two_layers'),  # A function of the user's does not take it for its error.
-          (training_model, 'to_estimator'), (step_hooks.LastStep, 'after_create_session'))
+          (training_model, 'to_estimator'), (step_hooks.StepMonitor, 'after_create_session'))
 
 
 def test_while_starting(train, inject, tmp_path, monkeypatch):

@@ -174,7 +174,7 @@ def test_resumes_bit_by_bit(tmp_path, values):
     for stop in stops:
       training_runs.train(Settings(
           mode='train', model_dir=str(tmp_path / name), model='own_models:two_layers',
-          batch_size=48, train_steps=4, num_cpu_replicas=2, **values), stop_step=stop)
+          batch_size=48, train_steps=4, num_cpu_replicas=2, **values), end_step=stop)
   whole, resumed = (training_runs.variables(tmp_path / name) for name in ('whole', 'resumed'))
   assert any(name.endswith(('/v', '/momentum')) for name in whole) and set(whole) == set(resumed)
   for name, value in whole.items():

@@ -42,9 +42,9 @@ def test_by_hand(schedule, expected):
       assert session.run(rates) == pytest.approx(expected, abs=1e-7)
 
 
-def make(num_examples=100, examples_per_step=10, stop_step=40, **values):
-  settings = Settings(model_dir='x', train_steps=stop_step, batch_size=10, **values)
-  return schedules.make_schedule(settings, num_examples, examples_per_step, stop_step).get_config()
+def make(num_examples=100, examples_per_step=10, last_step=40, **values):
+  settings = Settings(model_dir='x', train_steps=last_step, batch_size=10, **values)
+  return schedules.make_schedule(settings, num_examples, examples_per_step, last_step).get_config()
 
 
 PIECEWISE = {'lr_schedule': 'piecewise', 'lr_boundaries_epochs': (1.5, 3), 'lr_values': (2, 1, 0)}
@@ -109,7 +109,7 @@ def train(image_folders, tmp_path):
         'train_steps': 8, 'log_every_steps': 1, 'save_checkpoints_steps': 1,
         'keep_checkpoint_max': 20}, **values))
     # Stopped by a signal, say: what the run was asked for is as it was.
-    training_runs.train(settings, stop_step=stop_at)
+    training_runs.train(settings, end_step=stop_at)
     stored = [found['probe/weight'] for found in training_runs.variables_by_step(folder)]
     logged = training_runs.scalars(folder, 'learning_rate')
     assert sorted(logged) == list(range(1, len(logged) + 1))

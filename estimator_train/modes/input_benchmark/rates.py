@@ -23,7 +23,7 @@ from estimator_train.errors import TrainingFailed
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import DeviceFlags
 from estimator_train.system import stored
-from estimator_train.training.model import Model
+from estimator_train.training.model import PreparedModel
 from estimator_train.training.run import Run
 
 # (number of examples, seconds) of a pass of the input, or of a segment of training steps.
@@ -242,7 +242,7 @@ def _bytes_per_example(source: Source, num_examples: Optional[int]) -> Optional[
   return sum(sizes) / num_examples if sizes and num_examples else None
 
 
-def measure_model(run: Run, model: Model,
+def measure_model(run: Run, model: PreparedModel,
                   measurement: InputMeasurement) -> List[ExamplesAndSecs]:
   """Trains for a few seconds on one synthetic batch, which is repeated.
 

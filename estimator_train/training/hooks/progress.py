@@ -11,8 +11,8 @@ from estimator_train.reports import metrics_log
 from estimator_train.settings import steps_for_epochs
 from estimator_train.system.progress import Phase, is_shown, make_progress_bar
 from estimator_train.training.hooks import summaries
-from estimator_train.training.hooks.steps import LastStep, MeanOfSteps, is_logged
-from estimator_train.training.model import Model
+from estimator_train.training.hooks.step_measurements import MeanOfSteps, StepMonitor, is_logged
+from estimator_train.training.model import PreparedModel
 from estimator_train.training.run import Run
 
 _LOG = logging.getLogger('estimator_train')
@@ -29,15 +29,15 @@ class ShowProgress(tf.train.SessionRunHook):
   Args:
     run: the run.
     model: the model, whose learning rate schedule may be unknown.
-    last_step: counts the steps, and provides the loss and the accuracy of the last one.
+    monitor: counts the steps, and provides the loss and the accuracy of the last one.
     clock: a function that returns the time in seconds.
   """
 
-  def __init__(self, run: Run, model: Model, last_step: LastStep,
+  def __init__(self, run: Run, model: PreparedModel, monitor: StepMonitor,
                clock: Callable[[], float] = time.perf_counter) -> None:
     self._run = run
     self._schedule = model.schedule
-    self._last_step = last_step
+    self._monitor = monitor
     self._clock = clock
     self._first_step_phase = Phase('building the graph and running the first step')
     self._last_logged_step, self._last_logged_at = 0, 0.
@@ -45,29 +45,29 @@ class ShowProgress(tf.train.SessionRunHook):
     self._bar: Any = None
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    step = self._last_step.global_step
+    step = self._monitor.global_step
     self._last_logged_step, self._last_logged_at = step, self._clock()
     if is_shown():
       # Drawn after the first step, and then once a second. `postfix` can be any object.
       self._bar = make_progress_bar(
-          total=self._run.stop_step, initial=step, leave=False, dynamic_ncols=True, delay=1e-3,
+          total=self._run.end_step, initial=step, leave=False, dynamic_ncols=True, delay=1e-3,
           mininterval=0, miniters=1, postfix=self, bar_format='{postfix.text_of_bar} |{bar}|')
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    if self._last_step.step_of_process == self._last_step.start_step + 1:
+    if self._monitor.step_of_process == self._monitor.start_step + 1:
       self._first_step_phase.end()
-    self._means.add(self._last_step)
-    step = self._last_step.global_step
-    if is_logged(step, self._run.settings.reporting.log_every_steps) or step >= self._run.stop_step:
-      self._last_step.update_global_step(run_context.session)
+    self._means.add(self._monitor)
+    step = self._monitor.global_step
+    if is_logged(step, self._run.settings.reporting.log_every_steps) or step >= self._run.end_step:
+      self._monitor.update_global_step(run_context.session)
       self._log()
     if self._bar is not None:
-      self._bar.update(self._last_step.global_step - self._bar.n)
+      self._bar.update(self._monitor.global_step - self._bar.n)
       self._bar.mininterval = 1.
 
   def _log(self) -> None:
     """Writes the metrics since the last logged step, and logs a line unless there is a bar."""
-    now, step = self._clock(), self._last_step.global_step
+    now, step = self._clock(), self._monitor.global_step
     means, self._means = self._means, MeanOfSteps()
     step_secs = (now - self._last_logged_at) / max(step - self._last_logged_step, 1)
     rate = self._run.engine.examples_per_step / step_secs
@@ -80,11 +80,11 @@ class ShowProgress(tf.train.SessionRunHook):
       metrics_log.append(self._run.event_dir, 'train', step, dict(
           scalars, loss=means.loss, accuracy=means.accuracy))
     if self._bar is None:
-      _LOG.info('step %d/%d%s: loss %.4f%s, %s examples/sec, %s left', step, self._run.stop_step,
+      _LOG.info('step %d/%d%s: loss %.4f%s, %s examples/sec, %s left', step, self._run.end_step,
                 self._format_epoch(), means.loss,
                 format_unless_nan(', accuracy {:.4f}', means.accuracy),
                 '{:,.0f}'.format(rate),
-                format_duration((self._run.stop_step - step) * step_secs))
+                format_duration((self._run.end_step - step) * step_secs))
 
   @property
   def text_of_bar(self) -> str:
@@ -96,8 +96,8 @@ class ShowProgress(tf.train.SessionRunHook):
         max(figures['n'] - figures['initial'], 1) / max(figures['elapsed'], 1e-3))
     return 'step {}/{}{}, {} left, loss {:.4f}{}, {:,.0f} examples/sec'.format(
         self._bar.n, self._bar.total, self._format_epoch(),
-        format_duration((self._run.stop_step - self._bar.n) / steps_per_sec), self._last_step.loss,
-        format_unless_nan(', accuracy {:.4f}', self._last_step.accuracy),
+        format_duration((self._run.end_step - self._bar.n) / steps_per_sec), self._monitor.loss,
+        format_unless_nan(', accuracy {:.4f}', self._monitor.accuracy),
         self._run.engine.examples_per_step * steps_per_sec)
 
   def _format_epoch(self) -> str:
@@ -107,13 +107,13 @@ class ShowProgress(tf.train.SessionRunHook):
       return ''
     return ' (epoch {}/{})'.format(*(
         current_epoch(step, num_examples, self._run.engine.examples_per_step)
-        for step in (self._last_step.global_step, self._run.stop_step)))
+        for step in (self._monitor.global_step, self._run.end_step)))
 
   def end(self, session: tf.Session) -> None:
     # Not called if training fails. A widget turns red if it is closed before it is full, which must
     # not happen because an evaluation or a signal has stopped the training early.
     if self._bar is not None:
-      self._bar.total = self._bar.n = self._last_step.global_step
+      self._bar.total = self._bar.n = self._monitor.global_step
 
   def close(self) -> None:
     """Closes the bar, and removes it from a terminal; must also be called if the run failed."""
@@ -133,32 +133,32 @@ class LogEpochs(tf.train.SessionRunHook):
   Args:
     run: the run, whose training examples are counted.
     model: the model. The line of an epoch contains the learning rate if the rate has changed.
-    last_step: counts the steps, and provides the loss and the accuracy of the last one.
+    monitor: counts the steps, and provides the loss and the accuracy of the last one.
     clock: a function that returns the time in seconds.
   """
 
-  def __init__(self, run: Run, model: Model, last_step: LastStep,
+  def __init__(self, run: Run, model: PreparedModel, monitor: StepMonitor,
                clock: Callable[[], float] = time.perf_counter) -> None:
     assert run.num_train_examples is not None
     self._event_dir = run.event_dir
     self._num_examples = run.num_train_examples
     self._examples_per_step = run.engine.examples_per_step
-    self._num_epochs = current_epoch(run.stop_step, self._num_examples, self._examples_per_step)
+    self._num_epochs = current_epoch(run.end_step, self._num_examples, self._examples_per_step)
     self._schedule = model.schedule
-    self._last_step = last_step
+    self._monitor = monitor
     self._clock = clock
     self._learning_rate = math.nan
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     # A resumed run starts in the epoch of its checkpoint: earlier epochs have been logged already.
-    step = self._last_step.start_step
+    step = self._monitor.start_step
     self._begin_epoch(step * self._examples_per_step // self._num_examples + 1, step)
     if self._schedule is not None:
       self._learning_rate = self._schedule.rate_at(step)
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    self._epoch.means.add(self._last_step)
-    step = self._last_step.global_step
+    self._epoch.means.add(self._monitor)
+    step = self._monitor.global_step
     if step < self._epoch.end_step:
       return
     # Other workers may increment the global step, too, so several epochs may have ended at once.

@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.distribution.engine import Engine
 from estimator_train.errors import NonFiniteLoss
 from estimator_train.system.signals import SignalState, exit_now
-from estimator_train.training.hooks.steps import LastStep
+from estimator_train.training.hooks.step_measurements import StepMonitor
 from estimator_train.training.schedules import Schedule
 
 _LOG = logging.getLogger('estimator_train')
@@ -30,7 +30,7 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
   """Raises NonFiniteLoss at the first loss that is not finite.
 
   Args:
-    last_step: counts the steps, and provides the loss of the last one.
+    monitor: counts the steps, and provides the loss of the last one.
     skips_updates: whether loss scaling skips the update of a step whose loss is not finite. If so,
       the run ends only after MAX_SKIPPED_STEPS such steps in a row.
     schedule: the learning rate schedule, or None if the rate is unknown.
@@ -40,9 +40,9 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
       None if there was no such step.
   """
 
-  def __init__(self, last_step: LastStep, skips_updates: bool = False,
+  def __init__(self, monitor: StepMonitor, skips_updates: bool = False,
                schedule: Optional[Schedule] = None) -> None:
-    self._last_step, self._schedule = last_step, schedule
+    self._monitor, self._schedule = monitor, schedule
     self._max_non_finite_steps = MAX_SKIPPED_STEPS if skips_updates else 1
     # The number of consecutive steps, up to the last step, whose loss is not finite.
     self._num_non_finite_steps = 0
@@ -57,22 +57,22 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
     """Returns the last finite losses and the learning rate as text, for the error message.
 
     In an asynchronous cluster, the step of a finite loss is the global step at the start of the
-    session plus the number of steps of this process, see LastStep.step_of_process.
+    session plus the number of steps of this process, see StepMonitor.step_of_process.
     """
     losses = ', '.join('{:.6g} at step {}'.format(loss, step)
                        for step, loss in self._finite_losses)
     rate = 'set by the model' if self._schedule is None else '{:g}'.format(
-        self._schedule.rate_at(max(self._last_step.global_step - 1, 0)))
+        self._schedule.rate_at(max(self._monitor.global_step - 1, 0)))
     return 'the last finite losses: {}; learning rate {}'.format(losses or 'none', rate)
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    loss = float(self._last_step.loss)
+    loss = float(self._monitor.loss)
     if math.isfinite(loss):
       self._num_non_finite_steps = 0
-      self._finite_losses.append((self._last_step.step_of_process, loss))
+      self._finite_losses.append((self._monitor.step_of_process, loss))
       return
-    self._last_step.update_global_step(run_context.session)
-    step = self._last_step.global_step
+    self._monitor.update_global_step(run_context.session)
+    step = self._monitor.global_step
     self._num_non_finite_steps += 1
     if self._num_non_finite_steps >= self._max_non_finite_steps:
       suffix = ', the {}th such step in a row'.format(self._num_non_finite_steps)
@@ -97,7 +97,7 @@ class RespondToSignals(tf.train.SessionRunHook):
     signals: the signals received so far. This hook installs the signal handlers before the first
       step; before that, there is nothing to save, and a signal ends the run at once.
     engine: the engine, which announces the stop to the other workers.
-    last_step: counts the steps.
+    monitor: counts the steps.
 
   Attributes:
     save_now: a function that saves a checkpoint, and returns its path, or None if saving failed and
@@ -106,8 +106,8 @@ class RespondToSignals(tf.train.SessionRunHook):
       call of `request_stop`.
   """
 
-  def __init__(self, signals: SignalState, engine: Engine, last_step: LastStep) -> None:
-    self._signals, self._engine, self._last_step = signals, engine, last_step
+  def __init__(self, signals: SignalState, engine: Engine, monitor: StepMonitor) -> None:
+    self._signals, self._engine, self._monitor = signals, engine, monitor
     self.save_now: Optional[Callable[[tf.Session], Optional[str]]] = None
     self.has_stopped = False
     self._is_stop_requested = False
@@ -135,9 +135,9 @@ class RespondToSignals(tf.train.SessionRunHook):
     if is_requested and not self._has_announced:
       self._has_announced = True
       steps_to_go = 1 if self._engine.num_workers > 1 else 0
-      self._engine.stop_all_at(self._last_step.step_of_process + steps_to_go)
+      self._engine.stop_all_at(self._monitor.step_of_process + steps_to_go)
     stop_step = self._engine.announced_stop_step
-    if stop_step is not None and self._last_step.step_of_process >= stop_step:
+    if stop_step is not None and self._monitor.step_of_process >= stop_step:
       self.has_stopped = True
       run_context.request_stop()
 

@@ -16,8 +16,13 @@ from estimator_train.data import images
 from estimator_train.models import model_inputs
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import estimator as estimator_patches, optimizers
-from estimator_train.training.hooks import steps
-from estimator_train.training.hooks.steps import LastStep
+from estimator_train.training.hooks.step_measurements import (
+  MeanOfSteps,
+  StepMonitor,
+  add_accuracy,
+  is_logged,
+  training_loss,
+)
 from estimator_train.training.run import Run
 
 # Keys of graph collections.
@@ -25,7 +30,7 @@ _GRADIENT_NORM_KEY = 'estimator_train/gradient_norm'
 _PIXELS_KEY = 'estimator_train/example_pixels'
 _CLASS_INDICES_KEY = 'estimator_train/example_classes'
 _MAX_EXAMPLES = 8
-# The first steps are all points of the loss curve, see steps.is_logged. Writing a point takes 30
+# The first steps are all points of the loss curve, see is_logged. Writing a point takes 30
 # microseconds, which would slow down a small model in a long run.
 _NUM_STEPS_WITH_POINTS = 500
 # The columns of TensorBoard's HParams table: settings, and metrics as (folder, tag).
@@ -69,7 +74,7 @@ def register_batch(features: Any, labels: tf.Tensor, outputs: tf.Tensor) -> None
     outputs: the outputs of the model, [B, num_classes].
   """
   class_indices = labels if labels.shape.ndims == 1 else tf.argmax(labels, -1)
-  steps.add_accuracy(class_indices, outputs)
+  add_accuracy(class_indices, outputs)
   features, _ = model_inputs.split_weights(features)
   if images.is_image_batch(features):
     tf.add_to_collection(_PIXELS_KEY, features[:_MAX_EXAMPLES])
@@ -130,16 +135,16 @@ class WriteSummaries(tf.train.SessionRunHook):
 
   Args:
     run: the run.
-    last_step: counts the steps.
+    monitor: counts the steps.
   """
 
-  def __init__(self, run: Run, last_step: LastStep) -> None:
+  def __init__(self, run: Run, monitor: StepMonitor) -> None:
     self._run = run
-    self._last_step = last_step
-    self._means = steps.MeanOfSteps()
+    self._monitor = monitor
+    self._means = MeanOfSteps()
 
   def begin(self) -> None:
-    estimator_patches.remove_loss_summary(steps.training_loss())
+    estimator_patches.remove_loss_summary(training_loss())
     # All replicas have registered the same sum; the first one is written.
     scalars = dict(zip(['gradient_norm'], tf.get_collection(_GRADIENT_NORM_KEY)))
     examples = tf.get_collection(_PIXELS_KEY)[:1] + tf.get_collection(_CLASS_INDICES_KEY)[:1]
@@ -154,7 +159,7 @@ class WriteSummaries(tf.train.SessionRunHook):
     if self._run.event_dir is not None:
       # Makes TensorBoard discard the summaries of a killed run for the steps that this run repeats.
       _writer(self._run.event_dir).add_session_log(
-          tf.SessionLog(status=tf.SessionLog.START), self._last_step.start_step + 1)
+          tf.SessionLog(status=tf.SessionLog.START), self._monitor.start_step + 1)
       _writer(self._run.event_dir).add_summary(
           hparams.session_start_pb(_hyperparameters(self._run.settings)))
       _writer(self._run.event_dir).add_summary(_hparams_experiment())
@@ -162,38 +167,38 @@ class WriteSummaries(tf.train.SessionRunHook):
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
     # In synchronous training, step_of_process is the same on all workers, so all workers fetch in
     # the same steps.
-    step = self._last_step.step_of_process + 1
-    if step in (self._last_step.start_step + 1, self._run.stop_step) or (
-        steps.is_logged(step, self._run.settings.reporting.log_every_steps)):
+    step = self._monitor.step_of_process + 1
+    if step in (self._monitor.start_step + 1, self._run.end_step) or (
+        is_logged(step, self._run.settings.reporting.log_every_steps)):
       return self._run_args
     return None
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     if self._run.event_dir is None:
       return
-    self._means.add(self._last_step)
-    is_point = steps.is_logged(self._last_step.step_of_process, num_all=_NUM_STEPS_WITH_POINTS)
+    self._means.add(self._monitor)
+    is_point = is_logged(self._monitor.step_of_process, num_all=_NUM_STEPS_WITH_POINTS)
     if is_point or run_values.results is not None:
-      self._last_step.update_global_step(run_context.session)
+      self._monitor.update_global_step(run_context.session)
     if is_point:
       self._write_means()
     if run_values.results is None:
       return
     scalars, examples = run_values.results
-    write_scalars(self._run.event_dir, scalars, self._last_step.global_step)
-    if examples and self._last_step.step_of_process == 1:  # A resumed run writes no images.
+    write_scalars(self._run.event_dir, scalars, self._monitor.global_step)
+    if examples and self._monitor.step_of_process == 1:  # A resumed run writes no images.
       self._write_images(run_context.session, *examples)
 
   def _write_means(self) -> None:
     """Writes the means over the steps since the last point."""
     if self._run.event_dir is not None and not math.isnan(self._means.loss):
       _add_scalars(self._run.event_dir, {
-          'loss': self._means.loss, 'accuracy': self._means.accuracy}, self._last_step.global_step)
-    self._means = steps.MeanOfSteps()
+          'loss': self._means.loss, 'accuracy': self._means.accuracy}, self._monitor.global_step)
+    self._means = MeanOfSteps()
 
   def end(self, session: tf.Session) -> None:
     self._write_means()
-    if self._last_step.step_of_process >= self._run.stop_step:
+    if self._monitor.step_of_process >= self._run.end_step:
       self._write_session_end(hparams_api.STATUS_SUCCESS)
 
   def record_failure(self) -> None:
@@ -217,7 +222,7 @@ class WriteSummaries(tf.train.SessionRunHook):
           image=tf.Summary.Image(
               height=height, width=width, colorspace=channels,
               encoded_image_string=session.run(self._png, {self._image: image})))
-    _writer(self._run.event_dir).add_summary(summary, self._last_step.step_of_process)
+    _writer(self._run.event_dir).add_summary(summary, self._monitor.step_of_process)
 
 
 def _hyperparameters(settings: Settings) -> Dict[str, Any]:

@@ -17,7 +17,12 @@ from estimator_train.reports.step_times import Pause, Timing
 from estimator_train.run_dir.disk_errors import error_reason
 from estimator_train.system.progress import StartUpTimer
 from estimator_train.tf_patches import sessions
-from estimator_train.training.hooks.steps import StepTimer, add_probes, fetch_waits, find_ancestors
+from estimator_train.training.hooks.step_measurements import (
+  StepTimer,
+  add_probes,
+  fetch_waits,
+  find_ancestors,
+)
 
 _LOG = logging.getLogger('estimator_train')
 _WORKER_TYPES = ('chief', 'master', 'worker')

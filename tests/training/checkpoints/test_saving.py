@@ -14,7 +14,7 @@ from estimator_train.settings import Settings
 from estimator_train.tf_patches import checkpoints
 from estimator_train.training import trainer
 from estimator_train.training.checkpoints import restoring, saving
-from estimator_train.training.hooks.steps import LastStep
+from estimator_train.training.hooks.step_measurements import StepMonitor
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_the_graph_is_written_although_the_first_step_fails(train, tmp_path, mon
     assert not (tmp_path / 'model.ckpt-0.meta').exists()
     raise TrainingFailed('failed')
 
-  monkeypatch.setattr(LastStep, 'after_run', fail)
+  monkeypatch.setattr(StepMonitor, 'after_run', fail)
   with pytest.raises(TrainingFailed):
     train(2)
   assert (tmp_path / 'model.ckpt-0.meta').exists()

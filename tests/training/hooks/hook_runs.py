@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.training.hooks import steps
+from estimator_train.training.hooks import step_measurements
 
 
-def make_run(stop_step, event_dir=None, num_examples=None, log_every_steps=1):
+def make_run(end_step, event_dir=None, num_examples=None, log_every_steps=1):
   """What hooks read of a Run, with ten examples per step."""
   return SimpleNamespace(
-      stop_step=stop_step, event_dir=event_dir, num_train_examples=num_examples,
+      end_step=end_step, event_dir=event_dir, num_train_examples=num_examples,
       engine=SimpleNamespace(examples_per_step=10),
       settings=SimpleNamespace(reporting=SimpleNamespace(log_every_steps=log_every_steps)))
 
@@ -20,7 +20,7 @@ class Steps:
   """A hook that others read, and the steps that it counts."""
 
   def __init__(self):
-    self.last = steps.LastStep()
+    self.last = step_measurements.StepMonitor()
 
   def run(self, losses, *hooks, before_step=lambda step: None, start=0, has_accuracy=True):
     """Runs steps with these losses, whose accuracy is a tenth of the loss, until a hook stops them.
@@ -35,7 +35,7 @@ class Steps:
       tf.add_to_collection(tf.GraphKeys.LOSSES, loss)
       if has_accuracy:
         is_first = tf.cast(tf.range(100) < tf.cast(loss * 10 + .5, tf.int32), tf.int64)
-        steps.add_accuracy(tf.ones([100], tf.int64), tf.one_hot(is_first, 2))
+        step_measurements.add_accuracy(tf.ones([100], tf.int64), tf.one_hot(is_first, 2))
       scaffold = tf.train.Scaffold(init_fn=lambda _, session: session.run(assign))
       done = 0
       with tf.train.MonitoredSession(tf.train.ChiefSessionCreator(scaffold),

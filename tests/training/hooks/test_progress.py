@@ -29,9 +29,9 @@ def steps():
 
 @pytest.fixture
 def make_progress(steps, tmp_path):
-  def make(stop_step, log_every_steps, num_examples=None, schedule=None, **more):
+  def make(end_step, log_every_steps, num_examples=None, schedule=None, **more):
     return progress.ShowProgress(
-        make_run(stop_step, str(tmp_path), num_examples, log_every_steps),
+        make_run(end_step, str(tmp_path), num_examples, log_every_steps),
         SimpleNamespace(schedule=schedule), steps.last, **more)
 
   return make

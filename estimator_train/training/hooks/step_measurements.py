@@ -30,7 +30,7 @@ _TRACE_ARGS = tf.train.SessionRunArgs(
 _STEPS_PID = 1000
 
 
-class LastStep(tf.train.SessionRunHook):
+class StepMonitor(tf.train.SessionRunHook):
   """Counts the steps, and fetches the loss and the accuracy of each step, for the later hooks.
 
   The counts start at the step of the checkpoint. The accuracy covers the replicas of this process
@@ -87,12 +87,12 @@ class MeanOfSteps:
     self._num_steps = 0
     self._loss_sum = self._accuracy_sum = 0.
 
-  def add(self, last_step: LastStep) -> None:
+  def add(self, monitor: StepMonitor) -> None:
     """Adds the last step."""
-    if math.isfinite(last_step.loss):
+    if math.isfinite(monitor.loss):
       self._num_steps += 1
-      self._loss_sum += last_step.loss
-      self._accuracy_sum += last_step.accuracy
+      self._loss_sum += monitor.loss
+      self._accuracy_sum += monitor.accuracy
 
   @property
   def loss(self) -> float:
@@ -106,7 +106,7 @@ class MeanOfSteps:
 
 
 def add_accuracy(class_indices: tf.Tensor, outputs: tf.Tensor) -> None:
-  """Adds the accuracy on a replica's batch to the graph, for LastStep to fetch.
+  """Adds the accuracy on a replica's batch to the graph, for StepMonitor to fetch.
 
   Must be called after the model of the replica is built, see summaries.register_batch.
 
@@ -284,19 +284,19 @@ class TraceSteps(tf.train.SessionRunHook):
   Open the file in chrome://tracing or Perfetto. Traced steps are slower than other steps.
 
   In an asynchronous cluster, `first` and `last` are compared with the global step at the start of
-  the session plus the number of steps of this process, see LastStep.step_of_process.
+  the session plus the number of steps of this process, see StepMonitor.step_of_process.
 
   Args:
-    last_step: counts the steps.
+    monitor: counts the steps.
     timer: records the pause in which the file is written.
     model_dir: the directory for `trace.json`.
     first: the first global step to trace.
     last: the last global step to trace.
   """
 
-  def __init__(self, last_step: LastStep, timer: StepTimer, model_dir: str, first: int,
+  def __init__(self, monitor: StepMonitor, timer: StepTimer, model_dir: str, first: int,
                last: int) -> None:
-    self._last_step, self._timer = last_step, timer
+    self._monitor, self._timer = monitor, timer
     self._path = os.path.join(model_dir, TRACE_FILE)
     self._first = first
     self._last = last
@@ -310,13 +310,13 @@ class TraceSteps(tf.train.SessionRunHook):
     return frozenset(event['args']['global_step'] for event in self._step_events)
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
-    if not self._first <= self._last_step.step_of_process + 1 <= self._last:
+    if not self._first <= self._monitor.step_of_process + 1 <= self._last:
       return None
     self._step_began = time.time()
     return _TRACE_ARGS
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    step = self._last_step.step_of_process
+    step = self._monitor.step_of_process
     if not self._first <= step <= self._last:
       return
     self._step_events.append({
@@ -329,7 +329,7 @@ class TraceSteps(tf.train.SessionRunHook):
 
   def end(self, session: tf.Session) -> None:
     # If training stops within the range, after_run has not written the file.
-    if self._step_events and self._last_step.step_of_process < self._last:
+    if self._step_events and self._monitor.step_of_process < self._last:
       self._write()
 
   def _append_step_stats(self, step_stats: Any) -> None:

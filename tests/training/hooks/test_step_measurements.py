@@ -8,12 +8,12 @@ import tensorflow.compat.v1 as tf
 from hook_runs import readings
 
 from estimator_train.system.progress import StartUpTimer
-from estimator_train.training.hooks import steps
+from estimator_train.training.hooks import step_measurements
 
 
 def record(count, clock, start_up=None):
   """Records runs of a session, of which the first one fails."""
-  history = steps.StepTimer(start_up or StartUpTimer(), clock=clock)
+  history = step_measurements.StepTimer(start_up or StartUpTimer(), clock=clock)
   with tf.Graph().as_default():
     tf.train.get_or_create_global_step()
     runs = tf.get_variable('runs', [], tf.int32, tf.zeros_initializer(), use_resource=True)
@@ -34,7 +34,7 @@ def test_times_of_the_steps_and_of_the_way_to_the_first():
 
 
 def test_a_long_run_keeps_its_last_steps(monkeypatch):
-  monkeypatch.setattr(steps, '_NUM_STEPS_KEPT', 3)
+  monkeypatch.setattr(step_measurements, '_NUM_STEPS_KEPT', 3)
   history = record(14, readings(*range(-1, 99)))
   assert history.discarded_steps == 9 and len(history.waited) == 4
   assert list(history.began) == [18, 20, 22, 24] and list(history.ended) == [19, 21, 23, 25]
@@ -43,13 +43,13 @@ def test_a_long_run_keeps_its_last_steps(monkeypatch):
 def test_without_a_pipeline_nothing_is_observed():
   with tf.Graph().as_default() as graph:
     tf.zeros([]) + tf.placeholder(tf.float32)
-    assert steps.fetch_waits(list(steps.add_probes(graph).values())) is None
+    assert step_measurements.fetch_waits(list(step_measurements.add_probes(graph).values())) is None
 
 
 def test_the_last_replicas_batch_counts(monkeypatch):
   times = iter([3., 3.25, 3., 3.5, 3., 3.125])
   monkeypatch.setattr(tf, 'timestamp', lambda: tf.constant(next(times), tf.float64))
-  timer = steps.StepTimer(StartUpTimer())
+  timer = step_measurements.StepTimer(StartUpTimer())
   with tf.Graph().as_default():
     for _ in range(3):
       tf.data.make_one_shot_iterator(tf.data.Dataset.range(10)).get_next()
@@ -75,12 +75,12 @@ def test_the_wait_is_for_the_batch_and_not_for_the_model(monkeypatch):
     batch = tf.data.make_one_shot_iterator(
         tf.data.Dataset.range(10).map(lambda number: take(.25, number))).get_next()
     model = take(4., batch)
-    wait, = steps.add_probes(graph).values()
+    wait, = step_measurements.add_probes(graph).values()
     for _ in range(3):
       assert session.run([wait, model])[0] == .25
     # With a single thread the clock could otherwise be read after the model has run.
     clock, = batch.consumers()[0].control_inputs
-    assert steps.find_ancestors([clock]) >= {batch.op}
+    assert step_measurements.find_ancestors([clock]) >= {batch.op}
 
 
 def test_the_steps_of_the_range_that_are_run_are_traced(run_well, tmp_path):
@@ -89,7 +89,7 @@ def test_the_steps_of_the_range_that_are_run_are_traced(run_well, tmp_path):
                        '--model=own_models:two_layers', '--train_steps={}'.format(num_steps),
                        '--trace_steps=' + traced, '--throughput_warmup_steps=2',
                        '--num_cpu_replicas=2', '--model_dir={}'.format(tmp_path))
-    events = json.loads((tmp_path / steps.TRACE_FILE).read_text())['traceEvents']
+    events = json.loads((tmp_path / step_measurements.TRACE_FILE).read_text())['traceEvents']
     spans = {event['args']['global_step']: (event['ts'], event['ts'] + event['dur'])
              for event in events if event['name'].startswith('step ')}
     return events, spans, done.err
@@ -119,5 +119,5 @@ def test_each_of_the_first_ten_thousand_is_logged_then_every_second_fourth_and_s
     for first, last, apart in ((1, 10000, 1), (10000, 20000, 2), (20000, 40000, 4),
                                (40000, 80000, 8), (640000, 640128, 128)):
       logged = [step for step in range(first * every, last * every)
-                if steps.is_logged(step, every)]
+                if step_measurements.is_logged(step, every)]
       assert logged == list(range(first * every, last * every, apart * every))

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import subprocess
 
 import numpy as np
 import pytest
@@ -169,6 +170,32 @@ def test_the_documented_clients_agree_with_predict(run_well, image_folders, tmp_
       label, probability = capsys.readouterr().out.split()
       assert label == prediction['label']
       assert float(probability) == pytest.approx(prediction['probability'], abs=1e-4)
+
+
+def test_the_documented_javascript_agrees_with_predict(run_well, tmp_path):
+  modules = ROOT / '.venv-clients' / 'node_modules'
+  if not modules.is_dir():
+    pytest.skip('requires Node.js with onnxruntime-web, which scripts/install_clients installs')
+  page = (ROOT / 'docs' / 'exporting.md').read_text(encoding='utf-8')
+  code, = re.findall(r'```javascript\n(.*?)```', page, re.DOTALL)
+  (tmp_path / 'node_modules').symlink_to(modules)
+  for channels in (1, 3):
+    folder = tmp_path / str(channels)
+    pixels = np.random.RandomState(channels).randint(0, 256, (9, 7, channels)).astype(np.uint8)
+    folder.mkdir()
+    Image.fromarray(pixels.squeeze()).save(str(folder / 'image.png'))
+    arguments = SYNTHETIC + ['--image_size=8,8,{}'.format(channels),
+                             '--model_dir={}'.format(folder / 'model')]
+    run_well('--mode=train', *arguments)
+    version = run_well('--mode=export', '--export_format=onnx', *arguments,
+                       '--export_dir={}'.format(folder / 'onnx')).result['path']
+    done = run_well('--mode=predict', '--input={}'.format(folder / 'image.png'), *arguments)
+    prediction = json.loads(done.out.splitlines()[0])
+    (folder / 'predict.mjs').write_text(code.replace('runs/exports/onnx/NUMBER', version))
+    label, probability = subprocess.check_output(
+        ['node', 'predict.mjs'], cwd=str(folder), universal_newlines=True).split()
+    assert label == prediction['label']
+    assert float(probability) == pytest.approx(prediction['probability'], abs=1e-4)
 
 
 def erf_and_bessel(image_shape, num_classes):

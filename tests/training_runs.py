@@ -3,22 +3,25 @@
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from estimator_train.settings import Settings
 from estimator_train.system.signals import SignalState
 from estimator_train.training import model as models, trainer
 from estimator_train.training.evaluation import EvaluationLoop
 from estimator_train.training.run import open_run
 
 
-def train(settings, write_reports=None, end_step=None):
+def train(folder, write_reports=None, end_step=None, **values):
   """Trains, and returns the run and the outcome.
 
   Args:
-    settings: of the run.
+    folder: the model_dir.
     write_reports: as of EvaluationLoop; None: the run is not evaluated.
     end_step: where to stop, as a signal would; the schedule is that of the complete run.
+    **values: of Settings; by default, a small model is trained.
   """
   with SignalState() as signals:
-    run = open_run(settings)
+    run = open_run(Settings(**{'mode': 'train', 'model': 'own_models:two_layers',
+                               'model_dir': str(folder), **values}))
     if end_step is not None:
       run = run._replace(end_step=end_step)
     model = models.prepare(run)

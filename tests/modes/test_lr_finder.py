@@ -11,7 +11,6 @@ from mode_runs import fails
 from numpy.testing import assert_allclose
 
 from estimator_train.modes import lr_finder
-from estimator_train.settings import Settings
 
 FLAGS = ['--mode=lr_finder', '--model=own_models:two_layers', '--batch_size=32',
          '--optimizer=sgd']
@@ -61,9 +60,7 @@ def test_replicas_and_steps(run_well, tmp_path):
   for key in ('loss', 'smoothed_loss'):
     assert_allclose(*([point[key] for point in result['points']][:12] for result in (alone, both)),
                     rtol=1e-5)
-  training_runs.train(Settings(
-      mode='train', model='own_models:two_layers', batch_size=32, optimizer='sgd', train_steps=1,
-      model_dir=str(tmp_path / 'run')))
+  training_runs.train(tmp_path / 'run', batch_size=32, optimizer='sgd', train_steps=1)
   assert training_runs.scalars(tmp_path / 'run', 'loss')[1] == pytest.approx(
       alone['points'][0]['loss'], rel=1e-6)
   assert sorted(path.name for path in (tmp_path / 'two').iterdir()) == ['lr_finder.json']

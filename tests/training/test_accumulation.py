@@ -8,7 +8,6 @@ from training_runs import assert_same
 
 import estimator_train
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings
 
 
 def weighted():
@@ -31,10 +30,9 @@ def constant():
 
 def train(folder, micro_batches=1, **values):
   """Returns the variables after ten steps."""
-  training_runs.train(Settings(**dict({
-      'mode': 'train', 'model_dir': str(folder), 'model': 'own_models:two_layers',
+  training_runs.train(folder, **{
       'optimizer': 'momentum', 'learning_rate': .1, 'batch_size': 48, 'train_steps': 10,
-      'distribution_strategy': 'off', 'gradient_accumulation_steps': micro_batches}, **values)))
+      'distribution_strategy': 'off', 'gradient_accumulation_steps': micro_batches, **values})
   return training_runs.variables(folder)
 
 

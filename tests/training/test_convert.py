@@ -71,22 +71,6 @@ def test_resumes_any_kind_of_model(tmp_path, make, optimizer, options):
   compare(model, tmp_path, (X, ONE_HOT), **options)
 
 
-def test_replicas_train_several_inputs_and_outputs_like_keras(tmp_path):
-  numbers, text = layers.Input((4,), name='numbers'), layers.Input((), None, 'text', tf.string)
-  parsed = layers.Lambda(lambda values: tf.strings.to_number(values[:, None]))(text)
-  merged = layers.concatenate([layers.Dense(3)(numbers), parsed])
-  model = compiled(
-      lambda: keras.Model([numbers, text], [
-          layers.Dense(2, activation='softmax', name='kind')(merged),
-          layers.Dense(1, name='size')(merged)]),
-      tf.train.AdamOptimizer(.001), ['categorical_crossentropy', 'mse'], loss_weights=[.7, .3])
-  features, labels = (X[:, :4], CLASSES.astype(str).astype(object)), (ONE_HOT, X[:, 5:])
-  weights = (np.abs(X[:, 0]), np.abs(X[:, 1]))
-  compare(model, tmp_path, [list(features), list(labels), list(weights)], lambda size: in_batches((
-      {'features': features, 'sample_weights': weights}, labels), size),
-          replicas=[2], tolerance=1e-6)
-
-
 def mirrored():
   return tf.distribute.MirroredStrategy(['/cpu:0', '/cpu:1'])
 
@@ -245,19 +229,6 @@ def test_a_scope_of_the_input_fn_has_the_name_of_a_layer(tmp_path, make_scope, c
   else:
     with pytest.raises(ValueError, match='have the name class_1/kernel: rename the scope'):
       estimator.evaluate(input_fn)
-
-
-def test_feature_columns_and_an_input_fn_that_returns_tensors(tmp_path):
-  columns = [tf.feature_column.indicator_column(
-      tf.feature_column.categorical_column_with_identity(name, 4)) for name in ('a', 'b')]
-  inputs = {name: layers.Input((1,), dtype=tf.int64, name=name) for name in ('a', 'b')}
-  model = compiled(lambda: keras.Model(inputs, layers.Dense(1)(
-      layers.DenseFeatures(columns)(inputs))), loss='mse')
-  data = {'a': np.int64([1, 1, 3, 0]), 'b': np.int64([0, 3, 3, 2])}
-  estimator = convert(model, tmp_path)
-  estimator.train(tf.estimator.inputs.numpy_input_fn(
-      data, np.float32([0, 1, 0, 1]), num_epochs=2, shuffle=False))
-  assert estimator.get_variable_value('global_step') == 1
 
 
 def test_a_wide_and_deep_model_with_two_optimizers(tmp_path):

@@ -9,8 +9,6 @@ import training_runs
 from tensorflow.python.framework import test_util
 from training_runs import assert_same
 
-from estimator_train.settings import Settings
-
 SLOW = pytest.mark.slow
 STEPS = 20
 # (--model, --optimizer, --learning_rate, largest relative difference). The adaptive ones divide by
@@ -42,12 +40,11 @@ MARKED = [('sgd', 'central_storage', 1), ('momentum', 'mirrored', 3),
 
 def train(folder, model, optimizer, learning_rate, strategy, replicas, **values):
   """Returns the weights after the last step, its loss, and the losses that TensorBoard got."""
-  _, trained = training_runs.train(Settings(**dict({
-      'mode': 'train', 'model_dir': str(folder), 'model': model, 'optimizer': optimizer,
-      'learning_rate': learning_rate, 'distribution_strategy': strategy,
-      'num_cpu_replicas': replicas, 'train_steps': STEPS, 'batch_size': 48, 'log_every_steps': 5,
-      'weight_decay': 0.1 if optimizer in ('adamw', 'lars') else 0.},
-                                                **values)))
+  _, trained = training_runs.train(folder, **{
+      'model': model, 'optimizer': optimizer, 'learning_rate': learning_rate,
+      'distribution_strategy': strategy, 'num_cpu_replicas': replicas, 'train_steps': STEPS,
+      'batch_size': 48, 'log_every_steps': 5,
+      'weight_decay': 0.1 if optimizer in ('adamw', 'lars') else 0., **values})
   return training_runs.weights(folder), trained.timing.loss, training_runs.scalars(folder, 'loss')
 
 

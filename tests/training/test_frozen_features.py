@@ -9,15 +9,13 @@ from training_runs import assert_same
 
 from estimator_train import models
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings
 from estimator_train.training import frozen_features
 
 
 def train(model_dir, model, **given):
-  settings = Settings(**dict({'model': model, 'model_dir': str(model_dir), 'mode': 'train',
-                              'batch_size': 12, 'optimizer': 'sgd', 'learning_rate': 0.05,
-                              'train_steps': 20, 'num_gpus': 0}, **given))
-  training_runs.train(settings)
+  training_runs.train(model_dir, **{
+      'model': model, 'batch_size': 12, 'optimizer': 'sgd', 'learning_rate': 0.05,
+      'train_steps': 20, **given})
   return training_runs.variables(model_dir)
 
 

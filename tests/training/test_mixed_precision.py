@@ -13,8 +13,9 @@ import numpy as np
 import own_models
 import pytest
 import tensorflow.compat.v1 as tf
+import training_runs
 from conftest import ROOT
-from training_runs import assert_same, train as train_settings, variables_by_step
+from training_runs import assert_same, variables_by_step
 
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError
@@ -69,10 +70,9 @@ def train(tmp_path):
   """Trains three steps, and returns the checkpoints, the first before the first step."""
   def run(name='model', **values):
     folder = tmp_path / name
-    train_settings(settings_of(**dict({
-        'model': 'own_models:two_layers', 'model_dir': str(folder), 'batch_size': 4,
-        'optimizer': 'momentum', 'train_steps': 3, 'save_checkpoints_steps': 1, 'dtype': 'mixed'},
-                                      **values)))
+    training_runs.train(folder, **{
+        'batch_size': 4, 'optimizer': 'momentum', 'train_steps': 3, 'save_checkpoints_steps': 1,
+        'dtype': 'mixed', **values})
     return variables_by_step(folder)
 
   return run
@@ -146,17 +146,6 @@ def test_warns_of_devices_that_compute_in_float32(monkeypatch, caplog, on, value
   caplog.set_level(logging.INFO, 'estimator_train')
   ready(settings_of(**values), on)
   assert re.findall('device: [01]|this run uses /cpu:0', caplog.text) == named
-
-
-def test_xla_may_compile_for_cpus(monkeypatch):
-  given = '--tf_xla_min_cluster_size=2'
-  monkeypatch.setenv('TF_XLA_FLAGS', given)
-  ready(settings_of(), ON_CPU)
-  ready(settings_of(enable_xla=True), ON_GPU)
-  assert os.environ['TF_XLA_FLAGS'] == given
-  for _ in range(2):
-    ready(settings_of(enable_xla=True), ON_CPU)
-    assert os.environ['TF_XLA_FLAGS'] == given + ' --tf_xla_cpu_global_jit'
 
 
 def test_what_xla_compiles(tmp_path):

@@ -6,9 +6,6 @@ import tensorflow.compat.v1 as tf
 import training_runs
 from training_runs import assert_same
 
-from estimator_train.settings import Settings
-from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
-from estimator_train.tf_patches.optimizers import clip_global_norm
 from estimator_train.training.optimizers import decay_weights, make_optimizer
 from estimator_train.training.schedules import Piecewise
 
@@ -98,10 +95,9 @@ def first_steps(tmp_path):
   """Trains two steps, and returns the changes of all weights in each."""
   def train(name, **values):
     folder = tmp_path / name
-    training_runs.train(Settings(**dict({
-        'mode': 'train', 'model_dir': str(folder), 'model': 'own_models:two_layers',
+    training_runs.train(folder, **{
         'optimizer': 'sgd', 'learning_rate': 1, 'batch_size': 48, 'train_steps': 2,
-        'save_checkpoints_steps': 1, 'distribution_strategy': 'off'}, **values)))
+        'save_checkpoints_steps': 1, 'distribution_strategy': 'off', **values})
     states = [training_runs.weights(folder, step) for step in range(3)]
     return [{name: after[name] - before[name] for name in before}
             for before, after in zip(states, states[1:])]
@@ -132,33 +128,12 @@ def test_the_global_norm_is_clipped(first_steps, tmp_path):
   assert logged == pytest.approx(norm / 4, rel=1e-3)
 
 
-def test_clipping_of_scaled_and_sparse_gradients():
-  """The gradient of x w is 3, 4, and in the third row 12 by two lookups; its norm is 13."""
-  with tf.Graph().as_default(), tf.Session() as session:
-    rows = tf.get_variable('w', (3, 1), initializer=tf.zeros_initializer(), use_resource=True)
-    other = tf.get_variable('x', (), initializer=tf.zeros_initializer(), use_resource=True)
-    factor = tf.placeholder(tf.float32, ())
-    loss = factor * (tf.reduce_sum(tf.gather(rows, [1, 2, 2]) * [[4.], [6.], [6.]]) + 3 * other)
-    optimizer = LossScalingOptimizer(make_optimizer('sgd', 1.))
-    clip_global_norm(optimizer, 6.5)
-    optimizer = type(optimizer).from_config(optimizer.get_config())  # As a copy of a model does.
-    optimizer.iterations = tf.train.get_or_create_global_step()
-    updates = optimizer.get_updates(loss, [rows, other])
-    session.run(tf.global_variables_initializer())
-    session.run(updates, {factor: 1})
-    expected = [[[0.], [-2.], [-6.]], -1.5]
-    assert [value.tolist() for value in session.run([rows, other])] == expected
-    session.run(updates, {factor: np.inf})  # The step is skipped.
-    assert [value.tolist() for value in session.run([rows, other])] == expected
-
-
 def test_the_logged_norm_of_clipped_gradients(tmp_path):
   """Each of the four gradients has the same norm; on two replicas, their sums are clipped."""
   for replicas in (1, 2):
     folder = tmp_path / str(replicas)
-    training_runs.train(Settings(
-        mode='train', model_dir=str(folder), model='own_models:compiled_with_clipnorm',
-        batch_size=48, train_steps=1, log_every_steps=1, num_cpu_replicas=replicas))
+    training_runs.train(folder, model='own_models:compiled_with_clipnorm', batch_size=48,
+                        train_steps=1, log_every_steps=1, num_cpu_replicas=replicas)
     assert training_runs.scalars(folder, 'gradient_norm')[1] == pytest.approx(.01 * 4 ** .5)
 
 
@@ -172,10 +147,8 @@ def test_resumes_bit_by_bit(tmp_path, values):
   """On two replicas, with the state of the optimizer, the schedule and the clipping."""
   for name, stops in (('whole', [None]), ('resumed', [2, None])):
     for stop in stops:
-      training_runs.train(Settings(
-          mode='train', model_dir=str(tmp_path / name), model='own_models:two_layers',
-          batch_size=48, train_steps=4, num_cpu_replicas=2, **values), end_step=stop)
+      training_runs.train(tmp_path / name, end_step=stop, batch_size=48, train_steps=4,
+                          num_cpu_replicas=2, **values)
   whole, resumed = (training_runs.variables(tmp_path / name) for name in ('whole', 'resumed'))
-  assert any(name.endswith(('/v', '/momentum')) for name in whole) and set(whole) == set(resumed)
-  for name, value in whole.items():
-    np.testing.assert_array_equal(value, resumed[name], name)
+  assert any(name.endswith(('/v', '/momentum')) for name in whole)
+  assert_same(resumed, whole, 0)

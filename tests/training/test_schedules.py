@@ -102,14 +102,12 @@ def train(image_folders, tmp_path):
   folder = tmp_path / 'model'
 
   def run(stop_at=None, **values):
-    settings = Settings(**dict({
-        'mode': 'train', 'model': 'own_models:probe', 'model_dir': str(folder),
-        'dataset': 'image_folder', 'train_pattern': str(image_folders / 'train/**/*.jpeg'),
-        'image_size': (8, 8), 'batch_size': 6, 'optimizer': 'sgd', 'learning_rate': 1.,
-        'train_steps': 8, 'log_every_steps': 1, 'save_checkpoints_steps': 1,
-        'keep_checkpoint_max': 20}, **values))
     # Stopped by a signal, say: what the run was asked for is as it was.
-    training_runs.train(settings, end_step=stop_at)
+    training_runs.train(folder, end_step=stop_at, **{
+        'model': 'own_models:probe', 'dataset': 'image_folder',
+        'train_pattern': str(image_folders / 'train/**/*.jpeg'), 'image_size': (8, 8),
+        'batch_size': 6, 'optimizer': 'sgd', 'learning_rate': 1., 'train_steps': 8,
+        'log_every_steps': 1, 'save_checkpoints_steps': 1, 'keep_checkpoint_max': 20, **values})
     stored = [found['probe/weight'] for found in training_runs.variables_by_step(folder)]
     logged = training_runs.scalars(folder, 'learning_rate')
     assert sorted(logged) == list(range(1, len(logged) + 1))
@@ -148,18 +146,6 @@ def test_a_longer_run_warns_of_other_rates(train, caplog):
   caplog.clear()
   train(train_steps=6, lr_boundaries_epochs=(2,), **values)
   assert '--lr_boundaries_epochs=2 now' in caplog.text
-
-
-def test_flags_that_determine_the_rate():
-  always = {'learning_rate', 'lr_schedule', 'lr_boundaries_epochs', 'lr_values',
-            'lr_warmup_epochs', 'scale_learning_rate'}
-  for given, more in (
-      ({}, set()), ({'scale_learning_rate': 'sqrt'}, {'base_batch_size', 'batch_size'}),
-      ({'lr_warmup_epochs': 1}, {'batch_size'}),
-      ({'lr_schedule': 'cosine', 'lr_boundaries_epochs': (2,)}, {'batch_size'}),
-      ({'lr_schedule': 'cosine'}, {'batch_size', 'train_steps', 'train_epochs'})):
-    settings = Settings(model_dir='x', train_steps=9, **given)
-    assert set(schedules.learning_rate_flags(settings.optimizer)) == always | more, given
 
 
 def test_a_compiled_model_has_its_own_rate(train, caplog):

@@ -196,22 +196,19 @@ def test_optimizers_that_change_gradients(make, tmp_path):
   compare(model, tmp_path, (X, Y), replicas=[2], predicts=False, tolerance=1e-6)
 
 
-@pytest.mark.parametrize('mode, features, labels, weights', [
-    (None, X, ONE_HOT, np.abs(Y[:, 0])),
-    ('temporal', SEQUENCES, SEQUENCES[..., :2], np.abs(SEQUENCES[..., 0]))])
-def test_sample_weights_and_labels_of_unknown_rank(mode, features, labels, weights, tmp_path):
+def test_sample_weights_and_labels_of_unknown_rank(tmp_path):
+  weights = np.abs(Y[:, 0])
+
   def make_input_fn(size):
-    values = {'features': features, 'sample_weights': weights}, labels
-    return in_batches(values, size) if mode else lambda: in_batches(values, size)().map(
+    return lambda: in_batches(({'features': X, 'sample_weights': weights}, ONE_HOT), size)().map(
         lambda x, y: (x, tf.py_func(lambda value: value, [y], tf.float32)))
 
-  model = keras.Sequential([layers.Dense(2, 'softmax', input_shape=features.shape[1:])])
-  sgd(model, 'categorical_crossentropy', sample_weight_mode=mode, metrics=['mse'],
-      weighted_metrics=None if mode else ['mae', 'categorical_accuracy'])
-  results = compare(model, tmp_path, (features, labels, weights), make_input_fn, eval_batch_size=7)
-  if mode is None:  # This accuracy is not weighted.
-    assert results['accuracy'] == pytest.approx(
-        (model.predict(features).argmax(-1) == labels.argmax(-1)).mean())
+  model = sgd(sequential(layers.Dense(2, 'softmax')), 'categorical_crossentropy', metrics=['mse'],
+              weighted_metrics=['mae', 'categorical_accuracy'])
+  results = compare(model, tmp_path, (X, ONE_HOT, weights), make_input_fn, eval_batch_size=7)
+  # This accuracy is not weighted.
+  assert results['accuracy'] == pytest.approx(
+      (model.predict(X).argmax(-1) == ONE_HOT.argmax(-1)).mean())
 
 
 def test_an_output_without_a_loss(tmp_path):

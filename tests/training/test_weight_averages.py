@@ -7,7 +7,6 @@ import training_runs
 
 from estimator_train.data import binary_files, idx
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings
 from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
 from estimator_train.tf_patches.optimizers import average_weights
 from estimator_train.training.checkpoints import restoring
@@ -17,10 +16,9 @@ DECAY = .8
 
 
 def train(folder, **values):
-  training_runs.train(Settings(**dict({
-      'mode': 'train', 'model_dir': str(folder), 'model': 'own_models:two_layers',
+  training_runs.train(folder, **{
       'optimizer': 'momentum', 'learning_rate': .1, 'batch_size': 48, 'train_steps': 4,
-      'save_checkpoints_steps': 1, 'distribution_strategy': 'off', 'ema_decay': DECAY}, **values)))
+      'save_checkpoints_steps': 1, 'distribution_strategy': 'off', 'ema_decay': DECAY, **values})
 
 
 @pytest.mark.parametrize('values', [

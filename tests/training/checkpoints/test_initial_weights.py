@@ -22,8 +22,8 @@ MODEL, SHAPE = 'own_models:partly_frozen', (28, 28, 1)
 
 def train(folder, steps=1, model=MODEL, **values):
   """Trains, and returns the weights before the first step."""
-  training_runs.train(Settings(mode='train', model_dir=str(folder), model=model, batch_size=8,
-                               dataset='synthetic', train_steps=steps, **values))
+  training_runs.train(folder, model=model, batch_size=8, dataset='synthetic', train_steps=steps,
+                      **values)
   return training_runs.weights(folder, 0)
 
 
@@ -105,6 +105,7 @@ def test_weights_that_cannot_be_loaded(h5, trained, tmp_path):
   do_not_fit = 'the weights do not fit the model: --weights='
   for weights, message in (
       (tmp_path / 'none.h5', there_are_none), (tmp_path, there_are_none),
+      ('imagenet', 'there are no ImageNet weights for this model: --weights='),
       (tmp_path / 'text.h5', do_not_fit), (h5[0], do_not_fit), (trained, do_not_fit)):
     with pytest.raises(UserError, match=message + str(weights)) as caught:
       load(weights, 'embedding')

@@ -10,9 +10,7 @@ import tensorflow.compat.v1 as tf
 import training_runs
 
 from estimator_train.errors import TrainingFailed
-from estimator_train.settings import Settings
 from estimator_train.tf_patches import checkpoints
-from estimator_train.training import trainer
 from estimator_train.training.checkpoints import restoring, saving
 from estimator_train.training.hooks.step_measurements import StepMonitor
 
@@ -21,10 +19,9 @@ from estimator_train.training.hooks.step_measurements import StepMonitor
 def train(tmp_path):
   """Trains a little and returns the checkpoint; into the same folder each time."""
   def run(steps, **values):
-    settings = Settings(**dict(
-        {'mode': 'train', 'dataset': 'synthetic', 'image_size': (18, 18), 'batch_size': 12,
-         'model': 'own_models:two_layers'}, model_dir=str(tmp_path), train_steps=steps, **values))
-    assert training_runs.train(settings)[1].timing.global_step == steps
+    _, outcome = training_runs.train(tmp_path, dataset='synthetic', image_size=(18, 18),
+                                     batch_size=12, train_steps=steps, **values)
+    assert outcome.timing.global_step == steps
     assert restoring.latest_checkpoint_and_step(str(tmp_path))[1] == steps
     return training_runs.variables(tmp_path)
 
@@ -61,23 +58,6 @@ def test_which_checkpoints_are_kept(train, tmp_path):
   (tmp_path / 'checkpoint').write_text('model_checkpoint_path: "model.ckpt-9"\n')
   train(11, save_checkpoints_steps=1, keep_checkpoint_max=2)
   assert {path.name.split('.')[1] for path in tmp_path.glob('model.*')} == {'ckpt-10', 'ckpt-11'}
-
-
-def test_which_checkpoints_are_evaluated():
-  for done, saved, expected, case in (
-      (0, [0, 5, 10, 15, 20, 25], [10, 20], 'each multiple'),
-      (10, [10, 15, 20], [20], 'after one that was done'),
-      (9, [10, 15, 20], [10, 20], 'after one that was not'),
-      (0, [0, 7, 14, 19, 23, 28, 31], [14, 23], 'other workers step too')):
-    counts = []
-    after_save = trainer.make_periodic_callback(
-        10, done, 30, lambda counts=counts: counts.append(1))
-    found = []
-    for step in saved:
-      after_save(step)
-      if len(counts) > len(found):
-        found.append(step)
-    assert found == expected, case
 
 
 def test_weights_that_are_not_finite_are_not_saved():

@@ -40,12 +40,6 @@ def test_a_long_run_keeps_its_last_steps(monkeypatch):
   assert list(history.began) == [18, 20, 22, 24] and list(history.ended) == [19, 21, 23, 25]
 
 
-def test_without_a_pipeline_nothing_is_observed():
-  with tf.Graph().as_default() as graph:
-    tf.zeros([]) + tf.placeholder(tf.float32)
-    assert step_measurements.fetch_waits(list(step_measurements.add_probes(graph).values())) is None
-
-
 def test_the_last_replicas_batch_counts(monkeypatch):
   times = iter([3., 3.25, 3., 3.5, 3., 3.125])
   monkeypatch.setattr(tf, 'timestamp', lambda: tf.constant(next(times), tf.float64))

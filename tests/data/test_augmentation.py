@@ -1,6 +1,5 @@
 """Augmented images: which crops and flips there are, and on what they depend."""
 
-import functools
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ from conftest import batches
 from PIL import Image
 
 from estimator_train.data import augmentation
-from estimator_train.data.batching import Batching, Shard
+from estimator_train.data.batching import Batching
 from estimator_train.data.description import DataSet, ImageSplit
 from estimator_train.data.image_source import ImageFileSource
 
@@ -42,26 +41,6 @@ def read_batches(source, num_batches, augment='crop_flip', cache='none', **given
       {'one_hot': False, 'examples_per_batch': 4, 'augment': augment}, **given))
   pairs, _ = batches(source.make_train_input_fn(batching, cache), num_batches)
   return [np.concatenate(part) for part in zip(*pairs)]
-
-
-@pytest.mark.parametrize('augment, cache', [
-    ('crop_flip', 'none'), ('rotate,flip,crop,cutout,color,pad_crop', 'none'),
-    ('crop,flip,cutout,color', 'memory')])
-def test_the_same_whatever_the_threads_resumptions_and_workers(source, augment, cache):
-  read = functools.partial(read_batches, source, augment=augment, cache=cache)
-  whole, labels = read(6)
-  again, same_labels = read(6, num_parallel_calls=3, prefetch=4)
-  assert whole.shape == (24,) + SHAPE and labels.tolist() == same_labels.tolist()
-  np.testing.assert_array_equal(whole, again)
-  np.testing.assert_array_equal(read(4, shard=Shard(first_example=8))[0], whole[8:])
-  assert not np.array_equal(whole, read(6, seed=2)[0])
-  plain, plain_labels = read(6, augment='none')
-  assert plain_labels.tolist() == labels.tolist() and not np.array_equal(whole, plain)
-  for rank in range(2):
-    # Each of the steps has four examples, two for each worker.
-    part, _ = read(6, examples_per_batch=2, shard=Shard(0, 2, rank, 2))
-    expected = whole.reshape((6, 2, 2) + SHAPE)[:, rank]
-    np.testing.assert_array_equal(part, expected.reshape((12,) + SHAPE))
 
 
 def test_flips(source):

@@ -186,19 +186,6 @@ def test_predictions_of_rows(run, run_program, trained, tmp_path):
                              '--input={}'.format(tmp_path / name)), message)
 
 
-def test_predicted_classes_of_rows(run, trained, tmp_path):
-  folder = trained(TEXT)
-  expected = predictions(run(folder, '--mode=predict', *TEXT))[0]
-  _, words, *_ = own_examples._numbers()
-  (tmp_path / 'rows.csv').write_text('ids\n"{}"\n'.format(words[0].tolist()))
-  run(folder, '--mode=predict', *TEXT, '--input={}'.format(tmp_path / 'rows.csv'),
-      '--output={}'.format(tmp_path / 'out.csv'))
-  with open(str(tmp_path / 'out.csv'), newline='') as file:
-    row, = csv.DictReader(file)
-  assert row['file'] == '{}:0'.format(tmp_path / 'rows.csv') and row['label'] == expected['label']
-  assert float(row['probability']) == pytest.approx(expected['probability'], rel=1e-4)
-
-
 @pytest.mark.parametrize('flags, inputs, outputs', [
     (TWO, {'numbers': [.1, .2, .3], 'words': [1, 2, 3, 4, 5]}, {'price', 'kind'}),
     # Without an InputLayer, the input of an Embedding has the dtype float32.

@@ -5,13 +5,9 @@ import json
 import os
 import shutil
 import sys
-from unittest import mock
 
-import numpy as np
 import pytest
-from mode_runs import fails, image_flags
-
-from estimator_train.modes import audit as audit_mode
+from mode_runs import image_flags
 
 BAD_IMAGES = {
     'broken_png_renamed.jpeg': {'cannot_be_decoded', 'wrong_extension'},
@@ -111,16 +107,6 @@ def test_the_same_contents(audit, image_folders):
               (str(train / 'B' / 'copy.jpeg'), same(train / 'A' / '2.jpeg', 'train'))]
 
 
-def test_half_a_digest_is_not_enough():
-  source = mock.MagicMock(__len__=lambda _: 3, name_of='123'.__getitem__)
-  source.audited_class_indices.return_value = np.zeros(3, int)
-  split = audit_mode.AuditedSplit('train', source, ('A',))
-  for digests in ([[0, 0]] * 3, [[1, 7], [2, 7], [3, 7]], [[7, 1], [7, 2], [7, 3]]):
-    assert not list(audit_mode.find_duplicates([split], np.array(digests, np.uint64)))
-  found = audit_mode.find_duplicates([split], np.array([[7, 0], [0, 0], [7, 0]], np.uint64))
-  assert [(issue.file, issue.kind) for issue in found] == [('3', 'duplicate')]
-
-
 def test_unreadable_files_and_odd_names(audit, image_folders, monkeypatch):
   """On terminals with and without Unicode; more files than the table shows."""
   folder = image_folders / 'train' / 'A'
@@ -152,10 +138,3 @@ def test_unreadable_files_and_odd_names(audit, image_folders, monkeypatch):
                   'undefined, a class is empty', '  A         36  85.71%'):
       assert shown in out
     assert out.count(' - the file has no bytes\n') == 20 and 'b016' not in out
-
-
-def test_what_cannot_be_audited(run_program, tmp_path):
-  assert fails(run_program('--mode=audit', '--model_dir', tmp_path / 'out'),
-               '--mode=audit requires a data set of image files or of images in TFRecords: '
-               '--dataset=fashion_mnist_sample: give --dataset=image_folder or tfrecord')
-  assert not (tmp_path / 'out').exists()

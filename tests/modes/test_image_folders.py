@@ -55,18 +55,6 @@ def test_a_bad_image_is_named_or_skipped(run_well, run_program, folders, image_f
                'an image cannot be decoded: {} ('.format(text))
 
 
-def test_awkward_images(run_well, folders, image_folders, awkward_images):
-  """Those that decode are used, among grey ones: color, CMYK, 16 bit, GIF, progressive, rotated."""
-  for path in awkward_images.iterdir():
-    (image_folders / 'train' / 'B' / path.name).write_bytes(path.read_bytes())
-  done = run_well('--mode=train', '--train_epochs=1', *folders, '--batch_size=23',
-                  '--model=own_models:two_layers', '--on_bad_image=skip', '--max_bad_images=.5')
-  assert done.result['global_step'] == 1
-  assert [os.path.basename(image['file']) for image in done.result['skipped_images']] == [
-      name + '.jpeg' for name in ('broken_png_renamed', 'jpeg_12bit', 'text_renamed',
-                                  'truncated_half', 'zero_bytes')]
-
-
 def test_fewer_images_than_a_batch_of_odd_names(run_well, run_program, folders, image_folders):
   """Epochs follow each other within a batch; every image is evaluated once."""
   names = [b'a  b.jpeg', b'q\'"$`.jpeg', b'\xff\xfe.jpeg', b'n' * 250 + b'.jpeg',
@@ -92,13 +80,3 @@ def test_a_part_of_the_training_images_is_for_validation(run_well, run_program, 
   again = run_program('--mode=evaluate', '--model_dir={}'.format(tmp_path / 'model'))
   assert again.result['average_loss'] == pytest.approx(done.result['average_loss'])
   assert again.result['examples'] == done.result['examples']
-
-
-def test_what_cannot_be(run_program, folders, tmp_path):
-  for flag, message in (
-      ('--cache_features', 'needs frozen layers'),
-      ('--weights=imagenet', 'there are no ImageNet weights for this model'),
-      ('--trainable_layers=3', '--trainable_layers requires a pretrained network'),
-      ('--labels=A,B,C', 'a class has no training images: C')):
-    assert fails(run_program('--train_steps=1', *folders, flag), message)
-  assert not (tmp_path / 'model' / 'flags.txt').exists()

@@ -159,19 +159,6 @@ class Clock:
     self.now += self.left.pop(0)
 
 
-def test_batches_of_a_pass(monkeypatch):
-  for skip, secs, max_batches, batches, taken in (
-      (True, 2.5, None, 3, 3.),  # 1 + 1 + 1: over the time after the third.
-      (False, 2.5, None, 3, 9.),  # The first one is over the time already, and three are taken.
-      (True, 3.5, None, 4, 5.), (True, 100., 4, 4, 5.), (False, 10., None, 4, 10.),
-      (True, 0., 1, 3, 3.)):  # One would say too little.
-    clock, restart = Clock([7, 1, 1, 1, 2, 2, 2]), mock.Mock()
-    monkeypatch.setattr(rates, 'clock', lambda clock=clock: clock.now)
-    pipeline = rates._Pipeline(restart, clock.take, None)
-    assert pipeline.run_pass(8, secs, max_batches, skip) == (batches * 8, taken)
-    assert 7 - len(clock.left) == batches + skip and restart.call_count == 2
-
-
 def test_page_cache_and_storage(tmp_path, monkeypatch):
   paths, advice = [tmp_path / 'a', tmp_path / 'b'], []
   for path in paths:

@@ -17,7 +17,6 @@ from mode_runs import fails, image_flags
 
 import estimator_train
 from estimator_train.data import idx
-from estimator_train.errors import UserError
 from estimator_train.modes import predict as predict_mode
 from estimator_train.modes.predict import inputs, output_file
 
@@ -219,19 +218,3 @@ def test_outputs_of_any_shape_and_with_the_names_of_other_keys(tmp_path):
       'error': ''}]
   assert predict_mode.make_output_prediction({'file': 'a'}, {'x': np.array([np.inf])}) == {
       'file': 'a', 'error': "the model's outputs are not finite"}
-
-
-def test_only_whole_files_have_the_name(tmp_path):
-  (tmp_path / 'out').write_text('of another run')
-  (tmp_path / 'link').symlink_to(tmp_path / 'out')
-  for error, expected in ((KeyboardInterrupt(), KeyboardInterrupt),
-                          (OSError(28, 'No space left on device'), UserError)):
-    with pytest.raises(expected), output_file.open_writer(
-        str(tmp_path / 'link'), []) as writer:
-      writer.write(prediction_of(b'x'))
-      writer.flush()
-      raise error
-    assert (tmp_path / 'out').read_text() == 'of another run'
-    assert sorted(os.listdir(str(tmp_path))) == ['link', 'out']
-  assert len(written(tmp_path / 'link', [prediction_of(b'x')])) == 1
-  assert len(lines((tmp_path / 'out').read_text())) == 1 and (tmp_path / 'link').is_symlink()

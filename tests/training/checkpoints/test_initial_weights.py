@@ -40,7 +40,7 @@ def load(weights, name='partly_frozen', num_classes=10):
   settings = Settings(model='own_models:' + name, weights=str(weights), model_dir='x')
   with keras_session():
     model = getattr(own_models, name)(SHAPE, num_classes)
-    initial_weights.load_initial_weights(model, settings, SHAPE)
+    initial_weights.load_initial_weights(model, settings.model, SHAPE)
     return dict(zip([weight.op.name for weight in model.weights], model.get_weights()))
 
 

@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.python.distribute import distribute_coordinator
-from tensorflow.python.util import tf_inspect
 
 from estimator_train import models
 from estimator_train.tf_patches import (
-    checkpoints,
     estimator,
     keras,
     saved_weights,
@@ -28,14 +26,6 @@ def session():
     yield session
 
 
-def test_an_event_file_begins_without_a_graph(tmp_path, session):
-  tf.constant(1)
-  estimator.open_event_file(str(tmp_path)).flush()
-  (path,) = tmp_path.glob('events.*')
-  assert not any(tf.GraphDef.FromString(event.graph_def).node
-                 for event in tf.train.summary_iterator(str(path)))
-
-
 def test_what_a_process_keeps_is_released_or_restored(session, monkeypatch):
   distribute_coordinator._thread_local.server = object()
   estimator.release_server()
@@ -49,34 +39,6 @@ def test_what_a_process_keeps_is_released_or_restored(session, monkeypatch):
   with sessions.converter_on_path():
     subprocess.run([os.path.basename(sys.executable), '-c', ''], check=True)
   assert os.environ['PATH'] == '/nowhere'
-
-
-@pytest.mark.parametrize('is_patched, reads', [(True, 2), (False, 3)])
-def test_a_sharded_saver_reads_a_variable_once(tmp_path, session, is_patched, reads):
-  with tf.distribute.MirroredStrategy(['/cpu:0']).scope():
-    weight = tf.get_variable('weight', ())
-    before = len(session.graph.get_operations())
-    saving = tf.train.Saver(
-        sharded=True, builder=checkpoints.SingleReadSaverBuilder() if is_patched else None)
-    made = [op.type for op in session.graph.get_operations()[before:]]
-    assert made.count('ReadVariableOp') == reads  # To restore the variable takes one.
-    session.run(weight.primary.assign(5.))
-    path = saving.save(session, str(tmp_path / 'model.ckpt'))
-    session.run(weight.primary.assign(6.))
-    saving.restore(session, path)
-    assert session.run(weight.primary) == 5
-
-
-def test_deprecated_arguments_are_not_checked(session, monkeypatch):
-  def fail(*unused_args, **unused_options):
-    raise AssertionError('inspected')
-
-  monkeypatch.setattr(tf_inspect, 'getcallargs', fail)
-  with pytest.raises(KeyError), sessions.without_deprecation_checks():
-    tf.reduce_sum([1.])
-    raise KeyError
-  with pytest.raises(AssertionError, match='inspected'):
-    tf.reduce_sum([1.])
 
 
 @pytest.mark.parametrize('has_local', [False, True])

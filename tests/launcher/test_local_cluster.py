@@ -59,6 +59,7 @@ def test_what_each_task_has_of_the_machine(monkeypatch, arguments, visible, core
     (['--model_dir=x', '--local_workers'], 'the flags cannot be read: '),
     (['--local_workers=2', '--train_steps=1', '--model_dir=/dev/null/x'], ' cannot be written to:'),
     (['--local_workers=2', '--mode=doctor'], 'can only train: --local_workers --mode=doctor'),
+    (['--tensorboard', '--mode=doctor'], 'be started with training: --tensorboard --mode=doctor: '),
     (['--local_workers=2', '--local_cores=2'], 'cores: --local_cores=2 for 2 tasks on 3 cores: gi'),
     *((['--local_workers=2', '--local_gpus=1', visible],
        'for 2 tasks on {} GPUs (CUDA_VISIBLE_DEVICES={}): give fewer'.format(count, visible))

@@ -53,19 +53,6 @@ def test_training_takes_the_place_of_the_launcher(tmp_path, monkeypatch, capfd, 
   assert capfd.readouterr().err == 'TensorBoard: {} somewhere\n'.format(model_dir)
 
 
-@pytest.mark.parametrize('arguments, message', [
-    (['--mode=doctor'],
-     'TensorBoard can only be started with training: --tensorboard --mode=doctor: '),
-    (['--train_steps=1', '--model_dir=/dev/null/x'], '--model_dir cannot be written to: '),
-    (['--local_workers=x', '--model_dir=m'], '--local_workers is not a valid number: ')])
-def test_wrong_values(arguments, message, capsys):
-  code = local_cluster.main(['--tensorboard', *arguments], ['no such program'],
-                            server=['no such server'])
-  out, err = capsys.readouterr()
-  assert (code, out, err.count('\n')) == (2, '', 1)
-  assert err.startswith('error: ' + message)
-
-
 def get(url):
   # A proxy of the machine has no business with it.
   opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

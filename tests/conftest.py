@@ -91,6 +91,12 @@ def batches(input_fn, count=None):
   return found, graph
 
 
+def contents_of(folder):
+  """Returns the bytes of the files in a folder and below, by their paths in the folder."""
+  return {str(path.relative_to(folder)): path.read_bytes()
+          for path in folder.rglob('*') if path.is_file()}
+
+
 def is_alive(pid):
   """Whether a process runs still."""
   try:

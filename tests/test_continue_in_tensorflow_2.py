@@ -42,24 +42,23 @@ for folder in folders:
 '''
 
 
-def train(run_program, model_dir, steps, *flags):
-  done = run_program('--dataset=test_continue_in_tensorflow_2:one_batch', '--model=mnist_dense',
-                     '--model_dir={}'.format(model_dir), '--batch_size={}'.format(BATCH_SIZE),
-                     '--train_steps={}'.format(steps), '--log_every_steps=1', *flags)
-  assert done.code == 0, done.err
+def train(run_well, model_dir, steps, *flags):
+  run_well('--dataset=test_continue_in_tensorflow_2:one_batch', '--model=mnist_dense',
+           '--model_dir={}'.format(model_dir), '--batch_size={}'.format(BATCH_SIZE),
+           '--train_steps={}'.format(steps), '--log_every_steps=1', *flags)
 
 
-def test_the_losses_of_the_next_steps_agree(run_program, clients_python, tmp_path):
+def test_the_losses_of_the_next_steps_agree(run_well, clients_python, tmp_path):
   images, classes = read_batch()
   np.savez(str(tmp_path / 'examples.npz'), images=images, classes=classes)
   runs = {name: tmp_path / name for name in ('adam', 'adamw', 'momentum', 'rmsprop')}
   copies = {name: tmp_path / ('continued_' + name) for name in runs}
   for name, folder in runs.items():
     flags = ['--optimizer=' + name, '--learning_rate=0.002']
-    train(run_program, folder, STEPS_BEFORE, *flags)
+    train(run_well, folder, STEPS_BEFORE, *flags)
     shutil.copytree(str(folder), str(copies[name]))
-    train(run_program, folder, STEPS_BEFORE + STEPS_AFTER, *flags)
-  train(run_program, tmp_path / 'smooth', 1, '--label_smoothing=0.1')
+    train(run_well, folder, STEPS_BEFORE + STEPS_AFTER, *flags)
+  train(run_well, tmp_path / 'smooth', 1, '--label_smoothing=0.1')
   done = run_process(
       clients_python, '-I', '-c', PROGRAM, ROOT / 'examples' / 'continue_in_tensorflow_2.py',
       STEPS_AFTER, tmp_path / 'examples.npz', *copies.values(), tmp_path / 'smooth')

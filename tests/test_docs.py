@@ -128,26 +128,25 @@ def train_before(arguments):
 @pytest.mark.parametrize('command', [
     command if command in README else pytest.param(command, marks=pytest.mark.slow)
     for command in EXECUTED])
-def test_command(command, workspace, run_program, monkeypatch):
+def test_command(command, workspace, run_well, monkeypatch):
   monkeypatch.chdir(str(workspace))
   measure_shortly(monkeypatch)
   arguments = arguments_of(command)
   assert arguments is not None
   if command_line.wants_help(arguments):
-    assert run_program(*arguments).code == 0
+    run_well(*arguments)
     return
   before = train_before(arguments)
   if before is not None:  # Its flags are needed to parse those of the command.
-    assert run_program(*before).code == 0
+    run_well(*before)
   settings = command_line.parse(arguments)
   if settings.data.data_dir:
     (workspace / settings.data.data_dir).mkdir(exist_ok=True)
     publish_generated_files(workspace / settings.data.data_dir, monkeypatch, 600, 100)
   for folder, before in needed_runs(arguments).items():
     if not (workspace / folder / 'best').exists():
-      assert run_program(*before).code == 0
-  done = run_program(*shortened(arguments))
-  assert done.code == 0, done.err
+      run_well(*before)
+  done = run_well(*shortened(arguments))
   assert done.result.get('mode', 'download') == settings.run.mode
 
 

@@ -17,7 +17,7 @@ EXAMPLES = ROOT / 'examples'
 
 
 @pytest.fixture
-def execute(run_program, capsys, tmp_path, monkeypatch):
+def execute(run_well, capsys, tmp_path, monkeypatch):
   """Executes command lines with these arguments added to scripts; returns their outputs."""
   monkeypatch.chdir(str(tmp_path))
   for folder in (ROOT, tmp_path):  # As for `python -m`.
@@ -28,9 +28,7 @@ def execute(run_program, capsys, tmp_path, monkeypatch):
     for command in commands:
       start, *given = shlex.split(command)
       if start.endswith('run_train.sh'):
-        done = run_program(*given)
-        assert done.code == 0, done.err
-        out = done.out
+        out = run_well(*given).out
       else:
         assert start.endswith('python')
         script = ROOT / given[0] if given[0].startswith('examples/') else tmp_path / given[0]

@@ -183,9 +183,3 @@ def write_files(folder, files):
   for path, data in files.items():
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
     (folder / path).write_bytes(data)
-
-
-def content(folder):
-  """Returns the bytes of the files in a folder and below, by their paths in the folder."""
-  return {str(path.relative_to(folder)): path.read_bytes()
-          for path in folder.rglob('*') if path.is_file()}

@@ -13,6 +13,7 @@ import traceback
 
 import file_server
 import pytest
+from conftest import contents_of
 from file_server import (
   API_PATH,
   BODY,
@@ -20,7 +21,6 @@ from file_server import (
   HALF,
   KEY,
   SIGNATURE,
-  content,
   ranged,
   whole,
   write_files,
@@ -113,7 +113,7 @@ def test_the_file_arrives(server, folder, monkeypatch, capsys, caplog, kind):
                lambda *given: [asked_again.set(), ranged()(*given)]]
   server.answers.update({'/a': list(answers), STORAGE: list(answers)})
   write_files(folder, {} if part is None else {PART: part})
-  assert fetch(server, folder) == (NAME, len(BODY), True) and content(folder) == {NAME: BODY}
+  assert fetch(server, folder) == (NAME, len(BODY), True) and contents_of(folder) == {NAME: BODY}
   assert server.requests == requests or kind == 'silent' and server.requests[1][1] < HALF + 1
   if kind == 'plain':
     assert caplog.messages[1:] == ['{}: {} %'.format(PART, 10 * part) for part in range(1, 11)]
@@ -142,7 +142,7 @@ def test_archives_that_cannot_be_downloaded(server, folder, monkeypatch, caplog,
     monkeypatch.setenv('KAGGLE_API_ENDPOINT', 'http://localhost.kaggle.invalid')
   with pytest.raises(UserError, match=message) as caught:
     fetch_archive(server, folder)
-  assert content(folder) == {PART: BODY[:HALF + more]}
+  assert contents_of(folder) == {PART: BODY[:HALF + more]}
   check_secrets(caplog.text + str(caught.value), folder)
   # Of causes, which nobody is shown, the key alone: addresses in them are of this request.
   causes = ''.join(traceback.format_exception(caught.type, caught.value, caught.tb))
@@ -170,7 +170,7 @@ def test_what_needs_no_request(server, tmp_path):
     with pytest.raises(UserError, match='published one: {}/{} has {}, expected 256000 bytes, md5 {}'
                        ': remove it'.format(tmp_path, NAME, found, MD5)):
       download.download_files([file._replace(name='other'), file], str(tmp_path))
-    assert content(tmp_path)[NAME] == wrong and not server.requests
+    assert contents_of(tmp_path)[NAME] == wrong and not server.requests
 
 
 @pytest.mark.parametrize('fault, expected, message', [
@@ -184,9 +184,9 @@ def test_a_fault_keeps_the_part(server, folder, monkeypatch, fault, expected, me
   with monkeypatch.context() as patch, pytest.raises(expected, match=message):
     patch.setattr('tqdm.tqdm.update', fail)
     fetch_file(server, folder)
-  kept = content(folder)[PART]
+  kept = contents_of(folder)[PART]
   assert kept and BODY.startswith(kept) and fetch_file(server, folder).downloaded
-  assert server.requests == starts(None, len(kept)) and content(folder) == {NAME: BODY}
+  assert server.requests == starts(None, len(kept)) and contents_of(folder) == {NAME: BODY}
 
 
 # A package that ends the process is as releases before 1.5.13. With -v, the package does without
@@ -202,7 +202,7 @@ def test_no_credentials(server, folder, monkeypatch, tmp_path, capsys, files, ar
   with pytest.raises(UserError, match='Kaggle requires credentials: .*: create an API key at .*; '
                      'or download the archive of kaggle.com/.* to {}'.format(folder / NAME)):
     fetch_archive(server, folder)
-  assert content(folder) == {PART: b''} and not server.requests and not capsys.readouterr().out
+  assert contents_of(folder) == {PART: b''} and not server.requests and not capsys.readouterr().out
 
 
 @pytest.mark.parametrize('variable', ['CURL_CA_BUNDLE', 'REQUESTS_CA_BUNDLE'])
@@ -225,4 +225,4 @@ def test_nothing_is_sent_to_or_taken_from_an_impostor(server, folder, monkeypatc
   for fetch in (fetch_file, fetch_archive):
     with pytest.raises(UserError, match='SSLError|certificate verify failed|CERTIFICATE_VERIFY'):
       fetch(server, folder)
-  assert not server.requests and content(folder) == {PART: b''}
+  assert not server.requests and contents_of(folder) == {PART: b''}

@@ -8,7 +8,8 @@ import zipfile
 
 import file_server
 import pytest
-from file_server import STORAGE_PATH, content, ranged, write_files
+from conftest import contents_of
+from file_server import STORAGE_PATH, ranged, write_files
 
 from estimator_train.data import oct2017
 from estimator_train.errors import UserError
@@ -98,7 +99,7 @@ def test_eval_folder(tmp_path, log):
 def test_download_once(server, data_dir, capsys, monkeypatch):
   size = sum(map(len, EXPECTED.values()))
   assert oct2017.download_images(str(data_dir)) == [('OCT2017 ', size, True)]
-  assert content(data_dir) == EXPECTED and os.listdir(str(data_dir)) == ['OCT2017 ']
+  assert contents_of(data_dir) == EXPECTED and os.listdir(str(data_dir)) == ['OCT2017 ']
   monkeypatch.delenv('KAGGLE_KEY')
   file_server.forget_kaggle(monkeypatch)
   monkeypatch.setattr(os, 'makedirs', None)
@@ -123,7 +124,7 @@ def test_own_archive_needs_no_credentials_and_stays(server, data_dir, monkeypatc
   write_files(data_dir, {ARCHIVE: archive})
   caplog.set_level(logging.INFO, 'estimator_train')
   assert oct2017.download_images(str(data_dir))[0].downloaded
-  found = content(data_dir)
+  found = contents_of(data_dir)
   assert found.pop(ARCHIVE) == archive and not server.requests and found.items() >= EXPECTED.items()
   assert caplog.messages[-1].endswith('has been unpacked and can be removed')
 

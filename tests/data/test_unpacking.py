@@ -9,7 +9,7 @@ import tracemalloc
 import zipfile
 
 import pytest
-from file_server import content
+from conftest import contents_of
 
 from estimator_train.data import download, oct2017
 from estimator_train.errors import UserError
@@ -55,7 +55,7 @@ def unpack(tmp_path):
           download.storing_in(str(target.parent), 0):
         oct2017.unpack_folder(path, lambda names: 'F /', str(target))
       assert '\n' not in str(caught.value)
-      assert not content(target.parent) and set(content(tmp_path)) <= {'archive.zip'}
+      assert not contents_of(target.parent) and set(contents_of(tmp_path)) <= {'archive.zip'}
     return target
 
   return unpack
@@ -65,7 +65,7 @@ def unpack(tmp_path):
 def test_what_is_unpacked(tmp_path, unpack, caplog, method):
   caplog.set_level('INFO', 'estimator_train')
   found = unpack(make_archive(tmp_path, method=method, mode=SET_USER_ID))
-  assert content(found) == FILES and caplog.messages[-1] == 'unpacking: 100 %'
+  assert contents_of(found) == FILES and caplog.messages[-1] == 'unpacking: 100 %'
   assert not [path for path in found.rglob('*') if path.name == 'empty'
               or path.is_file() and path.stat().st_mode & 0o7111]
 
@@ -84,7 +84,7 @@ def test_stopped_half_way_and_repeated(tmp_path, unpack, monkeypatch, fault, exp
   with monkeypatch.context() as patch, pytest.raises(expected), download.storing_in(target, 0):
     patch.setattr(shutil, 'copyfileobj', stop)
     oct2017.unpack_folder(path, lambda names: 'F /', target)
-  assert not content(tmp_path / 'out') and content(unpack(path)) == FILES
+  assert not contents_of(tmp_path / 'out') and contents_of(unpack(path)) == FILES
 
 
 def test_names_and_kinds_that_are_refused(tmp_path, unpack):
@@ -116,7 +116,7 @@ def test_bombs(tmp_path, unpack, monkeypatch):
           len(FILES) + len(OTHERS), total))
   monkeypatch.setattr(oct2017, 'MAX_FILES', len(FILES) + len(OTHERS))
   monkeypatch.setattr(oct2017, 'MAX_BYTES', total)
-  assert content(unpack(path)) == FILES
+  assert contents_of(unpack(path)) == FILES
 
 
 def damage_data(data):
@@ -149,7 +149,7 @@ def test_what_cannot_be_stored(tmp_path, unpack, monkeypatch):
   monkeypatch.setattr(shutil, 'disk_usage', lambda folder: next(usages))
   path = make_archive(tmp_path)
   unpack(path, '{:,} bytes free, {:,} are required: free some'.format(total - 1, total))
-  assert content(unpack(path)) == FILES
+  assert contents_of(unpack(path)) == FILES
 
 
 def test_memory_is_bounded(tmp_path, unpack):

@@ -21,12 +21,8 @@ WORDS = ['--dataset=own_examples:sequences', '--model=own_examples:next_word', '
 
 
 @pytest.fixture
-def run(run_program, tmp_path):
-  def run_in(folder, *arguments):
-    done = run_program('--model_dir={}'.format(tmp_path / folder), *arguments)
-    assert done.code == 0, done.err
-    return done
-  return run_in
+def run(run_well, tmp_path):
+  return lambda folder, *arguments: run_well('--model_dir', tmp_path / folder, *arguments)
 
 
 @pytest.fixture(scope='module')

@@ -24,12 +24,11 @@ BAD_IMAGES = {
 
 
 @pytest.fixture
-def audit(run_program, image_folders, tmp_path):
+def audit(run_well, image_folders, tmp_path):
   """Runs the audit on the folders; returns its outcome, and what it wrote."""
   def run(*arguments):
-    done = run_program('--mode=audit', '--model_dir={}'.format(tmp_path / 'out'),
-                       *(arguments or image_flags(image_folders, '*/*')))
-    assert done.code == 0, done.err
+    done = run_well('--mode=audit', '--model_dir={}'.format(tmp_path / 'out'),
+                    *(arguments or image_flags(image_folders, '*/*')))
     return done, json.loads((tmp_path / 'out' / 'audit.json').read_text())
 
   return run

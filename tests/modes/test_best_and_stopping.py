@@ -13,7 +13,7 @@ ACCURACY = {2: .3, 4: .5, 6: .5, 8: .4, 10: .6, 12: .2}
 
 
 @pytest.fixture
-def train(run_program, monkeypatch, tmp_path):
+def train(run_well, monkeypatch, tmp_path):
   """Trains with evaluations every two steps that find the accuracies above."""
   of = Evaluator.evaluate
 
@@ -24,15 +24,15 @@ def train(run_program, monkeypatch, tmp_path):
   def run(steps, *arguments):
     with monkeypatch.context() as patch:
       patch.setattr(Evaluator, 'evaluate', evaluate)
-      return run_program('--model_dir', tmp_path, '--train_steps={}'.format(steps),
-                         '--eval_every_steps=2', *COMMON, *arguments)
+      return run_well('--model_dir', tmp_path, '--train_steps={}'.format(steps),
+                      '--eval_every_steps=2', *COMMON, *arguments)
 
   return run
 
 
 def test_the_best_over_restarts(train, run_program, tmp_path):
   done = train(6, '--keep_checkpoint_max=1')
-  assert done.code == 0 and done.result['best']['global_step'] == 4
+  assert done.result['best']['global_step'] == 4
   done = train(8, '--keep_checkpoint_max=1')
   best = done.result['best']
   assert best['global_step'] == 4 and best['accuracy'] == .5 and done.result['global_step'] == 8
@@ -66,13 +66,12 @@ def test_early_stopping_over_restarts(train):
   rules = ['--early_stopping_steps=4']
   assert 'stopped_early' not in train(6, *rules).result
   done = train(12, *rules)
-  assert done.code == 0, done.err
   assert done.result['stopped_early'] == 'no improvement in accuracy for 4 steps'
   assert done.result['global_step'] == 8 and done.result['steps_run'] == 2
   assert evaluated_steps(done) == [8] and done.result['accuracy'] == .4
 
   again = train(12, *rules)
-  assert again.code == 0 and again.result['steps_run'] == 0
+  assert again.result['steps_run'] == 0
   assert again.result['stopped_early'] == 'no improvement in accuracy for 4 steps'
   assert 'was stopped at step 8 (no improvement in accuracy for 4 steps); to continue' in again.err
   assert 'nothing to train: ' in again.err
@@ -84,7 +83,7 @@ def test_early_stopping_over_restarts(train):
 
 def test_stop_at_accuracy(train, tmp_path):
   done = train(12, '--stop_at_accuracy=0.5')
-  assert done.code == 0 and done.result['global_step'] == 4 and evaluated_steps(done) == [2, 4]
+  assert done.result['global_step'] == 4 and evaluated_steps(done) == [2, 4]
   assert done.result['stopped_early'] == 'accuracy 0.5000 reaches 0.5'
   assert (tmp_path / 'model.h5').is_file() and (tmp_path / 'throughput.json').is_file()
   assert train(12, '--stop_at_accuracy=0.5').result['steps_run'] == 0

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 
 import pytest
 from mode_runs import fails, image_flags
@@ -66,17 +65,3 @@ def test_fewer_images_than_a_batch_of_odd_names(run_well, run_program, folders, 
   folders += ['--model=own_models:two_layers', '--batch_size=64']
   done = run_well('--train_steps=2', '--num_cpu_replicas=2', *folders)
   assert done.result['global_step'] == 2 and done.result['examples'] == 15
-
-
-def test_a_part_of_the_training_images_is_for_validation(run_well, run_program, image_folders,
-                                                         tmp_path):
-  flags = ['--dataset=image_folder', '--train_pattern={0}/train,{0}/test'.format(image_folders),
-           '--validation_fraction=.25', '--image_size=24,24', '--batch_size=6', '--cache=memory',
-           '--model=own_models:two_layers', '--model_dir={}'.format(tmp_path / 'model')]
-  done = run_well('--train_epochs=2', '--num_cpu_replicas=2', *flags)
-  counts = [int(number) for number in re.search(
-      r'(\d+) training images: A (\d+), B (\d+)', done.err).groups()]
-  assert counts[0] + done.result['examples'] == 28 and 0 < done.result['examples'] < 14
-  again = run_program('--mode=evaluate', '--model_dir={}'.format(tmp_path / 'model'))
-  assert again.result['average_loss'] == pytest.approx(done.result['average_loss'])
-  assert again.result['examples'] == done.result['examples']

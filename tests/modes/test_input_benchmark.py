@@ -1,5 +1,6 @@
 """`--mode=input_benchmark`: end to end, what its passes count and time, and its advice."""
 
+import itertools
 import json
 import os
 import time
@@ -11,6 +12,7 @@ import own_models
 import psutil
 import pytest
 import tensorflow.compat.v1 as tf
+from conftest import contents_of
 from mode_runs import fails, image_flags
 
 from estimator_train.data import images
@@ -25,20 +27,18 @@ from estimator_train.training import building
 KEYS = {'mode', 'cold_images_per_sec', 'warm_images_per_sec', 'model_images_per_sec', 'verdict',
         'verdict_ratio', 'advice', 'stages', 'expected_images_per_sec', 'spread',
         'cold_mb_per_sec', 'warm_mb_per_sec', 'cold_is_from_storage', 'dataset', 'model', 'devices'}
+SHORT = ['--mode=input_benchmark', '--batch_size=8', '--model=own_models:two_layers']
 
 
 @pytest.fixture
-def measure(run_program, monkeypatch):
+def measure(run_well, monkeypatch):
   """Runs the mode with short passes; checks that the figures of its result are consistent."""
   for name, value in (('_COLD_PASS_SECS', 0.02), ('_WARM_PASS_SECS', 0.02),
                       ('_MIN_TIMED_SECS', 0.1), ('_MAX_WARMUP_SECS', 0.1)):
     monkeypatch.setattr(rates, name, value)
 
   def run(*flags):
-    done = run_program('--mode=input_benchmark', '--batch_size=8', '--model=own_models:two_layers',
-                       *flags)
-    if done.code:
-      return done, None
+    done = run_well(*SHORT, *flags)
     result = done.result
     warm, model = result['warm_images_per_sec'], result['model_images_per_sec']
     assert result['verdict_ratio'] == pytest.approx(model / warm)
@@ -46,7 +46,7 @@ def measure(run_program, monkeypatch):
     if result['stages']:
       assert sum(stage['share'] for stage in result['stages'].values()) == pytest.approx(1)
       assert list(result['stages'].values())[-1]['images_per_sec'] == warm
-    return done, result
+    return result, done.out
 
   return run
 
@@ -54,11 +54,6 @@ def measure(run_program, monkeypatch):
 @pytest.fixture
 def flags(image_folders):
   return image_flags(image_folders, '**/*.jpeg')[:2] + ['--image_size=16,20']
-
-
-def contents(folder):
-  return {str(path.relative_to(folder)): path.read_bytes()
-          for path in folder.rglob('*') if path.is_file()}
 
 
 def test_image_folder(measure, flags, copied_run, tmp_path, monkeypatch):
@@ -72,17 +67,16 @@ def test_image_folder(measure, flags, copied_run, tmp_path, monkeypatch):
   aside, cache = tmp_path / 'aside', tmp_path / 'cache'
   aside.mkdir()
   monkeypatch.setattr('tempfile.tempdir', str(aside))
-  before = contents(copied_run)
-  done, result = measure('--model_dir', copied_run, *flags)
-  assert done.code == 0, done.err
-  after = contents(copied_run)
+  before = contents_of(copied_run)
+  result, out = measure('--model_dir', copied_run, *flags)
+  after = contents_of(copied_run)
   assert json.loads(after.pop('input_benchmark.json').decode()) == result
   assert after == before and os.listdir(str(aside)) == []
   assert set(result) >= KEYS and list(result['stages']) == ['read', 'decode', 'resize', 'batch']
   assert result['global_batch_size'] == 8 and result['devices'] == ['/cpu:0']
   assert result['model_shares_cores'] and result['cold_mb_per_sec'] > 0
   assert result['num_parallel_calls'] == result['cores'] and result['cache'] == 'none'
-  lines = done.out.splitlines()
+  lines = out.splitlines()
   rows = {line.split()[0]: line.split()[1:] for line in lines[2:9]}
   assert list(rows) == ['read', 'decode', 'resize', 'batch', 'cold', 'warm', 'model']
   assert len(rows['read']) == 5 and rows['read'][2] == 'to' and rows['read'][4].endswith('%')
@@ -91,8 +85,8 @@ def test_image_folder(measure, flags, copied_run, tmp_path, monkeypatch):
       result['cold_is_from_storage'] is False)
   assert lines[-2] == result['advice']
 
-  done, result = measure('--cache={}'.format(cache), *flags)
-  assert done.code == 0 and list(result['stages']) == ['batch'], done.err
+  result, _ = measure('--cache={}'.format(cache), *flags)
+  assert list(result['stages']) == ['batch']
   assert result['prepare_secs'] > 0 and result['cache'] == str(cache)
   assert len(list(cache.glob('images-*.npy'))) == 1
   assert shapes == [([8, 16, 20, 1], tf.float32), ([8, 16, 20, 1], tf.uint8)]
@@ -110,28 +104,27 @@ def test_verdicts_of_a_slow_input_and_of_a_slow_model(measure, flags, monkeypatc
       make = getattr(images, stage)
       patch.setattr(images, stage, lambda *given, make=make: wait(make(*given), .005))
       patch.setattr(images, 'are_all_grey', lambda contents: True)  # Decodes a sample.
-      done, result = measure('--num_parallel_calls=1', *flags)
-    assert done.code == 0, done.err
+      result, _ = measure('--num_parallel_calls=1', *flags)
     assert result['verdict'] == 'input-bound' and result['verdict_ratio'] > 1
     assert result['stages'][stage]['share'] > .5 and result['warm_images_per_sec'] < 1 / .005
   monkeypatch.setattr(own_models.Wait, 'delay', types.SimpleNamespace(
       apply=lambda tensor: wait(tensor, .05)), raising=False)
-  done, result = measure('--model=own_models:slow')
-  assert done.code == 0 and result['model_images_per_sec'] < 8 / .05, done.err
+  result, _ = measure('--model=own_models:slow')
+  assert result['model_images_per_sec'] < 8 / .05
   assert result['verdict'] == 'compute-bound' and result['verdict_ratio'] < 1
 
 
 def test_replicas_and_synthetic_images(measure):
-  done, result = measure('--cache=none', '--num_cpu_replicas=2')
-  assert done.code == 0 and result['num_replicas'] == 2, done.err
+  result, _ = measure('--cache=none', '--num_cpu_replicas=2')
+  assert result['num_replicas'] == 2
   assert result['per_replica_batch_size'] == 4 and result['model_dir'] is None
   assert list(result['stages']) == ['read', 'batch', 'decode']
-  done, result = measure('--dataset=synthetic', '--image_size=12,12', '--train_epochs=3')
-  assert done.code == 0 and result['stages'] == {}, done.err
+  result, _ = measure('--dataset=synthetic', '--image_size=12,12', '--train_epochs=3')
+  assert result['stages'] == {}
   assert result['warm_mb_per_sec'] is None and result['cold_is_from_storage'] is None
 
 
-def test_what_cannot_be_measured(measure, flags, image_folders, tmp_path):
+def test_what_cannot_be_measured(measure, run_program, flags, image_folders, tmp_path):
   bad = image_folders / 'train' / 'A' / 'x.jpeg'
   bad.write_text('no image')
   model_dir = tmp_path / 'model'
@@ -139,24 +132,9 @@ def test_what_cannot_be_measured(measure, flags, image_folders, tmp_path):
       (['--cache_features'], 'reads no images: --cache_features=True: omit it'),
       (['--batch_size=9', '--num_cpu_replicas=2'], '--batch_size=9 for 2 replicas: use 8 or 10'),
       (['--dataset=fashion_mnist'], '--data_dir is required'), (flags, str(bad))):
-    assert fails(measure('--model_dir', model_dir, *extra)[0], message)
+    assert fails(run_program(*SHORT, '--model_dir', model_dir, *extra), message)
     assert not model_dir.exists()
-  done, _ = measure('--on_bad_image=skip', '--max_bad_images=0.1', *flags)
-  assert done.code == 0, done.err
-
-
-class Clock:
-  """A clock that advances by a second at each look, or by what is left to take."""
-
-  def __init__(self, secs=()):
-    self.now, self.left = 0., list(secs)
-
-  def __call__(self):
-    self.now += 1
-    return self.now
-
-  def take(self):
-    self.now += self.left.pop(0)
+  measure('--on_bad_image=skip', '--max_bad_images=0.1', *flags)
 
 
 def test_page_cache_and_storage(tmp_path, monkeypatch):
@@ -184,7 +162,8 @@ def split(tmp_path, write_images):
 def test_measurements_of_image_files(split, tmp_path, monkeypatch):
   """With a second for each batch: five batches of cold passes, ten of warm ones."""
   evicted, folder = [], tmp_path / 'cache'
-  for name, value in (('clock', Clock()), ('_COLD_PASS_SECS', 5), ('_WARM_PASS_SECS', 10),
+  for name, value in (('clock', itertools.count(1.).__next__), ('_COLD_PASS_SECS', 5),
+                      ('_WARM_PASS_SECS', 10),
                       ('evict_from_page_cache', lambda paths: evicted.append(list(paths)))):
     monkeypatch.setattr(rates, name, value)
   size = sum(os.stat(path).st_size for path in split.files)
@@ -214,22 +193,6 @@ def test_measurements_of_image_files(split, tmp_path, monkeypatch):
     assert measured.prepare_secs == 1  # From one look at the clock to the next.
   # In the first run with this cache, which has not been there before it.
   assert evicted == [split.files] and len(list(folder.glob('images-*.npy'))) == 1
-
-
-def test_steps_of_a_model_that_count(monkeypatch):
-  monkeypatch.setattr(rates, '_MAX_SEGMENTS', 2)
-  for warmup_steps, step_secs, end_times, segments in (
-      (3, [9, 1, 1] + [1] * 50, [11, 12, 13, 14, 15], [(16, 2), (16, 2)]),
-      (10, [30, 4, 4] + [4] * 50, [38, 42, 46, 50], [(8, 4), (16, 8)]),  # By time.
-      (0, [30] + [2] * 50, [30, 32, 34, 36], [(8, 2), (16, 4)])):  # The first step never counts.
-    clock, context = Clock(step_secs), mock.Mock()
-    monkeypatch.setattr(rates, 'clock', lambda clock=clock: clock.now)
-    timer = rates.RateTimer(warmup_steps)
-    while not context.request_stop.called:
-      clock.take()
-      timer.after_run(context, None)
-    assert list(timer.end_times) == end_times
-    assert timer.split_into_segments(batch_size=8) == segments
 
 
 SETTINGS = Settings(mode='input_benchmark', batch_size=8, cache='none')

@@ -7,6 +7,7 @@ import types
 import numpy as np
 import pytest
 import training_runs
+from conftest import contents_of
 from mode_runs import fails
 from numpy.testing import assert_allclose
 
@@ -16,21 +17,16 @@ FLAGS = ['--mode=lr_finder', '--model=own_models:two_layers', '--batch_size=32',
          '--optimizer=sgd']
 
 
-def contents(folder):
-  return {str(path.relative_to(folder)): path.read_bytes()
-          for path in folder.rglob('*') if path.is_file()}
-
-
 @pytest.mark.page
 def test_the_suggested_rate_trains(run_well, copied_run, tmp_path, monkeypatch):
   """The run of another model that is in model_dir is left alone, and nothing is left elsewhere."""
   elsewhere = tmp_path / 'elsewhere'
   elsewhere.mkdir()
   monkeypatch.setattr('tempfile.tempdir', str(elsewhere))
-  before = contents(copied_run)
+  before = contents_of(copied_run)
   done = run_well('--model_dir', copied_run, *FLAGS)
   result = done.result
-  after = contents(copied_run)
+  after = contents_of(copied_run)
   assert json.loads(after.pop('lr_finder.json').decode()) == result
   assert after.pop('report/lr-finder.png')
   assert 'lr-finder' in after.pop('report/index.html').decode()

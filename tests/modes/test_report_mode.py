@@ -73,12 +73,11 @@ def folders(tmp_path_factory, finished_run):
 
 
 @pytest.fixture
-def report(run_program, tmp_path):
+def report(run_well, tmp_path):
   """Makes the page of some runs; returns the result and the text of the page."""
   def run(*runs, model_dir=tmp_path / 'out'):
-    done = run_program('--mode=report', '--runs={}'.format(','.join(map(str, runs))),
-                       '--model_dir={}'.format(model_dir))
-    assert done.code == 0, done.err
+    done = run_well('--mode=report', '--runs={}'.format(','.join(map(str, runs))),
+                    '--model_dir={}'.format(model_dir))
     assert done.result['page'] == str(model_dir / 'report' / 'index.html')
     assert [run['folder'] for run in done.result['runs']] == list(map(str, runs))
     text = (model_dir / 'report' / 'index.html').read_text(encoding='utf-8')

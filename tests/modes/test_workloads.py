@@ -15,7 +15,7 @@ def data(request):
 
 
 @pytest.fixture
-def run(run_program, data, tmp_path, monkeypatch):
+def run(run_well, data, tmp_path, monkeypatch):
   """Runs a workload from its flagfile, in the folder of its data."""
   folder = tmp_path / 'data'
 
@@ -25,11 +25,9 @@ def run(run_program, data, tmp_path, monkeypatch):
         generated_data.write_oct2017(folder)
       else:
         publish_generated_files(folder, monkeypatch, 2000, 500)
-    done = run_program('--flagfile={}/estimator_train/configs/{}.flags'.format(ROOT, name),
-                       '--data_dir={}'.format(real_data(data_name) if data == 'real' else folder),
-                       '--model_dir={}'.format(tmp_path / 'model'), *flags)
-    assert done.code == 0, done.err
-    return done
+    return run_well('--flagfile={}/estimator_train/configs/{}.flags'.format(ROOT, name),
+                    '--data_dir={}'.format(real_data(data_name) if data == 'real' else folder),
+                    '--model_dir={}'.format(tmp_path / 'model'), *flags)
 
   return run_workload
 

@@ -5,6 +5,7 @@ import signal
 
 import pytest
 import tensorflow.compat.v1 as tf
+from conftest import contents_of
 from mode_runs import fails, image_flags
 
 from estimator_train.modes import write_tfrecords
@@ -20,10 +21,6 @@ def write(run_program, image_folders, tmp_path):
                        *more)
 
   return run
-
-
-def contents_of(folder):
-  return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def examples_of(path):

@@ -15,9 +15,8 @@ QUICK = ('--dataset=synthetic', '--image_size=8,8', '--batch_size=4', '--train_s
 @pytest.mark.parametrize('name', [
     'of_any_size', 'with_loss_by_name', 'with_scalar_loss', 'with_own_layer_and_loss',
     'with_unsaveable_layer'])
-def test_trains_and_evaluates(run_program, tmp_path, name):
-  done = run_program('--model=own_models:' + name, '--model_dir={}'.format(tmp_path), *QUICK)
-  assert done.code == 0, done.err
+def test_trains_and_evaluates(run_well, tmp_path, name):
+  done = run_well('--model=own_models:' + name, '--model_dir={}'.format(tmp_path), *QUICK)
   evaluation = json.loads((tmp_path / 'evaluation.json').read_text())
   assert evaluation['examples'] == 40 and 0 <= evaluation['accuracy'] <= 1
   # All these losses are the cross-entropy, of weights that have hardly moved.
@@ -28,11 +27,10 @@ def test_trains_and_evaluates(run_program, tmp_path, name):
 
 
 @pytest.mark.parametrize('flags', [(), ('--class_weights=balanced', '--cache_features')])
-def test_metrics_and_loss_weights_of_a_compiled_model(run_program, tmp_path, flags):
-  done = run_program('--dataset=fashion_mnist_sample', '--model=own_models:with_loss_weight',
-                     '--model_dir={}'.format(tmp_path), '--batch_size=50', '--train_steps=1',
-                     '--log_every_steps=1', *flags)
-  assert done.code == 0, done.err
+def test_metrics_and_loss_weights_of_a_compiled_model(run_well, tmp_path, flags):
+  done = run_well('--dataset=fashion_mnist_sample', '--model=own_models:with_loss_weight',
+                  '--model_dir={}'.format(tmp_path), '--batch_size=50', '--train_steps=1',
+                  '--log_every_steps=1', *flags)
   assert done.result['train_loss'] == pytest.approx(3 * math.log(10), rel=0.3)
   assert scalars(tmp_path / 'eval', 'acc')[1] == pytest.approx(done.result['accuracy'])
 

@@ -140,12 +140,3 @@ def test_the_first_epoch_of_a_resumed_run(steps, lines):
       make_run(7, num_examples=25), SimpleNamespace(schedule=None), steps.last,
       readings(0., 1., 1., 2., 2.)), start=4)
   assert lines() == ['epoch 2/3 (from step 5): loss 1.0000, accuracy 0.1000, 1 s, 10 examples/sec']
-
-
-def test_texts():
-  for secs, text in ((0., '0 s'), (59.4, '59 s'), (60., '1:00'), (185., '3:05'),
-                     (7385., '2:03:05')):
-    assert progress.format_duration(secs) == text
-  # 6,000 examples by 128: epoch 1 ends within step 47, epoch 10 within step 469.
-  for step, count in ((1, 1), (46, 1), (47, 1), (48, 2), (94, 2), (469, 10)):
-    assert progress.current_epoch(step, 6000, 128) == count

@@ -291,18 +291,3 @@ def test_repeated_steps_and_the_pause_of_a_recovery(tmp_path):
   assert report['steady_steps_per_sec'] > report['steps_per_sec']
   assert len(aborts.sessions) == 3
   assert not any('run' in vars(session) for session in aborts.sessions)
-
-
-def test_a_recovery_without_a_checkpoint_or_a_global_step():
-  hook = TimeHistory(warmup_steps=0)
-  assert hook.report() == {} and hook.times == []
-  with tf.Graph().as_default():
-    number = tf.random.uniform([])
-    with tf.train.MonitoredSession(hooks=[hook, Aborts({3})]) as session:
-      for _ in range(6):
-        session.run(number)
-  report = hook.report()
-  assert report['steps_timed'] == 6 and report['global_step'] is None
-  assert list(report['pauses']) == ['recovery']
-  assert report['time_to_first_step_secs'] == pytest.approx(
-      sum(report['first_step_parts_secs'].values()))

@@ -3,9 +3,14 @@
 import contextlib
 import functools
 import hashlib
+import http.client
 import logging
 import os
+import re
 import shutil
+import ssl
+import urllib.error
+import urllib.request
 from typing import Any, BinaryIO, Callable, Iterator, List, NamedTuple, Sequence
 
 from estimator_train.data.description import DataFile
@@ -15,14 +20,17 @@ from estimator_train.system.progress import make_progress_bar
 
 _LOG = logging.getLogger('estimator_train')
 
-# The timeouts for connecting and for each read. After a timeout, the download is retried.
-TIMEOUT_SECS = (10., 30.)
+# The timeout for connecting and for each read. After a timeout, the download is retried.
+TIMEOUT_SECS = 30.
 # A download fails after this number of consecutive failed attempts. An attempt that receives at
 # least PROGRESS_BYTES restarts the count, so that a large archive can survive many interruptions.
 MAX_ATTEMPTS = 5
 PROGRESS_BYTES = 1 << 24
-# An interruption discards up to this number of bytes, since urllib3 2 yields complete chunks only.
-CHUNK_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 16
+# The header with the size of the complete file, by the status: of the complete file, of its bytes
+# from {} on, or that there are none from {} on.
+_SIZES = {200: ('Content-Length', r'(\d+)$'), 206: ('Content-Range', r'bytes {}-\d+/(\d+)$'),
+          416: ('Content-Range', r'bytes \*/({})$')}
 
 
 class DownloadResult(NamedTuple):
@@ -52,6 +60,16 @@ class DownloadFailed(Exception):
 
 class _DownloadInterrupted(Exception):
   """The connection failed, or the partial file cannot be resumed; the next request may succeed."""
+
+
+class SecureHandler(urllib.request.BaseHandler):
+  """Refuses requests without TLS, also after a redirect."""
+  handler_order = 0  # Before the handlers of urllib.
+
+  def http_open(self, request: urllib.request.Request) -> None:
+    raise DownloadFailed('a request without TLS is refused')
+
+  ftp_open = http_open
 
 
 def download_files(files: Sequence[DataFile], data_dir: str) -> List[DownloadResult]:
@@ -129,26 +147,14 @@ def check_free_space(folder: str, needed_bytes: int) -> None:
                     'free some space, or choose a --data_dir on a larger disk')
 
 
-def new_session() -> Any:
-  """Returns a requests.Session that verifies all certificates."""
-  import requests
-  session = requests.Session()
-  # Up to release 2.27, requests disables verification if one of these variables is empty. Setting
-  # `verify` prevents this.
-  session.verify = (os.environ.get('REQUESTS_CA_BUNDLE') or os.environ.get('CURL_CA_BUNDLE')
-                    or requests.certs.where())
-  return session
-
-
-def receive_file(session: Any, url: str, part_file: BinaryIO, expected_size: int = 0) -> None:
+def receive_file(url: str, part_file: BinaryIO, authorization: str = '') -> None:
   """Appends the missing bytes to a partial file, and retries after interruptions.
 
   Args:
-    session: a session of `new_session`.
     url: the URL of the file.
     part_file: the partial file, open for appending.
-    expected_size: the size of the complete file in bytes, or 0 to use the size that the server
-      reports.
+    authorization: a secret for the server of the URL, not for those to which it redirects. With a
+      secret, requests without TLS are refused.
 
   Raises:
     DownloadFailed: this server does not provide the file, or MAX_ATTEMPTS attempts in a row failed.
@@ -157,7 +163,7 @@ def receive_file(session: Any, url: str, part_file: BinaryIO, expected_size: int
   while True:
     start = partial_size(part_file)
     try:
-      return _receive_remainder(session, url, part_file, expected_size)
+      return _receive_remainder(url, part_file, authorization)
     except _DownloadInterrupted as error:
       failures = 1 if partial_size(part_file) - start >= PROGRESS_BYTES else failures + 1
       if failures == MAX_ATTEMPTS:
@@ -195,11 +201,11 @@ def show_progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[i
 
 def _verify(file: DataFile, path: str) -> None:
   """Raises a UserError unless the content of an existing file is the published one."""
-  size = os.path.getsize(path)
-  found = 'md5 {}'.format(_md5(path)) if size == file.size else '{} bytes'.format(size)
-  if found != 'md5 {}'.format(file.md5):
+  md5 = _md5(path)
+  if md5 != file.md5:
     raise UserError('a data file is not the published one',
-                    '{} has {}, expected {} bytes, md5 {}'.format(path, found, file.size, file.md5),
+                    '{} has {} bytes, md5 {}, expected {} bytes, md5 {}'.format(
+                        path, os.path.getsize(path), md5, file.size, file.md5),
                     'remove it and run --mode=download again')
 
 
@@ -212,8 +218,7 @@ def _download_remainder(file: DataFile, part_file: BinaryIO) -> None:
       # The bytes of an earlier run or of another URL may be wrong. If so, they are discarded, and
       # the complete file is requested.
       for _ in range(2 if partial_size(part_file) else 1):
-        with new_session() as session:
-          receive_file(session, url, part_file, file.size)
+        receive_file(url, part_file)
         part_file.flush()
         md5 = _md5(part_file.name)
         if md5 == file.md5:
@@ -231,83 +236,73 @@ def _md5(path: str) -> str:
   """Returns the MD5 checksum of a file, as 32 hexadecimal digits."""
   digest = hashlib.md5()
   with open(path, 'rb') as file:
-    for chunk in iter(lambda: file.read(1 << 16), b''):
+    for chunk in iter(lambda: file.read(_CHUNK_BYTES), b''):
       digest.update(chunk)
   return digest.hexdigest()
 
 
-def _receive_remainder(session: Any, url: str, part_file: BinaryIO, expected_size: int) -> None:
+def _receive_remainder(url: str, part_file: BinaryIO, authorization: str) -> None:
   """Sends one request for the missing bytes, and appends the response to the partial file."""
-  import requests
-  import urllib3
   start = partial_size(part_file)
-  # Without the first header, some servers compress or decompress the file.
-  headers = {'Accept-Encoding': 'identity', **(
-      {'Range': 'bytes={}-'.format(start)} if start else {})}
+  with _translate_network_errors():
+    response = _request(url, start, authorization)
+  with contextlib.closing(response):
+    total = _total_size(response, start)
+    if response.code == 200 or not total:
+      part_file.truncate(0)
+    if not total:
+      raise _DownloadInterrupted('HTTP {} with Content-Length {} and Content-Range {}'.format(
+          response.code, *map(response.headers.get, ('Content-Length', 'Content-Range'))))
+    with show_progress(os.path.basename(part_file.name), total,
+                       partial_size(part_file)) as advance:
+      while partial_size(part_file) < total:
+        with _translate_network_errors():
+          chunk = response.read(_CHUNK_BYTES)
+        if not chunk:  # http.client reports an interruption as the end of the body.
+          raise _DownloadInterrupted('interrupted after {:,} of {:,} bytes'.format(
+              partial_size(part_file), total))
+        part_file.write(chunk)
+        advance(len(chunk))
+
+
+def _request(url: str, start: int, authorization: str) -> Any:
+  """Requests the bytes of a file from `start` on; returns the response, also of an error."""
+  import certifi  # A dependency of kaggle.
+  request = urllib.request.Request(url)
+  if start:
+    request.add_header('Range', 'bytes={}-'.format(start))
+  if authorization:
+    request.add_unredirected_header('Authorization', authorization)
+  context = ssl.create_default_context()
+  context.load_verify_locations(certifi.where())  # In addition to the certificates of the system.
+  opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context),
+                                       *[SecureHandler()] * bool(authorization))
   try:
-    with session.get(url, headers=headers, stream=True, timeout=TIMEOUT_SECS,
-                     verify=session.verify) as response:
-      total = _total_size(response, start, expected_size)
-      if total and total == start:  # An earlier run ended before renaming the complete file.
-        return
-      if response.status_code != 206 or not total:
-        part_file.truncate(0)
-      if not total:
-        raise _DownloadInterrupted('HTTP {} with Content-Length {} and Content-Range {}'.format(
-            response.status_code,
-            *map(response.headers.get, ('Content-Length', 'Content-Range'))))
-      with show_progress(os.path.basename(part_file.name), total,
-                          partial_size(part_file)) as advance:
-        # Read with urllib3, because requests would decompress a file that is published as gzip.
-        for chunk in response.raw.stream(CHUNK_BYTES, decode_content=False):
-          part_file.write(chunk)
-          advance(len(chunk))
-          if partial_size(part_file) >= total:
-            break
-  except requests.exceptions.InvalidSchema as error:
-    raise DownloadFailed('a request without TLS is refused') from error
-  except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-    raise _DownloadInterrupted(_root_cause(error)) from error
-  if partial_size(part_file) < total:  # urllib3 1 reports an interruption as the end of the body.
-    raise _DownloadInterrupted('interrupted after {:,} of {:,} bytes'.format(
-        partial_size(part_file), total))
+    return opener.open(request, timeout=TIMEOUT_SECS)
+  except urllib.error.HTTPError as error:
+    return error
 
 
-def _total_size(response: Any, start: int, expected_size: int) -> int:
+@contextlib.contextmanager
+def _translate_network_errors() -> Iterator[None]:
+  try:
+    yield
+  except (OSError, http.client.HTTPException) as error:
+    raise _DownloadInterrupted(getattr(error, 'reason', None) or error) from error
+
+
+def _total_size(response: Any, start: int) -> int:
   """Returns the size of the complete file in bytes, or 0 if the response cannot be used.
 
   Raises:
     DownloadFailed: a retry would not help.
   """
-  status, headers = response.status_code, response.headers
-  if status == 200:
-    content_type, length = headers.get('Content-Type', ''), headers.get('Content-Length', '')
-    # The page may be the login page of a proxy. The exception keeps the partial file; returning 0
-    # would discard it.
-    if content_type.startswith(('text/', 'application/json')):
-      raise DownloadFailed('received a page of type {} instead of the file'.format(content_type))
-    if expected_size and length not in ('', str(expected_size)):
-      raise DownloadFailed('the server sends {} bytes instead of {}'.format(length, expected_size))
-    return expected_size or int(length if length.isdigit() else 0)
-  content_range = headers.get('Content-Range', '')
-  if status == 416:
-    return start if content_range == 'bytes */{}'.format(start) else 0
-  if status != 206:
-    raise DownloadFailed('HTTP {} {}'.format(status, response.reason), status)
-  total = content_range.rpartition('/')[2]
-  is_requested_range = total.isdigit() and content_range == 'bytes {}-{}/{}'.format(
-      start, int(total) - 1, total)
-  return int(total) if is_requested_range and expected_size in (0, int(total)) else 0
-
-
-def _root_cause(error: BaseException) -> str:
-  """Returns the text of the innermost exception if that is an OSError, else only the type.
-
-  The text of any other exception may contain a signed URL, with which anyone can download the file.
-  """
-  from requests import RequestException
-  while error.__context__ is not None:
-    error = error.__context__
-  if isinstance(error, OSError) and not isinstance(error, RequestException):
-    return str(error)
-  return type(error).__name__
+  header, pattern = _SIZES.get(response.code, ('', ''))
+  content_type = response.headers.get('Content-Type', '')
+  if not header:
+    raise DownloadFailed('HTTP {} {}'.format(response.code, response.reason), response.code)
+  # The page may be the login page of a proxy.
+  if response.code == 200 and content_type.startswith(('text/', 'application/json')):
+    raise DownloadFailed('received a page of type {} instead of the file'.format(content_type))
+  match = re.match(pattern.format(start), response.headers.get(header, ''))
+  return int(match.group(1)) if match else 0

@@ -11,8 +11,9 @@ unreliable. Release 1.7.4.5 reads the complete archive into memory and fails to 
 and resumes without checking which bytes the server sends.
 """
 
+import base64
+import collections
 import contextlib
-import errno
 import functools
 import glob
 import io
@@ -20,11 +21,10 @@ import logging
 import os
 import re
 import shutil
-import stat
 import struct
 import zipfile
 import zlib
-from typing import Any, BinaryIO, Callable, List, Optional, Tuple
+from typing import BinaryIO, Dict, Iterable, List, Optional, Tuple
 
 from estimator_train.data import download, image_folder
 from estimator_train.data.description import DataSet, require_data_dir
@@ -62,14 +62,8 @@ _REMEDIES_BY_STATUS = {
          'accepted, telephone verified), and check the key: ' + SIGN_IN_REMEDY,
     404: 'check that kaggle.com/datasets/{} still exists'}
 
-# Limits on the unpacked archive, against decompression bombs. The archive of oct2017, which is the
-# largest, has about 170,000 files and 11 GB. MAX_RATIO limits the factor of the compression:
-# photographs hardly compress, while zeros compress by a factor of 1,000 and more.
-MAX_FILES = 1000 * 1000
-MAX_BYTES = 1 << 36
-MAX_RATIO = 100
-# zipfile limits how much memory it takes to decompress these only.
-_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# The paths of the images in the archive, in any folder. No other file is unpacked.
+_IMAGE_PATH = re.compile(r'(?:.*/)?((?:train|val|test)/(?:CNV|DME|DRUSEN|NORMAL)/[\w-]+\.jpeg)')
 # Exceptions that zipfile raises for damaged or encrypted archives.
 _DAMAGE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, struct.error)
 
@@ -149,8 +143,7 @@ def download_images(data_dir: str) -> List[DownloadResult]:
         _download_and_unpack(data_dir)
       os.remove(lock.name)
   root = find_image_root(data_dir)
-  num_bytes = sum(map(os.path.getsize, glob.glob(
-      os.path.join(glob.escape(root), '*', '*', '*.jpeg'))))
+  num_bytes = sum(os.path.getsize(os.path.join(root, path)) for path in _list_images(root))
   return [DownloadResult(os.path.relpath(root, data_dir), num_bytes, not was_complete)]
 
 
@@ -158,8 +151,7 @@ def _download_and_unpack(data_dir: str) -> None:
   archive, root = (os.path.join(data_dir, name) for name in (ARCHIVE_NAME, ARCHIVE_FOLDER))
   is_new = download.fetch_file(archive, ARCHIVE_BYTES + IMAGE_BYTES,
                                functools.partial(receive_archive, archive))
-  unpack_folder(archive, functools.partial(_find_archive_folder, archive), root)
-  _check_complete(root, 'remove that folder and {}, and try again'.format(archive))
+  unpack_images(archive, root)
   if is_new:
     os.sync()  # Write the images to the disk before the archive is removed.
     os.remove(archive)
@@ -173,23 +165,22 @@ def receive_archive(path: str, part_file: BinaryIO) -> None:
   Raises:
     UserError: there are no credentials, or the archive cannot be downloaded.
   """
-  session, url = _sign_in(path)
+  user, key, url = _sign_in(path)
   size = download.partial_size(part_file)
   _LOG.info('downloading %s from Kaggle%s', KAGGLE_DATASET,
             ', resuming after %d bytes' % size if size else '')
+  authorization = 'Basic ' + base64.b64encode('{}:{}'.format(user, key).encode()).decode()
   try:
-    with session:
-      download.receive_file(session, url, part_file)
+    download.receive_file(url, part_file, authorization=authorization)
   except download.DownloadFailed as error:
-    user = session.auth[0].decode()
     reason = '{} for the user {}'.format(error, user) if error.status else str(error)
     remedy = _REMEDIES_BY_STATUS.get(error.status, 'try again later; the download resumes')
     raise UserError('cannot download {} from Kaggle'.format(KAGGLE_DATASET), reason,
                     remedy.format(KAGGLE_DATASET)) from error
 
 
-def _sign_in(path: str) -> Tuple[Any, str]:
-  """Returns a requests.Session with the credentials of the user, and the URL of the archive.
+def _sign_in(path: str) -> Tuple[str, str, str]:
+  """Returns the name and the key of the user, and the URL of the archive.
 
   Logs and errors must not contain the key.
   """
@@ -200,101 +191,56 @@ def _sign_in(path: str) -> Tuple[Any, str]:
       import kaggle
       from kaggle.configuration import Configuration
     config = kaggle.api.config_values
-    credentials = tuple(str(config[name]).encode() for name in ('username', 'key'))
-    url = '{}/datasets/download/{}'.format(Configuration().host, KAGGLE_DATASET)
+    return str(config['username']), str(config['key']), '{}/datasets/download/{}'.format(
+        Configuration().host, KAGGLE_DATASET)
   except (OSError, ValueError, KeyError, SystemExit) as error:
-    if isinstance(error, OSError) and error.errno:
-      raise UserError('the kaggle package cannot read or create its folder',
-                      '{}: {}'.format(error.filename, error.strerror),
-                      'set KAGGLE_CONFIG_DIR to a writable folder') from error
     raise UserError('Kaggle requires credentials',
-                    'no KAGGLE_USERNAME and KAGGLE_KEY, and no kaggle.json with both',
+                    'no KAGGLE_USERNAME and KAGGLE_KEY, and no kaggle.json with both ({})'.format(
+                        getattr(error, 'strerror', None) or type(error).__name__),
                     '{}; or download the archive of kaggle.com/datasets/{} to {}'.format(
                         SIGN_IN_REMEDY, KAGGLE_DATASET, path)) from error
-  session = download.new_session()
-  session.auth = credentials
-  del session.adapters['http://']  # Requests without TLS are refused, also after a redirect.
-  return session, url
 
 
-def unpack_folder(archive: str, choose_prefix: Callable[[List[str]], str], target: str) -> None:
-  """Unpacks one folder of a zip archive, without hidden files such as the metadata of macOS.
+def unpack_images(archive: str, target: str) -> None:
+  """Unpacks one copy of the images.
 
   The files are unpacked into a temporary folder, which is renamed when it is complete. They get the
   default permissions of the user. No other process may use the target.
 
   Args:
     archive: the path of the archive.
-    choose_prefix: takes the names of all members; returns the folder, with a trailing slash.
     target: the path of the unpacked folder, which must not exist.
 
   Raises:
-    UserError: the archive is damaged, has a link or a path outside of its folder, exceeds
-      MAX_FILES, MAX_BYTES or MAX_RATIO. Nothing is left.
+    UserError: the archive is damaged, has other images than the published one, or is too large for
+      the disk. Nothing is left.
     OSError: the files cannot be stored. Nothing is left.
   """
   # Hidden, so that file patterns do not match it if this process is killed.
   temporary = os.path.join(os.path.dirname(target), '.unpacking')
+  shutil.rmtree(temporary, ignore_errors=True)
   try:
     with zipfile.ZipFile(archive) as zip_file:
-      _check_members(zip_file.infolist(), archive)
-      prefix = choose_prefix(zip_file.namelist())
-      members = [member for member in zip_file.infolist() if member.filename.startswith(prefix)
-                 and not member.filename.endswith('/') and '/.' not in member.filename]
-      shutil.rmtree(temporary, ignore_errors=True)
-      total = sum(member.file_size for member in members)
+      members: Dict[str, zipfile.ZipInfo] = {}
+      for member in zip_file.infolist():
+        match = _IMAGE_PATH.fullmatch(member.orig_filename)
+        if match:
+          member.filename = match.group(1)  # The place in the temporary folder.
+          members.setdefault(member.filename, member)
+      _check_complete(members, archive, 'remove it, and try again')
+      total = sum(member.file_size for member in members.values())
       download.check_free_space(os.path.dirname(target), total)
       with download.show_progress('unpacking', total) as advance:
-        for member in members:
-          # Reads at most member.file_size bytes, which are within the limits, and checks the CRC.
+        for member in members.values():
+          # Writes an ordinary file of at most member.file_size bytes, and checks the CRC.
           zip_file.extract(member, temporary)
           advance(member.file_size)
-      os.rename(os.path.join(temporary, prefix), target)
-  except (*_DAMAGE_ERRORS, OSError) as error:
-    # A wrong offset in a damaged archive causes EINVAL.
-    if isinstance(error, OSError) and (error.filename or error.errno != errno.EINVAL):
-      raise
+      os.rename(temporary, target)
+  except _DAMAGE_ERRORS as error:
     raise UserError('an archive is damaged, or not a zip file', '{} ({})'.format(archive, error),
                     'remove it and download it again with --mode=download') from error
   finally:
     shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _check_members(members: List[zipfile.ZipInfo], archive: str) -> None:
-  """Raises a UserError if an archive exceeds the limits or has an unsafe member."""
-  packed_bytes, unpacked_bytes = os.path.getsize(archive), sum(info.file_size for info in members)
-  if (len(members) > MAX_FILES or unpacked_bytes > MAX_BYTES
-      or unpacked_bytes > MAX_RATIO * packed_bytes):
-    raise UserError('an archive would unpack to more than the allowed size',
-                    '{} ({:,} files and {:,} bytes from {:,} packed bytes)'.format(
-                        archive, len(members), unpacked_bytes, packed_bytes),
-                    'download it from its publisher again')
-  for member in members:
-    # zipfile truncates filename at a null character, but not orig_filename. Backslashes and drive
-    # letters are special on Windows only, but trustworthy archives do not contain them.
-    name = member.orig_filename
-    if (re.match('/|[A-Za-z]:', name) or '\\' in name or '\0' in name or '..' in name.split('/')
-        or stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR)
-        or member.compress_type not in _COMPRESSIONS):
-      raise UserError('an archive must have ordinary files in its folder only',
-                      '{} ({!r})'.format(archive, name), 'download it from its publisher again')
-
-
-def _find_archive_folder(archive: str, names: List[str]) -> str:
-  """Returns the folder of the images in an archive, whose members have these names.
-
-  An archive that a user provides may have other folders than the published archive.
-
-  Raises:
-    UserError: the archive has no images.
-  """
-  matches = (re.match('(.*/|)train/{}/[^.]'.format(CLASS_NAMES[0]), name) for name in names)
-  folders = {match.group(1) for match in matches if match and '__MACOSX' not in match.group(1)}
-  if not folders:
-    raise UserError('an archive is not that of oct2017',
-                    '{} has no folder train/{}'.format(archive, CLASS_NAMES[0]),
-                    'remove it, and try again')
-  return min(folders, key=lambda folder: (folder.count('/'), folder))
 
 
 def _is_complete(data_dir: str) -> bool:
@@ -302,21 +248,27 @@ def _is_complete(data_dir: str) -> bool:
   target = os.path.join(data_dir, ARCHIVE_FOLDER)
   root = _find_copy(data_dir) or (target if os.path.isdir(target) else None)
   if root is not None:
-    _check_complete(root, 'remove or complete that folder, or give another --data_dir')
+    _check_complete(_list_images(root), root,
+                    'remove or complete that folder, or give another --data_dir')
   return root is not None
 
 
-def _check_complete(root: str, remedy: str) -> None:
-  """Raises a UserError unless each folder has the published number of images."""
-  differences = []
-  for split, published in IMAGE_COUNTS.items():
-    for class_name, count in zip(CLASS_NAMES, published):
-      present = len(glob.glob(os.path.join(glob.escape(root), split, class_name, '*.jpeg')))
-      if present != count:
-        differences.append('{}/{}: {} of {}'.format(split, class_name, present, count))
+def _list_images(root: str) -> List[str]:
+  """Returns the paths of the images in a folder, such as `train/CNV/CNV-1.jpeg`."""
+  return [os.path.relpath(path, root)
+          for path in glob.glob(os.path.join(glob.escape(root), '*', '*', '*.jpeg'))]
+
+
+def _check_complete(paths: Iterable[str], place: str, remedy: str) -> None:
+  """Raises a UserError unless there are as many images per folder as published."""
+  present = collections.Counter(path.rpartition('/')[0] for path in paths)
+  published = {'{}/{}'.format(split, class_name): count for split, counts in IMAGE_COUNTS.items()
+               for class_name, count in zip(CLASS_NAMES, counts)}
+  differences = ['{}: {} of {}'.format(folder, present[folder], count)
+                 for folder, count in published.items() if present[folder] != count]
   if differences:
     raise UserError('the images of oct2017 are incomplete',
-                    '{!r} ({})'.format(root, ', '.join(differences)), remedy)
+                    '{!r} ({})'.format(place, ', '.join(differences)), remedy)
 
 
 def _find_copy(data_dir: str) -> Optional[str]:

@@ -10,8 +10,6 @@ import sys
 import threading
 from concurrent import futures
 
-import requests
-
 from estimator_train.data import download
 
 DEADLINE_SECS = 30.
@@ -132,16 +130,10 @@ def sign_in_and_redirect(location):
 def kaggle(monkeypatch, config_dir, dataset, body=BODY):
   """Yields a server with an archive, in an environment that leads there with a user's key."""
   forget_kaggle(monkeypatch)
-  new_session = download.new_session
-
-  def new_local_session():
-    """Requests without TLS are refused, except to this server."""
-    session = new_session()
-    for prefix in ('http://127.0.0.1:', 'http://localhost:'):
-      session.mount(prefix, requests.adapters.HTTPAdapter())
-    return session
-
-  monkeypatch.setattr(download, 'new_session', new_local_session)
+  refuse = download.SecureHandler.http_open
+  # Requests without TLS are refused, except to this server.
+  monkeypatch.setattr(download.SecureHandler, 'http_open', lambda handler, request: None if (
+      request.host.startswith(('127.0.0.1:', 'localhost:'))) else refuse(handler, request))
   with running(monkeypatch) as server:
     for name, value in (('KAGGLE_API_ENDPOINT', server.address), ('KAGGLE_KEY', KEY),
                         ('KAGGLE_CONFIG_DIR', str(config_dir)), ('KAGGLE_USERNAME', 'user')):

@@ -39,8 +39,6 @@ SECRETS = (KEY, base64.b64encode(b'user:' + KEY.encode()).decode(), SIGNATURE)
 
 @pytest.fixture
 def server(monkeypatch, tmp_path):
-  # A multiple of it is what is kept of a cut response with any release of urllib3.
-  monkeypatch.setattr(download, 'CHUNK_BYTES', 1000)
   with file_server.kaggle(monkeypatch, tmp_path / 'config', oct2017.KAGGLE_DATASET) as server:
     server.answers['/b'] = [ranged()]
     yield server
@@ -116,7 +114,7 @@ def test_the_file_arrives(server, folder, monkeypatch, capsys, caplog, kind):
   assert fetch(server, folder) == (NAME, len(BODY), True) and contents_of(folder) == {NAME: BODY}
   assert server.requests == requests or kind == 'silent' and server.requests[1][1] < HALF + 1
   if kind == 'plain':
-    assert caplog.messages[1:] == ['{}: {} %'.format(PART, 10 * part) for part in range(1, 11)]
+    assert caplog.messages[1:] == ['{}: {} %'.format(PART, part) for part in (25, 51, 76, 100)]
   count = len(server.requests)
   monkeypatch.delenv('KAGGLE_KEY')
   file_server.forget_kaggle(monkeypatch)
@@ -129,7 +127,7 @@ def test_the_file_arrives(server, folder, monkeypatch, capsys, caplog, kind):
     (API, whole(code=403), 'HTTP 403 .*check at .*/kermany2018 that this user may download it', 0),
     (STORAGE, whole(code=404), 'HTTP 404 .*check that kaggle.com/datasets/.* still exists', 0),
     (STORAGE, whole(content_type='text/html'), 'a page of type text/html.*check the network', 0),
-    (STORAGE, ranged(cut_after=1000), '(interrupted|IncompleteRead).*, tried 5 times', 5000),
+    (STORAGE, ranged(cut_after=1000), 'interrupted after .*, tried 5 times', 5000),
     (API, file_server.sign_in_and_redirect('//kaggle.invalid/storage?' + SIGNATURE),
      'a request without TLS is refused: check', 0),
     (API, None, 'a request without TLS is refused: check', 0)])
@@ -164,11 +162,11 @@ def test_what_needs_no_request(server, tmp_path):
   for data_dir in (tmp_path / NAME, tmp_path / NAME / 'below'):
     with pytest.raises(UserError, match='{}: .*with 256,000 bytes of free'.format(data_dir)):
       fetch_file(server, data_dir)
-  for wrong, found in ((b'mine', '4 bytes'), (FLIPPED, 'md5 [0-9a-f]*')):
+  for wrong in (b'mine', FLIPPED):
     write_files(tmp_path, {NAME: wrong})
     file = DataFile(NAME, len(BODY), MD5, (server.address + '/a',))
-    with pytest.raises(UserError, match='published one: {}/{} has {}, expected 256000 bytes, md5 {}'
-                       ': remove it'.format(tmp_path, NAME, found, MD5)):
+    with pytest.raises(UserError, match='published one: {}/{} has {} bytes, md5 .*, expected '
+                       '256000 bytes, md5 {}: remove it'.format(tmp_path, NAME, len(wrong), MD5)):
       download.download_files([file._replace(name='other'), file], str(tmp_path))
     assert contents_of(tmp_path)[NAME] == wrong and not server.requests
 
@@ -205,10 +203,7 @@ def test_no_credentials(server, folder, monkeypatch, tmp_path, capsys, files, ar
   assert contents_of(folder) == {PART: b''} and not server.requests and not capsys.readouterr().out
 
 
-@pytest.mark.parametrize('variable', ['CURL_CA_BUNDLE', 'REQUESTS_CA_BUNDLE'])
-def test_nothing_is_sent_to_or_taken_from_an_impostor(server, folder, monkeypatch, tmp_path,
-                                                      variable):
-  """Not even with an empty variable, by which requests up to 2.27 verifies nothing."""
+def test_nothing_is_sent_to_or_taken_from_an_impostor(server, folder, monkeypatch, tmp_path):
   key, certificate = str(tmp_path / 'key.pem'), str(tmp_path / 'certificate.pem')
   subprocess.run(['openssl', 'req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256',
                   '-nodes', '-subj', '/CN=localhost', '-keyout', key, '-out', certificate],
@@ -218,11 +213,8 @@ def test_nothing_is_sent_to_or_taken_from_an_impostor(server, folder, monkeypatc
   server.http.socket = context.wrap_socket(server.http.socket, server_side=True)
   server.http.handle_error = lambda *unused_arguments: None
   server.address = 'https://localhost:{}'.format(server.http.server_port)
-  for name in ('CURL_CA_BUNDLE', 'REQUESTS_CA_BUNDLE'):
-    monkeypatch.delenv(name, raising=False)
-  monkeypatch.setenv(variable, '')
   monkeypatch.setenv('KAGGLE_API_ENDPOINT', server.address)
   for fetch in (fetch_file, fetch_archive):
-    with pytest.raises(UserError, match='SSLError|certificate verify failed|CERTIFICATE_VERIFY'):
+    with pytest.raises(UserError, match='certificate verify failed|CERTIFICATE_VERIFY'):
       fetch(server, folder)
   assert not server.requests and contents_of(folder) == {PART: b''}

@@ -131,14 +131,14 @@ def test_own_archive_needs_no_credentials_and_stays(server, data_dir, monkeypatc
 
 @pytest.mark.parametrize('body, message', [
     (archive_of(images('OCT2017 /', {**COUNTS, 'train': (3, 2, 2, 1)})),
-     'train/DRUSEN: 2 of 1, train/NORMAL: 1 of 2.: remove that folder and {0}/kermany2018.zip,'),
-    (archive_of({'README': b'moved'}), 'oct2017: {0}/kermany2018.zip has no folder train/CNV')],
+     'train/DRUSEN: 2 of 1, train/NORMAL: 1 of 2.: remove it, and try again'),
+    (archive_of({'README': b'moved'}), '{0}/kermany2018.zip. .train/CNV: 0 of 3, ')],
                          ids=['counts', 'another'])
 def test_wrong_archives(server, data_dir, body, message):
   server.answers[STORAGE_PATH] = [ranged(body)]
   with pytest.raises(UserError, match=message.format(data_dir)):
     oct2017.download_images(str(data_dir))
-  assert (data_dir / ARCHIVE).exists()
+  assert (data_dir / ARCHIVE).exists() and not (data_dir / 'OCT2017 ').exists()
 
 
 def test_what_costs_no_download(server, data_dir, tmp_path):

@@ -6,8 +6,9 @@ The header of an idx file consists of big-endian 32-bit integers: a magic number
 One byte per element follows the header.
 """
 
+import functools
 import gzip
-import logging
+import operator
 import os
 import struct
 import zlib
@@ -18,14 +19,14 @@ import numpy as np
 from estimator_train.data.description import DataFile, DataSet, IdxSplit
 from estimator_train.errors import UserError
 
-_LOG = logging.getLogger('estimator_train')
 IMAGE_HEADER_BYTES = 16
 LABEL_HEADER_BYTES = 8
 IMAGE_MAGIC = 0x803
-_LABEL_MAGIC = 0x801
+# What a file contains, its magic number, and the size of its header.
+_IMAGES = ('images', IMAGE_MAGIC, IMAGE_HEADER_BYTES)
+_LABELS = ('labels', 0x801, LABEL_HEADER_BYTES)
 GZIP_SIGNATURE = b'\x1f\x8b'
 _IDX_SIGNATURE = b'\0\0\x08'  # 8: the elements of the idx file are unsigned bytes.
-_CHUNK_BYTES = 1 << 20
 _GZIP_WBITS = zlib.MAX_WBITS | 16  # Adding 16 selects the gzip format.
 
 _DOWNLOAD_AGAIN = 'remove it and download it again with --mode=download'
@@ -97,24 +98,22 @@ def check_split(split: IdxSplit, image_shape: Sequence[int], num_classes: int,
     UserError: a file is missing, unreadable, damaged or in another format, or the files do not
       match each other or the model.
   """
-  num_images, height, width = _read_header(split.images, 'images', IMAGE_MAGIC, IMAGE_HEADER_BYTES)
+  num_images, height, width = _read_header(split.images, *_IMAGES)
   if (height, width) != tuple(image_shape[:2]):
     raise UserError(
         'the images have the wrong size',
         '{}: {}x{}, expected {}x{}'.format(split.images, height, width, *image_shape[:2]),
         'choose the --dataset that these files belong to')
   if not checksummed:
-    _check_length(split.images, IMAGE_HEADER_BYTES + num_images * height * width)
-
-  num_labels, = _read_header(split.labels, 'labels', _LABEL_MAGIC, LABEL_HEADER_BYTES)
-  _check_length(split.labels, LABEL_HEADER_BYTES + num_labels)
+    read_images(split)
+  labels = np.frombuffer(read_labels(split), np.uint8)
+  num_labels = len(labels)
   if num_images != num_labels:
     raise UserError(
         'there must be as many labels as images',
         '{} has {} images, {} has {} labels'.format(
             split.images, num_images, split.labels, num_labels),
         'give two files of the same split')
-  labels = np.frombuffer(read_labels(split), np.uint8)
   out_of_range = np.flatnonzero(labels >= num_classes)
   if len(out_of_range):
     raise UserError(
@@ -127,27 +126,42 @@ def check_split(split: IdxSplit, image_shape: Sequence[int], num_classes: int,
 
 def count_examples(split: IdxSplit) -> int:
   """Returns the number of images, from the header; raises a UserError if the header is invalid."""
-  return _read_header(split.images, 'images', IMAGE_MAGIC, IMAGE_HEADER_BYTES)[0]
+  return _read_header(split.images, *_IMAGES)[0]
 
 
 def read_images(split: IdxSplit) -> memoryview:
-  """Returns the pixel values of all images; raises a UserError if the file cannot be read."""
-  return _read_elements(split.images, IMAGE_HEADER_BYTES)
+  """Returns the pixel values of all images; raises a UserError if the file is damaged."""
+  return _read_elements(split.images, *_IMAGES)
 
 
 def read_labels(split: IdxSplit) -> memoryview:
-  """Returns the class indices of all images; raises a UserError if the file cannot be read."""
-  return _read_elements(split.labels, LABEL_HEADER_BYTES)
+  """Returns the class indices of all images; raises a UserError if the file is damaged."""
+  return _read_elements(split.labels, *_LABELS)
 
 
-def _read_elements(path: str, header_bytes: int) -> memoryview:
-  """Returns the decompressed bytes after the header."""
+def _read_elements(path: str, content: str, magic: int, header_bytes: int) -> memoryview:
+  """Returns the decompressed bytes after the header; see _read_header for the arguments.
+
+  TensorFlow 1.15 reads only the first gzip member of a file, so there must be no other.
+  """
+  expected = header_bytes + functools.reduce(
+      operator.mul, _read_header(path, content, magic, header_bytes))
   try:
     with open(path, 'rb') as file:
-      # zlib.decompress releases the global interpreter lock, so that other threads continue.
-      return memoryview(zlib.decompress(file.read(), _GZIP_WBITS))[header_bytes:]
+      # zlib releases the global interpreter lock, so that other threads continue.
+      member = zlib.decompressobj(_GZIP_WBITS)
+      content_bytes = member.decompress(file.read(), expected + 1)
   except (OSError, zlib.error) as error:
     raise _unreadable_error(path, error) from error
+  if member.unused_data.startswith(GZIP_SIGNATURE):
+    raise UserError('TensorFlow reads only the first of several gzip members of a data file', path,
+                    'compress it again: gunzip -c FILE | gzip > NEW_FILE')
+  if len(content_bytes) != expected or not member.eof:
+    raise _wrong_length_error(path, str(expected), (
+        'more than {}' if len(content_bytes) > expected else
+        '{}' if member.eof else '{} in a truncated file').format(
+            min(len(content_bytes), expected)))
+  return memoryview(content_bytes)[header_bytes:]
 
 
 def _read_header(path: str, content: str, magic: int, header_bytes: int) -> Tuple[int, ...]:
@@ -174,33 +188,6 @@ def _read_header(path: str, content: str, magic: int, header_bytes: int) -> Tupl
   if not dimensions[0]:
     raise UserError('a data file has no examples', path, _DOWNLOAD_AGAIN)
   return tuple(dimensions)
-
-
-def _check_length(path: str, expected: int) -> None:
-  """Raises a UserError unless the file decompresses to `expected` bytes, in one gzip member.
-
-  TensorFlow 1.15 silently ignores further members.
-  """
-  length = 0
-  try:
-    with open(path, 'rb') as file:
-      member = zlib.decompressobj(_GZIP_WBITS)
-      while not member.eof and length <= expected:  # Stop early in a decompression bomb.
-        chunk = member.unconsumed_tail or file.read(_CHUNK_BYTES)
-        if not chunk:
-          raise _wrong_length_error(path, str(expected), '{} in a truncated file'.format(length))
-        length += len(member.decompress(chunk, _CHUNK_BYTES))
-      rest = (member.unused_data + file.read(_CHUNK_BYTES)).lstrip(b'\0') if member.eof else b''
-  except (OSError, zlib.error) as error:
-    raise _unreadable_error(path, error) from error
-  if rest.startswith(GZIP_SIGNATURE):
-    raise UserError('TensorFlow reads only the first of several gzip members of a data file', path,
-                    'compress it again: gunzip -c FILE | gzip > NEW_FILE')
-  if rest:  # The program gzip ignores such data, too.
-    _LOG.warning('%s: ignoring data after the end of the compressed data', path)
-  if length != expected:
-    raise _wrong_length_error(path, str(expected),
-                              str(length) if member.eof else 'more than {}'.format(expected))
 
 
 def _wrong_length_error(path: str, expected: str, found: str) -> UserError:

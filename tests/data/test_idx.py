@@ -50,11 +50,10 @@ def check(folder, images_gz, labels_gz, checksummed=False):
   return idx.check_split(split, (HEIGHT, WIDTH, 1), 3, checksummed)
 
 
-def test_good(tmp_path, caplog):
+def test_good(tmp_path):
   assert check(tmp_path, GOOD_IMAGES, GOOD_LABELS) == EXAMPLES
-  assert check(tmp_path, GOOD_IMAGES + bytes(9), GOOD_LABELS) == EXAMPLES and not caplog.records
+  assert check(tmp_path, GOOD_IMAGES + bytes(9), GOOD_LABELS) == EXAMPLES
   assert check(tmp_path, GOOD_IMAGES, GOOD_LABELS + b'more') == EXAMPLES
-  assert 'labels.gz: ignoring data after the end of the compressed data' in caplog.text
   # If the images have been compared with a checksum, they are not decompressed.
   content = damaged(GOOD_IMAGES, len(GOOD_IMAGES) // 2)
   assert check(tmp_path, content, GOOD_LABELS, checksummed=True) == EXAMPLES
@@ -66,7 +65,7 @@ def test_good(tmp_path, caplog):
     (gzip.compress(images(magic=0x801)), GOOD_LABELS, '.*images.gz: magic number 0x801, expected '),
     (GOOD_IMAGES, GOOD_IMAGES, 'of labels: .*labels.gz: magic number 0x803, expected 0x801'),
     (gzip.compress(images(height=3, width=4)), GOOD_LABELS, 'wrong size: .*.gz: 3x4, expected 4x3'),
-    (gzip.compress(images() + b'!'), GOOD_LABELS, 'expected 76 decompressed bytes, found 77'),
+    (gzip.compress(images() + b'!'), GOOD_LABELS, 'expected 76 decompressed bytes, found more'),
     # TensorFlow 1.15 reads the first gzip member alone.
     (members(images(), 20), GOOD_LABELS, 'several gzip members .*images.gz'),
     (GOOD_IMAGES, members(labels(), 10), 'several gzip members .*labels.gz'),
@@ -86,16 +85,14 @@ def test_bad(tmp_path, images_gz, labels_gz, message):
 
 
 def test_bomb(tmp_path):
-  """60 MB of zeros after the header, in a thousandth of the size; a chunk has all of them."""
-  for count, found in ((EXAMPLES, 'more than 76'), (2 ** 32 - 1, (60 << 20) + 16)):
-    bomb = gzip.compress(images(count, bytes(60 << 20)), 1)
-    tracemalloc.start()
-    with pytest.raises(UserError, match='expected {} decompressed bytes, found {}'.format(
-        16 + 12 * count, found)):
-      check(tmp_path, bomb, GOOD_LABELS)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 20e6
+  """60 MB of zeros after the header, in a thousandth of the size."""
+  bomb = gzip.compress(images(EXAMPLES, bytes(60 << 20)), 1)
+  tracemalloc.start()
+  with pytest.raises(UserError, match='expected 76 decompressed bytes, found more than 76'):
+    check(tmp_path, bomb, GOOD_LABELS)
+  peak = tracemalloc.get_traced_memory()[1]
+  tracemalloc.stop()
+  assert peak < 20e6
 
 
 @pytest.mark.parametrize('data, expected', [('real', [60000, 10000]), ('generated', [30, 20])])

@@ -8,7 +8,7 @@ import tracemalloc
 import zipfile
 
 import pytest
-from file_server import contents_of
+from conftest import contents_of
 
 from estimator_train.data import download, oct2017
 from estimator_train.errors import UserError

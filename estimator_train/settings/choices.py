@@ -12,7 +12,7 @@ MODES_WITHOUT_MODEL_DIR = ('download', 'input_benchmark', 'doctor', 'write_tfrec
 MODES_OF_ALL_SPLITS = ('audit', 'write_tfrecords')
 DATASETS = ('fashion_mnist_sample', 'fashion_mnist', 'mnist', 'cifar10', 'oct2017', 'image_folder',
             'tfrecord', 'synthetic')
-# PACKAGE_MODELS are functions of models/networks.py, KERAS_MODELS those of tf.keras.applications.
+# PACKAGE_MODELS are functions of models/__init__.py, KERAS_MODELS those of tf.keras.applications.
 PACKAGE_MODELS = ('fashion_cnn', 'mnist_conv8', 'mnist_deep', 'mnist_dense', 'mnist_practical')
 KERAS_MODELS = (
     'vgg16', 'vgg19', 'resnet50', 'resnet101', 'resnet152', 'resnet50v2', 'resnet101v2',

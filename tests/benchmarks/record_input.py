@@ -397,12 +397,12 @@ def _bytes_of_worker(source: Any, rank: int) -> float:
 
 
 def _steps_per_sec(source: Any) -> float:
-  from estimator_train.models import networks
+  from estimator_train import models
   with tf.Graph().as_default(), tf.Session() as session:
     iterator = tf.data.make_initializable_iterator(source.make_train_input_fn(
         _batching(SMALL_SHAPE, SMALL_BATCH_SIZE), 'none')())
     pixels, labels = iterator.get_next()
-    outputs = networks.mnist_dense(SMALL_SHAPE, 10)(tf.cast(pixels, tf.float32) / 255.)
+    outputs = models.mnist_dense(SMALL_SHAPE, 10)(tf.cast(pixels, tf.float32) / 255.)
     loss = tf.losses.sparse_softmax_cross_entropy(labels, outputs)
     train = session.make_callable(tf.train.GradientDescentOptimizer(.001).minimize(loss))
     session.run([iterator.initializer, tf.global_variables_initializer()])

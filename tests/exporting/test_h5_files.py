@@ -12,7 +12,7 @@ from conftest import run_process
 from estimator_train import models
 from estimator_train.data import binary_files, idx
 from estimator_train.exporting import h5_model, keras_3_config
-from estimator_train.models.networks import ScaledResidualSum
+from estimator_train.models import ScaledResidualSum
 from estimator_train.settings import choices
 from estimator_train.training import losses
 

@@ -50,9 +50,10 @@ LAUNCHER = '''
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {root!r})
-from estimator_train.launcher import local_cluster, supervisor
+from estimator_train import launcher
+from estimator_train.launcher import local_cluster
 program = [sys.executable, 'stand_in.py']
-sys.exit(local_cluster.main(sys.argv[1:], program, supervisor.Timeouts{limits!r}))
+sys.exit(local_cluster.main(sys.argv[1:], program, launcher.Timeouts{limits!r}))
 '''
 # Ends with the wanted code on the signal, and is only there once it would.
 OBEYS = 'on(signal.{}, {}); ready(); wait()'

@@ -39,8 +39,8 @@ class Runs:
   def __call__(self, arguments, log, module='estimator_train', cores=()):
     workers = 1
     if module == 'estimator_train.launcher.local_cluster':
-      asked = local_cluster._parse_arguments(arguments)
-      workers, arguments = len(asked.tasks), asked.program_arguments
+      flags, arguments = local_cluster._parse_arguments(arguments)
+      workers = flags.local_workers
     settings = command_line.parse(arguments)
     self.launches.append((workers, cores, settings))
     self.seen.append(os.path.basename(settings.run.model_dir))

@@ -21,12 +21,12 @@ import os
 import re
 import signal
 import sys
-from typing import Iterator, List, NamedTuple, NoReturn, Optional, Sequence
+from typing import Iterator, List, NoReturn, Optional, Sequence, Tuple
 
 from estimator_train import configs
 from estimator_train.distribution.tf_config import Task
 from estimator_train.errors import UserError
-from estimator_train.launcher.supervisor import Supervisor, TaskResources, Timeouts, print_to_stderr
+from estimator_train.launcher import Supervisor, TaskResources, Timeouts, print_to_stderr
 from estimator_train.run_dir import RunDir, make_folder
 from estimator_train.settings import command_line
 from estimator_train.system import child_process, logs
@@ -39,24 +39,6 @@ _SERVER = (sys.executable, '-m', 'estimator_train.launcher.tensorboard_server')
 _QUICKSTART_ARGUMENT = '--flagfile=' + os.path.join(configs.FOLDER, 'quickstart.flags')
 _COUNT_FLAGS = ('local_workers', 'local_ps', 'max_restarts', 'local_cores', 'local_gpus')
 _USER_ERROR_EXIT_CODE, _TIMEOUTS = 2, Timeouts()
-_MAX_COUNT = 999
-
-
-class _Arguments(NamedTuple):
-  """The parsed command line.
-
-  Attributes:
-    tasks: the tasks of the cluster, the leader first; [] without --local_workers.
-    resources: the cores and GPUs of each task.
-    max_restarts: maximum number of restarts after failures.
-    tensorboard: whether to start TensorBoard.
-    program_arguments: the arguments that are not flags of the launcher.
-  """
-  tasks: List[Task]
-  resources: List[TaskResources]
-  max_restarts: int
-  tensorboard: bool
-  program_arguments: List[str]
 
 
 def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM,
@@ -74,8 +56,9 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
   """
   try:
     logs.prepare_streams()
-    tasks, resources, max_restarts, tensorboard, program_arguments = _parse_arguments(
-        sys.argv[1:] if argv is None else argv)
+    flags, program_arguments = _parse_arguments(sys.argv[1:] if argv is None else argv)
+    tasks = _make_tasks(flags)
+    resources = _divide_resources(tasks, flags.local_cores, flags.local_gpus)
     strategy = [] if not tasks else ['--distribution_strategy=' + (
         'multi_worker_mirrored' if tasks[-1].type != 'ps' else 'parameter_server')]
     command = [*program, *strategy, *(program_arguments or [_QUICKSTART_ARGUMENT])]
@@ -84,18 +67,18 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
     settings = command_line.parse(command[len(program):])
     if not settings.run.trains:
       flag, rule = (('--tensorboard', 'TensorBoard can only be started with training')
-                    if tensorboard else ('--local_workers', 'a local cluster can only train'))
+                    if flags.tensorboard else ('--local_workers', 'a local cluster can only train'))
       raise UserError(rule, '{} --mode={}'.format(flag, settings.run.mode), 'leave one of them out')
     log_dir = RunDir(settings.run.model_dir).path_to('logs')
     make_folder(log_dir)
-    if tensorboard:
+    if flags.tensorboard:
       _start_tensorboard(server, log_dir)
     if not tasks:
       os.execve(command[0], command, dict(
           os.environ, PYTHONPATH=child_process.child_environment()['PYTHONPATH']))
     with _record_signals() as received_signals:
       return Supervisor(tasks, command, log_dir, received_signals, timeouts,
-                        resources).run(max_restarts)
+                        resources).run(flags.max_restarts)
   except UserError as error:
     print_to_stderr('error: {}'.format(error))
     return _USER_ERROR_EXIT_CODE
@@ -111,32 +94,25 @@ def _start_tensorboard(server: Sequence[str], log_dir: str) -> None:
                         child_process.child_environment(), 2, log)
 
 
-def _parse_arguments(argv: Sequence[str]) -> _Arguments:
-  """Parses the command line.
-
-  Raises:
-    UserError: a flag of the launcher is invalid, or the machine has too few cores or GPUs.
-  """
+def _parse_arguments(argv: Sequence[str]) -> Tuple[argparse.Namespace, List[str]]:
+  """Returns the flags of the launcher, and the other arguments; raises a UserError."""
   parser = _Parser(add_help=False, allow_abbrev=False)
   for name in _COUNT_FLAGS:
-    parser.add_argument('--' + name, '-' + name, default=None if name == 'local_workers' else '0')
+    parser.add_argument('--' + name, '-' + name, type=_parse_count, default=0)
   parser.add_argument('--tensorboard', '-tensorboard', action='store_true')
-  launcher_arguments, program_arguments = parser.parse_known_args(list(argv))
-  counts_given = [getattr(launcher_arguments, name) for name in _COUNT_FLAGS]
-  tensorboard = launcher_arguments.tensorboard
-  if tensorboard and counts_given == [None, '0', '0', '0', '0']:
-    return _Arguments([], [], 0, tensorboard, program_arguments)
-  if launcher_arguments.local_workers is None:
-    raise UserError('a local cluster needs a number of workers', '--local_workers is missing',
+  return parser.parse_known_args(list(argv))
+
+
+def _make_tasks(flags: argparse.Namespace) -> List[Task]:
+  """Returns the tasks of the cluster, the leader first; [] for a single process."""
+  if flags.tensorboard and not any(getattr(flags, name) for name in _COUNT_FLAGS):
+    return []
+  if not flags.local_workers:
+    raise UserError('a local cluster needs a number of workers', '--local_workers is missing or 0',
                     'give --local_workers=N')
-  num_workers, num_ps, max_restarts, num_cores, num_gpus = (
-      map(_parse_count, _COUNT_FLAGS, counts_given))
-  counts = {'chief': 1, 'worker': num_workers - 1, 'ps': num_ps} if num_ps else {
-      'worker': num_workers}
-  tasks = [Task(task_type, index)
-           for task_type, count in counts.items() for index in range(count)]
-  return _Arguments(tasks, _divide_resources(tasks, num_cores, num_gpus), max_restarts,
-                    tensorboard, program_arguments)
+  counts = {'chief': 1, 'worker': flags.local_workers - 1, 'ps': flags.local_ps} if (
+      flags.local_ps) else {'worker': flags.local_workers}
+  return [Task(task_type, index) for task_type, count in counts.items() for index in range(count)]
 
 
 def _divide_resources(tasks: Sequence[Task], cores_per_task: int,
@@ -180,12 +156,10 @@ class _Parser(argparse.ArgumentParser):
     raise UserError('the flags cannot be read', message, 'see --help')
 
 
-def _parse_count(name: str, text: str) -> int:
-  """Returns the value of a flag of the launcher; raises a UserError if it is out of range."""
-  minimum = int(name == 'local_workers')
-  if not re.match(r'[0-9]{1,3}\Z', text) or int(text) < minimum:
-    raise UserError('--{} is not a valid number'.format(name), '--{}={}'.format(name, text),
-                    'give a whole number from {} to {}'.format(minimum, _MAX_COUNT))
+def _parse_count(text: str) -> int:
+  """Returns the value of a flag of the launcher."""
+  if not re.match(r'[0-9]{1,3}\Z', text):
+    raise argparse.ArgumentTypeError('{}: give a whole number from 0 to 999'.format(text))
   return int(text)
 
 

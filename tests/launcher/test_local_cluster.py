@@ -44,16 +44,19 @@ def test_what_each_task_has_of_the_machine(monkeypatch, arguments, visible, core
   monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
   if visible is not None:
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', visible)
-  parsed = local_cluster._parse_arguments(['--local_workers=2', '--seed=3', *arguments])
-  assert parsed.program_arguments == ['--seed=3']
-  assert [resources.cores for resources in parsed.resources] == cores
-  assert [resources.gpus for resources in parsed.resources] == gpus
+  flags, others = local_cluster._parse_arguments(['--local_workers=2', '--seed=3', *arguments])
+  assert others == ['--seed=3']
+  resources = local_cluster._divide_resources(
+      local_cluster._make_tasks(flags), flags.local_cores, flags.local_gpus)
+  assert [each.cores for each in resources] == cores
+  assert [each.gpus for each in resources] == gpus
 
 
 @pytest.mark.parametrize('arguments, message', [
-    *((['--local_workers=' + count], '={}: give a whole number from 1 to 999'.format(count))
-      for count in ('0', 'x', '1000')),
-    (['--local_workers=2', '--local_ps=-1'], '--local_ps=-1: give a whole number from 0 to 999'),
+    *((['--local_workers=2', '--local_ps=' + count],
+       'argument --local_ps/-local_ps: {}: give a whole number from 0 to 999'.format(count))
+      for count in ('-1', 'x', '1000')),
+    (['--local_workers=0'], 'a local cluster needs a number of workers: '),
     (['--local_workers=2', '--no_such_flag', '--model_dir=x'], 'unknown flag: --no_such_flag: '),
     (['--local_ps=2'], 'a local cluster needs a number of workers: '),
     (['--model_dir=x', '--local_workers'], 'the flags cannot be read: '),

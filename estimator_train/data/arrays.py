@@ -20,7 +20,7 @@ from estimator_train.data.augmentation import augment_and_prefetch
 from estimator_train.data.batching import Batching, evaluation_chunks
 from estimator_train.data.source import InputFn, Source
 from estimator_train.errors import UserError
-from estimator_train.system import atomic, stored
+from estimator_train.system import storage
 from estimator_train.system.machine import available_bytes
 from estimator_train.system.progress import make_progress_bar
 
@@ -55,7 +55,7 @@ class ArraySource(Source):
     return self.arrays()[1]
 
   def cache_key(self) -> str:
-    return stored.fingerprint_arrays(self.split)
+    return storage.fingerprint_arrays(self.split)
 
 
 def make_train_input_fn(source: Source, examples: np.ndarray, class_indices: np.ndarray,
@@ -166,7 +166,7 @@ def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type, fill:
     shape: the shape of the array.
     dtype: the dtype of the array.
     fill: a function that writes the content into an empty array.
-    check: see atomic.open_locked.
+    check: see storage.open_locked.
 
   Raises:
     UserError: there is not enough memory or disk space, or the folder is not writable.
@@ -186,10 +186,10 @@ def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type, fill:
     if not _is_complete(path, is_complete):
       with _open_until_replaced(path, check) as part_file:
         # Another process may have completed the cache while this process waited for the lock.
-        if not stored.load_or_warn(path, is_complete):
+        if not storage.load_or_warn(path, is_complete):
           _LOG.info('caching %s in %s', description, path)
           _fill_file(part_file, shape, dtype, fill)
-          atomic.replace(part_file.name, path)
+          storage.replace(part_file.name, path)
     return np.load(path, mmap_mode='r', allow_pickle=False)
   except OSError as error:
     raise UserError('the cache cannot be stored',
@@ -210,7 +210,7 @@ def _check_memory(num_bytes: int, description: str) -> None:
 @contextlib.contextmanager
 def _open_until_replaced(path: str, check: Callable[[], None]) -> Iterator[BinaryIO]:
   """Opens and locks the partial file of a path, and removes it unless it has been renamed."""
-  with atomic.open_locked(path + '.part', check) as part_file:
+  with storage.open_locked(path + '.part', check) as part_file:
     try:
       yield part_file
     finally:
@@ -265,8 +265,8 @@ def _num_bytes(shape: Tuple[int, ...], dtype: type) -> int:
 def _is_complete(path: str, check: Callable[[BinaryIO], bool]) -> bool:
   """Returns whether the file exists and is not damaged."""
   try:
-    return bool(stored.load(path, check))
-  except stored.DamagedFile:
+    return bool(storage.load(path, check))
+  except storage.DamagedFile:
     return False
 
 

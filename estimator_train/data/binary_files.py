@@ -19,7 +19,7 @@ from estimator_train.data.batching import Batching
 from estimator_train.data.description import IdxSplit
 from estimator_train.data.source import FilePath, InputFn
 from estimator_train.errors import UserError
-from estimator_train.system import stored
+from estimator_train.system import storage
 
 # --cache=auto caches the training images in memory up to this size.
 _MAX_AUTO_CACHED_BYTES = 256 << 20
@@ -50,11 +50,11 @@ class BinarySource(ArraySource):
     return len(images)
 
   def cache_key(self) -> str:
-    return stored.fingerprint_files(self.files())
+    return storage.fingerprint_files(self.files())
 
   def digest_of_examples(self) -> str:
     # Each worker has compared published files with the checksums.
-    return '' if self.dataset.files else stored.fingerprint_arrays([self.class_indices()])
+    return '' if self.dataset.files else storage.fingerprint_arrays([self.class_indices()])
 
   def files(self) -> List[FilePath]:
     return list(self.split.files)

@@ -15,8 +15,8 @@ from typing import Any, BinaryIO, Callable, Iterator, List, NamedTuple, Sequence
 
 from estimator_train.data.description import DataFile
 from estimator_train.errors import UserError
-from estimator_train.system.atomic import open_locked
 from estimator_train.system.progress import make_progress_bar
+from estimator_train.system.storage import open_locked
 
 _LOG = logging.getLogger('estimator_train')
 

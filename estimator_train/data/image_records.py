@@ -18,7 +18,7 @@ from estimator_train.data.description import DataSet, ImageRecordSplit
 from estimator_train.data.records import RecordReader, describe_record
 from estimator_train.data.source import FilePath, InputFn, translate_errors
 from estimator_train.errors import BadExample, UserError, WrongSchema, join_items, printable
-from estimator_train.system import stored
+from estimator_train.system import storage
 
 _LOG = logging.getLogger('estimator_train')
 _TEXT_KEY = 'image/class/text'  # Of the class name, in files of TensorFlow's own scripts.
@@ -83,14 +83,14 @@ class ImageRecordSource(image_source.ImageSource):
 
   def cache_key(self) -> str:
     split = self.split
-    key = '{} {} {} {}'.format(stored.fingerprint_files(split.records.files), split.image_key,
+    key = '{} {} {} {}'.format(storage.fingerprint_files(split.records.files), split.image_key,
                                split.label_key, split.label_offset)
     if split.kept is not None:
-      key += stored.fingerprint_arrays([split.kept])
+      key += storage.fingerprint_arrays([split.kept])
     return hashlib.md5(key.encode()).hexdigest()
 
   def digest_of_examples(self) -> str:
-    return stored.fingerprint_arrays([self.split.records.lengths])
+    return storage.fingerprint_arrays([self.split.records.lengths])
 
   def files(self) -> List[FilePath]:
     return list(self.split.records.files)

@@ -30,7 +30,7 @@ from estimator_train.data.description import DataSet, ImageSplit
 from estimator_train.data.source import BadImage, FilePath, InputFn, Source, carry_errors
 from estimator_train.errors import BadExample, UserError, printable
 from estimator_train.settings.flags import InputFlags
-from estimator_train.system import stored
+from estimator_train.system import storage
 
 _LOG = logging.getLogger('estimator_train')
 _SKIPPED_FILE = 'skipped_images.json'
@@ -199,11 +199,11 @@ class ImageSource(Source):
     # are known from the start. The bad images are stored, and searched for again only if a
     # file changes.
     path = os.path.join(model_dir, _SKIPPED_FILE)
-    results = stored.load_or_warn(path, stored.parse_json_with_digest) or {}
+    results = storage.load_or_warn(path, storage.parse_json_with_digest) or {}
     files_digest = self.cache_key()
     if results.get(split_name, {}).get('files') != files_digest:
       results[split_name] = {'files': files_digest, 'bad': list(self._find_undecodable())}
-      stored.write_json_with_digest(path, results)
+      storage.write_json_with_digest(path, results)
     bad = results[split_name]['bad']
     skipped = [BadImage(self.name_of(index), reason) for index, reason in bad]
     skipped += [BadImage(name, reason) for name, reason in self.unreadable_parts()]
@@ -271,7 +271,7 @@ class ImageFileSource(ImageSource):
 
   def look_up(self, indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
     paths = [self.split.files[index] for index in indices]
-    self._threads.submit(stored.advise_kernel, paths, os.POSIX_FADV_WILLNEED)
+    self._threads.submit(storage.advise_kernel, paths, os.POSIX_FADV_WILLNEED)
     return paths, self.split.classes[indices]
 
   @staticmethod
@@ -298,7 +298,7 @@ class ImageFileSource(ImageSource):
     return np.asarray(self.split.classes)
 
   def cache_key(self) -> str:
-    return stored.fingerprint_files(self.split.files)
+    return storage.fingerprint_files(self.split.files)
 
   def files(self) -> List[FilePath]:
     return list(self.split.files)

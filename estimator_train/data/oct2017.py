@@ -31,7 +31,7 @@ from estimator_train.data.description import DataSet, require_data_dir
 from estimator_train.data.download import DownloadResult
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
-from estimator_train.system.atomic import open_locked
+from estimator_train.system.storage import open_locked
 
 _LOG = logging.getLogger('estimator_train')
 

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Callable, List, NamedTuple, Optional, Tuple
 import numpy as np
 
 from estimator_train.errors import BadExample, UserError, first_line, printable
-from estimator_train.system import atomic, stored
+from estimator_train.system import storage
 from estimator_train.system.machine import available_cores
 
 _LOG = logging.getLogger('estimator_train')
@@ -231,7 +231,7 @@ def load_index(files: Tuple[bytes, ...]) -> RecordIndex:
   Raises:
     OSError: a file cannot be read.
   """
-  key = hashlib.md5('{} {}'.format(_CACHE_VERSION, stored.fingerprint_files(files)).encode())
+  key = hashlib.md5('{} {}'.format(_CACHE_VERSION, storage.fingerprint_files(files)).encode())
   caches = os.environ.get('XDG_CACHE_HOME') or os.path.join(os.path.expanduser('~'), '.cache')
   path = os.path.join(caches, 'estimator_train', 'record_index', key.hexdigest() + '.npz')
   index = _read_cached(path, files)
@@ -319,14 +319,14 @@ def _read_cached(path: str, files: Tuple[bytes, ...]) -> Optional[RecordIndex]:
       raise ValueError('it belongs to other files')
     return index
 
-  return stored.load_or_warn(path, parse)
+  return storage.load_or_warn(path, parse)
 
 
 def _write_cached(path: str, index: RecordIndex) -> None:
   """Stores an index for later runs. A folder that is not writable only costs a scan per run."""
   try:
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with atomic.open_atomic(path) as file:
+    with storage.open_atomic(path) as file:
       np.savez(file, first_records=index.first_records, lengths=index.lengths,
                damages=np.frombuffer(json.dumps(index.damages).encode(), np.uint8))
     _remove_old_files(os.path.dirname(path))

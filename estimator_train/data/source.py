@@ -17,7 +17,7 @@ from estimator_train.data.batching import Batching, training_chunks
 from estimator_train.data.description import DataSet, Split
 from estimator_train.errors import BadExample, UserError, first_line
 from estimator_train.settings.flags import InputFlags
-from estimator_train.system import stored
+from estimator_train.system import storage
 
 InputFn = Callable[[], tf.data.Dataset]
 FilePath = Union[str, bytes]
@@ -145,7 +145,9 @@ class Source(abc.ABC):
     A subclass may use a digest of other data. The digest is '' if workers need not compare it, or
     if there is none without reading all examples.
     """
-    return stored.fingerprint_arrays([self.class_indices()]) if self.class_indices_are_known else ''
+    if not self.class_indices_are_known:
+      return ''
+    return storage.fingerprint_arrays([self.class_indices()])
 
   def skip_bad_examples(self, split_name: str, flags: InputFlags,
                         model_dir: str) -> Tuple[Split, List[BadImage]]:

@@ -24,7 +24,7 @@ from estimator_train.errors import UserError, first_line, printable
 from estimator_train.run_dir import LABELS_FILE, RunDir
 from estimator_train.settings import Settings, choices
 from estimator_train.settings.flags import are_distinct
-from estimator_train.system import atomic, stored
+from estimator_train.system import storage
 from estimator_train.system.machine import available_cores
 
 _LOG = logging.getLogger('estimator_train')
@@ -254,14 +254,14 @@ def _make_folder(compressed_file: bytes, settings: Settings) -> str:
 
 def _copy_path(folder: str, path: bytes) -> bytes:
   """Returns the path of the decompressed copy; it changes if the file changes."""
-  key = '{} {}'.format(_COPY_VERSION, stored.fingerprint_files([path]))
+  key = '{} {}'.format(_COPY_VERSION, storage.fingerprint_files([path]))
   digest = hashlib.md5(key.encode()).hexdigest()
   return os.path.join(os.fsencode(folder), os.path.basename(path) + b'-' + digest.encode())
 
 
 def _decompress_file(source_path: bytes, copy_path: bytes, compression: str) -> None:
   """Writes the decompressed copy of a file; raises a UserError if the file is damaged."""
-  with atomic.open_atomic(os.fsdecode(copy_path)) as copy:
+  with storage.open_atomic(os.fsdecode(copy_path)) as copy:
     try:
       for data in _iter_decompressed(source_path, compression):
         copy.write(data)

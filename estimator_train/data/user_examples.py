@@ -15,7 +15,7 @@ from estimator_train.data.source import FilePath, InputFn, Source, carry_errors,
 from estimator_train.errors import UserError, first_line
 from estimator_train.settings import user_code
 from estimator_train.settings.user_code import qualified_name
-from estimator_train.system import machine, stored
+from estimator_train.system import machine, storage
 
 _FAILED = 'a function of a split failed'
 _LOG = logging.getLogger('estimator_train')
@@ -144,10 +144,10 @@ class ParsedRecordSource(UserExampleSource):
         self.split.records.num_records, batching, chunk_size), batching)
 
   def cache_key(self) -> str:
-    return stored.fingerprint_files(self.split.records.files)
+    return storage.fingerprint_files(self.split.records.files)
 
   def digest_of_examples(self) -> str:
-    return stored.fingerprint_arrays([self.split.records.lengths])
+    return storage.fingerprint_arrays([self.split.records.lengths])
 
   def identify_example(self, index: int) -> Dict[str, Any]:
     path, record = self.split.records.locate(index)
@@ -317,10 +317,10 @@ def _count_once(make_dataset: Callable[[], Any], model_dir: str) -> int:
   if not user_code.is_importable(make_dataset):
     return _count(make_dataset)
   name, path = qualified_name(make_dataset), os.path.join(model_dir, _COUNTS_FILE)
-  counts = stored.load_or_warn(path, stored.parse_json_with_digest) or {}
+  counts = storage.load_or_warn(path, storage.parse_json_with_digest) or {}
   if name not in counts:
     counts[name] = _count(make_dataset)
-    stored.write_json_with_digest(path, counts)
+    storage.write_json_with_digest(path, counts)
   return int(counts[name])
 
 

@@ -18,7 +18,7 @@ from estimator_train.distribution.process import Launch, Process
 from estimator_train.distribution.tf_config import Cluster
 from estimator_train.errors import PeerLost, UserError
 from estimator_train.settings import Settings
-from estimator_train.system import atomic
+from estimator_train.system import storage
 from estimator_train.tf_patches import strategies
 
 _LOG = logging.getLogger('estimator_train')
@@ -198,7 +198,7 @@ def publish_address(launch: Launch, folder: str) -> Tuple[Cluster, socket.socket
   listener = network.listen(0)
   port = int(listener.getsockname()[1])
   hosts = network.own_addresses()
-  atomic.write_text(os.path.join(folder, _ADDRESS_FILE), json.dumps(
+  storage.write_text(os.path.join(folder, _ADDRESS_FILE), json.dumps(
       {'launch_id': launch.launch_id, 'hosts': hosts, 'port': port}))
   return _make_cluster(launch, hosts[0], port), listener
 

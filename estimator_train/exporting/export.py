@@ -24,7 +24,7 @@ from estimator_train.exporting import h5_model, onnx_and_tflite, saved_model, tr
 from estimator_train.run_dir import LABELS_FILE, RunDir, make_folder
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import ExportFlags
-from estimator_train.system import atomic
+from estimator_train.system import storage
 from estimator_train.training.checkpoints import restoring
 
 # A function writes a restored model to a folder, and returns further keys of the result.
@@ -73,7 +73,7 @@ def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str) -> 
   def write_files(folder: str) -> None:
     with trained_model.restored_model(settings, dataset, checkpoint) as restored:
       names.update(_FORMATS[export_format](folder, restored))
-      atomic.write_json(os.path.join(folder, PREPROCESSING_FILE),
+      storage.write_json(os.path.join(folder, PREPROCESSING_FILE),
                         restored.describe_inputs())
     if dataset.labels and export_format != 'saved_model':  # Which has them in its assets.
       saved_model.write_class_names(os.path.join(folder, LABELS_FILE), dataset.labels)

@@ -22,7 +22,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError, first_line
 from estimator_train.exporting.trained_model import IMAGES_INPUT, PICTURES_INPUT, RestoredModel
-from estimator_train.system import atomic
+from estimator_train.system import storage
 from estimator_train.tf_patches.sessions import converter_on_path
 from estimator_train.version import __version__
 
@@ -69,7 +69,7 @@ def write_onnx(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
       raise UserError(_CANNOT_CONVERT.format('tf2onnx'), _last_line(error),
                       _OTHER_FORMATS) from error
   path = os.path.join(folder, ONNX_FILE)
-  atomic.write_bytes(path, model.SerializeToString())
+  storage.write_bytes(path, model.SerializeToString())
   _verify(make_examples(restored), lambda: _load_onnx(path), 'ONNX', 'onnxruntime')
   return {'inputs': list(inputs), 'outputs': list(outputs)}
 
@@ -173,7 +173,7 @@ def write_tflite(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
       raise UserError(_CANNOT_CONVERT.format(_TFLITE_CONVERTER), _tflite_failure(error),
                       _OTHER_FORMATS) from error
   path = os.path.join(folder, TFLITE_FILE)
-  atomic.write_bytes(path, converted)
+  storage.write_bytes(path, converted)
   _verify(examples, lambda: _load_tflite(path, list(restored.outputs)), 'TFLite',
           'tf.lite.Interpreter')
   return {}

@@ -37,7 +37,7 @@ from estimator_train.errors import UserError
 from estimator_train.exporting import trained_model
 from estimator_train.exporting.trained_model import PICTURES_INPUT, PROBABILITIES_OUTPUT
 from estimator_train.run_dir import LABELS_FILE
-from estimator_train.system import atomic
+from estimator_train.system import storage
 
 DEFAULT_SIGNATURE = 'serving_default'
 IMAGES_SIGNATURE, EXAMPLES_SIGNATURE = 'images', 'examples'
@@ -175,7 +175,7 @@ def _write_model(folder: str, restored: trained_model.RestoredModel,
 
 def write_class_names(path: str, class_names: Sequence[str]) -> None:
   """Writes the class names, one per line."""
-  atomic.write_text(path, '\n'.join(class_names) + '\n')
+  storage.write_text(path, '\n'.join(class_names) + '\n')
 
 
 def write_warm_up_requests(folder: str, requests: Dict[str, Dict[str, Any]]) -> None:

@@ -20,7 +20,7 @@ from estimator_train.errors import BadExample
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import DataFlags, RunFlags
-from estimator_train.system import atomic
+from estimator_train.system import storage
 
 AUDIT_FILE = 'audit.json'
 # All kinds of issues, in the order in which the table lists them. A file with an issue of one of
@@ -260,7 +260,7 @@ def write_audit_report(run: RunFlags, data: DataFlags, splits: Sequence[AuditedS
   totals: Dict[str, Any] = {key: sum(figures[key] for figures in statistics.values())
                             for key in ('files', 'bytes', 'undecodable')}
   totals['kinds'] = {kind: issue_counts[kind] for kind in ISSUE_KINDS if issue_counts[kind]}
-  atomic.write_json(path, {
+  storage.write_json(path, {
       'dataset': data.dataset, 'train_pattern': data.train_pattern,
       'eval_pattern': data.eval_pattern, **totals, 'splits': statistics,
       'findings': [issue._asdict() for issue in issues]})

@@ -19,7 +19,7 @@ from estimator_train.errors import UserError
 from estimator_train.reports import page
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
-from estimator_train.system import atomic
+from estimator_train.system import storage
 from estimator_train.tf_patches import estimator as estimator_patches
 from estimator_train.training.hooks.progress import ShowProgress
 from estimator_train.training.hooks.step_measurements import StepMonitor
@@ -57,7 +57,7 @@ def run(settings: Settings) -> Dict[str, Any]:
   result = {'mode': settings.run.mode, 'model_dir': settings.run.model_dir,
             **choose_rates(points, run.end_step), 'has_diverged': losses.has_diverged,
             **run.conditions, 'optimizer': settings.optimizer.optimizer, 'points': points}
-  atomic.write_json(os.path.join(settings.run.folder, LR_FINDER_FILE), result)
+  storage.write_json(os.path.join(settings.run.folder, LR_FINDER_FILE), result)
   page_file = page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)
   if result['learning_rate'] is None:
     _LOG.warning('the loss did not decrease over %d steps: give more --train_steps', len(points))

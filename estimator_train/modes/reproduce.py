@@ -17,7 +17,7 @@ from estimator_train.errors import UserError
 from estimator_train.reports import evaluation, page, throughput
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, choices
-from estimator_train.system import atomic, child_process, machine, stored
+from estimator_train.system import child_process, machine, storage
 
 _LOG = logging.getLogger('estimator_train')
 LEDGER_FILE, MARKDOWN_FILE = 'ledger.json', 'ledger.md'
@@ -87,7 +87,7 @@ def _obtain_results(part: WorkloadPart, settings: Settings, num_gpus: int,
     return PartOutcome(None, 'requires {} GPU(s), this machine has {}'.format(
         part.num_gpus, num_gpus or 'none'))
   run_dir = RunDir(settings.run.model_dir)
-  results = stored.load_or_warn(_part_file(run_dir.path, part, 'json'),
+  results = storage.load_or_warn(_part_file(run_dir.path, part, 'json'),
                                 functools.partial(_parse_results, part), 'the part runs again')
   if results is not None:
     _LOG.info('part %s is already complete', part.name)
@@ -104,7 +104,7 @@ def _obtain_results(part: WorkloadPart, settings: Settings, num_gpus: int,
     with open(run_dir.path_to(part.folder, file), encoding='utf-8') as content:
       results[name] = json.load(content)
   # The next part may resume in the same folder and overwrite both files, so they are copied.
-  atomic.write_json(_part_file(run_dir.path, part, 'json'), results)
+  storage.write_json(_part_file(run_dir.path, part, 'json'), results)
   return PartOutcome(results)
 
 
@@ -133,7 +133,7 @@ def part_arguments(part: WorkloadPart, settings: Settings, num_gpus: int) -> Seq
 
 
 def _parse_results(part: WorkloadPart, file: BinaryIO) -> RunResults:
-  results: RunResults = stored.parse_json(file)
+  results: RunResults = storage.parse_json(file)
   for figure in part.figures:  # Raises a KeyError if a key is missing.
     figure.measure(results)
   return results
@@ -158,8 +158,8 @@ def write_ledger(settings: Settings, outcomes: Dict[str, PartOutcome]) -> Dict[s
   table = list(_format_markdown(workload, this_machine, rows))
   for line in table:
     print(line)
-  atomic.write_text(run_dir.path_to(MARKDOWN_FILE), '\n'.join(table) + '\n')
-  atomic.write_json(run_dir.path_to(LEDGER_FILE), result)
+  storage.write_text(run_dir.path_to(MARKDOWN_FILE), '\n'.join(table) + '\n')
+  storage.write_json(run_dir.path_to(LEDGER_FILE), result)
   return result
 
 

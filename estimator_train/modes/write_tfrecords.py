@@ -20,7 +20,7 @@ from estimator_train.data.source import BadImage
 from estimator_train.errors import UserError
 from estimator_train.run_dir import LABELS_FILE, make_folder
 from estimator_train.settings import Settings
-from estimator_train.system import atomic, stored
+from estimator_train.system import storage
 
 _LOG = logging.getLogger('estimator_train')
 _BYTES_PER_SHARD = 128 << 20  # If --num_shards is not given.
@@ -51,7 +51,7 @@ def run(settings: Settings) -> Dict[str, Any]:
     source.check_and_count()
   num_shards = {name: _count_shards(name, source, settings) for name, source in sources.items()}
   _check_plan(folder, sources, dataset.labels, num_shards, settings.optimizer.seed)
-  atomic.write_text(os.path.join(folder, LABELS_FILE), ''.join(
+  storage.write_text(os.path.join(folder, LABELS_FILE), ''.join(
       '{}:{}\n'.format(index, name) for index, name in enumerate(dataset.labels)))
   began, splits = time.monotonic(), {}
   for name, source in sources.items():
@@ -114,12 +114,12 @@ def _check_plan(folder: str, sources: Dict[str, ImageSource], class_names: Seque
   plan = {'digest': hashlib.md5(key.encode()).hexdigest()}
   path = os.path.join(folder, _PLAN_FILE)
   try:
-    written_plan = stored.load(path, stored.parse_json)
-  except stored.DamagedFile:
+    written_plan = storage.load(path, storage.parse_json)
+  except storage.DamagedFile:
     written_plan = {}
   if written_plan is None:
     is_same = not any('-of-' in name for name in os.listdir(folder))
-    atomic.write_json(path, plan)
+    storage.write_json(path, plan)
   else:
     is_same = written_plan == plan
   if not is_same:
@@ -144,7 +144,7 @@ def _write_shards(shards: Sequence[_Shard], source: ImageSource,
   examples = image_checks.map_examples(lambda position: make_example(int(indices[position])),
                                          len(indices), 'writing images')
   for shard in missing:
-    with atomic.open_atomic(shard.path) as file:
+    with storage.open_atomic(shard.path) as file:
       for _ in shard.indices:
         file.write(records.frame(next(examples)))
 

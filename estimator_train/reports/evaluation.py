@@ -14,7 +14,7 @@ import numpy as np
 from estimator_train.reports import make_report_folder, metrics_log
 from estimator_train.run_dir import RunDir
 from estimator_train.settings.flags import RunFlags
-from estimator_train.system import atomic
+from estimator_train.system import storage
 
 _LOG = logging.getLogger('estimator_train')
 EVALUATION_FILE, SAMPLES_FILE, OUTPUTS_FILE = 'evaluation.json', 'samples.json', 'outputs.json'
@@ -40,7 +40,7 @@ def write_evaluation_report(flags: RunFlags, class_names: Sequence[str],
   report, run_dir = dict(metrics), RunDir(flags.model_dir)
   if class_names:
     report['per_class'] = per_class_metrics(class_names, metrics['confusion_matrix'])
-  atomic.write_json(run_dir.path_to(EVALUATION_FILE), report)
+  storage.write_json(run_dir.path_to(EVALUATION_FILE), report)
   write_samples(run_dir.path, class_names, sample_predictions.images, sample_predictions.mistakes)
   write_output_samples(run_dir.path, sample_predictions.outputs)
   values = {name: value for name, value in metrics.items() if isinstance(value, float)}
@@ -96,7 +96,7 @@ def write_samples(model_dir: str, class_names: Sequence[str], samples: Sequence[
   """
   if samples:
     folder = make_report_folder(model_dir)
-    atomic.write_json(os.path.join(folder, SAMPLES_FILE), {
+    storage.write_json(os.path.join(folder, SAMPLES_FILE), {
         'samples': _write_images(folder, 'sample', class_names, samples),
         'mistakes': _write_images(folder, 'mistake', class_names, mistakes)})
 
@@ -112,7 +112,7 @@ def _write_images(folder: str, kind: str, class_names: Sequence[str],
     pixels = np.clip(sample.image, 0, 255).astype(np.uint8)
     png = io.BytesIO()
     Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(png, 'PNG')
-    atomic.write_bytes(os.path.join(folder, image_name), png.getvalue())
+    storage.write_bytes(os.path.join(folder, image_name), png.getvalue())
     probabilities = as_probabilities(sample.outputs)
     predicted = int(np.argmax(probabilities))
     entries.append({
@@ -132,7 +132,7 @@ def write_output_samples(model_dir: str, samples: Sequence[Any]) -> None:
   if not samples:
     return
   folder = make_report_folder(model_dir)
-  atomic.write_json(os.path.join(folder, OUTPUTS_FILE), {
+  storage.write_json(os.path.join(folder, OUTPUTS_FILE), {
       sample.output_name: {'examples': len(sample.targets), **{
           name: _finite_numbers(values) for name, values in (
               ('true', sample.targets), ('predicted', sample.outputs))}}

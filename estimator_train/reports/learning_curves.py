@@ -9,7 +9,7 @@ import struct
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from estimator_train.reports import make_report_folder
-from estimator_train.system import atomic, stored
+from estimator_train.system import storage
 
 CURVES_FILE = 'curves.json'
 # The Estimator of a Keras model writes `loss_1`, because its graph has a scope named `loss`.
@@ -73,7 +73,7 @@ def write_learning_curves(model_dir: str, losses: Sequence[Tuple[int, float]] = 
   if losses:
     curves['train_loss'] = _downsample([
         point for point in curves['train_loss'] if point[0] < losses[0][0]] + list(losses))
-  atomic.write_json(os.path.join(make_report_folder(model_dir), CURVES_FILE), curves)
+  storage.write_json(os.path.join(make_report_folder(model_dir), CURVES_FILE), curves)
 
 
 def read_learning_curves(model_dir: str) -> Dict[str, Curve]:
@@ -124,7 +124,7 @@ def read_steps_per_sec(model_dir: str) -> Optional[float]:
   checkpoints and evaluations.
   """
   for path in reversed(_event_files(model_dir)):
-    logged = stored.load_or_warn(path, _read_logged_steps, _OMITTED) or []
+    logged = storage.load_or_warn(path, _read_logged_steps, _OMITTED) or []
     if len(logged) > 1 and logged[-1][1] > logged[0][1]:
       return (logged[-1][0] - logged[0][0]) / (logged[-1][1] - logged[0][1])
   return None
@@ -149,7 +149,7 @@ def _read_curves(folder: str) -> Dict[str, Curve]:
   """Returns the curves of a folder by the patterns of their tags in _CURVES."""
   curves: Dict[str, Curve] = {}
   for path in _event_files(folder):
-    stored.load_or_warn(path, functools.partial(_add_points, curves), _OMITTED)
+    storage.load_or_warn(path, functools.partial(_add_points, curves), _OMITTED)
   return curves
 
 

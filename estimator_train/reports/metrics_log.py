@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any, Dict, Iterator, Tuple
 
-from estimator_train.system import atomic
+from estimator_train.system import storage
 
 METRICS_FILE = 'metrics.jsonl'
 _LOG = logging.getLogger('estimator_train')
@@ -40,7 +40,7 @@ def remove_steps_after(model_dir: str, step: int) -> None:
   """Removes the lines of later steps, which a resumed run repeats, and incomplete lines."""
   path = os.path.join(model_dir, METRICS_FILE)
   if os.path.isfile(path):
-    atomic.write_text(path, ''.join(
+    storage.write_text(path, ''.join(
         line for line, metrics in _read(path) if metrics['global_step'] <= step))
 
 

@@ -18,7 +18,7 @@ from estimator_train.reports import (
 from estimator_train.run_dir import FLAGS_FILE
 from estimator_train.settings import Settings, parse_flagfile, to_flagfile
 from estimator_train.settings.flags import ReportingFlags
-from estimator_train.system import atomic, stored
+from estimator_train.system import storage
 from estimator_train.version import __version__
 
 _LOG = logging.getLogger('estimator_train')
@@ -78,10 +78,10 @@ class ComparedRun(NamedTuple):
 def read_page_data(model_dir: str) -> PageData:
   """Reads the files in a `model_dir` that the report page shows."""
   def read(*path: str) -> Dict[str, Any]:
-    return stored.load_or_warn(os.path.join(model_dir, *path), stored.parse_json, _OMITTED) or {}
+    return storage.load_or_warn(os.path.join(model_dir, *path), storage.parse_json, _OMITTED) or {}
 
-  flags = stored.load_or_warn(
-      os.path.join(model_dir, FLAGS_FILE), stored.parse_text, _OMITTED) or ''
+  flags = storage.load_or_warn(
+      os.path.join(model_dir, FLAGS_FILE), storage.parse_text, _OMITTED) or ''
   return PageData(
       flags=parse_flagfile(flags),
       throughput=read(throughput.THROUGHPUT_FILE),
@@ -215,10 +215,10 @@ def _write_files(output_dir: str, template: str, charts: Iterable[Any], **variab
       if os.path.basename(path) not in by_name:
         os.remove(path)
   for name, chart in by_name.items():
-    atomic.write_bytes(os.path.join(folder, name), chart.png)
+    storage.write_bytes(os.path.join(folder, name), chart.png)
   path = os.path.join(folder, 'index.html')
   # UTF-8 cannot encode surrogate escapes in file names, so the page shows them as `\udcff`.
-  atomic.write_bytes(path, text.encode('utf-8', 'backslashreplace'))
+  storage.write_bytes(path, text.encode('utf-8', 'backslashreplace'))
   return path
 
 
@@ -235,7 +235,7 @@ def _load_sample(model_dir: str, sample: Dict[str, Any]) -> Dict[str, Any]:
   """
   name, content = sample.get('image') or '', b''
   if os.path.basename(name) == name:  # A name with folders could lead outside of `report/`.
-    content = stored.load_or_warn(os.path.join(model_dir, REPORT_FOLDER, name),
+    content = storage.load_or_warn(os.path.join(model_dir, REPORT_FOLDER, name),
                                   lambda file: file.read(), _OMITTED) or b''
   is_png = content[:8] == _PNG_SIGNATURE and content[12:16] == b'IHDR' and len(content) >= 24
   width, height = struct.unpack('>II', content[16:24]) if is_png else (0, 0)

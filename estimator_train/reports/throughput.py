@@ -13,7 +13,7 @@ from estimator_train.reports.step_times import TimedSteps, Timing, select_timed_
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import ReportingFlags, RunFlags
-from estimator_train.system import atomic, machine
+from estimator_train.system import machine, storage
 from estimator_train.system.progress import StartUpTimer
 from estimator_train.version import __version__
 
@@ -63,7 +63,7 @@ class ThroughputReport(NamedTuple):
 
   def write(self, folder: str) -> None:
     """Writes `throughput.json` and `report/steps.json`, and logs the main figures."""
-    atomic.write_json(os.path.join(folder, THROUGHPUT_FILE), self.figures)
+    storage.write_json(os.path.join(folder, THROUGHPUT_FILE), self.figures)
     write_step_curve(folder, self.steps.steady.global_step,
                      self.steps.steady.secs_without_pauses)
     _LOG.info('%s', _format_log_line(self.figures))
@@ -201,7 +201,7 @@ def write_step_curve(model_dir: str, global_steps: np.ndarray, secs: np.ndarray)
   # ended at the slowest step, they could be so wide that one bin contains almost all steps.
   low, high = np.percentile(secs, [0, 99])
   edges = np.linspace(low, max(high, low * 1.001), min(_MAX_BINS, len(secs)) + 1)
-  atomic.write_json(os.path.join(make_report_folder(model_dir), STEPS_FILE), {
+  storage.write_json(os.path.join(make_report_folder(model_dir), STEPS_FILE), {
       'global_step': [int(global_steps[steps[-1]]) for steps in steps_of_points],
       'mean_secs': [float(secs[steps].mean()) for steps in steps_of_points],
       'max_secs': [float(secs[steps].max()) for steps in steps_of_points],

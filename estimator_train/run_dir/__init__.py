@@ -8,7 +8,7 @@ from typing import BinaryIO, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from estimator_train import settings as settings_lib
 from estimator_train.errors import UserError
-from estimator_train.system import atomic, stored
+from estimator_train.system import storage
 
 _LOG = logging.getLogger('estimator_train')
 FLAGS_FILE = 'flags.txt'
@@ -121,9 +121,9 @@ class RunDir:
 
   def record_flags(self, settings: settings_lib.Settings, class_names: Sequence[str] = ()) -> None:
     """Writes flags.txt and, if there are classes, labels.txt."""
-    atomic.write_text(self.path_to(FLAGS_FILE), settings_lib.to_flagfile(settings))
+    storage.write_text(self.path_to(FLAGS_FILE), settings_lib.to_flagfile(settings))
     if class_names:
-      atomic.write_text(self.path_to(LABELS_FILE), '\n'.join(class_names) + '\n')
+      storage.write_text(self.path_to(LABELS_FILE), '\n'.join(class_names) + '\n')
 
   def record_batch_size(self, first_step: int, examples_per_step: int,
                         examples_seen: int = 0) -> None:
@@ -143,7 +143,7 @@ class RunDir:
       sizes = [(0, examples_seen // first_step)]
     if not sizes or sizes[-1][1] != examples_per_step:
       sizes.append((first_step, examples_per_step))
-    atomic.write_text(self.path_to(_BATCH_SIZES_FILE), json.dumps(sizes) + '\n')
+    storage.write_text(self.path_to(_BATCH_SIZES_FILE), json.dumps(sizes) + '\n')
 
   def examples_seen(self, global_step: int, unrecorded_examples_per_step: int) -> int:
     """Returns the number of examples in all steps up to `global_step`, of all runs in the folder.
@@ -199,8 +199,8 @@ class RunDir:
       UserError: the file is damaged.
     """
     try:
-      return stored.load(self.path_to(name), stored.parse_text) or ''
-    except stored.DamagedFile as damage:
+      return storage.load(self.path_to(name), storage.parse_text) or ''
+    except storage.DamagedFile as damage:
       raise UserError('a file in --model_dir is damaged', '{} ({})'.format(
           self.path_to(name), damage.reason), 'give another --model_dir, or remove the file') from (
               damage)
@@ -219,5 +219,5 @@ class RunDir:
         raise ValueError('no increasing steps with numbers of examples')
       return sizes
 
-    return stored.load_or_warn(self.path_to(_BATCH_SIZES_FILE), parse,
+    return storage.load_or_warn(self.path_to(_BATCH_SIZES_FILE), parse,
                                'assuming that the batch size has not changed') or []

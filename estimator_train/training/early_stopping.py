@@ -6,7 +6,7 @@ from typing import Any, BinaryIO, Dict, NamedTuple, Optional
 
 from estimator_train.run_dir import RunDir
 from estimator_train.settings.flags import EvaluationFlags
-from estimator_train.system import atomic, stored
+from estimator_train.system import storage
 from estimator_train.training.checkpoints.best_checkpoint import BestCheckpoint, BestMetric
 
 _STOP_REASON_FILE = 'stopped.json'
@@ -47,7 +47,7 @@ def find_stop_reason(flags: EvaluationFlags, metrics: Dict[str, Any],
 def write_stop_reason(run_dir: RunDir, flags: EvaluationFlags,
                       stop_reason: StopReason) -> None:
   """Records the stop, so that the same command does not continue the training."""
-  atomic.write_json(run_dir.path_to(_STOP_REASON_FILE), dict(
+  storage.write_json(run_dir.path_to(_STOP_REASON_FILE), dict(
       _rules(flags), global_step=stop_reason.global_step, why=stop_reason.text))
 
 
@@ -61,12 +61,12 @@ def read_stop_reason(run_dir: RunDir, flags: EvaluationFlags,
     global_step: the last global step of the run. A stop recorded at a later step is ignored.
   """
   def parse(file: BinaryIO) -> Optional[StopReason]:
-    recorded = stored.parse_json(file)
+    recorded = storage.parse_json(file)
     stop_reason = StopReason(int(recorded['global_step']), str(recorded['why']))
     is_valid = _rules(flags).items() <= recorded.items()
     return stop_reason if is_valid and stop_reason.global_step <= global_step else None
 
-  return stored.load_or_warn(run_dir.path_to(_STOP_REASON_FILE), parse,
+  return storage.load_or_warn(run_dir.path_to(_STOP_REASON_FILE), parse,
                              'the next evaluation applies the rules again')
 
 

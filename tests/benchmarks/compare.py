@@ -25,7 +25,7 @@ import environments
 import pairs
 from comparisons import COMPARISONS
 
-from estimator_train.system import atomic
+from estimator_train.system import storage
 
 DATA_DIR = str(common.ROOT / 'data' / 'fashion_mnist')
 # TensorFlow's MKL-DNN obeys no variable, and is limited by the file in the folder AVX2_ONLY.
@@ -76,8 +76,8 @@ def main() -> None:
       common.log('error: {}: {}'.format(name, error))
       result['failed'][name] = str(error).splitlines()[0]
     result['load_at_end'] = round(os.getloadavg()[0], 2)
-    atomic.write_json(args.output, result)
-    atomic.write_text(os.path.splitext(args.output)[0] + '.md', markdown(result))
+    storage.write_json(args.output, result)
+    storage.write_text(os.path.splitext(args.output)[0] + '.md', markdown(result))
   print(markdown(result))
   print(json.dumps(result))
   if result['failed']:

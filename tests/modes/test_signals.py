@@ -18,7 +18,7 @@ from estimator_train import models
 from estimator_train.data import image_source
 from estimator_train.exporting import saved_model
 from estimator_train.reports import throughput
-from estimator_train.system import atomic, signals
+from estimator_train.system import signals, storage
 from estimator_train.training import metrics, model as training_model, run as runs
 from estimator_train.training.checkpoints import restoring
 from estimator_train.training.hooks import progress, step_measurements as step_hooks
@@ -101,10 +101,10 @@ def test_while_caching(run_program, inject, image_folders, tmp_path, monkeypatch
 
   file.unlink()
   shutil.rmtree(str(model))
-  with atomic.open_locked(str(file) + '.part'):
+  with storage.open_locked(str(file) + '.part'):
     # Only the sleep of this wait: threads of earlier tests sleep too.
-    monkeypatch.setattr(atomic, 'time', types.SimpleNamespace(sleep=time.sleep))
-    inject(atomic.time, 'sleep', signal.SIGTERM)
+    monkeypatch.setattr(storage, 'time', types.SimpleNamespace(sleep=time.sleep))
+    inject(storage.time, 'sleep', signal.SIGTERM)
     done = run()
   assert done.code == 143 and 'waiting for another process' in done.err
   signals.install_handlers()  # Forgets the error, which keeps the cache.

@@ -119,7 +119,7 @@ def test_resume_with_other_batch_sizes_continues_with_the_next_example(run_well,
 def test_resume_without_a_record(run_well, copied, copied_run, name):
   """The steps so far are those of the flags of the run before, and this is recorded.
 
-  tests/system/test_stored.py has damaged records.
+  tests/system/test_storage.py has damaged records.
   """
   (copied_run / name).unlink()
   done = run_well('--mode=train', '--train_steps=21', *copied, '--batch_size=30')

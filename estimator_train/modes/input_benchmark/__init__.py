@@ -17,7 +17,7 @@ from estimator_train.reports import page
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import InputFlags
-from estimator_train.system import atomic, machine
+from estimator_train.system import machine, storage
 from estimator_train.training.model import prepare
 from estimator_train.training.run import open_run
 
@@ -61,7 +61,7 @@ def run(settings: Settings) -> Dict[str, Any]:
   for line in _format_table(result):
     print(line)
   if settings.run.model_dir:
-    atomic.write_json(os.path.join(settings.run.model_dir, INPUT_BENCHMARK_FILE), result)
+    storage.write_json(os.path.join(settings.run.model_dir, INPUT_BENCHMARK_FILE), result)
   page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)
   return result
 

@@ -22,7 +22,7 @@ from estimator_train.distribution import devices
 from estimator_train.errors import TrainingFailed
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import DeviceFlags
-from estimator_train.system import stored
+from estimator_train.system import storage
 from estimator_train.training.model import PreparedModel
 from estimator_train.training.run import Run
 
@@ -132,7 +132,7 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
 
 def evict_from_page_cache(paths: Sequence[FilePath]) -> None:
   """Asks the kernel to evict files from its page cache. The kernel keeps pages that are in use."""
-  stored.advise_kernel(paths, os.POSIX_FADV_DONTNEED)
+  storage.advise_kernel(paths, os.POSIX_FADV_DONTNEED)
 
 
 def bytes_read_from_storage() -> Optional[int]:

@@ -10,7 +10,7 @@ import stat
 from typing import Any, Dict, Iterator, Optional, Sequence, Tuple
 
 from estimator_train.errors import UserError
-from estimator_train.system import atomic
+from estimator_train.system import storage
 
 _LOG = logging.getLogger('estimator_train')
 _STANDARD_OUTPUT = '-'
@@ -54,7 +54,7 @@ class PredictionWriter:
     self._file = file
     self._columns = columns
     if columns is not None:
-      csv.writer(file).writerow(map(atomic.csv_cell, columns))
+      csv.writer(file).writerow(map(storage.csv_cell, columns))
 
   def write(self, prediction: Dict[str, Any]) -> None:
     """Writes a prediction, or an error in its place."""
@@ -71,7 +71,7 @@ class PredictionWriter:
     else:
       cells = dict(_iter_cells(prediction))
       csv.writer(self._file).writerow(
-          [atomic.csv_cell(cells.get(column, '')) for column in self._columns])
+          [storage.csv_cell(cells.get(column, '')) for column in self._columns])
 
   def flush(self) -> None:
     """Flushes the file."""
@@ -103,7 +103,7 @@ def open_writer(output: str, columns: Sequence[str]) -> Iterator[PredictionWrite
     if output == _STANDARD_OUTPUT:
       yield PredictionWriter(None, None)
       return
-    with atomic.open_atomic(os.path.realpath(output)) as file:
+    with storage.open_atomic(os.path.realpath(output)) as file:
       # surrogateescape restores the bytes of file names that are not valid UTF-8.
       text = io.TextIOWrapper(file, 'utf-8', 'surrogateescape', newline='')
       yield PredictionWriter(text, columns if output.lower().endswith('.csv') else None)

@@ -24,7 +24,7 @@ from estimator_train.reports import page
 from estimator_train.run_dir import RunDir, make_folder
 from estimator_train.settings import Settings, choices
 from estimator_train.settings.flags import DeviceFlags
-from estimator_train.system import atomic, child_process
+from estimator_train.system import child_process, storage
 from estimator_train.system.machine import available_cores
 from estimator_train.system.progress import make_progress_bar
 
@@ -172,8 +172,8 @@ def write_scaling_report(settings: Settings, results: Sequence[PointResult]) -> 
   result = summarize(settings, results)
   for line in _format_table(result):
     print(line)
-  atomic.write_text(run_dir.path_to(CSV_FILE), _format_csv(result['table']))
-  atomic.write_json(run_dir.path_to(JSON_FILE), result)
+  storage.write_text(run_dir.path_to(CSV_FILE), _format_csv(result['table']))
+  storage.write_json(run_dir.path_to(JSON_FILE), result)
   return result
 
 
@@ -268,7 +268,7 @@ def _format_csv(rows: Sequence[Dict[str, Any]]) -> str:
   text = io.StringIO()
   writer = csv.DictWriter(text, list(rows[0]), lineterminator='\n')
   writer.writeheader()
-  writer.writerows({key: atomic.csv_cell(value) for key, value in row.items()} for row in rows)
+  writer.writerows({key: storage.csv_cell(value) for key, value in row.items()} for row in rows)
   return text.getvalue()
 
 

@@ -9,7 +9,7 @@ from estimator_train import settings as settings_lib
 from estimator_train.data.description import DataSet
 from estimator_train.run_dir import FLAGS_FILE, RunDir
 from estimator_train.settings import Settings
-from estimator_train.system import atomic, stored
+from estimator_train.system import storage
 from estimator_train.system.child_process import ChildRun
 from estimator_train.system.machine import available_cores
 
@@ -191,8 +191,8 @@ def run_point(point: Point, settings: Settings, dataset: DataSet, run_child: Run
       os.remove(path)
   if child_run.code:
     return PointResult(point, secs, None, child_run.code, child_run.error)
-  figures = stored.load(os.path.join(folder, _FIGURES_FILE), _parse_figures)
-  atomic.write_json(os.path.join(folder, _DONE_FILE), {'point': point.name, 'secs': secs})
+  figures = storage.load(os.path.join(folder, _FIGURES_FILE), _parse_figures)
+  storage.write_json(os.path.join(folder, _DONE_FILE), {'point': point.name, 'secs': secs})
   return PointResult(point, secs, figures)
 
 
@@ -220,18 +220,18 @@ def read_completed_points(points: Sequence[Point], model_dir: str) -> List[Point
   results = []
   for point in points:
     folder = point.folder(model_dir)
-    secs = stored.load_or_warn(os.path.join(folder, _DONE_FILE), _parse_secs, _RUN_AGAIN)
-    figures = stored.load_or_warn(os.path.join(folder, _FIGURES_FILE), _parse_figures, _RUN_AGAIN)
+    secs = storage.load_or_warn(os.path.join(folder, _DONE_FILE), _parse_secs, _RUN_AGAIN)
+    figures = storage.load_or_warn(os.path.join(folder, _FIGURES_FILE), _parse_figures, _RUN_AGAIN)
     if secs is not None and figures is not None:
       results.append(PointResult(point, secs, figures))
   return results
 
 
 def _parse_secs(file: BinaryIO) -> float:
-  return float(stored.parse_json(file)['secs'])
+  return float(storage.parse_json(file)['secs'])
 
 
 def _parse_figures(file: BinaryIO) -> Dict[str, Any]:
-  figures = stored.parse_json(file)
+  figures = storage.parse_json(file)
   float(figures['steady_examples_per_sec'])  # Raises a KeyError if the key is missing.
   return figures

@@ -19,7 +19,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
 from estimator_train.settings.flags import EvaluationFlags
-from estimator_train.system import atomic, stored
+from estimator_train.system import storage
 from estimator_train.training import metrics as evaluation_metrics
 
 BEST_FOLDER = 'best'
@@ -154,12 +154,12 @@ def _read_record(path: str) -> Optional[BestCheckpoint]:
   folder = os.path.dirname(path)
 
   def parse(file: BinaryIO) -> BestCheckpoint:
-    record = stored.parse_json(file)
+    record = storage.parse_json(file)
     return BestCheckpoint(os.path.join(folder, record['checkpoint']), int(record['global_step']), {
         name: None if value is None else float(value) for name, value in record.items()
         if name not in _OTHER_KEYS}, int(record['last_evaluated']))
 
-  return stored.load_or_warn(path, parse, 'continuing without a best checkpoint')
+  return storage.load_or_warn(path, parse, 'continuing without a best checkpoint')
 
 
 def pin(checkpoint: str, model_dir: str, task_type: Optional[str] = None) -> str:
@@ -218,7 +218,7 @@ def promote_if_better(pinned_path: str, global_step: int, metrics: Dict[str, Opt
       _LOG.info('best %s so far', best_metric)
     best = best._replace(last_evaluated_step=global_step)
     # All metrics are stored, because the next run may have another --best_metric.
-    atomic.write_json(os.path.join(best_folder, _RECORD_FILE), {
+    storage.write_json(os.path.join(best_folder, _RECORD_FILE), {
         'checkpoint': os.path.relpath(best.path, best_folder), 'global_step': best.global_step,
         'metric': name, 'value': best.metrics.get(name), **best.metrics,
         'last_evaluated': best.last_evaluated_step})
@@ -275,6 +275,6 @@ def _link_or_copy(path: str, target: str) -> None:
   try:
     os.link(path, target)
   except OSError:  # If the file system does not support hard links, copies the file.
-    with open(path, 'rb') as source, atomic.open_atomic(target) as copy:
+    with open(path, 'rb') as source, storage.open_atomic(target) as copy:
       for content in iter(lambda: source.read(1 << 20), b''):
         copy.write(content)

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, Opt
 import tensorflow.compat.v1 as tf
 
 from estimator_train.reports.step_times import Pause
-from estimator_train.system import atomic
+from estimator_train.system import storage
 from estimator_train.system.progress import StartUpTimer
 from estimator_train.tf_patches import sessions
 
@@ -347,4 +347,4 @@ class TraceSteps(tf.train.SessionRunHook):
       process_name = {'name': 'process_name', 'ph': 'M', 'pid': _STEPS_PID,
                       'args': {'name': 'Steps'}}
       trace['traceEvents'] += [process_name] + self._step_events
-      atomic.write_text(self._path, json.dumps(trace))
+      storage.write_text(self._path, json.dumps(trace))

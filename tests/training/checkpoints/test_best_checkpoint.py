@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from estimator_train.system import atomic
+from estimator_train.system import storage
 from estimator_train.training.checkpoints import best_checkpoint
 from estimator_train.training.checkpoints.best_checkpoint import BestMetric
 
@@ -107,7 +107,7 @@ def test_one_task_at_a_time_pins_or_promotes(tmp_path, monkeypatch):
     os.close(descriptor)
 
   monkeypatch.setattr(os, 'link', while_locked(os.link))
-  monkeypatch.setattr(atomic, 'write_json', while_locked(atomic.write_json))
+  monkeypatch.setattr(storage, 'write_json', while_locked(storage.write_json))
   evaluate(tmp_path, 10, .5)
   assert acts == ['link', 'link', 'write_json']
   with open_folder() as descriptor:

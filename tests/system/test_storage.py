@@ -17,7 +17,7 @@ from estimator_train.reports import learning_curves, page
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import InputFlags
-from estimator_train.system import atomic, stored
+from estimator_train.system import storage
 from estimator_train.training import early_stopping
 from estimator_train.training.checkpoints import best_checkpoint
 
@@ -158,23 +158,23 @@ def test_damaged_flags_and_class_names_are_errors(tmp_path):
 def test_files_have_their_name_only_when_they_are_whole(tmp_path, monkeypatch):
   path = tmp_path / 'a.json'
   value = {'text': 'T-shirt/"top"', 'nothing': None}
-  atomic.write_json(str(path), value)
+  storage.write_json(str(path), value)
   with pytest.raises(ValueError):
-    atomic.write_json(str(path), {'rate': float('nan')})
+    storage.write_json(str(path), {'rate': float('nan')})
   monkeypatch.setattr(os, 'fsync', mock.Mock(side_effect=OSError(28, 'full')))
   with pytest.raises(OSError, match='full'):
-    atomic.write_text(str(path), 'new')
+    storage.write_text(str(path), 'new')
   assert json.loads(path.read_text()) == value and os.listdir(str(tmp_path)) == ['a.json']
 
 
 def test_arrays_of_the_same_bytes_have_different_fingerprints():
   values = np.arange(6, dtype=np.int32)
   arrays = (values, values.reshape(2, 3), values.view(np.uint32), values + 1)
-  assert len({stored.fingerprint_arrays([array]) for array in arrays}) == len(arrays)
+  assert len({storage.fingerprint_arrays([array]) for array in arrays}) == len(arrays)
 
 
 def test_cells_that_spreadsheets_would_take_for_formulas():
   for value in ('=1+1', '+1-1', '-2+3+cmd|\' /C calc\'!A0', '@SUM(A1)', '\t=1', '\r=1', '\uff1d1'):
-    assert atomic.csv_cell(value) == "'" + value
+    assert storage.csv_cell(value) == "'" + value
   for value in (-0.5, None, True, '-0.5', '+7', '-1e-05', '-inf', '', '-', 'a=b', ' =1', 'x.png'):
-    assert atomic.csv_cell(value) is value
+    assert storage.csv_cell(value) is value

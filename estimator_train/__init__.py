@@ -37,7 +37,7 @@ from estimator_train.system import signals
 if getattr(sys, 'argv', [])[:1] == ['-m']:
   signals.exit_on_stop_signals()
 
-from estimator_train.data.description import (
+from estimator_train.data import (
   ArraySplit,
   DataSet,
   ExampleSplit,

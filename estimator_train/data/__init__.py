@@ -1,1 +1,201 @@
-"""Describes data sets, finds and checks their files, and reads batches of examples from them."""
+"""Defines the types that describe a data set, its splits, and its files to download."""
+
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence, Tuple, Union
+
+from estimator_train.errors import UserError
+from estimator_train.settings.flags import DataFlags
+
+if TYPE_CHECKING:  # NumPy, which it imports, would delay --help.
+  from estimator_train.data.records import RecordIndex
+
+# A prediction lists the TOP_K most probable classes, or all classes if there are fewer.
+TOP_K = 5
+
+
+class DataFile(NamedTuple):
+  """A file that the publisher of a data set provides for download.
+
+  Attributes:
+    name: the name of the file in `data_dir`, and the last part of each URL.
+    size: the size in bytes.
+    md5: the MD5 checksum, as 32 hexadecimal digits.
+    urls: the URLs to download from, in the order of attempts; the first is that of the publisher.
+  """
+  name: str
+  size: int
+  md5: str
+  urls: Tuple[str, ...]
+
+
+class IdxSplit(NamedTuple):
+  """A split (train or test) stored in two gzipped idx files.
+
+  Attributes:
+    images: the path of the file of images, uint8 [examples, height, width].
+    labels: the path of the file of class indices, uint8 [examples].
+  """
+  images: str
+  labels: str
+
+
+class ImageSplit(NamedTuple):
+  """A split stored in image files: JPEG, PNG or GIF.
+
+  Attributes:
+    files: the paths of the files.
+    classes: the class index of each file, an integer array [examples].
+  """
+  files: Sequence[bytes]
+  classes: Any
+
+
+class ArraySplit(NamedTuple):
+  """A split stored in NumPy arrays, which may be memory-mapped (`np.load(path, mmap_mode='r')`).
+
+  Attributes:
+    images: uint8 [examples, height, width, channels].
+    classes: the class index of each image, an integer array [examples].
+  """
+  images: Any
+  classes: Any
+
+
+class BinarySplit(NamedTuple):
+  """A split stored in binary files that are read into memory as a whole.
+
+  Attributes:
+    files: the paths of the files.
+    read: takes these paths, and returns (images, class indices): uint8 [examples, height, width,
+      channels] and uint8 [examples]. Raises a UserError if a file is missing or damaged.
+  """
+  files: Tuple[str, ...]
+  read: Callable[[Tuple[str, ...]], Tuple[Any, Any]]
+
+
+class SyntheticSplit(NamedTuple):
+  """A split of synthetic images: one random batch, repeated.
+
+  Attributes:
+    num_batches: the number of batches, or None if the batch is repeated without end.
+  """
+  num_batches: Optional[int]
+
+
+class ImageRecordSplit(NamedTuple):
+  """A split of images in TFRecord files, one tf.train.Example per image.
+
+  Attributes:
+    records: the positions of the records.
+    image_key: the key of the encoded image, a JPEG, PNG or GIF file.
+    label_key: the key of the label, an integer.
+    label_offset: the class index of an image is its label plus this number.
+    kept: the indices of the records that are read, int64 [examples]; None: all records.
+  """
+  records: 'RecordIndex'
+  image_key: str = 'image/encoded'
+  label_key: str = 'image/class/label'
+  label_offset: int = 0
+  kept: Optional[Any] = None
+
+
+class RecordSplit(NamedTuple):
+  """A split stored in TFRecord files. Without a function, they have the standard image schema.
+
+  Attributes:
+    pattern: the pattern of the files, such as `DATA/train-*`.
+    parse: takes a record, a scalar string tensor, and returns `(features, label)` or `(features,
+      label, weight)` of one example.
+    parse_batch: like `parse`, but for a vector of records, which is faster: the first dimension of
+      all tensors is that of the vector. Give one of the two functions, or none.
+    compression: `auto`, `none`, `gzip` or `zlib`.
+  """
+  pattern: str
+  parse: Optional[Callable[[Any], Any]] = None
+  parse_batch: Optional[Callable[[Any], Any]] = None
+  compression: str = 'auto'
+
+
+class ExampleSplit(NamedTuple):
+  """A split of examples that a tf.data.Dataset of the user yields.
+
+  Attributes:
+    make_dataset: returns a dataset of single examples, `(features, label)` or `(features, label,
+      weight)`, always in the same order. Features are a tensor, a tuple or a dict.
+    num_examples: the number of examples; None: they are counted once.
+  """
+  make_dataset: Callable[[], Any]
+  num_examples: Optional[int] = None
+
+
+class ParsedRecordSplit(NamedTuple):
+  """A RecordSplit with a function, whose files have been found.
+
+  Attributes:
+    records: the positions of the records.
+    parse, parse_batch: see RecordSplit.
+  """
+  records: 'RecordIndex'
+  parse: Optional[Callable[[Any], Any]]
+  parse_batch: Optional[Callable[[Any], Any]]
+
+
+ImageShape = Tuple[int, int, int]  # (height, width, channels)
+Split = Union[IdxSplit, ImageSplit, ArraySplit, BinarySplit, SyntheticSplit, ImageRecordSplit,
+              ParsedRecordSplit, ExampleSplit]
+
+
+class DataSet(NamedTuple):
+  """A data set: images, or any examples that the user's functions make.
+
+  Attributes:
+    name: the name of the data set; for a data set of the user, the value of `--dataset`.
+    labels: the class names, in the order of the model's outputs; () if the examples have no
+      classes, or if the model has several outputs.
+    image_shape: (height, width, channels) of the model's input; None if the examples are not
+      images, or have further features.
+    train: the training split, or None if the mode does not read training examples.
+    test: the test split, or None if the mode does not read test examples.
+    files: the published files; missing files are downloaded.
+  """
+  name: str
+  labels: Tuple[str, ...]
+  image_shape: Optional[ImageShape]
+  train: Optional[Split] = None
+  test: Optional[Split] = None
+  files: Tuple[DataFile, ...] = ()
+
+  @property
+  def is_synthetic(self) -> bool:
+    """Whether the training examples are synthetic."""
+    return type(self.train) is SyntheticSplit
+
+  def require_images(self, what: str) -> ImageShape:
+    """Returns the image shape.
+
+    Args:
+      what: what works only with images, such as a flag, for the error message.
+
+    Raises:
+      UserError: the examples are not images.
+    """
+    if self.image_shape is None:
+      raise UserError('{} requires images'.format(what),
+                      '--dataset={} has image_shape=None'.format(self.name),
+                      'omit {}, or give another --dataset'.format(what))
+    return self.image_shape
+
+  def require_classes(self, what: str) -> None:
+    """Raises a UserError if the examples have no classes, which `what`, such as a flag, needs."""
+    if not self.labels:
+      raise UserError('{} requires classes'.format(what),
+                      '--dataset={} has labels=()'.format(self.name),
+                      'omit {}, or give another --dataset'.format(what))
+
+
+def require_data_dir(flags: DataFlags) -> str:
+  """Returns `--data_dir`; raises a UserError if this flag is not given."""
+  if not flags.data_dir:
+    raise UserError('--data_dir is required for this data set',
+                    '--dataset={} without --data_dir'.format(flags.dataset),
+                    'give --data_dir=FOLDER; --mode=download downloads the files into it')
+  return flags.data_dir

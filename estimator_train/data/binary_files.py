@@ -12,11 +12,10 @@ from typing import Dict, List, Optional, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import arrays, idx
+from estimator_train.data import IdxSplit, arrays, idx
 from estimator_train.data.arrays import ArraySource
 from estimator_train.data.augmentation import augment_and_prefetch
 from estimator_train.data.batching import Batching
-from estimator_train.data.description import IdxSplit
 from estimator_train.data.source import FilePath, InputFn
 from estimator_train.errors import UserError
 from estimator_train.system import storage

@@ -13,7 +13,7 @@ from typing import Tuple
 
 import numpy as np
 
-from estimator_train.data.description import BinarySplit, DataFile, DataSet
+from estimator_train.data import BinarySplit, DataFile, DataSet
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 

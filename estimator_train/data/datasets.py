@@ -11,8 +11,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 import numpy as np
 
-from estimator_train.data import idx, image_folder, oct2017, tfrecord
-from estimator_train.data.description import (
+from estimator_train.data import (
   ArraySplit,
   DataSet,
   ExampleSplit,
@@ -23,7 +22,11 @@ from estimator_train.data.description import (
   ParsedRecordSplit,
   RecordSplit,
   SyntheticSplit,
+  idx,
+  image_folder,
+  oct2017,
   require_data_dir,
+  tfrecord,
 )
 from estimator_train.data.download import DownloadResult, download_files
 from estimator_train.errors import UserError

@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from typing import Any, BinaryIO, Callable, Iterator, List, NamedTuple, Sequence
 
-from estimator_train.data.description import DataFile
+from estimator_train.data import DataFile
 from estimator_train.errors import UserError
 from estimator_train.system.progress import make_progress_bar
 from estimator_train.system.storage import open_locked

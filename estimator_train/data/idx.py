@@ -16,7 +16,7 @@ from typing import Any, Iterator, Sequence, Tuple
 
 import numpy as np
 
-from estimator_train.data.description import DataFile, DataSet, IdxSplit
+from estimator_train.data import DataFile, DataSet, IdxSplit
 from estimator_train.errors import UserError
 
 IMAGE_HEADER_BYTES = 16

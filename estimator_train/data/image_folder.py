@@ -7,8 +7,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from estimator_train.data import file_pattern, records
-from estimator_train.data.description import ArraySplit, DataSet, ImageSplit
+from estimator_train.data import ArraySplit, DataSet, ImageSplit, file_pattern, records
 from estimator_train.errors import UserError, join_items, printable
 from estimator_train.run_dir import LABELS_FILE, RunDir
 from estimator_train.settings import Settings, choices

@@ -12,9 +12,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from google.protobuf import message
 
-from estimator_train.data import image_source, published
+from estimator_train.data import DataSet, ImageRecordSplit, image_source, published
 from estimator_train.data.batching import Batching
-from estimator_train.data.description import DataSet, ImageRecordSplit
 from estimator_train.data.records import RecordReader, describe_record
 from estimator_train.data.source import FilePath, InputFn, translate_errors
 from estimator_train.errors import BadExample, UserError, WrongSchema, join_items, printable

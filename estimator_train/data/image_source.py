@@ -17,6 +17,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import (
+  DataSet,
+  ImageSplit,
   arrays,
   augmentation,
   image_cache,
@@ -26,7 +28,6 @@ from estimator_train.data import (
   published,
 )
 from estimator_train.data.batching import Batching, chunks_of, evaluation_chunks, without_autograph
-from estimator_train.data.description import DataSet, ImageSplit
 from estimator_train.data.source import BadImage, FilePath, InputFn, Source, carry_errors
 from estimator_train.errors import BadExample, UserError, printable
 from estimator_train.settings.flags import InputFlags

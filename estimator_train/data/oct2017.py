@@ -26,8 +26,7 @@ import zipfile
 import zlib
 from typing import BinaryIO, Dict, Iterable, List, Optional, Tuple
 
-from estimator_train.data import download, image_folder
-from estimator_train.data.description import DataSet, require_data_dir
+from estimator_train.data import DataSet, download, image_folder, require_data_dir
 from estimator_train.data.download import DownloadResult
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings

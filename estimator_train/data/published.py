@@ -13,9 +13,8 @@ from typing import Callable, Sequence, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import images
+from estimator_train.data import ImageRecordSplit, ImageSplit, images
 from estimator_train.data.batching import Batching
-from estimator_train.data.description import ImageRecordSplit, ImageSplit
 from estimator_train.errors import UserError
 
 _MAX_READERS = 16  # The number of TFRecord files that are read alternately.

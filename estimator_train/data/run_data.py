@@ -2,11 +2,11 @@
 
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from estimator_train.data import description
+from estimator_train import data
+from estimator_train.data import DataSet, Split
 from estimator_train.data.arrays import ArraySource, SyntheticSource
 from estimator_train.data.batching import NO_IMAGE, UNSHARDED, Batching, Shard
 from estimator_train.data.binary_files import BinarySource, IdxSource
-from estimator_train.data.description import DataSet, Split
 from estimator_train.data.image_records import ImageRecordSource
 from estimator_train.data.image_source import ImageFileSource, ImageSource
 from estimator_train.data.source import BadImage, InputFn, Source
@@ -17,14 +17,14 @@ from estimator_train.settings import Settings, choices
 from estimator_train.settings.flags import InputFlags
 
 SOURCE_CLASSES: Dict[type, Callable[..., Source]] = {
-    description.IdxSplit: IdxSource,
-    description.ImageSplit: ImageFileSource,
-    description.ImageRecordSplit: ImageRecordSource,
-    description.ParsedRecordSplit: ParsedRecordSource,
-    description.ExampleSplit: ExampleSource,
-    description.ArraySplit: ArraySource,
-    description.BinarySplit: BinarySource,
-    description.SyntheticSplit: SyntheticSource,
+    data.IdxSplit: IdxSource,
+    data.ImageSplit: ImageFileSource,
+    data.ImageRecordSplit: ImageRecordSource,
+    data.ParsedRecordSplit: ParsedRecordSource,
+    data.ExampleSplit: ExampleSource,
+    data.ArraySplit: ArraySource,
+    data.BinarySplit: BinarySource,
+    data.SyntheticSplit: SyntheticSource,
 }
 
 

@@ -13,8 +13,8 @@ from typing import Any, Callable, ClassVar, Dict, Iterator, List, NamedTuple, Op
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from estimator_train.data import DataSet, Split
 from estimator_train.data.batching import Batching, training_chunks
-from estimator_train.data.description import DataSet, Split
 from estimator_train.errors import BadExample, UserError, first_line
 from estimator_train.settings.flags import InputFlags
 from estimator_train.system import storage

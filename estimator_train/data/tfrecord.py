@@ -16,8 +16,7 @@ from typing import Dict, Iterator, List, Sequence, Tuple
 
 import numpy as np
 
-from estimator_train.data import file_pattern, image_folder, records
-from estimator_train.data.description import DataSet, ImageRecordSplit
+from estimator_train.data import DataSet, ImageRecordSplit, file_pattern, image_folder, records
 from estimator_train.data.idx import GZIP_SIGNATURE
 from estimator_train.data.records import PositionedFile, RecordIndex, is_remote
 from estimator_train.errors import UserError, first_line, printable

@@ -8,8 +8,8 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from estimator_train.data import DataSet, ExampleSplit, ParsedRecordSplit
 from estimator_train.data.batching import NO_IMAGE, Batching, evaluation_chunks, without_autograph
-from estimator_train.data.description import DataSet, ExampleSplit, ParsedRecordSplit
 from estimator_train.data.records import RecordReader, describe_record
 from estimator_train.data.source import FilePath, InputFn, Source, carry_errors, translate_errors
 from estimator_train.errors import UserError, first_line

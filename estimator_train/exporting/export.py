@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, Iterator, List
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data.description import DataSet
+from estimator_train.data import DataSet
 from estimator_train.errors import UserError
 from estimator_train.exporting import h5_model, onnx_and_tflite, saved_model, trained_model
 from estimator_train.run_dir import LABELS_FILE, RunDir, make_folder

@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Optional
 
 import h5py
 
-from estimator_train.data.description import DataSet
+from estimator_train.data import DataSet
 from estimator_train.errors import UserError
 from estimator_train.exporting import keras_3_config, trained_model
 from estimator_train.run_dir import RunDir

@@ -31,8 +31,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import images
-from estimator_train.data.description import TOP_K
+from estimator_train.data import TOP_K, images
 from estimator_train.errors import UserError
 from estimator_train.exporting import trained_model
 from estimator_train.exporting.trained_model import PICTURES_INPUT, PROBABILITIES_OUTPUT

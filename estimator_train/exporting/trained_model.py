@@ -8,8 +8,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import datasets
-from estimator_train.data.description import DataSet
+from estimator_train.data import DataSet, datasets
 from estimator_train.data.source import Source, translate_errors
 from estimator_train.distribution.devices import Devices, find_devices, make_session_config
 from estimator_train.models import model_inputs

@@ -6,7 +6,7 @@ from typing import Any, Callable
 import tensorflow.compat.v1 as tf
 
 from estimator_train import models
-from estimator_train.data.description import DataSet
+from estimator_train.data import DataSet
 from estimator_train.errors import UserError
 from estimator_train.models.model_inputs import make_preprocess
 from estimator_train.settings import Settings, choices, user_code

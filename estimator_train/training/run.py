@@ -6,8 +6,7 @@ from typing import Any, Dict, NamedTuple, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import datasets, download
-from estimator_train.data.description import DataSet
+from estimator_train.data import DataSet, datasets, download
 from estimator_train.data.run_data import Data, make_source, open_data
 from estimator_train.distribution.devices import find_devices, prepare_devices
 from estimator_train.distribution.engine import Engine, make_engine

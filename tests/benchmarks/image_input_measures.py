@@ -19,8 +19,7 @@ import image_yardsticks
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import arrays, datasets
-from estimator_train.data.description import DataSet, ImageSplit
+from estimator_train.data import DataSet, ImageSplit, arrays, datasets
 from estimator_train.data.run_data import (
   make_batching,
   make_source,

@@ -29,15 +29,16 @@ import image_yardsticks
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import records as records_lib, run_data
-from estimator_train.data.batching import Batching, Shard
-from estimator_train.data.description import (
+from estimator_train.data import (
   DataSet,
   IdxSplit,
   ImageRecordSplit,
   ImageSplit,
   ParsedRecordSplit,
+  records as records_lib,
+  run_data,
 )
+from estimator_train.data.batching import Batching, Shard
 from estimator_train.data.source import InputFn
 from estimator_train.modes.input_benchmark.rates import evict_from_page_cache
 from estimator_train.system import machine

@@ -7,9 +7,8 @@ import tensorflow.compat.v1 as tf
 from conftest import batches
 from PIL import Image
 
-from estimator_train.data import augmentation
+from estimator_train.data import DataSet, ImageSplit, augmentation
 from estimator_train.data.batching import Batching
-from estimator_train.data.description import DataSet, ImageSplit
 from estimator_train.data.image_source import ImageFileSource
 
 SHAPE = (10, 12, 3)

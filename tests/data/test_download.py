@@ -26,8 +26,7 @@ from file_server import (
   write_files,
 )
 
-from estimator_train.data import download, oct2017
-from estimator_train.data.description import DataFile
+from estimator_train.data import DataFile, download, oct2017
 from estimator_train.errors import UserError
 
 API, STORAGE = API_PATH + oct2017.KAGGLE_DATASET, file_server.STORAGE_PATH

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 from conftest import real_data
 
-from estimator_train.data import idx
-from estimator_train.data.description import IdxSplit
+from estimator_train.data import IdxSplit, idx
 from estimator_train.errors import UserError
 
 HEIGHT, WIDTH = 4, 3

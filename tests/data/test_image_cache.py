@@ -9,9 +9,15 @@ import numpy as np
 import pytest
 from conftest import batches
 
-from estimator_train.data import arrays, image_cache, image_source, source as source_lib
+from estimator_train.data import (
+  DataSet,
+  ImageSplit,
+  arrays,
+  image_cache,
+  image_source,
+  source as source_lib,
+)
 from estimator_train.data.batching import Batching, Order, Shard, indices_by_first_use
-from estimator_train.data.description import DataSet, ImageSplit
 from estimator_train.data.image_source import ImageFileSource
 from estimator_train.errors import UserError
 

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from estimator_train.data import image_checks, images, run_data
-from estimator_train.data.description import DataSet, ImageSplit
+from estimator_train.data import DataSet, ImageSplit, image_checks, images, run_data
 from estimator_train.data.image_source import ImageFileSource
 from estimator_train.errors import UserError
 from estimator_train.settings.flags import InputFlags

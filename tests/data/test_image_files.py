@@ -6,9 +6,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 from conftest import batches
 
-from estimator_train.data import image_source
+from estimator_train.data import DataSet, ImageSplit, image_source
 from estimator_train.data.batching import Batching
-from estimator_train.data.description import DataSet, ImageSplit
 from estimator_train.data.image_source import ImageFileSource
 from estimator_train.models.model_inputs import make_preprocess
 

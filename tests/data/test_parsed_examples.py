@@ -6,9 +6,15 @@ from conftest import batches, write_records
 from tensorflow.compat import v2
 from test_source_contract import SHAPE, parse, parse_batch, raw_record
 
-from estimator_train.data import datasets, run_data, user_examples
+from estimator_train.data import (
+  DataSet,
+  ExampleSplit,
+  RecordSplit,
+  datasets,
+  run_data,
+  user_examples,
+)
 from estimator_train.data.batching import Batching
-from estimator_train.data.description import DataSet, ExampleSplit, RecordSplit
 from estimator_train.data.source import translate_errors
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings

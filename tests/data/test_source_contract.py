@@ -14,9 +14,9 @@ import tensorflow.compat.v1 as tf
 from conftest import batches, record_of, write_records
 from PIL import Image
 
-from estimator_train.data import binary_files, description, records, run_data
+from estimator_train import data
+from estimator_train.data import DataSet, binary_files, records, run_data
 from estimator_train.data.batching import Batching, Order, Shard
-from estimator_train.data.description import DataSet
 from estimator_train.data.source import translate_errors
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
@@ -86,33 +86,33 @@ def make(tmp_path, write_idx):
       paths = [folder / name for name in ('images.gz', 'labels.gz')]
       for made, path in zip(write_idx(images[..., 0], classes), paths):
         os.rename(made, str(path))
-      split = description.IdxSplit(*map(str, paths))
+      split = data.IdxSplit(*map(str, paths))
     elif kind == 'binary_files':
       paths = [folder / 'examples.bin']
       paths[0].write_bytes(b''.join(bytes([label]) + bytes(image.ravel())
                                     for label, image in zip(classes, images)))
-      split = description.BinarySplit((str(paths[0]),), read_binary)
+      split = data.BinarySplit((str(paths[0]),), read_binary)
     elif kind == 'image_files':
       paths = [folder / '{:02d}.png'.format(number) for number in range(count)]
       for path, number in zip(paths, numbers):
         path.write_bytes(png(number))
-      split = description.ImageSplit([bytes(path) for path in paths], classes.astype(np.int32))
+      split = data.ImageSplit([bytes(path) for path in paths], classes.astype(np.int32))
     elif kind == 'image_records':
       paths = write_in_files(folder, [record_of(png(number), label) for number, label in zip(
           numbers, classes)], per_file)
-      split = description.ImageRecordSplit(records.load_index(tuple(map(bytes, paths))))
+      split = data.ImageRecordSplit(records.load_index(tuple(map(bytes, paths))))
     elif kind in ('records', 'parse_batch', 'examples'):
       paths = write_in_files(folder, list(map(raw_record, numbers, classes)), per_file)
       if kind == 'examples':
-        split = description.ExampleSplit(lambda: tf.data.TFRecordDataset(
+        split = data.ExampleSplit(lambda: tf.data.TFRecordDataset(
             [str(path) for path in paths]).map(parse), count)
       else:
-        split = description.ParsedRecordSplit(
+        split = data.ParsedRecordSplit(
             records.load_index(tuple(map(bytes, paths))),
             *((parse, None) if kind == 'records' else (None, parse_batch)))
     else:
-      split = (description.ArraySplit(images, classes) if kind == 'arrays'
-               else description.SyntheticSplit(None))
+      split = (data.ArraySplit(images, classes) if kind == 'arrays'
+               else data.SyntheticSplit(None))
     return Made(run_data.make_source(DataSet('any', LABELS, SHAPE, split), split), paths)
 
   return make
@@ -293,7 +293,7 @@ def test_keys_of_the_content(make, kind):
     assert make(kind).source.cache_key() == key != make(kind, shift=1).source.cache_key()
   # Each worker has compared published files with the checksums.
   if kind in ('idx_files', 'binary_files'):
-    source.dataset = source.dataset._replace(files=(description.DataFile('any', 1, '', ()),))
+    source.dataset = source.dataset._replace(files=(data.DataFile('any', 1, '', ()),))
     assert source.digest_of_examples() == ''
 
 

@@ -5,7 +5,7 @@ import os
 import pytest
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data.description import DataSet
+from estimator_train.data import DataSet
 from estimator_train.data.run_data import make_batching
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError

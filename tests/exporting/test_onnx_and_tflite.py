@@ -14,8 +14,7 @@ import tensorflow.compat.v1 as tf
 from conftest import ROOT
 
 from estimator_train import models
-from estimator_train.data import images
-from estimator_train.data.description import DataSet
+from estimator_train.data import DataSet, images
 from estimator_train.errors import UserError
 from estimator_train.exporting import onnx_and_tflite as exports
 from estimator_train.exporting.trained_model import RestoredModel

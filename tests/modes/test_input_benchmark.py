@@ -15,8 +15,7 @@ import tensorflow.compat.v1 as tf
 from conftest import contents_of
 from mode_runs import fails, image_flags
 
-from estimator_train.data import images
-from estimator_train.data.description import DataSet, ImageSplit
+from estimator_train.data import DataSet, ImageSplit, images
 from estimator_train.data.run_data import make_source
 from estimator_train.modes import input_benchmark
 from estimator_train.modes.input_benchmark import Environment, rates

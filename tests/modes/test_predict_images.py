@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from conftest import batches
 
+from estimator_train.data import DataSet, ImageSplit
 from estimator_train.data.batching import Batching
-from estimator_train.data.description import DataSet, ImageSplit
 from estimator_train.data.image_source import ImageFileSource
 from estimator_train.modes.predict import inputs
 

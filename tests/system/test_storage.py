@@ -8,8 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from estimator_train.data import arrays, image_checks, records, user_examples
-from estimator_train.data.description import DataSet, ImageSplit
+from estimator_train.data import DataSet, ImageSplit, arrays, image_checks, records, user_examples
 from estimator_train.data.image_source import ImageFileSource
 from estimator_train.errors import UserError
 from estimator_train.modes.scaling import points

@@ -13,8 +13,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from estimator_train.data import datasets
-from estimator_train.data.description import TOP_K
+from estimator_train.data import TOP_K, datasets
 from estimator_train.data.run_data import make_batching, make_source
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError

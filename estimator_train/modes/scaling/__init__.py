@@ -14,8 +14,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequ
 
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from estimator_train.data import datasets
-from estimator_train.data.description import DataSet
+from estimator_train.data import DataSet, datasets
 from estimator_train.doctor import installation
 from estimator_train.errors import StoppedBySignal, UserError
 from estimator_train.modes.scaling import points

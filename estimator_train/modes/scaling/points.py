@@ -6,7 +6,7 @@ import shutil
 from typing import Any, BinaryIO, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_train import settings as settings_lib
-from estimator_train.data.description import DataSet
+from estimator_train.data import DataSet
 from estimator_train.run_dir import FLAGS_FILE, RunDir
 from estimator_train.settings import Settings
 from estimator_train.system import storage

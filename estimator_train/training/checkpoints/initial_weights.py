@@ -9,7 +9,7 @@ import h5py
 import tensorflow.compat.v1 as tf
 
 from estimator_train import models
-from estimator_train.data.description import ImageShape
+from estimator_train.data import ImageShape
 from estimator_train.errors import UserError, join_items
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, user_code

@@ -12,6 +12,10 @@ from estimator_train.modes.input_benchmark import rates
 from estimator_train.settings import command_line
 from estimator_train.system import child_process
 
+# Flags of runs whose steps take no time.
+QUICK = ['--dataset=synthetic', '--image_size=8,8', '--batch_size=4', '--log_every_steps=1',
+         '--model=own_models:two_layers']
+
 
 class Runs:
   """Stands in for child processes that train: leaves their files, and remembers their settings.

@@ -9,7 +9,7 @@ import sys
 import types
 
 from estimator_train.doctor import hardware, installation
-from estimator_train.doctor.installation import BuildRate, ImportResult, TensorFlowBuild
+from estimator_train.doctor.installation import BuildRate, TensorFlowBuild
 from estimator_train.modes import doctor
 from estimator_train.settings import Settings
 from estimator_train.system import machine
@@ -138,17 +138,6 @@ def test_gpus_that_the_build_and_the_driver_do_not_support():
       (hardware.GpuInventory(), 'ok', 'no GPU'),
       (hardware.GpuInventory(num_pci_devices=2), 'warning', '2 NVIDIA device(s)'),
       (hardware.GpuInventory(failure='exit code 9: no driver'), 'error', 'exit code 9: no driver')))
-
-
-def test_use_of_several_gpus(monkeypatch):
-  for megabytes, level, text in ((64, 'warning', '--shm-size=1g'), (1024, 'ok', '!--shm-size')):
-    monkeypatch.setattr(shutil, 'disk_usage', lambda path, total=megabytes << 20: (
-        types.SimpleNamespace(total=total)))
-    monkeypatch.setattr(resource, 'getrlimit', lambda kind: (resource.RLIM_INFINITY, 0))
-    seen, nccl = hardware.check_use(2, NVIDIAS, ImportResult(
-        None, '1.15.0', num_gpus=0, has_cuda=False))
-    assert_found([(seen, 'error', 'does not support GPUs', '0 of 2 GPUs'), (
-        nccl, level, 'if training hangs, give --all_reduce_alg=hierarchical_copy', text)])
 
 
 def test_measured_rates_decide_which_build_is_recommended():

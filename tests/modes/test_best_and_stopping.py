@@ -3,12 +3,11 @@
 import json
 
 import pytest
-from mode_runs import evaluated_steps
+from mode_runs import QUICK, evaluated_steps
 
 from estimator_train.training.evaluation import Evaluator
 
-COMMON = ['--dataset=synthetic', '--image_size=8,8', '--batch_size=4', '--optimizer=sgd',
-          '--model=own_models:two_layers', '--distribution_strategy=off']
+COMMON = [*QUICK, '--optimizer=sgd', '--distribution_strategy=off']
 ACCURACY = {2: .3, 4: .5, 6: .5, 8: .4, 10: .6, 12: .2}
 
 

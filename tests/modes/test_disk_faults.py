@@ -11,7 +11,7 @@ import time
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import run_process, wait_until
-from mode_runs import evaluated_steps
+from mode_runs import QUICK, evaluated_steps
 
 from estimator_train.errors import UserError
 from estimator_train.run_dir import disk_errors
@@ -19,8 +19,7 @@ from estimator_train.settings import Settings
 from estimator_train.training.checkpoints import restoring, saving
 from estimator_train.training.hooks import progress
 
-QUICK = ['--dataset=synthetic', '--image_size=8,8', '--batch_size=4', '--num_gpus=0',
-         '--model=own_models:two_layers', '--log_every_steps=1000']
+FLAGS = [*QUICK, '--log_every_steps=1000']
 
 
 @pytest.fixture
@@ -63,7 +62,7 @@ def test_a_disk_that_fills_up_ends_a_run_with_its_last_good_checkpoint(
   disk = mounted('size=8m')
   at_step(monkeypatch, 15, lambda: fill(disk))
   done = run_program('--mode=train', '--train_steps=30', '--save_checkpoints_steps=10',
-                     '--model_dir', disk / 'run', '--save_retry_secs=20', *QUICK)
+                     '--model_dir', disk / 'run', '--save_retry_secs=20', *FLAGS)
   assert done.code == 3 and done.out == ''
   error = done.err.splitlines()[-1]
   assert error.startswith('error: the checkpoint of step 30 could not be saved for 20 s '
@@ -76,7 +75,7 @@ def test_a_disk_that_fills_up_ends_a_run_with_its_last_good_checkpoint(
   assert restoring.find_intact_checkpoint(str(disk / 'run')).step == 10
   # With room, the same command goes on from there.
   (disk / 'fill').unlink()
-  done = run_well('--mode=train', '--train_steps=30', '--model_dir', disk / 'run', *QUICK)
+  done = run_well('--mode=train', '--train_steps=30', '--model_dir', disk / 'run', *FLAGS)
   assert 'resuming from step 10' in done.err
 
 
@@ -101,7 +100,7 @@ def test_a_run_outlives_a_disk_that_is_full_for_a_while(
 
   at_step(monkeypatch, 95, make_room)
   done = run_well('--mode=train_and_evaluate', '--train_steps=120', '--eval_every_steps=20',
-                  '--model_dir', disk / 'run', *QUICK, '--log_every_steps=1')
+                  '--model_dir', disk / 'run', *QUICK)
   assert done.result['global_step'] == 120
   assert 'the checkpoint of step 40 could not be saved: No space left on device' in done.err
   assert 'saved the checkpoint of step 95, 60 s after' in done.err
@@ -113,7 +112,7 @@ def test_a_folder_that_is_removed(tmp_path, run_program, monkeypatch, no_waits):
   folder, away = tmp_path / 'run', tmp_path / 'away'
   at_step(monkeypatch, 15, lambda: folder.rename(away))
   done = run_program('--mode=train', '--train_steps=30', '--save_checkpoints_steps=10',
-                     '--model_dir', folder, '--save_retry_secs=2', *QUICK)
+                     '--model_dir', folder, '--save_retry_secs=2', *FLAGS)
   assert 'No such file or directory in {}'.format(folder) in done.err
   assert done.code == 3 and not folder.exists()
   assert restoring.find_intact_checkpoint(str(away)).step == 10
@@ -126,7 +125,7 @@ def test_a_report_that_cannot_be_written_does_not_hide_the_checkpoint(
       raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
   monkeypatch.setattr(os, 'fsync', fsync)
-  done = run_program('--mode=train', '--train_steps=7', '--model_dir', tmp_path, *QUICK)
+  done = run_program('--mode=train', '--train_steps=7', '--model_dir', tmp_path, *FLAGS)
   assert done.code == 3 and 'Traceback' not in done.err
   assert done.err.splitlines()[-1].startswith(
       'error: there is no space to write: {}/throughput.json (No space left on device, '.format(
@@ -175,7 +174,7 @@ def test_without_memory_to_start(tmp_path):
 def test_ordinary_runs_train_after_one_without_memory(run_program, run_well, tmp_path):
   # Without a limit a system might promise what it does not have.
   resource.setrlimit(resource.RLIMIT_AS, (100 * 10 ** 9, resource.RLIM_INFINITY))
-  flags = ['--mode=train', '--train_steps=3', *QUICK]
+  flags = ['--mode=train', '--train_steps=3', *FLAGS]
   done = run_program(*flags, '--model=own_models:too_large', '--model_dir', tmp_path / 'too large')
   assert done.code == 2 and 'Traceback' not in done.err
   assert done.err.splitlines()[-1].startswith(

@@ -12,7 +12,7 @@ import own_models
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import wait_until
-from mode_runs import evaluated_steps, image_flags
+from mode_runs import QUICK, evaluated_steps, image_flags
 
 from estimator_train import models
 from estimator_train.data import image_source
@@ -23,8 +23,6 @@ from estimator_train.training import metrics, model as training_model, run as ru
 from estimator_train.training.checkpoints import restoring
 from estimator_train.training.hooks import progress, step_measurements as step_hooks
 
-COMMON = ['--model=own_models:two_layers', '--dataset=synthetic', '--image_size=8,8',
-          '--batch_size=4', '--log_every_steps=1', '--num_gpus=0']
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129}
 
 
@@ -51,7 +49,7 @@ def inject(monkeypatch):
 @pytest.fixture
 def train(run_program, tmp_path):
   def run(*arguments):
-    return run_program('--model_dir', tmp_path, *(COMMON + list(arguments)))
+    return run_program('--model_dir', tmp_path, *QUICK, *arguments)
 
   return run
 

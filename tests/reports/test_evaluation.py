@@ -10,19 +10,10 @@ from PIL import Image
 
 from estimator_train.reports import charts
 from estimator_train.reports.evaluation import (
-  as_probabilities,
   per_class_metrics,
   select_classes,
   write_samples,
 )
-
-
-def test_outputs_become_probabilities():
-  for outputs, expected in (
-      ([.2, .8], [.2, .8]), ([0., 0.], [.5, .5]), ([1., 1.], [.5, .5]),
-      ([1000., 1000 + math.log(3)], [.25, .75]),
-      ([-.5, 1.5], [1 / (1 + math.exp(2)), 1 / (1 + math.exp(-2))])):
-    assert as_probabilities(np.array(outputs, np.float64)) == pytest.approx(expected)
 
 
 def test_samples_have_pictures_and_predictions(tmp_path):
@@ -70,14 +61,3 @@ def test_chart_of_the_confusion_matrix(monkeypatch):
   np.testing.assert_array_equal(axes.images[0].get_array(), [[55, 45, 0], [0, 100, 0], [0, 50, 50]])
   assert [(text.get_text(), text.get_color() == 'white') for text in axes.texts] == [
       ('55', False), ('45', False), ('100', True), ('1', False), ('1', False)]
-
-
-def test_bars_of_the_compared_runs(monkeypatch):
-  """From the top, in the order of the runs, with the first unit that all of them have."""
-  monkeypatch.setattr(charts, 'render_chart', lambda figure, *unused: figure)
-  (figure,) = charts.draw_comparison_charts(
-      ['a' * 18, 'b' * 19], [{'examples/sec': None, 'steps/sec': 3.},
-                             {'examples/sec': 8., 'steps/sec': 2.}], [{}, {}])
-  (axes,) = figure.axes
-  assert [bar.get_width() for bar in axes.patches] == [3, 2] and axes.yaxis_inverted()
-  assert [label.get_text() for label in axes.get_yticklabels()] == ['a' * 18, 'b' * 17 + '…']

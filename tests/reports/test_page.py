@@ -18,7 +18,7 @@ import page_example
 import pytest
 from PIL import Image
 
-from estimator_train.reports import charts, page, page_content
+from estimator_train.reports import page
 from estimator_train.settings.flags import ReportingFlags
 
 # The pictures and the section of each file alone.
@@ -296,21 +296,6 @@ def test_sweeps(tmp_path):
   assert 'Rates by the number of workers' in [
       region.get('aria-label') for region in found.all('div')]
   assert 'one worker times the number of workers' in found.text
-
-
-def test_numbers_and_names_in_pictures():
-  for value, number, secs in (
-      (1842.35, '1,842', '1,842\u00a0s'), (0.0703, '0.0703', '70.3\u00a0ms'),
-      (0.09101, '0.0910', '91.0\u00a0ms'), (0.000124, '0.000124', '124\u00a0µs'),
-      (99.97, '100', '100\u00a0s'), (3, '3', '3\u00a0s'), (0, '0', '0\u00a0s'), (None, '–', '–'),
-      (float('nan'), '–', '–')):
-    assert page_content.format_number(value) == number
-    assert page_content.format_secs(value) == secs
-  for text, expected in (
-      ('T-shirt/top', 'T-shirt/top'), ('$a$', r'\$a\$'), (' a\n b', 'a b'),
-      ('x' * 40, 'x' * 17 + '…'), ('视网膜', 'class 1'), ('\udcff', 'class 1'), ('', 'class 1'),
-      ('a\u202eb', 'class 1')):
-    assert charts.format_tick_label(text, 'class 1') == expected
 
 
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')

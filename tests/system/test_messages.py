@@ -10,7 +10,6 @@ from unittest import mock
 import pytest
 from conftest import run_process
 
-from estimator_train.errors import join_items
 from estimator_train.system import logs, progress, signals
 from estimator_train.system.progress import START_TIME_VARIABLE, process_age_secs
 
@@ -120,9 +119,3 @@ def test_the_age_of_the_process_leaves_out_the_set_up_before_it(monkeypatch):
   assert process_age_secs() < first
   monkeypatch.setenv(START_TIME_VARIABLE, '1')  # Of a process that was started before.
   assert first <= process_age_secs() < uptime
-
-
-def test_long_lists_are_cut():
-  names = [str(number) for number in range(12)]
-  assert join_items(names[:10]) == ', '.join(names[:10])
-  assert join_items(names) == ', '.join(names[:10]) + ', ... (2 more)'

@@ -15,6 +15,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 import training_runs
 from conftest import ROOT
+from mode_runs import QUICK
 from training_runs import assert_same, variables_by_step
 
 from estimator_train.distribution import devices
@@ -152,8 +153,7 @@ def test_what_xla_compiles(tmp_path):
   """In a process of its own, as TensorFlow reads XLA's flags once."""
   environment = {name: value for name, value in os.environ.items() if name != 'TF_XLA_FLAGS'}
   subprocess.run(
-      [sys.executable, '-m', 'estimator_train', '--mode=train', '--dataset=synthetic',
-       '--image_size=8,8', '--model=own_models:two_layers', '--batch_size=4', '--train_steps=3',
+      [sys.executable, '-m', 'estimator_train', *QUICK, '--mode=train', '--train_steps=3',
        '--trace_steps=3:3', '--noreport_page', '--model_dir={}'.format(tmp_path),
        '--enable_xla', '--dtype=mixed'],
       env=dict(environment, PYTHONPATH='{0}:{0}/tests'.format(ROOT)), check=True, timeout=300)

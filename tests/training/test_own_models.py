@@ -6,17 +6,17 @@ import re
 
 import pytest
 import tensorflow.compat.v1 as tf
+from mode_runs import QUICK
 from training_runs import scalars
 
-QUICK = ('--dataset=synthetic', '--image_size=8,8', '--batch_size=4', '--train_steps=2',
-         '--log_every_steps=1')
+FLAGS = [*QUICK, '--train_steps=2']
 
 
 @pytest.mark.parametrize('name', [
     'of_any_size', 'with_loss_by_name', 'with_scalar_loss', 'with_own_layer_and_loss',
     'with_unsaveable_layer'])
 def test_trains_and_evaluates(run_well, tmp_path, name):
-  done = run_well('--model=own_models:' + name, '--model_dir={}'.format(tmp_path), *QUICK)
+  done = run_well(*FLAGS, '--model=own_models:' + name, '--model_dir', tmp_path)
   evaluation = json.loads((tmp_path / 'evaluation.json').read_text())
   assert evaluation['examples'] == 40 and 0 <= evaluation['accuracy'] <= 1
   # All these losses are the cross-entropy, of weights that have hardly moved.
@@ -41,7 +41,7 @@ def test_metrics_and_loss_weights_of_a_compiled_model(run_well, tmp_path, flags)
      r'the model cannot be converted to an Estimator: --model=own_models:with_undescribed_layer '
      r'\(ValueError: a layer must return all arguments.*get_config.*: fix this code; --verb')])
 def test_errors_that_appear_only_in_the_estimator(run_program, tmp_path, name, message):
-  done = run_program('--model=own_models:' + name, '--model_dir={}'.format(tmp_path), *QUICK)
+  done = run_program(*FLAGS, '--model=own_models:' + name, '--model_dir', tmp_path)
   assert done.code == 2 and done.out == '' and 'Traceback' not in done.err
   assert re.search('^error: .*' + message, done.err.splitlines()[-1])
   assert tf.train.latest_checkpoint(str(tmp_path)) is None

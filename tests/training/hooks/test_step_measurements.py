@@ -6,6 +6,7 @@ import json
 import numpy as np
 import tensorflow.compat.v1 as tf
 from hook_runs import readings
+from mode_runs import QUICK
 
 from estimator_train.system.progress import StartUpTimer
 from estimator_train.training.hooks import step_measurements
@@ -40,19 +41,6 @@ def test_a_long_run_keeps_its_last_steps(monkeypatch):
   assert list(history.began) == [18, 20, 22, 24] and list(history.ended) == [19, 21, 23, 25]
 
 
-def test_the_last_replicas_batch_counts(monkeypatch):
-  times = iter([3., 3.25, 3., 3.5, 3., 3.125])
-  monkeypatch.setattr(tf, 'timestamp', lambda: tf.constant(next(times), tf.float64))
-  timer = step_measurements.StepTimer(StartUpTimer())
-  with tf.Graph().as_default():
-    for _ in range(3):
-      tf.data.make_one_shot_iterator(tf.data.Dataset.range(10)).get_next()
-    nothing = tf.no_op()
-    with tf.train.MonitoredSession(hooks=[timer]) as session:
-      session.run(nothing)
-  assert list(timer.waited) == [.5]
-
-
 def test_the_wait_is_for_the_batch_and_not_for_the_model(monkeypatch):
   now = [0.]
 
@@ -79,10 +67,9 @@ def test_the_wait_is_for_the_batch_and_not_for_the_model(monkeypatch):
 
 def test_the_steps_of_the_range_that_are_run_are_traced(run_well, tmp_path):
   def train(num_steps, traced):
-    done = run_well('--mode=train', '--dataset=synthetic', '--image_size=8,8', '--batch_size=4',
-                       '--model=own_models:two_layers', '--train_steps={}'.format(num_steps),
-                       '--trace_steps=' + traced, '--throughput_warmup_steps=2',
-                       '--num_cpu_replicas=2', '--model_dir={}'.format(tmp_path))
+    done = run_well(*QUICK, '--mode=train', '--train_steps={}'.format(num_steps),
+                    '--trace_steps=' + traced, '--throughput_warmup_steps=2',
+                    '--num_cpu_replicas=2', '--model_dir', tmp_path)
     events = json.loads((tmp_path / step_measurements.TRACE_FILE).read_text())['traceEvents']
     spans = {event['args']['global_step']: (event['ts'], event['ts'] + event['dur'])
              for event in events if event['name'].startswith('step ')}

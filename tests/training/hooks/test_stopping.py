@@ -10,6 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 import training_runs
 from hook_runs import Steps
+from mode_runs import QUICK
 
 from estimator_train.errors import TrainingFailed
 from estimator_train.system.signals import SignalState
@@ -17,7 +18,6 @@ from estimator_train.training import schedules
 from estimator_train.training.hooks import stopping
 
 NAN, INF = float('nan'), float('inf')
-COMMON = ['--dataset=synthetic', '--image_size=8,8', '--batch_size=4', '--log_every_steps=1']
 
 
 def test_a_loss_that_is_not_finite_ends_the_run():
@@ -68,9 +68,9 @@ class NanAt:
 def test_the_last_good_checkpoint(run_program, tmp_path, monkeypatch):
   """An update that spoils the weights, whose own step's loss is finite still."""
   monkeypatch.setattr(own_models.Probe, 'gradient', staticmethod(NanAt(5, 0).apply))
-  arguments = COMMON + ['--model=own_models:probe', '--optimizer=sgd', '--model_dir', tmp_path,
-                        '--save_checkpoints_steps=1', '--eval_every_steps=1', '--train_steps=4',
-                        '--num_cpu_replicas=2']
+  arguments = [*QUICK, '--model=own_models:probe', '--optimizer=sgd', '--model_dir', tmp_path,
+               '--save_checkpoints_steps=1', '--eval_every_steps=1', '--train_steps=4',
+               '--num_cpu_replicas=2']
   done = run_program(*arguments)
   assert done.code == 3 and done.out == '' and 'Traceback' not in done.err
   last = done.err.splitlines()[-1]
@@ -91,8 +91,8 @@ def nan_in_evaluation(image_shape, num_classes):
 
 
 def test_a_loss_of_the_test_examples_that_is_not_finite(run_program, tmp_path):
-  done = run_program('--train_steps=1', '--model=test_stopping:nan_in_evaluation', '--model_dir',
-                     tmp_path, *COMMON)
+  done = run_program(*QUICK, '--train_steps=1', '--model=test_stopping:nan_in_evaluation',
+                     '--model_dir', tmp_path)
   assert done.code == 3 and done.err.splitlines()[-1] == (
       'error: the loss of the test examples is nan at step 1 ({}/best/1/model.ckpt-1)'.format(
           tmp_path))
@@ -101,8 +101,8 @@ def test_a_loss_of_the_test_examples_that_is_not_finite(run_program, tmp_path):
 
 def test_a_skipped_step_is_one_line_and_leaves_no_trace(run_well, tmp_path, monkeypatch):
   monkeypatch.setattr(own_models.Wait, 'delay', NanAt(3, 1))
-  done = run_well('--mode=train', '--model=own_models:slow', '--train_steps=4', '--dtype=mixed',
-                  '--on_nan=skip', '--model_dir', tmp_path, *COMMON)
+  done = run_well(*QUICK, '--mode=train', '--model=own_models:slow', '--train_steps=4',
+                  '--dtype=mixed', '--on_nan=skip', '--model_dir', tmp_path)
   assert done.err.count('the loss is nan at step 3: loss scaling skips') == 1
   variables = training_runs.variables(tmp_path)
   assert variables['training/current_loss_scale'] == 2 ** 14

@@ -17,7 +17,7 @@ from estimator_train.data import datasets
 from estimator_train.doctor import installation
 from estimator_train.errors import StoppedBySignal, UserError
 from estimator_train.modes import scaling
-from estimator_train.modes.scaling import points, write_scaling_report
+from estimator_train.modes.scaling import write_scaling_report
 from estimator_train.modes.scaling.points import Point, PointResult
 from estimator_train.settings import Settings, command_line
 from estimator_train.system.child_process import ChildRun
@@ -144,20 +144,6 @@ def test_synthetic_images_are_the_same_work(sweep, tmp_path, image_folders):
   sweep(runs, '--dataset=synthetic', '--image_size=30,40', '--model_dir={}'.format(tmp_path))
   assert len(runs.seen) == 6  # All input is synthetic.
   assert {settings.data.image_size for _, _, settings in runs.launches} == {(30, 40)}
-
-
-def test_order_of_the_runs():
-  def order(seed):
-    planned = points.plan_points(Settings(model_dir='x', seed=seed, repeats=3), CPU, 4)
-    return [[point[:4] for point in planned[start:start + 10]] for start in (0, 10, 20)]
-
-  assert [points.unit_counts(count) for count in (1, 2, 3, 6)] == [
-      [1], [1, 2], [1, 2, 3], [1, 2, 4, 6]]
-  first, second, third = order(1)
-  assert set(first) == set(second) == set(third) == {
-      (CPU, count, scaled, kind) for kind in (REAL, SYNTHETIC) for count, scaled in (
-          (1, BOTH), (2, WEAK), (2, STRONG), (4, WEAK), (4, STRONG))}
-  assert first != second != third != first and order(1) == [first, second, third] != order(2)
 
 
 def test_what_is_refused(sweep, tmp_path, monkeypatch):

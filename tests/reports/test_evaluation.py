@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from estimator_train.reports import charts
 from estimator_train.reports.evaluation import (
   per_class_metrics,
-  select_classes,
   write_samples,
 )
 
@@ -45,19 +43,3 @@ def test_figures_of_classes():
   assert figures['b'] == pytest.approx({'precision': 4 / 5, 'recall': 4 / 6, 'f1': 8 / 11,
                                         'support': 6})
   assert figures['c'] == {'precision': None, 'recall': None, 'f1': None, 'support': 0}
-
-
-def test_chart_of_the_confusion_matrix(monkeypatch):
-  """The counts are shown of 12 classes, but not of more."""
-  monkeypatch.setattr(charts, 'render_chart', lambda figure, *unused: figure)
-
-  def draw(matrix):
-    names = list(map(str, range(len(matrix))))
-    return charts.draw_confusion_matrix(select_classes({
-        'confusion_matrix': matrix, 'per_class': per_class_metrics(names, matrix)})).axes[0]
-
-  assert [len(draw(np.eye(count, dtype=int).tolist()).texts) for count in (12, 13)] == [12, 0]
-  axes = draw([[55, 45, 0], [0, 100, 0], [0, 1, 1]])
-  np.testing.assert_array_equal(axes.images[0].get_array(), [[55, 45, 0], [0, 100, 0], [0, 50, 50]])
-  assert [(text.get_text(), text.get_color() == 'white') for text in axes.texts] == [
-      ('55', False), ('45', False), ('100', True), ('1', False), ('1', False)]

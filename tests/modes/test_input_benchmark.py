@@ -1,6 +1,5 @@
 """`--mode=input_benchmark`: end to end, what its passes count and time, and its advice."""
 
-import itertools
 import json
 import os
 import time
@@ -136,6 +135,33 @@ def test_what_cannot_be_measured(measure, run_program, flags, image_folders, tmp
   measure('--on_bad_image=skip', '--max_bad_images=0.1', *flags)
 
 
+class Clock:
+  """A clock that advances by a second at each look, or by what is left to take."""
+
+  def __init__(self, secs=()):
+    self.now, self.left = 0., list(secs)
+
+  def __call__(self):
+    self.now += 1
+    return self.now
+
+  def take(self):
+    self.now += self.left.pop(0)
+
+
+def test_batches_of_a_pass(monkeypatch):
+  for skip, secs, max_batches, batches, taken in (
+      (True, 2.5, None, 3, 3.),  # 1 + 1 + 1: over the time after the third.
+      (False, 2.5, None, 3, 9.),  # The first one is over the time already, and three are taken.
+      (True, 3.5, None, 4, 5.), (True, 100., 4, 4, 5.), (False, 10., None, 4, 10.),
+      (True, 0., 1, 3, 3.)):  # One would say too little.
+    clock, restart = Clock([7, 1, 1, 1, 2, 2, 2]), mock.Mock()
+    monkeypatch.setattr(rates, 'clock', lambda clock=clock: clock.now)
+    pipeline = rates._Pipeline(restart, clock.take, None)
+    assert pipeline.run_pass(8, secs, max_batches, skip) == (batches * 8, taken)
+    assert 7 - len(clock.left) == batches + skip and restart.call_count == 2
+
+
 def test_page_cache_and_storage(tmp_path, monkeypatch):
   paths, advice = [tmp_path / 'a', tmp_path / 'b'], []
   for path in paths:
@@ -161,8 +187,7 @@ def split(tmp_path, write_images):
 def test_measurements_of_image_files(split, tmp_path, monkeypatch):
   """With a second for each batch: five batches of cold passes, ten of warm ones."""
   evicted, folder = [], tmp_path / 'cache'
-  for name, value in (('clock', itertools.count(1.).__next__), ('_COLD_PASS_SECS', 5),
-                      ('_WARM_PASS_SECS', 10),
+  for name, value in (('clock', Clock()), ('_COLD_PASS_SECS', 5), ('_WARM_PASS_SECS', 10),
                       ('evict_from_page_cache', lambda paths: evicted.append(list(paths)))):
     monkeypatch.setattr(rates, name, value)
   size = sum(os.stat(path).st_size for path in split.files)
@@ -192,6 +217,22 @@ def test_measurements_of_image_files(split, tmp_path, monkeypatch):
     assert measured.prepare_secs == 1  # From one look at the clock to the next.
   # In the first run with this cache, which has not been there before it.
   assert evicted == [split.files] and len(list(folder.glob('images-*.npy'))) == 1
+
+
+def test_steps_of_a_model_that_count(monkeypatch):
+  monkeypatch.setattr(rates, '_MAX_SEGMENTS', 2)
+  for warmup_steps, step_secs, end_times, segments in (
+      (3, [9, 1, 1] + [1] * 50, [11, 12, 13, 14, 15], [(16, 2), (16, 2)]),
+      (10, [30, 4, 4] + [4] * 50, [38, 42, 46, 50], [(8, 4), (16, 8)]),  # By time.
+      (0, [30] + [2] * 50, [30, 32, 34, 36], [(8, 2), (16, 4)])):  # The first step never counts.
+    clock, context = Clock(step_secs), mock.Mock()
+    monkeypatch.setattr(rates, 'clock', lambda clock=clock: clock.now)
+    timer = rates.RateTimer(warmup_steps)
+    while not context.request_stop.called:
+      clock.take()
+      timer.after_run(context, None)
+    assert list(timer.end_times) == end_times
+    assert timer.split_into_segments(batch_size=8) == segments
 
 
 SETTINGS = Settings(mode='input_benchmark', batch_size=8, cache='none')

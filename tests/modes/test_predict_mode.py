@@ -76,10 +76,12 @@ def test_nothing_but_the_folder_of_the_run(run_well, predict, image_folders, tmp
   image_folders.rename(moved)
   half = moved / 'test' / 'A' / '2 half.jpeg'
   half.write_bytes((moved / 'test' / 'A' / '2.jpeg').read_bytes()[:99])
-  output = tmp_path / 'out.csv'
+  output, link = tmp_path / 'out.csv', tmp_path / 'link.csv'
   output.write_text('of another run')
-  there = predict(folder, '--input={}/test/**/*.jpeg'.format(moved), '--output={}'.format(output))
+  link.symlink_to(output)
+  there = predict(folder, '--input={}/test/**/*.jpeg'.format(moved), '--output={}'.format(link))
   assert there.code == 2 and there.result['predicted'] == 10 and there.result['bad'] == 1
+  assert link.is_symlink()
   assert there.err.splitlines()[-1].startswith(
       "error: some files could not be predicted: 1 bad file(s), the first is '{}' (Invalid JPEG"
       .format(half))

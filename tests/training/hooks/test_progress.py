@@ -140,3 +140,9 @@ def test_the_first_epoch_of_a_resumed_run(steps, lines):
       make_run(7, num_examples=25), SimpleNamespace(schedule=None), steps.last,
       readings(0., 1., 1., 2., 2.)), start=4)
   assert lines() == ['epoch 2/3 (from step 5): loss 1.0000, accuracy 0.1000, 1 s, 10 examples/sec']
+
+
+def test_durations():
+  for secs, text in ((0., '0 s'), (59.4, '59 s'), (60., '1:00'), (185., '3:05'),
+                     (7385., '2:03:05')):
+    assert progress.format_duration(secs) == text

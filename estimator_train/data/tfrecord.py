@@ -27,8 +27,7 @@ from estimator_train.system import storage
 from estimator_train.system.machine import available_cores
 
 _LOG = logging.getLogger('estimator_train')
-# The arguments of zlib.decompressobj: the window size, which also selects the format.
-_WINDOW_BITS = {'gzip': 16 + zlib.MAX_WBITS, 'zlib': zlib.MAX_WBITS}
+_WINDOW_BITS = 32 + zlib.MAX_WBITS  # Adding 32 detects the format, gzip or zlib.
 # Small, because the rest of a block is copied at the end of each gzip member.
 _READ_BYTES = 1 << 16
 _COPY_VERSION = 2  # Version 1 lacked the gzip members after the first.
@@ -99,8 +98,7 @@ def load_index(pattern: str, given: str, compression: str, settings: Settings) -
   """
   files = _find_files(pattern, given)
   try:
-    compressed = {path: kind for path, kind in (
-        (path, _find_compression(path, compression)) for path in files) if kind != 'none'}
+    compressed = [path for path in files if _is_compressed(path, compression)]
     copies = _decompress(compressed, settings) if compressed else {}
     index = records.load_index(tuple(copies.get(path, path) for path in files))
   except OSError as error:
@@ -196,8 +194,8 @@ def _find_remote_files(pattern: str) -> List[bytes]:
         pattern, first_line(error)), 'correct the pattern') from error
 
 
-def _find_compression(path: bytes, compression: str) -> str:
-  """Returns the compression of a file: `none`, `gzip` or `zlib`.
+def _is_compressed(path: bytes, compression: str) -> bool:
+  """Returns whether a file is compressed, by `--compression` or by its first bytes.
 
   Raises:
     UserError: the file is not a TFRecord file.
@@ -205,35 +203,34 @@ def _find_compression(path: bytes, compression: str) -> str:
   with contextlib.closing(PositionedFile(path)) as file:
     header = file.read(0, records.HEADER_BYTES)
   if compression != 'auto':
-    return compression
+    return compression != 'none'
   if not header or records.is_header(header):
-    return 'none'
-  if header.startswith(GZIP_SIGNATURE):
-    return 'gzip'
-  # The first byte has the number of the method, 8; the first two are a multiple of 31.
-  if len(header) > 1 and header[0] & 0x0f == 8 and int.from_bytes(header[:2], 'big') % 31 == 0:
-    return 'zlib'
+    return False
+  # The first byte of zlib has the number of the method, 8; the first two are a multiple of 31.
+  if header.startswith(GZIP_SIGNATURE) or (
+      len(header) > 1 and header[0] & 0x0f == 8 and int.from_bytes(header[:2], 'big') % 31 == 0):
+    return True
   raise UserError('a file does not start with a TFRecord', printable(os.fsdecode(path)),
                   'exclude this file from the pattern, or write it again')
 
 
-def _decompress(compressed: Dict[bytes, str], settings: Settings) -> Dict[bytes, bytes]:
+def _decompress(compressed: List[bytes], settings: Settings) -> Dict[bytes, bytes]:
   """Returns the paths of decompressed copies, by the path of the compressed file.
 
   Args:
-    compressed: `gzip` or `zlib`, by the path of the file.
+    compressed: the paths of the files.
     settings: determine the folder of the copies.
 
   Raises:
     UserError: there is no folder for the copies, or a file is damaged.
   """
-  folder = _make_folder(next(iter(compressed)), settings)
+  folder = _make_folder(compressed[0], settings)
   copies = {path: _copy_path(folder, path) for path in compressed}
   missing = [path for path, copy in copies.items() if not os.path.exists(copy)]
   if missing:
     _LOG.info('decompressing %d TFRecord files into %s', len(missing), folder)
   with ThreadPoolExecutor(available_cores()) as threads:
-    list(threads.map(lambda path: _decompress_file(path, copies[path], compressed[path]), missing))
+    list(threads.map(lambda path: _decompress_file(path, copies[path]), missing))
   return copies
 
 
@@ -258,11 +255,11 @@ def _copy_path(folder: str, path: bytes) -> bytes:
   return os.path.join(os.fsencode(folder), os.path.basename(path) + b'-' + digest.encode())
 
 
-def _decompress_file(source_path: bytes, copy_path: bytes, compression: str) -> None:
+def _decompress_file(source_path: bytes, copy_path: bytes) -> None:
   """Writes the decompressed copy of a file; raises a UserError if the file is damaged."""
   with storage.open_atomic(os.fsdecode(copy_path)) as copy:
     try:
-      for data in _iter_decompressed(source_path, compression):
+      for data in _iter_decompressed(source_path):
         copy.write(data)
     except zlib.error as error:
       raise UserError('a compressed TFRecord file is damaged',
@@ -270,35 +267,27 @@ def _decompress_file(source_path: bytes, copy_path: bytes, compression: str) -> 
                       'write the file again, or correct --compression') from error
 
 
-def _iter_decompressed(path: bytes, compression: str) -> Iterator[bytes]:
+def _iter_decompressed(path: bytes) -> Iterator[bytes]:
   """Yields the decompressed content of a file, block by block.
 
-  As by gzip, concatenated gzip members are read as one stream, and other data after the last one is
-  ignored with a warning.
+  As by gzip, concatenated streams are read as one, and zeros may follow.
 
   Raises:
     zlib.error: the file is damaged.
   """
-  offset, block = 0, b''
-  decompressor = zlib.decompressobj(_WINDOW_BITS[compression])
+  offset, block, decompressor = 0, b'', zlib.decompressobj(_WINDOW_BITS)
   with contextlib.closing(PositionedFile(path)) as file:
     while True:
-      if len(block) < len(GZIP_SIGNATURE):
-        more = file.read(offset, _READ_BYTES)
-        offset, block = offset + len(more), block + more
       if not block:
-        break
-      if decompressor.eof:
-        if block.startswith(b'\0'):  # Padding.
-          block = block.lstrip(b'\0')
-          continue
-        if compression != 'gzip':
-          raise zlib.error('data after the end of the stream')
-        if not block.startswith(GZIP_SIGNATURE):
-          _LOG.warning('%s: ignoring data after the end of the compressed data',
-                       printable(os.fsdecode(path)))
+        block = file.read(offset, _READ_BYTES)
+        offset += len(block)
+        if not block:
           break
-        decompressor = zlib.decompressobj(_WINDOW_BITS[compression])
+      if decompressor.eof:
+        block = block.lstrip(b'\0')
+        if not block:
+          continue
+        decompressor = zlib.decompressobj(_WINDOW_BITS)
       yield decompressor.decompress(block)
       block = decompressor.unused_data
   if not decompressor.eof:

@@ -128,6 +128,11 @@ class SyntheticSource(Source):
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
     return make_synthetic_input_fn(batching, self.split.num_batches)
 
+  def class_indices(self) -> np.ndarray:
+    raise UserError('balanced classes and --cache_features require a finite data set',
+                    '--dataset={} is infinite'.format(self.dataset.name),
+                    'omit --class_weights, --class_sampling and --cache_features')
+
 
 def make_synthetic_input_fn(batching: Batching, num_batches: Optional[int] = None) -> InputFn:
   """Makes an `input_fn` that repeats one random batch.

@@ -142,9 +142,10 @@ class ImageSource(Source):
 
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
     if cache == 'none':
-      make_batches = self._make_batches if batching.augment == 'none' else (
-          self._make_augmented_batches)
-      return lambda: make_batches(self._training_references(batching), batching)
+      if batching.augment == 'none':
+        return lambda: self._make_batches(self._training_references(batching), batching)
+      return lambda: augmentation.make_augmented_batches(
+          self._training_references(batching), self.read, batching)
     cached = image_cache.ImageCache(self, batching, cache)
     self._cache = weakref.ref(cached)
     # Reading waits for images that are still to be decoded. It has a thread of its own, so that it
@@ -209,7 +210,10 @@ class ImageSource(Source):
     skipped = [BadImage(self.name_of(index), reason) for index, reason in bad]
     skipped += [BadImage(name, reason) for name, reason in self.unreadable_parts()]
     _check_and_log_skipped(skipped, len(self), flags.max_bad_images)
-    return self.without([index for index, _ in bad]), skipped
+    split = self.without([index for index, _ in bad])
+    if split_name == 'train' and isinstance(split, ImageSplit):
+      image_folder.check_no_class_missing(self.dataset.labels, split)
+    return split, skipped
 
   def explain_failure(self) -> Optional[UserError]:
     # Decode the images again, because TensorFlow's error does not name the file.
@@ -225,10 +229,6 @@ class ImageSource(Source):
 
   def _make_batches(self, references: tf.data.Dataset, batching: Batching) -> tf.data.Dataset:
     return images.make_batches(references, self.read, self.expects_grey(), batching)
-
-  def _make_augmented_batches(self, references: tf.data.Dataset,
-                              batching: Batching) -> tf.data.Dataset:
-    return augmentation.make_augmented_batches(references, self.read, batching)
 
 
 def evenly_spaced(count: int, max_count: int) -> np.ndarray:
@@ -298,18 +298,8 @@ class ImageFileSource(ImageSource):
   def class_indices(self) -> np.ndarray:
     return np.asarray(self.split.classes)
 
-  def cache_key(self) -> str:
-    return storage.fingerprint_files(self.split.files)
-
   def files(self) -> List[FilePath]:
     return list(self.split.files)
-
-  def skip_bad_examples(self, split_name: str, flags: InputFlags,
-                        model_dir: str) -> Tuple[ImageSplit, List[BadImage]]:
-    split, skipped = super().skip_bad_examples(split_name, flags, model_dir)
-    if split_name == 'train':
-      image_folder.check_no_class_missing(self.dataset.labels, split)
-    return split, skipped
 
 
 def read_regular_file(path: bytes) -> bytes:

@@ -155,9 +155,11 @@ def make_train_input_fn(source: Source, settings: Settings, batching: Batching) 
 def make_batching(dataset: DataSet, settings: Settings, one_hot: bool, examples_per_batch: int,
                   shard: Shard = UNSHARDED) -> Batching:
   """Makes the Batching for the examples of a data set, from the settings of the run."""
-  return Batching(dataset.image_shape or NO_IMAGE, len(dataset.labels), one_hot, examples_per_batch,
-                  settings.input.shuffle_buffer, devices.num_parallel_calls(settings.input),
-                  settings.input.prefetch, settings.optimizer.seed, shard, settings.input.augment,
-                  devices.private_threadpool_size(settings.input,
-                                                  settings.devices),
-                  num_queued_calls=devices.num_queued_calls(settings.input))
+  flags = settings.input
+  return Batching(
+      image_shape=dataset.image_shape or NO_IMAGE, num_classes=len(dataset.labels),
+      one_hot=one_hot, examples_per_batch=examples_per_batch, shuffle_buffer=flags.shuffle_buffer,
+      num_parallel_calls=devices.num_parallel_calls(flags), prefetch=flags.prefetch,
+      seed=settings.optimizer.seed, shard=shard, augment=flags.augment,
+      private_threadpool_size=devices.private_threadpool_size(flags, settings.devices),
+      num_queued_calls=devices.num_queued_calls(flags))

@@ -120,9 +120,9 @@ class Source(abc.ABC):
     """The value that `--cache=auto` stands for: `memory` or `none`."""
     return 'none'
 
+  @abc.abstractmethod
   def class_indices(self) -> np.ndarray:
     """Returns the class indices, integer [N]; raises a UserError for infinite data."""
-    raise self._infinite_error()
 
   def class_counts(self) -> List[int]:
     """Returns the number of examples per class; raises a UserError for infinite data."""
@@ -135,9 +135,9 @@ class Source(abc.ABC):
     different machines must therefore not be compared.
 
     Raises:
-      UserError: the data set is infinite.
+      UserError: changes of the examples cannot be noticed.
     """
-    raise self._infinite_error()
+    return storage.fingerprint_files(self.files())
 
   def digest_of_examples(self) -> str:
     """Returns a digest of the class indices, which must be the same on all workers.
@@ -216,11 +216,6 @@ class Source(abc.ABC):
     An image that cannot be decoded counts as unreadable. Returns None if all files are readable.
     """
     return None
-
-  def _infinite_error(self) -> UserError:
-    return UserError('balanced classes and --cache_features require a finite data set',
-                     '--dataset={} is infinite'.format(self.dataset.name),
-                     'omit --class_weights, --class_sampling and --cache_features')
 
 
 def carry_errors(function: Callable[..., Any]) -> Callable[..., Any]:

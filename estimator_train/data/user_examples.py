@@ -143,9 +143,6 @@ class ParsedRecordSource(UserExampleSource):
     return self._parse_batches(lambda chunk_size: self.training_chunks(
         self.split.records.num_records, batching, chunk_size), batching)
 
-  def cache_key(self) -> str:
-    return storage.fingerprint_files(self.split.records.files)
-
   def digest_of_examples(self) -> str:
     return storage.fingerprint_arrays([self.split.records.lengths])
 

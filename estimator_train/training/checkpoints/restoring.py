@@ -19,7 +19,7 @@ from estimator_train.training.checkpoints import best_checkpoint
 
 _LOG = logging.getLogger('estimator_train')
 _CHECKPOINT_FILE = re.compile(r'model\.ckpt-(\d+)\.(index|data-\d+-of-\d+)$')
-# The temporary names that TensorFlow and system.atomic use, and the folders that can contain them.
+# The temporary names that TensorFlow and system.storage use, and the folders that can contain them.
 _TEMPORARY_NAME = re.compile(r'model\.ckpt-\d+_temp_\w+$|.+\.tmp[0-9a-f]{32}$|.+\.(\d+|h5)\.part$')
 _FOLDERS_WITH_TEMPORARY_FILES = ('', 'keras', 'best', 'report')
 # A checkpoint of a converted Keras model contains the variables of the model under their own names.

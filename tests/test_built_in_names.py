@@ -3,8 +3,9 @@
 import tensorflow.compat.v1 as tf
 
 from estimator_train.models import model_inputs
-from estimator_train.settings import Settings, choices, learning_rate_scale
+from estimator_train.settings import Settings, learning_rate_scale
 from estimator_train.settings.flag_type import all_flags
+from estimator_train.settings.flags import OPTIMIZERS
 from estimator_train.training import optimizers, schedules
 
 SETTINGS = Settings(mode='train', dataset='synthetic', model_dir='x', train_steps=1)
@@ -12,7 +13,7 @@ SETTINGS = Settings(mode='train', dataset='synthetic', model_dir='x', train_step
 
 def test_every_choice_has_an_implementation():
   with tf.Graph().as_default():
-    for name in choices.OPTIMIZERS:
+    for name in OPTIMIZERS:
       assert optimizers.make_optimizer(name, 0.1).get_config()['name'].lower() == name
     for name in all_flags()['preprocess'].choices:
       model_inputs.make_preprocess(name, 8, 8, 3)

@@ -13,7 +13,8 @@ from mode_runs import measure_shortly, publish_generated_files
 
 import estimator_train
 from estimator_train.configs import WORKLOADS
-from estimator_train.settings import choices, command_line
+from estimator_train.settings import command_line
+from estimator_train.settings.flags import TRAINING_MODES
 
 PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', ROOT / 'SECURITY.md',
          *sorted((ROOT / 'docs').glob('**/*.md')), ROOT / 'tests' / 'benchmarks' / 'README.md']
@@ -93,7 +94,7 @@ def shortened(arguments):
   settings = command_line.parse(arguments)
   if settings.run.mode == 'input_benchmark':
     return arguments + ['--batch_size=32']
-  if settings.run.mode not in choices.TRAINING_MODES:
+  if settings.run.mode not in TRAINING_MODES:
     return arguments
   if settings.optimizer.lr_warmup_epochs:
     return arguments + ['--train_epochs=1', '--batch_size=600']

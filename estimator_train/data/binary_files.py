@@ -48,6 +48,9 @@ class BinarySource(ArraySource):
                       'classes'.format(self.dataset.name, shape, num_classes))
     return len(images)
 
+  def cache_key(self) -> str:
+    return storage.fingerprint_files(self.files())
+
   def digest_of_examples(self) -> str:
     # Each worker has compared published files with the checksums.
     return '' if self.dataset.files else storage.fingerprint_arrays([self.class_indices()])

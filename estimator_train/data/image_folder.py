@@ -10,8 +10,8 @@ import numpy as np
 from estimator_train.data import ArraySplit, DataSet, ImageSplit, file_pattern, records
 from estimator_train.errors import UserError, join_items, printable
 from estimator_train.run_dir import LABELS_FILE, RunDir
-from estimator_train.settings import Settings, choices
-from estimator_train.settings.flags import DataFlags, are_distinct, normalize
+from estimator_train.settings import Settings
+from estimator_train.settings.flags import MODES_OF_ALL_SPLITS, DataFlags, are_distinct, normalize
 
 DEFAULT_IMAGE_SIZE = (224, 224)  # (height, width)
 
@@ -139,7 +139,7 @@ def check_no_class_missing(class_names: Sequence[str],
 def splits_to_read(settings: Settings, test_flag: Any) -> Tuple[bool, bool]:
   """Returns whether the mode reads the training examples, and the test examples of a flag."""
   return settings.run.mode != 'evaluate', settings.run.evaluates or (
-      settings.run.mode in choices.MODES_OF_ALL_SPLITS and bool(test_flag))
+      settings.run.mode in MODES_OF_ALL_SPLITS and bool(test_flag))
 
 
 def require_pattern(flag: str, pattern: Optional[str], example: str) -> str:

@@ -13,8 +13,8 @@ from estimator_train.data.source import BadImage, InputFn, Source
 from estimator_train.data.user_examples import ExampleSource, ParsedRecordSource
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings, choices
-from estimator_train.settings.flags import InputFlags
+from estimator_train.settings import Settings
+from estimator_train.settings.flags import CACHES, InputFlags
 
 SOURCE_CLASSES: Dict[type, Callable[..., Source]] = {
     data.IdxSplit: IdxSource,
@@ -121,7 +121,7 @@ def skip_bad_examples(dataset: DataSet, flags: InputFlags,
 def _check_support(source: Source, settings: Settings) -> None:
   """Raises a UserError if the training examples do not support a flag of the input."""
   # A value of --cache that is not in CACHES is the path of a folder.
-  is_cache_folder = settings.input.cache not in choices.CACHES
+  is_cache_folder = settings.input.cache not in CACHES
   if is_cache_folder and not source.can_cache_in_folder:
     raise UserError('only image files can be cached in a folder',
                     '--cache={} --dataset={}'.format(settings.input.cache, settings.data.dataset),

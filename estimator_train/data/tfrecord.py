@@ -21,8 +21,8 @@ from estimator_train.data.idx import GZIP_SIGNATURE
 from estimator_train.data.records import PositionedFile, RecordIndex, is_remote
 from estimator_train.errors import UserError, first_line, printable
 from estimator_train.run_dir import LABELS_FILE, RunDir
-from estimator_train.settings import Settings, choices
-from estimator_train.settings.flags import are_distinct
+from estimator_train.settings import Settings
+from estimator_train.settings.flags import CACHES, are_distinct
 from estimator_train.system import storage
 from estimator_train.system.machine import available_cores
 
@@ -236,7 +236,7 @@ def _decompress(compressed: List[bytes], settings: Settings) -> Dict[bytes, byte
 
 def _make_folder(compressed_file: bytes, settings: Settings) -> str:
   """Makes and returns the folder for decompressed files."""
-  if settings.input.cache not in choices.CACHES:  # The path of a folder.
+  if settings.input.cache not in CACHES:  # The path of a folder.
     folder = settings.input.cache
   elif settings.run.model_dir:
     folder = os.path.join(settings.run.model_dir, 'decompressed')

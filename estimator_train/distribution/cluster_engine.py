@@ -19,7 +19,7 @@ from estimator_train.distribution.process import Process
 from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.errors import NonFiniteLoss
 from estimator_train.settings import Settings
-from estimator_train.settings.choices import OUTPUT_FLAGS
+from estimator_train.settings.flags import OUTPUT_FLAGS
 from estimator_train.system.signals import exit_now
 from estimator_train.tf_patches import estimator as estimator_patches, strategies
 

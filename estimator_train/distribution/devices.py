@@ -7,8 +7,7 @@ from typing import NamedTuple, Optional, Tuple
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
-from estimator_train.settings.choices import SINGLE_REPLICA_STRATEGIES
-from estimator_train.settings.flags import DeviceFlags, InputFlags
+from estimator_train.settings.flags import SINGLE_REPLICA_STRATEGIES, DeviceFlags, InputFlags
 from estimator_train.system import machine
 from estimator_train.tf_patches import sessions, strategies
 

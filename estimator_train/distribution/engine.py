@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.distribution.devices import Devices, make_local_strategy, make_session_config
 from estimator_train.distribution.process import EVALUATOR, Process
 from estimator_train.settings import Settings, per_replica_batch_size
-from estimator_train.settings.choices import MULTI_WORKER_STRATEGIES
+from estimator_train.settings.flags import MULTI_WORKER_STRATEGIES
 
 _LOG = logging.getLogger('estimator_train')
 

@@ -16,7 +16,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
-from estimator_train.settings import choices, user_code
+from estimator_train.settings import user_code
+from estimator_train.settings.flags import KERAS_MODELS
 from estimator_train.tf_patches.keras import BatchNormalization, is_graph_network
 
 ImageShape = Tuple[int, int, int]
@@ -29,7 +30,7 @@ _DEFAULT_TRAINABLE_LAYERS = {'vgg16': 4}
 
 def has_imagenet_weights(name: str) -> bool:
   """Returns whether there are ImageNet weights for the model."""
-  return name in choices.KERAS_MODELS
+  return name in KERAS_MODELS
 
 
 def build(name: str, image_shape: Optional[ImageShape], num_classes: int,
@@ -37,8 +38,8 @@ def build(name: str, image_shape: Optional[ImageShape], num_classes: int,
   """Builds a Keras model by name.
 
   Args:
-    name: one of choices.MODELS, or `package.module:function` for a function of the user that takes
-      either no arguments, or an image shape and the number of classes.
+    name: a value of `--model`. A function of the user, `package.module:function`, takes either no
+      arguments, or an image shape and the number of classes.
     image_shape: (height, width, channels) of an image; None: the examples are not images. Only a
       function of the user can build a model for such examples.
     num_classes: the number of outputs; 0: the examples have no classes.
@@ -63,7 +64,7 @@ def build(name: str, image_shape: Optional[ImageShape], num_classes: int,
   if trainable_layers is not None:
     raise UserError('--trainable_layers requires a pretrained network',
                     '--trainable_layers={} --model={}'.format(trainable_layers, name),
-                    'omit it, or choose --model from ' + ', '.join(choices.KERAS_MODELS))
+                    'omit it, or choose --model from ' + ', '.join(KERAS_MODELS))
   if not user_code.is_function_name(name):
     return globals()[name](image_shape, num_classes)
   model = user_code.call_function('model', name, 'image_shape, num_classes', image_shape,
@@ -259,7 +260,7 @@ def imagenet_weights(name: str, image_shape: Optional[ImageShape]) -> List[np.nd
     raise UserError('there are no ImageNet weights for this model',
                     '--weights=imagenet --model=' + name,
                     'give --weights=none, or choose --model from {}'.format(
-                        ', '.join(choices.KERAS_MODELS)))
+                        ', '.join(KERAS_MODELS)))
   previous_timeout = socket.getdefaulttimeout()
   socket.setdefaulttimeout(_SOCKET_TIMEOUT_SECS)
   try:

@@ -14,7 +14,8 @@ from estimator_train.data.oct2017 import SIGN_IN_REMEDY
 from estimator_train.distribution import tf_config
 from estimator_train.doctor import CheckResult, error, hardware, installation, ok, warning
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings, choices
+from estimator_train.settings import Settings
+from estimator_train.settings.flags import CACHES
 from estimator_train.system import machine
 
 # Less free space is an error: a checkpoint of an ImageNet network (25 million weights with two Adam
@@ -87,7 +88,7 @@ def check_folders(settings: Settings) -> List[CheckResult]:
   """Checks that the folders that the flags name can be used, or created, and have enough space."""
   folders = [('--model_dir', settings.run.model_dir), ('--export_dir', settings.export.export_dir),
              ('--data_dir', settings.data.data_dir),
-             ('--cache', None if settings.input.cache in choices.CACHES else settings.input.cache)]
+             ('--cache', None if settings.input.cache in CACHES else settings.input.cache)]
   return [_check_folder(flag, path) for flag, path in folders if path]
 
 

@@ -16,7 +16,8 @@ from estimator_train.reports.page_content import (
   format_secs,
 )
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import Settings, choices
+from estimator_train.settings import Settings
+from estimator_train.settings.flags import OUTPUT_FLAGS
 
 
 def run(settings: Settings) -> Dict[str, Any]:
@@ -81,7 +82,7 @@ def _make_table(runs: Sequence[page.ComparedRun]) -> List[Tuple[str, List[str]]]
   """
   recorded = [run.data.flags for run in runs if run.data.flags]
   differing = [name for name in (recorded or [{}])[0]
-               if name not in ('model_dir', *choices.OUTPUT_FLAGS)
+               if name not in ('model_dir', *OUTPUT_FLAGS)
                and len({flags.get(name) for flags in recorded}) > 1]
   columns = [_make_cells(run, runs[0], differing) for run in runs]
   return [(row[0][0], [cell for _, cell in row]) for row in zip(*columns)

@@ -16,7 +16,8 @@ from estimator_train.doctor import installation
 from estimator_train.errors import UserError
 from estimator_train.reports import evaluation, page, throughput
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import Settings, choices
+from estimator_train.settings import Settings
+from estimator_train.settings.flags import OUTPUT_FLAGS
 from estimator_train.system import child_process, machine, storage
 
 _LOG = logging.getLogger('estimator_train')
@@ -28,7 +29,7 @@ _COLUMNS = (('what', 'figure'), ('published', 'published'), ('published_conditio
             ('measured', 'measured'), ('conditions', 'conditions here'), ('ratio', 'ratio'),
             ('why', 'why they differ'))
 # Flags that may differ when the mode is run again in the same model_dir.
-_CHANGEABLE_FLAGS = ('model_dir', 'log_every_steps', *choices.OUTPUT_FLAGS)
+_CHANGEABLE_FLAGS = ('model_dir', 'log_every_steps', *OUTPUT_FLAGS)
 # The type of `child_process.run_program`. Its two arguments are the flags and the path of the log.
 RunChild = Callable[[Sequence[str], str], child_process.ChildRun]
 

@@ -9,8 +9,9 @@ from absl import flags
 
 from estimator_train import configs
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings, choices, rules
+from estimator_train.settings import Settings, rules
 from estimator_train.settings.flag_type import GROUP_TITLES, all_flags, flags_of, unknown_flag_error
+from estimator_train.settings.flags import MODES_WITH_CHECKPOINT_FLAG
 
 USAGE = """\
 estimator-train --flagfile=NAME [--FLAG=VALUE...]
@@ -102,7 +103,7 @@ def _parse_values(arguments: Sequence[Argument]) -> Dict[str, Any]:
 def _read_recorded(values: Dict[str, Any]) -> List[Argument]:
   """Returns the flags of the run in --model_dir, if the mode reads the checkpoints of a run."""
   path = os.path.join(os.path.expanduser(values['model_dir'] or ''), 'flags.txt')
-  if values['mode'] not in choices.MODES_WITH_CHECKPOINT_FLAG or not (
+  if values['mode'] not in MODES_WITH_CHECKPOINT_FLAG or not (
       values['model_dir'] and os.path.isfile(path)):
     return []
   return [argument for argument in _expand_argument(Argument('--flagfile=' + path, ''), ())

@@ -1,15 +1,14 @@
-"""Declares the flags, in the groups of `--help`.
+"""Declares the flags, in the groups of `--help`, and lists their allowed values.
 
 rules.py has the rules between flags.
 """
 
 import difflib
 import unicodedata
-from typing import Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
 from estimator_train.configs import WORKLOADS
 from estimator_train.errors import UserError
-from estimator_train.settings import choices
 from estimator_train.settings.flag_type import (
     check_not_a_pattern,
     flag,
@@ -25,6 +24,48 @@ __all__ = [
     'CheckpointFlags', 'ClusterFlags', 'DataFlags', 'DeviceFlags', 'DurationFlags',
     'EvaluationFlags', 'ExperimentFlags', 'ExportFlags', 'InputFlags', 'ModelFlags',
     'OptimizerFlags', 'ReportingFlags', 'RunFlags']
+MODES = ('train_and_evaluate', 'train', 'evaluate', 'predict', 'export', 'input_benchmark', 'audit',
+         'write_tfrecords', 'download', 'doctor', 'scaling', 'lr_finder', 'reproduce', 'report')
+TRAINING_MODES = ('train_and_evaluate', 'train')
+# Flags that do not change what is computed: they may differ between tasks and between starts.
+OUTPUT_FLAGS = ('hooks', 'json', 'verbosity')
+MODES_WITHOUT_MODEL_DIR = ('download', 'input_benchmark', 'doctor', 'write_tfrecords')
+# These modes read all splits whose patterns are given.
+MODES_OF_ALL_SPLITS = ('audit', 'write_tfrecords')
+DATASETS = ('fashion_mnist_sample', 'fashion_mnist', 'mnist', 'cifar10', 'oct2017', 'image_folder',
+            'tfrecord', 'synthetic')
+# PACKAGE_MODELS are functions of models/__init__.py, KERAS_MODELS those of tf.keras.applications.
+PACKAGE_MODELS = ('fashion_cnn', 'mnist_conv8', 'mnist_deep', 'mnist_dense', 'mnist_practical')
+KERAS_MODELS = (
+    'vgg16', 'vgg19', 'resnet50', 'resnet101', 'resnet152', 'resnet50v2', 'resnet101v2',
+    'resnet152v2', 'inceptionv3', 'inceptionresnetv2', 'xception', 'mobilenet', 'mobilenetv2',
+    'densenet121', 'densenet169', 'densenet201', 'nasnetmobile', 'nasnetlarge')
+MODELS = PACKAGE_MODELS + KERAS_MODELS
+# By the value of --optimizer: the class, of Keras or of training/optimizers.py, and its arguments.
+# Its name in checkpoints is that of the class, unless `name` is given.
+OPTIMIZERS: Dict[str, Dict[str, Any]] = {
+    'adam': {'class': 'Adam'},
+    'adamw': {'class': 'AdamW'},
+    'sgd': {'class': 'SGD'},
+    'momentum': {'class': 'SGD', 'name': 'Momentum', 'momentum': 0.9},
+    'rmsprop': {'class': 'RMSprop'},
+    'lars': {'class': 'Lars'},
+    'lamb': {'class': 'Lamb'},
+}
+STRATEGIES = ('off', 'one_device', 'mirrored', 'central_storage', 'multi_worker_mirrored',
+              'parameter_server', 'horovod')
+MULTI_WORKER_STRATEGIES = ('multi_worker_mirrored', 'parameter_server', 'horovod')
+ALL_REDUCE_ALGORITHMS = ('nccl', 'ring', 'hierarchical_copy', 'reduction_to_one_device')
+# These algorithms work only on one machine.
+SINGLE_HOST_ALL_REDUCE = ('hierarchical_copy', 'reduction_to_one_device')
+# This algorithm works only between workers.
+MULTI_WORKER_ALL_REDUCE = ('ring',)
+AUGMENTATIONS = ('flip', 'crop', 'pad_crop', 'color', 'rotate', 'cutout')
+CACHES = ('auto', 'none', 'memory')  # Any other value is the path of a folder.
+NAMED_CHECKPOINTS = ('latest', 'best')  # Any other value of --checkpoint is a path.
+MODES_WITH_CHECKPOINT_FLAG = ('evaluate', 'predict', 'export')
+# These strategies have one replica in each process.
+SINGLE_REPLICA_STRATEGIES = ('off', 'one_device', 'horovod')
 # The largest number of threads, CPU replicas or prefetched batches that a flag accepts.
 _MAX_COUNT = 1000
 # The maximum number of steps in a trace; trace viewers cannot show more steps.
@@ -57,14 +98,14 @@ def _check_checkpoint(name: str, checkpoint: str) -> None:
 
 def _check_augment(name: str, value: str) -> None:
   names = value.replace('crop_flip', 'crop,flip').split(',')
-  if value != 'none' and not (set(names) <= set(choices.AUGMENTATIONS)
+  if value != 'none' and not (set(names) <= set(AUGMENTATIONS)
                               and len(set(names)) == len(names)):
-    unknown = [name for name in value.split(',') if name not in choices.AUGMENTATIONS]
-    nearest = difflib.get_close_matches((unknown or [''])[0], choices.AUGMENTATIONS, 1)
+    unknown = [name for name in value.split(',') if name not in AUGMENTATIONS]
+    nearest = difflib.get_close_matches((unknown or [''])[0], AUGMENTATIONS, 1)
     raise UserError('--{} takes names of augmentations, each once'.format(name),
                     '--{}={}'.format(name, value), '{}give none, crop_flip, or some of {}'.format(
                         ''.join(map('did you mean {}? '.format, nearest)),
-                        ','.join(choices.AUGMENTATIONS)))
+                        ','.join(AUGMENTATIONS)))
 
 
 def _check_weights(name: str, path: str) -> None:
@@ -85,7 +126,7 @@ def are_distinct(names: Sequence[str]) -> bool:
 
 @flag_group('run')
 class RunFlags:
-  mode: str = flag('train_and_evaluate', 'what to do', choices=choices.MODES)
+  mode: str = flag('train_and_evaluate', 'what to do', choices=MODES)
   model_dir: Optional[str] = flag(
       None, 'folder for everything that the run writes; if the folder already contains a run, that '
       'run is resumed', check=check_not_a_pattern, is_path=True)
@@ -101,7 +142,7 @@ class RunFlags:
   @property
   def trains(self) -> bool:
     """Whether the mode trains."""
-    return self.mode in choices.TRAINING_MODES
+    return self.mode in TRAINING_MODES
 
   @property
   def evaluates(self) -> bool:
@@ -113,7 +154,7 @@ class RunFlags:
 class DataFlags:
   dataset: str = flag(
       'fashion_mnist_sample', '{names}, or package.module:function, a function that returns an '
-      'estimator_train.DataSet', built_in_names=choices.DATASETS)
+      'estimator_train.DataSet', built_in_names=DATASETS)
   data_dir: Optional[str] = flag(
       None, 'folder of the files of the data set; missing files are downloaded (oct2017: only by '
       '--mode=download)', is_path=True)
@@ -157,7 +198,7 @@ class DataFlags:
 class ModelFlags:
   model: str = flag(
       'fashion_cnn', '{names}, or package.module:function, a function that returns a Keras model',
-      built_in_names=choices.MODELS)
+      built_in_names=MODELS)
   weights: str = flag(
       'none', 'initial weights: none (random), imagenet (downloaded), or the path of an .h5 file, '
       'a SavedModel, a checkpoint or a model_dir; layers without saved weights of their name and '
@@ -206,7 +247,7 @@ class OptimizerFlags:
       128, 'global batch size, which is the number of examples per step over all replicas '
       '(--mode=scaling: in the runs with a single replica or worker)', check=int_range(1))
   optimizer: str = flag('adam', 'optimizer, unless --model returns a compiled model',
-                        choices=tuple(choices.OPTIMIZERS))
+                        choices=tuple(OPTIMIZERS))
   learning_rate: float = flag(
       .001, 'learning rate of the optimizer; after the warm-up, schedules start from this rate',
       check=satisfies(lambda rate: _MIN_LEARNING_RATE <= rate <= _MAX_LEARNING_RATE,
@@ -273,12 +314,12 @@ class OptimizerFlags:
 @flag_group('devices')
 class DeviceFlags:
   distribution_strategy: str = flag('mirrored', 'how training is distributed over devices',
-                                    choices=choices.STRATEGIES)
+                                    choices=STRATEGIES)
   num_gpus: int = flag(-1, 'number of GPUs to use; -1: all, 0: none', check=int_range(-1))
   num_cpu_replicas: int = flag(0, 'number of replicas on logical CPU devices, without GPUs',
                                check=int_range(0, _MAX_COUNT))
   all_reduce_alg: Optional[str] = flag(None, 'algorithm that sums the gradients of the replicas',
-                                       choices=choices.ALL_REDUCE_ALGORITHMS)
+                                       choices=ALL_REDUCE_ALGORITHMS)
   num_packs: int = flag(1, 'number of packs that the gradients are split into for the all-reduce',
                         check=int_range(1))
   gpu_memory_growth: bool = flag(True, 'allocate GPU memory as needed instead of all at the start')
@@ -328,7 +369,7 @@ class InputFlags:
   cache: str = flag(
       'auto', 'where decoded and resized training examples are kept as uint8: none, memory, a '
       'folder, or auto (memory for idx files of up to 256 MiB, otherwise none)',
-      check=not_empty('give {}, or a folder'.format(', '.join(choices.CACHES))), is_path=True)
+      check=not_empty('give {}, or a folder'.format(', '.join(CACHES))), is_path=True)
   cache_features: bool = flag(
       False, 'compute the output of the frozen layers once, keep the output in memory or in the '
       'folder of --cache, and train the other layers on the output')
@@ -357,7 +398,7 @@ class CheckpointFlags:
       'ends with exit code 3; 0: no retry', check=int_range(0))
   checkpoint: str = flag(
       'latest', 'checkpoint to evaluate, predict with or export: {}, or a path such as '
-      'DIR/model.ckpt-500'.format(', '.join(choices.NAMED_CHECKPOINTS)),
+      'DIR/model.ckpt-500'.format(', '.join(NAMED_CHECKPOINTS)),
       check=_check_checkpoint, is_path=True)
 
 

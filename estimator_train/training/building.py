@@ -9,9 +9,9 @@ from estimator_train import models
 from estimator_train.data import DataSet
 from estimator_train.errors import UserError
 from estimator_train.models.model_inputs import make_preprocess
-from estimator_train.settings import Settings, choices, user_code
+from estimator_train.settings import Settings, user_code
 from estimator_train.settings.flag_type import all_flags
-from estimator_train.settings.flags import ModelFlags
+from estimator_train.settings.flags import NAMED_CHECKPOINTS, ModelFlags
 from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
 from estimator_train.tf_patches.optimizers import (
   accumulate_gradients,
@@ -139,7 +139,7 @@ def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, path: str) 
       saved_value = checkpoint_flags.get(flag, 'unknown')
       checkpoint = settings.checkpoints.checkpoint
       path_flag, folder = (('model_dir', settings.run.model_dir)
-                           if checkpoint in choices.NAMED_CHECKPOINTS
+                           if checkpoint in NAMED_CHECKPOINTS
                            else ('checkpoint', checkpoint))
       raise UserError(
           'the checkpoint does not fit --' + flag,

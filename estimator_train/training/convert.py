@@ -9,8 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.distribution.devices import find_devices, make_local_strategy
 from estimator_train.errors import InvalidValue
-from estimator_train.settings import choices
-from estimator_train.settings.flags import DeviceFlags
+from estimator_train.settings.flags import MULTI_WORKER_STRATEGIES, DeviceFlags
 from estimator_train.tf_patches import (
   estimator as estimator_patches,
   keras as keras_patches,
@@ -89,7 +88,7 @@ def _complete_config(config: Optional[tf.estimator.RunConfig], model_dir: Option
     raise InvalidValue('distribution_strategy, num_gpus and num_cpu_replicas must not be given '
                        'if config has train_distribute', repr(config.train_distribute),
                        'omit config.train_distribute or all of these arguments')
-  if devices.distribution_strategy in choices.MULTI_WORKER_STRATEGIES:
+  if devices.distribution_strategy in MULTI_WORKER_STRATEGIES:
     raise InvalidValue('distribution_strategy must be one for a single process',
                        devices.distribution_strategy,
                        'give a strategy of TensorFlow as train_distribute of config')

@@ -4,7 +4,7 @@ from typing import Any, Dict, List, Union
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.settings.choices import OPTIMIZERS
+from estimator_train.settings.flags import OPTIMIZERS
 from estimator_train.tf_patches.configurations import nested_layers
 
 LearningRate = Union[float, tf.keras.optimizers.schedules.LearningRateSchedule]
@@ -16,7 +16,7 @@ def make_optimizer(name: str, learning_rate: LearningRate) -> tf.keras.optimizer
   Each optimizer has a unique Keras name, because checkpoints identify optimizers by their names.
 
   Args:
-    name: one of choices.OPTIMIZERS.
+    name: one of OPTIMIZERS in settings/flags.py.
     learning_rate: the learning rate, or a schedule of the learning rate.
   """
   options = dict(OPTIMIZERS[name])

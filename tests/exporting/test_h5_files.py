@@ -13,7 +13,7 @@ from estimator_train import models
 from estimator_train.data import binary_files, idx
 from estimator_train.exporting import h5_model, keras_3_config
 from estimator_train.models import ScaledResidualSum
-from estimator_train.settings import choices
+from estimator_train.settings.flags import PACKAGE_MODELS
 from estimator_train.training import losses
 
 layers = tf.keras.layers
@@ -125,7 +125,7 @@ def compiled(name):
     loss = tf.keras.losses.CategoricalCrossentropy(from_logits=True)
     loss = {'two_inputs': {'price': 'mse', 'kind': loss}, 'models_as_layers': 'mae'}.get(name, loss)
   else:
-    shape = (28, 28, 1) if name in choices.PACKAGE_MODELS else (76, 76, 3)
+    shape = (28, 28, 1) if name in PACKAGE_MODELS else (76, 76, 3)
     model = models.build(name, shape, NUM_CLASSES)
     loss = losses.default_loss(model)
   model.compile(tf.keras.optimizers.SGD(.05), h5_model.full_loss_names(loss),
@@ -173,7 +173,7 @@ def files(tmp_path_factory):
   """A folder of files, and what TensorFlow 1.15 computes with their models."""
   folder = tmp_path_factory.mktemp('h5')
   return folder, {name + '.h5': write(folder, name)
-                  for name in choices.PACKAGE_MODELS + tuple(PORTABLE)}
+                  for name in PACKAGE_MODELS + tuple(PORTABLE)}
 
 
 def assert_equal(found, expected, name):

@@ -18,7 +18,8 @@ from estimator_train.data import DataSet, images
 from estimator_train.errors import UserError
 from estimator_train.exporting import onnx_and_tflite as exports
 from estimator_train.exporting.trained_model import RestoredModel
-from estimator_train.settings import Settings, choices
+from estimator_train.settings import Settings
+from estimator_train.settings.flags import KERAS_MODELS, PACKAGE_MODELS
 from estimator_train.training import building
 
 layers = tf.keras.layers
@@ -62,16 +63,16 @@ def shapes(folder):
           for value in [*graph.input, *graph.output]}
 
 
-@pytest.mark.parametrize('name', choices.PACKAGE_MODELS + tuple(
+@pytest.mark.parametrize('name', PACKAGE_MODELS + tuple(
     pytest.param(name, marks=pytest.mark.slow) for name in ('vgg16', 'resnet50')))
 def test_registered_models(tmp_path, name):
-  shape = (32, 32, 3) if name in choices.KERAS_MODELS else (28, 28, 1)
+  shape = (32, 32, 3) if name in KERAS_MODELS else (28, 28, 1)
   given = (lambda: models.build(name, shape, 3), shape, ('é', 'b', 'c'))
   _, expected, found = export(tmp_path, *given)
   np.testing.assert_allclose(found['probabilities'].sum(-1), np.ones(5), rtol=0, atol=1e-5)
   # Random weights of deep networks cause large logits, and rounding errors that are in proportion.
   np.testing.assert_allclose(found['probabilities'], expected['probabilities'], rtol=0,
-                             atol=1e-3 if name in choices.KERAS_MODELS else 1e-5)
+                             atol=1e-3 if name in KERAS_MODELS else 1e-5)
   assert shapes(tmp_path) == {'images': ['N', *shape], 'probabilities': ['N', 3]}
   model = onnx.load(str(tmp_path / 'model.onnx'))
   onnx.checker.check_model(model)

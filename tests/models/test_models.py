@@ -9,7 +9,7 @@ import tensorflow.compat.v2
 from estimator_train import models
 from estimator_train.errors import UserError
 from estimator_train.models.model_inputs import make_preprocess
-from estimator_train.settings import choices
+from estimator_train.settings.flags import MODELS
 from estimator_train.tf_patches.model_copies import ModelCopier
 from estimator_train.training import losses
 
@@ -36,7 +36,7 @@ def test_published_networks(name, parameters, ends_in_softmax):
 
 
 def test_pretrained_networks():
-  pretrained = {name for name in choices.MODELS if models.has_imagenet_weights(name)}
+  pretrained = {name for name in MODELS if models.has_imagenet_weights(name)}
   assert pretrained == {name.lower() for name in dir(tf.keras.applications) if name[0].isupper()}
   model = build('vgg16', (224, 224, 3), 4)
   assert model.count_params() == 14714688 + 7 * 7 * 512 * 4 + 4

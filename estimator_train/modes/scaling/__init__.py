@@ -21,8 +21,8 @@ from estimator_train.modes.scaling import points
 from estimator_train.modes.scaling.points import Point, PointResult, RunChild
 from estimator_train.reports import page
 from estimator_train.run_dir import RunDir, make_folder
-from estimator_train.settings import Settings, choices
-from estimator_train.settings.flags import DeviceFlags
+from estimator_train.settings import Settings
+from estimator_train.settings.flags import OUTPUT_FLAGS, DeviceFlags
 from estimator_train.system import child_process, storage
 from estimator_train.system.machine import available_cores
 from estimator_train.system.progress import make_progress_bar
@@ -36,7 +36,7 @@ _PINNED_WORKERS_NOTE = ('each worker is pinned to {} core(s), regardless of the 
 _SHARED_CORE_NOTE = ('the workers share a single core, so no speed-up is expected: the figures '
                      'show the overhead of workers')
 # Flags that may differ when the mode is run again in the same model_dir.
-_CHANGEABLE_FLAGS = ('model_dir', 'repeats', *choices.OUTPUT_FLAGS)
+_CHANGEABLE_FLAGS = ('model_dir', 'repeats', *OUTPUT_FLAGS)
 
 
 def run(settings: Settings, run_child: RunChild = child_process.run_program,

@@ -12,7 +12,8 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError, one_line
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import Settings, choices
+from estimator_train.settings import Settings
+from estimator_train.settings.flags import NAMED_CHECKPOINTS
 from estimator_train.tf_patches import checkpoints as checkpoint_patches
 from estimator_train.tf_patches.optimizers import AVERAGE_SLOT
 from estimator_train.training.checkpoints import best_checkpoint
@@ -168,7 +169,7 @@ def resolve_checkpoint(settings: Settings) -> Tuple[str, int]:
 def run_dir_of_checkpoint(settings: Settings) -> RunDir:
   """Returns the directory of the run whose checkpoint `--checkpoint` names."""
   checkpoint = settings.checkpoints.checkpoint
-  if checkpoint in choices.NAMED_CHECKPOINTS:
+  if checkpoint in NAMED_CHECKPOINTS:
     return RunDir(settings.run.model_dir)
   folder = os.path.dirname(checkpoint)
   parent = os.path.dirname(folder)

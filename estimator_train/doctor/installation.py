@@ -7,7 +7,6 @@ importlib.metadata is not available before Python 3.8.
 import importlib.util
 import os
 import platform
-import signal
 import struct
 import sys
 import tempfile
@@ -43,22 +42,16 @@ print(json.dumps({'num_gpus': len(tf.config.experimental.list_physical_devices('
       flush=True)
 '''
 
-# The stock build and the build with oneDNN differ by a factor that depends on the processor.
-_STOCK, _ONEDNN = 'stock', 'oneDNN'
-_OTHER_BUILD = {_STOCK: _ONEDNN, _ONEDNN: _STOCK}
-# run_train.sh creates these environments, each with one build, next to the package.
-_ENVIRONMENTS = {_STOCK: '.venv', _ONEDNN: '.venv-onednn'}
-_COMMANDS = {_STOCK: './run_train.sh', _ONEDNN: 'ESTIMATOR_TRAIN_TF=onednn ./run_train.sh'}
+# The environment that run_train.sh creates for a build, next to the package, and the command. How
+# much faster one build is than the other depends on the processor.
+_BUILDS = {'stock': ('.venv', './run_train.sh'),
+           'oneDNN': ('.venv-onednn', 'ESTIMATOR_TRAIN_TF=onednn ./run_train.sh')}
 _RATE_TIMEOUT_SECS = 90.
 _RATE_ARGUMENTS = ('-W', 'ignore', '-m', 'estimator_train', '--mode=train', '--model=fashion_cnn',
                    '--dataset=synthetic', '--image_size=28,28', '--batch_size=128',
                    '--train_steps=30', '--distribution_strategy=off', '--noreport_page')
 # On a shared machine, two measurements of the same build differ by up to this factor.
 _MIN_RATIO = 1.15
-_HINTS = {
-    _STOCK: '`ESTIMATOR_TRAIN_TF=onednn ./run_train.sh --mode=doctor` installs the build with '
-            'oneDNN, which is faster on most CPUs, and compares both',
-    _ONEDNN: '`./run_train.sh --mode=doctor` installs the stock build and compares both'}
 
 
 class Interpreter(NamedTuple):
@@ -236,7 +229,9 @@ def check_import(imported: ImportResult) -> CheckResult:
   """Checks that TensorFlow can be imported quickly, and that it can list the GPUs."""
   if imported.version is None:
     return error('import', 'TensorFlow cannot be imported: {}'.format(imported.child.error),
-                 _import_remedy(imported.child))
+                 'check whether the disk of the environment is slow, or a GPU\'s driver hangs '
+                 '(dmesg)' if imported.child.code is None else 'fix what the other lines name, or '
+                 'run `{} -c "import tensorflow"` to see the full error'.format(sys.executable))
   found = 'TensorFlow {} in {:.1f} s'.format(imported.version, imported.secs)
   if imported.num_gpus is None:
     return error('import', '{}, but it fails to list GPUs: {}'.format(
@@ -248,18 +243,6 @@ def check_import(imported: ImportResult) -> CheckResult:
   return ok('import', found)
 
 
-def _import_remedy(child: ChildRun) -> str:
-  if child.code is None:
-    return 'check whether the disk of the environment is slow, or a GPU\'s driver hangs (dmesg)'
-  if child.code == -signal.SIGILL:
-    return 'this CPU lacks an instruction that the build uses; see the line `cpu`'
-  if 'Descriptors cannot' in child.stderr or 'protobuf' in child.stderr:
-    return 'see the line `protobuf`'
-  if 'No module named' in child.stderr:
-    return _INSTALL_REMEDY
-  return 'run `{} -c "import tensorflow"` to see the full error'.format(sys.executable)
-
-
 def measure_builds(build: TensorFlowBuild) -> List[BuildRate]:
   """Trains a small network on the CPU with each installed build, in a child process.
 
@@ -267,12 +250,12 @@ def measure_builds(build: TensorFlowBuild) -> List[BuildRate]:
     The rate of the build of this interpreter, then that of the other build if run_train.sh has
     installed it.
   """
-  own = _ONEDNN if build.is_intel_build else _STOCK
-  other = _OTHER_BUILD[own]
-  python = os.path.join(system.PACKAGE_PARENT_DIR, _ENVIRONMENTS[other], 'bin', 'python')
+  own = 'oneDNN' if build.is_intel_build else 'stock'
   rates = [_measure_build(own, sys.executable)]
-  if os.access(python, os.X_OK):
-    rates.append(_measure_build(other, python))
+  for other, (environment, _) in _BUILDS.items():
+    python = os.path.join(system.PACKAGE_PARENT_DIR, environment, 'bin', 'python')
+    if other != own and os.access(python, os.X_OK):
+      rates.append(_measure_build(other, python))
   return rates
 
 
@@ -302,8 +285,10 @@ def check_build_rates(rates: Sequence[BuildRate], in_image: bool = False) -> Che
     return warning('builds', found, 'run `{} {} --model_dir=FOLDER` to see the full error'.format(
         sys.executable, ' '.join(_RATE_ARGUMENTS)))
   if len(rates) == 1:
-    return ok('builds', found, '' if in_image else _HINTS[own.build])
+    other_name = next(name for name in _BUILDS if name != own.build)
+    return ok('builds', found, '' if in_image else '`{} --mode=doctor` installs the {} build and '
+              'compares both'.format(_BUILDS[other_name][1], other_name))
   if (other.examples_per_sec or 0.) < _MIN_RATIO * own.examples_per_sec:
     return ok('builds', found)
   return ok('builds', found, '`{}` uses the {} build, which is faster; compare on your own '
-            'model'.format(_COMMANDS[other.build], other.build))
+            'model'.format(_BUILDS[other.build][1], other.build))

@@ -194,7 +194,7 @@ def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type, fill:
         if not storage.load_or_warn(path, is_complete):
           _LOG.info('caching %s in %s', description, path)
           _fill_file(part_file, shape, dtype, fill)
-          storage.replace(part_file.name, path)
+          os.replace(part_file.name, path)
     return np.load(path, mmap_mode='r', allow_pickle=False)
   except OSError as error:
     raise UserError('the cache cannot be stored',

@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 import os
-import stat
 import time
 from typing import Any, BinaryIO, Callable, Dict, Iterator, Optional, Sequence, TypeVar, Union
 
@@ -44,19 +43,13 @@ def open_atomic(path: str) -> Iterator[BinaryIO]:
       yield file
       file.flush()
       os.fsync(file.fileno())
-    replace(temporary_path, path)
+    os.replace(temporary_path, path)
   except BaseException as error:
     with contextlib.suppress(OSError):
       os.remove(temporary_path)
     if isinstance(error, OSError) and error.filename in (None, temporary_path):
       error.filename = path  # For the message: the error of a full disk has no path.
     raise
-
-
-def replace(temporary_path: str, path: str) -> None:
-  """Renames a complete file; a folder that has its name is renamed before."""
-  _move_folder_away(path)
-  os.replace(temporary_path, path)
 
 
 def write_json(path: str, value: Dict[str, Any]) -> None:
@@ -90,10 +83,6 @@ def open_locked(path: str, check: Callable[[], None] = lambda: None) -> Iterator
     check: called repeatedly during the wait; raises an exception to end the wait.
   """
   while True:
-    if os.path.lexists(path) and not os.path.isfile(path):
-      _move_folder_away(path)
-      with contextlib.suppress(FileNotFoundError):
-        os.remove(path)  # A FIFO would block.
     with open(path, 'ab') as file:
       _wait_for_lock(file, check)
       # While this process waited, the previous owner of the lock may have renamed or removed the
@@ -104,15 +93,6 @@ def open_locked(path: str, check: Callable[[], None] = lambda: None) -> Iterator
       if is_current:
         yield file
         return
-
-
-def _move_folder_away(path: str) -> None:
-  """Renames a folder that has the name of a file to write."""
-  if os.path.isdir(path) and not os.path.islink(path):
-    new_path = '{}.{}.folder'.format(path, os.getpid())
-    os.rename(path, new_path)
-    _LOG.warning('%s is a folder, which has the name of a file to write: renamed to %s', path,
-                 new_path)
 
 
 def _wait_for_lock(file: BinaryIO, check: Callable[[], None]) -> None:
@@ -149,18 +129,13 @@ def load(path: str, parse: Callable[[BinaryIO], _T]) -> Optional[_T]:
     parse: takes the open file; raises any exception if the contents are not as expected.
 
   Raises:
-    DamagedFile: the file is damaged, cannot be read, or is no regular file.
+    DamagedFile: the file is damaged, or cannot be read.
   """
   try:
-    # Otherwise, a FIFO would block.
-    with open(path, 'rb', opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-      if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        raise DamagedFile(path, 'not a regular file')
+    with open(path, 'rb') as file:
       return parse(file)
   except FileNotFoundError:
     return None
-  except DamagedFile:
-    raise
   except Exception as error:  # Libraries raise many kinds of exceptions for damaged contents.
     reason = '{}: {}'.format(type(error).__name__, ' '.join(str(error).split()))
     raise DamagedFile(path, getattr(error, 'strerror', None) or reason) from error

@@ -54,6 +54,14 @@ def test_ledger_of_fashion_mnist(run, tmp_path, capsys):
       '1', '1', '1', '0.793', None]
 
 
+def test_devices(run):
+  runner = Runs()
+  rows = run('fashion_mnist', runner, gpus=3)['rows']
+  assert [ran.num_gpus for ran in runner.settings] == [2, 2, 2]
+  assert rows[1]['why'] == 'different GPUs'
+  assert rows[1]['conditions'] == '2 replicas on /gpu:0, /gpu:1, 128 examples per replica, step 77'
+
+
 @pytest.mark.parametrize('gpus, given, devices', [
     (0, {}, [(-1, 0), (-1, 0), (-1, 2)]), (2, {}, [(1, 0), (1, 0), (2, 0)]),
     (2, {'num_cpu_replicas': 4}, [(-1, 4)] * 3), (0, {'num_gpus': 0}, [(0, 0)] * 3)],

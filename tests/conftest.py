@@ -1,6 +1,7 @@
 """What the tests share: a clean environment, the program in this process, and the real data."""
 
 import collections
+import contextlib
 import gc
 import importlib.util
 import itertools
@@ -89,6 +90,17 @@ def batches(input_fn, count=None):
         except tf.errors.OutOfRangeError:
           break
   return found, graph
+
+
+@contextlib.contextmanager
+def keras_session():
+  """Yields a session of a new graph, both of which are the default ones, also of Keras."""
+  import tensorflow.compat.v1 as tf
+
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.keras.backend.set_session(session)
+    yield session
+    tf.keras.backend.set_session(None)
 
 
 def contents_of(folder):

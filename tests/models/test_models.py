@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import tensorflow.compat.v2
+from conftest import keras_session
 
 from estimator_train import models
 from estimator_train.errors import UserError
@@ -57,15 +58,13 @@ def test_frozen_batch_norm_leaves_the_batch_alone():
   """Frozen, it scales by its own statistics in training too; and is saved as Keras's own."""
   original = build('mobilenet', (32, 32, 1), 4, trainable_layers=0)
   assert original.output_shape == (None, 4)
-  with tf.Graph().as_default(), tf.Session() as session:
-    tf.keras.backend.set_session(session)
+  with keras_session() as session:
     model = tf.keras.models.clone_model(original)  # As model_to_estimator does.
     session.run(tf.global_variables_initializer())
     function = tf.keras.backend.function([model.input, tf.keras.backend.learning_phase()],
                                          [model.get_layer('conv1_relu').output])
     pixels = np.random.RandomState(1).uniform(size=(4,) + model.input_shape[1:])
     training, inference = function([pixels, 1])[0], function([pixels, 0])[0]
-    tf.keras.backend.set_session(None)
   np.testing.assert_array_equal(training, inference)
   assert not model.updates
   assert type(model.get_layer('conv1_bn')).__name__ == 'BatchNormalization'
@@ -81,14 +80,12 @@ def test_frozen_batch_norm_of_the_users_own():
         frozen(inputs), layers.BatchNormalization(trainable=False)(inputs, training=False),
         tensorflow.compat.v2.keras.layers.BatchNormalization(trainable=False)(inputs)]
     copier = ModelCopier(tf.keras.Model(inputs, outputs))
-  with tf.Graph().as_default(), tf.Session() as session:
-    tf.keras.backend.set_session(session)
+  with keras_session() as session:
     model = copier.copy()
     session.run(tf.global_variables_initializer())
     values = np.random.RandomState(1).normal(5, 2, (8, 3))
     of_batch, *others = tf.keras.backend.function(
         [*model.inputs, tf.keras.backend.learning_phase()], model.outputs)([values, 1])
-    tf.keras.backend.set_session(None)
   np.testing.assert_allclose(of_batch.mean(0), 0, atol=1e-5)
   for output in others:  # The moving averages begin with mean 0 and variance 1.
     np.testing.assert_allclose(output, values / np.sqrt(1 + frozen.epsilon), rtol=1e-5)

@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from conftest import write_records
 from mode_runs import fails
-from training_runs import assert_same_weights
+from training_runs import assert_same_weights, scalars
 
 from estimator_train import __main__ as program
 
@@ -86,11 +86,8 @@ def test_the_files_of_a_run(trained):
 def test_the_best_by_any_metric(run, tmp_path):
   for flags, metric, sign in ((TWO, 'kind_acc', 1), (WEIGHTED, 'mean_error', -1)):
     done = run(metric, '--train_steps=8', '--eval_every_steps=2', '--best_metric=' + metric, *flags)
-    value, step = max(
-        (sign * value.simple_value, -event.step)
-        for path in (tmp_path / metric / 'eval').iterdir()
-        for event in tf.train.summary_iterator(str(path)) for value in event.summary.value
-        if value.tag == metric)
+    value, step = max((sign * value, -step) for step, value in scalars(
+        tmp_path / metric / 'eval', metric).items())
     recorded = json.loads((tmp_path / metric / 'best' / 'best.json').read_text())
     assert recorded['metric'] == metric and recorded['value'] == pytest.approx(sign * value)
     assert recorded['global_step'] == -step == done.result['best']['global_step']

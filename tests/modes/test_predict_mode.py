@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import ROOT, run_process
+from conftest import ROOT, keras_session, run_process
 from mode_runs import fails, image_flags
 
 import estimator_train
@@ -141,15 +141,14 @@ def test_from_python(predict, finished_run, tmp_path):
   settings = estimator_train.Settings(
       dataset='fashion_mnist_sample', model='own_models:two_layers', batch_size=50,
       model_dir=str(finished_run), input='{}/*'.format(tmp_path))
-  with tf.Graph().as_default() as graph, tf.Session() as session:
-    tf.keras.backend.set_session(session)
+  with keras_session() as session:
     predictions = estimator_train.predict(settings)
     assert iter(predictions) is predictions
     first = next(predictions)
-    assert tf.get_default_graph() is graph  # Code between the predictions has its own graph.
+    # Code between the predictions has its own graph.
+    assert tf.get_default_graph() is session.graph
     assert tf.keras.backend.get_session() is session
     found = [first, *predictions]
-    tf.keras.backend.set_session(None)
   assert [(line['file'], line.get('label')) for line in found] == [
       (line['file'], line.get('label')) for line in printed]
   assert 'error' in found[-1] and len(found) == 1001

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import training_runs
+from conftest import keras_session
 
 from estimator_train.data.run_data import make_batching
 from estimator_train.training.evaluation import Evaluator
@@ -63,12 +64,10 @@ def test_training_goes_on_as_if_there_was_no_evaluation(evaluated_run, tmp_path)
 
 def test_evaluation_leaves_keras_alone(evaluated_run):
   evaluator = Evaluator(*training_runs.prepare(evaluated_run[0]))
-  with tf.Graph().as_default(), tf.Session() as session:
-    tf.keras.backend.set_session(session)
+  with keras_session() as session:
     model = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=(3,))])
     before = model.get_weights()
     evaluator.evaluate()
     assert tf.keras.backend.get_session() is session
     assert tf.get_default_graph() is session.graph
     np.testing.assert_array_equal(model.get_weights()[0], before[0])
-    tf.keras.backend.set_session(None)

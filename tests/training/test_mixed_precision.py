@@ -3,9 +3,7 @@
 import itertools
 import json
 import logging
-import os
 import re
-import subprocess
 import sys
 import types
 
@@ -14,7 +12,7 @@ import own_models
 import pytest
 import tensorflow.compat.v1 as tf
 import training_runs
-from conftest import ROOT
+from conftest import ROOT, run_process
 from mode_runs import QUICK
 from training_runs import assert_same, variables_by_step
 
@@ -149,14 +147,12 @@ def test_warns_of_devices_that_compute_in_float32(monkeypatch, caplog, on, value
   assert re.findall('device: [01]|this run uses /cpu:0', caplog.text) == named
 
 
-def test_what_xla_compiles(tmp_path):
+def test_what_xla_compiles(tmp_path, monkeypatch):
   """In a process of its own, as TensorFlow reads XLA's flags once."""
-  environment = {name: value for name, value in os.environ.items() if name != 'TF_XLA_FLAGS'}
-  subprocess.run(
-      [sys.executable, '-m', 'estimator_train', *QUICK, '--mode=train', '--train_steps=3',
-       '--trace_steps=3:3', '--noreport_page', '--model_dir={}'.format(tmp_path),
-       '--enable_xla', '--dtype=mixed'],
-      env=dict(environment, PYTHONPATH='{0}:{0}/tests'.format(ROOT)), check=True, timeout=300)
+  monkeypatch.delenv('TF_XLA_FLAGS', raising=False)
+  run_process(sys.executable, '-m', 'estimator_train', *QUICK, '--mode=train', '--train_steps=3',
+              '--trace_steps=3:3', '--noreport_page', '--model_dir', tmp_path, '--enable_xla',
+              '--dtype=mixed', env={'PYTHONPATH': '{0}:{0}/tests'.format(ROOT)}, check=True)
   events = json.loads((tmp_path / 'trace.json').read_text())['traceEvents']
   ran = {event['args']['op'] for event in events if 'op' in event.get('args', {})}
   assert '_XlaRun' in ran and 'Timestamp' in ran

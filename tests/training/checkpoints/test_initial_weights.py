@@ -1,6 +1,5 @@
 """The weights that a run begins with are those of its Keras model, all of them."""
 
-import contextlib
 import shutil
 
 import h5py
@@ -9,6 +8,7 @@ import own_models
 import pytest
 import tensorflow.compat.v1 as tf
 import training_runs
+from conftest import keras_session
 from numpy.testing import assert_array_equal
 from tensorflow.python.keras import utils as keras_utils
 
@@ -27,12 +27,17 @@ def train(folder, steps=1, model=MODEL, **values):
   return training_runs.weights(folder, 0)
 
 
-@contextlib.contextmanager
-def keras_session():
-  with tf.Graph().as_default(), tf.Session() as session:
-    tf.keras.backend.set_session(session)
-    yield
-    tf.keras.backend.set_session(None)
+def by_variable(model):
+  """Returns the weights of a model by the names of their variables."""
+  return dict(zip([weight.op.name for weight in model.weights], model.get_weights()))
+
+
+def save_odd_weights(model, path):
+  """Saves weights that no initializer makes, and returns them by variable."""
+  model.set_weights([np.random.RandomState(index).uniform(2, 3, value.shape)
+                     for index, value in enumerate(model.get_weights())])
+  model.save_weights(str(path))
+  return by_variable(model)
 
 
 def load(weights, name='partly_frozen', num_classes=10):
@@ -41,7 +46,7 @@ def load(weights, name='partly_frozen', num_classes=10):
   with keras_session():
     model = getattr(own_models, name)(SHAPE, num_classes)
     initial_weights.load_initial_weights(model, settings.model, SHAPE)
-    return dict(zip([weight.op.name for weight in model.weights], model.get_weights()))
+    return by_variable(model)
 
 
 @pytest.fixture(scope='module')
@@ -49,11 +54,7 @@ def h5(tmp_path_factory):
   """A file of weights that no initializer makes, and the weights by variable."""
   path = tmp_path_factory.mktemp('weights') / 'odd.h5'
   with keras_session():
-    model = own_models.partly_frozen(SHAPE, 10)
-    model.set_weights([np.random.RandomState(index).uniform(2, 3, value.shape)
-                       for index, value in enumerate(model.get_weights())])
-    model.save_weights(str(path))
-    return path, dict(zip([weight.op.name for weight in model.weights], model.get_weights()))
+    return path, save_odd_weights(own_models.partly_frozen(SHAPE, 10), path)
 
 
 @pytest.fixture(scope='module')
@@ -163,20 +164,13 @@ def test_weights_of_another_head_of_a_frozen_inner_model(tmp_path, caplog):
     inner.trainable = trainable
     return tf.keras.Sequential([inner, layers.Dense(num_classes, name='head')])
 
-  def by_name(model):
-    return dict(zip([weight.op.name for weight in model.weights], model.get_weights()))
-
   with keras_session():
-    model = build(3, trainable=True)
-    model.set_weights([np.random.RandomState(index).uniform(2, 3, value.shape)
-                       for index, value in enumerate(model.get_weights())])
-    model.save_weights(path)
-    expected = by_name(model)
+    expected = save_odd_weights(build(3, trainable=True), path)
   with keras_session():
     model = build(2, trainable=False)
     initial_weights.load_initial_weights(
         model, Settings(weights=path, model='x:y', model_dir='x').model, None)
-    assert_loaded_without_head(by_name(model), expected, caplog, 'head', 4)
+    assert_loaded_without_head(by_variable(model), expected, caplog, 'head', 4)
 
 
 def test_published_weights_without_the_head(monkeypatch, tmp_path, capsys):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import batches
+from conftest import batches, keras_session
 from own_models import two_layers
 from tensorboard.backend.event_processing import plugin_event_multiplexer
 from tensorboard.plugins import base_plugin
@@ -45,8 +45,7 @@ def first_batch(model_dir):
         run_data.make_batching(dataset, settings, True, 24, Shard(0)))()
 
   ((pixels, labels),), _ = batches(input_fn, 1)
-  with tf.Graph().as_default(), tf.Session() as session:
-    tf.keras.backend.set_session(session)
+  with keras_session() as session:
     model = two_layers((28, 28, 1), 10)
     outputs = model(tf.constant(pixels / np.float32(255)))
     loss = tf.reduce_mean(-tf.reduce_sum(labels * tf.log(outputs), -1))
@@ -54,7 +53,6 @@ def first_batch(model_dir):
     model.set_weights([tf.train.load_variable(str(model_dir / 'model.ckpt-0'), weight.op.name)
                        for weight in model.weights])
     loss, outputs, gradients = session.run([loss, outputs, gradients])
-    tf.keras.backend.set_session(None)
   norm = np.sqrt(sum((gradient.astype(np.float64)**2).sum() for gradient in gradients))
   classes = labels.argmax(-1)
   return pixels, classes, {'loss': loss, 'accuracy': (outputs.argmax(-1) == classes).mean(),

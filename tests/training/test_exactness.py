@@ -87,11 +87,3 @@ def test_default_model(tmp_path, replicas):
   expected, _, _ = train(tmp_path / 'one', *model, 'off', 1, train_steps=steps)
   weights, _, _ = train(tmp_path / 'several', *model, 'mirrored', replicas, train_steps=steps)
   assert_same(weights, expected)
-
-
-def test_resume_in_between(tmp_path, on_one_device):
-  """Twelve steps on three replicas, the rest on two."""
-  momentum = OPTIMIZERS['momentum'][:3]
-  train(tmp_path, *momentum, 'mirrored', 3, train_steps=12)
-  weights, _, _ = train(tmp_path, *momentum, 'mirrored', 2)
-  assert_same(weights, on_one_device('momentum')[0])

@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from google.protobuf import message
 
-from estimator_train.data import DataSet, ImageRecordSplit, image_source, published
-from estimator_train.data.batching import Batching
+from estimator_train.data import DataSet, ImageRecordSplit, image_source, images
+from estimator_train.data.batching import Batching, without_autograph
 from estimator_train.data.records import RecordReader, describe_record
 from estimator_train.data.source import FilePath, InputFn, translate_errors
 from estimator_train.errors import BadExample, UserError, WrongSchema, join_items, printable
@@ -23,6 +23,7 @@ _LOG = logging.getLogger('estimator_train')
 _TEXT_KEY = 'image/class/text'  # Of the class name, in files of TensorFlow's own scripts.
 _IMAGE_MAGICS = (b'\xff\xd8', b'\x89PNG', b'GIF8')
 _RECORDS_PER_LABEL_READ = 1024
+_MAX_PUBLISHED_READERS = 16  # TFRecord files that --input_pipeline=published reads alternately.
 # All records are checked before training if that takes less than a second, else a sample of them.
 _MAX_CHECKED_RECORDS, _MAX_CHECKED_BYTES, _SAMPLE_SIZE = 1 << 15, 1 << 28, 256
 # The number of records of each (class index of the label, class name in the record or None).
@@ -72,7 +73,21 @@ class ImageRecordSource(image_source.ImageSource):
                                records=self.split.records._replace(damages=()))
 
   def make_published_input_fn(self, batching: Batching) -> InputFn:
-    return lambda: published.make_record_batches(self.split, batching)
+    files, split = self.split.records.files, self.split
+
+    @without_autograph
+    def read_file(path: tf.Tensor) -> tf.data.Dataset:
+      return tf.data.TFRecordDataset(path)
+
+    def parse(record: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+      features = tf.io.parse_single_example(record, {
+          split.image_key: tf.io.FixedLenFeature([], tf.string),
+          split.label_key: tf.io.FixedLenFeature([], tf.int64)})
+      return features[split.image_key], features[split.label_key] + split.label_offset
+
+    return lambda: images.make_published_batches(
+        images.shuffle_files(files, batching).apply(tf.data.experimental.parallel_interleave(
+            read_file, min(_MAX_PUBLISHED_READERS, len(files)))), parse, batching)
 
   def class_indices(self) -> np.ndarray:
     parts = np.array_split(np.arange(len(self)), len(self) // _RECORDS_PER_LABEL_READ + 1)
@@ -215,11 +230,11 @@ def _find_remedy(features: Any, split: ImageRecordSplit, class_names: Sequence[s
             for key, feature in sorted(features.items())}
   single = {key: value[0] for key, value in values.items() if len(value) == 1}
   texts = [key for key, value in single.items() if isinstance(value, bytes)]
-  images = [key for key in texts if single[key].startswith(_IMAGE_MAGICS)]
+  image_keys = [key for key in texts if single[key].startswith(_IMAGE_MAGICS)]
   labels = [key for key, value in single.items() if isinstance(value, int)]
   flags = []
-  if split.image_key not in (images or texts):
-    flags.append('--image_key=' + ('|'.join(images) or 'KEY'))
+  if split.image_key not in (image_keys or texts):
+    flags.append('--image_key=' + ('|'.join(image_keys) or 'KEY'))
   if split.label_key not in labels:
     likely = [key for key in labels if 'label' in key or 'class' in key]
     flags.append('--label_key=' + ('|'.join(likely or labels) or 'KEY'))

@@ -25,7 +25,6 @@ from estimator_train.data import (
   image_checks,
   image_folder,
   images,
-  published,
 )
 from estimator_train.data.batching import Batching, chunks_of, evaluation_chunks, without_autograph
 from estimator_train.data.source import BadImage, FilePath, InputFn, Source, carry_errors
@@ -293,7 +292,9 @@ class ImageFileSource(ImageSource):
                       np.delete(self.split.classes, indices))
 
   def make_published_input_fn(self, batching: Batching) -> InputFn:
-    return lambda: published.make_file_batches(self.split, batching)
+    return lambda: images.make_published_batches(
+        images.shuffle_files(self.split.files, batching, self.split.classes.astype(np.int64)),
+        lambda path, class_index: (tf.read_file(path), class_index), batching)
 
   def class_indices(self) -> np.ndarray:
     return np.asarray(self.split.classes)

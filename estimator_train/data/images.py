@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data.batching import Batching, without_autograph
-from estimator_train.errors import first_line
+from estimator_train.errors import UserError, first_line
 
 # A function from a reference, a scalar string such as a path, to the content of the image.
 Read = Callable[[tf.Tensor], tf.Tensor]
@@ -226,3 +226,63 @@ def map_and_batch(examples: tf.data.Dataset, load: Callable[..., Any],
   return examples.apply(tf.data.experimental.map_and_batch(
       load, batching.examples_per_batch,
       num_parallel_calls=batching.num_parallel_calls + batching.num_queued_calls))
+
+
+def make_published_batches(elements: tf.data.Dataset,
+                           parse: Callable[..., Tuple[tf.Tensor, tf.Tensor]],
+                           batching: Batching) -> tf.data.Dataset:
+  """Makes the input pipeline of 2018, which `--input_pipeline=published` selects.
+
+  Its stages are: shuffle_files, for TFRecord files reading several alternately, shuffle_and_repeat,
+  map_and_batch, prefetch. Images are decoded to three channels, converted to float32, and resized.
+
+  A resumed run does not continue with the next example, but starts another epoch. With several
+  workers, a worker reads every N-th image file or TFRecord file, so that workers may read different
+  numbers of examples.
+
+  Args:
+    elements: the elements to shuffle.
+    parse: takes an element; returns the content of an image and its class index.
+    batching: how the examples are combined into batches.
+  """
+  height, width, channels = batching.image_shape
+
+  @without_autograph
+  def load(*element: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    content, class_index = parse(*element)
+    image = tf.image.convert_image_dtype(decode(content, channels=3), tf.float32)
+    image = tf.image.resize_images(image, (height, width)) * 255.
+    if channels == 1:
+      image = tf.image.rgb_to_grayscale(image)
+    return image, batching.check_and_encode_labels(class_index)
+
+  return batching.prefetch_batches(
+      elements
+      .apply(tf.data.experimental.shuffle_and_repeat(batching.shuffle_buffer,
+                                                     seed=_seed(batching)))
+      .apply(tf.data.experimental.map_and_batch(
+          load, batching.examples_per_batch, num_parallel_calls=batching.num_parallel_calls)))
+
+
+def shuffle_files(files: Sequence[bytes], batching: Batching,
+                  *components: np.ndarray) -> tf.data.Dataset:
+  """Returns a dataset of the worker's paths, shuffled, and of further components of each file.
+
+  This is the first stage of make_published_batches.
+
+  Raises:
+    UserError: there are fewer files than workers.
+  """
+  shard = batching.shard
+  if len(files) < shard.num_workers:
+    raise UserError('--input_pipeline=published requires a file per worker',
+                    '{} file(s) for {} workers'.format(len(files), shard.num_workers),
+                    'write more files, or give --input_pipeline=exact')
+  slices = (np.array(files, object),) + components
+  paths = tf.data.Dataset.from_tensor_slices(slices if components else slices[0])
+  return paths.shard(shard.num_workers, shard.rank).shuffle(len(files), seed=_seed(batching))
+
+
+def _seed(batching: Batching) -> int:
+  """Returns the seed of the shuffling; a resumed run does not repeat the order of the first."""
+  return (batching.seed + batching.shard.first_example) % 2 ** 31

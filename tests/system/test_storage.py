@@ -111,7 +111,7 @@ STATE = {
         learning_curves.read_learning_curves(folder)['train_loss']), []),
     'points/{}/throughput.json'.format(POINT.name): ('{"steady_examples_per_sec": 1}',
                                                      _read_points, []),
-    'points/{}/done.json'.format(POINT.name): ('{"secs": 1}', _read_points, []),
+    'points/{}/done.json'.format(POINT.name): ('{"point": 1}', _read_points, []),
 }
 
 

@@ -9,8 +9,7 @@ import logging
 import os
 import signal
 import statistics
-import time
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from tqdm.contrib.logging import logging_redirect_tqdm
 
@@ -39,14 +38,13 @@ _SHARED_CORE_NOTE = ('the workers share a single core, so no speed-up is expecte
 _CHANGEABLE_FLAGS = ('model_dir', 'repeats', *OUTPUT_FLAGS)
 
 
-def run(settings: Settings, run_child: RunChild = child_process.run_program,
-        clock: Callable[[], float] = time.monotonic) -> Dict[str, Any]:
+def run(settings: Settings,
+        run_child: RunChild = child_process.run_program) -> Dict[str, Any]:
   """Returns the result: rate, speed-up and efficiency for each number of replicas or workers.
 
   Args:
     settings: settings of the points.
     run_child: runs a point in a child process.
-    clock: returns the time in seconds.
 
   Raises:
     UserError: every point failed; the error contains the result of the mode.
@@ -62,7 +60,7 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
   make_folder(points_dir)
   run_dir.record_flags(settings)
   results = _run_points(points.plan_points(settings, unit, max_count), base_settings, dataset,
-                        run_child, clock)
+                        run_child)
   result = write_scaling_report(base_settings, results)
   page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)
   if len(result['failures']) == len(results):
@@ -120,7 +118,7 @@ def _choose_max_replicas(flags: DeviceFlags) -> Tuple[str, int]:
 
 
 def _run_points(planned: Sequence[Point], settings: Settings, dataset: DataSet,
-                run_child: RunChild, clock: Callable[[], float]) -> List[PointResult]:
+                run_child: RunChild) -> List[PointResult]:
   """Runs the points that are not complete yet, and returns the results of all points."""
   results = points.read_completed_points(planned, settings.run.folder)
   completed = {result.point for result in results}
@@ -131,14 +129,14 @@ def _run_points(planned: Sequence[Point], settings: Settings, dataset: DataSet,
   try:
     with logging_redirect_tqdm([_LOG]), \
         make_progress_bar(total=len(planned), initial=len(completed), unit='point') as bar:
-      for number, point in enumerate(remaining, 1):
-        results.append(points.run_point(point, settings, dataset, run_child, clock))
-        left_secs = _estimate_secs(remaining[number:], results)
+      for point in remaining:
+        result = points.run_point(point, settings, dataset, run_child)
+        results.append(result)
         bar.update()
-        bar.set_postfix_str('about {:.0f} s left'.format(left_secs))
-        if bar.disable or results[-1].error:
-          _LOG.info('point %d/%d: %s: %s; about %.0f s left', len(results), len(planned),
-                    point.describe(), _format_result(results[-1]), left_secs)
+        if bar.disable or result.error:
+          _LOG.info('point %d/%d: %s: %s', len(results), len(planned), point.describe(),
+                    'failed: {}'.format(result.error) if result.figures is None else
+                    '{:,.0f} examples/sec'.format(result.figures['steady_examples_per_sec']))
   except (KeyboardInterrupt, StoppedBySignal) as stopped:
     signum = signal.Signals(getattr(stopped, 'signum', signal.SIGINT))
     raise StoppedBySignal(
@@ -146,23 +144,6 @@ def _run_points(planned: Sequence[Point], settings: Settings, dataset: DataSet,
         .format(signum.name, sum(result.error is None for result in results),
                 len(planned))) from stopped
   return results
-
-
-def _format_result(result: PointResult) -> str:
-  if result.figures is None:
-    return 'failed: {}'.format(result.error)
-  return '{:,.0f} examples/sec'.format(result.figures['steady_examples_per_sec'])
-
-
-def _estimate_secs(remaining: Iterable[Point], results: Sequence[PointResult]) -> float:
-  """Estimates how many seconds the remaining points will take in total.
-
-  The estimate for a point is the time of the last result that differs only in `repeat`. If there is
-  no such result, the estimate is the mean time of the points that have a result.
-  """
-  secs = {result.point._replace(repeat=0): result.secs for result in results}
-  mean = statistics.mean(secs.values())
-  return sum(secs.get(point._replace(repeat=0), mean) for point in remaining)
 
 
 def write_scaling_report(settings: Settings, results: Sequence[PointResult]) -> Dict[str, Any]:

@@ -76,13 +76,11 @@ class PointResult(NamedTuple):
 
   Attributes:
     point: the point.
-    secs: run time of the process in seconds.
     figures: contents of the throughput.json of the point; None if the process failed.
     exit_code: exit code of the process.
     error: error message; None if the process succeeded.
   """
   point: Point
-  secs: float
   figures: Optional[Dict[str, Any]]
   exit_code: int = 0
   error: Optional[str] = None
@@ -164,8 +162,8 @@ def point_settings(point: Point, settings: Settings, dataset: DataSet) -> Settin
   return run_settings
 
 
-def run_point(point: Point, settings: Settings, dataset: DataSet, run_child: RunChild,
-              clock: Callable[[], float]) -> PointResult:
+def run_point(point: Point, settings: Settings, dataset: DataSet,
+              run_child: RunChild) -> PointResult:
   """Runs a point in child processes, and returns its result.
 
   Files that an incomplete run of the point left in its folder are removed before the run, and all
@@ -174,15 +172,12 @@ def run_point(point: Point, settings: Settings, dataset: DataSet, run_child: Run
   Args:
     point, settings, dataset: as in `point_settings`.
     run_child: runs the program in a child process.
-    clock: returns the time in seconds.
   """
   folder = point.folder(settings.run.folder)
   shutil.rmtree(folder, ignore_errors=True)
   os.makedirs(folder)
-  began = clock()
   arguments, module, cores = _make_command(point, settings, dataset)
   child_run = run_child(arguments, os.path.join(folder, LOG_FILE), module, cores)
-  secs = clock() - began
   for name in set(os.listdir(folder)).difference(_KEPT_FILES):
     path = os.path.join(folder, name)
     if os.path.isdir(path):
@@ -190,10 +185,10 @@ def run_point(point: Point, settings: Settings, dataset: DataSet, run_child: Run
     else:
       os.remove(path)
   if child_run.code:
-    return PointResult(point, secs, None, child_run.code, child_run.error)
+    return PointResult(point, None, child_run.code, child_run.error)
   figures = storage.load(os.path.join(folder, _FIGURES_FILE), _parse_figures)
-  storage.write_json(os.path.join(folder, _DONE_FILE), {'point': point.name, 'secs': secs})
-  return PointResult(point, secs, figures)
+  storage.write_json(os.path.join(folder, _DONE_FILE), {'point': point.name})
+  return PointResult(point, figures)
 
 
 def _make_command(point: Point, settings: Settings,
@@ -220,15 +215,12 @@ def read_completed_points(points: Sequence[Point], model_dir: str) -> List[Point
   results = []
   for point in points:
     folder = point.folder(model_dir)
-    secs = storage.load_or_warn(os.path.join(folder, _DONE_FILE), _parse_secs, _RUN_AGAIN)
+    done = storage.load_or_warn(os.path.join(folder, _DONE_FILE),
+                                lambda file: storage.parse_json(file)['point'], _RUN_AGAIN)
     figures = storage.load_or_warn(os.path.join(folder, _FIGURES_FILE), _parse_figures, _RUN_AGAIN)
-    if secs is not None and figures is not None:
-      results.append(PointResult(point, secs, figures))
+    if done is not None and figures is not None:
+      results.append(PointResult(point, figures))
   return results
-
-
-def _parse_secs(file: BinaryIO) -> float:
-  return float(storage.parse_json(file)['secs'])
 
 
 def _parse_figures(file: BinaryIO) -> Dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 import common
 import image_yardsticks
 import numpy as np
+import psutil
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import DataSet, ImageSplit, arrays, datasets
@@ -26,12 +27,8 @@ from estimator_train.data.run_data import (
   make_train_input_fn,
 )
 from estimator_train.data.source import Source
-from estimator_train.modes.input_benchmark.rates import (
-  bytes_read_from_storage,
-  evict_from_page_cache,
-)
 from estimator_train.settings import Settings
-from estimator_train.system import machine
+from estimator_train.system import machine, storage
 from estimator_train.system.progress import StartUpTimer
 from estimator_train.tf_patches import saved_weights
 from estimator_train.training import frozen_features
@@ -59,7 +56,7 @@ def cold(data: Dict[str, Any], batch_size: int) -> Dict[str, float]:
 
   Returns:
     Images a second of each input; and `read_share`, the least share of the files' bytes that a pass
-    made the kernel get from storage, where it reports that.
+    made the kernel get from storage.
   """
   settings = _settings(data)
   dataset = datasets.describe(settings)
@@ -68,6 +65,7 @@ def cold(data: Dict[str, Any], batch_size: int) -> Dict[str, float]:
   size = sum(os.stat(file).st_size for file in split.files)
   figures: Dict[str, float] = {}
   shares: List[float] = []
+  process = psutil.Process()
   os.sync()  # Pages that are still to be written cannot be dropped.
   for name, input_fn in (
       ('published', _make_published_input_fn(dataset, batch_size)),
@@ -76,14 +74,14 @@ def cold(data: Dict[str, Any], batch_size: int) -> Dict[str, float]:
           [_read(file) for file in split.files], settings.data.image_size[:2], batch_size)),
       ('decoding', _make_decoding_input_fn(split, batch_size))):
     with _opened(input_fn) as take:
-      evict_from_page_cache(split.files)
-      before = bytes_read_from_storage()
+      storage.advise_kernel(split.files, os.POSIX_FADV_DONTNEED)
+      before = process.io_counters().read_bytes
       take()
       figures[name] = _images_per_sec(take, batch_size, batches - 1)
-      after = bytes_read_from_storage()
-    if before is not None and after is not None and name != 'from_memory':
+      after = process.io_counters().read_bytes
+    if name != 'from_memory':
       shares.append((after - before) / size)
-  return dict(figures, read_share=min(shares)) if shares else figures
+  return dict(figures, read_share=min(shares))
 
 
 def fill(data: Dict[str, Any], batch_size: int, passes: int, folder: str) -> Dict[str, float]:
@@ -114,7 +112,7 @@ def fill(data: Dict[str, Any], batch_size: int, passes: int, folder: str) -> Dic
       value = os.path.join(folder, str(number)) if name == 'folder' else name
       time.sleep(_PAUSE_SECS)  # The pass before still prefetches batches of its next epoch.
       os.sync()  # Pages that are still to be written cannot be dropped.
-      evict_from_page_cache(files)
+      storage.advise_kernel(files, os.POSIX_FADV_DONTNEED)
       began = time.perf_counter()
       source = make_source(dataset, dataset.train)
       kept.append(source)

@@ -40,8 +40,7 @@ from estimator_train.data import (
 )
 from estimator_train.data.batching import Batching, Shard
 from estimator_train.data.source import InputFn
-from estimator_train.modes.input_benchmark.rates import evict_from_page_cache
-from estimator_train.system import machine
+from estimator_train.system import machine, storage
 
 IMAGE_SIZE, BATCH_SIZE, SHARDS, MANY_SHARDS = (224, 224), 32, 7, 10000
 SMALL_SHAPE, SMALL_BATCH_SIZE = (28, 28, 1), 256
@@ -175,7 +174,7 @@ def _batching(shape: Tuple[int, int, int], batch_size: int, first_example: int =
 
 def _rate(input_fn: InputFn, batches: int, batch_size: int, evicted: Sequence[Any] = ()) -> float:
   """Returns examples/s after the first batch, which fills the buffers."""
-  evict_from_page_cache(evicted)
+  storage.advise_kernel(evicted, os.POSIX_FADV_DONTNEED)
   with tf.Graph().as_default(), tf.Session() as session:
     iterator = tf.data.make_initializable_iterator(input_fn())
     take = session.make_callable(tf.group(*tf.nest.flatten(iterator.get_next())))
@@ -305,7 +304,7 @@ def _fill(data: Data) -> Subject:
   def measure(make_cache: Callable[[], str]) -> float:
     cache = make_cache()
     os.sync()  # Pages that are still to be written cannot be evicted.
-    evict_from_page_cache(records.files())
+    storage.advise_kernel(records.files(), os.POSIX_FADV_DONTNEED)
 
     def input_fn() -> tf.data.Dataset:
       return records.make_train_input_fn(batching, cache)()

@@ -8,7 +8,6 @@ from unittest import mock
 
 import numpy as np
 import own_models
-import psutil
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import contents_of
@@ -17,14 +16,13 @@ from mode_runs import fails, image_flags
 from estimator_train.data import DataSet, ImageSplit, images
 from estimator_train.data.run_data import make_source
 from estimator_train.modes import input_benchmark
-from estimator_train.modes.input_benchmark import Environment, rates
+from estimator_train.modes.input_benchmark import rates
 from estimator_train.modes.input_benchmark.rates import InputMeasurement
 from estimator_train.settings import Settings
 from estimator_train.training import building
 
 KEYS = {'mode', 'cold_images_per_sec', 'warm_images_per_sec', 'model_images_per_sec', 'verdict',
-        'verdict_ratio', 'advice', 'stages', 'expected_images_per_sec', 'spread',
-        'cold_mb_per_sec', 'warm_mb_per_sec', 'cold_is_from_storage', 'dataset', 'model', 'devices'}
+        'verdict_ratio', 'advice', 'stages', 'spread', 'dataset', 'model', 'devices'}
 SHORT = ['--mode=input_benchmark', '--batch_size=8', '--model=own_models:two_layers']
 
 
@@ -72,15 +70,13 @@ def test_image_folder(measure, flags, copied_run, tmp_path, monkeypatch):
   assert after == before and os.listdir(str(aside)) == []
   assert set(result) >= KEYS and list(result['stages']) == ['read', 'decode', 'resize', 'batch']
   assert result['global_batch_size'] == 8 and result['devices'] == ['/cpu:0']
-  assert result['model_shares_cores'] and result['cold_mb_per_sec'] > 0
+  assert result['model_shares_cores']
   assert result['num_parallel_calls'] == result['cores'] and result['cache'] == 'none'
   lines = out.splitlines()
   rows = {line.split()[0]: line.split()[1:] for line in lines[2:9]}
   assert list(rows) == ['read', 'decode', 'resize', 'batch', 'cold', 'warm', 'model']
   assert len(rows['read']) == 5 and rows['read'][2] == 'to' and rows['read'][4].endswith('%')
-  assert rows['warm'][4] == '{:,.1f}'.format(result['warm_mb_per_sec']) and len(rows['model']) == 4
-  assert any('does not measure storage' in line for line in lines) == (
-      result['cold_is_from_storage'] is False)
+  assert len(rows['model']) == 4
   assert lines[-2] == result['advice']
 
   result, _ = measure('--cache={}'.format(cache), *flags)
@@ -119,7 +115,6 @@ def test_replicas_and_synthetic_images(measure):
   assert list(result['stages']) == ['read', 'batch', 'decode']
   result, _ = measure('--dataset=synthetic', '--image_size=12,12', '--train_epochs=3')
   assert result['stages'] == {}
-  assert result['warm_mb_per_sec'] is None and result['cold_is_from_storage'] is None
 
 
 def test_what_cannot_be_measured(measure, run_program, flags, image_folders, tmp_path):
@@ -162,20 +157,6 @@ def test_batches_of_a_pass(monkeypatch):
     assert 7 - len(clock.left) == batches + skip and restart.call_count == 2
 
 
-def test_page_cache_and_storage(tmp_path, monkeypatch):
-  paths, advice = [tmp_path / 'a', tmp_path / 'b'], []
-  for path in paths:
-    path.write_bytes(b'some')
-  monkeypatch.setattr(os, 'posix_fadvise', lambda descriptor, *given: advice.append(
-      (os.readlink('/proc/self/fd/{}'.format(descriptor)), *given)))
-  rates.evict_from_page_cache([str(paths[0]), str(tmp_path / 'missing'), bytes(paths[1])])
-  assert advice == [(str(path), 0, 0, os.POSIX_FADV_DONTNEED) for path in paths]
-  assert rates.bytes_read_from_storage() >= 0
-  for error in (psutil.AccessDenied, FileNotFoundError):  # A kernel without I/O accounting.
-    monkeypatch.setattr(psutil.Process, 'io_counters', mock.Mock(side_effect=error))
-    assert rates.bytes_read_from_storage() is None
-
-
 @pytest.fixture
 def split(tmp_path, write_images):
   paths = [tmp_path / 'data' / '{}.jpeg'.format(number) for number in range(8)]
@@ -188,32 +169,26 @@ def test_measurements_of_image_files(split, tmp_path, monkeypatch):
   """With a second for each batch: five batches of cold passes, ten of warm ones."""
   evicted, folder = [], tmp_path / 'cache'
   for name, value in (('clock', Clock()), ('_COLD_PASS_SECS', 5), ('_WARM_PASS_SECS', 10),
-                      ('evict_from_page_cache', lambda paths: evicted.append(list(paths)))):
+                      ('_evict', lambda paths: evicted.append(list(paths)))):
     monkeypatch.setattr(rates, name, value)
-  size = sum(os.stat(path).st_size for path in split.files)
-  for cache, count, passes, cold, warm, read, is_from_storage in (
+  for cache, count, passes, cold, warm in (
       # Warm: what cold passes have read, of five batches four, as the first is not timed.
-      ('none', 80, 3, 5, 4, [7, 8 + 60 * size / 80 / 2], True),
+      ('none', 80, 3, 5, 4),
       # Cold: an epoch, as later ones would find the files in memory.
-      ('none', 13, 3, 4, 10, [0, 48 * size / 13 / 2 - 1], False),
-      # Cached images have 120 bytes, less than their files.
-      ('memory', 8, 1, 3, 10, [0, 12 * 120 / 2], True), (folder, 8, 1, 3, 10, [None] * 2, None)):
+      ('none', 13, 3, 4, 10), ('memory', 8, 1, 3, 10), (folder, 8, 1, 3, 10)):
     del evicted[:]
-    monkeypatch.setattr(rates, 'bytes_read_from_storage', mock.Mock(side_effect=read))
     settings = Settings(model_dir='any', train_steps=1, batch_size=4, cache=str(cache))
     source = make_source(DataSet('any', ('a', 'b', 'c'), (10, 12, 3), split, None, ()), split)
     source.num_examples = count
     measured = rates.measure_input(types.SimpleNamespace(
         settings=settings, data=types.SimpleNamespace(train=source)), True)
-    assert measured.cold_is_from_storage is is_from_storage
     assert measured.cold_passes == [(4 * cold, cold)] * passes and len(evicted) == passes
     assert measured.warm_passes == [(4 * warm, warm)] * 5
     assert list(measured.stage_passes) == ['read', 'decode', 'resize', 'batch'][-1 if passes == 1
                                                                                else -4:]
     assert measured.stage_passes['batch'] == measured.warm_passes
-    assert measured.image_shape == (10, 12, 1) and measured.cache_bytes == count * 120
+    assert measured.image_shape == (10, 12, 1) and evicted[0][:8] == split.files
     assert measured.pixels_dtype == ('float32' if cache == 'none' else 'uint8')
-    assert measured.bytes_per_example == size / count and evicted[0][:8] == split.files
     assert measured.prepare_secs == 1  # From one look at the clock to the next.
   # In the first run with this cache, which has not been there before it.
   assert evicted == [split.files] and len(list(folder.glob('images-*.npy'))) == 1
@@ -236,8 +211,6 @@ def test_steps_of_a_model_that_count(monkeypatch):
 
 
 SETTINGS = Settings(mode='input_benchmark', batch_size=8, cache='none')
-ON_CPU = Environment(cores=4, free_bytes=10 ** 9, model_shares_cores=True, is_pretrained=False)
-ON_GPU = ON_CPU._replace(model_shares_cores=False)
 
 
 def at(*rates):
@@ -247,26 +220,24 @@ def at(*rates):
 
 FILES = InputMeasurement(
     format_name='image_files', num_examples=1000, prepare_secs=0., cold_passes=at(40, 60, 50),
-    warm_passes=at(100, 300, 200), stage_passes={}, bytes_per_example=2e6,
-    cold_is_from_storage=True, image_shape=(500, 1000, 1), pixels_dtype='uint8')
+    warm_passes=at(100, 300, 200), stage_passes={}, image_shape=(500, 1000, 1),
+    pixels_dtype='uint8')
 
 
-def summarize(measured=FILES, model=(50,), environment=ON_GPU, **flags):
-  return input_benchmark.summarize(
-      SETTINGS.evolve(**flags).input, measured, at(*model), environment)
+def summarize(measured=FILES, model=(50,)):
+  return input_benchmark.summarize(measured, at(*model))
 
 
 def test_rates_spread_and_stages():
   result = summarize(model=[90, 70, 80, 10, 99])
-  for name, rate in (('cold_images', 50), ('warm_images', 200), ('model_images', 80),
-                     ('cold_mb', 100), ('warm_mb', 400)):
-    assert result[name + '_per_sec'] == pytest.approx(rate)
+  for name, rate in (('cold', 50), ('warm', 200), ('model', 80)):
+    assert result[name + '_images_per_sec'] == pytest.approx(rate)
   assert result['spread']['model'] == {'median': 80, 'min': 10, 'max': 99, 'passes': 5}
   # Filling a cache counts as cold, where there is an epoch.
   filled = FILES._replace(prepare_secs=15., cold_passes=at(200))
-  assert summarize(filled, cache='memory')['cold_images_per_sec'] == pytest.approx(
+  assert summarize(filled)['cold_images_per_sec'] == pytest.approx(
       1000 / (15 + 1000 / 200))
-  assert summarize(filled._replace(num_examples=None), cache='memory')[
+  assert summarize(filled._replace(num_examples=None))[
       'cold_images_per_sec'] == 200
   stages = summarize(FILES._replace(stage_passes={
       'read': at(1000, 900, 1100), 'decode': at(250), 'resize': at(260), 'batch': at(200)}))[
@@ -278,22 +249,20 @@ def test_rates_spread_and_stages():
 
 
 def test_verdict_and_advice():
-  for model, environment, verdict, *texts in (
-      (500, ON_GPU, 'input-bound', 'input-bound: the model can process 500 images/sec, 2.50 times '
-       'the rate of the input (200)'),
-      (50, ON_GPU._replace(is_pretrained=True), 'compute-bound', 'compute-bound: the input '
-       'delivers 200 images/sec, 4.00 times the rate of the model (50.0); a faster input would not '
-       'help; to speed up the model, try a larger --batch_size or more GPUs or --cache_features '
-       'if the first layers are frozen'),
-      (200, ON_CPU, 'compute-bound', '1.00 times', 'the same 4 core(s), so training reaches about '
-       '100 images/sec and the input takes 50% of the time (on separate cores: 200 images/sec)',
-       'to reduce the time of the input: set --cache=memory', '--batch_size or a GPU'),
-      (2, ON_CPU, 'compute-bound', 'takes 1% of the time', 'a faster input would not help')):
-    result = summarize(model=[model], environment=environment)
-    assert result['verdict'] == verdict and all(text in result['advice'] for text in texts)
-    assert result['expected_images_per_sec'] == pytest.approx(
-        {'overlap': min(model, 200), 'shared_cores': 1 / (1 / model + 1 / 200)})
-    assert ('same' in result['advice']) == result['model_shares_cores'] == (environment is ON_CPU)
+  for model, on_cpu, is_pretrained, verdict, *texts in (
+      (500, False, False, 'input-bound', 'input-bound: the model can process 500 images/sec, 2.50 '
+       'times the rate of the input (200); INPUT'),
+      (50, False, True, 'compute-bound', 'compute-bound: the input delivers 200 images/sec, 4.00 '
+       'times the rate of the model (50.0); a faster input would not help; to speed up the model, '
+       'try a larger --batch_size or more GPUs or --cache_features if the first layers are frozen'),
+      (200, True, False, 'compute-bound', '1.00 times', 'the same cores, so training reaches about '
+       '100 images/sec and the input takes 50% of the time',
+       'to reduce the time of the input: INPUT', '--batch_size or a GPU'),
+      (2, True, False, 'compute-bound', 'takes 1% of the time', 'a faster input would not help')):
+    result = summarize(model=[model])
+    advice = input_benchmark.make_advice(result, 'INPUT', on_cpu, is_pretrained)
+    assert result['verdict'] == verdict and all(text in advice for text in texts)
+    assert ('same cores' in advice) == on_cpu
   fits, other = '--cache=memory (needs 0.5 GB, 1 GB of memory are free)', {'num_examples': 4000}
   for change, flags, expected in (
       ({}, {'num_parallel_calls': 4}, 'set ' + fits),
@@ -308,5 +277,5 @@ def test_verdict_and_advice():
        'into memory (needs 2 GB, 1 GB of memory are free)'),
       ({'format_name': 'synthetic', 'num_examples': None}, {},
        'synthetic images cost almost nothing, and no flag makes them faster')):
-    advice = summarize(FILES._replace(**change), [500], **flags)['advice']
-    assert advice.endswith('; ' + expected)
+    assert expected == input_benchmark.make_input_advice(
+        SETTINGS.evolve(**flags).input, FILES._replace(**change), 4, 10 ** 9)

@@ -13,14 +13,12 @@ from time import perf_counter as clock
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
-import psutil
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import arrays, run_data
-from estimator_train.data.source import FilePath, InputFn, Source
+from estimator_train.data.source import FilePath, InputFn
 from estimator_train.distribution import devices
 from estimator_train.errors import TrainingFailed
-from estimator_train.settings import Settings
 from estimator_train.settings.flags import DeviceFlags
 from estimator_train.system import storage
 from estimator_train.training.model import PreparedModel
@@ -52,8 +50,6 @@ class InputMeasurement(NamedTuple):
     stage_passes: for each stage of the pipeline (such as read, decode, resize and batch), in order,
       the passes that ran only this stage and the stages before it. The passes of the last stage ran
       the whole pipeline.
-    bytes_per_example: size of the files on disk per example; None if there are no files.
-    cold_is_from_storage: whether the cold passes read from storage; None if unknown.
     image_shape: (height, width, channels) of the pixels in a batch.
     pixels_dtype: name of the dtype of the pixels.
   """
@@ -63,16 +59,8 @@ class InputMeasurement(NamedTuple):
   cold_passes: List[ExamplesAndSecs]
   warm_passes: List[ExamplesAndSecs]
   stage_passes: Dict[str, List[ExamplesAndSecs]]
-  bytes_per_example: Optional[float]
-  cold_is_from_storage: Optional[bool]
   image_shape: Tuple[int, int, int]
   pixels_dtype: str
-
-  @property
-  def cache_bytes(self) -> int:
-    """Size in bytes of a cache of all examples, of which there must be a finite number."""
-    assert self.num_examples is not None
-    return self.num_examples * int(np.prod(self.image_shape))
 
 
 def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
@@ -98,49 +86,44 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
   cache = run_data.resolve_cache(source, settings.input)
   is_cached = cache != 'none' or source.is_in_memory
   num_batches = None if num_examples is None else math.ceil(num_examples / batch_size)
-  evicted_files = source.files() + _find_cache_files(cache)
-  evict_from_page_cache(evicted_files)
-  bytes_before, began = bytes_read_from_storage(), clock()
+  evicted_files: List[FilePath] = [*source.files(), *(
+      () if cache in ('none', 'memory')
+      else glob.glob(os.path.join(glob.escape(cache), 'images-*.npy')))]
+  _evict(evicted_files)
+  began = clock()
   train_input_fn = run_data.make_train_input_fn(source, settings, batching)
   source.wait_until_cached()
   prepare_secs = clock() - began
-  # With a cache, a second pass would not be cold: the examples are in memory by now, or in a mapped
-  # file whose pages the kernel does not evict.
-  cold_passes, pixels = _run_cold_passes(
-      train_input_fn, settings, 1 if is_cached else _NUM_COLD_PASSES, num_batches, evicted_files)
-  bytes_after = bytes_read_from_storage()
+  cold_passes = []
+  with _open_pipelines({'train': train_input_fn}, settings.devices) as pipelines:
+    # With a cache, a second pass would not be cold: the examples are in memory by now, or in a
+    # mapped file whose pages the kernel does not evict.
+    for index in range(1 if is_cached else _NUM_COLD_PASSES):
+      if index:
+        _evict(evicted_files)
+      cold_passes.append(pipelines['train'].run_pass(batch_size, _COLD_PASS_SECS, num_batches))
+    pixels = pipelines['train'].fetch_pixels()
   batches_read = min(examples for examples, _ in cold_passes) // batch_size
   max_batches = None
   if not is_cached and num_batches is not None and batches_read < num_batches:
     max_batches = batches_read - 1  # A warm pass takes one more batch, which is not timed.
   stage_input_fns = {} if settings.input.input_pipeline == 'published' else source.stage_input_fns(
       batching, is_cached, train_input_fn)
-  warm_passes = _run_warm_passes(
-      stage_input_fns or {'train': train_input_fn}, settings, max_batches)
-  bytes_per_example = _bytes_per_example(source, num_examples)
-  cold_is_from_storage = None
-  if bytes_before is not None and bytes_after is not None and bytes_per_example is not None:
-    # If most of the files had been in the page cache, fewer bytes would have come from storage.
-    min_bytes = min(bytes_per_example, pixels[0].nbytes if is_cached else math.inf)
-    cold_is_from_storage = bytes_after - bytes_before >= min_bytes / 2 * sum(
-        examples for examples, _ in cold_passes)
+  with _open_pipelines(stage_input_fns or {'train': train_input_fn},
+                       settings.devices) as pipelines:
+    warm_passes: Dict[str, List[ExamplesAndSecs]] = {name: [] for name in pipelines}
+    for _ in range(_NUM_WARM_PASSES):  # In turn: other load then affects all pipelines alike.
+      for name, pipeline in pipelines.items():
+        warm_passes[name].append(pipeline.run_pass(batch_size, _WARM_PASS_SECS, max_batches,
+                                                   skip_first_batch=True))
   return InputMeasurement(
       source.format_name, num_examples, prepare_secs, cold_passes, list(warm_passes.values())[-1],
-      warm_passes if stage_input_fns else {}, bytes_per_example, cold_is_from_storage,
-      pixels.shape[1:], pixels.dtype.name)
+      warm_passes if stage_input_fns else {}, pixels.shape[1:], pixels.dtype.name)
 
 
-def evict_from_page_cache(paths: Sequence[FilePath]) -> None:
+def _evict(files: Sequence[FilePath]) -> None:
   """Asks the kernel to evict files from its page cache. The kernel keeps pages that are in use."""
-  storage.advise_kernel(paths, os.POSIX_FADV_DONTNEED)
-
-
-def bytes_read_from_storage() -> Optional[int]:
-  """Returns the bytes that the kernel read from storage for this process; None if unknown."""
-  try:
-    return int(psutil.Process().io_counters().read_bytes)
-  except (OSError, psutil.Error, AttributeError):  # AttributeError: this system has no io_counters.
-    return None
+  storage.advise_kernel(files, os.POSIX_FADV_DONTNEED)
 
 
 class _Pipeline(NamedTuple):
@@ -195,51 +178,6 @@ def _open_pipelines(input_fns: Dict[str, InputFn],
                              session.make_callable(tf.group(*tensors[name])),
                              session.make_callable(tensors[name][0]))
              for name, iterator in iterators.items()}
-
-
-def _run_cold_passes(input_fn: InputFn, settings: Settings, num_passes: int,
-                     max_batches: Optional[int],
-                     files: List[FilePath]) -> Tuple[List[ExamplesAndSecs], np.ndarray]:
-  """Runs passes, evicts the files before all but the first, and also returns pixels of a batch."""
-  passes = []
-  with _open_pipelines({'train': input_fn}, settings.devices) as pipelines:
-    for index in range(num_passes):
-      if index:
-        evict_from_page_cache(files)
-      passes.append(pipelines['train'].run_pass(settings.optimizer.batch_size, _COLD_PASS_SECS,
-                                                max_batches))
-    return passes, pipelines['train'].fetch_pixels()
-
-
-def _run_warm_passes(input_fns: Dict[str, InputFn], settings: Settings,
-                     max_batches: Optional[int]) -> Dict[str, List[ExamplesAndSecs]]:
-  """Returns the passes of each pipeline by its name.
-
-  The pipelines run in turn, so that other load on the machine affects all pipelines alike.
-  """
-  passes: Dict[str, List[ExamplesAndSecs]] = {name: [] for name in input_fns}
-  with _open_pipelines(input_fns, settings.devices) as pipelines:
-    for _ in range(_NUM_WARM_PASSES):
-      for name, pipeline in pipelines.items():
-        passes[name].append(pipeline.run_pass(settings.optimizer.batch_size, _WARM_PASS_SECS,
-                                              max_batches, skip_first_batch=True))
-  return passes
-
-
-def _find_cache_files(cache: str) -> List[FilePath]:
-  """Returns the files with cached images if the cache is a folder, else an empty list."""
-  if cache in ('none', 'memory'):
-    return []
-  return list(glob.glob(os.path.join(glob.escape(cache), 'images-*.npy')))
-
-
-def _bytes_per_example(source: Source, num_examples: Optional[int]) -> Optional[float]:
-  """Returns the size of the files on disk per example; None if there are no files."""
-  sizes = []
-  for path in source.files():
-    with contextlib.suppress(OSError):
-      sizes.append(os.stat(path).st_size)
-  return sum(sizes) / num_examples if sizes and num_examples else None
 
 
 def measure_model(run: Run, model: PreparedModel,

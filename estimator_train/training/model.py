@@ -12,12 +12,12 @@ import tensorflow.compat.v1 as tf
 from estimator_train.distribution.cluster_protocol import READY
 from estimator_train.distribution.devices import make_session_config
 from estimator_train.settings import user_code
-from estimator_train.settings.flags import ModelFlags
+from estimator_train.settings.flags import OUTPUT_FLAGS, ModelFlags
 from estimator_train.system.progress import Phase
 from estimator_train.tf_patches import saved_weights
 from estimator_train.tf_patches.configurations import nested_layers
 from estimator_train.tf_patches.model_copies import ModelCopier
-from estimator_train.training import building, frozen_features, losses, schedules
+from estimator_train.training import building, frozen_features, losses
 from estimator_train.training.checkpoints import best_checkpoint, initial_weights, restoring
 from estimator_train.training.checkpoints.best_checkpoint import BestMetric
 from estimator_train.training.hooks import summaries
@@ -92,8 +92,7 @@ def prepare(run: Run) -> PreparedModel:
   engine.announce(READY)
   run.start_up.end_phase('model')
   if settings.run.trains and is_chief:
-    if prepared.schedule is not None and 0 < run.start.step < run.end_step:
-      _warn_of_changed_learning_rate(run)
+    _log_changed_flags(run)
     run.run_dir.record_flags(settings, dataset.labels)
   _log_setup(run, prepared)
   return prepared
@@ -166,16 +165,18 @@ def _save_initial_weights(
     run: Run, model: tf.keras.Model, copier: ModelCopier,
     run_config: tf.estimator.RunConfig) -> Optional[tf.estimator.WarmStartSettings]:
   """Saves the initial weights, and returns the settings that load them; None if the run resumes."""
-  settings, is_chief = run.settings, run.process.is_chief
   if run.start.checkpoint.path is not None:
-    if is_chief and settings.run.trains:
-      initial_weights.warn_if_weights_differ(run.run_dir, settings, run.start.step)
     return None
-  if is_chief:
-    with _translate_errors(settings.model):
-      initial_weights.save_initial_weights(model, copier, run_config, settings.model)
+  flags = run.settings.model
+  if run.process.is_chief:
+    with _translate_errors(flags):
+      if initial_weights.can_save_without_copy(flags):
+        saved_weights.save_random_weights(model, run_config)
+      else:
+        saved_weights.save_initial_weights(
+            copier, None if flags.weights == 'none' else model.get_weights(), run_config)
   return saved_weights.warm_start_settings(
-      settings.run.folder, [weight.op.name for weight in model.weights])
+      run.run_dir.path, [weight.op.name for weight in model.weights])
 
 
 def _wrap_loss(run: Run, model: tf.keras.Model) -> None:
@@ -220,13 +221,13 @@ def _values_to_compare(run: Run, model: tf.keras.Model) -> Dict[str, str]:
   }
 
 
-def _warn_of_changed_learning_rate(run: Run) -> None:
-  """Warns if a learning rate flag has another value than in the previous run."""
-  flags = schedules.learning_rate_flags(run.settings.optimizer)
-  differences = run.run_dir.flag_differences(run.settings, flags)
-  if differences:
-    _LOG.warning('from step %d on, the learning rate differs from that of the previous run: %s',
-                 run.start.step, ', '.join(differences))
+def _log_changed_flags(run: Run) -> None:
+  """Logs the flags that have other values than in the run that this run resumes."""
+  differences = run.run_dir.flag_differences(run.settings, [
+      name for name, _ in run.settings.items() if name not in ('model_dir', *OUTPUT_FLAGS)])
+  if differences and run.start.checkpoint.path is not None and run.start.step < run.end_step:
+    _LOG.info('resuming with the weights of step %d and other flags: %s', run.start.step,
+              ', '.join(differences))
 
 
 def _log_setup(run: Run, model: PreparedModel) -> None:

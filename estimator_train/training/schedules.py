@@ -7,14 +7,13 @@ no checkpoint can restore an outdated learning rate.
 """
 
 import math
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings, learning_rate_scale, steps_for_epochs
-from estimator_train.settings.flags import OptimizerFlags
 from estimator_train.tf_patches.optimizers import register_schedules
 
 
@@ -180,17 +179,3 @@ def make_schedule(settings: Settings, num_examples: Optional[int], examples_per_
                     'give a shorter --lr_warmup_epochs, or train longer')
   end_rate = values[0] if values else 0.
   return _DECAY_SCHEDULES[settings.optimizer.lr_schedule](rate, end_rate, end_step, warmup_steps)
-
-
-def learning_rate_flags(flags: OptimizerFlags) -> List[str]:
-  """Returns the names of the flags that determine the learning rate at a given step."""
-  names = ['learning_rate', 'lr_schedule', 'lr_boundaries_epochs', 'lr_values', 'lr_warmup_epochs',
-           'scale_learning_rate']
-  if flags.scale_learning_rate != 'none':
-    names += ['base_batch_size']
-  if flags.scale_learning_rate != 'none' or flags.lr_warmup_epochs or (
-      flags.lr_schedule != 'constant'):
-    names += ['batch_size']
-  if flags.lr_schedule in ('exponential', 'cosine') and not flags.lr_boundaries_epochs:
-    names += ['train_steps', 'train_epochs']
-  return names

@@ -1,4 +1,4 @@
-"""Loads and saves the initial weights of a run."""
+"""Loads the initial weights of a run."""
 
 import contextlib
 import logging
@@ -11,12 +11,10 @@ import tensorflow.compat.v1 as tf
 from estimator_train import models
 from estimator_train.data import ImageShape
 from estimator_train.errors import UserError, join_items
-from estimator_train.run_dir import RunDir
-from estimator_train.settings import Settings, user_code
+from estimator_train.settings import user_code
 from estimator_train.settings.flags import ModelFlags
 from estimator_train.tf_patches import saved_weights
 from estimator_train.tf_patches.configurations import nested_layers
-from estimator_train.tf_patches.model_copies import ModelCopier
 
 _LOG = logging.getLogger('estimator_train')
 
@@ -133,24 +131,6 @@ def _refers_to_other_files(unused_name: str,
   return any(isinstance(item.get(name, getlink=True), h5py.ExternalLink) for name in item) or None
 
 
-def save_initial_weights(model: tf.keras.Model, copier: ModelCopier,
-                         config: tf.estimator.RunConfig, flags: ModelFlags) -> None:
-  """Saves the initial weights of a run.
-
-  Args:
-    model: the model.
-    copier: copies the model.
-    config: the configuration of the Estimator.
-    flags: the model flags of the run. With `--weights`, the model has the weights; otherwise,
-      random weights are saved.
-  """
-  if can_save_without_copy(flags):
-    saved_weights.save_random_weights(model, config)
-  else:
-    saved_weights.save_initial_weights(
-        copier, None if flags.weights == 'none' else model.get_weights(), config)
-
-
 def can_save_without_copy(flags: ModelFlags) -> bool:
   """Returns whether the random weights of the model itself equal those of a copy of the model.
 
@@ -159,15 +139,3 @@ def can_save_without_copy(flags: ModelFlags) -> bool:
   """
   return (flags.weights == 'none' and not user_code.is_function_name(flags.model)
           and not models.has_imagenet_weights(flags.model))
-
-
-def warn_if_weights_differ(run_dir: RunDir, settings: Settings, step: int) -> None:
-  """Warns if a run that resumes from `step` would begin with other weights than the previous run.
-  """
-  # The last layer has random weights unless all weights are given.
-  names = ('model', 'weights', 'seed') if settings.model.weights in ('none', 'imagenet') else (
-      'model', 'weights')
-  differences = run_dir.flag_differences(settings, names)
-  if differences:
-    _LOG.warning('resuming from the checkpoint of step %d: the initial weights that the flags now '
-                 'specify are ignored: %s', step, ', '.join(differences))

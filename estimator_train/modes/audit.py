@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import functools
 import hashlib
 import json
 import logging
@@ -146,25 +147,24 @@ def _inspect_images(splits: Sequence[AuditedSplit]) -> List[ImageIssue]:
   """Inspects all images, updates the statistics of the splits, and returns all issues."""
   issues = [ImageIssue(name, split.name, 'bad_record', '', reason)
             for split in splits for name, reason in split.source.unreadable_parts()]
-  count = sum(len(split.source) for split in splits)
-  digests = np.zeros((count, _DIGEST_BYTES // 8), np.uint64)
+  # The files with the same contents, by digest; files that are empty or cannot be read have none.
+  files_by_digest: Dict[bytes, List[Tuple[AuditedSplit, int]]] = {}
   with contextlib.closing(images.make_shape_decoder()) as decoder:
-
-    def inspect(position: int) -> InspectedImage:
-      split, index = locate_file(splits, position)
-      return _inspect_image(split.source, index, decoder)
-
-    for position, image in enumerate(image_checks.map_examples(inspect, count, 'auditing')):
-      split, index = locate_file(splits, position)
-      split.add_image(image)
-      issues.extend(split.make_issue(index, *issue) for issue in image.issues)
-      digests[position] = np.frombuffer(image.digest or bytes(_DIGEST_BYTES), np.uint64)
-  issues.extend(find_duplicates(splits, digests))
+    for split in splits:
+      inspect = functools.partial(_inspect_image, split.source, decoder)
+      for index, image in enumerate(image_checks.map_examples(
+          inspect, len(split.source), 'auditing ' + split.name)):
+        split.add_image(image)
+        issues.extend(split.make_issue(index, *issue) for issue in image.issues)
+        if image.digest:
+          files_by_digest.setdefault(image.digest, []).append((split, index))
+  for group in files_by_digest.values():
+    if len(group) > 1:
+      issues.extend(_make_duplicate_issues(group))
   return issues
 
 
-def _inspect_image(source: ImageSource, index: int,
-                   decoder: images.Decoder) -> InspectedImage:
+def _inspect_image(source: ImageSource, decoder: images.Decoder, index: int) -> InspectedImage:
   """Reads and decodes an image, and finds its issues."""
   name = source.name_of(index)
   try:
@@ -185,39 +185,6 @@ def _inspect_image(source: ImageSource, index: int,
   digest = hashlib.blake2b(contents, digest_size=_DIGEST_BYTES).digest() if contents else b''
   return InspectedImage(len(contents), digest, shape, tuple(image_checks.find_issues(
       os.fsencode(name), contents, decode_error)))
-
-
-def locate_file(splits: Sequence[AuditedSplit], position: int) -> Tuple[AuditedSplit, int]:
-  """Returns the split that contains a file, and the index of the file in this split.
-
-  Args:
-    splits: all splits.
-    position: the index of the file in the concatenation of all splits.
-  """
-  for split in splits:
-    if position < len(split.source):
-      return split, position
-    position -= len(split.source)
-  raise IndexError(position)
-
-
-def find_duplicates(splits: Sequence[AuditedSplit], digests: np.ndarray) -> Iterator[ImageIssue]:
-  """Yields the issues of files that have the same contents as another file.
-
-  Args:
-    splits: all splits.
-    digests: the digests of the contents of all files, in the order of the splits, uint64 [N, 2];
-      0 for files that are empty or cannot be read, which are not compared.
-  """
-  positions = np.flatnonzero(digests.any(axis=1))
-  # lexsort is stable, so files with equal contents stay in the order of the splits.
-  order = positions[np.lexsort(digests[positions].T)]
-  differs_from_previous = np.any(digests[order][1:] != digests[order][:-1], axis=1)
-  starts = np.flatnonzero(np.concatenate([[True], differs_from_previous]))
-  lengths = np.diff(np.append(starts, len(order)))
-  for start, length in zip(starts[lengths > 1], lengths[lengths > 1]):
-    yield from _make_duplicate_issues(
-        [locate_file(splits, position) for position in order[start:start + length]])
 
 
 def _make_duplicate_issues(group: Sequence[Tuple[AuditedSplit, int]]) -> Iterator[ImageIssue]:

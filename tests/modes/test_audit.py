@@ -54,7 +54,7 @@ def test_nothing_found(audit, image_folders, tmp_path):
   assert sum(size['files'] for size in train['sizes'] if size['width'] == 30) == 18
   assert written['bytes'] == train['bytes'] + test['bytes'] > 0
   assert 'no issues found' in done.out and path in done.out
-  assert 'auditing: 28 images' in done.err and 'images/sec' in done.err
+  assert 'auditing train: 18 images' in done.err and 'images/sec' in done.err
   assert os.listdir(str(tmp_path / 'out')) == ['audit.json']
   done, written = audit(*image_flags(image_folders)[:2])
   assert done.result['files'] == 18 and list(written['splits']) == ['train']

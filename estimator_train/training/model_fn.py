@@ -27,9 +27,9 @@ from estimator_train.settings.user_code import find_location
 from estimator_train.system import machine
 from estimator_train.tf_patches import (
   checkpoints,
-  convolution,
   estimator as estimator_patches,
   optimizers,
+  sessions,
   strategies,
 )
 from estimator_train.tf_patches.configurations import nested_layers
@@ -170,7 +170,7 @@ class _ModelFn:
     with self._hooks.translate_errors():
       estimator_patches.keep_loss_unscaled()
       if mode == tf.estimator.ModeKeys.TRAIN and machine.needs_padded_gradients():
-        convolution.pad_filter_gradients(tf.get_default_graph())
+        sessions.pad_filter_gradients(tf.get_default_graph())
       batch = features, labels
       with estimator_patches.recorded_variables() as variables:
         model, features, example_weights = self._build(features, mode)

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 import estimator_train
 from estimator_train.settings import Settings
 from estimator_train.system import machine
-from estimator_train.tf_patches import convolution
+from estimator_train.tf_patches import sessions
 
 
 def gradients(pads, channels, padding, strides, dtype):
@@ -15,7 +15,7 @@ def gradients(pads, channels, padding, strides, dtype):
   random = np.random.RandomState(1)
   with tf.Graph().as_default() as graph, tf.Session() as session:
     if pads:
-      convolution.pad_filter_gradients(graph)
+      sessions.pad_filter_gradients(graph)
     images = tf.constant(random.normal(size=(4, 12, 11, channels)), dtype)
     filters = tf.constant(random.normal(size=(3, 2, channels, 5)), dtype)
     outputs = tf.nn.conv2d(images, filters, [1, strides, strides, 1], padding)

@@ -6,6 +6,7 @@ learning rate depends on the global step only, so a resumed run continues the sc
 no checkpoint can restore an outdated learning rate.
 """
 
+import inspect
 import math
 from typing import Any, Dict, Optional, Sequence
 
@@ -18,17 +19,20 @@ from estimator_train.tf_patches.optimizers import register_schedules
 
 
 class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
-  """A constant learning rate after the warm-up; the base class of all other schedules.
+  """A piecewise constant learning rate after the warm-up; the base class of all other schedules.
 
   Args:
     learning_rate: the full learning rate.
     warmup_steps: the number of steps of the warm-up; 0: no warm-up.
+    boundaries: the global steps from which the learning rates in `values` apply.
+    values: the learning rates after `learning_rate`, one for each boundary.
   """
 
-  def __init__(self, learning_rate: float, warmup_steps: int = 0) -> None:
+  def __init__(self, learning_rate: float, warmup_steps: int = 0, boundaries: Sequence[int] = (),
+               values: Sequence[float] = ()) -> None:
     super().__init__()
-    self.learning_rate = learning_rate
-    self.warmup_steps = warmup_steps
+    self.learning_rate, self.warmup_steps = learning_rate, warmup_steps
+    self.boundaries, self.values = list(boundaries), list(values)
 
   def __call__(self, step: tf.Tensor) -> tf.Tensor:
     # Keras has already cast the step to float32, which represents integers exactly only up to 2^24.
@@ -40,7 +44,7 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
     return float(self._compute_rate(np.float64(step), np))
 
   def get_config(self) -> Dict[str, Any]:
-    return {'learning_rate': self.learning_rate, 'warmup_steps': self.warmup_steps}
+    return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
   def __str__(self) -> str:
     warmup = ', after a warm-up of {} steps'.format(self.warmup_steps) if self.warmup_steps else ''
@@ -48,7 +52,10 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
 
   def _describe(self) -> str:
     """Returns the schedule as text, without the warm-up."""
-    return '{:g}'.format(self.learning_rate)
+    # Users count steps from 1: the step that starts at the global step N is step N + 1.
+    return ', '.join(['{:g}'.format(self.learning_rate)] + [
+        '{:g} from step {}'.format(value, boundary + 1)
+        for boundary, value in zip(self.boundaries, self.values)])
 
   def _compute_rate(self, step: Any, ops: Any) -> Any:
     """Returns the learning rate at a global step. The module `ops` is TensorFlow or NumPy."""
@@ -60,37 +67,8 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
 
   def _rate_after_warmup(self, step: Any, ops: Any) -> Any:
     """Returns the learning rate as if there were no warm-up; see _compute_rate for `ops`."""
-    return np.float64(self.learning_rate)
-
-
-class Piecewise(Schedule):
-  """A piecewise constant learning rate after the warm-up.
-
-  Args:
-    values: the learning rates, in order.
-    boundaries: for each value after the first, the global step from which the value applies.
-    warmup_steps: see Schedule.
-  """
-
-  def __init__(self, values: Sequence[float], boundaries: Sequence[int],
-               warmup_steps: int = 0) -> None:
-    super().__init__(values[0], warmup_steps)
-    self.values = list(values)
-    self.boundaries = list(boundaries)
-
-  def get_config(self) -> Dict[str, Any]:
-    return {'values': self.values, 'boundaries': self.boundaries,
-            'warmup_steps': self.warmup_steps}
-
-  def _describe(self) -> str:
-    # Users count steps from 1: the step that starts at the global step N is step N + 1.
-    return ', '.join([super()._describe()] + [
-        '{:g} from step {}'.format(value, boundary + 1)
-        for boundary, value in zip(self.boundaries, self.values[1:])])
-
-  def _rate_after_warmup(self, step: Any, ops: Any) -> Any:
-    rate = np.float64(self.values[0])
-    for boundary, value in zip(self.boundaries, self.values[1:]):
+    rate = np.float64(self.learning_rate)
+    for boundary, value in zip(self.boundaries, self.values):
       rate = ops.where(step >= boundary, np.float64(value), rate)
     return rate
 
@@ -110,9 +88,6 @@ class Exponential(Schedule):
     super().__init__(learning_rate, warmup_steps)
     self.end_rate = end_rate
     self.end_step = end_step
-
-  def get_config(self) -> Dict[str, Any]:
-    return dict(super().get_config(), end_rate=self.end_rate, end_step=self.end_step)
 
   def _describe(self) -> str:
     return '{:g}, decaying to {:g} at step {} ({})'.format(
@@ -136,7 +111,7 @@ class Cosine(Exponential):
 
 
 _DECAY_SCHEDULES = {'exponential': Exponential, 'cosine': Cosine}
-register_schedules(Schedule, Piecewise, Exponential, Cosine)
+register_schedules(Schedule, Exponential, Cosine)
 
 
 def make_schedule(settings: Settings, num_examples: Optional[int], examples_per_step: int,
@@ -170,7 +145,7 @@ def make_schedule(settings: Settings, num_examples: Optional[int], examples_per_
   if settings.optimizer.lr_schedule == 'constant':
     return Schedule(rate, warmup_steps)
   if settings.optimizer.lr_schedule == 'piecewise':
-    return Piecewise(values, boundaries, warmup_steps)
+    return Schedule(values[0], warmup_steps, boundaries, values[1:])
   end_step = boundaries[0] if boundaries else last_step
   if warmup_steps >= end_step:
     raise UserError('the warm-up must end before the decay of the learning rate ends',

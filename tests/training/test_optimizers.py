@@ -7,9 +7,9 @@ import training_runs
 from training_runs import assert_same
 
 from estimator_train.training.optimizers import decay_weights, make_optimizer
-from estimator_train.training.schedules import Piecewise
+from estimator_train.training.schedules import Schedule
 
-SCHEDULE = Piecewise([.1, .05, .3], [1, 2])
+SCHEDULE = Schedule(.1, 0, [1, 2], [.05, .3])
 
 
 def adamw(weights, gradients, decay):

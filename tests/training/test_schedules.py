@@ -17,8 +17,8 @@ BY_HAND = [
     (schedules.Schedule(0.8), [0.8] * 5),
     (schedules.Schedule(0.8, 4), [0.2, 0.4, 0.6, 0.8, 0.8]),
     # The boundaries count from the first step, not from the end of the warm-up.
-    (schedules.Piecewise([0.5, 0.05, 0.3], [2, 4]), [0.5, 0.5, 0.05, 0.05, 0.3, 0.3]),
-    (schedules.Piecewise([0.5, 0.05], [4], 2), [.25, .5, .5, .5, .05, .05]),
+    (schedules.Schedule(0.5, 0, [2, 4], [0.05, 0.3]), [0.5, 0.5, 0.05, 0.05, 0.3, 0.3]),
+    (schedules.Schedule(0.5, 2, [4], [0.05]), [.25, .5, .5, .5, .05, .05]),
     # A quarter of the way down from 1.6 to 0.1, a sixteenth: a half each step.
     (schedules.Exponential(1.6, 0.1, 6, 2), [0.8, 1.6, 1.6, 0.8, 0.4, 0.2, 0.1, 0.1]),
     # cos 0, 60, 90, 120 and 180 degrees are 1, 1/2, 0, -1/2 and -1: of 0.4 there is left the
@@ -54,12 +54,13 @@ EXPONENTIAL = {'learning_rate': 0.1, 'lr_schedule': 'exponential', 'lr_values': 
 @pytest.mark.parametrize('values, expected', [
     ({'lr_warmup_epochs': 0}, {'warmup_steps': 0}), ({'lr_warmup_epochs': 1}, {'warmup_steps': 10}),
     ({'lr_warmup_epochs': 0.25}, {'warmup_steps': 3, 'learning_rate': 0.001}),
-    (PIECEWISE, {'values': [2, 1, 0], 'boundaries': [15, 30], 'warmup_steps': 0}),
+    (PIECEWISE, {'learning_rate': 2, 'values': [1, 0], 'boundaries': [15, 30],
+                 'warmup_steps': 0}),
     # A step takes a third of the batch, as one of three workers beside parameter servers.
     (dict(PIECEWISE, examples_per_step=3), {'boundaries': [50, 100]}),
     # The rates are those of the base batch size.
-    (dict(PIECEWISE, scale_learning_rate='linear', base_batch_size=5), {'values': [4, 2, 0]}),
-    (dict(PIECEWISE, scale_learning_rate='linear', base_batch_size=20), {'values': [1, .5, 0]}),
+    (dict(PIECEWISE, scale_learning_rate='linear', base_batch_size=5), {'values': [2, 0]}),
+    (dict(PIECEWISE, scale_learning_rate='linear', base_batch_size=20), {'values': [.5, 0]}),
     ({'learning_rate': 1, 'scale_learning_rate': 'sqrt', 'base_batch_size': 40},
      {'learning_rate': .5}),
     (EXPONENTIAL, {'end_step': 40}), ({'lr_schedule': 'cosine'}, {'end_rate': 0}),

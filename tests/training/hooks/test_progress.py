@@ -58,7 +58,7 @@ def test_log_lines_and_scalars(steps, make_progress, lines, tmp_path):
   # The clock is read when the session is created, and after steps 2, 4 and 5.
   steps.run([1., 2., 3., 4., 5.], make_progress(
       5, 2, num_examples=20, clock=readings(10., 14., 15., 17.),
-      schedule=schedules.Piecewise([.5, .25], [4])))
+      schedule=schedules.Schedule(.5, 0, [4], [.25])))
   assert lines() == [
       'step 2/5 (epoch 1/3): loss 1.5000, accuracy 0.1500, 5 examples/sec, 6 s left',
       'step 4/5 (epoch 2/3): loss 3.5000, accuracy 0.3500, 20 examples/sec, 0 s left',
@@ -123,7 +123,7 @@ def test_epochs(steps, lines, tmp_path):
   # Of 25 examples, by 10 a step: epochs end in steps 3, 5 and 8. Loss scaling skips step 2.
   steps.run([1., math.nan, 3., 4., 5., 6., 7., 8.], progress.LogEpochs(
       make_run(8, str(tmp_path), num_examples=25),
-      SimpleNamespace(schedule=schedules.Piecewise([.5, .25], [4])), steps.last,
+      SimpleNamespace(schedule=schedules.Schedule(.5, 0, [4], [.25])), steps.last,
       readings(0., 3., 3., 4., 4., 7., 7.)))
   assert lines() == [
       'epoch 1/3: loss 2.0000, accuracy 0.2000, 3 s, 10 examples/sec',

@@ -23,7 +23,7 @@ NAN, INF = float('nan'), float('inf')
 def test_a_loss_that_is_not_finite_ends_the_run():
   steps = Steps()
   hook = stopping.StopAtNonFiniteLoss(steps.last,
-                                      schedule=schedules.Piecewise([.5, .25], [16]))
+                                      schedule=schedules.Schedule(.5, 0, [16], [.25]))
   assert hook.last_finite_loss is None
   assert hook.loss_history == 'the last finite losses: none; learning rate 0.5'
   with pytest.raises(TrainingFailed, match='^the loss is inf at step 17$'):
@@ -38,7 +38,7 @@ def test_steps_that_loss_scaling_skips(monkeypatch, caplog):
   monkeypatch.setattr(stopping, 'MAX_SKIPPED_STEPS', 3)
   steps = Steps()
   hook = stopping.StopAtNonFiniteLoss(steps.last, skips_updates=True,
-                                      schedule=schedules.Piecewise([.5, .25], [2]))
+                                      schedule=schedules.Schedule(.5, 0, [2], [.25]))
   steps.run([1., NAN], hook)
   assert hook.loss_history.endswith('; learning rate 0.5')
   steps.run([NAN, 3., NAN, INF, 4.], hook, start=1)

@@ -21,11 +21,10 @@ import tensorflow.compat.v1 as tf
 from estimator_train.data import DataSet
 from estimator_train.errors import UserError
 from estimator_train.exporting import h5_model, onnx_and_tflite, saved_model, trained_model
-from estimator_train.run_dir import LABELS_FILE, RunDir, make_folder
+from estimator_train.run_dir import LABELS_FILE, make_folder
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import ExportFlags
 from estimator_train.system import storage
-from estimator_train.training.checkpoints import restoring
 
 # A function writes a restored model to a folder, and returns further keys of the result.
 PREPROCESSING_FILE = 'preprocessing.json'
@@ -38,14 +37,6 @@ def make_export_dir(flags: ExportFlags) -> None:
   """Makes the folder `--export_dir`, if given; called before the training, to find errors early."""
   if flags.export_dir:
     make_folder(flags.export_dir, 'export_dir')
-
-
-def export_latest(settings: Settings, dataset: DataSet) -> Dict[str, Any]:
-  """Exports the latest checkpoint after the training, see export_checkpoint."""
-  run_dir = RunDir(settings.run.model_dir)
-  checkpoint, _ = restoring.latest_checkpoint_and_step(run_dir.path)
-  assert checkpoint is not None
-  return export_checkpoint(settings, dataset, checkpoint)
 
 
 def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str) -> Dict[str, Any]:

@@ -18,10 +18,8 @@ import h5py
 from estimator_train.data import DataSet
 from estimator_train.errors import UserError
 from estimator_train.exporting import keras_3_config, trained_model
-from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, user_code
 from estimator_train.tf_patches.keras import weights_from_one_run
-from estimator_train.training.checkpoints import restoring
 from estimator_train.training.optimizers import make_optimizer
 
 H5_FILE = 'model.h5'
@@ -48,20 +46,18 @@ def write(folder: str, restored: trained_model.RestoredModel) -> Dict[str, List[
   return {}
 
 
-def save_latest_model(settings: Settings, dataset: DataSet) -> Optional[str]:
-  """Saves the model with the weights of the latest checkpoint to `model.h5` in `--model_dir`.
+def save_model(settings: Settings, dataset: DataSet, checkpoint: str) -> Optional[str]:
+  """Saves the model with the weights of a checkpoint to `model.h5` in `--model_dir`.
 
   Args:
     settings: the settings of the run that trained the model.
     dataset: the data set, for the shapes of the model.
+    checkpoint: the path of the checkpoint.
 
   Returns:
     The path of the file, or None if Keras cannot serialize the user's model.
   """
-  run_dir = RunDir(settings.run.model_dir)
-  checkpoint, _ = restoring.latest_checkpoint_and_step(run_dir.path)
-  assert checkpoint is not None
-  path = run_dir.path_to(H5_FILE)
+  path = os.path.join(settings.run.folder, H5_FILE)
   temporary_path = path + '.part'
   try:
     with trained_model.restored_model(settings, dataset, checkpoint) as restored:

@@ -5,12 +5,11 @@ import gc
 import importlib
 import os
 import sys
-from typing import Any, ContextManager, Dict, Optional
+from typing import Any, Dict, Optional
 
 from estimator_train.distribution.process import Process, this_process
 from estimator_train.run_dir import RunDir, disk_errors, run_lock
 from estimator_train.settings import Settings
-from estimator_train.settings.flags import RunFlags
 from estimator_train.system.progress import Phase
 
 # Modes whose module has another name than the mode.
@@ -32,66 +31,46 @@ def run(settings: Settings, process: Optional[Process] = None) -> Dict[str, Any]
   Returns:
     The result of the mode.
   """
+  flags = settings.run
   # Errors in TF_CONFIG are reported before the import of TensorFlow, which takes seconds.
-  if process is None and settings.run.trains:
+  if process is None and flags.trains:
     process = this_process(os.environ, settings.devices.distribution_strategy)
-  with _lock(settings.run, process):
-    previous_save_time_ns = (
-        RunDir(settings.run.model_dir).last_save_time_ns() if settings.run.model_dir else None)
-    module_name = _MODULE_NAMES.get(settings.run.mode, settings.run.mode)
+  with contextlib.ExitStack() as stack:
+    if flags.model_dir and flags.mode not in _READ_ONLY_MODES and (
+        process is None or process.is_chief):
+      stack.enter_context(run_lock.locked(flags.model_dir))
+    previous_save_time_ns = RunDir(flags.model_dir).last_save_time_ns() if flags.model_dir else None
     try:
-      with _import_phase(settings.run.mode):
-        module = _import_without_gc('estimator_train.modes.' + module_name)
-      with _without_deprecation_checks(settings.run.verbosity):
-        return module.run(settings, process) if settings.run.trains else module.run(settings)
+      module = _import_mode(flags.mode)
+      if flags.verbosity <= 0 and 'tensorflow' in sys.modules:  # The log shows no deprecations.
+        from estimator_train.tf_patches import sessions
+        stack.enter_context(sessions.without_deprecation_checks())
+      result: Dict[str, Any] = (
+          module.run(settings, process) if flags.trains else module.run(settings))
     except Exception as error:
       translated = disk_errors.translate_error(error, settings, previous_save_time_ns)
       if translated is None:
         raise
       raise translated from error
+  return result
 
 
-def _import_phase(mode: str) -> ContextManager[Any]:
-  """Returns a context that logs `importing TensorFlow` if this process will import TensorFlow."""
-  if mode in _MODES_WITHOUT_TENSORFLOW or 'tensorflow' in sys.modules:
-    return contextlib.ExitStack()
-  return Phase('importing TensorFlow')
-
-
-def _without_deprecation_checks(verbosity: int) -> ContextManager[Any]:
-  """Disables TensorFlow's checks for deprecated arguments if the log does not show the warnings."""
-  if verbosity > 0 or 'tensorflow' not in sys.modules:
-    return contextlib.ExitStack()
-  from estimator_train.tf_patches import sessions
-  return sessions.without_deprecation_checks()
-
-
-def _lock(flags: RunFlags, process: Optional[Process]) -> ContextManager[Any]:
-  """Returns a context that locks `model_dir` if this process writes to the folder.
-
-  Args:
-    flags: the flags of the group `run`.
-    process: role of this process in the cluster; None if the mode does not train.
-  """
-  is_reader = flags.mode in _READ_ONLY_MODES or (process is not None and not process.is_chief)
-  if is_reader or not flags.model_dir:
-    return contextlib.ExitStack()
-  return run_lock.locked(flags.model_dir)
-
-
-def _import_without_gc(name: str) -> Any:
-  """Disables the garbage collector, and imports a module that may import TensorFlow.
+def _import_mode(mode: str) -> Any:
+  """Imports the module of a mode; disables the garbage collector if this may import TensorFlow.
 
   When objects are created, the garbage collector repeatedly scans all existing objects. Scanning
   the objects of TensorFlow's modules is useless, because these objects are never freed. `gc.freeze`
   excludes the objects from scans after the import, for example while a graph is built.
   """
-  disables_gc = gc.isenabled() and 'tensorflow' not in sys.modules
-  if disables_gc:
-    gc.disable()
-  try:
+  name = 'estimator_train.modes.' + _MODULE_NAMES.get(mode, mode)
+  if 'tensorflow' in sys.modules or not gc.isenabled():
     return importlib.import_module(name)
+  gc.disable()
+  try:
+    if mode in _MODES_WITHOUT_TENSORFLOW:
+      return importlib.import_module(name)
+    with Phase('importing TensorFlow'):
+      return importlib.import_module(name)
   finally:
-    if disables_gc:
-      getattr(gc, 'freeze', lambda: None)()  # CPython 3.6 has no gc.freeze.
-      gc.enable()
+    getattr(gc, 'freeze', lambda: None)()  # CPython 3.6 has no gc.freeze.
+    gc.enable()

@@ -18,6 +18,7 @@ from estimator_train.exporting import export as exports, h5_model
 from estimator_train.reports import evaluation, learning_curves, page, throughput
 from estimator_train.settings import Settings
 from estimator_train.system.signals import SignalState
+from estimator_train.training.checkpoints import restoring
 from estimator_train.training.evaluation import EvaluationLoop, warn_of_young_batch_norm
 from estimator_train.training.model import PreparedModel, prepare
 from estimator_train.training.run import Run, open_run
@@ -43,18 +44,20 @@ def run(settings: Settings, process: Process = SINGLE_PROCESS) -> Dict[str, Any]
     # Hooks save checkpoints, and evaluate after a save if --eval_every_steps asks for it.
     outcome = train(run, model, signals, loop.evaluate_latest if loop else None)
     result = _write_throughput_report(run, model, outcome)
-    model_file = h5_model.save_latest_model(settings, run.data.dataset)
+    checkpoint, _ = restoring.latest_checkpoint_and_step(run.run_dir.path)
+    assert checkpoint is not None
+    model_file = h5_model.save_model(settings, run.data.dataset, checkpoint)
     if loop and signals.stop_signum is None and not outcome.stopped_by_signal:
       result.update(loop.evaluate())
       warn_of_young_batch_norm(model, result)
     learning_curves.write_learning_curves(settings.run.folder)
     page_file = page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)
     throughput.log_summary(result, loop.best_metric.name if loop else None, {
-        'report': page_file, 'model': model_file, 'checkpoint': run.run_dir.last_checkpoint()},
+        'report': page_file, 'model': model_file, 'checkpoint': checkpoint},
         run.engine.devices.display_names)
   raise_if_stopped(outcome, signals)  # From here on, the handler of a signal raises the error.
   if settings.export.export_dir:
-    result['export'] = exports.export_latest(settings, run.data.dataset)
+    result['export'] = exports.export_checkpoint(settings, run.data.dataset, checkpoint)
   return result
 
 

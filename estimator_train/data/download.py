@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import shutil
+import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -27,6 +28,9 @@ TIMEOUT_SECS = 30.
 MAX_ATTEMPTS = 5
 PROGRESS_BYTES = 1 << 24
 _CHUNK_BYTES = 1 << 16
+# Errors of the network, after which the next request may succeed.
+_INTERRUPTIONS = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError,
+                  socket.timeout, ssl.SSLError)
 # The header with the size of the complete file, by the status: of the complete file, of its bytes
 # from {} on, or that there are none from {} on.
 _SIZES = {200: ('Content-Length', r'(\d+)$'), 206: ('Content-Range', r'bytes {}-\d+/(\d+)$'),
@@ -56,10 +60,6 @@ class DownloadFailed(Exception):
   def __init__(self, reason: str, status: int = 0) -> None:
     super().__init__(reason)
     self.status = status
-
-
-class _DownloadInterrupted(Exception):
-  """The connection failed, or the partial file cannot be resumed; the next request may succeed."""
 
 
 class SecureHandler(urllib.request.BaseHandler):
@@ -163,11 +163,13 @@ def receive_file(url: str, part_file: BinaryIO, authorization: str = '') -> None
   while True:
     start = partial_size(part_file)
     try:
-      return _receive_remainder(url, part_file, authorization)
-    except _DownloadInterrupted as error:
+      with contextlib.closing(_request(url, start, authorization)) as response:
+        return _append(response, start, part_file)
+    except _INTERRUPTIONS as error:
       failures = 1 if partial_size(part_file) - start >= PROGRESS_BYTES else failures + 1
       if failures == MAX_ATTEMPTS:
-        raise DownloadFailed('{}, tried {} times'.format(error, MAX_ATTEMPTS)) from error
+        raise DownloadFailed('{}, tried {} times'.format(
+            getattr(error, 'reason', error), MAX_ATTEMPTS)) from error
       _LOG.info('retrying the download: %s', error)
 
 
@@ -241,28 +243,27 @@ def _md5(path: str) -> str:
   return digest.hexdigest()
 
 
-def _receive_remainder(url: str, part_file: BinaryIO, authorization: str) -> None:
-  """Sends one request for the missing bytes, and appends the response to the partial file."""
-  start = partial_size(part_file)
-  with _translate_network_errors():
-    response = _request(url, start, authorization)
-  with contextlib.closing(response):
-    total = _total_size(response, start)
-    if response.code == 200 or not total:
-      part_file.truncate(0)
-    if not total:
-      raise _DownloadInterrupted('HTTP {} with Content-Length {} and Content-Range {}'.format(
-          response.code, *map(response.headers.get, ('Content-Length', 'Content-Range'))))
-    with show_progress(os.path.basename(part_file.name), total,
-                       partial_size(part_file)) as advance:
-      while partial_size(part_file) < total:
-        with _translate_network_errors():
-          chunk = response.read(_CHUNK_BYTES)
-        if not chunk:  # http.client reports an interruption as the end of the body.
-          raise _DownloadInterrupted('interrupted after {:,} of {:,} bytes'.format(
-              partial_size(part_file), total))
-        part_file.write(chunk)
-        advance(len(chunk))
+def _append(response: Any, start: int, part_file: BinaryIO) -> None:
+  """Appends the response to a request for the bytes from `start` on to the partial file.
+
+  Raises:
+    ConnectionError: the response is incomplete, or cannot be used; a retry may help.
+    DownloadFailed: a retry would not help.
+  """
+  total = _total_size(response, start)
+  if response.code == 200 or not total:
+    part_file.truncate(0)
+  if not total:
+    raise ConnectionError('HTTP {} with Content-Length {} and Content-Range {}'.format(
+        response.code, *map(response.headers.get, ('Content-Length', 'Content-Range'))))
+  with show_progress(os.path.basename(part_file.name), total, partial_size(part_file)) as advance:
+    while partial_size(part_file) < total:
+      chunk = response.read(_CHUNK_BYTES)
+      if not chunk:  # http.client reports an interruption as the end of the body.
+        raise ConnectionError('interrupted after {:,} of {:,} bytes'.format(
+            partial_size(part_file), total))
+      part_file.write(chunk)
+      advance(len(chunk))
 
 
 def _request(url: str, start: int, authorization: str) -> Any:
@@ -281,14 +282,6 @@ def _request(url: str, start: int, authorization: str) -> Any:
     return opener.open(request, timeout=TIMEOUT_SECS)
   except urllib.error.HTTPError as error:
     return error
-
-
-@contextlib.contextmanager
-def _translate_network_errors() -> Iterator[None]:
-  try:
-    yield
-  except (OSError, http.client.HTTPException) as error:
-    raise _DownloadInterrupted(getattr(error, 'reason', None) or error) from error
 
 
 def _total_size(response: Any, start: int) -> int:

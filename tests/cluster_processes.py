@@ -12,6 +12,7 @@ import time
 
 import pytest
 from conftest import ROOT
+from program_server import ServedProcess
 
 DEADLINE_SECS = 300  # What the tasks print shows how they noticed a fault.
 FLAGS = ['--dataset=fashion_mnist_sample', '--model=own_models:two_layers', '--optimizer=sgd',
@@ -35,13 +36,18 @@ def free_addresses(count):
 
 
 class Task:
-  """One process of a cluster."""
+  """One process of a cluster: a copy of the server's where it runs Python, else a new one."""
 
-  def __init__(self, command, log_path, **variables):
+  def __init__(self, command, log_path, namespace=None, **variables):
     self.log_path, self.out_path = log_path, log_path.with_suffix('.out')
     environment = dict(os.environ, PYTHONPATH='{}:{}'.format(ROOT, ROOT / 'tests'), **variables)
+    folder, (program, *arguments) = str(ROOT / 'tests'), command
     with self.log_path.open('w') as log, self.out_path.open('w') as out:
-      self.process = subprocess.Popen(command, cwd=str(ROOT / 'tests'), stdout=out, stderr=log,
+      if program == sys.executable:
+        self.process = ServedProcess(arguments, folder, environment, (out.name, log.name),
+                                     namespace)
+        return
+      self.process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=log,
                                       env=environment, start_new_session=True)
 
   @property
@@ -104,11 +110,11 @@ class Cluster:
         *name, [*arguments, *(per_task or {}).get('{} {}'.format(*name), ())], program=program)
             for name in names}
 
-  def add(self, kind, index, arguments, prefix=(), program=('-m', 'estimator_train')):
+  def add(self, kind, index, arguments, namespace=None, program=('-m', 'estimator_train')):
     """Starts one task of the cluster that was started last."""
     config = {'cluster': self.spec, 'task': {'type': kind, 'index': index}}
     path = self.folder / '{}-{}-{}.log'.format(kind, index, len(self.tasks))
-    self.tasks.append(Task([*prefix, sys.executable, *program, *arguments], path,
+    self.tasks.append(Task([sys.executable, *program, *arguments], path, namespace,
                            TF_CONFIG=json.dumps(config)))
     return self.tasks[-1]
 

@@ -97,15 +97,15 @@ class Network:
 
   def __init__(self, num_hosts):
     self.switch = Switch()
-    self._namespaces = ['et{}h{}'.format(os.getpid(), host) for host in range(num_hosts)]
+    self.namespaces = ['et{}h{}'.format(os.getpid(), host) for host in range(num_hosts)]
     self.addresses = ['10.99.0.{}'.format(host + 1) for host in range(num_hosts)]
 
   def prefix(self, host):
     """Returns the beginning of a command that runs on a host."""
-    return ['ip', 'netns', 'exec', self._namespaces[host]]
+    return ['ip', 'netns', 'exec', self.namespaces[host]]
 
   def open(self):
-    for host, namespace in enumerate(self._namespaces):
+    for host, namespace in enumerate(self.namespaces):
       made = _run('netns', 'add', namespace, check=False)
       if made.returncode:
         pytest.skip('no network namespace can be made here: ' + made.stdout)
@@ -122,7 +122,7 @@ class Network:
 
   def close(self):
     self.switch.close()
-    for namespace in self._namespaces:
+    for namespace in self.namespaces:
       _run('netns', 'delete', namespace, check=False)
 
 

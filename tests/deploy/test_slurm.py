@@ -85,7 +85,7 @@ class Slurm:
 
   def close(self):
     for host in range(len(NODES)):
-      namespace = self._network.prefix(host)[-1]
+      namespace = self._network.namespaces[host]
       for pid in subprocess.check_output(['ip', 'netns', 'pids', namespace]).split():
         with contextlib.suppress(ProcessLookupError):  # The daemons and the processes of the jobs.
           os.kill(int(pid), signal.SIGKILL)
@@ -99,7 +99,7 @@ def slurm(tmp_path):
     pytest.skip('requires Slurm and munge; scripts/install_ci_tools installs them for root')
   with virtual_network.make_network(len(NODES)) as network, contextlib.ExitStack() as stack:
     for host in range(len(NODES)):
-      folder = Path('/etc/netns') / network.prefix(host)[-1]  # `ip` mounts its files in /etc.
+      folder = Path('/etc/netns') / network.namespaces[host]  # `ip` mounts its files in /etc.
       folder.mkdir(parents=True)
       stack.callback(shutil.rmtree, str(folder))
       (folder / 'hosts').write_text('127.0.0.1 localhost\n' + ''.join(

@@ -46,7 +46,7 @@ class Run:
     for host in hosts or self.hosts:
       self.tasks[host] = self._cluster.add('worker', host, train(
           self._model_dir, steps, '--distribution_strategy=' + self._engine, *flags),
-                                           self.network.prefix(host))
+                                           self.network.namespaces[host])
 
   def finish(self):
     for task in self.tasks.values():

@@ -50,11 +50,13 @@ if [[ -n $runs_all ]]; then
   if [[ -d $venv/lib/python3.7 ]]; then scripts/install_notebooks >/dev/null || true; fi
 fi
 if [[ -z $is_selection ]]; then
-  # Tests run in parallel because most of their time is spent in Python on one core, building graphs.
-  options=(--ignore=tests/benchmarks --numprocesses=auto --maxprocesses=4 --dist=loadfile)
+  # Tests run in parallel because most of their time is spent in Python on one core, building graphs;
+  # one more than there are cores, because some wait, for example for other processes.
+  cores=$(nproc)
+  options=(--ignore=tests/benchmarks "--numprocesses=$((cores < 4 ? cores + 1 : 4))" --dist=loadfile)
   # Only pytest-xdist for Python 3.7 moves tests to a worker that has none left.
   if compgen -G "$venv/lib/python*/site-packages/xdist/scheduler/worksteal.py" >/dev/null; then
-    options[3]=--dist=worksteal
+    options[2]=--dist=worksteal
   fi
   [[ -n $runs_all ]] || options+=(-m 'not slow')
   set -- tests "${options[@]}" ${arguments[@]+"${arguments[@]}"}

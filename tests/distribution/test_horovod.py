@@ -59,45 +59,42 @@ def process_of_rank(task, rank):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('launcher', LAUNCHERS)
-def test_like_one_process_and_resumes(launch, tmp_path, launcher):
+def test_like_one_process_whatever_happens(launch, tmp_path, launcher):
+  """A rank is killed, then the launcher is stopped, and a third start comes to the end."""
   alone, together, timeline = tmp_path / 'alone', tmp_path / 'together', tmp_path / 'timeline.json'
-  for steps, resumed in ((20, 0), (30, 2)):
-    flags = ['--model=own_models:compiled_with_momentum', '--train_steps={}'.format(steps),
-             '--eval_every_steps=10', '--best_metric=accuracy']
-    ranks = launch(launcher, *flags, '--model_dir={}'.format(together),
-                   HOROVOD_TIMELINE=str(timeline))
-    assert ranks.code() == 0, ranks.output
-    assert 'Horovod connects 2 ranks by ' in ranks.output
-    assert ranks.output.count('resuming from step 20') == resumed
-    assert program.main([*FLAGS, *flags, '--model_dir={}'.format(alone),
-                         '--num_cpu_replicas=2']) == 0
-    assert_same_weights(together, alone)
+  flags, saved = ['--model=own_models:compiled_with_momentum', '--save_checkpoints_steps=20'], 0
+  for signum in (signal.SIGKILL, signal.SIGTERM):
+    ranks = launch(launcher, *flags, '--mode=train', '--model_dir={}'.format(together),
+                   '--train_steps=1000000', '--peer_timeout_secs=5')
+    ranks.wait_for('step {}/'.format(saved - saved % 20 + 40))
+    if signum == signal.SIGKILL:
+      process_of_rank(ranks, 1).send_signal(signum)
+    else:
+      ranks.signal(signum)
+    assert ranks.code(60) != 0
+    # The launcher ends the other rank by SIGTERM, if this rank has not found the loss before.
+    assert re.search('lost worker 1: |another task received a signal|stopped by SIGTERM|signal 9|'
+                     'Killed', ranks.output), ranks.output
+    saved, before = variables(together)['global_step'], saved
+    assert saved >= before + 20
+  steps = saved - saved % 20 + 40
+  flags += ['--train_steps={}'.format(steps), '--eval_every_steps=20', '--best_metric=accuracy']
+  ranks = launch(launcher, *flags, '--model_dir={}'.format(together),
+                 HOROVOD_TIMELINE=str(timeline))
+  assert ranks.code() == 0, ranks.output
+  assert 'Horovod connects 2 ranks by ' in ranks.output
+  assert ranks.output.count('resuming from step {}'.format(saved)) == 2
+  assert program.main([*FLAGS, *flags, '--model_dir={}'.format(alone), '--num_cpu_replicas=2']) == 0
+  assert_same_weights(together, alone, 1e-4)
   one, other = (json.loads((folder / 'evaluation.json').read_text())
                 for folder in (alone, together))
   assert one['accuracy'] == other['accuracy']
   report = json.loads((together / 'throughput.json').read_text())
   assert report['num_workers'] == report['num_replicas'] == 2
-  assert set(report['workers']) == {'chief', 'worker 1'} and report['examples'] == 5 * 24
+  assert set(report['workers']) == {'chief', 'worker 1'}
+  assert report['examples'] == (steps - saved - 5) * 24
   assert 'ALLREDUCE' in timeline.read_text()
   assert not (together / 'rank_0_address.json').exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('signum', [signal.SIGKILL, signal.SIGTERM])
-@pytest.mark.parametrize('launcher', LAUNCHERS)
-def test_a_rank_is_killed_or_the_launcher_is_stopped(launch, tmp_path, launcher, signum):
-  ranks = launch(launcher, '--mode=train', '--model_dir={}'.format(tmp_path / 'model'),
-                 '--train_steps=1000000', '--peer_timeout_secs=5', '--save_checkpoints_steps=20')
-  ranks.wait_for('step 60/')
-  if signum == signal.SIGKILL:
-    process_of_rank(ranks, 1).send_signal(signum)
-  else:
-    ranks.signal(signum)
-  assert ranks.code(60) != 0
-  # The launcher ends the other rank by SIGTERM, if this rank has not found the loss before.
-  assert re.search('lost worker 1: |another task received a signal|stopped by SIGTERM|signal 9|'
-                   'Killed', ranks.output), ranks.output
-  assert variables(tmp_path / 'model')['global_step'] >= 40
 
 
 def test_horovod_is_missing(run_program, tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import pytest
 from conftest import ROOT, real_data
 from mode_runs import publish_generated_files
 
+pytestmark = pytest.mark.optimized_graphs
 REAL_OR_GENERATED = [pytest.param('real', marks=pytest.mark.slow), 'generated']
 
 

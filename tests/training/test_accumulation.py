@@ -36,6 +36,7 @@ def train(folder, micro_batches=1, **values):
   return training_runs.variables(folder)
 
 
+@pytest.mark.optimized_graphs  # With a loop.
 @pytest.mark.parametrize('micro_batches, values', [
     (2, {'dataset': weighted, 'label_smoothing': .1, 'weight_decay': .01}),
     (4, {'distribution_strategy': 'mirrored', 'num_cpu_replicas': 2, 'dtype': 'mixed',

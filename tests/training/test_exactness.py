@@ -10,6 +10,7 @@ from tensorflow.python.framework import test_util
 from training_runs import assert_same
 
 SLOW = pytest.mark.slow
+pytestmark = pytest.mark.optimized_graphs
 STEPS = 20
 # (--model, --optimizer, --learning_rate, largest relative difference). The adaptive ones divide by
 # the root of gradients that are nearly nothing at first, which makes rounding larger.

@@ -12,6 +12,7 @@ import own_models
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import ROOT
+from tensorflow.lite.python import convert
 
 from estimator_train import models
 from estimator_train.data import DataSet, images
@@ -23,6 +24,12 @@ from estimator_train.settings.flags import KERAS_MODELS, PACKAGE_MODELS
 from estimator_train.training import building
 
 layers = tf.keras.layers
+
+
+@pytest.fixture(autouse=True)
+def converter_in_this_process(monkeypatch):
+  """Converts to TFLite without another process, which would import TensorFlow."""
+  monkeypatch.setattr(convert, '_toco_from_proto_bin', '')
 
 
 @contextlib.contextmanager

@@ -185,6 +185,7 @@ def assert_equal(found, expected, name):
   assert found[1]['losses'] == pytest.approx(expected['losses'], rel=1e-5), name
 
 
+@pytest.mark.slow
 def test_tensorflow_1_evaluates_and_trains_alike(files):
   folder, expected = files
   for name in expected:

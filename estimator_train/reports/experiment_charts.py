@@ -1,18 +1,14 @@
 """Draws the charts of the modes `scaling` and `lr_finder`."""
 
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+import math
+from typing import Any, Dict, Iterator, List, Tuple
 
-import numpy as np
-
-from estimator_train.reports import charts
-from estimator_train.reports.charts import BLUE, GREEN, MUTED_COLOR, PURPLE, RED, Chart
 from estimator_train.reports.page_content import format_number, format_quantity, is_number
+from estimator_train.reports.plotting import Axis, Chart, Line, draw_chart, spread
 
-_SCALING_FILE, _LR_FINDER_FILE = 'scaling.png', 'lr-finder.png'
-# (colour, marker, line style) of each series.
-_LINE_STYLES = {
-    ('weak', 'real'): (BLUE, 'o', '-'), ('weak', 'synthetic'): (RED, 's', '-'),
-    ('strong', 'real'): (GREEN, '^', '-.'), ('strong', 'synthetic'): (PURPLE, 'D', '-.')}
+# The color of each series.
+_COLORS = {('weak', 'real'): 'blue', ('weak', 'synthetic'): 'red',
+           ('strong', 'real'): 'green', ('strong', 'synthetic'): 'purple'}
 
 # (`weak` or `strong` scaling, `real` or `synthetic` input).
 SeriesKey = Tuple[str, str]
@@ -35,9 +31,9 @@ def group_rows_by_series(sweep: Dict[str, Any]) -> Dict[SeriesKey, List[Dict[str
   series: Dict[SeriesKey, List[Dict[str, Any]]] = {}
   for row in sorted(sweep.get('table', []), key=lambda row: row[unit]):
     key = (row['scaling'], row['input'])
-    if key in _LINE_STYLES and is_number(row.get('examples_per_sec')):
+    if key in _COLORS and is_number(row.get('examples_per_sec')):
       series.setdefault(key, []).append(row)
-  return {key: series[key] for key in _LINE_STYLES if key in series}
+  return {key: series[key] for key in _COLORS if key in series}
 
 
 def describe_units(sweep: Dict[str, Any]) -> str:
@@ -53,61 +49,44 @@ def describe_units(sweep: Dict[str, Any]) -> str:
 
 
 def draw_scaling_chart(sweep: Dict[str, Any]) -> Iterator[Chart]:
-  """Draws the rates with their ranges and ideal scaling, and a second plot of the efficiencies.
+  """Draws the rates with their ranges and ideal scaling, and the efficiencies.
 
   Yields:
-    The chart, unless there are no rates.
+    The two charts, unless there are no rates.
   """
   series = group_rows_by_series(sweep)
   if not series:
     return
-  figure, (rate_axes, efficiency_axes) = charts.make_subplots(470, (5, 3))
-  descriptions = []
   unit = unit_key(sweep)
+  all_counts = sorted({row[unit] for rows in series.values() for row in rows})
+  rates, efficiencies, descriptions = [Line('faint', [], [], 'ideal', 1, 2)], [
+      Line('faint', [all_counts[0], all_counts[-1]], [100, 100], width=1, dash=2)], []
   for key, rows in series.items():
-    counts = [row[unit] for row in rows]
-    _draw_rates(rate_axes, key, rows, np.array(counts))
-    _draw_efficiency(efficiency_axes, key, rows, counts)
-    first, last = rows[0], rows[-1]
+    color, name = _COLORS[key], '{} scaling, {} input'.format(*key)
+    counts, medians = ([row[column] for row in rows] for column in (unit, 'examples_per_sec'))
+    rates.append(Line(color, counts, medians, name, dot=6))
+    rates += [Line(color, [row[unit]] * 2, [row['min'], row['max']]) for row in rows]
+    if counts[0] == 1:  # Ideal scaling is relative to the rate of one unit.
+      rates.append(Line(color, [1, counts[-1]], [medians[0], medians[0] * counts[-1]], width=1,
+                        dash=2))
+    known = [row for row in rows if is_number(row.get('efficiency'))]
+    efficiencies.append(Line(color, [row[unit] for row in known], [
+        100 * row['efficiency'] for row in known], name, dot=6))
     descriptions.append('{} scaling on {} input from {} on {} to {} on {}'.format(
-        *key, format_quantity(first['examples_per_sec'], 'examples/sec'), counts[0],
-        format_quantity(last['examples_per_sec'], 'examples/sec'), counts[-1]))
-  rate_axes.plot([], [], color=MUTED_COLOR, linestyle='--', linewidth=1, label='ideal')
-  rate_axes.set_ylim(bottom=0)
-  rate_axes.set_ylabel('examples/sec')
-  rate_axes.legend(loc='upper left')
-  efficiency_axes.axhline(100, color=MUTED_COLOR, linestyle='--', linewidth=1)
-  efficiency_axes.set_ylim(bottom=0)
-  efficiency_axes.set_ylabel('efficiency (%)')
-  efficiency_axes.set_xlabel(describe_units(sweep))
-  efficiency_axes.set_xticks(sorted({row[unit] for rows in series.values() for row in rows}))
-  caption = 'Medians of the runs, with bars from the slowest to the fastest run. A dashed line ' \
-            'is linear scaling: the rate of one {} times the number of {}.'.format(unit[:-1], unit)
-  yield charts.render_chart(
-      figure, _SCALING_FILE, 'Line chart of examples/sec over the number of {}: {}.'.format(
-          describe_units(sweep), '; '.join(descriptions)), caption)
-
-
-def _draw_rates(axes: Any, key: SeriesKey, rows: List[Dict[str, Any]],
-                counts: np.ndarray) -> None:
-  color, marker, line_style = _LINE_STYLES[key]
-  medians = np.array([row['examples_per_sec'] for row in rows])
-  lows, highs = (np.array([row[bound] for row in rows]) for bound in ('min', 'max'))
-  axes.errorbar(counts, medians, [medians - lows, highs - medians], color=color, marker=marker,
-                linestyle=line_style, markersize=4.5, capsize=3,
-                label='{} scaling, {} input'.format(*key))
-  if counts[0] == 1:  # Ideal scaling is relative to the rate of one unit.
-    axes.plot([1, counts[-1]], [medians[0], medians[0] * counts[-1]], color=color,
-              linestyle='--', linewidth=1, alpha=0.7)
-
-
-def _draw_efficiency(axes: Any, key: SeriesKey, rows: List[Dict[str, Any]],
-                     counts: Sequence[int]) -> None:
-  color, marker, line_style = _LINE_STYLES[key]
-  points = [(count, 100 * row['efficiency']) for count, row in zip(counts, rows)
-            if is_number(row.get('efficiency'))]
-  if points:
-    axes.plot(*zip(*points), color=color, marker=marker, linestyle=line_style, markersize=4.5)
+        *key, format_quantity(medians[0], 'examples/sec'), counts[0],
+        format_quantity(medians[-1], 'examples/sec'), counts[-1]))
+  units, caption = describe_units(sweep), 'A dotted line is linear scaling: the rate of one {} ' \
+      'times the number of {}.'.format(unit[:-1], unit)
+  x_axis = Axis(units, *spread(all_counts), ticks=[
+      (count, '{:,}'.format(count)) for count in all_counts])
+  for name, label, lines, text in (
+      ('scaling', 'examples/sec', rates,
+       'Medians of the runs, with bars from the slowest to the fastest run. '),
+      ('scaling-efficiency', 'efficiency (%)', efficiencies, '')):
+    highest = max(value for line in lines for value in line.ys)
+    yield draw_chart(name + '.png', 'Line chart of {} over the number of {}: {}.'.format(
+        label, units, '; '.join(descriptions)), x_axis, Axis(label, 0, 1.05 * highest), lines,
+                     caption=text + caption)
 
 
 def draw_lr_finder_chart(finder: Dict[str, Any]) -> Iterator[Chart]:
@@ -121,26 +100,22 @@ def draw_lr_finder_chart(finder: Dict[str, Any]) -> Iterator[Chart]:
     return
   rates, losses, smoothed = ([point[key] for point in points]
                              for key in ('learning_rate', 'loss', 'smoothed_loss'))
-  figure, (axes,) = charts.make_subplots(300)
-  axes.set_xscale('log')
-  axes.set_xlabel('learning rate')
-  axes.set_ylabel('loss')
-  axes.plot(rates, losses, color=BLUE, alpha=0.3, linewidth=1, label='loss')
-  axes.plot(rates, smoothed, color=BLUE, label='smoothed loss')
   # The last losses can be so large that they would flatten the rest of the curve.
   lowest = min(smoothed)
-  highest = max(smoothed[:smoothed.index(lowest) + 1])
-  margin = (highest - lowest) / 2 or abs(lowest) or 1.
-  axes.set_ylim(lowest - margin, highest + margin)
+  low, high = spread(smoothed[:smoothed.index(lowest) + 1], .5)
+  lines = [Line('sky', rates, losses, 'loss', 1), Line('blue', rates, smoothed, 'smoothed loss')]
   descriptions = []
-  for key, name, color in (('learning_rate', 'steepest descent', GREEN),
-                           ('min_loss_rate', 'smallest loss', RED)):
+  for key, name, color in (('learning_rate', 'steepest descent', 'green'),
+                           ('min_loss_rate', 'smallest loss', 'red')):
     if is_number(finder.get(key)):
-      axes.axvline(finder[key], color=color, linestyle='--', linewidth=1,
-                   label='{}: {:.2g}'.format(name, finder[key]))
-      descriptions.append('{} at {:.2g}'.format(name, finder[key]))
-  axes.legend(loc='best')
-  yield charts.render_chart(
-      figure, _LR_FINDER_FILE, 'Line chart of the loss over the learning rate, from {:.2g} to '
-      '{:.2g}: {}.'.format(rates[0], rates[-1], ', '.join(
-          descriptions or ['smoothed loss ' + format_number(smoothed[-1])])))
+      text = '{:.2g}'.format(finder[key])
+      lines.append(Line(color, [finder[key]] * 2, [low, high], '{}: {}'.format(name, text), 1, 5))
+      descriptions.append('{} at {}'.format(name, text))
+  ticks = [(10. ** decade, '{:g}'.format(10. ** decade)) for decade in range(
+      math.ceil(math.log10(rates[0])), math.floor(math.log10(rates[-1])) + 1)] or [
+          (rates[0], '{:g}'.format(rates[0]))]
+  yield draw_chart(
+      'lr-finder.png', 'Line chart of the loss over the learning rate, from {:.2g} to {:.2g}: {}.'
+      .format(rates[0], rates[-1], ', '.join(
+          descriptions or ['smoothed loss ' + format_number(smoothed[-1])])),
+      Axis('learning rate', rates[0], rates[-1], True, ticks), Axis('loss', low, high), lines)

@@ -9,7 +9,9 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tu
 
 from estimator_train.reports import (
   REPORT_FOLDER,
+  charts,
   evaluation,
+  experiment_charts,
   learning_curves,
   make_report_folder,
   page_content,
@@ -26,8 +28,8 @@ _OMITTED = 'the report page omits it'
 _PNG_SIGNATURE = b'\x89PNG\r\n\x1a\n'
 # The charts that earlier runs may have written. Those for which this run has no data are removed.
 _CHART_FILES = ('step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png',
-                'confusion-matrix.png', 'output-*.png', 'scaling.png', 'lr-finder.png',
-                'rates.png', 'compared-loss.png', 'compared-accuracy.png')
+                'confusion-matrix.png', 'output-*.png', 'scaling.png', 'scaling-efficiency.png',
+                'lr-finder.png', 'rates.png', 'compared-loss.png', 'compared-accuracy.png')
 # The longer side of a sample image in CSS pixels. Three samples fit in a row on a phone.
 _SAMPLE_SIZE = 112
 
@@ -137,13 +139,9 @@ def write_comparison(runs: Sequence[ComparedRun], rows: Sequence[Tuple[str, Sequ
   Returns:
     The path of the page.
   """
-  _hide_warning_of_matplotlib()
-  from estimator_train.reports import charts
-
-  with charts.apply_chart_style():
-    return _write_files(output_dir, 'comparison.html', charts.draw_comparison_charts(
-        [run.name for run in runs], [run.rates for run in runs],
-        [run.data.curves for run in runs]), runs=runs, rows=rows)
+  return _write_files(output_dir, 'comparison.html', charts.draw_comparison_charts(
+      [run.name for run in runs], [run.rates for run in runs],
+      [run.data.curves for run in runs]), runs=runs, rows=rows)
 
 
 def write_run_page(data: PageData, model_dir: str, output_dir: str) -> str:
@@ -170,23 +168,14 @@ def _omit_damaged(data: PageData, model_dir: str, output_dir: str) -> PageData:
   return data
 
 
-def _hide_warning_of_matplotlib() -> None:
-  """Hides a harmless warning that matplotlib logs if the home folder is not writable."""
-  logging.getLogger('matplotlib').setLevel(logging.ERROR)
-
-
 def _render_run_page(data: PageData, model_dir: str, output_dir: str) -> str:
-  _hide_warning_of_matplotlib()
-  from estimator_train.reports import charts, experiment_charts
-
   classes = evaluation.select_classes(data.evaluation)
-  with charts.apply_chart_style():
-    drawn = [*charts.draw_step_charts(data.steps, data.throughput),
-             *charts.draw_curves(data.curves), *charts.draw_output_charts(data.outputs),
-             *experiment_charts.draw_scaling_chart(data.scaling),
-             *experiment_charts.draw_lr_finder_chart(data.lr_finder)]
-    if classes is not None:
-      drawn.append(charts.draw_confusion_matrix(classes))
+  drawn = [*charts.draw_step_charts(data.steps, data.throughput),
+           *charts.draw_curves(data.curves), *charts.draw_output_charts(data.outputs),
+           *experiment_charts.draw_scaling_chart(data.scaling),
+           *experiment_charts.draw_lr_finder_chart(data.lr_finder)]
+  if classes is not None:
+    drawn.append(charts.draw_confusion_matrix(classes))
   return _write_files(
       output_dir, 'page.html', drawn, data=data, content=page_content, classes=classes,
       defaults=parse_flagfile(to_flagfile(Settings())),
@@ -195,7 +184,8 @@ def _render_run_page(data: PageData, model_dir: str, output_dir: str) -> str:
                for kind in ('mistakes', 'samples')})
 
 
-def _write_files(output_dir: str, template: str, charts: Iterable[Any], **variables: Any) -> str:
+def _write_files(output_dir: str, template: str, drawn: Iterable[charts.Chart],
+                 **variables: Any) -> str:
   """Renders a template to `report/index.html`, and writes the charts next to it."""
   import jinja2  # On demand, so that the program starts fast.
 
@@ -206,7 +196,7 @@ def _write_files(output_dir: str, template: str, charts: Iterable[Any], **variab
       number=page_content.format_number, percent=page_content.format_percent,
       ratio=page_content.format_ratio,
       data_uri=lambda png: 'data:image/png;base64,' + base64.b64encode(png).decode('ascii'))
-  by_name = {chart.name: chart for chart in charts}
+  by_name = {chart.name: chart for chart in drawn}
   text = environment.get_template(template).render(
       charts=by_name, version=__version__, **variables)
   folder = make_report_folder(output_dir)

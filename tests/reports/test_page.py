@@ -29,7 +29,7 @@ OF_FILES = {
     'report/curves.json': ({'loss.png', 'accuracy.png'}, {'curves'}),
     'report/samples.json': (set(), {'samples', 'mistakes'}),
     'report/outputs.json': ({'output-0-values.png', 'output-0-errors.png'}, {'outputs'}),
-    'scaling.json': ({'scaling.png'}, {'scaling'}),
+    'scaling.json': ({'scaling.png', 'scaling-efficiency.png'}, {'scaling'}),
     'lr_finder.json': ({'lr-finder.png'}, {'lr-finder'}),
     'ledger.json': (set(), {'ledger'}),
     'flags.txt': (set(), {'flags'}),
@@ -73,7 +73,7 @@ class Page(HTMLParser):
 
   @property
   def alts(self):
-    return ' '.join(image['alt'] for image in self.all('img'))
+    return ' '.join(chart['aria-label'] for chart in self.all('svg'))
 
 
 def write(model_dir, contents=None):
@@ -137,7 +137,7 @@ def test_everything_is_on_the_page(full):
                'mirrored', '/cpu:0, /cpu:1', '128\u00a0examples, 64 per replica'):
     assert text in found.text, text
   for gist in ('median 51.5\u00a0ms, maximum 900\u00a0ms', 'Histogram of the times of 8 steps',
-               'loss: in training, 2.30 at step 1 to 0.500 at step 469; in evaluation, 0.443',
+               'loss: training, 2.30 at step 1 to 0.500 at step 469; evaluation, 0.443',
                'weak scaling on real input from 1,000\u00a0examples/sec on 1 to '
                '2,000\u00a0examples/sec on 4', 'number of logical CPU devices, which share',
                'Confusion matrix of 11 classes', 'the errors of <price>: mean 0.333, mean absolute '
@@ -158,7 +158,7 @@ def test_each_file_alone_is_on_the_page(tmp_path):
     for figure, source in (('2,300', 'throughput'), ('84.70', 'evaluation'), ('72,985', 'input')):
       assert (figure in found.text) == name.startswith(source)
   found = write(tmp_path / 'nothing')
-  assert found.sections == set() and found.all('img') == [] and found.all('h1')
+  assert found.sections == set() and found.all('svg') == [] and found.all('h1')
 
 
 def test_hostile_names_are_text(full):
@@ -183,17 +183,44 @@ def test_hostile_names_are_text(full):
 def test_pictures_are_within_the_page_and_described(full):
   folder, found = full
   images = found.all('img')
-  content = [base64.b64decode(image['src'].partition('data:image/png;base64,')[2])
-             for image in images]
-  assert len(images) == len(PICTURES) + len(page_example.HOSTILE) + 1
-  assert {(folder / 'report' / name).read_bytes() for name in PICTURES} <= set(content)
-  for name in PICTURES:  # The data are drawn in blue, among black and grey.
-    pixels = np.asarray(Image.open(str(folder / 'report' / name)).convert('RGB')).astype(int)
-    assert (pixels[..., 2] - pixels[..., 0] > 60).any(), name
-  for image, png in zip(images, content):
-    width, height = Image.open(io.BytesIO(png)).size  # So that nothing moves when it appears.
+  assert len(images) == len(page_example.HOSTILE) + 1
+  for image in images:
+    content = base64.b64decode(image['src'].partition('data:image/png;base64,')[2])
+    width, height = Image.open(io.BytesIO(content)).size  # So that nothing moves when it appears.
     assert int(image['width']) / int(image['height']) == pytest.approx(width / height, rel=0.01)
-  assert len({image['alt'] for image in images if len(image['alt']) > 15}) == len(images)
+  charts_on_page = found.all('svg')
+  assert {chart['role'] for chart in charts_on_page} == {'img'}
+  assert len({chart['aria-label'] for chart in charts_on_page}) == len(PICTURES)
+  sizes = sorted((2 * int(chart['width']), 2 * int(chart['height'])) for chart in charts_on_page)
+  files = [Image.open(str(folder / 'report' / name)).convert('RGB') for name in PICTURES]
+  assert sorted(file.size for file in files) == sizes
+  for file in files:  # The data are drawn in blue, among black and grey.
+    pixels = np.asarray(file).astype(int)
+    assert (pixels[..., 2] - pixels[..., 0] > 60).any()
+
+
+def test_the_pointer_shows_values_and_colors_suit_the_screen(full):
+  _, found = full
+  tips = [html.unescape(tip) for tip in re.findall('<title>(.*?)</title>', found.source, re.DOTALL)]
+  for tip in ('training: 0.800 at global step 100', 'training: 83 at global step 469',
+              'training: 0.500 at global step 469\nevaluation: 0.443 at global step 469',
+              'longest step: 900 at global step 16\nmean: 51 at global step 16',
+              '50 to 60 ms: 6 steps', '&amp; predicted as &amp;: 9, 90.0\u00a0%',
+              'loss: 1.90 at learning rate 1.00e-05\nsmoothed loss: 1.90 at learning rate 1.00e-05',
+              'weak scaling, real input: 100 at logical CPU devices, which share the same cores 1'):
+    assert any(tip in shown for shown in tips), tip
+  for part in re.findall('<svg.*?</svg>', found.source, re.DOTALL):
+    assert {'ink', 'faint'} <= set(re.findall(r'(?:fill|stroke)="var\(--(\w+)\)"', part))
+    assert '#' not in re.sub('&#?[a-z0-9]+;', '', part)  # No color that is the same in the dark.
+
+
+def test_a_long_run_has_a_small_page(tmp_path):
+  """Of 1,000 points, the pointer shows those that it can tell apart."""
+  curve = [[step, 1 / step] for step in range(1, 1001)]
+  found = write(tmp_path, {'report/curves.json': {
+      'train_loss': curve, 'train_accuracy': curve, 'eval_loss': curve, 'eval_accuracy': curve}})
+  assert len(found.source) < 150000 and found.source.count('<title>') < 250
+  assert write(tmp_path).source == found.source
 
 
 def test_figures_of_other_runs(tmp_path):
@@ -225,12 +252,7 @@ def test_figures_of_other_runs(tmp_path):
 
 
 def test_a_second_page_replaces_the_first(tmp_path, monkeypatch):
-  import matplotlib
-
   first = write(tmp_path, part('evaluation.json', 'scaling.json')).source
-  with matplotlib.rc_context({'axes.facecolor': 'red', 'font.size': 30, 'xtick.major.size': 9}):
-    assert write(tmp_path).source == first  # The user's own style changes no picture,
-    assert matplotlib.rcParams['font.size'] == 30  # and is left alone.
   (tmp_path / 'scaling.json').unlink()
   (tmp_path / 'report' / 'mine.png').touch()
   with monkeypatch.context() as patch, pytest.raises(OSError, match='no space'):
@@ -285,7 +307,7 @@ def test_of_many_classes_the_worst_are_shown(tmp_path):
 
 def test_sweeps(tmp_path):
   found = write(tmp_path, part('scaling.json', device_kind='gpu'))
-  assert pictures(tmp_path) == {'scaling.png'}
+  assert pictures(tmp_path) == {'scaling.png', 'scaling-efficiency.png'}
   assert 'number of GPUs:' in found.alts
   contents = part('scaling.json', scale_over='workers', device_kind='cpu', cores_per_worker=1)
   for row in contents['scaling.json']['table']:
@@ -311,7 +333,12 @@ MEASURE = '''<script>addEventListener('load', async () => {
   parent.postMessage(JSON.stringify([innerWidth, root.scrollWidth - root.clientWidth,
     [...document.body.querySelectorAll('*')].filter(element =>
       element.getBoundingClientRect().right > innerWidth + 0.5 && !inScroller(element)).length,
-    [...document.images].filter(image => image.complete && image.naturalWidth).length]), '*');
+    [...document.images].filter(image => image.complete && image.naturalWidth).length,
+    [...document.querySelectorAll('svg text')].filter(text => {
+      const box = text.getBoundingClientRect();
+      const chart = text.ownerSVGElement.getBoundingClientRect();
+      return box.left < chart.left - 1 || box.right > chart.right + 1 || box.top < chart.top - 1
+        || box.bottom > chart.bottom + 1; }).length]), '*');
 });</script></body>'''
 
 
@@ -335,6 +362,6 @@ def test_the_page_fits_in_a_browser(full, tmp_path):
     with contextlib.suppress(ProcessLookupError):
       os.killpg(process.pid, signal.SIGKILL)
   lines = html.unescape(re.search('<pre>(.*?)</pre>', dom, re.DOTALL).group(1)).splitlines()
-  images = len(PICTURES) + len(page_example.HOSTILE) + 1  # On a phone, and in a window.
-  assert count == 1 and sorted(map(json.loads, lines)) == [[400, 0, 0, images],
-                                                           [1280, 0, 0, images]]
+  images = len(page_example.HOSTILE) + 1  # On a phone, and in a window.
+  assert count == 1 and sorted(map(json.loads, lines)) == [[400, 0, 0, images, 0],
+                                                           [1280, 0, 0, images, 0]]

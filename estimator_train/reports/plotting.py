@@ -1,0 +1,297 @@
+"""Plots a chart twice: as SVG, for the page, and as PNG.
+
+Both are drawn with the same geometry. Matplotlib is not used, because a run would wait for it: its
+import and its drawing take more than a second.
+"""
+
+import functools
+import importlib.util
+import io
+import math
+import os
+import unicodedata
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from estimator_train.reports.page_content import format_number
+
+# In CSS pixels. The text of a chart is legible even on a phone, which shows the chart at 3/4 of
+# this width.
+_WIDTH = 480
+_FONT_SIZE, _SMALL_FONT_SIZE, _LINE_HEIGHT, _MARGIN = 12, 9.5, 17, 8
+_MOST_LARGE_TICKS = 12
+# A PNG has twice as many pixels, to be sharp on phones and in print. All but its texts is drawn
+# with twice as many again, because Pillow's lines have hard edges.
+_PNG_SCALE, _DRAWN_SCALE = 2, 4
+# The colors in a PNG. The SVG refers to the CSS variables of the same names, of which page.css has
+# values for light and dark screens. The six colors of lines are of the Okabe-Ito palette, which
+# color-blind readers can distinguish.
+_COLORS = {'ink': '#1f2933', 'faint': '#5b6773', 'line': '#dfe4e9', 'page': '#ffffff',
+           'blue': '#0072b2', 'red': '#c44f00', 'green': '#009e73', 'purple': '#cc79a7',
+           'orange': '#e69f00', 'sky': '#56b4e9'}
+_TIP_WIDTH = 4.  # The pointer shows the values of the points within this width.
+
+Points = List[Tuple[float, float]]
+
+
+class Chart(NamedTuple):
+  """A chart of the report page.
+
+  Attributes:
+    name: file name of the PNG file; the templates refer to the chart by this name.
+    description: text for readers who cannot see the chart.
+    caption: caption below the chart; may be empty.
+    height: height in CSS pixels.
+    shapes: what the chart consists of; charts.html writes them as SVG.
+    png: contents of the PNG file.
+  """
+  name: str
+  description: str
+  caption: str
+  height: int
+  shapes: List[Dict[str, Any]]
+  png: bytes
+
+
+class Axis(NamedTuple):
+  """An axis of a plot.
+
+  Attributes:
+    label: the quantity and its unit.
+    low, high: the values at the ends; low is greater if the values descend.
+    is_log: whether the scale is logarithmic, which requires `ticks`.
+    ticks: (value, text) of each tick; empty: multiples of 1, 2, 2.5 or 5
+    angle: by how many degrees the texts of the ticks are rotated.
+    min_step: the smallest distance of these multiples.
+  """
+  label: str
+  low: float
+  high: float
+  is_log: bool = False
+  ticks: Sequence[Tuple[float, str]] = ()
+  angle: int = 0
+  min_step: float = 0
+
+  def place(self, values: Any) -> np.ndarray:
+    """Converts values to fractions of the axis, which are between 0 and 1."""
+    low, high, values = (np.log10(number) if self.is_log else np.asarray(number, float)
+                         for number in (self.low, self.high, values))
+    return np.clip((values - low) / (high - low or 1), 0, 1)
+
+  def make_ticks(self, most: int) -> Sequence[Tuple[float, str]]:
+    """Returns (value, text) of the ticks, about `most` if there are no others."""
+    if self.ticks:
+      return self.ticks
+    about = (self.high - self.low) / most
+    magnitude = 10. ** math.floor(math.log10(about))
+    step = max(self.min_step, magnitude * next(
+        factor for factor in (1, 2, 2.5, 5, 10) if factor * magnitude >= .999 * about))
+    numbers = range(math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9) + 1)
+    return [(number * step, '{:,.10g}'.format(number * step)) for number in numbers]
+
+
+class Line(NamedTuple):
+  """Points of a plot, and a line through them.
+
+  Attributes:
+    color: a name in _COLORS.
+    xs, ys: the coordinates.
+    label: what the pointer names its values; empty: it shows none.
+    width: width of the line; 0: points only.
+    dash: length of its dashes; 0: no dashes.
+    dot: diameter of the points; 0: the line only.
+    in_legend: whether the label is also in the legend.
+  """
+  color: str
+  xs: Sequence[float]
+  ys: Sequence[float]
+  label: str = ''
+  width: float = 1.6
+  dash: float = 0
+  dot: float = 0
+  in_legend: bool = True
+
+
+class Box(NamedTuple):
+  """A filled rectangle of a plot: a bar, or a cell.
+
+  Attributes:
+    x0, y0, x1, y1: the top left and the bottom right corner.
+    tip: text that the pointer shows.
+    color: a name in _COLORS.
+    opacity: how strong the color is.
+    text: text in the box; may be empty.
+  """
+  x0: float
+  y0: float
+  x1: float
+  y1: float
+  tip: str
+  color: str = 'blue'
+  opacity: float = .8
+  text: str = ''
+
+
+def spread(values: Any, margin: float = .05) -> Tuple[float, float]:
+  """Returns the ends of an axis for these values, with a margin around them."""
+  low, high = float(np.min(values)), float(np.max(values))
+  margin = (high - low) * margin or abs(low) / 10 or 1.
+  return low - margin, high + margin
+
+
+@functools.lru_cache()
+def _load_font(size: float) -> ImageFont.FreeTypeFont:
+  """Returns DejaVu Sans, which comes with matplotlib, so every machine has it."""
+  package = importlib.util.find_spec('matplotlib')  # Does not import it.
+  assert package and package.origin
+  folder = os.path.join(os.path.dirname(package.origin), 'mpl-data', 'fonts', 'ttf')
+  return ImageFont.truetype(os.path.join(folder, 'DejaVuSans.ttf'), int(size * _PNG_SCALE),
+                            layout_engine=0)  # Basic: without ligatures, but much faster.
+
+
+def _text_width(text: str) -> float:
+  """Returns the width in CSS pixels. Few fonts are wider than the one that is measured."""
+  wide = sum(unicodedata.east_asian_width(character) in 'WF' for character in text)
+  return _load_font(_FONT_SIZE).getlength(text) / _PNG_SCALE + wide * _FONT_SIZE / 2
+
+
+class _Canvas:
+  """Collects shapes and draws them, in CSS pixels from the top left corner."""
+
+  def __init__(self, height: int) -> None:
+    self.shapes: List[Dict[str, Any]] = []
+    self._image = Image.new('RGB', (_WIDTH * _DRAWN_SCALE, height * _DRAWN_SCALE), 'white')
+    self._draw = ImageDraw.Draw(self._image, 'RGBA')
+
+  def add_line(self, points: Points, color: str, width: float = 1, dash: float = 0) -> None:
+    self.shapes.append({'line': points, 'color': color, 'width': width, 'dash': dash})
+    for part in _split_into_dashes(points, dash) if dash else [points]:
+      self._draw.line([coordinate * _DRAWN_SCALE for point in part for coordinate in point],
+                      _COLORS[color], round(width * _DRAWN_SCALE), 'curve')
+
+  def add_dots(self, points: Points, color: str, diameter: float) -> None:
+    self.shapes.append({'dots': points, 'color': color, 'width': diameter})
+    for point in points:
+      self._draw.ellipse([(center + side * diameter / 2) * _DRAWN_SCALE for side in (-1, 1)
+                          for center in point], _COLORS[color])
+
+  def add_box(self, corners: Points, color: str, opacity: float, tip: str) -> None:
+    """Adds a rectangle over which the pointer shows the tip."""
+    self.shapes.append({'box': corners, 'color': color, 'opacity': opacity, 'tip': tip})
+    if opacity:
+      self._draw.rectangle([coordinate * _DRAWN_SCALE for point in corners for coordinate in point],
+                           '{}{:02x}'.format(_COLORS[color], int(255 * opacity)),
+                           _COLORS['page'], _DRAWN_SCALE // 2)
+
+  def add_text(self, x: float, y: float, text: str, anchor: str = 'start', color: str = 'ink',
+               angle: int = 0, size: float = _FONT_SIZE) -> None:
+    """Adds a line of text; the anchor is the `text-anchor` of SVG."""
+    self.shapes.append({'text': text, 'at': (x, y), 'anchor': anchor, 'color': color,
+                        'angle': angle, 'size': size})
+
+  def to_png(self) -> bytes:
+    image, content = self._image.reduce(_DRAWN_SCALE // _PNG_SCALE), io.BytesIO()
+    for shape in self.shapes:
+      if 'text' in shape:
+        font, (x, y) = _load_font(shape['size']), shape['at']
+        # The text is in the middle of a square, in which it can be rotated.
+        half = int(font.getlength(shape['text'])) + font.size
+        square = Image.new('L', (2 * half, 2 * half))
+        ImageDraw.Draw(square).text((half, half), shape['text'], 255, font, {
+            'start': 'ls', 'middle': 'ms', 'end': 'rs'}[shape['anchor']])
+        image.paste(_COLORS[shape['color']], (int(x * _PNG_SCALE) - half,
+                                              int(y * _PNG_SCALE) - half),
+                    square.rotate(shape['angle'], Image.BILINEAR))
+    image.save(content, 'PNG')
+    return content.getvalue()
+
+
+def _split_into_dashes(points: Points, dash: float) -> Iterator[Points]:
+  xs, ys = np.array(points).T
+  lengths = np.concatenate([[0], np.cumsum(np.hypot(np.diff(xs), np.diff(ys)))])
+  for start in np.arange(0, lengths[-1], 2 * dash):
+    end = min(start + dash, lengths[-1])
+    stops = np.concatenate([[start], lengths[(lengths > start) & (lengths < end)], [end]])
+    yield list(zip(np.interp(stops, lengths, xs), np.interp(stops, lengths, ys)))
+
+
+def draw_chart(name: str, description: str, x_axis: Axis, y_axis: Axis, lines: Sequence[Line] = (),
+               boxes: Sequence[Box] = (), caption: str = '', height: int = 300) -> Chart:
+  """Draws a chart with two axes and a legend.
+
+  Args:
+    name, description, caption, height: see Chart.
+    x_axis, y_axis: the axes.
+    lines, boxes: the contents. What is outside of the axes is moved to their ends.
+  """
+  canvas, x_ticks, y_ticks = _Canvas(height), x_axis.make_ticks(6), y_axis.make_ticks(5)
+  slope = math.sin(math.radians(x_axis.angle))
+  left = _MARGIN + max(_LINE_HEIGHT, *(_text_width(text) for _, text in y_ticks))
+  right = _WIDTH - max(2 * _MARGIN, _text_width(x_ticks[-1][1]) / 2 * (not slope))
+  top = 6 + _draw_legend(canvas, y_axis.label, [
+      line for line in lines if line.label and line.in_legend])
+  bottom = height - 2 * _LINE_HEIGHT - _MARGIN / 2 - slope * max(
+      _text_width(text) for _, text in x_ticks)
+
+  def place(xs: Any, ys: Any) -> Points:
+    return list(zip(left + x_axis.place(xs) * (right - left),
+                    bottom - y_axis.place(ys) * (bottom - top)))
+
+  for axis, ticks in ((x_axis, x_ticks), (y_axis, y_ticks)):
+    size = _FONT_SIZE if len(ticks) <= _MOST_LARGE_TICKS else _SMALL_FONT_SIZE
+    for value, text in ticks:
+      if axis is x_axis:
+        ends = place([value, value], [y_axis.low, y_axis.high])
+        canvas.add_text(ends[0][0] + 4 * slope, bottom + 15 - 3 * slope, text,
+                        'end' if slope else 'middle', angle=axis.angle, size=size)
+      else:
+        ends = place([x_axis.low, x_axis.high], [value, value])
+        canvas.add_text(left - _MARGIN + 2, ends[0][1] + 4, text, 'end', size=size)
+      if not boxes or not (axis is x_axis or axis.ticks):
+        canvas.add_line(ends, 'line')
+  canvas.add_text((left + right) / 2, height - 5, x_axis.label, 'middle', 'faint')
+  for box in boxes:
+    corners = place([box.x0, box.x1], [box.y0, box.y1])
+    canvas.add_box(corners, box.color, box.opacity, box.tip)
+    if box.text:
+      x, y = np.mean(corners, axis=0)
+      canvas.add_text(x, y + 4, box.text, 'middle', 'page' if box.opacity > .55 else 'ink',
+                      size=_SMALL_FONT_SIZE)
+  canvas.add_line([(left, bottom), (right, bottom)], 'faint')
+  tips: Dict[float, Dict[str, str]] = {}
+  for line in lines:
+    points = place(line.xs, line.ys)
+    if line.width and len(points) > 1:
+      canvas.add_line(points, line.color, line.width, line.dash)
+    if points and (line.dot or len(points) == 1):
+      canvas.add_dots(points, line.color, line.dot or 5)
+    if line.label and len(set(line.xs)) == len(points):  # It is a curve.
+      for (place_x, _), x, y in zip(points, line.xs, line.ys):
+        tips.setdefault(round(place_x / _TIP_WIDTH), {})[line.label] = '{}: {} at {} {}'.format(
+            line.label, format_number(float(y)), x_axis.label, format_number(float(x)))
+  columns = sorted(tips)
+  edges = [left / _TIP_WIDTH, *(np.add(columns[1:], columns[:-1]) / 2), right / _TIP_WIDTH]
+  for column, start, end in zip(columns, edges, edges[1:]):
+    canvas.add_box([(start * _TIP_WIDTH, top), (end * _TIP_WIDTH, bottom)], 'ink', 0,
+                   '\n'.join(tips[column].values()))
+  return Chart(name, description, caption, height, canvas.shapes, canvas.to_png())
+
+
+def _draw_legend(canvas: _Canvas, y_label: str, lines: Sequence[Line]) -> float:
+  """Draws the label of the y axis, followed by the legend; returns where they end."""
+  x, y = 2., _LINE_HEIGHT - 4.
+  canvas.add_text(x, y, y_label, color='faint')
+  x += _text_width(y_label) + 3 * _MARGIN if y_label else 0
+  for line in lines:
+    width = 24 + _text_width(line.label)
+    if x > 2 and x + width > _WIDTH:
+      x, y = 2., y + _LINE_HEIGHT
+    if line.width:
+      canvas.add_line([(x, y - 4), (x + 19, y - 4)], line.color, line.width, line.dash)
+    if line.dot:
+      canvas.add_dots([(x + 9.5, y - 4)], line.color, line.dot)
+    canvas.add_text(x + 24, y, line.label)
+    x += width + 2 * _MARGIN
+  return y

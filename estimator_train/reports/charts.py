@@ -36,7 +36,7 @@ def format_tick_label(name: str, fallback: str) -> str:
 
 
 def _step_axis(steps: Any) -> Axis:
-  return Axis('global step', *spread(steps, .02), min_step=1)
+  return Axis('global step', *spread(steps, .02), is_integer=True)
 
 
 def draw_step_charts(steps: Dict[str, Any], throughput: Dict[str, Any]) -> Iterator[Chart]:
@@ -84,7 +84,7 @@ def _draw_histogram(histogram: Dict[str, Any], percentiles: Dict[str, Any]) -> C
           int(counts.sum()), *map(format_secs, (edges[0], edges[-1])), int(counts[largest_bin]),
           *map(format_secs, edges[largest_bin:largest_bin + 2])),
       Axis('step time ({})'.format(unit), *spread(edges * factor, .02)),
-      Axis('steps', 0, 1.05 * most, min_step=1), lines,
+      Axis('steps', 0, 1.05 * most, is_integer=True), lines,
       _make_bars(edges * factor, counts, unit + ': ', 'steps'))
 
 
@@ -197,7 +197,7 @@ def _draw_errors(errors: np.ndarray, output_name: str, index: int) -> Chart:
   return draw_chart(
       ERRORS_FILE.format(index), 'Histogram of the errors of {}: {}.'.format(output_name, text),
       Axis('error: predicted − true', *spread([*edges, 0], .02)),
-      Axis('values', 0, 1.05 * counts.max(), min_step=1),
+      Axis('values', 0, 1.05 * counts.max(), is_integer=True),
       [Line('ink', [0, 0], [0, 1.05 * counts.max()], width=1, dash=5)],
       _make_bars(edges, counts, '', 'values'), text[0].upper() + text[1:] + '.')
 

@@ -62,9 +62,9 @@ class Axis(NamedTuple):
     label: the quantity and its unit.
     low, high: the values at the ends; low is greater if the values descend.
     is_log: whether the scale is logarithmic, which requires `ticks`.
-    ticks: (value, text) of each tick; empty: multiples of 1, 2, 2.5 or 5
+    ticks: (value, text) of each tick; empty: multiples of a simple number.
     angle: by how many degrees the texts of the ticks are rotated.
-    min_step: the smallest distance of these multiples.
+    is_integer: whether these multiples are integers.
   """
   label: str
   low: float
@@ -72,7 +72,7 @@ class Axis(NamedTuple):
   is_log: bool = False
   ticks: Sequence[Tuple[float, str]] = ()
   angle: int = 0
-  min_step: float = 0
+  is_integer: bool = False
 
   def place(self, values: Any) -> np.ndarray:
     """Converts values to fractions of the axis, which are between 0 and 1."""
@@ -86,8 +86,9 @@ class Axis(NamedTuple):
       return self.ticks
     about = (self.high - self.low) / most
     magnitude = 10. ** math.floor(math.log10(about))
-    step = max(self.min_step, magnitude * next(
-        factor for factor in (1, 2, 2.5, 5, 10) if factor * magnitude >= .999 * about))
+    step = magnitude * next(
+        factor for factor in (1, 2, 2.5, 5, 10) if factor * magnitude >= .999 * about)
+    step = math.ceil(step) if self.is_integer else step
     numbers = range(math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9) + 1)
     return [(number * step, '{:,.10g}'.format(number * step)) for number in numbers]
 

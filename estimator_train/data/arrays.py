@@ -8,9 +8,6 @@ import contextlib
 import functools
 import logging
 import os
-import struct
-import time
-import zlib
 from typing import Any, BinaryIO, Callable, Iterator, Optional, Sequence, Tuple
 
 import numpy as np
@@ -25,7 +22,6 @@ from estimator_train.system.machine import available_bytes
 from estimator_train.system.progress import make_progress_bar
 
 _LOG = logging.getLogger('estimator_train')
-_FOOTER = struct.Struct('<QI')  # Modification time in ns, checksum.
 FillFunction = Callable[[np.ndarray], None]
 
 
@@ -176,7 +172,7 @@ def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type, fill:
   Raises:
     UserError: there is not enough memory or disk space, or the folder is not writable.
   """
-  num_bytes = _num_bytes(shape, dtype)
+  num_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
   description = 'a {} array of shape {} and {:,} bytes'.format(
       np.dtype(dtype).name, 'x'.join(map(str, shape)), num_bytes)
   if cache == 'memory':
@@ -185,17 +181,21 @@ def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type, fill:
     fill(array)
     return array
   path = os.path.join(cache, name + '.npy')
-  is_complete = functools.partial(_check_complete, path, shape, dtype)
+  parse = functools.partial(_map_file, shape, dtype)
   try:
     os.makedirs(cache, exist_ok=True)
-    if not _is_complete(path, is_complete):
+    array = storage.load_or_warn(path, parse)
+    if array is None:
       with _open_until_replaced(path, check) as part_file:
         # Another process may have completed the cache while this process waited for the lock.
-        if not storage.load_or_warn(path, is_complete):
+        with contextlib.suppress(storage.DamagedFile):
+          array = storage.load(path, parse)
+        if array is None:
           _LOG.info('caching %s in %s', description, path)
           _fill_file(part_file, shape, dtype, fill)
           os.replace(part_file.name, path)
-    return np.load(path, mmap_mode='r', allow_pickle=False)
+          array = np.load(path, mmap_mode='r', allow_pickle=False)
+    return array
   except OSError as error:
     raise UserError('the cache cannot be stored',
                     '--cache={} for {} ({})'.format(cache, description, error.strerror or error),
@@ -263,63 +263,19 @@ def open_writer(array: np.ndarray) -> Iterator[Callable[[np.ndarray, np.ndarray]
     yield write
 
 
-def _num_bytes(shape: Tuple[int, ...], dtype: type) -> int:
-  return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-
-
-def _is_complete(path: str, check: Callable[[BinaryIO], bool]) -> bool:
-  """Returns whether the file exists and is not damaged."""
-  try:
-    return bool(storage.load(path, check))
-  except storage.DamagedFile:
-    return False
-
-
-def _check_complete(path: str, shape: Tuple[int, ...], dtype: type, file: BinaryIO) -> bool:
-  """Returns True; raises an error if a file is not a complete array of this shape and dtype."""
-  array = np.load(path, mmap_mode='r', allow_pickle=False)
+def _map_file(shape: Tuple[int, ...], dtype: type, file: BinaryIO) -> np.ndarray:
+  """Returns the array in a file; raises a ValueError unless it is complete, of this shape."""
+  array = np.load(file.name, mmap_mode='r', allow_pickle=False)
   if array.shape != shape or array.dtype != dtype:
     raise ValueError('it contains another array')
-  file.seek(array.offset + array.nbytes)
-  modified_at, checksum = _FOOTER.unpack(file.read())
-  # Reading all values takes time, and is not necessary if nobody has written to the file.
-  if os.fstat(file.fileno()).st_mtime_ns != modified_at and _checksum(array) != checksum:
-    raise ValueError('the checksum of its values does not match')
-  return True
-
-
-def _checksum(array: np.ndarray) -> int:
-  """Returns a checksum of the values of an array."""
-  checksum = 0
-  for chunk in np.array_split(array.reshape(-1), max(1, array.nbytes >> 24)):
-    checksum = zlib.crc32(chunk, checksum)
-  return checksum
+  return array
 
 
 def _fill_file(file: BinaryIO, shape: Tuple[int, ...], dtype: type, fill: FillFunction) -> None:
-  """Writes an array to an .npy file: the header, and the content that `fill` writes.
-
-  NumPy ignores the footer, which has the time at which the file was modified, and the checksum.
-  """
-  file.truncate(0)
-  np.lib.format.write_array_header_1_0(file, {
-      'descr': np.lib.format.dtype_to_descr(np.dtype(dtype)), 'fortran_order': False,
-      'shape': shape})
-  file.flush()
-  header_bytes = os.fstat(file.fileno()).st_size
-  try:
-    # Allocate the space first. On a full disk, writing to the mapped memory would kill the process.
-    os.posix_fallocate(file.fileno(), header_bytes, _num_bytes(shape, dtype))
-  except OSError:
-    file.truncate(0)  # Release the space that was allocated.
-    raise
-  array = np.memmap(file.name, dtype, 'r+', header_bytes, shape)
+  """Writes an array to an .npy file: the header, and the content that `fill` writes."""
+  array = np.lib.format.open_memmap(file.name, 'w+', dtype, shape)
+  # Allocate the space first. On a full disk, writing to the mapped memory would kill the process.
+  os.posix_fallocate(file.fileno(), 0, array.offset + array.nbytes)
   fill(array)
   array.flush()
-  # Some file systems store times in whole seconds.
-  modified_at = int(time.time()) * 10 ** 9
-  file.seek(0, os.SEEK_END)
-  file.write(_FOOTER.pack(modified_at, _checksum(array)))
-  file.flush()
-  os.utime(file.fileno(), ns=(modified_at, modified_at))
   os.fsync(file.fileno())

@@ -200,11 +200,11 @@ class ImageSource(Source):
     # are known from the start. The bad images are stored, and searched for again only if a
     # file changes.
     path = os.path.join(model_dir, _SKIPPED_FILE)
-    results = storage.load_or_warn(path, storage.parse_json_with_digest) or {}
+    results = storage.load_or_warn(path, storage.parse_json) or {}
     files_digest = self.cache_key()
     if results.get(split_name, {}).get('files') != files_digest:
       results[split_name] = {'files': files_digest, 'bad': list(self._find_undecodable())}
-      storage.write_json_with_digest(path, results)
+      storage.write_json(path, results)
     bad = results[split_name]['bad']
     skipped = [BadImage(self.name_of(index), reason) for index, reason in bad]
     skipped += [BadImage(name, reason) for name, reason in self.unreadable_parts()]

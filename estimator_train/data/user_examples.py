@@ -314,10 +314,10 @@ def _count_once(make_dataset: Callable[[], Any], model_dir: str) -> int:
   if not user_code.is_importable(make_dataset):
     return _count(make_dataset)
   name, path = qualified_name(make_dataset), os.path.join(model_dir, _COUNTS_FILE)
-  counts = storage.load_or_warn(path, storage.parse_json_with_digest) or {}
+  counts = storage.load_or_warn(path, storage.parse_json) or {}
   if name not in counts:
     counts[name] = _count(make_dataset)
-    storage.write_json_with_digest(path, counts)
+    storage.write_json(path, counts)
   return int(counts[name])
 
 

@@ -211,11 +211,8 @@ class RunDir:
     The result is empty if the file is missing or damaged.
     """
     def parse(file: BinaryIO) -> List[Tuple[int, int]]:
-      sizes = [(step, examples) for step, examples in json.loads(file.read().decode('utf-8'))]
-      steps = [step for step, _ in sizes]
-      if not sizes or steps != sorted(set(steps)) or any(
-          type(step) is not int or type(examples) is not int or step < 0 or examples < 1
-          for step, examples in sizes):
+      sizes = [(int(step), int(examples)) for step, examples in json.load(file)]
+      if not sizes or sizes != sorted(set(sizes)):
         raise ValueError('no increasing steps with numbers of examples')
       return sizes
 

@@ -19,7 +19,6 @@ _POLL_SECS = 0.1
 # Spreadsheets take a cell that begins with one of these characters, or their full-width forms, for
 # a formula: https://owasp.org/www-community/attacks/CSV_Injection
 _FORMULA_STARTS = tuple('=+-@\t\r\n\uff1d\uff0b\uff0d\uff20')
-_DIGEST_KEY = 'digest'
 _T = TypeVar('_T')
 
 
@@ -167,19 +166,6 @@ def parse_json(file: BinaryIO) -> Dict[str, Any]:
   return value
 
 
-def write_json_with_digest(path: str, value: Dict[str, Any]) -> None:
-  """Writes a JSON object of which `parse_json_with_digest` notices every change."""
-  write_json(path, dict(value, **{_DIGEST_KEY: _digest(value)}))
-
-
-def parse_json_with_digest(file: BinaryIO) -> Dict[str, Any]:
-  """Returns the JSON object of `write_json_with_digest`; raises a ValueError if it was changed."""
-  value = parse_json(file)
-  if value.pop(_DIGEST_KEY, None) != _digest(value):
-    raise ValueError('its digest does not match')
-  return value
-
-
 def fingerprint_files(paths: Sequence[Union[str, bytes]]) -> str:
   """Returns an MD5 digest of the paths, sizes and modification times of the files, in order."""
   digest = hashlib.md5()
@@ -214,7 +200,3 @@ def fingerprint_arrays(arrays: Sequence[Any]) -> str:
     for chunk in np.array_split(array, max(1, array.nbytes >> 24)):
       digest.update(np.ascontiguousarray(chunk))
   return digest.hexdigest()
-
-
-def _digest(value: Dict[str, Any]) -> str:
-  return hashlib.md5(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -57,9 +57,9 @@ def split_patterns(patterns: str) -> List[str]:
   return [pattern for pattern in patterns.split(',') if pattern]
 
 
-def expand(pattern: str, listings: Optional[Listings] = None,
-           of_folder: Callable[[bytes], bool] = is_image) -> List[bytes]:
-  """Returns the matching files, in the same order on every machine.
+def iter_files(pattern: str, listings: Optional[Listings] = None,
+               of_folder: Callable[[bytes], bool] = is_image) -> Iterator[bytes]:
+  """Yields the matching files, in the same order on every machine.
 
   As with `glob`, a name that starts with a dot is matched only by a pattern that starts with a dot.
   Unlike with `glob`, `**` does not enter a folder again during the search inside that folder, even
@@ -71,18 +71,8 @@ def expand(pattern: str, listings: Optional[Listings] = None,
       patterns of the same flag.
     of_folder: whether a file of this name belongs to those that the path of a folder stands for.
 
-  Returns:
+  Yields:
     The paths, as bytes because file names need not be valid text.
-
-  Raises:
-    UserError: a folder cannot be listed.
-  """
-  return list(iter_files(pattern, listings, of_folder))
-
-
-def iter_files(pattern: str, listings: Optional[Listings] = None,
-               of_folder: Callable[[bytes], bool] = is_image) -> Iterator[bytes]:
-  """Yields the files that `expand` returns, folder by folder.
 
   Raises:
     UserError: a folder cannot be listed.
@@ -215,7 +205,8 @@ def no_match_error(what: str, given: str, pattern: str, example: str) -> UserErr
   counts = _count_images(map(_extension, names))
   found = [_join_counts(counts)] if counts else []
   if counts:
-    example = os.path.join(glob.escape(folder), '**', '*' + _most_common_extension(counts))
+    ((extension, _),) = counts.most_common(1)
+    example = os.path.join(glob.escape(folder), '**', '*' + os.fsdecode(extension))
   found += [_display(name) for name in names if _extension(name) not in counts]
   return UserError(what, '{} ({} has {})'.format(
       given, printable(folder or '.'), join_items(found) or 'no files'),
@@ -326,16 +317,6 @@ def _count_images(extensions: Iterator[bytes]) -> Counter[bytes]:
   """Counts the extensions of images; those that differ in case are counted separately."""
   return collections.Counter(extension for extension in extensions
                              if extension.lower() in _IMAGE_EXTENSIONS)
-
-
-def _most_common_extension(counts: Counter[bytes]) -> str:
-  """Returns the pattern of the most common extension, in any case if it occurs in several."""
-  totals = collections.Counter(extension.lower() for extension in counts.elements())
-  ((most_common, _),) = totals.most_common(1)
-  variants = [extension for extension in counts if extension.lower() == most_common]
-  return os.fsdecode(variants[0]) if len(variants) == 1 else re.sub(
-      '[a-z]', lambda letter: '[{}{}]'.format(letter.group(), letter.group().upper()),
-      os.fsdecode(most_common))
 
 
 def _join_counts(counts: Counter[bytes]) -> str:

@@ -168,7 +168,7 @@ def _list_files(flag: str, pattern: Optional[str], is_class_list: bool = False) 
   listings: file_pattern.Listings = {}
   files: List[bytes] = []
   for part in file_pattern.split_patterns(pattern):
-    found = file_pattern.expand(part, listings)
+    found = list(file_pattern.iter_files(part, listings))
     if not found:
       raise file_pattern.no_match_error('--{} matches no file'.format(flag),
                                         '--{}={}'.format(flag, part), part, example)

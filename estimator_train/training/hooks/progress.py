@@ -157,9 +157,9 @@ class LogEpochs(tf.train.SessionRunHook):
       self._learning_rate = self._schedule.rate_at(step)
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    self._epoch.means.add(self._monitor)
+    self._means.add(self._monitor)
     step = self._monitor.global_step
-    if step < self._epoch.end_step:
+    if step < self._end_step:
       return
     # Other workers may increment the global step, too, so several epochs may have ended at once.
     epoch = step * self._examples_per_step // self._num_examples
@@ -169,19 +169,19 @@ class LogEpochs(tf.train.SessionRunHook):
 
   def _log(self, epoch: int, step: int) -> None:
     """Logs the line of an epoch that has ended at the global step `step`."""
-    secs = max(self._clock() - self._epoch.began_at, 1e-9)
-    examples = (step - self._epoch.start_step) * self._examples_per_step
-    means, start_step = self._epoch.means, self._epoch.start_step
+    secs = max(self._clock() - self._began_at, 1e-9)
+    means, start_step = self._means, self._start_step
+    rate = (step - start_step) * self._examples_per_step / secs
     is_part = start_step > steps_for_epochs(epoch - 1, self._num_examples, self._examples_per_step)
     _LOG.info('epoch %d/%d%s: loss %.4f%s, %s, %s examples/sec%s', epoch, self._num_epochs,
               ' (from step {})'.format(start_step + 1) if is_part else '', means.loss,
               format_unless_nan(', accuracy {:.4f}', means.accuracy),
-              format_duration(secs), '{:,.0f}'.format(examples / secs),
+              format_duration(secs), '{:,.0f}'.format(rate),
               self._format_changed_learning_rate(step))
     if self._event_dir is not None:
       metrics_log.append(self._event_dir, 'epoch', step, {
           'epoch': epoch, 'first_step': start_step + 1, 'loss': means.loss,
-          'accuracy': means.accuracy, 'secs': secs, 'examples_per_sec': examples / secs})
+          'accuracy': means.accuracy, 'secs': secs, 'examples_per_sec': rate})
 
   def _format_changed_learning_rate(self, step: int) -> str:
     """Returns the learning rate as text, or '' if the rate has not changed since the last line."""
@@ -193,22 +193,8 @@ class LogEpochs(tf.train.SessionRunHook):
     return ', learning rate {:g}'.format(self._learning_rate)
 
   def _begin_epoch(self, epoch: int, start_step: int) -> None:
-    self._epoch = _Epoch(start_step, steps_for_epochs(epoch, self._num_examples,
-                                                      self._examples_per_step), self._clock())
-
-
-class _Epoch:
-  """The means over the steps of an epoch.
-
-  Args:
-    start_step: the global step at which the measurement begins.
-    end_step: the global step with which the epoch ends.
-    began_at: the time at `start_step`.
-  """
-
-  def __init__(self, start_step: int, end_step: int, began_at: float) -> None:
-    self.start_step, self.end_step, self.began_at = start_step, end_step, began_at
-    self.means = MeanOfSteps()
+    self._start_step, self._means, self._began_at = start_step, MeanOfSteps(), self._clock()
+    self._end_step = steps_for_epochs(epoch, self._num_examples, self._examples_per_step)
 
 
 def format_unless_nan(template: str, value: float) -> str:

@@ -14,7 +14,6 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 from estimator_train.errors import PeerLost
 
 MAX_MESSAGE_BYTES = 64 * 1024
-_MAX_OTHER_BYTES = 1024  # Of a message, besides the values in it.
 _RECEIVE_BYTES = 64 * 1024
 _LOG_EVERY_SECS, _MAX_NAMES = 60., 20
 _LOG = logging.getLogger('estimator_train')
@@ -231,15 +230,6 @@ class Connection:
     """Closes the connection in both directions."""
     self.end_reason = self.end_reason or 'closed by this process'
     self.socket.close()
-
-
-def limit_size(values: Dict[str, Any]) -> Dict[str, Any]:
-  """Returns the values, or none of them if a message with them would be too long to be accepted."""
-  num_bytes = len(json.dumps(values).encode())
-  if num_bytes <= MAX_MESSAGE_BYTES - _MAX_OTHER_BYTES:
-    return values
-  _LOG.warning('the measurements of this task are not sent, because they have %d bytes', num_bytes)
-  return {}
 
 
 def _parse_message(line: bytes) -> Optional[Dict[str, Any]]:

@@ -11,7 +11,7 @@ from estimator_train.distribution.cluster_protocol import (
   Lost,
   Send,
 )
-from estimator_train.distribution.network import Connection, limit_size, wait_readable
+from estimator_train.distribution.network import Connection, wait_readable
 from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.errors import PeerLost
 
@@ -106,9 +106,9 @@ class Peers:
     """Sends a goodbye. From then on, this task reports no lost task, and is not reported as lost.
 
     Args:
-      measurements: sent with the goodbye; omitted if they are too large for a message.
+      measurements: sent with the goodbye.
     """
-    self._end_with(bye=True, note=limit_size(measurements or {}))
+    self._end_with(bye=True, note=measurements or {})
 
   def report_failure(self, reason: str) -> None:
     """Reports this task as lost, with the reason. The report ends the run on all other tasks."""

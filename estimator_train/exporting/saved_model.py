@@ -66,23 +66,19 @@ def write(folder: str, restored: trained_model.RestoredModel) -> Dict[str, List[
   Raises:
     UserError: the model takes images with a number of channels other than 1 or 3.
   """
-  signatures = {DEFAULT_SIGNATURE: (restored.inputs, _outputs(restored, restored.outputs))}
-  requests = {DEFAULT_SIGNATURE: {name: _make_example_tensor(tensor)
-                                  for name, tensor in restored.inputs.items()}}
+  tensor_signature = restored.inputs, _outputs(restored, restored.outputs)
+  signatures, text = {DEFAULT_SIGNATURE: tensor_signature}, b''
   if restored.exports_pictures:
     assert restored.image_shape is not None
     pictures = restored.with_pictures(tf.uint8)
     signatures = {DEFAULT_SIGNATURE: _image_file_signature(restored, restored.image_shape),
                   PICTURES_INPUT: (pictures.inputs, _outputs(restored, pictures.outputs)),
-                  IMAGES_SIGNATURE: signatures[DEFAULT_SIGNATURE]}
-    black_jpeg = restored.session.run(tf.image.encode_jpeg(
-        tf.zeros(restored.image_shape, tf.uint8)))
-    requests = {
-        DEFAULT_SIGNATURE: {'image_bytes': tf.make_tensor_proto([black_jpeg])},
-        PICTURES_INPUT: {PICTURES_INPUT: tf.make_tensor_proto(
-            0, tf.uint8, (1,) + restored.image_shape)},
-        IMAGES_SIGNATURE: {'images': tf.make_tensor_proto(0., shape=(1,) + restored.image_shape)}}
-  else:
+                  IMAGES_SIGNATURE: tensor_signature}
+    text = restored.session.run(tf.image.encode_jpeg(tf.zeros(restored.image_shape, tf.uint8)))
+  requests = {signature: {name: _make_example_tensor(tensor, text)
+                          for name, tensor in inputs.items()}
+              for signature, (inputs, _) in signatures.items()}
+  if not restored.exports_pictures:
     try:
       signatures[EXAMPLES_SIGNATURE] = _record_signature(restored)
     except ValueError as error:
@@ -133,11 +129,10 @@ def _outputs(restored: trained_model.RestoredModel, outputs: Tensors) -> Tensors
           'top_probabilities': top.values, 'top_labels': tf.gather(names, top.indices)}
 
 
-def _make_example_tensor(tensor: tf.Tensor) -> Any:
-  """Returns a TensorProto for an input of the model, with one example of zeros or empty strings."""
-  shape = [size or 1 for size in tensor.shape.as_list()]
-  value: Any = b'' if tensor.dtype == tf.string else 0
-  return tf.make_tensor_proto(value, tensor.dtype, shape)
+def _make_example_tensor(tensor: tf.Tensor, text: bytes) -> Any:
+  """Returns a TensorProto for an input, with one example of zeros or of the bytes `text`."""
+  return tf.make_tensor_proto(text if tensor.dtype == tf.string else 0, tensor.dtype,
+                              [size or 1 for size in tensor.shape.as_list()])
 
 
 def _make_feature(name: str, tensor: tf.Tensor) -> Any:

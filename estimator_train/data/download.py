@@ -51,15 +51,7 @@ class DownloadResult(NamedTuple):
 
 
 class DownloadFailed(Exception):
-  """The download failed: the server does not provide the file, or every attempt was interrupted.
-
-  Attributes:
-    status: the HTTP status code that caused the failure, or 0 if the cause is not an HTTP error.
-  """
-
-  def __init__(self, reason: str, status: int = 0) -> None:
-    super().__init__(reason)
-    self.status = status
+  """The download failed: the server does not provide the file, or every attempt was interrupted."""
 
 
 class SecureHandler(urllib.request.BaseHandler):
@@ -293,7 +285,7 @@ def _total_size(response: Any, start: int) -> int:
   header, pattern = _SIZES.get(response.code, ('', ''))
   content_type = response.headers.get('Content-Type', '')
   if not header:
-    raise DownloadFailed('HTTP {} {}'.format(response.code, response.reason), response.code)
+    raise DownloadFailed('HTTP {} {}'.format(response.code, response.reason))
   # The page may be the login page of a proxy.
   if response.code == 200 and content_type.startswith(('text/', 'application/json')):
     raise DownloadFailed('received a page of type {} instead of the file'.format(content_type))

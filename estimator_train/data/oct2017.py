@@ -49,12 +49,6 @@ IMAGE_BYTES = 6 * 10**9
 SIGN_IN_REMEDY = (
     'create an API key at kaggle.com/settings, and put its kaggle.json into ~/.kaggle (or the '
     'folder KAGGLE_CONFIG_DIR), or set KAGGLE_USERNAME and KAGGLE_KEY')
-_REMEDIES_BY_STATUS = {
-    0: 'check the network and try again; the download resumes',  # Not an HTTP error.
-    401: 'the key is wrong or expired: ' + SIGN_IN_REMEDY,
-    403: 'check at kaggle.com/datasets/{} that this user may download it (signed in, terms '
-         'accepted, telephone verified), and check the key: ' + SIGN_IN_REMEDY,
-    404: 'check that kaggle.com/datasets/{} still exists'}
 
 # The paths of the images in the archive, in any folder. No other file is unpacked.
 _IMAGE_PATH = re.compile(r'(?:.*/)?((?:train|val|test)/(?:CNV|DME|DRUSEN|NORMAL)/[\w-]+\.jpeg)')
@@ -174,10 +168,12 @@ def receive_archive(path: str, part_file: BinaryIO) -> None:
   try:
     download.receive_file(ARCHIVE_URL, part_file, authorization)
   except download.DownloadFailed as error:
-    reason = '{} for the user {}'.format(error, user) if error.status else str(error)
-    remedy = _REMEDIES_BY_STATUS.get(error.status, 'try again later; the download resumes')
-    raise UserError('cannot download {} from Kaggle'.format(KAGGLE_DATASET), reason,
-                    remedy.format(KAGGLE_DATASET)) from error
+    raise UserError(
+        'cannot download {} from Kaggle'.format(KAGGLE_DATASET),
+        '{} for the user {}'.format(error, user),
+        'try again, the download resumes; check the network and the key, and at '
+        'kaggle.com/datasets/{} that this user may download it (signed in, terms accepted, '
+        'telephone verified)'.format(KAGGLE_DATASET)) from error
 
 
 def read_credentials(environment: Mapping[str, str]) -> Tuple[str, str]:

@@ -33,6 +33,7 @@ _Counts = Counter[Tuple[int, Optional[str]]]
 class ImageRecordSource(image_source.ImageSource):
   """The source of an ImageRecordSplit. A worker reads only the records of its shard."""
   format_name = 'image_records'
+  read = staticmethod(lambda reference: reference)  # The content itself.
   _parallel_lookups = 2  # One chunk of records is read while another one is waiting for the disk.
 
   def __init__(self, dataset: DataSet, split: ImageRecordSplit) -> None:
@@ -54,14 +55,6 @@ class ImageRecordSource(image_source.ImageSource):
     # bytes that are not valid UTF-8.
     contents, class_indices, _ = zip(*self._read(indices))
     return list(contents), np.array(class_indices)
-
-  @staticmethod
-  def read(reference: tf.Tensor) -> tf.Tensor:
-    return reference  # The content itself.
-
-  def read_content(self, index: int) -> bytes:
-    ((content, _, _),) = self._read(np.array([index]))
-    return content
 
   def name_of(self, index: int) -> str:
     record = index if self.split.kept is None else int(self.split.kept[index])

@@ -46,7 +46,11 @@ class ImageSource(Source):
 
   A subclass reads one format. A worker without a cache reads only the images of its shard and, in
   expects_grey, a small sample of all images.
+
+  Attributes:
+    read: takes a reference of look_up, a scalar string, and returns the content of the image.
   """
+  read: Any  # images.Read, as a static method.
   can_augment = True
   can_cache_in_folder = True
   _parallel_lookups: Optional[int] = None  # The number of chunks that are looked up in parallel.
@@ -68,19 +72,15 @@ class ImageSource(Source):
       BadExample: an example is damaged.
     """
 
-  @staticmethod
-  @abc.abstractmethod
-  def read(reference: tf.Tensor) -> tf.Tensor:
-    """Returns the content of an image, a scalar string."""
-
-  @abc.abstractmethod
   def read_content(self, index: int) -> bytes:
-    """Reads the content of an image.
+    """Reads the content of an image, outside of TensorFlow.
 
     Raises:
       OSError: the file cannot be read.
       BadExample: the example is damaged.
     """
+    (content,), _ = self.look_up(np.array([index]))
+    return content
 
   @abc.abstractmethod
   def name_of(self, index: int) -> str:
@@ -261,6 +261,7 @@ class ImageFileSource(ImageSource):
   """The source of an ImageSplit."""
   format_name = 'image_files'
   class_indices_are_known = True
+  read = staticmethod(tf.read_file)
 
   def __init__(self, dataset: DataSet, split: ImageSplit) -> None:
     super().__init__(dataset, split)
@@ -274,10 +275,6 @@ class ImageFileSource(ImageSource):
     self._threads.submit(storage.advise_kernel, paths, os.POSIX_FADV_WILLNEED)
     return paths, self.split.classes[indices]
 
-  @staticmethod
-  def read(reference: tf.Tensor) -> tf.Tensor:
-    return tf.read_file(reference)
-
   def read_content(self, index: int) -> bytes:
     return read_regular_file(self.split.files[index])
 
@@ -285,11 +282,8 @@ class ImageFileSource(ImageSource):
     return os.fsdecode(self.split.files[index])
 
   def without(self, indices: List[int]) -> ImageSplit:
-    if not indices:
-      return self.split
-    dropped = set(indices)
-    return ImageSplit([file for index, file in enumerate(self.split.files) if index not in dropped],
-                      np.delete(self.split.classes, indices))
+    kept = np.delete(np.arange(len(self)), indices)
+    return ImageSplit([self.split.files[index] for index in kept], self.split.classes[kept])
 
   def make_published_input_fn(self, batching: Batching) -> InputFn:
     return lambda: images.make_published_batches(

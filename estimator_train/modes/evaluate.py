@@ -14,7 +14,7 @@ def run(settings: Settings) -> Dict[str, Any]:
   run = open_run(settings)
   evaluator = Evaluator(run, prepare(run))
   result = evaluation.write_evaluation_report(
-      settings.run, run.data.dataset.labels, *evaluator.evaluate(run.start.checkpoint.path))
+      settings.run, run.data.dataset.labels, *evaluator.evaluate(run.start.checkpoint))
   result.update(run.skipped_images_result)
   learning_curves.write_learning_curves(settings.run.folder)
   page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)

@@ -102,8 +102,8 @@ def _convert(run: Run, model: tf.keras.Model) -> PreparedModel:
   """Compiles the model, checks that the checkpoint fits the model, and converts the model."""
   settings, dataset, engine = run.settings, run.data.dataset, run.engine
   schedule = _compile(run, model)
-  if run.start.checkpoint.path is not None:
-    building.check_fits_checkpoint(model, settings, run.start.checkpoint.path)
+  if run.start.checkpoint is not None:
+    building.check_fits_checkpoint(model, settings, run.start.checkpoint)
   summaries.register_gradient_norm(model.optimizer)
   _load_given_weights(run, model)
   run_config, copier = engine.make_run_config(), ModelCopier(model)
@@ -165,7 +165,7 @@ def _save_initial_weights(
     run: Run, model: tf.keras.Model, copier: ModelCopier,
     run_config: tf.estimator.RunConfig) -> Optional[tf.estimator.WarmStartSettings]:
   """Saves the initial weights, and returns the settings that load them; None if the run resumes."""
-  if run.start.checkpoint.path is not None:
+  if run.start.checkpoint is not None:
     return None
   flags = run.settings.model
   if run.process.is_chief:
@@ -225,7 +225,7 @@ def _log_changed_flags(run: Run) -> None:
   """Logs the flags that have other values than in the run that this run resumes."""
   differences = run.run_dir.flag_differences(run.settings, [
       name for name, _ in run.settings.items() if name not in ('model_dir', *OUTPUT_FLAGS)])
-  if differences and run.start.checkpoint.path is not None and run.start.step < run.end_step:
+  if differences and run.start.checkpoint is not None and run.start.step < run.end_step:
     _LOG.info('resuming with the weights of step %d and other flags: %s', run.start.step,
               ', '.join(differences))
 
@@ -269,7 +269,7 @@ def log_parameters(run: Run, parameters: Dict[str, int]) -> None:
   _LOG.info('{total:,} parameters, {trainable:,} of them trained, {frozen:,} in frozen layers, '
             '{megabytes:.1f} MB'.format(megabytes=parameters['bytes'] / 1e6, **parameters))
   settings = run.settings
-  if parameters['frozen'] and settings.run.trains and run.start.checkpoint.path is None and (
+  if parameters['frozen'] and settings.run.trains and run.start.checkpoint is None and (
       settings.model.weights == 'none' and not user_code.is_function_name(settings.model.model)):
     _LOG.warning('%.1f of %.1f million parameters are frozen with random weights: give --weights, '
                  'or train more layers with --trainable_layers', parameters['frozen'] / 1e6,

@@ -18,7 +18,6 @@ from estimator_train.settings.flags import EvaluationFlags
 from estimator_train.system.progress import Phase, StartUpTimer
 from estimator_train.training import early_stopping
 from estimator_train.training.checkpoints import restoring
-from estimator_train.training.checkpoints.restoring import FoundCheckpoint
 from estimator_train.training.early_stopping import StopReason
 from estimator_train.training.schedules import Schedule, make_schedule
 
@@ -30,20 +29,17 @@ class Start(NamedTuple):
   """Where a run starts.
 
   Attributes:
-    checkpoint: the checkpoint to resume from, or to evaluate.
+    checkpoint: the path of the checkpoint to resume from, or to evaluate; None: there is none.
+    step: the global step of the checkpoint; 0 if there is no checkpoint.
     examples_seen: the number of examples trained on before the checkpoint was saved; 0 if the run
       does not train.
     stop_reason: the reason why an evaluation stopped the previous run; None if no evaluation
       stopped that run.
   """
-  checkpoint: FoundCheckpoint
+  checkpoint: Optional[str]
+  step: int
   examples_seen: int = 0
   stop_reason: Optional[StopReason] = None
-
-  @property
-  def step(self) -> int:
-    """The global step of the checkpoint; 0 if there is no checkpoint."""
-    return self.checkpoint.step
 
 
 def find_start(settings: Settings, run_dir: RunDir, engine: Engine) -> Start:
@@ -54,20 +50,20 @@ def find_start(settings: Settings, run_dir: RunDir, engine: Engine) -> Start:
     UserError: the checkpoint does not exist or does not load.
   """
   if not settings.run.trains:
-    return Start(FoundCheckpoint(*restoring.resolve_checkpoint(settings)))
+    return Start(*restoring.resolve_checkpoint(settings))
   if engine.process.role == EVALUATOR:
     _wait_for_checkpoint(run_dir, settings.cluster.start_timeout_secs)
     # The checkpoint is not verified, because the chief may delete it during the verification.
-    checkpoint = FoundCheckpoint(*restoring.latest_checkpoint_and_step(run_dir.path))
+    checkpoint, step = restoring.latest_checkpoint_and_step(run_dir.path)
   else:
-    checkpoint = restoring.find_intact_checkpoint(run_dir.path)
+    checkpoint, step = restoring.find_intact_checkpoint(run_dir.path)
   # Without a record of the examples, all steps are assumed to have had this batch size.
   previous_batch_size = run_dir.flags().get('batch_size', '')
   examples_seen = run_dir.examples_seen(
-      checkpoint.step, engine.examples_per_step if not previous_batch_size.isdigit() else
+      step, engine.examples_per_step if not previous_batch_size.isdigit() else
       engine.examples_per_step * int(previous_batch_size) // settings.optimizer.batch_size)
-  return Start(checkpoint, examples_seen, early_stopping.read_stop_reason(
-      run_dir, settings.evaluation, checkpoint.step))
+  return Start(checkpoint, step, examples_seen, early_stopping.read_stop_reason(
+      run_dir, settings.evaluation, step))
 
 
 def _wait_for_checkpoint(run_dir: RunDir, timeout_secs: int) -> None:

@@ -72,7 +72,7 @@ def test_a_disk_that_fills_up_ends_a_run_with_its_last_good_checkpoint(
   assert done.err.count('retrying in') >= 4 and 'Traceback' not in done.err
   names = os.listdir(str(disk / 'run'))
   assert not [name for name in names if '_temp_' in name or '.tmp' in name or '-20.' in name]
-  assert restoring.find_intact_checkpoint(str(disk / 'run')).step == 10
+  assert restoring.find_intact_checkpoint(str(disk / 'run'))[1] == 10
   # With room, the same command goes on from there.
   (disk / 'fill').unlink()
   done = run_well('--mode=train', '--train_steps=30', '--model_dir', disk / 'run', *FLAGS)
@@ -115,7 +115,7 @@ def test_a_folder_that_is_removed(tmp_path, run_program, monkeypatch, no_waits):
                      '--model_dir', folder, '--save_retry_secs=2', *FLAGS)
   assert 'No such file or directory in {}'.format(folder) in done.err
   assert done.code == 3 and not folder.exists()
-  assert restoring.find_intact_checkpoint(str(away)).step == 10
+  assert restoring.find_intact_checkpoint(str(away))[1] == 10
 
 
 def test_a_report_that_cannot_be_written_does_not_hide_the_checkpoint(

@@ -254,7 +254,7 @@ def test_parameters(caplog):
         ('vgg16', 'none', None, True), ('vgg16', 'imagenet', None, False),
         ('vgg16', 'none', 'model.ckpt-1', False), ('a:b', 'none', None, False)):
       caplog.clear()
-      start = types.SimpleNamespace(checkpoint=types.SimpleNamespace(path=path))
+      start = types.SimpleNamespace(checkpoint=path)
       log_parameters(types.SimpleNamespace(
           settings=Settings(model=name, weights=weights, model_dir='x', train_steps=1),
           start=start), count_parameters(model))

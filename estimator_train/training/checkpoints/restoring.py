@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import shutil
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -31,19 +31,6 @@ _AVERAGE = re.compile(r'training(_\d+)?/[^/]+/(.+)/' + AVERAGE_SLOT + '$')
 _LOSS_SCALE_VARIABLE = re.compile(r'training(_\d+)?/current_loss_scale$')
 
 
-class FoundCheckpoint(NamedTuple):
-  """The checkpoint to resume from, or to evaluate.
-
-  Attributes:
-    path: the path of the latest checkpoint that loads; None if no checkpoint was saved completely.
-    step: the global step of the checkpoint; 0 if there is no checkpoint.
-    skip_reasons: one text for each later checkpoint, with its path and why it does not load.
-  """
-  path: Optional[str]
-  step: int
-  skip_reasons: Sequence[str] = ()
-
-
 def latest_checkpoint_and_step(model_dir: str) -> Tuple[Optional[str], int]:
   """Returns the path and global step of the latest checkpoint; (None, 0) if there is none."""
   path = tf.train.latest_checkpoint(model_dir)
@@ -52,12 +39,16 @@ def latest_checkpoint_and_step(model_dir: str) -> Tuple[Optional[str], int]:
   return path, int(tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP))
 
 
-def find_intact_checkpoint(model_dir: str) -> FoundCheckpoint:
-  """Finds the latest checkpoint that can be read completely and has correct checksums.
+def find_intact_checkpoint(model_dir: str) -> Tuple[Optional[str], int]:
+  """Returns the path and global step of the latest checkpoint that can be read completely.
 
   First tries the latest checkpoint in TensorFlow's `checkpoint` file, which lists a checkpoint only
   when all files of the checkpoint are complete. Then tries all other checkpoints, the newest first.
-  Reads all values, because only reading verifies the checksums. Changes no file.
+  Reads all values, because only reading verifies the checksums. Changes no file. Logs which
+  checkpoints were skipped, and why.
+
+  Returns:
+    (None, 0) if no checkpoint was saved completely.
 
   Raises:
     UserError: there are checkpoints, but no checkpoint loads. (A run killed while it saved its
@@ -66,6 +57,7 @@ def find_intact_checkpoint(model_dir: str) -> FoundCheckpoint:
   listed_steps = _steps_in_checkpoint_file(model_dir)
   skip_reasons: List[str] = []
   has_lost_steps = False
+  found: Tuple[Optional[str], int] = (None, 0)
   for step in listed_steps[:1] + [step for step in _steps_on_disk(model_dir)
                                   if step not in listed_steps[:1]]:
     path = _checkpoint_path(model_dir, step)
@@ -76,47 +68,43 @@ def find_intact_checkpoint(model_dir: str) -> FoundCheckpoint:
       # If a run was killed while it saved its first checkpoint, no step is lost.
       has_lost_steps = has_lost_steps or step in listed_steps or step > 0
       continue
-    return FoundCheckpoint(path, step if saved_step is None else saved_step, skip_reasons)
-  if has_lost_steps:
+    found = path, step if saved_step is None else saved_step
+    break
+  if found[0] is None and has_lost_steps:
     raise UserError('no checkpoint in --model_dir can be loaded', '; '.join(skip_reasons),
                     'restore a copy of a checkpoint, or give another --model_dir to start over; '
                     'nothing was deleted')
-  return FoundCheckpoint(None, 0, skip_reasons)
+  for reason in skip_reasons:
+    _LOG.warning('skipping a checkpoint that cannot be loaded: %s', reason)
+  return found
 
 
-def log_skipped(recovered: FoundCheckpoint) -> None:
-  """Logs which checkpoints were skipped, and why."""
-  for text in recovered.skip_reasons:
-    _LOG.warning('skipping a checkpoint that cannot be loaded: %s', text)
-
-
-def repair_model_dir(model_dir: str, recovered: FoundCheckpoint) -> None:
-  """Makes TensorFlow resume from the recovered checkpoint, and removes unfinished files.
+def repair_model_dir(model_dir: str, checkpoint: Optional[str]) -> None:
+  """Makes TensorFlow resume from a checkpoint, and removes unfinished files.
 
   A checkpoint that does not load stays until the run saves that step again. If a killed run had
   begun to delete a checkpoint, removes the remaining files, because TensorFlow would keep them.
 
   Args:
     model_dir: the directory of the run; no other process may write to it.
-    recovered: the return value of `find_intact_checkpoint` for this directory.
+    checkpoint: the path that `find_intact_checkpoint` returns for this directory.
   """
-  log_skipped(recovered)
   remove_unfinished_files(model_dir)
-  if recovered.path is None:
+  if checkpoint is None:
     return
   listed_steps = _steps_in_checkpoint_file(model_dir)
-  recovered_step = int(recovered.path.rpartition('-')[2])
+  resumed_step = int(checkpoint.rpartition('-')[2])
   unlisted_steps = [step for step in _steps_on_disk(model_dir)
-                    if step < recovered_step and step not in listed_steps]
+                    if step < resumed_step and step not in listed_steps]
   for step in unlisted_steps:
     if not os.path.exists(_checkpoint_path(model_dir, step) + '.index'):
       for path in glob.glob(glob.escape(_checkpoint_path(model_dir, step)) + '.*'):
         os.remove(path)
-  if listed_steps[:1] != [recovered_step] or unlisted_steps:
+  if listed_steps[:1] != [resumed_step] or unlisted_steps:
     # Lists all checkpoints, because TensorFlow deletes old checkpoints only if the file lists them.
     paths = [_checkpoint_path(model_dir, step) for step in reversed(_steps_on_disk(model_dir))
-             if step <= recovered_step]
-    checkpoint_patches.write_checkpoint_state(model_dir, recovered.path, paths)
+             if step <= resumed_step]
+    checkpoint_patches.write_checkpoint_state(model_dir, checkpoint, paths)
 
 
 def remove_unfinished_files(model_dir: str) -> None:
@@ -139,9 +127,7 @@ def resolve_checkpoint(settings: Settings) -> Tuple[str, int]:
   """
   run_dir, checkpoint = RunDir(settings.run.model_dir), settings.checkpoints.checkpoint
   if checkpoint == 'latest':
-    recovered = find_intact_checkpoint(run_dir.path)
-    log_skipped(recovered)
-    path = recovered.path
+    path, _ = find_intact_checkpoint(run_dir.path)
     if path is None:
       raise UserError('there is no checkpoint in --model_dir', run_dir.path,
                       'train first, or give the --model_dir of a run with a checkpoint')

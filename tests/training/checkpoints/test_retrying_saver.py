@@ -54,7 +54,7 @@ class Case:
 
   def saves(self, step):
     """Whether a checkpoint is saved, and loads as the latest one."""
-    return self.save(step) and restoring.find_intact_checkpoint(str(self.folder)).path == str(
+    return self.save(step) and restoring.find_intact_checkpoint(str(self.folder))[0] == str(
         self.folder / 'model.ckpt-{}'.format(step))
 
   def names(self):

@@ -261,23 +261,29 @@ def draw_chart(name: str, description: str, x_axis: Axis, y_axis: Axis, lines: S
       canvas.add_text(x, y + 4, box.text, 'middle', 'page' if box.opacity > .55 else 'ink',
                       size=_SMALL_FONT_SIZE)
   canvas.add_line([(left, bottom), (right, bottom)], 'faint')
-  tips: Dict[float, Dict[str, str]] = {}
-  for line in lines:
-    points = place(line.xs, line.ys)
+  placed = [(line, place(line.xs, line.ys)) for line in lines if len(line.xs)]
+  for line, points in placed:
     if line.width and len(points) > 1:
       canvas.add_line(points, line.color, line.width, line.dash)
-    if points and (line.dot or len(points) == 1):
+    if line.dot or len(points) == 1:
       canvas.add_dots(points, line.color, line.dot or 5)
+  _add_tips(canvas, placed, x_axis.label, (left, right), (top, bottom))
+  return Chart(name, description, caption, height, canvas.shapes, canvas.to_png())
+
+
+def _add_tips(canvas: _Canvas, placed: Sequence[Tuple[Line, Points]], x_label: str,
+              x_ends: Tuple[float, float], y_ends: Tuple[float, float]) -> None:
+  """Adds invisible columns over which the pointer shows the values of all curves."""
+  tips: Dict[float, Dict[str, str]] = {}
+  for line, points in placed:
     if line.label and len(set(line.xs)) == len(points):  # It is a curve.
       for (place_x, _), x, y in zip(points, line.xs, line.ys):
         tips.setdefault(round(place_x / _TIP_WIDTH), {})[line.label] = '{}: {} at {} {}'.format(
-            line.label, format_number(float(y)), x_axis.label, format_number(float(x)))
-  columns = sorted(tips)
-  edges = [left / _TIP_WIDTH, *(np.add(columns[1:], columns[:-1]) / 2), right / _TIP_WIDTH]
-  for column, start, end in zip(columns, edges, edges[1:]):
-    canvas.add_box([(start * _TIP_WIDTH, top), (end * _TIP_WIDTH, bottom)], 'ink', 0,
-                   '\n'.join(tips[column].values()))
-  return Chart(name, description, caption, height, canvas.shapes, canvas.to_png())
+            line.label, format_number(float(y)), x_label, format_number(float(x)))
+  columns = [column * _TIP_WIDTH for column in sorted(tips)]
+  edges = [x_ends[0], *(np.add(columns[1:], columns[:-1]) / 2), x_ends[1]]
+  for column, start, end in zip(sorted(tips), edges, edges[1:]):
+    canvas.add_box(list(zip((start, end), y_ends)), 'ink', 0, '\n'.join(tips[column].values()))
 
 
 def _draw_legend(canvas: _Canvas, y_label: str, lines: Sequence[Line]) -> float:

@@ -10,22 +10,10 @@ from typing import Any, Callable, NamedTuple, Tuple
 
 from estimator_train.configs import WORKLOADS
 from estimator_train.errors import UserError
-from estimator_train.settings import user_code
+from estimator_train.settings import flags, user_code
 from estimator_train.settings.flag_type import all_flags, format_value
-from estimator_train.settings.flags import (
-  IMAGE_SIZE_REMEDY,
-  MODES,
-  MODES_WITH_CHECKPOINT_FLAG,
-  MODES_WITHOUT_MODEL_DIR,
-  MULTI_WORKER_ALL_REDUCE,
-  MULTI_WORKER_STRATEGIES,
-  OUTPUT_FLAGS,
-  SINGLE_HOST_ALL_REDUCE,
-  SINGLE_REPLICA_STRATEGIES,
-  TRAINING_MODES,
-)
 
-_TRAINING = TRAINING_MODES
+_TRAINING = flags.TRAINING_MODES
 # Pairs of flags that exclude each other. A flag on the command line also overrides the other flag
 # of the pair in a flagfile.
 EXCLUSIVE_PAIRS = (('train_steps', 'train_epochs'),
@@ -37,7 +25,7 @@ _REPRODUCE_FLAGS = (
     'mode', 'workload', 'data_dir', 'model_dir', 'weights', 'num_gpus', 'num_cpu_replicas',
     'all_reduce_alg', 'num_packs', 'gpu_memory_growth', 'inter_op_parallelism_threads',
     'intra_op_parallelism_threads', 'num_parallel_calls', 'seed', 'log_every_steps',
-    'save_checkpoints_secs', 'save_retry_secs', 'report_page', *OUTPUT_FLAGS)
+    'save_checkpoints_secs', 'save_retry_secs', 'report_page', *flags.OUTPUT_FLAGS)
 
 
 class Rule(NamedTuple):
@@ -90,7 +78,7 @@ def _required(name: str, mode: str, remedy: str) -> Rule:
 def _only_in(modes: Tuple[str, ...], name: str, remedy: str) -> Rule:
   return Rule('--{} is only for --mode={}'.format(name, ', '.join(modes)), name + ' mode', remedy,
               lambda s: getattr(s, name) != all_flags()[name].default,
-              tuple(mode for mode in MODES if mode not in modes))
+              tuple(mode for mode in flags.MODES if mode not in modes))
 
 
 def _published(name: str) -> Rule:
@@ -151,17 +139,17 @@ RULES = (
          lambda s: s.distribution_strategy == 'horovod' and s.all_reduce_alg),
     Rule('--distribution_strategy={s.distribution_strategy} has one replica in each process',
          'num_gpus num_cpu_replicas', 'omit them, or give --distribution_strategy=mirrored',
-         lambda s: (s.distribution_strategy in SINGLE_REPLICA_STRATEGIES
+         lambda s: (s.distribution_strategy in flags.SINGLE_REPLICA_STRATEGIES
                     and max(s.num_gpus, s.num_cpu_replicas) > 1)),
     Rule('--all_reduce_alg={s.all_reduce_alg} is for a single machine', 'distribution_strategy',
          'give --all_reduce_alg=nccl or ring',
          lambda s: (s.distribution_strategy == 'multi_worker_mirrored'
-                    and s.all_reduce_alg in SINGLE_HOST_ALL_REDUCE)),
+                    and s.all_reduce_alg in flags.SINGLE_HOST_ALL_REDUCE)),
     Rule('--all_reduce_alg={s.all_reduce_alg} is for --distribution_strategy=multi_worker_mirrored',
          'distribution_strategy',
          'give --all_reduce_alg=nccl, hierarchical_copy or reduction_to_one_device',
          lambda s: (s.distribution_strategy != 'multi_worker_mirrored'
-                    and s.all_reduce_alg in MULTI_WORKER_ALL_REDUCE)),
+                    and s.all_reduce_alg in flags.MULTI_WORKER_ALL_REDUCE)),
     Rule('--on_nan=skip requires dynamic loss scaling, which skips updates that are not finite',
          'on_nan dtype', 'give --dtype=mixed, or omit --on_nan',
          lambda s: s.on_nan == 'skip' and s.dtype != 'mixed'),
@@ -183,7 +171,7 @@ RULES = (
                  lambda s: s.class_weights == 'balanced'),
     _unsupported('input_pipeline', 'exact', '--on_bad_image=skip',
                  lambda s: s.on_bad_image == 'skip'),
-    Rule('--image_size must be height,width in pixels', 'image_size', IMAGE_SIZE_REMEDY,
+    Rule('--image_size must be height,width in pixels', 'image_size', flags.IMAGE_SIZE_REMEDY,
          lambda s: (s.image_size and len(s.image_size) > 2
                     and s.dataset not in ('synthetic', 'tfrecord'))),
     _only_for_data_sets('train_pattern', 'image_folder', 'tfrecord'),
@@ -227,7 +215,7 @@ RULES = (
     # In some modes.
     Rule('--model_dir is required', '--mode={s.mode} without --model_dir',
          'give --model_dir=FOLDER', lambda s: not s.model_dir,
-         tuple(mode for mode in MODES if mode not in MODES_WITHOUT_MODEL_DIR)),
+         tuple(mode for mode in flags.MODES if mode not in flags.MODES_WITHOUT_MODEL_DIR)),
     _required('output', 'write_tfrecords', 'give --output=FOLDER'),
     _only_in(('write_tfrecords',), 'num_shards',
              'give --mode=write_tfrecords, or omit --num_shards'),
@@ -236,7 +224,7 @@ RULES = (
               'give --runs=FOLDER, or several folders to compare: --runs=FOLDER,FOLDER'),
     _only_in(('report',), 'runs', 'give --mode=report, or omit --runs'),
     _required('export_dir', 'export', 'give --export_dir=FOLDER'),
-    _only_in(MODES_WITH_CHECKPOINT_FLAG, 'checkpoint',
+    _only_in(flags.MODES_WITH_CHECKPOINT_FLAG, 'checkpoint',
              'omit it; training resumes from the latest checkpoint'),
     Rule('training requires --train_steps or --train_epochs', '--mode={s.mode} without either',
          'give --train_steps=N or --train_epochs=N',
@@ -259,7 +247,7 @@ RULES = (
          (*_TRAINING, 'lr_finder')),
     Rule('--mode=lr_finder trains in a single process', 'distribution_strategy',
          'give --distribution_strategy=mirrored',
-         lambda s: s.distribution_strategy in MULTI_WORKER_STRATEGIES, ('lr_finder',)),
+         lambda s: s.distribution_strategy in flags.MULTI_WORKER_STRATEGIES, ('lr_finder',)),
     Rule('only a run that evaluates can stop early', _STOPPING + ' mode',
          'give --mode=train_and_evaluate', _stops_early, ('train',)),
     Rule('only a run that evaluates before its end can stop early', _STOPPING,
@@ -288,12 +276,12 @@ RULES = (
              'mirrored', 'multi_worker_mirrored', 'horovod'), ('scaling',)),
     Rule('--all_reduce_alg={s.all_reduce_alg} does not support several workers', 'scale_over',
          'omit --all_reduce_alg', lambda s: (
-             s.scale_over == 'workers' and s.all_reduce_alg in SINGLE_HOST_ALL_REDUCE),
+             s.scale_over == 'workers' and s.all_reduce_alg in flags.SINGLE_HOST_ALL_REDUCE),
          ('scaling',)),
     Rule('--mode=scaling requires a strategy for several replicas', 'distribution_strategy',
          'give --distribution_strategy=mirrored or central_storage',
          lambda s: (s.scale_over == 'replicas'
-                    and s.distribution_strategy in SINGLE_REPLICA_STRATEGIES),
+                    and s.distribution_strategy in flags.SINGLE_REPLICA_STRATEGIES),
          ('scaling',)),
     Rule('--mode={s.mode} measures how images are read, but training with --cache_features reads '
          'no images', 'cache_features', 'omit it', lambda s: s.cache_features,
@@ -305,8 +293,8 @@ RULES = (
 
 def _format_flags(settings: Any, *names: str) -> str:
   """Formats flags and their values as on a command line; if some have no value, only the others."""
-  flags = all_flags()
+  declared = all_flags()
   given = [name for name in names if getattr(settings, name) not in (None, ())]
   return ' '.join('--{}={}'.format(name, format_value(getattr(settings, name),
-                                                      flags[name].separator))
+                                                      declared[name].separator))
                   for name in given or names)

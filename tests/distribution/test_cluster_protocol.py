@@ -105,6 +105,22 @@ def test_what_a_member_knows_from_the_chief(invalid):
   assert state.have_all_trained() and state.is_stop_confirmed(7)
 
 
+def test_measurements_and_the_end_of_training():
+  """Parameter servers do not train, and have no measurements."""
+  state = state_of(W0)
+  state.announce('trained')
+  state.update(W1, {'state': 'trained'})
+  state.update(W1, {'state': 'saving'})
+  assert not state.have_all_trained()
+  state.update(W2, {'bye': True, 'note': {'examples': 7}})
+  assert state.have_all_trained() and state.measurements() is None
+  assert state.busy_peer() == (W1, 'saving')
+  state.announce('evaluating')
+  assert state.have_all_trained()
+  state.update(W1, {'bye': True})
+  assert state.measurements() == {W1: {}, W2: {'examples': 7}}
+
+
 class Simulation:
   """The tasks of a cluster, between which messages are delayed; `None` ends a connection."""
 

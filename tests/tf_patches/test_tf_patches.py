@@ -28,6 +28,26 @@ def test_what_a_process_keeps_is_released_or_restored(monkeypatch):
   assert os.environ['PATH'] == '/nowhere'
 
 
+@pytest.mark.parametrize('has_local', [False, True])
+def test_the_checks_of_a_new_session_are_one(tmp_path, own_graph, has_local):
+  """Unless local variables are initialized in between, which the second check has, too."""
+  weight = tf.get_variable('weight', (), use_resource=True)
+  if has_local:
+    tf.get_variable('local', (), collections=[tf.GraphKeys.LOCAL_VARIABLES])
+  tf.add_to_collection(tf.GraphKeys.READY_FOR_LOCAL_INIT_OP, tf.report_uninitialized_variables(
+      tf.global_variables()))
+  sessions.share_ready_op()
+  for name in ('first', 'second'):
+    sessions.add_local_init_op(tf.write_file(str(tmp_path / name), ''))
+  with pytest.raises(RuntimeError, match='weight'):
+    tf.train.MonitoredSession(tf.train.ChiefSessionCreator(tf.train.Scaffold(init_op=tf.no_op())))
+  tf.train.MonitoredSession(tf.train.ChiefSessionCreator(
+      tf.train.Scaffold(init_op=weight.initializer))).close()
+  assert {path.name for path in tmp_path.iterdir()} == {'first', 'second'}
+  ready, = tf.get_collection(tf.GraphKeys.READY_OP)
+  assert (tf.get_collection(tf.GraphKeys.READY_FOR_LOCAL_INIT_OP) == [ready]) != has_local
+
+
 @pytest.mark.parametrize('name', ['fashion_cnn', 'mnist_deep'])
 def test_random_weights_are_saved_without_a_copy(tmp_path, name):
   def save(folder, is_copied):

@@ -66,7 +66,7 @@ __all__ = ['ArraySplit', 'DataSet', 'ExampleSplit', 'IdxSplit', 'ImageSplit', 'R
            'UserError', 'convert', 'evaluate', 'export', 'predict', 'train']
 # The environment variables that a run sets.
 _CHANGED_VARIABLES = ('TF_CONFIG', 'TF_XLA_FLAGS', logs.CPP_LEVEL_VARIABLE,
-                      progress.START_TIME_VARIABLE, *machine.VARIABLE_NAMES)
+                      progress.START_TIME_VARIABLE, *machine.ONEDNN_VARIABLE_NAMES)
 
 
 def train(settings: Settings) -> Dict[str, Any]:
@@ -225,7 +225,7 @@ def _restored_process_state(verbosity: int = 0, restores_session: bool = True) -
   os.environ[progress.START_TIME_VARIABLE] = progress.current_uptime()
   if verbosity < 1:
     logs.silence_tensorflow()
-  keeps_memory = machine.tune_cpu()
+  keeps_memory = machine.tune_for_cpu_training()
   try:
     with ExitStack() as stack:
       with warnings.catch_warnings():

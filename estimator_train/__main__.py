@@ -49,7 +49,7 @@ def _run(argv: Sequence[str]) -> int:
   try:
     settings = command_line.parse(argv)
     logs.set_up(settings.run.verbosity)
-    machine.tune_cpu()
+    machine.tune_for_cpu_training()
     with signals.ending_stopped_run():
       result = modes.run(settings)
     _print_result(result, settings)

@@ -16,7 +16,7 @@ def test_every_choice_has_an_implementation():
     for name in OPTIMIZERS:
       assert optimizers.make_optimizer(name, 0.1).get_config()['name'].lower() == name
     for name in all_flags()['preprocess'].choices:
-      model_inputs.make_preprocess(name, 8, 8, 3)
+      model_inputs.make_preprocess_function(name, 8, 8, 3)
     for name in all_flags()['lr_schedule'].choices:
       given = {'piecewise': {'lr_boundaries_epochs': [1.], 'lr_values': [1e-3, .01]},
                'exponential': {'lr_values': [1e-4]}}.get(name, {})

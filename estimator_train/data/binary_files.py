@@ -1,6 +1,7 @@
-"""Reads binary files into memory, and gzipped idx files also as a stream.
+"""Reads files of uncompressed pixels, such as those of CIFAR-10, and gzipped idx files.
 
-The graphs of the `input_fn`s contain no examples.
+Both are read into memory, idx files on request as a stream. The examples are not constants in the
+graphs of the `input_fn`s.
 
 The datasets contain (images, labels). The images are uint8 [B, height, width, channels]; the labels
 are float32 [B, num_classes] or int64 [B].
@@ -36,10 +37,10 @@ class BinarySource(ArraySource):
     return self._arrays
 
   def check_and_count(self) -> Optional[int]:
-    images, classes = self.arrays()
+    images, class_indices = self.arrays()
     shape, num_classes = self.dataset.image_shape, len(self.dataset.labels)
-    last_class = classes.max(initial=0)
-    if not len(images) or images.shape != (len(classes), *(shape or ())) or (
+    last_class = class_indices.max(initial=0)
+    if not len(images) or images.shape != (len(class_indices), *(shape or ())) or (
         last_class >= num_classes):
       raise UserError('the examples of a file do not fit the data set',
                       '{}: images of shape {}, classes up to {}'.format(
@@ -52,7 +53,7 @@ class BinarySource(ArraySource):
     return storage.fingerprint_files(self.files())
 
   def digest_of_examples(self) -> str:
-    # Each worker has compared published files with the checksums.
+    # Published files need no digest: each worker has already compared them with their checksums.
     return '' if self.dataset.files else storage.fingerprint_arrays([self.class_indices()])
 
   def files(self) -> List[FilePath]:

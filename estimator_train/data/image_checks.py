@@ -115,20 +115,20 @@ def load_pillow() -> None:
   Image.init()
 
 
-def find_issues(path: bytes, contents: bytes, decoder_error: Optional[str]) -> Iterator[FileIssue]:
+def find_issues(path: bytes, content: bytes, decoder_error: Optional[str]) -> Iterator[FileIssue]:
   """Yields the issues of a file.
 
   Args:
     path: the path of the file.
-    contents: the content of the file.
+    content: the content of the file.
     decoder_error: the error message of the decoder; None if the decoder can decode the file.
   """
   from PIL import Image
   format_name = next((name for name, (first_bytes, _) in _FORMATS.items()
-                      if contents.startswith(first_bytes)), None)
-  image, pillow_error = _open_with_pillow(contents, format_name)
+                      if content.startswith(first_bytes)), None)
+  image, pillow_error = _open_with_pillow(content, format_name)
   if decoder_error is not None:
-    yield _explain_decoder_error(contents, format_name, image, decoder_error, pillow_error)
+    yield _explain_decoder_error(content, format_name, image, decoder_error, pillow_error)
   extension = os.path.splitext(os.fsdecode(path))[1].lower()
   # Unknown extensions are accepted.
   if format_name is not None and Image.EXTENSION.get(extension, format_name) != format_name:
@@ -136,17 +136,17 @@ def find_issues(path: bytes, contents: bytes, decoder_error: Optional[str]) -> I
   if re.match('Got [0-9]+ frames', decoder_error or ''):
     yield FileIssue('animated', 'the decoder does not support GIFs with several frames')
   if image is not None and decoder_error is None:
-    yield from _find_ignored_properties(contents, image)
+    yield from _find_ignored_properties(content, image)
 
 
-def _open_with_pillow(contents: bytes, format_name: Optional[str]) -> Tuple[Any, str]:
+def _open_with_pillow(content: bytes, format_name: Optional[str]) -> Tuple[Any, str]:
   """Opens an image with Pillow, without decoding the pixels.
 
   Returns:
     (Pillow's image, '') or, if Pillow cannot open the image, (None, Pillow's error message).
   """
   from PIL import GifImagePlugin, Image, JpegImagePlugin, PngImagePlugin
-  file = io.BytesIO(contents)
+  file = io.BytesIO(content)
   try:
     if format_name is None:
       return Image.open(file, formats=_UNSUPPORTED_FORMATS), ''
@@ -157,39 +157,41 @@ def _open_with_pillow(contents: bytes, format_name: Optional[str]) -> Tuple[Any,
     return None, str(error)
 
 
-def _explain_decoder_error(contents: bytes, format_name: Optional[str], image: Any,
+def _explain_decoder_error(content: bytes, format_name: Optional[str], image: Any,
                            decoder_error: str, pillow_error: str) -> FileIssue:
   """Returns the issue that prevents decoding. `image` is None if Pillow cannot open the file."""
-  if not contents:
+  if not content:
     return FileIssue('empty', 'the file has no bytes')
   if format_name is None:
     if image is None:
       return FileIssue('not_an_image', decoder_error)
     return FileIssue('cannot_be_decoded', 'a {} image: {}'.format(image.format, decoder_error))
-  if _is_truncated(contents, format_name):
+  if _is_truncated(content, format_name):
     return FileIssue('truncated', 'the data ends early: ' + decoder_error)
   return FileIssue('cannot_be_decoded', decoder_error if not pillow_error else (
       '{} (Pillow: {})'.format(decoder_error, pillow_error)))
 
 
-def _is_truncated(contents: bytes, format_name: str) -> bool:
+def _is_truncated(content: bytes, format_name: str) -> bool:
   """Returns whether a file that cannot be decoded ends early, rather than being damaged."""
   _, last_bytes = _FORMATS[format_name]
-  is_complete = contents.rstrip(b'\0').endswith(last_bytes)  # Zeros may follow as padding.
+  is_complete = content.rstrip(b'\0').endswith(last_bytes)  # Zeros may follow as padding.
   if is_complete or format_name != 'PNG':
     return not is_complete
   position = 8
-  while re.fullmatch(b'[A-Za-z]{4}', contents[position + 4:position + 8]):  # The type of a chunk.
-    position += 12 + int.from_bytes(contents[position:position + 4], 'big')
-  return position + 8 > len(contents)
+  # Skips complete chunks. A chunk is its length (4 bytes), its type (4 letters), the data and a
+  # checksum (4 bytes).
+  while re.fullmatch(b'[A-Za-z]{4}', content[position + 4:position + 8]):
+    position += 12 + int.from_bytes(content[position:position + 4], 'big')
+  return position + 8 > len(content)
 
 
-def _find_ignored_properties(contents: bytes, image: Any) -> Iterator[FileIssue]:
+def _find_ignored_properties(content: bytes, image: Any) -> Iterator[FileIssue]:
   """Yields the properties of an image that the decoder silently ignores, as issues."""
   from PIL import Image
   if image.mode == 'CMYK':
     yield FileIssue('cmyk', 'the decoder converts CMYK to RGB without the colour profile')
-  if image.format == 'PNG' and contents[_PNG_DEPTH_OFFSET] == 16:
+  if image.format == 'PNG' and content[_PNG_DEPTH_OFFSET] == 16:
     yield FileIssue('16_bit', 'the decoder keeps 8 of 16 bits')
   if getattr(image, 'is_animated', False) and image.format == 'PNG':
     yield FileIssue('animated', 'the decoder reads only the first frame')

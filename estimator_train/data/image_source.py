@@ -147,8 +147,8 @@ class ImageSource(Source):
           self._training_references(batching), self.read, batching)
     cached = image_cache.ImageCache(self, batching, cache)
     self._cache = weakref.ref(cached)
-    # Reading waits for images that are still to be decoded. It has a thread of its own, so that it
-    # does not occupy the threads of the model.
+    # Reading from the cache waits for images that are still to be decoded. It has a private thread
+    # pool, so that it does not occupy the threads of the model.
     batching = batching._replace(private_threadpool_size=max(
         1 if batching.augment == 'none' else batching.num_parallel_calls,
         batching.private_threadpool_size))

@@ -86,7 +86,7 @@ def prepare_devices(flags: DeviceFlags, devices: Devices, trains: bool) -> None:
   """
   on_cpu = devices.names[0].startswith('/cpu')
   if flags.enable_xla and on_cpu:
-    sessions.compile_for_cpus()
+    sessions.enable_xla_on_cpus()
   if flags.dtype == 'mixed' and trains:
     without_float16 = list(devices.display_names) if on_cpu else [
         gpu for gpu in strategies.gpu_descriptions(make_session_config(flags, devices))

@@ -14,7 +14,7 @@ from estimator_train.distribution import network
 from estimator_train.distribution.cluster_engine import ClusterEngine
 from estimator_train.distribution.devices import Devices
 from estimator_train.distribution.network import StartTimeout
-from estimator_train.distribution.process import Launch, Process
+from estimator_train.distribution.process import LaunchedProcess, Process
 from estimator_train.distribution.tf_config import Cluster
 from estimator_train.errors import PeerLost, UserError
 from estimator_train.settings import Settings
@@ -185,7 +185,7 @@ def mpi_connects_ranks(environ: Mapping[str, str], is_mpi_built: bool) -> bool:
       controller == 'mpi' or any(name in environ for name in _MPI_VARIABLES))
 
 
-def publish_address(launch: Launch, folder: str) -> Tuple[Cluster, socket.socket]:
+def publish_address(launch: LaunchedProcess, folder: str) -> Tuple[Cluster, socket.socket]:
   """Writes the address of this process, which has rank 0, for the other ranks.
 
   Args:
@@ -208,7 +208,7 @@ def remove_address(folder: str) -> None:
   os.remove(os.path.join(folder, _ADDRESS_FILE))
 
 
-def wait_for_address(launch: Launch, folder: str, timeout: StartTimeout) -> Cluster:
+def wait_for_address(launch: LaunchedProcess, folder: str, timeout: StartTimeout) -> Cluster:
   """Waits until rank 0 has written its address and is reachable, and returns the cluster.
 
   Args:
@@ -240,7 +240,7 @@ def _read_addresses(path: str, launch_id: str) -> List[Tuple[str, int]]:
   return []
 
 
-def _make_cluster(launch: Launch, host: str, port: int) -> Cluster:
+def _make_cluster(launch: LaunchedProcess, host: str, port: int) -> Cluster:
   """Returns a cluster in which only the address of rank 0 is known; rendezvous finds the others."""
   addresses: List[str] = [':0'] * launch.size
   addresses[0] = '{}:{}'.format('[{}]'.format(host) if ':' in host else host, port)

@@ -23,7 +23,7 @@ _LAUNCH_ID_VARIABLES = (
     'SLURM_RESTART_COUNT')
 
 
-class Launch(NamedTuple):
+class LaunchedProcess(NamedTuple):
   """One process of those that a launcher has started together.
 
   Attributes:
@@ -57,7 +57,7 @@ class Process(NamedTuple):
   size: int = 1
   role: str = CHIEF
   cluster: Optional[Cluster] = None
-  launch: Optional[Launch] = None
+  launch: Optional[LaunchedProcess] = None
 
   @property
   def is_chief(self) -> bool:
@@ -113,7 +113,7 @@ def this_process(environ: Mapping[str, str], strategy: str) -> Process:
   return Process(cluster.rank, cluster.num_workers, role, cluster)
 
 
-def _check_launch(launch: Optional[Launch], cluster: Optional[Cluster]) -> None:
+def _check_launch(launch: Optional[LaunchedProcess], cluster: Optional[Cluster]) -> None:
   """Raises a UserError if one of several processes of a launcher would train alone."""
   num_tasks = 1 if cluster is None else len(cluster.members) + cluster.has_evaluator
   if launch is not None and launch.size > num_tasks == 1:
@@ -146,7 +146,7 @@ def check_strategy(cluster: Cluster, strategy: str) -> None:
             'parameter_server' if servers else 'multi_worker_mirrored'))
 
 
-def find_launch(environ: Mapping[str, str]) -> Optional[Launch]:
+def find_launch(environ: Mapping[str, str]) -> Optional[LaunchedProcess]:
   """Returns how a launcher has started this process; None if no launcher has started it.
 
   Raises:
@@ -162,7 +162,7 @@ def find_launch(environ: Mapping[str, str]) -> Optional[Launch]:
                       '{}={} {}={}'.format(rank_name, rank, size_name, size),
                       'start the program by horovodrun, mpirun or srun, or unset these variables')
     launch_id = ' '.join(environ.get(name, '') for name in _LAUNCH_ID_VARIABLES).strip()
-    return Launch(rank, size, local_rank, launch_id)
+    return LaunchedProcess(rank, size, local_rank, launch_id)
   return None
 
 

@@ -24,7 +24,8 @@ _CGROUP_V1_CPU_QUOTA = '/sys/fs/cgroup/cpu/cpu.cfs_quota_us'
 _CGROUP_V1_CPU_PERIOD = '/sys/fs/cgroup/cpu/cpu.cfs_period_us'
 
 NVIDIA_CONTAINER = 'nvcr.io/nvidia/tensorflow:23.03-tf1-py3'
-# The first call of NVML after boot loads the driver, which takes seconds per GPU.
+# The timeout of child processes. The first call of NVML after boot loads the driver, which takes
+# seconds per GPU.
 _TIMEOUT_SECS = 30.
 _PCI_DEVICES = '/sys/bus/pci/devices/*'
 _NVIDIA_VENDOR_ID, _DISPLAY_CLASS_PREFIX = '0x10de', '0x03'
@@ -156,19 +157,19 @@ def _format_version(version: Tuple[int, ...]) -> str:
   return '.'.join(map(str, version))
 
 
-def check_use(num_gpus: int, build: Optional[TensorFlowBuild],
-              imported: ImportResult) -> Iterator[CheckResult]:
-  """Checks that TensorFlow can use the GPUs, which the build and the driver support.
+def check_usable_gpus(num_gpus: int, build: Optional[TensorFlowBuild],
+                      import_result: ImportResult) -> Iterator[CheckResult]:
+  """Checks that TensorFlow can use the GPUs, if the build and the driver support them.
 
   Args:
     num_gpus: number of GPUs that NVML lists.
     build: installed build of TensorFlow; None if it is unknown.
-    imported: result of importing TensorFlow in a child process.
+    import_result: result of importing TensorFlow in a child process.
   """
   if build is not None and not build.is_nvidia_build:  # NVIDIA's build includes CUDA's libraries.
     yield check_libraries()
-  if imported.num_gpus is not None:
-    yield _check_visible_gpus(num_gpus, imported.num_gpus, imported.has_cuda)
+  if import_result.num_gpus is not None:
+    yield _check_visible_gpus(num_gpus, import_result.num_gpus, import_result.has_cuda)
   if num_gpus > 1:
     yield _check_nccl(num_gpus)
 

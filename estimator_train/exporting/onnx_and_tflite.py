@@ -1,9 +1,9 @@
 """Writes ONNX and TensorFlow Lite models, and compares their outputs with those of the checkpoint.
 
-The inputs of both are pictures, uint8 [N, any, any, C], or, with `--export_input=tensor` and for
-other examples, those of the SavedModel's signatures for tensors, see trained_model.RestoredModel;
-so are the outputs. In ONNX, the size of the batch is the dimension `N`. A TensorFlow Lite model is
-for one example; its pictures have the size of the network until `resize_tensor_input` changes it.
+Models of images take pictures: images of any size, uint8 [N, any, any, C]. With
+`--export_input=tensor`, and for other examples, the inputs are those of the SavedModel's signature
+for tensors, see trained_model.RestoredModel. A TensorFlow Lite model is for one example; its
+pictures have the size that the model was trained with, until `resize_tensor_input` changes it.
 The examples of the comparison are random. An export whose outputs differ from those of the
 checkpoint is not written. tf2onnx, onnx and onnxruntime belong to the extra `onnx`, so they are
 imported only during an export.
@@ -23,7 +23,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.errors import UserError, first_line
 from estimator_train.exporting.trained_model import IMAGES_INPUT, PICTURES_INPUT, RestoredModel
 from estimator_train.system import storage
-from estimator_train.tf_patches.sessions import converter_on_path
+from estimator_train.tf_patches.sessions import toco_on_path
 from estimator_train.version import __version__
 
 Tensors = Dict[str, tf.Tensor]
@@ -40,9 +40,9 @@ TOLERANCE = 1e-5
 _BATCH_SIZES = (1, 3)
 _SEED = 2015
 # The size of a dimension that the model does not determine, such as the length of a sequence.
-_OPEN_SIZE = 6
-# Integers are less than the first of these limits with which the model does not fail, because they
-# may be indices, such as those of an embedding.
+_UNKNOWN_DIMENSION_SIZE = 6
+# Random integers may be indices, such as those of an embedding. They are less than the first of
+# these limits with which the model runs without an error.
 _INTEGER_LIMITS = (100, 10, 2, 1)
 
 
@@ -64,7 +64,7 @@ def write_onnx(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
   with _quiet_converter(restored.settings.run.verbosity):
     try:
       model = _convert_to_onnx(restored.session, inputs, outputs)
-      _describe(model, dict(inputs, **outputs), restored.describe_inputs())
+      _add_metadata(model, dict(inputs, **outputs), restored.describe_inputs())
     except Exception as error:  # tf2onnx has no exception class of its own.
       raise UserError(_CANNOT_CONVERT.format('tf2onnx'), _last_line(error),
                       _OTHER_FORMATS) from error
@@ -106,7 +106,7 @@ def _convert_to_onnx(session: tf.Session, inputs: Tensors, outputs: Tensors) -> 
   return model
 
 
-def _describe(model: Any, tensors: Tensors, description: Dict[str, Any]) -> None:
+def _add_metadata(model: Any, tensors: Tensors, description: Dict[str, Any]) -> None:
   """Names the open dimensions and the producer in the ONNX model, and adds metadata."""
   import onnx.helper
   import tf2onnx
@@ -130,12 +130,12 @@ def _load_onnx(path: str) -> ModelFunction:
   """Returns the function of an ONNX model in onnxruntime.
 
   The model is not optimized: onnxruntime 1.10 cannot optimize some loops, such as those of masked
-  LSTM layers, and its optimizations do not belong to the file.
+  LSTM layers, and the optimizations are not part of the exported file.
   """
   import onnxruntime
 
   options = onnxruntime.SessionOptions()
-  options.log_severity_level = 4  # Exceptions contain the errors.
+  options.log_severity_level = 4  # Fatal errors only; exceptions report the others.
   options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
   session = onnxruntime.InferenceSession(path, options, providers=['CPUExecutionProvider'])
   output_names = [output.name for output in session.get_outputs()]
@@ -147,7 +147,7 @@ def _load_onnx(path: str) -> ModelFunction:
 def write_tflite(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
   """Writes the TensorFlow Lite model to the folder, and verifies it.
 
-  The converter computes something else for some models, for example if batch norm follows Flatten.
+  The outputs of some converted models are wrong, for example if batch norm follows Flatten.
 
   Raises:
     UserError: the converter does not support an operation of the model, or its result is wrong.
@@ -157,16 +157,17 @@ def write_tflite(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
                     'give --export_format=saved_model')
   if restored.exports_pictures:
     restored = restored.with_pictures(tf.float32)
-  examples = make_examples(restored)  # The converter sets the size of the batch to 1.
+  examples = make_examples(restored)  # Made now, because the converter sets the batch size to 1.
   converter = tf.lite.TFLiteConverter.from_session(
       restored.session, list(restored.inputs.values()), list(restored.outputs.values()))
   if restored.exports_pictures:
     assert restored.image_shape is not None
-    # The default size. The converter replaces the floats by integers of the same values.
+    # Without `resize_tensor_input`, images have this size. The converter replaces the floats by
+    # uint8; the statistics, mean 0 and deviation 1, keep the values.
     restored.inputs[PICTURES_INPUT].set_shape((1,) + restored.image_shape)
     converter.inference_input_type = tf.uint8
     converter.quantized_input_stats = {restored.inputs[PICTURES_INPUT].op.name: (0., 1.)}
-  with converter_on_path():
+  with toco_on_path():
     try:
       converted = converter.convert()
     except Exception as error:  # The message of the error is the output of the converter.
@@ -226,9 +227,9 @@ class Examples(NamedTuple):
   Attributes:
     inputs: the inputs of a model by the names that they have in exports.
     outputs: the outputs of the checkpoint by the names that they have in exports.
-    tolerance: exports may differ by this much. Probabilities may differ by more than TOLERANCE if a
-      tenth of the largest logit exceeds 1, by that factor, because the rounding errors of logits
-      are proportional to them.
+    tolerance: the largest difference that is allowed: TOLERANCE or, if a tenth of the largest
+      absolute logit exceeds 1, TOLERANCE times this tenth, because rounding errors grow with the
+      logits.
   """
   inputs: Arrays
   outputs: Arrays
@@ -291,7 +292,7 @@ def _difference(expected: np.ndarray, found: np.ndarray) -> float:
 
 def make_examples(restored: RestoredModel,
                   batch_sizes: Sequence[int] = _BATCH_SIZES) -> List[Examples]:
-  """Makes random examples of these numbers. The same number gives the same inputs.
+  """Makes one batch of random examples for each size. Equal sizes give equal inputs.
 
   Raises:
     UserError: the model fails with each choice of the random inputs.
@@ -307,10 +308,11 @@ def _make_batch(restored: RestoredModel, batch_size: int) -> Examples:
   for limit in _INTEGER_LIMITS:
     inputs = _random_inputs(restored, batch_size, limit)
     try:
-      outputs, largest = restored.session.run(
+      outputs, largest_logits = restored.session.run(
           (restored.outputs, [tf.reduce_max(tf.abs(tensor)) for tensor in logits]),
           {restored.inputs[name]: array for name, array in inputs.items()})
-      return Examples(inputs, outputs, TOLERANCE * max([1.] + [size / 10 for size in largest]))
+      factor = max([1.] + [logit / 10 for logit in largest_logits])
+      return Examples(inputs, outputs, TOLERANCE * factor)
     except tf.errors.InvalidArgumentError as error:
       failure = error
   raise UserError('the model must accept random inputs, with which its exports are verified',
@@ -333,7 +335,7 @@ def _random_inputs(restored: RestoredModel, batch_size: int, integer_limit: int)
       return {PICTURES_INPUT: pixels}
     return {IMAGES_INPUT: restored.session.run(restored.preprocess(tf.constant(pixels)))}
   return {name: _random_array(random, tensor.dtype, [batch_size] + [
-      size or _OPEN_SIZE for size in tensor.shape.as_list()[1:]], integer_limit)
+      size or _UNKNOWN_DIMENSION_SIZE for size in tensor.shape.as_list()[1:]], integer_limit)
           for name, tensor in restored.inputs.items()}
 
 

@@ -88,7 +88,7 @@ class RestoredModel:
       features: a tensor, a tuple or list in the order of the inputs, or a dict by the names of the
         inputs; or `{'features': ..., 'sample_weights': ...}`.
     """
-    features, _ = model_inputs.split_weights(features)
+    features, _ = model_inputs.split_sample_weights(features)
     if isinstance(features, dict):
       features = [features[name] for name in self.keras_model.input_names]
     tensors = list(features) if isinstance(features, (list, tuple)) else [features]

@@ -14,8 +14,8 @@ _CAFFE_MEANS = (103.939, 116.779, 123.68)
 _TORCH_MEANS, _TORCH_DEVIATIONS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-def make_preprocess(name: str, height: int, width: int,
-                    channels: int) -> Callable[[tf.Tensor], tf.Tensor]:
+def make_preprocess_function(name: str, height: int, width: int,
+                             channels: int) -> Callable[[tf.Tensor], tf.Tensor]:
   """Makes the function that scales a batch of images on the device of the model.
 
   Args:
@@ -26,8 +26,8 @@ def make_preprocess(name: str, height: int, width: int,
       repeated to this number.
 
   Returns:
-    A function that takes pixel values from 0 to 255, uint8 or float32, [B, height, width, channels]
-    or of grey images [B, height, width, 1], and returns float32 [B, height, width, channels].
+    A function that takes pixel values from 0 to 255, uint8 or float32, and returns float32
+    [B, height, width, channels]. The pixel values have this shape or, in grey images, one channel.
   """
   scale = SCALE_FUNCTIONS[name]
 
@@ -50,8 +50,8 @@ SCALE_FUNCTIONS: Dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     'torch': lambda pixels: (pixels / 255. - tf.constant(_TORCH_MEANS))
              / tf.constant(_TORCH_DEVIATIONS),
 }
-# The same as (mean, scale), of each channel or of all: (pixels - mean) * scale. With `caffe`, the
-# order of the channels is reversed first.
+# The same functions as pairs of mean and scale, for (pixels - mean) * scale. Both are numbers, or
+# have one value per channel. With `caffe`, the order of the channels is reversed first.
 MEANS_AND_SCALES: Dict[str, Tuple[Any, Any]] = {
     'unit': (0., 1 / 255), 'tf': (127.5, 1 / 127.5), 'caffe': (_CAFFE_MEANS, 1.),
     'torch': ([255 * mean for mean in _TORCH_MEANS],
@@ -59,7 +59,7 @@ MEANS_AND_SCALES: Dict[str, Tuple[Any, Any]] = {
 }
 
 
-def split_weights(features: Any) -> Tuple[Any, Any]:
+def split_sample_weights(features: Any) -> Tuple[Any, Any]:
   """Returns the features without sample weights, and the weights; None: there are no weights.
 
   Args:
@@ -86,15 +86,15 @@ def part_of_batch(batch: Any, index: tf.Tensor, num_parts: int) -> Any:
   return tf.nest.map_structure(lambda tensor: None if tensor is None else part_of(tensor), batch)
 
 
-class BatchFormat(NamedTuple):
+class BatchAdapter(NamedTuple):
   """The form of the batches of a model.
 
   Attributes:
     model: the compiled model.
-    source: what yields the batches, for error messages, such as `--dataset=NAME`.
+    source_name: what yields the batches, for error messages, such as `--dataset=NAME`.
   """
   model: tf.keras.Model
-  source: str
+  source_name: str
 
   def arrange_features(self, features: Any) -> Any:
     """Returns the inputs of the model: a list, or the given structure if the inputs are unknown.
@@ -135,13 +135,13 @@ class BatchFormat(NamedTuple):
     if not with_loss:
       return [None] * len(names)
     if labels is None:
-      raise InvalidValue('training and evaluation require labels', self.source + ': only features',
-                         'yield (features, labels)')
+      raise InvalidValue('training and evaluation require labels',
+                         self.source_name + ': only features', 'yield (features, labels)')
     if isinstance(labels, dict):
       labels = {name: value for name, value in labels.items()
                 if name in with_loss or name not in names}
-    has_all = isinstance(labels, (list, tuple)) and len(labels) == len(names)
-    tensors = self._by_name(labels, names if has_all else with_loss, 'labels', 'output')
+    has_labels_of_all = isinstance(labels, (list, tuple)) and len(labels) == len(names)
+    tensors = self._by_name(labels, names if has_labels_of_all else with_loss, 'labels', 'output')
     targets: List[Optional[tf.Tensor]] = []
     for name, output, loss in zip(names, outputs, losses):
       target = None if loss is None else _as_column(tensors[name], output)
@@ -155,7 +155,7 @@ class BatchFormat(NamedTuple):
       targets.append(target)
     return targets
 
-  def arrange_weights(self, weights: Any, names: Sequence[str]) -> Optional[List[Any]]:
+  def arrange_sample_weights(self, weights: Any, names: Sequence[str]) -> Optional[List[Any]]:
     """Returns the sample weights of each output; one tensor is used for all outputs.
 
     Raises:
@@ -173,7 +173,7 @@ class BatchFormat(NamedTuple):
       if tensor is not None and not is_temporal and tensor.shape.ndims != 1:
         if tensor.shape.ndims is not None and tensor.shape.as_list()[1:] != [1]:
           raise InvalidValue('there must be one sample weight for each example',
-                             '{}: {} for {}'.format(self.source, tensor.shape, name),
+                             '{}: {} for {}'.format(self.source_name, tensor.shape, name),
                              "give weights [B], or compile the model with "
                              "sample_weight_mode='temporal' for [B, T]")
         tensors[name] = tf.reshape(tensor, [-1])
@@ -184,14 +184,14 @@ class BatchFormat(NamedTuple):
     if isinstance(values, dict):
       if set(values) != set(names):
         raise InvalidValue('the {} must have the names of the {}s of the model'.format(kind, part),
-                           '{}: {}, expected {}'.format(self.source, ', '.join(sorted(values)),
+                           '{}: {}, expected {}'.format(self.source_name, ', '.join(sorted(values)),
                                                         ', '.join(sorted(names))),
                            'rename them, or name the layers')
     else:
       items = list(values) if isinstance(values, (list, tuple)) else [values]
       if len(items) != len(names):
         raise InvalidValue('there must be {} for each {} of the model'.format(kind, part),
-                           '{}: {} for {}'.format(self.source, len(items), ', '.join(names)),
+                           '{}: {} for {}'.format(self.source_name, len(items), ', '.join(names)),
                            'give a tuple in this order, or a dict by these names')
       values = dict(zip(names, items))
     return {name: None if value is None else tf.convert_to_tensor_or_sparse_tensor(value)
@@ -200,7 +200,7 @@ class BatchFormat(NamedTuple):
   def _check_fits(self, kind: str, name: str, tensor: tf.Tensor, expected: tf.Tensor) -> None:
     """Raises an InvalidValue if a batch does not have the shape of an input or output.
 
-    The batch sizes may differ, and the types, except that strings do not fit numbers.
+    The batch sizes and the types may differ, but strings do not fit numbers.
     """
     fits = None in (tensor.shape.ndims, expected.shape.ndims) or (
         tensor.shape[1:].is_compatible_with(expected.shape[1:])
@@ -208,7 +208,7 @@ class BatchFormat(NamedTuple):
     if not fits or (tensor.dtype == tf.string) != (expected.dtype == tf.string):
       raise InvalidValue('the {} do not fit the model'.format(kind),
                          '{}: {} is {} {}, expected {} {}'.format(
-                             self.source, name, tensor.dtype.name, tensor.shape,
+                             self.source_name, name, tensor.dtype.name, tensor.shape,
                              expected.dtype.name, expected.shape),
                          'change their shape or dtype, or the model; a split of a data set yields '
                          'single examples, an input_fn batches')

@@ -69,7 +69,7 @@ def _run_checks(settings: Settings) -> Iterator[CheckResult]:
   gpu_results = list(hardware.check_gpus(inventory, build))
   yield from gpu_results
   if inventory.gpus and not any(gpu_result.is_error for gpu_result in gpu_results):
-    yield from hardware.check_use(len(inventory.gpus), build, imported)
+    yield from hardware.check_usable_gpus(len(inventory.gpus), build, imported)
   yield hardware.check_cpu(machine.cpu_property('flags'), build)
   yield hardware.check_cores(hardware.read_quota_cores(),
                             build is not None and build.is_intel_build)

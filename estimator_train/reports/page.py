@@ -124,7 +124,7 @@ def write_page(model_dir: str) -> str:
   Returns:
     The path of the page.
   """
-  return write_run_page(read_page_data(model_dir), model_dir, model_dir)
+  return write_page_from_data(read_page_data(model_dir), model_dir, model_dir)
 
 
 def write_comparison(runs: Sequence[ComparedRun], rows: Sequence[Tuple[str, Sequence[str]]],
@@ -144,23 +144,23 @@ def write_comparison(runs: Sequence[ComparedRun], rows: Sequence[Tuple[str, Sequ
       [run.data.curves for run in runs]), runs=runs, rows=rows)
 
 
-def write_run_page(data: PageData, model_dir: str, output_dir: str) -> str:
+def write_page_from_data(data: PageData, model_dir: str, output_dir: str) -> str:
   """Like write_page, but writes data that has been read to `report/` in `output_dir`."""
   try:
-    return _render_run_page(data, model_dir, output_dir)
+    return _write_run_page(data, model_dir, output_dir)
   except OSError:
     raise
   except Exception:  # A file lacks keys, or has values of other types.
-    return _render_run_page(_omit_damaged(data, model_dir, output_dir), model_dir, output_dir)
+    return _write_run_page(_omit_damaged(data, model_dir, output_dir), model_dir, output_dir)
 
 
 def _omit_damaged(data: PageData, model_dir: str, output_dir: str) -> PageData:
-  """Returns the data without each file that alone makes the page fail."""
+  """Returns the data without the contents of each file with which alone the page cannot be made."""
   contents: List[Any] = [{} for _ in data]
   empty = PageData(*contents)
   for name, content in data._asdict().items():
     try:
-      _render_run_page(empty._replace(**{name: content}), model_dir, output_dir)
+      _write_run_page(empty._replace(**{name: content}), model_dir, output_dir)
     except Exception as error:
       _LOG.warning('the report page omits the contents of %s, which are damaged: %s: %s', name,
                    type(error).__name__, error)
@@ -168,7 +168,7 @@ def _omit_damaged(data: PageData, model_dir: str, output_dir: str) -> PageData:
   return data
 
 
-def _render_run_page(data: PageData, model_dir: str, output_dir: str) -> str:
+def _write_run_page(data: PageData, model_dir: str, output_dir: str) -> str:
   classes = evaluation.select_classes(data.evaluation)
   drawn = [*charts.draw_step_charts(data.steps, data.throughput),
            *charts.draw_curves(data.curves), *charts.draw_output_charts(data.outputs),

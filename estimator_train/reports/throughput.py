@@ -225,7 +225,7 @@ def log_summary(result: Dict[str, Any], best_metric: Optional[str],
     if text is not None:
       _LOG.info('  %-11s %s', name, text)
   if (result.get('steady_state') and result['verdict'] == 'compute-bound'
-      and devices[0].startswith('/cpu') and machine.has_faster_build()):
+      and devices[0].startswith('/cpu') and machine.would_gain_from_onednn()):
     _LOG.info('the oneDNN build of TensorFlow computes convolutions about 2.5 times as fast here: '
               'ESTIMATOR_TRAIN_TF=onednn ./run_train.sh')
 

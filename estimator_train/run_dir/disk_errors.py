@@ -12,7 +12,7 @@ from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import OptimizerFlags
 
-# Errors of file systems, and errors at the limits on open files.
+# Errors of file systems, and errors caused by too many open files.
 _DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
                 errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.ENOTCONN,
                 errno.ENODEV, errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
@@ -47,15 +47,15 @@ def translate_error(error: BaseException, settings: Settings,
     return None
   folder = settings.run.model_dir
   if code == errno.ENOENT and (folder is None or os.path.isdir(folder)):
-    return None  # The folder exists and only a file is missing, which is not a disk error.
+    return None  # It is a disk error only if model_dir itself is missing.
   path = _path_of(error) or folder
-  rule, remedy = _rule_and_remedy(code)
+  what, remedy = _what_and_remedy(code)
   value = '{} ({}{})'.format(path or 'a file', os.strerror(code), _resource_suffix(code, path))
   if settings.run.trains and folder is not None and (
       RunDir(folder).last_save_time_ns() not in (None, previous_save_time_ns)):
     return TrainingFailed('{}: {}: {}; the last good checkpoint is {}'.format(
-        rule, value, remedy, RunDir(folder).last_checkpoint()))
-  return UserError(rule, value, remedy)
+        what, value, remedy, RunDir(folder).last_checkpoint()))
+  return UserError(what, value, remedy)
 
 
 def disk_errno(error: BaseException) -> Optional[int]:
@@ -75,7 +75,7 @@ def error_reason(error: BaseException) -> str:
   return one_line(first_line(error) or str(error) or repr(error))
 
 
-def error_reason_with_space(error: BaseException, needed_bytes: int, folder: str) -> str:
+def error_reason_with_free_space(error: BaseException, needed_bytes: int, folder: str) -> str:
   """Returns why a file could not be written, with the needed and the free space on a full disk.
 
   Args:
@@ -89,7 +89,7 @@ def error_reason_with_space(error: BaseException, needed_bytes: int, folder: str
   return error_reason(error) + needed_text + _resource_suffix(code, folder)
 
 
-def _rule_and_remedy(code: int) -> Tuple[str, str]:
+def _what_and_remedy(code: int) -> Tuple[str, str]:
   """Returns what an errno means, and what the user can do."""
   if code in _TOO_MANY_FILES_ERRNOS:
     return ('too many open files',
@@ -120,23 +120,23 @@ def _translate_memory_error(error: BaseException,
   match = _OUT_OF_MEMORY_PATTERN.search(first_line(error))
   if match:
     shape, dtype, device = match.groups()
-    rule, tensor = 'out of memory on ' + device, 'a {} tensor of shape {} at '.format(dtype, shape)
+    what, prefix = 'out of memory on ' + device, 'a {} tensor of shape {} at '.format(dtype, shape)
   elif isinstance(error, MemoryError):
-    limit = _address_limit()
-    rule, tensor = 'out of memory on this machine', limit + ', ' if limit else ''
+    limit = _describe_address_limit()
+    what, prefix = 'out of memory on this machine', limit + ', ' if limit else ''
   elif isinstance(error, ImportError) and _MAPPING_FAILURE_PATTERN.search(str(error)):
     return UserError('too little memory to import TensorFlow',
-                     _address_limit() or 'a library cannot be mapped',
+                     _describe_address_limit() or 'a library cannot be mapped',
                      'raise the limit, for example by ulimit -v unlimited')
   else:
     return None
-  return UserError(rule, '{}--batch_size={}'.format(tensor, flags.batch_size),
+  return UserError(what, '{}--batch_size={}'.format(prefix, flags.batch_size),
                    'give a smaller --batch_size (the global batch size), or a smaller --model or '
                    '--image_size')
 
 
-def _address_limit() -> str:
-  """Returns the limit of the address space in kB, as set by `ulimit -v`; '' without a limit."""
+def _describe_address_limit() -> str:
+  """Returns the text `ulimit -v is N`, the limit of the address space in kB; '' without a limit."""
   limit = resource.getrlimit(resource.RLIMIT_AS)[0]
   return '' if limit == resource.RLIM_INFINITY else 'ulimit -v is {}'.format(limit >> 10)
 

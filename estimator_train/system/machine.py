@@ -19,7 +19,7 @@ import resource
 from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 
 # The variables for the oneDNN build.
-VARIABLE_NAMES = ('KMP_BLOCKTIME', 'MKL_DEBUG_CPU_TYPE', 'TF_MKL_ALLOC_MAX_BYTES')
+ONEDNN_VARIABLE_NAMES = ('KMP_BLOCKTIME', 'MKL_DEBUG_CPU_TYPE', 'TF_MKL_ALLOC_MAX_BYTES')
 # (root folder, name of the limit file, name of the usage file) of cgroup v2, then of cgroup v1.
 _CGROUPS = (('/sys/fs/cgroup', 'memory.max', 'memory.current'),
             ('/sys/fs/cgroup/memory', 'memory.limit_in_bytes', 'memory.usage_in_bytes'))
@@ -49,7 +49,7 @@ def available_cores() -> int:
   return len(os.sched_getaffinity(0))
 
 
-def tune_cpu() -> bool:
+def tune_for_cpu_training() -> bool:
   """Applies the settings that the user has not set; must run before TensorFlow is imported.
 
   Returns:
@@ -74,8 +74,8 @@ def onednn_variables() -> Dict[str, str]:
   # variable selects AVX2. On Intel processors, MKL selects the instruction set itself.
   if cpu_property('vendor_id') == 'AuthenticAMD' and 'avx2' in cpu_property('flags').split():
     variables['MKL_DEBUG_CPU_TYPE'] = '5'
-  # By default, the allocator may use all memory of the machine. If the system refuses an allocation
-  # below the limit, the allocator can never grow again.
+  # By default, the limit of the allocator is all memory of the machine. If the system refuses an
+  # allocation below this limit, the allocator can never grow again.
   limit = bytes_left_under_limits()
   if limit is not None:
     variables['TF_MKL_ALLOC_MAX_BYTES'] = str(limit)
@@ -91,8 +91,8 @@ def has_onednn() -> bool:
       glob.escape(os.path.dirname(os.path.dirname(spec.origin))), 'intel_tensorflow*')))
 
 
-def has_faster_build() -> bool:
-  """Returns whether the oneDNN build computes convolutions much faster on this processor.
+def would_gain_from_onednn() -> bool:
+  """Returns whether the oneDNN build would be much faster here, and is not installed.
 
   With AVX2 alone, the stock build is about as fast; see docs/performance.md.
   """

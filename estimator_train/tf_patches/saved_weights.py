@@ -44,8 +44,8 @@ def save_initial_weights(copier: ModelCopier, values: Optional[Sequence[Any]],
 
   Args:
     copier: copies a model that is defined by its inputs and outputs. The returned names can differ
-      from the names in the graph of the model: if this graph contains other models, its names have
-      suffixes.
+      from those of the model itself: if its graph also contains other models, the names there have
+      suffixes such as `_1`.
     values: the values of the weights, or None for random values, with the seed in `config`.
     config: the configuration of the Estimator. In a cluster, the chief always writes the weights;
       another task writes the weights only if there is no file yet.
@@ -55,7 +55,7 @@ def save_initial_weights(copier: ModelCopier, values: Optional[Sequence[Any]],
   # Line 376 would make a folder that only its owner can write to.
   _make_folder(os.path.dirname(path))
   with tf.Graph().as_default(), tf.Session(config=config.session_config) as session:
-    global_step = start_graph(config.tf_random_seed)
+    global_step = prepare_graph(config.tf_random_seed)
     copy = copier.copy()
     if config.is_chief or not tf.train.checkpoint_exists(path):
       initializers = [global_step.initializer, *[weight.initializer for weight in copy.weights]]
@@ -75,16 +75,17 @@ def save_initial_weights(copier: ModelCopier, values: Optional[Sequence[Any]],
 def random_weights(copier: ModelCopier, config: tf.estimator.RunConfig) -> List[Any]:
   """Returns random initial weights of a model, which depend on the seed in `config`.
 
-  See save_initial_weights. The weights of the model itself depend on the seed of its own graph.
+  They differ from the weights of the model itself, which depend on the seed of the model's own
+  graph.
   """
   with tf.Graph().as_default(), tf.Session(config=config.session_config) as session:
-    start_graph(config.tf_random_seed)
+    prepare_graph(config.tf_random_seed)
     weights = copier.copy().weights
     session.run([weight.initializer for weight in weights])
     return list(session.run([weight.read_value() for weight in weights]))
 
 
-def start_graph(seed: int) -> Any:
+def prepare_graph(seed: int) -> Any:
   """Prepares a new default graph for a model, and returns the variable of the global step.
 
   The random initial weights of the model depend on `seed` and on the operations that precede those
@@ -98,11 +99,11 @@ def save_random_weights(model: tf.keras.Model, config: tf.estimator.RunConfig) -
   """Saves the random initial weights of a model, like save_initial_weights, but without a copy.
 
   See save_initial_weights about the defect. To copy a model takes as long as to build it.
-  The weights are equal to those of save_initial_weights if copying the model makes the same
-  operations in the same order.
+  The weights are equal to those of save_initial_weights if building the model and copying it make
+  the same operations in the same order.
 
   Args:
-    model: a model in the default graph, which start_graph has prepared.
+    model: a model in the default graph, which prepare_graph has prepared.
     config: the configuration of the Estimator; this process is the chief.
   """
   path = initial_weights_path(config.model_dir)
@@ -115,8 +116,9 @@ def save_random_weights(model: tf.keras.Model, config: tf.estimator.RunConfig) -
 def _save_variables(session: tf.Session, path: str, variables: Sequence[Any],
                     initializers: Sequence[tf.Operation]) -> None:
   """Runs the initializers, and saves variables under the names of their operations."""
-  # This is a single run, while a Saver would need another one, and operations that restore. Without
-  # the group, each of N reads would depend on N initializers: 11 s instead of 1 s for ResNet-50.
+  # SaveV2 and the initializers run in one `session.run`. A Saver would need a second one, and would
+  # add operations that restore to the graph. Without the group, each of N reads would depend on N
+  # initializers: 11 s instead of 1 s for ResNet-50.
   by_name = {variable.op.name: variable for variable in variables}
   names = sorted(by_name)
   with tf.control_dependencies([tf.group(initializers)]):

@@ -1,7 +1,7 @@
 """Sets environment variables, builds graphs, starts sessions, and times and traces their runs.
 
-Each run with other tensors takes about 20 ms, because TensorFlow prunes and optimizes the graph for
-the run.
+The first `session.run` of other tensors takes about 20 ms longer, because TensorFlow prunes and
+optimizes the graph for them.
 """
 
 import contextlib
@@ -23,11 +23,11 @@ _NUM_PADDED_CHANNELS = 3  # MKL-DNN has a kernel for images with three channels.
 
 @contextlib.contextmanager
 def without_deprecation_checks() -> Iterator[None]:
-  """Disables the checks in a `with` block; their warnings are then neither made nor logged.
+  """Disables TensorFlow's checks for deprecated arguments, and their warnings, in a `with` block.
 
   Defect: a function with a deprecated argument, such as `tf.reduce_sum`, inspects its own signature
   at each call (tensorflow_core/python/util/deprecation.py:480), even if the level of the log hides
-  the warning. Symptom: a tenth of the time in which a graph is built.
+  the warning. Symptom: the checks take a tenth of the time of building a graph.
   """
   # TensorFlow's own context manager `silence` does not restore the setting after an exception.
   previous = deprecation._PRINT_DEPRECATION_WARNINGS
@@ -38,7 +38,7 @@ def without_deprecation_checks() -> Iterator[None]:
     deprecation._PRINT_DEPRECATION_WARNINGS = previous
 
 
-def compile_for_cpus() -> None:
+def enable_xla_on_cpus() -> None:
   """Makes XLA also compile for CPUs if the `global_jit_level` of the session enables XLA.
 
   Defect: on CPUs, TensorFlow 1.15 ignores `global_jit_level` unless TF_XLA_FLAGS contains
@@ -55,7 +55,7 @@ def compile_for_cpus() -> None:
 
 
 @contextlib.contextmanager
-def converter_on_path() -> Iterator[None]:
+def toco_on_path() -> Iterator[None]:
   """Puts the folder of this Python, which contains the converter's command, first in PATH.
 
   Defect: tensorflow_core/lite/python/convert.py:49 names the command `toco_from_protos` without a
@@ -160,13 +160,14 @@ def read_global_step(session: tf.Session) -> int:
   """Returns the value of the global step, through the tensor that TensorFlow's hooks read.
 
   Private API: `GLOBAL_STEP_READ_KEY` (tensorflow_core/python/training/training_util.py:34), because
-  the public `get_global_step` returns the variable, and to read the variable takes another run.
+  the public `get_global_step` returns the variable, whose value is another tensor; the first run of
+  another tensor takes longer.
   """
   read = session.graph.get_collection(training_util.GLOBAL_STEP_READ_KEY)
   return int(session.run(read[0] if read else tf.train.get_global_step(session.graph)))
 
 
-def has_trained() -> bool:
+def may_have_trained() -> bool:
   """Returns whether this process has probably trained or evaluated a model in a session.
 
   Private API: `_python_session_create_counter` (client/session.py:47) and `_SESSION`

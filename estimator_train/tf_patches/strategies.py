@@ -33,13 +33,13 @@ def gpu_descriptions(config: tf.ConfigProto) -> List[str]:
 def make_central_storage_strategy(devices: Sequence[str], parameter_device: str) -> Any:
   """Makes the strategy, with variables on `parameter_device` and a replica on each of `devices`.
 
-  See forward_attributes for the defect.
+  See patch_aggregating_variables for the defect.
   """
-  forward_attributes()
+  patch_aggregating_variables()
   return tf.distribute.experimental.CentralStorageStrategy(devices, parameter_device)
 
 
-def forward_attributes() -> None:
+def patch_aggregating_variables() -> None:
   """Makes the variables of every CentralStorageStrategy usable, even if the user has made it.
 
   Defect: with more than one replica, the variables of the strategy are `AggregatingVariable`s
@@ -60,11 +60,11 @@ def _forwarded_property(name: str) -> property:
                   lambda wrapper, value: setattr(wrapper.get(), name, value))
 
 
-def average_statistics(model: tf.keras.Model, train_op: tf.Operation) -> tf.Operation:
+def with_averaged_statistics(model: tf.keras.Model, train_op: tf.Operation) -> tf.Operation:
   """Returns a training step that also averages the statistics of layers over all workers.
 
-  Must be called in each replica. Only layers such as batch normalization have these variables,
-  which every replica updates from its part of the batch.
+  Must be called in each replica. Such statistics, for example those of batch normalization, are
+  variables that every replica updates from its part of the batch.
 
   Defect: a checkpoint contains the mean of these variables over all replicas
   (tensorflow_core/python/distribute/values.py:1242), but only the chief writes checkpoints, and
@@ -154,8 +154,8 @@ class _MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExt
     (tensorflow_core/python/distribute/collective_all_reduce_strategy.py:337). The chief waits only
     for its two children. It may therefore finish this `session.run` before slower workers ask it
     for the id of the step, and then answers with the id of its next step. Symptom: four or more
-    workers hang while they initialize their variables. This function sums the value of the chief
-    and zeros of the others instead, which no worker can end before all have begun.
+    workers hang while they initialize their variables. This function instead sums the value of
+    the chief and zeros of the others. No worker can finish this sum before all have started it.
     """
     if replica_id or self._num_workers == 1:
       return super()._get_variable_creator_initial_value(
@@ -165,7 +165,7 @@ class _MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExt
       with tf.device(device):
         value = kwargs['initial_value']
         value = tf.convert_to_tensor(value() if callable(value) else value, kwargs.get('dtype'))
-        # TensorFlow sums no other types. Variables of these types start from constants.
+        # TensorFlow cannot sum other types. Variables of other types start from constants.
         if value.dtype not in (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64):
           return value
         return collective_ops.all_reduce(
@@ -212,8 +212,8 @@ class _HorovodExtended(mirrored_strategy.MirroredExtended):
     return True
 
   def _reduce_to(self, reduce_op: tf.distribute.ReduceOp, value: Any, destinations: Any) -> Any:
-    # With one device, TensorFlow passes tensors without a wrapper. For the base class, such a value
-    # would be the same on all replicas.
+    # With one device, TensorFlow passes tensors without a wrapper. The base class would assume that
+    # such a value is equal on all replicas, and would not reduce it.
     if isinstance(value, tf.Tensor):
       return self._get_cross_device_ops().reduce(reduce_op, value, destinations=destinations)
     return super()._reduce_to(reduce_op, value, destinations)

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train import models
 from estimator_train.data import DataSet
 from estimator_train.errors import UserError
-from estimator_train.models.model_inputs import make_preprocess
+from estimator_train.models.model_inputs import make_preprocess_function
 from estimator_train.settings import Settings, user_code
 from estimator_train.settings.flag_type import all_flags
 from estimator_train.settings.flags import NAMED_CHECKPOINTS, ModelFlags
@@ -106,7 +106,7 @@ def make_model_preprocess(model: tf.keras.Model, flags: ModelFlags,
     raise UserError('--preprocess={} requires three channels'.format(flags.preprocess),
                     '--model={} takes {} channel(s)'.format(flags.model, channels),
                     'give --preprocess=unit or tf')
-  return make_preprocess(flags.preprocess, height, width, channels)
+  return make_preprocess_function(flags.preprocess, height, width, channels)
 
 
 def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, path: str) -> None:
@@ -123,15 +123,15 @@ def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, path: str) 
   checkpoint_flags = restoring.run_dir_of_checkpoint(settings).flags()
   # A difference is None if the checkpoint fits.
   for flag, value, difference in (
-      ('model', settings.model.model, restoring.model_difference(model, path)),
+      ('model', settings.model.model, restoring.describe_model_difference(model, path)),
       ('optimizer', settings.optimizer.optimizer,
-       restoring.optimizer_difference(model, path) if settings.run.trains else None),
+       restoring.describe_optimizer_difference(model, path) if settings.run.trains else None),
       ('dtype', settings.devices.dtype, 'the checkpoint has no loss scale'
        if settings.run.trains and settings.devices.dtype == 'mixed'
        and restoring.lacks_loss_scale(path) else None),
       ('ema_decay', settings.optimizer.ema_decay, 'the checkpoint has no averages of the weights'
        if settings.run.trains and settings.optimizer.ema_decay is not None
-       and not restoring.averages(path) else None),
+       and not restoring.average_names(path) else None),
       ('preprocess', settings.model.preprocess, 'the pixel values were scaled differently'
        if checkpoint_flags.get('preprocess', settings.model.preprocess)
        != settings.model.preprocess else None)):

@@ -82,7 +82,7 @@ def _complete_config(config: Optional[tf.estimator.RunConfig], model_dir: Option
     _LOG.warning('evaluating on one device: with eval_distribute, TensorFlow 1.15 loses examples')
     config = config.replace(eval_distribute=None)
   if devices is None:
-    strategies.forward_attributes()  # The user's strategy may be a CentralStorageStrategy.
+    strategies.patch_aggregating_variables()  # The user's strategy may be a CentralStorageStrategy.
     return config
   if config.train_distribute is not None:
     raise InvalidValue('distribution_strategy, num_gpus and num_cpu_replicas must not be given '

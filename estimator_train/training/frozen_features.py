@@ -11,7 +11,7 @@ from estimator_train.data.run_data import make_batching
 from estimator_train.data.source import Source
 from estimator_train.distribution.devices import Devices, make_session_config
 from estimator_train.errors import UserError
-from estimator_train.models.model_inputs import make_preprocess
+from estimator_train.models.model_inputs import make_preprocess_function
 from estimator_train.settings import Settings
 from estimator_train.tf_patches.keras import source_layers
 from estimator_train.training.hooks.step_measurements import find_ancestors
@@ -130,7 +130,8 @@ def _compute_features_into(array: np.ndarray, frozen_part: tf.keras.Model,
       model = tf.keras.models.clone_model(frozen_part)
       dataset = source.make_eval_input_fn(batching)()
       pixels, _ = tf.data.make_one_shot_iterator(dataset).get_next()
-      features = model(make_preprocess(settings.model.preprocess, *model.input_shape[1:])(pixels))
+      preprocess = make_preprocess_function(settings.model.preprocess, *model.input_shape[1:])
+      features = model(preprocess(pixels))
     model.set_weights(weight_values)
     arrays.fill_in_batches(array, session.make_callable(features), 'frozen layers')
     tf.keras.backend.set_session(None)

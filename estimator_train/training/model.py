@@ -76,7 +76,7 @@ def prepare(run: Run) -> PreparedModel:
   # model is built outside the strategy's scope, as model_to_estimator requires.
   with tf.Graph().as_default():
     if initial_weights.can_save_without_copy(settings.model):
-      saved_weights.start_graph(settings.optimizer.seed)
+      saved_weights.prepare_graph(settings.optimizer.seed)
     else:
       tf.set_random_seed(settings.optimizer.seed)
     with Phase('building the model'):

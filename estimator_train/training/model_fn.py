@@ -154,7 +154,7 @@ class _ModelFn:
     self._weights, self._hooks, self._saved_format = weights, hooks, saved_format
     self._num_classes = num_classes
     self._optimizer_config = optimizers.get_optimizer_config(self._model.optimizer)
-    self._batch_format = model_inputs.BatchFormat(self._model, hooks.source)
+    self._batch_format = model_inputs.BatchAdapter(self._model, hooks.source)
     for layer in nested_layers(self._model):
       if layer.stateful and not isinstance(layer, (tf.keras.Model, tf.keras.metrics.Metric)):
         raise InvalidValue('an Estimator does not keep the state of a layer from batch to batch',
@@ -194,7 +194,7 @@ class _ModelFn:
 
   def _build(self, features: Any, mode: str) -> Tuple[tf.keras.Model, Any, Any]:
     """Copies the model onto features; returns it, the features, and the sample weights in them."""
-    features, example_weights = model_inputs.split_weights(features)
+    features, example_weights = model_inputs.split_sample_weights(features)
     return estimator_patches.build_model(
         self._copier, mode, self._batch_format.arrange_features(
             self._hooks.preprocess(features))), features, example_weights
@@ -203,7 +203,7 @@ class _ModelFn:
     """Compiles a copy; returns the labels and the sample weights of each output."""
     output_names = estimator_patches.output_names(model, self._model)
     labels = self._batch_format.arrange_labels(labels, output_names, model.outputs)
-    example_weights = self._batch_format.arrange_weights(example_weights, output_names)
+    example_weights = self._batch_format.arrange_sample_weights(example_weights, output_names)
     estimator_patches.compile_copy(model, self._model, self._optimizer_config, labels,
                                    example_weights)
     return labels, example_weights
@@ -237,7 +237,7 @@ class _ModelFn:
           'a layer such as batch normalization cannot update its statistics during gradient '
           'accumulation with this strategy', '--distribution_strategy=central_storage',
           'give --distribution_strategy=mirrored, or omit --gradient_accumulation_steps')
-    train_op = strategies.average_statistics(model, estimator_patches.make_train_op(model))
+    train_op = strategies.with_averaged_statistics(model, estimator_patches.make_train_op(model))
     _warn_of_batch_losses(model)
     loss, outputs = model.total_loss, model.outputs
     if accumulates:  # No step runs the model of the whole batch.

@@ -198,7 +198,7 @@ def head(steps: int, **rest: Any) -> Dict[str, float]:
 
 def main() -> None:
   part, arguments = sys.argv[1:]
-  machine.tune_cpu()
+  machine.tune_for_cpu_training()
   tf.logging.set_verbosity(tf.logging.ERROR)
   measured = {function.__name__: function for function in (
       cold, fill, cache, plain, features, head)}[part](**json.loads(arguments))

@@ -81,7 +81,7 @@ def main() -> None:
   if args.quick:
     args.repeats, args.records, files = 1, 5000, files[:BATCH_SIZE * 4]
   machine = common.machine()
-  machine.tune_cpu()
+  machine.tune_for_cpu_training()
   tf.logging.set_verbosity(tf.logging.ERROR)
   with tempfile.TemporaryDirectory(prefix='record_input-') as folder:
     data = Data(folder, files, args.records)

@@ -9,7 +9,7 @@ from conftest import batches
 from estimator_train.data import DataSet, ImageSplit, image_source
 from estimator_train.data.batching import Batching
 from estimator_train.data.image_source import ImageFileSource
-from estimator_train.models.model_inputs import make_preprocess
+from estimator_train.models.model_inputs import make_preprocess_function
 
 SIZE = (40, 32)
 BATCHING = Batching(SIZE + (3,), 4, one_hot=False, examples_per_batch=6, num_parallel_calls=2)
@@ -28,7 +28,7 @@ def evaluate(paths, **given):
     pixels, path = tf.placeholder(tf.float32, [None, None, None, None]), tf.placeholder(tf.string)
     published = tf.image.resize_images(tf.image.convert_image_dtype(
         tf.image.decode_jpeg(tf.read_file(path), channels=3), tf.float32), SIZE)
-    seen = {channels: make_preprocess('unit', *SIZE, channels=3)(tf.reshape(
+    seen = {channels: make_preprocess_function('unit', *SIZE, channels=3)(tf.reshape(
         pixels, (-1,) + SIZE + (channels,))) for channels in {batch.shape[3] for batch, _ in found}}
     for batch, classes in found:
       assert batch.dtype == np.float32

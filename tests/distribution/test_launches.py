@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from estimator_train.distribution import horovod_engine, network, process
-from estimator_train.distribution.process import Launch
+from estimator_train.distribution.process import LaunchedProcess
 from estimator_train.distribution.tf_config import Task
 from estimator_train.errors import PeerLost, UserError
 
@@ -79,14 +79,15 @@ def test_the_ranks_of_a_launch_have_the_same_id():
 @pytest.fixture
 def published(tmp_path):
   """Rank 0 of two has published its address."""
-  cluster, listener = horovod_engine.publish_address(Launch(0, 2, 0, 'this'), str(tmp_path))
+  launch = LaunchedProcess(0, 2, 0, 'this')
+  cluster, listener = horovod_engine.publish_address(launch, str(tmp_path))
   yield cluster
   listener.close()
 
 
 def wait(folder, secs=60, log=str):
   return horovod_engine.wait_for_address(
-      Launch(1, 2, 1, 'this'), str(folder), network.StartTimeout(secs, log))
+      LaunchedProcess(1, 2, 1, 'this'), str(folder), network.StartTimeout(secs, log))
 
 
 def test_other_ranks_find_rank_0(published, tmp_path):

@@ -9,7 +9,7 @@ from conftest import keras_session
 
 from estimator_train import models
 from estimator_train.errors import UserError
-from estimator_train.models.model_inputs import make_preprocess
+from estimator_train.models.model_inputs import make_preprocess_function
 from estimator_train.settings.flags import MODELS
 from estimator_train.tf_patches.model_copies import ModelCopier
 from estimator_train.training import losses
@@ -136,7 +136,7 @@ def test_preprocessing_as_keras_does(name, network):
   for given, channels in ((pixels, 3), (pixels[..., :1], 3), (pixels[..., :1], 1)):
     if channels == 3 or not network:
       with tf.Graph().as_default(), tf.Session() as session:
-        scaled = make_preprocess(name, 3, 4, channels)(tf.constant(given))
+        scaled = make_preprocess_function(name, 3, 4, channels)(tf.constant(given))
         assert scaled.shape.as_list()[1:] == [3, 4, channels] and scaled.dtype == tf.float32
         expected = np.repeat(given, channels // given.shape[3], -1).astype(np.float32)
         np.testing.assert_allclose(session.run(scaled), keras(expected), atol=1e-5)

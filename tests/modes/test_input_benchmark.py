@@ -57,8 +57,8 @@ def test_image_folder(measure, flags, copied_run, tmp_path, monkeypatch):
 
   The model is measured on what the input delivers: float32, and uint8 from a cache.
   """
-  make, shapes = building.make_preprocess, []
-  monkeypatch.setattr(building, 'make_preprocess', lambda *given: lambda pixels: (
+  make, shapes = building.make_preprocess_function, []
+  monkeypatch.setattr(building, 'make_preprocess_function', lambda *given: lambda pixels: (
       shapes.append((pixels.shape.as_list(), pixels.dtype)) or make(*given)(pixels)))
   aside, cache = tmp_path / 'aside', tmp_path / 'cache'
   aside.mkdir()

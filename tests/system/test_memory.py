@@ -98,7 +98,7 @@ ASKS = '''
 import os, sys
 from estimator_train import __main__, modes; from estimator_train.system import machine
 modes.run = lambda settings: dict(
-  {name: os.environ[name] for name in machine.VARIABLE_NAMES if name in os.environ},
+  {name: os.environ[name] for name in machine.ONEDNN_VARIABLE_NAMES if name in os.environ},
   tensorflow='tensorflow' in sys.modules)
 sys.exit(__main__.main(['--model_dir=x', '--train_steps=1']))
 '''
@@ -107,7 +107,7 @@ sys.exit(__main__.main(['--model_dir=x', '--train_steps=1']))
 def test_variables_of_the_build_with_onednn(tmp_path):
   def asks(**given):
     environment = {name: text for name, text in os.environ.items()
-                   if name not in machine.VARIABLE_NAMES}
+                   if name not in machine.ONEDNN_VARIABLE_NAMES}
     return run(ASKS, env=dict(environment, PYTHONPATH=str(tmp_path), **given))
 
   (tmp_path / 'tensorflow').mkdir()
@@ -137,4 +137,4 @@ def test_tuning_for_a_processor(tmp_path, monkeypatch):
       monkeypatch.setattr(machine, 'has_onednn', lambda has_onednn=has_onednn: has_onednn)
       monkeypatch.setattr(machine, 'has_nvidia_driver', lambda has_driver=has_driver: has_driver)
       assert machine.needs_padded_gradients() == (pads and has_onednn)
-      assert machine.tune_cpu() == (not has_onednn and not has_driver)
+      assert machine.tune_for_cpu_training() == (not has_onednn and not has_driver)

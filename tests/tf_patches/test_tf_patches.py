@@ -23,7 +23,7 @@ def test_what_a_process_keeps_is_released_or_restored(monkeypatch):
       tf.keras.backend.set_session(tf.Session(graph=tf.Graph()))
     assert keras.backend._SESSION.session is before
   monkeypatch.setenv('PATH', '/nowhere')
-  with sessions.converter_on_path():
+  with sessions.toco_on_path():
     subprocess.run([os.path.basename(sys.executable), '-c', ''], check=True)
   assert os.environ['PATH'] == '/nowhere'
 
@@ -56,7 +56,7 @@ def test_random_weights_are_saved_without_a_copy(tmp_path, name):
       if is_copied:
         tf.set_random_seed(7)
       else:
-        saved_weights.start_graph(7)
+        saved_weights.prepare_graph(7)
       model = models.build(name, (28, 28, 1), 10)
       model.compile('adam', 'categorical_crossentropy')
       if is_copied:

@@ -1,4 +1,4 @@
-"""Measures how fast the input pipeline and its stages deliver examples, and a model trains on them.
+"""Measures the rates of the input pipeline, of its stages, and of a model that waits for no input.
 
 A pass of the input reads examples from the beginning of the data set for a limited time. The model
 trains on one synthetic batch, which is repeated.

@@ -27,7 +27,7 @@ _FOLDERS_WITH_TEMPORARY_FILES = ('', 'keras', 'best', 'report')
 # Names of optimizer variables begin with `training` and the name of the optimizer. Examples are the
 # hyperparameter training/Adam/learning_rate and the slot training/Adam/conv2d/kernel/m.
 _OPTIMIZER_VARIABLE = re.compile(r'training(_\d+)?/([^/]+)/')
-_AVERAGE = re.compile(r'training(_\d+)?/[^/]+/(.+)/' + AVERAGE_SLOT + '$')
+_AVERAGE_VARIABLE = re.compile(r'training(_\d+)?/[^/]+/(.+)/' + AVERAGE_SLOT + '$')
 _LOSS_SCALE_VARIABLE = re.compile(r'training(_\d+)?/current_loss_scale$')
 
 
@@ -65,7 +65,8 @@ def find_intact_checkpoint(model_dir: str) -> Tuple[Optional[str], int]:
       saved_step = _read_all_values(path)
     except (tf.errors.OpError, OSError, ValueError) as error:
       skip_reasons.append('{}: {}'.format(path, one_line(str(getattr(error, 'message', error)))))
-      # If a run was killed while it saved its first checkpoint, no step is lost.
+      # The first checkpoint of a run is that of step 0. If only this one is incomplete, no step is
+      # lost.
       has_lost_steps = has_lost_steps or step in listed_steps or step > 0
       continue
     found = path, step if saved_step is None else saved_step
@@ -171,7 +172,7 @@ def check_class_names(settings: Settings, class_names: Sequence[str]) -> None:
       class_names, 'model_dir' if run_dir.path == settings.run.model_dir else 'checkpoint')
 
 
-def model_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str]:
+def describe_model_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str]:
   """Returns the first difference between a checkpoint's and a model's variables; None if equal."""
   expected = {weight.op.name: weight.shape.as_list() for weight in model.weights}
   # Ignores the optimizer's variables. A `tf.train` optimizer has scalars, and slots whose names are
@@ -188,7 +189,7 @@ def model_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str]:
   return None
 
 
-def optimizer_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str]:
+def describe_optimizer_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str]:
   """Returns the difference between a checkpoint's and a model's optimizer; None if equal."""
   stored = {match.group(2) for match in (
       _OPTIMIZER_VARIABLE.match(name) for name, _ in tf.train.list_variables(checkpoint)) if match}
@@ -201,19 +202,19 @@ def optimizer_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str
   return None
 
 
-def averages(checkpoint: str) -> Dict[str, str]:
+def average_names(checkpoint: str) -> Dict[str, str]:
   """Returns the names of the averages of the weights in a checkpoint, by the names of the weights.
   """
-  matches = [_AVERAGE.match(name) for name, _ in tf.train.list_variables(checkpoint)]
+  matches = [_AVERAGE_VARIABLE.match(name) for name, _ in tf.train.list_variables(checkpoint)]
   return {match.group(2): match.group(0) for match in matches if match}
 
 
 def make_saver(variables: Sequence[tf.Variable], checkpoint: str) -> tf.train.Saver:
-  """Makes a saver that restores variables, the weights from their averages if there are any.
+  """Makes a saver that restores variables, and weights from their averages in the checkpoint.
 
   Also restores the tables of the default graph.
   """
-  names = averages(checkpoint)
+  names = average_names(checkpoint)
   by_name = {names.get(variable.op.name, variable.op.name): variable for variable in variables}
   by_name.update((table.name, table)
                  for table in tf.get_collection(tf.GraphKeys.SAVEABLE_OBJECTS))

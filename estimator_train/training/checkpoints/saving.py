@@ -140,7 +140,8 @@ class RetryingSaver:
     secs_left = self._first_failure_at + self._retry_secs - now
     folder = self._run_dir.path
     reason = '{} in {}'.format(
-        disk_errors.error_reason_with_space(error, self._checkpoint_bytes(session), folder), folder)
+        disk_errors.error_reason_with_free_space(error, self._checkpoint_bytes(session), folder),
+        folder)
     text = 'the checkpoint of step {} could not be saved'.format(step)
     if secs_left <= 0:
       raise CheckpointNotSaved('{} for {:.0f} s (--save_retry_secs={}): {}'.format(

@@ -75,7 +75,7 @@ def register_batch(features: Any, labels: tf.Tensor, outputs: tf.Tensor) -> None
   """
   class_indices = labels if labels.shape.ndims == 1 else tf.argmax(labels, -1)
   add_accuracy(class_indices, outputs)
-  features, _ = model_inputs.split_weights(features)
+  features, _ = model_inputs.split_sample_weights(features)
   if images.is_image_batch(features):
     tf.add_to_collection(_PIXELS_KEY, features[:_MAX_EXAMPLES])
     tf.add_to_collection(_CLASS_INDICES_KEY, class_indices[:_MAX_EXAMPLES])

@@ -232,7 +232,7 @@ def _is_first_training() -> bool:
   This is not the case if the interpreter waits for input between commands (`sys.ps1`, which IPython
   and notebooks set, too), or if the process has trained before.
   """
-  return not hasattr(sys, 'ps1') and not sessions.has_trained()
+  return not hasattr(sys, 'ps1') and not sessions.may_have_trained()
 
 
 def _check_integer(name: str, value: int, least: int) -> None:

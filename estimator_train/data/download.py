@@ -260,7 +260,7 @@ def _append(response: Any, start: int, part_file: BinaryIO) -> None:
 
 def _request(url: str, start: int, authorization: str) -> Any:
   """Requests the bytes of a file from `start` on; returns the response, also of an error."""
-  import certifi
+  import certifi  # A dependency of kaggle.
   request = urllib.request.Request(url)
   if start:
     request.add_header('Range', 'bytes={}-'.format(start))

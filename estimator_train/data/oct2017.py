@@ -4,13 +4,19 @@ The images are published as `paultimothymooney/kermany2018` on Kaggle (CC BY 4.0
 about 11 GB. The archive has a folder `OCT2017 `, whose name ends with a space. That folder contains
 `train`, `val` and `test`, which contain one folder per class. The folder `oct2017` of the archive
 contains a second copy of `OCT2017 `.
+
+The `kaggle` package provides only the credentials and the URL, because its download function is
+unreliable. Release 1.7.4.5 reads the complete archive into memory and fails to resume. Release
+1.6.17 writes to the final file name, mistakes an interrupted connection for the end of the file,
+and resumes without checking which bytes the server sends.
 """
 
 import base64
 import collections
+import contextlib
 import functools
 import glob
-import json
+import io
 import logging
 import os
 import re
@@ -18,7 +24,7 @@ import shutil
 import struct
 import zipfile
 import zlib
-from typing import BinaryIO, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import BinaryIO, Dict, Iterable, List, Optional, Tuple
 
 from estimator_train.data import DataSet, download, image_folder, require_data_dir
 from estimator_train.data.download import DownloadResult
@@ -29,7 +35,6 @@ from estimator_train.system.storage import open_locked
 _LOG = logging.getLogger('estimator_train')
 
 KAGGLE_DATASET = 'paultimothymooney/kermany2018'
-ARCHIVE_URL = 'https://www.kaggle.com/api/v1/datasets/download/' + KAGGLE_DATASET
 ARCHIVE_NAME = 'kermany2018.zip'
 ARCHIVE_FOLDER = 'OCT2017 '
 
@@ -153,20 +158,13 @@ def receive_archive(path: str, part_file: BinaryIO) -> None:
   Raises:
     UserError: there are no credentials, or the archive cannot be downloaded.
   """
-  try:
-    user, key = read_credentials(os.environ)
-  except (OSError, ValueError, KeyError, TypeError) as error:
-    raise UserError('Kaggle requires credentials',
-                    'no KAGGLE_USERNAME and KAGGLE_KEY, and no {} with both'.format(
-                        kaggle_json_path(os.environ)),
-                    '{}; or download the archive of kaggle.com/datasets/{} to {}'.format(
-                        SIGN_IN_REMEDY, KAGGLE_DATASET, path)) from error
+  user, key, url = _sign_in(path)
   size = download.partial_size(part_file)
   _LOG.info('downloading %s from Kaggle%s', KAGGLE_DATASET,
             ', resuming after %d bytes' % size if size else '')
   authorization = 'Basic ' + base64.b64encode('{}:{}'.format(user, key).encode()).decode()
   try:
-    download.receive_file(ARCHIVE_URL, part_file, authorization)
+    download.receive_file(url, part_file, authorization=authorization)
   except download.DownloadFailed as error:
     raise UserError(
         'cannot download {} from Kaggle'.format(KAGGLE_DATASET),
@@ -176,33 +174,26 @@ def receive_archive(path: str, part_file: BinaryIO) -> None:
         'telephone verified)'.format(KAGGLE_DATASET)) from error
 
 
-def read_credentials(environment: Mapping[str, str]) -> Tuple[str, str]:
-  """Returns the name and the key of the user, as Kaggle's own program finds them.
+def _sign_in(path: str) -> Tuple[str, str, str]:
+  """Returns the name and the key of the user, and the URL of the archive.
 
   Logs and errors must not contain the key.
-
-  Raises:
-    OSError: there are no credentials in the environment, and kaggle.json cannot be read.
-    ValueError, KeyError, TypeError: kaggle.json has no name or key.
   """
-  if environment.get('KAGGLE_USERNAME') and environment.get('KAGGLE_KEY'):
-    return environment['KAGGLE_USERNAME'], environment['KAGGLE_KEY']
-  with open(kaggle_json_path(environment), encoding='utf-8') as file:
-    config = json.load(file)
-  if not (config['username'] and config['key']):
-    raise ValueError('empty')
-  return config['username'], config['key']
-
-
-def kaggle_json_path(environment: Mapping[str, str]) -> str:
-  """Returns the path of the file of the credentials."""
-  default = os.path.expanduser('~/.kaggle')
-  # Newer releases of Kaggle's program use this folder if the default folder does not exist.
-  config_home = environment.get('XDG_CONFIG_HOME') or os.path.expanduser('~/.config')
-  xdg_folder = os.path.join(config_home, 'kaggle')
-  is_xdg = os.path.exists(xdg_folder) and not os.path.exists(default)
-  return os.path.join(environment.get('KAGGLE_CONFIG_DIR') or (xdg_folder if is_xdg else default),
-                      'kaggle.json')
+  try:
+    # Importing kaggle signs in, prints to standard output, and raises various exceptions. Older
+    # releases raise SystemExit to end the process.
+    with contextlib.redirect_stdout(io.StringIO()):
+      import kaggle
+      from kaggle.configuration import Configuration
+    config = kaggle.api.config_values
+    return str(config['username']), str(config['key']), '{}/datasets/download/{}'.format(
+        Configuration().host, KAGGLE_DATASET)
+  except (OSError, ValueError, KeyError, SystemExit) as error:
+    raise UserError('Kaggle requires credentials',
+                    'no KAGGLE_USERNAME and KAGGLE_KEY, and no kaggle.json with both ({})'.format(
+                        getattr(error, 'strerror', None) or type(error).__name__),
+                    '{}; or download the archive of kaggle.com/datasets/{} to {}'.format(
+                        SIGN_IN_REMEDY, KAGGLE_DATASET, path)) from error
 
 
 def unpack_images(archive: str, target: str) -> None:

@@ -4,12 +4,13 @@ This module checks what flags and environment variables name; the package doctor
 """
 
 import collections
+import json
 import os
 import shutil
 import stat
 from typing import Any, Dict, Iterator, List, Mapping, Optional
 
-from estimator_train.data import oct2017
+from estimator_train.data.oct2017 import SIGN_IN_REMEDY
 from estimator_train.distribution import tf_config
 from estimator_train.doctor import CheckResult, error, hardware, installation, ok, warning
 from estimator_train.errors import UserError
@@ -22,6 +23,7 @@ from estimator_train.system import machine
 _MIN_FREE_BYTES = 300 * 10**6
 # Less free space is a warning: by default, a run keeps five such checkpoints and the best one.
 _RECOMMENDED_FREE_BYTES = 2 * 10**9
+_KAGGLE_VARIABLES = ('KAGGLE_USERNAME', 'KAGGLE_KEY')
 DOCKER_IMAGE_VARIABLE = 'ESTIMATOR_TRAIN_IMAGE'  # The Dockerfile sets this environment variable.
 
 
@@ -137,7 +139,7 @@ def check_kaggle_credentials(environment: Mapping[str, str], is_needed: bool,
                              in_image: bool) -> CheckResult:
   """Checks that Kaggle credentials exist if they are needed, and are complete and private.
 
-  The result does not show the credentials.
+  Neither shows the credentials nor imports the kaggle package, which would sign in to Kaggle.
 
   Args:
     environment: environment variables.
@@ -145,18 +147,37 @@ def check_kaggle_credentials(environment: Mapping[str, str], is_needed: bool,
     in_image: whether the program runs in the Docker image, from which the home folder of the user
       cannot be accessed.
   """
-  path = oct2017.kaggle_json_path(environment)
+  variables = [name for name in _KAGGLE_VARIABLES if environment.get(name)]
+  if len(variables) == len(_KAGGLE_VARIABLES):
+    return ok('kaggle', 'credentials in the environment')
+  if variables:
+    return warning('kaggle', variables[0] + ' is set without the other variable',
+                   'set both ' + ' and '.join(_KAGGLE_VARIABLES))
+  path = os.path.join(_kaggle_folder(environment), 'kaggle.json')
   try:
-    oct2017.read_credentials(environment)
-    is_exposed = os.path.exists(path) and os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH)
+    is_exposed = os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH)
+    with open(path, encoding='utf-8') as file:
+      config = json.load(file)
+    is_complete = all(config[name] for name in ('username', 'key'))
   except FileNotFoundError:
     if is_needed:
-      return warning('kaggle', 'no credentials', oct2017.SIGN_IN_REMEDY + (
+      return warning('kaggle', 'no credentials', SIGN_IN_REMEDY + (
           '; in the Docker image, give `-v ~/.kaggle:/tmp/.kaggle:ro`' if in_image else ''))
     return ok('kaggle', 'no credentials; only --dataset=oct2017 needs them')
   except (OSError, ValueError, KeyError, TypeError):
-    return warning('kaggle', path + ' cannot be read, or lacks username or key',
-                   oct2017.SIGN_IN_REMEDY)
+    is_complete = False
+  if not is_complete:
+    return warning('kaggle', path + ' cannot be read, or lacks username or key', SIGN_IN_REMEDY)
   if is_exposed:
     return warning('kaggle', 'other users may read ' + path, '`chmod 600 {}`'.format(path))
-  return ok('kaggle', 'credentials in the environment or in ' + path)
+  return ok('kaggle', 'credentials in ' + path)
+
+
+def _kaggle_folder(environment: Mapping[str, str]) -> str:
+  """Returns the folder in which the kaggle package expects kaggle.json."""
+  default = os.path.expanduser('~/.kaggle')
+  # Newer releases of the package use this folder if the default folder does not exist.
+  config_home = environment.get('XDG_CONFIG_HOME') or os.path.expanduser('~/.config')
+  xdg_folder = os.path.join(config_home, 'kaggle')
+  is_xdg = os.path.exists(xdg_folder) and not os.path.exists(default)
+  return environment.get('KAGGLE_CONFIG_DIR') or (xdg_folder if is_xdg else default)

@@ -6,10 +6,11 @@ import http.server
 import logging
 import re
 import socketserver
+import sys
 import threading
 from concurrent import futures
 
-from estimator_train.data import download, oct2017
+from estimator_train.data import download
 
 DEADLINE_SECS = 30.
 BODY = bytes(range(256)) * 1000
@@ -128,13 +129,13 @@ def sign_in_and_redirect(location):
 @contextlib.contextmanager
 def kaggle(monkeypatch, config_dir, dataset, body=BODY):
   """Yields a server with an archive, in an environment that leads there with a user's key."""
+  forget_kaggle(monkeypatch)
   refuse = download.SecureHandler.http_open
   # Requests without TLS are refused, except to this server.
   monkeypatch.setattr(download.SecureHandler, 'http_open', lambda handler, request: None if (
       request.host.startswith(('127.0.0.1:', 'localhost:'))) else refuse(handler, request))
   with running(monkeypatch) as server:
-    monkeypatch.setattr(oct2017, 'ARCHIVE_URL', server.address + API_PATH + dataset)
-    for name, value in (('KAGGLE_KEY', KEY),
+    for name, value in (('KAGGLE_API_ENDPOINT', server.address), ('KAGGLE_KEY', KEY),
                         ('KAGGLE_CONFIG_DIR', str(config_dir)), ('KAGGLE_USERNAME', 'user')):
       monkeypatch.setenv(name, value)
     # Another host's name, so that a client must not hand on the key.
@@ -142,6 +143,13 @@ def kaggle(monkeypatch, config_dir, dataset, body=BODY):
         'http://localhost:{}{}'.format(server.http.server_port, STORAGE_PATH))]
     server.answers[STORAGE_PATH] = [ranged(body)]
     yield server
+
+
+def forget_kaggle(monkeypatch):
+  """The package reads its environment when it is imported, and some of it only once."""
+  for name in list(sys.modules):
+    if name.split('.')[0] in ('kaggle', 'kagglesdk'):
+      monkeypatch.delitem(sys.modules, name)
 
 
 def once_another_waits(answer):

@@ -7,6 +7,7 @@ import hashlib
 import logging
 import ssl
 import subprocess
+import sys
 import threading
 import traceback
 
@@ -115,6 +116,7 @@ def test_the_file_arrives(server, folder, monkeypatch, capsys, caplog, kind):
     assert caplog.messages[1:] == ['{}: {} %'.format(PART, part) for part in (25, 51, 76, 100)]
   count = len(server.requests)
   monkeypatch.delenv('KAGGLE_KEY')
+  file_server.forget_kaggle(monkeypatch)
   assert fetch(server, folder) == (NAME, len(BODY), False) and len(server.requests) == count
   assert not capsys.readouterr().out
 
@@ -134,7 +136,7 @@ def test_archives_that_cannot_be_downloaded(server, folder, monkeypatch, caplog,
   write_files(folder, {PART: BODY[:HALF]})
   server.answers[place] = [answer]
   if answer is None:
-    monkeypatch.setattr(oct2017, 'ARCHIVE_URL', 'http://localhost.kaggle.invalid')
+    monkeypatch.setenv('KAGGLE_API_ENDPOINT', 'http://localhost.kaggle.invalid')
   with pytest.raises(UserError, match=message) as caught:
     fetch_archive(server, folder)
   assert contents_of(folder) == {PART: BODY[:HALF + more]}
@@ -184,15 +186,20 @@ def test_a_fault_keeps_the_part(server, folder, monkeypatch, fault, expected, me
   assert server.requests == starts(None, len(kept)) and contents_of(folder) == {NAME: BODY}
 
 
-@pytest.mark.parametrize('content', [None, b'[]', b'{"username": "user"}', b'{'])
-def test_no_credentials(server, folder, monkeypatch, tmp_path, content):
+# A package that ends the process is as releases before 1.5.13. With -v, the package does without
+# credentials, and says nothing.
+@pytest.mark.parametrize('files, argv', [
+    ({'config/kaggle.json': b'[]'}, ['program', '-v']),
+    ({'kaggle/__init__.py': b'print("no key"); exit(1)'}, ['program'])])
+def test_no_credentials(server, folder, monkeypatch, tmp_path, capsys, files, argv):
   monkeypatch.delenv('KAGGLE_KEY')
-  write_files(tmp_path, {} if content is None else {'config/kaggle.json': content})
-  with pytest.raises(UserError, match='requires credentials: .*/kaggle.json with both: create an '
-                     'API key at .*; or download the archive of kaggle.com/.* to {}'.format(
-                         folder / NAME)):
+  monkeypatch.setattr(sys, 'argv', argv)
+  monkeypatch.syspath_prepend(str(tmp_path))
+  write_files(tmp_path, files)
+  with pytest.raises(UserError, match='Kaggle requires credentials: .*: create an API key at .*; '
+                     'or download the archive of kaggle.com/.* to {}'.format(folder / NAME)):
     fetch_archive(server, folder)
-  assert contents_of(folder) == {PART: b''} and not server.requests
+  assert contents_of(folder) == {PART: b''} and not server.requests and not capsys.readouterr().out
 
 
 def test_nothing_is_sent_to_or_taken_from_an_impostor(server, folder, monkeypatch, tmp_path):
@@ -205,7 +212,7 @@ def test_nothing_is_sent_to_or_taken_from_an_impostor(server, folder, monkeypatc
   server.http.socket = context.wrap_socket(server.http.socket, server_side=True)
   server.http.handle_error = lambda *unused_arguments: None
   server.address = 'https://localhost:{}'.format(server.http.server_port)
-  monkeypatch.setattr(oct2017, 'ARCHIVE_URL', server.address + API)
+  monkeypatch.setenv('KAGGLE_API_ENDPOINT', server.address)
   for fetch in (fetch_file, fetch_archive):
     with pytest.raises(UserError, match='certificate verify failed|CERTIFICATE_VERIFY'):
       fetch(server, folder)

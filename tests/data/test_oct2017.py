@@ -101,6 +101,7 @@ def test_download_once(server, data_dir, capsys, monkeypatch):
   assert oct2017.download_images(str(data_dir)) == [('OCT2017 ', size, True)]
   assert contents_of(data_dir) == EXPECTED and os.listdir(str(data_dir)) == ['OCT2017 ']
   monkeypatch.delenv('KAGGLE_KEY')
+  file_server.forget_kaggle(monkeypatch)
   monkeypatch.setattr(os, 'makedirs', None)
   monkeypatch.setattr(oct2017, 'open_locked', None)
   assert oct2017.download_images(str(data_dir)) == [('OCT2017 ', size, False)]

@@ -170,8 +170,8 @@ def test_credentials_for_kaggle_are_found_and_never_shown(tmp_path, monkeypatch)
   assert_found([
       (check(), 'ok', 'no credentials'), (check(True), 'warning', 'no credentials', '!/tmp/.kag'),
       (check(True, in_image=True), 'warning', '/tmp/.kaggle'),
-      (check(KAGGLE_USERNAME=secret, KAGGLE_KEY=secret), 'ok', 'credentials in'),
-      (check(KAGGLE_USERNAME=secret), 'ok', 'no credentials')])
+      (check(KAGGLE_USERNAME=secret, KAGGLE_KEY=secret), 'ok', 'credentials in the environment'),
+      (check(KAGGLE_USERNAME=secret), 'warning', 'KAGGLE_USERNAME is set without')])
   whole = json.dumps({'username': secret, 'key': secret})
   for text, mode, *expected in (
       (whole, 0o604, 'warning', 'other users may read'),

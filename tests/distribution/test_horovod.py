@@ -58,6 +58,7 @@ def process_of_rank(task, rank):
 
 
 @pytest.mark.slow
+@pytest.mark.optimized_graphs  # As in the ranks, because rounding adds up over many steps.
 @pytest.mark.parametrize('launcher', LAUNCHERS)
 def test_like_one_process_whatever_happens(launch, tmp_path, launcher):
   """A rank is killed, then the launcher is stopped, and a third start comes to the end."""

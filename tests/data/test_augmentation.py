@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 from conftest import batches
 from PIL import Image
 
-from estimator_train.data import DataSet, ImageSplit, augmentation
+from estimator_train.data import DataSet, ImageSplit, augmentation, random_numbers
 from estimator_train.data.batching import Batching
 from estimator_train.data.image_source import ImageFileSource
 
@@ -98,7 +98,7 @@ def test_a_crop_is_a_part_of_the_image(make_source):
 def apply(name, image, numbers):
   with tf.Graph().as_default(), tf.Session() as session:
     return session.run(augmentation.AUGMENTATIONS[name].apply(
-        tf.constant(image), tf.constant(numbers, tf.float32)))
+        tf.constant(image[np.newaxis]), tf.constant(np.array([numbers], np.float32))))[0]
 
 
 def test_augmentations_are_applied_in_the_order_given(source, make_source):
@@ -109,9 +109,9 @@ def test_augmentations_are_applied_in_the_order_given(source, make_source):
   assert not np.array_equal(seen['flip,cutout'], seen['cutout,flip'])
   np.testing.assert_array_equal(seen['crop,flip'], seen['crop_flip'])
   names = [name.split(',') for name in ('flip,cutout', 'cutout,flip')]
-  with tf.Graph().as_default(), tf.Session() as session:
-    drawn = [session.run(augmentation._draw(tf.constant(position, tf.int64), Batching(
-        SHAPE, COUNT, False, 4))) for position in range(12)]
+  columns = {'flip': [0], 'crop': range(1, 23), 'cutout': [29, 30]}
+  drawn = [{name: random_numbers.draw(1, np.array([position]), np.array(columns[name]))[0]
+            for name in columns} for position in range(12)]
   for first, second in names:
     for image, numbers, found in zip(plain, drawn, seen[first + ',' + second]):
       expected = apply(second, apply(first, image, numbers[first]), numbers[second])

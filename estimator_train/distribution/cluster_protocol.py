@@ -50,7 +50,7 @@ class _Peer:
   Attributes:
     message: the last message with the state of the task.
     state: the state of the task.
-    may_have_trained: whether the task has completed its last step.
+    has_trained: whether the task has completed its last step.
     measurements: the measurements that the task sent with its goodbye; None before.
     heard_at: the time of the last message; None: a message has arrived since the last tick.
   """
@@ -58,7 +58,7 @@ class _Peer:
   def __init__(self) -> None:
     self.message: Dict[str, Any] = {}
     self.state = STARTING
-    self.may_have_trained = False
+    self.has_trained = False
     self.measurements: Optional[Dict[str, Any]] = None
     self.heard_at: Optional[float] = None
 
@@ -118,7 +118,7 @@ class ClusterState:
     peer.heard_at = None
     if 'state' in message:
       peer.message, peer.state = message, str(message['state'])[:_MAX_STATE_CHARS]
-      peer.may_have_trained = peer.may_have_trained or peer.state == TRAINED
+      peer.has_trained = peer.has_trained or peer.state == TRAINED
       stop_step = peer.step('stop_at')
       if stop_step is not None:
         self.request_stop(stop_step)
@@ -185,7 +185,7 @@ class ClusterState:
     if not self._cluster.is_chief:
       return self._chief.is_finished or self._chief.message.get('all_trained') is True
     return self._has_trained and all(
-        peer.is_finished or peer.may_have_trained for _, peer in self._worker_peers())
+        peer.is_finished or peer.has_trained for _, peer in self._worker_peers())
 
   def measurements(self) -> Optional[Dict[Task, Dict[str, Any]]]:
     """Returns what the connected workers sent with their goodbyes; None until all have done so."""

@@ -87,7 +87,7 @@ def part_of_batch(batch: Any, index: tf.Tensor, num_parts: int) -> Any:
 
 
 class BatchAdapter(NamedTuple):
-  """The form of the batches of a model.
+  """Arranges the features, labels and weights of a batch in the order in which a model takes them.
 
   Attributes:
     model: the compiled model.

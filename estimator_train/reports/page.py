@@ -9,9 +9,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tu
 
 from estimator_train.reports import (
   REPORT_FOLDER,
-  charts,
   evaluation,
-  experiment_charts,
   learning_curves,
   make_report_folder,
   page_content,
@@ -139,6 +137,8 @@ def write_comparison(runs: Sequence[ComparedRun], rows: Sequence[Tuple[str, Sequ
   Returns:
     The path of the page.
   """
+  from estimator_train.reports import charts  # On demand, so that the program starts fast.
+
   return _write_files(output_dir, 'comparison.html', charts.draw_comparison_charts(
       [run.name for run in runs], [run.rates for run in runs],
       [run.data.curves for run in runs]), runs=runs, rows=rows)
@@ -169,6 +169,9 @@ def _omit_damaged(data: PageData, model_dir: str, output_dir: str) -> PageData:
 
 
 def _write_run_page(data: PageData, model_dir: str, output_dir: str) -> str:
+  # On demand, so that the program starts fast.
+  from estimator_train.reports import charts, experiment_charts
+
   classes = evaluation.select_classes(data.evaluation)
   drawn = [*charts.draw_step_charts(data.steps, data.throughput),
            *charts.draw_curves(data.curves), *charts.draw_output_charts(data.outputs),
@@ -184,7 +187,7 @@ def _write_run_page(data: PageData, model_dir: str, output_dir: str) -> str:
                for kind in ('mistakes', 'samples')})
 
 
-def _write_files(output_dir: str, template: str, drawn: Iterable[charts.Chart],
+def _write_files(output_dir: str, template: str, drawn: Iterable[Any],
                  **variables: Any) -> str:
   """Renders a template to `report/index.html`, and writes the charts next to it."""
   import jinja2  # On demand, so that the program starts fast.

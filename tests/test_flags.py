@@ -154,6 +154,8 @@ RULES = [
     ('--augment=flip,crop_flip', 'each once: --augment=flip,crop_flip: '),
     ('--class_sampling=balanced --class_weights=balanced', 'balanced does not support --class_wei'),
     ('--class_sampling=balanced --input_pipeline=published', 'balanced does not support --input_p'),
+    ('--mixup_alpha=.2 --input_pipeline=published', '=0.2 does not support --input_p'),
+    ('--mixup_alpha=.2 --cache_features', '=0.2 does not support --cache_features: .*: give --mix'),
     ('--augment=flip --input_pipeline=published', '=flip does not support --input_pipeline=p'),
     ('--input_pipeline=published --on_bad_image=skip', '=published does not support --on_bad_ima'),
     ('--all_reduce_alg=ring', '=ring is for .*=multi_worker_mirrored: .*=mirrored: give .*=nccl, '),
@@ -258,6 +260,8 @@ NUMBERS = {
         'must be from 0 to 1000000', (-1e-9, 1000000.5), (0, 10 ** 6))),
     'ema_decay': ('must be between 0 and 1', (0., 1.), (1e-9, .9999)),
     'lr_warmup_epochs': ('must be from 0 to 1000000', (-1e-9, 1e308), (0, 10 ** 6)),
+    'mixup_alpha': ('must be from 0 to 100', (-1e-9, 100.5), (0., 100.)),
+    'backbone_lr_factor': ('must be above 0 and at most 1', (0., 1.5), (1e-9, 1.)),
     'learning_rate': ('must be positive and finite', (0., 9e-38, 1.1e38), (1e-37, 1e38))}
 
 

@@ -3,7 +3,7 @@
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_train import data
-from estimator_train.data import DataSet, Split
+from estimator_train.data import DataSet, Split, mixup
 from estimator_train.data.arrays import ArraySource, SyntheticSource
 from estimator_train.data.batching import NO_IMAGE, UNSHARDED, Batching, Shard
 from estimator_train.data.binary_files import BinarySource, IdxSource
@@ -78,7 +78,7 @@ def open_data(dataset: DataSet, settings: Settings, folder: str) -> Data:
 
   Raises:
     UserError: a file is missing or invalid, the examples of a split cannot be counted, or the
-      format does not support the value of `--cache` or `--augment`.
+      format does not support the value of `--cache`, `--augment` or `--mixup_alpha`.
   """
   skipped_images: List[BadImage] = []
   if settings.input.on_bad_image == 'skip':
@@ -126,12 +126,15 @@ def _check_support(source: Source, settings: Settings) -> None:
     raise UserError('only image files can be cached in a folder',
                     '--cache={} --dataset={}'.format(settings.input.cache, settings.data.dataset),
                     'give --cache=memory, or omit --cache')
-  if settings.input.augment != 'none' and settings.run.trains:
-    given = '--augment={} --dataset={}'.format(settings.input.augment, settings.data.dataset)
-    if not source.can_augment:
-      raise UserError('examples of a function and synthetic examples cannot be augmented', given,
-                      'omit --augment; a function of a split can augment its examples itself')
-    source.dataset.require_images('--augment')
+  for name, value, default in (('augment', settings.input.augment, 'none'),
+                               ('mixup_alpha', settings.input.mixup_alpha, 0.)):
+    if value != default and settings.run.trains:
+      if not source.can_augment:
+        raise UserError('examples of a function and synthetic examples cannot be augmented',
+                        '--{}={} --dataset={}'.format(name, value, settings.data.dataset),
+                        'omit --{}; a function of a split can augment its examples itself'.format(
+                            name))
+      source.dataset.require_images('--' + name)
   if settings.input.class_sampling == 'balanced' and settings.run.trains:
     source.dataset.require_classes('--class_sampling=balanced')
     if source.is_sequential and source.is_made_by_user:
@@ -149,7 +152,9 @@ def make_train_input_fn(source: Source, settings: Settings, batching: Batching) 
   """Makes the `input_fn` of training, which yields (features, labels)."""
   if settings.input.input_pipeline == 'published':
     return source.make_published_input_fn(batching)
-  return source.make_train_input_fn(batching, resolve_cache(source, settings.input))
+  input_fn = source.make_train_input_fn(batching, resolve_cache(source, settings.input))
+  alpha = settings.input.mixup_alpha
+  return mixup.mix_examples(input_fn, batching, alpha) if alpha else input_fn
 
 
 def make_batching(dataset: DataSet, settings: Settings, one_hot: bool, examples_per_batch: int,

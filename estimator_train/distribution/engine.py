@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.distribution.devices import Devices, make_local_strategy, make_session_config
 from estimator_train.distribution.process import EVALUATOR, Process
+from estimator_train.errors import UserError
 from estimator_train.settings import Settings, per_replica_batch_size
 from estimator_train.settings.flags import MULTI_WORKER_STRATEGIES
 
@@ -45,6 +46,12 @@ class Engine:
     self.examples_per_replica = per_replica_batch_size(
         settings.optimizer.batch_size, self.num_replicas,
         settings.optimizer.gradient_accumulation_steps if settings.run.trains else 1)
+    if settings.run.trains and settings.input.mixup_alpha and self.examples_per_replica % 2:
+      raise UserError('--mixup_alpha mixes pairs, and requires an even number of examples per '
+                      'replica', '--batch_size={} for {} replica(s)'.format(
+                          settings.optimizer.batch_size, self.num_replicas),
+                      'give --batch_size={}'.format(
+                          settings.optimizer.batch_size + self.num_replicas))
 
   @property
   def num_replicas(self) -> int:

@@ -277,6 +277,11 @@ class OptimizerFlags:
       'increases linearly from 1/n of the full rate',
       check=satisfies(lambda epochs: 0 <= epochs <= MAX_EPOCHS,
                       'must be from 0 to {}'.format(MAX_EPOCHS), 'give a number such as 0.5'))
+  backbone_lr_factor: float = flag(
+      1., 'fine-tuning: factor of the learning rate of all layers but the last with weights, '
+      'such as 0.1',
+      check=satisfies(lambda factor: 0 < factor <= 1, 'must be above 0 and at most 1',
+                      'give a factor such as 0.1'))
   gradient_clip_norm: float = flag(
       0., 'largest global norm of the gradients, to which larger gradients are scaled down; 0: no '
       'limit', check=satisfies(lambda norm: 0 <= norm <= _MAX_GRADIENT_NORM,
@@ -356,6 +361,11 @@ class InputFlags:
       'application: flip (horizontally), crop (8 to 100 % of the area, resized), pad_crop (shift '
       'by up to 4 pixels), color (brightness, contrast, saturation), rotate (up to 15 degrees), '
       'cutout (a square of the mean color); crop_flip is crop,flip', check=_check_augment)
+  mixup_alpha: float = flag(
+      0., 'mixup: parameter of the beta distribution of the weights with which pairs of training '
+      'images and their labels are mixed, such as 0.2; 0: they are not mixed',
+      check=satisfies(lambda alpha: 0 <= alpha <= 100, 'must be from 0 to 100',
+                      'give a number such as 0.2'))
   class_sampling: str = flag(
       'natural', 'balanced: each epoch has equally many training examples of each class',
       choices=('natural', 'balanced'))

@@ -96,7 +96,7 @@ def _only_for_data_sets(name: str, *data_sets: str) -> Rule:
                          and s.dataset not in data_sets))
 
 
-def _unsupported(name: str, default: str, other: str, is_given: Callable[[Any], bool]) -> Rule:
+def _unsupported(name: str, default: Any, other: str, is_given: Callable[[Any], bool]) -> Rule:
   return Rule('--{0}={{s.{0}}} does not support {1}'.format(name, other),
               '--{0}={{s.{0}}} with {1}'.format(name, other),
               'give --{}={}, or omit {}'.format(name, default, other),
@@ -163,10 +163,11 @@ RULES = (
              s.eval_every_steps % s.save_checkpoints_steps)),
     _unsupported('input_pipeline', 'exact', '--cache', _is_cached),
     *(_unsupported(name, default, '--cache_features', lambda s: s.cache_features)
-      for name, default in (('augment', 'none'), ('input_pipeline', 'exact'))),
+      for name, default in (('augment', 'none'), ('mixup_alpha', 0.), ('input_pipeline', 'exact'))),
     *(_unsupported(name, default, '--input_pipeline=published',
                    lambda s: s.input_pipeline == 'published')
-      for name, default in (('augment', 'none'), ('class_sampling', 'natural'))),
+      for name, default in (('augment', 'none'), ('mixup_alpha', 0.),
+                            ('class_sampling', 'natural'))),
     _unsupported('class_sampling', 'natural', '--class_weights=balanced',
                  lambda s: s.class_weights == 'balanced'),
     _unsupported('input_pipeline', 'exact', '--on_bad_image=skip',

@@ -20,7 +20,12 @@ from estimator_train.tf_patches.optimizers import (
 )
 from estimator_train.training import losses
 from estimator_train.training.checkpoints import restoring
-from estimator_train.training.optimizers import LearningRate, decay_weights, make_optimizer
+from estimator_train.training.optimizers import (
+  LearningRate,
+  decay_weights,
+  make_optimizer,
+  scale_learning_rate,
+)
 
 _LOG = logging.getLogger('estimator_train')
 
@@ -55,6 +60,9 @@ def compile_with_flags(model: tf.keras.Model, settings: Settings,
   optimizer = make_optimizer(settings.optimizer.optimizer, learning_rate)
   if settings.optimizer.weight_decay and settings.run.trains:
     decay_weights(model, optimizer, settings.optimizer.weight_decay)
+  if settings.optimizer.backbone_lr_factor != 1:
+    *_, last_layer = (layer for layer in model.layers if layer.trainable_weights)
+    scale_learning_rate(optimizer, settings.optimizer.backbone_lr_factor, last_layer)
   if settings.optimizer.ema_decay is not None and settings.run.trains:
     average_weights(optimizer, settings.optimizer.ema_decay)
   if settings.devices.dtype == 'mixed' and settings.run.trains:
@@ -79,7 +87,8 @@ def check_flags_of_compiled_model(settings: Settings) -> None:
 
   rejected = format_changed_flags('lr_schedule', 'lr_warmup_epochs', 'scale_learning_rate', 'dtype',
                                   'gradient_clip_norm', 'gradient_accumulation_steps',
-                                  'ema_decay', 'weight_decay', 'label_smoothing')
+                                  'ema_decay', 'weight_decay', 'label_smoothing', 'mixup_alpha',
+                                  'backbone_lr_factor')
   if settings.run.trains and rejected:
     raise UserError('a compiled model trains with its own optimizer',
                     '--model={} {}'.format(settings.model.model, rejected),

@@ -1,11 +1,13 @@
-"""Optimizers and weight decay."""
+"""Optimizers, weight decay, and the learning rate of a backbone."""
 
-from typing import Any, Dict, List, Union
+import contextlib
+from typing import Any, Dict, Iterator, List, Set, Union
 
 import tensorflow.compat.v1 as tf
 
 from estimator_train.settings.flags import OPTIMIZERS
 from estimator_train.tf_patches.configurations import nested_layers
+from estimator_train.tf_patches.optimizers import add_optimizer_base_class
 
 LearningRate = Union[float, tf.keras.optimizers.schedules.LearningRateSchedule]
 
@@ -200,3 +202,50 @@ def decay_weights(model: tf.keras.Model, optimizer: tf.keras.optimizers.Optimize
     for name in _KERNEL_REGULARIZERS:
       if name in vars(layer) and layer.trainable_weights and getattr(layer, name) is None:
         setattr(layer, name, tf.keras.regularizers.l2(factor / 2))
+
+
+def scale_learning_rate(optimizer: tf.keras.optimizers.Optimizer, factor: float,
+                        head: tf.keras.layers.Layer) -> None:
+  """Makes an optimizer multiply the learning rate by a factor, except for one layer.
+
+  Args:
+    optimizer: the optimizer itself, not a LossScalingOptimizer around it.
+    factor: the factor.
+    head: the layer that is trained at the full learning rate.
+  """
+  add_optimizer_base_class(optimizer, type('BackboneRate', (_BackboneRate,), {
+      'backbone_factor': factor, 'head_names': {weight.op.name for weight in head.weights}}))
+
+
+class _BackboneRate:
+  """A base class of an optimizer; see scale_learning_rate."""
+  backbone_factor: float
+  head_names: Set[str]
+  _factor = 1.
+
+  def _decayed_lr(self, dtype: tf.DType) -> tf.Tensor:
+    return self._factor * super()._decayed_lr(dtype)  # type: ignore[misc]
+
+  @contextlib.contextmanager
+  def _use_rate_of(self, weight: tf.Variable) -> Iterator[None]:
+    # The copies of a weight on other replicas are called NAME/replica_1 and so on.
+    is_head = weight.op.name.split('/replica_')[0] in self.head_names
+    self._factor = 1. if is_head else self.backbone_factor
+    yield
+    self._factor = 1.
+
+  # `apply_state`, which has one learning rate for all weights, is not passed on. The optimizer then
+  # calls _decayed_lr for each weight.
+  def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable,
+                            apply_state: Any = None) -> tf.Operation:
+    del apply_state
+    with self._use_rate_of(var):
+      return super()._resource_apply_dense(grad, var)  # type: ignore[misc]
+
+  def _resource_apply_sparse_duplicate_indices(self, grad: tf.Tensor, var: tf.Variable,
+                                               indices: tf.Tensor,
+                                               apply_state: Any = None) -> tf.Operation:
+    del apply_state
+    with self._use_rate_of(var):
+      return super()._resource_apply_sparse_duplicate_indices(  # type: ignore[misc]
+          grad, var, indices)

@@ -1,12 +1,16 @@
 """The optimizers of this package, beside the same formulas in NumPy."""
 
+import types
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import training_runs
 from training_runs import assert_same
 
-from estimator_train.training.optimizers import decay_weights, make_optimizer
+from estimator_train.settings.flags import OPTIMIZERS
+from estimator_train.tf_patches.configurations import copy_optimizer
+from estimator_train.training.optimizers import decay_weights, make_optimizer, scale_learning_rate
 from estimator_train.training.schedules import Schedule
 
 SCHEDULE = Schedule(.1, 0, [1, 2], [.05, .3])
@@ -137,8 +141,39 @@ def test_the_logged_norm_of_clipped_gradients(tmp_path):
     assert training_runs.scalars(folder, 'gradient_norm')[1] == pytest.approx(.01 * 4 ** .5)
 
 
+@pytest.mark.parametrize('is_sparse', [False, True])
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_two_learning_rates(name, is_sparse):
+  """Of two variables with the same values and gradients, one has a quarter of the rate."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    gradient = tf.constant([[1., -2.], [3., .5]])
+    if is_sparse:
+      gradient = tf.IndexedSlices(gradient, tf.constant([1, 1]), tf.constant([2, 2]))
+    variables = [tf.Variable(tf.ones([2, 2]), use_resource=True, name=name) for name in 'ab']
+    optimizer = make_optimizer(name, .1)
+    decay_weights(tf.keras.Sequential(), optimizer, .1)
+    scale_learning_rate(optimizer, .25, types.SimpleNamespace(weights=variables[:1]))
+    copy = copy_optimizer(optimizer, optimizer.get_config())
+    step = copy.apply_gradients([(gradient, variable) for variable in variables])
+    session.run(tf.global_variables_initializer())
+    session.run(step)
+    fast, slow = (session.run(variable) - 1 for variable in variables)
+    assert fast.any()
+    np.testing.assert_allclose(slow, fast / 4, rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize('values', [
-    {'optimizer': 'adamw', 'learning_rate': .01, 'weight_decay': .1},
+    {'distribution_strategy': 'mirrored', 'dtype': 'mixed', 'ema_decay': .9},
+    {'distribution_strategy': 'central_storage', 'gradient_accumulation_steps': 2}])
+def test_two_learning_rates_on_replicas(first_steps, values):
+  whole, _ = first_steps('whole', num_cpu_replicas=2, **values)
+  found, _ = first_steps('scaled', num_cpu_replicas=2, backbone_lr_factor=.25, **values)
+  assert_same(found, {name: change * (1 if name.startswith('dense_1/') else .25)
+                      for name, change in whole.items()}, 1e-4)
+
+
+@pytest.mark.parametrize('values', [
+    {'optimizer': 'adamw', 'learning_rate': .01, 'weight_decay': .1, 'backbone_lr_factor': .1},
     {'optimizer': 'lars', 'learning_rate': 1, 'weight_decay': .1, 'dtype': 'mixed',
      'ema_decay': .9},
     {'optimizer': 'lamb', 'learning_rate': .01, 'lr_schedule': 'cosine', 'dtype': 'mixed'},

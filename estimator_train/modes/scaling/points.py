@@ -158,7 +158,7 @@ def point_settings(point: Point, settings: Settings, dataset: DataSet) -> Settin
     run_settings = run_settings.evolve(
         dataset='synthetic', train_pattern=None, eval_pattern=None, validation_fraction=None,
         image_size=dataset.image_shape, labels=dataset.labels, class_weights='none',
-        class_sampling='natural', augment='none')
+        class_sampling='natural', augment='none', mixup_alpha=0.)
   return run_settings
 
 

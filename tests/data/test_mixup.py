@@ -1,0 +1,88 @@
+"""`--mixup_alpha` mixes the same pairs of images and labels, however the run is distributed."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+import training_runs
+
+from estimator_train.data.batching import Batching, Shard
+from estimator_train.data.mixup import draw_weights, mix_examples
+from estimator_train.errors import UserError
+
+IMAGES = np.random.RandomState(0).randint(0, 256, [48, 2, 3, 1]).astype(np.uint8)
+LABELS = np.eye(4, dtype=np.float32)[np.arange(48) % 4]
+ALPHA = .4
+
+
+def read_mixed(shard, batch_size, count):
+  """Returns the first mixed examples of a worker that reads IMAGES in their order, repeated."""
+  batching = Batching((2, 3, 1), 4, True, batch_size, seed=7, shard=shard)
+  indices = shard.to_global_positions(np.arange(count)) % 48
+  with tf.Graph().as_default(), tf.Session() as session:
+    batches = mix_examples(lambda: tf.data.Dataset.from_tensor_slices(
+        (IMAGES[indices], LABELS[indices])).batch(batch_size, drop_remainder=True),
+                           batching, ALPHA)().make_one_shot_iterator().get_next()
+    assert [tensor.dtype for tensor in batches] == [tf.float32] * 2
+    parts = [session.run(batches) for _ in range(count // batch_size)]
+  return [np.concatenate(arrays) for arrays in zip(*parts)]
+
+
+def test_each_pair_has_its_own_weight():
+  images, labels = read_mixed(Shard(), 12, 48)
+  weights = draw_weights(7, np.arange(24), ALPHA)
+  for index in range(48):
+    weight, other = weights[index // 2], index ^ 1
+    for found, values in ((images, IMAGES.astype(np.float64)), (labels, LABELS)):
+      np.testing.assert_allclose(found[index], weight * values[index]
+                                 + (1 - weight) * values[other], rtol=1e-5, atol=1e-4)
+  assert len(np.unique(weights)) == 24
+
+
+@pytest.mark.parametrize('start, batch_size', [(0, 12), (0, 2), (20, 4), (4 * 48 + 2, 6)])
+def test_workers_and_resumed_runs_mix_the_same_pairs(start, batch_size):
+  whole = read_mixed(Shard(), 2, start + 48)
+  for rank in range(2):
+    shard = Shard(start, 2, rank, batch_size)
+    positions = shard.to_global_positions(np.arange(24))
+    for found, expected in zip(read_mixed(shard, batch_size, 24), whole):
+      np.testing.assert_array_equal(found, expected[positions])
+
+
+@pytest.mark.parametrize('alpha', [.2, 1., 8.])
+def test_weights_are_from_the_beta_distribution(alpha):
+  pairs = np.arange(20000)
+  weights = draw_weights(1, pairs, alpha)
+  assert weights.mean() == pytest.approx(.5, abs=.01)
+  assert weights.var() == pytest.approx(1 / (8 * alpha + 4), rel=.03)
+  np.testing.assert_array_equal(draw_weights(1, pairs[777:790], alpha), weights[777:790])
+  assert not np.array_equal(draw_weights(2, pairs, alpha), weights)
+
+
+def train(folder, **values):
+  training_runs.train(folder, **{
+      'optimizer': 'momentum', 'learning_rate': .05, 'batch_size': 48, 'train_steps': 6,
+      'mixup_alpha': ALPHA, 'augment': 'flip,pad_crop', 'cache': 'memory', **values})
+
+
+def test_replicas_and_resumed_runs_train_alike(tmp_path):
+  train(tmp_path / 'one')
+  train(tmp_path / 'two', num_cpu_replicas=2)
+  training_runs.assert_same_weights(tmp_path / 'two', tmp_path / 'one')
+  for stop in (2, None):
+    train(tmp_path / 'resumed', end_step=stop)
+  training_runs.assert_same(*(training_runs.variables(tmp_path / name)
+                              for name in ('resumed', 'one')), 0)
+  train(tmp_path / 'unmixed', mixup_alpha=0.)
+  with pytest.raises(AssertionError):
+    training_runs.assert_same_weights(tmp_path / 'unmixed', tmp_path / 'one', 1e-2)
+
+
+@pytest.mark.parametrize('values, words', [
+    ({'batch_size': 6, 'num_cpu_replicas': 2}, '--batch_size=6 for 2 .* give --batch_size=8$'),
+    ({'model': 'own_models:compiled_with_sgd', 'optimizer': 'adam', 'learning_rate': .001},
+     'own optimizer: .*--mixup_alpha=0.4'),
+    ({'dataset': 'synthetic', 'augment': 'none', 'cache': 'auto', 'image_size': (28, 28, 1)},
+     'cannot be augmented: --mixup_alpha=0.4 .*omit --mixup_alpha')])
+def test_errors(tmp_path, values, words):
+  with pytest.raises(UserError, match=words):
+    train(tmp_path, **values)

@@ -8,7 +8,7 @@ import generated_data
 
 from estimator_train.data import idx
 from estimator_train.launcher import local_cluster
-from estimator_train.modes.input_benchmark import rates
+from estimator_train.modes.input_benchmark import measurement
 from estimator_train.settings import command_line
 from estimator_train.system import child_process
 
@@ -103,7 +103,7 @@ def publish_generated_files(folder, monkeypatch, num_train=60, num_test=20):
 def measure_shortly(monkeypatch):
   """Has the input benchmark measure for a moment instead of seconds."""
   for name in ('_COLD_PASS_SECS', '_WARM_PASS_SECS', '_MAX_WARMUP_SECS', '_MIN_TIMED_SECS'):
-    monkeypatch.setattr(rates, name, 0.02)
+    monkeypatch.setattr(measurement, name, 0.02)
 
 
 def evaluated_steps(done):

@@ -42,7 +42,7 @@ class Engine:
 
   def __init__(self, settings: Settings, process: Process, devices: Devices) -> None:
     self.settings, self.process, self.devices = settings, process, devices
-    self.num_workers = 1 if process.role == EVALUATOR else process.size
+    self.num_workers = 1 if process.role == EVALUATOR else process.num_workers
     self.examples_per_replica = per_replica_batch_size(
         settings.optimizer.batch_size, self.num_replicas,
         settings.optimizer.gradient_accumulation_steps if settings.run.trains else 1)
@@ -64,7 +64,8 @@ class Engine:
     # Do not test `is_synchronous` here: it is also True for the evaluator of an asynchronous
     # cluster, whose workers use only their part of the batch per global step.
     is_asynchronous = self.settings.devices.distribution_strategy == 'parameter_server'
-    return self.settings.optimizer.batch_size // (self.process.size if is_asynchronous else 1)
+    return self.settings.optimizer.batch_size // (
+        self.process.num_workers if is_asynchronous else 1)
 
   @property
   def examples_per_worker(self) -> int:
@@ -161,7 +162,7 @@ def make_engine(settings: Settings, process: Process, devices: Devices) -> Engin
     UserError: the batch size is not divisible by the number of replicas.
   """
   strategy = settings.devices.distribution_strategy
-  if process.size > 1 and process.role != EVALUATOR:
+  if process.num_workers > 1 and process.role != EVALUATOR:
     if process.cluster is not None:
       os.environ['TF_CONFIG'] = process.cluster.to_tf_config()
     return _cluster_engine_class(strategy)(settings, process, devices)

@@ -67,12 +67,13 @@ class HorovodEngine(ClusterEngine):
       self._horovod.init()
     except Exception as error:  # Horovod raises errors of several classes.
       raise PeerLost('Horovod cannot connect the ranks: {}'.format(error)) from error
-    if (self._horovod.rank(), self._horovod.size()) != (self.process.rank, self.process.size):
+    process = self.process
+    if (self._horovod.rank(), self._horovod.size()) != (process.rank, process.num_workers):
       raise UserError('Horovod must have the ranks of the launcher',
                       'rank {} of {} in Horovod, {} of {} in the launcher'.format(
-                          self._horovod.rank(), self._horovod.size(), self.process.rank,
-                          self.process.size), 'start all ranks by the same launcher')
-    _LOG.info('Horovod connects %d ranks by %s', self.process.size,
+                          self._horovod.rank(), self._horovod.size(), process.rank,
+                          process.num_workers), 'start all ranks by the same launcher')
+    _LOG.info('Horovod connects %d ranks by %s', process.num_workers,
               'MPI' if self._horovod.mpi_enabled() else 'Gloo')
 
   def _launcher_connects_ranks(self) -> bool:
@@ -90,7 +91,7 @@ class HorovodEngine(ClusterEngine):
     """
     host, port = network.split_address(self.cluster.address(self.cluster.chief))
     if self.process.is_chief:
-      self._rendezvous_server = _start_rendezvous_server(port, self.process.size)
+      self._rendezvous_server = _start_rendezvous_server(port, self.process.num_workers)
     for name, value in _gloo_variables(self.process, host, port).items():
       os.environ.setdefault(name, value)
 
@@ -151,11 +152,11 @@ def _gloo_variables(process: Process, host: str, port: int) -> Dict[str, str]:
   assert process.rank is not None
   return {
       'HOROVOD_RANK': str(process.rank),
-      'HOROVOD_SIZE': str(process.size),
+      'HOROVOD_SIZE': str(process.num_workers),
       'HOROVOD_LOCAL_RANK': '0',
       'HOROVOD_LOCAL_SIZE': '1',
       'HOROVOD_CROSS_RANK': str(process.rank),
-      'HOROVOD_CROSS_SIZE': str(process.size),
+      'HOROVOD_CROSS_SIZE': str(process.num_workers),
       'HOROVOD_HOSTNAME': _hostname(process.rank),
       'HOROVOD_CONTROLLER': 'gloo',
       'HOROVOD_CPU_OPERATIONS': 'gloo',
@@ -242,6 +243,6 @@ def _read_addresses(path: str, launch_id: str) -> List[Tuple[str, int]]:
 
 def _make_cluster(launch: LaunchedProcess, host: str, port: int) -> Cluster:
   """Returns a cluster in which only the address of rank 0 is known; rendezvous finds the others."""
-  addresses: List[str] = [':0'] * launch.size
+  addresses: List[str] = [':0'] * launch.num_processes
   addresses[0] = '{}:{}'.format('[{}]'.format(host) if ':' in host else host, port)
   return Cluster({'worker': tuple(addresses)}, launch.task)

@@ -28,12 +28,12 @@ class LaunchedProcess(NamedTuple):
 
   Attributes:
     rank: index of this process, from 0.
-    size: number of processes.
+    num_processes: number of processes.
     local_rank: index of this process among the processes on the same host, from 0.
     launch_id: text that is the same for all processes of the launch.
   """
   rank: int
-  size: int
+  num_processes: int
   local_rank: int
   launch_id: str
 
@@ -48,13 +48,13 @@ class Process(NamedTuple):
 
   Attributes:
     rank: index among the processes that train, from 0; None if this process does not train.
-    size: number of processes that train.
+    num_workers: number of processes that train.
     role: CHIEF, WORKER, PARAMETER_SERVER or EVALUATOR. The chief writes the files of the run.
     cluster: the cluster of TF_CONFIG; None if TF_CONFIG names no cluster.
     launch: how horovodrun, mpirun or srun has started this process; None otherwise.
   """
   rank: Optional[int] = 0
-  size: int = 1
+  num_workers: int = 1
   role: str = CHIEF
   cluster: Optional[Cluster] = None
   launch: Optional[LaunchedProcess] = None
@@ -103,9 +103,10 @@ def this_process(environ: Mapping[str, str], strategy: str) -> Process:
     _check_launch(find_launch(environ), cluster)
   if cluster is None:
     launch = find_launch(environ) if strategy == 'horovod' else None
-    if launch is None or launch.size == 1:
+    if launch is None or launch.num_processes == 1:
       return SINGLE_PROCESS
-    return Process(launch.rank, launch.size, WORKER if launch.rank else CHIEF, launch=launch)
+    role = WORKER if launch.rank else CHIEF
+    return Process(launch.rank, launch.num_processes, role, launch=launch)
   check_strategy(cluster, strategy)
   if len(cluster.members) == 1 and not cluster.has_evaluator:
     return SINGLE_PROCESS
@@ -116,10 +117,10 @@ def this_process(environ: Mapping[str, str], strategy: str) -> Process:
 def _check_launch(launch: Optional[LaunchedProcess], cluster: Optional[Cluster]) -> None:
   """Raises a UserError if one of several processes of a launcher would train alone."""
   num_tasks = 1 if cluster is None else len(cluster.members) + cluster.has_evaluator
-  if launch is not None and launch.size > num_tasks == 1:
+  if launch is not None and launch.num_processes > num_tasks == 1:
     raise UserError(
         'each process of a launcher must be a task of TF_CONFIG', '{} processes, but {}'.format(
-            launch.size, 'TF_CONFIG has no cluster' if cluster is None
+            launch.num_processes, 'TF_CONFIG has no cluster' if cluster is None
             else 'cluster has ' + tf_config.describe_task_counts(cluster)),
         'start one process per task, such as one per node')
 

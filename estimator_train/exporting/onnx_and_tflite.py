@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError, first_line
-from estimator_train.exporting.trained_model import IMAGES_INPUT, PICTURES_INPUT, RestoredModel
+from estimator_train.exporting.trained_model import PICTURES_INPUT, TENSOR_INPUT, RestoredModel
 from estimator_train.system import storage
 from estimator_train.tf_patches.sessions import toco_on_path
 from estimator_train.version import __version__
@@ -333,7 +333,7 @@ def _random_inputs(restored: RestoredModel, batch_size: int, integer_limit: int)
     pixels = random.randint(0, 256, (batch_size, height, width, channels)).astype(np.uint8)
     if PICTURES_INPUT in restored.inputs:
       return {PICTURES_INPUT: pixels}
-    return {IMAGES_INPUT: restored.session.run(restored.preprocess(tf.constant(pixels)))}
+    return {TENSOR_INPUT: restored.session.run(restored.preprocess(tf.constant(pixels)))}
   return {name: _random_array(random, tensor.dtype, [batch_size] + [
       size or _UNKNOWN_DIMENSION_SIZE for size in tensor.shape.as_list()[1:]], integer_limit)
           for name, tensor in restored.inputs.items()}

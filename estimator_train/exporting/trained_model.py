@@ -20,7 +20,7 @@ from estimator_train.training.checkpoints import restoring
 _LOG = logging.getLogger('estimator_train')
 _CPU_ONLY = Devices(('/cpu:0',), ('/cpu:0',))
 Ends = Tuple[List[tf.Tensor], Dict[str, tf.Tensor]]  # Inputs, and outputs by name.
-PICTURES_INPUT, IMAGES_INPUT, PROBABILITIES_OUTPUT = 'pictures', 'images', 'probabilities'
+PICTURES_INPUT, TENSOR_INPUT, PROBABILITIES_OUTPUT = 'pictures', 'images', 'probabilities'
 
 
 class TrainedCheckpoint(NamedTuple):
@@ -77,7 +77,7 @@ class RestoredModel:
     self.preprocess = building.make_model_preprocess(keras_model, settings.model, dataset)
     self.exports_pictures = dataset.image_shape is not None and (
         settings.export.export_format != 'h5' and settings.export.export_input != 'tensor')
-    input_names = keras_model.input_names if dataset.image_shape is None else [IMAGES_INPUT]
+    input_names = keras_model.input_names if dataset.image_shape is None else [TENSOR_INPUT]
     self.inputs = dict(zip(input_names, keras_model.inputs))
     self.outputs = self._name_outputs(keras_model.outputs)
 

@@ -1,9 +1,10 @@
 """Builds the Keras model that `--model` names: a network, or the result of a user's function.
 
-The networks are those of the published workloads, and those of tf.keras.applications. Each function
-`NAME` of a published workload takes the shape of the images, (height, width, channels), and the
-number of classes. It returns an uncompiled model from float32 [B, height, width, channels] to
-probabilities or logits [B, num_classes]. All convolutions are 3x3, all poolings 2x2.
+The networks are those of the published workloads, `residual_cnn`, and those of
+tf.keras.applications. Each function `NAME` of a network that is defined here takes the shape of the
+images, (height, width, channels), and the number of classes. It returns an uncompiled model from
+float32 [B, height, width, channels] to probabilities or logits [B, num_classes]. All convolutions
+are 3x3, all poolings 2x2.
 """
 
 import contextlib
@@ -192,6 +193,29 @@ def mnist_practical(image_shape: ImageShape, num_classes: int) -> tf.keras.Model
       layers.Dense(64, activation='relu'),
       layers.Dense(num_classes),
   ])
+
+
+def residual_cnn(image_shape: ImageShape, num_classes: int) -> tf.keras.Model:
+  """Builds a small residual network with batch norm, for images of about 28x28 pixels.
+
+  It is the network of examples/fashion_mnist_best.flags. Its outputs are probabilities.
+  """
+  layers = tf.keras.layers
+
+  def convolve(tensor: tf.Tensor, filters: int) -> tf.Tensor:
+    tensor = layers.Conv2D(filters, 3, padding='same', use_bias=False,
+                           kernel_initializer='he_normal')(tensor)
+    return layers.ReLU()(layers.BatchNormalization(momentum=0.9)(tensor))
+
+  images = tf.keras.Input(image_shape)
+  tensor = convolve(images, 32)
+  for filters, num_residual in ((64, 1), (128, 2)):
+    tensor = residual = convolve(layers.MaxPooling2D(2)(tensor), filters)
+    for _ in range(num_residual):
+      residual = convolve(residual, filters)
+    tensor = layers.Add()([tensor, residual])
+  tensor = layers.GlobalAveragePooling2D()(tensor)
+  return tf.keras.Model(images, layers.Dense(num_classes, activation='softmax')(tensor))
 
 
 class ScaledResidualSum(tf.keras.layers.Lambda):

@@ -215,7 +215,7 @@ def draw_comparison_charts(names: Sequence[str], rates: Sequence[Dict[str, Optio
   colors = [_RUN_COLORS[index % len(_RUN_COLORS)] for index in range(len(names))]
   # One bar chart shows the first unit in which the rates of all runs are known.
   for unit in rates[0]:
-    known = [rate for rate in (of_run[unit] for of_run in rates) if rate is not None]
+    known = [rates_of_run[unit] for rates_of_run in rates if rates_of_run[unit] is not None]
     if len(known) == len(names):
       texts = [format_quantity(rate, unit) for rate in known]
       yield draw_chart(
@@ -228,7 +228,7 @@ def draw_comparison_charts(names: Sequence[str], rates: Sequence[Dict[str, Optio
           height=70 + 28 * len(names))
       break
   yield from _draw_metrics('compared-', [
-      (of_run, prefix, name + label, color, not label)
-      for name, color, of_run in zip(short_names, colors, curves)
+      (curves_of_run, prefix, name + label, color, not label)
+      for name, color, curves_of_run in zip(short_names, colors, curves)
       for prefix, label in (('train_', ''), ('eval_', ', evaluation'))],
                            'Lines: training. Dashed lines with points: evaluations.')

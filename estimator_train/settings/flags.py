@@ -35,7 +35,8 @@ MODES_OF_ALL_SPLITS = ('audit', 'write_tfrecords')
 DATASETS = ('fashion_mnist_sample', 'fashion_mnist', 'mnist', 'cifar10', 'oct2017', 'image_folder',
             'tfrecord', 'synthetic')
 # PACKAGE_MODELS are functions of models/__init__.py, KERAS_MODELS those of tf.keras.applications.
-PACKAGE_MODELS = ('fashion_cnn', 'mnist_conv8', 'mnist_deep', 'mnist_dense', 'mnist_practical')
+PACKAGE_MODELS = ('fashion_cnn', 'mnist_conv8', 'mnist_deep', 'mnist_dense', 'mnist_practical',
+                  'residual_cnn')
 KERAS_MODELS = (
     'vgg16', 'vgg19', 'resnet50', 'resnet101', 'resnet152', 'resnet50v2', 'resnet101v2',
     'resnet152v2', 'inceptionv3', 'inceptionresnetv2', 'xception', 'mobilenet', 'mobilenetv2',

@@ -107,7 +107,7 @@ def _convert(run: Run, model: tf.keras.Model) -> PreparedModel:
   summaries.register_gradient_norm(model.optimizer)
   _load_given_weights(run, model)
   run_config, copier = engine.make_run_config(), ModelCopier(model)
-  warm_start = _save_initial_weights(run, model, copier, run_config)
+  warm_start = _make_warm_start(run, model, copier, run_config)
   one_hot = not losses.takes_class_indices(losses.get_loss(model))
   _wrap_loss(run, model)
   hooks = GraphCallbacks(building.make_model_preprocess(model, settings.model, dataset),
@@ -161,7 +161,7 @@ def _load_given_weights(run: Run, model: tf.keras.Model) -> None:
                                        run.data.dataset.image_shape)
 
 
-def _save_initial_weights(
+def _make_warm_start(
     run: Run, model: tf.keras.Model, copier: ModelCopier,
     run_config: tf.estimator.RunConfig) -> Optional[tf.estimator.WarmStartSettings]:
   """Saves the initial weights, and returns the settings that load them; None if the run resumes."""

@@ -67,7 +67,7 @@ def test_errors(environ, strategy, message):
      (0, 2, process.CHIEF, 0, 'worker 0'))])
 def test_workers(environ, strategy, expected):
   found = process.this_process(environ, strategy)
-  assert (found.rank, found.size, found.role, found.local_rank, found.name) == expected
+  assert (found.rank, found.num_workers, found.role, found.local_rank, found.name) == expected
 
 
 def test_the_ranks_of_a_launch_have_the_same_id():

@@ -67,7 +67,7 @@ def test_the_tasks_of_a_cluster():
     ('off', {'chief': ['a:1'], 'evaluator': ['b:1']}, ('chief', 0), (0, 1, CHIEF, 'chief'))])
 def test_the_role_of_each_task(strategy, cluster, task, expected):
   found = process.this_process(environ(cluster, *task), strategy)
-  assert (found.rank, found.size, found.role, found.name) == expected
+  assert (found.rank, found.num_workers, found.role, found.name) == expected
   assert found.is_chief == (found.role == CHIEF)
   assert found.has_evaluator == ('evaluator' in cluster)
 

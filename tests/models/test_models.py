@@ -28,8 +28,10 @@ def build(name, image_shape=(28, 28, 1), num_classes=10, **given):
      + (11 * 11 * 128 * 128 + 128) + (128 * 10 + 10), True),
     ('mnist_dense', (9 * 32 + 32) + (26 * 26 * 32 * 128 + 128) + (128 * 10 + 10), False),
     ('mnist_practical', (9 * 32 + 32) + (13 * 13 * 32 * 64 + 64) + (64 * 10 + 10), False),
+    ('residual_cnn', 9 * (32 + 32 * 64 + 64 * 64 + 64 * 128 + 2 * 128 * 128)
+     + 4 * (32 + 2 * 64 + 3 * 128) + (128 * 10 + 10), True),
 ])
-def test_published_networks(name, parameters, ends_in_softmax):
+def test_networks_of_the_package(name, parameters, ends_in_softmax):
   model = build(name)
   assert model.count_params() == parameters and model.output_shape == (None, 10)
   assert (model.outputs[0].op.type == 'Softmax') == ends_in_softmax

@@ -16,8 +16,8 @@ from mode_runs import fails, image_flags
 from estimator_train.data import DataSet, ImageSplit, images
 from estimator_train.data.run_data import make_source
 from estimator_train.modes import input_benchmark
-from estimator_train.modes.input_benchmark import rates
-from estimator_train.modes.input_benchmark.rates import InputMeasurement
+from estimator_train.modes.input_benchmark import measurement
+from estimator_train.modes.input_benchmark.measurement import InputMeasurement
 from estimator_train.settings import Settings
 from estimator_train.training import building
 
@@ -31,7 +31,7 @@ def measure(run_well, monkeypatch):
   """Runs the mode with short passes; checks that the figures of its result are consistent."""
   for name, value in (('_COLD_PASS_SECS', 0.02), ('_WARM_PASS_SECS', 0.02),
                       ('_MIN_TIMED_SECS', 0.1), ('_MAX_WARMUP_SECS', 0.1)):
-    monkeypatch.setattr(rates, name, value)
+    monkeypatch.setattr(measurement, name, value)
 
   def run(*flags):
     done = run_well(*SHORT, *flags)
@@ -151,8 +151,8 @@ def test_batches_of_a_pass(monkeypatch):
       (True, 3.5, None, 4, 5.), (True, 100., 4, 4, 5.), (False, 10., None, 4, 10.),
       (True, 0., 1, 3, 3.)):  # One would say too little.
     clock, restart = Clock([7, 1, 1, 1, 2, 2, 2]), mock.Mock()
-    monkeypatch.setattr(rates, 'clock', lambda clock=clock: clock.now)
-    pipeline = rates._Pipeline(restart, clock.take, None)
+    monkeypatch.setattr(measurement, 'clock', lambda clock=clock: clock.now)
+    pipeline = measurement._Pipeline(restart, clock.take, None)
     assert pipeline.run_pass(8, secs, max_batches, skip) == (batches * 8, taken)
     assert 7 - len(clock.left) == batches + skip and restart.call_count == 2
 
@@ -170,7 +170,7 @@ def test_measurements_of_image_files(split, tmp_path, monkeypatch):
   evicted, folder = [], tmp_path / 'cache'
   for name, value in (('clock', Clock()), ('_COLD_PASS_SECS', 5), ('_WARM_PASS_SECS', 10),
                       ('_evict', lambda paths: evicted.append(list(paths)))):
-    monkeypatch.setattr(rates, name, value)
+    monkeypatch.setattr(measurement, name, value)
   for cache, count, passes, cold, warm in (
       # Warm: what cold passes have read, of five batches four, as the first is not timed.
       ('none', 80, 3, 5, 4),
@@ -180,7 +180,7 @@ def test_measurements_of_image_files(split, tmp_path, monkeypatch):
     settings = Settings(model_dir='any', train_steps=1, batch_size=4, cache=str(cache))
     source = make_source(DataSet('any', ('a', 'b', 'c'), (10, 12, 3), split, None, ()), split)
     source.num_examples = count
-    measured = rates.measure_input(types.SimpleNamespace(
+    measured = measurement.measure_input(types.SimpleNamespace(
         settings=settings, data=types.SimpleNamespace(train=source)), True)
     assert measured.cold_passes == [(4 * cold, cold)] * passes and len(evicted) == passes
     assert measured.warm_passes == [(4 * warm, warm)] * 5
@@ -195,14 +195,14 @@ def test_measurements_of_image_files(split, tmp_path, monkeypatch):
 
 
 def test_steps_of_a_model_that_count(monkeypatch):
-  monkeypatch.setattr(rates, '_MAX_SEGMENTS', 2)
+  monkeypatch.setattr(measurement, '_MAX_SEGMENTS', 2)
   for warmup_steps, step_secs, end_times, segments in (
       (3, [9, 1, 1] + [1] * 50, [11, 12, 13, 14, 15], [(16, 2), (16, 2)]),
       (10, [30, 4, 4] + [4] * 50, [38, 42, 46, 50], [(8, 4), (16, 8)]),  # By time.
       (0, [30] + [2] * 50, [30, 32, 34, 36], [(8, 2), (16, 4)])):  # The first step never counts.
     clock, context = Clock(step_secs), mock.Mock()
-    monkeypatch.setattr(rates, 'clock', lambda clock=clock: clock.now)
-    timer = rates.RateTimer(warmup_steps)
+    monkeypatch.setattr(measurement, 'clock', lambda clock=clock: clock.now)
+    timer = measurement.RateTimer(warmup_steps)
     while not context.request_stop.called:
       clock.take()
       timer.after_run(context, None)

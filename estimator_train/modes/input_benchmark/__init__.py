@@ -12,7 +12,7 @@ import numpy as np
 from estimator_train import models
 from estimator_train.data.run_data import resolve_cache
 from estimator_train.data.source import translate_errors
-from estimator_train.modes.input_benchmark.rates import (
+from estimator_train.modes.input_benchmark.measurement import (
   ExamplesAndSecs,
   InputMeasurement,
   measure_input,

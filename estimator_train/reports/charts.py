@@ -215,7 +215,8 @@ def draw_comparison_charts(names: Sequence[str], rates: Sequence[Dict[str, Optio
   colors = [_RUN_COLORS[index % len(_RUN_COLORS)] for index in range(len(names))]
   # One bar chart shows the first unit in which the rates of all runs are known.
   for unit in rates[0]:
-    known = [rates_of_run[unit] for rates_of_run in rates if rates_of_run[unit] is not None]
+    rates_in_unit = [rates_of_run[unit] for rates_of_run in rates]
+    known = [rate for rate in rates_in_unit if rate is not None]
     if len(known) == len(names):
       texts = [format_quantity(rate, unit) for rate in known]
       yield draw_chart(

@@ -70,10 +70,9 @@ def run(settings: Settings) -> Dict[str, Any]:
 
 def _make_training_settings(settings: Settings, folder: str) -> Settings:
   """Returns the settings for a training run in `folder` whose schedule can be replaced."""
-  return settings.evolve(
-      mode='train', model_dir=folder, train_steps=settings.duration.train_steps or _DEFAULT_STEPS,
-      train_epochs=None, lr_schedule='constant', lr_boundaries_epochs=(), lr_values=(),
-      lr_warmup_epochs=0., scale_learning_rate='none')
+  return settings.with_constant_rate(
+      settings.optimizer.learning_rate, mode='train', model_dir=folder, train_epochs=None,
+      train_steps=settings.duration.train_steps or _DEFAULT_STEPS)
 
 
 def _train(run: Run, model: PreparedModel) -> 'RecordLosses':

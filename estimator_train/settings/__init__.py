@@ -103,6 +103,11 @@ class Settings:
     """Returns a copy with other values of some flags. The copy is validated, too."""
     return Settings(**dict(self.items(), **changes))
 
+  def with_constant_rate(self, learning_rate: float, **changes: Any) -> 'Settings':
+    """Returns a copy without a schedule of the learning rate, and with other changes."""
+    return self.evolve(learning_rate=learning_rate, lr_schedule='constant', lr_boundaries_epochs=(),
+                       lr_values=(), lr_warmup_epochs=0., scale_learning_rate='none', **changes)
+
   def for_mode(self, mode: str) -> 'Settings':
     """Returns a copy for a run in the given mode.
 

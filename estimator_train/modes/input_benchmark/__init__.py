@@ -42,10 +42,9 @@ def run(settings: Settings) -> Dict[str, Any]:
   with tempfile.TemporaryDirectory(prefix='input_benchmark-') as folder:
     # A step takes as long as with the settings of the user. The class indices of the synthetic
     # batch are random; a tiny learning rate keeps the loss finite.
-    run = open_run(settings.evolve(
-        mode='train', model_dir=folder, train_steps=2 ** 31 - 1, train_epochs=None, weights='none',
-        learning_rate=1e-9, lr_schedule='constant', lr_boundaries_epochs=(), lr_values=(),
-        lr_warmup_epochs=0.))
+    run = open_run(settings.with_constant_rate(
+        1e-9, mode='train', model_dir=folder, train_steps=2 ** 31 - 1, train_epochs=None,
+        weights='none'))
     prepared = prepare(run)
     run.data.dataset.require_images('--mode=input_benchmark')
     free_bytes = machine.available_bytes()

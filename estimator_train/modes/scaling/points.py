@@ -139,16 +139,14 @@ def point_settings(point: Point, settings: Settings, dataset: DataSet) -> Settin
     settings: settings of the sweep. If the unit is WORKER, the device flags are for one worker.
     dataset: data set of the sweep.
   """
-  run_settings = settings.evolve(
-      mode='train', model_dir=point.folder(settings.run.folder), export_dir=None,
-      train_steps=steps_per_point(settings),
+  # Random weights and a tiny learning rate do not change the cost of a step. The tiny learning rate
+  # keeps the loss finite.
+  run_settings = settings.with_constant_rate(
+      1e-9, weights='none', mode='train', model_dir=point.folder(settings.run.folder),
+      export_dir=None, report_page=False, train_steps=steps_per_point(settings),
       batch_size=point.global_batch_size(settings.optimizer.batch_size),
       eval_every_steps=None, early_stopping_steps=None, stop_at_accuracy=None,
-      save_checkpoints_steps=None, save_checkpoints_secs=_NEVER_SECS,
-      # Random weights and a tiny learning rate do not change the cost of a step. The tiny
-      # learning rate keeps the loss finite.
-      weights='none', learning_rate=1e-9, lr_schedule='constant',
-      lr_boundaries_epochs=(), lr_values=(), lr_warmup_epochs=0., report_page=False)
+      save_checkpoints_steps=None, save_checkpoints_secs=_NEVER_SECS)
   if point.unit != WORKER:
     run_settings = run_settings.evolve(num_gpus=point.count if point.unit == GPU else 0,
                                        num_cpu_replicas=point.count if point.unit == CPU else 0)

@@ -97,6 +97,15 @@ def test_a_model_of_ones_own(execute, tmp_path, name, metric, best, charts, pred
       assert sunny > dark + 1 and dark > in_bern + .3
 
 
+@pytest.mark.slow
+def test_the_recipe_of_fashion_mnist(run_well, tmp_path):
+  """On the bundled sample instead of the whole data set."""
+  done = run_well('--flagfile={}'.format(EXAMPLES / 'fashion_mnist_best.flags'),
+                  '--dataset=fashion_mnist_sample', '--data_dir=', '--train_epochs=',
+                  '--train_steps=30', '--lr_warmup_epochs=0', '--model_dir={}'.format(tmp_path))
+  assert done.result['accuracy'] > .3
+
+
 def test_the_example_of_the_documentation(execute, tmp_path, monkeypatch):
   page = (ROOT / 'docs' / 'data_and_models.md').read_text(encoding='utf-8')
   section = re.search(r'\n## Your own model and data\n(.*?)\n## ', page, re.DOTALL).group(1)

@@ -20,7 +20,7 @@ _IMAGE_EXTENSIONS = frozenset((b'.jpg', b'.jpeg', b'.jpe', b'.jfif', b'.png', b'
                                b'.webp', b'.tif', b'.tiff'))
 _DECODABLE_EXTENSIONS = (b'.jpg', b'.jpeg', b'.jpe', b'.jfif', b'.png', b'.gif')
 _DESCRIPTION_EXTENSIONS = (b'.txt', b'.json')  # Such as labels.txt, next to TFRecord files.
-_MAX_EXPLAINED_FILES = 10000
+_MAX_FILES_IN_ERROR = 10000
 _SHARD_NAME = re.compile(br'(.*)-(\d{5})-of-(\d{5})(.*)', re.DOTALL)
 # (folder and first part of the names, number of shards, last part of the names).
 _ShardSet = Tuple[bytes, int, bytes]
@@ -51,14 +51,14 @@ def may_be_records(name: bytes) -> bool:
 
 
 def split_patterns(patterns: str) -> List[str]:
-  """Returns patterns that are separated by commas; a comma in the name of a file separates none."""
+  """Returns patterns that are separated by commas; commas in existing paths do not separate."""
   if ',' not in patterns or os.path.isdir(patterns) or any(iter_files(patterns)):
     return [patterns]
   return [pattern for pattern in patterns.split(',') if pattern]
 
 
 def iter_files(pattern: str, listings: Optional[Listings] = None,
-               of_folder: Callable[[bytes], bool] = is_image) -> Iterator[bytes]:
+               is_wanted: Callable[[bytes], bool] = is_image) -> Iterator[bytes]:
   """Yields the matching files, in the same order on every machine.
 
   As with `glob`, a name that starts with a dot is matched only by a pattern that starts with a dot.
@@ -67,9 +67,8 @@ def iter_files(pattern: str, listings: Optional[Listings] = None,
 
   Args:
     pattern: a pattern such as `data/train/**/*.jpeg`, or the path of a folder.
-    listings: the listings of the folders in which files are searched are added, to those of other
-      patterns of the same flag.
-    of_folder: whether a file of this name belongs to those that the path of a folder stands for.
+    listings: gets the listing of each folder that is searched. All patterns of a flag share one.
+    is_wanted: if a pattern is a folder: whether a file of this name is one of its files.
 
   Yields:
     The paths, as bytes because file names need not be valid text.
@@ -89,7 +88,7 @@ def iter_files(pattern: str, listings: Optional[Listings] = None,
   seen: Optional[Set[bytes]] = set() if parts.count(b'**') > 1 else None
   root = b'/' if pattern.startswith('/') else b''
   for folder, found, unmatched in _iter_matches(root, parts, ()):
-    names = list(filter(of_folder, found)) if is_folder else found
+    names = list(filter(is_wanted, found)) if is_folder else found
     if listings is not None and unmatched is not None:
       others = set(unmatched).union(found).difference(names)
       before = listings.get(folder)
@@ -105,7 +104,8 @@ def iter_files(pattern: str, listings: Optional[Listings] = None,
 
 def warn_about_unmatched_images(flag: str, files: List[bytes], listings: Listings) -> None:
   """Logs a warning if a pattern leaves out images of other extensions, or whole folders."""
-  matched = set(map(_extension, files))  # The other files of these are left out by name.
+  # Other files with the extensions of matched files are left out on purpose.
+  matched = set(map(_extension, files))
   counts = _count_images(extension for listing in listings.values()
                          for extension in map(_extension, listing.others)
                          if extension not in matched)
@@ -201,7 +201,7 @@ def no_match_error(what: str, given: str, pattern: str, example: str) -> UserErr
   if not os.path.isdir(folder or '.'):
     return UserError(what, '{} (there is no {})'.format(given, printable(folder)),
                      'correct the pattern')
-  names = list(itertools.islice(_walk(folder or '.'), _MAX_EXPLAINED_FILES))
+  names = list(itertools.islice(_walk(folder or '.'), _MAX_FILES_IN_ERROR))
   counts = _count_images(map(_extension, names))
   found = [_join_counts(counts)] if counts else []
   if counts:
@@ -217,7 +217,7 @@ def _iter_matches(folder: bytes, parts: List[bytes], ancestors: Tuple[bytes, ...
     Tuple[bytes, List[bytes], Optional[List[bytes]]]]:
   """Yields (folder, names, other names) of the files in a folder that match the parts of a pattern.
 
-  The other names, of files that do not match, are None if the pattern has the name of the file.
+  The other names, of files that do not match, are None if the last part has no wildcard.
   `**` does not enter one of the `ancestors`, real paths, again: loops of symbolic links end.
   """
   if not parts:
@@ -232,29 +232,29 @@ def _iter_matches(folder: bytes, parts: List[bytes], ancestors: Tuple[bytes, ...
   elif part == b'**':
     yield from _iter_matches(folder, rest, ancestors)
     ancestors_below = ancestors + (os.path.realpath(folder),)
-    for name in _list_names(folder, b'*', of_folders=True):
+    for name in _list_names(folder, b'*', list_folders=True):
       path = os.path.join(folder, name)
       if os.path.realpath(path) not in ancestors_below:
         yield from _iter_matches(path, parts, ancestors_below)
   elif rest:
-    for name in _list_names(folder, part, of_folders=True):
+    for name in _list_names(folder, part, list_folders=True):
       yield from _iter_matches(os.path.join(folder, name), rest, ancestors)
   else:
     others: List[bytes] = []
-    yield folder, _list_names(folder, part, of_folders=False, others=others), others
+    yield folder, _list_names(folder, part, list_folders=False, others=others), others
 
 
-def _list_names(folder: bytes, part: bytes, of_folders: bool,
+def _list_names(folder: bytes, part: bytes, list_folders: bool,
                 others: Optional[List[bytes]] = None) -> List[bytes]:
   """Returns the sorted names in a folder that match `part`, a name in a pattern.
 
-  The names are those of folders if `of_folders` is set, else those of files. Names that do not
+  The names are those of folders if `list_folders` is set, else those of files. Names that do not
   match are added to `others`.
   """
   try:
     with os.scandir(folder or b'.') as entries:
       names = [entry.name for entry in entries
-               if _is_folder(entry) == of_folders
+               if _is_folder(entry) == list_folders
                and (part.startswith(b'.') or not entry.name.startswith(b'.'))]
     found = sorted(name for name in names if fnmatch.fnmatchcase(name, part))
     if others is not None and len(found) < len(names):

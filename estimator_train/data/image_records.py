@@ -102,7 +102,7 @@ class ImageRecordSource(image_source.ImageSource):
   def files(self) -> List[FilePath]:
     return list(self.split.records.files)
 
-  def audited_class_indices(self) -> np.ndarray:
+  def class_indices_or_minus_one(self) -> np.ndarray:
     def find_class_index(index: int) -> int:
       try:
         ((_, class_index, _),) = self._read(np.array([index]))

@@ -54,8 +54,8 @@ class ImageSource(Source):
   can_augment = True
   can_cache_in_folder = True
   _parallel_lookups: Optional[int] = None  # The number of chunks that are looked up in parallel.
-  # The cache of the training images. Weak, because the `input_fn` owns the cache, which in turn
-  # refers to this source.
+  # The cache of the training images, which the `input_fn` keeps alive. It refers to this source, so
+  # that a strong reference would make a cycle.
   _cache: 'Optional[weakref.ReferenceType[image_cache.ImageCache]]' = None
   _expects_grey: Optional[bool] = None  # The result of expects_grey, once it has been called.
 
@@ -93,7 +93,7 @@ class ImageSource(Source):
   def without(self, indices: List[int]) -> Any:
     """Returns the split without the images at these indices."""
 
-  def audited_class_indices(self) -> np.ndarray:
+  def class_indices_or_minus_one(self) -> np.ndarray:
     """Returns the class index of each image, integer [N]; -1 for an image with an invalid label."""
     return self.class_indices()
 
@@ -147,8 +147,8 @@ class ImageSource(Source):
           self._training_references(batching), self.read, batching)
     cached = image_cache.ImageCache(self, batching, cache)
     self._cache = weakref.ref(cached)
-    # Reading from the cache waits for images that are still to be decoded. It has a private thread
-    # pool, so that it does not occupy the threads of the model.
+    # Reading from the cache waits for images that are still to be decoded. The private thread pool
+    # keeps this wait off the threads of the model.
     batching = batching._replace(private_threadpool_size=max(
         1 if batching.augment == 'none' else batching.num_parallel_calls,
         batching.private_threadpool_size))

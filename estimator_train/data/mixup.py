@@ -1,8 +1,7 @@
 """Mixes pairs of training images and their labels (Zhang et al. 2018, arXiv:1710.09412).
 
-The examples of a batch are mixed in pairs of neighbors. If both have the same place in the sequence
-of training examples, on any number of replicas and workers, they are therefore mixed alike. This
-requires an even number of examples per replica.
+Pairs are neighbors in the sequence of training examples, so that any number of replicas and workers
+makes the same pairs. This requires an even number of examples per replica.
 """
 
 from typing import Callable, Tuple
@@ -12,10 +11,10 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.data.batching import INFINITY, Batching, without_autograph
 
-_NUM_DRAWN = 256  # The number of pairs whose weights are drawn at once.
+_PAIRS_PER_DRAW = 256
 
 
-def mix_examples(make_batches: Callable[[], tf.data.Dataset], batching: Batching,
+def mix_examples(input_fn: Callable[[], tf.data.Dataset], batching: Batching,
                  alpha: float) -> Callable[[], tf.data.Dataset]:
   """Returns an `input_fn` that mixes the examples of another one.
 
@@ -23,7 +22,7 @@ def mix_examples(make_batches: Callable[[], tf.data.Dataset], batching: Batching
   beta distribution, and depends only on the seed and on the position of the pair.
 
   Args:
-    make_batches: the `input_fn`, which yields images and one-hot labels.
+    input_fn: the other `input_fn`, which yields images and one-hot labels.
     batching: how the examples have been combined into batches.
     alpha: both parameters of the beta distribution.
   """
@@ -41,23 +40,23 @@ def mix_examples(make_batches: Callable[[], tf.data.Dataset], batching: Batching
 
   def make_mixed_batches() -> tf.data.Dataset:
     return batching.prefetch_batches(tf.data.Dataset.zip(
-        (make_batches(), tf.data.Dataset.range(INFINITY))).map(mix, batching.num_parallel_calls))
+        (input_fn(), tf.data.Dataset.range(INFINITY))).map(mix, batching.num_parallel_calls))
 
   return make_mixed_batches
 
 
 def draw_weights(seed: int, pairs: np.ndarray, alpha: float) -> np.ndarray:
   """Returns the weight λ of each pair, float32 [N]; `pairs` are the positions of the pairs."""
-  blocks, places = np.divmod(pairs, _NUM_DRAWN)
+  blocks, places = np.divmod(pairs, _PAIRS_PER_DRAW)
   weights = np.empty(len(pairs), np.float32)
   for block in np.unique(blocks):
-    # The third number makes it another sequence than that of the order of an epoch.
+    # The 1 separates these random numbers from those that shuffle an epoch.
     random = np.random.RandomState([seed % 2 ** 32, block % 2 ** 32, 1])
-    weights[blocks == block] = random.beta(alpha, alpha, _NUM_DRAWN)[places[blocks == block]]
+    weights[blocks == block] = random.beta(alpha, alpha, _PAIRS_PER_DRAW)[places[blocks == block]]
   return weights
 
 
 def _mix(values: tf.Tensor, neighbors: np.ndarray, weights: tf.Tensor) -> tf.Tensor:
-  """Mixes images or labels with those of their neighbors; `weights` are their own weights, [B]."""
+  """Mixes images or labels with those of their neighbors; `weights`, [B], are their own shares."""
   weights = tf.reshape(weights, [-1] + [1] * (values.shape.ndims - 1))
   return weights * values + (1 - weights) * tf.gather(values, neighbors)

@@ -7,13 +7,13 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.data.batching import INFINITY, Batching, without_autograph
 
-_NUM_DRAWN = 256  # The number of examples whose random numbers are drawn at once.
+_EXAMPLES_PER_DRAW = 256
 _LOW_BITS = 2 ** 32 - 1
 
 
 def draw_groups(batching: Batching, size: int, columns: np.ndarray) -> tf.data.Dataset:
   """Returns a dataset of the random numbers of groups of examples, float32 [size, columns]."""
-  num_drawn = size * -(-_NUM_DRAWN // size)
+  num_drawn = size * -(-_EXAMPLES_PER_DRAW // size)
 
   def draw_some(index: np.ndarray) -> np.ndarray:
     positions = np.arange(index * num_drawn, (index + 1) * num_drawn)

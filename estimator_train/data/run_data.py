@@ -5,10 +5,11 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 from estimator_train import data
 from estimator_train.data import DataSet, Split, mixup
 from estimator_train.data.arrays import ArraySource, SyntheticSource
-from estimator_train.data.batching import NO_IMAGE, UNSHARDED, Batching, Shard
+from estimator_train.data.batching import NO_IMAGE, Batching
 from estimator_train.data.binary_files import BinarySource, IdxSource
 from estimator_train.data.image_records import ImageRecordSource
 from estimator_train.data.image_source import ImageFileSource, ImageSource
+from estimator_train.data.sharding import UNSHARDED, Shard
 from estimator_train.data.source import BadImage, InputFn, Source
 from estimator_train.data.user_examples import ExampleSource, ParsedRecordSource
 from estimator_train.distribution import devices

@@ -142,8 +142,8 @@ class Source(abc.ABC):
   def digest_of_examples(self) -> str:
     """Returns a digest of the class indices, which must be the same on all workers.
 
-    A subclass may use a digest of other data. The digest is '' if workers need not compare it, or
-    if there is none without reading all examples.
+    A subclass may use a digest of other data. Returns '' if workers need not compare it, or if it
+    would require reading all examples.
     """
     if not self.class_indices_are_known:
       return ''
@@ -206,7 +206,7 @@ class Source(abc.ABC):
     """Returns a dict from the name of each stage before the last to an `input_fn`.
 
     The `input_fn` runs all stages up to and including this stage, on examples that are not cached.
-    Each element that an `input_fn` yields stands for `batching.examples_per_batch` examples.
+    Each element that an `input_fn` yields counts as `batching.examples_per_batch` examples.
     """
     return {}
 

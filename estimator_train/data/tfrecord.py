@@ -176,7 +176,7 @@ def _find_files(patterns: str, given: str) -> List[bytes]:
   files: Dict[bytes, None] = {}  # A file that matches several patterns is read once.
   for pattern in file_pattern.split_patterns(patterns):
     found = (_find_remote_files(pattern) if is_remote(os.fsencode(pattern)) else
-             list(file_pattern.iter_files(pattern, of_folder=file_pattern.may_be_records)))
+             list(file_pattern.iter_files(pattern, is_wanted=file_pattern.may_be_records)))
     if not found:
       raise file_pattern.no_match_error('a pattern matches no file', given, pattern,
                                         'DATA/train-*-of-*')

@@ -39,9 +39,9 @@ class ClusterEngine(Engine):
     # The chief's listener, if its port was opened before the rendezvous.
     self._listener: Optional[socket.socket] = None
     self._connected_peers: Optional[Peers] = None
-    self.cluster: Cluster = self._find_cluster()
+    self.cluster: Cluster = self._wait_for_cluster()
 
-  def _find_cluster(self) -> Cluster:
+  def _wait_for_cluster(self) -> Cluster:
     """Returns the cluster, after a check of the addresses of its tasks."""
     cluster = self.process.cluster
     assert cluster is not None
@@ -69,14 +69,13 @@ class ClusterEngine(Engine):
       estimator_patches.release_server()
 
   def _start_communication(self) -> None:
-    """Connects this process to the other processes for the exchange of tensors."""
+    """Connects this process to the others for the exchange of tensors, if the engine must."""
 
   def _train_estimator(self, estimator: tf.estimator.Estimator, input_fn: Any,
                        hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
     """Trains up to the global step `max_steps`, or until a hook stops the training."""
-    # In a cluster of TF_CONFIG, Estimator.train raises a ValueError. Despite the name,
-    # train_and_evaluate only trains here: it evaluates only in the evaluator, which uses the base
-    # class Engine.
+    # In a cluster of TF_CONFIG, Estimator.train raises a ValueError. train_and_evaluate evaluates
+    # only in an evaluator, which does not use this class.
     tf.estimator.train_and_evaluate(
         estimator, tf.estimator.TrainSpec(input_fn, max_steps, hooks),
         tf.estimator.EvalSpec(input_fn))
@@ -118,7 +117,7 @@ class ClusterEngine(Engine):
     return self._connected_peers
 
   def _report_failure(self, error: BaseException) -> None:
-    """Reports the error that ends this task to the other tasks, unless all workers raise it."""
+    """Reports the error that ends this task to the others; NonFiniteLoss ends all of them."""
     if isinstance(error, NonFiniteLoss):
       self.peers.finish()
     else:

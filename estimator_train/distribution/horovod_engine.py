@@ -44,10 +44,10 @@ class HorovodEngine(ClusterEngine):
     # For TensorFlow, each rank trains alone. With TF_CONFIG, it would start a server.
     os.environ.pop('TF_CONFIG', None)
 
-  def _find_cluster(self) -> Cluster:
+  def _wait_for_cluster(self) -> Cluster:
     launch = self.process.launch
     if launch is None:
-      return super()._find_cluster()
+      return super()._wait_for_cluster()
     if self.process.is_chief:
       cluster, self._listener = publish_address(launch, self.settings.run.folder)
       return cluster

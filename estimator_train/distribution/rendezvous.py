@@ -4,7 +4,7 @@ The members are all tasks except the evaluator. The chief listens at its address
 TensorFlow's server uses later. The other members connect to the chief, and send their shared
 values, such as flags and versions. The chief refuses a member whose values differ from its own.
 Once all members are registered, the chief closes its listener and releases the members, which
-keep their connections; see peers.py. A member whose connection ends before connects again.
+keep their connections; see peers.py. If its connection ends earlier, a member connects again.
 
 The variable ESTIMATOR_TRAIN_CLUSTER_KEY authenticates the members and the chief: each proves, by an
 HMAC of two random challenges, that it has the same key. Without the variable, the key is empty.
@@ -17,7 +17,7 @@ HMAC of two random challenges, that it has the same key. Without the variable, t
 | chief | `proof` | its own HMAC | after `task` |
 | member | `values` | its shared values | after the chief's `proof` |
 | member | `waiting` | true | each second |
-| chief | `refused` | the name of a value that differs; `is_known`: if it has one | after `values` |
+| chief | `refused` | the name of a differing value; `is_known`: the chief has it | after `values` |
 | chief | `taken` | true | if another process has registered as this task |
 | chief | `missing` | up to 20 missing tasks | after `values`, and each second |
 | chief | `go` | true | when all are registered |
@@ -39,9 +39,9 @@ from estimator_train.errors import UserError, printable
 
 _POLL_SECS, _RETRY_SECS, _HEARTBEAT_SECS = .2, .5, 1.
 _CONNECT_TIMEOUT_SECS = 5.
-# The chief answers at once. If no answer arrives within this time, TensorFlow's server uses the
-# port: the chief is still training with the previous process of this task, and has not detected yet
-# that the previous process was lost. This member then tries again.
+# The chief answers at once. If no answer arrives within this time, TensorFlow's server has the
+# port: the chief has not detected yet that the previous process of this task was lost. This member
+# then tries again.
 _ANSWER_TIMEOUT_SECS = 5.
 _SILENCE_TIMEOUT_SECS = 10.
 # How long a process may take to identify itself on a new connection, or to read a refusal.
@@ -134,7 +134,7 @@ class _ChiefRendezvous:
                listener: socket.socket, key: str) -> None:
     self._cluster, self._shared_values, self._key = cluster, shared_values, key
     self._timeout, self._listener = timeout, listener
-    self._strangers: List[_Caller] = []  # Those that are not registered.
+    self._unregistered: List[_Caller] = []  # Those that are not registered.
     self._members: Dict[Task, _Caller] = {}
     self._heartbeat_sent_at = timeout.clock()
     self._num_refusals = 0
@@ -146,14 +146,14 @@ class _ChiefRendezvous:
 
   def poll(self) -> None:
     """Waits briefly for messages and new connections, and handles them."""
-    callers = [*self._members.values(), *self._strangers]
+    callers = [*self._members.values(), *self._unregistered]
     wait_readable([self._listener, *(caller.connection for caller in callers)], _POLL_SECS)
     now = self._timeout.clock()
     for caller in callers:
       self._receive(caller, now)
     for connection in network.accept_connections(self._listener):
-      self._strangers.append(_Caller(connection, now + _HANDSHAKE_TIMEOUT_SECS))
-      connection.send(challenge=self._strangers[-1].challenge)
+      self._unregistered.append(_Caller(connection, now + _HANDSHAKE_TIMEOUT_SECS))
+      connection.send(challenge=self._unregistered[-1].challenge)
     if now - self._heartbeat_sent_at >= _HEARTBEAT_SECS:
       self._heartbeat_sent_at = now
       for member in self._members.values():
@@ -165,7 +165,7 @@ class _ChiefRendezvous:
 
   def release(self) -> Dict[Task, Connection]:
     """Releases the members, and returns their connections; closes all others."""
-    for stranger in self._strangers:
+    for stranger in self._unregistered:
       stranger.connection.close()
     for member in self._members.values():
       member.connection.send(go=True)
@@ -175,16 +175,17 @@ class _ChiefRendezvous:
     """Handles what a process has sent, and removes the process if it is lost."""
     messages = caller.connection.receive()
     caller.connection.flush()
-    is_member = caller not in self._strangers
+    is_member = caller not in self._unregistered
     if messages and is_member:
       caller.close_at = now + _SILENCE_TIMEOUT_SECS
     if caller.connection.end_reason or now > caller.close_at:
       caller.connection.close()
       if not is_member:
-        self._strangers.remove(caller)
+        self._unregistered.remove(caller)
       elif caller.task is not None:
         del self._members[caller.task]
-    elif messages and not is_member and caller.challenge:  # Each waits for an answer.
+    # An unregistered process sends one message, and then waits for the answer.
+    elif messages and not is_member and caller.challenge:
       if caller.task is None:
         self._authenticate(caller, messages[0], now)
       elif isinstance(messages[0].get('values'), dict):
@@ -205,8 +206,7 @@ class _ChiefRendezvous:
 
   def _admit(self, caller: _Caller, task: Task, values: Dict[str, Any], now: float) -> None:
     """Registers a process as a member, or refuses it."""
-    # Compares only the values that a parameter server sends: they are fewer than those of the
-    # chief, because a parameter server builds no model.
+    # A parameter server builds no model, and sends fewer values. Only those are compared.
     names = values if task.type == 'ps' else [*self._shared_values, *values]
     name = next((name for name in names if values.get(name) != self._shared_values.get(name)), None)
     if name is not None:
@@ -219,12 +219,12 @@ class _ChiefRendezvous:
       self._refuse(caller, now, taken=True)
     else:
       if task in self._members:
-        # The earlier connection is of the same process, of one that this process replaces, or of
-        # one that has the same task by mistake, and reads this message.
+        # The earlier connection belongs to the same process, to its predecessor, or to a process
+        # that has the same task by mistake, and reads this message.
         self._log_refusal('another process has started as {}'.format(task))
-        self._strangers.append(self._members[task])
+        self._unregistered.append(self._members[task])
         self._refuse(self._members[task], now, taken=True)
-      self._strangers.remove(caller)
+      self._unregistered.remove(caller)
       self._members[task] = caller
       caller.close_at = now + _SILENCE_TIMEOUT_SECS
       self._send_missing(caller)
@@ -271,7 +271,8 @@ class _Registration:
                timeout: StartTimeout, key: str) -> None:
     self._connection, self._task, self._timeout = connection, cluster.task, timeout
     self._shared_values, self._key = shared_values, key
-    self._challenge, self._expected_proof, self._is_proven = secrets.token_hex(), b'', False
+    self._challenge, self._expected_proof = secrets.token_hex(), b''
+    self._chief_is_authenticated = False
     self._missing: Sequence[str] = [str(cluster.chief)]
 
   def wait_for_release(self) -> bool:
@@ -284,7 +285,7 @@ class _Registration:
       messages = self._connection.receive()
       for index, message in enumerate(messages):
         heard_at, silence_secs = clock(), _SILENCE_TIMEOUT_SECS
-        if not self._is_proven:
+        if not self._chief_is_authenticated:
           self._authenticate(message)
         elif message.get('go') is True:
           self._connection.unread = messages[index + 1:]
@@ -294,7 +295,7 @@ class _Registration:
           if isinstance(message.get('missing'), list):
             self._missing = [
                 str(name)[:_MAX_NAME_CHARS] for name in message['missing']] or self._missing
-      if self._is_proven and clock() - sent_at >= _HEARTBEAT_SECS:
+      if self._chief_is_authenticated and clock() - sent_at >= _HEARTBEAT_SECS:
         sent_at = clock()
         self._connection.send(waiting=True)
       self._timeout.log_or_raise(self._missing)
@@ -314,7 +315,7 @@ class _Registration:
                           KEY_VARIABLE, 'set' if self._key else 'not set'),
                       'set it to the same value for all tasks, or for none')
     elif 'proof' in message:
-      self._is_proven = True
+      self._chief_is_authenticated = True
       self._connection.send(values=self._shared_values)
 
 

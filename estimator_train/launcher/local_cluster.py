@@ -9,9 +9,9 @@ output to model_dir/logs/. When a task fails, or the leader has finished, this p
 other tasks. With --local_cores=C and --local_gpus=G, each task has C cores and G GPUs for itself.
 Cores are assigned in the order of their IDs, and GPUs in the order of CUDA_VISIBLE_DEVICES.
 
-With --tensorboard, this process also starts TensorBoard as its child. Without --local_workers, it
-then replaces itself with the program, which therefore has the usual terminal, signals and exit
-code. When the run ends, for whatever reason, the kernel kills TensorBoard.
+With --tensorboard, this process also starts TensorBoard as its child. Without --local_workers, this
+process then becomes the program, whose terminal, signals and exit code are therefore the usual
+ones. When the run ends, for whatever reason, the kernel kills TensorBoard.
 """
 
 import argparse
@@ -59,9 +59,9 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
     flags, program_arguments = _parse_arguments(sys.argv[1:] if argv is None else argv)
     tasks = _make_tasks(flags)
     resources = _divide_resources(tasks, flags.local_cores, flags.local_gpus)
-    strategy = [] if not tasks else ['--distribution_strategy=' + (
+    strategy_arguments = [] if not tasks else ['--distribution_strategy=' + (
         'multi_worker_mirrored' if tasks[-1].type != 'ps' else 'parameter_server')]
-    command = [*program, *strategy, *(program_arguments or [_QUICKSTART_ARGUMENT])]
+    command = [*program, *strategy_arguments, *(program_arguments or [_QUICKSTART_ARGUMENT])]
     if command_line.wants_help(program_arguments):
       os.execve(command[0], command, child_process.child_environment())
     settings = command_line.parse(command[len(program):])

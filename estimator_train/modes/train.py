@@ -55,7 +55,7 @@ def run(settings: Settings, process: Process = SINGLE_PROCESS) -> Dict[str, Any]
     throughput.log_summary(result, loop.best_metric.name if loop else None, {
         'report': page_file, 'model': model_file, 'checkpoint': checkpoint},
         run.engine.devices.display_names)
-  raise_if_stopped(outcome, signals)  # From here on, the handler of a signal raises the error.
+  raise_if_stopped(outcome, signals)  # A signal from here on raises StoppedBySignal.
   if settings.export.export_dir:
     result['export'] = exports.export_checkpoint(settings, run.data.dataset, checkpoint)
   return result
@@ -90,7 +90,7 @@ def _write_throughput_report(run: Run, model: PreparedModel, outcome: Outcome) -
   measurements_of_workers = run.engine.finish()  # Waits for them.
   result = throughput.write_throughput_report(
       run.settings, dict(run.conditions, parameters=model.parameters,
-                         **throughput.describe_end(run.start_up)),
+                         **throughput.duration_and_end_time(run.start_up)),
       outcome.timing, measurements_of_workers)
   result.update(run.skipped_images_result)
   if outcome.stop_reason is not None:

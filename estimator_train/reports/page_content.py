@@ -1,4 +1,4 @@
-"""Formats the title, the figures, the remarks and the numbers on the report page.
+"""Formats the texts and the numbers of the report page.
 
 The templates call the functions of this module as `content.NAME`. Their arguments are the contents
 of the files in a `model_dir`, which are empty if a file is missing. Most numbers have three
@@ -34,7 +34,7 @@ _TIME_ROWS = (
     ('session_run_secs', 'session run'), ('input_wait_secs', 'waiting for input'),
     ('between_secs', 'between session runs'))
 # Keys of evaluation.json that other parts of the page show.
-_OTHER_EVALUATION_KEYS = ('accuracy', 'average_loss', 'loss', 'regularization_loss', 'examples',
+_KEYS_SHOWN_ELSEWHERE = ('accuracy', 'average_loss', 'loss', 'regularization_loss', 'examples',
                           'global_step')
 # The metrics of all classes together: (key of evaluation.json, name on the page).
 _CLASSIFIER_METRICS = (
@@ -42,7 +42,7 @@ _CLASSIFIER_METRICS = (
     ('macro_recall', 'Macro recall'), ('macro_f1', 'Macro F1'),
     ('calibration_error', 'Calibration error'))
 # The beginnings of the titles of pages, by `--mode`.
-_KINDS = {'scaling': 'Scaling', 'reproduce': 'Reproduction',
+_TITLE_STARTS = {'scaling': 'Scaling', 'reproduce': 'Reproduction',
           'input_benchmark': 'Input benchmark', 'lr_finder': 'Learning rate finder'}
 # The columns of the table of times, which are the keys of a distribution in throughput.json.
 STATISTICS = ('mean', 'p50', 'p90', 'p99', 'max')
@@ -61,7 +61,7 @@ class BarSegment(NamedTuple):
   share: float
 
 
-class Headline(NamedTuple):
+class KeyFigure(NamedTuple):
   """A figure at the top of the page.
 
   Attributes:
@@ -96,7 +96,7 @@ class OutputResults(NamedTuple):
 def title(throughput: Dict[str, Any], flags: Dict[str, Optional[str]]) -> str:
   """Returns the title of the page: the mode, the model and the data set."""
   model, dataset = (throughput.get(name) or flags.get(name) for name in ('model', 'dataset'))
-  kind = _KINDS.get(flags.get('mode') or '', 'Training')
+  kind = _TITLE_STARTS.get(flags.get('mode') or '', 'Training')
   return '{} of {} on {}'.format(kind, model, dataset) if model and dataset else 'Report of a run'
 
 
@@ -129,13 +129,13 @@ def run_facts(throughput: Dict[str, Any]) -> List[Tuple[str, str]]:
 
 
 def headlines(throughput: Dict[str, Any], evaluation: Dict[str, Any],
-              curves: Dict[str, Any]) -> List[Headline]:
+              curves: Dict[str, Any]) -> List[KeyFigure]:
   """Returns the figures in the first row of the page: accuracy, loss and throughput."""
   return [*_evaluation_headlines(evaluation, (curves.get('train_loss') or [None])[-1]),
           *_rate_headline(throughput)]
 
 
-def _rate_headline(throughput: Dict[str, Any]) -> Iterator[Headline]:
+def _rate_headline(throughput: Dict[str, Any]) -> Iterator[KeyFigure]:
   """Yields the throughput, which is the `examples_per_sec` of throughput.json, if it is known.
 
   If the batch size is unknown, it is `steps_per_sec`.
@@ -162,19 +162,19 @@ def _rate_headline(throughput: Dict[str, Any]) -> Iterator[Headline]:
   if throughput.get('num_replicas', 1) > 1 and throughput.get('examples_per_sec_per_replica'):
     notes.append(format_quantity(throughput.get('examples_per_sec_per_replica'), 'examples/sec')
                  + ' per replica')
-  yield Headline('Throughput', format_number(rate), notes, unit=unit)
+  yield KeyFigure('Throughput', format_number(rate), notes, unit=unit)
 
 
-def step_headlines(throughput: Dict[str, Any]) -> Iterator[Headline]:
+def step_headlines(throughput: Dict[str, Any]) -> Iterator[KeyFigure]:
   """Yields the median step time and the time to the first step, if they are known."""
   step_secs = throughput.get('steady_step_secs', throughput.get('step_secs', {}))
   if step_secs:
-    yield Headline('Step time, median', format_secs(step_secs.get('p50')), [
+    yield KeyFigure('Step time, median', format_secs(step_secs.get('p50')), [
         '99 of 100 steps within ' + format_secs(step_secs.get('p99'))])
   if is_number(throughput.get('time_to_first_step_secs')):
     parts = throughput.get('first_step_parts_secs') or {}
     start = 'the complete graph' if parts and 'import' not in parts else 'the start of the process'
-    yield Headline(
+    yield KeyFigure(
         'Time to first step', format_secs(throughput['time_to_first_step_secs']),
         ['from {} to the end of the first step'.format(start)],
         bar=[BarSegment(name, format_secs(parts[key]), parts[key] / sum(parts.values()))
@@ -182,7 +182,7 @@ def step_headlines(throughput: Dict[str, Any]) -> Iterator[Headline]:
 
 
 def _evaluation_headlines(evaluation: Dict[str, Any],
-                          last_loss: Optional[Sequence[float]]) -> Iterator[Headline]:
+                          last_loss: Optional[Sequence[float]]) -> Iterator[KeyFigure]:
   """Yields the accuracy and the loss of the evaluation; without one, the last training loss.
 
   Args:
@@ -194,7 +194,7 @@ def _evaluation_headlines(evaluation: Dict[str, Any],
   if examples:
     where = 'on {} {}'.format(format_quantity(examples, 'examples'), where)
   if accuracy is not None:
-    headline = Headline('Accuracy', '{:.2f}\u00a0%'.format(1e2 * accuracy), [where])
+    headline = KeyFigure('Accuracy', '{:.2f}\u00a0%'.format(1e2 * accuracy), [where])
     if examples:
       headline = headline._replace(
           notes=['± standard error; ' + where], unit='percentage points',
@@ -206,10 +206,10 @@ def _evaluation_headlines(evaluation: Dict[str, Any],
     notes = [] if accuracy is not None else [where]
     if is_number(evaluation.get('regularization_loss')) and 'loss' in evaluation:
       notes.append('{} with regularization'.format(format_number(evaluation['loss'])))
-    yield Headline('Average loss', format_number(evaluation['average_loss']),
+    yield KeyFigure('Average loss', format_number(evaluation['average_loss']),
                    notes + training_notes, unit='per example')
   elif last_loss:
-    yield Headline('Training loss', format_number(last_loss[1]),
+    yield KeyFigure('Training loss', format_number(last_loss[1]),
                    ['at step ' + format_number(last_loss[0])])
 
 
@@ -220,7 +220,7 @@ def output_results(evaluation: Dict[str, Any], outputs: Dict[str, Any]) -> List[
   name of the output.
   """
   metrics = {name: value for name, value in evaluation.items()
-             if name not in (*_OTHER_EVALUATION_KEYS, *dict(_CLASSIFIER_METRICS))
+             if name not in (*_KEYS_SHOWN_ELSEWHERE, *dict(_CLASSIFIER_METRICS))
              and (value is None or is_number(value))}
   suffix, results = '_loss', []
   charts = {name: [VALUES_FILE.format(index), ERRORS_FILE.format(index)]
@@ -316,7 +316,7 @@ def format_quantity(value: Optional[float], unit: str) -> str:
 
 
 def choose_secs_unit(secs: float) -> Tuple[float, str]:
-  """Returns a readable unit for this duration, as (number of units per second, name)."""
+  """Returns a readable unit for this duration, as (number of units in a second, name)."""
   return (1., 's') if secs >= 1 else (1e3, 'ms') if secs >= 1e-3 else (1e6, 'µs')
 
 

@@ -101,7 +101,7 @@ def make_throughput_report(
   return ThroughputReport(figures, steps)
 
 
-def describe_end(start_up: StartUpTimer) -> Dict[str, Any]:
+def duration_and_end_time(start_up: StartUpTimer) -> Dict[str, Any]:
   """Returns the time, and the seconds since the start of the run, by their keys in the report."""
   return {'run_secs': start_up.run_secs(),
           'finished_at': datetime.datetime.now().astimezone().isoformat(timespec='seconds')}

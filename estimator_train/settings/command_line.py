@@ -26,8 +26,8 @@ standard output is the result as a JSON object, on a terminal only with --json.
   estimator-train --help                   lists all flags
 """.format(', '.join(configs.NAMES))
 
-# A key is the type of a flag's values. Its value is the function of absl that defines such a flag,
-# and the description of valid values in errors.
+# By the type of a flag's values: the function of absl that defines the flag, and the description of
+# valid values in errors.
 _DEFINERS = {str: (flags.DEFINE_string, 'a string'),
              int: (flags.DEFINE_integer, 'an integer'),
              float: (flags.DEFINE_float, 'a number'),
@@ -64,14 +64,15 @@ def parse(argv: Sequence[str]) -> Settings:
   Raises:
     UserError: a flag is unknown, has an invalid value, or contradicts another flag.
   """
-  arguments = _without_unset(expand_arguments(argv))
+  arguments = _drop_unset_flags(expand_arguments(argv))
   try:
     values = _parse_values(arguments)
     given = {argument.flag for argument in arguments}
     excluded = {name for pair in rules.EXCLUSIVE_PAIRS if given.intersection(pair) for name in pair}
-    recorded = [argument for argument in _read_recorded(values) if argument.flag not in excluded]
+    recorded = [argument for argument in _read_flags_of_run(values)
+                if argument.flag not in excluded]
     if recorded:
-      arguments = _without_unset(recorded + arguments)
+      arguments = _drop_unset_flags(recorded + arguments)
       values = _parse_values(arguments)
     _prefer_command_line(values, arguments)
     for name, flag in all_flags().items():
@@ -100,7 +101,7 @@ def _parse_values(arguments: Sequence[Argument]) -> Dict[str, Any]:
   return {name: absl_flags[name].value for name in all_flags()}
 
 
-def _read_recorded(values: Dict[str, Any]) -> List[Argument]:
+def _read_flags_of_run(values: Dict[str, Any]) -> List[Argument]:
   """Returns the flags of the run in --model_dir, if the mode reads the checkpoints of a run."""
   path = os.path.join(os.path.expanduser(values['model_dir'] or ''), 'flags.txt')
   if values['mode'] not in MODES_WITH_CHECKPOINT_FLAG or not (
@@ -110,7 +111,7 @@ def _read_recorded(values: Dict[str, Any]) -> List[Argument]:
           if argument.flag not in ('mode', 'model_dir')]
 
 
-def _without_unset(arguments: Sequence[Argument]) -> List[Argument]:
+def _drop_unset_flags(arguments: Sequence[Argument]) -> List[Argument]:
   """Removes the flags of flagfiles that an empty value on the command line unsets."""
   last_by_flag = {argument.flag: argument for argument in arguments}
   in_files = {argument.flag for argument in arguments if argument.location}
@@ -239,7 +240,7 @@ def expand_arguments(argv: Sequence[str]) -> List[Argument]:
 def with_locations(error: UserError, arguments: Sequence[Argument]) -> UserError:
   """Returns the error; if a flagfile sets a flag that the error names, adds `FILE:LINE`.
 
-  If the command line sets another flag that the error names, adds the origins of both.
+  If the error also names a flag of the command line, adds where each of the two was set.
   """
   last_by_flag = {argument.flag: argument for argument in arguments}
   named = [

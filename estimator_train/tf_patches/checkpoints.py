@@ -96,7 +96,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     self.save(session, step)
 
 
-class SingleCopySaver(tf.train.SessionRunHook):
+class UseSingleCopySaver(tf.train.SessionRunHook):
   """Saves and restores one copy of each variable, and resets hyperparameters to the flags' values.
 
   Defect: Estimator's default saver (tensorflow_estimator/python/estimator/estimator.py:1394) saves
@@ -158,7 +158,7 @@ def variable_name(variable: Any) -> str:
 def single_copy_variables() -> List[Any]:
   """Returns the variables to save; one object in the list represents all copies of a variable.
 
-  See SingleCopySaver.
+  See UseSingleCopySaver.
   """
   chosen: Dict[str, Any] = {}
   for variable in tf.global_variables():

@@ -1,7 +1,7 @@
 """Works around defects of Estimators and `model_to_estimator`, and calls private functions of both.
 
-Line numbers refer to tensorflow_estimator/python/estimator/estimator.py and, from build_model on,
-to keras.py in the same folder, unless a file is named.
+Line numbers without a file refer to tensorflow_estimator/python/estimator/estimator.py before
+copy_onto_batch, and to keras.py in the same folder after it.
 """
 
 import contextlib
@@ -17,7 +17,10 @@ from tensorflow_estimator.python.estimator import estimator
 
 from estimator_train.tf_patches.configurations import copy_metrics, copy_optimizer
 from estimator_train.tf_patches.model_copies import ModelCopier
-from estimator_train.tf_patches.optimizers import accumulates_gradients, sum_before_changes
+from estimator_train.tf_patches.optimizers import (
+  accumulates_gradients,
+  sum_gradients_before_changes,
+)
 
 
 @contextlib.contextmanager
@@ -101,7 +104,7 @@ def remove_loss_summary(loss: tf.Tensor) -> None:
                   if not any(tensor is loss for tensor in summary.op.inputs)]
 
 
-def build_model(copier: ModelCopier, mode: str, inputs: Any) -> tf.keras.Model:
+def copy_onto_batch(copier: ModelCopier, mode: str, inputs: Any) -> tf.keras.Model:
   """Copies a model onto the tensors of a batch.
 
   No defect: this function and compile_copy do the same as the private function
@@ -148,14 +151,14 @@ def reused_variables(variables: Sequence[Any]) -> Iterator[None]:
 
 def compile_copy(copy: tf.keras.Model, model: tf.keras.Model, optimizer_config: Any,
                  labels: Sequence[Any], sample_weights: Optional[Sequence[Any]]) -> None:
-  """Compiles a copy like the original model; see build_model.
+  """Compiles a copy like the original model; see copy_onto_batch.
 
   Defect: metric objects are copied by their configurations only, and only in flat lists and dicts
   (tensorflow_core/python/keras/metrics.py:2825). Symptoms: metrics lose arguments or cannot be
   copied; the name of an output is prefixed twice.
 
   Args:
-    copy: a copy of the model from build_model.
+    copy: a copy of the model from copy_onto_batch.
     model: the compiled model.
     optimizer_config: the return value of get_optimizer_config for the optimizer of `model`.
     labels: for each output a tensor; None for an output without a loss.
@@ -170,18 +173,18 @@ def compile_copy(copy: tf.keras.Model, model: tf.keras.Model, optimizer_config: 
   names = [metric.name for metric in getattr(model, '_compile_metric_functions', ())]
   if sample_weights is not None:
     for index, endpoint in enumerate(copy._training_endpoints):
-      endpoint.sample_weight_mode = _weight_mode(model.sample_weight_mode, index,
-                                                 endpoint.output_name)
+      endpoint.sample_weight_mode = _sample_weight_mode(model.sample_weight_mode, index,
+                                                        endpoint.output_name)
     copy._compile_weights_loss_and_weighted_metrics(list(sample_weights))
   if names and len(names) != len(copy._compile_metric_functions):
-    # Keras uses the last one of a name, but has renamed a metric object of the model.
+    # Of several metrics with one name, Keras uses the last, and has renamed the user's objects.
     raise ValueError('the metrics of an output must have different names: {}: give one of them '
                      'another name'.format(', '.join(names)))
   for metric, name in zip(copy._compile_metric_functions, names):
     metric._name = name
 
 
-def _weight_mode(modes: Any, index: int, output_name: str) -> Optional[str]:
+def _sample_weight_mode(modes: Any, index: int, output_name: str) -> Optional[str]:
   """Returns the mode of the sample weights of an output, which Keras sets only for placeholders."""
   if isinstance(modes, dict):
     return modes.get(output_name)
@@ -201,7 +204,7 @@ def _copy_optimizers(optimizer: Any, config: Any) -> Any:
   else:
     copy = copy_optimizer(optimizer, config)
     copy.iterations = global_step
-  sum_before_changes(copy)
+  sum_gradients_before_changes(copy)
   return copy
 
 
@@ -223,12 +226,12 @@ def _check_supports_strategies(optimizer: Any) -> None:
 
 
 def output_names(model_copy: tf.keras.Model, model: tf.keras.Model) -> List[str]:
-  """Returns the names of the outputs of a model from build_model, equal on all replicas.
+  """Returns the names of the outputs of a model from copy_onto_batch, equal on all replicas.
 
   Defect: on each replica, Keras adds a different suffix to the names of the outputs. This function
   returns the names in the user's model, if it has any, and otherwise removes the suffix in the same
   way as line 290, which this package does not execute. The outputs of a subclass of tf.keras.Model
-  have no suffix, but numbers. Symptom: the predictions of the replicas cannot be grouped.
+  are numbered, and have no suffix. Symptom: the predictions of the replicas cannot be grouped.
   """
   if not tf.distribute.has_strategy() or not model_copy._is_graph_network:  # pylint: disable=protected-access
     return list(model_copy.output_names)
@@ -238,14 +241,14 @@ def output_names(model_copy: tf.keras.Model, model: tf.keras.Model) -> List[str]
 
 
 def make_train_op(model: tf.keras.Model) -> tf.Operation:
-  """Returns the operation of a training step of a model from build_model.
+  """Returns the operation of a training step of a model from copy_onto_batch.
 
   Private API: `_make_train_function`, because no public function makes the attribute
   `train_function`.
   """
   # pylint: disable=protected-access
   if accumulates_gradients(model.optimizer):
-    with backend.name_scope('training'):  # As in the function, but without updates of statistics.
+    with backend.name_scope('training'):  # As _make_train_function, but without statistics.
       return tf.group(*model.optimizer.get_updates(model.total_loss,
                                                    model._collected_trainable_weights))
   model._make_train_function()
@@ -253,16 +256,16 @@ def make_train_op(model: tf.keras.Model) -> tf.Operation:
 
 
 def statistics_updates(model: tf.keras.Model) -> List[Any]:
-  """Returns the updates of the statistics of a model from build_model, as in a training step."""
+  """Returns the updates of statistics of a model from copy_onto_batch, as in a training step."""
   return [*model.get_updates_for(None), *model.get_updates_for(model.inputs)]
 
 
 def make_metrics(model: tf.keras.Model) -> Dict[str, Any]:
-  """Returns the metrics of a model from build_model, by name, also those added by `add_metric`.
+  """Returns the metrics of a model from copy_onto_batch, by name, also those added by `add_metric`.
 
-  Defect: model_fn.py:515 runs only the first update of a metric, but the update with the sample
-  weights is the last one, and a layer that is used twice updates its metric twice; keras.py:226
-  leaves out the metrics that layers and models add. Symptoms: `weighted_metrics` ignore the sample
+  Defect: model_fn.py:515 runs only the first update of a metric. The update with the sample weights
+  is the last one, and a layer that is used twice updates its metric twice. keras.py:226 leaves out
+  the metrics that layers and models add. Symptoms: `weighted_metrics` ignore the sample
   weights; metrics of layers are missing.
   """
   # pylint: disable=protected-access
@@ -271,7 +274,7 @@ def make_metrics(model: tf.keras.Model) -> Dict[str, Any]:
   for metric in compiled:
     del metric._updates[:-1]
   added = [metric for metric in model.metrics if metric not in compiled and metric._updates]
-  # An inner model has also updated its metrics by its own placeholders.
+  # The metrics of an inner model also have updates that depend on its own placeholders.
   reachable = tf_utils.get_reachable_from_inputs(tf.nest.flatten(model.inputs))
   for metric in added:
     metric._updates[:] = [tf.group(*[update for update in metric._updates if update in reachable])]

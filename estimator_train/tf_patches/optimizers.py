@@ -53,7 +53,7 @@ def hyperparameter_names(optimizer: Any) -> Set[str]:
 
 
 def get_optimizer_config(optimizer: Any) -> Any:
-  """Returns the configuration of an optimizer, or of each optimizer in a list, for build_model.
+  """Returns the configuration of an optimizer, or of each optimizer in a list, for copy_onto_batch.
 
   Returns None for an optimizer of `tf.train`, which has no configuration. Must be called in the
   graph of the model, because a hyperparameter can be a variable of this graph. No defect: this
@@ -68,7 +68,7 @@ def get_optimizer_config(optimizer: Any) -> Any:
     return None
 
 
-def sum_before_changes(optimizer: Any) -> None:
+def sum_gradients_before_changes(optimizer: Any) -> None:
   """Makes an optimizer that changes gradients, for example by clipping, change their global sums.
 
   Defect: each replica calls the methods of the optimizer with its own gradients, of 1/N of the
@@ -122,7 +122,7 @@ def _replace_class(optimizer: Any, *base_classes: type, **attributes: Any) -> No
 def gradients_to_add(optimizer: Any, grads_and_vars: Sequence[Any]) -> Sequence[Any]:
   """Returns gradients of a replica whose sum over all replicas is the gradient of the update.
 
-  See sum_before_changes, after which each replica has the sum already.
+  See sum_gradients_before_changes, after which each replica has the sum already.
 
   Args:
     optimizer: the optimizer.
@@ -134,7 +134,7 @@ def gradients_to_add(optimizer: Any, grads_and_vars: Sequence[Any]) -> Sequence[
 
 
 class _SummingOptimizer(optimizer_v2.OptimizerV2):
-  """A base class of an optimizer of Keras; see sum_before_changes."""
+  """A base class of an optimizer of Keras; see sum_gradients_before_changes."""
 
   def get_gradients(self, loss: tf.Tensor, params: Sequence[Any]) -> List[Any]:
     clipping = {name: self.__dict__.pop(name) for name in ('clipnorm', 'clipvalue')
@@ -306,7 +306,7 @@ def _select_rows(gradient: tf.Tensor, rows: tf.Tensor) -> tf.IndexedSlices:
 
 
 class _SummingTrainOptimizer(tf.train.Optimizer):
-  """A base class of an optimizer of `tf.train`; see sum_before_changes."""
+  """A base class of an optimizer of `tf.train`; see sum_gradients_before_changes."""
 
   def compute_gradients(self, *args: Any, **options: Any) -> List[Tuple[Any, Any]]:
     pairs = super().compute_gradients(*args, **options)

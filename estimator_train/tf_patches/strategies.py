@@ -74,7 +74,7 @@ def with_averaged_statistics(model: tf.keras.Model, train_op: tf.Operation) -> t
   a checkpoint contains the same values as if the mean were computed only for the checkpoint.
 
   Args:
-    model: a model from build_model.
+    model: a model from copy_onto_batch.
     train_op: the operation of a training step.
   """
   strategy = tf.distribute.get_strategy()

@@ -32,7 +32,7 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
             devices: Optional[DeviceFlags]) -> tf.estimator.Estimator:
   """Converts a compiled model to an Estimator.
 
-  `estimator_train.convert` explains the arguments, of which there are as many as that has.
+  The arguments are those of `estimator_train.convert`, which explains them.
 
   Args:
     devices: the device flags; None: `config` determines the devices.
@@ -40,7 +40,7 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
   if checkpoint_format not in _OBJECT_BASED:
     raise InvalidValue('checkpoint_format must be one of "checkpoint" or "saver"',
                        repr(checkpoint_format), 'omit it for "saver"')
-  config = _complete_config(config, model_dir, seed, devices)
+  config = _adapt_config(config, model_dir, seed, devices)
   model = _load_model(keras_model, keras_model_path, custom_objects)
   object_based = _OBJECT_BASED[checkpoint_format]
   _check_model(model, export_outputs, object_based)
@@ -48,25 +48,25 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
   keras_patches.ensure_session(model, config.session_config)
   warm_start = positional_weights = weight_names = None
   checkpoint = tf.train.latest_checkpoint(config.model_dir)
-  has_random_weights = config.tf_random_seed is not None and not keras_patches.has_values(model)
+  needs_seeded_weights = config.tf_random_seed is not None and not keras_patches.has_values(model)
   with model_fn.translate_model_errors():
     if checkpoint is not None:
       if keras_patches.is_graph_network(model) and not object_based:
-        weight_names = _check_fits_checkpoint(copier, checkpoint)
+        weight_names = _checked_weight_names(copier, checkpoint)
     elif keras_patches.is_graph_network(model):
-      if has_random_weights:
+      if needs_seeded_weights:
         model.set_weights(saved_weights.random_weights(copier, config))
       weight_names = saved_weights.save_initial_weights(
           copier, model.get_weights(), config, object_based)
       warm_start = saved_weights.warm_start_settings(config.model_dir, weight_names)
-    elif model.built and model.weights and not has_random_weights:
+    elif model.built and model.weights and not needs_seeded_weights:
       positional_weights = saved_weights.PositionalWeights(model.get_weights(), config)
   return model_fn.to_estimator(
       copier, config, model_fn.Weights(warm_start, positional_weights, weight_names),
       saved_format=model_fn.SavedFormat(object_based, export_outputs))
 
 
-def _complete_config(config: Optional[tf.estimator.RunConfig], model_dir: Optional[str],
+def _adapt_config(config: Optional[tf.estimator.RunConfig], model_dir: Optional[str],
                      seed: Optional[int],
                      devices: Optional[DeviceFlags]) -> tf.estimator.RunConfig:
   """Adds a model_dir, session options and, if given, `devices` to the configuration.
@@ -145,7 +145,7 @@ def _has_known_layers(model: tf.keras.Model) -> bool:
   return keras_patches.is_graph_network(model) or isinstance(model, tf.keras.Sequential)
 
 
-def _check_fits_checkpoint(copier: ModelCopier, checkpoint: str) -> Collection[str]:
+def _checked_weight_names(copier: ModelCopier, checkpoint: str) -> Collection[str]:
   """Checks that a checkpoint has the weights of the model, and returns the names of the weights.
 
   Raises:
@@ -162,4 +162,4 @@ def _check_fits_checkpoint(copier: ModelCopier, checkpoint: str) -> Collection[s
               '{} of shape {}, not {}'.format(name, saved_shapes[name], shape)),
           'give another model_dir; if one process built the same model twice, give names to the '
           'layers')
-  return shapes
+  return list(shapes)

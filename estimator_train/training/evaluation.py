@@ -13,10 +13,10 @@ import tensorflow.compat.v1 as tf
 from estimator_train.data.run_data import make_batching
 from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import TrainingFailed, UserError
-from estimator_train.training import early_stopping, metrics as evaluation_metrics
+from estimator_train.training import early_stopping, evaluation_metrics
 from estimator_train.training.checkpoints import best_checkpoint, restoring
 from estimator_train.training.early_stopping import StopReason
-from estimator_train.training.metrics import EvaluationSamples, SampleCollector
+from estimator_train.training.evaluation_metrics import EvaluationSamples, SampleCollector
 from estimator_train.training.model import PreparedModel
 from estimator_train.training.run import Run
 

@@ -76,7 +76,7 @@ def prepare(run: Run) -> PreparedModel:
   # model is built outside the strategy's scope, as model_to_estimator requires.
   with tf.Graph().as_default():
     if initial_weights.can_save_without_copy(settings.model):
-      saved_weights.prepare_graph(settings.optimizer.seed)
+      saved_weights.seed_graph(settings.optimizer.seed)
     else:
       tf.set_random_seed(settings.optimizer.seed)
     with Phase('building the model'):
@@ -110,14 +110,14 @@ def _convert(run: Run, model: tf.keras.Model) -> PreparedModel:
   warm_start = _make_warm_start(run, model, copier, run_config)
   one_hot = not losses.takes_class_indices(losses.get_loss(model))
   _wrap_loss(run, model)
-  hooks = GraphCallbacks(building.make_model_preprocess(model, settings.model, dataset),
-                     summaries.register_batch if dataset.labels else None,
-                     functools.partial(_translate_errors, settings.model),
-                     '--dataset=' + dataset.name)
+  callbacks = GraphCallbacks(building.make_model_preprocess(model, settings.model, dataset),
+                             summaries.register_batch if dataset.labels else None,
+                             functools.partial(_translate_errors, settings.model),
+                             '--dataset=' + dataset.name)
   frozen_part = None
   with _translate_errors(settings.model):
     estimator = training_estimator = to_estimator(
-        copier, run_config, Weights(warm_start), hooks, num_classes=len(dataset.labels))
+        copier, run_config, Weights(warm_start), callbacks, num_classes=len(dataset.labels))
     if settings.input.cache_features and settings.run.trains:
       frozen_part, rest = frozen_features.split_model(model, settings.model.model)
       rest.compile(model.optimizer, model.loss, loss_weights=model.loss_weights)

@@ -35,14 +35,14 @@ from estimator_train.tf_patches import (
 from estimator_train.tf_patches.configurations import nested_layers
 from estimator_train.tf_patches.model_copies import ModelCopier
 from estimator_train.tf_patches.saved_weights import PositionalWeights
-from estimator_train.training import losses, metrics as evaluation_metrics
+from estimator_train.training import evaluation_metrics, losses
 
 _LOG = logging.getLogger('estimator_train')
 
 # Maps the name of a model output to a class in tf.estimator.export, such as RegressionOutput.
 ExportOutputs = Mapping[str, Callable[[tf.Tensor], tf.estimator.export.ExportOutput]]
 
-# What the text of TensorFlow's error contains, the rule that was broken, and the remedy.
+# For each entry: a pattern of the text of TensorFlow's error, the broken rule, and the remedy.
 _MODEL_RULES = (
     (r'must be from the same graph|not an element of this graph|different graph',
      'a Lambda, loss, metric or optimizer must not use tensors or variables that were made outside '
@@ -85,8 +85,8 @@ class Weights(NamedTuple):
       inputs are unknown before its first batch; used instead of `warm_start`.
     names: the names of the weights in `warm_start` and in the checkpoints; None: the names are not
       checked.
-    frozen_part: the frozen layers whose cached outputs are the features of the model. Checkpoints
-      also contain the weights of these layers. None: the model is a complete network.
+    frozen_part: the frozen layers, if the model trains on their cached outputs. Checkpoints also
+      contain the weights of these layers. None: the model is a complete network.
   """
   warm_start: Optional[tf.estimator.WarmStartSettings] = None
   positional: Optional[PositionalWeights] = None
@@ -121,26 +121,27 @@ class SavedFormat(NamedTuple):
 
 
 def to_estimator(copier: ModelCopier, run_config: tf.estimator.RunConfig,
-                 weights: Weights = Weights(), hooks: GraphCallbacks = GraphCallbacks(),
+                 weights: Weights = Weights(),
+                 callbacks: GraphCallbacks = GraphCallbacks(),
                  saved_format: SavedFormat = SavedFormat(),
                  num_classes: Optional[int] = None) -> tf.estimator.Estimator:
   """Converts a compiled Keras model to an Estimator.
 
   Several replicas train exactly like one. A checkpoint has one copy of each variable, so that a run
   can be resumed with another number of replicas. Evaluations also report the metrics of the
-  function classifier_metrics or loss_metrics. If a metric of the model has the same name as such a
-  metric, the metric of the model is reported, unless `num_classes` is given.
+  function classifier_metrics or loss_metrics. Of two metrics with the same name, that of the model
+  is reported or, if `num_classes` is given, that of the function.
 
   Args:
     copier: copies the compiled model.
     run_config: the configuration of the Estimator. It must not set `eval_distribute`, under which
       TensorFlow 1.15 loses the examples of short batches.
-    weights, hooks, saved_format: see the classes.
+    weights, callbacks, saved_format: see the classes.
     num_classes: the number of classes of a classifier; 0: the model is no classifier. None: a model
       with an output [B, N] and a categorical cross-entropy is a classifier of N classes; all other
       models are no classifiers.
   """
-  model_fn = _ModelFn(copier, weights, hooks, saved_format, num_classes)
+  model_fn = _ModelFn(copier, weights, callbacks, saved_format, num_classes)
   return tf.estimator.Estimator(model_fn.make_spec, config=run_config,
                                 warm_start_from=weights.warm_start)
 
@@ -148,13 +149,13 @@ def to_estimator(copier: ModelCopier, run_config: tf.estimator.RunConfig,
 class _ModelFn:
   """Makes the EstimatorSpec of each mode; see to_estimator."""
 
-  def __init__(self, copier: ModelCopier, weights: Weights, hooks: GraphCallbacks,
+  def __init__(self, copier: ModelCopier, weights: Weights, callbacks: GraphCallbacks,
                saved_format: SavedFormat, num_classes: Optional[int]) -> None:
     self._copier, self._model = copier, copier.model
-    self._weights, self._hooks, self._saved_format = weights, hooks, saved_format
+    self._weights, self._callbacks, self._saved_format = weights, callbacks, saved_format
     self._num_classes = num_classes
     self._optimizer_config = optimizers.get_optimizer_config(self._model.optimizer)
-    self._batch_format = model_inputs.BatchAdapter(self._model, hooks.source)
+    self._batch_adapter = model_inputs.BatchAdapter(self._model, callbacks.source)
     for layer in nested_layers(self._model):
       if layer.stateful and not isinstance(layer, (tf.keras.Model, tf.keras.metrics.Metric)):
         raise InvalidValue('an Estimator does not keep the state of a layer from batch to batch',
@@ -167,26 +168,26 @@ class _ModelFn:
   def make_spec(self, features: Any, labels: Any, mode: str,
                 config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
     """Builds the model for a batch of features; this is the `model_fn` of the Estimator."""
-    with self._hooks.translate_errors():
+    with self._callbacks.translate_errors():
       estimator_patches.keep_loss_unscaled()
       if mode == tf.estimator.ModeKeys.TRAIN and machine.needs_padded_gradients():
         sessions.pad_filter_gradients(tf.get_default_graph())
       batch = features, labels
       with estimator_patches.recorded_variables() as variables:
-        model, features, example_weights = self._build(features, mode)
+        model, features, sample_weights = self._build(features, mode)
       self._set_initial_weights(model, config)
       predictions = dict(zip(estimator_patches.output_names(model, self._model), model.outputs))
       spec: Dict[str, Any] = {'predictions': predictions, 'export_outputs': _make_export_outputs(
           predictions, self._saved_format.export_outputs)}
       if mode != tf.estimator.ModeKeys.PREDICT:
-        labels, example_weights = self._compile(model, labels, example_weights)
+        labels, sample_weights = self._compile(model, labels, sample_weights)
         if mode == tf.estimator.ModeKeys.TRAIN:
           if optimizers.accumulates_gradients(model.optimizer):
             model.optimizer.make_micro_batch = functools.partial(self._make_micro_batch, variables,
                                                                  batch)
           spec.update(self._add_training(model, features, labels, config))
         else:
-          spec.update(self._add_evaluation(model, features, labels, example_weights))
+          spec.update(self._add_evaluation(model, features, labels, sample_weights))
       if self._saved_format.object_based:
         spec['scaffold'] = tf.train.Scaffold(
             saver=estimator_patches.make_object_saver(model, config))
@@ -194,19 +195,19 @@ class _ModelFn:
 
   def _build(self, features: Any, mode: str) -> Tuple[tf.keras.Model, Any, Any]:
     """Copies the model onto features; returns it, the features, and the sample weights in them."""
-    features, example_weights = model_inputs.split_sample_weights(features)
-    return estimator_patches.build_model(
-        self._copier, mode, self._batch_format.arrange_features(
-            self._hooks.preprocess(features))), features, example_weights
+    features, sample_weights = model_inputs.split_sample_weights(features)
+    return estimator_patches.copy_onto_batch(
+        self._copier, mode, self._batch_adapter.arrange_features(
+            self._callbacks.preprocess(features))), features, sample_weights
 
-  def _compile(self, model: tf.keras.Model, labels: Any, example_weights: Any) -> Tuple[Any, Any]:
+  def _compile(self, model: tf.keras.Model, labels: Any, sample_weights: Any) -> Tuple[Any, Any]:
     """Compiles a copy; returns the labels and the sample weights of each output."""
     output_names = estimator_patches.output_names(model, self._model)
-    labels = self._batch_format.arrange_labels(labels, output_names, model.outputs)
-    example_weights = self._batch_format.arrange_sample_weights(example_weights, output_names)
+    labels = self._batch_adapter.arrange_labels(labels, output_names, model.outputs)
+    sample_weights = self._batch_adapter.arrange_sample_weights(sample_weights, output_names)
     estimator_patches.compile_copy(model, self._model, self._optimizer_config, labels,
-                                   example_weights)
-    return labels, example_weights
+                                   sample_weights)
+    return labels, sample_weights
 
   def _make_micro_batch(self, variables: Sequence[Any], batch: Tuple[Any, Any],
                         index: tf.Tensor) -> optimizers.MicroBatch:
@@ -214,8 +215,8 @@ class _ModelFn:
     features, labels = model_inputs.part_of_batch(batch, index,
                                                   self._model.optimizer.accumulation_steps)
     with estimator_patches.reused_variables(variables):
-      model, _, example_weights = self._build(features, tf.estimator.ModeKeys.TRAIN)
-    self._compile(model, labels, example_weights)
+      model, _, sample_weights = self._build(features, tf.estimator.ModeKeys.TRAIN)
+    self._compile(model, labels, sample_weights)
     return optimizers.MicroBatch(model.total_loss, model.outputs[0],
                                  estimator_patches.statistics_updates(model))
 
@@ -243,22 +244,22 @@ class _ModelFn:
     if accumulates:  # No step runs the model of the whole batch.
       loss, outputs = model.optimizer.loss, [model.optimizer.outputs]
       outputs[0].set_shape(model.outputs[0].shape)
-    if self._hooks.observe_batch is not None:
-      self._hooks.observe_batch(features, labels[0], *outputs)
+    if self._callbacks.observe_batch is not None:
+      self._callbacks.observe_batch(features, labels[0], *outputs)
     # No step uses these variables; they only add the frozen weights to the checkpoints.
     frozen_part = self._weights.frozen_part
     for weight in frozen_part.weights if frozen_part is not None else ():
       tf.get_variable(weight.op.name, weight.shape, weight.dtype.base_dtype,
                       tf.zeros_initializer(), trainable=False, use_resource=True)
-    saver = checkpoints.SingleCopySaver(
+    saver_hook = checkpoints.UseSingleCopySaver(
         None if self._saved_format.object_based else config,
         optimizers.hyperparameter_names(model.optimizer))
-    return {'train_op': train_op, 'loss': loss, 'training_hooks': [saver]}
+    return {'train_op': train_op, 'loss': loss, 'training_hooks': [saver_hook]}
 
   def _add_evaluation(self, model: tf.keras.Model, features: Any, labels: Any,
-                      example_weights: Any) -> Dict[str, Any]:
+                      sample_weights: Any) -> Dict[str, Any]:
     """Adds the metrics to the graph; returns their part of the EstimatorSpec."""
-    metrics = _make_metrics(model, features, labels, example_weights,
+    metrics = _make_metrics(model, features, labels, sample_weights,
                             losses.unwrap(losses.get_loss(self._model)), self._num_classes)
     evaluation_metrics.update_after(model.inputs, metrics)
     return {'eval_metric_ops': metrics, 'loss': model.total_loss}
@@ -276,15 +277,16 @@ def _warn_of_batch_losses(model: tf.keras.Model) -> None:
                  ', '.join(names))
 
 
-def _make_metrics(model: tf.keras.Model, features: Any, labels: Any, weights: Any,
+def _make_metrics(model: tf.keras.Model, features: Any, labels: Any, sample_weights: Any,
                   loss: losses.Loss, num_classes: Optional[int]) -> evaluation_metrics.Metrics:
   """Returns the metrics of the model, and those of classifier_metrics or loss_metrics."""
   metrics = evaluation_metrics.model_metrics(model)
-  output_size = _infer_num_classes(model, loss) if num_classes is None else num_classes
+  class_count = _infer_num_classes(model, loss) if num_classes is None else num_classes
   added_metrics = (
-      evaluation_metrics.classifier_metrics(features, labels[0], weights and weights[0],
-                                            model, loss, output_size)
-      if output_size else evaluation_metrics.loss_metrics(model))
+      evaluation_metrics.classifier_metrics(features, labels[0],
+                                            sample_weights and sample_weights[0], model, loss,
+                                            class_count)
+      if class_count else evaluation_metrics.loss_metrics(model))
   if num_classes is None:
     return {**added_metrics, **metrics}
   return {**metrics, **added_metrics}

@@ -9,8 +9,8 @@ import tensorflow.compat.v1 as tf
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from estimator_train.data import arrays
-from estimator_train.data.batching import Shard
 from estimator_train.data.run_data import make_batching, make_train_input_fn
+from estimator_train.data.sharding import Shard
 from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import CheckpointNotSaved, PeerLost, StoppedBySignal, TrainingFailed
 from estimator_train.reports import metrics_log

@@ -38,7 +38,8 @@ from estimator_train.data import (
   records as records_lib,
   run_data,
 )
-from estimator_train.data.batching import Batching, Shard
+from estimator_train.data.batching import Batching
+from estimator_train.data.sharding import Shard
 from estimator_train.data.source import InputFn
 from estimator_train.system import machine, storage
 

@@ -17,8 +17,9 @@ from estimator_train.data import (
   image_source,
   source as source_lib,
 )
-from estimator_train.data.batching import Batching, Order, Shard, indices_by_first_use
+from estimator_train.data.batching import Batching, indices_by_first_use
 from estimator_train.data.image_source import ImageFileSource
+from estimator_train.data.sharding import Order, Shard
 from estimator_train.errors import UserError
 
 BATCHING = Batching((20, 16, 3), 2, one_hot=False, examples_per_batch=3, num_parallel_calls=2)

@@ -16,7 +16,8 @@ from PIL import Image
 
 from estimator_train import data
 from estimator_train.data import DataSet, binary_files, records, run_data
-from estimator_train.data.batching import Batching, Order, Shard
+from estimator_train.data.batching import Batching
+from estimator_train.data.sharding import Order, Shard
 from estimator_train.data.source import translate_errors
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings

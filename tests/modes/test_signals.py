@@ -19,7 +19,7 @@ from estimator_train.data import image_source
 from estimator_train.exporting import saved_model
 from estimator_train.reports import throughput
 from estimator_train.system import signals, storage
-from estimator_train.training import metrics, model as training_model, run as runs
+from estimator_train.training import evaluation_metrics, model as training_model, run as runs
 from estimator_train.training.checkpoints import restoring
 from estimator_train.training.hooks import progress, step_measurements as step_hooks
 
@@ -153,10 +153,10 @@ def test_while_exporting(train, inject, tmp_path, monkeypatch):
 def test_an_evaluation_is_cut_short(train, inject, tmp_path, monkeypatch, extra, at, step,
                                     evaluated):
   batches = []
-  tensors = metrics.SampleCollector.tensors
-  monkeypatch.setattr(metrics.SampleCollector, 'tensors',
+  tensors = evaluation_metrics.SampleCollector.tensors
+  monkeypatch.setattr(evaluation_metrics.SampleCollector, 'tensors',
                       lambda *given: batches.append(None) or tensors(*given))
-  inject(metrics.SampleCollector, 'tensors', signal.SIGINT, at=at)
+  inject(evaluation_metrics.SampleCollector, 'tensors', signal.SIGINT, at=at)
   done = train(*extra)
   assert done.code == 130 and done.out == '' and len(batches) == at
   assert 'the evaluation of {}/model.ckpt-2 was interrupted'.format(tmp_path) in done.err

@@ -12,7 +12,7 @@ from mode_runs import evaluated_steps, fails
 
 from estimator_train.data.binary_files import IdxSource
 from estimator_train.settings import Settings, command_line
-from estimator_train.training.metrics import classifier_metric_names
+from estimator_train.training.evaluation_metrics import classifier_metric_names
 from estimator_train.training.model import count_parameters, log_parameters
 
 THROUGHPUT_KEYS = {

@@ -56,7 +56,7 @@ def test_random_weights_are_saved_without_a_copy(tmp_path, name):
       if is_copied:
         tf.set_random_seed(7)
       else:
-        saved_weights.prepare_graph(7)
+        saved_weights.seed_graph(7)
       model = models.build(name, (28, 28, 1), 10)
       model.compile('adam', 'categorical_crossentropy')
       if is_copied:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from estimator_train.training.metrics import SampleCollector, SampledTensors
+from estimator_train.training.evaluation_metrics import SampleCollector, SampledTensors
 
 EVENLY = [0, 9, 18, 27, 36, 45, 54, 63, 72, 81, 90, 99]
 

@@ -216,7 +216,7 @@ def find_row_files(patterns: str) -> List[bytes]:
     UserError: there is no such file.
   """
   files = [path for pattern in file_pattern.split_patterns(patterns)
-           for path in file_pattern.iter_files(pattern, of_folder=_has_rows)]
+           for path in file_pattern.iter_files(pattern, is_wanted=_has_rows)]
   if not files and _has_rows(os.fsencode(patterns)):
     find_files(patterns)  # Raises an error that explains why there are none.
   return files if all(map(_has_rows, files)) else []

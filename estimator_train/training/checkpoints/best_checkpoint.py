@@ -20,7 +20,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.errors import UserError
 from estimator_train.settings.flags import EvaluationFlags
 from estimator_train.system import storage
-from estimator_train.training import metrics as evaluation_metrics
+from estimator_train.training import evaluation_metrics
 
 BEST_FOLDER = 'best'
 _RECORD_FILE = 'best.json'

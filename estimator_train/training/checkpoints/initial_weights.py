@@ -135,7 +135,7 @@ def can_save_without_copy(flags: ModelFlags) -> bool:
   """Returns whether the random weights of the model itself equal those of a copy of the model.
 
   This is so for the networks of this package that are a tf.keras.Sequential. The default graph must
-  have been prepared by saved_weights.prepare_graph.
+  have been prepared by saved_weights.seed_graph.
   """
   return (flags.weights == 'none' and not user_code.is_function_name(flags.model)
           and not models.has_imagenet_weights(flags.model))

@@ -126,7 +126,7 @@ class RetryingSaver:
                    disk_errors.error_reason(error))
 
   def _check_folder(self) -> None:
-    """Raises an OSError if the folder is missing or unmounted, because saving may not fail then."""
+    """Raises an OSError if the folder is missing or unmounted, where saving could succeed."""
     # A missing folder is not created again, because the new folder might be on the wrong disk.
     device_number = os.stat(self._run_dir.path).st_dev
     if device_number != self._device_number and self._run_dir.last_checkpoint() is None:
@@ -195,7 +195,7 @@ class RetryingSaver:
     return True
 
 
-class CheckWeightsFinite:
+class FiniteWeightsCheck:
   """Raises TrainingFailed instead of saving a checkpoint whose weights are not finite.
 
   StopAtNonFiniteLoss is not enough, because a step computes the loss before it updates the weights.
@@ -255,7 +255,7 @@ class SaveCheckpoints(checkpoint_patches.CheckpointHook):
                after_save: Callable[[int], None]) -> None:
     super().__init__(model_dir, save_steps, save_secs)
     self._retrying_saver, self._record_pause = retrying_saver, record_pause
-    self._finite_check = CheckWeightsFinite()
+    self._finite_check = FiniteWeightsCheck()
     self._after_save = after_save
     self._graph_thread: Optional[threading.Thread] = None  # Started after the first step.
 

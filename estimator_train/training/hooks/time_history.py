@@ -34,8 +34,9 @@ class TimeHistory(tf.train.SessionRunHook):
   Add this hook to the `hooks` of `Estimator.train` or of a `TrainSpec`. When training starts again,
   the measurement starts again. The wait for input is measured if the `input_fn` returns a
   tf.data.Dataset; otherwise the wait is not observed. The time of a checkpoint, with the evaluation
-  that train_and_evaluate runs after it, is a pause between two steps. So is the recovery of a lost
-  session, whose repeated steps count once. The hook takes less than 50 microseconds per step.
+  that train_and_evaluate runs after it, is a pause between two steps. The recovery of a lost
+  session is a pause, too; steps that are repeated after it count once. The hook takes less than 50
+  microseconds per step.
 
   Args:
     batch_size: the number of examples per step, over all replicas of all workers; None: unknown,
@@ -57,7 +58,7 @@ class TimeHistory(tf.train.SessionRunHook):
     self._report_dir = None if report_dir is None else os.path.expanduser(report_dir)
     self._warmup_steps = warmup_steps
     self._steps = StepTimer(StartUpTimer())
-    self._sessions = _SessionFollower(self._steps)
+    self._session_follower = _SessionFollower(self._steps)
     self._conditions: Dict[str, Any] = {}
     self._global_step: Optional[int] = None
     self._loss: Optional[tf.Tensor] = None
@@ -72,26 +73,26 @@ class TimeHistory(tf.train.SessionRunHook):
   def begin(self) -> None:
     start_up = self._steps.start_up
     start_up.end_phase('graph')
-    self._sessions.timer.detach()  # An earlier training may have ended without `end`.
-    self._waits = _BatchWaits(tf.get_default_graph())
+    self._session_follower.timer.detach()  # An earlier training may have ended without `end`.
+    self._waits = _BatchWaitFetches(tf.get_default_graph())
     if not _is_first_training():
       start_up.restart()
     self._steps = StepTimer(start_up)
-    self._sessions = _SessionFollower(self._steps, tf.train.get_global_step())
+    self._session_follower = _SessionFollower(self._steps, tf.train.get_global_step())
     self._conditions = _find_conditions(self._batch_size)
     self._global_step = None
     self._loss = (tf.get_collection(tf.GraphKeys.LOSSES) or [None])[-1]
     self._loss_curve = learning_curves.LossCurve()
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    self._sessions.follow(session)
+    self._session_follower.follow(session)
     if not self._conditions['devices']:
       names = [_short_name(device.name) for device in session.list_devices()]
       gpus = [name for name in names if name.startswith('/gpu')]
       self._conditions['devices'] = gpus[:1] or ['/cpu:0']
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
-    self._sessions.begin_step()
+    self._session_follower.begin_step()
     self._steps.run_args = self._waits.run_args(run_context.session.graph,
                                                 run_context.original_args.fetches)
     args = self._steps.before_run(run_context)
@@ -108,15 +109,15 @@ class TimeHistory(tf.train.SessionRunHook):
       loss, waits = run_values.results
       run_values = run_values._replace(results=waits)
     self._steps.after_run(run_context, run_values)
-    self._loss_curve.add(self._sessions.last_step, loss)
+    self._loss_curve.add(self._session_follower.last_step, loss)
     # The times of the timer exclude other hooks, which may run between session.run and this hook.
-    timer = self._sessions.timer
+    timer = self._session_follower.timer
     self._steps.began[-1], self._steps.ended[-1] = timer.began, timer.ended
 
   def end(self, session: tf.Session) -> None:
-    self._sessions.timer.detach()
-    self._global_step = self._sessions.read_global_step(session)
-    self._conditions.update(throughput.describe_end(self._steps.start_up))
+    self._session_follower.timer.detach()
+    self._global_step = self._session_follower.read_global_step(session)
+    self._conditions.update(throughput.duration_and_end_time(self._steps.start_up))
     if self._report_dir is not None and self._steps.ended and _is_chief():
       self._write_report(self._report_dir)
 
@@ -130,7 +131,7 @@ class TimeHistory(tf.train.SessionRunHook):
   def _make_report(self) -> throughput.ThroughputReport:
     steps = self._steps
     timing = Timing(steps.began, steps.ended, steps.waited, dict(steps.start_up.secs),
-                    self._global_step or steps.count, None, self._sessions.pauses,
+                    self._global_step or steps.count, None, self._session_follower.pauses,
                     discarded_steps=steps.discarded_steps)
     report = throughput.make_throughput_report(
         timing, self._conditions, self._warmup_steps)
@@ -149,7 +150,7 @@ class TimeHistory(tf.train.SessionRunHook):
                    type(error).__name__, error_reason(error))
 
 
-class _BatchWaits:
+class _BatchWaitFetches:
   """The waits for the batches of each tf.data iterator in a graph."""
 
   def __init__(self, graph: tf.Graph) -> None:
@@ -203,7 +204,7 @@ class _SessionFollower:
       self._first_global_step = global_step - self._steps.count
 
   def begin_step(self) -> None:
-    """Records the time since the last step if it was a pause, in place of the pauses within it."""
+    """Records a pause if a save or a recovery followed the last step; replaces those within it."""
     if self._has_recovered or self.timer.has_saved:
       if self._steps.ended:
         last = self._steps.ended[-1]

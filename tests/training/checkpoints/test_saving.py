@@ -64,7 +64,7 @@ def test_weights_that_are_not_finite_are_not_saved():
   with tf.Graph().as_default(), tf.Session() as session:
     weights = {name: tf.get_variable(name, initializer=tf.constant(value)) for name, value in (
         ('a', [1., 2.]), ('mask', [0., -math.inf]), ('count', 3), ('b', [1., 2.]))}
-    finite_check = saving.CheckWeightsFinite()
+    finite_check = saving.FiniteWeightsCheck()
     finite_check.begin()
     session.run(tf.global_variables_initializer())
     finite_check.check(session, 0)

@@ -12,7 +12,7 @@ from training_runs import events, scalars
 
 from estimator_train import __main__ as program
 from estimator_train.data import datasets, run_data
-from estimator_train.data.batching import Shard
+from estimator_train.data.sharding import Shard
 from estimator_train.settings import Settings
 
 FLAGS = ['--dataset=fashion_mnist_sample', '--model=own_models:two_layers', '--optimizer=sgd',

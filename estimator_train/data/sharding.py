@@ -1,0 +1,98 @@
+"""Divides the training examples among the workers, and orders them."""
+
+from typing import Any, List, NamedTuple, Optional
+
+import numpy as np
+
+
+class Shard(NamedTuple):
+  """The training examples that one worker reads.
+
+  Attributes:
+    first_example: where reading starts: an index in the infinite sequence of training examples; 0,
+      unless a run is resumed.
+    num_workers: the number of workers, each of which reads one shard of the examples.
+    rank: the index of this worker.
+    worker_batch_size: the number of examples that this worker reads per step, for all of its
+      replicas together; not used if there is only one worker.
+  """
+  first_example: int = 0
+  num_workers: int = 1
+  rank: int = 0
+  worker_batch_size: int = 0
+
+  def to_global_positions(self, positions: Any) -> Any:
+    """Converts positions among the examples of this worker to positions among those of all workers.
+
+    Args:
+      positions: positions from 0 on, integers in a NumPy array or a tensor.
+
+    Returns:
+      Indices in the infinite sequence of training examples.
+    """
+    if self.num_workers > 1:
+      step, position_in_step = (positions // self.worker_batch_size,
+                                positions % self.worker_batch_size)
+      positions = position_in_step + self.worker_batch_size * (
+          step * self.num_workers + self.rank)
+    return positions + self.first_example
+
+
+UNSHARDED = Shard()
+
+
+class Order:
+  """The order in which a worker reads the training examples.
+
+  Each epoch has its own permutation of all examples, which depends only on the seed and the index
+  of the epoch. A resumed run computes the permutation of the epoch in which the run was
+  interrupted, and reads no earlier example. Batches may span two epochs.
+
+  With class indices, an epoch still has `num_examples` examples, but the numbers of examples per
+  class differ by at most one. The epoch repeats the examples of a small class, and leaves out some
+  of a large class.
+
+  All workers use the same permutations, and each worker reads its shard of the examples of every
+  step. Together, the workers train on the same examples as one process with as many replicas.
+
+  Args:
+    num_examples: the number of examples per epoch.
+    seed: the seed of the permutations.
+    shard: the training examples that the worker reads.
+    class_indices: see Batching.
+  """
+
+  def __init__(self, num_examples: int, seed: int, shard: Shard,
+               class_indices: Optional[np.ndarray] = None) -> None:
+    self._num_examples, self._seed, self._shard = num_examples, seed, shard
+    self._classes: List[np.ndarray] = []  # The indices of the examples of each class.
+    if class_indices is not None:
+      ends = np.cumsum(np.unique(class_indices, return_counts=True)[1])
+      self._classes = np.split(np.argsort(class_indices, kind='mergesort'), ends[:-1])
+    self._epoch, self._permutation = -1, np.empty(0, np.int64)
+
+  def indices(self, start: int, stop: int) -> np.ndarray:
+    """Returns the indices of the worker's examples from `start` to `stop`, int64 [stop - start]."""
+    positions = self._shard.to_global_positions(np.arange(start, stop))
+    epochs, positions_in_epoch = np.divmod(positions, self._num_examples)
+    parts: List[np.ndarray] = [self._permute(epoch)[positions_in_epoch[epochs == epoch]]
+                               for epoch in range(epochs[0], epochs[-1] + 1)]
+    return np.concatenate(parts)
+
+  def _permute(self, epoch: int) -> np.ndarray:
+    """Returns the permutation of an epoch; the last one is kept."""
+    if epoch != self._epoch:
+      random = np.random.RandomState([self._seed % 2 ** 32, epoch % 2 ** 32])
+      self._epoch, self._permutation = epoch, random.permutation(
+          self._draw_equally(random) if self._classes else self._num_examples)
+    return self._permutation
+
+  def _draw_equally(self, random: np.random.RandomState) -> np.ndarray:
+    """Returns the indices of the examples of an epoch with equally many of each class."""
+    num_each, num_more = divmod(self._num_examples, len(self._classes))
+    drawn = []
+    for position, number in enumerate(random.permutation(len(self._classes))):
+      indices, count = self._classes[number], num_each + (position < num_more)
+      drawn += [random.permutation(indices) for _ in range(count // len(indices))]
+      drawn.append(random.permutation(indices)[:count % len(indices)])
+    return np.concatenate(drawn)

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data.augmentation import augment_and_prefetch
-from estimator_train.data.batching import Batching, evaluation_chunks
+from estimator_train.data.batching import Batching, evaluation_index_chunks
 from estimator_train.data.source import InputFn, Source
 from estimator_train.errors import UserError
 from estimator_train.system import storage
@@ -44,8 +44,9 @@ class ArraySource(Source):
 
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
     examples, class_indices = self.arrays()
-    return lambda: _gather(evaluation_chunks(len(examples), batching.examples_per_batch), examples,
-                           class_indices, batching._replace(augment='none'))
+    return lambda: _gather(
+        evaluation_index_chunks(len(examples), batching.examples_per_batch), examples,
+        class_indices, batching._replace(augment='none'))
 
   def class_indices(self) -> np.ndarray:
     return self.arrays()[1]
@@ -72,7 +73,7 @@ def make_train_input_fn(source: Source, examples: np.ndarray, class_indices: np.
     dtype of `examples`; the labels are float32 [B, num_classes] or int64 [B].
   """
   return lambda: _gather(
-      source.training_chunks(len(examples), batching, batching.examples_per_batch), examples,
+      source.training_index_chunks(len(examples), batching, batching.examples_per_batch), examples,
       class_indices, batching)
 
 
@@ -153,8 +154,9 @@ def make_synthetic_input_fn(batching: Batching, num_batches: Optional[int] = Non
   return input_fn
 
 
-def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type, fill: FillFunction,
-               check: Callable[[], None] = lambda: None) -> np.ndarray:
+def load_or_fill_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type,
+                       fill: FillFunction,
+                       check: Callable[[], None] = lambda: None) -> np.ndarray:
   """Fills and returns an array in memory, or in the file `NAME.npy` of a folder.
 
   A complete file of an earlier run is reused. A file gets its final name only when it is complete;
@@ -186,7 +188,7 @@ def load_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type, fill:
     os.makedirs(cache, exist_ok=True)
     array = storage.load_or_warn(path, parse)
     if array is None:
-      with _open_until_replaced(path, check) as part_file:
+      with _open_part_file(path, check) as part_file:
         # Another process may have completed the cache while this process waited for the lock.
         with contextlib.suppress(storage.DamagedFile):
           array = storage.load(path, parse)
@@ -213,7 +215,7 @@ def _check_memory(num_bytes: int, description: str) -> None:
 
 
 @contextlib.contextmanager
-def _open_until_replaced(path: str, check: Callable[[], None]) -> Iterator[BinaryIO]:
+def _open_part_file(path: str, check: Callable[[], None]) -> Iterator[BinaryIO]:
   """Opens and locks the partial file of a path, and removes it unless it has been renamed."""
   with storage.open_locked(path + '.part', check) as part_file:
     try:

@@ -42,7 +42,7 @@ def augment_and_prefetch(batches: tf.data.Dataset, batching: Batching) -> tf.dat
                                 random_numbers.draw_groups(batching, size, _columns(names))))
   batches = image_files.map_and_batch(groups, augment, batching._replace(
       examples_per_batch=batching.examples_per_batch // size))
-  return batching.prefetch_images(batches.map(without_autograph(lambda *groups: tuple(
+  return batching.prefetch_image_batches(batches.map(without_autograph(lambda *groups: tuple(
       _reshape(tensor, [-1], tensor.shape[2:]) for tensor in groups))))
 
 
@@ -62,7 +62,7 @@ def make_augmented_batches(references: tf.data.Dataset, read: image_files.Read,
 
   examples = tf.data.Dataset.zip((
       references, random_numbers.draw_groups(batching, 1, _columns(_names(batching)))))
-  return batching.prefetch_images(image_files.map_and_batch(examples, load, batching).map(
+  return batching.prefetch_image_batches(image_files.map_and_batch(examples, load, batching).map(
       without_autograph(lambda pixels, class_indices: (
           pixels, batching.encode_labels(class_indices)))))
 

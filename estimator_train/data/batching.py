@@ -5,7 +5,7 @@ from typing import Callable, NamedTuple, Optional, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data.sharding import UNSHARDED, Order, Shard
+from estimator_train.data.sharding import UNSHARDED, ExampleOrder, Shard
 
 INFINITY = 2 ** 62  # The length of practically infinite datasets.
 NO_IMAGE = (0, 0, 0)  # The `image_shape` of examples that are not images.
@@ -56,8 +56,8 @@ class Batching(NamedTuple):
   def shuffle_and_shard(self, examples: tf.data.Dataset, num_examples: int) -> tf.data.Dataset:
     """Returns the training examples of this worker, shuffled and repeated infinitely.
 
-    This method is for examples that are read one after the other; Order is for examples that can
-    be read in any order.
+    This method is for sequential reading. See ExampleOrder for examples that can be read in any
+    order.
 
     Batches may span two epochs, so that all batches are full. The order of an epoch depends only on
     the seed and the index of the epoch. A resumed run therefore starts reading in the epoch in
@@ -89,7 +89,7 @@ class Batching(NamedTuple):
     """Adds prefetching and, if there is one, the private thread pool to a dataset of batches."""
     return self.use_private_threadpool(batches.prefetch(self.prefetch))
 
-  def prefetch_images(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+  def prefetch_image_batches(self, batches: tf.data.Dataset) -> tf.data.Dataset:
     """Like prefetch_batches, for batches of images that are decoded in parallel.
 
     Each operation runs on a single thread. By default, TensorFlow divides an operation among the
@@ -129,7 +129,7 @@ class Batching(NamedTuple):
 def indices_by_first_use(num_examples: int, batching: Batching) -> np.ndarray:
   """Returns the indices of all examples, int64 [num_examples], ordered by their first use.
 
-  First are the examples that this worker trains on, in this order; then follow all others.
+  First are the examples that this worker trains on, in the order of training; then all others.
   """
   used = _make_order(num_examples, batching).indices(0, num_examples)
   _, first_positions = np.unique(used, return_index=True)
@@ -137,16 +137,17 @@ def indices_by_first_use(num_examples: int, batching: Batching) -> np.ndarray:
   return np.concatenate([ordered, np.setdiff1d(np.arange(num_examples), ordered)])
 
 
-def training_chunks(num_examples: int, batching: Batching, chunk_size: int) -> tf.data.Dataset:
+def training_index_chunks(num_examples: int, batching: Batching,
+                          chunk_size: int) -> tf.data.Dataset:
   """Returns an infinite dataset of the indices of the training examples, int64 [chunk_size]."""
   return _map_to_chunks(INFINITY, _make_order(num_examples, batching).indices, chunk_size)
 
 
-def _make_order(num_examples: int, batching: Batching) -> Order:
-  return Order(num_examples, batching.seed, batching.shard, batching.class_indices)
+def _make_order(num_examples: int, batching: Batching) -> ExampleOrder:
+  return ExampleOrder(num_examples, batching.seed, batching.shard, batching.class_indices)
 
 
-def chunks_of(indices: np.ndarray, chunk_size: int) -> tf.data.Dataset:
+def index_chunks_of(indices: np.ndarray, chunk_size: int) -> tf.data.Dataset:
   """Returns a dataset of the given indices, int64 [chunk_size or fewer]."""
   return _map_to_chunks(-(-len(indices) // chunk_size), lambda start, stop: indices[start:stop],
                         chunk_size)
@@ -167,6 +168,6 @@ def _map_to_chunks(num_chunks: int, get_indices: Callable[[int, int], np.ndarray
   return tf.data.Dataset.range(num_chunks).map(make_chunk)
 
 
-def evaluation_chunks(num_examples: int, chunk_size: int) -> tf.data.Dataset:
+def evaluation_index_chunks(num_examples: int, chunk_size: int) -> tf.data.Dataset:
   """Returns a dataset of the indices of all examples in order, int64 [chunk_size or fewer]."""
   return tf.data.Dataset.range(num_examples).batch(chunk_size)

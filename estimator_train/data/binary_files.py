@@ -93,7 +93,7 @@ class IdxSource(BinarySource):
       return images[indices], class_indices[indices]
 
     return lambda: arrays.gather_batches(
-        self.training_chunks(num_examples, batching, batching.examples_per_batch), read,
+        self.training_index_chunks(num_examples, batching, batching.examples_per_batch), read,
         np.uint8, batching.image_shape, batching)
 
   def make_eval_input_fn(self, batching: Batching) -> InputFn:

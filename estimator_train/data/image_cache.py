@@ -43,7 +43,7 @@ class ImageCache:
   """
 
   def __init__(self, source: 'ImageSource', batching: Batching, cache: str) -> None:
-    self._filling = _Filling(source, batching, cache)
+    self._filling = _CacheFiller(source, batching, cache)
     weakref.finalize(self, self._filling.stop)
     self._filling.start()
 
@@ -55,7 +55,8 @@ class ImageCache:
 
     Returns:
       The images, uint8 [B, height, width, C]; C is 1 if the model takes grey images, or if all
-      images that have been cached so far are grey, else 3. The class indices, int64 [B].
+      images that have been cached so far are grey, else 3, so that it can change once. The class
+      indices, int64 [B].
 
     Raises:
       UserError: the cache could not be written to the disk.
@@ -74,7 +75,7 @@ class ImageCache:
     return self._filling.wait_for(None)[0]
 
 
-class _Filling:
+class _CacheFiller:
   """Fills a cache in a thread, which must not keep a reference to the ImageCache."""
 
   def __init__(self, source: 'ImageSource', batching: Batching, cache: str) -> None:
@@ -140,7 +141,7 @@ class _Filling:
                      else (3,)):
       shape = (len(self._source), height, width, channels)
       try:
-        return arrays.load_array(self._cache, 'images-' + key, shape, np.uint8, self._fill,
+        return arrays.load_or_fill_array(self._cache, 'images-' + key, shape, np.uint8, self._fill,
                                  self._check_not_stopping)
       except _ColourImageFound:
         _LOG.info('not all images are grey: caching three channels')
@@ -172,8 +173,8 @@ class _Filling:
         self._changed.notify_all()
       for start in range(0, len(images), _FILL_BATCH_SIZE):
         self._check_not_stopping()
-        pixels, classes, are_complete = next_batch()
-        if not are_complete:
+        pixels, classes, fit_channels = next_batch()
+        if not fit_channels:
           raise _ColourImageFound
         indices = fill_order[start:start + _FILL_BATCH_SIZE]
         write(indices, pixels)  # If the array has three channels, a grey channel is repeated.

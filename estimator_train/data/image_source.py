@@ -26,7 +26,12 @@ from estimator_train.data import (
   image_folder,
   images,
 )
-from estimator_train.data.batching import Batching, chunks_of, evaluation_chunks, without_autograph
+from estimator_train.data.batching import (
+  Batching,
+  evaluation_index_chunks,
+  index_chunks_of,
+  without_autograph,
+)
 from estimator_train.data.source import BadImage, FilePath, InputFn, Source, carry_errors
 from estimator_train.errors import BadExample, UserError, printable
 from estimator_train.settings.flags import InputFlags
@@ -153,7 +158,7 @@ class ImageSource(Source):
         1 if batching.augment == 'none' else batching.num_parallel_calls,
         batching.private_threadpool_size))
     return lambda: arrays.gather_batches(
-        self.training_chunks(len(self), batching, batching.examples_per_batch),
+        self.training_index_chunks(len(self), batching, batching.examples_per_batch),
         carry_errors(cached.read), np.uint8, batching.image_shape[:2] + (None,), batching)
 
   def wait_until_cached(self) -> None:
@@ -163,7 +168,7 @@ class ImageSource(Source):
 
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
     return lambda: self._make_batches(
-        self.references(evaluation_chunks(len(self), CHUNK_SIZE)), batching)
+        self.references(evaluation_index_chunks(len(self), CHUNK_SIZE)), batching)
 
   def make_dataset(self, indices: np.ndarray, batching: Batching,
                    expect_grey: bool) -> tf.data.Dataset:
@@ -171,7 +176,7 @@ class ImageSource(Source):
 
     See images.make_examples for the elements of the batches.
     """
-    return images.make_examples(self.references(chunks_of(indices, CHUNK_SIZE)), self.read,
+    return images.make_examples(self.references(index_chunks_of(indices, CHUNK_SIZE)), self.read,
                                 expect_grey, batching)
 
   def input_fns_before_last_stage(self, batching: Batching) -> Dict[str, InputFn]:
@@ -224,7 +229,7 @@ class ImageSource(Source):
     return image_checks.find_undecodable(self.read_content, len(self))
 
   def _training_references(self, batching: Batching) -> tf.data.Dataset:
-    return self.references(self.training_chunks(len(self), batching, CHUNK_SIZE))
+    return self.references(self.training_index_chunks(len(self), batching, CHUNK_SIZE))
 
   def _make_batches(self, references: tf.data.Dataset, batching: Batching) -> tf.data.Dataset:
     return images.make_batches(references, self.read, self.expects_grey(), batching)

@@ -132,7 +132,7 @@ def make_batches(references: tf.data.Dataset, read: Read, expect_grey: bool,
       pixels = _reload_if_coloured(pixels, colour_references, read, batching)
     return pixels, batching.encode_labels(class_indices)
 
-  return batching.prefetch_images(
+  return batching.prefetch_image_batches(
       map_and_batch(
           references, make_load_image(read, expect_grey, batching), batching).map(finish))
 
@@ -152,7 +152,7 @@ def make_examples(references: tf.data.Dataset, read: Read, expect_grey: bool,
               class_indices: tf.Tensor) -> Tuple[tf.Tensor, ...]:
     return pixels, class_indices, tf.reduce_all(tf.equal(colour_references, ''))
 
-  return batching.prefetch_images(
+  return batching.prefetch_image_batches(
       map_and_batch(
           references, make_load_image(read, expect_grey, batching), batching).map(compare))
 

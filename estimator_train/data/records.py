@@ -33,8 +33,8 @@ _MAX_LENGTH = 1 << 40  # Of a record, in bytes.
 # A scan reads small records in blocks. Of large records, it reads only the lengths.
 _BLOCK_BYTES, _MAX_SMALL_BYTES = 1 << 20, 1 << 12
 _MAX_CACHED_INDICES = 64
-# The part of the open files that the operating system allows to a process, and the most files that
-# a reader keeps open.
+# A reader keeps at most this fraction of the open files that the process may have, and at most this
+# number.
 _OPEN_FILES_FRACTION, _MAX_OPEN_FILES = 0.5, 16384
 _CACHE_VERSION = 1
 

@@ -22,7 +22,7 @@ class Shard(NamedTuple):
   worker_batch_size: int = 0
 
   def to_global_positions(self, positions: Any) -> Any:
-    """Converts positions among the examples of this worker to positions among those of all workers.
+    """Converts positions in the sequence of this worker to positions in that of all workers.
 
     Args:
       positions: positions from 0 on, integers in a NumPy array or a tensor.
@@ -41,7 +41,7 @@ class Shard(NamedTuple):
 UNSHARDED = Shard()
 
 
-class Order:
+class ExampleOrder:
   """The order in which a worker reads the training examples.
 
   Each epoch has its own permutation of all examples, which depends only on the seed and the index

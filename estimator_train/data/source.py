@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import DataSet, Split
-from estimator_train.data.batching import Batching, training_chunks
+from estimator_train.data.batching import Batching, training_index_chunks
 from estimator_train.errors import BadExample, UserError, first_line
 from estimator_train.settings.flags import InputFlags
 from estimator_train.system import storage
@@ -167,7 +167,7 @@ class Source(abc.ABC):
     """
     return self.split, []
 
-  def training_chunks(self, num_examples: int, batching: Batching,
+  def training_index_chunks(self, num_examples: int, batching: Batching,
                       chunk_size: int) -> tf.data.Dataset:
     """Returns an infinite dataset of the indices of the training examples, int64 [chunk_size].
 
@@ -176,7 +176,7 @@ class Source(abc.ABC):
     if self.is_sequential and batching.class_indices is None:
       return batching.shuffle_and_shard(tf.data.Dataset.range(num_examples),
                                         num_examples).batch(chunk_size)
-    return training_chunks(num_examples, batching, chunk_size)
+    return training_index_chunks(num_examples, batching, chunk_size)
 
   def identify_example(self, index: int) -> Dict[str, Any]:
     """Returns what identifies an example in predictions: its record, or only its index."""

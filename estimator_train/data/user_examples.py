@@ -9,7 +9,12 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import DataSet, ExampleSplit, ParsedRecordSplit
-from estimator_train.data.batching import NO_IMAGE, Batching, evaluation_chunks, without_autograph
+from estimator_train.data.batching import (
+  NO_IMAGE,
+  Batching,
+  evaluation_index_chunks,
+  without_autograph,
+)
 from estimator_train.data.records import RecordReader, describe_record
 from estimator_train.data.source import FilePath, InputFn, Source, carry_errors, translate_errors
 from estimator_train.errors import UserError, first_line
@@ -57,7 +62,7 @@ class UserExampleSource(Source):
         tensor.set_shape((None,) + array.shape[1:])
       return tf.nest.pack_sequence_as(element, tensors)
 
-    return lambda: self._encode(self.training_chunks(
+    return lambda: self._encode(self.training_index_chunks(
         num_examples, batching, batching.examples_per_batch).map(gather), batching)
 
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
@@ -136,11 +141,11 @@ class ParsedRecordSource(UserExampleSource):
     return self.split.records.num_records
 
   def read_in_order(self, batching: Batching) -> tf.data.Dataset:
-    return self._parse_batches(lambda chunk_size: evaluation_chunks(
+    return self._parse_batches(lambda chunk_size: evaluation_index_chunks(
         self.split.records.num_records, chunk_size), batching)
 
   def read_shuffled(self, batching: Batching) -> tf.data.Dataset:
-    return self._parse_batches(lambda chunk_size: self.training_chunks(
+    return self._parse_batches(lambda chunk_size: self.training_index_chunks(
         self.split.records.num_records, batching, chunk_size), batching)
 
   def digest_of_examples(self) -> str:
@@ -154,7 +159,7 @@ class ParsedRecordSource(UserExampleSource):
     return list(self.split.records.files)
 
   def input_fns_before_last_stage(self, batching: Batching) -> Dict[str, InputFn]:
-    return {'read': lambda: batching.use_private_threadpool(self._read(self.training_chunks(
+    return {'read': lambda: batching.use_private_threadpool(self._read(self.training_index_chunks(
         self.split.records.num_records, batching, batching.examples_per_batch)))}
 
   def explain_failure(self) -> Optional[UserError]:

@@ -85,14 +85,14 @@ class HorovodEngine(ClusterEngine):
   def _connect_ranks(self) -> None:
     """Sets the variables by which Horovod finds the other ranks; the chief starts a server.
 
-    The server has the port of the chief's address, which is free after the rendezvous. It exchanges
-    the addresses of the ranks. For Horovod, each process is a host of its own: Horovod needs hosts
+    The server listens on the port of the chief, which the rendezvous has released. It exchanges the
+    addresses of the ranks. For Horovod, each process is a host of its own: Horovod needs hosts
     only for hierarchical operations.
     """
     host, port = network.split_address(self.cluster.address(self.cluster.chief))
     if self.process.is_chief:
       self._rendezvous_server = _start_rendezvous_server(port, self.process.num_workers)
-    for name, value in _gloo_variables(self.process, host, port).items():
+    for name, value in _gloo_environment(self.process, host, port).items():
       os.environ.setdefault(name, value)
 
   def make_strategy(self) -> Optional[tf.distribute.Strategy]:
@@ -147,7 +147,7 @@ def _start_rendezvous_server(port: int, size: int) -> Any:
   return server
 
 
-def _gloo_variables(process: Process, host: str, port: int) -> Dict[str, str]:
+def _gloo_environment(process: Process, host: str, port: int) -> Dict[str, str]:
   """Returns Horovod's variables for a rank that finds the others by the server at an address."""
   assert process.rank is not None
   return {

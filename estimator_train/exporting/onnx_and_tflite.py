@@ -221,7 +221,7 @@ def _last_line(error: Exception) -> str:
   return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
-class Examples(NamedTuple):
+class ComparisonBatch(NamedTuple):
   """Random examples.
 
   Attributes:
@@ -236,7 +236,7 @@ class Examples(NamedTuple):
   tolerance: float
 
 
-def _verify(batches: Sequence[Examples], load: Callable[[], ModelFunction], format_name: str,
+def _verify(batches: Sequence[ComparisonBatch], load: Callable[[], ModelFunction], format_name: str,
             library: str) -> None:
   """Compares the outputs of an exported model with those of the checkpoint.
 
@@ -291,7 +291,7 @@ def _difference(expected: np.ndarray, found: np.ndarray) -> float:
 
 
 def make_examples(restored: RestoredModel,
-                  batch_sizes: Sequence[int] = _BATCH_SIZES) -> List[Examples]:
+                  batch_sizes: Sequence[int] = _BATCH_SIZES) -> List[ComparisonBatch]:
   """Makes one batch of random examples for each size. Equal sizes give equal inputs.
 
   Raises:
@@ -301,7 +301,7 @@ def make_examples(restored: RestoredModel,
   return [_make_batch(restored, size) for size in batch_sizes]
 
 
-def _make_batch(restored: RestoredModel, batch_size: int) -> Examples:
+def _make_batch(restored: RestoredModel, batch_size: int) -> ComparisonBatch:
   """Makes random examples with the first limit of integers that the model accepts."""
   logits = [tensor.op.inputs[0] for tensor in restored.outputs.values()
             if tensor.op.type == 'Softmax']
@@ -312,7 +312,7 @@ def _make_batch(restored: RestoredModel, batch_size: int) -> Examples:
           (restored.outputs, [tf.reduce_max(tf.abs(tensor)) for tensor in logits]),
           {restored.inputs[name]: array for name, array in inputs.items()})
       factor = max([1.] + [logit / 10 for logit in largest_logits])
-      return Examples(inputs, outputs, TOLERANCE * factor)
+      return ComparisonBatch(inputs, outputs, TOLERANCE * factor)
     except tf.errors.InvalidArgumentError as error:
       failure = error
   raise UserError('the model must accept random inputs, with which its exports are verified',

@@ -81,7 +81,7 @@ def _only_in(modes: Tuple[str, ...], name: str, remedy: str) -> Rule:
               tuple(mode for mode in flags.MODES if mode not in modes))
 
 
-def _published(name: str) -> Rule:
+def _must_be_published_value(name: str) -> Rule:
   return Rule('--mode=reproduce runs a workload with its published flags', name,
               'omit it, or run the flagfile without --mode=reproduce',
               lambda s: getattr(s, name) != all_flags()[name].default, ('reproduce',))
@@ -288,7 +288,7 @@ RULES = (
          'no images', 'cache_features', 'omit it', lambda s: s.cache_features,
          ('scaling', 'input_benchmark')),
     _required('workload', 'reproduce', 'give --workload=NAME, one of ' + ', '.join(WORKLOADS)),
-    *(_published(name) for name in all_flags() if name not in _REPRODUCE_FLAGS),
+    *(_must_be_published_value(name) for name in all_flags() if name not in _REPRODUCE_FLAGS),
 )
 
 

@@ -10,8 +10,8 @@ from estimator_train.data import DataSet
 from estimator_train.errors import UserError
 from estimator_train.models.model_inputs import make_preprocess_function
 from estimator_train.settings import Settings, user_code
-from estimator_train.settings.flag_type import all_flags
-from estimator_train.settings.flags import NAMED_CHECKPOINTS, ModelFlags
+from estimator_train.settings.flag_type import all_flags, flags_of
+from estimator_train.settings.flags import NAMED_CHECKPOINTS, ModelFlags, OptimizerFlags
 from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
 from estimator_train.tf_patches.optimizers import (
   accumulate_gradients,
@@ -28,6 +28,9 @@ from estimator_train.training.optimizers import (
 )
 
 _LOG = logging.getLogger('estimator_train')
+# The flags of the optimizer that apply to compiled models, too, or have no effect on them.
+_FLAGS_OF_ANY_MODEL = ('batch_size', 'base_batch_size', 'optimizer', 'learning_rate',
+                       'class_weights', 'on_nan', 'seed')
 
 
 def build_by_name(flags: ModelFlags, dataset: DataSet) -> tf.keras.Model:
@@ -85,10 +88,8 @@ def check_flags_of_compiled_model(settings: Settings) -> None:
     return ' '.join('--{}={}'.format(name, value) for name, value in settings.items()
                     if name in names and value != all_flags()[name].default)
 
-  rejected = format_changed_flags('lr_schedule', 'lr_warmup_epochs', 'scale_learning_rate', 'dtype',
-                                  'gradient_clip_norm', 'gradient_accumulation_steps',
-                                  'ema_decay', 'weight_decay', 'label_smoothing', 'mixup_alpha',
-                                  'backbone_lr_factor')
+  rejected = format_changed_flags('dtype', 'mixup_alpha', *(
+      flag.name for flag in flags_of(OptimizerFlags) if flag.name not in _FLAGS_OF_ANY_MODEL))
   if settings.run.trains and rejected:
     raise UserError('a compiled model trains with its own optimizer',
                     '--model={} {}'.format(settings.model.model, rejected),
@@ -140,7 +141,7 @@ def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, path: str) 
        and restoring.lacks_loss_scale(path) else None),
       ('ema_decay', settings.optimizer.ema_decay, 'the checkpoint has no averages of the weights'
        if settings.run.trains and settings.optimizer.ema_decay is not None
-       and not restoring.average_names(path) else None),
+       and not restoring.names_of_averages(path) else None),
       ('preprocess', settings.model.preprocess, 'the pixel values were scaled differently'
        if checkpoint_flags.get('preprocess', settings.model.preprocess)
        != settings.model.preprocess else None)):

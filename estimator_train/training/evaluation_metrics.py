@@ -112,8 +112,9 @@ def _macro_averages(matrix: tf.Tensor) -> Metrics:
   """
   correct, true, predicted = (tf.cast(counts, tf.float64) for counts in (
       tf.diag_part(matrix), tf.reduce_sum(matrix, 1), tf.reduce_sum(matrix, 0)))
-  num_found = tf.math.count_nonzero(true + predicted, dtype=tf.float64)
-  return {'macro_' + name: (tf.reduce_sum(tf.div_no_nan(correct, count)) / num_found, tf.no_op())
+  num_occurring = tf.math.count_nonzero(true + predicted, dtype=tf.float64)
+  return {'macro_' + name: (
+      tf.reduce_sum(tf.div_no_nan(correct, count)) / num_occurring, tf.no_op())
           for name, count in (('precision', predicted), ('recall', true),
                               ('f1', (true + predicted) / 2))}
 
@@ -199,11 +200,11 @@ def _predicts_numbers(loss: keras_patches.OutputLoss) -> bool:
           and targets.shape.is_compatible_with(outputs.shape))
 
 
-def update_after(inputs: Any, metrics: Mapping[str, Any]) -> None:
+def make_updates_wait_for(inputs: Any, metrics: Mapping[str, Any]) -> None:
   """Makes the updates of metrics wait for the inputs of the model.
 
-  Otherwise, the session.run that reaches the end of the data would still add values that are
-  constants of the graph, such as the size of a batch with a static shape.
+  Otherwise, the last session.run, which gets no batch, would add constants of the graph, such as
+  the size of a batch with a static shape.
   """
   updates = [update for metric in metrics.values()
              for update in (metric[1:] if isinstance(metric, tuple) else metric.updates)]

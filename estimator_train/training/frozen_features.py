@@ -78,7 +78,7 @@ def compute_features(frozen_part: tf.keras.Model, checkpoint: str, source: Sourc
     _compute_features_into(array, frozen_part, weight_values, source, settings, devices)
 
   name = 'features-' + _cache_key(frozen_part, weight_values, source, settings)
-  return arrays.load_array(cache, name, shape, dtype, fill)
+  return arrays.load_or_fill_array(cache, name, shape, dtype, fill)
 
 
 def _num_frozen_layers(model: tf.keras.Model, layers: List[Any]) -> int:

@@ -61,7 +61,7 @@ def _loss_name(loss: Loss) -> str:
 def is_keras_crossentropy(loss: Loss) -> bool:
   """Returns whether the loss is one of Keras's own categorical cross-entropies.
 
-  Whether a loss of the user takes class indices is unknown, whatever its name is.
+  The name of a loss of the user does not prove that Keras's metrics fit it.
   """
   own = (tf.keras.losses.categorical_crossentropy, tf.keras.losses.sparse_categorical_crossentropy)
   return (loss in own or type(loss) in (tf.keras.losses.CategoricalCrossentropy,
@@ -69,12 +69,12 @@ def is_keras_crossentropy(loss: Loss) -> bool:
           or loss in ('categorical_crossentropy', 'sparse_categorical_crossentropy'))
 
 
-def batch_losses(model: tf.keras.Model) -> List[str]:
+def losses_that_are_no_means(model: tf.keras.Model) -> List[str]:
   """Returns the names of the losses of a compiled model that are no means over examples.
 
-  N replicas divide each loss by N, as if it were a mean: for a sum over the batch, the result is
-  1/N of the sum; for a function of the whole batch, the mean of N functions. Not all such losses
-  are found, because the code that computes a loss is unknown.
+  N replicas divide each loss by N, as if it were a mean. A sum over the batch becomes 1/N of the
+  sum, and a function of the whole batch becomes the mean of N values. Not all such losses are
+  found, because the code that computes a loss is unknown.
   """
   return keras_patches.scalar_losses(model) + [
       loss.op.name for loss in model.get_losses_for(model.inputs) if _is_sum(loss)]
@@ -139,7 +139,7 @@ class SmoothedLoss(tf.keras.losses.Loss):
 
 
 class SparseClassWeightedLoss(ClassWeightedLoss, tf.keras.losses.SparseCategoricalCrossentropy):
-  """A weighted sparse cross-entropy; Keras chooses metrics for class indices if there is one."""
+  """A weighted sparse cross-entropy, for which Keras chooses metrics for class indices."""
 
 
 def weight_classes(loss: Loss, class_weights: Sequence[float]) -> tf.keras.losses.Loss:

@@ -43,8 +43,8 @@ class PreparedModel(NamedTuple):
     one_hot: whether the labels of a batch are one-hot vectors instead of class indices.
     schedule: the learning rate schedule; None: the model has its own optimizer.
     best_metric: the metric that selects the best checkpoint.
-    batch_norm_momentum: the highest momentum of the averages of batch normalization that training
-      updates; 0 if there are none, or if they were loaded with `--weights`.
+    batch_norm_momentum: the highest momentum of the layers of batch normalization that are trained;
+      0 if there are none, or with `--weights`.
     parameters: the numbers of parameters; see count_parameters.
   """
   estimator: tf.estimator.Estimator
@@ -251,8 +251,8 @@ def _log_setup(run: Run, model: PreparedModel) -> None:
 def count_parameters(model: tf.keras.Model) -> Dict[str, int]:
   """Returns the number of parameters: `total`, `trainable` and `frozen`; and their `bytes`.
 
-  Frozen parameters are those of frozen layers. The statistics of batch normalization that is not
-  frozen count only in `total`.
+  Frozen parameters are those of frozen layers. Only `total` includes the statistics of batch
+  normalization that is not frozen.
   """
   def count(weights: Iterable[tf.Variable]) -> int:
     return sum(weight.shape.num_elements() for weight in weights)

@@ -261,7 +261,7 @@ class _ModelFn:
     """Adds the metrics to the graph; returns their part of the EstimatorSpec."""
     metrics = _make_metrics(model, features, labels, sample_weights,
                             losses.unwrap(losses.get_loss(self._model)), self._num_classes)
-    evaluation_metrics.update_after(model.inputs, metrics)
+    evaluation_metrics.make_updates_wait_for(model.inputs, metrics)
     return {'eval_metric_ops': metrics, 'loss': model.total_loss}
 
 
@@ -269,7 +269,7 @@ def _warn_of_batch_losses(model: tf.keras.Model) -> None:
   """Warns of losses for which several replicas or micro-batches do not train like one."""
   num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
   parts = num_replicas * getattr(model.optimizer, 'accumulation_steps', 1)
-  names = losses.batch_losses(model) if parts > 1 else []
+  names = losses.losses_that_are_no_means(model) if parts > 1 else []
   if names and tf.get_static_value(
       tf.distribute.get_replica_context().replica_id_in_sync_group) in (0, None):
     _LOG.warning('%d %s do not train like one with a loss that is no mean over the examples of a '

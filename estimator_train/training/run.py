@@ -57,7 +57,7 @@ def find_start(settings: Settings, run_dir: RunDir, engine: Engine) -> Start:
     checkpoint, step = restoring.latest_checkpoint_and_step(run_dir.path)
   else:
     checkpoint, step = restoring.find_intact_checkpoint(run_dir.path)
-  # Without a record of the examples, all steps are assumed to have had this batch size.
+  # Without a record of the examples, all steps are assumed to have had the recorded batch size.
   previous_batch_size = run_dir.flags().get('batch_size', '')
   examples_seen = run_dir.examples_seen(
       step, engine.examples_per_step if not previous_batch_size.isdigit() else
@@ -167,8 +167,8 @@ def open_run(settings: Settings, process: Process = SINGLE_PROCESS) -> Run:
     dataset = _obtain_dataset(settings)
     run_dir.make()
     data = open_data(dataset, settings, run_dir.path)
-  trained_dir = restoring.run_dir_of_checkpoint(settings)
-  trained_dir.warn_of_missing_records(start.step, bool(data.dataset.labels))
+  checkpoint_run_dir = restoring.run_dir_of_checkpoint(settings)
+  checkpoint_run_dir.warn_of_missing_records(start.step, bool(data.dataset.labels))
   end_step, schedule = start.step, Schedule(settings.optimizer.learning_rate)
   if settings.run.trains:
     assert data.train is not None

@@ -285,7 +285,7 @@ def _make_saver(run: Run, timer: StepTimer, stop_hook: stopping.RespondToSignals
 
 def make_periodic_callback(every_steps: int, due_after_step: int, end_step: int,
                        function: Callable[[], None]) -> Callable[[int], None]:
-  """Returns a callback that calls a function at the first checkpoint of each N global steps.
+  """Returns a callback that calls a function at the first checkpoint in each N global steps.
 
   Args:
     every_steps: N, a multiple of the number of steps between checkpoints.
@@ -296,8 +296,8 @@ def make_periodic_callback(every_steps: int, due_after_step: int, end_step: int,
   last_interval = due_after_step // every_steps
 
   def after_save(step: int) -> None:
-    # With parameter servers, other workers increment the global step too. There may be no
-    # checkpoint at a multiple of N, so the intervals are compared instead.
+    # With parameter servers, checkpoints need not be at multiples of N, because other workers
+    # increment the global step, too. What counts is that a new interval of N steps has begun.
     nonlocal last_interval
     interval = step // every_steps
     if interval > last_interval and step < end_step:
@@ -308,10 +308,9 @@ def make_periodic_callback(every_steps: int, due_after_step: int, end_step: int,
 
 
 def _evaluations_due_after(run: Run, every_steps: int) -> int:
-  """Returns the global step after which evaluations are due; earlier steps need no evaluation.
+  """Returns the global step after which evaluations are due.
 
-  The evaluation at the start step is still due if the previous run was killed before the evaluation
-  had ended.
+  This is before the start step if the previous run was killed during the evaluation at that step.
   """
   best = best_checkpoint.read_best(run.run_dir.path)
   is_unevaluated = best is None or best.last_evaluated_step != run.start.step

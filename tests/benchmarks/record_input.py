@@ -391,7 +391,7 @@ def _bytes_of_worker(source: Any, rank: int) -> float:
     batching = _batching(IMAGE_SIZE + (3,), BATCH_SIZE)._replace(shard=Shard(0, 2, rank, 1))
     with tf.Graph().as_default(), tf.Session() as session:
       following = tf.data.make_one_shot_iterator(source.references(
-          source.training_chunks(len(source), batching, 1).take(len(source) // 2))).get_next()
+          source.training_index_chunks(len(source), batching, 1).take(len(source) // 2))).get_next()
       for _ in range(len(source) // 2):
         session.run(following)
   return float(sum(counts))

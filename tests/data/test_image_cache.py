@@ -19,7 +19,7 @@ from estimator_train.data import (
 )
 from estimator_train.data.batching import Batching, indices_by_first_use
 from estimator_train.data.image_source import ImageFileSource
-from estimator_train.data.sharding import Order, Shard
+from estimator_train.data.sharding import ExampleOrder, Shard
 from estimator_train.errors import UserError
 
 BATCHING = Batching((20, 16, 3), 2, one_hot=False, examples_per_batch=3, num_parallel_calls=2)
@@ -35,8 +35,8 @@ def split(image_folders):
 @pytest.fixture
 def filled(monkeypatch):
   """The shapes of the arrays that a cache is filled into."""
-  calls, fill = [], image_cache._Filling._fill
-  monkeypatch.setattr(image_cache._Filling, '_fill',
+  calls, fill = [], image_cache._CacheFiller._fill
+  monkeypatch.setattr(image_cache._CacheFiller, '_fill',
                       lambda self, array: calls.append(array.shape) or fill(self, array))
   return calls
 
@@ -155,7 +155,7 @@ def test_the_first_batches_do_not_wait_for_the_last_images(split, cache, pausing
   calls, resume = pausing
   batching = BATCHING._replace(seed=3, shard=shard)
   images = image_cache.ImageCache(source_of(split), batching, cache)
-  first = Order(18, 3, shard).indices(0, 6)
+  first = ExampleOrder(18, 3, shard).indices(0, 6)
   pixels, class_indices = images.read(first)
   np.testing.assert_allclose(pixels, uncached(split)[first], atol=.5001)
   np.testing.assert_array_equal(class_indices, split.classes[first])

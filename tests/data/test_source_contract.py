@@ -17,7 +17,7 @@ from PIL import Image
 from estimator_train import data
 from estimator_train.data import DataSet, binary_files, records, run_data
 from estimator_train.data.batching import Batching
-from estimator_train.data.sharding import Order, Shard
+from estimator_train.data.sharding import ExampleOrder, Shard
 from estimator_train.data.source import translate_errors
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
@@ -234,7 +234,7 @@ def test_a_worker_reads_no_file_of_another(make, kind):
   """Of 512 files two workers read half each in an epoch, and few ahead."""
   source, paths = make(kind, count=512, per_file=1)
   shard = Shard(0, 2, 1, 4)
-  own = Order(512, 1, shard).indices(0, 256)
+  own = ExampleOrder(512, 1, shard).indices(0, 256)
   for number in set(range(512)) - set(own):
     paths[number].write_bytes(b'')
   found, _ = batches(source.make_train_input_fn(BATCHING._replace(shard=shard), 'none'), 5)

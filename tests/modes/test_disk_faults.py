@@ -42,7 +42,7 @@ def at_step(monkeypatch, step, act):
   before, acts = progress.ShowProgress.before_run, [act]
 
   def before_run(self, run_context):
-    if self._monitor.step_of_process + 1 == step and acts:
+    if self._monitor.local_step + 1 == step and acts:
       acts.pop()()
     return before(self, run_context)
 

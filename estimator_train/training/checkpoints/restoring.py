@@ -83,8 +83,9 @@ def find_intact_checkpoint(model_dir: str) -> Tuple[Optional[str], int]:
 def repair_model_dir(model_dir: str, checkpoint: Optional[str]) -> None:
   """Makes TensorFlow resume from a checkpoint, and removes unfinished files.
 
-  A checkpoint that does not load stays until the run saves that step again. If a killed run had
-  begun to delete a checkpoint, removes the remaining files, because TensorFlow would keep them.
+  A checkpoint that does not load stays until the run saves that step again. Deletions of
+  checkpoints that a killed run had begun are completed, because TensorFlow would keep the remaining
+  files.
 
   Args:
     model_dir: the directory of the run; no other process may write to it.
@@ -202,7 +203,7 @@ def describe_optimizer_difference(model: tf.keras.Model, checkpoint: str) -> Opt
   return None
 
 
-def average_names(checkpoint: str) -> Dict[str, str]:
+def names_of_averages(checkpoint: str) -> Dict[str, str]:
   """Returns the names of the averages of the weights in a checkpoint, by the names of the weights.
   """
   matches = [_AVERAGE_VARIABLE.match(name) for name, _ in tf.train.list_variables(checkpoint)]
@@ -214,7 +215,7 @@ def make_saver(variables: Sequence[tf.Variable], checkpoint: str) -> tf.train.Sa
 
   Also restores the tables of the default graph.
   """
-  names = average_names(checkpoint)
+  names = names_of_averages(checkpoint)
   by_name = {names.get(variable.op.name, variable.op.name): variable for variable in variables}
   by_name.update((table.name, table)
                  for table in tf.get_collection(tf.GraphKeys.SAVEABLE_OBJECTS))

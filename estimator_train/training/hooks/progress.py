@@ -54,7 +54,7 @@ class ShowProgress(tf.train.SessionRunHook):
           mininterval=0, miniters=1, postfix=self, bar_format='{postfix.text_of_bar} |{bar}|')
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    if self._monitor.step_of_process == self._monitor.start_step + 1:
+    if self._monitor.local_step == self._monitor.start_step + 1:
       self._first_step_phase.end()
     self._means.add(self._monitor)
     step = self._monitor.global_step

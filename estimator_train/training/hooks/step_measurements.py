@@ -17,7 +17,7 @@ from estimator_train.tf_patches import sessions
 
 # Key of the graph collection of accuracies, one per replica of this process.
 _REPLICA_ACCURACIES_KEY = 'estimator_train/replica_accuracies'
-_NUM_ALL_LOGGED = 10000  # The first 10,000 candidates are all logged, see is_logged.
+_NUM_BEFORE_THINNING = 10000  # The first 10,000 candidates are all logged, see is_logged.
 # At least the last 100,000 steps are kept. A step takes 24 bytes, so the times of all steps of a
 # week-long run could fill the memory.
 _NUM_STEPS_KEPT = 100000
@@ -43,16 +43,16 @@ class StepMonitor(tf.train.SessionRunHook):
 
   Attributes:
     start_step: the global step at which the session began.
-    step_of_process: `start_step` plus the number of steps that this process has completed since
+    local_step: `start_step` plus the number of steps that this process has completed since
       then. In synchronous training, it is the global step.
-    global_step: the last known value of the global step, at least `step_of_process`.
+    global_step: the last known value of the global step, at least `local_step`.
     loss: the loss of the last step, the mean over the global batch.
     accuracy: the accuracy of the last step; nan if `add_accuracy` was not called.
   """
 
   def __init__(self, is_synchronous: bool = True) -> None:
     self._is_synchronous = is_synchronous
-    self.start_step = self.step_of_process = self.global_step = 0
+    self.start_step = self.local_step = self.global_step = 0
     self.loss = self.accuracy = math.nan
 
   def begin(self) -> None:
@@ -64,13 +64,13 @@ class StepMonitor(tf.train.SessionRunHook):
     self._run_args = tf.train.SessionRunArgs([training_loss(), accuracy])
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    self.start_step = self.step_of_process = self.global_step = sessions.read_global_step(session)
+    self.start_step = self.local_step = self.global_step = sessions.read_global_step(session)
 
   def before_run(self, run_context: Any) -> tf.train.SessionRunArgs:
     return self._run_args
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    self.step_of_process += 1
+    self.local_step += 1
     self.global_step += 1
     self.loss, self.accuracy = run_values.results
 
@@ -124,21 +124,21 @@ def training_loss() -> tf.Tensor:
   return tf.get_collection(tf.GraphKeys.LOSSES)[-1]
 
 
-def is_logged(step: int, every: int = 1, num_all: int = _NUM_ALL_LOGGED) -> bool:
+def is_logged(step: int, every: int = 1, num_before_thinning: int = _NUM_BEFORE_THINNING) -> bool:
   """Returns whether a step is logged.
 
-  The multiples of `every` are candidates. Of the first `num_all` candidates all are logged, of the
-  next `num_all` every second one, of the next 2 `num_all` every fourth one, and so on. Of a million
-  candidates, 43,000 are logged if `num_all` is 10,000. The result does not depend on earlier calls,
-  so all workers and a resumed run log the same steps.
+  The multiples of `every` are candidates. The first `num_before_thinning` are all logged. Then
+  every second one is; and each time the number of candidates doubles, so does the interval. Of a
+  million candidates, 43,000 are logged if `num_before_thinning` is 10,000. The result does not
+  depend on earlier calls, so all workers and a resumed run log the same steps.
 
   Args:
     step: the global step, or the number of an epoch.
     every: for steps, `--log_every_steps`; for epochs, 1.
-    num_all: the number of first candidates that are all logged.
+    num_before_thinning: the number of first candidates that are all logged.
   """
   candidate, remainder = divmod(step, every)
-  return not remainder and candidate % (1 << (candidate // num_all).bit_length()) == 0
+  return not remainder and candidate % (1 << (candidate // num_before_thinning).bit_length()) == 0
 
 
 class StepTimer(tf.train.SessionRunHook):
@@ -155,7 +155,7 @@ class StepTimer(tf.train.SessionRunHook):
 
   Attributes:
     start_up: see the argument.
-    run_args: the return value of fetch_waits for the next step.
+    wait_fetches: the return value of make_wait_fetches for the next step.
     began: for each step, the time on `clock` just before session.run, in seconds.
     ended: for each step, the time on `clock` just after session.run, in seconds.
     waited: for each step, the seconds from `began` until the batch had arrived on all replicas; nan
@@ -175,23 +175,24 @@ class StepTimer(tf.train.SessionRunHook):
     self.start_up = start_up
     self._clock = clock
     self._step_began = 0.
-    self.run_args: Optional[tf.train.SessionRunArgs] = None
+    self.wait_fetches: Optional[tf.train.SessionRunArgs] = None
 
   def begin(self) -> None:
     self.start_up.end_phase('graph')
-    self.run_args = fetch_waits(list(add_probes(tf.get_default_graph()).values()))
+    waits = add_wait_measurements(tf.get_default_graph())
+    self.wait_fetches = make_wait_fetches(list(waits.values()))
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
     if not self.began:
       self.start_up.end_phase('session')
     self._step_began = self._clock()
-    return self.run_args
+    return self.wait_fetches
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     self.ended.append(self._clock())
     # before_run does not append this time, because a session.run that fails is not a step.
     self.began.append(self._step_began)
-    waits = math.nan if self.run_args is None else run_values.results
+    waits = math.nan if self.wait_fetches is None else run_values.results
     self.waited.append(max(waits) if isinstance(waits, list) else waits)
     if len(self.ended) == 1:
       self.start_up.end_first_step(self.waited[0])
@@ -220,7 +221,7 @@ class StepTimer(tf.train.SessionRunHook):
       del times[num_kept:]
 
 
-def fetch_waits(waits: Sequence[tf.Tensor]) -> Optional[tf.train.SessionRunArgs]:
+def make_wait_fetches(waits: Sequence[tf.Tensor]) -> Optional[tf.train.SessionRunArgs]:
   """Returns the SessionRunArgs that fetch the waits of a step; None if there are none.
 
   A single tensor takes less time than a list with one tensor.
@@ -228,7 +229,7 @@ def fetch_waits(waits: Sequence[tf.Tensor]) -> Optional[tf.train.SessionRunArgs]
   return tf.train.SessionRunArgs(waits if len(waits) > 1 else waits[0]) if waits else None
 
 
-def add_probes(graph: tf.Graph) -> Dict[tf.Operation, tf.Tensor]:
+def add_wait_measurements(graph: tf.Graph) -> Dict[tf.Operation, tf.Tensor]:
   """Adds operations that measure the time from the start of a step until a batch has arrived.
 
   On each replica, two operations read the same clock. The first one has no inputs, and so runs at
@@ -284,7 +285,7 @@ class TraceSteps(tf.train.SessionRunHook):
   Open the file in chrome://tracing or Perfetto. Traced steps are slower than other steps.
 
   In an asynchronous cluster, `first` and `last` are compared with the global step at the start of
-  the session plus the number of steps of this process, see StepMonitor.step_of_process.
+  the session plus the number of steps of this process, see StepMonitor.local_step.
 
   Args:
     monitor: counts the steps.
@@ -310,13 +311,13 @@ class TraceSteps(tf.train.SessionRunHook):
     return frozenset(event['args']['global_step'] for event in self._step_events)
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
-    if not self._first <= self._monitor.step_of_process + 1 <= self._last:
+    if not self._first <= self._monitor.local_step + 1 <= self._last:
       return None
     self._step_began = time.time()
     return _TRACE_ARGS
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    step = self._monitor.step_of_process
+    step = self._monitor.local_step
     if not self._first <= step <= self._last:
       return
     self._step_events.append({
@@ -329,7 +330,7 @@ class TraceSteps(tf.train.SessionRunHook):
 
   def end(self, session: tf.Session) -> None:
     # If training stops within the range, after_run has not written the file.
-    if self._step_events and self._monitor.step_of_process < self._last:
+    if self._step_events and self._monitor.local_step < self._last:
       self._write()
 
   def _append_step_stats(self, step_stats: Any) -> None:

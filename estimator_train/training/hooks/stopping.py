@@ -57,7 +57,7 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
     """Returns the last finite losses and the learning rate as text, for the error message.
 
     In an asynchronous cluster, the step of a finite loss is the global step at the start of the
-    session plus the number of steps of this process, see StepMonitor.step_of_process.
+    session plus the number of steps of this process, see StepMonitor.local_step.
     """
     losses = ', '.join('{:.6g} at step {}'.format(loss, step)
                        for step, loss in self._finite_losses)
@@ -69,7 +69,7 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
     loss = float(self._monitor.loss)
     if math.isfinite(loss):
       self._num_non_finite_steps = 0
-      self._finite_losses.append((self._monitor.step_of_process, loss))
+      self._finite_losses.append((self._monitor.local_step, loss))
       return
     self._monitor.update_global_step(run_context.session)
     step = self._monitor.global_step
@@ -135,9 +135,9 @@ class RespondToSignals(tf.train.SessionRunHook):
     if is_requested and not self._has_announced:
       self._has_announced = True
       steps_to_go = 1 if self._engine.num_workers > 1 else 0
-      self._engine.stop_all_at(self._monitor.step_of_process + steps_to_go)
+      self._engine.stop_all_at(self._monitor.local_step + steps_to_go)
     stop_step = self._engine.announced_stop_step
-    if stop_step is not None and self._monitor.step_of_process >= stop_step:
+    if stop_step is not None and self._monitor.local_step >= stop_step:
       self.has_stopped = True
       run_context.request_stop()
 

@@ -165,9 +165,9 @@ class WriteSummaries(tf.train.SessionRunHook):
       _writer(self._run.event_dir).add_summary(_hparams_experiment())
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
-    # In synchronous training, step_of_process is the same on all workers, so all workers fetch in
+    # In synchronous training, local_step is the same on all workers, so all workers fetch in
     # the same steps.
-    step = self._monitor.step_of_process + 1
+    step = self._monitor.local_step + 1
     if step in (self._monitor.start_step + 1, self._run.end_step) or (
         is_logged(step, self._run.settings.reporting.log_every_steps)):
       return self._run_args
@@ -177,7 +177,7 @@ class WriteSummaries(tf.train.SessionRunHook):
     if self._run.event_dir is None:
       return
     self._means.add(self._monitor)
-    is_point = is_logged(self._monitor.step_of_process, num_all=_NUM_STEPS_WITH_POINTS)
+    is_point = is_logged(self._monitor.local_step, num_before_thinning=_NUM_STEPS_WITH_POINTS)
     if is_point or run_values.results is not None:
       self._monitor.update_global_step(run_context.session)
     if is_point:
@@ -186,7 +186,7 @@ class WriteSummaries(tf.train.SessionRunHook):
       return
     scalars, examples = run_values.results
     write_scalars(self._run.event_dir, scalars, self._monitor.global_step)
-    if examples and self._monitor.step_of_process == 1:  # A resumed run writes no images.
+    if examples and self._monitor.local_step == 1:  # A resumed run writes no images.
       self._write_images(run_context.session, *examples)
 
   def _write_means(self) -> None:
@@ -198,7 +198,7 @@ class WriteSummaries(tf.train.SessionRunHook):
 
   def end(self, session: tf.Session) -> None:
     self._write_means()
-    if self._monitor.step_of_process >= self._run.end_step:
+    if self._monitor.local_step >= self._run.end_step:
       self._write_session_end(hparams_api.STATUS_SUCCESS)
 
   def record_failure(self) -> None:
@@ -222,7 +222,7 @@ class WriteSummaries(tf.train.SessionRunHook):
           image=tf.Summary.Image(
               height=height, width=width, colorspace=channels,
               encoded_image_string=session.run(self._png, {self._image: image})))
-    _writer(self._run.event_dir).add_summary(summary, self._monitor.step_of_process)
+    _writer(self._run.event_dir).add_summary(summary, self._monitor.local_step)
 
 
 def _hyperparameters(settings: Settings) -> Dict[str, Any]:

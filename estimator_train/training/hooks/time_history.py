@@ -19,9 +19,9 @@ from estimator_train.system.progress import StartUpTimer
 from estimator_train.tf_patches import sessions
 from estimator_train.training.hooks.step_measurements import (
   StepTimer,
-  add_probes,
-  fetch_waits,
+  add_wait_measurements,
   find_ancestors,
+  make_wait_fetches,
 )
 
 _LOG = logging.getLogger('estimator_train')
@@ -93,8 +93,8 @@ class TimeHistory(tf.train.SessionRunHook):
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
     self._session_follower.begin_step()
-    self._steps.run_args = self._waits.run_args(run_context.session.graph,
-                                                run_context.original_args.fetches)
+    self._steps.wait_fetches = self._waits.wait_fetches(
+        run_context.session.graph, run_context.original_args.fetches)
     args = self._steps.before_run(run_context)
     # Each step of an Estimator computes the loss anyway; a step of another session may not.
     self._fetches_loss = self._report_dir is not None and self._loss is not None and any(
@@ -154,10 +154,10 @@ class _BatchWaitFetches:
   """The waits for the batches of each tf.data iterator in a graph."""
 
   def __init__(self, graph: tf.Graph) -> None:
-    self._waits = add_probes(graph)
+    self._waits = add_wait_measurements(graph)
     self._args_by_fetches: Dict[Any, Optional[tf.train.SessionRunArgs]] = {}
 
-  def run_args(self, graph: tf.Graph, fetches: Any) -> Optional[tf.train.SessionRunArgs]:
+  def wait_fetches(self, graph: tf.Graph, fetches: Any) -> Optional[tf.train.SessionRunArgs]:
     """Returns the waits for the batches that a step with these fetches uses; None if it uses none.
 
     Another iterator in the graph, for example of validation data, must not advance.
@@ -167,7 +167,7 @@ class _BatchWaitFetches:
       elements = [graph.as_graph_element(fetch) for fetch in key]
       used = find_ancestors(getattr(element, 'op', element) for element in elements)
       waits = [wait for get_next, wait in self._waits.items() if get_next in used]
-      self._args_by_fetches[key] = fetch_waits(waits)
+      self._args_by_fetches[key] = make_wait_fetches(waits)
     return self._args_by_fetches[key]
 
 

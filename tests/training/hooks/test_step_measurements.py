@@ -57,7 +57,7 @@ def test_the_wait_is_for_the_batch_and_not_for_the_model(monkeypatch):
     batch = tf.data.make_one_shot_iterator(
         tf.data.Dataset.range(10).map(lambda number: take(.25, number))).get_next()
     model = take(4., batch)
-    wait, = step_measurements.add_probes(graph).values()
+    wait, = step_measurements.add_wait_measurements(graph).values()
     for _ in range(3):
       assert session.run([wait, model])[0] == .25
     # With a single thread the clock could otherwise be read after the model has run.

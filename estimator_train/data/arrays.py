@@ -247,11 +247,8 @@ def fill_in_batches(array: np.ndarray, next_batch: Callable[[], np.ndarray],
 @contextlib.contextmanager
 def open_writer(array: np.ndarray) -> Iterator[Callable[[np.ndarray, np.ndarray], None]]:
   """Yields a function that takes the indices of rows, [B], and writes a batch to these rows."""
-  def copy(indices: np.ndarray, batch: np.ndarray) -> None:
-    array[indices] = batch
-
   if not isinstance(array, np.memmap):
-    yield copy
+    yield array.__setitem__
     return
   # Each mapped page that is changed would cause a page fault, which takes longer than the copy.
   with open(array.filename, 'r+b') as file:

@@ -142,7 +142,7 @@ class _CacheFiller:
       shape = (len(self._source), height, width, channels)
       try:
         return arrays.load_or_fill_array(self._cache, 'images-' + key, shape, np.uint8, self._fill,
-                                 self._check_not_stopping)
+                                         self._check_not_stopping)
       except _ColourImageFound:
         _LOG.info('not all images are grey: caching three channels')
     raise AssertionError('every image fits into three channels')

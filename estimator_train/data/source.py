@@ -168,7 +168,7 @@ class Source(abc.ABC):
     return self.split, []
 
   def training_index_chunks(self, num_examples: int, batching: Batching,
-                      chunk_size: int) -> tf.data.Dataset:
+                            chunk_size: int) -> tf.data.Dataset:
     """Returns an infinite dataset of the indices of the training examples, int64 [chunk_size].
 
     With these chunks, cached examples have the same order as examples that are not cached.

@@ -65,7 +65,7 @@ def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str) -> 
     with trained_model.restored_model(settings, dataset, checkpoint) as restored:
       names.update(_FORMATS[export_format](folder, restored))
       storage.write_json(os.path.join(folder, PREPROCESSING_FILE),
-                        restored.describe_inputs())
+                         restored.describe_inputs())
     if dataset.labels and export_format != 'saved_model':  # Which has them in its assets.
       saved_model.write_class_names(os.path.join(folder, LABELS_FILE), dataset.labels)
 

@@ -238,7 +238,7 @@ class _Layers:
 
 
 def _build_keras_network(name: str, image_shape: ImageShape, num_classes: int,
-                        trainable_layers: Optional[int]) -> tf.keras.Model:
+                         trainable_layers: Optional[int]) -> tf.keras.Model:
   """Builds a network of Keras, with a flatten layer and a dense layer in place of its top.
 
   Args:

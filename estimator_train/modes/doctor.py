@@ -74,7 +74,7 @@ def _run_checks(settings: Settings) -> Iterator[CheckResult]:
     yield from hardware.check_usable_gpus(len(inventory.gpus), build, imported)
   yield hardware.check_cpu(machine.cpu_property('flags'), build)
   yield hardware.check_cores(hardware.read_quota_cores(),
-                            build is not None and build.is_intel_build)
+                             build is not None and build.is_intel_build)
   yield from hardware.check_limits()
   if imported.version is not None and build is not None and not (
       inventory.gpus or build.is_nvidia_build):

@@ -89,7 +89,7 @@ def _obtain_results(part: WorkloadPart, settings: Settings, num_gpus: int,
         part.num_gpus, num_gpus or 'none'))
   run_dir = RunDir(settings.run.model_dir)
   results = storage.load_or_warn(_part_file(run_dir.path, part, 'json'),
-                                functools.partial(_parse_results, part), 'the part runs again')
+                                 functools.partial(_parse_results, part), 'the part runs again')
   if results is not None:
     _LOG.info('part %s is already complete', part.name)
     return PartOutcome(results)

@@ -52,7 +52,7 @@ def run(settings: Settings, process: Process = SINGLE_PROCESS) -> Dict[str, Any]
       warn_of_young_batch_norm(model, result)
     learning_curves.write_learning_curves(settings.run.folder)
     page_file = page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)
-    throughput.log_summary(result, loop.best_metric.name if loop else None, {
+    throughput.log_summary(result, model.best_metric.name if loop else None, {
         'report': page_file, 'model': model_file, 'checkpoint': checkpoint},
         run.engine.devices.display_names)
   raise_if_stopped(outcome, signals)  # A signal from here on raises StoppedBySignal.

@@ -142,7 +142,7 @@ def _write_shards(shards: Sequence[_Shard], source: ImageSource,
   indices = np.concatenate([shard.indices for shard in missing])
   make_example = _make_example_function(source, class_names)
   examples = image_checks.map_examples(lambda position: make_example(int(indices[position])),
-                                         len(indices), 'writing images')
+                                       len(indices), 'writing images')
   for shard in missing:
     with storage.open_atomic(shard.path) as file:
       for _ in shard.indices:

@@ -229,7 +229,7 @@ def _load_sample(model_dir: str, sample: Dict[str, Any]) -> Dict[str, Any]:
   name, content = sample.get('image') or '', b''
   if os.path.basename(name) == name:  # A name with folders could lead outside of `report/`.
     content = storage.load_or_warn(os.path.join(model_dir, REPORT_FOLDER, name),
-                                  lambda file: file.read(), _OMITTED) or b''
+                                   lambda file: file.read(), _OMITTED) or b''
   is_png = content[:8] == _PNG_SIGNATURE and content[12:16] == b'IHDR' and len(content) >= 24
   width, height = struct.unpack('>II', content[16:24]) if is_png else (0, 0)
   if not width or not height:

@@ -35,7 +35,7 @@ _TIME_ROWS = (
     ('between_secs', 'between session runs'))
 # Keys of evaluation.json that other parts of the page show.
 _KEYS_SHOWN_ELSEWHERE = ('accuracy', 'average_loss', 'loss', 'regularization_loss', 'examples',
-                          'global_step')
+                         'global_step')
 # The metrics of all classes together: (key of evaluation.json, name on the page).
 _CLASSIFIER_METRICS = (
     ('top_5_accuracy', 'Top-5 accuracy'), ('macro_precision', 'Macro precision'),
@@ -43,7 +43,7 @@ _CLASSIFIER_METRICS = (
     ('calibration_error', 'Calibration error'))
 # The beginnings of the titles of pages, by `--mode`.
 _TITLE_STARTS = {'scaling': 'Scaling', 'reproduce': 'Reproduction',
-          'input_benchmark': 'Input benchmark', 'lr_finder': 'Learning rate finder'}
+                 'input_benchmark': 'Input benchmark', 'lr_finder': 'Learning rate finder'}
 # The columns of the table of times, which are the keys of a distribution in throughput.json.
 STATISTICS = ('mean', 'p50', 'p90', 'p99', 'max')
 
@@ -207,7 +207,7 @@ def _evaluation_headlines(evaluation: Dict[str, Any],
     if is_number(evaluation.get('regularization_loss')) and 'loss' in evaluation:
       notes.append('{} with regularization'.format(format_number(evaluation['loss'])))
     yield KeyFigure('Average loss', format_number(evaluation['average_loss']),
-                   notes + training_notes, unit='per example')
+                    notes + training_notes, unit='per example')
   elif last_loss:
     yield KeyFigure('Training loss', format_number(last_loss[1]),
                    ['at step ' + format_number(last_loss[0])])

@@ -217,4 +217,4 @@ class RunDir:
       return sizes
 
     return storage.load_or_warn(self.path_to(_BATCH_SIZES_FILE), parse,
-                               'assuming that the batch size has not changed') or []
+                                'assuming that the batch size has not changed') or []

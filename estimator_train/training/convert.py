@@ -67,8 +67,8 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
 
 
 def _adapt_config(config: Optional[tf.estimator.RunConfig], model_dir: Optional[str],
-                     seed: Optional[int],
-                     devices: Optional[DeviceFlags]) -> tf.estimator.RunConfig:
+                  seed: Optional[int],
+                  devices: Optional[DeviceFlags]) -> tf.estimator.RunConfig:
   """Adds a model_dir, session options and, if given, `devices` to the configuration.
 
   Raises:

@@ -67,7 +67,7 @@ def read_stop_reason(run_dir: RunDir, flags: EvaluationFlags,
     return stop_reason if is_valid and stop_reason.global_step <= global_step else None
 
   return storage.load_or_warn(run_dir.path_to(_STOP_REASON_FILE), parse,
-                             'the next evaluation applies the rules again')
+                              'the next evaluation applies the rules again')
 
 
 def remove_stop_reason(run_dir: RunDir) -> None:

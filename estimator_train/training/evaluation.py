@@ -40,9 +40,6 @@ class EvaluationLoop:
     model: the model to evaluate.
     write_reports: a function that is called after each evaluation, see WriteReports.
     is_stop_requested: see Evaluator.
-
-  Attributes:
-    best_metric: the metric that selects the best checkpoint.
   """
 
   def __init__(self, run: Run, model: PreparedModel, write_reports: WriteReports,
@@ -52,7 +49,7 @@ class EvaluationLoop:
     self._write_reports = write_reports
     process = run.process
     self._pinned_by = None if process.is_chief else process.role
-    self.best_metric = model.best_metric
+    self._best_metric = model.best_metric
     self._last_result: Dict[str, Any] = {}
     self._stop_reason: Optional[StopReason] = None
 
@@ -80,11 +77,11 @@ class EvaluationLoop:
     metrics['checkpoint'] = path
     self._last_result = self._write_reports(metrics, samples)
     best = best_checkpoint.promote_if_better(
-        pinned_path, metrics['global_step'], best_checkpoint.values_of(metrics), self.best_metric,
+        pinned_path, metrics['global_step'], best_checkpoint.values_of(metrics), self._best_metric,
         self._run_dir.path)
     self._last_result['best'] = best.as_result()
     self._stop_reason = early_stopping.find_stop_reason(
-        self._settings, metrics, self.best_metric, best)
+        self._settings, metrics, self._best_metric, best)
     if self._stop_reason is not None:
       early_stopping.write_stop_reason(self._run_dir, self._settings, self._stop_reason)
     return self._last_result

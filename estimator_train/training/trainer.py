@@ -274,7 +274,7 @@ def _make_saver(run: Run, timer: StepTimer, stop_hook: stopping.RespondToSignals
   if eval_steps and evaluate_latest:
     save_steps = save_steps or eval_steps
     after_save = make_periodic_callback(eval_steps, _evaluations_due_after(run, eval_steps),
-                                    run.end_step, evaluate)
+                                        run.end_step, evaluate)
   if save_steps is None and save_secs is None:
     save_secs = DEFAULT_SAVE_SECS
   retrying_saver = RetryingSaver(run.run_dir, flags.save_retry_secs,
@@ -284,7 +284,7 @@ def _make_saver(run: Run, timer: StepTimer, stop_hook: stopping.RespondToSignals
 
 
 def make_periodic_callback(every_steps: int, due_after_step: int, end_step: int,
-                       function: Callable[[], None]) -> Callable[[int], None]:
+                           function: Callable[[], None]) -> Callable[[int], None]:
   """Returns a callback that calls a function at the first checkpoint in each N global steps.
 
   Args:

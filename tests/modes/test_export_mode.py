@@ -45,7 +45,8 @@ def only(folder):
 
 
 def assert_close(found, expected):
-  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+  """With --preprocess=caffe, rounding of inputs of up to 255 leaves more than 1e-6."""
+  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize('extra', [

@@ -17,7 +17,7 @@ from estimator_train.tf_patches import sessions
 
 # Key of the graph collection of accuracies, one per replica of this process.
 _REPLICA_ACCURACIES_KEY = 'estimator_train/replica_accuracies'
-_NUM_BEFORE_THINNING = 10000  # The first 10,000 candidates are all logged, see is_logged.
+_NUM_BEFORE_THINNING = 10000  # The first 10,000 multiples are all logged, see is_logged.
 # At least the last 100,000 steps are kept. A step takes 24 bytes, so the times of all steps of a
 # week-long run could fill the memory.
 _NUM_STEPS_KEPT = 100000
@@ -127,10 +127,9 @@ def training_loss() -> tf.Tensor:
 def is_logged(step: int, every: int = 1, num_before_thinning: int = _NUM_BEFORE_THINNING) -> bool:
   """Returns whether a step is logged.
 
-  The multiples of `every` are candidates. The first `num_before_thinning` are all logged. Then
-  every second one is; and each time the number of candidates doubles, so does the interval. Of a
-  million candidates, 43,000 are logged if `num_before_thinning` is 10,000. The result does not
-  depend on earlier calls, so all workers and a resumed run log the same steps.
+  The first `num_before_thinning` multiples of `every` are all logged, and then every second one.
+  The interval doubles each time their number does: of a million, 43,000 are logged by default. All
+  workers and a resumed run log the same steps, because earlier calls do not matter.
 
   Args:
     step: the global step, or the number of an epoch.

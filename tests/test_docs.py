@@ -97,7 +97,7 @@ def shortened(arguments):
   if settings.run.mode not in TRAINING_MODES:
     return arguments
   if settings.optimizer.lr_warmup_epochs:
-    return arguments + ['--train_epochs=1', '--batch_size=600']
+    return arguments + ['--train_epochs=2', '--lr_warmup_epochs=0.5', '--batch_size=200']
   return [argument for argument in arguments if not argument.startswith('--train_epochs')] + FEW
 
 

@@ -221,7 +221,7 @@ def test_what_cannot_be_exported(run_well, run_program, tmp_path, monkeypatch):
           'tflite': 'cannot convert the model: unsupported operations: BesselI0e, Erf: give',
           'onnx': 'No Op registered for BesselI0e with domain_version of 13: give '}),
       (['--model=test_export_mode:batch_norm_after_flatten'], {
-          'tflite': 'must equal those of the checkpoint to 1e-05: difference '}),
+          'tflite': 'must equal those of the checkpoint to 0.0001: difference '}),
       (['--model=own_models:with_unsaveable_layer'], {'h5': 'cannot be saved as an .h5 file: --m'}),
       (['--image_size=8,8,2'], {'saved_model': 'requires one or three channels: the model takes'}),
       (['--model=own_models:two_layers', '--export_input=pictures'], {

@@ -117,7 +117,7 @@ class ClusterEngine(Engine):
     return self._connected_peers
 
   def _report_failure(self, error: BaseException) -> None:
-    """Reports the error that ends this task to the others; NonFiniteLoss ends all of them."""
+    """Reports the error that ends this task to the others, which raise NonFiniteLoss themselves."""
     if isinstance(error, NonFiniteLoss):
       self.peers.finish()
     else:

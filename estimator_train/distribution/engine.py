@@ -34,7 +34,8 @@ class Engine:
       process asks.
 
   Raises:
-    UserError: the batch size is not divisible by the number of replicas.
+    UserError: the batch size is not divisible by the number of replicas or, with `--mixup_alpha`,
+      a replica would have an odd number of examples.
   """
   is_synchronous = True
   uses_server = False

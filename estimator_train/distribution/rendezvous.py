@@ -134,7 +134,7 @@ class _ChiefRendezvous:
                listener: socket.socket, key: str) -> None:
     self._cluster, self._shared_values, self._key = cluster, shared_values, key
     self._timeout, self._listener = timeout, listener
-    self._unregistered: List[_Caller] = []  # Those that are not registered.
+    self._unregistered: List[_Caller] = []
     self._members: Dict[Task, _Caller] = {}
     self._heartbeat_sent_at = timeout.clock()
     self._num_refusals = 0
@@ -165,8 +165,8 @@ class _ChiefRendezvous:
 
   def release(self) -> Dict[Task, Connection]:
     """Releases the members, and returns their connections; closes all others."""
-    for stranger in self._unregistered:
-      stranger.connection.close()
+    for caller in self._unregistered:
+      caller.connection.close()
     for member in self._members.values():
       member.connection.send(go=True)
     return {task: member.connection for task, member in self._members.items()}

@@ -35,7 +35,7 @@ _CANNOT_CONVERT = '{} cannot convert the model'
 _TFLITE_CONVERTER = "TensorFlow 1.15's converter to TFLite"
 # The remedy for a model that cannot be converted, or whose exported model is wrong.
 _OTHER_FORMATS = 'give --export_format=saved_model or h5'
-# The largest_difference of an export from the checkpoint; that of ResNet-50 in TFLite is 1.1e-5.
+# An export may have this largest_difference from the checkpoint. ResNet-50 in TFLite has 1.1e-5.
 TOLERANCE = 1e-4
 _BATCH_SIZES = (1, 3)
 _SEED = 2015

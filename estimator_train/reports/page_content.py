@@ -61,7 +61,7 @@ class BarSegment(NamedTuple):
   share: float
 
 
-class KeyFigure(NamedTuple):
+class Headline(NamedTuple):
   """A figure at the top of the page.
 
   Attributes:
@@ -129,13 +129,13 @@ def run_facts(throughput: Dict[str, Any]) -> List[Tuple[str, str]]:
 
 
 def headlines(throughput: Dict[str, Any], evaluation: Dict[str, Any],
-              curves: Dict[str, Any]) -> List[KeyFigure]:
+              curves: Dict[str, Any]) -> List[Headline]:
   """Returns the figures in the first row of the page: accuracy, loss and throughput."""
   return [*_evaluation_headlines(evaluation, (curves.get('train_loss') or [None])[-1]),
           *_rate_headline(throughput)]
 
 
-def _rate_headline(throughput: Dict[str, Any]) -> Iterator[KeyFigure]:
+def _rate_headline(throughput: Dict[str, Any]) -> Iterator[Headline]:
   """Yields the throughput, which is the `examples_per_sec` of throughput.json, if it is known.
 
   If the batch size is unknown, it is `steps_per_sec`.
@@ -162,19 +162,19 @@ def _rate_headline(throughput: Dict[str, Any]) -> Iterator[KeyFigure]:
   if throughput.get('num_replicas', 1) > 1 and throughput.get('examples_per_sec_per_replica'):
     notes.append(format_quantity(throughput.get('examples_per_sec_per_replica'), 'examples/sec')
                  + ' per replica')
-  yield KeyFigure('Throughput', format_number(rate), notes, unit=unit)
+  yield Headline('Throughput', format_number(rate), notes, unit=unit)
 
 
-def step_headlines(throughput: Dict[str, Any]) -> Iterator[KeyFigure]:
+def step_headlines(throughput: Dict[str, Any]) -> Iterator[Headline]:
   """Yields the median step time and the time to the first step, if they are known."""
   step_secs = throughput.get('steady_step_secs', throughput.get('step_secs', {}))
   if step_secs:
-    yield KeyFigure('Step time, median', format_secs(step_secs.get('p50')), [
+    yield Headline('Step time, median', format_secs(step_secs.get('p50')), [
         '99 of 100 steps within ' + format_secs(step_secs.get('p99'))])
   if is_number(throughput.get('time_to_first_step_secs')):
     parts = throughput.get('first_step_parts_secs') or {}
     start = 'the complete graph' if parts and 'import' not in parts else 'the start of the process'
-    yield KeyFigure(
+    yield Headline(
         'Time to first step', format_secs(throughput['time_to_first_step_secs']),
         ['from {} to the end of the first step'.format(start)],
         bar=[BarSegment(name, format_secs(parts[key]), parts[key] / sum(parts.values()))
@@ -182,7 +182,7 @@ def step_headlines(throughput: Dict[str, Any]) -> Iterator[KeyFigure]:
 
 
 def _evaluation_headlines(evaluation: Dict[str, Any],
-                          last_loss: Optional[Sequence[float]]) -> Iterator[KeyFigure]:
+                          last_loss: Optional[Sequence[float]]) -> Iterator[Headline]:
   """Yields the accuracy and the loss of the evaluation; without one, the last training loss.
 
   Args:
@@ -194,7 +194,7 @@ def _evaluation_headlines(evaluation: Dict[str, Any],
   if examples:
     where = 'on {} {}'.format(format_quantity(examples, 'examples'), where)
   if accuracy is not None:
-    headline = KeyFigure('Accuracy', '{:.2f}\u00a0%'.format(1e2 * accuracy), [where])
+    headline = Headline('Accuracy', '{:.2f}\u00a0%'.format(1e2 * accuracy), [where])
     if examples:
       headline = headline._replace(
           notes=['± standard error; ' + where], unit='percentage points',
@@ -206,10 +206,10 @@ def _evaluation_headlines(evaluation: Dict[str, Any],
     notes = [] if accuracy is not None else [where]
     if is_number(evaluation.get('regularization_loss')) and 'loss' in evaluation:
       notes.append('{} with regularization'.format(format_number(evaluation['loss'])))
-    yield KeyFigure('Average loss', format_number(evaluation['average_loss']),
-                    notes + training_notes, unit='per example')
+    yield Headline('Average loss', format_number(evaluation['average_loss']),
+                   notes + training_notes, unit='per example')
   elif last_loss:
-    yield KeyFigure('Training loss', format_number(last_loss[1]),
+    yield Headline('Training loss', format_number(last_loss[1]),
                    ['at step ' + format_number(last_loss[0])])
 
 

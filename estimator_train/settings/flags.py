@@ -431,7 +431,7 @@ class ReportingFlags:
   report_page: bool = flag(True, 'write the report page, model_dir/report/index.html')
   json: bool = flag(False, 'print the result as JSON on a terminal, too, not only elsewhere')
   runs: Tuple[str, ...] = flag((), 'folders of runs that --mode=report shows or compares',
-                                 is_path=True)
+                               is_path=True)
 
 
 @flag_group('experiments')

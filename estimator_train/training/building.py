@@ -63,9 +63,10 @@ def compile_with_flags(model: tf.keras.Model, settings: Settings,
   optimizer = make_optimizer(settings.optimizer.optimizer, learning_rate)
   if settings.optimizer.weight_decay and settings.run.trains:
     decay_weights(model, optimizer, settings.optimizer.weight_decay)
-  if settings.optimizer.backbone_lr_factor != 1:
-    *_, last_layer = (layer for layer in model.layers if layer.trainable_weights)
-    scale_learning_rate(optimizer, settings.optimizer.backbone_lr_factor, last_layer)
+  if settings.optimizer.backbone_lr_factor != 1 and settings.run.trains:
+    head = [layer for layer in model.layers if layer.trainable_weights][-1:]
+    scale_learning_rate(optimizer, settings.optimizer.backbone_lr_factor,
+                        [weight for layer in head for weight in layer.weights])
   if settings.optimizer.ema_decay is not None and settings.run.trains:
     average_weights(optimizer, settings.optimizer.ema_decay)
   if settings.devices.dtype == 'mixed' and settings.run.trains:
@@ -81,8 +82,7 @@ def check_flags_of_compiled_model(settings: Settings) -> None:
   """Warns about flags that have no effect on a model with its own optimizer.
 
   Raises:
-    UserError: a flag requests a schedule or loss scaling, which require an optimizer of this
-      package, or another loss.
+    UserError: a flag changes the optimizer, the loss or the labels.
   """
   def format_changed_flags(*names: str) -> str:
     return ' '.join('--{}={}'.format(name, value) for name, value in settings.items()

@@ -1,7 +1,7 @@
 """Optimizers, weight decay, and the learning rate of a backbone."""
 
 import contextlib
-from typing import Any, Dict, Iterator, List, Set, Union
+from typing import Any, Dict, Iterable, Iterator, List, Set, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -205,16 +205,16 @@ def decay_weights(model: tf.keras.Model, optimizer: tf.keras.optimizers.Optimize
 
 
 def scale_learning_rate(optimizer: tf.keras.optimizers.Optimizer, factor: float,
-                        head: tf.keras.layers.Layer) -> None:
-  """Makes an optimizer multiply the learning rate by a factor, except for one layer.
+                        head_weights: Iterable[tf.Variable]) -> None:
+  """Makes an optimizer multiply the learning rate by a factor, except for the weights of the head.
 
   Args:
     optimizer: the optimizer itself, not a LossScalingOptimizer around it.
     factor: the factor.
-    head: the layer that is trained at the full learning rate.
+    head_weights: the weights that are trained at the full learning rate.
   """
   add_optimizer_base_class(optimizer, type('BackboneRate', (_BackboneRate,), {
-      'backbone_factor': factor, 'head_names': {weight.op.name for weight in head.weights}}))
+      'backbone_factor': factor, 'head_names': {weight.op.name for weight in head_weights}}))
 
 
 class _BackboneRate:

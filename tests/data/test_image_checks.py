@@ -78,7 +78,7 @@ def test_pixels_that_a_header_promises_take_no_memory(tmp_path):
 
 def without_bad(paths, folder, fraction):
   return run_data.skip_bad_examples(dataset_of(paths), InputFlags(max_bad_images=fraction),
-                                str(folder))
+                                    str(folder))
 
 
 def test_skip_until_a_file_changes(files, tmp_path, monkeypatch):

@@ -257,7 +257,7 @@ def test_a_damaged_example_is_named_or_skipped(make, tmp_path, kind, message):
       source.check_and_count()
       batches(make_input_fn(BATCHING), 12)
   dataset, skipped = run_data.skip_bad_examples(source.dataset, InputFlags(max_bad_images=.05),
-                                               str(tmp_path))
+                                                str(tmp_path))
   assert len(skipped) == kind.startswith('image') and all(
       image.file.startswith(str(paths[0])) for image in skipped)
   if skipped:

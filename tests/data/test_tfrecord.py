@@ -27,7 +27,7 @@ def members(*stops, between=b''):
 def count_records(folder, content):
   (folder / 'train-0').write_bytes(content)
   return tfrecord.load_index(str(folder / 'train-*'), 'given', 'auto',
-                                 Settings(model_dir=str(folder / 'model'))).num_records
+                             Settings(model_dir=str(folder / 'model'))).num_records
 
 
 WHOLE = [  # One member and more, within records or not, and with padding.

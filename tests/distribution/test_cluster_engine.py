@@ -27,7 +27,7 @@ def test_errors_of_one_task_are_reported_to_the_others(monkeypatch, error, expec
       Settings(model_dir='x', train_steps=1, batch_size=2,
                distribution_strategy='multi_worker_mirrored'),
       Process(0, 2, cluster=tf_config.Cluster({'worker': ('a:1', 'b:1')},
-                                             tf_config.Task('worker', 0))),
+                                              tf_config.Task('worker', 0))),
       Devices(('/cpu:0',), ('/cpu:0',)))
   engine._connected_peers = mock.Mock()
   with pytest.raises(type(error)):

@@ -75,7 +75,7 @@ def test_numbers_of_threads(monkeypatch, gpus, has_onednn, values, inter_op, pri
   settings = settings_of(intra_op_parallelism_threads=7, num_cpu_replicas=2,
                          gpu_memory_growth=False, **values)
   batching = make_batching(DataSet('x', ('a', 'b'), (2, 2, 1), None, None), settings, False,
-                                   examples_per_batch=1)
+                           examples_per_batch=1)
   assert batching.private_threadpool_size == private
   assert batching.num_queued_calls == (0 if values.get('num_parallel_calls') else CORES)
   assert devices.num_parallel_calls(settings) == values.get('num_parallel_calls', CORES)

@@ -27,7 +27,7 @@ def images(tmp_path, write_images):
 
 def read(files, shape=SHAPE, batch_size=3):
   return list(inputs.read_batches((bytes(file) for file in files), 'image/encoded', shape,
-                                      batch_size, 2))
+                                  batch_size, 2))
 
 
 @pytest.mark.parametrize('batch_size', [1, 3, 100])

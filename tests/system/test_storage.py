@@ -52,7 +52,7 @@ def _read_record_index(folder, monkeypatch):
 
 def _read_array(folder, monkeypatch):
   return arrays.load_or_fill_array(str(folder), 'a', (50, 4), np.uint8,
-                                lambda array: array.fill(7)).tolist()
+                                   lambda array: array.fill(7)).tolist()
 
 
 def _count_examples(folder, monkeypatch):

@@ -1,7 +1,5 @@
 """The optimizers of this package, beside the same formulas in NumPy."""
 
-import types
-
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -152,7 +150,7 @@ def test_two_learning_rates(name, is_sparse):
     variables = [tf.Variable(tf.ones([2, 2]), use_resource=True, name=name) for name in 'ab']
     optimizer = make_optimizer(name, .1)
     decay_weights(tf.keras.Sequential(), optimizer, .1)
-    scale_learning_rate(optimizer, .25, types.SimpleNamespace(weights=variables[:1]))
+    scale_learning_rate(optimizer, .25, variables[:1])
     copy = copy_optimizer(optimizer, optimizer.get_config())
     step = copy.apply_gradients([(gradient, variable) for variable in variables])
     session.run(tf.global_variables_initializer())

@@ -210,18 +210,18 @@ def _make_rows(settings: Settings, results: Sequence[PointResult]) -> List[Dict[
                 and result.point.scaling in (scaling, points.BOTH)]
       rate_of_one_unit: Optional[float] = None
       for count in sorted({result.point.count for result in series}):
-        repeated = [result for result in series if result.point.count == count]
-        figures = _summarize_repeats(repeated)
+        repeats = [result for result in series if result.point.count == count]
+        figures = _summarize_repeats(repeats)
         rate = figures['examples_per_sec']
         if count == 1:
           rate_of_one_unit = rate
         speed_up = rate / rate_of_one_unit if rate and rate_of_one_unit else None
         rows.append({
             'scaling': scaling, 'input': input_name, settings.experiments.scale_over: count,
-            'global_batch_size': repeated[0].point.global_batch_size(settings.optimizer.batch_size),
+            'global_batch_size': repeats[0].point.global_batch_size(settings.optimizer.batch_size),
             **figures, 'speed_up': speed_up, 'efficiency': speed_up and speed_up / count,
-            'input_share': _input_share(repeated),
-            'error': next((result.error for result in repeated if result.error is not None), None)})
+            'input_share': _input_share(repeats),
+            'error': next((result.error for result in repeats if result.error is not None), None)})
   return rows
 
 

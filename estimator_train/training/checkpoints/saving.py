@@ -126,7 +126,7 @@ class RetryingSaver:
                    disk_errors.error_reason(error))
 
   def _check_folder(self) -> None:
-    """Raises an OSError if the folder is missing or unmounted, where saving could succeed."""
+    """Raises an OSError if the folder is missing or unmounted, where saving need not fail."""
     # A missing folder is not created again, because the new folder might be on the wrong disk.
     device_number = os.stat(self._run_dir.path).st_dev
     if device_number != self._device_number and self._run_dir.last_checkpoint() is None:

@@ -174,8 +174,8 @@ def test_measurements_of_image_files(split, tmp_path, monkeypatch):
   for cache, count, passes, cold, warm in (
       # Warm: what cold passes have read, of five batches four, as the first is not timed.
       ('none', 80, 3, 5, 4),
-      # Cold: an epoch, as later ones would find the files in memory.
-      ('none', 13, 3, 4, 10), ('memory', 8, 1, 3, 10), (folder, 8, 1, 3, 10)):
+      # Cold: an epoch, as later ones would find the files in memory. With a cache, a whole one.
+      ('none', 13, 3, 4, 10), ('memory', 80, 1, 20, 10), (folder, 8, 1, 3, 10)):
     del evicted[:]
     settings = Settings(model_dir='any', train_steps=1, batch_size=4, cache=str(cache))
     source = make_source(DataSet('any', ('a', 'b', 'c'), (10, 12, 3), split, None, ()), split)
@@ -233,7 +233,7 @@ def test_rates_spread_and_stages():
   for name, rate in (('cold', 50), ('warm', 200), ('model', 80)):
     assert result[name + '_images_per_sec'] == pytest.approx(rate)
   assert result['spread']['model'] == {'median': 80, 'min': 10, 'max': 99, 'passes': 5}
-  # Filling a cache counts as cold, where there is an epoch.
+  # Making the input counts as cold, where there is an epoch.
   filled = FILES._replace(prepare_secs=15., cold_passes=at(200))
   assert summarize(filled)['cold_images_per_sec'] == pytest.approx(
       1000 / (15 + 1000 / 200))

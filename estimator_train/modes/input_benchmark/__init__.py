@@ -78,9 +78,9 @@ def summarize(measurement: InputMeasurement,
   """Computes the rates and the verdict, by their keys in `input_benchmark.json`.
 
   A rate is the median of examples ÷ wall time over several passes. The cold rate is the rate of a
-  whole first epoch, including the time to fill a cache; infinite data has no epochs. The rates of a
-  stage are those of the pipeline that ends with the stage. Its `share` is the time that it adds, as
-  a fraction of the time of the whole pipeline.
+  whole first epoch, from making the input to the last batch; infinite data has no epochs. The rates
+  of a stage are those of the pipeline that ends with the stage. Its `share` is the time that it
+  adds, as a fraction of the time of the whole pipeline.
 
   Args:
     measurement: measurements of the input pipeline.

@@ -43,9 +43,9 @@ class InputMeasurement(NamedTuple):
     format_name: `image_files`, `image_records`, `records`, `examples`, `idx_files`, `arrays`,
       `binary_files` or `synthetic`.
     num_examples: number of examples per epoch; None for infinite data.
-    prepare_secs: seconds of the preparation before the first pass, such as filling the cache.
+    prepare_secs: seconds from making the input to the start of the first pass.
     cold_passes: passes that started with no file in the page cache. If the examples are cached,
-      the list has only one pass.
+      the list has only one pass, a whole epoch, during which the cache is filled.
     warm_passes: passes that read only examples that had been read before.
     stage_passes: for each stage of the pipeline (such as read, decode, resize and batch), in order,
       the passes that ran only this stage and the stages before it. The passes of the last stage ran
@@ -66,9 +66,8 @@ class InputMeasurement(NamedTuple):
 def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
   """Measures the input pipeline of training at the global batch size.
 
-  The passes take a few seconds in total, regardless of the size of the data set. A cache is
-  filled completely before the first pass. Warm passes read only examples that the cold passes have
-  read.
+  Without a cache, the passes take a few seconds in total, regardless of the size of the data set.
+  Warm passes read only examples that the cold passes have read.
 
   Args:
     run: settings and data of a training run.
@@ -92,16 +91,18 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
   _evict(evicted_files)
   began = clock()
   train_input_fn = run_data.make_train_input_fn(source, settings, batching)
-  source.wait_until_cached()
-  prepare_secs = clock() - began
   cold_passes = []
   with _open_pipelines({'train': train_input_fn}, settings.devices) as pipelines:
+    prepare_secs = clock() - began
     # With a cache, a second pass would not be cold: the examples are in memory by now, or in a
     # mapped file whose pages the kernel does not evict.
     for index in range(1 if is_cached else _NUM_COLD_PASSES):
       if index:
         _evict(evicted_files)
-      cold_passes.append(pipelines['train'].run_pass(batch_size, _COLD_PASS_SECS, num_batches))
+      cold_passes.append(pipelines['train'].run_pass(
+          batch_size, _COLD_PASS_SECS if cache == 'none' or num_batches is None else math.inf,
+          num_batches))
+    source.wait_until_cached()
     pixels = pipelines['train'].fetch_pixels()
   batches_read = min(examples for examples, _ in cold_passes) // batch_size
   max_batches = None
@@ -149,10 +150,12 @@ class _Pipeline(NamedTuple):
       skip_first_batch: whether the first batch, which is slow because the shuffle buffer is filled
         first, is neither timed nor counted.
     """
+    began = clock()
     self.restart()
     if skip_first_batch:
       self.next_batch()
-    num_batches, began, elapsed = 0, clock(), 0.
+      began = clock()
+    num_batches, elapsed = 0, 0.
     limit = math.inf if max_batches is None else max(max_batches, _MIN_BATCHES)
     while num_batches < _MIN_BATCHES or (num_batches < limit and elapsed < secs):
       self.next_batch()

@@ -7,13 +7,20 @@ import sys
 from typing import Any, Dict, Optional, Sequence
 
 from estimator_train import modes
-from estimator_train.errors import PeerLost, StoppedBySignal, TrainingFailed, UserError, one_line
+from estimator_train.errors import (
+  SIGNAL_CODE_BASE,
+  PeerLost,
+  StoppedBySignal,
+  TrainingFailed,
+  UserError,
+  one_line,
+)
 from estimator_train.settings import Settings, command_line
 from estimator_train.system import logs, machine, signals
 from estimator_train.version import __version__
 
-# Exit codes. A run that a signal ends exits with _SIGNAL_CODE_BASE plus the number of the signal.
-_USER_ERROR_CODE, _TRAINING_FAILED_CODE, _SIGNAL_CODE_BASE = 2, 3, 128
+# Exit codes; see also SIGNAL_CODE_BASE and PeerLost.
+_USER_ERROR_CODE, _TRAINING_FAILED_CODE = 2, 3
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -29,19 +36,19 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     logs.prepare_streams()
     return _run(sys.argv[1:] if argv is None else argv)
   except StoppedBySignal as stopped:
-    signals.end_stopped_run(stopped)
-    return _print_error(str(stopped), _SIGNAL_CODE_BASE + stopped.signum, prefix='')
+    signals.ignore_further_signals(stopped)
+    return _print_error(str(stopped), SIGNAL_CODE_BASE + stopped.signum, prefix='')
   except KeyboardInterrupt:
-    return _print_error('stopped by SIGINT', _SIGNAL_CODE_BASE + signal.SIGINT, prefix='')
+    return _print_error('stopped by SIGINT', SIGNAL_CODE_BASE + signal.SIGINT, prefix='')
   except UserError as error:  # Standard output is closed, or cannot be written.
     return _print_error(str(error), _USER_ERROR_CODE)
   except BrokenPipeError:  # The process that reads standard output, such as `head`, has ended.
-    return _SIGNAL_CODE_BASE + signal.SIGPIPE
+    return SIGNAL_CODE_BASE + signal.SIGPIPE
 
 
 def _run(argv: Sequence[str]) -> int:
   """Runs the mode, prints its result or error, and returns the exit code."""
-  text = _text_without_mode(argv)
+  text = _usage_version_or_help(argv)
   if text is not None:
     print(text, flush=True)
     return 0
@@ -50,7 +57,7 @@ def _run(argv: Sequence[str]) -> int:
     settings = command_line.parse(argv)
     logs.set_up(settings.run.verbosity)
     machine.tune_for_cpu_training()
-    with signals.ending_stopped_run():
+    with signals.raising_lost_stop():
       result = modes.run(settings)
     _print_result(result, settings)
     return 0
@@ -64,7 +71,7 @@ def _run(argv: Sequence[str]) -> int:
     return _print_error(str(lost), lost.exit_code, prefix='')
 
 
-def _text_without_mode(argv: Sequence[str]) -> Optional[str]:
+def _usage_version_or_help(argv: Sequence[str]) -> Optional[str]:
   """Returns the usage, the version or the help; None if the arguments run a mode."""
   if not argv:
     return command_line.USAGE

@@ -145,6 +145,11 @@ class CheckpointNotSaved(TrainingFailed):
   """Saving a checkpoint failed for longer than `--save_retry_secs`."""
 
 
+# A process that a signal ends exits with this code plus the number of the signal, as in a shell. If
+# a task of a cluster exits with this code or above, a restart can resume the run.
+SIGNAL_CODE_BASE = 128
+
+
 class PeerLost(Exception):
   """Another task was lost, was stopped, or did not start. The same command resumes the run.
 

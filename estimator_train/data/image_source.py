@@ -40,8 +40,8 @@ from estimator_train.system import storage
 _LOG = logging.getLogger('estimator_train')
 _SKIPPED_FILE = 'skipped_images.json'
 _GREY_SAMPLE_SIZE = 16  # The maximum number of images that expects_grey decodes.
-# The number of examples that one call of a Python function looks up. One call per image would take
-# a tenth of the time that decoding an image takes.
+# The number of examples that one call of a Python function looks up. With one call per image, the
+# calls would take a tenth of the time that decoding takes.
 CHUNK_SIZE = 64
 _READAHEAD_THREADS = 4  # Several, because opening a file on a network file system is slow.
 
@@ -70,7 +70,7 @@ class ImageSource(Source):
 
   @abc.abstractmethod
   def look_up(self, indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
-    """Returns the references to the images at `indices`, which `read` takes, and their classes.
+    """Returns for each index what `read` takes, and the class index.
 
     Raises:
       OSError: a file cannot be read.
@@ -236,7 +236,7 @@ class ImageSource(Source):
 
 
 def evenly_spaced(count: int, max_count: int) -> np.ndarray:
-  """Returns up to `max_count` indices, evenly spaced from 0 to `count` - 1, int64."""
+  """Returns up to `max_count` indices of `count`, evenly spaced, int64; the first is 0."""
   sample_size = min(max_count, count)
   return np.arange(sample_size) * count // max(1, sample_size)
 

@@ -140,10 +140,9 @@ class Source(abc.ABC):
     return storage.fingerprint_files(self.files())
 
   def digest_of_examples(self) -> str:
-    """Returns a digest of the class indices, which must be the same on all workers.
+    """Returns a digest that must be the same on all workers, by default of the class indices.
 
-    A subclass may use a digest of other data. Returns '' if workers need not compare it, or if it
-    would require reading all examples.
+    Returns '' if workers need not compare it, or if it would require reading all examples.
     """
     if not self.class_indices_are_known:
       return ''
@@ -171,7 +170,7 @@ class Source(abc.ABC):
                             chunk_size: int) -> tf.data.Dataset:
     """Returns an infinite dataset of the indices of the training examples, int64 [chunk_size].
 
-    With these chunks, cached examples have the same order as examples that are not cached.
+    Reading a cache by these indices yields the same order as reading without a cache.
     """
     if self.is_sequential and batching.class_indices is None:
       return batching.shuffle_and_shard(tf.data.Dataset.range(num_examples),

@@ -29,7 +29,8 @@ class Engine:
     num_workers: number of processes that train together; 1 for an evaluator.
     examples_per_replica: number of examples that each replica uses per step.
     is_synchronous: whether this process takes part in every global step.
-    uses_server: whether training uses TensorFlow's server of this process, and its threads.
+    uses_server: whether this process trains through a tf.train.Server of its own, whose threads
+      are then used.
     announced_stop_step: the global step at which all processes are asked to stop; None if no
       process asks.
 
@@ -62,8 +63,8 @@ class Engine:
   @property
   def examples_per_step(self) -> int:
     """Number of examples per global step."""
-    # Do not test `is_synchronous` here: it is also True for the evaluator of an asynchronous
-    # cluster, whose workers use only their part of the batch per global step.
+    # `is_synchronous` is not enough: it is also True for the evaluator of an asynchronous cluster,
+    # where each global step uses only the part of the batch of one worker.
     is_asynchronous = self.settings.devices.distribution_strategy == 'parameter_server'
     return self.settings.optimizer.batch_size // (
         self.process.num_workers if is_asynchronous else 1)

@@ -4,7 +4,7 @@ The members are all tasks except the evaluator. The chief listens at its address
 TensorFlow's server uses later. The other members connect to the chief, and send their shared
 values, such as flags and versions. The chief refuses a member whose values differ from its own.
 Once all members are registered, the chief closes its listener and releases the members, which
-keep their connections; see peers.py. If its connection ends earlier, a member connects again.
+keep their connections; see peers.py. A member whose connection ends earlier connects again.
 
 The variable ESTIMATOR_TRAIN_CLUSTER_KEY authenticates the members and the chief: each proves, by an
 HMAC of two random challenges, that it has the same key. Without the variable, the key is empty.
@@ -39,9 +39,9 @@ from estimator_train.errors import UserError, printable
 
 _POLL_SECS, _RETRY_SECS, _HEARTBEAT_SECS = .2, .5, 1.
 _CONNECT_TIMEOUT_SECS = 5.
-# The chief answers at once. If no answer arrives within this time, TensorFlow's server has the
-# port: the chief has not detected yet that the previous process of this task was lost. This member
-# then tries again.
+# The chief answers at once. No answer within this time means that TensorFlow's server still has the
+# port, because the chief has not yet noticed that the previous process of this task was lost. The
+# member then tries again.
 _ANSWER_TIMEOUT_SECS = 5.
 _SILENCE_TIMEOUT_SECS = 10.
 # How long a process may take to identify itself on a new connection, or to read a refusal.
@@ -219,8 +219,8 @@ class _ChiefRendezvous:
       self._refuse(caller, now, taken=True)
     else:
       if task in self._members:
-        # The earlier connection belongs to the same process, to its predecessor, or to a process
-        # that has the same task by mistake, and reads this message.
+        # The earlier connection is an old one of this process or of its predecessor, or that of a
+        # process that has the same task by mistake. Only the latter reads this message.
         self._log_refusal('another process has started as {}'.format(task))
         self._unregistered.append(self._members[task])
         self._refuse(self._members[task], now, taken=True)

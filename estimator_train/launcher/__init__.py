@@ -13,11 +13,9 @@ import time
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_train.distribution.tf_config import Cluster, Task, describe_task_counts
-from estimator_train.errors import PeerLost
+from estimator_train.errors import SIGNAL_CODE_BASE, PeerLost
 from estimator_train.system import child_process
 
-# If a task ends with this code or above, a restart can resume the run.
-_SIGNAL_CODE_BASE = 128
 _POLL_SECS = 0.1
 
 
@@ -111,14 +109,14 @@ class Supervisor:
       failures = self._run_once()
       stop_signals = [signum for signum in self._received_signals if signum != signal.SIGUSR1]
       if stop_signals:
-        return _SIGNAL_CODE_BASE + stop_signals[0]
+        return SIGNAL_CODE_BASE + stop_signals[0]
       if not failures:
         return 0
       # A failure that no restart can fix takes precedence. A task that only lost a peer comes last,
       # because the failure of that peer is the cause.
-      failure = min(failures, key=lambda failure: (failure.code >= _SIGNAL_CODE_BASE,
+      failure = min(failures, key=lambda failure: (failure.code >= SIGNAL_CODE_BASE,
                                                    failure.code == PeerLost.exit_code))
-      if failure.code < _SIGNAL_CODE_BASE or num_restarts == max_restarts:
+      if failure.code < SIGNAL_CODE_BASE or num_restarts == max_restarts:
         return failure.code
       print_to_stderr('restarting all tasks (restart {} of {}): {}'.format(
           num_restarts + 1, max_restarts, failure.reason))
@@ -168,10 +166,10 @@ class Supervisor:
         code = running_task.process.returncode
         if code and records_failures:
           failures.append(_report_failure(running_task))
-          if failures[-1].code >= _SIGNAL_CODE_BASE:
+          if failures[-1].code >= SIGNAL_CODE_BASE:
             kill_at = min(kill_at, time.monotonic() + self._timeouts.peer_loss_secs)
         # The other tasks must end if the leader has finished, or if a restart cannot help.
-        if (code == 0 and running_task.task == self._tasks[0]) or 0 < code < _SIGNAL_CODE_BASE:
+        if (code == 0 and running_task.task == self._tasks[0]) or 0 < code < SIGNAL_CODE_BASE:
           records_failures = records_failures and code != 0
           terminate_at = min(terminate_at, time.monotonic() + self._timeouts.finish_secs)
       if not self._running_tasks:
@@ -212,7 +210,7 @@ def _report_failure(running_task: _RunningTask) -> TaskFailure:
     error = child_process.failure_reason(
         code, running_task.log_path or os.devnull, running_task.log_offset)
   has_printed_error = running_task.log_path is None and code > 0
-  code = _SIGNAL_CODE_BASE - code if code < 0 else code
+  code = SIGNAL_CODE_BASE - code if code < 0 else code
   failure = TaskFailure(code, '{} ended with code {}: {}'.format(running_task.task, code, error))
   if not has_printed_error:
     print_to_stderr(failure.reason + (

@@ -19,7 +19,7 @@ from estimator_train.reports import evaluation, learning_curves, page, throughpu
 from estimator_train.settings import Settings
 from estimator_train.system.signals import SignalState
 from estimator_train.training.checkpoints import restoring
-from estimator_train.training.evaluation import EvaluationLoop, warn_of_young_batch_norm
+from estimator_train.training.evaluation import EvaluationLoop, warn_of_inaccurate_batch_norm
 from estimator_train.training.model import PreparedModel, prepare
 from estimator_train.training.run import Run, open_run
 from estimator_train.training.trainer import Outcome, raise_if_stopped, train
@@ -49,7 +49,7 @@ def run(settings: Settings, process: Process = SINGLE_PROCESS) -> Dict[str, Any]
     model_file = h5_model.save_model(settings, run.data.dataset, checkpoint)
     if loop and signals.stop_signum is None and not outcome.stopped_by_signal:
       result.update(loop.evaluate())
-      warn_of_young_batch_norm(model, result)
+      warn_of_inaccurate_batch_norm(model, result)
     learning_curves.write_learning_curves(settings.run.folder)
     page_file = page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)
     throughput.log_summary(result, model.best_metric.name if loop else None, {

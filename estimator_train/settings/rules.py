@@ -1,7 +1,7 @@
 """The table of the rules between flags.
 
-A rule holds in all modes, and is then checked by the constructor of Settings, or only in the given
-modes, and is then checked by `Settings.for_mode`. The table lists the rules of all modes first.
+The constructor of Settings checks the rules that hold in all modes, which the table lists first.
+`Settings.for_mode` checks the rules that hold only in the given modes.
 """
 
 import importlib.util
@@ -125,7 +125,7 @@ def _end_of_decay(settings: Any) -> Any:
 
 
 _STOPPING = 'early_stopping_steps stop_at_accuracy'
-# Data sets of examples that are not images do not need this flag: --mode=predict checks the rule.
+# Not in the table, because data sets without images need no --input: --mode=predict checks it.
 INPUT_RULE = _required('input', 'predict',
                        'give --input=PATTERN, such as \'DATA/**/*.jpeg\', in quotes')
 
@@ -293,7 +293,7 @@ RULES = (
 
 
 def _format_flags(settings: Any, *names: str) -> str:
-  """Formats flags and their values as on a command line; if some have no value, only the others."""
+  """Formats the flags that have a value as on a command line."""
   declared = all_flags()
   given = [name for name in names if getattr(settings, name) not in (None, ())]
   return ' '.join('--{}={}'.format(name, format_value(getattr(settings, name),

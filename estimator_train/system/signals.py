@@ -2,7 +2,7 @@
 
 Python runs a handler between two instructions of the main thread, so not while a C++ function runs.
 If the exception of a handler passes through a C++ function or a finalizer, it may be discarded, or
-replaced by another one. The thread of `watch` repeats such a signal, and `ending_stopped_run`
+replaced by another one. The thread of `watch` repeats such a signal, and `raising_lost_stop`
 raises the exception again. `exit_now` ends the process although some of its threads hang.
 """
 
@@ -17,12 +17,11 @@ import time
 import weakref
 from typing import Any, Callable, Dict, Iterator, Optional
 
-from estimator_train.errors import PeerLost, StoppedBySignal, one_line
+from estimator_train.errors import SIGNAL_CODE_BASE, PeerLost, StoppedBySignal, one_line
 
 _LOG = logging.getLogger('estimator_train')
 # SIGHUP is sent when the terminal is closed.
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_EXIT_CODE_BASE = 128
 _STOP_TIMEOUT_SECS, _REPEAT_SECS = 10., .1
 _PRINT_TIMEOUT_SECS = 2.
 _FINISHING = 'finishing the step, then saving a checkpoint and writing the reports'
@@ -79,7 +78,7 @@ def install_handlers() -> None:
   signal.signal(signal.SIGUSR1, _log_nothing_to_save)
 
 
-def end_stopped_run(error: StoppedBySignal) -> None:
+def ignore_further_signals(error: StoppedBySignal) -> None:
   """Ignores further signals, and waits until the signal is logged, before the last line is printed.
 
   Keeps the error, because the finalizers of objects that the signal interrupted may fail.
@@ -103,7 +102,7 @@ def prepare_exit() -> None:
 
 
 @contextlib.contextmanager
-def ending_stopped_run() -> Iterator[None]:
+def raising_lost_stop() -> Iterator[None]:
   """Raises StoppedBySignal at the end of the `with` block if a handler has raised it in the block.
 
   The run must not end otherwise, for example because a function of the user catches all exceptions.
@@ -186,7 +185,7 @@ def _set_handlers(handler: Any) -> Dict[int, Any]:
 
 
 def _exit_at_once(signum: int, frame: Any) -> None:
-  exit_now('stopped by ' + signal.Signals(signum).name, _EXIT_CODE_BASE + signum)
+  exit_now('stopped by ' + signal.Signals(signum).name, SIGNAL_CODE_BASE + signum)
 
 
 def _make_error(signum: Any) -> StoppedBySignal:

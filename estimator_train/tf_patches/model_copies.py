@@ -21,7 +21,8 @@ from estimator_train.tf_patches.configurations import (
 Layer = Any  # A tf.keras.layers.Layer.
 LayerPairs = List[Tuple[Layer, Layer]]
 
-# Attributes that the constructors of tf.keras.Model and Layer set only if they are missing.
+# Keras's lists of sublayers and weights. They are not copied: the constructors of tf.keras.Model
+# and Layer make new lists only if there are none.
 _TRACKING = ('_layers', '_trainable_weights', '_non_trainable_weights',
              '_obj_reference_counts_dict')
 
@@ -32,9 +33,9 @@ class ModelCopier:
   Defect: line 57 copies a layer by its class and the result of `get_config`. Symptoms: these are
   lost: arguments of constructors that `get_config` lacks, attributes that were set later, losses
   that were added as functions, `trainable` of layers inside of layers, the second use of a layer in
-  a `Sequential`, and the use of a layer both inside and outside of an inner model. Line 441 copies
-  a subclass of tf.keras.Model without `get_config` only once at a time, without lists of layers or
-  inner models.
+  a `Sequential`, and the use of a layer both inside and outside of an inner model. Line 441 resets
+  a subclass of tf.keras.Model without `get_config` in place: only one copy can exist at a time, and
+  lists of layers and inner models are rejected.
 
   Args:
     model: the model.
@@ -50,9 +51,9 @@ class ModelCopier:
     self._custom_objects = dict(custom_objects or {})
     # The attributes that a layer loses when it is created from its configuration, by its id.
     self._lost_attributes: Dict[int, Dict[str, Any]] = {}
-    # Whether the model was built when these attributes were found, because the first call of a
-    # model changes configurations; None: they have not been found yet.
-    self._found_when_built: Optional[bool] = None
+    # `model.built` at the last search for these attributes; None: there was no search. The first
+    # call of a model changes configurations, so that a change of `built` requires a new search.
+    self._built_at_last_search: Optional[bool] = None
     self._may_lose_attributes = not all(
         is_of_library(type(layer)) for layer in nested_layers(model))
 
@@ -66,13 +67,13 @@ class ModelCopier:
     Raises:
       ValueError: a layer cannot be copied.
     """
-    if self._may_lose_attributes and self._found_when_built != self.model.built:
+    if self._may_lose_attributes and self._built_at_last_search != self.model.built:
       with tf.Graph().as_default():
         trial = _Copying({}, self._custom_objects)
         trial.copy_model(self.model, None if inputs is None else tf.nest.map_structure(
             lambda tensor: tf.placeholder(tensor.dtype, tensor.shape), inputs))
         self._lost_attributes = trial.find_lost_attributes()
-      self._found_when_built = self.model.built
+      self._built_at_last_search = self.model.built
     copying = _Copying(self._lost_attributes, self._custom_objects)
     copy = copying.copy_model(self.model, inputs)
     for original, layer in copying.pairs:
@@ -119,7 +120,7 @@ class _Copying:
 
   def copy_model(self, model: tf.keras.Model, inputs: Any = None) -> tf.keras.Model:
     """Copies a model, and applies the copy to inputs."""
-    if _is_network(model) and not isinstance(inputs, dict):
+    if _is_functional_or_sequential(model) and not isinstance(inputs, dict):
       copy = self._copy_network(model, inputs)
       self._remember(model, copy)
     else:
@@ -130,7 +131,7 @@ class _Copying:
     return copy
 
   def find_lost_attributes(self) -> Dict[int, Dict[str, Any]]:
-    """Returns the attributes that differ from the original's after the copy has been built.
+    """Returns the attributes that a copy lacks, or has with other values.
 
     Attributes that `build` or `call` have changed are not lost.
     """
@@ -146,7 +147,7 @@ class _Copying:
     """Copies a layer or model; returns the same copy for the same layer."""
     if id(layer) in self._copies:
       return self._copies[id(layer)]
-    if _is_network(layer):
+    if _is_functional_or_sequential(layer):
       copy = self._copy_network(layer)
     elif isinstance(layer, tf.keras.Model) and config_of(layer) is None:
       copy = _copy_without_layers(layer)
@@ -157,11 +158,11 @@ class _Copying:
     return copy
 
   def _copy_network(self, network: tf.keras.Model, inputs: Any = None) -> tf.keras.Model:
-    """Copies a model that consists of layers which Keras calls."""
+    """Copies a functional model or a Sequential with the `call` of Keras."""
     # pylint: disable=protected-access
     source = network
     if network._is_graph_network and len(network._network_nodes) > len(network._layers):
-      # clone_model uses each layer of a Sequential once, but copies the uses of other networks.
+      # clone_model drops the second use of a layer in a Sequential, but not in a functional model.
       source = object.__new__(tf.keras.Model)
       vars(source).update(vars(network))
     copy = tf.keras.models.clone_model(source, inputs, self._copy_layer)
@@ -175,13 +176,13 @@ class _Copying:
 
   def _copy_attributes(self, layer: Layer, copy: Layer) -> None:
     """Copies layers in attributes, and notes other attributes of a new copy that differ."""
-    if _is_network(layer):
+    if _is_functional_or_sequential(layer):
       return
     has_new_layers, differences = False, {}
     for name in _attribute_names(layer):
       value, new_value = vars(layer)[name], vars(copy).get(name, MISSING)
       if _contains_layer(value):
-        if not self._has_copied(value, new_value):
+        if not self._adopt_if_constructed(value, new_value):
           setattr(copy, name, self._copy_structure(value))
           has_new_layers = True
       elif not is_of_library(type(layer)) and not is_equal(value, new_value):
@@ -193,7 +194,7 @@ class _Copying:
     if differences:
       self._differences.append((layer, copy, differences))
 
-  def _has_copied(self, value: Any, new_value: Any) -> bool:
+  def _adopt_if_constructed(self, value: Any, new_value: Any) -> bool:
     """Returns whether the constructor has created the same layers in an attribute of a new copy.
 
     If it has, these layers are remembered as the copies.
@@ -201,7 +202,7 @@ class _Copying:
     if not isinstance(value, tf.keras.layers.Layer):
       items, new_items = _items(value), _items(new_value)
       return list(items) == list(new_items) and all(
-          self._has_copied(item, new_items[key]) for key, item in items.items())
+          self._adopt_if_constructed(item, new_items[key]) for key, item in items.items())
     if id(value) in self._copies:
       return self._copies[id(value)] is new_value
     if (type(value) is not type(new_value) or isinstance(value, tf.keras.Model)
@@ -222,8 +223,8 @@ class _Copying:
         tuple if isinstance(value, tuple) else list)(copies.values())
 
 
-def _is_network(layer: Layer) -> bool:
-  """Returns whether a layer is a model that consists of layers which Keras calls."""
+def _is_functional_or_sequential(layer: Layer) -> bool:
+  """Returns whether a layer is a functional model or a Sequential with the `call` of Keras."""
   return isinstance(layer, tf.keras.Model) and (
       layer._is_graph_network  # pylint: disable=protected-access
       or isinstance(layer, tf.keras.Sequential) and type(layer).call is tf.keras.Sequential.call)
@@ -298,7 +299,9 @@ def _copy_added_losses(layer: Layer, copy: Layer, pairs: LayerPairs) -> None:
 
 
 def _compute_loss(loss: Callable[[], tf.Tensor], pairs: LayerPairs) -> tf.Tensor:
-  """Calls a function that may refer to layers of the original, which become the copies meanwhile.
+  """Calls a loss that may refer to layers of the original.
+
+  During the call, each of these layers has the attributes of its copy.
   """
   attributes = [(original, vars(original)) for original, _ in pairs]
   try:

@@ -116,7 +116,7 @@ class EvaluationLoop:
     return result
 
 
-def warn_of_young_batch_norm(model: PreparedModel, result: Dict[str, Any]) -> None:
+def warn_of_inaccurate_batch_norm(model: PreparedModel, result: Dict[str, Any]) -> None:
   """Warns if an evaluation may be bad because the averages of batch normalization are young.
 
   Args:

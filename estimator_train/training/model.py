@@ -38,8 +38,9 @@ class PreparedModel(NamedTuple):
 
   Attributes:
     estimator: the Estimator of the complete model.
-    training_estimator: the Estimator to train, on images or on the outputs of `frozen_part`.
-    frozen_part: the layers whose outputs are the training features; None: training uses images.
+    training_estimator: the Estimator to train, on the outputs of `frozen_part` if there is one.
+    frozen_part: the layers whose outputs are the training features; None: the training features
+      are those of the data set.
     one_hot: whether the labels of a batch are one-hot vectors instead of class indices.
     schedule: the learning rate schedule; None: the model has its own optimizer.
     best_metric: the metric that selects the best checkpoint.
@@ -107,7 +108,7 @@ def _convert(run: Run, model: tf.keras.Model) -> PreparedModel:
   summaries.register_gradient_norm(model.optimizer)
   _load_given_weights(run, model)
   run_config, copier = engine.make_run_config(), ModelCopier(model)
-  warm_start = _make_warm_start(run, model, copier, run_config)
+  warm_start = _save_initial_weights(run, model, copier, run_config)
   one_hot = not losses.takes_class_indices(losses.get_loss(model))
   _wrap_loss(run, model)
   callbacks = GraphCallbacks(building.make_model_preprocess(model, settings.model, dataset),
@@ -161,7 +162,7 @@ def _load_given_weights(run: Run, model: tf.keras.Model) -> None:
                                        run.data.dataset.image_shape)
 
 
-def _make_warm_start(
+def _save_initial_weights(
     run: Run, model: tf.keras.Model, copier: ModelCopier,
     run_config: tf.estimator.RunConfig) -> Optional[tf.estimator.WarmStartSettings]:
   """Saves the initial weights, and returns the settings that load them; None if the run resumes."""

@@ -129,8 +129,8 @@ def to_estimator(copier: ModelCopier, run_config: tf.estimator.RunConfig,
 
   Several replicas train exactly like one. A checkpoint has one copy of each variable, so that a run
   can be resumed with another number of replicas. Evaluations also report the metrics of the
-  function classifier_metrics or loss_metrics. Of two metrics with the same name, that of the model
-  is reported or, if `num_classes` is given, that of the function.
+  function classifier_metrics or loss_metrics. If both have a metric of one name, that of the
+  model is reported or, if `num_classes` is given, that of the function.
 
   Args:
     copier: copies the compiled model.
@@ -241,7 +241,7 @@ class _ModelFn:
     train_op = strategies.with_averaged_statistics(model, estimator_patches.make_train_op(model))
     _warn_of_batch_losses(model)
     loss, outputs = model.total_loss, model.outputs
-    if accumulates:  # No step runs the model of the whole batch.
+    if accumulates:  # Training runs only the copies of the model for micro-batches.
       loss, outputs = model.optimizer.loss, [model.optimizer.outputs]
       outputs[0].set_shape(model.outputs[0].shape)
     if self._callbacks.observe_batch is not None:

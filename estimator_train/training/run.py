@@ -57,7 +57,7 @@ def find_start(settings: Settings, run_dir: RunDir, engine: Engine) -> Start:
     checkpoint, step = restoring.latest_checkpoint_and_step(run_dir.path)
   else:
     checkpoint, step = restoring.find_intact_checkpoint(run_dir.path)
-  # Without a record of the examples, all steps are assumed to have had the recorded batch size.
+  # The batch size in flags.txt is that of all steps which have no record in batch_sizes.json.
   previous_batch_size = run_dir.flags().get('batch_size', '')
   examples_seen = run_dir.examples_seen(
       step, engine.examples_per_step if not previous_batch_size.isdigit() else

@@ -310,7 +310,7 @@ def make_periodic_callback(every_steps: int, due_after_step: int, end_step: int,
 def _evaluations_due_after(run: Run, every_steps: int) -> int:
   """Returns the global step after which evaluations are due.
 
-  This is before the start step if the previous run was killed during the evaluation at that step.
+  If an evaluation at the start step is due but missing, this is the step before it.
   """
   best = best_checkpoint.read_best(run.run_dir.path)
   is_unevaluated = best is None or best.last_evaluated_step != run.start.step

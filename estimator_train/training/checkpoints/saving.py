@@ -126,7 +126,7 @@ class RetryingSaver:
                    disk_errors.error_reason(error))
 
   def _check_folder(self) -> None:
-    """Raises an OSError if the folder is missing or unmounted, where saving need not fail."""
+    """Raises an OSError if the folder is missing or unmounted: a save might use the wrong disk."""
     # A missing folder is not created again, because the new folder might be on the wrong disk.
     device_number = os.stat(self._run_dir.path).st_dev
     if device_number != self._device_number and self._run_dir.last_checkpoint() is None:
@@ -213,8 +213,7 @@ class FiniteWeightsCheck:
       copy = variable.values[0] if hasattr(variable, 'values') else variable
       if copy.dtype.base_dtype.is_floating:
         is_finite = tf.raw_ops.IsFinite(x=tf.convert_to_tensor(copy))
-        # tf.reduce_all would make the axes for each variable, and takes longer to make its
-        # operations.
+        # tf.reduce_all would add another range for each variable, and is slower to build.
         rank = is_finite.shape.ndims
         if rank not in axes:
           axes[rank] = tf.range(tf.rank(is_finite))

@@ -88,8 +88,8 @@ class RespondToSignals(tf.train.SessionRunHook):
   Training stops at the end of the running step or a few steps later. Estimator then saves a
   checkpoint and closes the session. Workers that train together must stop at the same step, because
   a worker that continued alone would wait forever for the other workers. So the worker that
-  receives the signal announces the next step, and starts that step only after all other workers
-  have confirmed the announcement: none of them can complete the step before.
+  receives the signal announces the next step as the last one, and starts it after all other workers
+  have confirmed. Until then, none of them can complete that step, which needs all workers.
 
   This hook must come after the hook that evaluates, because an evaluation may request a stop too.
 

@@ -58,7 +58,7 @@ class TimeHistory(tf.train.SessionRunHook):
     self._report_dir = None if report_dir is None else os.path.expanduser(report_dir)
     self._warmup_steps = warmup_steps
     self._steps = StepTimer(StartUpTimer())
-    self._session_follower = _SessionFollower(self._steps)
+    self._session_tracker = _SessionTracker(self._steps)
     self._conditions: Dict[str, Any] = {}
     self._global_step: Optional[int] = None
     self._loss: Optional[tf.Tensor] = None
@@ -73,26 +73,26 @@ class TimeHistory(tf.train.SessionRunHook):
   def begin(self) -> None:
     start_up = self._steps.start_up
     start_up.end_phase('graph')
-    self._session_follower.timer.detach()  # An earlier training may have ended without `end`.
+    self._session_tracker.timer.detach()  # An earlier training may have ended without `end`.
     self._waits = _BatchWaitFetches(tf.get_default_graph())
-    if not _is_first_training():
+    if not _can_time_from_process_start():
       start_up.restart()
     self._steps = StepTimer(start_up)
-    self._session_follower = _SessionFollower(self._steps, tf.train.get_global_step())
+    self._session_tracker = _SessionTracker(self._steps, tf.train.get_global_step())
     self._conditions = _find_conditions(self._batch_size)
     self._global_step = None
     self._loss = (tf.get_collection(tf.GraphKeys.LOSSES) or [None])[-1]
     self._loss_curve = learning_curves.LossCurve()
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    self._session_follower.follow(session)
+    self._session_tracker.track(session)
     if not self._conditions['devices']:
       names = [_short_name(device.name) for device in session.list_devices()]
       gpus = [name for name in names if name.startswith('/gpu')]
       self._conditions['devices'] = gpus[:1] or ['/cpu:0']
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
-    self._session_follower.begin_step()
+    self._session_tracker.begin_step()
     self._steps.wait_fetches = self._waits.wait_fetches(
         run_context.session.graph, run_context.original_args.fetches)
     args = self._steps.before_run(run_context)
@@ -109,14 +109,14 @@ class TimeHistory(tf.train.SessionRunHook):
       loss, waits = run_values.results
       run_values = run_values._replace(results=waits)
     self._steps.after_run(run_context, run_values)
-    self._loss_curve.add(self._session_follower.last_step, loss)
+    self._loss_curve.add(self._session_tracker.last_step, loss)
     # The times of the timer exclude other hooks, which may run between session.run and this hook.
-    timer = self._session_follower.timer
+    timer = self._session_tracker.timer
     self._steps.began[-1], self._steps.ended[-1] = timer.began, timer.ended
 
   def end(self, session: tf.Session) -> None:
-    self._session_follower.timer.detach()
-    self._global_step = self._session_follower.read_global_step(session)
+    self._session_tracker.timer.detach()
+    self._global_step = self._session_tracker.read_global_step(session)
     self._conditions.update(throughput.duration_and_end_time(self._steps.start_up))
     if self._report_dir is not None and self._steps.ended and _is_chief():
       self._write_report(self._report_dir)
@@ -131,7 +131,7 @@ class TimeHistory(tf.train.SessionRunHook):
   def _make_report(self) -> throughput.ThroughputReport:
     steps = self._steps
     timing = Timing(steps.began, steps.ended, steps.waited, dict(steps.start_up.secs),
-                    self._global_step or steps.count, None, self._session_follower.pauses,
+                    self._global_step or steps.count, None, self._session_tracker.pauses,
                     discarded_steps=steps.discarded_steps)
     report = throughput.make_throughput_report(
         timing, self._conditions, self._warmup_steps)
@@ -171,8 +171,8 @@ class _BatchWaitFetches:
     return self._args_by_fetches[key]
 
 
-class _SessionFollower:
-  """Follows the sessions of a training, with the pauses between steps and the repeated steps.
+class _SessionTracker:
+  """Tracks the sessions of a training: their global steps, pauses, and repeated steps.
 
   Args:
     steps: the recorded steps, from which those that a new session repeats are removed.
@@ -186,25 +186,25 @@ class _SessionFollower:
   def __init__(self, steps: StepTimer, global_step_tensor: Optional[tf.Tensor] = None) -> None:
     self._steps = steps
     self._global_step_tensor = global_step_tensor
-    self._first_global_step = 0
+    self._global_step_offset = 0
     self._has_recovered = False
     self.timer = sessions.SessionRunTimer()
     self.pauses: List[Pause] = []
 
-  def follow(self, session: tf.Session) -> None:
-    """Follows a new session, which may take the place of a lost one."""
+  def track(self, session: tf.Session) -> None:
+    """Tracks a new session, which may take the place of a lost one."""
     if self.timer.session not in (None, session):
       self._has_recovered = True
     self.timer.attach(session)
     global_step = self.read_global_step(session)
     if global_step is not None:
       if self._has_recovered:  # The session starts from the last checkpoint.
-        repeated = self._first_global_step + self._steps.count - global_step
+        repeated = self._global_step_offset + self._steps.count - global_step
         self._steps.remove_last_steps(min(max(repeated, 0), self._steps.count))
-      self._first_global_step = global_step - self._steps.count
+      self._global_step_offset = global_step - self._steps.count
 
   def begin_step(self) -> None:
-    """Records a pause if a save or a recovery followed the last step; replaces those within it."""
+    """Records a pause if a save or a recovery followed the last step; replaces pauses within it."""
     if self._has_recovered or self.timer.has_saved:
       if self._steps.ended:
         last = self._steps.ended[-1]
@@ -218,7 +218,7 @@ class _SessionFollower:
   @property
   def last_step(self) -> int:
     """The global step of the last step; without a global step, the number of steps."""
-    return self._first_global_step + self._steps.count
+    return self._global_step_offset + self._steps.count
 
   def read_global_step(self, session: tf.Session) -> Optional[int]:
     """Returns the global step; None if the graph has none."""
@@ -227,8 +227,8 @@ class _SessionFollower:
     return int(session.run(self._global_step_tensor))
 
 
-def _is_first_training() -> bool:
-  """Returns whether the start of the process is also the start of its first training.
+def _can_time_from_process_start() -> bool:
+  """Returns whether the start-up can be timed from the start of the process.
 
   This is not the case if the interpreter waits for input between commands (`sys.ps1`, which IPython
   and notebooks set, too), or if the process has trained before.
@@ -279,8 +279,8 @@ def _short_name(device: str) -> str:
 def _cluster_and_task() -> Tuple[Dict[str, Any], Tuple[Optional[str], int]]:
   """Returns the tasks by type, and the type and index of this task; no tasks without a cluster.
 
-  distribution.tf_config is stricter than TensorFlow. A script with a cluster that TensorFlow
-  accepts, or whose Estimator was made before TF_CONFIG was set, must not fail.
+  Not by distribution.tf_config, which refuses clusters that TensorFlow accepts, or a TF_CONFIG that
+  was set after the Estimator was made: a measurement must not end a script that works.
   """
   try:
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import importlib
+import logging
 import os
 import sys
 from typing import Any, Dict, Optional
@@ -10,7 +11,6 @@ from typing import Any, Dict, Optional
 from estimator_train.distribution.process import Process, this_process
 from estimator_train.run_dir import RunDir, disk_errors, run_lock
 from estimator_train.settings import Settings
-from estimator_train.system.progress import Phase
 
 # Modes whose module has another name than the mode.
 _MODULE_NAMES = {'train_and_evaluate': 'train'}
@@ -67,10 +67,9 @@ def _import_mode(mode: str) -> Any:
     return importlib.import_module(name)
   gc.disable()
   try:
-    if mode in _MODES_WITHOUT_TENSORFLOW:
-      return importlib.import_module(name)
-    with Phase('importing TensorFlow'):
-      return importlib.import_module(name)
+    if mode not in _MODES_WITHOUT_TENSORFLOW:
+      logging.getLogger('estimator_train').info('importing TensorFlow')
+    return importlib.import_module(name)
   finally:
     getattr(gc, 'freeze', lambda: None)()  # CPython 3.6 has no gc.freeze.
     gc.enable()

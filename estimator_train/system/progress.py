@@ -1,61 +1,18 @@
-"""Shows the progress of what takes long, by log lines and bars, and times the start of a run."""
+"""Shows the progress of long work as bars, and times the start of a run."""
 
-import logging
 import math
 import os
 import sys
-import threading
 import time
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict
 
 from estimator_train.system import machine
 
-_LOG = logging.getLogger('estimator_train')
 _IMPORT_TIME = time.perf_counter()
 # When its set-up is complete, run_train.sh sets this variable to the seconds since boot (as in
 # /proc/uptime). Python then replaces run_train.sh in the same process (exec). The start time that
 # Linux records for this process is therefore the start of run_train.sh, and includes the set-up.
 START_TIME_VARIABLE = 'ESTIMATOR_TRAIN_STARTED_SECS'
-
-
-class Phase:
-  """Logs the start of a phase and, until the phase ends, repeatedly the time since the start.
-
-  The constructor starts the phase. `end`, or the end of a `with` block, ends the phase. A thread
-  logs the time, unless the log level hides these lines.
-
-  Args:
-    text: what is being done, such as `building the model`.
-    interval_secs: the seconds from each log line to the next.
-  """
-
-  def __init__(self, text: str, interval_secs: float = 5.) -> None:
-    self._text = text
-    self._interval_secs = interval_secs
-    self._ended = threading.Event()
-    self._thread: Optional[threading.Thread] = None
-    _LOG.info('%s', text)
-    if _LOG.isEnabledFor(logging.INFO):
-      self._thread = threading.Thread(target=self._log_duration, name='phase', daemon=True)
-      self._thread.start()
-
-  def end(self) -> None:
-    """Ends the phase; does nothing if the phase has already ended."""
-    self._ended.set()
-    if self._thread is not None:
-      self._thread.join()
-      self._thread = None
-
-  def __enter__(self) -> 'Phase':
-    return self
-
-  def __exit__(self, *unused: Any) -> None:
-    self.end()
-
-  def _log_duration(self) -> None:
-    began = time.monotonic()
-    while not self._ended.wait(self._interval_secs):
-      _LOG.info('%s: %.0f s so far', self._text, time.monotonic() - began)
 
 
 def make_progress_bar(**options: Any) -> Any:

@@ -13,7 +13,6 @@ from estimator_train.distribution.cluster_protocol import READY
 from estimator_train.distribution.devices import make_session_config
 from estimator_train.settings import user_code
 from estimator_train.settings.flags import OUTPUT_FLAGS, ModelFlags
-from estimator_train.system.progress import Phase
 from estimator_train.tf_patches import saved_weights
 from estimator_train.tf_patches.configurations import nested_layers
 from estimator_train.tf_patches.model_copies import ModelCopier
@@ -80,16 +79,16 @@ def prepare(run: Run) -> PreparedModel:
       saved_weights.seed_graph(settings.optimizer.seed)
     else:
       tf.set_random_seed(settings.optimizer.seed)
-    with Phase('building the model'):
-      model = building.build_by_name(settings.model, dataset)
+    _LOG.info('building the model')
+    model = building.build_by_name(settings.model, dataset)
     if engine.num_workers > 1:
       engine.join(_values_to_compare(run, model))
       run.start_up.end_phase('peers')
     is_chief = engine.process.is_chief
     if is_chief and settings.run.trains:
       restoring.repair_model_dir(run.run_dir.path, run.start.checkpoint)
-    with Phase('converting the model to an Estimator'):
-      prepared = _convert(run, model)
+    _LOG.info('converting the model to an Estimator')
+    prepared = _convert(run, model)
   engine.announce(READY)
   run.start_up.end_phase('model')
   if settings.run.trains and is_chief:

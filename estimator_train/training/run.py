@@ -15,7 +15,7 @@ from estimator_train.errors import PeerLost, UserError, join_items
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, total_train_steps
 from estimator_train.settings.flags import EvaluationFlags
-from estimator_train.system.progress import Phase, StartUpTimer
+from estimator_train.system.progress import StartUpTimer
 from estimator_train.training import early_stopping
 from estimator_train.training.checkpoints import restoring
 from estimator_train.training.early_stopping import StopReason
@@ -163,10 +163,10 @@ def open_run(settings: Settings, process: Process = SINGLE_PROCESS) -> Run:
   prepare_devices(settings.devices, devices, settings.run.trains)
   engine = make_engine(settings, process, devices)
   start = find_start(settings, run_dir, engine)
-  with Phase('preparing the data'):
-    dataset = _obtain_dataset(settings)
-    run_dir.make()
-    data = open_data(dataset, settings, run_dir.path)
+  _LOG.info('preparing the data')
+  dataset = _obtain_dataset(settings)
+  run_dir.make()
+  data = open_data(dataset, settings, run_dir.path)
   checkpoint_run_dir = restoring.run_dir_of_checkpoint(settings)
   checkpoint_run_dir.warn_of_missing_records(start.step, bool(data.dataset.labels))
   end_step, schedule = start.step, Schedule(settings.optimizer.learning_rate)

@@ -1,9 +1,8 @@
-"""What a process says: its streams, log, phases, progress bars and last words, and its age."""
+"""What a process says: its streams, log, progress bars and last words, and its age."""
 
 import logging
 import os
 import sys
-import threading
 import types
 from unittest import mock
 
@@ -67,22 +66,6 @@ def test_the_last_message_and_the_code_of_a_lost_task(monkeypatch, capsys):
   monkeypatch.setattr(signals.os, '_exit', codes.append)
   signals.exit_now('lost worker 1:\nits connection ended')
   assert codes == [138] and capsys.readouterr().err == 'lost worker 1: its connection ended\n'
-
-
-def test_a_long_phase_is_logged_again_and_again(monkeypatch, caplog):
-  lines, are_there, before = [], threading.Event(), threading.active_count()
-  handler = logging.Handler()
-  handler.emit = lambda record: lines.append(record.getMessage()) or (
-      len(lines) >= 3 and are_there.set())
-  monkeypatch.setattr(LOG, 'handlers', [handler])
-  caplog.set_level(logging.INFO, LOG.name)
-  with progress.Phase('building the model', 0.):
-    assert are_there.wait(60)
-  assert lines[0] == 'building the model' and threading.active_count() == before
-  assert set(lines[1:]) <= {'building the model: {} s so far'.format(secs) for secs in range(60)}
-  caplog.set_level(logging.WARNING, LOG.name)
-  with progress.Phase('building the model'):
-    assert threading.active_count() == before  # No thread without a log.
 
 
 def use_bar(**options):

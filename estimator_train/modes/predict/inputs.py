@@ -102,19 +102,10 @@ def read_batches(files: Iterator[bytes], image_key: str, image_shape: Tuple[int,
       batch = list(itertools.islice(entries, batch_size))
       if not batch:
         return
-      yield with_equal_channels(batch)
+      yield batch
   finally:
     entries.close()  # Ends the threads that use the decoder.
     decoder.close()
-
-
-def with_equal_channels(batch: List[Entry]) -> List[Entry]:
-  """Repeats the channel of grey images of idx files if another image of the batch has three."""
-  channels = max((entry.values[0].shape[2] for entry in batch if isinstance(entry.values, list)),
-                 default=1)
-  return [entry._replace(values=[np.repeat(entry.values[0], channels, 2)])
-          if isinstance(entry.values, list) and entry.values[0].shape[2] < channels else entry
-          for entry in batch]
 
 
 def _iter_reads(path: bytes, image_key: str,

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.reports import metrics_log
 from estimator_train.settings import steps_for_epochs
-from estimator_train.system.progress import Phase, is_shown, make_progress_bar
+from estimator_train.system.progress import is_shown, make_progress_bar
 from estimator_train.training.hooks import summaries
 from estimator_train.training.hooks.step_measurements import MeanOfSteps, StepMonitor, is_logged
 from estimator_train.training.model import PreparedModel
@@ -39,7 +39,7 @@ class ShowProgress(tf.train.SessionRunHook):
     self._schedule = model.schedule
     self._monitor = monitor
     self._clock = clock
-    self._first_step_phase = Phase('building the graph and running the first step')
+    _LOG.info('building the graph and running the first step')
     self._last_logged_step, self._last_logged_at = 0, 0.
     self._means = MeanOfSteps()
     self._bar: Any = None
@@ -54,8 +54,6 @@ class ShowProgress(tf.train.SessionRunHook):
           mininterval=0, miniters=1, postfix=self, bar_format='{postfix.text_of_bar} |{bar}|')
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    if self._monitor.local_step == self._monitor.start_step + 1:
-      self._first_step_phase.end()
     self._means.add(self._monitor)
     step = self._monitor.global_step
     if is_logged(step, self._run.settings.reporting.log_every_steps) or step >= self._run.end_step:
@@ -117,7 +115,6 @@ class ShowProgress(tf.train.SessionRunHook):
 
   def close(self) -> None:
     """Closes the bar, and removes it from a terminal; must also be called if the run failed."""
-    self._first_step_phase.end()
     if self._bar is not None:
       self._bar.close()
 

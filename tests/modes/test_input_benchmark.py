@@ -166,25 +166,25 @@ def split(tmp_path, write_images):
 
 
 def test_measurements_of_image_files(split, tmp_path, monkeypatch):
-  """With a second for each batch: five batches of cold passes, ten of warm ones."""
+  """With a second for each batch: five batches of the cold pass, ten of warm ones."""
   evicted, folder = [], tmp_path / 'cache'
   for name, value in (('clock', Clock()), ('_COLD_PASS_SECS', 5), ('_WARM_PASS_SECS', 10),
                       ('_evict', lambda paths: evicted.append(list(paths)))):
     monkeypatch.setattr(measurement, name, value)
-  for cache, count, passes, cold, warm in (
-      # Warm: what cold passes have read, of five batches four, as the first is not timed.
-      ('none', 80, 3, 5, 4),
+  for cache, count, is_cached, cold, warm in (
+      # Warm: what the cold pass has read, of five batches four, as the first is not timed.
+      ('none', 80, False, 5, 4),
       # Cold: an epoch, as later ones would find the files in memory. With a cache, a whole one.
-      ('none', 13, 3, 4, 10), ('memory', 80, 1, 20, 10), (folder, 8, 1, 3, 10)):
+      ('none', 13, False, 4, 10), ('memory', 80, True, 20, 10), (folder, 8, True, 3, 10)):
     del evicted[:]
     settings = Settings(model_dir='any', train_steps=1, batch_size=4, cache=str(cache))
     source = make_source(DataSet('any', ('a', 'b', 'c'), (10, 12, 3), split, None, ()), split)
     source.num_examples = count
     measured = measurement.measure_input(types.SimpleNamespace(
         settings=settings, data=types.SimpleNamespace(train=source)), True)
-    assert measured.cold_passes == [(4 * cold, cold)] * passes and len(evicted) == passes
+    assert measured.cold_pass == (4 * cold, cold) and len(evicted) == 1
     assert measured.warm_passes == [(4 * warm, warm)] * 5
-    assert list(measured.stage_passes) == ['read', 'decode', 'resize', 'batch'][-1 if passes == 1
+    assert list(measured.stage_passes) == ['read', 'decode', 'resize', 'batch'][-1 if is_cached
                                                                                else -4:]
     assert measured.stage_passes['batch'] == measured.warm_passes
     assert measured.image_shape == (10, 12, 1) and evicted[0][:8] == split.files
@@ -219,7 +219,7 @@ def at(*rates):
 
 
 FILES = InputMeasurement(
-    format_name='image_files', num_examples=1000, prepare_secs=0., cold_passes=at(40, 60, 50),
+    format_name='image_files', num_examples=1000, prepare_secs=0., cold_pass=(50, 1),
     warm_passes=at(100, 300, 200), stage_passes={}, image_shape=(500, 1000, 1),
     pixels_dtype='uint8')
 
@@ -234,7 +234,7 @@ def test_rates_spread_and_stages():
     assert result[name + '_images_per_sec'] == pytest.approx(rate)
   assert result['spread']['model'] == {'median': 80, 'min': 10, 'max': 99, 'passes': 5}
   # Making the input counts as cold, where there is an epoch.
-  filled = FILES._replace(prepare_secs=15., cold_passes=at(200))
+  filled = FILES._replace(prepare_secs=15., cold_pass=(200, 1))
   assert summarize(filled)['cold_images_per_sec'] == pytest.approx(
       1000 / (15 + 1000 / 200))
   assert summarize(filled._replace(num_examples=None))[

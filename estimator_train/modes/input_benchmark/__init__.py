@@ -77,22 +77,21 @@ def summarize(measurement: InputMeasurement,
               model_segments: Sequence[ExamplesAndSecs]) -> Dict[str, Any]:
   """Computes the rates and the verdict, by their keys in `input_benchmark.json`.
 
-  A rate is the median of examples ÷ wall time over several passes. The cold rate is the rate of a
-  whole first epoch, from making the input to the last batch; infinite data has no epochs. The rates
-  of a stage are those of the pipeline that ends with the stage. Its `share` is the time that it
-  adds, as a fraction of the time of the whole pipeline.
+  The cold rate is that of the first epoch of a training, from making the input to the last batch;
+  infinite data has no epochs. The other rates are the median of examples ÷ wall time over several
+  passes. The rates of a stage are those of the pipeline that ends with the stage. Its `share` is
+  the time that it adds, as a fraction of the time of the whole pipeline.
 
   Args:
     measurement: measurements of the input pipeline.
     model_segments: measurements of training on a synthetic batch, one per segment of steps.
   """
-  cold_rates, num_examples = _rates(measurement.cold_passes), measurement.num_examples
+  cold_rate, num_examples = _rates([measurement.cold_pass])[0], measurement.num_examples
   if num_examples is not None:
-    cold_rates = [num_examples / (measurement.prepare_secs + num_examples / rate)
-                  for rate in cold_rates]
+    cold_rate = num_examples / (measurement.prepare_secs + num_examples / cold_rate)
   spread = {name: {'median': statistics.median(rates), 'min': min(rates), 'max': max(rates),
                    'passes': len(rates)}
-            for name, rates in (('cold', cold_rates), ('warm', _rates(measurement.warm_passes)),
+            for name, rates in (('cold', [cold_rate]), ('warm', _rates(measurement.warm_passes)),
                                 ('model', _rates(model_segments)))}
   stages, secs = {}, 0.
   for name, passes in measurement.stage_passes.items():

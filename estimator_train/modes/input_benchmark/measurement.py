@@ -28,7 +28,7 @@ from estimator_train.training.run import Run
 ExamplesAndSecs = Tuple[int, float]
 
 _MIN_BATCHES = 3
-_NUM_COLD_PASSES, _COLD_PASS_SECS = 3, 1.5
+_COLD_PASS_SECS = 4.
 _NUM_WARM_PASSES, _WARM_PASS_SECS = 5, 0.5
 # The warm-up ends after --throughput_warmup_steps steps or after this time, whichever comes first.
 # Without this limit, the warm-up of a large network on a CPU would take minutes.
@@ -44,8 +44,8 @@ class InputMeasurement(NamedTuple):
       `binary_files` or `synthetic`.
     num_examples: number of examples per epoch; None for infinite data.
     prepare_secs: seconds from making the input to the start of the first pass.
-    cold_passes: passes that started with no file in the page cache. If the examples are cached,
-      the list has only one pass, a whole epoch, during which the cache is filled.
+    cold_pass: the first pass, which started with no file in the page cache. With a cache, it is a
+      whole epoch, during which the cache is filled.
     warm_passes: passes that read only examples that had been read before.
     stage_passes: for each stage of the pipeline (such as read, decode, resize and batch), in order,
       the passes that ran only this stage and the stages before it. The passes of the last stage ran
@@ -56,7 +56,7 @@ class InputMeasurement(NamedTuple):
   format_name: str
   num_examples: Optional[int]
   prepare_secs: float
-  cold_passes: List[ExamplesAndSecs]
+  cold_pass: ExamplesAndSecs
   warm_passes: List[ExamplesAndSecs]
   stage_passes: Dict[str, List[ExamplesAndSecs]]
   image_shape: Tuple[int, int, int]
@@ -67,7 +67,7 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
   """Measures the input pipeline of training at the global batch size.
 
   Without a cache, the passes take a few seconds in total, regardless of the size of the data set.
-  Warm passes read only examples that the cold passes have read.
+  Warm passes read only examples that the cold pass has read.
 
   Args:
     run: settings and data of a training run.
@@ -91,20 +91,14 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
   _evict(evicted_files)
   began = clock()
   train_input_fn = run_data.make_train_input_fn(source, settings, batching)
-  cold_passes = []
   with _open_pipelines({'train': train_input_fn}, settings.devices) as pipelines:
     prepare_secs = clock() - began
-    # With a cache, a second pass would not be cold: the examples are in memory by now, or in a
-    # mapped file whose pages the kernel does not evict.
-    for index in range(1 if is_cached else _NUM_COLD_PASSES):
-      if index:
-        _evict(evicted_files)
-      cold_passes.append(pipelines['train'].run_pass(
-          batch_size, _COLD_PASS_SECS if cache == 'none' or num_batches is None else math.inf,
-          num_batches))
+    cold_pass = pipelines['train'].run_pass(
+        batch_size, _COLD_PASS_SECS if cache == 'none' or num_batches is None else math.inf,
+        num_batches)
     source.wait_until_cached()
     pixels = pipelines['train'].fetch_pixels()
-  batches_read = min(examples for examples, _ in cold_passes) // batch_size
+  batches_read = cold_pass[0] // batch_size
   max_batches = None
   if not is_cached and num_batches is not None and batches_read < num_batches:
     max_batches = batches_read - 1  # A warm pass takes one more batch, which is not timed.
@@ -118,7 +112,7 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
         warm_passes[name].append(pipeline.run_pass(batch_size, _WARM_PASS_SECS, max_batches,
                                                    skip_first_batch=True))
   return InputMeasurement(
-      source.format_name, num_examples, prepare_secs, cold_passes, list(warm_passes.values())[-1],
+      source.format_name, num_examples, prepare_secs, cold_pass, list(warm_passes.values())[-1],
       warm_passes if stage_input_fns else {}, pixels.shape[1:], pixels.dtype.name)
 
 

@@ -62,7 +62,7 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
     elif model.built and model.weights and not needs_seeded_weights:
       positional_weights = saved_weights.PositionalWeights(model.get_weights(), config)
   return model_fn.to_estimator(
-      copier, config, model_fn.Weights(warm_start, positional_weights, weight_names),
+      copier, config, model_fn.WeightOptions(warm_start, positional_weights, weight_names),
       saved_format=model_fn.SavedFormat(object_based, export_outputs))
 
 

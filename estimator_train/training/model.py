@@ -22,7 +22,7 @@ from estimator_train.training.checkpoints.best_checkpoint import BestMetric
 from estimator_train.training.hooks import summaries
 from estimator_train.training.model_fn import (
   GraphCallbacks,
-  Weights,
+  WeightOptions,
   to_estimator,
   translate_model_errors,
 )
@@ -117,19 +117,20 @@ def _convert(run: Run, model: tf.keras.Model) -> PreparedModel:
   frozen_part = None
   with _translate_errors(settings.model):
     estimator = training_estimator = to_estimator(
-        copier, run_config, Weights(warm_start), callbacks, num_classes=len(dataset.labels))
+        copier, run_config, WeightOptions(warm_start), callbacks, num_classes=len(dataset.labels))
     if settings.input.cache_features and settings.run.trains:
       frozen_part, rest = frozen_features.split_model(model, settings.model.model)
       rest.compile(model.optimizer, model.loss, loss_weights=model.loss_weights)
       training_estimator = to_estimator(
-          ModelCopier(rest), run_config, Weights(warm_start, frozen_part=frozen_part),
+          ModelCopier(rest), run_config, WeightOptions(warm_start, frozen_part=frozen_part),
           GraphCallbacks(lambda features: tf.cast(features, tf.float32), summaries.register_batch))
   tf.keras.backend.set_session(None)
   return PreparedModel(
       estimator, training_estimator, frozen_part, one_hot, schedule,
-      best_checkpoint.find_best_metric(settings.evaluation, model, len(dataset.labels)),
-      _batch_norm_momentum(model) if settings.model.weights == 'none' else 0.,
-      count_parameters(model))
+      best_metric=best_checkpoint.find_best_metric(settings.evaluation, model, len(dataset.labels)),
+      batch_norm_momentum=(
+          _batch_norm_momentum(model) if settings.model.weights == 'none' else 0.),
+      parameters=count_parameters(model))
 
 
 def _batch_norm_momentum(model: tf.keras.Model) -> float:

@@ -76,8 +76,8 @@ def translate_model_errors() -> Iterator[None]:
     raise
 
 
-class Weights(NamedTuple):
-  """How the weights of an Estimator get their values, and which of them checkpoints contain.
+class WeightOptions(NamedTuple):
+  """How the weights of an Estimator get their values, and which weights checkpoints contain.
 
   Attributes:
     warm_start: the initial weights; None: training resumes, or starts from random weights.
@@ -101,12 +101,12 @@ class GraphCallbacks(NamedTuple):
     preprocess: converts the features of a batch to the input of the model.
     observe_batch: called in each replica with the features, labels and outputs of a training batch.
     translate_errors: makes a context that translates errors of the user's code in the model.
-    source: what yields the batches, for error messages.
+    input_description: what yields the batches, for error messages.
   """
   preprocess: Callable[[Any], Any] = lambda features: features
   observe_batch: Optional[Callable[[Any, Any, tf.Tensor], None]] = None
   translate_errors: Callable[[], ContextManager[None]] = translate_model_errors
-  source: str = 'input_fn'
+  input_description: str = 'input_fn'
 
 
 class SavedFormat(NamedTuple):
@@ -121,7 +121,7 @@ class SavedFormat(NamedTuple):
 
 
 def to_estimator(copier: ModelCopier, run_config: tf.estimator.RunConfig,
-                 weights: Weights = Weights(),
+                 weights: WeightOptions = WeightOptions(),
                  callbacks: GraphCallbacks = GraphCallbacks(),
                  saved_format: SavedFormat = SavedFormat(),
                  num_classes: Optional[int] = None) -> tf.estimator.Estimator:
@@ -149,13 +149,13 @@ def to_estimator(copier: ModelCopier, run_config: tf.estimator.RunConfig,
 class _ModelFn:
   """Makes the EstimatorSpec of each mode; see to_estimator."""
 
-  def __init__(self, copier: ModelCopier, weights: Weights, callbacks: GraphCallbacks,
+  def __init__(self, copier: ModelCopier, weights: WeightOptions, callbacks: GraphCallbacks,
                saved_format: SavedFormat, num_classes: Optional[int]) -> None:
     self._copier, self._model = copier, copier.model
     self._weights, self._callbacks, self._saved_format = weights, callbacks, saved_format
     self._num_classes = num_classes
     self._optimizer_config = optimizers.get_optimizer_config(self._model.optimizer)
-    self._batch_adapter = model_inputs.BatchAdapter(self._model, callbacks.source)
+    self._batch_adapter = model_inputs.BatchAdapter(self._model, callbacks.input_description)
     for layer in nested_layers(self._model):
       if layer.stateful and not isinstance(layer, (tf.keras.Model, tf.keras.metrics.Metric)):
         raise InvalidValue('an Estimator does not keep the state of a layer from batch to batch',

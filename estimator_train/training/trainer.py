@@ -99,7 +99,7 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
 def _outcome_without_training(run: Run) -> Outcome:
   """Logs why there is nothing to train, and returns an outcome without steps."""
   step, end_step = run.start.step, run.end_step
-  timing = Timing([], [], [], {}, step, None)
+  timing = Timing([], [], [], {}, global_step=step, loss=None)
   if step >= end_step:
     # Only --train_steps can end a run before the checkpoint's step; see total_train_steps.
     _LOG.info('nothing to train: %s is at step %d%s', run.run_dir.path, step,
@@ -236,9 +236,12 @@ class RunHooks:
   def make_timing(self, reached_step: int) -> Timing:
     """Returns the measured times of the run, which ended at a global step."""
     steps, tracer = self._step_timer, self._tracer
-    return Timing(steps.began, steps.ended, steps.waited, self._run.start_up.secs, reached_step,
-                  self.loss_check.last_finite_loss, steps.pauses,
-                  tracer.traced_steps if tracer else frozenset(), steps.discarded_steps)
+    return Timing(
+        start_times=steps.began, end_times=steps.ended, input_wait_secs=steps.waited,
+        start_up_secs=self._run.start_up.secs, global_step=reached_step,
+        loss=self.loss_check.last_finite_loss, pauses=steps.pauses,
+        traced_steps=tracer.traced_steps if tracer else frozenset(),
+        discarded_steps=steps.discarded_steps)
 
 
 def _make_tracer(run: Run, monitor: StepMonitor, timer: StepTimer) -> Optional[TraceSteps]:

@@ -130,9 +130,10 @@ class TimeHistory(tf.train.SessionRunHook):
 
   def _make_report(self) -> throughput.ThroughputReport:
     steps = self._steps
-    timing = Timing(steps.began, steps.ended, steps.waited, dict(steps.start_up.secs),
-                    self._global_step or steps.count, None, self._session_tracker.pauses,
-                    discarded_steps=steps.discarded_steps)
+    timing = Timing(
+        start_times=steps.began, end_times=steps.ended, input_wait_secs=steps.waited,
+        start_up_secs=dict(steps.start_up.secs), global_step=self._global_step or steps.count,
+        loss=None, pauses=self._session_tracker.pauses, discarded_steps=steps.discarded_steps)
     report = throughput.make_throughput_report(
         timing, self._conditions, self._warmup_steps)
     report.figures['global_step'] = self._global_step

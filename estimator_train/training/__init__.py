@@ -1,0 +1,1 @@
+"""Trains a model: opens the run, prepares the model, trains, saves checkpoints, and evaluates."""

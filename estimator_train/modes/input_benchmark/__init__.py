@@ -86,7 +86,7 @@ def summarize(measurement: InputMeasurement,
     measurement: measurements of the input pipeline.
     model_segments: measurements of training on a synthetic batch, one per segment of steps.
   """
-  cold_rate, num_examples = _rates([measurement.cold_pass])[0], measurement.num_examples
+  (cold_rate,), num_examples = _rates([measurement.cold_pass]), measurement.num_examples
   if num_examples is not None:
     cold_rate = num_examples / (measurement.prepare_secs + num_examples / cold_rate)
   spread = {name: {'median': statistics.median(rates), 'min': min(rates), 'max': max(rates),

@@ -1,13 +1,11 @@
 """What is kept as the best checkpoint, whatever happens in between."""
 
-import contextlib
 import fcntl
 import json
 import os
 
 import pytest
 
-from estimator_train.system import storage
 from estimator_train.training.checkpoints import best_checkpoint
 from estimator_train.training.checkpoints.best_checkpoint import BestMetric
 
@@ -46,12 +44,8 @@ def kept(folder):
 
 
 # Evaluations in turn: the step, accuracy, average loss, metric, and which of them is then the best.
+# tests/modes/test_best_and_stopping.py has others, of the accuracy.
 EVALUATIONS = {
-    'the largest': [(10, .5, 1., 'accuracy', 0), (20, .7, 2., 'accuracy', 1),
-                    (30, .6, .5, 'accuracy', 1)],
-    'the smallest': [(10, .5, 1., 'average_loss', 0), (20, .7, 2., 'average_loss', 0),
-                     (30, .6, .5, 'average_loss', 2)],
-    'the earlier of equals': [(10, .5, 1., 'accuracy', 0), (20, .5, .5, 'accuracy', 0)],
     'by another metric': [(10, .5, 1., 'accuracy', 0), (20, .9, 2., 'average_loss', 0),
                           (30, .1, .5, 'average_loss', 2)],
     'a step that is trained again': [(10, .5, 1., 'accuracy', 0), (10, .5, 1., 'accuracy', 0),
@@ -59,18 +53,16 @@ EVALUATIONS = {
 }
 
 
-@pytest.mark.parametrize('killed', [False, True])
 @pytest.mark.parametrize('name', sorted(EVALUATIONS))
-def test_the_best_is_kept(tmp_path, name, killed):
+def test_the_best_is_kept(tmp_path, name):
+  """Also after an evaluation that was killed."""
   for number, (step, accuracy, loss, metric, best) in enumerate(EVALUATIONS[name]):
-    if killed:
-      best_checkpoint.pin(save(tmp_path, step), str(tmp_path))
+    best_checkpoint.pin(save(tmp_path, step), str(tmp_path))
     best_step = evaluate(tmp_path, step, accuracy, loss, metric, content=str(number))
     assert kept(tmp_path) == (best_step, str(best)) == (EVALUATIONS[name][best][0], str(best))
     record = json.loads((tmp_path / 'best' / 'best.json').read_text())
     assert record['metric'] == metric and record['value'] == record[metric]
     assert record['last_evaluated'] == step
-    assert os.path.exists(str(tmp_path / 'best' / record['checkpoint']) + '.index')
 
 
 def test_links_or_copies(tmp_path, monkeypatch):
@@ -89,42 +81,17 @@ def test_links_or_copies(tmp_path, monkeypatch):
 
 def test_one_task_at_a_time_pins_or_promotes(tmp_path, monkeypatch):
   """The evaluator, and a chief that does not know of it, may do so at the same moment."""
-  acts = []
+  read_best = best_checkpoint.read_best
 
-  def while_locked(act):
-    def call(*given):
-      with open_folder() as descriptor, pytest.raises(BlockingIOError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      acts.append(act.__name__)
-      return act(*given)
-
-    return call
-
-  @contextlib.contextmanager
-  def open_folder():
+  def read_while_locked(folder):
     descriptor = os.open(str(tmp_path / 'best'), os.O_RDONLY)
-    yield descriptor
+    with pytest.raises(BlockingIOError):
+      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(descriptor)
+    return read_best(folder)
 
-  monkeypatch.setattr(os, 'link', while_locked(os.link))
-  monkeypatch.setattr(storage, 'write_json', while_locked(storage.write_json))
-  evaluate(tmp_path, 10, .5)
-  assert acts == ['link', 'link', 'write_json']
-  with open_folder() as descriptor:
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def test_another_task_replaces_the_best_while_it_is_read(tmp_path, monkeypatch):
-  evaluate(tmp_path, 10, .5)
-  is_complete = best_checkpoint._is_complete
-
-  def replace_first(path):
-    monkeypatch.setattr(best_checkpoint, '_is_complete', is_complete)
-    evaluate(tmp_path, 20, .6)
-    return is_complete(path)
-
-  monkeypatch.setattr(best_checkpoint, '_is_complete', replace_first)
-  assert best_checkpoint.read_best(str(tmp_path)).global_step == 20
+  monkeypatch.setattr(best_checkpoint, 'read_best', read_while_locked)
+  assert evaluate(tmp_path, 10, .5) == 10
 
 
 def test_an_evaluator_and_a_chief_that_does_not_know_of_it(tmp_path):
@@ -142,13 +109,10 @@ def test_an_evaluator_and_a_chief_that_does_not_know_of_it(tmp_path):
   assert promote(tmp_path, pin(30, 'evaluator'), 30, .3) == 20
 
 
-@pytest.mark.parametrize('name, content', [
-    ('best.json', '{"checkpoint": "10/mod'), ('best.json', '[1, 2]'),
-    ('10/model.ckpt-10.data-00000-of-00001', None)])
-def test_what_is_damaged_counts_as_none(tmp_path, caplog, name, content):
+def test_a_best_checkpoint_without_its_files_counts_as_none(tmp_path, caplog):
+  """tests/system/test_storage.py has a damaged record."""
   evaluate(tmp_path, 10, .9)
-  path = tmp_path / 'best' / name
-  path.unlink() if content is None else path.write_text(content)
+  (tmp_path / 'best' / '10' / 'model.ckpt-10.data-00000-of-00001').unlink()
   assert best_checkpoint.read_best(str(tmp_path)) is None
   assert 'continuing without a best checkpoint' in caplog.text
   assert evaluate(tmp_path, 20, .1) == 20 and kept(tmp_path) == (20, 'some')

@@ -85,15 +85,6 @@ def test_weights_of_a_checkpoint(trained):
       assert_array_equal(value, tf.train.load_variable(str(trained), name), err_msg=name)
 
 
-def test_other_weights_when_a_run_goes_on(h5, trained, tmp_path, caplog):
-  shutil.copytree(str(trained), str(tmp_path / 'run'))
-  train(tmp_path / 'run', 2, weights=str(h5[0]))
-  caplog.set_level('INFO', 'estimator_train')
-  train(tmp_path / 'run', 3)
-  (line,) = [line for line in caplog.text.splitlines() if 'with the weights of step 2' in line]
-  assert '--weights={} before and --weights=none now'.format(h5[0]) in line
-
-
 def test_another_optimizer_of_the_users_own_model(tmp_path):
   train(tmp_path / 'run', model='own_models:compiled_with_sgd')
   with pytest.raises(UserError, match='another model or optimizer: Key .* not found in checkpoint'):
@@ -116,11 +107,11 @@ def test_weights_that_cannot_be_loaded(h5, trained, tmp_path):
   assert not (tmp_path / 'run' / 'flags.txt').exists()
 
 
-def assert_loaded_without_head(found, expected, caplog, head, count=2):
+def assert_loaded_without_head(found, expected, caplog, head):
   """All weights but those of the head are the expected ones, and one log line says so."""
   message, = [record.getMessage() for record in caplog.records
               if 'start from random weights' in record.getMessage()]
-  assert ' has weights for {} of {} layers; '.format(count, count + 1) in message
+  assert ' has weights for 2 of 3 layers; ' in message
   assert message.endswith(' not in the file: ' + head)
   caplog.clear()
   for name, value in found.items():
@@ -158,9 +149,7 @@ def test_weights_of_another_head_of_a_frozen_inner_model(tmp_path, caplog):
 
   def build(num_classes, trainable):
     layers = tf.keras.layers
-    inner = tf.keras.Sequential([
-        layers.Dense(3, input_shape=(5,), name='first'), layers.BatchNormalization(name='second'),
-        layers.Dense(3, name='third'), layers.BatchNormalization(name='fourth')], name='inner')
+    inner = tf.keras.Sequential([layers.BatchNormalization(input_shape=(5,)), layers.Dense(3)])
     inner.trainable = trainable
     return tf.keras.Sequential([inner, layers.Dense(num_classes, name='head')])
 
@@ -170,7 +159,7 @@ def test_weights_of_another_head_of_a_frozen_inner_model(tmp_path, caplog):
     model = build(2, trainable=False)
     initial_weights.load_initial_weights(
         model, Settings(weights=path, model='x:y', model_dir='x').model, None)
-    assert_loaded_without_head(by_variable(model), expected, caplog, 'head', 4)
+    assert_loaded_without_head(by_variable(model), expected, caplog, 'head')
 
 
 def test_published_weights_without_the_head(monkeypatch, tmp_path, capsys):
@@ -188,8 +177,7 @@ def test_published_weights_without_the_head(monkeypatch, tmp_path, capsys):
       initial_weights.load_initial_weights(model, settings.model, image_shape)
       *found, kernel, _ = model.get_weights()
     assert np.abs(kernel).max() > 0 and len(found) == len(expected)
-    for value, original in zip(found, expected):
-      assert_array_equal(value, original)
+    assert all(map(np.array_equal, found, expected))
 
   load_vgg16(path)
   with monkeypatch.context() as patch:
@@ -221,8 +209,7 @@ def test_code_in_a_file_of_weights_does_not_run(tmp_path):
     model.save(evil)
     expected = model.get_weights()
   pwned.rmdir()
-  for value, original in zip(load(evil, 'two_layers').values(), expected):
-    assert_array_equal(value, original)
+  assert all(map(np.array_equal, load(evil, 'two_layers').values(), expected))
   assert not pwned.exists()
 
 

@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import own_models
@@ -20,31 +21,18 @@ from estimator_train.training.hooks import stopping
 NAN, INF = float('nan'), float('inf')
 
 
-def test_a_loss_that_is_not_finite_ends_the_run():
-  steps = Steps()
-  hook = stopping.StopAtNonFiniteLoss(steps.last,
-                                      schedule=schedules.Schedule(.5, 0, [16], [.25]))
-  assert hook.last_finite_loss is None
-  assert hook.loss_history == 'the last finite losses: none; learning rate 0.5'
-  with pytest.raises(TrainingFailed, match='^the loss is inf at step 17$'):
-    steps.run([1., 2., 3., 4., 5., .6, INF, 8.], hook, start=10)
-  assert hook.last_finite_loss == pytest.approx(.6)
-  assert hook.loss_history == (
-      'the last finite losses: 2 at step 12, 3 at step 13, 4 at step 14, 5 at step 15, 0.6 at '
-      'step 16; learning rate 0.25')
-
-
 def test_steps_that_loss_scaling_skips(monkeypatch, caplog):
+  """test_summaries.py has a run that ends at the first loss that is not finite."""
   monkeypatch.setattr(stopping, 'MAX_SKIPPED_STEPS', 3)
   steps = Steps()
   hook = stopping.StopAtNonFiniteLoss(steps.last, skips_updates=True,
                                       schedule=schedules.Schedule(.5, 0, [2], [.25]))
   steps.run([1., NAN], hook)
-  assert hook.loss_history.endswith('; learning rate 0.5')
+  assert hook.loss_history == 'the last finite losses: 1 at step 1; learning rate 0.5'
   steps.run([NAN, 3., NAN, INF, 4.], hook, start=1)
   assert hook.loss_history == (
       'the last finite losses: 1 at step 1, 3 at step 3, 4 at step 6; learning rate 0.25')
-  assert caplog.text.count('loss scaling skips') == 4
+  assert caplog.text.count('loss scaling skips') == 4 and hook.last_finite_loss == 4.
   with pytest.raises(TrainingFailed, match='the loss is inf at step 9, the 3th such step in a row'):
     steps.run([NAN, NAN, INF, 1.], hook, start=6)
 
@@ -109,67 +97,47 @@ def test_a_skipped_step_is_one_line_and_leaves_no_trace(run_well, tmp_path, monk
   assert all(np.isfinite(value).all() for value in variables.values())
 
 
-class Engine:
-  """Stands in for one with some workers."""
-
-  def __init__(self, size=1, announced_stop_step=None):
-    self.num_workers, self.announced_stop_step = size, announced_stop_step
-
-  def stop_all_at(self, global_step):
-    self.announced_stop_step = min(
-        step for step in (self.announced_stop_step, global_step) if step is not None)
-
-
-def test_all_stop_at_one_step():
-  for engine, asked_at, last, case in (
-      (Engine(), 4, 4, 'alone: after the step that asks'),
-      (Engine(2), 4, 5, 'with others: after the next step'),
-      (Engine(2, announced_stop_step=6), None, 6, 'another task asks'),
-      (Engine(2), None, 9, 'nobody asks')):
-    steps = Steps()
-    with SignalState() as signals:
-      stop = stopping.RespondToSignals(signals, engine, steps.last)
-      assert steps.run([1.] * 9, stop, before_step=lambda step, stop=stop, at=asked_at: (
-          stop.request_stop() if step == at else None)) == last, case
-      assert stop.has_stopped == (last < 9) and signals.stop_signum is None
-      assert stop.has_stop_signal == (last == 6), 'an evaluation that asks is no signal'
-      assert engine.announced_stop_step == (last if last < 9 else None)
+@pytest.mark.parametrize('asks', [True, False])
+def test_all_stop_after_the_next_step(asks):
+  """Where an evaluation asks for it, which is no signal, or another task has announced it."""
+  engine = SimpleNamespace(num_workers=2, announced_stop_step=None if asks else 5)
+  engine.stop_all_at = lambda step: setattr(engine, 'announced_stop_step', step)
+  steps = Steps()
+  with SignalState() as signals:
+    stop = stopping.RespondToSignals(signals, engine, steps.last)
+    assert steps.run([1.] * 9, stop, before_step=lambda step: (
+        asks and step == 4 and stop.request_stop())) == 5
+  assert stop.has_stopped and stop.has_stop_signal != asks
 
 
 def test_only_the_chief_saves_after_a_signal(caplog):
+  """tests/modes/test_signals.py has the chief."""
   caplog.set_level(logging.INFO, 'estimator_train')
   steps = Steps()
   with SignalState() as signals:
-    for save_now, text in ((lambda session: 'a path', 'saved a path'),
-                           (None, 'ignored, because only the chief')):
-      hook = stopping.RespondToSignals(signals, Engine(), steps.last)
-      hook.save_now = save_now
-      steps.run([1.] * 6, hook, before_step=lambda step: (
-          os.kill(os.getpid(), signal.SIGUSR1) if step in (2, 5) else None))
-      assert caplog.text.count('SIGUSR1: ' + text) == 2
+    steps.run([1.] * 6, stopping.RespondToSignals(
+        signals, SimpleNamespace(announced_stop_step=None), steps.last),
+              before_step=lambda step: step in (2, 5) and os.kill(os.getpid(), signal.SIGUSR1))
+  assert caplog.text.count('SIGUSR1: ignored, because only the chief') == 2
 
 
 def test_the_creation_of_the_session_and_each_step_are_limited(monkeypatch):
   monkeypatch.setattr(stopping, '_POLL_SECS', 1000.)
   now, is_waiting = [100.], [False]
+  hook = stopping.StepWatchdog(10, lambda: is_waiting[0], lambda: now[0])
 
-  def make(timeout_secs):
-    return stopping.StepWatchdog(timeout_secs, lambda: is_waiting[0], lambda: now[0])
-
-  def times_out_at(hook, secs, waits=False):
+  def times_out_at(secs, waits=False):
     now[0], is_waiting[0] = secs, waits
     return hook.has_timed_out()
 
-  hook, endless = make(10), make(INF)
   hook.begin()
-  assert [times_out_at(hook, secs) for secs in (110., 110.1)] == [False, True]
+  assert [times_out_at(secs) for secs in (110., 110.1)] == [False, True]
   hook.after_create_session(None, None)
-  assert not times_out_at(hook, 200.)
+  assert not times_out_at(200.)
   hook.before_run(None)
-  assert [times_out_at(hook, secs) for secs in (210., 210.1)] == [False, True]
-  assert not times_out_at(hook, 250., waits=True), 'the time starts anew'
-  assert [times_out_at(hook, secs) for secs in (260., 260.1)] == [False, True]
-  endless.before_run(None)
+  assert [times_out_at(secs) for secs in (210., 210.1)] == [False, True]
+  assert not times_out_at(250., waits=True), 'the time starts anew'
+  assert [times_out_at(secs) for secs in (260., 260.1)] == [False, True]
   hook.after_run(None, None)
-  assert not times_out_at(hook, 1e9) and not times_out_at(endless, 1e9)
+  assert not times_out_at(1e9)
   hook.close()

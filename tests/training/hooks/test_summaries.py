@@ -1,5 +1,7 @@
 """What TensorBoard is given, read back: by its own reader, and beside a plain computation."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -87,6 +89,10 @@ def test_the_parts_of_a_run_are_in_the_same_charts(model_dir):
   starts = [event.step for event in events(model_dir)
             if event.session_log.status == tf.SessionLog.START]
   assert sorted(set(starts)) == [1, 5]
+  # Each of the two event files begins with an empty graph.
+  assert sum(bool(tf.GraphDef.FromString(event.graph_def).node)
+             for event in events(model_dir)) == 2
+  assert (model_dir / 'model.ckpt-0.meta').exists()
 
 
 def test_images_are_written_once(model_dir, first_batch):
@@ -121,9 +127,12 @@ def test_hyperparameters_as_tensorboard_shows_them(model_dir):
 
 
 def test_a_failure_is_recorded_and_frozen_features_are_no_images(run_program, tmp_path):
-  assert run_program('--mode=train', '--train_steps=9', '--model_dir={}'.format(tmp_path), *FLAGS,
-                     '--model=own_models:frozen_first', '--cache_features',
-                     '--learning_rate=1e38').code == 3
+  done = run_program('--mode=train', '--train_steps=9', '--model_dir={}'.format(tmp_path), *FLAGS,
+                     '--model=own_models:frozen_first', '--cache_features', '--learning_rate=1e38')
+  assert done.code == 3
+  assert re.match(
+      r'error: the loss is nan at step 2; the last finite losses: [\d.]+ at step 1; learning rate '
+      r'1e\+38; the last good checkpoint is .*/model.ckpt-0$', done.err.splitlines()[-1])
   ends = [value.metadata for event in events(tmp_path) for value in event.summary.value
           if value.tag == '_hparams_/session_end_info']
   assert len(ends) == 1

@@ -94,6 +94,19 @@ def test_one_task_at_a_time_pins_or_promotes(tmp_path, monkeypatch):
   assert evaluate(tmp_path, 10, .5) == 10
 
 
+def test_another_task_replaces_the_best_while_it_is_read(tmp_path, monkeypatch):
+  evaluate(tmp_path, 10, .5)
+  is_complete = best_checkpoint._is_complete
+
+  def replace_first(path):
+    monkeypatch.setattr(best_checkpoint, '_is_complete', is_complete)
+    evaluate(tmp_path, 20, .6)
+    return is_complete(path)
+
+  monkeypatch.setattr(best_checkpoint, '_is_complete', replace_first)
+  assert best_checkpoint.read_best(str(tmp_path)).global_step == 20
+
+
 def test_an_evaluator_and_a_chief_that_does_not_know_of_it(tmp_path):
   """Neither takes the files that the other evaluates, and both go by one best."""
   def pin(step, task):

@@ -8,23 +8,26 @@ import tensorflow.compat.v1 as tf
 import training_runs
 from conftest import keras_session
 
+from estimator_train.data import idx
+from estimator_train.data.binary_files import IdxSource
 from estimator_train.data.run_data import make_batching
 from estimator_train.training.evaluation import Evaluator
 
 
 def train(folder, **values):
-  """Trains nine steps, and returns the settings and the figures of each evaluation."""
-  evaluated = []
+  """Trains nine steps, and returns the settings, and the figures and samples of evaluations."""
+  evaluated, sampled = [], []
 
   def report(figures, samples):
     evaluated.append(figures)
+    sampled.append(samples)
     return figures
 
   run, _ = training_runs.train(
       folder, report, mode='train_and_evaluate', model='own_models:with_dropout', train_steps=9,
       batch_size=48, optimizer='sgd', learning_rate=0.1, distribution_strategy='off',
       intra_op_parallelism_threads=1, keep_checkpoint_max=9, **values)
-  return run.settings, evaluated
+  return run.settings, evaluated, sampled
 
 
 @pytest.fixture(scope='module')
@@ -33,7 +36,7 @@ def evaluated_run(tmp_path_factory):
 
 
 def test_figures_are_those_of_estimator(evaluated_run):
-  settings, evaluated = evaluated_run
+  settings, evaluated, _ = evaluated_run
   run, model = training_runs.prepare(settings)
   for counted in evaluated[:2]:
     expected = model.estimator.evaluate(
@@ -54,6 +57,21 @@ def test_figures_are_those_of_estimator(evaluated_run):
   assert found == expected and (4, 'accuracy') in found
 
 
+def test_samples_are_from_first_to_last(evaluated_run):
+  """Images that are evenly spaced, and mistakes from all parts of the data."""
+  dataset = idx.describe('fashion_mnist_sample')
+  images, classes = IdxSource(dataset, dataset.test).arrays()
+  expected = np.linspace(0, len(images) - 1, 12).astype(int)
+  for samples in evaluated_run[2]:
+    assert [sample.class_index for sample in samples.images] == classes[expected].tolist()
+    np.testing.assert_array_equal([sample.image for sample in samples.images], images[expected])
+    mistakes = [np.flatnonzero((images == sample.image).all((1, 2, 3)))[0]
+                for sample in samples.mistakes]
+    assert mistakes == sorted(set(mistakes)) and len(mistakes) == 12 and mistakes[-1] >= 900
+    for position, sample in zip(mistakes, samples.mistakes):
+      assert sample.class_index == classes[position] != sample.outputs.argmax()
+
+
 def test_training_goes_on_as_if_there_was_no_evaluation(evaluated_run, tmp_path):
   """Bit by bit, with dropout, whose masks are drawn from the state of the session."""
   train(tmp_path, save_checkpoints_steps=2)
@@ -63,11 +81,15 @@ def test_training_goes_on_as_if_there_was_no_evaluation(evaluated_run, tmp_path)
 
 
 def test_evaluation_leaves_keras_alone(evaluated_run):
-  evaluator = Evaluator(*training_runs.prepare(evaluated_run[0]))
+  """Of an unknown number of examples, too, where the samples are the first ones."""
+  run, prepared = training_runs.prepare(evaluated_run[0])
+  run.data.test.num_examples = None
   with keras_session() as session:
     model = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=(3,))])
     before = model.get_weights()
-    evaluator.evaluate()
+    _, samples = Evaluator(run, prepared).evaluate()
     assert tf.keras.backend.get_session() is session
     assert tf.get_default_graph() is session.graph
     np.testing.assert_array_equal(model.get_weights()[0], before[0])
+  _, classes = IdxSource(run.data.dataset, run.data.dataset.test).arrays()
+  assert [sample.class_index for sample in samples.images] == classes[:12].tolist()

@@ -14,13 +14,19 @@ from estimator_train.training.schedules import Schedule
 SCHEDULE = Schedule(.1, 0, [1, 2], [.05, .3])
 
 
-def adamw(weights, gradients, decay):
-  mean, squares = np.zeros_like(weights), np.zeros_like(weights)
+def adam(gradients):
+  """Yields the learning rate and Adam's corrected moments of each step."""
+  mean, square = 0., 0.
   for step, gradient in enumerate(gradients, 1):
     mean = .9 * mean + .1 * gradient
-    squares = .999 * squares + .001 * gradient ** 2
-    update = mean / (1 - .9 ** step) / (np.sqrt(squares) + 1e-7) * (1 - .999 ** step) ** .5
-    weights = weights - SCHEDULE.rate_at(step - 1) * (update + decay * weights)
+    square = .999 * square + .001 * gradient ** 2
+    yield SCHEDULE.rate_at(step - 1), mean / (1 - .9 ** step), square / (1 - .999 ** step)
+
+
+def adamw(weights, gradients, decay):
+  for step, (rate, mean, square) in enumerate(adam(gradients), 1):
+    epsilon = 1e-7 / (1 - .999 ** step) ** .5  # Keras adds it before the correction.
+    weights = weights - rate * (mean / (np.sqrt(square) + epsilon) + decay * weights)
   return weights
 
 
@@ -36,15 +42,10 @@ def lars(weights, gradients, decay):
 
 
 def lamb(weights, gradients, decay):
-  mean, squares = np.zeros_like(weights), np.zeros_like(weights)
-  for step, gradient in enumerate(gradients, 1):
-    mean = .9 * mean + .1 * gradient
-    squares = .999 * squares + .001 * gradient ** 2
-    update = mean / (1 - .9 ** step) / (np.sqrt(squares / (1 - .999 ** step)) + 1e-6)
-    update = update + decay * weights
+  for rate, mean, square in adam(gradients):
+    update = mean / (np.sqrt(square) + 1e-6) + decay * weights
     norms = np.linalg.norm(weights), np.linalg.norm(update)
-    ratio = norms[0] / norms[1] if all(norms) else 1
-    weights = weights - SCHEDULE.rate_at(step - 1) * ratio * update
+    weights = weights - rate * (norms[0] / norms[1] if all(norms) else 1) * update
   return weights
 
 
@@ -59,37 +60,28 @@ def make_decaying(name, factor):
 
 
 @pytest.mark.parametrize('name', FORMULAS)
-@pytest.mark.parametrize('weights, gradients', [
-    ([[3., -4.], [0., 12.]], [[[1., 2.], [-3., .5]], np.ones([2, 2]), [[1e-8, 0.], [0., -1e-8]]]),
-    ([[0., 0.]], [[[1., -2.]], [[2., 1.]]]),  # A kernel of 0 has no norm to scale with,
-    ([[1., 1.]], [np.zeros([1, 2]), np.ones([1, 2])]),  # nor has a gradient of 0.
-    ([1., 2.], [[1., -1.], [3., 0.]])])  # A bias does not decay.
-def test_formulas(name, weights, gradients):
+@pytest.mark.parametrize('weights, gradients, rows', [
+    ([[3., -4.], [0., 12.]], [[[1., 2.], [-3., .5]], np.ones([2, 2]), [[1e-8, 0.], [0., -1e-8]]],
+     None),
+    ([[0., 0.]], [[[1., -2.]], [[2., 1.]]], None),  # A kernel of 0 has no norm to scale with,
+    ([[1., 1.]], [np.zeros([1, 2]), np.ones([1, 2])], None),  # nor has a gradient of 0.
+    ([1., 2.], [[1., -1.], [3., 0.]], None),  # A bias does not decay.
+    # A sparse gradient has no row 1, and row 2 in two halves.
+    ([[1., 2.], [3., 4.], [5., 6.]], [[[3., 4.], [0., 0.], [6., 8.]]] * 2, [2, 0, 2])])
+def test_formulas(name, weights, gradients, rows):
   weights, gradients = np.array(weights), [np.array(gradient) for gradient in gradients]
   with tf.Graph().as_default(), tf.Session() as session:
     variable = tf.Variable(weights.astype(np.float32), use_resource=True)
-    gradient = tf.placeholder(tf.float32, weights.shape)
+    gradient = given = tf.placeholder(tf.float32, weights.shape)
+    if rows:
+      gradient = tf.IndexedSlices(tf.gather(given, rows) / [[2.], [1.], [2.]], tf.constant(rows),
+                                  tf.constant(weights.shape))
     step = make_decaying(name, .1).apply_gradients([(gradient, variable)])
     session.run(tf.global_variables_initializer())
     for value in gradients:
-      session.run(step, {gradient: value})
+      session.run(step, {given: value})
     expected = FORMULAS[name](weights, gradients, .1 if weights.ndim > 1 else 0)
     np.testing.assert_allclose(session.run(variable), expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize('name', FORMULAS)
-def test_sparse_gradients(name):
-  rows, values = [2, 0, 2], np.array([[1., 2.], [3., 4.], [5., 6.]])
-  dense = np.array([[3., 4.], [0., 0.], [6., 8.]])
-  weights = np.arange(1., 7.).reshape(3, 2)
-  with tf.Graph().as_default(), tf.Session() as session:
-    variable = tf.Variable(weights.astype(np.float32), use_resource=True)
-    step = make_decaying(name, .1).apply_gradients([(tf.IndexedSlices(
-        tf.constant(values, tf.float32), tf.constant(rows), tf.constant([3, 2])), variable)])
-    session.run(tf.global_variables_initializer())
-    session.run(step)
-    np.testing.assert_allclose(session.run(variable), FORMULAS[name](weights, [dense], .1),
-                               rtol=1e-5)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import strategies
 from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
-from estimator_train.tf_patches.optimizers import hyperparameter_names
+from estimator_train.tf_patches.optimizers import average_weights, hyperparameter_names
 from estimator_train.training.optimizers import make_optimizer
 
 ON_CPU, ON_GPU = (devices.Devices((name,), (name,)) for name in ('/cpu:0', '/gpu:0'))
@@ -31,31 +31,31 @@ def settings_of(**values):
   return Settings(**dict({'mode': 'train', 'model_dir': 'x', 'train_steps': 1}, **values))
 
 
-def ready(settings, on):
-  devices.prepare_devices(settings.devices, on, settings.run.trains)
-
-
 @pytest.mark.parametrize('values, factors, expected', [
-    # After each step: the weight, the scale, the good steps since its last change, all steps.
-    *(({}, [1, bad, 1], [[0.25, 2 ** 15, 1, 1], [0.25, 2 ** 14, 0, 2], [-0.5, 2 ** 14, 1, 3]])
-      for bad in (float('nan'), 1e35)),
-    ({'good_steps': 1998}, [1, 1], [[0.25, 2 ** 15, 1999, 1], [-0.5, 2 ** 16, 0, 2]]),
-    ({'current_loss_scale': 2}, [float('inf')] * 2, [[1, 1, 0, 1], [1, 1, 0, 2]])])
+    # After each step: the weight, the scale, the good steps since its last change, all steps, and
+    # the average of the weight with a decay of 0.5, in which steps that are skipped do not count.
+    *(({}, [1, bad, 1], [[0.25, 2 ** 15, 1, 1, 0.25], [0.25, 2 ** 14, 0, 2, 0.25],
+                         [-0.5, 2 ** 14, 1, 3, -0.25]]) for bad in (float('nan'), 1e35)),
+    ({'good_steps': 1998}, [1, 1], [[0.25, 2 ** 15, 1999, 1, 0.25], [-0.5, 2 ** 16, 0, 2, -0.25]]),
+    ({'current_loss_scale': 2}, [float('inf')] * 2, [[1, 1, 0, 1, 0], [1, 1, 0, 2, 0]])])
 def test_scale_follows_finite_gradients(values, factors, expected):
   """Each step is one of 3 w at a rate of 0.25 from w = 1, with the loss multiplied by a factor."""
   with tf.Graph().as_default(), tf.Session() as session:
     weight = tf.get_variable('w', (), initializer=tf.ones_initializer(), use_resource=True)
     factor = tf.placeholder(tf.float32, ())
-    optimizer = LossScalingOptimizer(make_optimizer('sgd', 0.25))
+    optimizer = make_optimizer('sgd', 0.25)
+    average_weights(optimizer, 0.5)
+    optimizer = LossScalingOptimizer(optimizer)
     optimizer.iterations = tf.train.get_or_create_global_step()
     updates = optimizer.get_updates(3 * weight * factor, [weight])
-    variables = {variable.op.name: variable for variable in tf.global_variables()}
+    variables = {variable.op.name.rpartition('/')[2]: variable
+                 for variable in tf.global_variables()}
     session.run(tf.global_variables_initializer())
     session.run([variables[name].assign(value) for name, value in values.items()])
     for value, state in zip(factors, expected):
       session.run(updates, {factor: value})
       assert session.run([variables[name] for name in (
-          'w', 'current_loss_scale', 'good_steps', 'global_step')]) == state
+          'w', 'current_loss_scale', 'good_steps', 'global_step', 'average')]) == state
 
 
 def test_hyperparameters_are_those_of_the_wrapped_optimizer():
@@ -143,7 +143,8 @@ def test_warns_of_devices_that_compute_in_float32(monkeypatch, caplog, on, value
           'device: {}, name: A, pci bus id: 0, compute capability: {}'.format(*numbered)))
       for numbered in enumerate(capabilities)])
   caplog.set_level(logging.INFO, 'estimator_train')
-  ready(settings_of(**values), on)
+  settings = settings_of(**values)
+  devices.prepare_devices(settings.devices, on, settings.run.trains)
   assert re.findall('device: [01]|this run uses /cpu:0', caplog.text) == named
 
 

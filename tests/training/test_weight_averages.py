@@ -7,10 +7,7 @@ import training_runs
 
 from estimator_train.data import binary_files, idx
 from estimator_train.errors import UserError
-from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
-from estimator_train.tf_patches.optimizers import average_weights
 from estimator_train.training.checkpoints import restoring
-from estimator_train.training.optimizers import make_optimizer
 
 DECAY = .8
 
@@ -41,22 +38,6 @@ def test_averages_of_the_weights_after_each_step(tmp_path, values):
   for name, value in without.items():
     np.testing.assert_array_equal(value, states[-1][name], name)
   assert set(states[-1]) == {*without, *names.values(), 'training/Momentum/num_averaged'}
-
-
-def test_steps_that_loss_scaling_skips_do_not_count():
-  with tf.Graph().as_default(), tf.Session() as session:
-    weight = tf.get_variable('w', (), initializer=tf.ones_initializer(), use_resource=True)
-    factor = tf.placeholder(tf.float32, ())
-    optimizer = make_optimizer('sgd', .25)
-    average_weights(optimizer, .5)
-    optimizer = LossScalingOptimizer(optimizer)
-    optimizer.iterations = tf.train.get_or_create_global_step()
-    updates = optimizer.get_updates(weight * factor, [weight])
-    average, = [each for each in tf.global_variables() if each.op.name.endswith('/average')]
-    session.run(tf.global_variables_initializer())
-    for value, expected in ((float('nan'), 0), (1, .75), (float('nan'), .75), (1, 1.75 / 3)):
-      session.run(updates, {factor: value})
-      assert session.run(average) == pytest.approx(expected)
 
 
 def test_evaluations_and_model_h5_have_the_averages(run_well, tmp_path):

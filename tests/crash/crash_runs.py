@@ -1,4 +1,4 @@
-"""A training that is started and killed, and how its files differ from those of another one."""
+"""A training that is started and killed, and a comparison of its files with those of another one."""
 
 import contextlib
 import functools
@@ -9,19 +9,24 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-BATCH_SIZE = 32
+from conftest import ROOT
+from program_server import ServedProcess
+
+BATCH_SIZE, STEPS = 32, 120
 _DEADLINE_SECS = 300
-PARTIAL_FILES = re.compile(r'\.part$|_temp_|^temp-|\.tmp|-again$|^run\.lock$')
-# What the log has when a phase begins.
-_PHASES = (('examples/sec over', 'export'), (r'replica\(s\) on', 'training'),
-           ('building the model', 'graph'), ('preparing the data', 'data'),
-           ('importing TensorFlow', 'import'), ('', 'start'))
+_PARTIAL_FILES = re.compile(r'\.part$|_temp_|^temp-|\.tmp|-again$|^run\.lock$')
+_PROGRAM = '''
+import json, sys
+import crash_runs
+from estimator_train import __main__ as program
+kill_at, *flags = sys.argv[1:]
+if json.loads(kill_at):
+  crash_runs.inject_kill(*json.loads(kill_at))
+sys.exit(program.main(flags))
+'''
 
 
 class Run:
@@ -29,110 +34,68 @@ class Run:
 
   Args:
     folder: for all that it writes.
-    steps: to train.
 
   Attributes:
-    starts: how often it was started.
+    secs: how long the last start took.
   """
 
-  def __init__(self, folder, steps):
-    self.folder, self.steps, self.starts = Path(str(folder)), steps, 0
-    self.model_dir, self.export_dir = self.folder / 'model_dir', self.folder / 'export'
+  def __init__(self, folder):
+    self.folder, self.secs, self._starts = folder, 0., 0
+    self.model_dir, self.export_dir = folder / 'model_dir', folder / 'export'
     self._flags = [
         '--model_dir={}'.format(self.model_dir), '--export_dir={}'.format(self.export_dir),
         '--dataset=fashion_mnist_sample', '--model=own_models:two_layers', '--optimizer=momentum',
         '--learning_rate=0.01', '--batch_size={}'.format(BATCH_SIZE),
-        '--train_steps={}'.format(steps), '--save_checkpoints_steps=20', '--eval_every_steps=40',
+        '--train_steps={}'.format(STEPS), '--save_checkpoints_steps=20', '--eval_every_steps=40',
         '--log_every_steps=20', '--noreport_page']
 
   @property
-  def log(self):
-    """The log of the last start."""
-    return (self.folder / '{}.log'.format(self.starts)).read_text()
-
-  @property
   def result(self):
-    """The result of the last start; None if it has not come to its end."""
-    out = (self.folder / '{}.out'.format(self.starts)).read_text()
-    return json.loads(out.splitlines()[-1]) if out else None
+    """The result of the last start, which has come to its end."""
+    return json.loads(self._path('out').read_text().splitlines()[-1])
 
-  @property
-  def phase(self):
-    return next(phase for pattern, phase in _PHASES if re.search(pattern, self.log))
+  def start(self, kill_at=None, kill_after_secs=None):
+    """Starts it, kills it, if asked to, and waits for its end; returns whether it was killed.
 
-  @property
-  def resumed_from(self):
-    """The step and the examples from which the last start resumed; None if it started anew."""
-    match = re.search(r'^resuming from step (\d+), (\d+) examples', self.log, re.MULTILINE)
-    return match and (int(match.group(1)), int(match.group(2)))
-
-  @property
-  def step_saved(self):
-    """The step of the latest checkpoint, by TensorFlow's file; 0 without one."""
-    with contextlib.suppress(FileNotFoundError):
-      text = (self.model_dir / 'checkpoint').read_text()
-      return max(map(int, re.findall(r'model\.ckpt-(\d+)', text)), default=0)
-    return 0
-
-  def _open_outputs(self):
-    self.folder.mkdir(exist_ok=True)
-    self.starts += 1
-    return [(self.folder / '{}.{}'.format(self.starts, kind)).open('w') for kind in ('out', 'log')]
-
-  def start(self, kill_after_secs=None):
-    """Starts it, kills it after so many seconds, if any, and waits for its end.
-
-    Returns:
-      (the exit code; the phase at the kill, None if it had come to its end before; the seconds)
+    Args:
+      kill_at: the arguments of `inject_kill`.
+      kill_after_secs: when to kill it, if it runs still.
     """
-    out, log = self._open_outputs()
-    environment = dict(os.environ, PYTHONPATH='{}:{}'.format(ROOT, ROOT / 'tests'))
-    with out, log:
-      process = subprocess.Popen([sys.executable, '-m', 'estimator_train', *self._flags],
-                                 stdout=out, stderr=log, stdin=subprocess.DEVNULL,
-                                 env=environment, start_new_session=True)
-    began, phase = time.monotonic(), None
+    saved, began = self._step_saved(), time.monotonic()
+    self._starts += 1
+    outputs = self._path('out'), self._path('log')
+    for path in outputs:
+      path.touch()
+    process = ServedProcess(
+        ['-c', _PROGRAM, json.dumps(kill_at), *self._flags], self.folder, dict(
+            os.environ, PYTHONPATH='{0}:{0}/tests:{0}/tests/crash'.format(ROOT)), outputs)
     try:
       if kill_after_secs is not None:
         with contextlib.suppress(subprocess.TimeoutExpired):
           process.wait(kill_after_secs)
-        phase = None if self.result else self.phase
-        if phase:
-          process.kill()
+        process.send_signal(signal.SIGKILL)
       code = process.wait(_DEADLINE_SECS)
     finally:
-      process.kill()
-      process.wait()
-    return code, phase, time.monotonic() - began
+      process.send_signal(signal.SIGKILL)
+    self.secs = time.monotonic() - began
+    log = self._path('log').read_text()
+    assert code in (0, -signal.SIGKILL, 255), log  # Python 3.6 has 255 for all signals.
+    resumed = re.search(r'^resuming from step (\d+), (\d+) examples', log, re.MULTILINE)
+    if resumed:
+      assert list(map(int, resumed.groups())) == [saved, saved * BATCH_SIZE], log
+    else:
+      assert not saved or not re.search(r'^step \d+/', log, re.MULTILINE), log
+    return code != 0
 
-  def start_here(self, kill_at=None):
-    """Starts it as a copy of this process, which has TensorFlow imported.
+  def _path(self, kind):
+    return self.folder / '{}.{}'.format(self._starts, kind)
 
-    Args:
-      kill_at: the arguments of `inject_kill`; None: it is not killed.
-
-    Returns:
-      Whether it was killed.
-    """
-    from estimator_train import __main__ as program
-
-    outputs = self._open_outputs()
-    sys.stdout.flush()
-    pid = os.fork()
-    if not pid:
-      try:
-        for number, output in enumerate(outputs, 1):
-          os.dup2(output.fileno(), number)
-        signal.alarm(_DEADLINE_SECS)
-        os.chdir(str(self.folder))
-        if kill_at is not None:
-          inject_kill(*kill_at)
-        os._exit(program.main(self._flags))
-      finally:
-        os._exit(1)
-    _, status = os.waitpid(pid, 0)
-    assert status in (0, signal.SIGKILL), 'status {}: {}'.format(status, self.log)
-    return status != 0
+  def _step_saved(self):
+    """Returns the step of the latest checkpoint, by TensorFlow's file; 0 without one."""
+    with contextlib.suppress(FileNotFoundError):
+      text = (self.model_dir / 'checkpoint').read_text()
+      return max(map(int, re.findall(r'model\.ckpt-(\d+)', text)), default=0)
+    return 0
 
 
 def _patched_functions():
@@ -201,8 +164,8 @@ def inject_kill(point, when, match='', count=1):
   setattr(owner, name, call_and_die)
 
 
-def differences(run, undisturbed):
-  """Returns in what the end of a run differs from that of one that was left alone."""
+def assert_same_end(run, undisturbed):
+  """Compares all that a run has left with what one has left that was not killed."""
   def read(each, *names):
     return json.loads(each.model_dir.joinpath(*names).read_text())
 
@@ -217,19 +180,13 @@ def differences(run, undisturbed):
         evaluation=evaluation, best=read(each, 'best', 'best.json'),
         files=sorted(_stable_names(each)), weights=_weights(each))
 
-  expected, found = outcome(undisturbed), outcome(run)
-  wrong = ['{}: {} here and {} there'.format(name, found[name], expected[name])
-           for name in expected if found[name] != expected[name]]
-  if run.result['examples_seen'] != run.steps * BATCH_SIZE:
-    wrong.append('{} examples seen'.format(run.result['examples_seen']))
-  wrong += ['a partial file is left: {}'.format(path) for path in run.folder.rglob('*')
-            if PARTIAL_FILES.search(path.name)]
+  assert outcome(run) == outcome(undisturbed)
+  assert run.result['examples_seen'] == STEPS * BATCH_SIZE
+  assert not [path for path in run.folder.rglob('*') if _PARTIAL_FILES.search(path.name)]
   curves = read(run, 'report', 'curves.json')
   # The first step of each start is there, too.
-  wrong += ['{} lacks {}'.format(name, point)
-            for name, curve in read(undisturbed, 'report', 'curves.json').items()
-            for point in curve if point not in curves[name]]
-  return wrong
+  for name, curve in read(undisturbed, 'report', 'curves.json').items():
+    assert [point for point in curve if point not in curves[name]] == [], name
 
 
 def _stable_names(run):
@@ -255,7 +212,7 @@ def _weights(run):
   arrays = {}
   latest, *_ = sorted(run.export_dir.iterdir(), reverse=True)
   assert loader_impl.parse_saved_model(str(latest)).meta_graphs  # No session: it has threads.
-  for kind, path in (('checkpoint', run.model_dir / 'model.ckpt-{}'.format(run.steps)),
+  for kind, path in (('checkpoint', run.model_dir / 'model.ckpt-{}'.format(STEPS)),
                      ('export', latest / 'variables' / 'variables')):
     reader = tf.train.NewCheckpointReader(str(path))
     arrays.update({(kind, name): reader.get_tensor(name)

@@ -74,8 +74,12 @@ class Slurm:
     self._start_daemon(node, NODES.index(node), '-D', '-N', node)
     wait_until(lambda: self('sinfo', '-hN', '-n', node, '-o', '%T') in ('idle', 'mixed'), 60)
 
-  def kill_daemon(self, node):
-    self._daemons[node].kill()
+  def kill_node(self, node):
+    """Kills all processes of a node: the daemons and the processes of the jobs."""
+    namespace = self._network.namespaces[NODES.index(node)]
+    for pid in subprocess.check_output(['ip', 'netns', 'pids', namespace]).split():
+      with contextlib.suppress(ProcessLookupError):
+        os.kill(int(pid), signal.SIGKILL)
 
   def _start_daemon(self, name, host, *arguments):
     with (self._folder / 'daemons.log').open('a') as log:
@@ -84,11 +88,8 @@ class Slurm:
           stdout=log, stderr=log, env=self._environment)
 
   def close(self):
-    for host in range(len(NODES)):
-      namespace = self._network.namespaces[host]
-      for pid in subprocess.check_output(['ip', 'netns', 'pids', namespace]).split():
-        with contextlib.suppress(ProcessLookupError):  # The daemons and the processes of the jobs.
-          os.kill(int(pid), signal.SIGKILL)
+    for node in NODES:
+      self.kill_node(node)
     for daemon in self._daemons.values():
       daemon.wait(60)
 
@@ -111,13 +112,13 @@ def slurm(tmp_path):
 
 
 class Job:
-  """A job on node1 and another node, submitted in a folder outside the checkout.
+  """A job with a task on each of some nodes, submitted in a folder outside the checkout.
 
   Its flags are in a file, so that they can change before it resumes.
   """
 
-  def __init__(self, slurm, folder, node):
-    self._slurm, self._folder, self._node = slurm, folder, node
+  def __init__(self, slurm, folder, *nodes):
+    self._slurm, self._folder, self._nodes = slurm, folder, nodes
     folder.mkdir()
     self.set_train_steps(10**6)
     self.submit()
@@ -130,8 +131,9 @@ class Job:
   def submit(self):
     self._id = self._slurm(
         'sbatch', '--parsable', '--output=log', '--signal=TERM@100',
-        '--nodelist=node1,' + self._node, str(ROOT / 'deploy' / 'slurm' / 'train.sbatch'),
-        '--flagfile=a.flags', cwd=str(self._folder))
+        '--nodes={}'.format(len(self._nodes)), '--nodelist=' + ','.join(self._nodes),
+        str(ROOT / 'deploy' / 'slurm' / 'train.sbatch'), '--flagfile=a.flags',
+        cwd=str(self._folder))
 
   def control(self, command, **updates):
     """Calls `scontrol`."""
@@ -182,29 +184,30 @@ class Job:
 
 
 def test_jobs_end_as_documented(slurm, tmp_path):
-  limited = Job(slurm, tmp_path / 'with a limit', 'node3')
-  job = Job(slurm, tmp_path / 'without limit', 'node2')
-  began = time.monotonic()
-  for each in (limited, job):
+  """A job of two tasks loses a task and is cancelled; the job of one task has the other faults."""
+  job = Job(slurm, tmp_path / 'two tasks', 'node1', 'node2')
+  alone = Job(slurm, tmp_path / 'one task', 'node3')
+  for each in (job, alone):
     each.wait_for_checkpoint()
-  # Slurm compares the time with the limit, in minutes, twice a minute: it sends the signal then.
-  limited.control('update', TimeLimit=str(int(time.monotonic() - began + 40) // 60 + 1))
   job.kill_task(1)
+  slurm.kill_node('node3')
   job.assert_requeued('lost worker 1: its connection ended')
-  job.control('requeue')
-  job.assert_requeued('stopped by SIGTERM at step ')
-  limited.assert_ends('FAILED', 'stopped by SIGTERM at step ', '143:0')
-  saved = limited.saved_step()
-  limited.submit()
+  alone.assert_ends('PENDING')
+  saved = alone.saved_step()
+  slurm.start_node('node3')
+  alone.start_soon()
+  job.cancel()
+  job.assert_ends('CANCELLED', 'stopped by SIGTERM at step ', '0:15')
+  alone.wait_for_checkpoint(saved)
 
-  slurm.kill_daemon('node2')
-  job.assert_ends('PENDING', 'Node failure on node2')
-  assert job.shows('Restarts') == '3'
-  last_step = job.saved_step() + 10
-  job.set_train_steps(last_step)
-  slurm.start_node('node2')
-  job.start_soon()
-  limited.wait_for_checkpoint(saved)
-  limited.cancel()
-  limited.assert_ends('CANCELLED', 'stopped by SIGTERM at step ', '0:15')
-  job.assert_ends('COMPLETED', 'finished at step {}\n'.format(last_step))
+  began = time.monotonic()
+  alone.control('requeue')
+  alone.assert_requeued('stopped by SIGTERM at step ')
+  assert alone.shows('Restarts') == '2'
+  # Slurm compares the time with the limit, in minutes, twice a minute: it sends the signal then.
+  alone.control('update', TimeLimit=str(int(time.monotonic() - began + 40) // 60 + 1))
+  alone.assert_ends('FAILED', 'stopped by SIGTERM at step ', '143:0')
+  last_step = alone.saved_step() + 10
+  alone.set_train_steps(last_step)
+  alone.submit()
+  alone.assert_ends('COMPLETED', 'finished at step {}\n'.format(last_step))

@@ -57,7 +57,8 @@ def undisturbed(tmp_path_factory):
   return run
 
 
-@pytest.mark.parametrize('kill_at', FEW + OTHERS if KILLS > 1 else FEW, ids=lambda point: ' '.join(map(str, point)))
+@pytest.mark.parametrize('kill_at', FEW + OTHERS if KILLS > 1 else FEW,
+                         ids=lambda point: ' '.join(map(str, point)))
 def test_killed_at_a_point(undisturbed, tmp_path, kill_at):
   """At some points, the next start is killed again."""
   # A busy machine may rename TensorFlow's temporary files before the waiting thread runs.

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from concurrent import futures
 
 from cluster_processes import free_addresses
 
@@ -35,32 +36,25 @@ class Member:
   def __init__(self, addresses, index=0, kind='worker', values=None, secs=SECS, key=''):
     self.cluster = tf_config.Cluster(
         {name: tuple(hosts) for name, hosts in addresses.items()}, tf_config.Task(kind, index))
-    self.log, self.lost, self._peers, self._error = [], [], None, None
-    self._thread = in_thread(self._connect, values or {}, secs, key)
+    self.log, self.lost, self._peers = [], [], futures.Future()
+    in_thread(self._connect, values or {}, secs, key)
 
   def _connect(self, values, secs, key):
     try:
       connections = rendezvous.connect(
           self.cluster, values, StartTimeout(secs, self.log.append), key=key)
-      self._peers = Peers(self.cluster, connections, SECS, lambda *loss: self.lost.append(loss))
+      self._peers.set_result(
+          Peers(self.cluster, connections, SECS, lambda *loss: self.lost.append(loss)))
     except Exception as error:
-      self._error = error
+      self._peers.set_exception(error)
 
   @property
   def is_done(self):
-    return not self._thread.is_alive()
+    return self._peers.done()
 
-  @property
-  def is_connected(self):
-    return self._peers is not None
-
-  def peers(self):
+  def peers(self, secs=SECS):
     """Waits for the Peers; raises what `connect` has raised."""
-    self._thread.join(SECS)
-    assert self.is_done, self.log
-    if self._error is not None:
-      raise self._error
-    return self._peers
+    return self._peers.result(secs)
 
 
 @contextlib.contextmanager
@@ -76,5 +70,5 @@ def joining():
     yield join
   finally:
     for member in members:
-      if member.is_connected:
-        in_thread(member.peers().finish)
+      with contextlib.suppress(Exception):  # It is not connected.
+        in_thread(member.peers(0).finish)

@@ -14,10 +14,9 @@ HOROVODRUN = {'HOROVOD_RANK': '1', 'HOROVOD_SIZE': '4', 'HOROVOD_LOCAL_RANK': '1
               'HOROVOD_GLOO_RENDEZVOUS_ADDR': '10.0.0.1', 'HOROVOD_GLOO_RENDEZVOUS_PORT': '99'}
 OPEN_MPI = {'OMPI_COMM_WORLD_RANK': '2', 'OMPI_COMM_WORLD_SIZE': '3',
             'OMPI_COMM_WORLD_LOCAL_RANK': '0', 'PMIX_NAMESPACE': '77'}
-MPICH = {'PMI_RANK': '0', 'PMI_SIZE': '2', 'MPI_LOCALRANKID': '0'}
+MPICH = {'PMI_RANK': '1', 'PMI_SIZE': '2', 'MPI_LOCALRANKID': '1'}
 SLURM = {'SLURM_PROCID': '5', 'SLURM_STEP_NUM_TASKS': '8', 'SLURM_LOCALID': '1',
          'SLURM_JOB_ID': '31', 'SLURM_STEP_ID': '0'}
-PMIX = dict(SLURM, PMIX_RANK='5')
 ALONE = 0, 1, process.CHIEF, 0, 'chief'
 
 
@@ -28,9 +27,9 @@ def tf_config(index=0, **counts):
 
 
 @pytest.mark.parametrize('environ, is_mpi_built, expected', [
-    (OPEN_MPI, True, True), (MPICH, True, True), (PMIX, True, True), (SLURM, True, False),
-    (OPEN_MPI, False, False), (dict(OPEN_MPI, HOROVOD_CONTROLLER='gloo'), True, False),
-    (dict(PMIX, HOROVOD_CONTROLLER='GLOO'), True, False),
+    (OPEN_MPI, True, True), (MPICH, True, True), (dict(SLURM, PMIX_RANK='5'), True, True),
+    (SLURM, True, False), (OPEN_MPI, False, False),
+    (dict(OPEN_MPI, HOROVOD_CONTROLLER='GLOO'), True, False),
     (dict(SLURM, HOROVOD_CONTROLLER='mpi'), True, True)])
 def test_who_connects_the_ranks_of_horovod(environ, is_mpi_built, expected):
   assert horovod_engine.mpi_connects_ranks(environ, is_mpi_built) == expected
@@ -49,22 +48,19 @@ def test_errors(environ, strategy, message):
 
 
 @pytest.mark.parametrize('environ, strategy, expected', [
-    (HOROVODRUN, 'horovod', (1, 4, process.WORKER, 1, 'worker 1')),
     (OPEN_MPI, 'horovod', (2, 3, process.WORKER, 0, 'worker 2')),
-    (MPICH, 'horovod', (0, 2, process.CHIEF, 0, 'worker 0')),
+    (MPICH, 'horovod', (1, 2, process.WORKER, 1, 'worker 1')),
+    # Without a local rank.
+    ({'PMI_RANK': '0', 'PMI_SIZE': '2'}, 'horovod', (0, 2, process.CHIEF, 0, 'worker 0')),
     (SLURM, 'horovod', (5, 8, process.WORKER, 1, 'worker 5')),
     # horovodrun inside a Slurm job.
     (dict(SLURM, **HOROVODRUN), 'horovod', (1, 4, process.WORKER, 1, 'worker 1')),
-    # A process of mpirun that does not have a local rank.
-    ({'PMI_RANK': '1', 'PMI_SIZE': '2'}, 'horovod', (1, 2, process.WORKER, 0, 'worker 1')),
     # In a batch job, but not in a step of srun.
     ({'SLURM_PROCID': '0', 'SLURM_JOB_ID': '31'}, 'horovod', ALONE),
     (SLURM, 'mirrored', ALONE),  # Only Horovod uses the variables.
     (dict(SLURM, SLURM_PROCID='0', SLURM_STEP_NUM_TASKS='1'), 'multi_worker_mirrored', ALONE),
     # TF_CONFIG has precedence.
-    (dict(SLURM, **tf_config(2, worker=3)), 'horovod', (2, 3, process.WORKER, 2, 'worker 2')),
-    (dict(SLURM, SLURM_PROCID='0', SLURM_STEP_NUM_TASKS='1', **tf_config(worker=2)), 'horovod',
-     (0, 2, process.CHIEF, 0, 'worker 0'))])
+    (dict(SLURM, **tf_config(2, worker=3)), 'horovod', (2, 3, process.WORKER, 2, 'worker 2'))])
 def test_workers(environ, strategy, expected):
   found = process.this_process(environ, strategy)
   assert (found.rank, found.num_workers, found.role, found.local_rank, found.name) == expected

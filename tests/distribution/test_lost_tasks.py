@@ -8,10 +8,9 @@ import signal
 import time
 
 import pytest
-import tensorflow.compat.v1 as tf
 from cluster_processes import FLAGS, requires_horovod
 from conftest import wait_until
-from training_runs import assert_same_weights, variables
+from training_runs import assert_same_weights, scalars, variables
 
 from estimator_train import __main__ as program
 
@@ -45,12 +44,6 @@ def assert_survivors_end(tasks, victim):
     if name != victim:
       assert task.code() == 138, task.log
       assert re.search('^lost {}: '.format(victim), task.log, re.MULTILINE), task.log
-
-
-def scalars(model_dir, tag):
-  return {event.step: value.simple_value for path in sorted(model_dir.glob('events.*'))
-          for event in tf.train.summary_iterator(str(path))
-          for value in event.summary.value if value.tag == tag}
 
 
 def file_names(folder):

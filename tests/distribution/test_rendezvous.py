@@ -104,23 +104,11 @@ def test_all_know_who_is_late_and_wait(join, monkeypatch, late):
   assert early[0].log[0].endswith(' s of at most {}'.format(SECS))
 
 
-def test_a_line_a_minute():
-  log, times = [], iter([0, 1, 59, 60, 61, 119, 121, 200, 600])
-  waiting = network.StartTimeout(600, log.append, lambda: next(times))
-  for _ in range(6):
-    waiting.log_or_raise(['worker 1', 'ps 0'])
-  waiting.log_or_raise(['worker {}'.format(index) for index in range(255)])
-  names = ', '.join('worker {}'.format(index) for index in range(20))
-  assert log == ['waiting for worker 1, ps 0: 60 s of at most 600',
-                 'waiting for worker 1, ps 0: 121 s of at most 600',
-                 'waiting for {} and 235 more: 200 s of at most 600'.format(names)]
-  with pytest.raises(PeerLost, match=r'waiting for worker 1 after 600 s \(--start_timeout_secs\)$'):
-    waiting.log_or_raise(['worker 1'])
-
-
 def test_nobody_comes(join):
+  member = join(workers(3), 1, secs=.5)
   with pytest.raises(PeerLost, match='gave up waiting for worker 0 at 127.0.0.1:[0-9]* after'):
-    join(workers(3), 1, secs=.5).peers()
+    member.peers()
+  assert member.log == []  # It logs once a minute.
 
 
 LONG = ','.join('class {}'.format(index) for index in range(20000))
@@ -132,8 +120,6 @@ OURS = {'--batch_size': '128', '--labels': LONG, '--seed': '1'}
      'this worker must match the chief: --batch_size=64 here and another value on the chief, whose '
      'log has both: give all tasks the same --batch_size',
      'it has --batch_size=64, the chief has 128'),
-    ({'--batch_size': None}, 'no --batch_size here and another value on',
-     'it has --batch_size=None'),
     ({'numpy': '1.2'}, 'numpy=1.2 here and none on the', 'it has numpy=1.2, the chief has None'),
     ({'--labels': LONG + ',more'}, '--labels=class 0,class 1,', 'it has --labels=class 0,class 1,'),
     (None, 'TF_CONFIG=3 worker here and another value on the', 'it has TF_CONFIG=3 worker')])
@@ -177,8 +163,7 @@ def test_the_key_of_the_cluster(join, key, shown):
   assert_connected(join(addresses, 1, values={'--seed': '4711'}, key='our key'), chief)
 
 
-@pytest.mark.parametrize('proof', ['\xe9', {}])
-def test_a_chief_without_the_key_learns_no_value(join, proof):
+def test_a_chief_without_the_key_learns_no_value(join):
   with socket.socket() as server:
     server.bind(('127.0.0.1', 0))
     server.listen(1)
@@ -187,7 +172,7 @@ def test_a_chief_without_the_key_learns_no_value(join, proof):
                   values={'--data_dir': '/secret'}, key='our key')
     with server.accept()[0] as connection:
       for message in ({'go': True}, {'refused': '--data_dir'}, {'taken': True},
-                      {'challenge': 'theirs'}, {'proof': proof}):
+                      {'challenge': 'theirs'}, {'proof': '\xe9'}):
         send(connection, **message)
       with pytest.raises(UserError, match='this worker must have the key of the chief'):
         member.peers()
@@ -196,7 +181,7 @@ def test_a_chief_without_the_key_learns_no_value(join, proof):
 
 
 @pytest.mark.parametrize('host, key, is_logged', [
-    ('127.0.0.2', '', False), ('example', '', True), ('10.0.0.1', 'key', False)])
+    ('127.0.0.2', '', False), ('example', '', True), ('example', 'key', False)])
 def test_a_port_that_others_can_reach_is_logged(join, host, key, is_logged):
   port = port_of(workers(1))
   chief = join({'worker': ['{}:{}'.format(host, port), 'localhost:1']}, secs=.5, key=key)
@@ -246,8 +231,8 @@ def test_a_lost_process_is_replaced(join, monkeypatch, is_gone):
 
 GARBAGE = (
     b'', b'GET / HTTP/1.0\r\n\r\n', b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0',
-    b'x' * 100000, b'[' * 60000 + b'\n', b'[1]\n{}\n', b'{"values": {}, "task": ["worker", 9]}\n',
-    b'{"task": [{}, 1], "values": 3}\n', b'{"task": ["worker", true], "values": {}}\n', b'\xff\n',
+    b'x' * 100000, b'[' * 60000 + b'\n', b'[1]\n{}\n',
+    b'{"task": [{}, 1], "values": 3}\n', b'\xff\n',
     b'{"task": ["worker", 1], "values": {"TF_CONFIG": "2 worker"}, "proof": []}\n')
 
 
@@ -272,8 +257,6 @@ def test_chiefs_port_answers_otherwise(join, monkeypatch):
     server.bind(('127.0.0.1', port_of(addresses)))
     server.listen(5)
     server.settimeout(SECS)
-    with pytest.raises(UserError, match='the port of this task cannot be opened'):
-      join(addresses).peers()
     member = join(addresses, 1)
     for answer in (b'\0\0\x12\4\0\0\0\0\0\0', b'hello\n', b''):
       with server.accept()[0] as connection:

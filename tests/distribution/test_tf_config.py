@@ -1,8 +1,10 @@
 """TF_CONFIG: what is read from it, every way to get it wrong, and the role that it gives."""
 
+import itertools
 import json
 import os
 import socket
+from unittest import mock
 
 import pytest
 
@@ -111,13 +113,11 @@ BAD = [
         ({'ps': ['a:1']}, 'a cluster must have a chief or a worker: cluster has neither'),
         ({'chief': ['a:1'], 'master': ['b:1']}, 'a cluster can have only one chief: cluster.chief'),
         ({'wrkr': ['a:1']}, 'unknown task type: cluster.wrkr: choose from chief, w'),
-        ({'worker': [1]}, HOST_PORT + 'cluster.worker[0]=1'),
         ({'worker': ['a' * 99]}, HOST_PORT + 'cluster.worker[0]=' + 'a' * 60 + '...: give'),
         *(({'worker': [address]}, HOST_PORT + 'cluster.worker[0]=' + json.dumps(address))
-          for address in (':1', 'a:x', 'a:1\n', '::1:2222', '[zz]:22', 'grpc://a:1')),
+          for address in (1, 'a:1\n', '[zz]:22', 'grpc://a:1')),
         *(({'worker': [address]}, 'a port is out of range: cluster.worker[0]="{}"'.format(address))
           for address in ('a:0', 'a:65536')),
-        ({'worker': ['a:2', 'a:2']}, OWN + 'cluster.worker[1]=a:2, the same as cluster.worker[0]'),
         ({'worker': ['a:2'], 'ps': ['A:02']}, OWN + 'cluster.ps[0]=A:02, the same as'),
         ({'worker': ['[::1]:2', '[0::1]:2']}, OWN + 'cluster.worker[1]=[0::1'))),
     *(({'cluster': WORKERS, 'task': task}, message) for task, message in (
@@ -125,17 +125,12 @@ BAD = [
         ({'type': 'worker'}, 'task must have a type and an index: task.index is missing'),
         ({'type': 'master', 'index': 0}, NOT_IN + 'task.type=chief, and cluster has worker: add'),
         ({'type': ['worker'], 'index': 0}, 'unknown task type: task.type=a list'),
-        ({'type': 'worker', 'index': 2},
-         NOT_IN + 'task.type=worker task.index=2: give an index from 0 to 1'),
-        ({'type': 'worker', 'index': -1}, NOT_IN + 'task.type=worker task.index=-1'),
-        *(({'type': 'worker', 'index': index}, INDEX + 'task.index=' + shown)
-          for index, shown in (('0x1', '0x1'), ('1\n', '"1\\n"'), (1.0, '1.0'), (True, 'true'))))),
-    *((config, NO_CLUSTER + shown + ': give') for config, shown in (
-        ({'task': {'type': 'chief', 'index': 0}, 'cluster': {}}, 'task.type=chief, task.index=0'),
-        ({'task': WORKER_0, 'sparseCluster': {}},
-         'task.type=worker, task.index=0, unknown field sparseCluster'),
-        ({'cluster ': WORKERS}, 'unknown field "cluster "'))),
-]
+        *(({'type': 'worker', 'index': index}, NOT_IN + 'task.type=worker task.index=' + str(index))
+          for index in (2, -1)),
+        *(({'type': 'worker', 'index': index}, INDEX + 'task.index=' + json.dumps(index))
+          for index in ('1\n', True)))),
+    ({'task': WORKER_0, 'sparseCluster': {}},
+     NO_CLUSTER + 'task.type=worker, task.index=0, unknown field sparseCluster: give')]
 
 
 @pytest.mark.parametrize('config, message', BAD, ids=[message[:60] for _, message in BAD])
@@ -170,21 +165,11 @@ def test_the_port_and_the_host_names_are_checked(monkeypatch):
 
 
 def test_waits_until_a_host_has_an_address(monkeypatch):
-  now = [0.]
-
-  def resolve(*unused_arguments):
-    if now[0] < known_at:
-      raise OSError('unknown')
-
-  def sleep(secs):
-    now[0] += secs
-
+  resolve = mock.Mock(side_effect=[OSError('unknown')] * 5 + [None])
   monkeypatch.setattr(tf_config.socket, 'getaddrinfo', resolve)
   monkeypatch.setattr(tf_config, 'listen_on_own_port', lambda cluster: socket.socket())
-  known_at = 5
-  cluster_engine.wait_for_network(read(WORKERS), 60, lambda: now[0], sleep)
-  assert now == [5]
-  known_at = 1000
+  cluster_engine.wait_for_network(read(WORKERS), 60, itertools.count().__next__, lambda secs: None)
+  resolve.side_effect = OSError('unknown')
   with pytest.raises(UserError, match=r'cluster.worker\[1\]=b:2 \(unknown\)'):
-    cluster_engine.wait_for_network(read(WORKERS), 60, lambda: now[0], sleep)
-  assert 60 < now[0] - 5 <= 62
+    cluster_engine.wait_for_network(read(WORKERS), 60, itertools.count().__next__,
+                                    lambda secs: None)

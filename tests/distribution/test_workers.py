@@ -62,10 +62,3 @@ def test_like_one_process_with_as_many_replicas(cluster, tmp_path, workers, repl
   assert len(losses) == 1
   if model == 'batch_norm':  # The second layer is frozen.
     assert set(variables(together)['batch_normalization_1/moving_variance']) == {1}
-
-
-def test_one_worker_needs_no_cluster(run_program, tmp_path):
-  """tests/test_api.py has a TF_CONFIG that names no other task."""
-  done = run_program('--mode=train', '--train_steps=3', '--model_dir={}'.format(tmp_path), *FLAGS,
-                     MIRRORED)
-  assert done.code == 0 and 'with one worker: TF_CONFIG is not set' in done.err, done.err

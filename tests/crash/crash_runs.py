@@ -1,4 +1,4 @@
-"""A training that is started and killed, and a comparison of its files with those of another one."""
+"""A training that is started and killed, and a comparison of its files with those of another."""
 
 import contextlib
 import functools

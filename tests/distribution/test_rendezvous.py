@@ -262,3 +262,21 @@ def test_chiefs_port_answers_otherwise(join, monkeypatch):
       with server.accept()[0] as connection:
         connection.sendall(answer)
   assert_connected(join(addresses), member)
+
+
+def test_nobody_listens_at_an_address(monkeypatch):
+  class Unlucky(socket.socket):
+    """Gets the very port that it connects to, so that it is connected to itself."""
+    def connect(self, address):
+      self.bind(address)
+      super().connect(address)
+
+  for host in ('no.such.host.invalid', 'a..b'):
+    with pytest.raises(OSError):
+      network.connect(host, 1, 5)
+  with socket.socket() as free:
+    free.bind(('127.0.0.1', 0))
+    port = free.getsockname()[1]
+  monkeypatch.setattr(network.socket, 'socket', Unlucky)
+  with pytest.raises(ConnectionRefusedError, match='no process listens'):
+    network.connect('127.0.0.1', port, 5)

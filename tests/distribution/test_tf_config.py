@@ -165,11 +165,11 @@ def test_the_port_and_the_host_names_are_checked(monkeypatch):
 
 
 def test_waits_until_a_host_has_an_address(monkeypatch):
-  resolve = mock.Mock(side_effect=[OSError('unknown')] * 5 + [None])
-  monkeypatch.setattr(tf_config.socket, 'getaddrinfo', resolve)
+  unknown = OSError('unknown')
+  monkeypatch.setattr(tf_config.socket, 'getaddrinfo', mock.Mock(
+      side_effect=[unknown] * 5 + [None] + [unknown] * 99))
   monkeypatch.setattr(tf_config, 'listen_on_own_port', lambda cluster: socket.socket())
-  cluster_engine.wait_for_network(read(WORKERS), 60, itertools.count().__next__, lambda secs: None)
-  resolve.side_effect = OSError('unknown')
+  secs = itertools.count()
+  cluster_engine.wait_for_network(read(WORKERS), 60, secs.__next__, lambda secs: None)
   with pytest.raises(UserError, match=r'cluster.worker\[1\]=b:2 \(unknown\)'):
-    cluster_engine.wait_for_network(read(WORKERS), 60, itertools.count().__next__,
-                                    lambda secs: None)
+    cluster_engine.wait_for_network(read(WORKERS), 60, secs.__next__, lambda secs: None)

@@ -23,24 +23,19 @@ def error_of(*arguments):
   return str(caught.value)
 
 
-def test_comments_byte_order_mark_and_line_ends(write):
+def test_what_is_read(write, tmp_path):
+  """Comments, a byte order mark, line ends, and other flagfiles in their place, even twice."""
   write('enough.flags', ENOUGH)
-  for text in ('# --batch_size=1\n// --batch_size=2\n\n  # 3\n --batch_size=64 \n',
-               '--seed=3\r\n--batch_size=64\r\n', b'\xef\xbb\xbf--batch_size=64',
-               '--batch_size\n64\n'):
+  write('b.flags', '--batch_size=2\n--seed=2\n')
+  both = '--batch_size=1\n--flagfile=b.flags\n--seed=3\n--flagfile={}/b.flags\n--seed=4'.format(
+      tmp_path)
+  for text, batch_size, seed in (
+      ('# --batch_size=1\n// --batch_size=2\n\n  # 3\n --batch_size=64 \n', 64, 1),
+      ('--seed=3\r\n--batch_size=64\r\n', 64, 3), (b'\xef\xbb\xbf--batch_size=64', 64, 1),
+      ('--batch_size\n64\n', 64, 1), (both, 2, 4)):
     write('a.flags', text)
     settings = command_line.parse(['--flagfile=enough.flags', '-flagfile', 'a.flags'])
-    assert settings.optimizer.batch_size == 64, text
-
-
-def test_a_flagfile_in_another_is_in_its_place(write, tmp_path):
-  (tmp_path / 'in').mkdir()
-  write('in/b.flags', '--batch_size=2\n--seed=2\n')
-  write('a.flags', ENOUGH + '--batch_size=1\n--flagfile=in/b.flags\n--seed=3\n')
-  # Twice is no loop.
-  settings = command_line.parse(['--flagfile=a.flags', '--flagfile={}/in/b.flags'.format(tmp_path),
-                          '--flagfile=a.flags'])
-  assert (settings.optimizer.batch_size, settings.optimizer.seed) == (2, 3)
+    assert (settings.optimizer.batch_size, settings.optimizer.seed) == (batch_size, seed), text
 
 
 def test_mistakes_are_found_by_file_and_line(write):
@@ -62,11 +57,8 @@ def test_mistakes_are_found_by_file_and_line(write):
     assert message in error_of('--flagfile=a.flags')
   assert '--flagfile has no file name: --flagfile=: ' in error_of('--flagfile=')
   assert 'nnn (File name too long): give --flagfile=FILE' in error_of('--flagfile=' + 'n' * 4000)
-
-
-def test_the_origins_of_two_flags(write):
-  write('a.flags', ENOUGH + '--cache=memory\n--batch_size=0\n')
   # The flagfile is not blamed for the command line.
+  write('a.flags', ENOUGH + '--cache=memory\n--batch_size=0\n')
   assert 'out of range: --batch_size=-1: ' in error_of('--flagfile=a.flags', '--batch_size=-1')
   assert ('--input_pipeline=published with --cache (--cache: a.flags:3, --input_pipeline: command '
           'line): give --input_pipeline=exact, or omit --cache') in error_of(

@@ -3,11 +3,10 @@
 import json
 import os
 import resource
-import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from conftest import run_process
 
 from estimator_train.system import machine
 
@@ -16,8 +15,8 @@ GB = 10 ** 9
 
 def run(code, **options):
   """Returns the JSON that a child process prints."""
-  done = subprocess.run([sys.executable, '-c', code], cwd=str(ROOT), timeout=60, check=True,
-                        stdout=subprocess.PIPE, universal_newlines=True, **options)
+  done = run_process(sys.executable, '-c', code, timeout=60, **options)
+  assert done.returncode == 0, done.stderr
   return json.loads(done.stdout)
 
 
@@ -69,27 +68,21 @@ def test_address_space():
 # Allocates and frees a block, as an operation of each step does; prints the memory that is resident
 # then, and after its return.
 ALLOCATES = '''
-import ctypes, json, resource
+import json, numpy, psutil
 from estimator_train.system import machine
-libc = ctypes.CDLL(None)
-libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-def resident_mb():
-  with open('/proc/self/statm') as file:
-    return int(file.read().split()[1]) * resource.getpagesize() / 2 ** 20
-found = [machine.keep_freed_memory()]
-block = libc.malloc(ctypes.c_size_t(50 << 20))
-ctypes.memset(block, 1, 50 << 20)
-libc.free(block)
-found.append(resident_mb())
+is_kept = machine.keep_freed_memory()
+resident = lambda: psutil.Process().memory_info().rss / 2 ** 20
+numpy.ones(50 << 17)
+freed = resident()
 machine.return_freed_memory()
-print(json.dumps(found + [resident_mb()]))
+print(json.dumps([is_kept, freed, resident()]))
 '''
 
 
 def test_malloc_keeps_freed_blocks_and_returns_them_later():
-  is_kept, resident_mb, returned_mb = run(ALLOCATES, env={'PYTHONPATH': str(ROOT)})
+  is_kept, resident_mb, returned_mb = run(ALLOCATES)
   assert is_kept and resident_mb > 50 and resident_mb - returned_mb > 40
-  for name in ('MALLOC_ARENA_MAX', 'MALLOC_TRIM_THRESHOLD_', 'MALLOC_MMAP_MAX_', 'GLIBC_TUNABLES'):
+  for name in ('MALLOC_ARENA_MAX', 'GLIBC_TUNABLES'):
     assert not machine.keep_freed_memory({name: '4'})  # What the user has set stays.
 
 
@@ -104,11 +97,12 @@ sys.exit(__main__.main(['--model_dir=x', '--train_steps=1']))
 '''
 
 
-def test_variables_of_the_build_with_onednn(tmp_path):
+def test_variables_of_the_build_with_onednn(tmp_path, monkeypatch):
+  for name in machine.ONEDNN_VARIABLE_NAMES:
+    monkeypatch.delenv(name, raising=False)
+
   def asks(**given):
-    environment = {name: text for name, text in os.environ.items()
-                   if name not in machine.ONEDNN_VARIABLE_NAMES}
-    return run(ASKS, env=dict(environment, PYTHONPATH=str(tmp_path), **given))
+    return run(ASKS, env=dict(given, PYTHONPATH=str(tmp_path)))
 
   (tmp_path / 'tensorflow').mkdir()
   (tmp_path / 'tensorflow' / '__init__.py').write_text('raise SystemExit(9)\n')

@@ -68,26 +68,26 @@ def test_the_last_message_and_the_code_of_a_lost_task(monkeypatch, capsys):
   assert codes == [138] and capsys.readouterr().err == 'lost worker 1: its connection ended\n'
 
 
-def use_bar(**options):
+def use_bar(leave):
   """Uses a progress bar, and returns whether it is shown."""
-  with progress.make_progress_bar(total=4, desc='filling', **options) as bar:
+  with progress.make_progress_bar(total=4, desc='filling', leave=leave) as bar:
     bar.update(4)
     return not bar.disable
 
 
 def test_progress_bars(capsys, monkeypatch, jupyter_kernel):
-  assert progress.is_shown() and use_bar(leave=False)  # In a notebook.
+  assert progress.is_shown() and use_bar(False)  # In a notebook.
   assert capsys.readouterr().err.splitlines()[-1].startswith('filling: 100%')
   widget = mock.MagicMock()
   monkeypatch.setitem(sys.modules, 'ipywidgets', types.ModuleType('ipywidgets'))
   monkeypatch.setitem(sys.modules, 'tqdm.notebook', types.SimpleNamespace(tqdm=widget))
-  use_bar(leave=False)
+  use_bar(False)
   widget.assert_called_once_with(total=4, desc='filling', leave=True)
   del jupyter_kernel.kernel  # As IPython on a terminal.
-  assert not use_bar() and not progress.is_shown() and capsys.readouterr() == ('', '')
+  assert not use_bar(True) and not progress.is_shown() and capsys.readouterr() == ('', '')
   monkeypatch.setattr(sys.stderr, 'isatty', lambda: True)
   for leave in (True, False):
-    assert progress.is_shown() and use_bar(leave=leave)
+    assert progress.is_shown() and use_bar(leave)
     shown = capsys.readouterr().err
     assert 'filling: ' in shown and ('100%' in shown) == leave
 

@@ -36,8 +36,6 @@ DAMAGES = {
     'gzip': lambda path: path.write_bytes(gzip.compress(b'other')),
     'a pickle': lambda path: path.write_bytes(b"cposix\nmkdir\n(S'pwned'\ntR."),
 }
-# Text in which a flipped bit is still text.
-_TEXT_DAMAGES = {'truncated', 'a byte less', 'flipped', 'other JSON', 'deep JSON', 'a pickle'}
 
 
 def _read_record_index(folder, monkeypatch):
@@ -124,22 +122,18 @@ def test_a_damaged_record_is_reported(tmp_path, caplog, name):
     path.parent.mkdir(parents=True)
     path.write_text(content)
     damage(path)
-    found = read(str(folder))
-    assert found == expected or path.suffix == '.txt' and kind in _TEXT_DAMAGES, kind
-    is_lenient = path.suffix == '.txt' or 'events' in name  # Only regular files are checked.
-    assert '{} cannot be used'.format(path) in caplog.text or is_lenient and path.is_file(), kind
+    assert read(str(folder)) == expected, kind
+    # The end of an event file may always be incomplete.
+    assert '{} cannot be used'.format(path) in caplog.text or 'events' in name, kind
 
 
-def test_damaged_flags_and_class_names_are_errors(tmp_path):
-  for name in ('flags.txt', 'labels.txt'):
-    for damage in sorted(set(DAMAGES) - _TEXT_DAMAGES):  # gzip is not UTF-8.
-      folder = tmp_path / '{} {}'.format(name, damage)
-      folder.mkdir()
-      (folder / name).write_text('a\n')
-      DAMAGES[damage](folder / name)
-      run_dir = RunDir(str(folder))
-      with pytest.raises(UserError, match='a file in --model_dir is damaged: .*' + name):
-        print(run_dir.flags(), run_dir.class_names())
+@pytest.mark.parametrize('name', ['flags.txt', 'labels.txt'])
+def test_damaged_flags_and_class_names_are_errors(tmp_path, name):
+  run_dir = RunDir(str(tmp_path))
+  for content in (b'', bytes(2), gzip.compress(b'other')):  # Which is not UTF-8.
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match='a file in --model_dir is damaged: .*' + name):
+      print(run_dir.flags(), run_dir.class_names())
 
 
 def test_files_have_their_name_only_when_they_are_whole(tmp_path, monkeypatch):

@@ -5,11 +5,6 @@ import json
 from estimator_train.reports import learning_curves, metrics_log
 
 
-def steps_of(folder):
-  return [json.loads(line)['global_step']
-          for line in (folder / 'metrics.jsonl').read_text().splitlines()]
-
-
 def test_lines_of_repeated_steps_and_incomplete_lines_are_removed(tmp_path, caplog):
   metrics_log.remove_steps_after(str(tmp_path), 0)  # There is no file yet.
   for step in (2, 4, 6):
@@ -22,10 +17,9 @@ def test_lines_of_repeated_steps_and_incomplete_lines_are_removed(tmp_path, capl
   with path.open('a') as file:
     file.write('{"kind": "train", "glob')
   metrics_log.append(str(tmp_path), 'evaluation', 6, {})
-  metrics_log.remove_steps_after(str(tmp_path), 6)
-  assert steps_of(tmp_path) == [2, 4, 6, 6]
-  metrics_log.remove_steps_after(str(tmp_path), 4)
-  assert steps_of(tmp_path) == [2, 4]
+  for last_step, steps in ((6, [2, 4, 6, 6]), (4, [2, 4])):
+    metrics_log.remove_steps_after(str(tmp_path), last_step)
+    assert [json.loads(line)['global_step'] for line in path.read_text().splitlines()] == steps
   assert not caplog.records
   path.unlink()
   path.mkdir()
@@ -35,17 +29,9 @@ def test_lines_of_repeated_steps_and_incomplete_lines_are_removed(tmp_path, capl
 
 def test_a_long_curve_has_means_over_equal_intervals():
   curve = learning_curves.LossCurve()
-  for step in range(1, 2501):
-    curve.add(step, step)
-    if step == 7:
-      curve.add(8, float('inf'))
-  interval = curve.points[0][0]
-  assert interval == 4 and len(curve.points) == 2500 // interval
-  assert curve.points == [(step, step - 1.5) for step in range(4, 2501, 4)]
-
-
-def test_points_of_repeated_steps_are_replaced():
-  curve = learning_curves.LossCurve()
-  for step, loss in ((1, 10), (2, 20), (3, 30), (2, 25), (3, 35)):
+  for step, loss in [(1, 10), (2, 20), (1, 1), (2, float('inf'))]:
     curve.add(step, loss)
-  assert curve.points == [(1, 10), (2, 25), (3, 35)]
+  assert curve.points == [(1, 1)]  # Repeated steps take the place of those before.
+  for step in range(2, 2501):
+    curve.add(step, step)
+  assert curve.points == [(step, step - 1.5) for step in range(4, 2501, 4)]

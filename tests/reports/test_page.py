@@ -1,21 +1,17 @@
 """The page about a run: what is on it, what is left out, and names that would break it."""
 
 import base64
-import contextlib
 import html
 import io
 import json
-import os
 import re
 import shutil
-import signal
-import subprocess
 from html.parser import HTMLParser
-from unittest import mock
 
 import numpy as np
 import page_example
 import pytest
+from conftest import run_process
 from PIL import Image
 
 from estimator_train.reports import page
@@ -116,25 +112,24 @@ def test_everything_is_on_the_page(full):
       folder.name) in found.source
   shown, folded = re.search('<details>', found.source).start(), found.source.index('</details>')
   assert found.source.index('--train_pattern') < shown < found.source.index('--optimizer') < folded
-  for text in ('Throughput 2,300 examples/sec over 459 steps with their pauses, after 10 warm-up',
-               'steady rate, without checkpoints, evaluations and traced steps: 2,462 ± 24.6 ('
-               'standard error)', '51.1\u00a0ms', '0.500 in training, at step 469',
-               '2026-11-26 15:04', '1:02:03', 'A processor (2 cores)',
-               '1,234,567: 1,000,000 trainable, 234,000 frozen', '4.9\u00a0MB',
-               '✗ a boot true class: a heel',
-               '1,150\u00a0examples/sec per replica',
-               '99 of 100 steps within 71.2\u00a0ms', '4.40\u00a0s', 'imports', '2.20\u00a0s',
-               'from the start of the process to the end of the first step',
-               '84.70\u00a0%', '± 1.14 percentage points', '1.15.0',
-               'Top-5 accuracy 98.8\u00a0%', 'Macro F1 84.1\u00a0%',
-               'Calibration error 6.2\u00a0%', '90.0\u00a0% – 77.8\u00a0%',
-               'compute-bound', 'waiting for input 8.0\u00a0%', 'nothing in the input <helps>',
-               'The last quarter of the steps took 2.1\u00a0% less time than the first quarter.',
-               'Pauses for checkpoint: 2, 1.50\u00a0s in total.', 'step 16 (900\u00a0ms)',
-               '1 of 4 points are above the top of the chart, up to 900\u00a0ms',
-               'exit code 2: <no> batch', '3, 3 failed', 'no GPU & no time', 'a note & more',
-               '--train_pattern=<b>/*.jpeg & "more"=x', '--labels is not set',
-               'mirrored', '/cpu:0, /cpu:1', '128\u00a0examples, 64 per replica'):
+  for text in (
+      '84.70\u00a0% ± 1.14 percentage points', 'per example 0.500 in training, at step 469 '
+      'Throughput 2,300 examples/sec over 459 steps with their pauses, after 10 warm-up steps '
+      'steady rate, without checkpoints, evaluations and traced steps: 2,462 ± 24.6 (standard '
+      'error) 1,150\u00a0examples/sec per replica', '✗ a boot true class: a heel 62.5',
+      'Top-5 accuracy 98.8\u00a0% Macro F1 84.1\u00a0% Calibration error 6.2\u00a0%',
+      '90.0\u00a0% – 77.8\u00a0% 10', 'the speed compute-bound', 'waiting for input 8.0\u00a0%',
+      'nothing in the input <helps>', '99 of 100 steps within 71.2\u00a0ms Time to first step 4.40',
+      'from the start of the process to the end of the first step imports 2.20\u00a0s data 100',
+      '1 of 4 points are above the top of the chart, up to 900\u00a0ms', 'p50: 51.1\u00a0ms',
+      'The last quarter of the steps took 2.1\u00a0% less time than the first quarter. Pauses for '
+      'checkpoint: 2, 1.50\u00a0s in total. Much slower than the other steps: step 16 (900',
+      '3, 3 failed exit code 2: <no> batch', 'a note & more', 'no GPU & no time',
+      'Finished 2026-11-26 15:04 Duration 1:02:03 Machine A processor (2 cores) Devices /cpu:0, '
+      '/cpu:1 Strategy mirrored', 'batch 128\u00a0examples, 64 per replica', 'TensorFlow 1.15.0',
+      '1,234,567: 1,000,000 trainable, 234,000 frozen Size of the parameters 4.9\u00a0MB',
+      '--train_pattern=<b>/*.jpeg & "more"=x', '--labels is not set',
+      '3 values of 1,234 test examples, evenly spaced; R² 0.500.'):
     assert text in found.text, text
   for gist in ('median 51.5\u00a0ms, maximum 900\u00a0ms', 'Histogram of the times of 8 steps',
                'loss: training, 2.30 at step 1 to 0.500 at step 469; evaluation, 0.443',
@@ -144,7 +139,6 @@ def test_everything_is_on_the_page(full):
                'error 0.333, root mean squared error 0.577, 5 % below 0, 95 % below 0.900.',
                'values of <price>: true values from 1 to 3, predicted values from 1 to 4.'):
     assert gist in found.alts, gist
-  assert '3 values of 1,234 test examples, evenly spaced; R² 0.500.' in found.text
 
 
 def test_each_file_alone_is_on_the_page(tmp_path):
@@ -220,7 +214,6 @@ def test_a_long_run_has_a_small_page(tmp_path):
   found = write(tmp_path, {'report/curves.json': {
       'train_loss': curve, 'train_accuracy': curve, 'eval_loss': curve, 'eval_accuracy': curve}})
   assert len(found.source) < 150000 and found.source.count('<title>') < 250
-  assert write(tmp_path).source == found.source
 
 
 def test_figures_of_other_runs(tmp_path):
@@ -251,17 +244,12 @@ def test_figures_of_other_runs(tmp_path):
     assert text in found.text
 
 
-def test_a_second_page_replaces_the_first(tmp_path, monkeypatch):
-  first = write(tmp_path, part('evaluation.json', 'scaling.json')).source
+def test_a_second_page_replaces_the_first(tmp_path):
+  write(tmp_path, part('evaluation.json', 'scaling.json'))
   (tmp_path / 'scaling.json').unlink()
   (tmp_path / 'report' / 'mine.png').touch()
-  with monkeypatch.context() as patch, pytest.raises(OSError, match='no space'):
-    patch.setattr(page.os, 'replace', mock.Mock(side_effect=OSError(28, 'no space')))
-    page.write_page(str(tmp_path))
-  assert (tmp_path / 'report' / 'index.html').read_text(encoding='utf-8') == first
   assert write(tmp_path).sections == {'classes', 'flags'}
   assert pictures(tmp_path) == {'confusion-matrix.png', 'mine.png'}
-  assert not list(tmp_path.rglob('*.part'))
 
 
 @pytest.mark.page
@@ -305,18 +293,14 @@ def test_of_many_classes_the_worst_are_shown(tmp_path):
   assert 'class 700 predicted as class 3, 4 times' in found.alts
 
 
-def test_sweeps(tmp_path):
-  found = write(tmp_path, part('scaling.json', device_kind='gpu'))
-  assert pictures(tmp_path) == {'scaling.png', 'scaling-efficiency.png'}
-  assert 'number of GPUs:' in found.alts
+def test_a_sweep_over_workers(tmp_path):
   contents = part('scaling.json', scale_over='workers', device_kind='cpu', cores_per_worker=1)
   for row in contents['scaling.json']['table']:
     row['workers'] = row.pop('replicas')
   found = write(tmp_path, contents)
   assert ('over the number of workers with 1 core(s) each: weak scaling on real input from '
           '1,000\u00a0examples/sec on 1 to 2,000\u00a0examples/sec on 4') in found.alts
-  assert 'Rates by the number of workers' in [
-      region.get('aria-label') for region in found.all('div')]
+  assert 'aria-label="Rates by the number of workers"' in found.source
   assert 'one worker times the number of workers' in found.text
 
 
@@ -329,16 +313,17 @@ FRAMES = '''<pre></pre>
 <iframe src="page.html" width="1280" height="800" style="border:0"></iframe>'''
 MEASURE = '''<script>addEventListener('load', async () => {
   const root = document.documentElement;
+  const box = element => element.getBoundingClientRect();
   const inScroller = element => element.parentElement.closest('.scroll');
+  const count = (selector, condition) =>
+    [...document.querySelectorAll(selector)].filter(condition).length;
   parent.postMessage(JSON.stringify([innerWidth, root.scrollWidth - root.clientWidth,
-    [...document.body.querySelectorAll('*')].filter(element =>
-      element.getBoundingClientRect().right > innerWidth + 0.5 && !inScroller(element)).length,
-    [...document.images].filter(image => image.complete && image.naturalWidth).length,
-    [...document.querySelectorAll('svg text')].filter(text => {
-      const box = text.getBoundingClientRect();
-      const chart = text.ownerSVGElement.getBoundingClientRect();
-      return box.left < chart.left - 1 || box.right > chart.right + 1 || box.top < chart.top - 1
-        || box.bottom > chart.bottom + 1; }).length]), '*');
+    count('body *', element => box(element).right > innerWidth + 0.5 && !inScroller(element)),
+    count('img', image => image.complete && image.naturalWidth),
+    count('svg text', text => {
+      const chart = box(text.ownerSVGElement), inner = box(text);
+      return inner.left < chart.left - 1 || inner.right > chart.right + 1
+        || inner.top < chart.top - 1 || inner.bottom > chart.bottom + 1; })]), '*');
 });</script></body>'''
 
 
@@ -347,20 +332,12 @@ def test_the_page_fits_in_a_browser(full, tmp_path):
   text, count = re.subn('<meta http-equiv="Content-Security-Policy"[^>]*>', '', full[1].source)
   (tmp_path / 'page.html').write_text(text.replace('</body>', MEASURE), encoding='utf-8')
   (tmp_path / 'frames.html').write_text(FRAMES)
-  # A session of its own, as the browser is many processes, which are to end together.
-  process = subprocess.Popen(
-      [CHROMIUM, '--headless', '--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage',
-       '--no-first-run', '--disable-background-networking', '--disable-component-update',
-       '--disable-sync', '--host-resolver-rules=MAP * ~NOTFOUND', '--dump-dom',
-       '--user-data-dir={}/profile'.format(tmp_path), '--virtual-time-budget=5000',
-       '--window-size=1700,900', (tmp_path / 'frames.html').as_uri()],
-      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
-      start_new_session=True)
-  try:
-    dom = process.communicate(timeout=120)[0].decode('utf-8')
-  finally:
-    with contextlib.suppress(ProcessLookupError):
-      os.killpg(process.pid, signal.SIGKILL)
+  dom = run_process(
+      CHROMIUM, '--headless', '--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage',
+      '--no-first-run', '--disable-background-networking', '--disable-component-update',
+      '--disable-sync', '--host-resolver-rules=MAP * ~NOTFOUND', '--dump-dom',
+      '--user-data-dir={}/profile'.format(tmp_path), '--virtual-time-budget=5000',
+      '--window-size=1700,900', (tmp_path / 'frames.html').as_uri(), timeout=120).stdout
   lines = html.unescape(re.search('<pre>(.*?)</pre>', dom, re.DOTALL).group(1)).splitlines()
   images = len(page_example.HOSTILE) + 1  # On a phone, and in a window.
   assert count == 1 and sorted(map(json.loads, lines)) == [[400, 0, 0, images, 0],

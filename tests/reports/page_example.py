@@ -1,6 +1,5 @@
 """Makes up what a run leaves for its page, with names that would break a careless page."""
 
-import io
 import json
 
 import numpy as np
@@ -100,13 +99,5 @@ def write(model_dir, contents=None):
   (model_dir / 'flags.txt').write_text(
       '--mode=train\n--train_pattern=<b>/*.jpeg & "more"=x\n--optimizer=adam\n'
       '# --labels is not set\n')
-  for index in range(len(HOSTILE)):
-    (model_dir / 'report' / 'sample-{:02}.png'.format(index)).write_bytes(png(20, 28))
-  (model_dir / 'report' / 'mistake-00.png').write_bytes(png(20, 28))
-
-
-def png(width, height):
-  """Returns a grey PNG."""
-  content = io.BytesIO()
-  Image.new('L', (width, height), 77).save(content, 'png')
-  return content.getvalue()
+  for name in ['mistake-00', *map('sample-{:02}'.format, range(len(HOSTILE)))]:
+    Image.new('L', (20, 28), 77).save(str(model_dir / 'report' / (name + '.png')))

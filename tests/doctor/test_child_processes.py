@@ -53,11 +53,10 @@ def test_libraries():
 
 
 FAILS_TO_LIST_GPUS = '''
-import os, signal, types
-test = types.SimpleNamespace(is_built_with_cuda=lambda: True)
-config = types.SimpleNamespace(experimental=types.SimpleNamespace(
-    list_physical_devices=lambda kind: os.kill(os.getpid(), signal.SIGSEGV)))
-__version__ = '1.15.9'
+import os, signal
+from unittest.mock import MagicMock
+__version__, config, test = '1.15.9', MagicMock(), MagicMock(is_built_with_cuda=bool)
+config.experimental.list_physical_devices = lambda kind: os.kill(os.getpid(), signal.SIGSEGV)
 '''
 
 
@@ -68,10 +67,8 @@ def test_tensorflow_fails(tmp_path, monkeypatch):
     (tmp_path / folder / '__init__.py').touch()
   monkeypatch.setenv('PYTHONPATH', str(tmp_path))
   for init, v1, found, remedy in (
-      ('import os, signal\nos.kill(os.getpid(), signal.SIGILL)', '', 'by SIGILL', 'other lines'),
       ('raise TypeError("Descriptors cannot be created directly.\\nMore information: there")', '',
        'TypeError: Descriptors cannot be created directly.', 'to see the full error'),
-      ('import no_such_thing', '', "No module named 'no_such_thing'", 'import tensorflow'),
       ('import time; time.sleep(600)', '', 'no answer within ', 'disk'),
       ('', FAILS_TO_LIST_GPUS, 'TensorFlow 1.15.9 in 0.0 s, but it fails to list GPUs: killed by '
        'SIGSEGV', 'CUDA_VISIBLE_DEVICES')):

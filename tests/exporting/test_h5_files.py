@@ -7,7 +7,7 @@ import load_h5_files
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import run_process
+from conftest import keras_session, run_process
 
 from estimator_train import models
 from estimator_train.data import binary_files, idx
@@ -23,11 +23,9 @@ IMAGE, SEQUENCE, NUM_CLASSES, BATCH = (9, 10, 3), (6, 4), 3, 4
 def test_plain_keras_scores_the_same(finished_run):
   dataset = idx.describe('fashion_mnist_sample')
   images, classes = binary_files.IdxSource(dataset, dataset.test).arrays()
-  with tf.Graph().as_default(), tf.Session() as session:
-    tf.keras.backend.set_session(session)
+  with keras_session():
     found = tf.keras.models.load_model(str(finished_run / 'model.h5')).evaluate(
         images.astype(np.float32) / 255, np.eye(10)[classes], batch_size=1000, verbose=0)
-    tf.keras.backend.set_session(None)
   evaluation = json.loads((finished_run / 'evaluation.json').read_text())
   assert found == pytest.approx([evaluation['average_loss'], evaluation['accuracy']], rel=1e-5)
   assert not list(finished_run.glob('*.part'))
@@ -82,17 +80,6 @@ def attention_and_scaled_sum():
   return tf.keras.Model(inputs, layers.Dense(NUM_CLASSES)(layers.GlobalMaxPooling1D()(hidden)))
 
 
-def two_inputs():
-  numbers = tf.keras.Input((4,), name='numbers')
-  words = tf.keras.Input((None,), dtype='int32', name='ids')
-  embedded = layers.Embedding(11, 4, mask_zero=True)(words)
-  summary = layers.LSTM(4, recurrent_activation='sigmoid')(embedded)
-  shared = layers.Dense(4, 'tanh')
-  merged = layers.concatenate([shared(numbers), shared(summary), layers.Dot(1)([numbers, summary])])
-  return tf.keras.Model([numbers, words], [layers.Dense(NUM_CLASSES, name='price')(merged),
-                                           layers.Dense(NUM_CLASSES, name='kind')(merged)])
-
-
 def _backbone(is_frozen=False):
   inputs = tf.keras.Input(IMAGE)
   convolution = layers.Conv2D(4, 3, trainable=not is_frozen)
@@ -114,8 +101,8 @@ def model_in_sequential():
 
 
 PORTABLE = {build.__name__: build for build in (
-    image_layers, sequence_layers, own_layer, attention_and_scaled_sum, two_inputs,
-    models_as_layers, model_in_sequential)}
+    image_layers, sequence_layers, own_layer, attention_and_scaled_sum, models_as_layers,
+    model_in_sequential)}
 
 
 def compiled(name):
@@ -123,13 +110,12 @@ def compiled(name):
   if name in PORTABLE:
     model = PORTABLE[name]()
     loss = tf.keras.losses.CategoricalCrossentropy(from_logits=True)
-    loss = {'two_inputs': {'price': 'mse', 'kind': loss}, 'models_as_layers': 'mae'}.get(name, loss)
+    loss = 'mae' if name == 'models_as_layers' else loss
   else:
     shape = (28, 28, 1) if name in PACKAGE_MODELS else (76, 76, 3)
     model = models.build(name, shape, NUM_CLASSES)
     loss = losses.default_loss(model)
-  model.compile(tf.keras.optimizers.SGD(.05), h5_model.full_loss_names(loss),
-                ['accuracy'] if len(model.outputs) == 1 else None)
+  model.compile(tf.keras.optimizers.SGD(.05), h5_model.full_loss_names(loss), ['accuracy'])
   return model
 
 
@@ -148,22 +134,16 @@ def draw_weights(model, random):
 def write(folder, name):
   """Writes a model and examples for load_h5_files.py; returns what TensorFlow 1.15 computes."""
   path, random = str(folder / (name + '.h5')), np.random.RandomState(sum(map(ord, name)))
-  with tf.Graph().as_default(), tf.Session() as session:
-    tf.keras.backend.set_session(session)
+  with keras_session():
     model = compiled(name)
     draw_weights(model, random)
-    examples = {'steps': 2 if name in PORTABLE else 0}  # Others have dropout.
-    for index, tensor in enumerate(model.inputs):
-      shape = [BATCH] + [size or 7 for size in tensor.shape.as_list()[1:]]
-      examples['x{}'.format(index)] = (
-          random.randint(0, 11, shape) if tensor.dtype.is_integer
-          else random.normal(size=shape).astype(np.float32))
-    for index, _ in enumerate(model.outputs):
-      examples['t{}'.format(index)] = np.eye(NUM_CLASSES, dtype=np.float32)[np.arange(BATCH) % 3]
-    np.savez(path[:-len('.h5')] + '.npz', **examples)
+    inputs = {'x{}'.format(index): random.normal(
+        size=[BATCH] + tensor.shape.as_list()[1:]).astype(np.float32)
+              for index, tensor in enumerate(model.inputs)}
+    np.savez(path[:-len('.h5')] + '.npz', steps=2 if name in PORTABLE else 0,  # Others: dropout.
+             t0=np.eye(NUM_CLASSES, dtype=np.float32)[np.arange(BATCH) % 3], **inputs)
     model.save(path, save_format='h5')
     expected = load_h5_files.compute(model, path)
-    tf.keras.backend.set_session(None)
   assert h5_model.make_portable(path) is None, name
   return expected
 
@@ -189,13 +169,11 @@ def assert_equal(found, expected, name):
 def test_tensorflow_1_evaluates_and_trains_alike(files):
   folder, expected = files
   for name in expected:
-    with tf.Graph().as_default(), tf.Session() as session:
-      tf.keras.backend.set_session(session)
+    with keras_session():
       found = load_h5_files.load_and_compute(tf.keras, str(folder / name), is_eager=False)
       assert_equal(found, expected[name], name)
       # Each call of a batch norm updates its statistics once per step.
       assert found[1]['updates'] == expected[name]['updates'], name
-      tf.keras.backend.set_session(None)
 
 
 @pytest.mark.slow
@@ -281,7 +259,7 @@ def test_a_loss_by_another_name_is_the_same():
                'kullback_leibler_divergence', 'cosine_proximity'):
     full_name = h5_model.full_loss_names(name)
     assert full_name != name and h5_model.full_loss_names({'a': [name]}) == {'a': [full_name]}
-    with tf.Graph().as_default(), tf.Session() as session:
-      values = [session.run(tf.reduce_mean(tf.keras.losses.get(loss)(labels, outputs)))
-                for loss in (name, full_name)]
+    with keras_session() as session:
+      values = session.run([tf.reduce_mean(tf.keras.losses.get(loss)(labels, outputs))
+                            for loss in (name, full_name)])
     assert values[0] == pytest.approx(values[1], rel=1e-6), name

@@ -1,7 +1,6 @@
 """The memory that limits leave, and the settings of malloc and of oneDNN for it."""
 
 import json
-import os
 import resource
 import sys
 

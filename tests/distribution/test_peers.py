@@ -1,5 +1,7 @@
 """The thread that exchanges messages, over connections of members in this process."""
 
+import json
+import socket
 from unittest import mock
 
 import pytest
@@ -7,10 +9,13 @@ from conftest import wait_until
 from peer_helpers import SECS, in_thread, joining, workers
 
 from estimator_train import errors
+from estimator_train.distribution import peers as peers_module
 from estimator_train.distribution.cluster_engine import ClusterEngine
-from estimator_train.distribution.tf_config import Task
+from estimator_train.distribution.network import Connection
+from estimator_train.distribution.peers import Peers
+from estimator_train.distribution.tf_config import Cluster, Task
 
-W1 = Task('worker', 1)
+W0, W1, W2 = (Task('worker', index) for index in range(3))
 
 
 @pytest.fixture
@@ -79,6 +84,50 @@ def test_a_failure_of_one_task(five, index):
       with pytest.raises(errors.PeerLost, match='lost {}: '.format(task)):
         wait()
   assert failed.lost == []
+
+
+@pytest.fixture
+def chief():
+  """The Peers of a chief with two workers, their ends of the connections, and the losses."""
+  lost, near, far = [], {}, {}
+  for task in (W1, W2):
+    with socket.socket() as listener:
+      listener.bind(('127.0.0.1', 0))
+      listener.listen(1)
+      near[task] = Connection(socket.create_connection(listener.getsockname()))
+      far[task] = listener.accept()[0]
+  peers = Peers(Cluster({'worker': ('a:1', 'b:1', 'c:1')}, W0), near, SECS,
+                lambda *loss: lost.append(loss))
+  yield peers, far, lost
+  for each in far.values():
+    each.close()
+  peers.finish()
+
+
+@pytest.mark.parametrize('line, reason', [
+    (b'[1]\n', 'it uses another protocol'),
+    (b'x' * 70000, 'it sent more than 65536 bytes in one message')])
+def test_another_protocol(chief, line, reason):
+  _, far, lost = chief
+  far[W1].sendall(line)
+  wait_until(lambda: lost)
+  assert lost == [(W1, reason)]
+
+
+def test_one_that_does_not_read_blocks_nothing(chief, monkeypatch):
+  """It misses heartbeats, so that they do not fill the memory, but not the last message."""
+  monkeypatch.setattr(peers_module, '_POLL_SECS', .001)
+  peers, far, _ = chief
+  reader, num_sent = far[W2].makefile('rb'), 300  # More than the buffers of a connection hold.
+  for number in range(num_sent):
+    peers.announce_state('x' * 100000 + ' {}'.format(number))
+    while ' {}"'.format(number) not in reader.readline().decode():
+      pass
+  finishing = in_thread(peers.finish)
+  lines = far[W1].makefile('rb').readlines()
+  finishing.join(SECS)
+  assert json.loads(lines[-1].decode()) == {'bye': True, 'note': {}}
+  assert 0 < len(lines) < num_sent / 2
 
 
 class FailingEngine(ClusterEngine):

@@ -110,7 +110,8 @@ def compiled(name):
   if name in PORTABLE:
     model = PORTABLE[name]()
     loss = tf.keras.losses.CategoricalCrossentropy(from_logits=True)
-    loss = 'mae' if name == 'models_as_layers' else loss
+    loss = {'attention_and_scaled_sum': {model.output_names[0]: loss},  # As for several outputs.
+            'models_as_layers': 'mae'}.get(name, loss)
   else:
     shape = (28, 28, 1) if name in PACKAGE_MODELS else (76, 76, 3)
     model = models.build(name, shape, NUM_CLASSES)

@@ -24,6 +24,11 @@ def test_settings_are_values():
     settings.for_mode('fly')
 
 
+def test_a_batch_that_is_smaller_than_the_number_of_replicas():
+  with pytest.raises(UserError, match='3 for 8 replicas: use 8$'):
+    lib.per_replica_batch_size(3, 8)
+
+
 def test_epochs_to_steps():
   # The article: 5 epochs of 60,000 at 2 x 512 are 293 steps, 2 of 83,484 at 2 x 32 are 2,609.
   for epochs, examples, batch_size, steps in ((5, 60000, 1024, 293), (2, 83484, 64, 2609)):

@@ -1,6 +1,6 @@
-"""What an attacker could try that is no matter of a single file; SECURITY.md has the rest.
+"""Attacks that concern the whole program; SECURITY.md lists the tests of the others.
 
-ruff.toml forbids functions that run code which came with data.
+The rules in ruff.toml forbid functions that can run code contained in data.
 """
 
 import html

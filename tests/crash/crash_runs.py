@@ -55,11 +55,14 @@ class Run:
     return json.loads(self._path('out').read_text().splitlines()[-1])
 
   def start(self, kill_at=None, kill_after_secs=None):
-    """Starts it, kills it, if asked to, and waits for its end; returns whether it was killed.
+    """Starts it, may kill it, and waits for its end.
 
     Args:
       kill_at: the arguments of `inject_kill`.
-      kill_after_secs: when to kill it, if it runs still.
+      kill_after_secs: when to kill it, if it is still running.
+
+    Returns:
+      Whether it was killed.
     """
     saved, began = self._step_saved(), time.monotonic()
     self._starts += 1

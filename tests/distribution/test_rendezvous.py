@@ -267,6 +267,7 @@ def test_chiefs_port_answers_otherwise(join, monkeypatch):
 def test_nobody_listens_at_an_address(monkeypatch):
   class Unlucky(socket.socket):
     """Gets the very port that it connects to, so that it is connected to itself."""
+
     def connect(self, address):
       self.bind(address)
       super().connect(address)

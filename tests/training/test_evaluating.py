@@ -80,8 +80,8 @@ def test_training_goes_on_as_if_there_was_no_evaluation(evaluated_run, tmp_path)
   training_runs.assert_same(found, expected, 0)
 
 
-def test_evaluation_leaves_keras_alone(evaluated_run):
-  """Of an unknown number of examples, too, where the samples are the first ones."""
+def test_evaluation_of_unknown_length_leaves_keras_alone(evaluated_run):
+  """Its samples are the first examples, because their number is unknown."""
   run, prepared = training_runs.prepare(evaluated_run[0])
   run.data.test.num_examples = None
   with keras_session() as session:

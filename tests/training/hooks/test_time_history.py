@@ -18,7 +18,6 @@ from estimator_train.reports import page
 # The parts of the time to the first step that belong to the training itself.
 OF_TRAINING = ['session', 'first_batch', 'first_step']
 
-
 # Parses JSON that does not contain nan, which is no JSON.
 strict = functools.partial(json.loads, parse_constant=pytest.fail)
 

@@ -1,37 +1,33 @@
 """`--mode=input_benchmark`: end to end, what its passes count and time, and its advice."""
 
+import itertools
 import json
 import os
 import time
 import types
 from unittest import mock
 
-import numpy as np
 import own_models
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import contents_of
-from mode_runs import fails, image_flags
+from mode_runs import fails, image_flags, measure_shortly
 
-from estimator_train.data import DataSet, ImageSplit, images
-from estimator_train.data.run_data import make_source
+from estimator_train.data import images
 from estimator_train.modes import input_benchmark
 from estimator_train.modes.input_benchmark import measurement
 from estimator_train.modes.input_benchmark.measurement import InputMeasurement
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, command_line
 from estimator_train.training import building
+from estimator_train.training.run import open_run
 
-KEYS = {'mode', 'cold_images_per_sec', 'warm_images_per_sec', 'model_images_per_sec', 'verdict',
-        'verdict_ratio', 'advice', 'stages', 'spread', 'dataset', 'model', 'devices'}
 SHORT = ['--mode=input_benchmark', '--batch_size=8', '--model=own_models:two_layers']
 
 
 @pytest.fixture
 def measure(run_well, monkeypatch):
   """Runs the mode with short passes; checks that the figures of its result are consistent."""
-  for name, value in (('_COLD_PASS_SECS', 0.02), ('_WARM_PASS_SECS', 0.02),
-                      ('_MIN_TIMED_SECS', 0.1), ('_MAX_WARMUP_SECS', 0.1)):
-    monkeypatch.setattr(measurement, name, value)
+  measure_shortly(monkeypatch)
 
   def run(*flags):
     done = run_well(*SHORT, *flags)
@@ -68,16 +64,15 @@ def test_image_folder(measure, flags, copied_run, tmp_path, monkeypatch):
   after = contents_of(copied_run)
   assert json.loads(after.pop('input_benchmark.json').decode()) == result
   assert after == before and os.listdir(str(aside)) == []
-  assert set(result) >= KEYS and list(result['stages']) == ['read', 'decode', 'resize', 'batch']
-  assert result['global_batch_size'] == 8 and result['devices'] == ['/cpu:0']
-  assert result['model_shares_cores']
+  assert list(result['stages']) == ['read', 'decode', 'resize', 'batch']
+  assert result['mode'] == 'input_benchmark' and result['global_batch_size'] == 8
+  assert result['devices'] == ['/cpu:0'] and result['model_shares_cores']
   assert result['num_parallel_calls'] == result['cores'] and result['cache'] == 'none'
-  lines = out.splitlines()
-  rows = {line.split()[0]: line.split()[1:] for line in lines[2:9]}
-  assert list(rows) == ['read', 'decode', 'resize', 'batch', 'cold', 'warm', 'model']
-  assert len(rows['read']) == 5 and rows['read'][2] == 'to' and rows['read'][4].endswith('%')
-  assert len(rows['model']) == 4
-  assert lines[-2] == result['advice']
+  _, _, *rows, advice, _ = map(str.split, out.splitlines())
+  assert [(row[0], len(row)) for row in rows] == [
+      ('read', 6), ('decode', 6), ('resize', 6), ('batch', 6), ('cold', 5), ('warm', 5),
+      ('model', 5)]
+  assert rows[0][3] == 'to' and rows[0][5].endswith('%') and advice == result['advice'].split()
 
   result, _ = measure('--cache={}'.format(cache), *flags)
   assert list(result['stages']) == ['batch']
@@ -123,94 +118,57 @@ def test_what_cannot_be_measured(measure, run_program, flags, image_folders, tmp
   model_dir = tmp_path / 'model'
   for extra, message in (
       (['--cache_features'], 'reads no images: --cache_features=True: omit it'),
-      (['--batch_size=9', '--num_cpu_replicas=2'], '--batch_size=9 for 2 replicas: use 8 or 10'),
       (['--dataset=fashion_mnist'], '--data_dir is required'), (flags, str(bad))):
     assert fails(run_program(*SHORT, '--model_dir', model_dir, *extra), message)
     assert not model_dir.exists()
   measure('--on_bad_image=skip', '--max_bad_images=0.1', *flags)
 
 
-class Clock:
-  """A clock that advances by a second at each look, or by what is left to take."""
-
-  def __init__(self, secs=()):
-    self.now, self.left = 0., list(secs)
-
-  def __call__(self):
-    self.now += 1
-    return self.now
-
-  def take(self):
-    self.now += self.left.pop(0)
-
-
-def test_batches_of_a_pass(monkeypatch):
-  for skip, secs, max_batches, batches, taken in (
-      (True, 2.5, None, 3, 3.),  # 1 + 1 + 1: over the time after the third.
-      (False, 2.5, None, 3, 9.),  # The first one is over the time already, and three are taken.
-      (True, 3.5, None, 4, 5.), (True, 100., 4, 4, 5.), (False, 10., None, 4, 10.),
-      (True, 0., 1, 3, 3.)):  # One would say too little.
-    clock, restart = Clock([7, 1, 1, 1, 2, 2, 2]), mock.Mock()
-    monkeypatch.setattr(measurement, 'clock', lambda clock=clock: clock.now)
-    pipeline = measurement._Pipeline(restart, clock.take, None)
-    assert pipeline.run_pass(8, secs, max_batches, skip) == (batches * 8, taken)
-    assert 7 - len(clock.left) == batches + skip and restart.call_count == 2
-
-
-@pytest.fixture
-def split(tmp_path, write_images):
-  paths = [tmp_path / 'data' / '{}.jpeg'.format(number) for number in range(8)]
-  write_images({path: np.full((20, 25, 1), 9 * number, np.uint8)
-                for number, path in enumerate(paths)})
-  return ImageSplit([str(path).encode() for path in paths], np.arange(8, dtype=np.int32) % 3)
-
-
-def test_measurements_of_image_files(split, tmp_path, monkeypatch):
+@pytest.mark.parametrize('cache, num_examples, cold, warm', [
+    # Warm: what the cold pass has read, of five batches four, as the first is not timed.
+    ('none', 80, 5, 4),
+    # Cold: an epoch, as later ones would find the files in memory. With a cache, a whole one.
+    ('none', 13, 4, 10), ('memory', 80, 20, 10),
+    ('memory', 8, 3, 10)])  # Two batches would be too few.
+def test_batches_of_the_passes(flags, tmp_path, monkeypatch, cache, num_examples, cold, warm):
   """With a second for each batch: five batches of the cold pass, ten of warm ones."""
-  evicted, folder = [], tmp_path / 'cache'
-  for name, value in (('clock', Clock()), ('_COLD_PASS_SECS', 5), ('_WARM_PASS_SECS', 10),
-                      ('_evict', lambda paths: evicted.append(list(paths)))):
+  evicted = []
+  for name, value in (('clock', itertools.count(1.).__next__), ('_COLD_PASS_SECS', 5),
+                      ('_WARM_PASS_SECS', 10), ('_evict', evicted.extend)):
     monkeypatch.setattr(measurement, name, value)
-  for cache, count, is_cached, cold, warm in (
-      # Warm: what the cold pass has read, of five batches four, as the first is not timed.
-      ('none', 80, False, 5, 4),
-      # Cold: an epoch, as later ones would find the files in memory. With a cache, a whole one.
-      ('none', 13, False, 4, 10), ('memory', 80, True, 20, 10), (folder, 8, True, 3, 10)):
-    del evicted[:]
-    settings = Settings(model_dir='any', train_steps=1, batch_size=4, cache=str(cache))
-    source = make_source(DataSet('any', ('a', 'b', 'c'), (10, 12, 3), split, None, ()), split)
-    source.num_examples = count
-    measured = measurement.measure_input(types.SimpleNamespace(
-        settings=settings, data=types.SimpleNamespace(train=source)), True)
-    assert measured.cold_pass == (4 * cold, cold) and len(evicted) == 1
-    assert measured.warm_passes == [(4 * warm, warm)] * 5
-    assert list(measured.stage_passes) == ['read', 'decode', 'resize', 'batch'][-1 if is_cached
-                                                                               else -4:]
-    assert measured.stage_passes['batch'] == measured.warm_passes
-    assert measured.image_shape == (10, 12, 1) and evicted[0][:8] == split.files
-    assert measured.pixels_dtype == ('float32' if cache == 'none' else 'uint8')
-    assert measured.prepare_secs == 1  # From one look at the clock to the next.
-  # In the first run with this cache, which has not been there before it.
-  assert evicted == [split.files] and len(list(folder.glob('images-*.npy'))) == 1
+  run = open_run(command_line.parse([
+      *flags, '--mode=train', '--train_steps=1', '--batch_size=4', '--cache=' + cache,
+      '--model_dir={}'.format(tmp_path / 'model')]))
+  run.data.train.num_examples = num_examples
+  measured = measurement.measure_input(run, one_hot=True)
+  passes, stages = [(4 * warm, warm)] * 5, ['read', 'decode', 'resize', 'batch']
+  assert measured == InputMeasurement(
+      format_name='image_files', num_examples=num_examples, prepare_secs=1,
+      cold_pass=(4 * cold, cold), warm_passes=passes,
+      stage_passes=dict.fromkeys(stages if cache == 'none' else ['batch'], passes),
+      image_shape=(16, 20, 1), pixels_dtype='float32' if cache == 'none' else 'uint8')
+  assert list(measured.stage_passes)[-1] == 'batch' and evicted == run.data.train.files()
 
 
-def test_steps_of_a_model_that_count(monkeypatch):
+def test_the_first_batch_of_a_warm_pass_is_not_timed(monkeypatch):
+  monkeypatch.setattr(measurement, 'clock', iter([0, 7, 8, 9, 10]).__next__)
+  pipeline = measurement._Pipeline(restart=mock.Mock(), next_batch=mock.Mock(), fetch_pixels=None)
+  assert pipeline.run_pass(8, 2.5, None, skip_first_batch=True) == (3 * 8, 3)
+  assert pipeline.next_batch.call_count == 4 and pipeline.restart.call_count == 2
+
+
+@pytest.mark.parametrize('warmup_steps, times, segments', [
+    (3, [9, 10, 11, 12, 13, 14, 15], [(16, 2), (16, 2)]),
+    (10, [30, 34, 38, 42, 46, 50], [(8, 4), (16, 8)]),  # By time.
+    (0, [30, 32, 34, 36], [(8, 2), (16, 4)])])  # The first step never counts.
+def test_steps_of_a_model_that_count(monkeypatch, warmup_steps, times, segments):
   monkeypatch.setattr(measurement, '_MAX_SEGMENTS', 2)
-  for warmup_steps, step_secs, end_times, segments in (
-      (3, [9, 1, 1] + [1] * 50, [11, 12, 13, 14, 15], [(16, 2), (16, 2)]),
-      (10, [30, 4, 4] + [4] * 50, [38, 42, 46, 50], [(8, 4), (16, 8)]),  # By time.
-      (0, [30] + [2] * 50, [30, 32, 34, 36], [(8, 2), (16, 4)])):  # The first step never counts.
-    clock, context = Clock(step_secs), mock.Mock()
-    monkeypatch.setattr(measurement, 'clock', lambda clock=clock: clock.now)
-    timer = measurement.RateTimer(warmup_steps)
-    while not context.request_stop.called:
-      clock.take()
-      timer.after_run(context, None)
-    assert list(timer.end_times) == end_times
-    assert timer.split_into_segments(batch_size=8) == segments
-
-
-SETTINGS = Settings(mode='input_benchmark', batch_size=8, cache='none')
+  monkeypatch.setattr(measurement, 'clock', iter(times).__next__)
+  timer, context = measurement.RateTimer(warmup_steps), mock.Mock()
+  for _ in times:
+    assert not context.request_stop.called
+    timer.after_run(context, None)
+  assert context.request_stop.called and timer.split_into_segments(batch_size=8) == segments
 
 
 def at(*rates):
@@ -219,63 +177,56 @@ def at(*rates):
 
 
 FILES = InputMeasurement(
-    format_name='image_files', num_examples=1000, prepare_secs=0., cold_pass=(50, 1),
-    warm_passes=at(100, 300, 200), stage_passes={}, image_shape=(500, 1000, 1),
-    pixels_dtype='uint8')
-
-
-def summarize(measured=FILES, model=(50,)):
-  return input_benchmark.summarize(measured, at(*model))
+    format_name='image_files', num_examples=2000, prepare_secs=15., cold_pass=(200, 1),
+    warm_passes=at(100, 300, 200), stage_passes={
+        'read': at(1000, 900, 1100), 'decode': at(250), 'resize': at(260), 'batch': at(200)},
+    image_shape=(500, 1000, 1), pixels_dtype='uint8')
 
 
 def test_rates_spread_and_stages():
-  result = summarize(model=[90, 70, 80, 10, 99])
-  for name, rate in (('cold', 50), ('warm', 200), ('model', 80)):
-    assert result[name + '_images_per_sec'] == pytest.approx(rate)
-  assert result['spread']['model'] == {'median': 80, 'min': 10, 'max': 99, 'passes': 5}
-  # Making the input counts as cold, where there is an epoch.
-  filled = FILES._replace(prepare_secs=15., cold_pass=(200, 1))
-  assert summarize(filled)['cold_images_per_sec'] == pytest.approx(
-      1000 / (15 + 1000 / 200))
-  assert summarize(filled._replace(num_examples=None))[
-      'cold_images_per_sec'] == 200
-  stages = summarize(FILES._replace(stage_passes={
-      'read': at(1000, 900, 1100), 'decode': at(250), 'resize': at(260), 'batch': at(200)}))[
-          'stages']
+  result = input_benchmark.summarize(FILES, at(90, 70, 85, 10, 99))
+  # Making the input counts as cold, where there is an epoch: 15 s, and 10 s for the images.
+  assert [result[name + '_images_per_sec'] for name in ('cold', 'warm', 'model')] == [80, 200, 85]
+  assert result['spread']['model'] == {'median': 85, 'min': 10, 'max': 99, 'passes': 5}
+  infinite = input_benchmark.summarize(FILES._replace(num_examples=None), at(50))
+  assert infinite['cold_images_per_sec'] == 200
+  stages = result['stages']
   assert {name: stage['share'] for name, stage in stages.items()} == pytest.approx(
       {'read': 0.2, 'decode': 0.6, 'resize': 0, 'batch': 0.2})
   assert stages['read']['images_per_sec'] == 1000 and stages['read']['max'] == 1100
   assert stages['resize']['images_per_sec'] == 260
 
 
-def test_verdict_and_advice():
-  for model, on_cpu, is_pretrained, verdict, *texts in (
-      (500, False, False, 'input-bound', 'input-bound: the model can process 500 images/sec, 2.50 '
-       'times the rate of the input (200); INPUT'),
-      (50, False, True, 'compute-bound', 'compute-bound: the input delivers 200 images/sec, 4.00 '
-       'times the rate of the model (50.0); a faster input would not help; to speed up the model, '
-       'try a larger --batch_size or more GPUs or --cache_features if the first layers are frozen'),
-      (200, True, False, 'compute-bound', '1.00 times', 'the same cores, so training reaches about '
-       '100 images/sec and the input takes 50% of the time',
-       'to reduce the time of the input: INPUT', '--batch_size or a GPU'),
-      (2, True, False, 'compute-bound', 'takes 1% of the time', 'a faster input would not help')):
-    result = summarize(model=[model])
-    advice = input_benchmark.make_advice(result, 'INPUT', on_cpu, is_pretrained)
-    assert result['verdict'] == verdict and all(text in advice for text in texts)
-    assert ('same cores' in advice) == on_cpu
-  fits, other = '--cache=memory (needs 0.5 GB, 1 GB of memory are free)', {'num_examples': 4000}
-  for change, flags, expected in (
-      ({}, {'num_parallel_calls': 4}, 'set ' + fits),
-      ({'num_examples': 2000}, {}, 'set --cache=memory (needs 1 GB, 1 GB of memory are free)'),
-      ({}, {'num_parallel_calls': 3},
-       'set --num_parallel_calls=0 (one per core, 4, instead of 3) and ' + fits),
-      (other, {}, 'set --cache=FOLDER (needs 2 GB, 1 GB of memory are free)'),
-      ({}, {'cache': 'memory', 'num_parallel_calls': 1},
-       'the input is already cached, and no flag makes it faster'),
-      ({'format_name': 'idx_files'}, {'num_parallel_calls': 1}, 'set ' + fits),
-      (dict(other, format_name='idx_files'), {}, 'no flag helps: the cache does not fit '
-       'into memory (needs 2 GB, 1 GB of memory are free)'),
-      ({'format_name': 'synthetic', 'num_examples': None}, {},
-       'synthetic images cost almost nothing, and no flag makes them faster')):
-    assert expected == input_benchmark.make_input_advice(
-        SETTINGS.evolve(**flags).input, FILES._replace(**change), 4, 10 ** 9)
+@pytest.mark.parametrize('model, on_cpu, is_pretrained, texts', [
+    (500, False, False, ['input-bound: the model can process 500 images/sec, 2.50 times the rate '
+                         'of the input (200); INPUT']),
+    (50, False, True, ['compute-bound: the input delivers 200 images/sec, 4.00 times the rate of '
+                       'the model (50.0); a faster input would not help; to speed up the model, '
+                       'try a larger --batch_size or more GPUs or --cache_features if the first']),
+    (200, True, False, ['compute-bound', 'the same cores, so training reaches about 100 images/sec '
+                        'and the input takes 50% of the time; to reduce the time of the input: '
+                        'INPUT', '--batch_size or a GPU']),
+    (2, True, False, ['takes 1% of the time; a faster input would not help'])])
+def test_advice(model, on_cpu, is_pretrained, texts):
+  rates = input_benchmark.summarize(FILES, at(model))
+  advice = input_benchmark.make_advice(rates, 'INPUT', on_cpu, is_pretrained)
+  assert all(text in advice for text in texts) and ('same cores' in advice) == on_cpu
+
+
+FITS, OTHER = '--cache=memory (needs 1 GB, 1 GB of memory are free)', {'num_examples': 4000}
+
+
+@pytest.mark.parametrize('change, calls, cache, expected', [
+    ({}, 4, 'none', 'set ' + FITS),
+    ({}, 3, 'none', 'set --num_parallel_calls=0 (one per core, 4, instead of 3) and ' + FITS),
+    (OTHER, 0, 'none', 'set --cache=FOLDER (needs 2 GB, 1 GB of memory are free)'),
+    ({}, 1, 'memory', 'the input is already cached, and no flag makes it faster'),
+    ({'format_name': 'idx_files'}, 1, 'none', 'set ' + FITS),
+    (dict(OTHER, format_name='idx_files'), 0, 'none', 'no flag helps: the cache does not fit into '
+     'memory (needs 2 GB, 1 GB of memory are free)'),
+    ({'format_name': 'synthetic', 'num_examples': None}, 0, 'none',
+     'synthetic images cost almost nothing, and no flag makes them faster')])
+def test_advice_on_the_input(change, calls, cache, expected):
+  settings = Settings(mode='input_benchmark', cache=cache, num_parallel_calls=calls)
+  assert expected == input_benchmark.make_input_advice(
+      settings.input, FILES._replace(**change), cores=4, free_bytes=10 ** 9)

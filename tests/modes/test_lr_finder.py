@@ -2,7 +2,7 @@
 
 import json
 import math
-import types
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -69,48 +69,44 @@ def test_a_compiled_model(run_program, tmp_path):
                      '--model=own_models:compiled_with_sgd: return')
 
 
-def recorded(losses):
+def record(losses):
   """Returns the hook after steps with these losses, or as many of them as it lets run."""
-  step, stops = types.SimpleNamespace(loss=None), []
-  hook = lr_finder.RecordLosses(step, len(losses))
-  for loss in losses:
-    step.loss = loss
-    hook.after_run(types.SimpleNamespace(request_stop=lambda: stops.append(1)), None)
-    if stops:
+  monitor, context = mock.Mock(), mock.Mock()
+  hook = lr_finder.RecordLosses(monitor, len(losses))
+  for monitor.loss in losses:
+    hook.after_run(context, None)
+    if context.request_stop.called:
       break
-  assert hook.has_diverged == bool(stops)
+  assert hook.has_diverged == context.request_stop.called
   return hook
 
 
 def test_losses_that_diverge():
   steady = [2.] * 50
-  hook = recorded(steady + [22., 100.] + steady)  # They raise the average to 4, then to 13.
-  assert hook.has_diverged and hook.losses == steady + [22., 100.]
-  assert_allclose(hook.smoothed_losses[:50], 2.)  # The first averages have no bias.
-  for loss in (math.nan, math.inf):
-    hook = recorded(steady + [loss] + steady)
-    assert hook.has_diverged and hook.losses == steady
-  assert not recorded([-2.] * 50 + [-1.] * 50).has_diverged
-  assert recorded([math.nan]).losses == []
+  # The first two that are larger raise the average to 4, then to 13.
+  for others, recorded in (([22., 100.], [22., 100.]), ([math.nan], []), ([math.inf], [])):
+    hook = record(steady + others + steady)
+    assert hook.has_diverged and hook.losses == steady + recorded
+    assert_allclose(hook.smoothed_losses[:50], 2.)  # The first averages have no bias.
+  assert not record([-2.] * 50 + [-1.] * 50).has_diverged
+  assert record([math.nan]).losses == []
 
 
-def chosen(losses):
-  points = [{'learning_rate': 10. ** (index / 10), 'loss': loss, 'smoothed_loss': smoothed}
-            for index, (loss, smoothed) in enumerate(
-                zip(losses, recorded(losses).smoothed_losses))]
-  rates = lr_finder.choose_rates(points, len(losses))
-  return tuple(rate and round(10 * math.log10(rate)) for rate in (
-      rates['learning_rate'], rates['min_loss_rate']))
+def choose(losses):
+  """Returns the chosen rates as the numbers of their steps."""
+  points = [{'learning_rate': step, 'loss': loss, 'smoothed_loss': smoothed}
+            for step, (loss, smoothed) in enumerate(zip(losses, record(losses).smoothed_losses))]
+  return tuple(lr_finder.choose_rates(points, len(losses)).values())
 
 
 def test_chosen_rates():
   """The descent is steepest at step 50; noise, and steps after the smallest loss, do not count."""
   steps, noise = np.arange(100), np.random.RandomState(1).normal(0, .02, 100)
   descent = 1 + 1 / (1 + np.exp((steps - 50) / 4))
-  steepest, lowest = chosen(descent + noise + np.maximum(steps - 80, 0) ** 2 / 50)
+  steepest, lowest = choose(descent + noise + np.maximum(steps - 80, 0) ** 2 / 50)
   assert abs(steepest - 50) <= 2 and 75 <= lowest <= 85
   beyond = np.where(steps == 85, 4., descent)  # A peak of which one side falls steeply.
-  assert chosen(beyond)[0] in range(48, 53)
-  assert chosen(np.linspace(1, 2, 100)) == (None, 0)
-  assert chosen([1.]) == (None, 0)
+  assert choose(beyond)[0] in range(48, 53)
+  assert choose(np.linspace(1, 2, 100)) == (None, 0)
+  assert choose([1.]) == (None, 0)
   assert lr_finder.choose_rates([], 100) == {'learning_rate': None, 'min_loss_rate': None}

@@ -140,8 +140,6 @@ def test_resume_from_the_checkpoint_before_a_damaged_one(run_well, run_program, 
                                                          copied_run):
   os.truncate(str(copied_run / 'model.ckpt-20.index'), 10)
   done = run_well('--mode=train', '--train_steps=12', *copied)
-  assert 'skipping a checkpoint that cannot be loaded: {}/model.ckpt-20: '.format(
-      copied_run) in done.err
   assert 'resuming from step 10' in done.err and done.result['steps_run'] == 2
   for index in copied_run.glob('model.ckpt-*.index'):
     os.truncate(str(index), 10)

@@ -77,19 +77,7 @@ def test_a_part_of_the_records_is_for_validation(run_well, run_program, image_re
                '--input_pipeline=published does not support --validation_fraction of TFRecord')
 
 
-def test_predict(run, run_program, flags, image_records):
-  run('--mode=train', '--train_steps=1')
-  cut = image_records / 'cut'
-  cut.write_bytes((image_records / 'test-00000-of-00002').read_bytes()[:-3])
-  done = run_program(*flags, '--mode=predict', '--input={}'.format(cut))
-  *lines, last = [json.loads(line) for line in done.out.splitlines()]
-  assert [(line['file'], line.get('error')) for line in lines] == [
-      ('{}:{}'.format(cut, index), 'truncated' if index == 4 else None) for index in range(5)]
-  assert last['predicted'] == 4 and done.code == 2
-  assert "1 bad file(s), the first is '{}:4' (truncated)".format(cut) in done.err
-
-
-def test_bad_records(run, refuse, image_records, tmp_path):
+def test_bad_records(run, run_program, refuse, flags, image_records, tmp_path):
   image = (image_records.parent / 'data' / 'train' / 'A' / '0.jpeg').read_bytes()
   bad = image_records / 'train-00007-of-00008'
   write_records(bad, [b'\xff\xff', record_of(image, 0), record_of(b'text', 1)])
@@ -107,6 +95,14 @@ def test_bad_records(run, refuse, image_records, tmp_path):
           if found['kind'] != 'duplicate'} == {
       ('{}: record 0'.format(bad), 'bad_record'), ('{}: record 2'.format(bad), 'not_an_image'),
       ('{}: record 1'.format(cut), 'bad_record')}
+  done = run_program(*flags, '--mode=predict',
+                     '--input={}/train-0000[07]-*'.format(image_records))
+  *lines, last = map(json.loads, done.out.splitlines())
+  assert [(line['file'], 'error' in line) for line in lines] == [
+      ('{}:0'.format(cut), False), ('{}:1'.format(cut), True), ('{}:0'.format(bad), True),
+      ('{}:1'.format(bad), False), ('{}:2'.format(bad), True)]
+  assert last['predicted'] == 2 and done.code == 2
+  assert "3 bad file(s), the first is '{}:1' (truncated)".format(cut) in done.err
   cut.unlink()
   refuse('an example cannot be read: {}: record 0 (not a tf.train.Example): '.format(bad),
          '--mode=train', '--train_steps=8', '--model_dir={}'.format(tmp_path / 'other'))

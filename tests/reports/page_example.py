@@ -1,9 +1,11 @@
 """Makes up what a run leaves for its page, with names that would break a careless page."""
 
 import json
+import types
 
 import numpy as np
-from PIL import Image
+
+from estimator_train.reports import evaluation
 
 # Markup, formulas, what only some fonts and no UTF-8 has, and what is too long for any table.
 HOSTILE = ('<script>alert(1)</script>', '"\'><img src=x onerror=alert(1)>', '$\\frac_1$ and \\$x',
@@ -11,20 +13,18 @@ HOSTILE = ('<script>alert(1)</script>', '"\'><img src=x onerror=alert(1)>', '$\\
            'no \udcff text', '')
 
 
-def example(labels=HOSTILE, device_kind='cpu (logical)'):
+def example():
   """Returns the contents of all JSON files by their paths, each part of them filled."""
-  count = len(labels)
-  matrix = 9 * np.eye(count, dtype=int)
-  matrix += np.arange(count * count).reshape(count, count) % 7 == 3
+  matrix = np.diag([9] * (len(HOSTILE) - 1) + [0])  # There are no examples of the last class.
+  matrix[7, 6:8] = 1, 3
   return {
       'throughput.json': _throughput(),
       'evaluation.json': {
           'accuracy': 0.847, 'average_loss': 0.4427, 'examples': 1000, 'global_step': 469,
           'checkpoint': 'model.ckpt-469', 'confusion_matrix': matrix.tolist(),
           'top_5_accuracy': 0.9875, 'macro_f1': 0.8413, 'calibration_error': 0.0625,
-          'per_class': {label: {'precision': 0.9, 'recall': None, 'f1': 0.7777,
-                                'support': int(row.sum()), 'of_a_later_release': 1}
-                        for label, row in zip(labels, matrix)}},
+          'per_class': {label: dict(metrics, of_a_later_release=1) for label, metrics in
+                        evaluation.per_class_metrics(HOSTILE, matrix.tolist()).items()}},
       'input_benchmark.json': {
           'cold_images_per_sec': 1355.4, 'warm_images_per_sec': 72985.,
           'model_images_per_sec': 2614., 'verdict': 'compute-bound',
@@ -37,16 +37,10 @@ def example(labels=HOSTILE, device_kind='cpu (logical)'):
           'train_loss': [[1, 2.3], [100, 0.8], [469, 0.5]],
           'train_accuracy': [[1, 0.1], [469, 0.83]],
           'eval_loss': [[469, 0.4427]], 'eval_accuracy': []},
-      'report/samples.json': {
-          'samples': [{'label': label, 'predicted': labels[0], 'probability': 0.875,
-                       'image': 'sample-{:02}.png'.format(index)}
-                      for index, label in enumerate(labels)],
-          'mistakes': [{'label': 'a heel', 'predicted': 'a boot', 'probability': 0.625,
-                        'image': 'mistake-00.png'}]},
       'report/outputs.json': {'<price>': {'examples': 1234, 'true': [1., 2., 3., None],
                                           'predicted': [1., 2., 4., 9.]}},
       'scaling.json': {
-          'device_kind': device_kind, 'note': 'a note & more', 'failures': [],
+          'device_kind': 'cpu (logical)', 'note': 'a note & more', 'failures': [],
           'table': [_scaling_row(scaling, kind, replicas) for scaling in ('weak', 'strong')
                     for kind in ('real', 'synthetic') for replicas in (1, 2, 4)]},
       'lr_finder.json': {
@@ -91,6 +85,13 @@ def _scaling_row(scaling, kind, replicas):
               speed_up=replicas ** 0.5, efficiency=replicas ** -0.5)
 
 
+def _sample(true, predicted, probability, pixel):
+  outputs = np.full(len(HOSTILE), (1 - probability) / (len(HOSTILE) - 1))
+  outputs[predicted] = probability
+  return types.SimpleNamespace(image=np.broadcast_to(pixel, (28, 20, len(pixel))),
+                               class_index=true, outputs=outputs)
+
+
 def write(model_dir, contents=None):
   """Writes the files of a run into a folder (a Path), all of them unless others are given."""
   (model_dir / 'report').mkdir(parents=True, exist_ok=True)
@@ -99,5 +100,7 @@ def write(model_dir, contents=None):
   (model_dir / 'flags.txt').write_text(
       '--mode=train\n--train_pattern=<b>/*.jpeg & "more"=x\n--optimizer=adam\n'
       '# --labels is not set\n')
-  for name in ['mistake-00', *map('sample-{:02}'.format, range(len(HOSTILE)))]:
-    Image.new('L', (20, 28), 77).save(str(model_dir / 'report' / (name + '.png')))
+  if contents is None:
+    evaluation.write_samples(
+        str(model_dir), HOSTILE, [_sample(true, 0, .875, [77.]) for true in range(len(HOSTILE))],
+        [_sample(8, 6, .625, [10., 20., 300.])])

@@ -6,7 +6,8 @@ import io
 import json
 import re
 import shutil
-from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import page_example
@@ -14,7 +15,7 @@ import pytest
 from conftest import run_process
 from PIL import Image
 
-from estimator_train.reports import page
+from estimator_train.reports import evaluation, page
 from estimator_train.settings.flags import ReportingFlags
 
 # The pictures and the section of each file alone.
@@ -34,31 +35,17 @@ OF_FILES = {
 PICTURES, SECTIONS = (set.union(*parts) for parts in zip(*OF_FILES.values()))
 
 
-class Page(HTMLParser):
+class Page:
   """What a browser would find: the elements with their attributes, and the text."""
 
   def __init__(self, path):
-    super().__init__()
-    self.elements, self.text, self._open = [], '', []
-    with open(path, encoding='utf-8') as file:
-      self.source = file.read()
-    self.feed(self.source)
-    self.close()
-    self.text = re.sub(r'[ \n]+', ' ', self.text)
-    assert not self._open, 'elements that are not closed'
-
-  def handle_starttag(self, tag, attrs):
-    self.elements.append((tag, dict(attrs)))
-    self.text += ' '  # Cells of a table follow each other without a blank.
-    if tag not in ('meta', 'link', 'img', 'br'):
-      self._open.append(tag)
-
-  def handle_endtag(self, tag):
-    assert self._open.pop() == tag
-
-  def handle_data(self, data):
-    if self._open[-1:] != ['style']:
-      self.text += data
+    self.source = Path(path).read_text(encoding='utf-8')
+    # XML requires that every element is closed.
+    root = ElementTree.fromstring(
+        re.sub(r'<((meta|link|img|br)\b[^>]*)>', r'<\1/>', self.source))
+    self.elements = [(element.tag, element.attrib) for element in root.iter()]
+    root.find('head').remove(root.find('head/style'))
+    self.text = re.sub('[ \n]+', ' ', ' '.join(root.itertext()))
 
   def all(self, tag):
     return [attributes for name, attributes in self.elements if name == tag]
@@ -115,9 +102,10 @@ def test_everything_is_on_the_page(full):
       '0.500 in training, at step 469 '
       'Throughput 2,300 examples/sec over 459 steps with their pauses, after 10 warm-up steps '
       'steady rate, without checkpoints, evaluations and traced steps: 2,462 ± 24.6 (standard '
-      'error) 1,150\u00a0examples/sec per replica', '✗ a boot true class: a heel 62.5',
+      'error) 1,150\u00a0examples/sec per replica', '✗ {{ 7 * 7 }} true class: &amp; 62.5',
       'Top-5 accuracy 98.8\u00a0% Macro F1 84.1\u00a0% Calibration error 6.2\u00a0%',
-      '90.0\u00a0% – 77.8\u00a0% 10', 'the speed compute-bound', 'waiting for input 8.0\u00a0%',
+      '{{ 7 * 7 }} 90.0\u00a0% 100.0\u00a0% 94.7\u00a0% 9', '– – – 0', 'the speed compute-bound',
+      '100.0\u00a0% 75.0\u00a0% 85.7\u00a0% 4', 'waiting for input 8.0\u00a0%',
       'nothing in the input <helps>', '99 of 100 steps within 71.2\u00a0ms Time to first step 4.40',
       'from the start of the process to the end of the first step imports 2.20\u00a0s data 100',
       '1 of 4 points are above the top of the chart, up to 900\u00a0ms', 'p50: 51.1\u00a0ms',
@@ -140,17 +128,18 @@ def test_everything_is_on_the_page(full):
     assert gist in found.alts, gist
 
 
-def test_each_file_alone_is_on_the_page(tmp_path):
-  for index, (name, (of_file, sections)) in enumerate(OF_FILES.items()):
-    folder = tmp_path / str(index)
-    page_example.write(folder, {} if name == 'flags.txt' else part(name))
-    if name != 'flags.txt':
-      (folder / 'flags.txt').unlink()
-    found = write(folder)
-    assert (pictures(folder), found.sections) == (of_file, sections), name
+def test_each_file_alone_is_on_the_page(full, tmp_path):
+  """The charts of files that are not there any more are removed, but no other files."""
+  (tmp_path / 'report').mkdir()
+  (tmp_path / 'report' / 'mine.png').touch()
+  for name, (of_file, sections) in OF_FILES.items():
+    shutil.copy(str(full[0] / name), str(tmp_path / name))
+    found = write(tmp_path)
+    assert (pictures(tmp_path), found.sections) == (of_file | {'mine.png'}, sections), name
     for figure, source in (('2,300', 'throughput'), ('84.70', 'evaluation'), ('72,985', 'input')):
       assert (figure in found.text) == name.startswith(source)
-  found = write(tmp_path / 'nothing')
+    (tmp_path / name).unlink()
+  found = write(tmp_path)
   assert found.sections == set() and found.all('svg') == [] and found.all('h1')
 
 
@@ -177,10 +166,12 @@ def test_pictures_are_within_the_page_and_described(full):
   folder, found = full
   images = found.all('img')
   assert len(images) == len(page_example.HOSTILE) + 1
-  for image in images:
-    content = base64.b64decode(image['src'].partition('data:image/png;base64,')[2])
-    width, height = Image.open(io.BytesIO(content)).size  # So that nothing moves when it appears.
-    assert int(image['width']) / int(image['height']) == pytest.approx(width / height, rel=0.01)
+  contents = [base64.b64decode(image['src'].partition('data:image/png;base64,')[2])
+              for image in images]
+  opened = [Image.open(io.BytesIO(content)) for content in contents]
+  assert [each.getpixel((19, 27)) for each in opened] == [(10, 20, 255), *[77] * (len(opened) - 1)]
+  for image in images:  # So that nothing moves when it appears.
+    assert int(image['width']) / int(image['height']) == pytest.approx(20 / 28, rel=0.01)
   charts_on_page = found.all('svg')
   assert {chart['role'] for chart in charts_on_page} == {'img'}
   assert len({chart['aria-label'] for chart in charts_on_page}) == len(PICTURES)
@@ -198,7 +189,7 @@ def test_the_pointer_shows_values_and_colors_suit_the_screen(full):
   for tip in ('training: 0.800 at global step 100', 'training: 83 at global step 469',
               'training: 0.500 at global step 469\nevaluation: 0.443 at global step 469',
               'longest step: 900 at global step 16\nmean: 51 at global step 16',
-              '50 to 60 ms: 6 steps', '&amp; predicted as &amp;: 9, 90.0\u00a0%',
+              '50 to 60 ms: 6 steps', '&amp; predicted as &amp;: 9, 100.0\u00a0%',
               'loss: 1.90 at learning rate 1.00e-05\nsmoothed loss: 1.90 at learning rate 1.00e-05',
               'weak scaling, real input: 100 at logical CPU devices, which share the same cores 1'):
     assert any(tip in shown for shown in tips), tip
@@ -243,16 +234,8 @@ def test_figures_of_other_runs(tmp_path):
     assert text in found.text
 
 
-def test_a_second_page_replaces_the_first(tmp_path):
-  write(tmp_path, part('evaluation.json', 'scaling.json'))
-  (tmp_path / 'scaling.json').unlink()
-  (tmp_path / 'report' / 'mine.png').touch()
-  assert write(tmp_path).sections == {'classes', 'flags'}
-  assert pictures(tmp_path) == {'confusion-matrix.png', 'mine.png'}
-
-
 @pytest.mark.page
-def test_what_is_broken_is_left_out_and_named(tmp_path, caplog):
+def test_what_is_broken_is_left_out_and_named(full, tmp_path, caplog):
   for name, content in (('throughput.json', b'{"examples_per_sec": '), ('throughput.json', b'[]'),
                         ('throughput.json', b'\xff'), ('flags.txt', b'--labels=caf\xe9\n')):
     page_example.write(tmp_path, part('throughput.json', 'ledger.json'))
@@ -266,7 +249,7 @@ def test_what_is_broken_is_left_out_and_named(tmp_path, caplog):
     assert message.endswith('): the report page omits it')
   names = ['../secret.png', '/etc/hostname', 'absent.png', 'broken.png', '', None, 'nul\0.png',
            'x' * 300]
-  content = (tmp_path / 'report' / 'mistake-00.png').read_bytes()
+  content = (full[0] / 'report' / 'mistake-00.png').read_bytes()
   (tmp_path / 'secret.png').write_bytes(content)
   (tmp_path / 'report' / 'broken.png').write_bytes(content[:20])
   found = write(tmp_path, {  # Keys are missing.
@@ -281,14 +264,14 @@ def test_what_is_broken_is_left_out_and_named(tmp_path, caplog):
 
 def test_of_many_classes_the_worst_are_shown(tmp_path):
   labels = ['class {}'.format(index) for index in range(1000)]
-  contents = page_example.example(labels)['evaluation.json']
-  contents['confusion_matrix'] = [[5 * (row == column) for column in range(1000)]
-                                  for row in range(1000)]
-  contents['confusion_matrix'][700][3] = 4
-  found = write(tmp_path, {'evaluation.json': contents})
+  matrix = 5 * np.eye(1000, dtype=int)
+  matrix[700, 3] = 4
+  found = write(tmp_path, {'evaluation.json': {
+      'confusion_matrix': matrix.tolist(),
+      'per_class': evaluation.per_class_metrics(labels, matrix.tolist())}})
   assert found.text.count('The 30 of 1,000 classes with the most mistakes') == 2
   assert 'class 700 class 3 4 44.4\u00a0%' in found.text  # Of the mistakes,
-  assert '700 class 700 90.0' in found.text and 'class 999' not in found.text  # and the figures.
+  assert '700 class 700 100.0' in found.text and 'class 999' not in found.text  # and the figures.
   assert len(found.all('tr')) == 1 + 30 + 1 + 1 and len(found.source) < 400000
   assert 'class 700 predicted as class 3, 4 times' in found.alts
 
@@ -305,40 +288,39 @@ def test_a_sweep_over_workers(tmp_path):
 
 
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')
-# A browser's windows are wider than a phone; frames are not. Each reports what does not fit.
-FRAMES = '''<pre></pre>
-<script>addEventListener('message', event => {
-  document.querySelector('pre').textContent += event.data + '\\n'; });</script>
-<iframe src="page.html" width="400" height="800" style="border:0"></iframe>
-<iframe src="page.html" width="1280" height="800" style="border:0"></iframe>'''
-MEASURE = '''<script>addEventListener('load', async () => {
-  const root = document.documentElement;
-  const box = element => element.getBoundingClientRect();
-  const inScroller = element => element.parentElement.closest('.scroll');
-  const count = (selector, condition) =>
-    [...document.querySelectorAll(selector)].filter(condition).length;
-  parent.postMessage(JSON.stringify([innerWidth, root.scrollWidth - root.clientWidth,
-    count('body *', element => box(element).right > innerWidth + 0.5 && !inScroller(element)),
-    count('img', image => image.complete && image.naturalWidth),
-    count('svg text', text => {
-      const chart = box(text.ownerSVGElement), inner = box(text);
-      return inner.left < chart.left - 1 || inner.right > chart.right + 1
-        || inner.top < chart.top - 1 || inner.bottom > chart.bottom + 1; })]), '*');
-});</script></body>'''
+# A browser's windows are wider than a phone; frames are not. The script lists what does not fit.
+FRAME = '<iframe srcdoc="{}" width="{}" height="800" style="border:0"></iframe>'
+MEASURE = '''<pre></pre><script>addEventListener('load', () => {
+  document.querySelectorAll('iframe').forEach(({contentWindow: {innerWidth, document: page}}) => {
+    const root = page.documentElement;
+    const box = element => element.getBoundingClientRect();
+    const count = (selector, condition) => [...page.querySelectorAll(selector)].filter(
+      condition).length;
+    document.querySelector('pre').append(JSON.stringify([
+      innerWidth, root.scrollWidth - root.clientWidth,
+      count('body *', element => box(element).right > innerWidth + 0.5
+        && !element.parentElement.closest('.scroll')),
+      count('img', image => image.complete && image.naturalWidth),
+      count('svg text', text => {
+        const chart = box(text.ownerSVGElement), inner = box(text);
+        return inner.left < chart.left - 1 || inner.right > chart.right + 1
+          || inner.top < chart.top - 1 || inner.bottom > chart.bottom + 1; })]) + '\\n');
+  });
+});</script>'''
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason='chromium is not installed')
 def test_the_page_fits_in_a_browser(full, tmp_path):
-  text, count = re.subn('<meta http-equiv="Content-Security-Policy"[^>]*>', '', full[1].source)
-  (tmp_path / 'page.html').write_text(text.replace('</body>', MEASURE), encoding='utf-8')
-  (tmp_path / 'frames.html').write_text(FRAMES)
+  frames = tmp_path / 'frames.html'
+  frames.write_text('<meta charset="utf-8">' + MEASURE + ''.join(
+      FRAME.format(html.escape(full[1].source), width) for width in (400, 1280)),
+                    encoding='utf-8')
   dom = run_process(
       CHROMIUM, '--headless', '--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage',
       '--no-first-run', '--disable-background-networking', '--disable-component-update',
       '--disable-sync', '--host-resolver-rules=MAP * ~NOTFOUND', '--dump-dom',
       '--user-data-dir={}/profile'.format(tmp_path), '--virtual-time-budget=5000',
-      '--window-size=1700,900', (tmp_path / 'frames.html').as_uri(), timeout=120).stdout
-  lines = html.unescape(re.search('<pre>(.*?)</pre>', dom, re.DOTALL).group(1)).splitlines()
+      '--window-size=1700,900', frames.as_uri(), timeout=120).stdout
+  lines = re.search('<pre>(.*?)</pre>', dom, re.DOTALL).group(1).splitlines()
   images = len(page_example.HOSTILE) + 1  # On a phone, and in a window.
-  assert count == 1 and sorted(map(json.loads, lines)) == [[400, 0, 0, images, 0],
-                                                           [1280, 0, 0, images, 0]]
+  assert list(map(json.loads, lines)) == [[400, 0, 0, images, 0], [1280, 0, 0, images, 0]]

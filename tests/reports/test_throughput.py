@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import pytest
 
-from estimator_train.reports import step_times, throughput
+from estimator_train.reports import throughput
 from estimator_train.reports.step_times import Pause, Timing
 from estimator_train.settings import Settings
 from estimator_train.system import machine
@@ -24,11 +24,6 @@ def timing(*spans, pauses=(), traced=(), discarded_steps=0):
                 START_UP, 100 + len(spans), .25, pauses, frozenset(traced), discarded_steps)
 
 
-def summarize(timing, warmup_steps, examples_per_step=1, num_replicas=1):
-  return step_times.summarize(step_times.select_timed_steps(timing, warmup_steps),
-                              examples_per_step, num_replicas)
-
-
 def write(folder, timing, warmup_steps=10, workers=(), **conditions):
   """Returns the result and `throughput.json`."""
   settings = Settings(model_dir=str(folder), train_steps=2, throughput_warmup_steps=warmup_steps)
@@ -37,24 +32,18 @@ def write(folder, timing, warmup_steps=10, workers=(), **conditions):
   return result, json.loads((folder / 'throughput.json').read_text())
 
 
-def test_warm_up_of_short_and_of_long_runs(tmp_path):
-  short, long = [(0, 3), (1, 1)], [(0, 5), (0, 3), (1, 1)]
-  for spans, warmup_steps, discarded, steady, timed, secs in (
-      (short, 0, 0, True, 2, 5), (short, 1, 0, True, 1, 2), (short, 2, 0, False, 2, 5),
-      (short, 10, 0, False, 2, 5), (long, 2, 0, True, 1, 2), (long, 2, 1, True, 2, 5),
-      (long, 2, 2, True, 3, 10), (long, 2, 9, True, 3, 10)):
-    result, figures = write(tmp_path, timing(*spans, discarded_steps=discarded), warmup_steps)
-    assert result['steps_run'] == discarded + len(spans)
-    assert figures['steady_state'] is steady and figures['steps_timed'] == timed
-    assert figures['warmup_steps'] == (warmup_steps if steady else 0)
-    assert figures['wall_secs'] == pytest.approx(secs)
-    assert figures['examples_per_sec'] == pytest.approx(8 * timed / secs)
-
-
+SHORT, LONG = [(0, 3), (1, 1)], [(0, 5), (0, 3), (1, 1)]
 SPREAD = [(0, 9)] + [(0, secs) for secs in (1., 1., 2., 2., 1.5, 1.5, 40., 3.)]
 TRACED = [(0, 1), (0, 2), (0, 9, 9), (0, 9, 9), (0, 3)]
 # A timing, the steps of its warm-up, the examples of a step, and figures.
 FIGURES = [
+    *[(timing(*spans, discarded_steps=discarded), warmup_steps, 8, {
+        'steady_state': steady, 'warmup_steps': warmup_steps * steady, 'steps_timed': timed,
+        'wall_secs': secs, 'examples_per_sec': 8 * timed / secs})
+      for spans, warmup_steps, discarded, steady, timed, secs in (
+          (SHORT, 0, 0, True, 2, 5), (SHORT, 1, 0, True, 1, 2), (SHORT, 2, 0, False, 2, 5),
+          (LONG, 2, 0, True, 1, 2), (LONG, 2, 1, True, 2, 5), (LONG, 2, 2, True, 3, 10),
+          (LONG, 2, 9, True, 3, 10))],
     (timing((0, 5), (0, 3), (1, 1), (1, 3), (0, 2)), 2, 8, {
         'wall_secs': 2 + 4 + 2, 'steps_timed': 3, 'examples_per_sec_per_replica': 1.5,
         'examples_per_sec': 3 * 8 / 8,  # It is no mean of rates.
@@ -71,8 +60,12 @@ FIGURES = [
             'between_secs.mean': 8 / 3}),
     (timing((0, 1), (5, 1), pauses=[Pause('evaluation', 101.5, 5.)]), 1, 1, {
         'shares': {'input': 0, 'between': 0, 'compute': 1}}),
-    (timing(*SPREAD), 1, 1, {'standard_error_secs': 13.55149 / 8 ** .5, 'drift': 43 / 2 - 1}),
-    (timing((0, 1)), 0, 1, {'standard_error_secs': None, 'drift': None}),
+    (timing(*SPREAD), 1, 1, {'standard_error_secs': 13.55149 / 8 ** .5, 'drift': 43 / 2 - 1,
+                             'outliers': [{'global_step': 108, 'secs': 40.}]}),
+    (timing((0, 1)), 0, 1, {'standard_error_secs': None, 'drift': None, 'outliers': []}),
+    # The slowest outliers, in the order of the steps.
+    (timing(*[(0, 1)] * 200, *[(0, 50 + index) for index in range(30)]), 0, 1, {
+        'outliers': [{'global_step': 311 + index, 'secs': 60. + index} for index in range(20)]}),
     (timing((0, 9), (0, 1), (0, 3)), 1, 1, {'standard_error_secs': 1}),
     (timing(*TRACED, traced=[103, 104]), 0, 5, {
         'traced_steps': 2, 'steps_timed': 5, 'examples_per_sec': 25 / 24, 'shares.input': 0,
@@ -83,24 +76,17 @@ FIGURES = [
 ]
 
 
-def test_figures():
+def test_figures(tmp_path):
   for of_run, warmup_steps, examples_per_step, expected in FIGURES:
-    figures = summarize(of_run, warmup_steps, examples_per_step, num_replicas=2)
+    result, figures = write(tmp_path, of_run, warmup_steps, examples_per_step=examples_per_step,
+                            num_replicas=2)
+    assert result['steps_run'] == of_run.discarded_steps + len(of_run.end_times)
     for path, value in expected.items():
       found = functools.reduce(lambda part, key: part[key], path.split('.'), figures)
-      assert found == pytest.approx(value), path
+      assert found == (value if isinstance(value, list) else pytest.approx(value)), path
 
 
-def test_outliers_are_the_slowest_in_the_order_of_the_steps():
-  for spans, steps, secs in (
-      (SPREAD[1:], [107], [40.]), ([(0, 1)], [], []),
-      ([(0, 1)] * 200 + [(0, 50 + index) for index in range(30)], range(311, 331), range(60, 80))):
-    outliers = summarize(timing(*spans), 0)['outliers']
-    assert [outlier['global_step'] for outlier in outliers] == list(steps)
-    assert [outlier['secs'] for outlier in outliers] == pytest.approx(secs)
-
-
-def test_shares_of_the_time():
+def test_shares_of_the_time(tmp_path):
   for spans, input_share, between, verdict in (
       ([(0, 1, 0)] * 4, 0, 0, 'compute-bound'), ([(0, 1, .09)] * 4, .09, 0, 'compute-bound'),
       ([(0, 1, .12), (1, 11, 1.44)], .12, 1 / 13, 'compute-bound'),
@@ -109,7 +95,7 @@ def test_shares_of_the_time():
       ([(2, 2, .5), (2, 2, .5)], 1 / 8, 1 / 2, 'overhead-bound'),
       ([(0, 1, -5), (0, 1, 0)], 0, 0, 'compute-bound'),  # The system's clock was set.
       ([(0, 1, 0), (0, 1, 3600)], .5, 0, 'input-bound')):
-    figures = summarize(timing((0, 7, 7), *spans), 1)
+    _, figures = write(tmp_path, timing((0, 7, 7), *spans), warmup_steps=1)
     assert figures['shares'] == pytest.approx(
         {'input': input_share, 'between': between, 'compute': 1 - input_share - between})
     assert figures['verdict'] == verdict

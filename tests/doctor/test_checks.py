@@ -1,4 +1,4 @@
-"""What the doctor finds from facts about a machine, of machines that are not here too."""
+"""What `--mode=doctor` finds on machines that are not here, from their properties."""
 
 import importlib.util
 import json
@@ -8,68 +8,187 @@ import shutil
 import sys
 import types
 
-from estimator_train.doctor import hardware, installation
-from estimator_train.doctor.installation import BuildRate, TensorFlowBuild
-from estimator_train.modes import doctor
-from estimator_train.settings import Settings
+import pytest
+from conftest import ROOT
+
+from estimator_train.doctor import CheckResult, hardware, installation
+from estimator_train.doctor.hardware import Gpu, GpuInventory
+from estimator_train.doctor.installation import BuildRate, ImportResult
+from estimator_train.modes.doctor import DOCKER_IMAGE_VARIABLE
 from estimator_train.system import machine
 
-STOCK = TensorFlowBuild('tensorflow', '1.15.0')
-NVIDIAS = TensorFlowBuild('nvidia-tensorflow', '1.15.5+nv23.3')
+HERE = installation.Interpreter('CPython', (3, 7, 16), 64, 'Linux', 'x86_64')
+PACKAGES = {'protobuf': '3.19.6', 'h5py': '2.10.0', 'numpy': '1.18.5'}
+NV = '1.15.5+nv23.3'
+STOCK, NVIDIAS, ONEDNN = (dict(PACKAGES, **build) for build in (
+    {'tensorflow': '1.15.0'}, {'nvidia-tensorflow': NV}, {'intel-tensorflow': '1.15.2'}))
+GPU = Gpu('Tesla T4', (7, 5), '535.1', 15 << 30)
+# What functions find on a machine without faults.
+PROPERTIES = {
+    'Interpreter': HERE, 'installed_versions': STOCK, 'inspect_gpus': GpuInventory(),
+    'import_in_child': ImportResult(None, '1.15.0', 1., True, 0), 'cpu_property': 'avx avx2',
+    'available_cores': 4, 'read_quota_cores': None, 'available_bytes': 2 * 10**9,
+    'getrlimit': (1024, 1024), 'measure_builds': [BuildRate('stock', 1000.)]}
 
 
-def assert_found(rows):
-  """Checks rows of (check result, its level, what its line has; with `!` before: has not)."""
-  for check, level, *texts in rows:
-    assert check.level == level, check
-    for text in texts:
-      assert (text.lstrip('!') in check.format_line()) == (not text.startswith('!')), check
+@pytest.fixture
+def diagnose(run_program, monkeypatch, tmp_path):
+  """Runs the doctor on a machine with other properties, or environment variables.
+
+  Returns:
+    The outcome, and the results of the checks by name.
+  """
+  def run(*flags, **properties):
+    with monkeypatch.context() as patch:
+      for name in ('TF_CONFIG', 'CUDA_VISIBLE_DEVICES', 'KAGGLE_USERNAME', 'KAGGLE_KEY'):
+        patch.delenv(name, raising=False)
+      patch.setenv('KAGGLE_CONFIG_DIR', str(tmp_path))
+      for name, value in dict(PROPERTIES, **properties).items():
+        if name.isupper():
+          patch.setenv(name, value)
+          continue
+        owner = next(module for module in (installation, hardware, machine, resource)
+                     if hasattr(module, name))
+        patch.setattr(owner, name, lambda *unused, value=value: value)
+      done = run_program('--mode=doctor', *flags)
+    return done, {check['name']: CheckResult(**check) for check in done.result['checks']}
+
+  return run
 
 
-def test_python():
-  here = installation.Interpreter('CPython', (3, 7, 16), 64, 'Linux', 'x86_64')
-  assert_found([(installation.check_python(installation.Interpreter()), 'ok')])
-  for level, *changes in (
-      ('ok', {'version': (3, 6, 0)}, {'version': (3, 8, 10)}),
-      ('error', {'version': (3, 5, 9)}, {'version': (3, 9, 0)}, {'bits': 32}, {'system': 'mac'})):
-    assert_found((installation.check_python(here._replace(**change)), level) for change in changes)
+def assert_found(result, level, *texts):
+  """Checks the level of a result and what its line has; with `!` before: has not."""
+  assert result.level == level, result
+  for text in texts:
+    assert (text.lstrip('!') in result.format_line()) == (not text.startswith('!')), result
 
 
-def test_builds_of_tensorflow():
-  nv = '1.15.5+nv23.3'
-  assert_found(
-      (installation.check_tensorflow(installation.installed_builds(installed)), *expected)
-      for installed, *expected in (
-          ({'tensorflow-gpu': '1.15.5'}, 'ok', 'stock'), ({'tensorflow': nv}, 'ok', 'NVIDIA'),
-          ({'intel-tensorflow': '1.15.2'}, 'ok', 'oneDNN'),
-          ({'nvidia-tensorflow': nv, 'tensorflow': nv}, 'ok', 'NVIDIA'),
-          ({'tensorflow': '1.14.0'}, 'error', 'tensorflow 1.14.0'), ({}, 'error', 'not installed'),
-          ({'intel-tensorflow': '1.15.2', 'tensorflow': '1.15.0'}, 'error',
-           'intel-tensorflow 1.15.2 are', 'pip uninstall tensorflow intel-tensorflow`')))
-  assert len(installation.installed_builds(installation.installed_versions())) == 1
+def python(**changes):
+  return {'Interpreter': HERE._replace(**changes)}
+
+
+def packages(versions, **changes):
+  return {'installed_versions': dict(versions, **changes)}
+
+
+def gpus(versions, **changes):
+  return dict(packages(versions), inspect_gpus=GpuInventory((GPU._replace(**changes),)))
+
+
+def rates(*figures):
+  return {'measure_builds': [BuildRate(*figure) for figure in figures]}
+
+
+TASK = json.dumps({'cluster': {'worker': ['a:1', 'b:2'], 'ps': ['c:3']},
+                   'task': {'type': 'ps', 'index': '0'}})
+THREADS = '--intra_op_parallelism_threads=1 --num_parallel_calls=1'
+# Properties, the name of a check, its level, and what its line has.
+MACHINES = [
+    (python(version=(3, 5, 9)), 'python', 'error'), (python(version=(3, 6, 0)), 'python', 'ok'),
+    (python(version=(3, 8, 10)), 'python', 'ok'), (python(version=(3, 9, 0)), 'python', 'error'),
+    (python(bits=32), 'python', 'error'), (python(system='mac'), 'python', 'error'),
+    (packages({'tensorflow-gpu': '1.15.5'}), 'tensorflow', 'ok', 'stock'),
+    (packages({'tensorflow': NV}), 'tensorflow', 'ok', 'NVIDIA'),
+    (packages({'nvidia-tensorflow': NV, 'tensorflow': NV}), 'tensorflow', 'ok', 'NVIDIA'),
+    (packages(ONEDNN), 'tensorflow', 'ok', 'oneDNN'),
+    (packages({'tensorflow': '1.14.0'}), 'tensorflow', 'error', 'tensorflow 1.14.0'),
+    (packages({}), 'tensorflow', 'error', 'not installed'),
+    (packages(ONEDNN, tensorflow='1.15.0'), 'tensorflow', 'error', 'intel-tensorflow 1.15.2 are',
+     'pip uninstall tensorflow intel-tensorflow`'),
+    (packages({'tensorflow': '1.15.0'}), 'h5py', 'error', 'not installed'),
+    (packages(STOCK, h5py='3.1.0'), 'h5py', 'error', 'pip install "h5py'),
+    (packages(NVIDIAS, h5py='3.1.0'), 'h5py', 'warning', 'pip install "h5py'),
+    (packages(STOCK, numpy='1.19.0'), 'numpy', 'warning', 'pip install "numpy'),
+    ({'import_in_child': ImportResult(None, '1.15.0', 31., True, 0)}, 'import', 'warning'),
+    ({}, 'cpu', 'ok', 'AVX, AVX2', '!512'), ({'cpu_property': 'sse4_2'}, 'cpu', 'error', 'no AVX'),
+    ({'cpu_property': ''}, 'cpu', 'warning'),
+    (packages({'intel-tensorflow-avx512': '1.15.2'}), 'cpu', 'error',
+     'install intel-tensorflow instead'),
+    ({}, 'cores', 'ok', '4'), ({'read_quota_cores': 4.}, 'cores', 'ok', '4'),
+    ({'read_quota_cores': 1.5}, 'cores', 'warning', 'the CPU time of 1.5 core(s)', THREADS),
+    (dict(packages(ONEDNN), read_quota_cores=.5), 'cores', 'warning',
+     'set `OMP_NUM_THREADS=1` and give ' + THREADS),
+    ({}, 'memory', 'ok'), ({'available_bytes': 1 << 30}, 'memory', 'warning'),
+    ({}, 'open files', 'ok'), ({'getrlimit': (256, 256)}, 'open files', 'warning'),
+    ({}, 'gpus', 'ok', 'no GPU'),
+    ({'inspect_gpus': GpuInventory(num_pci_devices=2)}, 'gpus', 'warning', '2 NVIDIA device(s)'),
+    ({'inspect_gpus': GpuInventory(failure='exit code 9')}, 'gpus', 'error', 'exit code 9'),
+    (gpus(STOCK, driver='410.48'), 'gpu driver', 'ok'),
+    (gpus(STOCK, driver='[N/A]'), 'gpu driver', 'ok'),
+    (gpus(STOCK, driver='410.47'), 'gpu driver', 'error'),
+    (gpus(NVIDIAS, driver='450.51.06'), 'gpu driver', 'ok'),
+    (gpus(NVIDIAS, driver='450.50'), 'gpu driver', 'warning'),
+    (gpus(STOCK, capability=(3, 0)), 'gpu build', 'error', 'no build'),
+    (gpus(STOCK, capability=(8, 0)), 'gpu build', 'error', hardware.NVIDIA_CONTAINER),
+    (gpus(STOCK, capability=(10, 0)), 'gpu build', 'error', 'no build'),
+    (gpus(NVIDIAS, capability=(3, 7)), 'gpu build', 'error', 'stock'),
+    (gpus(NVIDIAS, capability=(10, 0)), 'gpu build', 'error', 'no build'),
+    (rates(('stock', 1000.), ('oneDNN', 2600.)), 'builds', 'ok', '1,000 examples/sec with the '
+     'stock build, 2,600 examples/sec with the oneDNN build: `ESTIMATOR_TRAIN_TF=onednn '
+     './run_train.sh` uses the oneDNN build'),
+    (rates(('oneDNN', 1000.), ('stock', 1150.)), 'builds', 'ok',
+     '`./run_train.sh` uses the stock build'),
+    (rates(('stock', 1000.), ('oneDNN', 1140.)), 'builds', 'ok', '!uses'),
+    (rates(('stock', None, 'killed by SIGILL'), ('oneDNN', 2600.)), 'builds', 'warning',
+     'not with the stock build (killed by SIGILL)', sys.executable),
+    ({}, 'builds', 'ok', '`ESTIMATOR_TRAIN_TF=onednn ./run_train.sh --mode=doctor` installs'),
+    # tests/distribution/test_tf_config.py has every mistake.
+    ({'TF_CONFIG': TASK}, 'TF_CONFIG', 'ok', 'ps 0 of 2 wor'),
+    ({'TF_CONFIG': '{}'}, 'TF_CONFIG', 'ok', 'the run uses this machine alone'),
+]
+
+
+def test_machines(diagnose):
+  for properties, name, *expected in MACHINES:
+    _, results = diagnose(**properties)
+    assert_found(results[name], *expected)
+
+
+def test_gpus_that_tensorflow_does_not_see(diagnose):
+  """Of two GPUs of a kind, each fault is reported once."""
+  supported = ['ok gpus', 'ok gpu driver', 'error gpus seen', 'warning nccl']
+  for versions, capability, expected in (
+      (STOCK, (3, 5), [*supported[:2], 'error cuda', *supported[2:]]),
+      (STOCK, (8, 0), ['ok gpus', 'error gpu build', 'ok gpu driver']),
+      (NVIDIAS, (6, 0), supported), (NVIDIAS, (9, 0), supported)):
+    gpu = GPU._replace(capability=capability)
+    done, _ = diagnose(inspect_gpus=GpuInventory((gpu, gpu)), installed_versions=versions)
+    assert done.code == 2 and expected == [
+        '{level} {name}'.format(**result) for result in done.result['checks']
+        if result['name'].startswith(('gpu', 'cuda', 'nccl', 'builds'))]
+
+
+def test_errors_end_with_2_after_all_checks(diagnose, tmp_path):
+  (tmp_path / 'file').write_text('')
+  done, _ = diagnose('--dataset=oct2017', '--model_dir', tmp_path / 'file',
+                     TF_CONFIG='{"cluster"')
+  assert done.code == 2 and done.err == (
+      'error: this machine is not ready: 2 error(s): --model_dir, TF_CONFIG: fix the errors '
+      'printed above\n')
+  assert (done.result['errors'], done.result['warnings']) == (2, 1)
+  assert done.out.splitlines()[-2].split()[:2] == ['warning', 'kaggle:']
+
+
+def test_in_the_image_nothing_is_to_be_installed(diagnose):
+  assert DOCKER_IMAGE_VARIABLE + '=' in (ROOT / 'Dockerfile').read_text()
+  done, _ = diagnose(**{DOCKER_IMAGE_VARIABLE: '1'})
+  assert 'install' not in done.out
 
 
 def test_packages(monkeypatch):
-  good = {'protobuf': '3.19.6', 'h5py': '2.10.0', 'numpy': '1.18.5'}
-  for change, python, levels in (
-      ({'protobuf': '3.20.3'}, '3.7', 'ok ok ok'), ({'protobuf': '3.20.3'}, '3.6', 'error ok ok'),
-      ({'h5py': '3.1.0'}, '3.7', 'ok error ok'), ({'numpy': '1.19.0'}, '3.7', 'ok ok warning'),
-      ({'h5py': '3.1.0'}, '3.8', 'ok warning ok')):  # NVIDIA's build, only which is for 3.8.
-    found = list(installation.check_packages(dict(good, **change), python == '3.8', 'off', python))
-    assert [check.name for check in found] == ['protobuf', 'h5py', 'numpy']
-    assert ' '.join(check.level for check in found) == levels
-    assert all(check.level == 'ok' or 'pip install "' + check.name in check.remedy
-               for check in found)
+  """For another Python, and Horovod, which the tests may have."""
+  assert len(installation.installed_builds(installation.installed_versions())) == 1
+  assert installation.check_python(installation.Interpreter()).level == 'ok'
+  for python, level in (('3.6', 'error'), ('3.7', 'ok')):
+    protobuf, *_ = installation.check_packages(
+        dict(STOCK, protobuf='3.20.3'), False, 'off', python)
+    assert (protobuf.name, protobuf.level) == ('protobuf', level)
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
-  found = {check.name: check for check in installation.check_packages({}, False, 'horovod')}
-  assert_found([(found['h5py'], 'error', 'not installed'), (found['horovod'], 'error')])
+  *_, horovod = installation.check_packages(STOCK, False, 'horovod')
+  assert (horovod.name, horovod.level) == ('horovod', 'error')
 
 
-def test_cpu_and_limits(tmp_path, monkeypatch):
-  avx512 = TensorFlowBuild('intel-tensorflow-avx512', '1.15.2')
-  assert_found((hardware.check_cpu(flags, build), *expected) for flags, build, *expected in (
-      ('avx avx2', STOCK, 'ok', 'AVX, AVX2', '!512'), ('sse4_2', STOCK, 'error', 'no AVX'),
-      ('', STOCK, 'warning'), ('avx avx2', avx512, 'error', 'install intel-tensorflow instead')))
+def test_the_cpu_time_of_a_container(tmp_path, monkeypatch):
   assert 'avx' in machine.cpu_property('flags').split()
   for name in ('V2_CPU_MAX', 'V1_CPU_QUOTA', 'V1_CPU_PERIOD'):
     monkeypatch.setattr(hardware, '_CGROUP_' + name, str(tmp_path / name))
@@ -78,115 +197,51 @@ def test_cpu_and_limits(tmp_path, monkeypatch):
       ('V2_CPU_MAX', '1500 1000', 1.5), ('V2_CPU_MAX', 'max 1000', None)):
     (tmp_path / name).write_text(text)
     assert hardware.read_quota_cores() == cores
-  monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: set(range(4)))
-  threads = '--intra_op_parallelism_threads=1 --num_parallel_calls=1'
-  assert_found([
-      (hardware.check_cores(None, False), 'ok', '4'), (hardware.check_cores(4., False), 'ok', '4'),
-      (hardware.check_cores(1.5, False), 'warning', 'the CPU time of 1.5 core(s)', threads),
-      (hardware.check_cores(.5, True), 'warning', 'set `OMP_NUM_THREADS=1` and give ' + threads)])
-  for available, limit, level in ((2 * 10**9, 1024, 'ok'), (1 << 30, 256, 'warning')):
-    monkeypatch.setattr(machine, 'available_bytes', lambda available=available: available)
-    monkeypatch.setattr(resource, 'getrlimit', lambda _, limit=limit: (limit, limit))
-    assert [check.level for check in hardware.check_limits()] == [level, level]
 
 
-def test_folders(tmp_path, monkeypatch):
+def test_folders(diagnose, tmp_path, monkeypatch):
   (tmp_path / 'file').write_text('')
-  allowed, free = {os.R_OK: True, os.W_OK: True}, []
+  allowed, free = {}, []
   monkeypatch.setattr(os, 'access', lambda path, mode: all(
       is_allowed for bit, is_allowed in allowed.items() if mode & bit))
   monkeypatch.setattr(shutil, 'disk_usage', lambda path: types.SimpleNamespace(free=free[0]))
   for flag, name, free_bytes, writable, readable, *expected in (
-      ('model_dir', '', 2 * 10**9, 1, 1, 'ok', '--model_dir: {}, 2.0 GB free'.format(tmp_path)),
-      ('export_dir', 'new/run', 10**6, 1, 1, 'error', 'run (does not exist yet), 0.0 GB free'),
-      ('cache', '', 10**9, 1, 1, 'warning', '1.0 GB free'),
-      ('model_dir', 'new', 10**10, 0, 1, 'error', '{} cannot be written to'.format(tmp_path)),
-      ('cache', 'file', 10**10, 1, 1, 'error', 'file is not a folder'),
-      ('data_dir', '', 0, 1, 1, 'warning', 'downloading'),
-      ('data_dir', '', 10**10, 0, 1, 'ok', 'read-only'),
-      ('data_dir', '', 10**10, 1, 0, 'error', 'cannot be read')):
+      ('--model_dir', '', 2 * 10**9, 1, 1, 'ok', '--model_dir: {}, 2.0 GB free'.format(tmp_path)),
+      ('--export_dir', 'new/run', 10**6, 1, 1, 'error', 'run (does not exist yet), 0.0 GB free'),
+      ('--cache', '', 10**9, 1, 1, 'warning', '1.0 GB free'),
+      ('--model_dir', 'new', 10**10, 0, 1, 'error', '{} cannot be written to'.format(tmp_path)),
+      ('--cache', 'file', 10**10, 1, 1, 'error', 'file is not a folder'),
+      ('--data_dir', '', 0, 1, 1, 'warning', 'downloading'),
+      ('--data_dir', '', 10**10, 0, 1, 'ok', 'read-only'),
+      ('--data_dir', '', 10**10, 1, 0, 'error', 'cannot be read')):
     free[:] = [free_bytes]
     allowed.update({os.R_OK: readable, os.W_OK: writable})
-    check, = doctor.check_folders(Settings(mode='doctor', **{flag: str(tmp_path / name)}))
-    assert_found([(check, *expected)])
-  assert doctor.check_folders(Settings(mode='doctor', cache='memory')) == []
+    _, results = diagnose(flag, tmp_path / name)
+    assert_found(results[flag], *expected)
+  assert '--cache' not in diagnose('--cache=memory')[1]
 
 
-def test_gpus_that_the_build_and_the_driver_do_not_support():
-  def check(capability, build, driver='535.1'):
-    gpu = hardware.Gpu('GPU', capability, driver, 40 << 30)
-    found = list(hardware.check_gpus(hardware.GpuInventory((gpu, gpu)), build))
-    assert found[0].level == 'ok' and found[0].found.count('{}.{}'.format(*capability)) == 2
-    assert len(found) == len({check.name for check in found})  # Each kind is reported once.
-    return {check.name: check for check in found}
-
-  for build, remedies in (
-      (STOCK, {(3, 0): 'no build', (3, 5): '', (7, 5): '', (8, 0): hardware.NVIDIA_CONTAINER,
-               (10, 0): 'no build'}),
-      (NVIDIAS, {(3, 7): 'stock', (6, 0): '', (9, 0): '', (10, 0): 'no build'})):
-    for capability, remedy in remedies.items():
-      found = check(capability, build).get('gpu build')
-      assert bool(found) == bool(remedy), capability
-      assert not remedy or found.level == 'error' and remedy in found.remedy
-  for build, level, driver in (
-      (STOCK, 'ok', '410.48'), (STOCK, 'ok', '[N/A]'), (STOCK, 'error', '410.47'),
-      (NVIDIAS, 'ok', '450.51.06'), (NVIDIAS, 'warning', '450.50')):
-    assert check((7, 5), build, driver)['gpu driver'].level == level, driver
-  assert_found((*hardware.check_gpus(inventory, STOCK), *expected) for inventory, *expected in (
-      (hardware.GpuInventory(), 'ok', 'no GPU'),
-      (hardware.GpuInventory(num_pci_devices=2), 'warning', '2 NVIDIA device(s)'),
-      (hardware.GpuInventory(failure='exit code 9: no driver'), 'error', 'exit code 9: no driver')))
-
-
-def test_measured_rates_decide_which_build_is_recommended():
-  def check(*rates, in_image=False):
-    return installation.check_build_rates(
-        [BuildRate(*rate, *(['killed by SIGILL'] if not rate[1] else [])) for rate in rates],
-        in_image)
-
-  stock, onednn = ('stock', 1000.), ('oneDNN', 2600.)
-  assert_found([
-      (check(stock, onednn), 'ok', '1,000 examples/sec with the stock build, 2,600 examples/sec '
-       'with the oneDNN build: `ESTIMATOR_TRAIN_TF=onednn ./run_train.sh` uses the oneDNN build'),
-      (check(('oneDNN', 1000.), ('stock', 1150.)), 'ok', '`./run_train.sh` uses the stock build'),
-      (check(stock, ('oneDNN', 1140.)), 'ok', '!uses'),
-      (check(('stock', None), onednn), 'warning', 'not with the stock build (killed by SIGILL)',
-       sys.executable),
-      (check(stock), 'ok', '`ESTIMATOR_TRAIN_TF=onednn ./run_train.sh --mode=doctor` installs'),
-      (check(stock, in_image=True), 'ok', '!install')])
-
-
-def test_credentials_for_kaggle_are_found_and_never_shown(tmp_path, monkeypatch):
-  secret = 'a0b1c2d3e4'
-
-  def check(is_needed=False, in_image=False, **environment):
-    found = doctor.check_kaggle_credentials(
-        dict({'KAGGLE_CONFIG_DIR': str(tmp_path)}, **environment), is_needed, in_image)
-    assert secret not in repr(found)
-    return found
-
-  assert_found([
-      (check(True), 'warning', 'no credentials', '!/tmp/.kag'),
-      (check(True, in_image=True), 'warning', '/tmp/.kaggle'),
-      (check(KAGGLE_USERNAME=secret, KAGGLE_KEY=secret), 'ok', 'credentials in the environment'),
-      (check(KAGGLE_USERNAME=secret), 'warning', 'KAGGLE_USERNAME is set without')])
+def test_credentials_for_kaggle_are_found_and_never_shown(diagnose, tmp_path):
+  secret, needed = 'a0b1c2d3e4', '--dataset=oct2017'
   whole = json.dumps({'username': secret, 'key': secret})
-  for text, mode, *expected in (
-      (whole, 0o640, 'warning', 'other users may read', 'chmod 600 '),
-      (json.dumps({'username': secret}), 0o600, 'warning', 'lacks'),
-      (secret, 0o600, 'warning', 'cannot be read'), (whole, 0o620, 'ok', 'credentials in ')):
-    (tmp_path / 'kaggle.json').write_text(text)
-    (tmp_path / 'kaggle.json').chmod(mode)
-    assert_found([(check(), *expected)])
-  monkeypatch.setenv('HOME', str(tmp_path))
   (tmp_path / '.kaggle').mkdir()  # The usual folder.
-  shutil.copy(str(tmp_path / 'kaggle.json'), str(tmp_path / '.kaggle'))
-  assert_found([(check(KAGGLE_CONFIG_DIR=''), 'ok', str(tmp_path / '.kaggle' / 'kaggle.json'))])
-
-
-def test_tf_config():
-  """tests/distribution/test_tf_config.py has every mistake, tests/modes/test_doctor.py an error."""
-  task = json.dumps({'cluster': {'worker': ['a:1', 'b:2'], 'ps': ['c:3']},
-                     'task': {'type': 'ps', 'index': '0'}})
-  assert_found([(doctor.check_tf_config(task), 'ok', 'ps 0 of 2 wor'),
-                (doctor.check_tf_config('{}'), 'ok', 'the run uses this machine alone')])
+  (tmp_path / '.kaggle' / 'kaggle.json').write_text(whole)
+  (tmp_path / '.kaggle' / 'kaggle.json').chmod(0o600)
+  for text, mode, flags, environment, *expected in (
+      (None, 0, [], {}, 'ok', 'only --dataset=oct2017'),
+      (None, 0, [needed], {}, 'warning', 'no credentials', '!/tmp/.kag'),
+      (None, 0, [needed], {DOCKER_IMAGE_VARIABLE: '1'}, 'warning', '/tmp/.kaggle'),
+      (None, 0, [], {'KAGGLE_USERNAME': secret, 'KAGGLE_KEY': secret}, 'ok', 'the environment'),
+      (None, 0, [], {'KAGGLE_USERNAME': secret}, 'warning', 'KAGGLE_USERNAME is set without'),
+      (None, 0, [], {'KAGGLE_CONFIG_DIR': '', 'HOME': str(tmp_path)}, 'ok',
+       str(tmp_path / '.kaggle' / 'kaggle.json')),
+      (whole, 0o640, [], {}, 'warning', 'other users may read', 'chmod 600 '),
+      (json.dumps({'username': secret}), 0o600, [], {}, 'warning', 'lacks'),
+      (secret, 0o600, [], {}, 'warning', 'cannot be read'),
+      (whole, 0o620, [], {}, 'ok', 'credentials in ')):
+    if text is not None:
+      (tmp_path / 'kaggle.json').write_text(text)
+      (tmp_path / 'kaggle.json').chmod(mode)
+    done, results = diagnose(*flags, **environment)
+    assert_found(results['kaggle'], *expected)
+    assert secret not in done.out + done.err

@@ -1,6 +1,8 @@
 """What the tests of several modes share."""
 
+import functools
 import hashlib
+import itertools
 import json
 import os
 from pathlib import Path
@@ -111,3 +113,21 @@ def evaluated_steps(done):
   """Returns the steps that a run has evaluated, from its log."""
   return [int(line.rpartition(' ')[2]) for line in done.err.splitlines()
           if line.startswith('accuracy ')]
+
+
+def act_before(monkeypatch, owner, name, act, at=1):
+  """Has something happen just before the n-th call of a function."""
+  function, number = getattr(owner, name), itertools.count(1)
+
+  @functools.wraps(function)
+  def call(*args, **kwargs):
+    if next(number) == at:
+      act()
+    return function(*args, **kwargs)
+
+  monkeypatch.setattr(owner, name, call)
+
+
+def signal_before(monkeypatch, owner, name, signum, at=1):
+  """Has this process get a signal just before the n-th call of a function."""
+  act_before(monkeypatch, owner, name, lambda: os.kill(os.getpid(), signum), at)

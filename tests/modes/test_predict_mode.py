@@ -1,6 +1,7 @@
 """`--mode=predict`: it sees what evaluation does, needs no training data, and keeps odd names."""
 
 import csv
+import glob
 import gzip
 import json
 import os
@@ -8,19 +9,23 @@ import re
 import shutil
 import signal
 import sys
+from itertools import zip_longest
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import ROOT, keras_session, run_process
-from mode_runs import fails, image_flags
+from mode_runs import fails, signal_before
 
 import estimator_train
 from estimator_train.data import idx
 from estimator_train.modes import predict as predict_mode
 from estimator_train.modes.predict import inputs, output_file
+from estimator_train.system import storage
 
-IMAGES = os.path.join(idx.SAMPLE_FOLDER, 't10k-images-idx3-ubyte.gz')
+IMAGES, LABELS = (os.path.join(idx.SAMPLE_FOLDER, 't10k-{}-ubyte.gz'.format(kind))
+                  for kind in ('images-idx3', 'labels-idx1'))
 NAMES = idx.FASHION_MNIST_CLASSES
 
 
@@ -54,7 +59,7 @@ def test_idx_like_the_evaluation(predict, copied_run):
   assert [line['file'] for line in found] == ['{}:{}'.format(IMAGES, number)
                                               for number in range(1000)]
   matrix = np.zeros((10, 10), int)
-  with gzip.open(IMAGES.replace('images-idx3', 'labels-idx1')) as file:
+  with gzip.open(LABELS) as file:
     labels = file.read()[8:]
   for true, line in zip(labels, found):
     assert line['top'][0] == {'label': line['label'], 'probability': line['probability']}
@@ -66,33 +71,47 @@ def test_idx_like_the_evaluation(predict, copied_run):
                'the classes are unknown: no labels.txt in --model_dir=')
 
 
-def test_nothing_but_the_folder_of_the_run(run_well, predict, image_folders, tmp_path):
-  folder = tmp_path / 'model'
-  done = run_well('--model=own_models:two_layers', *image_flags(image_folders),
-                  '--image_size=24,24', '--batch_size=4', '--train_steps=20',
-                  '--preprocess=caffe', '--model_dir={}'.format(folder))
-  shutil.rmtree(str(image_folders / 'train'))
-  moved = tmp_path / 'elsewhere'
-  image_folders.rename(moved)
-  half = moved / 'test' / 'A' / '2 half.jpeg'
-  half.write_bytes((moved / 'test' / 'A' / '2.jpeg').read_bytes()[:99])
+def test_nothing_but_the_folder_of_the_run(run_well, predict, write_images, tmp_path, monkeypatch):
+  """Whatever the names of the classes and the files are, also in a CSV file."""
+  monkeypatch.chdir(str(tmp_path))
+  classes = ['-1', '=1+1', '@x', 'b,"c"', 'z', 'é']
+  names = [b'a b.png', b'q"\'.png', b'x,y\r\nz.png', b'\xff\xfe.png',
+           b'n' * 250 + b'.png', b'\x1b[2Jl.png']
+  write_images({Path(split, label, os.fsdecode(name)): np.full((8, 8, 1), 30 * index, np.uint8)
+                for split in ('train', 'test') for index, label in enumerate(classes)
+                for name in names})
+  done = run_well('--dataset=image_folder', '--train_pattern=train', '--eval_pattern=test',
+                  '--model=own_models:two_layers', '--image_size=8,8', '--batch_size=4',
+                  '--train_steps=20', '--preprocess=caffe', '--model_dir=model')
+  shutil.rmtree('train')
+  Path('test').rename('elsewhere')
+  monkeypatch.chdir('elsewhere')
+  Path('z', 'half.png').write_bytes(Path('z', 'a b.png').read_bytes()[:50])
   output, link = tmp_path / 'out.csv', tmp_path / 'link.csv'
   output.write_text('of another run')
   link.symlink_to(output)
-  there = predict(folder, '--input={}/test/**/*.jpeg'.format(moved), '--output={}'.format(link))
-  assert there.code == 2 and there.result['predicted'] == 10 and there.result['bad'] == 1
+  printed, there = (predict(tmp_path / 'model', '--input=*/*.png', *more)
+                    for more in ([], ['--output={}'.format(link)]))
+  assert there.code == 2 and there.result['predicted'] == 36 and there.result['bad'] == 1
   assert link.is_symlink()
   assert there.err.splitlines()[-1].startswith(
-      "error: some files could not be predicted: 1 bad file(s), the first is '{}' (Invalid JPEG"
-      .format(half))
-  assert "cannot predict '{}' (Invalid JPEG".format(half) in there.err
-  with open(str(output), newline='') as file:
-    rows = list(csv.DictReader(file))
-  assert [row['file'] for row in rows] == sorted(
-      str(path) for path in (moved / 'test').glob('*/*.jpeg'))
-  assert [row['error'] != '' for row in rows] == [row['file'] == str(half) for row in rows]
-  right = [row['label'] == row['file'].split('/')[-2] for row in rows if not row['error']]
+      "error: some files could not be predicted: 1 bad file(s), the first is 'z/half.png' (Invalid "
+      'PNG')
+  assert "cannot predict 'z/half.png' (Invalid PNG" in there.err
+  *found, _ = lines(printed.out)
+  assert [line['file'] for line in found] == sorted(glob.glob('*/*.png'))
+  assert [line['file'] for line in found if 'error' in line] == ['z/half.png']
+  right = [line['label'] == os.path.dirname(line['file']) for line in found if 'label' in line]
   assert np.mean(right) == done.result['accuracy']
+  with open(str(output), encoding='utf-8', errors='surrogateescape', newline='') as file:
+    rows = list(csv.DictReader(file))
+  assert list(rows[0])[-3:] == ['top5_label', 'top5_probability', 'error']
+  for row, line in zip_longest(rows, found):
+    for rank, entry in enumerate(line.pop('top', ()), 1):
+      line.update(('top{}_{}'.format(rank, key), value) for key, value in entry.items())
+    # Spreadsheets would compute formulas.
+    assert row == {name: str(storage.csv_cell(line.get(name, ''))) for name in row}
+    assert set(line) <= set(row)
 
 
 def test_what_cannot_be(predict, finished_run, monkeypatch):
@@ -109,18 +128,11 @@ def test_what_cannot_be(predict, finished_run, monkeypatch):
 
 
 def test_stopped(predict, finished_run, tmp_path, monkeypatch):
-  predict_batch, batches = predict_mode.predict_batch, []
-
-  def stop_at_the_third(batch, *arguments):
-    batches.append(len(batch))
-    if len(batches) == 3:
-      os.kill(os.getpid(), signal.SIGTERM)
-    return predict_batch(batch, *arguments)
-
-  monkeypatch.setattr(predict_mode, 'predict_batch', stop_at_the_third)
-  done = predict(finished_run, '--input=' + IMAGES, '--output={}/out.jsonl'.format(tmp_path))
+  signal_before(monkeypatch, predict_mode, 'predict_batch', signal.SIGTERM, at=3)
+  done = predict(finished_run, '--input=' + IMAGES, '--output={}/out.jsonl'.format(tmp_path),
+                 '--log_every_steps=1')
   assert done.code == 143 and done.out == '' and 'Traceback' not in done.err
-  assert batches == [25] * 3  # One replica's share.
+  assert re.findall(r'(\d+) images, ', done.err) == ['25', '50']  # Batches of one replica.
   assert os.listdir(str(tmp_path)) == []
 
 
@@ -134,10 +146,24 @@ def test_a_reader_that_has_enough(finished_run):
   assert not re.search('error|Traceback', done.stderr, re.IGNORECASE)
 
 
-def test_from_python(predict, finished_run, tmp_path):
-  (tmp_path / 'b.png').write_text('no image')
-  shutil.copy(IMAGES, str(tmp_path / 'a.idx'))
+def test_from_python(predict, finished_run, write_images, tmp_path):
+  """Every file has its place, whether it can be read or not."""
+  write_images({tmp_path / name: np.zeros((28, 28, 1), np.uint8)
+                for name in ('[a]?.png', 'ax.png', 'g.png')})
+  (tmp_path / 'b.png').write_bytes((tmp_path / 'ax.png').read_bytes()[:50])
+  os.mkfifo(str(tmp_path / 'c.jpeg'))
+  (tmp_path / 'd.jpeg').symlink_to(tmp_path / 'nowhere')
+  with gzip.open(IMAGES) as file:
+    (tmp_path / 'e.idx').write_bytes(file.read(16 + 3 * 28 * 28))
+  shutil.copy(LABELS, str(tmp_path / 'f.gz'))
   printed = lines(predict(finished_run, '--input={}/*'.format(tmp_path)).out)[:-1]
+  assert [os.path.basename(line['file']) for line in printed] == [
+      '[a]?.png', 'ax.png', 'b.png', 'c.jpeg', 'd.jpeg', 'e.idx:0', 'e.idx:1', 'e.idx:2', 'e.idx',
+      'f.gz', 'g.png']
+  errors = [line['error'] for line in printed if 'error' in line]
+  assert 'Invalid PNG' in errors[0]
+  assert errors[1:] == ['not a regular file', 'No such file or directory',
+                        'the file ends early, after 3 images', 'not an idx file of images']
   settings = estimator_train.Settings(
       dataset='fashion_mnist_sample', model='own_models:two_layers', batch_size=50,
       model_dir=str(finished_run), input='{}/*'.format(tmp_path))
@@ -148,74 +174,35 @@ def test_from_python(predict, finished_run, tmp_path):
     # Code between the predictions has its own graph.
     assert tf.get_default_graph() is session.graph
     assert tf.keras.backend.get_session() is session
-    found = [first, *predictions]
-  assert [(line['file'], line.get('label')) for line in found] == [
-      (line['file'], line.get('label')) for line in printed]
-  assert 'error' in found[-1] and len(found) == 1001
+    assert [first, *predictions] == printed
+  # The name of a file is no pattern.
+  assert list(estimator_train.predict(settings.evolve(input='{}/[a]?.png'.format(tmp_path)))) == (
+      printed[:1])
   with pytest.raises(estimator_train.UserError, match='^input matches no file: input=/nothing'):
     estimator_train.predict(settings.evolve(input='/nothing/*'))
 
 
-LABELS = ['a', 'b,"c"', 'd', 'é', 'f', 'g']
-OUTPUTS = [0.05, 0.5, 0.1, 0.25, 0.03, 0.07]
+def test_predictions_of_outputs(tmp_path):
+  """Logits, ties, numbers that are not finite, any shape, and names of other keys."""
+  def predicted(*outputs):
+    return predict_mode.make_prediction({'file': 'x'}, np.array(outputs, np.float32), 'abcdefg')
 
-
-def written(path, predictions, columns=None):
-  """Writes predictions, and returns what a reader finds in the file."""
-  with output_file.open_writer(
-      str(path), columns or predict_mode.class_columns('file', LABELS)) as writer:
-    for prediction in predictions:
-      writer.write(prediction)
-  assert writer.num_predicted + writer.num_errors == len(predictions)
-  if path.suffix != '.csv':
-    return lines(path.read_text(encoding='ascii'))
-  with open(str(path), encoding='utf-8', errors='surrogateescape', newline='') as file:
-    return list(csv.DictReader(file))
-
-
-def prediction_of(name, outputs=OUTPUTS, labels=LABELS):
-  return predict_mode.make_prediction(
-      predict_mode.file_source(name), np.array(outputs, np.float32), labels)
-
-
-def test_names_come_back(tmp_path):
-  names = [b'x.png', b'a b.png', b'q"\'.png', b'x,y\r\nz.png', b'\xff\xfe.png', 'é.png'.encode(),
-           b'-']
-  for suffix in ('.jsonl', '.csv'):
-    found = written(tmp_path / ('out' + suffix), [prediction_of(name) for name in names])
-    assert [each['file'].encode('utf-8', 'surrogateescape') for each in found] == names
-  assert list(found[0])[-3:] == ['top5_label', 'top5_probability', 'error']
-  assert found[0]['label'] == found[0]['top1_label'] == 'b,"c"' and found[0]['top2_label'] == 'é'
-  prediction = prediction_of(b'x')
-  assert list(prediction) == ['file', 'label', 'probability', 'top']
-  assert prediction['top'][0] == {'label': 'b,"c"', 'probability': 0.5}
-  assert [each['label'] for each in prediction['top']] == ['b,"c"', 'é', 'd', 'g', 'a']
-  # Fewer classes, logits, and ties, of which argmax takes the first, too.
-  top = prediction_of(b'x', [-1, 2, 2], ['a', 'b', 'c'])['top']
-  assert [each['label'] for each in top] == ['b', 'c', 'a']
-  assert top[0]['probability'] == pytest.approx(0.4879, abs=1e-4)
-  assert prediction_of(b'x', [np.nan] * 6) == {
-      'file': 'x', 'error': "the model's outputs are not finite"}
-  # Spreadsheets would compute formulas.
-  row, error = written(tmp_path / 'out.csv', [
-      prediction_of(b'+a.png', [.5, .3, .2], ['=1+1', '-1', '@x']), {'file': 'b', 'error': '-x'}])
-  assert [row[key] for key in ('file', 'label', 'top2_label', 'top3_label', 'probability')] == [
-      "'+a.png", "'=1+1", '-1', "'@x", '0.5']
-  assert error['error'] == "'-x" and error['label'] == error['top5_label'] == ''
-
-
-def test_outputs_of_any_shape_and_with_the_names_of_other_keys(tmp_path):
-  names = ['file', 'example', 'error', 'price', '=x']
-  outputs = {name: np.array([index - 2.]) for index, name in enumerate(names)}
+  assert [each['label'] for each in predicted(-1, 2, 2, 9, 1, 0, 0)['top']] == list('dbcef')
+  assert predicted(-1, 2, 2)['top'][0] == {
+      'label': 'b', 'probability': pytest.approx(0.4879, abs=1e-4)}
+  assert predicted(1, np.nan) == {'file': 'x', 'error': "the model's outputs are not finite"}
+  assert predict_mode.make_output_prediction({'file': 'a'}, {'x': np.array([np.inf])}) == {
+      'file': 'a', 'error': "the model's outputs are not finite"}
+  outputs = {name: np.array([index - 2.])
+             for index, name in enumerate(['file', 'example', 'error', 'price', '=x'])}
   outputs.update(many=np.array([1., 2.]), table=np.array([[1.], [2.]]))
-  columns = predict_mode.output_columns(
-      'example', {name: values.shape for name, values in outputs.items()})
   prediction = predict_mode.make_output_prediction({'example': 3}, outputs)
   assert prediction == {'example': 3, 'output_file': -2., 'output_example': -1., 'output_error': 0.,
                         'price': 1., '=x': 2., 'many': [1., 2.], 'table': [[1.], [2.]]}
-  assert written(tmp_path / 'out.csv', [prediction], columns) == [{
-      'example': '3', 'output_file': '-2.0', 'output_example': '-1.0', 'output_error': '0.0',
-      'price': '1.0', "'=x": '2.0', 'many_0': '1.0', 'many_1': '2.0', 'table': '[[1.0], [2.0]]',
-      'error': ''}]
-  assert predict_mode.make_output_prediction({'file': 'a'}, {'x': np.array([np.inf])}) == {
-      'file': 'a', 'error': "the model's outputs are not finite"}
+  path = tmp_path / 'out.csv'
+  with output_file.open_writer(str(path), predict_mode.output_columns(
+      'example', {name: values.shape for name, values in outputs.items()})) as writer:
+    writer.write(prediction)
+  assert path.read_text().splitlines() == [
+      "example,output_file,output_example,output_error,price,'=x,many_0,many_1,table,error",
+      '3,-2.0,-1.0,0.0,1.0,2.0,1.0,2.0,"[[1.0], [2.0]]",']

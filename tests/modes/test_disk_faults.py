@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import os
 import re
 import resource
@@ -11,7 +12,7 @@ import time
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import run_process, wait_until
-from mode_runs import QUICK, evaluated_steps
+from mode_runs import QUICK, act_before, evaluated_steps
 
 from estimator_train.errors import UserError
 from estimator_train.run_dir import disk_errors
@@ -30,31 +31,20 @@ def no_waits(monkeypatch):
   def sleep(secs):
     now[0] += secs
 
-  def patient(*args, **kwargs):
-    return saving.RetryingSaver(*args, clock=lambda: now[0], sleep=sleep, **kwargs)
-
-  monkeypatch.setattr('estimator_train.training.trainer.RetryingSaver', patient)
+  monkeypatch.setattr('estimator_train.training.trainer.RetryingSaver', functools.partial(
+      saving.RetryingSaver, clock=lambda: now[0], sleep=sleep))
   return sleep
 
 
 def at_step(monkeypatch, step, act):
-  """Has something happen before a step, in the first run that takes it."""
-  before, acts = progress.ShowProgress.before_run, [act]
-
-  def before_run(self, run_context):
-    if self._monitor.local_step + 1 == step and acts:
-      acts.pop()()
-    return before(self, run_context)
-
-  monkeypatch.setattr(progress.ShowProgress, 'before_run', before_run)
+  """Has something happen before a step."""
+  act_before(monkeypatch, progress.ShowProgress, 'before_run', act, step)
 
 
 def fill(folder):
   """Fills the disk."""
-  path = folder / 'fill'
-  with contextlib.suppress(OSError), open(str(path), 'wb', buffering=0) as file:
-    while True:
-      file.write(b'x' * 4096)
+  with contextlib.suppress(OSError):
+    (folder / 'fill').write_bytes(bytes(1 << 23))
 
 
 def test_a_disk_that_fills_up_ends_a_run_with_its_last_good_checkpoint(
@@ -153,13 +143,9 @@ def test_translated_errors():
        'too little memory to import TensorFlow: a library cannot be mapped: raise the limit, for')):
     translated = disk_errors.translate_error(error, Settings(train_steps=1, model_dir='DIR'), None)
     assert isinstance(translated, UserError) and re.search(text, str(translated)), str(translated)
-
-
-def test_other_errors_stay_what_they_are(tmp_path):
-  settings = Settings(train_steps=1, model_dir=tmp_path)
-  for error in (FileNotFoundError(errno.ENOENT, 'x', 'a'), ValueError('x'), UserError('a', 'b', ''),
+  for other in (FileNotFoundError(errno.ENOENT, 'x', 'a'), ValueError('x'), UserError('a', 'b', ''),
                 tf.errors.NotFoundError(None, None, 'a; No such file or directory')):
-    assert disk_errors.translate_error(error, settings, None) is None, error
+    assert disk_errors.translate_error(other, Settings(model_dir=os.curdir), None) is None, other
 
 
 def test_without_memory_to_start(tmp_path):

@@ -1,7 +1,6 @@
 """Training on image folders, end to end: pixels, caches, labels, classes and bad images."""
 
 import json
-import os
 
 import pytest
 from mode_runs import fails, image_flags
@@ -13,7 +12,7 @@ def folders(image_folders, tmp_path):
                                        '--model_dir={}'.format(tmp_path / 'model')]
 
 
-def test_train_and_evaluate(run_well, run_program, folders, tmp_path):
+def test_train_and_evaluate(run_well, folders, tmp_path):
   done = run_well('--train_epochs=20', '--class_weights=balanced', *folders)
   assert '18 training images: A 12, B 6; the largest class has 2.0 times' in done.err
   assert 'compensates for that' not in done.err
@@ -21,12 +20,8 @@ def test_train_and_evaluate(run_well, run_program, folders, tmp_path):
   assert done.result['examples'] == 10 and done.result['global_step'] == 60
   assert done.result['accuracy'] >= 0.9  # A is dark and B is bright.
   del folders[1]  # Evaluation needs no training images.
-  again = run_program('--mode=evaluate', *folders)
+  again = run_well('--mode=evaluate', *folders)
   assert again.result['average_loss'] == pytest.approx(done.result['average_loss'])
-  for extra, message in (
-      (['--labels=B,A'], 'was trained with other class names: A,B before and B,A now'),
-      (['--preprocess=tf'], 'was trained with --preprocess=unit, not --preprocess=tf')):
-    assert fails(run_program('--mode=evaluate', *folders, *extra), message)
 
 
 def test_a_bad_image_is_named_or_skipped(run_well, run_program, folders, image_folders, tmp_path):
@@ -54,14 +49,8 @@ def test_a_bad_image_is_named_or_skipped(run_well, run_program, folders, image_f
                'an image cannot be decoded: {} ('.format(text))
 
 
-def test_fewer_images_than_a_batch_of_odd_names(run_well, run_program, folders, image_folders):
+def test_fewer_images_than_a_batch(run_well, folders):
   """Epochs follow each other within a batch; every image is evaluated once."""
-  names = [b'a  b.jpeg', b'q\'"$`.jpeg', b'\xff\xfe.jpeg', b'n' * 250 + b'.jpeg',
-           b'n\n\x1b[2Jl.jpeg']
-  for split in ('train', 'test'):
-    for name in names:
-      whole = image_folders / split / 'A' / '0.jpeg'
-      os.link(str(whole), os.path.join(os.fsencode(str(whole.parent)), name))
-  folders += ['--model=own_models:two_layers', '--batch_size=64']
-  done = run_well('--train_steps=2', '--num_cpu_replicas=2', *folders)
-  assert done.result['global_step'] == 2 and done.result['examples'] == 15
+  done = run_well('--train_steps=2', '--num_cpu_replicas=2', *folders,
+                  '--model=own_models:two_layers', '--batch_size=64')
+  assert done.result['global_step'] == 2 and done.result['examples'] == 10

@@ -11,7 +11,6 @@ import pytest
 import tensorflow.compat.v1 as tf
 from mode_runs import fails
 
-import estimator_train
 from estimator_train.reports import page
 
 
@@ -46,7 +45,7 @@ def test_training_and_evaluation_are_on_the_page(run_well, tmp_path, monkeypatch
 
 @pytest.fixture(scope='module')
 def folders(tmp_path_factory, finished_run):
-  """Runs of a Keras model and of a canned Estimator without the program, and one of the program."""
+  """A run of a Keras model without the program, and one of the program."""
   base = tmp_path_factory.mktemp('runs')
   numbers = np.random.RandomState(0).normal(size=(64, 4)).astype(np.float32)
 
@@ -54,20 +53,14 @@ def folders(tmp_path_factory, finished_run):
     return tf.data.Dataset.from_tensor_slices(
         ({'x': numbers}, (numbers[:, :1] > 0).astype(np.int32))).repeat().batch(16)
 
-  def train(estimator, *hooks):
-    estimator.train(make_input, steps=20, hooks=hooks)
-    estimator.evaluate(make_input, steps=4, name='held_out')
-
   with tf.Graph().as_default():
     inputs = tf.keras.Input([4], name='x')
     model = tf.keras.Model(inputs, tf.keras.layers.Dense(1, 'sigmoid')(inputs))
     model.compile('sgd', 'binary_crossentropy', ['accuracy'])
     config = tf.estimator.RunConfig(str(base / 'keras'), save_summary_steps=5)
-    train(tf.keras.estimator.model_to_estimator(model, config=config))
-  train(tf.estimator.DNNClassifier(
-      [8], [tf.feature_column.numeric_column('x', shape=4)], str(base / 'timed'),
-      config=tf.estimator.RunConfig(save_summary_steps=5)), estimator_train.TimeHistory(
-          batch_size=16, report_dir=base / 'timed', warmup_steps=2))
+    estimator = tf.keras.estimator.model_to_estimator(model, config=config)
+  estimator.train(make_input, steps=20)
+  estimator.evaluate(make_input, steps=4, name='held_out')
   shutil.copytree(str(finished_run), str(base / 'program'))
   return base
 
@@ -103,13 +96,15 @@ def test_one_run(report, folders, tmp_path):
   assert 'examples/sec' in text and '--train_steps=20' in text
 
 
-def test_a_comparison(report, folders, tmp_path):
-  runs = [folders / name for name in ('program', 'timed', 'keras')]
+def test_a_comparison(report, folders, copied_run, tmp_path):
+  runs = [folders / 'program', copied_run, folders / 'keras']
+  figures = json.loads((copied_run / 'throughput.json').read_text())
+  figures['examples_per_sec'] *= 1.5
+  (copied_run / 'throughput.json').write_text(json.dumps(figures))
   found, text = report(*runs)
-  assert found[1]['accuracy'] and found[1]['average_loss'] > 0
+  assert all(run['accuracy'] and run['average_loss'] > 0 for run in found[:2])
   assert '<h1>Comparison of 3 runs</h1>' in text and 'Line chart of the loss: program,' in text
-  for part in ('program', 'timed', 'keras', '1.00×', 'steps/sec', '{:.2f}×'.format(
-      found[1]['examples_per_sec'] / found[0]['examples_per_sec'])):
+  for part in ('program', copied_run.name, 'keras', '1.00×', '1.50×', 'steps/sec'):
     assert part in text
   assert {'rates.png', 'compared-loss.png'} <= set(os.listdir(str(tmp_path / 'out' / 'report')))
 
@@ -119,7 +114,7 @@ def test_names_of_runs(report, folders, tmp_path):
   links = [tmp_path / name for name in ('a/run', 'b/run', '<script>alert(1)<_script>$x$')]
   for link in links:
     link.parent.mkdir(exist_ok=True)
-    os.symlink(str(folders / 'timed'), str(link))
+    link.symlink_to(folders / 'keras')
   _, text = report(*links)
   assert '>a/run<' in text and '>b/run<' in text
   assert '<script>' not in text and '&lt;script&gt;' in text
@@ -130,7 +125,7 @@ def test_wrong_runs(run_program, folders, tmp_path):
       (['--mode=report', '--runs=/nothing/here'], '--runs must be existing folders: /nothing/here'),
       (['--mode=report', '--runs={}'.format(tmp_path)],
        'has neither throughput.json nor event files with a loss'),
-      (['--mode=report', '--runs={0}/keras,{0}/timed'.format(folders),
-        '--model_dir={}/timed/.'.format(folders)],
+      (['--mode=report', '--runs={0}/keras,{0}/program'.format(folders),
+        '--model_dir={}/program/.'.format(folders)],
        '--model_dir must not be one of the compared runs')):
     assert fails(run_program('--model_dir={}'.format(tmp_path / 'out'), *arguments), message)

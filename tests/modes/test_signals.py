@@ -1,7 +1,9 @@
 """SIGTERM, SIGINT and SIGUSR1 at every point of a run: what it leaves, and that it resumes."""
 
+import functools
+import itertools
 import json
-import os
+import re
 import shutil
 import signal
 import threading
@@ -12,7 +14,7 @@ import own_models
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import wait_until
-from mode_runs import QUICK, evaluated_steps, image_flags
+from mode_runs import QUICK, evaluated_steps, image_flags, signal_before
 
 from estimator_train import models
 from estimator_train.data import image_source
@@ -28,22 +30,7 @@ CODES = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129}
 
 @pytest.fixture
 def inject(monkeypatch):
-  """Has a function send a signal, before or after it is called for the n-th time."""
-  def injected(owner, name, signum, at=1, after=False, patch=monkeypatch):
-    whole, calls = getattr(owner, name), []
-
-    def call(*args, **kwargs):
-      calls.append(None)
-      if len(calls) == at and not after:
-        os.kill(os.getpid(), signum)
-      result = whole(*args, **kwargs)
-      if len(calls) == at and after:
-        os.kill(os.getpid(), signum)
-      return result
-
-    patch.setattr(owner, name, call)
-
-  return injected
+  return functools.partial(signal_before, monkeypatch)
 
 
 @pytest.fixture
@@ -57,8 +44,13 @@ def train(run_program, tmp_path):
 def left_over(folder):
   """Returns what nobody should find after a run: locks, and incomplete files."""
   return [path.name for path in folder.rglob('*')
-          if path.name == 'run.lock' or path.name.endswith('.part') or '_temp_' in path.name
-          or path.name.startswith('temp-')]
+          if re.search(r'^run\.lock$|^temp-|\.part$|_temp_', path.name)]
+
+
+def last_line(done, signum):
+  """Returns the last line of the log of a run that a signal has stopped."""
+  assert done.code == CODES[signum] and done.out == '' and 'Traceback' not in done.err, done.err
+  return done.err.splitlines()[-1]
 
 
 STARTS = ((runs, 'find_devices'), (runs.datasets, 'describe'), (models, 'build'),
@@ -66,15 +58,12 @@ STARTS = ((runs, 'find_devices'), (runs.datasets, 'describe'), (models, 'build')
           (training_model, 'to_estimator'), (step_hooks.StepMonitor, 'after_create_session'))
 
 
-def test_while_starting(train, inject, tmp_path, monkeypatch):
-  for number, (owner, name) in enumerate(STARTS):
-    signum = sorted(CODES)[number % 3]
-    with monkeypatch.context() as patch:
-      inject(owner, name, signum, patch=patch)
-      done = train('--mode=train', '--train_steps=2')
-    assert done.code == CODES[signum] and done.out == '', name
-    assert done.err.splitlines()[-1] == 'stopped by ' + signal.Signals(signum).name
-    assert 'Traceback' not in done.err and left_over(tmp_path) == []
+def test_while_starting(train, inject, tmp_path):
+  for signum, (owner, name) in zip(itertools.cycle(CODES), STARTS):
+    inject(owner, name, signum)
+    done = train('--mode=train', '--train_steps=2')
+    assert last_line(done, signum) == 'stopped by ' + signal.Signals(signum).name, name
+    assert left_over(tmp_path) == []
   done = train('--mode=train', '--train_steps=2')
   assert done.code == 0 and done.result['global_step'] == 2, done.err
 
@@ -109,72 +98,55 @@ def test_while_caching(run_program, inject, image_folders, tmp_path, monkeypatch
   wait_until(lambda: not any(thread.name == 'fill-cache' for thread in threading.enumerate()), 30)
 
 
-# After a step; in the midst of saving, after that of step 0; when only reports are left.
-@pytest.mark.parametrize('owner, name, at, signum, step', [
-    (progress.ShowProgress, 'before_run', 3, signal.SIGHUP, 3),
-    (tf.train.Saver, 'save', 2, signal.SIGTERM, 3),
-    (throughput, 'write_throughput_report', 1, signal.SIGTERM, 6)])
-def test_while_training(train, inject, tmp_path, owner, name, at, signum, step):
-  arguments = ['--train_steps=6', '--save_checkpoints_steps=3',
-               '--export_dir={}'.format(tmp_path / 'exports')]
+SIX_STEPS = '--train_steps=6 --save_checkpoints_steps=3'
+
+
+@pytest.mark.parametrize('owner, name, at, signum, flags, step, evaluated', [
+    # After a step; in the midst of saving, after that of step 0; when only reports are left.
+    (progress.ShowProgress, 'before_run', 3, signal.SIGHUP, SIX_STEPS, 3, [6]),
+    (tf.train.Saver, 'save', 2, signal.SIGTERM, SIX_STEPS, 3, [6]),
+    (throughput, 'write_throughput_report', 1, signal.SIGTERM, SIX_STEPS, 6, [6]),
+    # Between steps, an evaluation has two batches; the last one follows the training.
+    (evaluation_metrics.SampleCollector, 'tensors', 2, signal.SIGINT,
+     '--train_steps=4 --eval_every_steps=2', 2, [2, 4]),
+    (evaluation_metrics.SampleCollector, 'tensors', 3, signal.SIGINT, '--train_steps=2', 2, [2])])
+def test_while_training(train, inject, tmp_path, owner, name, at, signum, flags, step, evaluated):
+  flags = ['--export_dir={}'.format(tmp_path / 'exports'), *flags.split()]
   inject(owner, name, signum, at=at)
-  done = train(*arguments)
-  assert done.code == CODES[signum] and done.out == '', done.err
-  assert done.err.splitlines()[-1] == (
+  done = train(*flags)
+  assert last_line(done, signum) == (
       'stopped by {} at step {}, whose checkpoint is saved; the same command resumes from there'
       .format(signal.Signals(signum).name, step))
+  assert ('the evaluation of {}/model.ckpt-2 was interrupted'.format(tmp_path) in done.err) == (
+      name == 'tensors')
   assert restoring.latest_checkpoint_and_step(str(tmp_path))[1] == step
   assert left_over(tmp_path) == [] and list((tmp_path / 'exports').iterdir()) == []
   assert json.loads((tmp_path / 'throughput.json').read_text())['global_step'] == step
-  assert (tmp_path / 'model.h5').exists() and not (tmp_path / 'evaluation.json').exists()
-  done = train(*arguments)
-  assert done.code == 0 and done.result['steps_run'] == 6 - step and evaluated_steps(done) == [6]
+  assert (tmp_path / 'model.h5').exists() and (tmp_path / 'report' / 'curves.json').exists()
+  assert not any((tmp_path / name).exists() for name in ('evaluation.json', 'best/best.json'))
+  done = train(*flags)
+  assert done.code == 0 and done.result['steps_run'] == evaluated[-1] - step
+  assert evaluated_steps(done) == evaluated
 
 
-def test_while_exporting(train, inject, tmp_path, monkeypatch):
+def test_while_exporting(train, inject, tmp_path):
   """At the end of a training, and on its own, when the SavedModel has its temporary name."""
   exports = tmp_path / 'exports'
-  for signum, arguments in ((signal.SIGTERM, ['--train_steps=2']),
-                            (signal.SIGINT, ['--mode=export'])):
-    with monkeypatch.context() as patch:
-      inject(saved_model, 'write_warm_up_requests', signum, after=True, patch=patch)
-      done = train('--export_dir={}'.format(exports), *arguments)
-    assert done.code == CODES[signum] and done.out == '', done.err
-    assert done.err.splitlines()[-1] == 'stopped by ' + signal.Signals(signum).name
+  for signum, flag in ((signal.SIGTERM, '--train_steps=2'), (signal.SIGINT, '--mode=export')):
+    inject(saved_model, 'write_warm_up_requests', signum)
+    done = train('--export_dir={}'.format(exports), flag)
+    assert last_line(done, signum) == 'stopped by ' + signal.Signals(signum).name
     assert list(exports.iterdir()) == [] and left_over(tmp_path) == []
   done = train('--train_steps=2', '--export_dir={}'.format(exports))
   assert done.code == 0 and [str(path) for path in exports.iterdir()] == [
       done.result['export']['path']]
 
 
-# Between steps, an evaluation has two batches; the last one follows the training.
-@pytest.mark.parametrize('extra, at, step, evaluated', [
-    (['--train_steps=4', '--eval_every_steps=2'], 2, 2, [2, 4]), (['--train_steps=2'], 3, 2, [2])])
-def test_an_evaluation_is_cut_short(train, inject, tmp_path, monkeypatch, extra, at, step,
-                                    evaluated):
-  batches = []
-  tensors = evaluation_metrics.SampleCollector.tensors
-  monkeypatch.setattr(evaluation_metrics.SampleCollector, 'tensors',
-                      lambda *given: batches.append(None) or tensors(*given))
-  inject(evaluation_metrics.SampleCollector, 'tensors', signal.SIGINT, at=at)
-  done = train(*extra)
-  assert done.code == 130 and done.out == '' and len(batches) == at
-  assert 'the evaluation of {}/model.ckpt-2 was interrupted'.format(tmp_path) in done.err
-  assert ' at step {}, whose checkpoint is saved'.format(step) in done.err.splitlines()[-1]
-  assert (tmp_path / 'throughput.json').exists() and left_over(tmp_path) == []
-  assert (tmp_path / 'report' / 'curves.json').exists()
-  assert not (tmp_path / 'evaluation.json').exists()
-  assert not (tmp_path / 'best' / 'best.json').exists()
-  done = train(*extra)
-  assert done.code == 0 and evaluated_steps(done) == evaluated
-
-
 def test_a_second_sigint_ends_at_once(train, inject, tmp_path):
   inject(progress.ShowProgress, 'before_run', signal.SIGINT, at=2)
   inject(tf.train.Saver, 'save', signal.SIGINT, at=2)
   done = train('--mode=train', '--train_steps=6')
-  assert done.code == 130 and done.err.splitlines()[-1] == 'stopped by SIGINT'
-  assert 'Traceback' not in done.err and left_over(tmp_path) == []
+  assert last_line(done, signal.SIGINT) == 'stopped by SIGINT' and left_over(tmp_path) == []
   assert restoring.latest_checkpoint_and_step(str(tmp_path))[1] == 0
   assert not (tmp_path / 'model.h5').exists()
   done = train('--mode=train', '--train_steps=6')

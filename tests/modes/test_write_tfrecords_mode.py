@@ -6,7 +6,7 @@ import signal
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import contents_of
-from mode_runs import fails, image_flags
+from mode_runs import fails, image_flags, signal_before
 
 from estimator_train.modes import write_tfrecords
 
@@ -62,15 +62,7 @@ def test_an_interrupted_run_is_completed_and_others_are_not_mixed(write, image_f
   folder = tmp_path / 'records'
   assert write('--output={}'.format(tmp_path / 'first')).code == 0
   first = contents_of(tmp_path / 'first')
-  frame, calls = write_tfrecords.records.frame, []
-
-  def interrupt(data):
-    calls.append(data)
-    if len(calls) == 12:
-      os.kill(os.getpid(), signal.SIGTERM)
-    return frame(data)
-
-  monkeypatch.setattr(write_tfrecords.records, 'frame', interrupt)
+  signal_before(monkeypatch, write_tfrecords.records, 'frame', signal.SIGTERM, at=12)
   assert write().code == 143
   left = contents_of(folder)
   assert 'train-00001-of-00004' in left and 'train-00002-of-00004' not in left

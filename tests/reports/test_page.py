@@ -6,11 +6,11 @@ import io
 import json
 import re
 import shutil
+import types
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
-import page_example
 import pytest
 from conftest import run_process
 from PIL import Image
@@ -18,6 +18,12 @@ from PIL import Image
 from estimator_train.reports import evaluation, page
 from estimator_train.settings.flags import ReportingFlags
 
+# The files of a run. The class metrics and the pictures are not there, as they depend on HOSTILE.
+EXAMPLE = Path(__file__).with_name('example_run')
+# Markup, formulas, what only some fonts and no UTF-8 has, and what is too long for any table.
+HOSTILE = ('<script>alert(1)</script>', '"\'><img src=x onerror=alert(1)>', '$\\frac_1$ and \\$x',
+           'new\nline', '😀', '视网膜', '{{ 7 * 7 }}', 'name_of_' * 25, '&amp;',
+           'no \udcff text', '')
 # The pictures and the section of each file alone.
 OF_FILES = {
     'throughput.json': (set(), {'verdict', 'steps', 'run'}),
@@ -61,8 +67,9 @@ class Page:
 
 def write(model_dir, contents=None):
   """Writes the page of a folder, and first its files if their contents are given."""
-  if contents is not None:
-    page_example.write(model_dir, contents)
+  (model_dir / 'report').mkdir(exist_ok=True)
+  for name, content in (contents or {}).items():
+    (model_dir / name).write_text(json.dumps(content))
   path = page.write_page(str(model_dir))
   assert path == str(model_dir / 'report' / 'index.html')
   return Page(path)
@@ -70,7 +77,7 @@ def write(model_dir, contents=None):
 
 def part(*names, **changes):
   """Returns the contents of some files, with changes to the first."""
-  contents = {name: page_example.example()[name] for name in names}
+  contents = {name: json.loads((EXAMPLE / name).read_text()) for name in names}
   contents[names[0]].update(changes)
   return contents
 
@@ -80,12 +87,26 @@ def pictures(model_dir):
           if not path.name.startswith(('sample-', 'mistake-'))}
 
 
+def sample(true, predicted, probability, pixel):
+  """Returns what an evaluation keeps of an example."""
+  outputs = np.full(len(HOSTILE), (1 - probability) / (len(HOSTILE) - 1))
+  outputs[predicted] = probability
+  return types.SimpleNamespace(image=np.broadcast_to(pixel, (28, 20, len(pixel))),
+                               class_index=true, outputs=outputs)
+
+
 @pytest.fixture(scope='module')
 def full(tmp_path_factory):
   """The folder of a run of which everything is known, and its page."""
-  folder = tmp_path_factory.mktemp('full')
-  page_example.write(folder)
-  return folder, write(folder)
+  folder = Path(shutil.copytree(str(EXAMPLE), str(tmp_path_factory.mktemp('full') / 'run')))
+  matrix = np.diag([9] * (len(HOSTILE) - 1) + [0])  # There are no examples of the last class.
+  matrix[7, 6:8] = 1, 3
+  metrics = evaluation.per_class_metrics(HOSTILE, matrix.tolist())
+  evaluation.write_samples(
+      str(folder), HOSTILE, [sample(true, 0, .875, [77.]) for true in range(len(HOSTILE))],
+      [sample(8, 6, .625, [10., 20., 300.])])
+  return folder, write(folder, part('evaluation.json', confusion_matrix=matrix.tolist(), per_class={
+      label: dict(of_class, of_a_later_release=1) for label, of_class in metrics.items()}))
 
 
 def test_everything_is_on_the_page(full):
@@ -147,7 +168,7 @@ def test_hostile_names_are_text(full):
   _, found = full
   assert not {tag for tag, _ in found.elements} & {'script', 'iframe', 'object', 'embed', 'form'}
   text = re.sub(r'\s+', ' ', found.text)
-  for label in page_example.HOSTILE:
+  for label in HOSTILE:
     shown = ' '.join(label.encode('utf-8', 'backslashreplace').decode().split())
     assert text.count(shown) >= 2, label
   for tag, attributes in found.elements:  # Nothing is run, or loaded from elsewhere.
@@ -165,7 +186,7 @@ def test_hostile_names_are_text(full):
 def test_pictures_are_within_the_page_and_described(full):
   folder, found = full
   images = found.all('img')
-  assert len(images) == len(page_example.HOSTILE) + 1
+  assert len(images) == len(HOSTILE) + 1
   contents = [base64.b64decode(image['src'].partition('data:image/png;base64,')[2])
               for image in images]
   opened = [Image.open(io.BytesIO(content)) for content in contents]
@@ -238,7 +259,8 @@ def test_figures_of_other_runs(tmp_path):
 def test_what_is_broken_is_left_out_and_named(full, tmp_path, caplog):
   for name, content in (('throughput.json', b'{"examples_per_sec": '), ('throughput.json', b'[]'),
                         ('throughput.json', b'\xff'), ('flags.txt', b'--labels=caf\xe9\n')):
-    page_example.write(tmp_path, part('throughput.json', 'ledger.json'))
+    write(tmp_path, part('throughput.json', 'ledger.json'))
+    shutil.copy(str(EXAMPLE / 'flags.txt'), str(tmp_path))
     (tmp_path / name).write_bytes(content)
     caplog.clear()
     found = Page(page.write_page_of_finished_run(str(tmp_path), ReportingFlags()))
@@ -257,7 +279,7 @@ def test_what_is_broken_is_left_out_and_named(full, tmp_path, caplog):
       'throughput.json': {'step_secs': 5, 'examples_per_sec': 'a'},
       'report/samples.json': {'samples': [{'label': 'cat', 'predicted': 'cat', 'probability': 0.5,
                                            'image': name} for name in names]}})
-  assert found.sections == {'flags', 'ledger', 'samples'}
+  assert found.sections == {'ledger', 'samples'}
   assert 'omits the contents of scaling' in caplog.text
   assert found.all('img') == [] and found.text.count('✓ cat') == len(names)
 
@@ -288,33 +310,13 @@ def test_a_sweep_over_workers(tmp_path):
 
 
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')
-# A browser's windows are wider than a phone; frames are not. The script lists what does not fit.
-FRAME = '<iframe srcdoc="{}" width="{}" height="800" style="border:0"></iframe>'
-MEASURE = '''<pre></pre><script>addEventListener('load', () => {
-  document.querySelectorAll('iframe').forEach(({contentWindow: {innerWidth, document: page}}) => {
-    const root = page.documentElement;
-    const box = element => element.getBoundingClientRect();
-    const count = (selector, condition) => [...page.querySelectorAll(selector)].filter(
-      condition).length;
-    document.querySelector('pre').append(JSON.stringify([
-      innerWidth, root.scrollWidth - root.clientWidth,
-      count('body *', element => box(element).right > innerWidth + 0.5
-        && !element.parentElement.closest('.scroll')),
-      count('img', image => image.complete && image.naturalWidth),
-      count('svg text', text => {
-        const chart = box(text.ownerSVGElement), inner = box(text);
-        return inner.left < chart.left - 1 || inner.right > chart.right + 1
-          || inner.top < chart.top - 1 || inner.bottom > chart.bottom + 1; })]) + '\\n');
-  });
-});</script>'''
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason='chromium is not installed')
 def test_the_page_fits_in_a_browser(full, tmp_path):
   frames = tmp_path / 'frames.html'
-  frames.write_text('<meta charset="utf-8">' + MEASURE + ''.join(
-      FRAME.format(html.escape(full[1].source), width) for width in (400, 1280)),
-                    encoding='utf-8')
+  frames.write_text(Path(__file__).with_name('frames.html').read_text().replace(
+      'srcdoc="PAGE"', 'srcdoc="{}"'.format(html.escape(full[1].source))), encoding='utf-8')
   dom = run_process(
       CHROMIUM, '--headless', '--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage',
       '--no-first-run', '--disable-background-networking', '--disable-component-update',
@@ -322,5 +324,6 @@ def test_the_page_fits_in_a_browser(full, tmp_path):
       '--user-data-dir={}/profile'.format(tmp_path), '--virtual-time-budget=5000',
       '--window-size=1700,900', frames.as_uri(), timeout=120).stdout
   lines = re.search('<pre>(.*?)</pre>', dom, re.DOTALL).group(1).splitlines()
-  images = len(page_example.HOSTILE) + 1  # On a phone, and in a window.
-  assert list(map(json.loads, lines)) == [[400, 0, 0, images, 0], [1280, 0, 0, images, 0]]
+  assert list(map(json.loads, lines)) == [
+      {'width': width, 'scrolls': 0, 'outside': 0, 'images': len(HOSTILE) + 1,
+       'textsOutsideCharts': 0} for width in (400, 1280)]

@@ -5,6 +5,8 @@ import sys
 
 from conftest import run_process
 
+from estimator_train.doctor import CheckResult
+
 
 def test_this_machine(run_well, tmp_path):
   """Imports TensorFlow and trains in child processes."""
@@ -14,10 +16,8 @@ def test_this_machine(run_well, tmp_path):
   *lines, _ = done.out.splitlines()
   result = done.result
   assert result['mode'] == 'doctor' and result['errors'] == 0
-  assert len(lines) == len(result['checks']) == result['ok'] + result['warnings']
-  for line, check in zip(lines, result['checks']):
-    assert set(check) == {'name', 'level', 'found', 'remedy'}
-    assert line.startswith(check['level']) and check['name'] in line and check['found'] in line
+  assert lines == [CheckResult(**check).format_line() for check in result['checks']]
+  assert len(lines) == result['ok'] + result['warnings']
   assert {check['name'] for check in result['checks']} == {
       'python', 'tensorflow', 'protobuf', 'h5py', 'numpy', 'import', 'gpus', 'cpu',
       'cores', 'memory', 'open files', 'builds', '--model_dir', '--data_dir', '--cache',

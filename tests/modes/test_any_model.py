@@ -14,10 +14,10 @@ from training_runs import assert_same_weights, scalars
 
 from estimator_train import __main__ as program
 
-TWO = ['--dataset=own_examples:two_inputs', '--model=own_examples:two_outputs', '--batch_size=8']
-WEIGHTED = ['--dataset=own_examples:weighted', '--model=own_examples:one_output', '--batch_size=8']
-TEXT = ['--dataset=own_examples:text', '--model=own_examples:word_classifier', '--batch_size=8']
-WORDS = ['--dataset=own_examples:sequences', '--model=own_examples:next_word', '--batch_size=8']
+TWO = ('--dataset=own_examples:two_inputs', '--model=own_examples:two_outputs', '--batch_size=8')
+WEIGHTED = ('--dataset=own_examples:weighted', '--model=own_examples:one_output', '--batch_size=8')
+TEXT = ('--dataset=own_examples:text', '--model=own_examples:word_classifier', '--batch_size=8')
+WORDS = ('--dataset=own_examples:sequences', '--model=own_examples:next_word', '--batch_size=8')
 
 
 @pytest.fixture
@@ -29,13 +29,13 @@ def run(run_well, tmp_path):
 def trained(tmp_path_factory):
   """Returns the folder of three steps by some flags, which are trained once."""
   @functools.lru_cache(None)
-  def train(*flags):
+  def train(flags):
     folder = tmp_path_factory.mktemp('trained')
     assert program.main(['--model_dir={}'.format(folder), '--train_steps=3', '--noreport_page',
                          *flags]) == 0
     return folder
 
-  return lambda flags: train(*flags)
+  return train
 
 
 def report(folder):
@@ -181,7 +181,7 @@ def test_predictions_of_rows(run, run_program, trained, tmp_path):
                  marks=pytest.mark.slow),
     (TEXT, {'ids': [1, 2, 3, 4, 5]},
      {'probabilities', 'labels', 'top_probabilities', 'top_labels'}),
-], ids=lambda value: value[0] if isinstance(value, list) else '')
+], ids=lambda value: value[0] if isinstance(value, tuple) else '')
 def test_exported_signatures(run, trained, tmp_path, flags, inputs, outputs):
   result = run(trained(flags), '--mode=export', '--export_dir={}'.format(tmp_path / 'export'),
                *flags).result

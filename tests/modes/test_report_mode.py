@@ -44,9 +44,9 @@ def test_training_and_evaluation_are_on_the_page(run_well, tmp_path, monkeypatch
 
 
 @pytest.fixture(scope='module')
-def folders(tmp_path_factory, finished_run):
-  """A run of a Keras model without the program, and one of the program."""
-  base = tmp_path_factory.mktemp('runs')
+def keras_run(tmp_path_factory):
+  """The model_dir of a Keras model that was trained without the program."""
+  folder = tmp_path_factory.mktemp('runs') / 'keras'
   numbers = np.random.RandomState(0).normal(size=(64, 4)).astype(np.float32)
 
   def make_input():
@@ -57,12 +57,11 @@ def folders(tmp_path_factory, finished_run):
     inputs = tf.keras.Input([4], name='x')
     model = tf.keras.Model(inputs, tf.keras.layers.Dense(1, 'sigmoid')(inputs))
     model.compile('sgd', 'binary_crossentropy', ['accuracy'])
-    config = tf.estimator.RunConfig(str(base / 'keras'), save_summary_steps=5)
+    config = tf.estimator.RunConfig(str(folder), save_summary_steps=5)
     estimator = tf.keras.estimator.model_to_estimator(model, config=config)
   estimator.train(make_input, steps=20)
   estimator.evaluate(make_input, steps=4, name='held_out')
-  shutil.copytree(str(finished_run), str(base / 'program'))
-  return base
+  return folder
 
 
 @pytest.fixture
@@ -82,8 +81,8 @@ def report(run_well, tmp_path):
   return run
 
 
-def test_one_run(report, folders, tmp_path):
-  (run,), text = report(folders / 'keras')  # Whose tag of the training loss is `loss_1`.
+def test_one_run(report, keras_run, copied_run, tmp_path):
+  (run,), text = report(keras_run)  # Whose tag of the training loss is `loss_1`.
   assert run['examples_per_sec'] is None and run['steps_per_sec'] > 0
   assert 0 <= run['accuracy'] <= 1 and 'steps/sec' in text and 'at step 20' in text
   # Each save of TensorFlow's summary hook, of which there are 4, may be a step early.
@@ -91,41 +90,40 @@ def test_one_run(report, folders, tmp_path):
                    'evaluation, ', text)
   assert (tmp_path / 'out' / 'report' / 'loss.png').exists()
   assert '–' not in text  # What is unknown is left out.
-  assert not os.path.exists(str(folders / 'keras' / 'report'))  # Only the output is written.
-  _, text = report(folders / 'program', model_dir=folders / 'program')
+  assert not (keras_run / 'report').exists()  # Only the output is written.
+  _, text = report(copied_run, model_dir=copied_run)
   assert 'examples/sec' in text and '--train_steps=20' in text
 
 
-def test_a_comparison(report, folders, copied_run, tmp_path):
-  runs = [folders / 'program', copied_run, folders / 'keras']
+def test_a_comparison(report, finished_run, copied_run, keras_run, tmp_path):
   figures = json.loads((copied_run / 'throughput.json').read_text())
   figures['examples_per_sec'] *= 1.5
   (copied_run / 'throughput.json').write_text(json.dumps(figures))
-  found, text = report(*runs)
+  found, text = report(finished_run, copied_run, keras_run)
   assert all(run['accuracy'] and run['average_loss'] > 0 for run in found[:2])
-  assert '<h1>Comparison of 3 runs</h1>' in text and 'Line chart of the loss: program,' in text
-  for part in ('program', copied_run.name, 'keras', '1.00×', '1.50×', 'steps/sec'):
+  assert '<h1>Comparison of 3 runs</h1>' in text and 'Line chart of the loss: model,' in text
+  for part in ('model', 'copied_run', 'keras', '1.00×', '1.50×', 'steps/sec'):
     assert part in text
   assert {'rates.png', 'compared-loss.png'} <= set(os.listdir(str(tmp_path / 'out' / 'report')))
 
 
-def test_names_of_runs(report, folders, tmp_path):
+def test_names_of_runs(report, keras_run, tmp_path):
   """Runs with the same folder name are distinguished, and hostile names are text."""
   links = [tmp_path / name for name in ('a/run', 'b/run', '<script>alert(1)<_script>$x$')]
   for link in links:
     link.parent.mkdir(exist_ok=True)
-    link.symlink_to(folders / 'keras')
+    link.symlink_to(keras_run)
   _, text = report(*links)
   assert '>a/run<' in text and '>b/run<' in text
   assert '<script>' not in text and '&lt;script&gt;' in text
 
 
-def test_wrong_runs(run_program, folders, tmp_path):
+def test_wrong_runs(run_program, keras_run, finished_run, tmp_path):
   for arguments, message in (
       (['--mode=report', '--runs=/nothing/here'], '--runs must be existing folders: /nothing/here'),
       (['--mode=report', '--runs={}'.format(tmp_path)],
        'has neither throughput.json nor event files with a loss'),
-      (['--mode=report', '--runs={0}/keras,{0}/program'.format(folders),
-        '--model_dir={}/program/.'.format(folders)],
+      (['--mode=report', '--runs={},{}'.format(keras_run, finished_run),
+        '--model_dir={}/.'.format(finished_run)],
        '--model_dir must not be one of the compared runs')):
     assert fails(run_program('--model_dir={}'.format(tmp_path / 'out'), *arguments), message)

@@ -18,17 +18,16 @@ def data(request):
 @pytest.fixture
 def run(run_well, data, tmp_path, monkeypatch):
   """Runs a workload from its flagfile, in the folder of its data."""
-  folder = tmp_path / 'data'
-
   def run_workload(name, data_name, *flags):
-    if data == 'generated' and not folder.exists():
+    folder = real_data(data_name) if data == 'real' else tmp_path / 'data'
+    if not folder.exists():
       if data_name == 'oct2017':
         generated_data.write_oct2017(folder)
       else:
         publish_generated_files(folder, monkeypatch, 2000, 500)
     return run_well('--flagfile={}/estimator_train/configs/{}.flags'.format(ROOT, name),
-                    '--data_dir={}'.format(real_data(data_name) if data == 'real' else folder),
-                    '--model_dir={}'.format(tmp_path / 'model'), *flags)
+                    '--data_dir={}'.format(folder), '--model_dir={}'.format(tmp_path / 'model'),
+                    *flags)
 
   return run_workload
 

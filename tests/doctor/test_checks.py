@@ -222,26 +222,25 @@ def test_folders(diagnose, tmp_path, monkeypatch):
 
 
 def test_credentials_for_kaggle_are_found_and_never_shown(diagnose, tmp_path):
-  secret, needed = 'a0b1c2d3e4', '--dataset=oct2017'
+  secret, needed, path = 'a0b1c2d3e4', ['--dataset=oct2017'], tmp_path / 'kaggle.json'
   whole = json.dumps({'username': secret, 'key': secret})
   (tmp_path / '.kaggle').mkdir()  # The usual folder.
   (tmp_path / '.kaggle' / 'kaggle.json').write_text(whole)
   (tmp_path / '.kaggle' / 'kaggle.json').chmod(0o600)
   for text, mode, flags, environment, *expected in (
-      (None, 0, [], {}, 'ok', 'only --dataset=oct2017'),
-      (None, 0, [needed], {}, 'warning', 'no credentials', '!/tmp/.kag'),
-      (None, 0, [needed], {DOCKER_IMAGE_VARIABLE: '1'}, 'warning', '/tmp/.kaggle'),
-      (None, 0, [], {'KAGGLE_USERNAME': secret, 'KAGGLE_KEY': secret}, 'ok', 'the environment'),
-      (None, 0, [], {'KAGGLE_USERNAME': secret}, 'warning', 'KAGGLE_USERNAME is set without'),
-      (None, 0, [], {'KAGGLE_CONFIG_DIR': '', 'HOME': str(tmp_path)}, 'ok',
-       str(tmp_path / '.kaggle' / 'kaggle.json')),
+      ('', 0, [], {'KAGGLE_CONFIG_DIR': '', 'HOME': str(tmp_path)}, 'ok', '/.kaggle/kaggle.json'),
+      ('', 0, [], {}, 'ok', 'only --dataset=oct2017'),
+      ('', 0, needed, {}, 'warning', 'no credentials', '!/tmp/.kag'),
+      ('', 0, needed, {DOCKER_IMAGE_VARIABLE: '1'}, 'warning', '/tmp/.kaggle'),
+      ('', 0, [], {'KAGGLE_USERNAME': secret, 'KAGGLE_KEY': secret}, 'ok', 'the environment'),
+      ('', 0, [], {'KAGGLE_USERNAME': secret}, 'warning', 'KAGGLE_USERNAME is set without'),
       (whole, 0o640, [], {}, 'warning', 'other users may read', 'chmod 600 '),
       (json.dumps({'username': secret}), 0o600, [], {}, 'warning', 'lacks'),
       (secret, 0o600, [], {}, 'warning', 'cannot be read'),
       (whole, 0o620, [], {}, 'ok', 'credentials in ')):
-    if text is not None:
-      (tmp_path / 'kaggle.json').write_text(text)
-      (tmp_path / 'kaggle.json').chmod(mode)
+    if text:
+      path.write_text(text)
+      path.chmod(mode)
     done, results = diagnose(*flags, **environment)
     assert_found(results['kaggle'], *expected)
     assert secret not in done.out + done.err

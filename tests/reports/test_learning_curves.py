@@ -19,9 +19,7 @@ def write(folder, number, *scalars):
 
 def test_each_curve_has_its_place(tmp_path):
   folder = tmp_path / '[a]*'
-  empty = {name: [] for name in ('train_loss', 'train_accuracy', 'learning_rate', 'eval_loss',
-                                 'eval_accuracy')}
-  assert learning_curves.read_learning_curves(str(folder)) == empty
+  assert not any(learning_curves.read_learning_curves(str(folder)).values())
   write(folder, 1, ('loss', 1, 4.), ('accuracy', 1, .25), ('step_secs', 1, 9.),
         ('learning_rate', 1, .25), ('loss', 11, 2.))
   write(folder / 'eval', 1, ('accuracy', 10, .5), ('average_loss', 10, 3.), ('loss', 10, 9.))

@@ -111,6 +111,7 @@ MACHINES = [
     ({}, 'memory', 'ok'), ({'available_bytes': 1 << 30}, 'memory', 'warning'),
     ({}, 'open files', 'ok'), ({'getrlimit': (256, 256)}, 'open files', 'warning'),
     ({}, 'gpus', 'ok', 'no GPU'),
+    ({'inspect_gpus': GpuInventory((GPU, GPU))}, 'gpus', 'ok', 'capability 7.5), Tesla T4'),
     ({'inspect_gpus': GpuInventory(num_pci_devices=2)}, 'gpus', 'warning', '2 NVIDIA device(s)'),
     ({'inspect_gpus': GpuInventory(failure='exit code 9')}, 'gpus', 'error', 'exit code 9'),
     (gpus(STOCK, driver='410.48'), 'gpu driver', 'ok'),

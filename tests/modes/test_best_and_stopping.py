@@ -29,7 +29,7 @@ def train(run_well, monkeypatch, tmp_path):
   return run
 
 
-def test_the_best_over_restarts(train, run_program, tmp_path):
+def test_the_best_over_restarts(train, run_well, run_program, tmp_path):
   done = train(6, '--keep_checkpoint_max=1')
   assert done.result['best']['global_step'] == 4
   done = train(8, '--keep_checkpoint_max=1')
@@ -37,27 +37,25 @@ def test_the_best_over_restarts(train, run_program, tmp_path):
   assert best['global_step'] == 4 and best['accuracy'] == .5 and done.result['global_step'] == 8
   assert [path.name for path in tmp_path.glob('model.ckpt-*.index')] == ['model.ckpt-8.index']
 
-  def evaluate(folder, checkpoint, *arguments):
-    return run_program('--mode=evaluate', '--checkpoint={}'.format(checkpoint), '--model_dir',
-                       tmp_path / folder, *COMMON, *arguments)
+  def evaluate(run, folder, checkpoint, *arguments):
+    return run('--mode=evaluate', '--checkpoint={}'.format(checkpoint), '--model_dir',
+               tmp_path / folder, *COMMON, *arguments)
 
-  done = evaluate('', 'best')
-  assert done.code == 0, done.err
+  done = evaluate(run_well, '', 'best')
   assert done.result['global_step'] == 4 and done.result['checkpoint'] == best['checkpoint']
   assert done.result['average_loss'] == best['average_loss']
   written = json.loads((tmp_path / 'evaluation.json').read_text())
   assert written['global_step'] == 4 and written['checkpoint'] == best['checkpoint']
 
   # A path does as well, in another folder than the evaluation's.
-  by_path = evaluate('other', tmp_path / 'model.ckpt-8.index')
-  assert by_path.code == 0, by_path.err
+  by_path = evaluate(run_well, 'other', tmp_path / 'model.ckpt-8.index')
   assert by_path.result['checkpoint'] == str(tmp_path / 'model.ckpt-8')
   assert by_path.result['global_step'] == 8
   assert by_path.result['average_loss'] != done.result['average_loss']
   # The path of the best checkpoint leads to the class names and the flags of its run.
   for argument, error in (('--labels=a,b,c,d,e,f,g,h,i,j', 'trained with other class names'),
                           ('--preprocess=tf', 'was trained with --preprocess=unit')):
-    assert fails(evaluate('third', best['checkpoint'], argument), error)
+    assert fails(evaluate(run_program, 'third', best['checkpoint'], argument), error)
 
 
 def test_early_stopping_over_restarts(train):

@@ -51,11 +51,10 @@ def keras_run(tmp_path_factory):
 
   def make_input():
     return tf.data.Dataset.from_tensor_slices(
-        ({'x': numbers}, (numbers[:, :1] > 0).astype(np.int32))).repeat().batch(16)
+        ({'dense_input': numbers}, (numbers[:, :1] > 0).astype(np.int32))).repeat().batch(16)
 
   with tf.Graph().as_default():
-    inputs = tf.keras.Input([4], name='x')
-    model = tf.keras.Model(inputs, tf.keras.layers.Dense(1, 'sigmoid')(inputs))
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, 'sigmoid', input_shape=[4])])
     model.compile('sgd', 'binary_crossentropy', ['accuracy'])
     config = tf.estimator.RunConfig(str(folder), save_summary_steps=5)
     estimator = tf.keras.estimator.model_to_estimator(model, config=config)

@@ -178,8 +178,6 @@ def test_in_the_image_nothing_is_to_be_installed(diagnose):
 
 def test_packages(monkeypatch):
   """For another Python, and Horovod, which the tests may have."""
-  assert len(installation.installed_builds(installation.installed_versions())) == 1
-  assert installation.check_python(installation.Interpreter()).level == 'ok'
   for python, level in (('3.6', 'error'), ('3.7', 'ok')):
     protobuf, *_ = installation.check_packages(
         dict(STOCK, protobuf='3.20.3'), False, 'off', python)

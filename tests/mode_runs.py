@@ -116,7 +116,11 @@ def evaluated_steps(done):
 
 
 def act_before(monkeypatch, owner, name, act, at=1):
-  """Has something happen just before the n-th call of a function."""
+  """Has something happen just before the n-th call of a function.
+
+  Returns:
+    An iterator whose next value is the number of the next call.
+  """
   function, number = getattr(owner, name), itertools.count(1)
 
   @functools.wraps(function)
@@ -126,8 +130,9 @@ def act_before(monkeypatch, owner, name, act, at=1):
     return function(*args, **kwargs)
 
   monkeypatch.setattr(owner, name, call)
+  return number
 
 
 def signal_before(monkeypatch, owner, name, signum, at=1):
   """Has this process get a signal just before the n-th call of a function."""
-  act_before(monkeypatch, owner, name, lambda: os.kill(os.getpid(), signum), at)
+  return act_before(monkeypatch, owner, name, lambda: os.kill(os.getpid(), signum), at)

@@ -50,7 +50,9 @@ def test_the_loss_over_restarts_and_crashes(tmp_path):
 
 
 def test_the_last_evaluation_and_the_rate(tmp_path):
-  write(tmp_path / 'eval_a', 1, ('accuracy', 10, .5), ('average_loss', 10, 3.))
+  write(tmp_path / 'eval_a', 1, ('accuracy', 10, .5), ('average_loss', 10, 3.), ('loss', 10, 9.))
+  assert learning_curves.read_last_evaluation(str(tmp_path)) == {
+      'global_step': 10, 'accuracy': .5, 'average_loss': 3.}
   write(tmp_path / 'eval_b', 1, ('accuracy', 10, .25), ('average_loss', 10, 2.),
         ('accuracy', 20, .75), ('average_loss', 20, float('nan')))
   assert learning_curves.read_last_evaluation(str(tmp_path)) == {

@@ -207,6 +207,7 @@ def test_what_cannot_be(run_program, tmp_path):
       ('--model=own:not_compiled', 'for examples without classes must be compiled: --model=own_ex'),
       ('--model=fashion_cnn', 'requires images: --dataset=own_examples:weighted has image_shape='),
       ('--class_weights=balanced', '--class_weights=balanced requires classes: --dataset=own_exam'),
+      ('--class_sampling=balanced', '--class_sampling=balanced requires classes: --dataset='),
       ('--cache_features', '--cache_features requires images'),
       ('--best_metric=accuracy', '=accuracy: choose from average_loss, loss, mean_error, root_me'),
       ('--best_metric=median --model=own:with_median', '--best_mode is required for this --best_m'),

@@ -128,16 +128,19 @@ def test_what_cannot_be_measured(measure, run_program, flags, image_folders, tmp
     # Warm: what the cold pass has read, of five batches four, as the first is not timed.
     ('none', 80, 5, 4),
     # Cold: an epoch, as later ones would find the files in memory. With a cache, a whole one.
-    ('none', 13, 4, 10), ('memory', 80, 20, 10),
+    ('none', 13, 4, 10), ('memory', 80, 20, 10), ('disk', 80, 20, 10),
     ('memory', 8, 3, 10)])  # Two batches would be too few.
 def test_batches_of_the_passes(flags, tmp_path, monkeypatch, cache, num_examples, cold, warm):
   """With a second for each batch: five batches of the cold pass, ten of warm ones."""
-  evicted = []
+  evicted, cached = [], tmp_path / 'disk' / 'images-0.npy'
+  cached.parent.mkdir()
+  cached.touch()
   for name, value in (('clock', itertools.count(1.).__next__), ('_COLD_PASS_SECS', 5),
                       ('_WARM_PASS_SECS', 10), ('_evict', evicted.extend)):
     monkeypatch.setattr(measurement, name, value)
   run = open_run(command_line.parse([
-      *flags, '--mode=train', '--train_steps=1', '--batch_size=4', '--cache=' + cache,
+      *flags, '--mode=train', '--train_steps=1', '--batch_size=4',
+      '--cache={}'.format(cached.parent if cache == 'disk' else cache),
       '--model_dir={}'.format(tmp_path / 'model')]))
   run.data.train.num_examples = num_examples
   measured = measurement.measure_input(run, one_hot=True)
@@ -147,7 +150,8 @@ def test_batches_of_the_passes(flags, tmp_path, monkeypatch, cache, num_examples
       cold_pass=(4 * cold, cold), warm_passes=passes,
       stage_passes=dict.fromkeys(stages if cache == 'none' else ['batch'], passes),
       image_shape=(16, 20, 1), pixels_dtype='float32' if cache == 'none' else 'uint8')
-  assert list(measured.stage_passes)[-1] == 'batch' and evicted == run.data.train.files()
+  assert list(measured.stage_passes)[-1] == 'batch'
+  assert evicted == run.data.train.files() + [str(cached)] * (cache == 'disk')
 
 
 def test_the_first_batch_of_a_warm_pass_is_not_timed(monkeypatch):

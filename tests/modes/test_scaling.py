@@ -174,6 +174,7 @@ LOGICAL, PINNED = ('cpu (logical)', 'no speed-up is expected'), ('cpu', 'pinned 
     (0, 7, '--scale_over=workers', (4, 0, 1), PINNED),
     (0, 1, '--scale_over=workers', (2, 0, 1), ('cpu', 'share a single core')),
     (4, 2, '--scale_over=workers --num_gpus=0 --num_cpu_replicas=2', (2, 0, 2), PINNED),
+    (4, 2, '--scale_over=workers --num_cpu_replicas=2', (2, 0, 2), PINNED),
     (3, 2, '--scale_over=workers', (3, 1, 0), ('gpu', 'None')),
     (5, 2, '--scale_over=workers --num_gpus=2', (2, 2, 0), ('gpu', 'None')),
     (1, 2, '--scale_over=workers --num_gpus=2', (1, 2, 0), ('gpu', 'None'))])

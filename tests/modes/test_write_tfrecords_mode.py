@@ -60,7 +60,8 @@ def test_contents(write, image_folders, tmp_path):
 def test_an_interrupted_run_is_completed_and_others_are_not_mixed(write, image_folders, tmp_path,
                                                                   monkeypatch):
   folder = tmp_path / 'records'
-  assert write('--output={}'.format(tmp_path / 'first')).code == 0
+  done = write('--output={}'.format(tmp_path / 'first'))
+  assert done.code == 0 and 'keeping' not in done.err
   first = contents_of(tmp_path / 'first')
   signal_before(monkeypatch, write_tfrecords.records, 'frame', signal.SIGTERM, at=12)
   assert write().code == 143

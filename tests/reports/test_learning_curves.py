@@ -55,6 +55,7 @@ def test_the_last_evaluation_and_the_rate(tmp_path):
       'global_step': 10, 'accuracy': .5, 'average_loss': 3.}
   write(tmp_path / 'eval_b', 1, ('accuracy', 10, .25), ('average_loss', 10, 2.),
         ('accuracy', 20, .75), ('average_loss', 20, float('nan')))
+  write(tmp_path / 'eval_c', 1, ('accuracy', 20, .9))
   assert learning_curves.read_last_evaluation(str(tmp_path)) == {
       'global_step': 20, 'accuracy': .75}
   # The run resumed from an earlier step.

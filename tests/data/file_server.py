@@ -3,131 +3,105 @@
 import base64
 import contextlib
 import http.server
-import logging
 import re
 import socketserver
 import sys
 import threading
-from concurrent import futures
 
-from estimator_train.data import download
+from estimator_train.data import download, oct2017
 
 DEADLINE_SECS = 30.
 BODY = bytes(range(256)) * 1000
-LENGTH = len(BODY)
-HALF = LENGTH // 2
+HALF = len(BODY) // 2
 KEY = 'the-secret-key'
 SIGNATURE = 'X-Goog-Signature=another-secret'
-API_PATH = '/api/v1/datasets/download/'
-STORAGE_PATH = '/storage/archive.zip?' + SIGNATURE
+API = '/api/v1/datasets/download/' + oct2017.KAGGLE_DATASET
+STORAGE = '/storage/archive.zip?' + SIGNATURE
 
 
-class Server:
+class Handler(http.server.BaseHTTPRequestHandler):
+
+  def do_GET(self):
+    wanted = self.headers.get('Range')
+    start = int(re.match(r'bytes=(\d+)-$', wanted).group(1)) if wanted else None
+    self.server.requests.append((self.path, start))
+    answers = self.server.answers[self.path]
+    with contextlib.suppress(ConnectionError):  # The other side may be gone.
+      (answers.pop(0) if len(answers) > 1 else answers[0])(self, start or 0)
+
+  def log_message(self, *unused_args):
+    pass
+
+
+class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
   """Answers each path with its list of answers in turn, the last one again and again.
 
   Attributes:
     answers: what to answer, by path: functions of a handler and the first byte asked for.
     requests: the path of each request, and the first byte asked for, or None.
   """
+  daemon_threads = True
 
   def __init__(self):
+    super().__init__(('127.0.0.1', 0), Handler)
     self.answers, self.requests = {}, []
-    server = self
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-
-      def do_GET(self):
-        wanted = self.headers.get('Range')
-        start = int(re.match(r'bytes=(\d+)-$', wanted).group(1)) if wanted else None
-        server.requests.append((self.path, start))
-        answers = server.answers[self.path]
-        with contextlib.suppress(ConnectionError):  # The other side may be gone.
-          (answers.pop(0) if len(answers) > 1 else answers[0])(self, start or 0)
-
-      def log_message(self, *unused_args):
-        pass
-
-    class Threading(socketserver.ThreadingMixIn, http.server.HTTPServer):
-      daemon_threads = True
-
-    self.http = Threading(('127.0.0.1', 0), Handler)
-    self.address = 'http://127.0.0.1:{}'.format(self.http.server_port)
+    self.address = 'http://127.0.0.1:{}'.format(self.server_port)
 
 
 @contextlib.contextmanager
 def running(monkeypatch):
   """Yields a server, and leaves out proxies."""
   monkeypatch.setenv('no_proxy', '*')
-  server = Server()
-  thread = threading.Thread(target=server.http.serve_forever, kwargs={'poll_interval': 0.01})
-  thread.start()
-  try:
-    yield server
-  finally:
-    server.http.shutdown()
-    server.http.server_close()
-    thread.join(DEADLINE_SECS)
+  with Server() as server:
+    thread = threading.Thread(target=server.serve_forever, args=[.01])
+    thread.start()
+    try:
+      yield server
+    finally:
+      server.shutdown()
+      thread.join(DEADLINE_SECS)
 
 
-def send(handler, code, body, headers):
-  """Sends a response without the headers that are None."""
-  handler.send_response(code)
-  for name, value in headers.items():
-    if value is not None:
-      handler.send_header(name, value)
-  handler.end_headers()
-  handler.wfile.write(body)
+def whole(body=BODY, code=200, **headers):
+  """Answers the same, whatever range is asked for; by default, as a server that knows none."""
+  def answer(handler, unused_start):
+    handler.send_response(code)
+    for name, value in dict({'content_length': len(body)}, **headers).items():
+      handler.send_header(name.replace('_', '-'), str(value))
+    handler.end_headers()
+    handler.wfile.write(body)
+
+  return answer
 
 
-def whole(body=BODY, code=200, length=LENGTH, content_type=None):
-  """A server that knows no ranges."""
-  return lambda handler, start: send(handler, code, body, {
-      'Content-Length': length, 'Content-Type': content_type})
-
-
-def ranged(body=BODY, cut_after=None, content_range='bytes {}-{}/{}', before_rest=None):
-  """A server that knows ranges.
-
-  Args:
-    body: of the file.
-    cut_after: after how many bytes it closes the connection.
-    content_range: how it states the range.
-    before_rest: a function to call between the first half of what is sent and the rest.
-  """
+def ranged(body=BODY, cut_after=None):
+  """Answers as a server that knows ranges, and closes the connection after some bytes."""
   def answer(handler, start):
     if 'Authorization' in handler.headers:
-      send(handler, 400, b'more than one authentication', {})
-    elif start >= len(body):
-      send(handler, 416, b'', {'Content-Range': 'bytes */{}'.format(len(body)),
-                               'Content-Length': '0'})
+      response = whole(b'more than one authentication', 400)
+    elif not start:
+      response = whole(body[:cut_after], content_length=len(body))
+    elif start < len(body):
+      response = whole(
+          body[start:][:cut_after], 206, content_length=len(body) - start,
+          content_range='bytes {}-{}/{}'.format(start, len(body) - 1, len(body)))
     else:
-      given = content_range.format(start, len(body) - 1, len(body)) if start else None
-      content = body[start:][:cut_after]
-      half = len(content) // 2 if before_rest else len(content)
-      send(handler, 206 if start else 200, content[:half],
-           {'Content-Length': str(len(body) - start), 'Content-Range': given or None})
-      if before_rest:
-        before_rest()
-        handler.wfile.write(content[half:])
+      response = whole(b'', 416, content_range='bytes */{}'.format(len(body)))
+    response(handler, start)
 
   return answer
 
 
 def sign_in_and_redirect(location):
-  """Kaggle's interface, which asks for a key and sends on to the storage."""
+  """Answers as Kaggle's interface, which asks for a key and sends on to the storage."""
   expected = 'Basic ' + base64.b64encode(b'user:' + KEY.encode()).decode()
-
-  def answer(handler, start):
-    if handler.headers.get('Authorization') == expected:
-      send(handler, 302, b'', {'Location': location, 'Content-Length': '0'})
-    else:
-      handler.send_error(403)
-
-  return answer
+  return lambda handler, start: (
+      whole(b'', 302, location=location) if handler.headers.get('Authorization') == expected
+      else whole(b'', 403))(handler, start)
 
 
 @contextlib.contextmanager
-def kaggle(monkeypatch, config_dir, dataset, body=BODY):
+def kaggle(monkeypatch, config_dir):
   """Yields a server with an archive, in an environment that leads there with a user's key."""
   forget_kaggle(monkeypatch)
   refuse = download.SecureHandler.http_open
@@ -139,9 +113,9 @@ def kaggle(monkeypatch, config_dir, dataset, body=BODY):
                         ('KAGGLE_CONFIG_DIR', str(config_dir)), ('KAGGLE_USERNAME', 'user')):
       monkeypatch.setenv(name, value)
     # Another host's name, so that a client must not hand on the key.
-    server.answers[API_PATH + dataset] = [sign_in_and_redirect(
-        'http://localhost:{}{}'.format(server.http.server_port, STORAGE_PATH))]
-    server.answers[STORAGE_PATH] = [ranged(body)]
+    server.answers[API] = [sign_in_and_redirect(
+        'http://localhost:{}{}'.format(server.server_port, STORAGE))]
+    server.answers[STORAGE] = [ranged()]
     yield server
 
 
@@ -150,25 +124,6 @@ def forget_kaggle(monkeypatch):
   for name in list(sys.modules):
     if name.split('.')[0] in ('kaggle', 'kagglesdk'):
       monkeypatch.delitem(sys.modules, name)
-
-
-def once_another_waits(answer):
-  """Has a server answer as soon as another caller is logged to wait for the lock."""
-  is_waiting, handler = threading.Event(), logging.Handler()
-  handler.emit = lambda record: is_waiting.set() if 'waiting for another process' in (
-      record.getMessage()) else None
-  logging.getLogger('estimator_train').addHandler(handler)  # Removed by `clean_environment`.
-  return lambda *given: answer(*given) if is_waiting.wait(DEADLINE_SECS) else None
-
-
-def call_at_once(count, function):
-  """Returns the results of calls in several threads.
-
-  The locks of files are between open files, so that threads stand for processes.
-  """
-  with futures.ThreadPoolExecutor(count) as threads:
-    calls = [threads.submit(function) for _ in range(count)]
-    return [call.result(DEADLINE_SECS) for call in calls]
 
 
 def write_files(folder, files):

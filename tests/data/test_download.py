@@ -8,28 +8,17 @@ import logging
 import ssl
 import subprocess
 import sys
-import threading
 import traceback
+from unittest import mock
 
 import file_server
 import pytest
-from conftest import contents_of
-from file_server import (
-  API_PATH,
-  BODY,
-  DEADLINE_SECS,
-  HALF,
-  KEY,
-  SIGNATURE,
-  ranged,
-  whole,
-  write_files,
-)
+from conftest import contents_of, wait_until
+from file_server import API, BODY, HALF, KEY, SIGNATURE, STORAGE, ranged, whole, write_files
 
 from estimator_train.data import DataFile, download, oct2017
 from estimator_train.errors import UserError
 
-API, STORAGE = API_PATH + oct2017.KAGGLE_DATASET, file_server.STORAGE_PATH
 NAME, PART, MD5 = 'name.zip', 'name.zip.part', hashlib.md5(BODY).hexdigest()
 FLIPPED = BODY[:1000] + b'!' + BODY[1001:]
 # As Kaggle's package reads the key, as it travels, and what lets anyone download.
@@ -38,7 +27,8 @@ SECRETS = (KEY, base64.b64encode(b'user:' + KEY.encode()).decode(), SIGNATURE)
 
 @pytest.fixture
 def server(monkeypatch, tmp_path):
-  with file_server.kaggle(monkeypatch, tmp_path / 'config', oct2017.KAGGLE_DATASET) as server:
+  monkeypatch.setattr(download, 'PROGRESS_BYTES', 20000)
+  with file_server.kaggle(monkeypatch, tmp_path / 'config') as server:
     server.answers['/b'] = [ranged()]
     yield server
 
@@ -61,63 +51,52 @@ def fetch_archive(server, folder):
   return NAME, len((folder / NAME).read_bytes()), downloaded
 
 
-def check_secrets(text, folder):
-  texts = [text] + [path.read_bytes().decode('latin-1') for path in folder.rglob('*')]
-  assert not [text for text in texts if any(secret in text for secret in SECRETS)]
+def silent(handler, start):
+  """Sends half, and then nothing until there is another request."""
+  ranged(cut_after=HALF)(handler, start)
+  wait_until(lambda: len(handler.server.requests) > 1, file_server.DEADLINE_SECS)
 
 
-def starts(*from_a, b=()):
-  return [('/a', start) for start in from_a] + [('/b', start) for start in b]
-
-
-def from_kaggle(*of_requests):
-  """The address of the storage expires."""
-  return [(path, start) for start in of_requests for path in (API, STORAGE)]
-
-
-# What is there, the answers of the first server or the storage, and what is asked for.
+# What is there, the answers of the first server or the storage, and which first bytes it and the
+# second server are asked for.
 ARRIVALS = {
-    'plain': (None, [ranged()], starts(None)),
-    'cut': (None, [ranged(cut_after=1000), ranged(cut_after=HALF), ranged()],
-            starts(None, 1000, 1000 + HALF)),
-    'no ranges': (BODY[:HALF], [whole()], starts(HALF)),
-    'longer': (BODY + b'more', [ranged()], starts(len(BODY) + 4, None)),
-    'half and wrong': (FLIPPED[:HALF], [ranged()], starts(HALF, None)),
-    '416': (BODY[:HALF], [whole(code=416), ranged()], starts(HALF, None)),
-    'other start': (BODY[:HALF], [ranged(content_range='bytes 0-{1}/{2}'), ranged()],
-                    starts(HALF, None)),
-    # The second server has it.
-    'other page': (None, [whole(b'log in first', length=12)], starts(None, b=[None])),
-    'flipped and cut': (None, [ranged(FLIPPED, cut_after=10000)],
-                        starts(None, 10000, 20000, 30000, 40000, b=[50000, None])),
-    'silent': (None, [], None),
+    'plain': (b'', [ranged()], [None], []),
+    'cut': (b'', [ranged(cut_after=1000), ranged(cut_after=HALF), ranged()],
+            [None, 1000, 1000 + HALF], []),
+    'no ranges': (BODY[:HALF], [whole()], [HALF], []),
+    'half and wrong': (FLIPPED[:HALF], [ranged()], [HALF, None], []),
+    'other start': (BODY[:HALF], [whole(BODY[HALF:], 206, content_range='bytes 0-255999/256000'),
+                                  ranged()], [HALF, None], []),
+    'other page': (b'', [whole(b'log in first')], [None], [None]),
+    'flipped and cut': (b'', [ranged(FLIPPED, cut_after=10000)],
+                        [None, 10000, 20000, 30000, 40000], [50000, None]),
+    'silent': (b'', [silent, ranged()], [None, 1 << 16], []),  # After whole chunks.
+    # The address of the storage expires, so that Kaggle is asked for it again.
+    'kaggle, longer': (BODY + b'more', [ranged()], [len(BODY) + 4, None], []),
+    'kaggle, 416': (BODY[:HALF], [whole(code=416), ranged()], [HALF, None], []),
     # Cuts after much are no failures.
-    'kaggle cut often': (None, [ranged(cut_after=10000)] * 20 + [ranged()],
-                         from_kaggle(None, *range(10000, 200001, 10000)))}
+    'kaggle, cut often': (b'', [ranged(cut_after=20000)] * 12 + [ranged()],
+                          [None, *range(20000, 240001, 20000)], [])}
 
 
 @pytest.mark.parametrize('kind', ARRIVALS)
 def test_the_file_arrives(server, folder, monkeypatch, capsys, caplog, kind):
   caplog.set_level(logging.INFO, 'estimator_train')
-  part, answers, requests = ARRIVALS[kind]
-  fetch = fetch_archive if 'kaggle' in kind else fetch_file
-  if fetch is fetch_archive:
-    monkeypatch.setattr(download, 'PROGRESS_BYTES', 10000)
+  part, answers, first_bytes, of_second = ARRIVALS[kind]
+  fetch, paths = (fetch_archive, (API, STORAGE)) if 'kaggle' in kind else (fetch_file, ('/a',))
+  requests = [(path, start) for start in first_bytes for path in paths] + [
+      ('/b', start) for start in of_second]
   if kind == 'silent':
-    monkeypatch.setattr(download, 'TIMEOUT_SECS', .2)
-    asked_again = threading.Event()
-    answers = [ranged(before_rest=lambda: asked_again.wait(DEADLINE_SECS)),
-               lambda *given: [asked_again.set(), ranged()(*given)]]
-  server.answers.update({'/a': list(answers), STORAGE: list(answers)})
-  write_files(folder, {} if part is None else {PART: part})
+    monkeypatch.setattr(download, 'TIMEOUT_SECS', 1.)
+  server.answers[paths[-1]] = list(answers)
+  write_files(folder, {PART: part})
   assert fetch(server, folder) == (NAME, len(BODY), True) and contents_of(folder) == {NAME: BODY}
-  assert server.requests == requests or kind == 'silent' and server.requests[1][1] < HALF + 1
+  assert server.requests == requests
   if kind == 'plain':
     assert caplog.messages[1:] == ['{}: {} %'.format(PART, part) for part in (25, 51, 76, 100)]
-  count = len(server.requests)
   monkeypatch.delenv('KAGGLE_KEY')
   file_server.forget_kaggle(monkeypatch)
-  assert fetch(server, folder) == (NAME, len(BODY), False) and len(server.requests) == count
+  assert fetch(server, folder) == (NAME, len(BODY), False) and server.requests == requests
   assert not capsys.readouterr().out
 
 
@@ -128,19 +107,15 @@ def test_the_file_arrives(server, folder, monkeypatch, capsys, caplog, kind):
     (STORAGE, whole(content_type='text/html'), 'a page of type text/html.*check the network', 0),
     (STORAGE, ranged(cut_after=1000), 'interrupted after .*, tried 5 times', 5000),
     (API, file_server.sign_in_and_redirect('//kaggle.invalid/storage?' + SIGNATURE),
-     'a request without TLS is refused', 0),
-    (API, None, 'a request without TLS is refused', 0)])
-def test_archives_that_cannot_be_downloaded(server, folder, monkeypatch, caplog, place, answer,
-                                            message, more):
+     'a request without TLS is refused', 0)])
+def test_archives_that_cannot_be_downloaded(server, folder, caplog, place, answer, message, more):
   caplog.set_level(logging.DEBUG)
   write_files(folder, {PART: BODY[:HALF]})
   server.answers[place] = [answer]
-  if answer is None:
-    monkeypatch.setenv('KAGGLE_API_ENDPOINT', 'http://localhost.kaggle.invalid')
   with pytest.raises(UserError, match=message) as caught:
     fetch_archive(server, folder)
   assert contents_of(folder) == {PART: BODY[:HALF + more]}
-  check_secrets(caplog.text + str(caught.value), folder)
+  assert not [secret for secret in SECRETS if secret in caplog.text + str(caught.value)]
   # Of causes, which nobody is shown, the key alone: addresses in them are of this request.
   causes = ''.join(traceback.format_exception(caught.type, caught.value, caught.tb))
   assert not [secret for secret in SECRETS[:2] if secret in causes]
@@ -173,17 +148,14 @@ def test_what_needs_no_request(server, tmp_path):
 @pytest.mark.parametrize('fault, expected, message', [
     (KeyboardInterrupt(), KeyboardInterrupt, None),
     (OSError(27, 'File too large'), UserError, 'File too large: .*256,000 bytes')])
-def test_a_fault_keeps_the_part(server, folder, monkeypatch, fault, expected, message):
-  def fail(*unused_args):
-    raise fault
-
+def test_a_fault_keeps_the_part(server, folder, fault, expected, message):
   server.answers['/a'] = [ranged()]
-  with monkeypatch.context() as patch, pytest.raises(expected, match=message):
-    patch.setattr('tqdm.tqdm.update', fail)
+  with mock.patch('tqdm.tqdm.update', side_effect=fault), pytest.raises(expected, match=message):
     fetch_file(server, folder)
   kept = contents_of(folder)[PART]
   assert kept and BODY.startswith(kept) and fetch_file(server, folder).downloaded
-  assert server.requests == starts(None, len(kept)) and contents_of(folder) == {NAME: BODY}
+  assert server.requests == [('/a', None), ('/a', len(kept))]
+  assert contents_of(folder) == {NAME: BODY}
 
 
 # A package that ends the process is as releases before 1.5.13. With -v, the package does without
@@ -206,12 +178,12 @@ def test_nothing_is_sent_to_or_taken_from_an_impostor(server, folder, monkeypatc
   key, certificate = str(tmp_path / 'key.pem'), str(tmp_path / 'certificate.pem')
   subprocess.run(['openssl', 'req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256',
                   '-nodes', '-subj', '/CN=localhost', '-keyout', key, '-out', certificate],
-                 check=True, stderr=subprocess.DEVNULL, timeout=DEADLINE_SECS)
+                 check=True, stderr=subprocess.DEVNULL, timeout=file_server.DEADLINE_SECS)
   context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
   context.load_cert_chain(certificate, key)
-  server.http.socket = context.wrap_socket(server.http.socket, server_side=True)
-  server.http.handle_error = lambda *unused_arguments: None
-  server.address = 'https://localhost:{}'.format(server.http.server_port)
+  server.socket = context.wrap_socket(server.socket, server_side=True)
+  server.handle_error = lambda *unused_arguments: None
+  server.address = 'https://localhost:{}'.format(server.server_port)
   monkeypatch.setenv('KAGGLE_API_ENDPOINT', server.address)
   for fetch in (fetch_file, fetch_archive):
     with pytest.raises(UserError, match='certificate verify failed|CERTIFICATE_VERIFY'):

@@ -9,12 +9,17 @@ import numpy as np
 from PIL import Image
 
 
+def idx_bytes(array, magic=None):
+  """Returns an idx file of images or labels, perhaps with a wrong magic number."""
+  array = np.asarray(array, np.uint8)
+  return struct.pack('>{}I'.format(1 + array.ndim), magic or 0x800 + array.ndim,
+                     *array.shape) + array.tobytes()
+
+
 def write_idx(path, array):
   """Writes a gzipped idx file of images or labels."""
-  array = np.asarray(array, np.uint8)
-  header = struct.pack('>{}I'.format(1 + array.ndim), 0x800 + array.ndim, *array.shape)
   with gzip.open(str(path), 'wb') as file:
-    file.write(header + array.tobytes())
+    file.write(idx_bytes(array))
 
 
 def write_idx_files(folder, num_train, num_test):
@@ -27,15 +32,6 @@ def write_idx_files(folder, num_train, num_test):
     images[np.arange(count), 2 * labels] = 255
     write_idx(folder / (split + '-images-idx3-ubyte.gz'), images)
     write_idx(folder / (split + '-labels-idx1-ubyte.gz'), labels)
-
-
-def cifar10_records(count, seed=1):
-  """Returns images [count, 32, 32, 3], each with a bright row, their classes, and the records."""
-  images = np.random.RandomState(seed).randint(0, 100, (count, 32, 32, 3)).astype(np.uint8)
-  classes = (np.arange(count) % 10).astype(np.uint8)
-  images[np.arange(count), 3 * classes] = 255
-  return images, classes, b''.join(bytes([label]) + image.transpose(2, 0, 1).tobytes()
-                                   for image, label in zip(images, classes))
 
 
 def cifar10_archive(contents):
@@ -53,10 +49,17 @@ def cifar10_archive(contents):
 
 
 def cifar10_files(per_file):
-  """Returns the files of a small archive, with this number of images in each."""
+  """Returns the images of six files, [6, N, 32, 32, 3], and the files of an archive by name.
+
+  Each image has a bright row for its class, which is that of its number in the file.
+  """
   names = ['data_batch_{}.bin'.format(index) for index in range(1, 6)] + ['test_batch.bin']
-  return dict({'batches.meta.txt': b'airplane\n'},
-              **{name: cifar10_records(per_file, seed)[2] for seed, name in enumerate(names)})
+  images = np.random.RandomState(1).randint(0, 100, (6, per_file, 32, 32, 3)).astype(np.uint8)
+  classes = np.arange(per_file) % 10
+  images[:, np.arange(per_file), 3 * classes] = 255
+  contents = (np.column_stack([classes, of_file.transpose(0, 3, 1, 2).reshape(per_file, -1)])
+              .astype(np.uint8).tobytes() for of_file in images)
+  return images, dict(zip(names, contents), **{'batches.meta.txt': b'airplane\n'})
 
 
 def write_oct2017(folder):
@@ -70,39 +73,46 @@ def write_oct2017(folder):
             str(folder / split / label / '{}-{}.jpeg'.format(label, number)))
 
 
-def write_awkward_images(folder):
-  """Writes ten files by the names of those in bad-images, each awkward in the same way."""
-  folder.mkdir(parents=True, exist_ok=True)
+def encoded(image, form, **options):
+  """Returns the bytes of an image file of a Pillow image."""
+  file = io.BytesIO()
+  image.save(file, form, **options)
+  return file.getvalue()
+
+
+def exif(orientation):
+  """Returns EXIF data with an orientation."""
+  data = Image.Exif()
+  data[0x112] = orientation
+  return data.tobytes()
+
+
+def awkward_images():
+  """Returns ten files by the names of those in bad-images, each awkward in the same way."""
   random = np.random.RandomState(3)
+  noise, deep = _noise(random, 60, 50), random.randint(0, 2 ** 16, (32, 32)).astype(np.uint16)
+  jpeg, png = encoded(noise, 'JPEG'), encoded(noise, 'PNG')
+  frame, data = jpeg.index(b'\xff\xc0'), png.index(b'IDAT') + 4
+  return {
+      'cmyk.jpeg': encoded(noise.convert('CMYK'), 'JPEG'),
+      'exif_orientation_6.jpeg': encoded(noise, 'JPEG', exif=exif(6)),
+      'gif_renamed.jpeg': encoded(noise, 'GIF'),
+      'progressive.jpeg': encoded(noise, 'JPEG', progressive=True),
+      'png16_gray_renamed.jpeg': encoded(Image.fromarray(deep), 'PNG'),
+      'truncated_half.jpeg': jpeg[:len(jpeg) // 2],
+      # Extended sequential, of 12 bits.
+      'jpeg_12bit.jpeg': (jpeg[:frame] + b'\xff\xc1' + jpeg[frame + 2:frame + 4] + b'\x0c'
+                          + jpeg[frame + 5:]),
+      'broken_png_renamed.jpeg': png[:data] + bytes(100) + png[data + 100:],
+      'text_renamed.jpeg': b'this is no image',
+      'zero_bytes.jpeg': b''}
 
-  def save(name, image, kind, **options):
-    path = folder / (name + '.jpeg')
-    image.save(str(path), kind, **options)
-    return path
 
-  save('cmyk', _noise(random, 40, 30).convert('CMYK'), 'JPEG')
-  exif = Image.Exif()
-  exif[0x112] = 6
-  save('exif_orientation_6', _noise(random, 40, 30), 'JPEG', exif=exif.tobytes())
-  save('gif_renamed', _noise(random, 40, 30).convert('P'), 'GIF')
-  save('progressive', _noise(random, 40, 30), 'JPEG', progressive=True)
-  save('png16_gray_renamed',
-       Image.fromarray(random.randint(0, 2 ** 16, (32, 32)).astype(np.uint16)), 'PNG')
-
-  path = save('truncated_half', _noise(random, 200, 100).convert('L'), 'JPEG')
-  path.write_bytes(path.read_bytes()[:path.stat().st_size // 2])
-  path = save('jpeg_12bit', _noise(random, 40, 30), 'JPEG')
-  content = bytearray(path.read_bytes())
-  frame = content.index(b'\xff\xc0')
-  content[frame + 1], content[frame + 4] = 0xc1, 12  # Extended sequential, of 12 bits.
-  path.write_bytes(bytes(content))
-  path = save('broken_png_renamed', _noise(random, 40, 30), 'PNG')
-  content = bytearray(path.read_bytes())
-  data = content.index(b'IDAT') + 4
-  content[data:data + 100] = bytes(100)
-  path.write_bytes(bytes(content))
-  (folder / 'text_renamed.jpeg').write_text('this is no image')
-  (folder / 'zero_bytes.jpeg').write_bytes(b'')
+def write_awkward_images(folder):
+  """Writes those files."""
+  folder.mkdir(parents=True, exist_ok=True)
+  for name, content in awkward_images().items():
+    (folder / name).write_bytes(content)
 
 
 def _noise(random, width, height):

@@ -1,7 +1,5 @@
 """Images that cannot be decoded: found, named and left out; and what else the audit reports."""
 
-import contextlib
-import io
 import json
 import os
 import resource
@@ -11,12 +9,20 @@ import zlib
 
 import numpy as np
 import pytest
+from generated_data import awkward_images, encoded, exif
 from PIL import Image
 
-from estimator_train.data import DataSet, ImageSplit, image_checks, images, run_data
+from estimator_train.data import DataSet, ImageSplit, image_checks, run_data
 from estimator_train.data.image_source import ImageFileSource
 from estimator_train.errors import UserError
 from estimator_train.settings.flags import InputFlags
+
+NOISE = Image.fromarray(np.random.RandomState(0).randint(0, 256, (50, 60, 3)).astype(np.uint8))
+JPEG, PNG, GIF = (encoded(NOISE, form) for form in ('JPEG', 'PNG', 'GIF'))
+ANIMATED_PNG, ANIMATED_GIF = (encoded(NOISE, form, save_all=True, append_images=[NOISE.rotate(90)])
+                              for form in ('PNG', 'GIF'))
+CUT_EXIF = encoded(NOISE, 'JPEG', exif=exif(6)[:20])
+AWKWARD = awkward_images()
 
 
 def dataset_of(paths):
@@ -34,21 +40,12 @@ def undecodable(paths):
 @pytest.fixture
 def files(image_folders):
   """Eleven good ones and, in the middle, four bad ones."""
-  paths = sorted((image_folders / 'train').glob('*/*.jpeg'))[:11]
-  whole = paths[0].read_bytes()
-  bad = [image_folders / 'train' / 'A' / name for name in ('cut.jpeg', 'text.jpeg', 'empty.jpeg',
-                                                           'link "1".jpeg')]
-  for path, content in zip(bad, (whole[:len(whole) // 2], b'this is not an image', b'')):
+  good = sorted((image_folders / 'train').glob('*/*.jpeg'))[:11]
+  bad = [image_folders / name for name in ('cut.jpeg', 'text.jpeg', 'empty.jpeg', 'link "1".jpeg')]
+  for path, content in zip(bad, (JPEG[:700], b'this is not an image', b'')):
     path.write_bytes(content)
-  bad[3].symlink_to(image_folders / 'nowhere')
-  return paths[:5] + bad + paths[5:]
-
-
-def test_find(files):
-  found = dict(undecodable(files))
-  assert sorted(found) == [5, 6, 7, 8]
-  assert 'Invalid JPEG data' in found[5] and 'unknown format' in found[6]
-  assert 'empty file' in found[7] and found[8] == 'No such file or directory'
+  bad[3].symlink_to('nowhere')
+  return good[:5] + bad + good[5:]
 
 
 def test_pipes_and_devices_are_not_read(tmp_path):
@@ -61,15 +58,15 @@ def test_pipes_and_devices_are_not_read(tmp_path):
 
 def test_pixels_that_a_header_promises_take_no_memory(tmp_path):
   """60,000 x 60,000 would be 3.6 GB, by a PNG, a GIF or a JPEG of some hundred bytes."""
-  start, size = JPEG.index(b'\xff\xc0') + 5, struct.pack('<2H', 60000, 60000)
-  png = b'\x89PNG\r\n\x1a\n' + b''.join(
-      struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))
-      for kind, data in ((b'IHDR', struct.pack('>2I5B', 60000, 60000, 8, 0, 0, 0, 0)),
-                         (b'IDAT', zlib.compress(b'\0')), (b'IEND', b'')))
+  width_and_height, little_endian = (struct.pack(form, 60000, 60000) for form in ('>2H', '<2H'))
+  start, grey = JPEG.index(b'\xff\xc0') + 5, encoded(NOISE.convert('L'), 'PNG')
+  header = b'IHDR' + struct.pack('>2I', 60000, 60000) + grey[24:29]
   paths = [tmp_path / name for name in ('a', 'b', 'c')]
   for path, content in zip(paths, (
-      png, JPEG[:start] + struct.pack('>2H', 60000, 60000) + JPEG[start + 4:],
-      b'GIF89a' + size + b'\x80\0\0' + bytes(6) + b',' + bytes(4) + size + b'\0\2\2\x4c\1\0;')):
+      grey[:12] + header + struct.pack('>I', zlib.crc32(header)) + grey[33:],
+      JPEG[:start] + width_and_height + JPEG[start + 4:],
+      GIF[:6] + little_endian + b'\x80\0\0' + bytes(6) + b',' + bytes(4) + little_endian
+      + b'\0\2\2\x4c\1\0;')):
     path.write_bytes(content)
   before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
   assert [index for index, _ in undecodable(paths)] == [0, 1, 2]
@@ -89,6 +86,9 @@ def test_skip_until_a_file_changes(files, tmp_path, monkeypatch):
   assert dataset.train.files == [bytes(path) for path in files[:5] + files[9:]]
   assert dataset.train.classes.tolist() == [0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0]
   assert [image.file for image in skipped] == [str(path) for path in files[5:9]]
+  assert all(reason in image.reason for image, reason in zip(skipped, (
+      'Invalid JPEG data', 'unknown format', 'empty file')))
+  assert skipped[3].reason == 'No such file or directory'
   assert without_bad(files, tmp_path, 0.3)[1] == skipped and len(searched) == 1
   assert set(json.loads((tmp_path / 'skipped_images.json').read_text())) == {'train'}
   files[6].write_bytes(files[0].read_bytes())
@@ -108,80 +108,36 @@ def test_more_than_allowed(files, tmp_path, monkeypatch):
     without_bad(files[:1] * 99, tmp_path, .29)
 
 
-@pytest.fixture(scope='module')
-def found():
-  """Returns the issues of a file with these contents, reason by kind."""
-  def find(contents, path):
-    refusal = None
-    try:
-      decoder.decode(contents)
-    except ValueError as error:
-      refusal = str(error)
-    return dict(image_checks.find_issues(path, contents, refusal))
-
-  image_checks.load_pillow()
-  with contextlib.closing(images.make_shape_decoder()) as decoder:
-    yield find
-
-
-NOISE = np.random.RandomState(0).randint(0, 256, (50, 60, 3)).astype(np.uint8)
-FRAMES = {'save_all': True, 'append_images': [Image.fromarray(NOISE[::-1])]}
-
-
-def encoded(form, mode='RGB', image=None, **options):
-  file = io.BytesIO()
-  (image or Image.fromarray(NOISE).convert(mode)).save(file, form, **options)
-  return file.getvalue()
-
-
-def exif(orientation):
-  """EXIF data with an orientation: a TIFF of one entry."""
-  return (b'Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0' + bytes([orientation])
-          + b'\0\0\0\0\0\0')
-
-
-JPEG, PNG, GIF, CMYK = encoded('JPEG'), encoded('PNG'), encoded('GIF'), encoded('JPEG', 'CMYK')
-FRAME = JPEG.index(b'\xff\xc0')
-JPEG_12 = JPEG[:FRAME + 1] + b'\xc1' + JPEG[FRAME + 2:FRAME + 4] + b'\x0c' + JPEG[FRAME + 5:]
-PNG_16 = encoded('PNG', image=Image.fromarray(np.arange(600, dtype=np.uint16).reshape(20, 30)))
-BROKEN = PNG[:PNG.index(b'IDAT') + 40] + b'\0' * 20 + PNG[PNG.index(b'IDAT') + 60:]
-ROTATED, CUT_EXIF = encoded('JPEG', exif=exif(6)), encoded('JPEG', exif=exif(6)[:20])
-ISSUES = [
+BROKEN, CMYK = AWKWARD['broken_png_renamed.jpeg'], AWKWARD['cmyk.jpeg']
+SEGMENT = b'\xff\xe1' + (2 + len(JPEG)).to_bytes(2, 'big') + JPEG
+THUMBNAIL = JPEG[:2] + b'\xff' + SEGMENT + JPEG[2:]  # Its end is not that of the image.
+ISSUES = [  # Besides those of `awkward_images`, which --mode=audit reports.
     *((content, b'a.jpeg', {}) for content in (
-        JPEG, encoded('JPEG', 'L'), encoded('JPEG', progressive=True), CUT_EXIF,
-        encoded('JPEG', exif=exif(1)), JPEG + bytes(100))),
+        JPEG, encoded(NOISE.convert('L'), 'JPEG'), CUT_EXIF,
+        encoded(NOISE, 'JPEG', exif=exif(1)), JPEG + bytes(100), THUMBNAIL)),
     (JPEG, b'no extension', {}), (JPEG, b'a.JPG', {}), (PNG, b'a.numbers', {}), (GIF, b'a.gif', {}),
-    (encoded('PNG', 'RGBA'), b'a.PNG', {}),
-    (b'', b'a.jpeg', {'empty': 'no bytes'}),
-    (b'this is text', b'a.jpeg', {'not_an_image': 'this is text'}),
-    (JPEG_12, b'a.jpeg', {'cannot_be_decoded': '12-bit'}),
-    (CMYK[:-2], b'a.jpeg', {'truncated': 'Invalid JPEG data'}),
-    (BROKEN, b'a.png', {'cannot_be_decoded': 'Invalid PNG data'}),
+    (encoded(NOISE.convert('RGBA'), 'PNG'), b'a.PNG', {}),
     (BROKEN[:-12] + b'text', b'a.png', {'truncated': 'Invalid PNG data'}),
-    *((encoded(form), b'a.jpeg', {'cannot_be_decoded': 'a {} image'.format(form)})
+    *((encoded(NOISE, form), b'a.jpeg', {'cannot_be_decoded': 'a {} image'.format(form)})
       for form in ('BMP', 'WEBP', 'TIFF')),
     (GIF, b'a.JPG', {'wrong_extension': 'a GIF file with extension .jpg'}),
-    (CMYK, b'a.jpeg', {'cmyk': 'CMYK'}),
-    (PNG_16, b'a.png', {'16_bit': '8 of 16 bits'}),
-    (ROTATED, b'a.jpeg', {'exif_rotated': 'orientation 6'}),
-    (encoded('PNG', exif=exif(8)), b'a.png', {'exif_rotated': 'orientation 8'}),
-    (encoded('PNG', **FRAMES), b'a.png', {'animated': 'the first frame'}),
-    (encoded('GIF', **FRAMES), b'a.gif', {'animated': '', 'cannot_be_decoded': 'Got 2 frames'}),
+    (encoded(NOISE, 'PNG', exif=exif(8)), b'a.png', {'exif_rotated': 'orientation 8'}),
+    (ANIMATED_PNG, b'a.png', {'animated': 'the first frame'}),
+    (ANIMATED_GIF, b'a.gif', {'animated': '', 'cannot_be_decoded': 'Got 2 frames'}),
     (PNG[:500], b'a.jpeg', {'truncated': '', 'wrong_extension': ''}),
+    *((content, b'a.jpeg', {'truncated': 'Invalid JPEG data'})
+      for content in (CMYK[:-2], THUMBNAIL[:-2], THUMBNAIL[:5 + len(SEGMENT)])),
     *((whole[:end], b'a.' + form.lower().encode(), {'truncated': 'Invalid ' + form})
       for form, whole in (('JPEG', JPEG), ('PNG', PNG), ('GIF', GIF)) for end in (16, 700, -2))]
 
 
-def test_issues(found):
-  for contents, path, expected in ISSUES:
-    issues = found(contents, path)
+def test_issues():
+  image_checks.load_pillow()
+  refusals = dict(image_checks.find_undecodable(lambda index: ISSUES[index][0], len(ISSUES)))
+  for index, (contents, path, expected) in enumerate(ISSUES):
+    issues = dict(image_checks.find_issues(path, contents, refusals.get(index)))
     assert set(issues) == set(expected), (expected, issues)
     assert all(words in issues[kind] for kind, words in expected.items()), issues
-  # The end of a thumbnail is not that of the image.
-  segment = b'\xff\xe1' + (2 + len(JPEG)).to_bytes(2, 'big') + JPEG
-  whole = JPEG[:2] + b'\xff' + segment + JPEG[2:]
-  assert [list(found(whole[:end], b'a.jpeg')) for end in (None, -2, 5 + len(segment))] == [
-      [], ['truncated'], ['truncated']]
 
 
 def test_damaged_bytes_never_raise_or_warn(caplog):
@@ -189,7 +145,8 @@ def test_damaged_bytes_never_raise_or_warn(caplog):
   with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter('always')
     image_checks.load_pillow()
-    for whole in (ROTATED, CUT_EXIF, PNG_16, encoded('GIF', **FRAMES), encoded('TIFF')):
+    for whole in (AWKWARD['exif_orientation_6.jpeg'], CUT_EXIF, ANIMATED_GIF,
+                  AWKWARD['png16_gray_renamed.jpeg'], encoded(NOISE, 'TIFF')):
       for _ in range(40):
         contents = bytearray(whole)
         for at in random.randint(0, min(200, len(whole)), 3):

@@ -70,30 +70,32 @@ def apply(name, image, numbers):
         tf.constant(image[np.newaxis]), tf.constant(np.array([numbers], np.float32))))[0]
 
 
+def augmented(image, names, position):
+  """Applies augmentations in turn, with the random numbers of the example at a position."""
+  columns = {'flip': [0], 'crop': range(1, 23), 'cutout': [29, 30]}
+  for name in names.split(','):
+    (numbers,) = random_numbers.draw(1, np.array([position]), np.array(columns[name]))
+    image = apply(name, image, numbers)
+  return image
+
+
 def test_augmentations_are_applied_in_the_order_given(source, make_source):
   """And are the same alone and with others; before `crop`, to the whole image."""
   plain, _ = read_batches(source, 3, 'none')
-  seen = {names: read_batches(source, 3, names)[0]
-          for names in ('flip,cutout', 'cutout,flip', 'flip,crop', 'crop,flip', 'crop_flip')}
-  assert not np.array_equal(seen['flip,cutout'], seen['cutout,flip'])
-  np.testing.assert_array_equal(seen['crop,flip'], seen['crop_flip'])
-  names = [name.split(',') for name in ('flip,cutout', 'cutout,flip')]
-  columns = {'flip': [0], 'crop': range(1, 23), 'cutout': [29, 30]}
-  drawn = [{name: random_numbers.draw(1, np.array([position]), np.array(columns[name]))[0]
-            for name in columns} for position in range(12)]
-  for first, second in names:
-    for image, numbers, found in zip(plain, drawn, seen[first + ',' + second]):
-      expected = apply(second, apply(first, image, numbers[first]), numbers[second])
-      np.testing.assert_allclose(found, expected, atol=1e-3)
+  seen = {}
+  for names in ('flip,cutout', 'cutout,flip'):
+    seen[names], _ = read_batches(source, 3, names)
+    np.testing.assert_allclose(seen[names], [
+        augmented(image, names, position) for position, image in enumerate(plain)], atol=1e-3)
+  assert not np.array_equal(*seen.values())
+  np.testing.assert_array_equal(read_batches(source, 3, 'crop,flip')[0], read_batches(source, 3)[0])
   pngs = make_source(lambda number: 'png')
-  found, _ = read_batches(pngs, 3, 'flip,crop')
   jpegs, _ = read_batches(make_source(lambda number: 'jpeg'), 3)  # Only the crop is decoded.
   difference = np.abs(jpegs - read_batches(pngs, 3)[0])
   assert difference.mean() < 2 and difference.max() < 40
-  for position, image in enumerate(found):
-    whole = np.stack(np.broadcast_arrays(*np.mgrid[0:40, 0:60] * 4, 0), -1).astype(np.float32)
-    flipped = apply('flip', whole, drawn[position]['flip'])
-    crop = apply('crop', flipped, drawn[position]['crop'])
+  whole = np.stack(np.broadcast_arrays(*np.mgrid[0:40, 0:60] * 4, 0), -1).astype(np.float32)
+  for position, image in enumerate(read_batches(pngs, 3, 'flip,crop')[0]):
+    crop = augmented(whole, 'flip,crop', position)
     with tf.Graph().as_default(), tf.Session() as session:
       resized = session.run(tf.image.resize_bilinear(crop[np.newaxis], SHAPE[:2]))[0]
     np.testing.assert_allclose(image[..., :2], resized[..., :2], atol=1e-3)
@@ -120,11 +122,8 @@ def test_the_effect_of_each_augmentation(channels):
     rotated = apply('rotate', image, [number])
     for channel in range(channels):
       expected = np.asarray(Image.fromarray(image[..., channel]).rotate(degrees, Image.BILINEAR))
-      inside = np.asarray(Image.fromarray(np.ones((20, 28), np.float32)).rotate(degrees)) > 0
-      inside[1:-1, 1:-1] &= inside[:-2, 1:-1] & inside[2:, 1:-1] & inside[1:-1, :-2] & (
-          inside[1:-1, 2:])
-      inside[[0, -1]] = inside[:, [0, -1]] = False
-      np.testing.assert_allclose(rotated[inside, channel], expected[inside], atol=.1)
+      # At the edges, Pillow interpolates in another way.
+      np.testing.assert_allclose(rotated[4:-4, 5:-5, channel], expected[4:-4, 5:-5], atol=.1)
     assert not rotated[0, 0].any() and not rotated[-1, -1].any()
 
   for numbers, rows, columns in (([.5, .5], (5, 15), (9, 19)), ([0, .999], (0, 5), (22, 28))):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import training_runs
+from conftest import batches
 
 from estimator_train.data.batching import Batching
 from estimator_train.data.mixup import draw_weights, mix_examples
@@ -19,13 +20,10 @@ def read_mixed(shard, batch_size, count):
   """Returns the first mixed examples of a worker that reads IMAGES in their order, repeated."""
   batching = Batching((2, 3, 1), 4, True, batch_size, seed=7, shard=shard)
   indices = shard.to_global_positions(np.arange(count)) % 48
-  with tf.Graph().as_default(), tf.Session() as session:
-    batches = mix_examples(lambda: tf.data.Dataset.from_tensor_slices(
-        (IMAGES[indices], LABELS[indices])).batch(batch_size, drop_remainder=True),
-                           batching, ALPHA)().make_one_shot_iterator().get_next()
-    assert [tensor.dtype for tensor in batches] == [tf.float32] * 2
-    parts = [session.run(batches) for _ in range(count // batch_size)]
-  return [np.concatenate(arrays) for arrays in zip(*parts)]
+  found, _ = batches(mix_examples(lambda: tf.data.Dataset.from_tensor_slices(
+      (IMAGES[indices], LABELS[indices])).batch(batch_size, drop_remainder=True), batching, ALPHA))
+  assert {array.dtype for pair in found for array in pair} == {np.dtype(np.float32)}
+  return [np.concatenate(arrays) for arrays in zip(*found)]
 
 
 @pytest.mark.parametrize('start, batch_size, workers', [

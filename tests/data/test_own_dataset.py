@@ -1,13 +1,14 @@
 """A data set that a user's own function describes."""
 
+import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import batches
 
 from estimator_train import ArraySplit, DataSet, IdxSplit, ImageSplit, UserError
-from estimator_train.data import datasets, run_data
+from estimator_train.data import datasets
 from estimator_train.settings import Settings
 
 LABELS, SHAPE = ('dark', 'light'), (4, 5, 1)
@@ -21,12 +22,10 @@ DATA = DataSet('mine', LABELS, SHAPE, ARRAYS, ARRAYS)
 def describe(monkeypatch):
   """Describes the data set that a function in a module `mine` returns, or calls the function."""
   def described(returned, **values):
-    module = types.ModuleType('mine')
-    module.data = returned if callable(returned) else lambda: returned
-    monkeypatch.setitem(__import__('sys').modules, 'mine', module)
-    settings = Settings(**dict({'dataset': 'mine:data', 'model_dir': 'x', 'train_steps': 1,
-                                'shuffle_buffer': 1}, **values))
-    return datasets.describe(settings), settings
+    monkeypatch.setitem(sys.modules, 'mine', types.SimpleNamespace(
+        data=returned if callable(returned) else lambda: returned))
+    return datasets.describe(Settings(**dict(
+        {'dataset': 'mine:data', 'model_dir': 'x', 'train_steps': 1}, **values)))
 
   return described
 
@@ -35,18 +34,18 @@ def test_the_flags_name_and_the_settings_reach_the_function(describe):
   def data(settings):
     return DATA._replace(labels=list(settings.data.labels))
 
-  dataset, _ = describe(data, labels=['a', 'b'])
+  dataset = describe(data, labels=['a', 'b'])
   assert (dataset.name, dataset.labels) == ('mine:data', ('a', 'b'))
   assert dataset.train.classes.dtype == np.int32
   # Only what the mode reads must be there.
-  assert describe(DATA._replace(test=None), mode='train')[0].test is None
-  assert describe(DATA._replace(train=None), mode='evaluate')[0].train is None
+  assert describe(DATA._replace(test=None), mode='train').test is None
+  assert describe(DATA._replace(train=None), mode='evaluate').train is None
 
 
 def test_a_part_of_the_training_examples_is_for_validation(describe):
   files = ImageSplit(['{}/{}.png'.format(index % 2, index) for index in range(40)],
                      np.arange(40) % 2)
-  dataset, _ = describe(DATA._replace(train=files, test=None), validation_fraction=.2)
+  dataset = describe(DATA._replace(train=files, test=None), validation_fraction=.2)
   assert sorted(dataset.train.files + dataset.test.files) == sorted(map(str.encode, files.files))
   assert [file[:1] for file in dataset.test.files] == [b'%d' % index
                                                        for index in dataset.test.classes]
@@ -92,13 +91,10 @@ def test_wrong(describe, data, message):
   assert '\n' not in str(caught.value)
 
 
-def test_files_are_read_as_those_of_built_in_sets(describe, write_idx, image_folders):
-  files = sorted((image_folders / 'train').rglob('*.jpeg'))
-  split = ImageSplit(files, [path.parent.name == 'B' for path in files])  # Paths and booleans.
-  dataset, settings = describe(DataSet('mine', LABELS, (8, 8, 3), split, split))
-  found, _ = batches(run_data.make_source(dataset, dataset.test).make_eval_input_fn(
-      run_data.make_batching(dataset, settings, True, 18)))
-  assert found[0][0].shape == (18, 8, 8, 1)
-  idx = IdxSplit(*write_idx(IMAGES[..., 0], CLASSES))
-  dataset, settings = describe(DataSet('mine', LABELS, SHAPE, idx, idx))
-  assert run_data.open_data(dataset, settings, 'unused').test.num_examples == 12
+def test_files(describe):
+  """Paths and booleans become what the other data sets have."""
+  files = ImageSplit([Path('a.png'), Path('b.png')], [True, False])
+  idx = IdxSplit('images.gz', 'labels.gz')
+  dataset = describe(DATA._replace(train=files, test=idx))
+  assert dataset.train.files == [b'a.png', b'b.png'] and dataset.test == idx
+  assert dataset.train.classes.tolist() == [1, 0] and dataset.train.classes.dtype == np.int32

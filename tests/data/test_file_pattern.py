@@ -2,6 +2,7 @@
 
 import glob
 import os
+from unittest import mock
 
 import pytest
 
@@ -55,15 +56,13 @@ def test_links(tree):
   assert expand('A/gone.jpeg') == [b'A/gone.jpeg']
 
 
-def test_a_folder_that_cannot_be_listed(tree, monkeypatch):
+def test_a_folder_that_cannot_be_listed(tree):
   for name in ('n' * 4000, '/'.join(['n' * 200] * 25)):
     assert expand(name) == []
     with pytest.raises(UserError, match='a folder cannot be listed: n+.*File name too long'):
       expand(name + '/*.jpeg')
 
-  def scandir(folder):
-    raise PermissionError(13, 'Permission denied')
-
-  monkeypatch.setattr(os, 'scandir', scandir)  # The tests may run as root, who can list any.
-  with pytest.raises(UserError, match='a folder cannot be listed: A .Permission denied.'):
+  # The tests may run as root, who can list any.
+  with mock.patch('os.scandir', side_effect=PermissionError(13, 'Permission denied')), \
+      pytest.raises(UserError, match='a folder cannot be listed: A .Permission denied.'):
     expand('A/*.jpeg')

@@ -28,17 +28,6 @@ def image(image_records):
   return (image_records.parent / 'data' / 'train' / 'A' / '0.jpeg').read_bytes()
 
 
-@pytest.fixture
-def add(image_records, image):
-  """Adds a file whose second record is the given one; returns the source and its name."""
-  def add(record):
-    path = image_records / 'train-00007-of-00008'
-    write_records(path, [record_of(image, 0), record, record_of(image, 1)])
-    return source_of(image_records), '{}: record 1'.format(path)
-
-  return add
-
-
 def ints(*values):
   return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
 
@@ -65,7 +54,7 @@ def test_labels_keys_and_cache_keys(image_records, tmp_path, image):
       {}, {'label_offset': 1, 'labels': ('A', 'B')}, {'image_key': 'a'}, {'label_key': 'a'})}) == 4
 
 
-SCHEMAS = [
+@pytest.mark.parametrize('make, reason, remedy', [
     (lambda image: other_keys(image, size=ints(8), **{'a/label': ints(1)}),
      'no image/encoded; the keys are a/label, picture, size',
      '--image_key=picture --label_key=a/label'),
@@ -74,30 +63,29 @@ SCHEMAS = [
     (lambda image: record_of(image, 2), 'label 2 for 2 classes',
      '--label_offset=-1 if the first label is 1'),
     (lambda image: record_of(image, -1), 'label -1 for 2 classes',
-     '--labels, --label_offset or --label_key that fit'),
-]
+     '--labels, --label_offset or --label_key that fit')])
+def test_a_record_of_another_schema_is_never_skipped(image_records, image, tmp_path, monkeypatch,
+                                                     make, reason, remedy):
+  path = image_records / 'train-00007-of-00008'
+  write_records(path, [record_of(image, 0), make(image), record_of(image, 1)])
+  source = source_of(image_records)
 
+  def refuses(function, *arguments):
+    with pytest.raises(UserError, match=r'an example does not fit the flags: {}: record 1 \({}\): '
+                       'give {}, or '.format(path, reason, remedy)), translate_errors(source):
+      function(*arguments)
 
-def test_a_record_of_another_schema_is_never_skipped(add, image, tmp_path, monkeypatch):
-  settings = Settings(max_bad_images=1).input
-  for make, reason, remedy in SCHEMAS:
-    source, name = add(make(image))
-    message = r'an example does not fit the flags: {} \({}\): give {}, or '.format(
-        name, reason, remedy)
-    with pytest.raises(UserError, match=message):
-      source.check_and_count()
-    with pytest.raises(UserError, match=message):
-      source.skip_bad_examples('train', settings, str(tmp_path))
-    with monkeypatch.context() as patch:  # In a large data set, it is noticed when it is read.
-      patch.setattr(module, '_MAX_CHECKED_BYTES', 0)
-      patch.setattr(module, '_SAMPLE_SIZE', 2)
-      assert source.check_and_count() == 21
-      with pytest.raises(UserError, match=message):
-        source.skip_bad_examples('train', settings, str(tmp_path))
-  with pytest.raises(UserError, match=message), translate_errors(source):
-    batches(source.make_train_input_fn(BATCHING, 'none'), 9)
+  skip = source.skip_bad_examples, 'train', Settings(max_bad_images=1).input, str(tmp_path)
+  refuses(source.check_and_count)
+  refuses(*skip)
+  refuses(lambda: batches(source.make_train_input_fn(BATCHING, 'none'), 9))
   with pytest.raises(UserError), translate_errors(source):
     batches(source.make_published_input_fn(BATCHING), 9)
+  # In a large data set, it is noticed when it is read.
+  monkeypatch.setattr(module, '_MAX_CHECKED_BYTES', 0)
+  monkeypatch.setattr(module, '_SAMPLE_SIZE', 2)
+  assert source.check_and_count() == 21
+  refuses(*skip)
 
 
 @pytest.mark.parametrize('labels_and_texts, given, is_error, message', [

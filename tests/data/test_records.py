@@ -1,4 +1,4 @@
-"""Where the records of files are: found without reading them, remembered, and damage noticed."""
+"""Where the records of files are: found without reading them, and damage noticed."""
 
 import os
 import shutil
@@ -52,18 +52,6 @@ def test_files_by_url(files):
   assert RecordReader(index).read(np.array([5, 0, 6])) == [FLAT[5], FLAT[0], FLAT[6]]
   with pytest.raises(OSError, match='No such file'):
     records_lib.load_index((b'file:///missing/file',))
-
-
-def test_unchanged_files_are_scanned_once(files, monkeypatch):
-  first = records_lib.load_index(files)
-  scanned, scan = [], records_lib._scan_files
-  monkeypatch.setattr(records_lib, '_scan_files', lambda paths: scanned.append(1) or scan(paths))
-  again = records_lib.load_index(files)
-  assert not scanned and again.files == first.files
-  np.testing.assert_array_equal(again.lengths, first.lengths)
-  np.testing.assert_array_equal(again.first_records, first.first_records)
-  os.utime(files[0], ns=(1, 1))
-  assert records_lib.load_index(files).num_records == 67 and len(scanned) == 1
 
 
 def test_the_cache_is_bounded_and_not_needed(files, tmp_path, monkeypatch, own_cache):

@@ -5,13 +5,13 @@ The examples are numbered: the pixels of number n are 10 * n, and its class inde
 
 import collections
 import contextlib
-import io
 import os
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import batches, record_of, write_records
+from generated_data import encoded, write_idx
 from PIL import Image
 
 from estimator_train import data
@@ -34,32 +34,25 @@ STREAMED = ('idx_files', 'examples')
 
 def parse(record):
   values = tf.io.parse_single_example(record, {
-      'pixels': tf.io.FixedLenFeature([], tf.string),
-      'label': tf.io.FixedLenFeature([], tf.int64)})
-  return tf.reshape(tf.decode_raw(values['pixels'], tf.uint8), SHAPE), values['label']
+      'image/encoded': tf.io.FixedLenFeature([], tf.string),
+      'image/class/label': tf.io.FixedLenFeature([], tf.int64)})
+  return (tf.reshape(tf.decode_raw(values['image/encoded'], tf.uint8), SHAPE),
+          values['image/class/label'])
 
 
 def parse_batch(records):
   return tf.map_fn(parse, records, (tf.uint8, tf.int64))
 
 
-def png(number):
-  content = io.BytesIO()
-  Image.new('L', (3, 2), 10 * int(number)).save(content, 'PNG')
-  return content.getvalue()
-
-
-def raw_record(number, label):
-  return tf.train.Example(features=tf.train.Features(feature={
-      'pixels': tf.train.Feature(bytes_list=tf.train.BytesList(value=[bytes([10 * number]) * 6])),
-      'label': tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
-  })).SerializeToString()
+def png(image):
+  return encoded(Image.fromarray(image[..., 0]), 'PNG')
 
 
 def write_in_files(folder, records, per_file):
-  paths = [folder / 'train-{:02d}'.format(index) for index in range(-(-len(records) // per_file))]
-  for index, path in enumerate(paths):
-    write_records(path, records[index * per_file:(index + 1) * per_file])
+  starts = range(0, len(records), per_file)
+  paths = [folder / 'train-{:02d}'.format(start // per_file) for start in starts]
+  for path, start in zip(paths, starts):
+    write_records(path, records[start:start + per_file])
   return paths
 
 
@@ -76,7 +69,7 @@ Made = collections.namedtuple('Made', 'source, paths')  # A source, and the file
 
 
 @pytest.fixture
-def make(tmp_path, write_idx):
+def make(tmp_path):
   """Makes a source of a kind; the same arguments make the same files anew."""
   def make(kind, folder='data', count=COUNT, per_file=7, shift=0):
     folder, numbers = tmp_path / folder, np.arange(count) % COUNT
@@ -85,46 +78,43 @@ def make(tmp_path, write_idx):
     images = np.broadcast_to(10 * numbers[:, None, None, None], (count,) + SHAPE).astype(np.uint8)
     if kind == 'idx_files':
       paths = [folder / name for name in ('images.gz', 'labels.gz')]
-      for made, path in zip(write_idx(images[..., 0], classes), paths):
-        os.rename(made, str(path))
+      for path, array in zip(paths, (images[..., 0], classes)):
+        write_idx(path, array)
       split = data.IdxSplit(*map(str, paths))
     elif kind == 'binary_files':
       paths = [folder / 'examples.bin']
-      paths[0].write_bytes(b''.join(bytes([label]) + bytes(image.ravel())
-                                    for label, image in zip(classes, images)))
+      np.column_stack([classes, images.reshape(count, 6)]).astype(np.uint8).tofile(str(paths[0]))
       split = data.BinarySplit((str(paths[0]),), read_binary)
     elif kind == 'image_files':
       paths = [folder / '{:02d}.png'.format(number) for number in range(count)]
-      for path, number in zip(paths, numbers):
-        path.write_bytes(png(number))
+      for path, image in zip(paths, images):
+        path.write_bytes(png(image))
       split = data.ImageSplit([bytes(path) for path in paths], classes.astype(np.int32))
-    elif kind == 'image_records':
-      paths = write_in_files(folder, [record_of(png(number), label) for number, label in zip(
-          numbers, classes)], per_file)
-      split = data.ImageRecordSplit(records.load_index(tuple(map(bytes, paths))))
-    elif kind in ('records', 'parse_batch', 'examples'):
-      paths = write_in_files(folder, list(map(raw_record, numbers, classes)), per_file)
+    elif kind == 'arrays':
+      split = data.ArraySplit(images, classes)
+    elif kind == 'synthetic':
+      split = data.SyntheticSplit(None)
+    else:
+      encode = png if kind == 'image_records' else bytes
+      paths = write_in_files(folder, list(map(record_of, map(encode, images), classes)), per_file)
       if kind == 'examples':
         split = data.ExampleSplit(lambda: tf.data.TFRecordDataset(
             [str(path) for path in paths]).map(parse), count)
       else:
-        split = data.ParsedRecordSplit(
-            records.load_index(tuple(map(bytes, paths))),
-            *((parse, None) if kind == 'records' else (None, parse_batch)))
-    else:
-      split = (data.ArraySplit(images, classes) if kind == 'arrays'
-               else data.SyntheticSplit(None))
+        index = records.load_index(tuple(map(bytes, paths)))
+        split = (data.ImageRecordSplit(index) if kind == 'image_records' else
+                 data.ParsedRecordSplit(index, parse, None) if kind == 'records' else
+                 data.ParsedRecordSplit(index, None, parse_batch))
     return Made(run_data.make_source(DataSet('any', LABELS, SHAPE, split), split), paths)
 
   return make
 
 
-KINDS = ('idx_files', 'binary_files', 'image_files', 'image_records', 'records', 'parse_batch',
-         'examples', 'arrays', 'synthetic')
-FINITE = KINDS[:-1]
+FINITE = ('idx_files', 'binary_files', 'image_files', 'image_records', 'records', 'parse_batch',
+          'examples', 'arrays')
+IMAGES = ('image_files', 'image_records')
 MADE_BY_FUNCTIONS = ('records', 'parse_batch', 'examples')
-WITH_FILES = KINDS[:-2]
-CACHED = [(kind, cache) for kind in WITH_FILES for cache in ('none', 'memory')] + [
+CACHED = [(kind, cache) for kind in FINITE[:-1] for cache in ('none', 'memory')] + [
     ('image_files', 'folder'), ('arrays', 'none')]
 
 
@@ -213,19 +203,21 @@ def test_classes_are_read_equally_often(train, kind, cache):
 def test_augmented_examples(make, tmp_path, kind, cache):
   """On any worker, and resumed, those of their positions; images of one color get brighter."""
   source = make(kind).source
-  batching = BATCHING._replace(augment='color', shard=Shard(40, 2, 1, 4), one_hot=True, seed=3)
   cache = str(tmp_path / 'cache') if cache == 'folder' else cache
-  plain, _ = batches(source.make_train_input_fn(batching._replace(augment='none'), cache), 3)
-  found, _ = batches(source.make_train_input_fn(batching, cache), 3)
-  for batch, (pixels, labels) in enumerate(found):
-    with tf.Graph().as_default(), tf.Session() as session:
-      factors = session.run(tf.stack([
-          .6 + .8 * tf.random.stateless_uniform([26], [3, 44 + 8 * batch + example])[25]
-          for example in range(4)]))
-    expected = plain[batch][0] * factors[:, np.newaxis, np.newaxis, np.newaxis]
-    np.testing.assert_allclose(pixels, expected.clip(0, 255), rtol=1e-4)
-    np.testing.assert_array_equal(labels, plain[batch][1])
-  evaluated, _ = batches(source.make_eval_input_fn(batching._replace(one_hot=False)))
+
+  def read(augment):
+    found, _ = batches(source.make_train_input_fn(BATCHING._replace(
+        augment=augment, shard=Shard(40, 2, 1, 4), one_hot=True, seed=3), cache), 3)
+    return map(np.concatenate, zip(*found))
+
+  (plain, expected_labels), (pixels, labels) = read('none'), read('color')
+  np.testing.assert_array_equal(labels, expected_labels)
+  with tf.Graph().as_default(), tf.Session() as session:
+    factors = session.run([.6 + .8 * tf.random.stateless_uniform([26], [3, position])[25]
+                           for start in (44, 52, 60) for position in range(start, start + 4)])
+  np.testing.assert_allclose(
+      pixels, (plain * np.reshape(factors, (-1, 1, 1, 1))).clip(0, 255), rtol=1e-4)
+  evaluated, _ = batches(source.make_eval_input_fn(BATCHING._replace(augment='color', seed=3)))
   assert numbers_of(evaluated) == list(range(COUNT))
 
 
@@ -269,21 +261,20 @@ def test_a_damaged_example_is_named_or_skipped(make, tmp_path, kind, message):
     assert rest.cache_key() != source.cache_key()
 
 
-@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('kind', FINITE)
 def test_keys_of_the_content(make, kind):
   """A cache's key changes with a file; workers compare digests, whatever their folders."""
   source, paths = make(kind)
   digest = source.digest_of_examples()
   assert digest == make(kind, 'copy').source.digest_of_examples()
-  assert bool(digest) == (kind not in ('examples', 'synthetic'))
-  if digest:
-    assert digest != make(kind, 'fewer', count=20).source.digest_of_examples()
+  if kind == 'examples':
+    assert not digest
+    with pytest.raises(UserError, match='--cache_features require'):
+      source.cache_key()
+    return
+  assert digest not in ('', make(kind, 'fewer', count=20).source.digest_of_examples())
   if kind in ('idx_files', 'binary_files', 'image_files', 'arrays'):
     assert digest != make(kind, 'other', shift=1).source.digest_of_examples()
-  if kind in ('examples', 'synthetic'):
-    with pytest.raises(UserError, match='--cache_features require'):
-      (source.cache_key if kind == 'examples' else source.class_indices)()
-    return
   key = source.cache_key()
   assert key == source.cache_key()
   for path in paths:
@@ -311,6 +302,7 @@ def test_synthetic_examples_are_one_batch_again_and_again(make):
   assert source.check_and_count() is None
   with pytest.raises(UserError, match='require a finite data set'):
     source.class_indices()
+  assert not source.digest_of_examples()
   batching = BATCHING._replace(image_shape=(16, 15, 1))
   for input_fn in (source.make_train_input_fn(batching, 'none'),
                    source.make_eval_input_fn(batching)):
@@ -326,36 +318,32 @@ def test_small_idx_files_are_cached_by_default(make, monkeypatch):
   for given, small_bytes, cache in (('auto', COUNT * 6, 'memory'), ('auto', COUNT * 6 - 1, 'none'),
                                     ('memory', 0, 'memory')):
     monkeypatch.setattr(binary_files, '_MAX_AUTO_CACHED_BYTES', small_bytes)
-    settings = Settings(model_dir='any', train_steps=1, cache=given, batch_size=4)
-    assert run_data.resolve_cache(source, settings) == cache
-    assert run_data.resolve_cache(make('image_files').source, settings) == (
-        'none' if given == 'auto' else given)
+    assert run_data.resolve_cache(source, InputFlags(cache=given)) == cache
+  assert run_data.resolve_cache(make('image_files').source, InputFlags()) == 'none'
 
 
 @pytest.mark.parametrize('kind', FINITE)
-def test_what_only_images_support(make, kind):
-  settings = Settings(model_dir='any', train_steps=1, mode='train', class_sampling='balanced')
+@pytest.mark.parametrize('flag, unsupported, message', [
+    ({'class_sampling': 'balanced'}, ['examples'], 'only be read in its own order'),
+    ({'cache': 'folder'}, set(FINITE) - set(IMAGES), 'only image files can be cached in a folder'),
+    ({'augment': 'flip'}, MADE_BY_FUNCTIONS, 'examples of a function .* cannot be augmented')])
+def test_what_only_some_support(make, kind, flag, unsupported, message):
+  settings = Settings(model_dir='any', train_steps=1, mode='train', **flag)
   with contextlib.ExitStack() as stack:
-    if kind == 'examples':
-      stack.enter_context(pytest.raises(UserError, match='only be read in its own order'))
-    run_data.open_data(make(kind).source.dataset, settings, 'unused')
-  dataset, is_image = make(kind).source.dataset, kind.startswith('image')
-  for flag, message in (({'cache': 'folder'}, 'only image files can be cached in a folder'),
-                        ({'augment': 'flip'}, 'examples of a function .* cannot be augmented')):
-    settings = Settings(model_dir='any', train_steps=1, mode='train', **flag)
-    if is_image or ('augment' in flag and kind not in MADE_BY_FUNCTIONS):
-      assert run_data.open_data(dataset, settings, 'unused').train.num_examples == COUNT
-    else:
-      with pytest.raises(UserError, match=message):
-        run_data.open_data(dataset, settings, 'unused')
-  if not is_image:
-    with pytest.raises(UserError, match='published requires image files or TFRecord files'):
-      make(kind).source.make_published_input_fn(BATCHING)
+    if kind in unsupported:
+      stack.enter_context(pytest.raises(UserError, match=message))
+    opened = run_data.open_data(make(kind).source.dataset, settings, 'unused')
+    assert opened.train.num_examples == COUNT
 
 
-@pytest.mark.parametrize('kind', ['image_files', 'image_records'])
+@pytest.mark.parametrize('kind', FINITE)
 def test_the_published_pipeline(make, kind):
   """The stages of 2018, each example once a pass, and another order in a resumed run."""
+  if kind not in IMAGES:
+    with pytest.raises(UserError, match='published requires image files or TFRecord files'):
+      make(kind).source.make_published_input_fn(BATCHING)
+    return
+
   def read(num_batches, **given):
     found, graph = batches(make(kind).source.make_published_input_fn(BATCHING._replace(**dict(
         {'image_shape': (2, 3, 3), 'examples_per_batch': 7, 'shuffle_buffer': 99}, **given))),

@@ -16,30 +16,21 @@ COUNT = 9
 
 
 @pytest.fixture
-def make_source(tmp_path, write_images):
-  """Makes a source of images whose pixels encode their place and their number."""
-  def make_source(format_of):
+def read(tmp_path, write_images):
+  """Returns the first examples of training on images whose pixels encode their place and number."""
+  def read(augment, *formats):
     rows, columns = np.mgrid[0:40, 0:60]
-    images = {tmp_path / '{}.{}'.format(number, format_of(number)): np.stack(
+    images = {tmp_path / '{}.{}'.format(number, formats[number % len(formats)]): np.stack(
         [rows * 4, columns * 4, np.full((40, 60), 20 * number)], -1).astype(np.uint8)
               for number in range(COUNT)}
     write_images(images)
     split = ImageSplit([bytes(path) for path in images], np.arange(COUNT, dtype=np.int32))
-    return ImageFileSource(DataSet('any', tuple(map(str, range(COUNT))), SHAPE, split), split)
+    source = ImageFileSource(DataSet('any', tuple(map(str, range(COUNT))), SHAPE, split), split)
+    found, _ = batches(source.make_train_input_fn(Batching(
+        SHAPE, COUNT, one_hot=False, examples_per_batch=4, augment=augment), 'none'), 3)
+    return np.concatenate([pixels for pixels, _ in found])
 
-  return make_source
-
-
-@pytest.fixture
-def source(make_source):
-  return make_source(lambda number: 'jpeg' if number % 2 else 'png')
-
-
-def read_batches(source, num_batches, augment='crop_flip', cache='none', **given):
-  batching = Batching(SHAPE, COUNT, **dict(
-      {'one_hot': False, 'examples_per_batch': 4, 'augment': augment}, **given))
-  pairs, _ = batches(source.make_train_input_fn(batching, cache), num_batches)
-  return [np.concatenate(part) for part in zip(*pairs)]
+  return read
 
 
 def test_crops():
@@ -79,22 +70,20 @@ def augmented(image, names, position):
   return image
 
 
-def test_augmentations_are_applied_in_the_order_given(source, make_source):
+def test_augmentations_are_applied_in_the_order_given(read):
   """And are the same alone and with others; before `crop`, to the whole image."""
-  plain, _ = read_batches(source, 3, 'none')
-  seen = {}
+  plain, seen = read('none', 'png', 'jpeg'), {}
   for names in ('flip,cutout', 'cutout,flip'):
-    seen[names], _ = read_batches(source, 3, names)
+    seen[names] = read(names, 'png', 'jpeg')
     np.testing.assert_allclose(seen[names], [
         augmented(image, names, position) for position, image in enumerate(plain)], atol=1e-3)
   assert not np.array_equal(*seen.values())
-  np.testing.assert_array_equal(read_batches(source, 3, 'crop,flip')[0], read_batches(source, 3)[0])
-  pngs = make_source(lambda number: 'png')
-  jpegs, _ = read_batches(make_source(lambda number: 'jpeg'), 3)  # Only the crop is decoded.
-  difference = np.abs(jpegs - read_batches(pngs, 3)[0])
+  jpegs = read('crop_flip', 'jpeg')  # Only the crop is decoded.
+  np.testing.assert_array_equal(read('crop,flip', 'jpeg'), jpegs)
+  difference = np.abs(jpegs - read('crop_flip', 'png'))
   assert difference.mean() < 2 and difference.max() < 40
   whole = np.stack(np.broadcast_arrays(*np.mgrid[0:40, 0:60] * 4, 0), -1).astype(np.float32)
-  for position, image in enumerate(read_batches(pngs, 3, 'flip,crop')[0]):
+  for position, image in enumerate(read('flip,crop', 'png')):
     crop = augmented(whole, 'flip,crop', position)
     with tf.Graph().as_default(), tf.Session() as session:
       resized = session.run(tf.image.resize_bilinear(crop[np.newaxis], SHAPE[:2]))[0]

@@ -5,6 +5,7 @@ import os
 from unittest import mock
 
 import pytest
+from file_server import write_files
 
 from estimator_train.data import file_pattern
 from estimator_train.errors import UserError
@@ -16,10 +17,9 @@ def expand(pattern):
 
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
-  for name in ('a.jpeg', 'b.jpeg', 'c.txt', '.hidden.jpeg', 'A/x.jpeg', 'A/y.png', 'B c/x.jpeg',
-               'A/deep/deeper/x.jpeg', '.git/x.jpeg', '[1]/x.jpeg', 'A/.x.jpeg', "q'\"/x\ny.jpeg"):
-    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / name).write_text('')
+  write_files(tmp_path, dict.fromkeys((
+      'a.jpeg', 'b.jpeg', 'c.txt', '.hidden.jpeg', 'A/x.jpeg', 'A/y.png', 'B c/x.jpeg',
+      'A/deep/deeper/x.jpeg', '.git/x.jpeg', '[1]/x.jpeg', 'A/.x.jpeg', "q'\"/x\ny.jpeg"), b''))
   monkeypatch.chdir(str(tmp_path))
   return tmp_path
 

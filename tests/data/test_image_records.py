@@ -28,17 +28,13 @@ def image(image_records):
   return (image_records.parent / 'data' / 'train' / 'A' / '0.jpeg').read_bytes()
 
 
-def ints(*values):
-  return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-
-
-def text(*values):
-  return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
-
-
-def other_keys(image, **features):
-  return tf.train.Example(features=tf.train.Features(feature=dict(
-      {'picture': text(image)}, **features))).SerializeToString()
+def example(features):
+  """Returns a serialized tf.train.Example of features, which are integers or bytes."""
+  return tf.train.Example(features=tf.train.Features(feature={
+      key: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+           if isinstance(value, bytes) else
+           tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+      for key, value in features.items()})).SerializeToString()
 
 
 def test_labels_keys_and_cache_keys(image_records, tmp_path, image):
@@ -47,7 +43,7 @@ def test_labels_keys_and_cache_keys(image_records, tmp_path, image):
   assert source_of(tmp_path / 'one', label_offset=-1).class_indices().tolist() == [0, 1]
   with pytest.raises(UserError, match=r'train-0: record 1 \(label 2 for 2 classes\)'):
     source_of(tmp_path / 'one').class_indices()
-  write_records(tmp_path / 'two' / 'train-0', [other_keys(image, kind=ints(1))])
+  write_records(tmp_path / 'two' / 'train-0', [example({'picture': image, 'kind': 1})])
   source = source_of(tmp_path / 'two', labels=('a', 'b'), image_key='picture', label_key='kind')
   assert source.class_indices().tolist() == [1] and source.read_content(0) == image
   assert len({source_of(image_records, **given).cache_key() for given in (
@@ -55,10 +51,10 @@ def test_labels_keys_and_cache_keys(image_records, tmp_path, image):
 
 
 @pytest.mark.parametrize('make, reason, remedy', [
-    (lambda image: other_keys(image, size=ints(8), **{'a/label': ints(1)}),
+    (lambda image: example({'picture': image, 'size': 8, 'a/label': 1}),
      'no image/encoded; the keys are a/label, picture, size',
      '--image_key=picture --label_key=a/label'),
-    (lambda image: record_of(image, 0, **{LABEL: text(b'1')}),
+    (lambda image: example({'image/encoded': image, LABEL: b'1'}),
      LABEL + ' is of the kind bytes_list, not int64_list', '--label_key=KEY'),
     (lambda image: record_of(image, 2), 'label 2 for 2 classes',
      '--label_offset=-1 if the first label is 1'),
@@ -104,7 +100,7 @@ def test_a_record_of_another_schema_is_never_skipped(image_records, image, tmp_p
 def test_class_names_of_the_records(tmp_path, image, labels_and_texts, given, is_error, message,
                                     caplog):
   write_records(tmp_path / 'train-0', [
-      record_of(image, label, **{'image/class/text': text(name)}) if name
+      example({'image/encoded': image, LABEL: label, 'image/class/text': name}) if name
       else record_of(bytes(192), label) for label, name in labels_and_texts])
   source = source_of(tmp_path, **dict({'labels': ('A', 'B')}, **given))
   if is_error:

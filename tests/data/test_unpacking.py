@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 from conftest import contents_of
+from file_server import write_files
 
 from estimator_train.data import oct2017
 from estimator_train.errors import UserError
@@ -51,8 +52,7 @@ def overwrite(data, place, new):
 def unpack(tmp_path, monkeypatch):
   """Unpacks an archive and returns its folder, or checks the error and that nothing is left."""
   monkeypatch.setattr(oct2017, 'IMAGE_COUNTS', COUNTS)
-  (tmp_path / 'out' / '.unpacking' / 'F ').mkdir(parents=True)  # As a killed run leaves it.
-  (tmp_path / 'out' / '.unpacking' / 'F ' / 'old').touch()
+  write_files(tmp_path / 'out' / '.unpacking', {'F /old': b''})  # As a killed run leaves it.
 
   def unpack(path, message=None):
     target = tmp_path / 'out' / 'F '

@@ -16,31 +16,25 @@ LABELS = np.eye(4, dtype=np.float32)[np.arange(48) % 4]
 ALPHA = .4
 
 
-def read_mixed(shard, batch_size, count):
-  """Returns the first mixed examples of a worker that reads IMAGES in their order, repeated."""
-  batching = Batching((2, 3, 1), 4, True, batch_size, seed=7, shard=shard)
-  indices = shard.to_global_positions(np.arange(count)) % 48
-  found, _ = batches(mix_examples(lambda: tf.data.Dataset.from_tensor_slices(
-      (IMAGES[indices], LABELS[indices])).batch(batch_size, drop_remainder=True), batching, ALPHA))
-  assert {array.dtype for pair in found for array in pair} == {np.dtype(np.float32)}
-  return [np.concatenate(arrays) for arrays in zip(*found)]
-
-
-@pytest.mark.parametrize('start, batch_size, workers', [
-    (0, 12, 1), (0, 12, 2), (0, 2, 2), (20, 4, 2), (4 * 48 + 2, 6, 2)])
-def test_each_pair_has_its_own_weight(start, batch_size, workers):
-  """On any worker, and in a resumed run."""
-  for rank in range(workers):
-    shard = Shard(start, workers, rank, batch_size)
-    positions = shard.to_global_positions(np.arange(24))
-    weights = draw_weights(7, positions // 2, ALPHA)
-    assert len(np.unique(weights)) == 12
-    for found, values in zip(read_mixed(shard, batch_size, 24),
-                             (IMAGES.astype(np.float64), LABELS)):
-      of_example = weights.reshape((24,) + (1,) * (values.ndim - 1))
-      np.testing.assert_allclose(
-          found, of_example * values[positions % 48]
-          + (1 - of_example) * values[(positions ^ 1) % 48], rtol=1e-5, atol=1e-4)
+@pytest.mark.parametrize('shard', [
+    Shard(start, workers, rank, batch_size) for start, batch_size, workers in (
+        (0, 12, 1), (0, 12, 2), (0, 2, 2), (20, 4, 2), (4 * 48 + 2, 6, 2))
+    for rank in range(workers)], ids=str)
+def test_each_pair_has_its_own_weight(shard):
+  """On any worker, and in a resumed run, of images that are read in their order, repeated."""
+  batch_size, positions = shard.worker_batch_size, shard.to_global_positions(np.arange(24))
+  found, _ = batches(mix_examples(
+      lambda: tf.data.Dataset.from_tensor_slices(
+          (IMAGES[positions % 48], LABELS[positions % 48])).batch(batch_size),
+      Batching((2, 3, 1), 4, True, batch_size, seed=7, shard=shard), ALPHA))
+  weights = draw_weights(7, positions // 2, ALPHA)
+  assert len(np.unique(weights)) == 12
+  for mixed, values in zip(map(np.concatenate, zip(*found)), (IMAGES.astype(np.float64), LABELS)):
+    of_example = weights.reshape((24,) + (1,) * (values.ndim - 1))
+    np.testing.assert_allclose(mixed, of_example * values[positions % 48]
+                               + (1 - of_example) * values[(positions ^ 1) % 48],
+                               rtol=1e-5, atol=1e-4)
+    assert mixed.dtype == np.float32
 
 
 @pytest.mark.parametrize('alpha', [.2, 1., 8.])

@@ -93,20 +93,18 @@ def test_augmentations_are_applied_in_the_order_given(read):
 @pytest.mark.parametrize('channels', [1, 3])
 def test_the_effect_of_each_augmentation(channels):
   image = np.random.RandomState(0).uniform(0, 255, (20, 28, channels)).astype(np.float32)
-  for number, expected in ((.49, image[:, ::-1]), (.51, image)):
-    np.testing.assert_array_equal(apply('flip', image, [number]), expected)
   padded = np.pad(image, ((4, 4), (4, 4), (0, 0)), 'constant')
-  for numbers, (top, left) in (([0., .999], (0, 8)), ([.5, .5], (4, 4)), ([.2, .7], (1, 6))):
-    np.testing.assert_array_equal(apply('pad_crop', image, numbers),
-                                  padded[top:top + 20, left:left + 28])
-
-  np.testing.assert_allclose(apply('color', image, [.5, .5, .5]), image, atol=1e-3)
-  for numbers, scaled in (([0, .5, .5], image * .6), ([1, .5, .5], image * 1.4),
-                          ([.5, 0, .5], .6 * image + .4 * image.mean()),
-                          ([.5, .5, 1], 1.4 * image - .4 * image.mean(-1, keepdims=True))):
-    np.testing.assert_allclose(apply('color', image, numbers), scaled.clip(0, 255), atol=1e-2)
-
-  np.testing.assert_allclose(apply('rotate', image, [.5]), image, atol=1e-3)
+  central, corner = image.copy(), image.copy()
+  central[5:15, 9:19] = corner[:5, 22:] = image.mean((0, 1))
+  for name, numbers, expected in (
+      ('flip', [.49], image[:, ::-1]), ('flip', [.51], image),
+      ('pad_crop', [0., .999], padded[:20, 8:]), ('pad_crop', [.5, .5], image),
+      ('pad_crop', [.2, .7], padded[1:21, 6:34]),
+      ('color', [.5, .5, .5], image), ('color', [0, .5, .5], image * .6),
+      ('color', [1, .5, .5], image * 1.4), ('color', [.5, 0, .5], .6 * image + .4 * image.mean()),
+      ('color', [.5, .5, 1], 1.4 * image - .4 * image.mean(-1, keepdims=True)),
+      ('rotate', [.5], image), ('cutout', [.5, .5], central), ('cutout', [0, .999], corner)):
+    np.testing.assert_allclose(apply(name, image, numbers), expected.clip(0, 255), atol=1e-2)
   for number, degrees in ((0., -15), (.8, 9)):
     rotated = apply('rotate', image, [number])
     for channel in range(channels):
@@ -114,8 +112,3 @@ def test_the_effect_of_each_augmentation(channels):
       # At the edges, Pillow interpolates in another way.
       np.testing.assert_allclose(rotated[4:-4, 5:-5, channel], expected[4:-4, 5:-5], atol=.1)
     assert not rotated[0, 0].any() and not rotated[-1, -1].any()
-
-  for numbers, rows, columns in (([.5, .5], (5, 15), (9, 19)), ([0, .999], (0, 5), (22, 28))):
-    expected = image.copy()
-    expected[rows[0]:rows[1], columns[0]:columns[1]] = image.mean((0, 1))
-    np.testing.assert_allclose(apply('cutout', image, numbers), expected, atol=1e-3)

@@ -113,10 +113,9 @@ def test_a_wrong_archive_and_one_of_the_user(server, data_dir, tmp_path, monkeyp
 
 
 def test_what_costs_no_download(server, data_dir):
-  write_files(data_dir, {'OCT2017 /val/CNV/CNV-0.jpeg': b'half'})  # Not found, but in the way.
-  for place in (None, 'mine', '.'):
-    if place:
-      write_files(data_dir / place, INCOMPLETE)
+  in_the_way = {'OCT2017 /val/CNV/CNV-0.jpeg': b'half'}  # Not found as a copy of the images.
+  for place, files in (('.', in_the_way), ('mine', INCOMPLETE), ('.', INCOMPLETE)):
+    write_files(data_dir / place, files)
     with pytest.raises(UserError, match='val/NORMAL: 0 of 1.*remove or complete that folder'):
       oct2017.download_images(str(data_dir))
   shutil.rmtree(str(data_dir))

@@ -4,17 +4,13 @@ import pytest
 import tensorflow.compat.v1 as tf
 from conftest import batches, record_of
 from tensorflow.compat import v2
-from test_source_contract import SHAPE, parse, parse_batch, write_in_files
+from test_source_contract import BATCHING, COUNT, SHAPE, parse, parse_batch, write_in_files
 
 from estimator_train import DataSet, ExampleSplit, RecordSplit
 from estimator_train.data import datasets, run_data, user_examples
-from estimator_train.data.batching import Batching
 from estimator_train.data.source import translate_errors
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
-
-COUNT = 21
-BATCHING = Batching(SHAPE, 3, one_hot=False, examples_per_batch=4, num_parallel_calls=2)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Where the records of files are: found without reading them, and damage noticed."""
 
 import os
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -26,19 +25,13 @@ def files(tmp_path):
   return tuple(map(bytes, paths))
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-  return tmp_path / 'cache'
-
-
-def test_records_are_those_of_tensorflow(files, monkeypatch, own_cache):
+def test_records_are_those_of_tensorflow(files, tmp_path, monkeypatch):
   assert [record for path in files
           for record in tf.io.tf_record_iterator(os.fsdecode(path))] == FLAT
   for block_bytes, max_small_bytes in ((12, 0), (13, 10), (100, 1 << 12), (1 << 20, 1 << 12)):
     monkeypatch.setattr(records_lib, '_BLOCK_BYTES', block_bytes)
     monkeypatch.setattr(records_lib, '_MAX_SMALL_BYTES', max_small_bytes)
-    shutil.rmtree(str(own_cache), ignore_errors=True)
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / str(block_bytes)))
     index = records_lib.load_index(files)
     assert index.lengths.tolist() == list(map(len, FLAT)) and index.damages == ()
   for order in (np.arange(67), np.random.RandomState(1).permutation(67)):
@@ -54,14 +47,15 @@ def test_files_by_url(files):
     records_lib.load_index((b'file:///missing/file',))
 
 
-def test_the_cache_is_bounded_and_not_needed(files, tmp_path, monkeypatch, own_cache):
+def test_the_cache_is_bounded_and_not_needed(files, tmp_path, monkeypatch):
+  cache = tmp_path / 'cache'
+  monkeypatch.setenv('XDG_CACHE_HOME', str(cache))
   monkeypatch.setattr(records_lib, '_MAX_CACHED_INDICES', 3)
   for number in range(5):
     write_records(tmp_path / str(number), [b'any'])
     records_lib.load_index((bytes(tmp_path / str(number)),))
-  assert len(list((own_cache / 'estimator_train' / 'record_index').iterdir())) == 3
-  own_cache.rename(tmp_path / 'moved')
-  own_cache.write_text('a file')
+  assert len(list((cache / 'estimator_train' / 'record_index').iterdir())) == 3
+  monkeypatch.setenv('XDG_CACHE_HOME', os.fsdecode(files[0]))  # No folder.
   assert records_lib.load_index(files).num_records == 67
 
 

@@ -77,14 +77,12 @@ def whole(body=BODY, code=200, **headers):
 def ranged(body=BODY, cut_after=None):
   """Answers as a server that knows ranges, and closes the connection after some bytes."""
   def answer(handler, start):
+    rest = body[start:]
     if 'Authorization' in handler.headers:
       response = whole(b'more than one authentication', 400)
-    elif not start:
-      response = whole(body[:cut_after], content_length=len(body))
-    elif start < len(body):
-      response = whole(
-          body[start:][:cut_after], 206, content_length=len(body) - start,
-          content_range='bytes {}-{}/{}'.format(start, len(body) - 1, len(body)))
+    elif rest:
+      response = whole(rest[:cut_after], 206 if start else 200, content_length=len(rest),
+                       content_range='bytes {}-{}/{}'.format(start, len(body) - 1, len(body)))
     else:
       response = whole(b'', 416, content_range='bytes */{}'.format(len(body)))
     response(handler, start)

@@ -65,8 +65,13 @@ def read_binary(paths):
 
 
 @pytest.fixture
-def make(tmp_path):
-  """Makes a source of a kind; the same arguments make the same files anew."""
+def make(tmp_path, monkeypatch):
+  """Makes a source of a kind; the same arguments make the same files anew.
+
+  The current folder is temporary, so that `folder` is a name for the folder of a cache.
+  """
+  monkeypatch.chdir(str(tmp_path))
+
   def make(kind, folder='data', count=COUNT, per_file=7, shift=0):
     folder, numbers = tmp_path / folder, np.arange(count) % COUNT
     folder.mkdir(exist_ok=True)
@@ -126,11 +131,9 @@ def numbers_of(found):
 
 
 @pytest.fixture
-def train(make, tmp_path):
+def train(make):
   """Returns the numbers of the examples in the first batches of training."""
   def train(kind, cache, num_batches, **given):
-    if cache == 'folder':
-      cache = str(tmp_path / 'cache')
     found, graph = batches(make(kind).make_train_input_fn(
         BATCHING._replace(**given), cache), num_batches)
     assert {len(labels) for _, labels in found} == {given.get('examples_per_batch', 4)}
@@ -197,10 +200,9 @@ def test_classes_are_read_equally_often(train, kind, cache):
 
 @pytest.mark.parametrize('kind, cache', [
     pair for pair in CACHED if pair[0] not in MADE_BY_FUNCTIONS])
-def test_augmented_examples(make, tmp_path, kind, cache):
+def test_augmented_examples(make, kind, cache):
   """On any worker, and resumed, those of their positions; images of one color get brighter."""
   source = make(kind)
-  cache = str(tmp_path / 'cache') if cache == 'folder' else cache
 
   def read(augment):
     found, _ = batches(source.make_train_input_fn(BATCHING._replace(

@@ -56,14 +56,11 @@ def test_describe(folders):
                                b'train/B/2.jpeg']
   assert found.train.classes.tolist() == [0, 2, 1, 1] and found.train.classes.dtype == np.int32
   assert found.test.classes.tolist() == [0, 1, 2]
-  assert describe(TRAIN).test is None
-  found = describe(TRAIN, TEST, labels=('C', 'B', 'A'), image_size=(32, 48))
-  assert found.labels == ('C', 'B', 'A') and found.image_shape == (32, 48, 3)
-  assert found.train.classes.tolist() == [2, 0, 1, 1]
+  found = describe(TRAIN, image_size=(32, 48))
+  assert found.test is None and found.image_shape == (32, 48, 3)
   make_files('model/labels.txt', content=b'C\nB\nA\n')
   found = describe(None, TEST, mode='evaluate')
-  assert found.labels == ('C', 'B', 'A') and found.train is None
-  assert found.test.classes.tolist() == [2, 1, 0]
+  assert found.labels == ('C', 'B', 'A') and found.test.classes.tolist() == [2, 1, 0]
 
 
 CLASSES = ('t/cat/1.jpg', 't/cat/2.jpg', 't/dog/1.jpg')

@@ -147,7 +147,7 @@ def test_what_needs_no_request(server, tmp_path):
 
 @pytest.mark.parametrize('fault, expected, message', [
     (KeyboardInterrupt(), KeyboardInterrupt, None),
-    (OSError(27, 'File too large'), UserError, 'File too large: .*256,000 bytes')])
+    (OSError(27, 'File too large'), UserError, 'set: /.*: File too large: .*256,000 bytes')])
 def test_a_fault_keeps_the_part(server, folder, fault, expected, message):
   server.answers['/a'] = [ranged()]
   with mock.patch('tqdm.tqdm.update', side_effect=fault), pytest.raises(expected, match=message):

@@ -42,6 +42,12 @@ def test_all_records_are_read(tmp_path):
     assert count_records(tmp_path, content) == COUNT
 
 
+def test_what_cannot_be_read(tmp_path):
+  (tmp_path / 'train-0').symlink_to('train-0')
+  with pytest.raises(UserError, match='TFRecord file cannot be read: given .*symbolic links'):
+    tfrecord.load_index(str(tmp_path / 'train-*'), 'given', 'auto', Settings())
+
+
 @pytest.mark.parametrize('content', DAMAGED, ids=['truncated', 'signature only', 'damaged member',
                                                   'padding and more', 'zlib and more'])
 def test_damaged_files(tmp_path, content):

@@ -1,4 +1,4 @@
-"""TF_CONFIG: what is read from it, every way to get it wrong, and the role that it gives."""
+"""TF_CONFIG: what is read from it, and every way to get it wrong."""
 
 import itertools
 import json
@@ -7,41 +7,29 @@ import socket
 from unittest import mock
 
 import pytest
+from cluster_processes import free_addresses
 
-from estimator_train.distribution import cluster_engine, network, process, tf_config
-from estimator_train.distribution.process import (
-  CHIEF,
-  EVALUATOR,
-  PARAMETER_SERVER,
-  SINGLE_PROCESS,
-  WORKER,
-)
+from estimator_train.distribution import cluster_engine, network, tf_config
 from estimator_train.distribution.tf_config import Task
 from estimator_train.errors import UserError
 
 WORKERS = {'worker': ['a:1', 'b:2']}
 SERVERS = {'chief': ['c:1'], 'worker': ['a:1', 'b:2'], 'ps': ['d:3']}
 WORKER_0 = {'type': 'worker', 'index': 0}
-MIRRORED, SERVED = 'multi_worker_mirrored', 'parameter_server'
 
 
-def environ(cluster, kind='worker', index=0, **fields):
-  return {'TF_CONFIG': json.dumps(dict(
-      fields, cluster=cluster, task={'type': kind, 'index': index}))}
-
-
-def read(*arguments, **fields):
-  return tf_config.parse_cluster(environ(*arguments, **fields))
+def read(cluster, kind='worker', index=0, **fields):
+  return tf_config.parse_cluster({'TF_CONFIG': json.dumps(dict(
+      fields, cluster=cluster, task={'type': kind, 'index': index}))})
 
 
 @pytest.mark.parametrize('variables', [
-    {}, {'TF_CONFIG': ' \n'}, {'TF_CONFIG': '{}'}, environ({}),
+    {}, {'TF_CONFIG': ' \n'}, {'TF_CONFIG': '{}'},
     # As of `gcloud ai-platform local train`.
-    {'TF_CONFIG': '{"environment": "cloud", "cluster": {}, "job": {"args": []}, "task": {}}'}])
+    {'TF_CONFIG': '{"environment": "cloud", "cluster": {}, "job": {"args": []}, "task": {}}'},
+    {'TF_CONFIG': '{"cluster": {}, "task": {"type": "worker", "index": 0}}'}])
 def test_no_cluster(variables):
   assert tf_config.parse_cluster(variables) is None
-  for strategy in ('mirrored', MIRRORED, SERVED, 'horovod'):
-    assert process.this_process(variables, strategy) == SINGLE_PROCESS
 
 
 def test_the_tasks_of_a_cluster():
@@ -57,31 +45,6 @@ def test_the_tasks_of_a_cluster():
     assert read(dict(SERVERS, **extra), 'evaluator').members == cluster.members
   hosts = {'worker': ['a:1', '[::1]:1', 'a:2', 'a:3']}
   assert [read(hosts, index=index).local_rank for index in range(4)] == [0, 0, 1, 2]
-
-
-@pytest.mark.parametrize('strategy, cluster, task, expected', [
-    (MIRRORED, WORKERS, ('worker', 0), (0, 2, CHIEF, 'worker 0')),
-    (MIRRORED, dict(WORKERS, evaluator=['e:1']), ('evaluator', 0),
-     (None, 2, EVALUATOR, 'evaluator')),
-    (SERVED, SERVERS, ('worker', 1), (2, 3, WORKER, 'worker 1')),
-    (SERVED, SERVERS, ('ps', 0), (None, 3, PARAMETER_SERVER, 'ps 0')),
-    # One process trains, and another evaluates what it saves.
-    ('off', {'chief': ['a:1'], 'evaluator': ['b:1']}, ('chief', 0), (0, 1, CHIEF, 'chief'))])
-def test_the_role_of_each_task(strategy, cluster, task, expected):
-  found = process.this_process(environ(cluster, *task), strategy)
-  assert (found.rank, found.num_workers, found.role, found.name) == expected
-  assert found.is_chief == (found.role == CHIEF)
-  assert found.has_evaluator == ('evaluator' in cluster)
-
-
-@pytest.mark.parametrize('cluster, strategy, message', [
-    (SERVERS, MIRRORED, r'uses no parameter servers: cluster.ps\[0\]=d:3: leave cluster.ps out'),
-    (WORKERS, SERVED, 'parameter_server needs a chief: cluster has 2 worker: add "chief": '),
-    ({'chief': ['a:1']}, SERVED, 'needs a parameter server: cluster has 1 chief: add "ps": '),
-    (WORKERS, 'mirrored', '=mirrored runs in one: cluster has 2 worker: give --distribution_stra')])
-def test_strategy_does_not_fit(cluster, strategy, message):
-  with pytest.raises(UserError, match=message):
-    process.this_process(environ(cluster, list(cluster)[0]), strategy)
 
 
 ADDRESSES = {'worker': ['[::1]:22', '10.0.0.1:65535', 'train-0_1.ns.svc:1']}
@@ -143,16 +106,12 @@ def test_bad(config, message):
 
 
 def test_the_port_and_the_host_names_are_checked(monkeypatch):
-  with socket.socket() as listener, socket.socket() as free:
-    for each in (listener, free):
-      each.bind(('127.0.0.1', 0))
-    listener.listen(1)
-    taken, own = (each.getsockname()[1] for each in (listener, free))
-    free.close()
-    here = 'localhost:{}'.format(taken)
+  own, = free_addresses(1)
+  with network.listen(0) as listener:
+    here = 'localhost:{}'.format(listener.getsockname()[1])
     # Another's port may be taken, and one's own name need not have an address.
     cluster_engine.wait_for_network(
-        read({'worker': ['no.such.host.invalid:{}'.format(own), here]}), 60)
+        read({'worker': [own.replace('127.0.0.1', 'no.such.host.invalid'), here]}), 60)
     for shown in ('process {} '.format(os.getpid()), 'Address already in use'):
       with pytest.raises(UserError, match=(
           r'the port of this task cannot be opened: cluster.worker\[0\]={} .{}'.format(
@@ -160,8 +119,7 @@ def test_the_port_and_the_host_names_are_checked(monkeypatch):
         cluster_engine.wait_for_network(read({'worker': [here]}), 60)
       monkeypatch.setattr(network, 'listening_process', lambda port: '')  # As of another user.
     with pytest.raises(UserError, match=r'cannot be resolved: cluster.ps\[0\]=a..b:1 '):
-      cluster_engine.wait_for_network(
-          read({'worker': ['localhost:{}'.format(own)], 'ps': ['a..b:1']}), -1)
+      cluster_engine.wait_for_network(read({'worker': [own], 'ps': ['a..b:1']}), -1)
 
 
 def test_waits_until_a_host_has_an_address(monkeypatch):

@@ -1,7 +1,6 @@
 """Members of a cluster in threads of this process."""
 
 import contextlib
-import threading
 from concurrent import futures
 
 from cluster_processes import free_addresses
@@ -11,21 +10,16 @@ from estimator_train.distribution.network import StartTimeout
 from estimator_train.distribution.peers import Peers
 
 SECS = 60
+# Starts a function with its arguments in a thread, and returns its Future.
+in_thread = futures.ThreadPoolExecutor(100).submit
 
 
 def workers(count):
   return {'worker': free_addresses(count)}
 
 
-def in_thread(function, *arguments):
-  """Starts a function in a thread, and returns the thread."""
-  thread = threading.Thread(target=function, args=arguments, daemon=True)
-  thread.start()
-  return thread
-
-
 class Member:
-  """A task that connects to the others in a thread of its own.
+  """A task that connects to the others in a thread of its own; the port of the chief is open.
 
   Attributes:
     cluster: the cluster.
@@ -36,17 +30,14 @@ class Member:
   def __init__(self, addresses, index=0, kind='worker', values=None, secs=SECS, key=''):
     self.cluster = tf_config.Cluster(
         {name: tuple(hosts) for name, hosts in addresses.items()}, tf_config.Task(kind, index))
-    self.log, self.lost, self._peers = [], [], futures.Future()
-    in_thread(self._connect, values or {}, secs, key)
+    self.log, self.lost = [], []
+    listener = tf_config.listen_on_own_port(self.cluster) if self.cluster.is_chief else None
+    self._peers = in_thread(self._connect, values or {}, secs, listener, key)
 
-  def _connect(self, values, secs, key):
-    try:
-      connections = rendezvous.connect(
-          self.cluster, values, StartTimeout(secs, self.log.append), key=key)
-      self._peers.set_result(
-          Peers(self.cluster, connections, SECS, lambda *loss: self.lost.append(loss)))
-    except Exception as error:
-      self._peers.set_exception(error)
+  def _connect(self, values, secs, *listener_and_key):
+    connections = rendezvous.connect(
+        self.cluster, values, StartTimeout(secs, self.log.append), *listener_and_key)
+    return Peers(self.cluster, connections, SECS, lambda *loss: self.lost.append(loss))
 
   @property
   def is_done(self):

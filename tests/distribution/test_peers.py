@@ -1,7 +1,7 @@
 """The thread that exchanges messages, over connections of members in this process."""
 
 import json
-import socket
+from concurrent import futures
 from unittest import mock
 
 import pytest
@@ -9,9 +9,8 @@ from conftest import wait_until
 from peer_helpers import SECS, in_thread, joining, workers
 
 from estimator_train import errors
-from estimator_train.distribution import peers as peers_module
+from estimator_train.distribution import network, peers as peers_module
 from estimator_train.distribution.cluster_engine import ClusterEngine
-from estimator_train.distribution.network import Connection
 from estimator_train.distribution.peers import Peers
 from estimator_train.distribution.tf_config import Cluster, Task
 
@@ -32,12 +31,10 @@ def five():
 def test_what_concerns_all_reaches_all(five):
   peers = [member.peers() for member in five]
   waiting = in_thread(peers[2].wait_until_chief_started)
-  waiting.join(.1)
-  assert waiting.is_alive()
+  assert not futures.wait([waiting], .1).done
   for each in peers:
     each.announce_state('training')
-  waiting.join(SECS)
-  assert not waiting.is_alive()
+  waiting.result(SECS)
   peers[1].announce_state('saving')
   wait_until(lambda: [each.busy_peer() for each in peers] == [
       (W1, 'saving'), None, *[(W1, 'saving')] * 3])
@@ -48,26 +45,19 @@ def test_what_concerns_all_reaches_all(five):
   for each in peers[1:]:
     each.announce_state('trained')
   waiting = [in_thread(each.wait_until_trained) for each in peers[1:]]
-  waiting[0].join(.1)
-  assert all(thread.is_alive() for thread in waiting)
+  assert not futures.wait(waiting, .1).done
   peers[0].announce_state('trained')
   peers[0].announce_state('evaluating')
-  waiting.append(in_thread(peers[0].wait_until_trained))
-  for thread in waiting:
-    thread.join(SECS)
-    assert not thread.is_alive()
+  for each in (*waiting, in_thread(peers[0].wait_until_trained)):
+    each.result(SECS)
 
-
-def test_measurements_of_all_workers_arrive(five):
-  sizes = {1: 0, 2: 1, 3: 1000, 4: 60000}
-  finishing = [in_thread(five[index].peers().finish, {'figures': 'x' * size})
-               for index, size in sizes.items()]
-  found = five[0].peers().wait_until_finished()
-  assert found == {Task('worker', index): {'figures': 'x' * size}
-                   for index, size in sizes.items()}
-  five[0].peers().finish()
-  for thread in finishing:
-    thread.join(SECS)
+  # Measurements.
+  figures = {Task('worker', index): {'figures': 'x' * size}
+             for index, size in ((1, 0), (2, 1), (3, 1000), (4, 60000))}
+  finishing = [in_thread(peers[task.index].finish, values) for task, values in figures.items()]
+  assert peers[0].wait_until_finished() == figures
+  peers[0].finish()
+  futures.wait(finishing, SECS)
   assert not any(member.lost for member in five)
 
 
@@ -90,11 +80,10 @@ def test_a_failure_of_one_task(five, index):
 def chief():
   """The Peers of a chief with two workers, their ends of the connections, and the losses."""
   lost, near, far = [], {}, {}
-  for task in (W1, W2):
-    with socket.socket() as listener:
-      listener.bind(('127.0.0.1', 0))
-      listener.listen(1)
-      near[task] = Connection(socket.create_connection(listener.getsockname()))
+  with network.listen(0) as listener:
+    for task in (W1, W2):
+      near[task] = network.Connection(
+          network.connect('127.0.0.1', listener.getsockname()[1], SECS))
       far[task] = listener.accept()[0]
   peers = Peers(Cluster({'worker': ('a:1', 'b:1', 'c:1')}, W0), near, SECS,
                 lambda *loss: lost.append(loss))
@@ -125,19 +114,9 @@ def test_one_that_does_not_read_blocks_nothing(chief, monkeypatch):
       pass
   finishing = in_thread(peers.finish)
   lines = far[W1].makefile('rb').readlines()
-  finishing.join(SECS)
+  finishing.result(SECS)
   assert json.loads(lines[-1].decode()) == {'bye': True, 'note': {}}
   assert 0 < len(lines) < num_sent / 2
-
-
-class FailingEngine(ClusterEngine):
-  """An engine whose training ends with an error."""
-
-  def __init__(self, error):
-    self._error, self._connected_peers = error, mock.Mock()
-
-  def _train_estimator(self, *unused_arguments):
-    raise self._error
 
 
 @pytest.mark.parametrize('error, expected', [
@@ -147,7 +126,8 @@ class FailingEngine(ClusterEngine):
     (errors.CheckpointNotSaved('the disk is full'), mock.call.report_failure('the disk is full')),
     (KeyboardInterrupt(), mock.call.report_failure('KeyboardInterrupt'))])
 def test_an_engine_reports_errors_of_this_task_only(error, expected):
-  engine = FailingEngine(error)
+  engine = ClusterEngine.__new__(ClusterEngine)
+  engine._connected_peers, engine._train_estimator = mock.Mock(), mock.Mock(side_effect=error)
   with pytest.raises(type(error)):
     engine.train(None, None, (), 1)
   assert engine.peers.method_calls == [expected]

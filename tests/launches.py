@@ -68,7 +68,7 @@ class Launch:
     (folder / 'stand_in.py').write_text('SECS = {}\n'.format(SECS) + STAND_IN)
     self._process = None
 
-  def start(self, *arguments, limits=(LONG, LONG, LONG), **plan):
+  def start(self, *arguments, limits=(LONG, LONG, LONG), stderr=subprocess.PIPE, **plan):
     """Starts it with flags and, by task (`worker_1`), what that does at its first start and on."""
     plan = {task.replace('_', ' '): ([does] if isinstance(does, str) else does)
             for task, does in plan.items()}
@@ -76,7 +76,7 @@ class Launch:
         [sys.executable, '-c', LAUNCHER.format(root=str(ROOT), limits=limits),
          '--model_dir=model', '--train_steps=1'] + list(arguments),
         cwd=str(self.folder), env=dict(os.environ, PLAN=json.dumps(plan)),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+        stdout=subprocess.PIPE, stderr=stderr, universal_newlines=True)
     return self._process
 
   def finish(self):

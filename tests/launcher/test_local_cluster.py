@@ -1,13 +1,10 @@
 """The command line of a local cluster, what its tasks are given, and where they write."""
 
-import json
 import os
-import subprocess
 import sys
+from unittest import mock
 
 import pytest
-from conftest import ROOT
-from launches import LAUNCHER, LONG, SECS
 
 from estimator_train.launcher import local_cluster
 
@@ -20,36 +17,27 @@ def test_each_task_knows_the_cluster_and_its_place(launch, arguments, counts, st
   code, _, err = launch.run(*arguments, '--data_dir=c d')
   assert code == 0, err
   tasks = [(kind, index) for kind, count in counts.items() for index in range(count)]
-  configs = [launch.started('{} {}'.format(*task)) for task in tasks]
-  assert [(config['task']['type'], config['task']['index']) for config in configs] == tasks
-  cluster = configs[0]['cluster']
-  assert all(config['cluster'] == cluster for config in configs)
+  cluster = launch.started('{} {}'.format(*tasks[0]))['cluster']
   assert {kind: len(addresses) for kind, addresses in cluster.items()} == counts
-  addresses = sum(cluster.values(), [])
-  assert len(set(addresses)) == len(addresses)
-  assert all(address.startswith('127.0.0.1:') for address in addresses)
-  # What the user gives comes later, and wins.
-  argv = ['--distribution_strategy=' + strategy, '--model_dir=model', '--train_steps=1',
-          '--data_dir=c d']
-  assert [config['argv'] for config in configs] == [argv] * len(tasks)
+  addresses = set(sum(cluster.values(), []))
+  assert len(addresses) == len(tasks) and all(each.startswith('127.0.0.1:') for each in addresses)
+  for kind, index in tasks:
+    assert launch.started('{} {}'.format(kind, index)) == {
+        'cluster': cluster, 'task': {'type': kind, 'index': index}, 'pid': mock.ANY,
+        # What the user gives comes later, and wins.
+        'argv': ['--distribution_strategy=' + strategy, '--model_dir=model', '--train_steps=1',
+                 '--data_dir=c d']}
 
 
-@pytest.mark.parametrize('arguments, visible, cores, gpus', [
-    ([], '0,1', [(), ()], [None, None]),
-    (['--local_cores=2'], None, [(3, 5), (6, 7)], [None, None]),
-    (['--local_gpus=2'], None, [(), ()], ['0,1', '2,3']),
-    (['--local_cores=1', '--local_gpus=1'], '5,GPU-a,7', [(3,), (5,)], ['5', 'GPU-a'])])
-def test_what_each_task_has_of_the_machine(monkeypatch, arguments, visible, cores, gpus):
+@pytest.mark.parametrize('cores, gpus, visible, expected', [
+    (0, 0, '0,1', [((), None), ((), None)]), (2, 0, None, [((3, 5), None), ((6, 7), None)]),
+    (0, 2, None, [((), '0,1'), ((), '2,3')]), (1, 1, '5,GPU-a,7', [((3,), '5'), ((5,), 'GPU-a')])])
+def test_what_each_task_has_of_the_machine(monkeypatch, cores, gpus, visible, expected):
   monkeypatch.setattr(os, 'sched_getaffinity', lambda _: {7, 5, 3, 6})
   monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
   if visible is not None:
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', visible)
-  flags, others = local_cluster._parse_arguments(['--local_workers=2', '--seed=3', *arguments])
-  assert others == ['--seed=3']
-  resources = local_cluster._divide_resources(
-      local_cluster._make_tasks(flags), flags.local_cores, flags.local_gpus)
-  assert [each.cores for each in resources] == cores
-  assert [each.gpus for each in resources] == gpus
+  assert local_cluster._divide_resources(['worker 0', 'worker 1'], cores, gpus) == expected
 
 
 @pytest.mark.parametrize('arguments, message', [
@@ -83,22 +71,16 @@ def test_leader_is_in_front_and_the_others_have_logs(launch):
   assert os.listdir(str(launch.folder / 'model' / 'logs')) == ['worker-1.log']
 
 
-def test_leader_has_the_terminal_and_its_place(launch):
-  ours, theirs = os.openpty()
-  core = min(os.sched_getaffinity(0))
-  plan = {'worker 0': ['print(os.environ["CUDA_VISIBLE_DEVICES"], os.sched_getaffinity(0), '
-                       'os.getpgid(0) == os.getpid()); sys.exit(4 * sys.stderr.isatty())']}
-  try:
-    done = subprocess.run(
-        [sys.executable, '-c', LAUNCHER.format(root=str(ROOT), limits=(LONG, LONG, LONG)),
-         '--model_dir=model', '--train_steps=1', '--local_workers=1', '--local_cores=1',
-         '--local_gpus=1'], cwd=str(launch.folder), stderr=theirs, stdout=subprocess.PIPE,
-        env=dict(os.environ, PLAN=json.dumps(plan), CUDA_VISIBLE_DEVICES='3'), timeout=SECS)
-  finally:
-    os.close(ours)
-    os.close(theirs)
+def test_leader_has_the_terminal_and_its_place(launch, monkeypatch):
+  monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '3')
+  ours, theirs = map(os.fdopen, os.openpty())
+  with ours, theirs:
+    code, out, _ = launch.run(
+        '--local_workers=1', '--local_cores=1', '--local_gpus=1', stderr=theirs,
+        worker_0='print(os.environ["CUDA_VISIBLE_DEVICES"], os.sched_getaffinity(0), '
+                 'os.getpgid(0) == os.getpid()); sys.exit(4 * sys.stderr.isatty())')
   # In its own process group, so that Ctrl-C does not reach it twice.
-  assert (done.returncode, done.stdout.decode()) == (4, '3 {{{}}} True\n'.format(core))
+  assert (code, out) == (4, '3 {{{}}} True\n'.format(min(os.sched_getaffinity(0))))
 
 
 def test_help_is_the_programs(monkeypatch):

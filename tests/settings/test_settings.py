@@ -30,18 +30,16 @@ def test_a_batch_that_is_smaller_than_the_number_of_replicas():
 
 
 def test_epochs_to_steps():
-  # The article: 5 epochs of 60,000 at 2 x 512 are 293 steps, 2 of 83,484 at 2 x 32 are 2,609.
-  for epochs, examples, batch_size, steps in ((5, 60000, 1024, 293), (2, 83484, 64, 2609)):
-    settings = Settings(model_dir='x', train_epochs=epochs, batch_size=batch_size)
-    assert lib.total_train_steps(settings, examples, batch_size) == steps
+  for epochs, examples, batch_size, start, seen, steps in (
+      (5, 60000, 1024, 0, 0, 293), (2, 83484, 64, 0, 0, 2609),  # Of the article.
+      # Steps left of a run whose batch size has changed.
+      (3, 100, 20, 10, 100, 20), (3, 100, 20, 10, 291, 11), (3, 100, 20, 30, 300, 30),
+      (3, 100, 20, 30, 301, 30)):
+    settings = Settings(train_epochs=epochs)
+    assert lib.total_train_steps(settings, examples, batch_size, start, seen) == steps
   # Epochs are the decimals that were written.
   for epochs, steps in ((0.1, 1), (1.1, 11), (1e-05, 1), (2, 20), (0.7001, 8)):
     assert lib.steps_for_epochs(epochs, 10, 1) == steps
-  # Steps left of a run whose batch size has changed: (start, examples seen).
-  settings = Settings(train_epochs=3)
-  for start, seen, steps in ((0, 0, 15), (10, 100, 20), (10, 291, 11), (30, 300, 30),
-                             (30, 301, 30)):
-    assert lib.total_train_steps(settings, 100, 20, start, seen) == steps
   with pytest.raises(UserError, match='an infinite data set has no epochs: .*: give --train_steps'):
     lib.total_train_steps(settings, None, 1)
 

@@ -3,27 +3,42 @@
 import contextlib
 import functools
 import glob
+import importlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 
-from conftest import ROOT
-from program_server import ServedProcess
+from cluster_processes import Task
 
 BATCH_SIZE, STEPS = 32, 120
-_DEADLINE_SECS = 300
+# What is called at each point at which a run can be killed.
+_FUNCTIONS = {
+    'os.replace': 'os:replace', 'os.rename': 'os:rename', 'os.link': 'os:link',
+    'rmtree': 'shutil:rmtree', 'save': 'tensorflow.compat.v1:train.Saver.save',
+    'weights': 'estimator_train.tf_patches.saved_weights:_save_variables',
+    'state': 'tensorflow.python.training.saver:checkpoint_management.'
+             'update_checkpoint_state_internal',
+    'rename': 'tensorflow.python.lib.io.file_io:rename',
+    'delete': 'tensorflow.python.lib.io.file_io:delete_file',
+    'lock': 'estimator_train.run_dir.run_lock:_acquire',
+    'evaluate': 'estimator_train.training.evaluation:_EvaluationGraph.run',
+    'promote': 'estimator_train.training.checkpoints.best_checkpoint:promote_if_better',
+    'page': 'estimator_train.reports.page:write_page_of_finished_run',
+    'saved_model': 'tensorflow.compat.v1:saved_model.Builder.save',
+    'model.h5': 'estimator_train.exporting.h5_model:write_h5'}
 _PARTIAL_FILES = re.compile(r'\.part$|_temp_|^temp-|\.tmp|-again$|^run\.lock$')
 _PROGRAM = '''
-import json, sys
-import crash_runs
+import json, os, sys
 from estimator_train import __main__ as program
-kill_at, *flags = sys.argv[1:]
+folder, kill_at, *flags = sys.argv[1:]
+os.chdir(folder)
 if json.loads(kill_at):
+  from crash import crash_runs
   crash_runs.inject_kill(*json.loads(kill_at))
 sys.exit(program.main(flags))
 '''
@@ -40,7 +55,7 @@ class Run:
   """
 
   def __init__(self, folder):
-    self.folder, self.secs, self._starts = folder, 0., 0
+    self.folder, self.secs, self._tasks = folder, 0., []
     self.model_dir, self.export_dir = folder / 'model_dir', folder / 'export'
     self._flags = [
         '--model_dir={}'.format(self.model_dir), '--export_dir={}'.format(self.export_dir),
@@ -52,7 +67,7 @@ class Run:
   @property
   def result(self):
     """The result of the last start, which has come to its end."""
-    return json.loads(self._path('out').read_text().splitlines()[-1])
+    return self._tasks[-1].result
 
   def start(self, kill_at=None, kill_after_secs=None):
     """Starts it, may kill it, and waits for its end.
@@ -65,23 +80,18 @@ class Run:
       Whether it was killed.
     """
     saved, began = self._step_saved(), time.monotonic()
-    self._starts += 1
-    outputs = self._path('out'), self._path('log')
-    for path in outputs:
-      path.touch()
-    process = ServedProcess(
-        ['-c', _PROGRAM, json.dumps(kill_at), *self._flags], self.folder, dict(
-            os.environ, PYTHONPATH='{0}:{0}/tests:{0}/tests/crash'.format(ROOT)), outputs)
+    task = Task([sys.executable, '-c', _PROGRAM, str(self.folder), json.dumps(kill_at),
+                 *self._flags], self.folder / '{}.log'.format(len(self._tasks)))
+    self._tasks.append(task)
     try:
       if kill_after_secs is not None:
         with contextlib.suppress(subprocess.TimeoutExpired):
-          process.wait(kill_after_secs)
-        process.send_signal(signal.SIGKILL)
-      code = process.wait(_DEADLINE_SECS)
+          task.process.wait(kill_after_secs)
+        task.signal(signal.SIGKILL)
+      code = task.code()
     finally:
-      process.send_signal(signal.SIGKILL)
-    self.secs = time.monotonic() - began
-    log = self._path('log').read_text()
+      task.end()
+    self.secs, log = time.monotonic() - began, task.log
     assert code in (0, -signal.SIGKILL, 255), log  # Python 3.6 has 255 for all signals.
     resumed = re.search(r'^resuming from step (\d+), (\d+) examples', log, re.MULTILINE)
     if resumed:
@@ -89,9 +99,6 @@ class Run:
     else:
       assert not saved or not re.search(r'^step \d+/', log, re.MULTILINE), log
     return code != 0
-
-  def _path(self, kind):
-    return self.folder / '{}.{}'.format(self._starts, kind)
 
   def _step_saved(self):
     """Returns the step of the latest checkpoint, by TensorFlow's file; 0 without one."""
@@ -101,37 +108,11 @@ class Run:
     return 0
 
 
-def _patched_functions():
-  """Returns what is called at each point at which a run can be killed."""
-  import tensorflow.compat.v1 as tf
-  from tensorflow.python.lib.io import file_io
-  from tensorflow.python.training import checkpoint_management, saver
-
-  from estimator_train.modes import train
-  from estimator_train.reports import page
-  from estimator_train.run_dir import run_lock
-  from estimator_train.tf_patches import saved_weights
-  from estimator_train.training import evaluation
-  from estimator_train.training.checkpoints import best_checkpoint
-
-  saver.checkpoint_management = checkpoint_management  # It has another name for it.
-  return {
-      'os.replace': (os, 'replace'), 'os.rename': (os, 'rename'), 'os.link': (os, 'link'),
-      'rmtree': (shutil, 'rmtree'), 'save': (tf.train.Saver, 'save'),
-      'weights': (saved_weights, '_save_variables'),
-      'state': (checkpoint_management, 'update_checkpoint_state_internal'),
-      'rename': (file_io, 'rename'), 'delete': (file_io, 'delete_file'),
-      'lock': (run_lock, '_acquire'), 'evaluate': (evaluation._EvaluationGraph, 'run'),
-      'promote': (best_checkpoint, 'promote_if_better'),
-      'page': (page, 'write_page_of_finished_run'), 'saved_model': (tf.saved_model.Builder, 'save'),
-      'model.h5': (train.h5_model, 'write_h5')}
-
-
 def inject_kill(point, when, match='', count=1):
   """Makes this process kill itself at a call.
 
   Args:
-    point: a key of `_patched_functions`; or `_temp_`, a file that TensorFlow's C++ code writes.
+    point: a key of `_FUNCTIONS`; or `_temp_`, a file that TensorFlow's C++ code writes.
     when: `before` or `after` the call.
     match: a pattern of one of the texts among the arguments, or of the file.
     count: which of such calls.
@@ -147,7 +128,9 @@ def inject_kill(point, when, match='', count=1):
   if point == '_temp_':
     threading.Thread(target=watch, daemon=True).start()
     return
-  owner, name = _patched_functions()[point]
+  module, _, path = _FUNCTIONS[point].partition(':')
+  *owners, name = path.split('.')
+  owner = functools.reduce(getattr, owners, importlib.import_module(module))
   call, num_left = getattr(owner, name), [count]
 
   @functools.wraps(call)
@@ -169,26 +152,24 @@ def inject_kill(point, when, match='', count=1):
 
 def assert_same_end(run, undisturbed):
   """Compares all that a run has left with what one has left that was not killed."""
-  def read(each, *names):
-    return json.loads(each.model_dir.joinpath(*names).read_text())
+  def curves_of(each):
+    return json.loads((each.model_dir / 'report' / 'curves.json').read_text())
 
   def outcome(each):
-    evaluation = read(each, 'evaluation.json')
-    del evaluation['checkpoint']  # A path.
     return dict(
         {name: (each.model_dir / name).read_text().replace(str(each.folder), '')
-         for name in ('flags.txt', 'labels.txt', 'batch_sizes.json')},
+         for name in ('flags.txt', 'labels.txt', 'batch_sizes.json', 'evaluation.json',
+                      'best/best.json')},
         result=[each.result[name] for name in ('global_step', 'examples_seen', 'accuracy',
                                                'average_loss', 'examples')],
-        evaluation=evaluation, best=read(each, 'best', 'best.json'),
         files=sorted(_stable_names(each)), weights=_weights(each))
 
   assert outcome(run) == outcome(undisturbed)
   assert run.result['examples_seen'] == STEPS * BATCH_SIZE
   assert not [path for path in run.folder.rglob('*') if _PARTIAL_FILES.search(path.name)]
-  curves = read(run, 'report', 'curves.json')
+  curves = curves_of(run)
   # The first step of each start is there, too.
-  for name, curve in read(undisturbed, 'report', 'curves.json').items():
+  for name, curve in curves_of(undisturbed).items():
     assert [point for point in curve if point not in curves[name]] == [], name
 
 
@@ -206,21 +187,15 @@ def _stable_names(run):
 
 
 def _weights(run):
-  """Returns a digest of each array in the last checkpoint, `model.h5` and the latest export."""
+  """Returns digests of the weights in the last checkpoint, the latest export and `model.h5`."""
   import h5py
-  import numpy as np
-  import tensorflow.compat.v1 as tf
   from tensorflow.python.saved_model import loader_impl
 
-  arrays = {}
-  latest, *_ = sorted(run.export_dir.iterdir(), reverse=True)
+  latest = max(run.export_dir.iterdir())
   assert loader_impl.parse_saved_model(str(latest)).meta_graphs  # No session: it has threads.
-  for kind, path in (('checkpoint', run.model_dir / 'model.ckpt-{}'.format(STEPS)),
-                     ('export', latest / 'variables' / 'variables')):
-    reader = tf.train.NewCheckpointReader(str(path))
-    arrays.update({(kind, name): reader.get_tensor(name)
-                   for name in reader.get_variable_to_shape_map()})
+  digests = {path.name: hash(path.read_bytes()) for path in (
+      *run.model_dir.glob('model.ckpt-{}.data*'.format(STEPS)), *latest.glob('variables/*.data*'))}
   with h5py.File(str(run.model_dir / 'model.h5'), 'r') as file:
-    file['model_weights'].visititems(lambda name, item: arrays.update(
-        {('h5', name): item[()]} if hasattr(item, 'shape') else {}))
-  return {name: hash(np.asarray(array).tobytes()) for name, array in arrays.items()}
+    file['model_weights'].visititems(lambda name, item: digests.update(
+        {name: hash(item[()].tobytes())} if hasattr(item, 'shape') else {}))
+  return digests

@@ -110,6 +110,13 @@ class Cluster:
         *name, [*arguments, *(per_task or {}).get('{} {}'.format(*name), ())], program=program)
             for name in names}
 
+  def run(self, arguments, **options):
+    """Starts the tasks, all of which must succeed; see `start`."""
+    tasks = self.start(arguments, **options)
+    for task in tasks.values():
+      assert task.code() == 0, task.log
+    return tasks
+
   def add(self, kind, index, arguments, namespace=None, program=('-m', 'estimator_train')):
     """Starts one task of the cluster that was started last."""
     config = {'cluster': self.spec, 'task': {'type': kind, 'index': index}}

@@ -4,11 +4,8 @@ import json
 
 import pytest
 from cluster_processes import FLAGS, requires_horovod
-from training_runs import assert_same_weights, variables
-
-from estimator_train import __main__ as program
-
-MIRRORED = '--distribution_strategy=multi_worker_mirrored'
+from test_lost_tasks import MIRRORED, assert_undisturbed, train
+from training_runs import variables
 
 pytestmark = pytest.mark.cluster
 
@@ -19,9 +16,7 @@ def test_parameter_servers_and_an_evaluator(cluster, tmp_path):
   flags = [*FLAGS, '--distribution_strategy=parameter_server', '--train_steps=200',
            '--save_checkpoints_steps=1000', '--inter_op_parallelism_threads=1',
            '--model_dir={}'.format(tmp_path)]
-  tasks = cluster.start(flags, chief=1, worker=1, ps=1, evaluator=1)
-  for task in tasks.values():
-    assert task.code() == 0, task.log
+  tasks = cluster.run(flags, chief=1, worker=1, ps=1, evaluator=1)
   step = variables(tmp_path)['global_step']
   steps = [tasks[name].result['steps_run'] for name in ('chief 0', 'worker 0')]
   # A worker may end a step after the chief has saved the last checkpoint.
@@ -45,19 +40,13 @@ def test_parameter_servers_and_an_evaluator(cluster, tmp_path):
     pytest.param(3, 1, 'batch_norm', ['--distribution_strategy=horovod'], marks=requires_horovod),
     pytest.param(2, 1, 'embedding', ['--distribution_strategy=horovod'], marks=requires_horovod)])
 def test_like_one_process_with_as_many_replicas(cluster, tmp_path, workers, replicas, model, flags):
-  alone, together = tmp_path / 'alone', tmp_path / 'together'
-  training = [*FLAGS, '--mode=train', '--model=own_models:' + model, '--train_steps=20',
-              '--save_checkpoints_steps=10']
+  together, training = tmp_path / 'together', ['--model=own_models:' + model]
   if model != 'batch_norm':
     training += ['--gradient_clip_norm=0.1', '--ema_decay=0.9']
     flags = [*flags, '--gradient_accumulation_steps=2']
-  tasks = cluster.start([*training, *flags, '--model_dir={}'.format(together),
-                         '--num_cpu_replicas={}'.format(replicas)], worker=workers)
-  assert program.main([*training, '--model_dir={}'.format(alone),
-                       '--num_cpu_replicas={}'.format(workers * replicas)]) == 0
-  for task in tasks.values():
-    assert task.code() == 0, task.log
-  assert_same_weights(together, alone)
+  tasks = cluster.run(train(together, 20, '--num_cpu_replicas={}'.format(replicas), *training,
+                            *flags), worker=workers)
+  assert_undisturbed(together, 20, workers * replicas, training, tolerance=1e-5)
   losses = {tasks['worker {}'.format(index)].result['train_loss'] for index in range(workers)}
   assert len(losses) == 1
   if model == 'batch_norm':  # The second layer is frozen.

@@ -12,8 +12,7 @@ import time
 import pytest
 import virtual_network
 from cluster_processes import requires_horovod
-from test_lost_tasks import ENDLESS, assert_undisturbed, train
-from training_runs import variables
+from test_lost_tasks import ENDLESS, assert_undisturbed, step_of, train
 
 STEPS = 40
 MIRRORED = 'multi_worker_mirrored'
@@ -48,12 +47,8 @@ class Run:
           self._model_dir, steps, '--distribution_strategy=' + self._engine, *flags),
                                            self.network.namespaces[host])
 
-  def finish(self):
-    for task in self.tasks.values():
-      assert task.code() == 0, task.log
-
   def end_and_resume(self, survivors, partition_secs=0):
-    """Asserts that tasks end because one is lost, and finishes; returns the steps and seconds."""
+    """Asserts that tasks end because one is lost, and resumes; returns the steps and seconds."""
     began = time.monotonic()
     for host in survivors:
       assert self.tasks[host].code() == 138, self.tasks[host].log
@@ -63,11 +58,12 @@ class Run:
     assert secs < 60  # The flags have --peer_timeout_secs=5; and a busy machine.
     time.sleep(max(partition_secs - secs, 0))
     self.network.switch.separated = self.network.switch.cut = frozenset()
-    saved = int(variables(self._model_dir)['global_step'])
-    self.start(saved - saved % 20 + 20)
-    self.finish()
-    assert saved > 0 and 'resuming from step {}'.format(saved) in self.tasks[0].log
-    return saved - saved % 20 + 20, secs
+    saved = step_of(self._model_dir)
+    steps = saved - saved % 20 + 20
+    self.start(steps)
+    self.tasks[0].wait_for('^resuming from step {},'.format(saved))
+    assert saved > 0
+    return steps, secs
 
 
 @pytest.mark.slow
@@ -106,7 +102,8 @@ def test_training_completes_or_ends_in_time_and_resumes(cluster, tmp_path, fault
       steps, lost_secs = run.end_and_resume(
           run.hosts[:-1] if fault == 'vanished host' else run.hosts,
           float(fault.split()[0]) if fault.endswith(' s partition') else 0.)
-    run.finish()
+    for task in run.tasks.values():
+      assert task.code() == 0, task.log
     assert switch.forwarded > 1000
     assert (switch.lost > 0) == fault.endswith(
         ('loss', 'partition', 'workers', 'vanished host'))

@@ -47,7 +47,8 @@ def tf_config(cluster, kind='worker', index=0):
     # In a batch job, but not in a step of srun.
     ({'SLURM_PROCID': '0', 'SLURM_JOB_ID': '31'}, 'horovod', ALONE),
     (SLURM, 'mirrored', ALONE),  # Only Horovod uses the variables.
-    (dict(SLURM, SLURM_PROCID='0', SLURM_STEP_NUM_TASKS='1'), MIRRORED, ALONE),
+    *((dict(SLURM, SLURM_PROCID='0', SLURM_STEP_NUM_TASKS='1'), strategy, ALONE)
+      for strategy in (MIRRORED, 'horovod')),
     # TF_CONFIG has precedence.
     (dict(SLURM, **tf_config({'worker': ['a:1', 'a:2', 'a:3']}, index=2)), 'horovod',
      (2, 3, 'worker', 2, 'worker 2'))])
@@ -104,7 +105,7 @@ def test_other_ranks_find_rank_0(tmp_path):
   timer.start()
   with listener:
     cluster = wait(tmp_path)
-    timer.join()
+    assert path.read_text() == content
     assert cluster == wait(tmp_path)
   assert cluster.task == Task('worker', 1) and cluster.num_workers == 2
   address = cluster.address(cluster.chief)

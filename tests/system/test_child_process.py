@@ -49,7 +49,7 @@ def test_hanging_process_and_its_child_are_killed():
     if done.stdout:
       break
   assert done.code is None and done.error.startswith('no answer within ')
-  wait_until(lambda: not is_alive(done.stdout.strip()))
+  wait_until(lambda: not is_alive(done.stdout.strip()), 60)
 
 
 def test_arguments_cores_and_environment(stand_in, monkeypatch):

@@ -74,13 +74,11 @@ def test_frozen_batch_norm_leaves_the_batch_alone():
 
 def test_frozen_batch_norm_of_the_users_own():
   """As documented: Keras's own layer uses the batch, unless it is called with training=False."""
-  layers = tf.keras.layers
+  own, of_version_2 = (keras.layers.BatchNormalization(trainable=False)
+                       for keras in (tf.keras, tensorflow.compat.v2.keras))
   with tf.Graph().as_default():
-    inputs = layers.Input((3,))
-    frozen = layers.BatchNormalization(trainable=False)
-    outputs = [
-        frozen(inputs), layers.BatchNormalization(trainable=False)(inputs, training=False),
-        tensorflow.compat.v2.keras.layers.BatchNormalization(trainable=False)(inputs)]
+    inputs = tf.keras.Input((3,))
+    outputs = [own(inputs), own(inputs, training=False), of_version_2(inputs)]
     copier = ModelCopier(tf.keras.Model(inputs, outputs))
   with keras_session() as session:
     model = copier.copy()
@@ -90,7 +88,7 @@ def test_frozen_batch_norm_of_the_users_own():
         [*model.inputs, tf.keras.backend.learning_phase()], model.outputs)([values, 1])
   np.testing.assert_allclose(of_batch.mean(0), 0, atol=1e-5)
   for output in others:  # The moving averages begin with mean 0 and variance 1.
-    np.testing.assert_allclose(output, values / np.sqrt(1 + frozen.epsilon), rtol=1e-5)
+    np.testing.assert_allclose(output, values / np.sqrt(1 + own.epsilon), rtol=1e-5)
   assert not model.updates
 
 

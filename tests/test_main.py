@@ -1,10 +1,8 @@
 """The program as a process: what it imports, prints and returns."""
 
 import importlib.util
-import os
 import re
 import runpy
-import signal
 import subprocess
 import sys
 
@@ -14,7 +12,6 @@ from conftest import ROOT, run_process
 
 import estimator_train
 from estimator_train import __main__ as program
-from estimator_train.errors import PeerLost
 
 QUICK = ['--dataset=synthetic', '--batch_size=8', '--log_every_steps=1']
 TWO_TASKS = '{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}'
@@ -107,15 +104,3 @@ def test_what_is_printed_on_a_terminal(capsys, monkeypatch):
     assert (max(map(len, outs[2].splitlines())) <= 60) == is_terminal
     assert outs[3] == estimator_train.__version__ + '\n'
     assert '--flagfile=quickstart' in outs[4] and len(outs[4].splitlines()) < 15
-
-
-def test_lost_peer_and_signal_before_training(capsys, monkeypatch):
-  def lose_peer(argv):
-    raise PeerLost('lost worker 1: its connection ended')
-
-  for parse, code, message in (
-      (lose_peer, 138, 'lost worker 1: its connection ended\n'),
-      (lambda argv: os.kill(os.getpid(), signal.SIGTERM), 143, 'stopped by SIGTERM\n')):
-    monkeypatch.setattr(program.command_line, 'parse', parse)
-    assert program.main(['--batch_size=1']) == code
-    assert capsys.readouterr().err == message

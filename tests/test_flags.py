@@ -25,13 +25,6 @@ def error_of(*arguments, enough=ENOUGH):
   return ''
 
 
-def replay(settings, folder):
-  """Returns settings as they come back from `flags.txt`."""
-  flagfile = folder / 'flags.txt'
-  flagfile.write_text(settings_lib.to_flagfile(settings), encoding='utf-8')
-  return command_line.parse(['--flagfile={}'.format(flagfile)])
-
-
 def test_flags_of_the_command_line_win_over_a_flagfile(tmp_path):
   flagfile = tmp_path / 'some.flags'
   flagfile.write_text('# a comment\n--batch_size=64\n--image_size=30,40\n--dataset=synthetic\n'
@@ -94,7 +87,8 @@ def test_settings_replay(tmp_path):
        '--lr_schedule=piecewise', '--lr_boundaries_epochs=.1,7', '--lr_values=1e-05,0,1e-300']):
     expected = command_line.parse(ENOUGH + arguments)
     assert command_line.parse(settings_lib.to_arguments(expected)) == expected
-    assert replay(expected, tmp_path) == expected
+    (tmp_path / 'flags.txt').write_text(settings_lib.to_flagfile(expected), encoding='utf-8')
+    assert command_line.parse(['--flagfile={}/flags.txt'.format(tmp_path)]) == expected
   assert sorted(settings_lib.to_arguments(command_line.parse(ENOUGH + [
       '--batch_size=128', '--nogpu_memory_growth', '--labels=a,"b,c"', '--dataset=synthetic'
   ]))) == ['--dataset=synthetic', '--gpu_memory_growth=false', '--labels=a,"b,c"',
@@ -199,6 +193,21 @@ ALLOWED = [
     '--early_stopping_steps=5 --eval_every_steps=5', '--augment=crop,flip,color --cache=memory',
     '--augment=crop_flip,rotate',
     '--input_pipeline=published --cache=none', '--trace_steps=1:1000', '--trace_steps=10:12']
+# The same of complete command lines: what each mode needs.
+OF_MODES = [
+    ('--model_dir=x', 'training requires --train_steps or --train_epochs'),
+    ('--mode=scaling --model_dir=x --train_epochs=1',
+     'differ in steps per epoch: --train_epochs=1: give --train_steps=N'),
+    ('--mode=lr_finder --model_dir=x --distribution_strategy=parameter_server',
+     'trains in a single process: --distribution_strategy=parameter_server: give --distr'),
+    ('--train_steps=1', '--model_dir is required'), ('--mode=audit', '--model_dir is required'),
+    ('--train_epochs=2 --model_dir=x --lr_schedule=cosine --lr_warmup_epochs=2',
+     'before the end of the decay: --lr_warmup_epochs=2.0 --train_epochs=2: '),
+    *(('--mode=' + allowed, '^$') for allowed in (
+        'download --dataset=fashion_mnist --data_dir=x', 'doctor', 'input_benchmark',
+        'evaluate --model_dir=x', 'scaling --model_dir=x', 'export --model_dir=x --export_dir=y',
+        'write_tfrecords --output=x', 'report --model_dir=x --runs=y', 'lr_finder --model_dir=x',
+        'reproduce --model_dir=x --workload=oct2017 --seed=3 --json'))]
 # The built-in data sets that use a flag.
 OF_DATA_SETS = {
     'train_pattern': 'image_folder or tfrecord', 'eval_pattern': 'image_folder or tfrecord',
@@ -208,8 +217,9 @@ OF_DATA_SETS = {
 
 
 def test_rules_between_flags():
-  for arguments, message in RULES + [(allowed, '^$') for allowed in ALLOWED]:
-    error = error_of(*arguments.split(' '))
+  for arguments, message in RULES + [(allowed, '^$') for allowed in ALLOWED] + OF_MODES:
+    enough = () if (arguments, message) in OF_MODES else ENOUGH
+    error = error_of(*arguments.split(' '), enough=enough)
     assert re.search(message, error), (arguments, error)
   assert 'did you mean --batch_size=VALUE?' in error_of('--batch_size 3')
   for name, datasets in OF_DATA_SETS.items():
@@ -222,35 +232,14 @@ def test_rules_between_flags():
       assert not error_of(argument, '--dataset=' + dataset), (name, dataset)
 
 
-def test_what_each_mode_needs():
-  for arguments, message in (
-      ('--model_dir=x', 'training requires --train_steps or --train_epochs'),
-      ('--mode=scaling --model_dir=x --train_epochs=1',
-       'differ in steps per epoch: --train_epochs=1: give --train_steps=N'),
-      ('--mode=lr_finder --model_dir=x --distribution_strategy=parameter_server',
-       'trains in a single process: --distribution_strategy=parameter_server: give --distr'),
-      ('--train_steps=1', '--model_dir is required'), ('--mode=audit', '--model_dir is required'),
-      ('--train_epochs=2 --model_dir=x --lr_schedule=cosine --lr_warmup_epochs=2',
-       'before the end of the decay: --lr_warmup_epochs=2.0 --train_epochs=2: ')):
-    assert message in error_of(*arguments.split(), enough=()), arguments
-  for arguments in (
-      'download --dataset=fashion_mnist --data_dir=x', 'doctor', 'input_benchmark',
-      'evaluate --model_dir=x', 'scaling --model_dir=x', 'export --model_dir=x --export_dir=y',
-      'write_tfrecords --output=x', 'report --model_dir=x --runs=y',
-      'lr_finder --model_dir=x', 'reproduce --model_dir=x --workload=oct2017 --seed=3 --json'):
-    assert not error_of(*('--mode=' + arguments).split(), enough=()), arguments
-
-
 MAX = 2 ** 31 - 1
+# The first and the last of the integers, unless these are 1 and MAX.
 INTEGERS = {
-    (1, MAX): 'train_steps train_epochs eval_every_steps early_stopping_steps batch_size '
-              'base_batch_size num_packs start_timeout_secs peer_timeout_secs shuffle_buffer '
-              'save_checkpoints_steps save_checkpoints_secs keep_checkpoint_max log_every_steps '
-              'repeats num_shards gradient_accumulation_steps',
-    (0, MAX): 'trainable_layers seed step_timeout_secs save_retry_secs throughput_warmup_steps',
-    (-1, MAX): 'num_gpus', (1, 1000): 'prefetch',
-    (0, 1000): 'num_cpu_replicas inter_op_parallelism_threads intra_op_parallelism_threads '
-               'num_parallel_calls'}
+    **dict.fromkeys(('trainable_layers', 'seed', 'step_timeout_secs', 'save_retry_secs',
+                     'throughput_warmup_steps'), (0, MAX)),
+    **dict.fromkeys(('num_cpu_replicas', 'inter_op_parallelism_threads',
+                     'intra_op_parallelism_threads', 'num_parallel_calls'), (0, 1000)),
+    'num_gpus': (-1, MAX), 'prefetch': (1, 1000)}
 # The rule, values that break it, and values that just do not.
 NUMBERS = {
     'stop_at_accuracy': ('must be above 0 and at most 1', (0., 1.01), (.01, 1)),
@@ -263,27 +252,23 @@ NUMBERS = {
     'mixup_alpha': ('must be from 0 to 100', (-1e-9, 100.5), (0., 100.)),
     'backbone_lr_factor': ('must be above 0 and at most 1', (0., 1.5), (1e-9, 1.)),
     'learning_rate': ('must be positive and finite', (0., 9e-38, 1.1e38), (1e-37, 1e38))}
+WITHOUT_LIMITS = {'verbosity', 'label_offset', 'validation_fraction'}
 
 
 def test_numbers_out_of_range():
-  tried = {'verbosity', 'label_offset', 'validation_fraction', *NUMBERS}
-  for (low, high), names in INTEGERS.items():
-    for name in names.split():
-      tried.add(name)
-      for value in (low - 1, high + 1):
-        assert error_of('--{}={}'.format(name, value)) == (
-            '--{0} is out of range: --{0}={1}: give an integer from {2} to {3}'.format(
-                name, value, low, high))
-      assert error_of('--{}=1{}'.format(name, '0' * 100)).startswith('--{} is out '.format(name))
-      for value in (low, high):
-        assert dict(settings_lib.Settings(**{name: value}).items())[name] == value
-  for name, (rule, wrong, right) in NUMBERS.items():
-    for value in (*wrong, *map(float, ('nan', 'inf', '-inf'))):
-      assert '--{0} {1}: --{0}={2}: give '.format(name, rule, value) in error_of(
-          '--{}={}'.format(name, value))
+  for name in {name for name, kind in KINDS.items() if kind in (int, float)} - WITHOUT_LIMITS:
+    if KINDS[name] is int:
+      first, last = right = INTEGERS.get(name, (1, MAX))
+      rule, remedy = 'is out of range', 'give an integer from {} to {}'.format(first, last)
+      wrong = first - 1, last + 1, 10 ** 100
+    else:
+      rule, wrong, right = NUMBERS[name]
+      remedy, wrong = 'give ', wrong + tuple(map(float, ('nan', 'inf', '-inf')))
+    for value in wrong:
+      assert error_of('--{}={}'.format(name, value)).startswith(
+          '--{0} {1}: --{0}={2}: {3}'.format(name, rule, value, remedy))
     for value in right:
       assert dict(settings_lib.Settings(**{name: value}).items())[name] == value
-  assert tried == {name for name, kind in KINDS.items() if kind in (int, float)}
 
 
 def test_values_of_a_wrong_type():

@@ -42,24 +42,21 @@ def execute(run_well, capsys, tmp_path, monkeypatch):
   return run
 
 
-def first_lines(name):
-  """Returns the docstring of an example."""
-  return (EXAMPLES / name).read_text(encoding='utf-8').split('"""')[1]
-
-
-def code(name):
-  """Returns the lines of an example without its docstring."""
-  return (EXAMPLES / name).read_text(encoding='utf-8').split('"""\n', 1)[1].splitlines()
+def read(name):
+  """Returns the docstring of an example, and its code."""
+  _, docstring, code = (EXAMPLES / name).read_text(encoding='utf-8').split('"""', 2)
+  return docstring, code
 
 
 def commands(name):
-  lines = first_lines(name).replace('\\\n', '').splitlines()
+  lines = read(name)[0].replace('\\\n', '').splitlines()
   return [line.strip() for line in lines if line.startswith('    ')]
 
 
 def test_three_lines_of_the_article_change(execute, tmp_path):
-  added = [line[2:].strip() for line in difflib.ndiff(
-      code('article_before.py'), code('article_after.py')) if line.startswith('+ ') and line[2:]]
+  before, after = (read(name)[1].splitlines() for name in ('article_before.py', 'article_after.py'))
+  added = [line[2:].strip() for line in difflib.ndiff(before, after)
+           if line.startswith('+ ') and line[2:]]
   assert len(added) <= 3 and all('estimator_train' in line for line in added), added
   assert "'global_step': 3" in execute(commands('article_before.py'), '3')[-1]
   out = execute(commands('article_after.py'), '12')[-1]
@@ -95,15 +92,6 @@ def test_a_model_of_ones_own(execute, tmp_path, name, metric, best, charts, pred
     if name == 'csv_table.py':  # A sunny flat in Oslo, a dark one, and a dark one in Bern.
       sunny, dark, in_bern = (float(line.split(',')[1]) for line in prices[1:])
       assert sunny > dark + 1 and dark > in_bern + .3
-
-
-@pytest.mark.slow
-def test_the_recipe_of_fashion_mnist(run_well, tmp_path):
-  """On the bundled sample instead of the whole data set."""
-  done = run_well('--flagfile={}'.format(EXAMPLES / 'fashion_mnist_best.flags'),
-                  '--dataset=fashion_mnist_sample', '--data_dir=', '--train_epochs=',
-                  '--train_steps=30', '--lr_warmup_epochs=0', '--model_dir={}'.format(tmp_path))
-  assert done.result['accuracy'] > .3
 
 
 def test_the_example_of_the_documentation(execute, tmp_path, monkeypatch):

@@ -17,14 +17,6 @@ KEY = 'the-secret-key'
 HOSTILE = ('<script>alert(1)<', '"\'><img src=x onerror=alert(1)>', '{{ 7 * 7 }}')
 
 
-def modes_below(folder, umask):
-  """Returns the paths below a folder, and those whose rights are not what the umask leaves."""
-  modes = {str(path.relative_to(folder.parent)): (stat.S_IMODE(path.stat().st_mode), path.is_dir())
-           for path in [folder, *folder.rglob('*')]}
-  return set(modes), {path: oct(mode) for path, (mode, is_folder) in modes.items()
-                      if mode != (0o777 if is_folder else 0o666) & ~umask}
-
-
 @pytest.mark.page
 @pytest.mark.parametrize('umask', [0o002, 0o077], ids=oct)
 def test_a_whole_run(run_well, umask, tmp_path, write_images, monkeypatch):
@@ -45,10 +37,11 @@ def test_a_whole_run(run_well, umask, tmp_path, write_images, monkeypatch):
   finally:
     os.umask(before)
 
-  paths, wrong = modes_below(made, umask)
-  assert {'made/cache', 'made/model/eval', 'made/model/keras', 'made/model/model.h5',
-          'made/model/checkpoint', 'made/model/report/index.html'} <= paths
-  assert not wrong
+  paths = {str(path.relative_to(made)): path for path in [made, *made.rglob('*')]}
+  assert {'cache', 'model/eval', 'model/keras', 'model/model.h5', 'model/checkpoint',
+          'model/report/index.html'} <= set(paths)
+  for path in paths.values():
+    assert stat.S_IMODE(path.stat().st_mode) == (0o777 if path.is_dir() else 0o666) & ~umask, path
 
   texts = [done.out.encode(), done.err.encode()]
   texts += [path.read_bytes() for path in made.rglob('*') if path.is_file()]

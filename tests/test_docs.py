@@ -24,10 +24,9 @@ README, DOCS = TEXTS['README.md'], {name[len('docs/'):]: text for name, text in 
 COMMANDS = list(dict.fromkeys(
     line for text in TEXTS.values() for block in re.findall(r'```bash\n(.*?)```', text, re.DOTALL)
     for line in block.splitlines()))
-# The program, with what precedes its flags; relative paths in the image are those of the checkout.
-PROGRAM = re.compile(r'(?:ESTIMATOR_TRAIN_TF=onednn )?(?:./run_train.sh|python -m estimator_train)')
-# Other commands that end with flags of the program.
-STARTERS = re.compile(
+# What precedes the flags of the program; relative paths in the image are those of the checkout.
+PROGRAM = re.compile(
+    r'(ESTIMATOR_TRAIN_TF=onednn )?(./run_train.sh|python -m estimator_train)|'
     r'docker run .* estimator-train(?= )|'
     r'docker compose -f deploy/docker/compose.yaml run --rm train(-cpu)?|'
     r'deploy/docker/two_hosts.sh \d \S+|sbatch --nodes=\d deploy/slurm/train.sbatch')
@@ -51,7 +50,7 @@ EXECUTED = [command for command in COMMANDS
 
 def arguments_of(command):
   """Returns the flags of the program that a command has, or None if it is another program."""
-  match = PROGRAM.match(command) or STARTERS.match(command)
+  match = PROGRAM.match(command)
   if match is None:
     return None
   return shlex.split(command[match.end():]) or [
@@ -87,7 +86,8 @@ def workspace(tmp_path_factory, write_images):
   return folder
 
 
-FEW = ['--train_steps=3', '--eval_every_steps=2', '--save_checkpoints_steps=2', '--batch_size=32']
+FEW = ['--train_steps=3', '--eval_every_steps=2', '--save_checkpoints_steps=2', '--batch_size=32',
+       '--lr_warmup_epochs=0']
 
 
 def shortened(arguments):
@@ -97,33 +97,16 @@ def shortened(arguments):
     return arguments + ['--batch_size=32']
   if settings.run.mode not in TRAINING_MODES:
     return arguments
-  if settings.optimizer.lr_warmup_epochs:
-    return arguments + ['--train_epochs=2', '--lr_warmup_epochs=0.5', '--batch_size=200']
   return [argument for argument in arguments if not argument.startswith('--train_epochs')] + FEW
 
 
-def needed_runs(arguments):
-  """Returns, by their folders, the flags of the training runs that a command reads."""
-  settings = command_line.parse(arguments)
-  if settings.run.mode == 'report':
-    return {folder: ['--flagfile=estimator_train/configs/quickstart.flags',
-                     '--model_dir=' + folder, *FEW] for folder in settings.reporting.runs}
-  if settings.run.mode not in ('evaluate', 'predict', 'export'):
-    return {}
-  kept = [argument for argument in arguments if not argument.startswith(
-      ('--mode=', '--input=', '--output=', '--export_', '--checkpoint='))]
-  if settings.data.dataset == 'image_folder' and not settings.data.train_pattern:
-    kept += ['--train_pattern=DATA/train/**/*.jpeg', '--eval_pattern=DATA/test/**/*.jpeg']
-  return {settings.run.model_dir: kept + FEW}
-
-
-def train_before(arguments):
-  """Returns the flags of the documented training into the --model_dir of a command, if any."""
-  folders = [argument for argument in arguments if argument.startswith('--model_dir=')]
-  is_reading = any(re.match('--mode=(evaluate|predict|export)$', text) for text in arguments)
-  others = (arguments_of(command) or () for command in EXECUTED if is_reading)
-  return next((shortened(other) for other in others if set(folders) & set(other)
-               and not any(text.startswith('--mode=') for text in other)), None)
+def training_into(folder):
+  """Returns the flags of the documented training into a folder, shortened."""
+  for arguments in map(arguments_of, EXECUTED):
+    if not any(argument.startswith(('--mode=', '--help')) for argument in arguments) and (
+        command_line.parse(arguments).run.model_dir == folder):
+      return shortened(arguments)
+  raise AssertionError('no documented command trains into ' + folder)
 
 
 # Of the README by default; the others are similar.
@@ -134,20 +117,17 @@ def test_command(command, workspace, run_well, monkeypatch):
   monkeypatch.chdir(str(workspace))
   measure_shortly(monkeypatch)
   arguments = arguments_of(command)
-  assert arguments is not None
   if command_line.wants_help(arguments):
     run_well(*arguments)
     return
-  before = train_before(arguments)
-  if before is not None:  # Its flags are needed to parse those of the command.
-    run_well(*before)
-  settings = command_line.parse(arguments)
+  # Which --input is needed depends on the run, which may not be there yet.
+  settings = command_line.parse(['--input=x', *arguments])
   if settings.data.data_dir:
     (workspace / settings.data.data_dir).mkdir(exist_ok=True)
     publish_generated_files(workspace / settings.data.data_dir, monkeypatch, 600, 100)
-  for folder, before in needed_runs(arguments).items():
-    if not (workspace / folder / 'best').exists():
-      run_well(*before)
+  if settings.run.mode in ('evaluate', 'predict', 'export', 'report'):
+    for folder in settings.reporting.runs or [settings.run.model_dir]:
+      run_well(*training_into(folder))
   done = run_well(*shortened(arguments))
   assert done.result.get('mode', 'download') == settings.run.mode
 

@@ -17,14 +17,16 @@ import subprocess
 import sys
 import time
 import types
-import warnings
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import generated_data
 import hypothesis
 import numpy as np
+import psutil
 import pytest
+from PIL import Image
 
 from estimator_train import __main__ as program
 from estimator_train.reports import page
@@ -47,7 +49,6 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # Ignored under nohup.
 ROOT = Path(__file__).resolve().parent.parent
 # The variable is for the tests of the tests.
 REAL_DATA = Path(os.environ.get('TESTS_REAL_DATA', str(ROOT.parent / 'shared' / 'data')))
-_NO_DATA = 'requires the published data sets in ../shared/data'
 
 
 class Outcome(NamedTuple):
@@ -81,15 +82,12 @@ def batches(input_fn, count=None):
   """Returns the batches of an `input_fn` as arrays, and the graph that made them."""
   import tensorflow.compat.v1 as tf
 
-  with tf.Graph().as_default() as graph:
+  found = []
+  with tf.Graph().as_default() as graph, tf.Session() as session:
     following = tf.data.make_one_shot_iterator(input_fn()).get_next()
-    found = []
-    with tf.Session() as session:
-      while count is None or len(found) < count:
-        try:
-          found.append(session.run(following))
-        except tf.errors.OutOfRangeError:
-          break
+    with contextlib.suppress(tf.errors.OutOfRangeError):
+      while len(found) != count:
+        found.append(session.run(following))
   return found, graph
 
 
@@ -113,9 +111,8 @@ def contents_of(folder):
 def is_alive(pid):
   """Whether a process runs still."""
   try:
-    with open('/proc/{}/stat'.format(pid)) as stat:
-      return stat.read().rpartition(')')[2].split()[0] != 'Z'
-  except OSError:
+    return psutil.Process(int(pid)).status() != psutil.STATUS_ZOMBIE
+  except psutil.NoSuchProcess:
     return False
 
 
@@ -178,7 +175,7 @@ def real_data(name):
   """Returns a folder of the real data, or skips the test where that is not there."""
   folder = REAL_DATA / name
   if not folder.is_dir():
-    pytest.skip(_NO_DATA)
+    pytest.skip('requires the published data sets in ../shared/data')
   return folder
 
 
@@ -199,30 +196,29 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 @pytest.fixture(autouse=True)
-def restored_process():
+def clean_environment(cache_home):
   """Restores what a run of the program in this process changes, and what tests may."""
-  environment, folder, paths = dict(os.environ), os.getcwd(), list(sys.path)
+  folder = os.getcwd()
   handlers = {number: signal.getsignal(number)
               for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)}
   limits = {number: resource.getrlimit(number)
             for number in (resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)}
-  filters = list(warnings.filters)
-  yield
-  warnings.filters[:] = filters
+  # An earlier run of the program has sent the log to its own standard error.
+  log = mock.patch.multiple(logging.getLogger('estimator_train'), handlers=[], propagate=True)
+  path = mock.patch.object(sys, 'path', list(sys.path))
+  with mock.patch.dict(os.environ, XDG_CACHE_HOME=cache_home), path, log:
+    os.environ.pop('TF_CONFIG', None)
+    yield
   for number, limit in limits.items():
     resource.setrlimit(number, limit)
   for number, handler in handlers.items():
     signal.signal(number, handler)
-  sys.path[:] = paths
   os.chdir(folder)
-  os.environ.clear()
-  os.environ.update(environment)
 
 
 def python_installed_by(script, title):
   """Returns the Python of the environment that a script makes; skips the test if it cannot."""
-  done = subprocess.run([str(ROOT / 'scripts' / script)], stdout=subprocess.PIPE,
-                        stderr=subprocess.STDOUT, universal_newlines=True, timeout=900)
+  done = run_process(ROOT / 'scripts' / script, stderr=subprocess.STDOUT, timeout=900)
   last_line = done.stdout.strip().rpartition('\n')[2]
   if done.returncode:
     pytest.skip('requires an environment with {}: {}'.format(title, last_line))
@@ -238,16 +234,6 @@ def clients_python():
 @pytest.fixture(scope='session')
 def cache_home(tmp_path_factory):
   return str(tmp_path_factory.mktemp('cache_home'))
-
-
-@pytest.fixture(autouse=True)
-def clean_environment(restored_process, monkeypatch, cache_home):
-  monkeypatch.delenv('TF_CONFIG', raising=False)
-  monkeypatch.setenv('XDG_CACHE_HOME', cache_home)
-  # An earlier run of the program has sent the log to its own standard error.
-  log = logging.getLogger('estimator_train')
-  monkeypatch.setattr(log, 'handlers', [])
-  monkeypatch.setattr(log, 'propagate', True)
 
 
 @pytest.fixture(autouse=True)
@@ -306,36 +292,27 @@ def launch(tmp_path):
   from launches import Launch
 
   launch = Launch(tmp_path)
-  try:
-    yield launch
-  finally:
-    launch.clean_up()
+  yield launch
+  launch.clean_up()
 
 
 @pytest.fixture
 def mounted(tmp_path):
-  """Mounts file systems in memory, where that is allowed; none outlives the test."""
-  folders = []
+  """Mounts a file system in memory, where that is allowed; it does not outlive the test."""
+  folder = tmp_path / 'disk'
 
   def mount(options):
-    folder = tmp_path / 'disk'
-    folder.mkdir()
     if shutil.which('mount') is None:
       pytest.skip('requires the program mount: not found')
-    done = subprocess.run(['mount', '-t', 'tmpfs', '-o', options, 'none', str(folder)],
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    if done.returncode:
+    folder.mkdir()
+    if run_process('mount', '-t', 'tmpfs', '-o', options, 'none', folder).returncode:
       pytest.skip('requires the right to mount a file system')
-    folders.append(folder)
     return folder
 
-  try:
-    yield mount
-  finally:
-    for folder in folders:
-      # Lazily, as TensorFlow has the file of its events open.
-      while not subprocess.call(['umount', '-l', str(folder)], stderr=subprocess.DEVNULL):
-        pass
+  yield mount
+  # Lazily, as TensorFlow has the file of its events open.
+  while folder.exists() and not run_process('umount', '-l', folder).returncode:
+    pass
 
 
 def real_or_generated(name, write):
@@ -366,16 +343,12 @@ awkward_images = real_or_generated('bad-images', generated_data.write_awkward_im
 
 @pytest.fixture(scope='session')
 def write_images():
-  """Writes JPEGs (PNGs where the name says so) of uint8 arrays [height, width, 1 or 3]."""
-  import tensorflow.compat.v1 as tf
-
+  """Writes files, in the format of their names, of uint8 arrays [height, width, 1 or 3]."""
   def write(images):
-    with tf.Graph().as_default(), tf.Session() as session:
-      pixels = tf.placeholder(tf.uint8, [None, None, None])
-      encoders = {True: tf.image.encode_png(pixels), False: tf.image.encode_jpeg(pixels)}
-      for path, image in images.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(session.run(encoders[path.suffix == '.png'], {pixels: image}))
+    for path, image in images.items():
+      path.parent.mkdir(parents=True, exist_ok=True)
+      gray_or_rgb = image if image.shape[2] == 3 else image[..., 0]
+      Image.fromarray(gray_or_rgb).save(str(path), quality=95)
 
   return write
 

@@ -1,5 +1,6 @@
 """Real processes of a cluster on this machine: started, watched up to a deadline, and ended."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -25,14 +26,11 @@ requires_horovod = pytest.mark.skipif(
 
 def free_addresses(count):
   """Returns HOST:PORT of ports that nobody has, asked from the system all at once."""
-  sockets = [socket.socket() for _ in range(count)]
-  try:
+  with contextlib.ExitStack() as stack:
+    sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
     for each in sockets:
       each.bind(('127.0.0.1', 0))
     return ['127.0.0.1:{}'.format(each.getsockname()[1]) for each in sockets]
-  finally:
-    for each in sockets:
-      each.close()
 
 
 class Task:

@@ -14,7 +14,7 @@ _SERVER = multiprocessing.get_context('forkserver')
 _SERVER.set_forkserver_preload(['program_server', 'estimator_train.modes.train'])
 
 
-class ServedProcess:
+class ServedProcess(_SERVER.Process):
   """A process that runs `python ARGUMENTS`, with a session of its own; as subprocess.Popen.
 
   Args:
@@ -27,19 +27,18 @@ class ServedProcess:
 
   def __init__(self, arguments, cwd, env, outputs, namespace=None):
     os.environ['PYTHONPATH'] = env['PYTHONPATH']  # Of the server, which is started when needed.
-    self._process = _SERVER.Process(target=_run, args=(
+    super().__init__(target=_run, args=(
         list(arguments), str(cwd), dict(env), list(map(str, outputs)), namespace))
-    self._process.start()
-    self.pid = self._process.pid
+    self.start()
 
   def poll(self):
-    return self._process.exitcode
+    return self.exitcode
 
   def wait(self, secs=None):
-    self._process.join(secs)
-    if self._process.exitcode is None:
+    self.join(secs)
+    if self.exitcode is None:
       raise subprocess.TimeoutExpired('a served process', secs)
-    return self._process.exitcode
+    return self.exitcode
 
   def send_signal(self, signum):
     if self.poll() is None:

@@ -3,18 +3,15 @@
 The kernel of a test machine may lack `tc netem`, so the switch is a thread of the test process.
 """
 
+import asyncio
 import contextlib
 import fcntl
-import heapq
-import itertools
 import os
 import random
-import select
 import shutil
 import struct
 import subprocess
 import threading
-import time
 
 import pytest
 
@@ -37,42 +34,33 @@ class Switch:
     self.delay_secs, self.loss = 0., 0.
     self.separated, self.cut, self.forwarded, self.lost = frozenset(), frozenset(), 0, 0
     self._random, self._devices = random.Random(1), []
-    self._queue, self._counter = [], itertools.count()
-    self._stopped, self._thread = threading.Event(), threading.Thread(target=self._run, daemon=True)
+    self._loop = asyncio.new_event_loop()
+    self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
   def add_device(self, name):
     """Creates the TAP device of the next host."""
     device = os.open('/dev/net/tun', os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(device, _TUNSETIFF, struct.pack('16sH', name.encode(), _IFF_TAP | _IFF_NO_PI))
+    self._loop.add_reader(device, self._read, len(self._devices))
     self._devices.append(device)
 
   def start(self):
     self._thread.start()
 
   def close(self):
-    self._stopped.set()
     if self._thread.is_alive():
+      self._loop.call_soon_threadsafe(self._loop.stop)
       self._thread.join(10)
+    self._loop.close()
     for device in self._devices:
       os.close(device)
 
-  def _run(self):
-    while not self._stopped.is_set():
-      wait_secs = min(max(self._queue[0][0] - time.monotonic(), 0.), .1) if self._queue else .1
-      for device in select.select(self._devices, [], [], wait_secs)[0]:
-        self._read_all(self._devices.index(device))
-      while self._queue and self._queue[0][0] <= time.monotonic():
-        self._forward(*heapq.heappop(self._queue)[2:])
-
-  def _read_all(self, sender):
-    with contextlib.suppress(OSError):  # No frame is left.
-      for _ in range(64):
-        frame = os.read(self._devices[sender], _MAX_FRAME_BYTES)
-        if self._random.random() < self.loss:
-          self.lost += 1
-          continue
-        heapq.heappush(self._queue, (time.monotonic() + self.delay_secs, next(self._counter),
-                                     sender, frame))
+  def _read(self, sender):
+    frame = os.read(self._devices[sender], _MAX_FRAME_BYTES)
+    if self._random.random() < self.loss:
+      self.lost += 1
+    else:
+      self._loop.call_later(self.delay_secs, self._forward, sender, frame)
 
   def _forward(self, sender, frame):
     for receiver, device in enumerate(self._devices):

@@ -45,10 +45,8 @@ if not plan.startswith('on('):
   ready()
 exec(plan)
 '''
-# Whoever runs the tests in the background may have SIGINT ignored.
 LAUNCHER = '''
-import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
+import sys
 sys.path.insert(0, {root!r})
 from estimator_train import launcher
 from estimator_train.launcher import local_cluster

@@ -4,11 +4,10 @@ import hashlib
 import json
 import logging
 import re
-import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, python_installed_by
+from conftest import ROOT, python_installed_by, run_process
 
 NOTEBOOKS = sorted((ROOT / 'examples').glob('*.ipynb'))
 PATH = re.compile(r'(?<![\w.:/])/\w[\w.-]*/[\w.-]+')
@@ -60,12 +59,9 @@ def test_cells_run_in_their_order(name, texts, capsys, tmp_path, monkeypatch):
     assert code.count(old) >= 1
     code = code.replace(old, new)
   log = logging.getLogger('tensorflow')
-  level = log.level
-  try:
-    with pyplot.rc_context():
-      exec(code.replace('%matplotlib inline', ''), {})
-  finally:
-    log.setLevel(level)
+  monkeypatch.setattr(log, 'level', log.level)
+  with pyplot.rc_context():
+    exec(code.replace('%matplotlib inline', ''), {})
   out = capsys.readouterr().out
   assert all(text in out for text in texts), out
 
@@ -82,21 +78,28 @@ def notebooks_python():
 def execute(notebooks_python, tmp_path, monkeypatch):
   """Executes cells of a notebook in this order; returns the texts of each, and the widgets."""
   kernel = tmp_path / 'kernel'
-  subprocess.run([notebooks_python, str(ROOT / 'scripts' / 'notebook_kernel.py'), '--install',
-                  str(kernel), sys.executable], check=True, timeout=SECS)
+  run_process(notebooks_python, 'scripts/notebook_kernel.py', '--install', kernel, sys.executable,
+              check=True)
   monkeypatch.setenv('JUPYTER_PATH', str(kernel))
   monkeypatch.setenv('TMPDIR', str(tmp_path))
 
   def run(name, cells):
-    done = subprocess.run(
-        [notebooks_python, str(ROOT / 'tests' / 'notebook_runs.py'),
-         str(ROOT / 'examples' / name), *cells], cwd=str(tmp_path), timeout=SECS,
-        input=json.dumps(list(SHORTER[name].items())), universal_newlines=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    text = json.dumps(read(name))
+    for old, new in SHORTER[name].items():
+      text = text.replace(old, new)
+    notebook = json.loads(text)
+    by_id = {cell['id']: cell for cell in notebook['cells']}
+    notebook['cells'] = [dict(by_id[cell], id=str(number)) for number, cell in enumerate(cells)]
+    path = tmp_path / name
+    path.write_text(json.dumps(notebook))
+    done = run_process(notebooks_python, '-m', 'nbconvert', '--to=notebook', '--inplace',
+                       '--execute', path, cwd=tmp_path, timeout=SECS)
     assert done.returncode == 0, done.stderr
-    outputs, widgets = json.loads(done.stdout.splitlines()[-1])
-    return [(name, ''.join(output.get('text', '') for output in of_cell))
-            for name, of_cell in zip(cells, outputs)], widgets
+    executed = json.loads(path.read_text())
+    widgets, = executed['metadata'].get('widgets', {'': {'state': {}}}).values()
+    return [(name, ''.join(line for output in cell['outputs'] for line in output.get('text', ())))
+            for name, cell in zip(cells, executed['cells'])], [
+                widget['state'] for widget in widgets['state'].values()]
 
   return run
 

@@ -13,8 +13,8 @@ import json
 import os
 import re
 import sys
+import types
 
-import numpy as np
 import tensorflow as tf
 from google.protobuf import json_format, text_format
 from tensorflow_serving.apis import (
@@ -30,59 +30,52 @@ REST = re.compile(r'`POST \S+/v1/models/(\w+):predict`.*?```json\n(.*?)```.*?```
 
 
 def decode(value):
-  """Returns a JSON value with bytes for {"b64": ...}."""
-  if isinstance(value, list):
-    return [decode(item) for item in value]
-  return base64.b64decode(value['b64']) if isinstance(value, dict) else value
+  """Returns an object of a request, or the bytes for {"b64": ...}."""
+  return base64.b64decode(value['b64']) if 'b64' in value else value
 
 
 def predict(loaded, body):
   """Returns the response to a request of the REST API, in the row or the column format."""
   signature = loaded.signatures[body.get('signature_name', 'serving_default')]
   _, specs = signature.structured_input_signature
-  names = list(specs)
-  assert ('instances' in body) != ('inputs' in body)
   if 'inputs' in body:
-    values = body['inputs'] if isinstance(body['inputs'], dict) else {names[0]: body['inputs']}
+    values = body['inputs']
   else:
-    rows = [row if isinstance(row, dict) and 'b64' not in row else {names[0]: row}
+    rows = [row if isinstance(row, dict) else dict.fromkeys(specs, row)
             for row in body['instances']]
     values = {name: [row[name] for row in rows] for name in rows[0]}
-  assert set(values) == set(names)
-  outputs = signature(**{name: tf.constant(decode(value), specs[name].dtype)
+  assert set(values) == set(specs)
+  outputs = signature(**{name: tf.constant(value, specs[name].dtype)
                          for name, value in values.items()})
-  columns = {name: np.vectorize(lambda item: item.decode())(array.numpy()).tolist()
-             if array.dtype == tf.string else array.numpy().tolist()
-             for name, array in outputs.items()}
+  columns = {name: (array.numpy().astype('S').astype('U') if array.dtype == tf.string
+                    else array.numpy()).tolist() for name, array in outputs.items()}
+  assert len(columns) > 1  # Otherwise, the value of the only output would stand for the object.
   if 'inputs' in body:
-    return {'outputs': columns if len(columns) > 1 else list(columns.values())[0]}
+    return {'outputs': columns}
   assert {len(column) for column in columns.values()} == {len(rows)}
-  predictions = [dict(zip(columns, row)) for row in zip(*columns.values())]
-  return {'predictions': predictions if len(columns) > 1
-          else [list(row.values())[0] for row in predictions]}
+  return {'predictions': [dict(zip(columns, row)) for row in zip(*columns.values())]}
+
+
+def answer_message(loaded, request):
+  """Returns the outputs of the signature that a PredictRequest names."""
+  return loaded.signatures[request.model_spec.signature_name](
+      **{name: tf.constant(tf.make_ndarray(value)) for name, value in request.inputs.items()})
 
 
 def run_grpc_code(page, models):
   """Runs the Python code of the page with a stub of this process; returns its results."""
-  class Stub:
+  def answer(request, timeout):
+    outputs = answer_message(models[request.model_spec.name], request)
+    return predict_pb2.PredictResponse(outputs={
+        name: tf.make_tensor_proto(tensor.numpy()) for name, tensor in outputs.items()})
 
-    def __init__(self, channel):
-      pass
-
-    def Predict(self, request, timeout):  # noqa: N802 (The service has this name.)
-      request = predict_pb2.PredictRequest.FromString(request.SerializeToString())
-      signature = models[request.model_spec.name].signatures[request.model_spec.signature_name]
-      outputs = signature(**{name: tf.constant(tf.make_ndarray(value))
-                             for name, value in request.inputs.items()})
-      return predict_pb2.PredictResponse(outputs={
-          name: tf.make_tensor_proto(tensor.numpy()) for name, tensor in outputs.items()})
-
-  prediction_service_pb2_grpc.PredictionServiceStub = Stub
+  prediction_service_pb2_grpc.PredictionServiceStub = (
+      lambda channel: types.SimpleNamespace(Predict=answer))
   code, = re.findall(r'```python\n(.*?)```', page, re.DOTALL)
   variables = {}
   exec(code, variables)
   return {'probabilities': variables['probabilities'].tolist(),
-          'top_labels': np.char.decode(variables['top_labels'].astype('S')).tolist()}
+          'top_labels': variables['top_labels'].astype('S').astype('U').tolist()}
 
 
 def check_messages(page):
@@ -99,8 +92,7 @@ def replay_warm_up(folder, loaded):
   names = []
   for record in tf.data.TFRecordDataset(path):
     request = prediction_log_pb2.PredictionLog.FromString(record.numpy()).predict_log.request
-    loaded.signatures[request.model_spec.signature_name](
-        **{name: tf.constant(tf.make_ndarray(value)) for name, value in request.inputs.items()})
+    answer_message(loaded, request)
     names.append(request.model_spec.signature_name)
   return names
 
@@ -111,7 +103,8 @@ def main(page_path, folder):
   check_messages(page)
   models = {name: tf.saved_model.load(os.path.join(folder, name)) for name in os.listdir(folder)}
   print(json.dumps({
-      'rest': [[request, json.loads(documented), predict(models[name], json.loads(request))]
+      'rest': [[request, json.loads(documented),
+                predict(models[name], json.loads(request, object_hook=decode))]
                for name, request, documented in REST.findall(page)],
       'grpc': run_grpc_code(page, models),
       'warm_up': {name: replay_warm_up(os.path.join(folder, name), loaded)

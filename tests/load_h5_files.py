@@ -2,8 +2,8 @@
 
   PYTHON load_h5_files.py FOLDER
 
-FOLDER has a file NAME.npz for each NAME.h5: the inputs (x0, x1, ...), the labels (t0, ...), and the
-number of steps of training. Prints a JSON object: for each library and file, what it computes.
+FOLDER has a file NAME.npz for each NAME.h5: the inputs (x0, x1, ...), the labels, and the number of
+steps of training. Prints a JSON object: for each library and file, what it computes.
 """
 
 import importlib
@@ -19,24 +19,17 @@ import numpy as np  # noqa: E402
 
 def make_own_layer(keras):
   """Returns a layer as users write it; the library calls it like its own layers."""
-  class Scale(keras.layers.Layer):
+  class Scale(keras.layers.Dense):
 
-    def __init__(self, factor, initializer='ones', **options):
-      super().__init__(**options)
+    def __init__(self, units, factor, **options):
+      super().__init__(units, **options)
       self.factor = factor
-      self.initializer = keras.initializers.get(initializer)
-
-    def build(self, input_shape):
-      self.offset = self.add_weight(name='offset', shape=(input_shape[-1],),
-                                    initializer=self.initializer)
-      super().build(input_shape)
 
     def call(self, inputs):
-      return inputs * self.factor + self.offset
+      return super().call(inputs) * self.factor
 
     def get_config(self):
-      return dict(super().get_config(), factor=self.factor,
-                  initializer=keras.initializers.serialize(self.initializer))
+      return dict(super().get_config(), factor=self.factor)
 
   return Scale
 
@@ -46,20 +39,16 @@ def compute(model, path):
   number of updates of a step in TensorFlow 1.15.
   """
   with np.load(path[:-len('.h5')] + '.npz') as data:
-    inputs, labels = ([data[name] for name in data.files if name[0] == kind] for kind in 'xt')
-    num_steps = int(data['steps'])
+    inputs = [data[name] for name in data.files if name[0] == 'x']
+    labels, num_steps = data['labels'], int(data['steps'])
   if len(inputs) == 1:
     inputs, = inputs
-  if len(labels) == 1:
-    labels, = labels
   outputs = model.predict(inputs, verbose=0)
-  assert isinstance(outputs, list) == isinstance(labels, list), type(outputs)
   losses = []
   if getattr(model, 'optimizer', None):
     losses = [model.evaluate(inputs, labels, verbose=0)]
     losses += [model.train_on_batch(inputs, labels) for _ in range(num_steps)]
-  return {'outputs': np.concatenate([np.ravel(output) for output in (
-      outputs if isinstance(outputs, list) else [outputs])]).tolist(),
+  return {'outputs': outputs.tolist(),
           'losses': [float(np.ravel(loss)[0]) for loss in losses],
           'updates': len(getattr(model, 'updates', ()))}
 

@@ -63,9 +63,8 @@ def sequence_layers():
 def own_layer():
   scale = load_h5_files.make_own_layer(tf.keras)
   return tf.keras.Sequential([
-      scale(.5, tf.keras.initializers.RandomNormal(stddev=.1), input_shape=SEQUENCE),
-      layers.GlobalAveragePooling1D(), layers.Dense(4, 'softplus'), scale(2.),
-      layers.Dense(NUM_CLASSES)])
+      scale(4, .5, kernel_initializer=tf.keras.initializers.RandomNormal(), input_shape=SEQUENCE),
+      layers.GlobalAveragePooling1D(), scale(NUM_CLASSES, 2.)])
 
 
 def attention_and_scaled_sum():
@@ -107,15 +106,11 @@ PORTABLE = {build.__name__: build for build in (
 
 def compiled(name):
   """Returns a registered model or one of the above, compiled."""
-  if name in PORTABLE:
-    model = PORTABLE[name]()
-    loss = tf.keras.losses.CategoricalCrossentropy(from_logits=True)
-    loss = {'attention_and_scaled_sum': {model.output_names[0]: loss},  # As for several outputs.
-            'models_as_layers': 'mae'}.get(name, loss)
-  else:
-    shape = (28, 28, 1) if name in PACKAGE_MODELS else (76, 76, 3)
-    model = models.build(name, shape, NUM_CLASSES)
-    loss = losses.default_loss(model)
+  shape = (28, 28, 1) if name in PACKAGE_MODELS else (76, 76, 3)
+  model = PORTABLE[name]() if name in PORTABLE else models.build(name, shape, NUM_CLASSES)
+  loss = losses.default_loss(model)
+  loss = {'attention_and_scaled_sum': {model.output_names[0]: loss},  # As for several outputs.
+          'models_as_layers': 'mae'}.get(name, loss)
   model.compile(tf.keras.optimizers.SGD(.05), h5_model.full_loss_names(loss), ['accuracy'])
   return model
 
@@ -142,7 +137,7 @@ def write(folder, name):
         size=[BATCH] + tensor.shape.as_list()[1:]).astype(np.float32)
               for index, tensor in enumerate(model.inputs)}
     np.savez(path[:-len('.h5')] + '.npz', steps=2 if name in PORTABLE else 0,  # Others: dropout.
-             t0=np.eye(NUM_CLASSES, dtype=np.float32)[np.arange(BATCH) % 3], **inputs)
+             labels=np.eye(NUM_CLASSES, dtype=np.float32)[np.arange(BATCH) % 3], **inputs)
     model.save(path, save_format='h5')
     expected = load_h5_files.compute(model, path)
   assert h5_model.make_portable(path) is None, name

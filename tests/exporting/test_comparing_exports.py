@@ -7,6 +7,7 @@ import sys
 import h5py
 import pytest
 from conftest import load_script
+from mode_runs import image_flags
 
 from estimator_train.errors import UserError
 from estimator_train.exporting import export as exports
@@ -54,14 +55,11 @@ def test_two_inputs_in_every_library(compare, clients_python):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('oct2017_dir', ['generated'], indirect=True)
-def test_pictures_in_every_library(compare, clients_python, oct2017_dir):
+def test_pictures_in_every_library(compare, clients_python, image_folders):
   """JPEGs of several sizes, after steps that move the statistics of batch norm."""
-  pattern = '{}/val/**/*.jpeg'.format(oct2017_dir)
   assert_equal_in_every_library(compare(
-      ['--dataset=image_folder', '--train_pattern=' + pattern, '--eval_pattern=' + pattern,
-       '--image_size=28,32', '--model=mnist_deep'],
-      '--clients=' + clients_python, '--pictures=' + pattern),
+      [*image_flags(image_folders), '--image_size=28,32', '--model=mnist_deep'],
+      '--clients=' + clients_python, '--pictures={}/test/*/*.jpeg'.format(image_folders)),
                                 14, ' pictures', 'pictures', 'images')
 
 

@@ -69,7 +69,7 @@ def test_warm_up_requests_have_the_fields_of_tensorflow_serving(tmp_path):
     (of_request, spec), *inputs = fields(request)
     assert [of_log, of_predict_log, of_request, *{number for number, _ in inputs}] == [6, 1, 1, 2]
     found[dict(fields(spec))[3].decode()] = {
-        key.decode(): tf.make_ndarray(tf.make_tensor_proto(0).FromString(value)).tolist()
-        for (_, key), (_, value) in (fields(entry) for _, entry in inputs)}
+        entry[1].decode(): tf.make_ndarray(tf.make_tensor_proto(0).FromString(entry[2])).tolist()
+        for entry in (dict(fields(entry)) for _, entry in inputs)}
   assert found == {'first': {name: [content] for name, content in contents.items()},
                    'second': {'a': [3]}}

@@ -4,6 +4,7 @@ The scripts run on a copy of the checkout whose lock files are empty and whose p
 arguments, with a PATH on which there is no Python unless a test puts one there.
 """
 
+import concurrent.futures
 import json
 import os
 import shutil
@@ -12,8 +13,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 VERSION = '{}.{}'.format(*sys.version_info)
 OTHER_VERSION = {'3.6': '3.7', '3.7': '3.6'}[VERSION]
 LOCK = 'requirements/py{}{}.txt'.format(*sys.version_info)
@@ -36,12 +37,11 @@ class Machine:
 
   def __init__(self, folder):
     self.folder = folder
-    self.root = folder / 'a chéck out'
-    self.home = folder / 'home'
-    self.bin = folder / 'bin'
-    self.elsewhere = folder / 'else where'
+    self.root, self.home, self.bin, self.elsewhere = (
+      folder / name for name in ('a chéck out', 'home', 'bin', 'else where'))
     for path in (self.root, self.home, self.bin, self.elsewhere):
       path.mkdir()
+    self.python = self.bin / 'python{}'.format(VERSION)
     for tool in TOOLS.split():
       (self.bin / tool).symlink_to(shutil.which(tool))
     for source in ('setup.py', 'estimator_train/install_requires.txt', 'run_train.sh',
@@ -63,38 +63,21 @@ class Machine:
     path.write_text(text)
     path.chmod(0o755)
 
-  def add_python(self, path=None):
-    """Puts the running Python at `path`, by default on PATH under its own name."""
-    path = path or self.bin / 'python{}'.format(VERSION)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.symlink_to(sys.executable)
-
-  def start(self, script, *arguments, **environment):
+  def run(self, script, *arguments, **environment):
     environment = dict(
       PATH=str(self.bin), HOME=str(self.home), PIP_CONFIG_FILE=os.devnull, PIP_NO_INDEX='1',
       **environment)
-    return subprocess.Popen(
-      [str(self.root / script)] + list(arguments), cwd=str(self.elsewhere), env=environment,
+    return subprocess.run(
+      [str(self.root / script), *arguments], cwd=str(self.elsewhere), env=environment,
       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-      universal_newlines=True)
-
-  def run(self, script, *arguments, **environment):
-    return finish(self.start(script, *arguments, **environment))
-
-
-def finish(process):
-  try:
-    out, err = process.communicate(timeout=TIMEOUT_SECS)
-  finally:
-    process.kill()
-  return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+      universal_newlines=True, timeout=TIMEOUT_SECS)
 
 
 PYENV = 'home/.pyenv/versions/{}/bin/python'
-# The Pythons of a machine, by their paths (True: the running one), and which of them is found.
+# The Pythons of a machine, by their paths (None: the running one), and which of them is found.
 MACHINES = {
   'behind broken shims': (
-    {'bin/python3.7': BROKEN_SHIM, 'bin/python3': BROKEN_SHIM, 'bin/python': True}, 'bin/python'),
+    {'bin/python3.7': BROKEN_SHIM, 'bin/python3': BROKEN_SHIM, 'bin/python': None}, 'bin/python'),
   'under PYENV_ROOT': ({'other/versions/3.7.2/bin/python': CPYTHON.format('3.7')},
                        'other/versions/3.7.2/bin/python'),
   'the newest': (
@@ -106,8 +89,8 @@ MACHINES = {
 @pytest.mark.parametrize('pythons, expected', MACHINES.values(), ids=list(MACHINES))
 def test_a_suitable_python_is_found(machine, pythons, expected):
   for path, text in pythons.items():
-    if text is True:
-      machine.add_python(machine.folder / path)
+    if text is None:
+      (machine.folder / path).symlink_to(sys.executable)
     else:
       machine.write(machine.folder / path, text)
   expected = machine.folder / expected
@@ -165,26 +148,25 @@ def test_errors_are_one_message_with_a_remedy(machine, script):
   for text in ('python3.7: does not work: pyenv: ', 'uv: not on PATH', 'docker build '):
     assert text in result.stderr
   result = machine.run(script, ESTIMATOR_TRAIN_TF='mkl')
-  assert (result.returncode, result.stdout) == (2, '')
-  assert result.stderr == (
-    'error: ESTIMATOR_TRAIN_TF must be stock or onednn: got mkl: use one of them\n')
+  assert (result.returncode, result.stdout, result.stderr) == (
+    2, '', 'error: ESTIMATOR_TRAIN_TF must be stock or onednn: got mkl: use one of them\n')
   if script == 'tests/run.sh':
     result = machine.run(script, '--python=3.9')
-    assert result.returncode == 2
-    assert result.stderr == 'error: --python must be 3.6 or 3.7: got 3.9: give one of them\n'
+    assert (result.returncode, result.stderr) == (
+      2, 'error: --python must be 3.6 or 3.7: got 3.9: give one of them\n')
 
 
 # Making the environment: each of these makes a real one, which takes a few seconds.
 
 
 def test_the_first_starts_make_one_environment_that_later_ones_use(machine):
-  machine.add_python()
+  machine.python.symlink_to(sys.executable)
   # What an interrupted install left is removed.
   machine.write('.venv/setup.log', '')
   machine.write('.venv/leftover', '')
   (machine.elsewhere / 'link').symlink_to(machine.root / 'run_train.sh')
-  results = [finish(process) for process in [
-    machine.start('../else where/link', '--x=1', 'a b') for _ in range(2)]]
+  with concurrent.futures.ThreadPoolExecutor() as pool:
+    results = list(pool.map(machine.run, ['../else where/link'] * 2, ['--x=1'] * 2, ['a b'] * 2))
   err = ''.join(result.stderr for result in results)
   assert [result.returncode for result in results] == [0, 0], err
   assert err.count('Another start is setting up') == err.count('Installing the project') == 1
@@ -193,7 +175,7 @@ def test_the_first_starts_make_one_environment_that_later_ones_use(machine):
     assert json.loads(result.stdout) == [str(machine.elsewhere), '--x=1', 'a b']
   assert not (machine.root / '.venv/leftover').exists()
 
-  (machine.bin / 'python{}'.format(VERSION)).unlink()  # Nothing could be made from here on.
+  machine.python.unlink()  # Nothing could be made from here on.
   result = machine.run('run_train.sh')
   flagfile = machine.root / 'estimator_train/configs/quickstart.flags'
   assert result.stderr == ''
@@ -201,7 +183,7 @@ def test_the_first_starts_make_one_environment_that_later_ones_use(machine):
 
 
 def test_a_failing_install_leaves_no_marker_and_keeps_what_others_made(machine):
-  machine.add_python()
+  machine.python.symlink_to(sys.executable)
   venv = machine.root / '.venv-{}'.format(VERSION)
   machine.write(venv / 'mine', '')
   machine.write(LOCK, 'no-such-package==1.0 --hash=sha256:{}\n'.format('0' * 64))
@@ -246,7 +228,7 @@ def test_outdated_environments_are_made_again(machine):
 
 
 def test_a_link_does_not_change_the_environment_of_another_checkout(machine):
-  machine.add_python()
+  machine.python.symlink_to(sys.executable)
   other = machine.folder / 'other'
   shutil.copytree(str(machine.root), str(other))
   (other / '.venv').mkdir()

@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 
 import estimator_train
 
+layers = tf.keras.layers
 NUM_EXAMPLES = 37
 WORDS = 12
 
@@ -21,14 +22,14 @@ def _numbers():
   return numbers, words, price.astype(np.float32), kind, weight
 
 
+def _data_set(split, labels=()):
+  return estimator_train.DataSet('any', labels, None, split, split)
+
+
 def _of(convert, labels=()):
   """Returns a function that describes the examples that `convert` makes of the arrays."""
-  def describe():
-    split = estimator_train.ExampleSplit(
-        lambda: tf.data.Dataset.from_tensor_slices(convert(*_numbers())))
-    return estimator_train.DataSet('any', labels, None, split, split)
-
-  return describe
+  return lambda: _data_set(estimator_train.ExampleSplit(
+      lambda: tf.data.Dataset.from_tensor_slices(convert(*_numbers()))), labels)
 
 
 two_inputs = _of(lambda numbers, words, price, kind, weight: (
@@ -47,12 +48,11 @@ of_wide_labels = _of(lambda numbers, words, price, kind, weight: (numbers, numbe
 
 
 def in_batches():
-  split = estimator_train.ExampleSplit(lambda: weighted().train.make_dataset().batch(5))
-  return estimator_train.DataSet('any', (), None, split, split)
+  return _data_set(estimator_train.ExampleSplit(
+      lambda: weighted().train.make_dataset().batch(5)))
 
 
 def two_outputs():
-  layers = tf.keras.layers
   numbers = layers.Input([3], name='numbers')
   words = layers.Input([5], dtype=tf.int32, name='words')
   embedded = layers.GlobalAveragePooling1D()(layers.Embedding(WORDS, 4)(words))
@@ -73,19 +73,17 @@ def mean_error(labels, outputs):
 
 
 def one_output():
-  model = tf.keras.Sequential([tf.keras.layers.Dense(4, 'tanh', input_shape=[3]),
-                               tf.keras.layers.Dense(1)])
+  model = tf.keras.Sequential([layers.Dense(4, 'tanh', input_shape=[3]), layers.Dense(1)])
   model.compile('sgd', 'mse', [mean_error, tf.keras.metrics.RootMeanSquaredError()],
                 weighted_metrics=['mae'])
   return model
 
 
 def not_compiled():
-  return tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[3])])
+  return tf.keras.Sequential([layers.Dense(1, input_shape=[3])])
 
 
 def next_word():
-  layers = tf.keras.layers
   model = tf.keras.Sequential([
       layers.Embedding(WORDS, 8, input_length=5, mask_zero=True),
       layers.LSTM(8, return_sequences=True),
@@ -95,7 +93,6 @@ def next_word():
 
 
 def word_classifier():
-  layers = tf.keras.layers
   return tf.keras.Sequential([
       layers.InputLayer([5], dtype=tf.int64, name='ids'), layers.Embedding(WORDS, 8),
       layers.GlobalAveragePooling1D(),
@@ -113,14 +110,12 @@ def parse_numbers(record):
 
 
 def records():
-  split = estimator_train.RecordSplit(os.path.join(os.environ[FOLDER_VARIABLE], 'train'),
-                                      parse_numbers)
-  return estimator_train.DataSet('any', (), None, split, split)
+  return _data_set(estimator_train.RecordSplit(
+      os.path.join(os.environ[FOLDER_VARIABLE], 'train'), parse_numbers))
 
 
 def arrays():
-  split = estimator_train.ArraySplit(np.zeros((4, 3), np.uint8), np.zeros(4, int))
-  return estimator_train.DataSet('any', (), None, split, split)
+  return _data_set(estimator_train.ArraySplit(np.zeros((4, 3), np.uint8), np.zeros(4, int)))
 
 
 def median(labels, outputs):
@@ -129,6 +124,6 @@ def median(labels, outputs):
 
 
 def with_median():
-  model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[3])])
+  model = tf.keras.Sequential([layers.Dense(1, input_shape=[3])])
   model.compile('sgd', 'mse', [median])
   return model

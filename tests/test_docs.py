@@ -62,14 +62,13 @@ def test_commands_that_are_not_executed_here():
   for command in set(COMMANDS) - set(EXECUTED):
     arguments = arguments_of(command)
     if arguments is not None:
-      arguments = [argument for argument in arguments if argument != '--tensorboard'
-                   and not argument.startswith(('--local_', '--max_restarts'))]
+      arguments = [argument for argument in arguments
+                   if not argument.startswith(('--local_', '--max_restarts', '--tensorboard'))]
       assert command_line.wants_help(arguments) or command_line.parse(arguments), command
       continue
-    words = [word for word in shlex.split(command) if '=' not in word or word.startswith('-')]
-    for name in words:
-      if '/' in name and not name.startswith(('-', '$', 'DATA', '.venv/')):
-        assert (ROOT / name).exists(), command
+    for word in shlex.split(command):
+      if '/' in word and '=' not in word and not word.startswith(('-', '$', 'DATA', '.venv/')):
+        assert (ROOT / word).exists(), command
 
 
 @pytest.fixture(scope='module')

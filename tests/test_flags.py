@@ -210,10 +210,10 @@ OF_MODES = [
         'reproduce --model_dir=x --workload=oct2017 --seed=3 --json'))]
 # The built-in data sets that use a flag.
 OF_DATA_SETS = {
-    'train_pattern': 'image_folder or tfrecord', 'eval_pattern': 'image_folder or tfrecord',
-    'labels': 'image_folder or tfrecord or synthetic',
-    'image_size': 'image_folder or tfrecord or oct2017 or synthetic', 'image_key': 'tfrecord',
-    'label_key': 'tfrecord', 'label_offset': 'tfrecord', 'compression': 'tfrecord'}
+    '--train_pattern=a': 'image_folder or tfrecord', '--eval_pattern=a': 'image_folder or tfrecord',
+    '--labels=a,b': 'image_folder or tfrecord or synthetic', '--image_key=a': 'tfrecord',
+    '--image_size=9,9': 'image_folder or tfrecord or oct2017 or synthetic',
+    '--label_key=a': 'tfrecord', '--label_offset=1': 'tfrecord', '--compression=gzip': 'tfrecord'}
 
 
 def test_rules_between_flags():
@@ -222,14 +222,12 @@ def test_rules_between_flags():
     error = error_of(*arguments.split(' '), enough=enough)
     assert re.search(message, error), (arguments, error)
   assert 'did you mean --batch_size=VALUE?' in error_of('--batch_size 3')
-  for name, datasets in OF_DATA_SETS.items():
-    given = {'image_size': '9,9', 'label_offset': '1', 'compression': 'gzip'}.get(name, 'a,b')
-    argument = '--{}={}'.format(name, given)
+  for argument, datasets in OF_DATA_SETS.items():
     assert error_of(argument) == (
-        '--{0} is only for --dataset={1}: --{0} and --dataset=fashion_mnist_sample: change '
-        '--dataset, or omit --{0}'.format(name, datasets))
+        '{0} is only for --dataset={1}: {0} and --dataset=fashion_mnist_sample: change --dataset, '
+        'or omit {0}'.format(argument.partition('=')[0], datasets))
     for dataset in datasets.split(' or '):
-      assert not error_of(argument, '--dataset=' + dataset), (name, dataset)
+      assert not error_of(argument, '--dataset=' + dataset), (argument, dataset)
 
 
 MAX = 2 ** 31 - 1

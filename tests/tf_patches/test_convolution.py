@@ -1,47 +1,31 @@
 """Gradients of single-channel convolutions with padded images."""
 
-import numpy as np
-import pytest
 import tensorflow.compat.v1 as tf
+import training_runs
 
-import estimator_train
-from estimator_train.settings import Settings
 from estimator_train.system import machine
-from estimator_train.tf_patches import sessions
+
+layers = tf.keras.layers
 
 
-def gradients(pads, channels, padding, strides, dtype):
-  """Returns the gradients of the images and the filters, and the channels of padded images."""
-  random = np.random.RandomState(1)
-  with tf.Graph().as_default() as graph, tf.Session() as session:
-    if pads:
-      sessions.pad_filter_gradients(graph)
-    images = tf.constant(random.normal(size=(4, 12, 11, channels)), dtype)
-    filters = tf.constant(random.normal(size=(3, 2, channels, 5)), dtype)
-    outputs = tf.nn.conv2d(images, filters, [1, strides, strides, 1], padding)
-    found = tf.gradients(tf.square(outputs), [images, filters])
-    padded = [operation for operation in graph.get_operations() if operation.type == 'Pad']
-    return session.run(found), [operation.outputs[0].shape[-1] for operation in padded]
+def of_convolutions(image_shape, num_classes):
+  """The first and the third convolution have a single channel; so has the fourth, in float64."""
+  return tf.keras.Sequential([
+      layers.Conv2D(4, (3, 2), padding='same', activation='tanh', input_shape=image_shape),
+      layers.Conv2D(1, 3, activation='tanh'), layers.Conv2D(1, (3, 2), 2, activation='tanh'),
+      layers.Lambda(lambda values: tf.cast(values, tf.float64)),
+      layers.Conv2D(3, 2, dtype='float64'), layers.Flatten(),
+      layers.Lambda(lambda values: tf.cast(values, tf.float32)),
+      layers.Dense(num_classes, activation='softmax')])
 
 
-@pytest.mark.parametrize('channels, padding, strides, dtype, is_padded', [
-    (1, 'SAME', 1, tf.float32, True), (1, 'VALID', 2, tf.float32, True),
-    (2, 'SAME', 1, tf.float32, False), (1, 'SAME', 1, tf.float64, False)])
-def test_gradients_are_those_without_padding(channels, padding, strides, dtype, is_padded):
-  plain, _ = gradients(False, channels, padding, strides, dtype)
-  found, padded = gradients(True, channels, padding, strides, dtype)
-  assert padded == [3] * is_padded
-  for gradient, expected in zip(found, plain):
-    assert gradient.shape == expected.shape
-    np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-4)
-
-
-@pytest.mark.parametrize('needs_padding', [False, True])
-def test_training_pads_where_it_is_faster(monkeypatch, tmp_path, needs_padding):
-  monkeypatch.setattr(machine, 'needs_padded_gradients', lambda: needs_padding)
-  result = estimator_train.train(Settings(
-      mode='train', model_dir=str(tmp_path), dataset='synthetic', model='fashion_cnn',
-      batch_size=8, train_steps=2, num_cpu_replicas=2, report_page=False))
-  assert result['global_step'] == 2
-  (graph,) = tmp_path.glob('*-2.meta')
-  assert (b'EstimatorTrainPaddedConv2D' in graph.read_bytes()) == needs_padding
+def test_training_pads_where_it_is_faster_and_trains_as_without(monkeypatch, tmp_path):
+  for needs_padding in (False, True):
+    folder = tmp_path / str(needs_padding)
+    monkeypatch.setattr(machine, 'needs_padded_gradients', lambda needs=needs_padding: needs)
+    training_runs.train(folder, dataset='synthetic', image_size=(12, 11), batch_size=8,
+                        model=__name__ + ':of_convolutions', train_steps=2, num_cpu_replicas=2)
+    graph, = folder.glob('*-2.meta')
+    operations = tf.MetaGraphDef.FromString(graph.read_bytes()).graph_def.node
+    assert sum(node.op == 'Pad' for node in operations) == 2 * 2 * needs_padding
+  training_runs.assert_same_weights(tmp_path / 'False', tmp_path / 'True')

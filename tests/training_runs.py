@@ -69,10 +69,15 @@ def events(folder):
   return [event for path in paths for event in tf.train.summary_iterator(str(path))]
 
 
+def all_scalars(folder):
+  """Returns the values of all scalars by step and tag."""
+  return {(event.step, value.tag): value.simple_value for event in events(folder)
+          for value in event.summary.value if value.HasField('simple_value')}
+
+
 def scalars(folder, tag):
   """Returns the values of a scalar by step."""
-  return {event.step: value.simple_value for event in events(folder)
-          for value in event.summary.value if value.tag == tag}
+  return {step: value for (step, name), value in all_scalars(folder).items() if name == tag}
 
 
 def assert_same_weights(folder, other, tolerance=1e-5):

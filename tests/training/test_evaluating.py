@@ -1,6 +1,7 @@
 """Evaluation in a graph that is built once: the figures of Estimator, and training untouched."""
 
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,18 +17,12 @@ from estimator_train.training.evaluation import Evaluator
 
 def train(folder, **values):
   """Trains nine steps, and returns the settings, and the figures and samples of evaluations."""
-  evaluated, sampled = [], []
-
-  def report(figures, samples):
-    evaluated.append(figures)
-    sampled.append(samples)
-    return figures
-
+  report = mock.Mock(side_effect=lambda figures, samples: figures)
   run, _ = training_runs.train(
       folder, report, mode='train_and_evaluate', model='own_models:with_dropout', train_steps=9,
       batch_size=48, optimizer='sgd', learning_rate=0.1, distribution_strategy='off',
       intra_op_parallelism_threads=1, keep_checkpoint_max=9, **values)
-  return run.settings, evaluated, sampled
+  return (run.settings, *zip(*(arguments for arguments, _ in report.call_args_list)))
 
 
 @pytest.fixture(scope='module')
@@ -49,10 +44,8 @@ def test_figures_are_those_of_estimator(evaluated_run):
   assert [counted['global_step'] for counted in evaluated] == [2, 4, 6, 8]
   assert evaluated[0]['average_loss'] != evaluated[1]['average_loss']
   found, expected = (
-      {(event.step, value.tag): value.simple_value
-       for event in training_runs.events(Path(settings.run.model_dir) / folder)
-       for value in event.summary.value
-       if value.HasField('simple_value') and event.step <= 4}
+      {key: value for key, value in training_runs.all_scalars(
+          Path(settings.run.model_dir) / folder).items() if key[0] <= 4}
       for folder in ('eval', 'eval_estimators'))
   assert found == expected and (4, 'accuracy') in found
 

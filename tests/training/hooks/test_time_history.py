@@ -5,6 +5,7 @@ import json
 import re
 import sys
 import time
+from unittest import mock
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -43,15 +44,12 @@ def trained(tmp_path_factory):
 
 def test_a_canned_estimator(trained):
   _, hook, first, _ = trained
-  assert isinstance(hook, tf.train.SessionRunHook) and isinstance(hook, TimeHistory)
   assert len(hook.times) == 20 and min(hook.times) > 0
   report = hook.report()
   assert (report['steps_timed'], report['warmup_steps']) == (17, 3)
   assert report['examples_per_sec'] == pytest.approx(17 * 16 / report['wall_secs'])
-  assert report['examples_per_sec_per_replica'] == report['examples_per_sec']
   assert report['session_run_secs']['max'] == pytest.approx(max(hook.times[3:]))
   assert 0 <= report['shares']['input'] <= 1
-  assert report['time_to_first_step_secs'] > hook.times[0]
   assert (report['global_batch_size'], report['per_replica_batch_size']) == (16, 16)
   assert (report['num_replicas'], report['num_workers'], report['devices']) == (1, 1, ['/cpu:0'])
   assert [report[name] for name in ('model', 'dataset', 'distribution_strategy')] == [None] * 3
@@ -107,29 +105,15 @@ def test_replicas(tmp_path):
   assert not (tmp_path / 'throughput.json').exists()
 
 
-class Duration(tf.train.SessionRunHook):
-  """Measures the evaluations between the creation of their session and their end."""
-
-  def __init__(self):
-    self.secs = []
-
-  def after_create_session(self, session, coord):
-    self._began = time.perf_counter()
-
-  def end(self, session):
-    self.secs.append(time.perf_counter() - self._began)
-
-
 def test_an_evaluation_is_a_pause(tmp_path):
-  hook, evaluation = TimeHistory(batch_size=16, report_dir=tmp_path, warmup_steps=0), Duration()
+  hook = TimeHistory(batch_size=16, report_dir=tmp_path, warmup_steps=0)
   tf.estimator.train_and_evaluate(
       canned(tmp_path, save_checkpoints_steps=3), tf.estimator.TrainSpec(dataset, 6, [hook]),
-      tf.estimator.EvalSpec(dataset, steps=2, throttle_secs=0, hooks=[evaluation]))
+      tf.estimator.EvalSpec(lambda: time.sleep(.5) or dataset(), steps=2, throttle_secs=0))
   report = hook.report()
-  assert report['steps_timed'] == 6 and len(evaluation.secs) == 2
+  assert report['steps_timed'] == 6
   pause = report['pauses']['checkpoint']
-  assert pause['count'] == 1  # After step 3; that of step 6 is the end.
-  assert evaluation.secs[0] < pause['secs']
+  assert pause['count'] == 1 and pause['secs'] > .5  # After step 3; that of step 6 is the end.
   assert sum(hook.times) + pause['secs'] < report['wall_secs'] + hook.times[0]
   assert report['steady_steps_per_sec'] > report['steps_per_sec']
   assert strict((tmp_path / 'throughput.json').read_text())['global_step'] == 6
@@ -153,12 +137,10 @@ def test_only_the_chief_of_a_cluster_writes(tmp_path, monkeypatch):
 
 
 def test_a_report_that_cannot_be_written(tmp_path, monkeypatch, caplog):
-  def fail(folder):
-    raise ValueError('too large\nfor a page')
-
-  monkeypatch.setattr(page, 'write_page', fail)
+  error = ValueError('too large\nfor a page')
+  monkeypatch.setattr(page, 'write_page', mock.Mock(side_effect=error))
   train_in_session([TimeHistory(report_dir=tmp_path)], 2)
-  (message,) = [record.getMessage() for record in caplog.records if 'written' in record.msg]
+  message, = [text for text in caplog.messages if 'could not be written' in text]
   assert message == ('the report in {} could not be written: ValueError: too large for a '
                      'page'.format(tmp_path))
 
@@ -191,18 +173,25 @@ def test_the_start_of_the_time_to_the_first_step(tmp_path, monkeypatch, own_grap
   assert list(hook.report()['first_step_parts_secs']) == parts
 
 
-def test_other_iterators_of_the_graph_do_not_advance():
+def test_other_iterators_of_the_graph_and_runs_of_other_hooks():
+  """The iterators do not advance, and the runs are no part of a step."""
   def with_other_iterators(fetches):
     first, second, unused = (
         tf.data.make_one_shot_iterator(tf.data.Dataset.range(count)) for count in (99, 99, 3))
     unused.get_next()
     tf.data.make_initializable_iterator(tf.data.Dataset.range(3)).get_next()
+    wait = tf.py_func(lambda: time.sleep(.05), [], [])
+    other_hook.before_run = lambda context: context.session.run(wait)
     return fetches + [tf.cond(tf.less(fetches[1], 5), first.get_next, second.get_next)]
 
-  hook = TimeHistory(batch_size=1, warmup_steps=0)
-  read = train_in_session([hook], 10, with_other_iterators)
+  hook, other_hook = TimeHistory(batch_size=16, warmup_steps=0), tf.train.SessionRunHook()
+  read = train_in_session([hook, other_hook], 10, with_other_iterators)
   assert [number for _, number, _ in read] == list(range(10))
-  assert hook.report()['steps_timed'] == 10 and hook.report()['input_wait_secs'] is not None
+  report = hook.report()
+  assert (len(hook.times), report['steps_timed'], report['examples']) == (10, 10, 160)
+  # A slow machine may delay a step, but not each one.
+  assert min(hook.times[1:]) < .05 <= report['between_secs']['p50']
+  assert report['input_wait_secs'] is not None
 
 
 def test_a_run_that_reads_no_batch_does_not_advance_the_input():
@@ -213,41 +202,11 @@ def test_a_run_that_reads_no_batch_does_not_advance_the_input():
       assert [session.run(fetch) for fetch in [step, number] * 4][1::2] == [0, 1, 2, 3]
 
 
-class RunsBeforeTheStep(tf.train.SessionRunHook):
-  """A hook that uses the session for some time before each step."""
-
-  def begin(self):
-    self._wait = tf.py_func(lambda: time.sleep(.05), [], [])
-
-  def before_run(self, run_context):
-    run_context.session.run(self._wait)
-
-
-def test_runs_of_other_hooks_before_the_step_are_no_part_of_it():
-  hook = TimeHistory(batch_size=16, warmup_steps=0)
-  train_in_session([hook, RunsBeforeTheStep()], 5)
-  report = hook.report()
-  assert (len(hook.times), report['steps_timed'], report['examples']) == (5, 5, 80)
-  # A slow machine may delay a step, but not each one.
-  assert min(hook.times[1:]) < .05 <= report['between_secs']['p50']
-  assert report['input_wait_secs'] is not None
-
-
-class Aborts(tf.train.SessionRunHook):
-  """A hook that fails at the given runs like a lost parameter server."""
-
-  def __init__(self, runs):
-    self._failing_runs, self._runs = runs, 0
-
-  def before_run(self, run_context):
-    self._runs += 1
-    if self._runs in self._failing_runs:
-      raise tf.errors.AbortedError(None, None, 'lost')
-
-
 def test_repeated_steps_and_the_pause_of_a_recovery(tmp_path):
-  hook = TimeHistory(batch_size=16, warmup_steps=0)
-  train_in_session([hook, Aborts({9, 10})], 10, checkpoint_dir=str(tmp_path),
+  hook, aborts = TimeHistory(batch_size=16, warmup_steps=0), tf.train.SessionRunHook()
+  lost = tf.errors.AbortedError(None, None, 'a lost parameter server')
+  aborts.before_run = mock.Mock(side_effect=[None] * 8 + [lost] * 2 + [None] * 9)
+  train_in_session([hook, aborts], 10, checkpoint_dir=str(tmp_path),
                    save_checkpoint_steps=3)
   report = hook.report()
   # The eight steps before the failure end with checkpoint 6, from which training resumes.

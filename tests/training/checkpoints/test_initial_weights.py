@@ -40,12 +40,12 @@ def save_odd_weights(model, path):
   return by_variable(model)
 
 
-def load(weights, name='partly_frozen', num_classes=10):
+def load(weights, name=MODEL, num_classes=10, shape=SHAPE):
   """Returns the weights of a model after it has loaded some, by variable."""
-  settings = Settings(model='own_models:' + name, weights=str(weights), model_dir='x')
+  settings = Settings(model=name, weights=str(weights), model_dir='x')
   with keras_session():
-    model = getattr(own_models, name)(SHAPE, num_classes)
-    initial_weights.load_initial_weights(model, settings.model, SHAPE)
+    model = models.build(name, shape, num_classes)
+    initial_weights.load_initial_weights(model, settings.model, shape)
     return by_variable(model)
 
 
@@ -100,7 +100,7 @@ def test_weights_that_cannot_be_loaded(h5, trained, tmp_path):
       ('imagenet', 'there are no ImageNet weights for this model: --weights='),
       (tmp_path / 'text.h5', do_not_fit), (h5[0], do_not_fit), (trained, do_not_fit)):
     with pytest.raises(UserError, match=message + str(weights)) as caught:
-      load(weights, 'embedding')
+      load(weights, 'own_models:embedding')
     assert '\n' not in str(caught.value)
   with pytest.raises(UserError, match=there_are_none):
     train(tmp_path / 'run', weights=str(tmp_path / 'none.h5'))
@@ -124,73 +124,61 @@ def assert_loaded_without_head(found, expected, caplog, head):
 def test_weights_of_another_head(h5, trained, tmp_path, caplog):
   """Of a file, a checkpoint, and the SavedModels of this package and of Keras."""
   caplog.set_level('INFO', 'estimator_train')
-  path, expected = h5
-  assert_loaded_without_head(load(path, num_classes=4), expected, caplog, 'dense_1')
-  checkpoint = training_runs.weights(trained)
-  assert_loaded_without_head(load(trained, num_classes=4), checkpoint, caplog, 'dense_1')
+  (path, expected), checkpoint = h5, training_runs.weights(trained)
   exported = modes.run(Settings(
       mode='export', model=MODEL, dataset='synthetic', model_dir=str(trained),
       export_dir=str(tmp_path / 'exports')))['path']
-  assert_loaded_without_head(load(exported, num_classes=4), checkpoint, caplog, 'dense_1')
   with keras_session():
     model = own_models.partly_frozen(SHAPE, 10)
     model.load_weights(str(path))
     tf.keras.experimental.export_saved_model(model, str(tmp_path / 'of_keras'))
-  assert_loaded_without_head(load(tmp_path / 'of_keras', num_classes=4), expected, caplog,
-                             'dense_1')
+  for weights, values in ((path, expected), (trained, checkpoint), (exported, checkpoint),
+                          (tmp_path / 'of_keras', expected)):
+    assert_loaded_without_head(load(weights, num_classes=4), values, caplog, 'dense_1')
   assert load(tmp_path / 'of_keras').keys() == expected.keys()
   assert 'random weights' not in caplog.text  # All of them fit.
+
+
+def with_inner_model(image_shape, num_classes):
+  """Its inner model is frozen, unless there are ten classes."""
+  layers = tf.keras.layers
+  inner = tf.keras.Sequential([
+      layers.Flatten(input_shape=image_shape), layers.BatchNormalization(), layers.Dense(3)])
+  inner.trainable = num_classes == 10
+  return tf.keras.Sequential([inner, layers.Dense(num_classes, name='head')])
 
 
 def test_weights_of_another_head_of_a_frozen_inner_model(tmp_path, caplog):
   """Keras stores the weights in another order if the inner model is frozen."""
   caplog.set_level('INFO', 'estimator_train')
-  path = str(tmp_path / 'outer.h5')
-
-  def build(num_classes, trainable):
-    layers = tf.keras.layers
-    inner = tf.keras.Sequential([layers.BatchNormalization(input_shape=(5,)), layers.Dense(3)])
-    inner.trainable = trainable
-    return tf.keras.Sequential([inner, layers.Dense(num_classes, name='head')])
-
+  path = tmp_path / 'outer.h5'
   with keras_session():
-    expected = save_odd_weights(build(3, trainable=True), path)
-  with keras_session():
-    model = build(2, trainable=False)
-    initial_weights.load_initial_weights(
-        model, Settings(weights=path, model='x:y', model_dir='x').model, None)
-    assert_loaded_without_head(by_variable(model), expected, caplog, 'head')
+    expected = save_odd_weights(with_inner_model(SHAPE, 10), path)
+  found = load(path, __name__ + ':with_inner_model', num_classes=4)
+  assert_loaded_without_head(found, expected, caplog, 'head')
 
 
 def test_published_weights_without_the_head(monkeypatch, tmp_path, capsys):
   """A file, and ImageNet weights, for which Keras looks in its cache before the network."""
-  path, image_shape = str(tmp_path / 'notop.h5'), (32, 32, 3)
+  path, shape = str(tmp_path / 'notop.h5'), (32, 32, 3)
   with keras_session():
-    backbone = tf.keras.applications.VGG16(input_shape=image_shape, weights=None, include_top=False)
+    backbone = tf.keras.applications.VGG16(input_shape=shape, weights=None, include_top=False)
     backbone.save_weights(path)
     expected = backbone.get_weights()
-
-  def load_vgg16(weights):
-    settings = Settings(model='vgg16', weights=weights, model_dir='x')
-    with keras_session():
-      model = models.build('vgg16', image_shape, 4)
-      initial_weights.load_initial_weights(model, settings.model, image_shape)
-      *found, kernel, _ = model.get_weights()
-    assert np.abs(kernel).max() > 0 and len(found) == len(expected)
-    assert all(map(np.array_equal, found, expected))
-
-  load_vgg16(path)
   with monkeypatch.context() as patch:
     patch.setattr(keras_utils, 'get_file', lambda name, origin, **rest: (
         path if 'vgg16' in name and 'notop' in name else None))
-    load_vgg16('imagenet')
+    for weights in (path, 'imagenet'):
+      *found, kernel, _ = load(weights, 'vgg16', 4, shape).values()
+      assert np.abs(kernel).max() > 0 and len(found) == len(expected)
+      assert all(map(np.array_equal, found, expected))
   for name, value in (('KERAS_HOME', str(tmp_path)), ('HOME', str(tmp_path)),
                       ('https_proxy', 'http://127.0.0.1:9')):  # Nobody listens there.
     monkeypatch.setenv(name, value)
   capsys.readouterr()
   with pytest.raises(UserError, match='cannot be downloaded: --weights=imagenet .*: give '
                                       '--weights=PATH of .* or --weights=none'):
-    load_vgg16('imagenet')
+    load('imagenet', 'vgg16', 4, shape)
   assert capsys.readouterr().out == '' and list(tmp_path.rglob('*.h5')) == [tmp_path / 'notop.h5']
 
 
@@ -209,7 +197,7 @@ def test_code_in_a_file_of_weights_does_not_run(tmp_path):
     model.save(evil)
     expected = model.get_weights()
   pwned.rmdir()
-  assert all(map(np.array_equal, load(evil, 'two_layers').values(), expected))
+  assert all(map(np.array_equal, load(evil, 'own_models:two_layers').values(), expected))
   assert not pwned.exists()
 
 

@@ -1,7 +1,8 @@
 """Checkpoints that cannot be saved for some time: what is tried, said, kept and cleared away."""
 
 import errno
-import logging
+import re
+from unittest import mock
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -13,41 +14,28 @@ from estimator_train.training.checkpoints import restoring, saving
 
 NO_ROOM = tf.errors.ResourceExhaustedError(
     None, None, 'x/model.ckpt-9_temp_1/part-0; No space left on device\n\t [[node save]]')
-# What TensorFlow or Python raises, and what the log says.
-FAULTS = [
-    # 100,000 values and the step are needed; there is no checkpoint to go by.
-    (NO_ROOM, 'No space left on device: 400 kB needed, '),
-    (tf.errors.PermissionDeniedError(None, None, 'x; Read-only file system'),
-     'Read-only file system in '),
-    (tf.errors.ResourceExhaustedError(None, None, 'x; Too many open files'),
-     'Too many open files, ulimit -n is '),
-    (OSError(errno.EDQUOT, 'Disk quota exceeded'), 'Disk quota exceeded: 400 kB needed, '),
-    (tf.errors.UnknownError(None, None, 'x; Input/output error'), 'Input/output error in '),
-]
 
 
 class Case:
-  """A saver that fails when a fault is injected, under a clock that only sleeping advances."""
+  """A saver under a clock that only sleeping advances.
+
+  `fail_by` injects a fault; None: saves again.
+  """
 
   def __init__(self, folder):
-    self.folder, self.now, self.stops_at, self.fault = folder, 100., 1e9, None
-    self.attempts = []
-    self.saving = saving.RetryingSaver(
-        RunDir(str(folder)), 300, lambda: self.now > self.stops_at, lambda: self.now,
-        self.sleep)
+    self.folder, self.now, self.stops_at = folder, 100., 1e9
+    self.saving = saving.RetryingSaver(RunDir(str(folder)), 300, lambda: self.now > self.stops_at,
+                                       lambda: self.now, self.sleep)
     self.saver = tf.train.Saver(sharded=True, save_relative_paths=True, max_to_keep=2)
-    self._really_save, self.saver.save = self.saver.save, self._save
+    self.saver.save = mock.Mock(wraps=self.saver.save)
     self.session = tf.Session()
     self.session.run(tf.global_variables_initializer())
 
   def sleep(self, secs):
     self.now += secs
 
-  def _save(self, *args, **kwargs):
-    self.attempts.append(self.now)
-    if self.fault is not None:
-      raise self.fault
-    return self._really_save(*args, **kwargs)
+  def fail_by(self, fault):
+    self.saver.save.side_effect = fault
 
   def save(self, step):
     return self.saving.save(self.saver, self.session, step)
@@ -71,65 +59,55 @@ def case(tmp_path):
       yield case
 
 
-@pytest.mark.parametrize('fault, reason', FAULTS)
+@pytest.mark.parametrize('fault, reason', [  # What TensorFlow or Python raises, and the log says.
+    # 100,000 values and the step are needed; there is no checkpoint to go by.
+    (NO_ROOM, 'No space left on device: 400 kB needed, '),
+    (OSError(errno.EDQUOT, 'Disk quota exceeded'), 'Disk quota exceeded: 400 kB needed, '),
+    (tf.errors.UnknownError(None, None, 'x; Input/output error'), 'Input/output error in ')])
 def test_a_fault_is_reported_and_saving_retried(case, caplog, fault, reason):
-  case.fault = fault
+  case.fail_by(fault)
   assert not case.save(0)
   assert reason in caplog.text and ('B free' in caplog.text) == ('needed' in reason)
-  case.fault = None
+  case.fail_by(None)
   assert case.save(10)
-  case.fault = fault
+  case.fail_by(fault)
   assert not case.save(20) and case.saving.is_failing and not case.saving.is_due
   warning = caplog.records[-1]
-  assert warning.levelno == logging.WARNING
+  assert warning.levelname == 'WARNING'
   assert 'retrying in 1 s, for at most 300 s more (--save_retry_secs)' in warning.message
   assert warning.message.endswith('the last good checkpoint is {}/model.ckpt-10'.format(
       case.folder))
   case.now += 1
   assert case.saving.is_due
-  case.fault = None
+  case.fail_by(None)
   assert case.saves(23) and not case.saving.is_failing and case.saving.saved_step == 23
   assert caplog.records[-1].message == (
       'saved the checkpoint of step 23, 1 s after the first failed attempt')
 
 
-def test_pauses_grow_and_then_it_is_over(case):
+@pytest.mark.parametrize('retry_secs, stops_at, pauses, message', [
+    (300, 1e9, ['1', '2', '4', '8', '16', '30', '30'], r'of step 20 could not be saved for 300 s '
+     r'\(--save_retry_secs=300\): No space left on device: 407 kB needed'),
+    (300, 100.5, ['1'], 'a signal has requested the end of the run: No space'),
+    (0, 1e9, [], r'for 0 s \(--save_retry_secs=0\)')])
+def test_the_last_checkpoint_is_waited_for(case, caplog, retry_secs, stops_at, pauses, message):
+  """Pauses grow and then it is over, after one more attempt, or if a signal ends the wait."""
   case.save(10)
-  before = case.names()
-  case.fault = NO_ROOM
-  with pytest.raises(CheckpointNotSaved,
-                     match=r'of step 20 could not be saved for 300 s \(--save_retry_secs=300\): '
-                           'No space left on device: 407 kB needed'):
+  before, case.saving._retry_secs, case.stops_at = case.names(), retry_secs, stops_at
+  case.fail_by(NO_ROOM)
+  with pytest.raises(CheckpointNotSaved, match=message):
     case.saving.save_final(case.saver, case.session, 20)
-  began, *others = case.attempts[1:]
-  pauses = [round(later - earlier) for earlier, later in zip([began] + others, others)]
-  assert pauses[:7] == [1, 2, 4, 8, 16, 30, 30]
-  assert others[-1] == pytest.approx(began + 300, abs=1) and case.names() == before
-
-
-def test_no_retries_with_save_retry_secs_0(case):
-  case.saving._retry_secs, case.fault = 0, NO_ROOM
-  with pytest.raises(CheckpointNotSaved, match='for 0 s'):
-    case.save(10)
-
-
-def test_a_signal_ends_the_wait_after_one_more_attempt(case):
-  case.fault, case.stops_at = NO_ROOM, 100.5
-  with pytest.raises(CheckpointNotSaved,
-                     match='a signal has requested the end of the run: No space'):
-    case.saving.save_final(case.saver, case.session, 10)
-  assert len(case.attempts) == 2 and case.now < 101
+  found = re.findall(r'retrying in (\d+) s', caplog.text)
+  assert found[:7] == pauses and case.saver.save.call_count == 1 + len(found) + 1
+  assert case.now == pytest.approx(min(100 + retry_secs, stops_at), abs=1)
+  assert case.names() == before
 
 
 def test_errors_of_the_cluster_are_not_retried(case):
-  case.fault = tf.errors.AbortedError(None, None, 'a parameter server is gone')
+  case.fail_by(tf.errors.AbortedError(None, None, 'a parameter server is gone'))
   with pytest.raises(tf.errors.AbortedError):
     case.save(10)
   assert not case.saving.is_failing
-
-
-def fail(*unused_args, **unused_kwargs):
-  raise NO_ROOM
 
 
 def test_what_a_failed_attempt_leaves_is_removed(case, monkeypatch):
@@ -154,7 +132,7 @@ def test_what_a_failed_attempt_leaves_is_removed(case, monkeypatch):
 
 
 def test_a_checkpoint_is_whole_without_its_graph(case, monkeypatch, caplog):
-  monkeypatch.setattr(case.saver, 'export_meta_graph', fail)
+  monkeypatch.setattr(case.saver, 'export_meta_graph', mock.Mock(side_effect=NO_ROOM))
   assert case.saves(10)
   assert 'model.ckpt-10.meta could not be written (No space left on device); ' in (
       caplog.records[-1].message)

@@ -66,14 +66,11 @@ def test_statistics_are_of_micro_batches_in_their_order(tmp_path):
   assert found['batch_normalization/moving_variance'] == pytest.approx(.81)
 
 
-def test_statistics_under_central_storage(tmp_path):
-  with pytest.raises(UserError, match='batch normalization cannot .*: give .*=mirrored'):
-    train(tmp_path, 2, model='own_models:batch_norm', num_cpu_replicas=2,
-          distribution_strategy='central_storage')
-
-
-def test_the_batch_must_be_divisible(tmp_path):
-  with pytest.raises(UserError, match=(
-      'replicas times --gradient_accumulation_steps: --batch_size=48 for 2 replicas '
-      '--gradient_accumulation_steps=5: use 40 or 50')):
-    train(tmp_path, 5, num_cpu_replicas=2, distribution_strategy='mirrored')
+@pytest.mark.parametrize('micro_batches, values, message', [
+    (2, {'model': 'own_models:batch_norm', 'distribution_strategy': 'central_storage'},
+     'batch normalization cannot .*: give .*=mirrored'),
+    (5, {'distribution_strategy': 'mirrored'}, 'replicas times --gradient_accumulation_steps: '
+     '--batch_size=48 for 2 replicas --gradient_accumulation_steps=5: use 40 or 50')])
+def test_what_cannot_be_accumulated(tmp_path, micro_batches, values, message):
+  with pytest.raises(UserError, match=message):
+    train(tmp_path, micro_batches, num_cpu_replicas=2, **values)

@@ -1,8 +1,10 @@
 """N replicas take the same examples and reach the same weights as one, by every optimizer.
 
-Without the correction in devices.make_strategy the `tf.train` rows fail, and without the repairs in
-central_storage the rows of that strategy.
+Without the correction in devices.make_strategy the rows of compiled models fail, and without the
+repairs in central_storage the rows of that strategy.
 """
+
+import functools
 
 import pytest
 import training_runs
@@ -11,63 +13,51 @@ from training_runs import assert_same
 
 SLOW = pytest.mark.slow
 pytestmark = pytest.mark.optimized_graphs
-STEPS = 20
-# (--model, --optimizer, --learning_rate, largest relative difference). The adaptive ones divide by
-# the root of gradients that are nearly nothing at first, which makes rounding larger.
-OPTIMIZERS = {
-    'sgd': ('own_models:two_layers', 'sgd', 0.1, 1e-5),
-    'momentum': ('own_models:two_layers', 'momentum', 0.05, 1e-5),
-    'adam': ('own_models:two_layers', 'adam', 0.001, 1e-4),
-    'rmsprop': ('own_models:two_layers', 'rmsprop', 0.001, 1e-4),
-    'adamw': ('own_models:two_layers', 'adamw', 0.001, 1e-4),
-    'lars': ('own_models:two_layers', 'lars', 1, 1e-5),
-    'lamb': ('own_models:two_layers', 'lamb', 0.01, 1e-5),
-    'tf.train sgd': ('own_models:compiled_with_sgd', 'sgd', 0.1, 1e-5),
-    'tf.train momentum': ('own_models:compiled_with_momentum', 'sgd', 0.1, 1e-5),
-    'tf.train adam': ('own_models:compiled_with_adam', 'sgd', 0.1, 1e-4),
-}
+# ReLUs and poolings may flip on a rounding, which a small rate keeps rare in so few steps. Within
+# 20 steps one does in the build with oneDNN, whose sums go by the size of the batch.
+STEPS = 8 if test_util.IsMklEnabled() else 20
+# By optimizer or model: the learning rate, and the largest relative difference. The adaptive ones
+# divide by the root of gradients that are nearly nothing at first, which makes rounding larger. The
+# compiled models have optimizers of `tf.train`.
+RUNS = {
+    'sgd': (.1, 1e-5), 'momentum': (.05, 1e-5), 'adam': (.001, 1e-4), 'rmsprop': (.001, 1e-4),
+    'adamw': (.001, 1e-4), 'lars': (1, 1e-5), 'lamb': (.01, 1e-5), 'compiled_with_sgd': (.1, 1e-5),
+    'compiled_with_momentum': (.1, 1e-5), 'compiled_with_adam': (.1, 1e-4),
+    'fashion_cnn': (.01, 1e-5)}
 UNMARKED = [('sgd', 'mirrored', 2), ('sgd', 'one_device', 1), ('adam', 'central_storage', 3),
             ('adamw', 'mirrored', 2), ('lars', 'mirrored', 2), ('lamb', 'mirrored', 2),
-            ('tf.train adam', 'mirrored', 3), ('tf.train adam', 'central_storage', 8)]
-# Each optimizer on two numbers of replicas, and each strategy with each number of replicas.
-MARKED = [('sgd', 'central_storage', 1), ('momentum', 'mirrored', 3),
-          ('momentum', 'central_storage', 2), ('adam', 'mirrored', 8), ('rmsprop', 'mirrored', 2),
-          ('rmsprop', 'central_storage', 3), ('adamw', 'central_storage', 3),
-          ('lars', 'central_storage', 3), ('lamb', 'central_storage', 4),
-          ('tf.train sgd', 'mirrored', 8),
-          ('tf.train sgd', 'central_storage', 2), ('tf.train momentum', 'mirrored', 1),
-          ('tf.train momentum', 'central_storage', 3), ('tf.train adam', 'one_device', 1)]
+            ('compiled_with_adam', 'mirrored', 3), ('compiled_with_adam', 'central_storage', 8),
+            ('fashion_cnn', 'mirrored', 2)]
+# Each with each strategy, and each strategy with each number of replicas.
+MARKED = [(name, strategy, (1, 2, 3, 8)[(number + (strategy == 'mirrored')) % 4])
+          for number, name in enumerate(RUNS) for strategy in ('mirrored', 'central_storage')]
 
 
-def train(folder, model, optimizer, learning_rate, strategy, replicas, **values):
+def train(folder, name, strategy, replicas):
   """Returns the weights after the last step, its loss, and the losses that TensorBoard got."""
+  is_model = name.startswith('compiled') or name == 'fashion_cnn'
+  values = {'model': name if name == 'fashion_cnn' else 'own_models:' + name} if is_model else {
+      'optimizer': name, 'weight_decay': .1 if name in ('adamw', 'lars') else 0.}
   _, trained = training_runs.train(folder, **{
-      'model': model, 'optimizer': optimizer, 'learning_rate': learning_rate,
-      'distribution_strategy': strategy, 'num_cpu_replicas': replicas, 'train_steps': STEPS,
-      'batch_size': 48, 'log_every_steps': 5,
-      'weight_decay': 0.1 if optimizer in ('adamw', 'lars') else 0., **values})
+      'optimizer': 'sgd', 'learning_rate': RUNS[name][0], 'distribution_strategy': strategy,
+      'num_cpu_replicas': replicas, 'train_steps': STEPS, 'batch_size': 48, 'log_every_steps': 5,
+      **values})
   return training_runs.weights(folder), trained.timing.loss, training_runs.scalars(folder, 'loss')
 
 
 @pytest.fixture(scope='module')
 def on_one_device(tmp_path_factory):
   """Trains without a strategy, once an optimizer."""
-  found = {}
-
-  def of(name):
-    if name not in found:
-      found[name] = train(tmp_path_factory.mktemp('one'), *OPTIMIZERS[name][:3], 'off', 1)
-    return found[name]
-
-  return of
+  return functools.lru_cache(None)(
+      lambda name: train(tmp_path_factory.mktemp('one'), name, 'off', 1))
 
 
-@pytest.mark.parametrize('optimizer, strategy, replicas', [
-    *UNMARKED, *(pytest.param(*case, marks=SLOW) for case in MARKED)])
-def test_same_weights_and_losses(tmp_path, on_one_device, optimizer, strategy, replicas):
-  expected, expected_loss, expected_log = on_one_device(optimizer)
-  weights, loss, log = train(tmp_path, *OPTIMIZERS[optimizer][:3], strategy, replicas)
-  assert_same(weights, expected, OPTIMIZERS[optimizer][3])
+@pytest.mark.parametrize('name, strategy, replicas', [
+    *UNMARKED, *(pytest.param(*case, marks=SLOW) for case in MARKED if case not in UNMARKED)])
+def test_same_weights_and_losses(tmp_path, on_one_device, name, strategy, replicas):
+  expected, expected_loss, expected_log = on_one_device(name)
+  weights, loss, log = train(tmp_path, name, strategy, replicas)
+  assert_same(weights, expected, RUNS[name][1])
   # What is logged is the mean over the global batch, whatever the number of replicas.
   assert loss == pytest.approx(expected_loss, rel=1e-4)
   # TensorFlow's summary hook may be a step early; the first is the same in every run.
@@ -75,16 +65,3 @@ def test_same_weights_and_losses(tmp_path, on_one_device, optimizer, strategy, r
   assert common[0] == 1 and len(log) >= STEPS // 5
   assert [log[step] for step in common] == pytest.approx(
       [expected_log[step] for step in common], rel=1e-4)
-
-
-@pytest.mark.parametrize('replicas', [2, pytest.param(4, marks=SLOW)])
-def test_default_model(tmp_path, replicas):
-  """ReLUs and poolings may flip on a rounding, which a small rate keeps rare in so few steps.
-
-  Within 20 steps one does in the build with oneDNN, whose sums go by the size of the batch.
-  """
-  model = ('fashion_cnn', 'sgd', 0.01)
-  steps = 8 if test_util.IsMklEnabled() else STEPS
-  expected, _, _ = train(tmp_path / 'one', *model, 'off', 1, train_steps=steps)
-  weights, _, _ = train(tmp_path / 'several', *model, 'mirrored', replicas, train_steps=steps)
-  assert_same(weights, expected)

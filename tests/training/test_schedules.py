@@ -1,7 +1,6 @@
 """The learning rate by hand: what each schedule gives, and what runs have used."""
 
 import json
-import logging
 
 import numpy as np
 import pytest
@@ -48,23 +47,20 @@ def make(num_examples=100, examples_per_step=10, last_step=40, **values):
 
 
 PIECEWISE = {'lr_schedule': 'piecewise', 'lr_boundaries_epochs': (1.5, 3), 'lr_values': (2, 1, 0)}
-EXPONENTIAL = {'learning_rate': 0.1, 'lr_schedule': 'exponential', 'lr_values': (0.01,)}
 
 
 @pytest.mark.parametrize('values, expected', [
     ({'lr_warmup_epochs': 0}, {'warmup_steps': 0}), ({'lr_warmup_epochs': 1}, {'warmup_steps': 10}),
     ({'lr_warmup_epochs': 0.25}, {'warmup_steps': 3, 'learning_rate': 0.001}),
-    (PIECEWISE, {'learning_rate': 2, 'values': [1, 0], 'boundaries': [15, 30],
-                 'warmup_steps': 0}),
     # A step takes a third of the batch, as one of three workers beside parameter servers.
     (dict(PIECEWISE, examples_per_step=3), {'boundaries': [50, 100]}),
     # The rates are those of the base batch size.
-    (dict(PIECEWISE, scale_learning_rate='linear', base_batch_size=5), {'values': [2, 0]}),
-    (dict(PIECEWISE, scale_learning_rate='linear', base_batch_size=20), {'values': [.5, 0]}),
+    (dict(PIECEWISE, scale_learning_rate='linear', base_batch_size=20),
+     {'learning_rate': 1, 'values': [.5, 0]}),
     ({'learning_rate': 1, 'scale_learning_rate': 'sqrt', 'base_batch_size': 40},
      {'learning_rate': .5}),
-    (EXPONENTIAL, {'end_step': 40}), ({'lr_schedule': 'cosine'}, {'end_rate': 0}),
-    (dict(EXPONENTIAL, lr_boundaries_epochs=(2,), lr_warmup_epochs=1),
+    ({'learning_rate': 0.1, 'lr_schedule': 'exponential', 'lr_values': (0.01,),
+      'lr_boundaries_epochs': (2,), 'lr_warmup_epochs': 1},
      {'learning_rate': 0.1, 'end_rate': 0.01, 'end_step': 20, 'warmup_steps': 10})])
 def test_flags_to_schedules(values, expected):
   config = make(**values)
@@ -83,28 +79,13 @@ def test_flags_without_a_schedule(values, message):
     make(**values)
 
 
-# Of 18 examples in steps of 6, an epoch is three steps. (flags, the rates of the 8 steps)
-RUNS = {
-    'piecewise': ({'lr_schedule': 'piecewise', 'lr_boundaries_epochs': (1., 2.),
-                   'lr_values': (1., 0.5, 0.25), 'lr_warmup_epochs': 0.5},
-                  [0.5, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25]),
-    'exponential': ({'lr_schedule': 'exponential', 'lr_values': (1 / 256,),
-                     'distribution_strategy': 'mirrored', 'num_cpu_replicas': 2},
-                    [1, 1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128]),
-    'cosine': ({'lr_schedule': 'cosine', 'lr_warmup_epochs': 0.5,  # Steps of 30 degrees.
-                'distribution_strategy': 'central_storage', 'num_cpu_replicas': 2},
-               [0.5, 1, 1, 0.9330127, 0.75, 0.5, 0.25, 0.0669873]),
-}
-
-
 @pytest.fixture
 def train(image_folders, tmp_path):
   """Trains up to a step, and returns the rates that the updates used and that TensorBoard got."""
   folder = tmp_path / 'model'
 
-  def run(stop_at=None, **values):
-    # Stopped by a signal, say: what the run was asked for is as it was.
-    training_runs.train(folder, end_step=stop_at, **{
+  def run(**values):
+    training_runs.train(folder, **{
         'model': 'own_models:probe', 'dataset': 'image_folder',
         'train_pattern': str(image_folders / 'train/**/*.jpeg'), 'image_size': (8, 8),
         'batch_size': 6, 'optimizer': 'sgd', 'learning_rate': 1., 'train_steps': 8,
@@ -117,31 +98,28 @@ def train(image_folders, tmp_path):
   return run
 
 
-@pytest.mark.parametrize('name', RUNS)
-def test_what_updates_use_with_a_stop_in_the_middle(train, caplog, name):
-  caplog.set_level(logging.INFO, 'estimator_train')
-  values, expected = RUNS[name]
-  used, logged_rates = train(stop_at=4, **values)
+def test_what_updates_use_with_a_stop_in_the_middle(train, caplog):
+  """Of 18 examples in steps of 6, an epoch is three steps."""
+  caplog.set_level('INFO', 'estimator_train')
+  values = {'lr_schedule': 'cosine', 'lr_warmup_epochs': 0.5,
+            'distribution_strategy': 'central_storage', 'num_cpu_replicas': 2}
+  expected = [0.5, 1, 1, 0.9330127, 0.75, 0.5, 0.25, 0.0669873]  # Steps of 30 degrees.
+  used, logged_rates = train(end_step=4, **values)
   assert used == pytest.approx(expected[:4], abs=1e-6) and len(logged_rates) == 4
   used, logged_rates = train(**values)
   assert used == pytest.approx(expected, abs=1e-6)
   assert logged_rates == pytest.approx(expected, abs=1e-6)
-  lines = [record.getMessage() for record in caplog.records]
-  rates = [expected[0]] + [expected[2], expected[5]]
-  assert [line.partition(', learning rate ')[2] for line in lines if line.startswith('epoch')] == [
-      '' if rate == before else '{:g}'.format(round(rate, 7))
-      for before, rate in ((expected[0], rates[1]), (expected[4], rates[2]))]
+  assert sum(message.startswith('epoch ') for message in caplog.messages) == 2
 
 
 def test_a_run_that_resumes_names_the_changed_flags(train, caplog):
-  caplog.set_level(logging.INFO, 'estimator_train')
+  caplog.set_level('INFO', 'estimator_train')
   values = {'lr_schedule': 'exponential', 'lr_values': (1 / 256,)}
   train(train_steps=2, **values)
   used, _ = train(train_steps=4, **values)
   # A sixteenth a step up to 2, and a quarter a step up to 4.
   assert used == pytest.approx([1, 1 / 16, 1 / 16, 1 / 64], abs=1e-6)
-  (line,) = [record.getMessage() for record in caplog.records
-             if record.getMessage().startswith('resuming with')]
+  line, = [message for message in caplog.messages if message.startswith('resuming with')]
   assert line == ('resuming with the weights of step 2 and other flags: --train_steps=2 before '
                   'and --train_steps=4 now')
   caplog.clear()

@@ -13,7 +13,6 @@ from estimator_train.training import optimizers, schedules
 
 # Literal numbers, worked out by hand: a schedule, and the rates of its first steps.
 BY_HAND = [
-    (schedules.Schedule(0.8), [0.8] * 5),
     (schedules.Schedule(0.8, 4), [0.2, 0.4, 0.6, 0.8, 0.8]),
     # The boundaries count from the first step, not from the end of the warm-up.
     (schedules.Schedule(0.5, 0, [2, 4], [0.05, 0.3]), [0.5, 0.5, 0.05, 0.05, 0.3, 0.3]),

@@ -41,8 +41,8 @@ DAMAGE = {
     'missing': lambda content: None,
 }
 # A file, what becomes of its content, the step from which a run resumes, the checkpoint it skips.
-FAULTS = [(name.format(20), DAMAGE[damage], 10, 20) for name in (INDEX, DATA) for damage in DAMAGE]
-FAULTS += [
+FAULTS = [
+    *((name.format(20), DAMAGE[damage], 10, 20) for name in (INDEX, DATA) for damage in DAMAGE),
     ('checkpoint', lambda content: content, 24, None),
     ('checkpoint', DAMAGE['missing'], 24, None),
     ('checkpoint', DAMAGE['empty'], 24, None),

@@ -1,9 +1,11 @@
 """Models as a user of the package writes them, for `--model=own_models:NAME`."""
 
+import itertools
 import json
 import os
 import time
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 layers = tf.keras.layers
@@ -49,6 +51,20 @@ def with_failing_metric(image_shape, num_classes):
   return _compiled(two_layers(image_shape, num_classes), 'sgd', 'mse', [fail_in_the_copy])
 
 
+def _computed(function, tensor):
+  """Returns a tensor of what a function of arrays makes of a tensor of the same shape and type."""
+  result = tf.numpy_function(function, [tensor], tensor.dtype)
+  result.set_shape(tensor.shape)
+  return result
+
+
+def nan_in_run(bad_run):
+  """Returns a function that makes zeros of a tensor, but nan in one of its runs."""
+  runs = itertools.count(1)
+  return lambda tensor: _computed(lambda value: np.full_like(
+      value, np.nan if next(runs) == bad_run else 0), tensor)
+
+
 class Wait(layers.Layer):
   """Waits in every step, for as long as the test says that added it here."""
   delay = None
@@ -66,11 +82,15 @@ def one_over_all_replicas(weight):
 
 
 class Probe(layers.Layer):
-  """Has a weight that each SGD step takes just the learning rate from; changes nothing else."""
+  """Has a weight that each SGD step takes just the learning rate from; changes nothing else.
+
+  Also has a mask that is not finite.
+  """
   gradient = staticmethod(one_over_all_replicas)
 
   def build(self, input_shape):
     self.weight = self.add_weight('weight', (), initializer='zeros')
+    self.add_weight('mask', (2,), initializer=tf.constant_initializer(-np.inf), trainable=False)
 
   def call(self, inputs):
     @tf.custom_gradient
@@ -92,9 +112,7 @@ class Pause:
     return value
 
   def apply(self, tensor):
-    waited = tf.numpy_function(self.wait, [tensor], tensor.dtype)
-    waited.set_shape(tensor.shape)
-    return waited
+    return _computed(self.wait, tensor)
 
 
 def pauses(image_shape, num_classes):
@@ -170,10 +188,6 @@ frozen_batch_norm = _after_frozen(lambda: [
     layers.BatchNormalization(trainable=False), layers.Flatten()])
 
 
-def frozen_last(image_shape, num_classes):
-  return _network(image_shape, num_classes, layers.Dense(16), trainable=False)
-
-
 def logits():
   return tf.keras.Sequential([layers.Flatten(input_shape=(28, 28, 1)), layers.Dense(10)])
 
@@ -189,25 +203,10 @@ def with_loss_weight(image_shape, num_classes):
                    ['sparse_categorical_crossentropy'], metrics=['acc'], loss_weights=[3.])
 
 
-def _functional(image_shape, num_classes):
-  inputs = tf.keras.Input(image_shape)
-  hidden = layers.Flatten()(inputs)
-  return tf.keras.Model(inputs, layers.Dense(
-      num_classes, activation='softmax', name='class')(hidden))
-
-
-def with_loss_by_name(image_shape, num_classes):
-  return _compiled(
-      _functional(image_shape, num_classes), 'sgd', {'class': 'sparse_categorical_crossentropy'},
-      metrics=['accuracy', tf.keras.metrics.SparseCategoricalAccuracy('top')])
-
-
-def _scalar_loss(labels, outputs):
-  return tf.reduce_mean(tf.keras.losses.categorical_crossentropy(labels, outputs))
-
-
 def with_scalar_loss(image_shape, num_classes):
-  return _compiled(_functional(image_shape, num_classes), 'sgd', _scalar_loss)
+  return _compiled(
+      two_layers(image_shape, num_classes), 'sgd', lambda labels, outputs: tf.reduce_mean(
+          tf.keras.losses.categorical_crossentropy(labels, outputs)))
 
 
 class OwnLoss(tf.keras.losses.Loss):
@@ -236,24 +235,23 @@ class DescribedScale(Scale):
     return dict(super(Scale, self).get_config(), factor=self.factor)
 
 
-def with_own_layer_and_loss(image_shape, num_classes):
-  scale = DescribedScale(.5)
-  return _compiled(_network(image_shape, num_classes, scale, _dense(8), scale), 'sgd', OwnLoss(1.))
+def with_own_layer_and_loss_by_name(image_shape, num_classes):
+  inputs, scale = tf.keras.Input(image_shape), DescribedScale(.5)
+  hidden = scale(_dense(8)(scale(layers.Flatten()(inputs))))
+  outputs = layers.Dense(num_classes, activation='softmax', name='class')(hidden)
+  return _compiled(tf.keras.Model(inputs, outputs), 'sgd', {'class': OwnLoss(1.)}, metrics=[
+      'accuracy', tf.keras.metrics.CategoricalAccuracy('top')])
 
 
 def with_undescribed_layer(image_shape, num_classes):
   return _network(image_shape, num_classes, Scale(.5))
 
 
-class SumScale(Scale):
+class SumScale(DescribedScale):
   """Described by a set, which no JSON can hold."""
 
-  def __init__(self, factors, **options):
-    super().__init__(sum(factors), **options)
-    self.factors = factors
-
-  def get_config(self):
-    return dict(super(Scale, self).get_config(), factors=self.factors)
+  def call(self, inputs):
+    return inputs * sum(self.factor)
 
 
 def with_unsaveable_layer(image_shape, num_classes):

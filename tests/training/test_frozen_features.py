@@ -81,7 +81,7 @@ def test_where_the_network_is_cut(name, trainable, last_frozen):
 
 @pytest.mark.parametrize('model, given, message', [
     ('fashion_cnn', {}, 'needs frozen layers at the beginning of the .*: --model=fashion_cnn'),
-    ('own_models:frozen_last', {}, 'needs frozen layers at the beginning'),
+    ('own_models:partly_frozen', {}, 'needs frozen layers at the beginning'),
     ('own_models:frozen_first', {'dataset': 'synthetic'},
      'require a finite data set.*--cache_features')])
 def test_what_cannot_be_cached(tmp_path, model, given, message):

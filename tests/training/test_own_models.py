@@ -13,8 +13,7 @@ FLAGS = [*QUICK, '--train_steps=2']
 
 
 @pytest.mark.parametrize('name', [
-    'of_any_size', 'with_loss_by_name', 'with_scalar_loss', 'with_own_layer_and_loss',
-    'with_unsaveable_layer'])
+    'of_any_size', 'with_scalar_loss', 'with_own_layer_and_loss_by_name', 'with_unsaveable_layer'])
 def test_trains_and_evaluates(run_well, tmp_path, name):
   done = run_well(*FLAGS, '--model=own_models:' + name, '--model_dir', tmp_path)
   evaluation = json.loads((tmp_path / 'evaluation.json').read_text())

@@ -41,9 +41,10 @@ def test_averages_of_the_weights_after_each_step(tmp_path, values):
 
 
 def test_evaluations_and_model_h5_have_the_averages(run_well, tmp_path):
+  """Also of a run with loss scaling, which evaluations do without."""
   arguments = ['--model_dir={}'.format(tmp_path), '--batch_size=48', '--optimizer=sgd',
                '--learning_rate=0.2', '--ema_decay=0.9', '--model=own_models:two_layers']
-  result = run_well(*arguments, '--train_steps=3', '--eval_every_steps=3').result
+  result = run_well(*arguments, '--train_steps=3', '--eval_every_steps=3', '--dtype=mixed').result
   saved = training_runs.variables(tmp_path)
   dataset = idx.describe('fashion_mnist_sample')
   images, classes = binary_files.IdxSource(dataset, dataset.test).arrays()

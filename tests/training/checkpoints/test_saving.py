@@ -1,17 +1,14 @@
 """Checkpoints that can be gone on with: on other devices, under other flags."""
 
 import itertools
-import math
 import time
 import types
 
 import pytest
-import tensorflow.compat.v1 as tf
 import training_runs
 
-from estimator_train.errors import TrainingFailed
 from estimator_train.tf_patches import checkpoints
-from estimator_train.training.checkpoints import restoring, saving
+from estimator_train.training.checkpoints import restoring
 
 
 @pytest.fixture
@@ -57,18 +54,3 @@ def test_which_checkpoints_are_kept(train, tmp_path):
   (tmp_path / 'checkpoint').write_text('model_checkpoint_path: "model.ckpt-9"\n')
   train(11, save_checkpoints_steps=1, keep_checkpoint_max=2)
   assert {path.name.split('.')[1] for path in tmp_path.glob('model.*')} == {'ckpt-10', 'ckpt-11'}
-
-
-def test_weights_that_are_not_finite_from_the_start_may_be_saved():
-  """As those of a mask; tests/training/hooks/test_stopping.py has a run whose weights become so."""
-  with tf.Graph().as_default(), tf.Session() as session:
-    for name, value in (('mask', [0., -math.inf]), ('count', 3), ('a', [1., 2.]), ('b', [1., 2.])):
-      tf.get_variable(name, initializer=tf.constant(value))
-    finite_check = saving.FiniteWeightsCheck()
-    finite_check.begin()
-    session.run(tf.global_variables_initializer())
-    finite_check.check(session, 0)
-    finite_check.check(session, 1)
-    session.run([variable.assign([math.nan, 1.]) for variable in tf.global_variables()[2:]])
-    with pytest.raises(TrainingFailed, match=r'not finite after step 3 \(a and 1 others\)$'):
-      finite_check.check(session, 3)

@@ -1,6 +1,5 @@
 """What ends a run: a loss that is not finite, a signal, or a step that hangs."""
 
-import logging
 import os
 import signal
 from types import SimpleNamespace
@@ -37,33 +36,20 @@ def test_steps_that_loss_scaling_skips(monkeypatch, caplog):
     steps.run([NAN, NAN, INF, 1.], hook, start=6)
 
 
-class NanAt:
-  """Returns a tensor that is nan in one of its runs, and a number in all others."""
-
-  def __init__(self, bad_run, number):
-    self.bad_run, self.number, self.runs = bad_run, number, 0
-
-  def apply(self, tensor):
-    def spoil(unused_value):
-      self.runs += 1
-      return np.float32(NAN if self.runs == self.bad_run else self.number)
-
-    value = tf.numpy_function(spoil, [tensor], tf.float32)
-    value.set_shape(())
-    return value
-
-
 def test_the_last_good_checkpoint(run_program, tmp_path, monkeypatch):
-  """An update that spoils the weights, whose own step's loss is finite still."""
-  monkeypatch.setattr(own_models.Probe, 'gradient', staticmethod(NanAt(5, 0).apply))
-  arguments = [*QUICK, '--model=own_models:probe', '--optimizer=sgd', '--model_dir', tmp_path,
+  """An update that spoils the weights, whose own step's loss is finite still.
+
+  A mask that is not finite from the start may be saved.
+  """
+  monkeypatch.setattr(own_models.Probe, 'gradient', staticmethod(own_models.nan_in_run(5)))
+  arguments = [*QUICK, '--model=own_models:probe', '--optimizer=momentum', '--model_dir', tmp_path,
                '--save_checkpoints_steps=1', '--eval_every_steps=1', '--train_steps=4',
                '--num_cpu_replicas=2']
   done = run_program(*arguments)
   assert done.code == 3 and done.out == '' and 'Traceback' not in done.err
   last = done.err.splitlines()[-1]
-  assert last.startswith('error: the weights are not finite after step 3 (probe/weight); the last '
-                         'finite losses: ')
+  assert last.startswith('error: the weights are not finite after step 3 (probe/weight and 1 '
+                         'others); the last finite losses: ')
   assert last.endswith(' at step 3; learning rate 0.001; the last good checkpoint is '
                        '{}/model.ckpt-2'.format(tmp_path))
   monkeypatch.setattr(own_models.Probe, 'gradient', staticmethod(own_models.one_over_all_replicas))
@@ -88,7 +74,7 @@ def test_a_loss_of_the_test_examples_that_is_not_finite(run_program, tmp_path):
 
 
 def test_a_skipped_step_is_one_line_and_leaves_no_trace(run_well, tmp_path, monkeypatch):
-  monkeypatch.setattr(own_models.Wait, 'delay', NanAt(3, 1))
+  monkeypatch.setattr(own_models.Wait, 'delay', SimpleNamespace(apply=own_models.nan_in_run(3)))
   done = run_well(*QUICK, '--mode=train', '--model=own_models:slow', '--train_steps=4',
                   '--dtype=mixed', '--on_nan=skip', '--model_dir', tmp_path)
   assert done.err.count('the loss is nan at step 3: loss scaling skips') == 1
@@ -98,26 +84,26 @@ def test_a_skipped_step_is_one_line_and_leaves_no_trace(run_well, tmp_path, monk
 
 
 @pytest.mark.parametrize('asks', [True, False])
-def test_all_stop_after_the_next_step(asks):
-  """Where an evaluation asks for it, which is no signal, or another task has announced it."""
+def test_all_stop_after_the_next_step(caplog, asks):
+  """Where an evaluation asks for it, which is no signal, or another task has announced it.
+
+  Only the chief saves after a signal: tests/modes/test_signals.py has the chief.
+  """
+  caplog.set_level('INFO', 'estimator_train')
   engine = SimpleNamespace(num_workers=2, announced_stop_step=None if asks else 5)
   engine.stop_all_at = lambda step: setattr(engine, 'announced_stop_step', step)
   steps = Steps()
+
+  def before_step(step):
+    if step in (2, 4):
+      os.kill(os.getpid(), signal.SIGUSR1)
+    if asks and step == 4:
+      stop.request_stop()
+
   with SignalState() as signals:
     stop = stopping.RespondToSignals(signals, engine, steps.last)
-    assert steps.run([1.] * 9, stop, before_step=lambda step: (
-        asks and step == 4 and stop.request_stop())) == 5
+    assert steps.run([1.] * 9, stop, before_step=before_step) == 5
   assert stop.has_stopped and stop.has_stop_signal != asks
-
-
-def test_only_the_chief_saves_after_a_signal(caplog):
-  """tests/modes/test_signals.py has the chief."""
-  caplog.set_level(logging.INFO, 'estimator_train')
-  steps = Steps()
-  with SignalState() as signals:
-    steps.run([1.] * 6, stopping.RespondToSignals(
-        signals, SimpleNamespace(announced_stop_step=None), steps.last),
-              before_step=lambda step: step in (2, 5) and os.kill(os.getpid(), signal.SIGUSR1))
   assert caplog.text.count('SIGUSR1: ignored, because only the chief') == 2
 
 

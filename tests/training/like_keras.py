@@ -3,10 +3,9 @@
 The layers, models and metrics are as users write them: their configurations lack arguments.
 """
 
-import operator
-
 import numpy as np
 import tensorflow.compat.v1 as tf
+import training_runs
 
 import estimator_train
 
@@ -21,7 +20,6 @@ ONE_HOT = np.eye(2, dtype=np.float32)[CLASSES]
 # Optimizing the graphs would take longer than running them.
 SESSION_CONFIG = tf.ConfigProto(graph_options=tf.GraphOptions(
     optimizer_options=tf.OptimizerOptions(opt_level=tf.OptimizerOptions.L0)))
-SESSION_CONFIG.graph_options.rewrite_options.disable_meta_optimizer = True
 
 
 def make_config(folder, **options):
@@ -45,19 +43,6 @@ def predict(estimator, input_fn):
   predictions = list(estimator.predict(input_fn))
   return [np.array([prediction[name] for prediction in predictions])
           for name in sorted(predictions[0])]
-
-
-def variables_of(estimator):
-  """Returns the values of the variables in the latest checkpoint, by name."""
-  reader = tf.train.load_checkpoint(estimator.latest_checkpoint())
-  return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-
-
-def train_keras(model, arrays, batch_size):
-  """Trains once on each of the batches of the arrays."""
-  for start in range(0, len(tf.nest.flatten(arrays)[0]), batch_size):
-    take_batch = operator.itemgetter(slice(start, start + batch_size))
-    model.train_on_batch(*tf.nest.map_structure(take_batch, arrays))
 
 
 def evaluate_keras(model, arrays):
@@ -112,9 +97,9 @@ def compare(model, folder, arrays, make_input_fn=None, *, batch_size=8, replicas
     for weight, value in zip(weights, model.get_weights() if weights else []):
       np.testing.assert_array_equal(weight, value, 'the model must not change')
   results = estimator.evaluate(make_input_fn(eval_batch_size))
-  for _ in replicas:
-    train_keras(model, arrays, batch_size)
-  variables = list(variables_of(estimator).values())
+  model.fit(*arrays[:2], batch_size, len(replicas), verbose=0, shuffle=False,
+            sample_weight=arrays[2] if len(arrays) > 2 else None)
+  variables = list(training_runs.variables(folder).values())
   for index, weight in enumerate(model.get_weights()):  # The names depend on the graph.
     distances = [np.abs(value - weight).max() for value in variables
                  if np.shape(value) == weight.shape]
@@ -157,24 +142,17 @@ class ScaledMean(keras.metrics.Mean):
 
 
 class Subclass(keras.Model):
-  """A model that is defined by its `call`."""
+  """A model that is defined by its `call`, of layers that its constructor takes."""
 
-  def __init__(self, units=4, has_first=False, outputs=1):
+  def __init__(self, *parts):
     super().__init__()
-    self.hidden, self.top = [layers.Dense(units, activation='tanh')], layers.Dense(outputs)
-    if has_first:
-      self.first = layers.Dense(6)
+    self.parts = list(parts)
 
   def call(self, inputs):
-    return self.top(self.hidden[0](self.first(inputs) if hasattr(self, 'first') else inputs))
+    return apply(self.parts, inputs)
 
 
-class Forgetful(Subclass):
-  """A model whose configuration lacks the arguments that determine its layers."""
-
-  def get_config(self):
-    return {}
-
-  @classmethod
-  def from_config(cls, config):
-    return cls(**config)
+def apply(parts, values):
+  for layer in parts:
+    values = layer(values)
+  return values

@@ -3,22 +3,11 @@
 import os
 import tempfile
 
+import like_keras
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from like_keras import (
-  CLASSES,
-  ONE_HOT,
-  SESSION_CONFIG,
-  Subclass,
-  X,
-  compare,
-  convert,
-  in_batches,
-  make_config,
-  predict,
-  variables_of,
-)
+from like_keras import ONE_HOT, X, compare, convert, in_batches, make_config, predict
 from numpy.testing import assert_allclose, assert_array_equal
 
 import estimator_train
@@ -63,7 +52,8 @@ def outputs_of(estimator, features=X):
     (functional, lambda: keras.optimizers.Nadam(.05, epsilon=.1), {'replicas': (1, 1)}),
     (sequential, lambda: keras.optimizers.Adam(.05, epsilon=.1),
      {'checkpoint_format': 'checkpoint', 'replicas': (1, 1)}),
-    (lambda: Subclass(outputs=2), lambda: keras.optimizers.RMSprop(.05, epsilon=.1, momentum=.5),
+    (lambda: like_keras.Subclass(layers.Dense(4, 'tanh'), layers.Dense(2)),
+     lambda: keras.optimizers.RMSprop(.05, epsilon=.1, momentum=.5),
      {'hooks': [VariableHook()], 'replicas': (2, 1)})])
 def test_resumes_any_kind_of_model(tmp_path, make, optimizer, options):
   model = compiled(make, optimizer(), 'mse')
@@ -81,7 +71,7 @@ def mirrored():
 def test_strategies_of_the_config(tmp_path, caplog, make_strategy):
   strategy = make_strategy()
   session_config = tf.ConfigProto(device_count={'CPU': 2})
-  session_config.MergeFrom(SESSION_CONFIG)
+  session_config.MergeFrom(like_keras.SESSION_CONFIG)
   config = make_config(tmp_path, session_config=session_config, train_distribute=strategy,
                        eval_distribute=mirrored())
   compare(compiled(optimizer='sgd'), tmp_path, (X, ONE_HOT), lambda size: in_batches(
@@ -167,14 +157,14 @@ def test_metrics_beside_those_of_the_user(tmp_path):
   model = compiled(metrics=[accuracy])
   result = convert(model, tmp_path / 'a').evaluate(in_batches((X, ONE_HOT), 7))
   counts = np.zeros((2, 2), int)
-  np.add.at(counts, (CLASSES, model.predict(X).argmax(-1)), 1)
+  np.add.at(counts, (like_keras.CLASSES, model.predict(X).argmax(-1)), 1)
   assert_array_equal(result['confusion_matrix'], counts)
   assert result['accuracy'] == 1 and counts.trace() < 24
   assert {'calibration_error', 'macro_f1'} <= set(result) and 'top_5_accuracy' not in result
   # A loss whose labels are unknown.
   model = compiled(loss=my_sparse_categorical_crossentropy, metrics=['mae'])
   result = convert(model, tmp_path / 'b').evaluate(
-      in_batches((X, CLASSES[:, None].astype(np.float32))))
+      in_batches((X, like_keras.CLASSES[:, None].astype(np.float32))))
   assert set(result) == {'average_loss', 'examples', 'global_step', *model.metrics_names}
 
 
@@ -193,22 +183,20 @@ def test_metrics_of_classes(tmp_path, batch_size):
   predicted = logits.argmax(-1)
   probabilities = np.exp(logits.astype(float))
   confidences = (probabilities / probabilities.sum(-1, keepdims=True)).max(-1)
-  bins = [(low / 15 < confidences) & (confidences <= (low + 1) / 15) for low in range(15)]
-  assert sum(map(np.any, bins)) > 6
+  bins = np.ceil(15 * confidences)
+  assert len(set(bins)) > 6
   assert result['calibration_error'] == pytest.approx(sum(
       in_bin.mean() * abs((predicted == classes)[in_bin].mean() - confidences[in_bin].mean())
-      for in_bin in bins if in_bin.any()), rel=1e-5)
+      for in_bin in (bins == number for number in set(bins))), rel=1e-5)
   ranks = np.argsort(-logits, -1, kind='stable')
   assert result['top_5_accuracy'] == (ranks[:, :5] == classes[:, None]).any(-1).mean()
-  scores = []
-  for index in set(classes) | set(predicted):
-    correct = ((classes == index) & (predicted == index)).sum()
-    precision, recall = (correct / max((indices == index).sum(), 1)
-                         for indices in (predicted, classes))
-    scores.append((precision, recall, 2 * precision * recall / max(precision + recall, 1e-9)))
-  assert len(scores) > 7
+  is_class, is_predicted = (indices == np.union1d(classes, predicted)[:, None]
+                            for indices in (classes, predicted))
+  assert len(is_class) > 7
+  correct = (is_class & is_predicted).sum(-1)
+  counts = is_predicted.sum(-1), is_class.sum(-1), (is_predicted.sum(-1) + is_class.sum(-1)) / 2
   assert [result['macro_' + name] for name in ('precision', 'recall', 'f1')] == pytest.approx(
-      np.mean(scores, 0))
+      [np.mean(correct / np.maximum(count, 1)) for count in counts])
 
 
 @pytest.mark.parametrize('make_scope, checkpoint_format, replicas', [
@@ -241,10 +229,8 @@ def test_a_wide_and_deep_model_with_two_optimizers(tmp_path):
   assert estimator.evaluate(in_batches((X, target)))['loss'] < .01
 
 
-def serving_input():
-  examples = tf.placeholder(tf.string, [None])
-  features = tf.parse_example(examples, {'vector': tf.FixedLenFeature([6], tf.float32)})
-  return tf.estimator.export.ServingInputReceiver(features, examples)
+serving_input = tf.estimator.export.build_parsing_serving_input_receiver_fn(
+    {'vector': tf.FixedLenFeature([6], tf.float32)})
 
 
 def serialized(vector):
@@ -287,7 +273,7 @@ INVALID_ARGUMENTS = (
     ({'keras_model': compiled, 'export_outputs': {'other': None}}, 'choose from dense'),
     ({'keras_model': compiled, 'distribution_strategy': 'parameter_server'}, 'single process'),
     ({'keras_model': compiled, 'distribution_strategy': 'other'}, 'choose from off'),
-    ({'keras_model': lambda: compiled(Subclass), 'checkpoint_format': 'checkpoint'},
+    ({'keras_model': lambda: compiled(like_keras.Subclass), 'checkpoint_format': 'checkpoint'},
      'object-based'),
     ({'keras_model': compiled, 'num_gpus': 99}, 'num_gpus exceeds the number of GPUs'))
 
@@ -322,16 +308,9 @@ def test_options_of_the_config(monkeypatch, tmp_path):
 def test_intervals_of_the_config(tmp_path):
   config = make_config(tmp_path, save_checkpoints_steps=4, keep_checkpoint_max=2)
   estimator = convert(compiled(), tmp_path, config=config, checkpoint_format='checkpoint')
-  saved = []
-
-  class Listener(tf.train.CheckpointSaverListener):
-    """Records the steps of the checkpoints."""
-
-    def after_save(self, session, global_step_value):
-      saved.append(global_step_value)
-
-  estimator.train(in_batches((X, ONE_HOT), 8, epochs=None), steps=10,
-                  saving_listeners=[Listener()])
+  saved, listener = [], tf.train.CheckpointSaverListener()
+  listener.after_save = lambda session, step: saved.append(step)
+  estimator.train(in_batches((X, ONE_HOT), 8, epochs=None), steps=10, saving_listeners=[listener])
   assert saved == [0, 4, 8, 10]
   assert len(tf.train.get_checkpoint_state(str(tmp_path)).all_model_checkpoint_paths) == 2
 
@@ -347,5 +326,5 @@ def test_hooks_and_exporters_of_train_and_evaluate(tmp_path):
       estimator,
       tf.estimator.TrainSpec(in_batches((X, ONE_HOT), 8, epochs=None), 30, [hook]),
       tf.estimator.EvalSpec(DATA, steps=2, throttle_secs=0, exporters=[exporter]))
-  assert 2 <= variables_of(estimator)['global_step'] < 30
+  assert 2 <= tf.train.load_variable(str(tmp_path), 'global_step') < 30
   assert len(os.listdir(str(tmp_path / 'export' / 'latest'))) >= 2

@@ -4,18 +4,7 @@ import numpy as np
 import pytest
 import tensorflow
 import tensorflow.compat.v1 as tf
-from like_keras import (
-  ONE_HOT,
-  RANDOM,
-  Forgetful,
-  Subclass,
-  X,
-  Y,
-  compare,
-  convert,
-  in_batches,
-  predict,
-)
+from like_keras import ONE_HOT, Subclass, X, Y, compare, convert, in_batches, predict
 
 import estimator_train
 
@@ -23,7 +12,7 @@ keras = tf.keras
 layers = tf.keras.layers
 pytestmark = pytest.mark.usefixtures('own_graph')
 
-SEQUENCES = RANDOM.normal(size=(24, 5, 6)).astype(np.float32)
+SEQUENCES = np.random.RandomState(1).normal(size=(24, 5, 6)).astype(np.float32)
 K = Dense = 10  # Names that Keras's modules have, too.
 
 
@@ -36,49 +25,8 @@ def sequential(*items):
   return keras.Sequential([layers.InputLayer((6,)), *items])
 
 
-def layer_inside_and_outside_of_an_inner_model():
-  inputs, layer = layers.Input((6,)), layers.Dense(6, activation='tanh')
-  inner = keras.Sequential([layers.InputLayer((6,)), layer, layers.Dense(6)])
-  return keras.Model(inputs, layers.Dense(1)(layer(inner(inputs))))
-
-
-class Initialized(layers.Dense):
-  """A layer with an attribute that must not be copied before `build`."""
-
-  is_initialized = False
-
-  def build(self, input_shape):
-    if not self.is_initialized:
-      super().build(input_shape)
-    self.is_initialized = True
-
-
-class WithFunctions(layers.Layer):
-  """A layer with functions that are no part of its configuration."""
-
-  def __init__(self, **options):
-    super().__init__(**options)
-    self.first, self.second = (lambda value: value + 1), (lambda value: value * 2)
-
-  def call(self, inputs):
-    return self.second(self.first(inputs))
-
-
-class Constant(keras.initializers.Initializer):
-  """An initializer without a configuration."""
-
-  def __init__(self, value=0.):
-    self.value = value
-
-  def __call__(self, shape, dtype=None, partition_info=None):
-    return tf.fill(shape, self.value)
-
-  def get_config(self):
-    return {}
-
-
 def names_of_keras():
-  class Dense(Initialized):
+  class Dense(layers.Dense):
     """A layer of a user with the name of one of Keras's."""
 
     def call(self, inputs):
@@ -88,66 +36,23 @@ def names_of_keras():
     return keras.backend.relu(values, alpha=.5)
 
   return sequential(keras.Sequential([layers.Dense(3, activation='relu', input_shape=(6,))]),
-                    Dense(3), WithFunctions(), layers.Dense(1, relu, True, Constant(.1)))
+                    Dense(3), layers.Lambda(lambda values: values * K), layers.Dense(1, relu))
 
 
-class Cell(layers.SimpleRNNCell):
-  """A cell of a user, with an argument that is not in its configuration."""
-
-  def __init__(self, units, factor=1., **options):
-    super().__init__(units, **options)
-    self.factor = factor
-
-  def call(self, inputs, states, training=None):
-    return super().call(inputs * self.factor, states, training)
-
-
-class Block(layers.Layer):
-  """Two layers inside a layer."""
-
-  def __init__(self, **options):
-    super().__init__(**options)
-    self.first, self.second = layers.Dense(6), layers.Dense(6)
-
-  def call(self, inputs):
-    return self.second(self.first(inputs))
-
-
-def frozen(model, find_layer):
-  """Freezes a layer after the construction of the model."""
-  sgd(model).train_on_batch(X, Y)
-  find_layer(model).trainable = False
-  return model
-
-
-# Functions that make models, and how many replicas train them.
-MODELS = {
-    'layer used inside and outside': (layer_inside_and_outside_of_an_inner_model, 1),
-    'names of Keras': (names_of_keras, 1),
-    'one layer more than configured': (lambda: Forgetful(has_first=True), 1),
-    'cell': (lambda: sequential(layers.Reshape((3, 2)), layers.Bidirectional(
-        layers.RNN(Cell(3, 2.))), layers.Dense(1)), 1),
-    'frozen in a subclass': (lambda: frozen(Subclass(), lambda model: model.hidden[0]), 2),
-    'frozen in a layer': (lambda: frozen(sequential(
-        Block(), layers.Dense(1)), lambda model: model.layers[0].first), 2),
-    'frozen in a model': (lambda: frozen(sequential(
-        keras.Sequential([Block(input_shape=(6,))]), layers.Dense(1)),
-                                         lambda model: model.layers[0]), 1)}
-
-
-@pytest.mark.parametrize('name', MODELS)
-def test_like_keras(name, tmp_path):
-  make, replicas = MODELS[name]
+@pytest.mark.parametrize('make, find_frozen, replicas', [
+    (names_of_keras, None, 1),
+    (lambda: Subclass(layers.Dense(4, 'tanh'), layers.Dense(1)), lambda model: model.parts[0], 2),
+    (lambda: sequential(keras.Sequential([layers.Dense(6, input_shape=(6,))]), layers.Dense(1)),
+     lambda model: model.layers[0], 1)])
+def test_like_keras(make, find_frozen, replicas, tmp_path):
+  """Also with a layer that is frozen after the construction of the model."""
   model = sgd(make(), metrics=['mae'])
-  if not model.built:
-    model.predict_on_batch(X)
+  model.train_on_batch(X, Y)
+  if find_frozen:
+    find_frozen(model).trainable = False
+    sgd(model, metrics=['mae'])
   compare(model, tmp_path, (X, Y), replicas=[replicas], batch_size=24)
-
-
-def test_a_lambda_does_not_change_the_names_of_keras(tmp_path):
-  model = sgd(sequential(layers.Lambda(lambda values: values * K), layers.Dense(1)))
-  convert(model, tmp_path)
-  assert sequential(layers.Dense(3)).output_shape == (None, 3)
+  assert sequential(layers.Dense(3)).output_shape == (None, 3), 'the names are those of Keras'
 
 
 def test_masked_sequences_and_sums_over_the_batch(tmp_path):
@@ -231,15 +136,11 @@ def captured_by_the_loss():
   return sgd(sequential(layers.Dense(1)), lambda true, outputs: factor * tf.square(true - outputs))
 
 
-class OwnWeights(keras.Model):
+def with_own_weight():
   """A subclass with a weight outside of layers."""
-
-  def __init__(self):
-    super().__init__()
-    self.kernel = tf.Variable(tf.ones((6, 1)))
-
-  def call(self, inputs):
-    return tf.matmul(inputs, self.kernel)
+  model = Subclass(layers.Dense(1))
+  model.kernel = tf.Variable(1.)
+  return sgd(model)
 
 
 def dense(units=1, loss='mse', optimizer='sgd'):
@@ -258,7 +159,7 @@ def with_metrics_of_one_name():
 ERRORS = [
     (lambda: sgd(captured_tensor()), (X, Y), 0, r'made outside.*unusual_models.py:\d+: Tensor'),
     (captured_by_the_loss, (X, Y), 0, r'made outside.*test_unusual_models.py:\d+: Tensor'),
-    (lambda: sgd(OwnWeights()), (X, Y), 0, 'outside of its layers must define get_config'),
+    (with_own_weight, (X, Y), 0, 'outside of its layers must define get_config'),
     (lambda: sgd(keras.Sequential([layers.LSTM(1, stateful=True, batch_input_shape=(24, 5, 6))])),
      (SEQUENCES, Y), 0, "does not keep the state .*'lstm' has stateful=True"),
     (lambda: dense(optimizer='nadam'), (X, Y), 1, 'does not support .*Nadam'),
@@ -295,9 +196,7 @@ def test_the_seed_of_the_config_determines_unused_weights(make, tmp_path):
 
 
 def test_warns_of_sums_over_the_batch_on_replicas(tmp_path, caplog):
-  inputs = layers.Input((6,))
-  hidden = layers.Dense(3, activity_regularizer='l2')(inputs)
-  model = keras.Model(inputs, layers.Dense(1)(hidden))
-  model.add_loss(tf.nn.l2_loss(hidden))
+  model = sequential(layers.Dense(3, activity_regularizer='l2'), layers.Dense(1))
+  model.add_loss(tf.nn.l2_loss(model.outputs[0]))
   convert(sgd(model), tmp_path, num_cpu_replicas=2).train(in_batches((X, Y), 12), steps=1)
   assert caplog.text.count('do not train like one') == 1

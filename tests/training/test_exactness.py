@@ -9,7 +9,6 @@ import functools
 import pytest
 import training_runs
 from tensorflow.python.framework import test_util
-from training_runs import assert_same
 
 SLOW = pytest.mark.slow
 pytestmark = pytest.mark.optimized_graphs
@@ -28,9 +27,10 @@ UNMARKED = [('sgd', 'mirrored', 2), ('sgd', 'one_device', 1), ('adam', 'central_
             ('adamw', 'mirrored', 2), ('lars', 'mirrored', 2), ('lamb', 'mirrored', 2),
             ('compiled_with_adam', 'mirrored', 3), ('compiled_with_adam', 'central_storage', 8),
             ('fashion_cnn', 'mirrored', 2)]
-# Each with each strategy, and each strategy with each number of replicas.
+# Each optimizer with each strategy, and each strategy with each number of replicas.
 MARKED = [(name, strategy, (1, 2, 3, 8)[(number + (strategy == 'mirrored')) % 4])
-          for number, name in enumerate(RUNS) for strategy in ('mirrored', 'central_storage')]
+          for number, name in enumerate(list(RUNS)[:-1])
+          for strategy in ('mirrored', 'central_storage')] + [('fashion_cnn', 'mirrored', 4)]
 
 
 def train(folder, name, strategy, replicas):
@@ -57,7 +57,7 @@ def on_one_device(tmp_path_factory):
 def test_same_weights_and_losses(tmp_path, on_one_device, name, strategy, replicas):
   expected, expected_loss, expected_log = on_one_device(name)
   weights, loss, log = train(tmp_path, name, strategy, replicas)
-  assert_same(weights, expected, RUNS[name][1])
+  training_runs.assert_same(weights, expected, RUNS[name][1])
   # What is logged is the mean over the global batch, whatever the number of replicas.
   assert loss == pytest.approx(expected_loss, rel=1e-4)
   # TensorFlow's summary hook may be a step early; the first is the same in every run.

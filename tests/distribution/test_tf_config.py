@@ -122,12 +122,14 @@ def test_the_port_and_the_host_names_are_checked(monkeypatch):
       cluster_engine.wait_for_network(read({'worker': [own], 'ps': ['a..b:1']}), -1)
 
 
-def test_waits_until_a_host_has_an_address(monkeypatch):
+def test_waits_until_a_host_has_an_address(monkeypatch, caplog):
+  caplog.set_level('INFO', 'estimator_train')
   unknown = OSError('unknown')
   monkeypatch.setattr(tf_config.socket, 'getaddrinfo', mock.Mock(
       side_effect=[unknown] * 5 + [None] + [unknown] * 99))
   monkeypatch.setattr(tf_config, 'listen_on_own_port', lambda cluster: socket.socket())
   secs = itertools.count()
   cluster_engine.wait_for_network(read(WORKERS), 60, secs.__next__, lambda secs: None)
+  assert 'DNS entry; retrying for another 56 s' in caplog.text
   with pytest.raises(UserError, match=r'cluster.worker\[1\]=b:2 \(unknown\)'):
     cluster_engine.wait_for_network(read(WORKERS), 60, secs.__next__, lambda secs: None)

@@ -88,7 +88,8 @@ def test_the_parts_of_a_run_are_in_the_same_charts(model_dir):
   # Each of the two event files begins with an empty graph.
   assert sum(bool(tf.GraphDef.FromString(event.graph_def).node)
              for event in events(model_dir)) == 2
-  assert (model_dir / 'model.ckpt-0.meta').exists()
+  assert {path.name for path in model_dir.glob('*.meta')} == {
+      'model.ckpt-{}.meta'.format(step) for step in (0, 2, 4, 6, 7)}
 
 
 def test_images_are_written_once(model_dir, first_batch):

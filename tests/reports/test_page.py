@@ -245,8 +245,8 @@ def test_figures_of_other_runs(tmp_path):
                '0.500 with regularization', 'a metric value loss 0.125 mae 0.750',
                'b metric value loss 0.0625', 'metric value auc 0.875'):
     assert text in found.text
-  (tmp_path / 'flags.txt').write_text('--mode=scaling\n--model=a\n--dataset=b')
-  assert '<title>Scaling of a on b: ' in write(tmp_path).source
+  (tmp_path / 'flags.txt').write_text('--mode=scaling')
+  assert '<title>Scaling of mine:a_' in write(tmp_path).source
 
 
 @pytest.mark.page

@@ -57,7 +57,7 @@ FIGURES = [
             'pauses.checkpoint': {'count': 2, 'secs': 4.5}, 'examples_per_sec': 3 * 6 / 11,
             'pauses.evaluation': {'count': 1, 'secs': 2.}, 'steady_step_secs.max': 2,
             'steady_examples_per_sec': 3 * 6 / (11 - 6.5), 'step_secs.max': 5,
-            'between_secs.mean': 8 / 3}),
+            'steady_steps_per_sec': 3 / (11 - 6.5), 'between_secs.mean': 8 / 3}),
     (timing((0, 1), (5, 1), pauses=[Pause('evaluation', 101.5, 5.)]), 1, 1, {
         'shares': {'input': 0, 'between': 0, 'compute': 1}}),
     (timing(*SPREAD), 1, 1, {'standard_error_secs': 13.55149 / 8 ** .5, 'drift': 43 / 2 - 1,

@@ -48,8 +48,9 @@ def kept(folder):
 # tests/modes/test_best_and_stopping.py has others, of the accuracy.
 EVALUATIONS = [
     (10, .5, 1., 'accuracy', 0), (20, .9, 2., 'average_loss', 0), (30, .1, .5, 'average_loss', 2),
+    (40, .9, .5, 'average_loss', 2), (50, .1, 1., 'accuracy', 2),
     # The step of the best one is trained again.
-    (30, .1, .5, 'average_loss', 2), (30, .6, 1., 'accuracy', 4), (30, .7, 1., 'accuracy', 5)]
+    (30, .1, .5, 'average_loss', 2), (30, .6, 1., 'accuracy', 6), (30, .7, 1., 'accuracy', 7)]
 
 
 def test_the_best_is_kept(tmp_path):

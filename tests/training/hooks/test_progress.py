@@ -129,3 +129,7 @@ def test_epochs_of_a_resumed_run(steps, lines, tmp_path):
   assert metrics_of(tmp_path, 'epoch', 'epoch', 'first_step', 'global_step', 'loss', 'accuracy',
                     'secs', 'examples_per_sec') == [pytest.approx(values) for values in (
                         (2, 5, 5, 5., .5, 185., 10 / 185), (3, 6, 8, 7., .7, 7385., 30 / 7385))]
+
+
+def test_durations():
+  assert [progress.format_duration(secs) for secs in (59, 60, 3723)] == ['59 s', '1:00', '1:02:03']

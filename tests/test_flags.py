@@ -166,7 +166,6 @@ RULES = [
     ('--runs=a,b', '--runs is only for --mode=report: --runs=a,b --mode=train_and_evaluate: '),
     ('--mode=report', '--mode=report requires --runs: .*: give --runs=FOLDER'),
     ('--num_shards=2', '--num_shards is only for --mode=write_tfrecords: '),
-    ('--mode=write_tfrecords', '--mode=write_tfrecords requires --output'),
     ('--mode=export', '--mode=export requires --export_dir: .*: give --export_dir=FOLDER'),
     ('--mode=predict', '=predict requires --input: --mode=predict without --input: give --input='),
     ('--mode=reproduce', '--mode=reproduce requires --workload: .*: give --workload=NAME'),

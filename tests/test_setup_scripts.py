@@ -13,13 +13,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, run_process
 
 VERSION = '{}.{}'.format(*sys.version_info)
 OTHER_VERSION = {'3.6': '3.7', '3.7': '3.6'}[VERSION]
 LOCK = 'requirements/py{}{}.txt'.format(*sys.version_info)
 TOOLS = 'bash cat dirname env mkdir mktemp readlink rm sort'
-TIMEOUT_SECS = 300
 
 # What stand-ins for Python print for find_python.sh's questions, and how they fail.
 PRINTS_FIELDS = '#!/usr/bin/env bash\necho a warning >&2\necho {} {} {} {} "$0"\n'
@@ -64,13 +63,10 @@ class Machine:
     path.chmod(0o755)
 
   def run(self, script, *arguments, **environment):
-    environment = dict(
-      PATH=str(self.bin), HOME=str(self.home), PIP_CONFIG_FILE=os.devnull, PIP_NO_INDEX='1',
-      **environment)
-    return subprocess.run(
-      [str(self.root / script), *arguments], cwd=str(self.elsewhere), env=environment,
-      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-      universal_newlines=True, timeout=TIMEOUT_SECS)
+    variables = dict(PATH=str(self.bin), HOME=str(self.home), PIP_CONFIG_FILE=os.devnull,
+                     PIP_NO_INDEX='1', **environment)
+    return run_process('env', '-i', *map('='.join, variables.items()), self.root / script,
+                       *arguments, cwd=self.elsewhere, stdin=subprocess.DEVNULL)
 
 
 PYENV = 'home/.pyenv/versions/{}/bin/python'

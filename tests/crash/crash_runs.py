@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 
+import tensorflow.compat.v1 as tf
 from cluster_processes import Task
 
 BATCH_SIZE, STEPS = 32, 120
@@ -79,7 +80,8 @@ class Run:
     Returns:
       Whether it was killed.
     """
-    saved, began = self._step_saved(), time.monotonic()
+    checkpoint = tf.train.latest_checkpoint(str(self.model_dir)) or '-0'
+    saved, began = int(checkpoint.rpartition('-')[2]), time.monotonic()
     task = Task([sys.executable, '-c', _PROGRAM, str(self.folder), json.dumps(kill_at),
                  *self._flags], self.folder / '{}.log'.format(len(self._tasks)))
     self._tasks.append(task)
@@ -99,13 +101,6 @@ class Run:
     else:
       assert not saved or not re.search(r'^step \d+/', log, re.MULTILINE), log
     return code != 0
-
-  def _step_saved(self):
-    """Returns the step of the latest checkpoint, by TensorFlow's file; 0 without one."""
-    with contextlib.suppress(FileNotFoundError):
-      text = (self.model_dir / 'checkpoint').read_text()
-      return max(map(int, re.findall(r'model\.ckpt-(\d+)', text)), default=0)
-    return 0
 
 
 def inject_kill(point, when, match='', count=1):

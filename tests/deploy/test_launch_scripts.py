@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, run_process
 
 from estimator_train.settings import command_line
 
@@ -52,13 +52,12 @@ class Host:
       path.chmod(0o755)
 
   def run(self, script, *arguments, **environment):
-    return subprocess.run(
-        [str(script), *arguments], cwd=str(self.here), stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, timeout=60,
-        env={'PATH': str(self._bin), 'RECORD': str(self._record),
-             'COMMAND': str(self.here / 'deploy' / 'slurm' / 'train.sbatch'),
-             'SLURM_JOB_ID': '1234567', 'SLURM_JOB_NODELIST': 'node[1-3]',
-             'HOSTNAMES': 'node1 node2 node3', **environment})
+    variables = {'PATH': str(self._bin), 'RECORD': str(self._record),
+                 'COMMAND': str(self.here / 'deploy' / 'slurm' / 'train.sbatch'),
+                 'SLURM_JOB_ID': '1234567', 'SLURM_JOB_NODELIST': 'node[1-3]',
+                 'HOSTNAMES': 'node1 node2 node3', **environment}
+    return run_process('env', '-i', *map('='.join, variables.items()), script, *arguments,
+                       cwd=self.here, stdin=subprocess.DEVNULL)
 
   def calls(self, name):
     """Returns TF_CONFIG, the folder and the arguments of each call of a command."""

@@ -73,6 +73,16 @@ FIGURES = [
     (timing(*TRACED, traced=range(101, 106)), 0, 5, {'steady_step_secs.max': 9}),
     (timing((0, 1, np.nan), (0, 1, np.nan)), 0, 1, {
         'shares.input': None, 'verdict': None, 'input_wait_secs': None}),
+    *[(timing((0, 7, 7), *spans), 1, 1, {'verdict': verdict, 'shares': {
+        'input': waiting, 'between': between, 'compute': 1 - waiting - between}})
+      for spans, waiting, between, verdict in (
+          ([(0, 1, 0)] * 4, 0, 0, 'compute-bound'), ([(0, 1, .09)] * 4, .09, 0, 'compute-bound'),
+          ([(0, 1, .12), (1, 11, 1.44)], .12, 1 / 13, 'compute-bound'),
+          ([(0, 1, .25), (0, 1, .25)], .25, 0, 'input-bound'),
+          ([(1, 3, 2), (0, 4, 1)], 3 / 8, 1 / 8, 'input-bound'),
+          ([(2, 2, .5), (2, 2, .5)], 1 / 8, 1 / 2, 'overhead-bound'),
+          ([(0, 1, -5), (0, 1, 0)], 0, 0, 'compute-bound'),  # The system's clock was set.
+          ([(0, 1, 0), (0, 1, 3600)], .5, 0, 'input-bound'))],
 ]
 
 
@@ -84,21 +94,6 @@ def test_figures(tmp_path):
     for path, value in expected.items():
       found = functools.reduce(lambda part, key: part[key], path.split('.'), figures)
       assert found == (value if isinstance(value, list) else pytest.approx(value)), path
-
-
-def test_shares_of_the_time(tmp_path):
-  for spans, input_share, between, verdict in (
-      ([(0, 1, 0)] * 4, 0, 0, 'compute-bound'), ([(0, 1, .09)] * 4, .09, 0, 'compute-bound'),
-      ([(0, 1, .12), (1, 11, 1.44)], .12, 1 / 13, 'compute-bound'),
-      ([(0, 1, .25), (0, 1, .25)], .25, 0, 'input-bound'),
-      ([(1, 3, 2), (0, 4, 1)], 3 / 8, 1 / 8, 'input-bound'),
-      ([(2, 2, .5), (2, 2, .5)], 1 / 8, 1 / 2, 'overhead-bound'),
-      ([(0, 1, -5), (0, 1, 0)], 0, 0, 'compute-bound'),  # The system's clock was set.
-      ([(0, 1, 0), (0, 1, 3600)], .5, 0, 'input-bound')):
-    _, figures = write(tmp_path, timing((0, 7, 7), *spans), warmup_steps=1)
-    assert figures['shares'] == pytest.approx(
-        {'input': input_share, 'between': between, 'compute': 1 - input_share - between})
-    assert figures['verdict'] == verdict
 
 
 def test_files_and_results(tmp_path):

@@ -40,16 +40,10 @@ text = _of(lambda numbers, words, price, kind, weight: (words, kind), ('low', 'h
 # Examples that a model with these inputs and outputs does not accept, or that are special.
 of_other_names = _of(lambda numbers, words, price, kind, weight: (
     {'number': numbers, 'words': words}, {'price': price, 'kind': kind}))
-of_other_labels = _of(lambda numbers, words, price, kind, weight: (
-    {'numbers': numbers, 'words': words}, {'prices': price, 'kind': kind}))
 of_a_third_kind = _of(lambda numbers, words, price, kind, weight: (
     {'numbers': numbers, 'words': words}, {'price': price, 'kind': kind * 0 + 2}))
+of_five_numbers = _of(lambda numbers, words, price, kind, weight: (words, price))
 of_wide_labels = _of(lambda numbers, words, price, kind, weight: (numbers, numbers))
-
-
-def in_batches():
-  return _data_set(estimator_train.ExampleSplit(
-      lambda: weighted().train.make_dataset().batch(5)))
 
 
 def two_outputs():

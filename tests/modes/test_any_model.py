@@ -95,20 +95,6 @@ def test_the_best_by_any_metric(run, tmp_path):
   assert report(tmp_path / metric)['batch_means'] == ['mean_error']
 
 
-def test_predictions(run, trained, tmp_path):
-  folder = trained(TWO)
-  flags = ['--mode=predict', '--flagfile={}'.format(folder / 'flags.txt')]
-  *lines, last = predictions(run(folder, *flags))
-  assert last['predicted'] == own_examples.NUM_EXAMPLES
-  assert [line['example'] for line in lines] == list(range(own_examples.NUM_EXAMPLES))
-  assert isinstance(lines[0]['price'], float) and sum(lines[0]['kind']) == pytest.approx(1)
-  run(folder, *flags, '--output={}'.format(tmp_path / 'out.csv'))
-  with open(str(tmp_path / 'out.csv'), newline='') as file:
-    assert list(csv.DictReader(file)) == [
-        {'example': str(line['example']), 'price': str(line['price']), 'error': '',
-         'kind_0': str(line['kind'][0]), 'kind_1': str(line['kind'][1])} for line in lines]
-
-
 def example(**values):
   """Returns a serialized tf.train.Example of lists of floats or integers."""
   return tf.train.Example(features=tf.train.Features(feature={
@@ -133,11 +119,14 @@ def test_predictions_of_records(run, run_program, monkeypatch, tmp_path):
   assert fails(run_program('--input={}'.format(tmp_path / 'none'), *flags), 'no file')
 
 
-def test_predictions_of_rows(run, run_program, trained, tmp_path):
-  """They are those of the examples with the same values; a wrong row has a reason."""
+def test_predictions_of_examples_and_rows(run, run_program, trained, tmp_path):
+  """Those of rows are those of the examples with the same values; a wrong row has a reason."""
   folder = trained(TWO)
   flags = ['--mode=predict', '--flagfile={}'.format(folder / 'flags.txt'), '--batch_size=3']
-  expected = predictions(run(folder, *flags))[:4]
+  *expected, last = predictions(run(folder, *flags))
+  assert last['predicted'] == own_examples.NUM_EXAMPLES
+  assert [line['example'] for line in expected] == list(range(own_examples.NUM_EXAMPLES))
+  assert isinstance(expected[0]['price'], float) and sum(expected[0]['kind']) == pytest.approx(1)
   numbers, words, *_ = own_examples._numbers()
   rows = [{'words': words[index].tolist(), 'other': 'x', 'numbers': numbers[index].tolist()}
           for index in range(4)]
@@ -163,7 +152,7 @@ def test_predictions_of_rows(run, run_program, trained, tmp_path):
                                               for index in range(count)]
   for line, (_, reason) in zip(found[1:7], [*wrong, (None, 'Expecting property')]):
     assert reason in line['error']
-  for line, same in zip(found[:1] + found[7:], expected * 2):
+  for line, same in zip(found[:1] + found[7:], expected[:4] * 2):
     assert line['price'] == pytest.approx(same['price'], rel=1e-4)
     assert line['kind'] == pytest.approx(same['kind'], rel=1e-4)
   (tmp_path / 'd.csv').write_text('numbers,word\n[1],2\n')
@@ -214,11 +203,9 @@ def test_what_cannot_be(run_program, tmp_path):
       ('--stop_at_accuracy=.5 --eval_every_steps=1', '--stop_at_accuracy requires the metric'),
       ('--dataset=own:text', 'the model does not fit the data set: --model='),
       ('--dataset=own:arrays', 'require a function that makes them: --dataset=own_examples:arrays'),
-      ('--mode=audit', '--mode=audit requires a data set of image files or of images in TFRecords'),
       ('--dataset=own:of_other_names --model=own:two_outputs', 'features must have the names of '),
-      ('--dataset=own:of_other_labels --model=own:two_outputs', 'labels must have the names of th'),
       ('--model=own:two_outputs', 'there must be features for each input of the model: --dataset='),
-      ('--dataset=own:in_batches', ': dense_input is float32 (?, ?, 3), expected float32 (?, 3):'),
+      ('--dataset=own:of_five_numbers', ': dense_input is int32 (?, 5), expected float32 (?, 3):'),
       ('--dataset=own:of_wide_labels', ': dense_1 is float32 (?, 3), expected float32 (?, 1)'),
       ('--dataset=own:of_a_third_kind --model=own:two_outputs', 'model cannot process an example')):
     done = run_program('--train_steps=2', '--model_dir', tmp_path, *WEIGHTED,

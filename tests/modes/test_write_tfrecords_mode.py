@@ -94,13 +94,6 @@ def test_bad_images(write, image_folders, tmp_path):
   assert done.result['splits']['train']['examples'] == 18
 
 
-def test_a_full_disk(write, mounted):
-  folder = mounted('size=16k')
-  done = write('--output={}'.format(folder))
-  assert fails(done, 'No space left on device') and 'Traceback' not in done.err
-  assert not [path for path in folder.iterdir() if path.name.endswith('.part')]
-
-
 def test_what_cannot_be(write):
   for change, message in (
       (['--output=-'], '--mode=write_tfrecords requires --output'),

@@ -199,7 +199,7 @@ def test_what_cannot_be(run_program, tmp_path):
       ('--class_sampling=balanced', '--class_sampling=balanced requires classes: --dataset='),
       ('--cache_features', '--cache_features requires images'),
       ('--best_metric=accuracy', '=accuracy: choose from average_loss, loss, mean_error, root_me'),
-      ('--best_metric=median --model=own:with_median', '--best_mode is required for this --best_m'),
+      ('--best_metric=cosine_proximity', '--best_mode is required for this --best_m'),
       ('--stop_at_accuracy=.5 --eval_every_steps=1', '--stop_at_accuracy requires the metric'),
       ('--dataset=own:text', 'the model does not fit the data set: --model='),
       ('--dataset=own:arrays', 'require a function that makes them: --dataset=own_examples:arrays'),

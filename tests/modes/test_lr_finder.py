@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import training_runs
 from conftest import contents_of
-from mode_runs import fails
 from numpy.testing import assert_allclose
 
 from estimator_train.modes import lr_finder
@@ -59,13 +58,6 @@ def test_replicas_and_steps(run_well, tmp_path):
   assert training_runs.scalars(tmp_path / 'run', 'loss')[1] == pytest.approx(
       alone['points'][0]['loss'], rel=1e-6)
   assert sorted(path.name for path in (tmp_path / 'two').iterdir()) == ['lr_finder.json']
-
-
-def test_a_compiled_model(run_program, tmp_path):
-  done = run_program('--mode=lr_finder', '--model=own_models:compiled_with_sgd', '--model_dir',
-                     tmp_path)
-  assert fails(done, 'a compiled model trains with its own learning rate: --mode=lr_finder '
-                     '--model=own_models:compiled_with_sgd: return')
 
 
 def record(losses):

@@ -157,6 +157,8 @@ def test_what_is_refused(run_program, copied, copied_run, tmp_path):
       ('--optimizer=momentum', 'was trained with --optimizer=adam, not --optimizer=momentum'),
       ('--model=own_models:with_dropout', '(dense/bias is [32] in the checkpoint and [16] in th'),
       ('--num_cpu_replicas=3', '--batch_size=50 for 3 replicas: use 48 or 51'),
+      ('--mode=lr_finder --model=own_models:compiled_with_sgd',
+       'a compiled model trains with its own learning rate: --mode=lr_finder --model='),
       ('--dataset=synthetic --model=fashion_cnn --image_size=5,5 --model_dir={0}/none',
        'larger --image_size'),
       ('--model_dir={0}/file/below', '--model_dir cannot be written to: {0}/file/below'),

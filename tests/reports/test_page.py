@@ -229,7 +229,7 @@ def test_figures_of_other_runs(tmp_path):
       ((), {'steady_state': False, 'drift': .5, 'first_step_parts_secs': {'first_step': .5}},
        ['2,462 ± 24.6', 'pauses; no steady state: the run is not longer than its',
         'from the complete graph to the end of the first step', '50.0\u00a0% longer than'], []),
-      ((), {'shares': {'input': None, 'compute': None, 'between': .3}},
+      (('model', 'dataset'), {'shares': {'input': None, 'compute': None, 'between': .3}},
        ['The wait for input was not observed.', 'waiting for input and computing 70.0\u00a0%'],
        ['waiting for input 8'])):
     contents = part('throughput.json', **changes)
@@ -245,8 +245,17 @@ def test_figures_of_other_runs(tmp_path):
                '0.500 with regularization', 'a metric value loss 0.125 mae 0.750',
                'b metric value loss 0.0625', 'metric value auc 0.875'):
     assert text in found.text
-  (tmp_path / 'flags.txt').write_text('--mode=scaling')
-  assert '<title>Scaling of mine:a_' in write(tmp_path).source
+  # A sweep over workers.
+  contents = part('scaling.json', scale_over='workers', device_kind='cpu', cores_per_worker=1)
+  for row in contents['scaling.json']['table']:
+    row['workers'] = row.pop('replicas')
+  (tmp_path / 'flags.txt').write_text('--mode=scaling\n--model=a\n--dataset=b')
+  found = write(tmp_path, contents)
+  for text in ('<title>Scaling of a on b: ', '="Rates by the number of workers"',
+               'over the number of workers with 1 core(s) each: weak scaling on real input from '
+               '1,000\u00a0examples/sec on 1 to 2,000\u00a0examples/sec on 4',
+               'one worker times the number of workers'):
+    assert text in found.source
 
 
 @pytest.mark.page
@@ -295,17 +304,6 @@ def test_of_many_classes_the_worst_and_of_many_points_some_are_shown(tmp_path):
   assert len(found.all('tr')) == 1 + 30 + 1 + 1
   assert len(found.source) < 200000 and found.source.count('<title>') < 250
   assert 'class 700 predicted as class 3, 4 times' in found.alts
-
-
-def test_a_sweep_over_workers(tmp_path):
-  contents = part('scaling.json', scale_over='workers', device_kind='cpu', cores_per_worker=1)
-  for row in contents['scaling.json']['table']:
-    row['workers'] = row.pop('replicas')
-  found = write(tmp_path, contents)
-  assert ('over the number of workers with 1 core(s) each: weak scaling on real input from '
-          '1,000\u00a0examples/sec on 1 to 2,000\u00a0examples/sec on 4') in found.alts
-  assert 'aria-label="Rates by the number of workers"' in found.source
-  assert 'one worker times the number of workers' in found.text
 
 
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')

@@ -24,26 +24,22 @@ def gpus(monkeypatch):
   return pretend
 
 
-def settings_of(**values):
-  return Settings(model_dir='x', train_steps=1, **values)
-
-
 @pytest.mark.parametrize('present, values, names', [
     (0, {}, ['/cpu:0']), (2, {}, ['/gpu:0', '/gpu:1']), (2, {'num_gpus': 1}, ['/gpu:0']),
     (2, {'num_gpus': 0}, ['/cpu:0']), (2, {'num_cpu_replicas': 2}, ['/cpu:0', '/cpu:1']),
     (2, {'distribution_strategy': 'off'}, ['/gpu:0'])])
 def test_devices(gpus, present, values, names):
   gpus(present)
-  found = devices.find_devices(settings_of(**values))
+  found = devices.find_devices(Settings(**values))
   assert list(found.names) == names and found.num_replicas == len(names)
   suffix = ' (logical)' if names[-1] == '/cpu:1' else ''
   assert found.display_names == tuple(name + suffix for name in names)
   with pytest.raises(UserError, match='--num_gpus=3, and {} available'.format(present)):
-    devices.find_devices(settings_of(num_gpus=3))
+    devices.find_devices(Settings(num_gpus=3))
 
 
 def test_gpus_of_the_ranks_of_horovod(gpus):
-  settings = settings_of(distribution_strategy='horovod')
+  settings = Settings(distribution_strategy='horovod')
   for rank, num_gpus, name, visible in ((1, 2, '/gpu:1', '1'), (5, 1, '/gpu:0', '')):
     gpus(num_gpus)
     found = devices.find_devices(settings, rank)
@@ -57,7 +53,7 @@ def test_gpus_of_the_ranks_of_horovod(gpus):
 @pytest.mark.parametrize('name', ['nccl', 'hierarchical_copy', 'reduction_to_one_device'])
 def test_all_reduce_algorithms(gpus, name):
   gpus(0)
-  settings = settings_of(all_reduce_alg=name, num_cpu_replicas=2)
+  settings = Settings(all_reduce_alg=name, num_cpu_replicas=2)
   strategy = devices.make_local_strategy(settings, devices.find_devices(settings))
   chosen = strategy.extended._cross_device_ops
   assert type(chosen).__name__.lower().startswith(name.replace('_', ''))
@@ -70,7 +66,7 @@ def test_all_reduce_algorithms(gpus, name):
 def test_numbers_of_threads(monkeypatch, gpus, has_onednn, values, inter_op, private):
   gpus(0)
   monkeypatch.setattr(machine, 'has_onednn', lambda: has_onednn)
-  settings = settings_of(intra_op_parallelism_threads=7, num_cpu_replicas=2,
+  settings = Settings(intra_op_parallelism_threads=7, num_cpu_replicas=2,
                          gpu_memory_growth=False, **values)
   batching = make_batching(DataSet('x', ('a', 'b'), (2, 2, 1), None, None), settings, False,
                            examples_per_batch=1)

@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import ROOT, keras_session, run_process
+from conftest import ROOT, contents_of, keras_session, run_process
 from mode_runs import fails, signal_before
 
 import estimator_train
@@ -43,14 +43,10 @@ def predict(run_program):
   return run
 
 
-def files_of(folder):
-  return {path: path.stat().st_mtime_ns for path in folder.rglob('*')}
-
-
 def test_idx_like_the_evaluation(predict, copied_run):
   evaluated = json.loads((copied_run / 'evaluation.json').read_text())
   shutil.rmtree(str(copied_run / 'keras'))
-  before = files_of(copied_run)
+  before = contents_of(copied_run)
   done = predict(copied_run, '--input=' + IMAGES)
   assert done.code == 0, done.err
   *found, last = lines(done.out)
@@ -64,7 +60,7 @@ def test_idx_like_the_evaluation(predict, copied_run):
   matrix = np.zeros((10, 10), int)
   np.add.at(matrix, (list(labels), [NAMES.index(line['label']) for line in found]), 1)
   assert matrix.tolist() == evaluated['confusion_matrix'] and 0.3 < evaluated['accuracy'] < 1
-  assert files_of(copied_run) == before  # Nothing is written there.
+  assert contents_of(copied_run) == before  # Nothing is written there.
   (copied_run / 'labels.txt').unlink()
   assert fails(predict(copied_run, '--input=' + IMAGES, '--dataset=image_folder'),
                'the classes are unknown: no labels.txt in --model_dir=')

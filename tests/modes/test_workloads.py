@@ -49,13 +49,6 @@ def test_three_input_routes_reach_the_same_place(run, tmp_path, batch_size, at_l
   assert max(accuracies) - min(accuracies) <= 0.005
 
 
-@pytest.mark.parametrize('data', ['generated'], indirect=True)
-def test_mnist_8gpu_takes_a_few_steps(run, tmp_path):
-  done = run('mnist_8gpu', 'mnist', '--mode=train', '--train_steps=2', '--batch_size=32',
-             '--num_cpu_replicas=2')
-  assert done.result['global_step'] == 2 and (tmp_path / 'model' / 'model.h5').exists()
-
-
 # Chance is 0.1; the simple form takes few steps.
 @pytest.mark.parametrize('form, flags, at_least', [
     ('simple', [], .4), ('practical', ['--train_steps=300'], .7)])

@@ -21,11 +21,6 @@ QUICK = {'dataset': 'synthetic', 'image_size': [8, 8], 'batch_size': 4, 'report_
          'model': own_models.two_layers, 'mode': 'train'}
 
 
-def net(image_shape, num_classes):
-  layers = tf.keras.layers
-  return tf.keras.Sequential([layers.Flatten(input_shape=image_shape), layers.Dense(num_classes)])
-
-
 def data():
   images = np.arange(40 * 16).reshape(40, 4, 4, 1).astype(np.uint8)
   split = estimator_train.ArraySplit(images, np.arange(40) % 2)
@@ -41,12 +36,12 @@ def process_state():
 def test_as_in_a_notebook(tmp_path, monkeypatch):
   """Functions of `__main__`, arguments of the kernel, several calls, and calls in a thread."""
   monkeypatch.setattr(sys, 'argv', ['ipykernel_launcher.py', '-f', '/root/kernel-1.json'])
-  for function in (net, data):
+  for function in (own_models.two_layers, data):
     monkeypatch.setattr(function, '__module__', '__main__')
     monkeypatch.setattr(sys.modules['__main__'], function.__name__, function, raising=False)
 
   def settings(name, **values):
-    return Settings(model=net, dataset=data, batch_size=4, report_page=False,
+    return Settings(model=own_models.two_layers, dataset=data, batch_size=4, report_page=False,
                     model_dir=str(tmp_path / name), **values)
 
   before = process_state()
@@ -64,7 +59,7 @@ def test_as_in_a_notebook(tmp_path, monkeypatch):
   with pytest.raises(UserError, match='no checkpoint in model_dir: .*none: train first, or give'):
     estimator_train.evaluate(settings('none'))
   assert process_state() == before
-  assert '\n--model=__main__:net\n' in (tmp_path / 'one' / 'flags.txt').read_text()
+  assert '\n--model=__main__:two_layers\n' in (tmp_path / 'one' / 'flags.txt').read_text()
 
 
 def test_public_names_are_documented():

@@ -6,10 +6,9 @@ from conftest import ROOT, real_data
 from mode_runs import publish_generated_files
 
 pytestmark = pytest.mark.optimized_graphs
-REAL_OR_GENERATED = [pytest.param('real', marks=pytest.mark.slow), 'generated']
 
 
-@pytest.fixture(params=REAL_OR_GENERATED)
+@pytest.fixture(params=[pytest.param('real', marks=pytest.mark.slow), 'generated'])
 def data(request):
   """Whether the data is the published one, or easy and small: 2,000 images, and 500 to test."""
   return request.param

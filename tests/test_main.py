@@ -13,7 +13,6 @@ from conftest import ROOT, run_process
 import estimator_train
 from estimator_train import __main__ as program
 
-QUICK = ['--dataset=synthetic', '--batch_size=8', '--log_every_steps=1']
 TWO_TASKS = '{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}'
 
 
@@ -77,7 +76,7 @@ def test_the_command_finds_functions_in_this_folder(tmp_path):
 
 def test_results_and_logs_keep_apart(tmp_path):
   done = run('-m', 'estimator_train', '--model_dir', tmp_path / 'odd $name', '--mode=train',
-             '--train_steps=2', *QUICK)
+             '--train_steps=2', '--dataset=synthetic', '--batch_size=8', '--log_every_steps=1')
   assert done.returncode == 0, done.stderr
   assert len(done.stdout.splitlines()) == 1 and done.stdout.startswith('{"mode": "train"')
   assert re.match(

@@ -11,7 +11,6 @@ from conftest import ROOT, python_installed_by, run_process
 
 NOTEBOOKS = sorted((ROOT / 'examples').glob('*.ipynb'))
 PATH = re.compile(r'(?<![\w.:/])/\w[\w.-]*/[\w.-]+')
-SECS = 500
 
 
 def code_cells(notebook):
@@ -93,7 +92,7 @@ def execute(notebooks_python, tmp_path, monkeypatch):
     path = tmp_path / name
     path.write_text(json.dumps(notebook))
     done = run_process(notebooks_python, '-m', 'nbconvert', '--to=notebook', '--inplace',
-                       '--execute', path, cwd=tmp_path, timeout=SECS)
+                       '--execute', path, cwd=tmp_path, timeout=500)
     assert done.returncode == 0, done.stderr
     executed = json.loads(path.read_text())
     widgets, = executed['metadata'].get('widgets', {'': {'state': {}}}).values()

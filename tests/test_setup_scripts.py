@@ -18,7 +18,6 @@ from conftest import ROOT, run_process
 VERSION = '{}.{}'.format(*sys.version_info)
 OTHER_VERSION = {'3.6': '3.7', '3.7': '3.6'}[VERSION]
 LOCK = 'requirements/py{}{}.txt'.format(*sys.version_info)
-TOOLS = 'bash cat dirname env mkdir mktemp readlink rm sort'
 
 # What stand-ins for Python print for find_python.sh's questions, and how they fail.
 PRINTS_FIELDS = '#!/usr/bin/env bash\necho a warning >&2\necho {} {} {} {} "$0"\n'
@@ -41,7 +40,7 @@ class Machine:
     for path in (self.root, self.home, self.bin, self.elsewhere):
       path.mkdir()
     self.python = self.bin / 'python{}'.format(VERSION)
-    for tool in TOOLS.split():
+    for tool in ('bash', 'cat', 'dirname', 'env', 'mkdir', 'mktemp', 'readlink', 'rm', 'sort'):
       (self.bin / tool).symlink_to(shutil.which(tool))
     for source in ('setup.py', 'estimator_train/install_requires.txt', 'run_train.sh',
                    'tests/run.sh', 'requirements/environment.sh', 'requirements/find_python.sh',

@@ -14,6 +14,7 @@ import subprocess
 import threading
 
 import pytest
+from conftest import run_process
 
 _TUNSETIFF, _IFF_TAP, _IFF_NO_PI = 0x400454ca, 0x0002, 0x1000
 _MAX_FRAME_BYTES = 2048
@@ -116,8 +117,7 @@ class Network:
 
 def _run(*command, check=True):
   """Runs `ip` with arguments."""
-  return subprocess.run(['ip', *command], check=check, stdout=subprocess.PIPE,
-                        stderr=subprocess.STDOUT, universal_newlines=True, timeout=20)
+  return run_process('ip', *command, check=check, stderr=subprocess.STDOUT, timeout=20)
 
 
 @contextlib.contextmanager

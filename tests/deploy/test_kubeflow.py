@@ -13,7 +13,6 @@ from conftest import ROOT, run_process
 
 from estimator_train.settings import command_line
 
-FOLDER = ROOT / 'deploy' / 'kubeflow'
 # The GPUs of each type of task, by the name of the job.
 JOBS = {'multi_worker_mirrored': {'Worker': 1},
         'parameter_server': {'Chief': 1, 'Worker': 1, 'PS': 0},
@@ -24,7 +23,7 @@ MPI_DOCKERFILE = (ROOT / 'deploy' / 'docker' / 'horovod.Dockerfile').read_text()
 
 
 def resources(name):
-  return list(yaml.safe_load_all((FOLDER / (name + '.yaml')).read_text()))
+  return list(yaml.safe_load_all((ROOT / 'deploy/kubeflow' / (name + '.yaml')).read_text()))
 
 
 def job(name):

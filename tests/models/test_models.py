@@ -4,14 +4,12 @@ scaled as the networks and the losses need it."""
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-import tensorflow.compat.v2
 from conftest import keras_session
 
 from estimator_train import models
 from estimator_train.errors import UserError
 from estimator_train.models.model_inputs import make_preprocess_function
 from estimator_train.settings.flags import MODELS
-from estimator_train.tf_patches.model_copies import ModelCopier
 from estimator_train.training import losses
 
 
@@ -72,26 +70,6 @@ def test_frozen_batch_norm_leaves_the_batch_alone():
   assert type(model.get_layer('conv1_bn')).__name__ == 'BatchNormalization'
 
 
-def test_frozen_batch_norm_of_the_users_own():
-  """As documented: Keras's own layer uses the batch, unless it is called with training=False."""
-  own, of_version_2 = (keras.layers.BatchNormalization(trainable=False)
-                       for keras in (tf.keras, tensorflow.compat.v2.keras))
-  with tf.Graph().as_default():
-    inputs = tf.keras.Input((3,))
-    outputs = [own(inputs), own(inputs, training=False), of_version_2(inputs)]
-    copier = ModelCopier(tf.keras.Model(inputs, outputs))
-  with keras_session() as session:
-    model = copier.copy()
-    session.run(tf.global_variables_initializer())
-    values = np.random.RandomState(1).normal(5, 2, (8, 3))
-    of_batch, *others = tf.keras.backend.function(
-        [*model.inputs, tf.keras.backend.learning_phase()], model.outputs)([values, 1])
-  np.testing.assert_allclose(of_batch.mean(0), 0, atol=1e-5)
-  for output in others:  # The moving averages begin with mean 0 and variance 1.
-    np.testing.assert_allclose(output, values / np.sqrt(1 + own.epsilon), rtol=1e-5)
-  assert not model.updates
-
-
 def of_rgb_images():
   return tf.keras.Sequential([tf.keras.layers.Flatten(input_shape=(28, 28, 3)),
                               tf.keras.layers.Dense(10)])
@@ -140,23 +118,3 @@ def test_preprocessing_as_keras_does(name, network):
         assert scaled.shape.as_list()[1:] == [3, 4, channels] and scaled.dtype == tf.float32
         expected = np.repeat(given, channels // given.shape[3], -1).astype(np.float32)
         np.testing.assert_allclose(session.run(scaled), keras(expected), atol=1e-5)
-
-
-def own_loss(labels, outputs):
-  return tf.reduce_sum(labels * outputs, -1)
-
-
-@pytest.mark.parametrize('activation, loss, are_logits', [
-    ('softmax', None, False), (None, None, True), ('softmax', 'categorical_crossentropy', False),
-    (tf.identity, 'sparse_categorical_crossentropy', False),  # As Keras takes it.
-    (tf.identity, tf.keras.losses.categorical_crossentropy, False),
-    (tf.identity, tf.keras.losses.CategoricalCrossentropy(), False),
-    (tf.identity, tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), True),
-    (tf.identity, own_loss, True), ('softmax', own_loss, False)])
-def test_probabilities(activation, loss, are_logits):
-  with tf.Graph().as_default(), tf.Session() as session:
-    model = tf.keras.Sequential([tf.keras.layers.Dense(3, activation=activation, input_shape=(2,))])
-    model.compile('sgd', loss or losses.default_loss(model))
-    found = session.run(losses.class_probabilities(model, tf.constant([[.1, .2, .7]])))
-  wanted = np.exp([.1, .2, .7]) / np.exp([.1, .2, .7]).sum() if are_logits else [.1, .2, .7]
-  assert found[0] == pytest.approx(wanted, rel=1e-6)

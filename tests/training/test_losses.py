@@ -1,4 +1,4 @@
-"""Losses per example, whatever form Keras takes them in."""
+"""Probabilities and losses per example, whatever form Keras takes the loss in."""
 
 import numpy as np
 import pytest
@@ -6,22 +6,38 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.training import losses
 
-OUTPUTS = np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]], np.float32)
+keras = tf.keras.losses
+OUTPUTS = np.array([[.7, .2, .1], [.1, .1, .8]], np.float32)
 CLASSES = np.array([0, 1])
 ONE_HOT = np.eye(3, dtype=np.float32)[CLASSES]
 SOFTMAX = np.exp(OUTPUTS) / np.exp(OUTPUTS).sum(-1, keepdims=True)
 
 
-@pytest.mark.parametrize('loss, labels, probabilities', [
-    (tf.keras.losses.CategoricalCrossentropy(from_logits=True), ONE_HOT, SOFTMAX),
-    ('sparse_categorical_crossentropy', CLASSES, OUTPUTS)])
-def test_per_example_and_by_class(loss, labels, probabilities):
-  expected = -np.log(probabilities[[0, 1], CLASSES])
+def own_loss(labels, outputs):
+  return -tf.reduce_sum(labels * tf.log(outputs), -1)
+
+
+@pytest.mark.parametrize('activation, loss, labels, are_logits', [
+    ('softmax', None, ONE_HOT, False), (None, None, ONE_HOT, True),
+    ('softmax', 'categorical_crossentropy', ONE_HOT, False),
+    (tf.identity, 'sparse_categorical_crossentropy', CLASSES, False),  # As Keras takes it.
+    (tf.identity, keras.categorical_crossentropy, ONE_HOT, False),
+    (tf.identity, keras.CategoricalCrossentropy(), ONE_HOT, False),
+    (tf.identity, keras.SparseCategoricalCrossentropy(from_logits=True), CLASSES, True),
+    (tf.identity, own_loss, ONE_HOT, True), ('softmax', own_loss, ONE_HOT, False)])
+def test_probabilities_and_losses(activation, loss, labels, are_logits):
+  probabilities = SOFTMAX if are_logits else OUTPUTS
+  expected = -np.log((OUTPUTS if loss is own_loss else probabilities)[[0, 1], CLASSES])
   with tf.Graph().as_default(), tf.Session() as session:
+    model = tf.keras.Sequential([tf.keras.layers.Dense(3, activation, input_shape=(2,))])
+    loss = loss or losses.default_loss(model)
+    model.compile('sgd', loss)
     tensors = tf.constant(labels), tf.constant(OUTPUTS)
-    assert session.run(losses.make_per_example_loss(loss)(*tensors)) == pytest.approx(expected)
-    weighted = losses.ClassWeightedLoss(tf.keras.losses.get(loss), [3., 5., 7.])
-    assert session.run(weighted.call(*tensors)) == pytest.approx(expected * [3, 5])
+    found = session.run([losses.class_probabilities(model, tensors[1]),
+                         losses.make_per_example_loss(loss)(*tensors),
+                         losses.weight_classes(loss, [3., 5., 7.]).call(*tensors)])
+  for values, wanted in zip(found, (probabilities, expected, expected * [3, 5])):
+    np.testing.assert_allclose(values, wanted, rtol=1e-5)
   assert losses.takes_class_indices(loss) == (labels is CLASSES)
 
 

@@ -39,8 +39,17 @@ def names_of_keras():
                     Dense(3), layers.Lambda(lambda values: values * K), layers.Dense(1, relu))
 
 
+def frozen_batch_norms():
+  """Only the first output is normalized by the batch, as documented."""
+  own, of_version_2 = (version.keras.layers.BatchNormalization(trainable=False)
+                       for version in (tf, tensorflow.compat.v2))
+  inputs = layers.Input((6,))
+  outputs = [own(inputs), own(inputs, training=False), of_version_2(inputs)]
+  return keras.Model(inputs, layers.Dense(1)(layers.concatenate(outputs)))
+
+
 @pytest.mark.parametrize('make, find_frozen, replicas', [
-    (names_of_keras, None, 1),
+    (names_of_keras, None, 1), (frozen_batch_norms, None, 1),
     (lambda: Subclass(layers.Dense(4, 'tanh'), layers.Dense(1)), lambda model: model.parts[0], 2),
     (lambda: sequential(keras.Sequential([layers.Dense(6, input_shape=(6,))]), layers.Dense(1)),
      lambda model: model.layers[0], 1)])

@@ -41,14 +41,6 @@ def by_variable(model):
   return dict(zip([weight.op.name for weight in model.weights], model.get_weights()))
 
 
-def save_odd_weights(model, path):
-  """Saves weights that no initializer makes, and returns them by variable."""
-  model.set_weights([np.random.RandomState(index).uniform(2, 3, value.shape)
-                     for index, value in enumerate(model.get_weights())])
-  model.save_weights(str(path))
-  return by_variable(model)
-
-
 def load(weights, name=MODEL, num_classes=10, shape=SHAPE):
   """Returns the weights of a model after it has loaded some, by variable."""
   settings = Settings(model=name, weights=str(weights), model_dir='x')
@@ -63,7 +55,11 @@ def h5(tmp_path_factory):
   """A file of weights that no initializer makes, and the weights by variable."""
   path = tmp_path_factory.mktemp('weights') / 'odd.h5'
   with keras_session():
-    return path, save_odd_weights(with_inner_model(SHAPE, 10), path)
+    model = with_inner_model(SHAPE, 10)
+    model.set_weights([np.random.RandomState(index).uniform(2, 3, value.shape)
+                       for index, value in enumerate(model.get_weights())])
+    model.save_weights(str(path))
+    return path, by_variable(model)
 
 
 @pytest.fixture(scope='module')

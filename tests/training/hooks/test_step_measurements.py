@@ -11,31 +11,21 @@ from estimator_train.system.progress import StartUpTimer
 from estimator_train.training.hooks import step_measurements
 
 
-def record(num_steps, clock, start_up=None):
-  """Records steps without input; before them, a run of a session fails."""
-  timer = step_measurements.StepTimer(start_up or StartUpTimer(), clock=clock)
+def test_times_of_the_last_steps_and_of_the_way_to_the_first(monkeypatch):
+  """Before the first of them, a run of the session fails."""
+  monkeypatch.setattr(step_measurements, '_NUM_STEPS_KEPT', 3)
+  start_up = StartUpTimer(clock=readings(10., 12., 14., 15., 21., 99.), process_age=lambda: 1.)
+  timer = step_measurements.StepTimer(start_up, clock=readings(*range(99)))
   with tf.Graph().as_default():
     timer.begin()
   timer.before_run(None)
-  for _ in range(num_steps):
+  for _ in range(13):
     timer.before_run(None)
     timer.after_run(None, None)
-  return timer
-
-
-def test_times_of_the_steps_and_of_the_way_to_the_first():
-  start_up = StartUpTimer(clock=readings(10., 12., 14., 15., 21., 99.), process_age=lambda: 1.)
-  history = record(3, readings(0., 1., 1.5, 2., 4., 5., 5.25), start_up)
-  assert list(history.began) == [1., 2., 5.] and list(history.ended) == [1.5, 4., 5.25]
-  assert np.isnan(history.waited).all(), 'there is no input to wait for'
   assert start_up.secs == {'import': 1., 'graph': 2., 'session': 3., 'first_step': 6.}
-
-
-def test_a_long_run_keeps_its_last_steps(monkeypatch):
-  monkeypatch.setattr(step_measurements, '_NUM_STEPS_KEPT', 3)
-  history = record(13, readings(*range(-1, 99)))
-  assert history.discarded_steps == 9 and len(history.waited) == 4
-  assert list(history.began) == [18, 20, 22, 24] and list(history.ended) == [19, 21, 23, 25]
+  assert timer.discarded_steps == 9
+  assert list(timer.began) == [19, 21, 23, 25] and list(timer.ended) == [20, 22, 24, 26]
+  np.testing.assert_array_equal(timer.waited, [np.nan] * 4, 'there is no input to wait for')
 
 
 def test_the_wait_is_for_the_batch_and_not_for_the_model(monkeypatch):

@@ -7,6 +7,7 @@ import like_keras
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+import training_runs
 from like_keras import ONE_HOT, X, compare, convert, in_batches, make_config, predict
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -305,20 +306,11 @@ def test_options_of_the_config(monkeypatch, tmp_path):
   assert session._config.gpu_options.per_process_gpu_memory_fraction == pytest.approx(.3)
 
 
-def test_intervals_of_the_config(tmp_path):
-  config = make_config(tmp_path, save_checkpoints_steps=4, keep_checkpoint_max=2)
-  estimator = convert(compiled(), tmp_path, config=config, checkpoint_format='checkpoint')
-  saved, listener = [], tf.train.CheckpointSaverListener()
-  listener.after_save = lambda session, step: saved.append(step)
-  estimator.train(in_batches((X, ONE_HOT), 8, epochs=None), steps=10, saving_listeners=[listener])
-  assert saved == [0, 4, 8, 10]
-  assert len(tf.train.get_checkpoint_state(str(tmp_path)).all_model_checkpoint_paths) == 2
-
-
-def test_hooks_and_exporters_of_train_and_evaluate(tmp_path):
+def test_hooks_exporters_and_intervals_of_train_and_evaluate(tmp_path):
   # A learning rate at which the loss increases.
-  estimator = convert(compiled(functional, keras.optimizers.SGD(1e3)), tmp_path,
-                      config=make_config(tmp_path, save_checkpoints_steps=2))
+  estimator = convert(
+      compiled(functional, keras.optimizers.SGD(1e3)), tmp_path, checkpoint_format='checkpoint',
+      config=make_config(tmp_path, save_checkpoints_steps=3, keep_checkpoint_max=2))
   hook = tf.estimator.experimental.stop_if_no_decrease_hook(
       estimator, 'loss', 2, run_every_secs=None, run_every_steps=2)
   exporter = tf.estimator.LatestExporter('latest', serving_input)
@@ -326,5 +318,7 @@ def test_hooks_and_exporters_of_train_and_evaluate(tmp_path):
       estimator,
       tf.estimator.TrainSpec(in_batches((X, ONE_HOT), 8, epochs=None), 30, [hook]),
       tf.estimator.EvalSpec(DATA, steps=2, throttle_secs=0, exporters=[exporter]))
-  assert 2 <= tf.train.load_variable(str(tmp_path), 'global_step') < 30
+  evaluated = sorted(training_runs.scalars(tmp_path / 'eval', 'loss'))
+  assert evaluated[:2] == [3, 6] and evaluated[-1] < 30
+  assert len(tf.train.get_checkpoint_state(str(tmp_path)).all_model_checkpoint_paths) == 2
   assert len(os.listdir(str(tmp_path / 'export' / 'latest'))) >= 2

@@ -70,14 +70,14 @@ def test_frozen_batch_norm_leaves_the_batch_alone():
   assert type(model.get_layer('conv1_bn')).__name__ == 'BatchNormalization'
 
 
-def of_rgb_images():
-  return tf.keras.Sequential([tf.keras.layers.Flatten(input_shape=(28, 28, 3)),
-                              tf.keras.layers.Dense(10)])
+def flattening(**shape):
+  """Returns a function that makes a model of images of a shape."""
+  return lambda: tf.keras.Sequential([
+      tf.keras.layers.Flatten(**shape), tf.keras.layers.Dense(10)])
 
 
-def of_batches_of_four():
-  return tf.keras.Sequential([tf.keras.layers.Flatten(batch_input_shape=(4, 28, 28, 1)),
-                              tf.keras.layers.Dense(10)])
+of_rgb_images = flattening(input_shape=(28, 28, 3))
+of_batches_of_four = flattening(batch_input_shape=(4, 28, 28, 1))
 
 
 def test_users_own(tmp_path, monkeypatch):

@@ -68,7 +68,7 @@ def compare(model, folder, arrays, make_input_fn=None, *, batch_size=8, replicas
     make_input_fn: makes an `input_fn` of the arrays in batches of a given size; None: in_batches.
     batch_size: of all replicas; the model is trained once on each of these batches.
     replicas: the numbers of replicas with which the model is converted and trained, one after the
-      other; but for the first, from a checkpoint.
+      other; but for the first, from a checkpoint, and with half the learning rate.
     eval_batch_size: the size of the batches of the evaluation by the Estimator.
     predicts: whether to compare predictions of untrained models.
     hooks: for the training of the Estimator.
@@ -96,9 +96,11 @@ def compare(model, folder, arrays, make_input_fn=None, *, batch_size=8, replicas
     assert model.optimizer is optimizer
     for weight, value in zip(weights, model.get_weights() if weights else []):
       np.testing.assert_array_equal(weight, value, 'the model must not change')
+    model.fit(*arrays[:2], batch_size, verbose=0, shuffle=False,
+              sample_weight=arrays[2] if len(arrays) > 2 else None)
+    if len(replicas) > 1:
+      optimizer.learning_rate = keras.backend.get_value(optimizer.learning_rate) / 2
   results = estimator.evaluate(make_input_fn(eval_batch_size))
-  model.fit(*arrays[:2], batch_size, len(replicas), verbose=0, shuffle=False,
-            sample_weight=arrays[2] if len(arrays) > 2 else None)
   variables = list(training_runs.variables(folder).values())
   for index, weight in enumerate(model.get_weights()):  # The names depend on the graph.
     distances = [np.abs(value - weight).max() for value in variables

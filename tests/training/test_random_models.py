@@ -178,7 +178,6 @@ HEADS = {  # Units, activation, labels, losses, and metrics (classes make a new 
 }
 
 
-FOR_ONE_REPLICA = (keras.optimizers.Nadam, tf.train.ProximalAdagradOptimizer)
 # Epsilon is large, because small values enlarge rounding errors.
 OPTIMIZERS = [
     partial(keras.optimizers.SGD, .05, momentum=.9, nesterov=True),
@@ -186,13 +185,8 @@ OPTIMIZERS = [
     partial(keras.optimizers.SGD, keras.optimizers.schedules.PiecewiseConstantDecay(
         [0, 1], [.2, .05, .1])),
     partial(keras.optimizers.Adam, .05, epsilon=.1, amsgrad=True, decay=.5, clipvalue=.01),
-    partial(keras.optimizers.RMSprop, .05, epsilon=.1, momentum=.5, centered=True),
-    partial(keras.optimizers.Nadam, .05, epsilon=.1),
     partial(keras.optimizers.Ftrl, .05, l2_regularization_strength=.01),
-    partial(tf.train.AdamOptimizer, .05, epsilon=.1),
-    partial(tf.train.MomentumOptimizer, .05, momentum=.9, use_nesterov=True),
-    partial(tf.train.RMSPropOptimizer, .05, momentum=.5, epsilon=.1),
-    partial(tf.train.ProximalAdagradOptimizer, .05)]
+    partial(tf.train.RMSPropOptimizer, .05, momentum=.5, epsilon=.1)]
 USES_TWICE = ['sequential_uses_twice', 'functional_shared', 'functional_nested']
 
 
@@ -323,8 +317,7 @@ def random_case(random):
   if any(whole_batch in (HEADS[head.kind][3][head.loss], *(
       HEADS[head.kind][4][index] for index in head.weighted_metrics)) for head in case.heads):
     case = case._replace(weights='none')  # A number of a whole batch cannot be weighted.
-  if {'batch_norm', 'dropout'} & set(case.body) or (
-      OPTIMIZERS[case.optimizer].func in FOR_ONE_REPLICA):
+  if {'batch_norm', 'dropout'} & set(case.body):
     case = case._replace(replicas=1)
   return case
 

@@ -45,12 +45,6 @@ def predict(estimator, input_fn):
           for name in sorted(predictions[0])]
 
 
-def evaluate_keras(model, arrays):
-  """Returns the loss and the metrics of all examples as one batch, by Keras's names."""
-  values = model.evaluate(*arrays[:2], len(tf.nest.flatten(arrays)[0]), 0, *arrays[2:])
-  return dict(zip(model.metrics_names, values if isinstance(values, list) else [values]))
-
-
 def assert_near(value, expected, what, tolerance=1e-5):
   np.testing.assert_allclose(value, expected, rtol=0, err_msg=what,
                              atol=tolerance * max(1., np.abs(expected).max()))
@@ -80,6 +74,7 @@ def compare(model, folder, arrays, make_input_fn=None, *, batch_size=8, replicas
     The result of the Estimator's evaluation.
   """
   make_input_fn = make_input_fn or (lambda size: in_batches(arrays, size))
+  num_examples = len(tf.nest.flatten(arrays)[0])
   for count in replicas:
     estimator = convert(model, folder, **({'num_cpu_replicas': count} if count > 1 else {}),
                         **options)
@@ -91,8 +86,7 @@ def compare(model, folder, arrays, make_input_fn=None, *, batch_size=8, replicas
     optimizer, weights = model.optimizer, model.get_weights() if model.built else []
     # Not to the end of the data, where TensorFlow 1.15 updates once more what does not depend on
     # the batch, such as Nadam's momentum cache, and where its input for several replicas may hang.
-    estimator.train(make_input_fn(batch_size // count), hooks,
-                    -(-len(tf.nest.flatten(arrays)[0]) // batch_size))
+    estimator.train(make_input_fn(batch_size // count), hooks, -(-num_examples // batch_size))
     assert model.optimizer is optimizer
     for weight, value in zip(weights, model.get_weights() if weights else []):
       np.testing.assert_array_equal(weight, value, 'the model must not change')
@@ -106,7 +100,8 @@ def compare(model, folder, arrays, make_input_fn=None, *, batch_size=8, replicas
     distances = [np.abs(value - weight).max() for value in variables
                  if np.shape(value) == weight.shape]
     assert_near(min(distances), 0, 'weight {}'.format(index), tolerance)
-  expected, tolerance = evaluate_keras(model, arrays), max(tolerance, 1e-5)
+  of_keras = model.evaluate(*arrays[:2], num_examples, 0, *arrays[2:])  # As one batch.
+  expected, tolerance = dict(zip(model.metrics_names, np.ravel(of_keras))), max(tolerance, 1e-5)
   loss = expected.pop('loss')
   if eval_batch_size >= results['examples']:
     assert_near(results['loss'], loss, 'loss of the batch', tolerance)

@@ -10,22 +10,23 @@ import estimator_train
 from estimator_train.errors import UserError
 
 
+def data_set(split):
+  return estimator_train.DataSet('any', ['a', 'b', 'c'], (4, 4, 1), split, split)
+
+
 def weighted():
   """A data set of examples with different weights."""
-  def make_dataset():
-    numbers = np.random.RandomState(1)
-    return tf.data.Dataset.from_tensor_slices((
-        numbers.rand(96, 4, 4, 1).astype(np.float32) * 255, numbers.randint(3, size=96),
-        numbers.rand(96).astype(np.float32)))
-
-  split = estimator_train.ExampleSplit(make_dataset)
-  return estimator_train.DataSet('weighted', ['a', 'b', 'c'], (4, 4, 1), split, split)
+  numbers = np.random.RandomState(1)
+  examples = (numbers.rand(96, 4, 4, 1).astype(np.float32) * 255, numbers.randint(3, size=96),
+              numbers.rand(96).astype(np.float32))
+  return data_set(estimator_train.ExampleSplit(
+      lambda: tf.data.Dataset.from_tensor_slices(examples)))
 
 
 def constant():
   """A data set of equal images."""
-  split = estimator_train.ArraySplit(np.full([96, 4, 4, 1], 255, np.uint8), np.arange(96) % 3)
-  return estimator_train.DataSet('constant', ['a', 'b', 'c'], (4, 4, 1), split, split)
+  return data_set(estimator_train.ArraySplit(
+      np.full([96, 4, 4, 1], 255, np.uint8), np.arange(96) % 3))
 
 
 def train(folder, micro_batches=1, **values):

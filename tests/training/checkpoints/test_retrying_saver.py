@@ -17,10 +17,7 @@ NO_ROOM = tf.errors.ResourceExhaustedError(
 
 
 class Case:
-  """A saver under a clock that only sleeping advances.
-
-  `fail_by` injects a fault; None: saves again.
-  """
+  """A saver, whose `save` is a mock, under a clock that only sleeping advances."""
 
   def __init__(self, folder):
     self.folder, self.now, self.stops_at = folder, 100., 1e9
@@ -33,9 +30,6 @@ class Case:
 
   def sleep(self, secs):
     self.now += secs
-
-  def fail_by(self, fault):
-    self.saver.save.side_effect = fault
 
   def save(self, step):
     return self.saving.save(self.saver, self.session, step)
@@ -65,12 +59,12 @@ def case(tmp_path):
     (OSError(errno.EDQUOT, 'Disk quota exceeded'), 'Disk quota exceeded: 400 kB needed, '),
     (tf.errors.UnknownError(None, None, 'x; Input/output error'), 'Input/output error in ')])
 def test_a_fault_is_reported_and_saving_retried(case, caplog, fault, reason):
-  case.fail_by(fault)
+  case.saver.save.side_effect = fault
   assert not case.save(0)
   assert reason in caplog.text and ('B free' in caplog.text) == ('needed' in reason)
-  case.fail_by(None)
+  case.saver.save.side_effect = None
   assert case.save(10)
-  case.fail_by(fault)
+  case.saver.save.side_effect = fault
   assert not case.save(20) and case.saving.is_failing and not case.saving.is_due
   warning = caplog.records[-1]
   assert warning.levelname == 'WARNING'
@@ -79,7 +73,7 @@ def test_a_fault_is_reported_and_saving_retried(case, caplog, fault, reason):
       case.folder))
   case.now += 1
   assert case.saving.is_due
-  case.fail_by(None)
+  case.saver.save.side_effect = None
   assert case.saves(23) and not case.saving.is_failing and case.saving.saved_step == 23
   assert caplog.records[-1].message == (
       'saved the checkpoint of step 23, 1 s after the first failed attempt')
@@ -94,7 +88,7 @@ def test_the_last_checkpoint_is_waited_for(case, caplog, retry_secs, stops_at, p
   """Pauses grow and then it is over, after one more attempt, or if a signal ends the wait."""
   case.save(10)
   before, case.saving._retry_secs, case.stops_at = case.names(), retry_secs, stops_at
-  case.fail_by(NO_ROOM)
+  case.saver.save.side_effect = NO_ROOM
   with pytest.raises(CheckpointNotSaved, match=message):
     case.saving.save_final(case.saver, case.session, 20)
   found = re.findall(r'retrying in (\d+) s', caplog.text)
@@ -104,7 +98,7 @@ def test_the_last_checkpoint_is_waited_for(case, caplog, retry_secs, stops_at, p
 
 
 def test_errors_of_the_cluster_are_not_retried(case):
-  case.fail_by(tf.errors.AbortedError(None, None, 'a parameter server is gone'))
+  case.saver.save.side_effect = tf.errors.AbortedError(None, None, 'a parameter server is gone')
   with pytest.raises(tf.errors.AbortedError):
     case.save(10)
   assert not case.saving.is_failing

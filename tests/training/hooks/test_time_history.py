@@ -89,29 +89,22 @@ def test_an_input_fn_that_returns_tensors(tmp_path):
   assert 'wait for input was not observed' in text and 'compute-bound' not in text
 
 
-def test_replicas(tmp_path):
-  hook = TimeHistory(batch_size=16, warmup_steps=1)
-  canned(tmp_path, session_config=tf.ConfigProto(device_count={'CPU': 2}),
-         train_distribute=tf.distribute.MirroredStrategy(['/cpu:0', '/cpu:1'])).train(
-             lambda: dataset(8), steps=5, hooks=[hook])
+def test_replicas_and_the_pause_of_an_evaluation(tmp_path):
+  hook = TimeHistory(batch_size=16, report_dir=tmp_path, warmup_steps=0)
+  estimator = canned(
+      tmp_path, save_checkpoints_steps=3, session_config=tf.ConfigProto(device_count={'CPU': 2}),
+      train_distribute=tf.distribute.MirroredStrategy(['/cpu:0', '/cpu:1']))
+  tf.estimator.train_and_evaluate(
+      estimator, tf.estimator.TrainSpec(lambda: dataset(8), 6, [hook]),
+      tf.estimator.EvalSpec(lambda: time.sleep(.5) or dataset(), steps=2, throttle_secs=0))
   report = hook.report()
   assert (report['num_replicas'], report['per_replica_batch_size']) == (2, 8)
   assert report['devices'] == ['/cpu:0', '/cpu:1']
   assert report['distribution_strategy'] == 'mirrored'
-  assert report['examples'] == 4 * 16
+  assert (report['steps_timed'], report['examples']) == (6, 6 * 16)
   assert report['examples_per_sec_per_replica'] == pytest.approx(report['examples_per_sec'] / 2)
   assert 0 < report['shares']['input'] <= 1
   assert 0 < report['input_wait_secs']['p50'] <= report['step_secs']['p50']
-  assert not (tmp_path / 'throughput.json').exists()
-
-
-def test_an_evaluation_is_a_pause(tmp_path):
-  hook = TimeHistory(batch_size=16, report_dir=tmp_path, warmup_steps=0)
-  tf.estimator.train_and_evaluate(
-      canned(tmp_path, save_checkpoints_steps=3), tf.estimator.TrainSpec(dataset, 6, [hook]),
-      tf.estimator.EvalSpec(lambda: time.sleep(.5) or dataset(), steps=2, throttle_secs=0))
-  report = hook.report()
-  assert report['steps_timed'] == 6
   pause = report['pauses']['checkpoint']
   assert pause['count'] == 1 and pause['secs'] > .5  # After step 3; that of step 6 is the end.
   assert sum(hook.times) + pause['secs'] < report['wall_secs'] + hook.times[0]

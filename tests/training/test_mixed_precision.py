@@ -73,12 +73,16 @@ def train(tmp_path):
 
 
 @pytest.mark.parametrize('strategy', ['mirrored', 'central_storage'])
-def test_a_gradient_of_one_replica_that_is_not_finite_holds_all_back(train, monkeypatch, strategy):
+def test_a_loss_of_one_replica_that_is_not_finite_holds_all_back(
+    train, monkeypatch, caplog, strategy):
   # The third run is in the second step, of either replica.
-  monkeypatch.setattr(own_models.Probe, 'gradient', staticmethod(own_models.nan_in_run(3)))
-  after = train(model='own_models:probe', distribution_strategy=strategy, num_cpu_replicas=2)
+  monkeypatch.setattr(own_models.Wait, 'delay', types.SimpleNamespace(
+      apply=own_models.nan_in_run(3)))
+  after = train(model='own_models:slow', on_nan='skip', distribution_strategy=strategy,
+                num_cpu_replicas=2)
+  assert caplog.text.count('the loss is nan at step 2: loss scaling skips') == 1
   weights = [name for name in after[1] if 'dense' in name]
-  assert len(weights) == 4  # With the momenta.
+  assert len(weights) == 8  # With the momenta.
   for name in weights:
     assert (after[2][name] == after[1][name]).all() and (after[3][name] != after[2][name]).any()
   assert [(state['global_step'], state['training/current_loss_scale']) for state in after] == [

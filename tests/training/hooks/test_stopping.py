@@ -4,11 +4,9 @@ import os
 import signal
 from types import SimpleNamespace
 
-import numpy as np
 import own_models
 import pytest
 import tensorflow.compat.v1 as tf
-import training_runs
 from hook_runs import Steps
 from mode_runs import QUICK
 
@@ -71,16 +69,6 @@ def test_a_loss_of_the_test_examples_that_is_not_finite(run_program, tmp_path):
       'error: the loss of the test examples is nan at step 1 ({}/best/1/model.ckpt-1)'.format(
           tmp_path))
   assert not (tmp_path / 'evaluation.json').exists()
-
-
-def test_a_skipped_step_is_one_line_and_leaves_no_trace(run_well, tmp_path, monkeypatch):
-  monkeypatch.setattr(own_models.Wait, 'delay', SimpleNamespace(apply=own_models.nan_in_run(3)))
-  done = run_well(*QUICK, '--mode=train', '--model=own_models:slow', '--train_steps=4',
-                  '--dtype=mixed', '--on_nan=skip', '--model_dir', tmp_path)
-  assert done.err.count('the loss is nan at step 3: loss scaling skips') == 1
-  variables = training_runs.variables(tmp_path)
-  assert variables['training/current_loss_scale'] == 2 ** 14
-  assert all(np.isfinite(value).all() for value in variables.values())
 
 
 @pytest.mark.parametrize('asks', [True, False])

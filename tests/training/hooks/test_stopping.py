@@ -55,16 +55,10 @@ def test_the_last_good_checkpoint(run_program, tmp_path, monkeypatch):
   assert done.code == 0 and 'resuming from step 2' in done.err
 
 
-def nan_in_evaluation(image_shape, num_classes):
-  model = own_models.two_layers(image_shape, num_classes)
-  model.add(tf.keras.layers.Lambda(
-      lambda outputs: tf.keras.backend.in_train_phase(outputs, NAN * outputs)))
-  return model
-
-
-def test_a_loss_of_the_test_examples_that_is_not_finite(run_program, tmp_path):
-  done = run_program(*QUICK, '--train_steps=1', '--model=test_stopping:nan_in_evaluation',
-                     '--model_dir', tmp_path)
+def test_a_loss_of_the_test_examples_that_is_not_finite(run_program, tmp_path, monkeypatch):
+  monkeypatch.setattr(own_models.Wait, 'delay', SimpleNamespace(
+      apply=lambda tensor: tf.keras.backend.in_train_phase(tensor, NAN * tensor)))
+  done = run_program(*QUICK, '--train_steps=1', '--model=own_models:slow', '--model_dir', tmp_path)
   assert done.code == 3 and done.err.splitlines()[-1] == (
       'error: the loss of the test examples is nan at step 1 ({}/best/1/model.ckpt-1)'.format(
           tmp_path))

@@ -130,11 +130,9 @@ def test_a_failure_is_recorded_and_frozen_features_are_no_images(run_program, tm
   assert re.match(
       r'error: the loss is nan at step 2; the last finite losses: [\d.]+ at step 1; learning rate '
       r'1e\+38; the last good checkpoint is .*/model.ckpt-0$', done.err.splitlines()[-1])
-  ends = [value.metadata for event in events(tmp_path) for value in event.summary.value
+  values = [value for event in events(tmp_path) for value in event.summary.value]
+  end, = [value.metadata.plugin_data.content for value in values
           if value.tag == '_hparams_/session_end_info']
-  assert len(ends) == 1
-  end = metadata.parse_session_end_info_plugin_data(ends[0].plugin_data.content)
-  assert end.status == api_pb2.STATUS_FAILURE
-  assert not [value for event in events(tmp_path) for value in event.summary.value
-              if value.HasField('image')]
+  assert metadata.parse_session_end_info_plugin_data(end).status == api_pb2.STATUS_FAILURE
+  assert not any(value.HasField('image') for value in values)
   assert 1 in scalars(tmp_path, 'accuracy') and 1 in scalars(tmp_path, 'gradient_norm')

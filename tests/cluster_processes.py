@@ -67,10 +67,10 @@ class Task:
       assert self.process.poll() is None and time.monotonic() < give_up, self.output
       time.sleep(.02)
 
-  def code(self, secs=DEADLINE_SECS):
+  def code(self):
     """Waits for the end, and returns the exit code."""
     try:
-      return self.process.wait(secs)
+      return self.process.wait(DEADLINE_SECS)
     except subprocess.TimeoutExpired:
       raise AssertionError('it still runs: ' + self.log) from None
 

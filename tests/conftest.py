@@ -404,18 +404,6 @@ def image_records(image_folders):
 
 
 @pytest.fixture
-def write_idx(tmp_path):
-  """Writes gzipped idx files of arrays and returns their paths."""
-  def write(images, labels, name='train'):
-    paths = [str(tmp_path / '{}-{}.gz'.format(name, kind)) for kind in ('images', 'labels')]
-    for path, array in zip(paths, (images, labels)):
-      generated_data.write_idx(path, array)
-    return paths
-
-  return write
-
-
-@pytest.fixture
 def own_graph(monkeypatch):
   """A new default graph and Keras session for a test; leaves out what takes long in TensorFlow."""
   import tensorflow.compat.v1 as tf

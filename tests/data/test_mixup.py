@@ -29,7 +29,8 @@ def test_each_pair_has_its_own_weight(shard):
       Batching((2, 3, 1), 4, True, batch_size, seed=7, shard=shard), ALPHA))
   weights = draw_weights(7, positions // 2, ALPHA)
   assert len(np.unique(weights)) == 12
-  for mixed, values in zip(map(np.concatenate, zip(*found)), (IMAGES.astype(np.float64), LABELS)):
+  images, labels = map(np.concatenate, zip(*found))
+  for mixed, values in ((images, IMAGES.astype(np.float64)), (labels, LABELS)):
     of_example = weights.reshape((24,) + (1,) * (values.ndim - 1))
     np.testing.assert_allclose(mixed, of_example * values[positions % 48]
                                + (1 - of_example) * values[(positions ^ 1) % 48],

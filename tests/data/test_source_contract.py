@@ -147,8 +147,9 @@ def test_evaluation_has_each_example_once_in_order(make, tmp_path, kind):
   source = make(kind)
   assert source.check_and_count() == COUNT
   assert source.class_indices().tolist() == [number % 3 for number in range(COUNT)]
-  assert list(map(os.fsdecode, source.files())) in (
-      [], sorted(str(path) for path in (tmp_path / 'data').iterdir()))
+  assert list(map(os.fsdecode, source.files())) == (
+      [] if kind in ('arrays', 'examples')
+      else sorted(str(path) for path in (tmp_path / 'data').iterdir()))
   found, _ = batches(source.make_eval_input_fn(BATCHING))
   assert numbers_of(found) == list(range(COUNT))
   assert [len(labels) for _, labels in found] == 5 * [4] + [1]

@@ -28,7 +28,7 @@ if name == 'squeue':
   print(environ['COMMAND'] + ' --a=flag')
 elif name == 'srun':
   sys.exit(max(subprocess.call(arguments[2:], env=dict(environ, SLURM_PROCID=str(index)))
-               for index in range(3)))
+               for index in range(len(environ['HOSTNAMES'].split()))))
 elif arguments[:2] == ['show', 'hostnames']:
   print(environ['HOSTNAMES'].replace(' ', '\\n'))
   sys.exit(not environ['HOSTNAMES'])

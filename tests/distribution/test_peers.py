@@ -57,7 +57,8 @@ def test_what_concerns_all_reaches_all(five):
   finishing = [in_thread(peers[task.index].finish, values) for task, values in figures.items()]
   assert peers[0].wait_until_finished() == figures
   peers[0].finish()
-  futures.wait(finishing, SECS)
+  for each in finishing:
+    each.result(SECS)
   assert not any(member.lost for member in five)
 
 

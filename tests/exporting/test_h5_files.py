@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 from conftest import keras_session, run_process
 
 from estimator_train import models
+from estimator_train.data import binary_files, idx
 from estimator_train.exporting import h5_model, keras_3_config
 from estimator_train.models import ScaledResidualSum
 from estimator_train.settings.flags import PACKAGE_MODELS
@@ -17,6 +18,16 @@ from estimator_train.training import losses
 
 layers = tf.keras.layers
 IMAGE, SEQUENCE, NUM_CLASSES, BATCH = (9, 10, 3), (6, 4), 3, 4
+
+
+def test_plain_keras_scores_the_same(finished_run):
+  dataset = idx.describe('fashion_mnist_sample')
+  images, classes = binary_files.IdxSource(dataset, dataset.test).arrays()
+  with keras_session():
+    found = tf.keras.models.load_model(str(finished_run / 'model.h5')).evaluate(
+        images.astype(np.float32) / 255, np.eye(10)[classes], batch_size=1000, verbose=0)
+  evaluation = json.loads((finished_run / 'evaluation.json').read_text())
+  assert found == pytest.approx([evaluation['average_loss'], evaluation['accuracy']], rel=1e-5)
 
 
 def image_layers():

@@ -3,13 +3,12 @@
 import importlib.util
 import json
 import re
-import subprocess
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import training_runs
-from conftest import ROOT
+from conftest import ROOT, run_process
 from mode_runs import fails, image_flags
 from PIL import Image
 
@@ -166,8 +165,7 @@ def test_the_documented_clients_agree_with_predict(run_well, tmp_path, capsys, l
       out = capsys.readouterr().out
     else:
       (tmp_path / 'client.mjs').write_text(client)
-      out = subprocess.check_output(['node', 'client.mjs'], cwd=str(tmp_path),
-                                    universal_newlines=True)
+      out = run_process('node', 'client.mjs', cwd=tmp_path, check=True).stdout
     label, probability = out.split()
     assert label == prediction['label']
     assert float(probability) == pytest.approx(prediction['probability'], abs=1e-4)
@@ -180,12 +178,22 @@ def erf_and_bessel(image_shape, num_classes):
       layers.Lambda(tf.math.bessel_i0e), layers.Dense(num_classes, activation='softmax')])
 
 
+def batch_norm_after_flatten(image_shape, num_classes):
+  """The converter of TensorFlow 1.15 to TFLite changes what this model computes."""
+  layers = tf.keras.layers
+  return tf.keras.Sequential([
+      layers.Flatten(input_shape=image_shape), layers.BatchNormalization(),
+      layers.Dense(num_classes, activation='softmax')])
+
+
 def test_what_cannot_be_exported(run_well, run_program, tmp_path, monkeypatch):
   exports = tmp_path / 'exports'
   for index, (extra, messages) in enumerate((
       (['--model=test_export_mode:erf_and_bessel'], {
           'tflite': 'cannot convert the model: unsupported operations: BesselI0e, Erf: give',
           'onnx': 'No Op registered for BesselI0e with domain_version of 13: give '}),
+      (['--model=test_export_mode:batch_norm_after_flatten'], {
+          'tflite': 'must equal those of the checkpoint to 0.0001: difference '}),
       (['--model=own_models:with_unsaveable_layer'], {'h5': 'cannot be saved as an .h5 file: --m'}),
       (['--image_size=8,8,2'], {'saved_model': 'requires one or three channels: the model'}))):
     arguments = SYNTHETIC + ['--model_dir={}'.format(tmp_path / str(index))] + extra

@@ -44,8 +44,8 @@ def compiled(make=sequential, optimizer='rmsprop', loss='categorical_crossentrop
   return model
 
 
-def outputs_of(estimator, features=X):
-  return predict(estimator, in_batches((features, ONE_HOT)))[0]
+def outputs_of(estimator):
+  return predict(estimator, in_batches((X, ONE_HOT)))[0]
 
 
 @pytest.mark.parametrize('make, optimizer, options', [

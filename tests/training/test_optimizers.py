@@ -107,11 +107,11 @@ def test_the_global_norm_is_clipped(first_steps, tmp_path):
         num_cpu_replicas=replicas)):
       assert_same(found, expected, 1e-4)
   # The norm is that of the gradients without the loss scale of 2 ** 15.
-  mixed, _ = first_steps('mixed', gradient_clip_norm=norm * 2, dtype='mixed', num_cpu_replicas=2,
+  mixed, _ = first_steps('mixed', gradient_clip_norm=norm / 4, dtype='mixed', num_cpu_replicas=2,
                          distribution_strategy='mirrored')
-  assert_same(mixed, free, 1e-4)
+  assert_same(mixed, clipped[0], 1e-4)
   logged = training_runs.scalars(tmp_path / 'mixed', 'gradient_norm')[1]
-  assert logged == pytest.approx(norm, rel=1e-3)
+  assert logged == pytest.approx(norm / 4, rel=1e-3)
 
 
 def test_the_logged_norm_of_clipped_gradients(tmp_path):

@@ -134,7 +134,7 @@ def test_startup_probe_finds_a_listening_task():
 
 def test_ranks_of_horovod_end_before_their_ssh_server(tmp_path):
   # By its arguments, Bash looks like a rank; it saves no checkpoint, but ends with the same code.
-  (tmp_path / 'a_rank').write_text('trap "exit 143" TERM; echo; for _ in {1..900}; do sleep .1; done')
+  (tmp_path / 'a_rank').write_text('trap "exit 143" TERM; echo; for _ in {1..60}; do sleep 1; done')
   rank = subprocess.Popen(['bash', '-m', 'a_rank'], cwd=str(tmp_path), stdout=subprocess.PIPE)
   rank.stdout.readline()
   worker = replicas('horovod')['Worker']

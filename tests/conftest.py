@@ -315,30 +315,17 @@ def mounted(tmp_path):
     pass
 
 
-def real_or_generated(name, write):
-  """Returns a fixture: the folder of that name in the real data if any, and one of small files.
+HAS_REAL_IMAGES = (REAL_DATA / 'bad-images').is_dir()
 
-  Args:
-    name: of the folder.
-    write: writes the small files into a folder.
-  """
-  is_there = (REAL_DATA / name).is_dir()
 
-  @pytest.fixture(scope='session', params=['real', 'generated'] if is_there else ['generated'])
-  def folder(request, tmp_path_factory):
-    if request.param == 'real':
-      return REAL_DATA / name
-    generated = tmp_path_factory.mktemp(name)
-    write(generated)
-    return generated
-
+@pytest.fixture(scope='session', params=['real'] * HAS_REAL_IMAGES + ['generated'])
+def awkward_images(request, tmp_path_factory):
+  """A folder of ten images that are damaged or unusual."""
+  if request.param == 'real':
+    return REAL_DATA / 'bad-images'
+  folder = tmp_path_factory.mktemp('bad-images')
+  generated_data.write_awkward_images(folder)
   return folder
-
-
-# Both have 32 images in `val`.
-oct2017_dir = real_or_generated('oct2017', generated_data.write_oct2017)
-# Ten images that are damaged or unusual.
-awkward_images = real_or_generated('bad-images', generated_data.write_awkward_images)
 
 
 @pytest.fixture(scope='session')

@@ -41,7 +41,7 @@ def check(folder, images_gz, labels_gz, checksummed=False):
   return idx.check_split(split, (4, 3, 1), 3, checksummed)
 
 
-def test_good(tmp_path):
+def test_files_that_are_accepted(tmp_path):
   assert check(tmp_path, GOOD_IMAGES + bytes(9), GOOD_LABELS) == 5
   assert check(tmp_path, GOOD_IMAGES, GOOD_LABELS + b'more') == 5
   # If the images have been compared with a checksum, they are not decompressed.
@@ -65,7 +65,7 @@ def test_good(tmp_path):
     (GOOD_IMAGES, compress(idx_bytes([0, 1, 2, 3, 0])),
      'less than the number of classes, 3: .*labels.gz: label 3 at position 3:'),
 ], ids=lambda value: value if isinstance(value, str) else '')
-def test_bad(tmp_path, images_gz, labels_gz, message):
+def test_files_that_are_refused(tmp_path, images_gz, labels_gz, message):
   with pytest.raises(UserError, match=message) as caught:
     check(tmp_path, images_gz, labels_gz)
   assert '\n' not in str(caught.value)

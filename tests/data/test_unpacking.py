@@ -112,7 +112,7 @@ def encrypt(data):
     (STORED, lambda data: data.replace(b'PK\3\4', b'PK\3\5')),
     # It states less than it has.
     (DEFLATED, lambda data: data.replace(struct.pack('<L', 100000), struct.pack('<L', 10000)))])
-def test_damage(tmp_path, unpack, method, change):
+def test_damaged_archives_are_refused(tmp_path, unpack, method, change):
   first = bytes(range(256)) * 400 if method == STORED else os.urandom(1000) * 100
   unpack(make_archive(tmp_path, {**FILES, FIRST: first}, method, change=change),
          'damaged, or not a zip file: {} .*' + 'encrypted.*' * (change is encrypt) + 'remove it')

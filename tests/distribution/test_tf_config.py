@@ -97,7 +97,7 @@ BAD = [
 
 
 @pytest.mark.parametrize('config, message', BAD, ids=[message[:60] for _, message in BAD])
-def test_bad(config, message):
+def test_mistakes_are_named(config, message):
   with pytest.raises(UserError) as caught:
     tf_config.parse_cluster(
         {'TF_CONFIG': config if isinstance(config, str) else json.dumps(config)})

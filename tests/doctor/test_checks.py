@@ -139,10 +139,11 @@ MACHINES = [
 ]
 
 
-def test_machines(diagnose):
-  for properties, name, *expected in MACHINES:
-    _, results = diagnose(**properties)
-    assert_found(results[name], *expected)
+@pytest.mark.parametrize('machine', MACHINES, ids=[name for _, name, *_ in MACHINES])
+def test_machines(diagnose, machine):
+  properties, name, *expected = machine
+  _, results = diagnose(**properties)
+  assert_found(results[name], *expected)
 
 
 def test_gpus_that_tensorflow_does_not_see(diagnose):

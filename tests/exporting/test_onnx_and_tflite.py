@@ -124,7 +124,8 @@ def test_sizes_that_the_model_leaves_open_and_indices(tmp_path, name, build, ima
   assert shapes(tmp_path)[name] == expected
 
 
-def test_masks(tmp_path):
+def test_a_model_with_a_mask_is_written_to_onnx(tmp_path):
+  """`write_onnx` compares the file with the model."""
   with restored(own_examples.next_word) as model:
     exports.write_onnx(str(tmp_path), model)  # Embedding with mask_zero=True, LSTM.
 

@@ -17,16 +17,20 @@ from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 from estimator_train.training.checkpoints import initial_weights
 
-MODEL, SHAPE = __name__ + ':with_inner_model', (28, 28, 1)
+MODEL, SHAPE = __name__ + ':with_frozen_inner_model', (28, 28, 1)
 
 
-def with_inner_model(image_shape, num_classes):
-  """The inner model is frozen with ten classes; Keras stores its weights in another order then."""
+def with_inner_model(image_shape, num_classes, is_trained=True):
   layers = tf.keras.layers
   inner = tf.keras.Sequential([
       layers.Flatten(input_shape=image_shape), layers.BatchNormalization(), layers.Dense(3)])
-  inner.trainable = num_classes != 10
+  inner.trainable = is_trained
   return tf.keras.Sequential([inner, layers.Dense(num_classes, 'softmax', name='head')])
+
+
+def with_frozen_inner_model(image_shape, num_classes):
+  """Keras stores the weights of a frozen model in another order."""
+  return with_inner_model(image_shape, num_classes, is_trained=False)
 
 
 def train(folder, steps=1, model=MODEL, **values):
@@ -55,7 +59,7 @@ def h5(tmp_path_factory):
   """A file of weights that no initializer makes, and the weights by variable."""
   path = tmp_path_factory.mktemp('weights') / 'odd.h5'
   with keras_session():
-    model = with_inner_model(SHAPE, 10)
+    model = with_frozen_inner_model(SHAPE, 10)
     model.set_weights([np.random.RandomState(index).uniform(2, 3, value.shape)
                        for index, value in enumerate(model.get_weights())])
     model.save_weights(str(path))
@@ -114,13 +118,13 @@ def test_weights_of_another_head(h5, trained, tmp_path, caplog):
       mode='export', model=MODEL, dataset='synthetic', model_dir=str(trained),
       export_dir=str(tmp_path / 'exports')))['path']
   with keras_session():
-    model = with_inner_model(SHAPE, 10)
+    model = with_frozen_inner_model(SHAPE, 10)
     model.load_weights(str(path))
     tf.keras.experimental.export_saved_model(model, str(tmp_path / 'of_keras'))
   for weights, values in ((path, expected), (trained, checkpoint), (exported, checkpoint),
                           (trained / 'model.ckpt-1', checkpoint),
                           (tmp_path / 'of_keras', expected)):
-    found = load(weights, num_classes=4)
+    found = load(weights, __name__ + ':with_inner_model', num_classes=4)
     message, = [text for text in caplog.messages if 'start from random weights' in text]
     assert ' has weights for 2 of 3 layers; ' in message
     assert message.endswith(' not in the file: head')  # Which alone is random.

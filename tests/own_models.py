@@ -42,13 +42,15 @@ def with_dropout(image_shape, num_classes):
   return _network(image_shape, num_classes, _dense(16), layers.Dropout(0.5))
 
 
-def with_failing_metric(image_shape, num_classes):
-  def fail_in_the_copy(true, outputs):
-    if tf.train.get_global_step() is not None:
-      raise KeyError('no such output')
-    return true
+class FailingOptimizer(tf.keras.optimizers.SGD):
+  """Fails in the graph of a step."""
 
-  return _compiled(two_layers(image_shape, num_classes), 'sgd', 'mse', [fail_in_the_copy])
+  def get_gradients(self, loss, params):
+    raise KeyError('no such slot')
+
+
+def with_failing_optimizer(image_shape, num_classes):
+  return _compiled(two_layers(image_shape, num_classes), FailingOptimizer(), 'mse')
 
 
 def _computed(function, tensor):
@@ -77,27 +79,19 @@ def slow(image_shape, num_classes):
   return _network(image_shape, num_classes, _dense(8), Wait())
 
 
-def one_over_all_replicas(weight):
-  return tf.ones_like(weight) / tf.distribute.get_strategy().num_replicas_in_sync
-
-
 class Probe(layers.Layer):
-  """Has a weight that each SGD step takes just the learning rate from; changes nothing else.
+  """Has a weight that each SGD step takes just the learning rate from; changes no output.
 
   Also has a mask that is not finite.
   """
-  gradient = staticmethod(one_over_all_replicas)
 
   def build(self, input_shape):
     self.weight = self.add_weight('weight', (), initializer='zeros')
     self.add_weight('mask', (2,), initializer=tf.constant_initializer(-np.inf), trainable=False)
+    self.add_loss(lambda: tf.identity(self.weight))
 
   def call(self, inputs):
-    @tf.custom_gradient
-    def pass_on(inputs, weight):
-      return tf.identity(inputs), lambda upstream: (upstream, self.gradient(weight))
-
-    return pass_on(inputs, tf.identity(self.weight))
+    return inputs
 
 
 def probe(image_shape, num_classes):

@@ -6,7 +6,8 @@ from conftest import ROOT, load_script, run_process
 
 # From the bottom up; packages that share a layer do not import each other.
 LAYERS = (
-  ('configs', 'errors', 'tf_patches', 'version'),
+  ('errors', 'version'),
+  ('configs', 'tf_patches'),
   ('system',),
   ('settings',),
   ('distribution', 'models', 'run_dir'),

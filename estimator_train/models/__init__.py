@@ -256,17 +256,20 @@ def _build_keras_network(name: str, image_shape: ImageShape, num_classes: int,
     ValueError: the images are too small for the network.
     UserError: the network has fewer layers than `trainable_layers`.
   """
-  backbone = _build_backbone(name, image_shape, weights=None)
-  layers = backbone.layers[1:]  # The first one is the input layer.
   if trainable_layers is None:
     trainable_layers = _DEFAULT_TRAINABLE_LAYERS.get(name)
+  # A layer must be frozen before it is called.
+  with contextlib.ExitStack() if trainable_layers is None else tf.Graph().as_default():
+    backbone = _build_backbone(name, image_shape, weights=None)
   if trainable_layers is not None:
+    layers = backbone.layers[1:]  # The first one is the input layer.
     if trainable_layers > len(layers):
       raise UserError('--trainable_layers must not exceed the number of layers',
                       '--trainable_layers={} of {}'.format(trainable_layers, name),
                       'give a number up to {}'.format(len(layers)))
     for layer in layers[:len(layers) - trainable_layers]:
       layer.trainable = False
+    backbone = tf.keras.models.clone_model(backbone)
   features = tf.keras.layers.Flatten(name='flatten')(backbone.output)
   outputs = tf.keras.layers.Dense(num_classes, activation='softmax', name='predictions')(features)
   return tf.keras.Model(backbone.input, outputs)

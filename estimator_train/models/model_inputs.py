@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import InvalidValue
-from estimator_train.tf_patches import keras as keras_patches
+from estimator_train.tf_patches import compiled_models, keras as keras_patches
 
 # ImageNet statistics with which the networks of tf.keras.applications were trained. `caffe` uses
 # the means of blue, green and red, for pixel values in [0, 255]. `torch` uses the means and the
@@ -86,8 +86,33 @@ def part_of_batch(batch: Any, index: tf.Tensor, num_parts: int) -> Any:
   return tf.nest.map_structure(lambda tensor: None if tensor is None else part_of(tensor), batch)
 
 
+class Batch(NamedTuple):
+  """A batch in the form that the graph of a model takes.
+
+  Attributes:
+    features: for each input that is fed, a tensor, tf.SparseTensor or tf.RaggedTensor.
+    labels: for each output a tensor; None for an output without a loss.
+    sample_weights: for each output a tensor; None: all weights are 1.
+  """
+  features: Sequence[Any]
+  labels: Sequence[Optional[tf.Tensor]] = ()
+  sample_weights: Sequence[Optional[tf.Tensor]] = ()
+
+  def size(self) -> tf.Tensor:
+    """Returns the number of examples, int64."""
+    tensor = (*self.features, *(label for label in self.labels if label is not None))[0]
+    if isinstance(tensor, tf.RaggedTensor):
+      return tf.cast(tensor.nrows(), tf.int64)
+    if isinstance(tensor, tf.SparseTensor):
+      return tensor.dense_shape[0]
+    return tf.shape(tensor, out_type=tf.int64)[0]
+
+
 class BatchAdapter(NamedTuple):
   """Arranges the features, labels and weights of a batch in the order in which a model takes them.
+
+  Types are cast to those of the model, as `fit` does. Whether the shapes fit is for the layers to
+  decide: many take other shapes than that of the input which the model declares.
 
   Attributes:
     model: the compiled model.
@@ -96,42 +121,39 @@ class BatchAdapter(NamedTuple):
   model: tf.keras.Model
   source_name: str
 
-  def arrange_features(self, features: Any) -> Any:
-    """Returns the inputs of the model: a list, or the given structure if the inputs are unknown.
+  def to_structure(self, features: Any) -> Any:
+    """Returns features for a model whose inputs are unknown: the given structure of tensors."""
+    return tf.nest.map_structure(_numbers_as_column, features)
+
+  def arrange_features(self, features: Any) -> List[Any]:
+    """Returns the features in the order of the inputs.
 
     As in Keras, features [B] become a column [B, 1], unless the model takes features [B].
 
     Raises:
-      InvalidValue: the names, the number, the types or the shapes of the features do not fit.
+      InvalidValue: the names, the number or the types of the features do not fit.
     """
-    if not keras_patches.is_graph_network(self.model):
-      return tf.nest.map_structure(_numbers_as_column, features)
-    tensors = self._by_name(features, self.model.input_names, 'features', 'input')
-    inputs = []
-    for name, expected in zip(self.model.input_names, self.model.inputs):
-      tensor = _as_column(tensors[name], expected)
-      self._check_fits('features', name, tensor, expected)
-      inputs.append(tensor)
-    return inputs
+    names = compiled_models.fed_input_names(self.model)
+    tensors = self._by_name(features, names, 'features', 'input')
+    return [self._cast('features', name, _as_column(tensors[name], expected), expected)
+            for name, expected in zip(names, compiled_models.fed_inputs(self.model))]
 
-  def arrange_labels(self, labels: Any, names: Sequence[str],
-                     outputs: Sequence[tf.Tensor]) -> List[Optional[tf.Tensor]]:
+  def arrange_labels(self, labels: Any, targets: Sequence[Optional[tf.Tensor]]) -> List[Any]:
     """Returns the labels of each output; None for an output without a loss.
 
-    Labels [B] for an output [B, 1] become a column. Otherwise, Keras would compare each label with
-    the outputs of all examples.
+    Labels that have one dimension less than the model takes, such as class indices [B] or [B, T],
+    get a last dimension of 1, as in Keras.
 
     Args:
       labels: a tensor, a list or tuple in the order of the outputs, or a dict by their names.
-      names: the names of the outputs.
-      outputs: the outputs of the model for the batch.
+      targets: the tensors that the labels replace; None for an output without a loss.
 
     Raises:
       InvalidValue: the names, the number or the shapes of the labels do not fit. The shapes are
         checked only for losses of Keras, because a loss of the user may take any labels.
     """
-    losses = keras_patches.loss_functions(self.model, names)
-    with_loss = [name for name, loss in zip(names, losses) if loss is not None]
+    names = self.model.output_names
+    with_loss = [name for name, target in zip(names, targets) if target is not None]
     if not with_loss:
       return [None] * len(names)
     if labels is None:
@@ -142,27 +164,30 @@ class BatchAdapter(NamedTuple):
                 if name in with_loss or name not in names}
     has_labels_of_all = isinstance(labels, (list, tuple)) and len(labels) == len(names)
     tensors = self._by_name(labels, names if has_labels_of_all else with_loss, 'labels', 'output')
-    targets: List[Optional[tf.Tensor]] = []
-    for name, output, loss in zip(names, outputs, losses):
-      target = None if loss is None else _as_column(tensors[name], output)
-      if keras_patches.takes_labels_like_outputs(loss):
+    arranged: List[Optional[tf.Tensor]] = []
+    for name, target, output, loss in zip(names, targets, self.model.outputs,
+                                          compiled_models.loss_functions(self.model, names)):
+      label = None if target is None else _with_last_dimension(tensors[name], target)
+      if label is not None and keras_patches.takes_labels_like_outputs(loss):
         if keras_patches.takes_one_hot(loss) and output.shape.ndims and (
             output.shape.as_list()[-1] == 1):
           raise InvalidValue('a categorical cross-entropy requires one output per class',
                              '{} has the shape {}'.format(name, output.shape),
                              'give a binary cross-entropy, or more outputs')
-        self._check_fits('labels', name, target, output)
-      targets.append(target)
-    return targets
+        if not has_shape_like(label, output):
+          raise self._misfit('labels', name, label, output)
+      arranged.append(None if label is None else self._cast('labels', name, label, target))
+    return arranged
 
-  def arrange_sample_weights(self, weights: Any, names: Sequence[str]) -> Optional[List[Any]]:
+  def arrange_sample_weights(self, weights: Any) -> List[Any]:
     """Returns the sample weights of each output; one tensor is used for all outputs.
 
     Raises:
       InvalidValue: the weights have the wrong names, number or rank.
     """
+    names = self.model.output_names
     if weights is None:
-      return None
+      return [None] * len(names)
     if not isinstance(weights, (dict, list, tuple)):
       weights = [weights] * len(names)
     if isinstance(weights, dict):
@@ -170,14 +195,27 @@ class BatchAdapter(NamedTuple):
     tensors = self._by_name(weights, names, 'sample weights', 'output')
     is_temporal = bool(self.model.sample_weight_mode)
     for name, tensor in tensors.items():
-      if tensor is not None and not is_temporal and tensor.shape.ndims != 1:
-        if tensor.shape.ndims is not None and tensor.shape.as_list()[1:] != [1]:
-          raise InvalidValue('there must be one sample weight for each example',
-                             '{}: {} for {}'.format(self.source_name, tensor.shape, name),
-                             "give weights [B], or compile the model with "
-                             "sample_weight_mode='temporal' for [B, T]")
-        tensors[name] = tf.reshape(tensor, [-1])
+      if tensor is not None:
+        tensor = tf.cast(tensor, tf.keras.backend.floatx())
+        if not is_temporal and tensor.shape.ndims != 1:
+          if tensor.shape.ndims is not None and tensor.shape.as_list()[1:] != [1]:
+            raise InvalidValue('there must be one sample weight for each example',
+                               '{}: {} for {}'.format(self.source_name, tensor.shape, name),
+                               "give weights [B], or compile the model with "
+                               "sample_weight_mode='temporal' for [B, T]")
+          tensor = tf.reshape(tensor, [-1])
+        tensors[name] = tensor
     return [tensors[name] for name in names]
+
+  def describe_misfit(self, features: Any) -> Optional[InvalidValue]:
+    """Returns an error about features that have other shapes than the inputs; None: all fit."""
+    names = compiled_models.fed_input_names(self.model)
+    tensors = self._by_name(features, names, 'features', 'input')
+    for name, expected in zip(names, compiled_models.fed_inputs(self.model)):
+      tensor = _as_column(tensors[name], expected)
+      if not has_shape_like(tensor, expected):
+        return self._misfit('features', name, tensor, expected)
+    return None
 
   def _by_name(self, values: Any, names: Sequence[str], kind: str, part: str) -> Dict[str, Any]:
     """Returns the tensors by the names of inputs or outputs; raises an error if these differ."""
@@ -188,45 +226,86 @@ class BatchAdapter(NamedTuple):
                                                         ', '.join(sorted(names))),
                            'rename them, or name the layers')
     else:
-      items = list(values) if isinstance(values, (list, tuple)) else [values]
+      items = tf.nest.flatten(values) if isinstance(values, (list, tuple)) else [values]
       if len(items) != len(names):
         raise InvalidValue('there must be {} for each {} of the model'.format(kind, part),
                            '{}: {} for {}'.format(self.source_name, len(items), ', '.join(names)),
                            'give a tuple in this order, or a dict by these names')
       values = dict(zip(names, items))
-    return {name: None if value is None else tf.convert_to_tensor_or_sparse_tensor(value)
-            for name, value in values.items()}
+    return {name: None if value is None else _to_tensor(value) for name, value in values.items()}
 
-  def _check_fits(self, kind: str, name: str, tensor: tf.Tensor, expected: tf.Tensor) -> None:
-    """Raises an InvalidValue if a batch does not have the shape of an input or output.
+  def _cast(self, kind: str, name: str, tensor: Any, expected: Any) -> Any:
+    """Returns a tensor in the type that the model takes.
 
-    The batch sizes and the types may differ, but strings do not fit numbers.
+    An integer that the type cannot hold ends the run: `fit` would silently use another number.
     """
-    fits = None in (tensor.shape.ndims, expected.shape.ndims) or (
-        tensor.shape[1:].is_compatible_with(expected.shape[1:])
-        and tensor.shape.ndims == expected.shape.ndims)
-    if not fits or (tensor.dtype == tf.string) != (expected.dtype == tf.string):
-      raise InvalidValue('the {} do not fit the model'.format(kind),
-                         '{}: {} is {} {}, expected {} {}'.format(
-                             self.source_name, name, tensor.dtype.name, tensor.shape,
-                             expected.dtype.name, expected.shape),
-                         'change their shape or dtype, or the model; a split of a data set yields '
-                         'single examples, an input_fn batches')
+    old, new = tensor.dtype, expected.dtype
+    if old == new:
+      return tensor
+    if tf.string in (old, new):
+      raise self._misfit(kind, name, tensor, expected)
+    if old.is_integer and new.is_integer and (old.min < new.min or old.max > new.max):
+      values = tensor.flat_values if isinstance(tensor, tf.RaggedTensor) else (
+          tensor.values if isinstance(tensor, tf.SparseTensor) else tensor)
+      with tf.control_dependencies([tf.Assert(
+          tf.reduce_all(tf.equal(tf.cast(tf.cast(values, new), old), values)),
+          ['the {} must be within the range of {}: {}: {}'.format(kind, new.name, self.source_name,
+                                                                  name), values])]):
+        values = tf.identity(values)
+      tensor = values if isinstance(tensor, tf.Tensor) else _with_values(tensor, values)
+    if isinstance(tensor, tf.RaggedTensor):
+      return tensor.with_flat_values(tf.cast(tensor.flat_values, new))
+    return tf.cast(tensor, new)
+
+  def _misfit(self, kind: str, name: str, tensor: Any, expected: Any) -> InvalidValue:
+    return InvalidValue('the {} do not fit the model'.format(kind),
+                        '{}: {} is {} {}, expected {} {}'.format(
+                            self.source_name, name, tensor.dtype.name, tensor.shape,
+                            expected.dtype.name, expected.shape),
+                        'change their shape or dtype, or the model; a split of a data set yields '
+                        'single examples, an input_fn batches')
+
+
+def has_shape_like(tensor: Any, expected: Any) -> bool:
+  """Returns whether a batch can have the shape of an input or output; the batch sizes may differ."""
+  return None in (tensor.shape.ndims, expected.shape.ndims) or bool(
+      tensor.shape[1:].is_compatible_with(expected.shape[1:])
+      and tensor.shape.ndims == expected.shape.ndims)
+
+
+def _to_tensor(value: Any) -> Any:
+  return value if isinstance(value, tf.RaggedTensor) else (
+      tf.convert_to_tensor_or_sparse_tensor(value))
+
+
+def _with_values(tensor: Any, values: tf.Tensor) -> Any:
+  """Returns a sparse or ragged tensor with other values."""
+  if isinstance(tensor, tf.RaggedTensor):
+    return tensor.with_flat_values(values)
+  return tf.SparseTensor(tensor.indices, values, tensor.dense_shape)
 
 
 def _numbers_as_column(tensor: Any) -> Any:
   """Returns numbers [B] as a column [B, 1], and other tensors unchanged."""
-  tensor = tf.convert_to_tensor_or_sparse_tensor(tensor)
+  tensor = _to_tensor(tensor)
   is_flat = isinstance(tensor, tf.Tensor) and tensor.shape.ndims == 1
   return tensor[:, tf.newaxis] if is_flat and tensor.dtype != tf.string else tensor
 
 
+def _with_last_dimension(label: Any, target: tf.Tensor) -> Any:
+  """Returns labels with a last dimension of 1 if a target has one dimension more."""
+  has_rank = isinstance(label, tf.Tensor) and None not in (label.shape.ndims, target.shape.ndims)
+  if has_rank and label.shape.ndims > 1 and label.shape.ndims == target.shape.ndims - 1:
+    return label[..., tf.newaxis]
+  return _as_column(label, target)
+
+
 def _as_column(tensor: Any, expected: tf.Tensor) -> Any:
-  """Returns a tensor [B], or of unknown rank, as [B, 1] if this is the expected shape."""
-  if isinstance(tensor, tf.Tensor) and expected.shape.ndims == 2 and (
-      expected.shape.as_list()[1] == 1):
+  """Returns a tensor [B], or of unknown rank, as [B, 1] if the model takes a matrix, as in Keras."""
+  if isinstance(tensor, tf.Tensor) and expected.shape.ndims is not None and (
+      expected.shape.ndims > 1):
     if tensor.shape.ndims == 1:
       return tensor[:, tf.newaxis]
-    if tensor.shape.ndims is None:
+    if tensor.shape.ndims is None and expected.shape.as_list()[1:] == [1]:
       return tf.reshape(tensor, tf.stack([tf.shape(tensor)[0], 1]))
   return tensor

@@ -1,18 +1,15 @@
-"""Works around defects of Keras's sessions, layers and copies, and inspects Keras models.
+"""Works around defects of Keras's sessions and layers, and inspects Keras models and losses.
 
-Paths are relative to tensorflow_core/python/keras/. The functions from output_losses on return the
-unreduced losses and metrics of a compiled model; their line numbers refer to engine/training.py,
-unless a file is named.
+Paths are relative to tensorflow_core/python/keras/.
 """
 
 import contextlib
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Sequence
 
 import tensorflow.compat.v1 as tf
-from tensorflow.python.keras import backend, losses as keras_losses, metrics
-from tensorflow.python.keras.engine import training_utils
-from tensorflow.python.keras.utils import losses_utils
-from tensorflow.python.ops.losses import util
+from tensorflow.python.keras import backend, losses as keras_losses
+
+from estimator_train.tf_patches.compiled_models import is_keras_function
 
 
 @contextlib.contextmanager
@@ -120,130 +117,6 @@ def is_graph_network(model: tf.keras.Model) -> bool:
   return bool(model._is_graph_network)
 
 
-class OutputLoss(NamedTuple):
-  """The loss of one output of a model on a batch. See output_losses.
-
-  Attributes:
-    output_name: the name of the output.
-    weight: the weight of the loss in the loss of the model.
-    values: the losses, multiplied by the sample weights and masks: [B] or, for outputs of a higher
-      rank, [B, ...]. A scalar if the loss function returns only one number per batch.
-    is_sum: whether the loss of the batch is the sum of the values instead of their mean.
-    targets: the labels of the output.
-    outputs: the output of the model.
-  """
-  output_name: str
-  weight: float
-  values: tf.Tensor
-  is_sum: bool
-  targets: tf.Tensor
-  outputs: tf.Tensor
-
-
-def output_losses(model: tf.keras.Model) -> List[OutputLoss]:
-  """Returns the losses of the outputs of a compiled model that has targets, without reduction.
-
-  No defect: this function repeats the computation of lines 1683 to 1718, and uses the private name
-  `_training_endpoints`, because the public attributes of a model contain only the mean loss of a
-  batch, from which the loss of all examples cannot be computed.
-  """
-  losses = []
-  # pylint: disable=protected-access
-  for endpoint, mask in zip(model._training_endpoints, model._prepare_output_masks()):
-    if endpoint.should_skip_target():
-      continue
-    targets, weights = endpoint.training_target.target, _element_weights(endpoint, mask)
-    is_sum = getattr(endpoint.loss_fn, 'reduction', None) == losses_utils.ReductionV2.SUM
-    if hasattr(endpoint.loss_fn, 'reduction'):
-      values = losses_utils.compute_weighted_loss(
-          endpoint.loss_fn.call(targets, endpoint.output), sample_weight=weights,
-          reduction=losses_utils.ReductionV2.NONE)
-    else:
-      values = endpoint.loss_fn(targets, endpoint.output, sample_weight=weights)
-    losses.append(OutputLoss(endpoint.output_name, endpoint.loss_weight, values, is_sum, targets,
-                             endpoint.output))
-  return losses
-
-
-def _element_weights(endpoint: Any, mask: Optional[tf.Tensor]) -> Optional[tf.Tensor]:
-  """Returns the sample weights of an output times its mask; None: all weights are 1."""
-  if mask is None:
-    return endpoint.sample_weight
-  weights = tf.cast(mask, endpoint.output.dtype)
-  if endpoint.sample_weight is None:
-    return weights
-  weights, _, sample_weights = util.squeeze_or_expand_dimensions(
-      weights, sample_weight=endpoint.sample_weight)
-  return sample_weights * weights
-
-
-def regularization_losses(model: tf.keras.Model) -> List[tf.Tensor]:
-  """Returns the losses that the layers of a model have added, such as weight decay.
-
-  No defect: these are the losses that line 1738 adds to the loss of the model.
-  """
-  return list(model.get_losses_for(None)) + list(model.get_losses_for(model.inputs))
-
-
-def batch_metric_values(model: tf.keras.Model) -> Dict[str, tf.Tensor]:
-  """Returns the metrics of a compiled model whose functions return one number per batch, by name.
-
-  Defect: metrics.py:560 computes the mean of these numbers, in which a short batch counts as
-  much as a full one. Symptom: the metric depends on the batch size.
-  """
-  values = {}
-  # pylint: disable=protected-access
-  unweighted = list(zip(model._training_endpoints, model._per_output_metrics))
-  unweighted += [pair for pair in zip(model._training_endpoints, model._per_output_weighted_metrics)
-                 if pair[0].sample_weight is None]
-  for endpoint, functions in unweighted:
-    for metric in (functions or {}).values():
-      function = getattr(metric, '_fn', None)
-      if isinstance(metric, metrics.MeanMetricWrapper) and not _is_tensorflow_function(function):
-        value = _call_metric_function(metric, endpoint.training_target.target, endpoint.output)
-        if value.shape.ndims == 0:
-          values[metric.name] = value
-  return values
-
-
-def _is_tensorflow_function(function: Any) -> bool:
-  """Returns whether a function is one of Keras's own metrics, which return a value per example."""
-  return str(getattr(function, '__module__', '')).startswith('tensorflow')
-
-
-def _call_metric_function(metric: Any, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-  """Calls the function of a metric like MeanMetricWrapper.update_state (metrics.py:560)."""
-  # pylint: disable=protected-access
-  outputs, targets = util.squeeze_or_expand_dimensions(
-      tf.cast(outputs, metric._dtype), tf.cast(targets, metric._dtype))
-  return tf.convert_to_tensor(metric._fn(targets, outputs, **metric._fn_kwargs))
-
-
-def scalar_losses(model: tf.keras.Model) -> List[str]:
-  """Returns the names of the outputs of a compiled model whose loss is one number per batch.
-
-  No defect: see output_losses. Only losses of the user are computed.
-  """
-  names = []
-  for endpoint in model._training_endpoints:  # pylint: disable=protected-access
-    loss = endpoint.loss_fn
-    if not (endpoint.should_skip_target()
-            or _is_tensorflow_function(getattr(loss, 'fn', loss))):
-      values = loss.call(endpoint.training_target.target, endpoint.output)
-      if values.shape.ndims == 0:
-        names.append(endpoint.output_name)
-  return names
-
-
-def loss_functions(model: tf.keras.Model, output_names: Sequence[str]) -> List[Any]:
-  """Returns the loss function of each output of a compiled model; None for one without a loss.
-
-  No defect: this function calls the private function `prepare_loss_functions`, because a model
-  whose inputs are unknown has the attribute `loss_functions` only when it is built.
-  """
-  return list(training_utils.prepare_loss_functions(model.loss or {}, list(output_names)))
-
-
 def takes_labels_like_outputs(loss_function: Any) -> bool:
   """Returns whether the labels of a loss from loss_functions must have the shape of the output.
 
@@ -251,7 +124,7 @@ def takes_labels_like_outputs(loss_function: Any) -> bool:
   their names begin with `sparse`. What a loss of the user takes is unknown.
   """
   function: Any = getattr(loss_function, 'fn', None)
-  return _is_tensorflow_function(function) and not function.__name__.startswith('sparse')
+  return is_keras_function(function) and not function.__name__.startswith('sparse')
 
 
 def takes_one_hot(loss_function: Any) -> bool:

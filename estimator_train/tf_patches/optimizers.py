@@ -230,14 +230,16 @@ class _WeightAveraging:
 
 
 class MicroBatch(NamedTuple):
-  """A copy of the model for a part of the batch of a replica.
+  """What the model computes of a part of the batch of a replica.
 
   Attributes:
-    loss: the mean loss of the examples.
+    loss: the loss, from which tf.gradients computes the gradients.
+    mean_loss: the value of the loss.
     outputs: the first output of the model, [B / N, ...].
     updates: operations that update statistics, such as those of batch normalization.
   """
   loss: tf.Tensor
+  mean_loss: tf.Tensor
   outputs: tf.Tensor
   updates: Sequence[Any]
 
@@ -278,11 +280,10 @@ class _GradientAccumulation:
     def add_micro_batch(index: tf.Tensor, mean_loss: tf.Tensor, outputs: tf.TensorArray,
                         sums: List[tf.Tensor], rows: List[tf.TensorArray]) -> Tuple[Any, ...]:
       micro_batch = self.make_micro_batch(index)
-      part = micro_batch.loss / self.accumulation_steps
-      gradients = compute_gradients(part, params)
+      gradients = compute_gradients(micro_batch.loss / self.accumulation_steps, params)
       is_sparse[:] = [isinstance(gradient, tf.IndexedSlices) for gradient in gradients]
       with tf.control_dependencies(micro_batch.updates):
-        return (index + 1, mean_loss + part, outputs.write(index, micro_batch.outputs),
+        return (index + 1, mean_loss + micro_batch.mean_loss / self.accumulation_steps, outputs.write(index, micro_batch.outputs),
                 [total + gradient for total, gradient in zip(sums, gradients)],
                 [written.write(index, tf.cast(gradient.indices, tf.int64)) if sparse else written
                  for written, gradient, sparse in zip(rows, gradients, is_sparse)])

@@ -12,12 +12,12 @@ from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.client import session as session_lib, timeline
+from tensorflow.python.framework import ops
 from tensorflow.python.keras import backend
 from tensorflow.python.ops import nn_grad
 from tensorflow.python.training import training_util
 from tensorflow.python.util import deprecation
 
-_PADDED_GRADIENT = 'EstimatorTrainPaddedConv2D'
 _NUM_PADDED_CHANNELS = 3  # MKL-DNN has a kernel for images with three channels.
 
 
@@ -71,8 +71,9 @@ def toco_on_path() -> Iterator[None]:
     os.environ['PATH'] = old_path
 
 
-def pad_filter_gradients(graph: tf.Graph) -> None:
-  """Pads single-channel images for the gradients of the convolutions that are built in a graph.
+@contextlib.contextmanager
+def padded_filter_gradients(is_necessary: bool) -> Iterator[None]:
+  """Pads single-channel images for the gradients of convolutions that a `with` block computes.
 
   Defect: for this gradient, MKL-DNN 0.20 stores images in blocks of 8 channels on processors with
   AVX2, unless the images have three channels (jit_avx2_conv_kernel_f32.cpp, a C++ source that the
@@ -81,13 +82,22 @@ def pad_filter_gradients(graph: tf.Graph) -> None:
   kernel for three channels. The padding does not change the gradient, except by rounding. The
   kernels for AVX-512 do not have the defect.
 
-  Unlike `tf.Graph.gradient_override_map`, which this function replaces, the setting remains until
-  the end of the graph, because replicas build their models in several threads at the same time.
+  Private API: the registry of gradients, because `tf.Graph.gradient_override_map` applies to
+  operations that are made later.
+
+  Args:
+    is_necessary: whether the processor has the defect.
   """
-  graph._gradient_override_map['Conv2D'] = _PADDED_GRADIENT
+  registered = ops._gradient_registry._registry['Conv2D']
+  original = registered['type']
+  if is_necessary:
+    registered['type'] = _compute_gradients
+  try:
+    yield
+  finally:
+    registered['type'] = original
 
 
-@tf.RegisterGradient(_PADDED_GRADIENT)
 def _compute_gradients(convolution: tf.Operation, gradient: tf.Tensor) -> Tuple[Any, Any]:
   """Returns the gradients of the inputs [B, height, width, channels] and of the filters."""
   images, filters = convolution.inputs

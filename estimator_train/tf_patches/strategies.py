@@ -60,7 +60,7 @@ def _forwarded_property(name: str) -> property:
                   lambda wrapper, value: setattr(wrapper.get(), name, value))
 
 
-def with_averaged_statistics(model: tf.keras.Model, train_op: tf.Operation) -> tf.Operation:
+def with_averaged_statistics(statistics: Sequence[Any], train_op: tf.Operation) -> tf.Operation:
   """Returns a training step that also averages the statistics of layers over all workers.
 
   Must be called in each replica. Such statistics, for example those of batch normalization, are
@@ -74,11 +74,10 @@ def with_averaged_statistics(model: tf.keras.Model, train_op: tf.Operation) -> t
   a checkpoint contains the same values as if the mean were computed only for the checkpoint.
 
   Args:
-    model: a model from copy_onto_batch.
+    statistics: the variables that each replica updates; see MadeVariables.updated_copies.
     train_op: the operation of a training step.
   """
   strategy = tf.distribute.get_strategy()
-  statistics = _updated_statistics(model)
   if not statistics or not strategy.extended.experimental_between_graph:
     return train_op
   strategy.extended.read_var = lambda variable: tf.identity(variable.primary)
@@ -93,14 +92,6 @@ def with_averaged_statistics(model: tf.keras.Model, train_op: tf.Operation) -> t
       [variable.shape.num_elements() for variable in statistics])
   return tf.group(*[variable.get().assign(tf.reshape(mean, variable.shape))
                     for variable, mean in zip(statistics, means)])
-
-
-def _updated_statistics(model: tf.keras.Model) -> List[values.SyncOnReadVariable]:
-  """Returns the float variables that each replica updates, without those of frozen layers."""
-  # pylint: disable=protected-access
-  return [weight for layer in model._get_trainable_state() if layer._updates and layer.updates
-          for weight in layer._non_trainable_weights
-          if isinstance(weight, values.SyncOnReadVariable) and weight.dtype.is_floating]
 
 
 class MultiWorkerMirroredStrategy(tf.distribute.experimental.MultiWorkerMirroredStrategy):

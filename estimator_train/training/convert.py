@@ -3,7 +3,7 @@
 import logging
 import os
 import tempfile
-from typing import Any, Collection, Mapping, Optional
+from typing import Any, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -16,9 +16,9 @@ from estimator_train.tf_patches import (
   saved_weights,
   strategies,
 )
-from estimator_train.tf_patches.model_copies import ModelCopier
 from estimator_train.training import model_fn
 from estimator_train.training.model_fn import ExportOutputs
+from estimator_train.training.own_graph import ModelGraph, OwnGraph
 
 _LOG = logging.getLogger('estimator_train')
 # Whether to save checkpoints for tf.train.Checkpoint, by the value of `checkpoint_format`.
@@ -44,26 +44,21 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
   model = _load_model(keras_model, keras_model_path, custom_objects)
   object_based = _OBJECT_BASED[checkpoint_format]
   _check_model(model, export_outputs, object_based)
-  copier = ModelCopier(model, custom_objects)
   keras_patches.ensure_session(model, config.session_config)
-  warm_start = positional_weights = weight_names = None
-  checkpoint = tf.train.latest_checkpoint(config.model_dir)
-  needs_seeded_weights = config.tf_random_seed is not None and not keras_patches.has_values(model)
   with model_fn.translate_model_errors():
-    if checkpoint is not None:
-      if keras_patches.is_graph_network(model) and not object_based:
-        weight_names = _checked_weight_names(copier, checkpoint)
-    elif keras_patches.is_graph_network(model):
-      if needs_seeded_weights:
-        model.set_weights(saved_weights.random_weights(copier, config))
-      weight_names = saved_weights.save_initial_weights(
-          copier, model.get_weights(), config, object_based)
-      warm_start = saved_weights.warm_start_settings(config.model_dir, weight_names)
-    elif model.built and model.weights and not needs_seeded_weights:
-      positional_weights = saved_weights.PositionalWeights(model.get_weights(), config)
+    own_graph = OwnGraph(model)
+    checkpoint = tf.train.latest_checkpoint(config.model_dir)
+    if not own_graph.is_built_late:
+      names = own_graph.weight_names
+      if checkpoint is None:
+        saved_weights.save_initial_weights(
+            config, names, own_graph.weight_values(config.tf_random_seed))
+        if object_based:
+          _save_object_based_weights(own_graph, config)
+      elif not object_based:
+        _check_fits_checkpoint(model, names, checkpoint)
   return model_fn.to_estimator(
-      copier, config, model_fn.WeightOptions(warm_start, positional_weights, weight_names),
-      saved_format=model_fn.SavedFormat(object_based, export_outputs))
+      own_graph, config, saved_format=model_fn.SavedFormat(object_based, export_outputs))
 
 
 def _adapt_config(config: Optional[tf.estimator.RunConfig], model_dir: Optional[str],
@@ -129,9 +124,6 @@ def _check_model(model: Any, export_outputs: Optional[ExportOutputs], object_bas
   if not model.optimizer:
     raise InvalidValue('the model has not been compiled', repr(model.name),
                        'call model.compile(optimizer, loss) first')
-  if object_based and not _has_known_layers(model):
-    raise InvalidValue('a subclass of tf.keras.Model cannot have object-based checkpoints',
-                       "checkpoint_format='checkpoint'", "give checkpoint_format='saver'")
   # A subclass of tf.keras.Model has no output names before its first call.
   names = getattr(model, 'output_names', None) or ()
   for name in export_outputs or ():
@@ -140,20 +132,24 @@ def _check_model(model: Any, export_outputs: Optional[ExportOutputs], object_bas
                          'choose from ' + ', '.join(names))
 
 
-def _has_known_layers(model: tf.keras.Model) -> bool:
-  """Returns whether Keras can copy a model by its layers, unlike a subclass of tf.keras.Model."""
-  return keras_patches.is_graph_network(model) or isinstance(model, tf.keras.Sequential)
+def _save_object_based_weights(own_graph: OwnGraph, config: tf.estimator.RunConfig) -> None:
+  """Saves the initial weights in the form that an export without a checkpoint restores."""
+  with tf.Graph().as_default(), tf.Session(config=config.session_config) as session:
+    tf.train.create_global_step()
+    model_graph = ModelGraph(own_graph, own_graph.part(tf.estimator.ModeKeys.PREDICT),
+                             saved_weights.initial_weights_path(config.model_dir))
+    saver = estimator_patches.make_object_saver(
+        own_graph.model, model_graph.variables_by_original(), config)
+    session.run(tf.global_variables_initializer())
+    saver.save(session, saved_weights.initial_weights_path(config.model_dir, object_based=True),
+               write_meta_graph=False, write_state=False)
 
 
-def _checked_weight_names(copier: ModelCopier, checkpoint: str) -> Collection[str]:
-  """Checks that a checkpoint has the weights of the model, and returns the names of the weights.
-
-  Raises:
-    InvalidValue: the checkpoint lacks a weight, or has it in another shape.
-  """
+def _check_fits_checkpoint(model: tf.keras.Model, names: Sequence[str], checkpoint: str) -> None:
+  """Raises an InvalidValue if a checkpoint lacks a weight, or has it in another shape."""
   saved_shapes = dict(tf.train.list_variables(checkpoint))
-  shapes = estimator_patches.weight_shapes(copier)
-  for name, shape in shapes.items():
+  for name, weight in zip(names, model.weights):
+    shape = weight.shape.as_list()
     if saved_shapes.get(name) != shape:
       raise InvalidValue(
           'model_dir has a checkpoint of another model',
@@ -162,4 +158,3 @@ def _checked_weight_names(copier: ModelCopier, checkpoint: str) -> Collection[st
               '{} of shape {}, not {}'.format(name, saved_shapes[name], shape)),
           'give another model_dir; if one process built the same model twice, give names to the '
           'layers')
-  return list(shapes)

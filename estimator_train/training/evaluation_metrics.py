@@ -6,13 +6,11 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import images
-from estimator_train.tf_patches import (
-  estimator as estimator_patches,
-  keras as keras_patches,
-  sessions,
-)
+from estimator_train.tf_patches import sessions
+from estimator_train.tf_patches.compiled_models import Metric, OutputLoss
 from estimator_train.training import losses
 from estimator_train.training.hooks.step_measurements import find_ancestors
+from estimator_train.training.own_graph import Fetches
 
 # For each metric, a tensor with its value, and the operation that adds a batch.
 Metrics = Dict[str, Tuple[tf.Tensor, tf.Operation]]
@@ -41,31 +39,53 @@ class SampledTensors(NamedTuple):
   are_mistakes: bool = False
 
 
-def classifier_metrics(features: Any, labels: tf.Tensor, weights: Optional[tf.Tensor],
-                       model: tf.keras.Model, loss: losses.Loss, num_classes: int) -> Metrics:
-  """Returns the metrics of a classifier for an EstimatorSpec.
+def make_metrics(fetches: Fetches, features: Any, batch_size: tf.Tensor, model: tf.keras.Model,
+                 loss: losses.Loss, num_classes: Optional[int]) -> Metrics:
+  """Returns the metrics of a model, and those of classifier_metrics or loss_metrics.
 
-  TensorFlow's model_to_estimator reports the mean of the mean losses of the batches, which depends
-  on the batch size when the last batch is short. `average_loss` is the mean over the examples. The
-  losses are summed in float64, so that the first seven digits of the mean depend on neither the
-  batch size nor the order of the examples.
+  Args:
+    fetches: what the model computes of a batch.
+    features: images [B, height, width, C] or any other features.
+    batch_size: the number of examples, int64.
+    model: the compiled model.
+    loss: the loss of the model, in any form that Keras accepts.
+    num_classes: the number of classes; 0: the model is no classifier; None: a model with an output
+      [B, N] and a categorical cross-entropy is a classifier of N classes, and of metrics with the
+      same name, those of the model are returned.
+  """
+  class_count = _infer_num_classes(model, loss) if num_classes is None else num_classes
+  own, added = model_metrics(fetches.metrics, batch_size), loss_metrics(fetches, batch_size)
+  if class_count:
+    added.pop('regularization_loss', None)
+    added.update(classifier_metrics(features, fetches.output_losses[0], model, class_count))
+  return {**added, **own} if num_classes is None else {**own, **added}
+
+
+def _infer_num_classes(model: tf.keras.Model, loss: losses.Loss) -> Optional[int]:
+  """Returns the number of classes of a classifier, or None if the model is no classifier."""
+  is_classifier = (len(model.outputs) == 1 and model.outputs[0].shape.ndims == 2
+                   and losses.is_keras_crossentropy(loss))
+  return model.outputs[0].shape.as_list()[-1] if is_classifier else None
+
+
+def classifier_metrics(features: Any, loss: OutputLoss, model: tf.keras.Model,
+                       num_classes: int) -> Metrics:
+  """Returns the metrics of a classifier for an EstimatorSpec.
 
   Args:
     features: images [B, height, width, C] or any other features.
-    labels: one-hot [B, num_classes] or class indices [B], whichever the loss takes.
-    weights: the sample weights, float [B]; None: all weights are 1.
-    model: the compiled model, with outputs [B, num_classes].
-    loss: the loss of the model, in any form that Keras accepts.
+    loss: the loss of the only output [B, num_classes] of the model.
+    model: the compiled model.
     num_classes: the number of classes.
 
   Returns:
-    The metrics in classifier_metric_names (float), `examples` (int64) and `confusion_matrix` (int64
-    [num_classes, num_classes], one row per true class, one column per predicted class). As in
-    Keras, average_loss is the sum of the weighted losses, divided by the number of examples. The
-    other metrics do not depend on sample weights.
+    The metrics in classifier_metric_names (float) except `average_loss`, and `confusion_matrix`
+    (int64 [num_classes, num_classes], one row per true class, one column per predicted class).
+    Examples that are masked do not count. The metrics do not depend on sample weights.
   """
-  outputs = model.outputs[0]
-  class_indices = (tf.cast(tf.reshape(labels, [-1]), tf.int64) if losses.takes_class_indices(loss)
+  labels, outputs = loss.targets, loss.outputs
+  takes_class_indices = losses.takes_class_indices(losses.unwrap(losses.get_loss(model)))
+  class_indices = (tf.cast(tf.reshape(labels, [-1]), tf.int64) if takes_class_indices
                    else tf.argmax(labels, -1))
   predicted = tf.argmax(outputs, -1)
   if images.is_image_batch(features):
@@ -74,18 +94,15 @@ def classifier_metrics(features: Any, labels: tf.Tensor, weights: Optional[tf.Te
                 for tensor in tensors]
     tf.add_to_collection(_SAMPLES_KEY, SampledTensors(None, _NUM_IMAGES, tensors))
     tf.add_to_collection(_SAMPLES_KEY, SampledTensors(None, _NUM_IMAGES, mistakes, True))
+  if loss.mask is not None:
+    class_indices, predicted, outputs = (
+        tf.boolean_mask(tensor, tf.reshape(loss.mask, [-1]) > 0)
+        for tensor in (class_indices, predicted, outputs))
   batch_matrix = tf.math.confusion_matrix(class_indices, predicted, num_classes, dtype=tf.int64)
   matrix, add_matrix = _running_sum(batch_matrix, 'confusion_matrix')
-  example_losses = tf.cast(losses.make_per_example_loss(loss)(labels, outputs), tf.float64)
-  if weights is not None:
-    example_losses *= tf.cast(weights, tf.float64)
-  loss_sum, add_loss = _running_sum(tf.reduce_sum(example_losses), 'loss_sum')
-  examples = tf.reduce_sum(matrix)
   return {
       'confusion_matrix': (matrix, add_matrix),
-      'examples': (examples, tf.no_op()),
-      'accuracy': (tf.trace(matrix) / examples, tf.no_op()),
-      'average_loss': (loss_sum / tf.cast(examples, tf.float64), add_loss),
+      'accuracy': (tf.trace(matrix) / tf.reduce_sum(matrix), tf.no_op()),
       'calibration_error': _calibration_error(
           losses.class_probabilities(model, outputs),
           tf.reshape(tf.equal(predicted, class_indices), [-1])),  # The rank may be unknown.
@@ -136,23 +153,28 @@ def _calibration_error(probabilities: tf.Tensor,
   return tf.reduce_sum(tf.abs(gaps)), update
 
 
-def model_metrics(model: tf.keras.Model) -> Metrics:
-  """Returns the metrics of a compiled model from build_model, by the names of Keras.
+def model_metrics(metrics: Mapping[str, Metric], batch_size: tf.Tensor) -> Metrics:
+  """Returns the metrics of a compiled model, by the names of Keras.
 
   The value of a metric whose function returns only one number per batch is the mean of these
   numbers, weighted by the sizes of the batches. This is exact if the number is a mean over
   examples. The names of these metrics are in `batch_means`.
   """
-  metrics: Metrics = estimator_patches.make_metrics(model)
-  batch_values = keras_patches.batch_metric_values(model)
-  for name in batch_values.keys() & metrics.keys():
-    tf.add_to_collection(_BATCH_MEANS_KEY, name)
-    metrics[name] = _mean_over_batches(batch_values[name], tf.shape(model.outputs[0])[0], name)
-  return metrics
+  found: Metrics = {}
+  for name, metric in metrics.items():
+    found[name] = metric.result, metric.update
+    if metric.batch_value is not None:
+      tf.add_to_collection(_BATCH_MEANS_KEY, name)
+      found[name] = _mean_over_batches(metric.batch_value, batch_size, name)
+  return found
 
 
-def loss_metrics(model: tf.keras.Model) -> Metrics:
+def loss_metrics(fetches: Fetches, batch_size: tf.Tensor) -> Metrics:
   """Returns the metrics of the losses of a compiled model, whatever its outputs are.
+
+  TensorFlow's model_to_estimator reports the mean of the mean losses of the batches, which depends
+  on the batch size when the last batch is short. The losses are summed in float64, so that the
+  first seven digits of the mean depend on neither the batch size nor the order of the examples.
 
   Returns:
     `examples` (int64); `average_loss` (float), the loss that Keras would compute for one batch with
@@ -160,36 +182,34 @@ def loss_metrics(model: tf.keras.Model) -> Metrics:
     by Keras's name `OUTPUT_loss`; and if the layers add losses, `regularization_loss`. A loss that
     is a sum over the examples is divided by their number.
   """
-  batch_size = tf.shape(model.outputs[0], out_type=tf.int64)[0]
   examples, add_examples = _running_sum(batch_size, 'examples')
   metrics: Metrics = {'examples': (examples, add_examples)}
   total, updates = tf.constant(0., tf.float64), []
-  output_losses = keras_patches.output_losses(model)
-  for loss in output_losses:
+  for loss in fetches.output_losses:
     values = tf.cast(loss.values, tf.float64)
     count = tf.cast(batch_size if loss.is_sum else tf.size(values), tf.float64)
-    if values.shape.ndims == 0:  # The loss function returns the mean over the batch.
+    # The loss function returns the mean over the batch, or the model does.
+    if values.shape.ndims == 0 or loss.outputs.shape.as_list()[:1] == [1]:
       tf.add_to_collection(_BATCH_MEANS_KEY, loss.output_name + '_loss')
+      values = tf.reduce_mean(values) * tf.cast(batch_size, tf.float64)
       count = tf.cast(batch_size, tf.float64)
-      values *= count
     mean, update = _running_mean(tf.reduce_sum(values), count, loss.output_name + '_loss')
     total += loss.weight * mean
     updates.append(update)
-    if len(output_losses) > 1:
+    if len(fetches.output_losses) > 1:
       metrics[loss.output_name + '_loss'] = mean, update
     if _predicts_numbers(loss):
       tf.add_to_collection(_SAMPLES_KEY, SampledTensors(
           loss.output_name, _NUM_OUTPUTS, (loss.targets, loss.outputs)))
   metrics['average_loss'] = total, tf.group(*updates)
-  regularization = keras_patches.regularization_losses(model)
-  if regularization:
+  if fetches.regularization_losses:
     # Losses of activities depend on the batch; those of weights are the same for all batches.
     metrics['regularization_loss'] = _mean_over_batches(
-        tf.add_n(regularization), batch_size, 'regularization_loss')
+        tf.add_n(list(fetches.regularization_losses)), batch_size, 'regularization_loss')
   return metrics
 
 
-def _predicts_numbers(loss: keras_patches.OutputLoss) -> bool:
+def _predicts_numbers(loss: OutputLoss) -> bool:
   """Returns whether an output predicts numbers.
 
   Outputs of a softmax or sigmoid, and outputs of another shape than their targets, predict classes.
@@ -206,8 +226,7 @@ def make_updates_wait_for(inputs: Any, metrics: Mapping[str, Any]) -> None:
   Otherwise, the last session.run, which gets no batch, would add constants of the graph, such as
   the size of a batch with a static shape.
   """
-  updates = [update for metric in metrics.values()
-             for update in (metric[1:] if isinstance(metric, tuple) else metric.updates)]
+  updates = [update for _, update in metrics.values()]
   assignments = [operation for operation in find_ancestors(tf.group(*updates).control_inputs)
                  if 'Assign' in operation.type or 'Scatter' in operation.type]
   sessions.run_before(tf.group(*tf.nest.flatten(inputs)), assignments)

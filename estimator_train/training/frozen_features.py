@@ -11,10 +11,11 @@ from estimator_train.data.run_data import make_batching
 from estimator_train.data.source import Source
 from estimator_train.distribution.devices import Devices, make_session_config
 from estimator_train.errors import UserError
-from estimator_train.models.model_inputs import make_preprocess_function
+from estimator_train.models.model_inputs import Batch, make_preprocess_function
 from estimator_train.settings import Settings
 from estimator_train.tf_patches.keras import source_layers
 from estimator_train.training.hooks.step_measurements import find_ancestors
+from estimator_train.training.own_graph import ModelGraph, OwnGraph
 
 _BATCH_SIZE = 32
 
@@ -75,7 +76,7 @@ def compute_features(frozen_part: tf.keras.Model, checkpoint: str, source: Sourc
   cache = 'memory' if settings.input.cache in ('auto', 'none') else settings.input.cache
 
   def fill(array: np.ndarray) -> None:
-    _compute_features_into(array, frozen_part, weight_values, source, settings, devices)
+    _compute_features_into(array, frozen_part, checkpoint, source, settings, devices)
 
   name = 'features-' + _cache_key(frozen_part, weight_values, source, settings)
   return arrays.load_or_fill_array(cache, name, shape, dtype, fill)
@@ -91,14 +92,8 @@ def _num_frozen_layers(model: tf.keras.Model, layers: List[Any]) -> int:
   num_frozen = 0
   while num_frozen < len(layers) - 1 and not layers[num_frozen].trainable_weights:
     num_frozen += 1
-  if num_frozen and _depends_on_learning_phase(layers[num_frozen - 1].output):
-    # The layers may have been frozen after they were called, which changes the output of a copy.
-    frozen_part = tf.keras.Model(model.input, layers[num_frozen - 1].output)
-    with tf.Graph().as_default():
-      copy = tf.keras.models.clone_model(frozen_part)
-      while num_frozen and _depends_on_learning_phase(
-          copy.get_layer(layers[num_frozen - 1].name).output):
-        num_frozen -= 1
+  while num_frozen and _depends_on_learning_phase(layers[num_frozen - 1].output):
+    num_frozen -= 1
   while num_frozen:
     allowed_sources = set(layers[num_frozen:]) | {layers[num_frozen - 1]}
     if all(allowed_sources.issuperset(source_layers(layer)) for layer in layers[num_frozen:]):
@@ -118,23 +113,23 @@ def _cache_key(frozen_part: tf.keras.Model, weight_values: List[np.ndarray],
   return digest.hexdigest()
 
 
-def _compute_features_into(array: np.ndarray, frozen_part: tf.keras.Model,
-                           weight_values: List[np.ndarray], source: Source,
-                           settings: Settings, devices: Devices) -> None:
+def _compute_features_into(array: np.ndarray, frozen_part: tf.keras.Model, checkpoint: str,
+                           source: Source, settings: Settings, devices: Devices) -> None:
   """Computes the features of all examples in a new graph, and fills the array with the features."""
   batching = make_batching(source.dataset, settings, one_hot=False, examples_per_batch=_BATCH_SIZE)
+  own_graph = OwnGraph(frozen_part)
   with tf.Graph().as_default(), \
       tf.Session(config=make_session_config(settings.devices, devices)) as session:
-    tf.keras.backend.set_session(session)
     with tf.device(devices.names[0]):
-      model = tf.keras.models.clone_model(frozen_part)
       dataset = source.make_eval_input_fn(batching)()
       pixels, _ = tf.data.make_one_shot_iterator(dataset).get_next()
-      preprocess = make_preprocess_function(settings.model.preprocess, *model.input_shape[1:])
-      features = model(preprocess(pixels))
-    model.set_weights(weight_values)
-    arrays.fill_in_batches(array, session.make_callable(features), 'frozen layers')
-    tf.keras.backend.set_session(None)
+      preprocess = make_preprocess_function(settings.model.preprocess,
+                                            *frozen_part.input_shape[1:])
+      model_graph = ModelGraph(own_graph, own_graph.part(tf.estimator.ModeKeys.PREDICT),
+                               checkpoint)
+      fetches, _ = model_graph.apply(Batch([preprocess(pixels)]))
+    session.run(tf.global_variables_initializer())
+    arrays.fill_in_batches(array, session.make_callable(fetches.outputs[0]), 'frozen layers')
 
 
 def _depends_on_learning_phase(features: tf.Tensor) -> bool:

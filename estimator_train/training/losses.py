@@ -5,7 +5,7 @@ from typing import Any, Callable, List, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.tf_patches import keras as keras_patches
+from estimator_train.tf_patches import compiled_models
 
 Loss = Any  # A loss of Keras: a name, a function or a tf.keras.losses.Loss.
 
@@ -76,7 +76,7 @@ def losses_that_are_no_means(model: tf.keras.Model) -> List[str]:
   sum, and a function of the whole batch becomes the mean of N values. Not all such losses are
   found, because the code that computes a loss is unknown.
   """
-  return keras_patches.scalar_losses(model) + [
+  return compiled_models.scalar_losses(model) + [
       loss.op.name for loss in model.get_losses_for(model.inputs) if _is_sum(loss)]
 
 

@@ -5,7 +5,7 @@ import functools
 import hashlib
 import json
 import logging
-from typing import Dict, Iterable, Iterator, NamedTuple, Optional
+from typing import Dict, Iterable, Iterator, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -14,18 +14,13 @@ from estimator_train.distribution.devices import make_session_config
 from estimator_train.settings import user_code
 from estimator_train.settings.flags import OUTPUT_FLAGS, ModelFlags
 from estimator_train.tf_patches import saved_weights
-from estimator_train.tf_patches.configurations import nested_layers
-from estimator_train.tf_patches.model_copies import ModelCopier
+from estimator_train.tf_patches.compiled_models import nested_layers
 from estimator_train.training import building, frozen_features, losses
 from estimator_train.training.checkpoints import best_checkpoint, initial_weights, restoring
 from estimator_train.training.checkpoints.best_checkpoint import BestMetric
 from estimator_train.training.hooks import summaries
-from estimator_train.training.model_fn import (
-  GraphCallbacks,
-  WeightOptions,
-  to_estimator,
-  translate_model_errors,
-)
+from estimator_train.training.model_fn import GraphCallbacks, to_estimator, translate_model_errors
+from estimator_train.training.own_graph import OwnGraph
 from estimator_train.training.run import Run
 from estimator_train.training.schedules import Schedule
 
@@ -75,10 +70,7 @@ def prepare(run: Run) -> PreparedModel:
   # In a new graph, the layers get the same names even if this process has built models before. The
   # model is built outside the strategy's scope, as model_to_estimator requires.
   with tf.Graph().as_default():
-    if initial_weights.can_save_without_copy(settings.model):
-      saved_weights.seed_graph(settings.optimizer.seed)
-    else:
-      tf.set_random_seed(settings.optimizer.seed)
+    saved_weights.seed_graph(settings.optimizer.seed)
     _LOG.info('building the model')
     model = building.build_by_name(settings.model, dataset)
     if engine.num_workers > 1:
@@ -106,24 +98,27 @@ def _convert(run: Run, model: tf.keras.Model) -> PreparedModel:
     building.check_fits_checkpoint(model, settings, run.start.checkpoint)
   summaries.register_gradient_norm(model.optimizer)
   _load_given_weights(run, model)
-  run_config, copier = engine.make_run_config(), ModelCopier(model)
-  warm_start = _save_initial_weights(run, model, copier, run_config)
+  run_config = engine.make_run_config()
   one_hot = not losses.takes_class_indices(losses.get_loss(model))
-  _wrap_loss(run, model)
+  loss = _training_loss(run, model)
   callbacks = GraphCallbacks(building.make_model_preprocess(model, settings.model, dataset),
                              summaries.register_batch if dataset.labels else None,
                              functools.partial(_translate_errors, settings.model),
                              '--dataset=' + dataset.name)
   frozen_part = None
   with _translate_errors(settings.model):
+    own_graph = OwnGraph(model, loss)
+    if run.start.checkpoint is None and run.process.is_chief:
+      saved_weights.save_initial_weights(run_config, own_graph.weight_names,
+                                         own_graph.weight_values())
     estimator = training_estimator = to_estimator(
-        copier, run_config, WeightOptions(warm_start), callbacks, num_classes=len(dataset.labels))
+        own_graph, run_config, callbacks, num_classes=len(dataset.labels))
     if settings.input.cache_features and settings.run.trains:
       frozen_part, rest = frozen_features.split_model(model, settings.model.model)
       rest.compile(model.optimizer, model.loss, loss_weights=model.loss_weights)
       training_estimator = to_estimator(
-          ModelCopier(rest), run_config, WeightOptions(warm_start, frozen_part=frozen_part),
-          GraphCallbacks(lambda features: tf.cast(features, tf.float32), summaries.register_batch))
+          OwnGraph(rest, loss), run_config,
+          GraphCallbacks(observe_batch=summaries.register_batch), frozen_part=frozen_part)
   tf.keras.backend.set_session(None)
   return PreparedModel(
       estimator, training_estimator, frozen_part, one_hot, schedule,
@@ -162,37 +157,18 @@ def _load_given_weights(run: Run, model: tf.keras.Model) -> None:
                                        run.data.dataset.image_shape)
 
 
-def _save_initial_weights(
-    run: Run, model: tf.keras.Model, copier: ModelCopier,
-    run_config: tf.estimator.RunConfig) -> Optional[tf.estimator.WarmStartSettings]:
-  """Saves the initial weights, and returns the settings that load them; None if the run resumes."""
-  if run.start.checkpoint is not None:
-    return None
-  flags = run.settings.model
-  if run.process.is_chief:
-    with _translate_errors(flags):
-      if initial_weights.can_save_without_copy(flags):
-        saved_weights.save_random_weights(model, run_config)
-      else:
-        saved_weights.save_initial_weights(
-            copier, None if flags.weights == 'none' else model.get_weights(), run_config)
-  return saved_weights.warm_start_settings(
-      run.run_dir.path, [weight.op.name for weight in model.weights])
-
-
-def _wrap_loss(run: Run, model: tf.keras.Model) -> None:
-  """Applies label smoothing and class weights.
-
-  Sets the loss directly, because compiling the model again would remove its metrics.
-  """
+def _training_loss(run: Run, model: tf.keras.Model) -> Optional[Sequence[losses.Loss]]:
+  """Returns the loss with label smoothing and class weights; None: that of the model."""
   settings = run.settings
+  loss = own_loss = losses.get_loss(model)
   if settings.optimizer.label_smoothing:
-    model.loss = losses.SmoothedLoss(losses.get_loss(model), settings.optimizer.label_smoothing)
+    loss = losses.SmoothedLoss(loss, settings.optimizer.label_smoothing)
   if settings.run.trains and settings.optimizer.class_weights == 'balanced':
     run.data.dataset.require_classes('--class_weights=balanced')
     assert run.data.train is not None
-    model.loss = losses.weight_classes(
-        model.loss, losses.balanced_class_weights(run.data.train.class_counts()))
+    loss = losses.weight_classes(
+        loss, losses.balanced_class_weights(run.data.train.class_counts()))
+  return None if loss is own_loss else [loss]
 
 
 @contextlib.contextmanager

@@ -1,41 +1,28 @@
-"""Makes an Estimator whose `model_fn` builds copies of a compiled Keras model."""
+"""Makes an Estimator whose `model_fn` imports the graph of a compiled Keras model."""
 
 import contextlib
 import functools
 import logging
 import re
 import traceback
-from typing import (
-  Any,
-  Callable,
-  Collection,
-  ContextManager,
-  Dict,
-  Iterator,
-  Mapping,
-  NamedTuple,
-  Optional,
-  Sequence,
-  Tuple,
-)
+from typing import Any, Callable, ContextManager, Dict, Iterator, Mapping, NamedTuple, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import InvalidValue, UserError
 from estimator_train.models import model_inputs
 from estimator_train.settings.user_code import find_location
-from estimator_train.system import machine
 from estimator_train.tf_patches import (
   checkpoints,
   estimator as estimator_patches,
   optimizers,
-  sessions,
+  saved_weights,
   strategies,
 )
-from estimator_train.tf_patches.configurations import nested_layers
-from estimator_train.tf_patches.model_copies import ModelCopier
-from estimator_train.tf_patches.saved_weights import PositionalWeights
+from estimator_train.tf_patches.compiled_models import nested_layers
 from estimator_train.training import evaluation_metrics, losses
+from estimator_train.training.hooks.step_measurements import find_ancestors
+from estimator_train.training.own_graph import Fetches, ModelGraph, OwnGraph, Part
 
 _LOG = logging.getLogger('estimator_train')
 
@@ -76,24 +63,6 @@ def translate_model_errors() -> Iterator[None]:
     raise
 
 
-class WeightOptions(NamedTuple):
-  """How the weights of an Estimator get their values, and which weights checkpoints contain.
-
-  Attributes:
-    warm_start: the initial weights; None: training resumes, or starts from random weights.
-    positional: the initial weights, in the order of `model.weights`, of a subclassed model, whose
-      inputs are unknown before its first batch; used instead of `warm_start`.
-    names: the names of the weights in `warm_start` and in the checkpoints; None: the names are not
-      checked.
-    frozen_part: the frozen layers, if the model trains on their cached outputs. Checkpoints also
-      contain the weights of these layers. None: the model is a complete network.
-  """
-  warm_start: Optional[tf.estimator.WarmStartSettings] = None
-  positional: Optional[PositionalWeights] = None
-  names: Optional[Collection[str]] = None
-  frozen_part: Optional[tf.keras.Model] = None
-
-
 class GraphCallbacks(NamedTuple):
   """Functions that are called while a graph is built.
 
@@ -120,40 +89,45 @@ class SavedFormat(NamedTuple):
   export_outputs: Optional[ExportOutputs] = None
 
 
-def to_estimator(copier: ModelCopier, run_config: tf.estimator.RunConfig,
-                 weights: WeightOptions = WeightOptions(),
+def to_estimator(own_graph: OwnGraph, run_config: tf.estimator.RunConfig,
                  callbacks: GraphCallbacks = GraphCallbacks(),
-                 saved_format: SavedFormat = SavedFormat(),
-                 num_classes: Optional[int] = None) -> tf.estimator.Estimator:
+                 saved_format: SavedFormat = SavedFormat(), num_classes: Optional[int] = None,
+                 frozen_part: Optional[tf.keras.Model] = None) -> tf.estimator.Estimator:
   """Converts a compiled Keras model to an Estimator.
 
   Several replicas train exactly like one. A checkpoint has one copy of each variable, so that a run
-  can be resumed with another number of replicas. Evaluations also report the metrics of the
-  function classifier_metrics or loss_metrics. If both have a metric of one name, that of the
-  model is reported or, if `num_classes` is given, that of the function.
+  can be resumed with another number of replicas. Training starts from the weights in
+  saved_weights.initial_weights_path, or those of the model if its inputs are unknown until the
+  first batch. Evaluations also report the metrics of evaluation_metrics.make_metrics.
 
   Args:
-    copier: copies the compiled model.
+    own_graph: the graph of the compiled model.
     run_config: the configuration of the Estimator. It must not set `eval_distribute`, under which
       TensorFlow 1.15 loses the examples of short batches.
-    weights, callbacks, saved_format: see the classes.
-    num_classes: the number of classes of a classifier; 0: the model is no classifier. None: a model
-      with an output [B, N] and a categorical cross-entropy is a classifier of N classes; all other
-      models are no classifiers.
+    callbacks, saved_format: see the classes.
+    num_classes: see evaluation_metrics.make_metrics.
+    frozen_part: the frozen layers, if the model trains on their cached outputs. Checkpoints also
+      contain the weights of these layers. None: the model is a complete network.
   """
-  model_fn = _ModelFn(copier, weights, callbacks, saved_format, num_classes)
+  model_fn = _ModelFn(own_graph, callbacks, saved_format, num_classes, frozen_part)
+  path = saved_weights.initial_weights_path(run_config.model_dir, saved_format.object_based)
+  # The model_fn loads the initial weights. Only exports without a checkpoint use this setting.
+  warm_start = tf.estimator.WarmStartSettings(path, vars_to_warm_start=[])
+  has_initial_weights = not own_graph.is_built_late and (
+      tf.train.latest_checkpoint(run_config.model_dir) is None)
   return tf.estimator.Estimator(model_fn.make_spec, config=run_config,
-                                warm_start_from=weights.warm_start)
+                                warm_start_from=warm_start if has_initial_weights else None)
 
 
 class _ModelFn:
   """Makes the EstimatorSpec of each mode; see to_estimator."""
 
-  def __init__(self, copier: ModelCopier, weights: WeightOptions, callbacks: GraphCallbacks,
-               saved_format: SavedFormat, num_classes: Optional[int]) -> None:
-    self._copier, self._model = copier, copier.model
-    self._weights, self._callbacks, self._saved_format = weights, callbacks, saved_format
-    self._num_classes = num_classes
+  def __init__(self, own_graph: OwnGraph, callbacks: GraphCallbacks, saved_format: SavedFormat,
+               num_classes: Optional[int], frozen_part: Optional[tf.keras.Model]) -> None:
+    self._own_graph, self._model = own_graph, own_graph.model
+    self._callbacks, self._saved_format = callbacks, saved_format
+    self._num_classes, self._frozen_part = num_classes, frozen_part
+    self._has_saved_weights = False
     self._optimizer_config = optimizers.get_optimizer_config(self._model.optimizer)
     self._batch_adapter = model_inputs.BatchAdapter(self._model, callbacks.input_description)
     for layer in nested_layers(self._model):
@@ -170,136 +144,155 @@ class _ModelFn:
     """Builds the model for a batch of features; this is the `model_fn` of the Estimator."""
     with self._callbacks.translate_errors():
       estimator_patches.keep_loss_unscaled()
-      if mode == tf.estimator.ModeKeys.TRAIN and machine.needs_padded_gradients():
-        sessions.pad_filter_gradients(tf.get_default_graph())
-      batch = features, labels
-      with estimator_patches.recorded_variables() as variables:
-        model, features, sample_weights = self._build(features, mode)
-      self._set_initial_weights(model, config)
-      predictions = dict(zip(estimator_patches.output_names(model, self._model), model.outputs))
-      spec: Dict[str, Any] = {'predictions': predictions, 'export_outputs': _make_export_outputs(
-          predictions, self._saved_format.export_outputs)}
-      if mode != tf.estimator.ModeKeys.PREDICT:
-        labels, sample_weights = self._compile(model, labels, sample_weights)
-        if mode == tf.estimator.ModeKeys.TRAIN:
-          if optimizers.accumulates_gradients(model.optimizer):
-            model.optimizer.make_micro_batch = functools.partial(self._make_micro_batch, variables,
-                                                                 batch)
-          spec.update(self._add_training(model, features, labels, config))
-        else:
-          spec.update(self._add_evaluation(model, features, labels, sample_weights))
+      plain_features, sample_weights = model_inputs.split_sample_weights(features)
+      if not self._model.inputs:
+        self._own_graph.build(self._batch_adapter.to_structure(
+            self._callbacks.preprocess(plain_features)))
+      part = self._own_graph.part(mode, sample_weights is not None, _is_exported(features))
+      weights_path = self._find_initial_weights(config)
+      model_graph = ModelGraph(self._own_graph, part, weights_path)
+      if mode == tf.estimator.ModeKeys.TRAIN:
+        optimizer = estimator_patches.copy_optimizer(self._model.optimizer,
+                                                     self._optimizer_config)
+        spec = self._add_training(model_graph, part, optimizer, (features, labels))
+        spec['training_hooks'] = [checkpoints.UseSingleCopySaver(
+            None if self._saved_format.object_based else config,
+            optimizers.hyperparameter_names(optimizer))]
+        self._add_frozen_weights(weights_path)
+      else:
+        batch, fetches, _ = self._apply(model_graph, part, features, labels)
+        spec = self._describe_predictions(fetches)
+        if mode == tf.estimator.ModeKeys.EVAL:
+          spec.update(self._add_evaluation(fetches, plain_features, batch))
       if self._saved_format.object_based:
-        spec['scaffold'] = tf.train.Scaffold(
-            saver=estimator_patches.make_object_saver(model, config))
+        counterparts = model_graph.variables_by_original()
+        if mode == tf.estimator.ModeKeys.TRAIN:
+          counterparts[id(self._model.optimizer)] = optimizer
+        spec['scaffold'] = tf.train.Scaffold(saver=estimator_patches.make_object_saver(
+            self._model, counterparts, config))
       return tf.estimator.EstimatorSpec(mode, **spec)
 
-  def _build(self, features: Any, mode: str) -> Tuple[tf.keras.Model, Any, Any]:
-    """Copies the model onto features; returns it, the features, and the sample weights in them."""
+  def _find_initial_weights(self, config: tf.estimator.RunConfig) -> Optional[str]:
+    """Returns the path of the initial weights; None if there is a checkpoint to restore.
+
+    The weights of a model whose inputs were unknown are saved when they are first needed.
+    """
+    if tf.train.latest_checkpoint(config.model_dir) is not None:
+      return None
+    if self._own_graph.is_built_late and not self._has_saved_weights:
+      saved_weights.save_initial_weights(
+          config, self._own_graph.weight_names,
+          self._own_graph.weight_values(config.tf_random_seed))
+      self._has_saved_weights = True
+    return saved_weights.initial_weights_path(config.model_dir)
+
+  def _apply(self, model_graph: ModelGraph, part: Part, features: Any,
+             labels: Any) -> Tuple[model_inputs.Batch, Fetches, Any]:
+    """Adds the operations on a batch to the graph; returns the batch and see ModelGraph.apply."""
     features, sample_weights = model_inputs.split_sample_weights(features)
-    return estimator_patches.copy_onto_batch(
-        self._copier, mode, self._batch_adapter.arrange_features(
-            self._callbacks.preprocess(features))), features, sample_weights
+    features = self._callbacks.preprocess(features)
+    batch = model_inputs.Batch(self._batch_adapter.arrange_features(features))
+    if part.endpoints:
+      batch = batch._replace(
+          labels=self._batch_adapter.arrange_labels(
+              labels, [endpoint.target for endpoint in part.endpoints]),
+          sample_weights=self._batch_adapter.arrange_sample_weights(sample_weights))
+    try:
+      return (batch, *model_graph.apply(batch))
+    except ValueError as error:
+      misfit = self._batch_adapter.describe_misfit(features)
+      if misfit is None:
+        raise
+      raise misfit from error
 
-  def _compile(self, model: tf.keras.Model, labels: Any, sample_weights: Any) -> Tuple[Any, Any]:
-    """Compiles a copy; returns the labels and the sample weights of each output."""
-    output_names = estimator_patches.output_names(model, self._model)
-    labels = self._batch_adapter.arrange_labels(labels, output_names, model.outputs)
-    sample_weights = self._batch_adapter.arrange_sample_weights(sample_weights, output_names)
-    estimator_patches.compile_copy(model, self._model, self._optimizer_config, labels,
-                                   sample_weights)
-    return labels, sample_weights
+  def _describe_predictions(self, fetches: Fetches) -> Dict[str, Any]:
+    """Returns the part of an EstimatorSpec that concerns predictions."""
+    predictions = dict(zip(self._model.output_names, fetches.outputs))
+    return {'predictions': predictions, 'export_outputs': _make_export_outputs(
+        predictions, self._saved_format.export_outputs)}
 
-  def _make_micro_batch(self, variables: Sequence[Any], batch: Tuple[Any, Any],
-                        index: tf.Tensor) -> optimizers.MicroBatch:
-    """Builds another copy of the model for a part of a batch; it shares the given variables."""
-    features, labels = model_inputs.part_of_batch(batch, index,
-                                                  self._model.optimizer.accumulation_steps)
-    with estimator_patches.reused_variables(variables):
-      model, _, sample_weights = self._build(features, tf.estimator.ModeKeys.TRAIN)
-    self._compile(model, labels, sample_weights)
-    return optimizers.MicroBatch(model.total_loss, model.outputs[0],
-                                 estimator_patches.statistics_updates(model))
-
-  def _set_initial_weights(self, model: tf.keras.Model, config: tf.estimator.RunConfig) -> None:
-    has_checkpoint = tf.train.latest_checkpoint(config.model_dir) is not None
-    if self._weights.positional is not None and not has_checkpoint:
-      self._weights.positional.initialize(model)
-    if self._weights.names is not None and not (
-        self._saved_format.object_based and has_checkpoint):
-      _check_weight_names(model, self._weights.names)
-
-  def _add_training(self, model: tf.keras.Model, features: Any, labels: Any,
-                    config: tf.estimator.RunConfig) -> Dict[str, Any]:
+  def _add_training(self, model_graph: ModelGraph, part: Part, optimizer: Any,
+                    batch: Tuple[Any, Any]) -> Dict[str, Any]:
     """Adds the training operations to the graph; returns their part of the EstimatorSpec."""
-    accumulates = optimizers.accumulates_gradients(model.optimizer)
-    if accumulates and estimator_patches.statistics_updates(model) and isinstance(
-        tf.distribute.get_strategy(), tf.distribute.experimental.CentralStorageStrategy):
-      raise InvalidValue(
-          'a layer such as batch normalization cannot update its statistics during gradient '
-          'accumulation with this strategy', '--distribution_strategy=central_storage',
-          'give --distribution_strategy=mirrored, or omit --gradient_accumulation_steps')
-    train_op = strategies.with_averaged_statistics(model, estimator_patches.make_train_op(model))
-    _warn_of_batch_losses(model)
-    loss, outputs = model.total_loss, model.outputs
-    if accumulates:  # Training runs only the copies of the model for micro-batches.
-      loss, outputs = model.optimizer.loss, [model.optimizer.outputs]
-      outputs[0].set_shape(model.outputs[0].shape)
+    if optimizers.accumulates_gradients(optimizer):
+      if part.fetches.updates and isinstance(
+          tf.distribute.get_strategy(), tf.distribute.experimental.CentralStorageStrategy):
+        raise InvalidValue(
+            'a layer such as batch normalization cannot update its statistics during gradient '
+            'accumulation with this strategy', '--distribution_strategy=central_storage',
+            'give --distribution_strategy=mirrored, or omit --gradient_accumulation_steps')
+      optimizer.make_micro_batch = functools.partial(self._make_micro_batch, model_graph, part,
+                                                     batch)
+      loss = tf.zeros(part.fetches.loss.shape, part.fetches.loss.dtype)
+      train_op = estimator_patches.make_train_op(optimizer, loss, model_graph.trained_weights, [])
+      loss, outputs = optimizer.loss, [optimizer.outputs]
+      outputs[0].set_shape(self._model.outputs[0].shape)
+      spec: Dict[str, Any] = {}
+    else:
+      arranged, fetches, seed = self._apply(model_graph, part, *batch)
+      known = model_graph.known_gradients(fetches, seed)
+      train_op = estimator_patches.make_train_op(
+          optimizer, known.loss, model_graph.trained_weights, fetches.updates)
+      known.connect()
+      loss, outputs = fetches.loss, fetches.outputs
+      spec = self._describe_predictions(fetches)
+      if fetches.metrics:
+        spec['eval_metric_ops'] = evaluation_metrics.model_metrics(
+            fetches.metrics, arranged.size())
+    train_op = strategies.with_averaged_statistics(model_graph.updated_statistics(), train_op)
+    self._warn_of_batch_losses(optimizer)
     if self._callbacks.observe_batch is not None:
-      self._callbacks.observe_batch(features, labels[0], *outputs)
-    # No step uses these variables; they only add the frozen weights to the checkpoints.
-    frozen_part = self._weights.frozen_part
-    for weight in frozen_part.weights if frozen_part is not None else ():
+      label = self._batch_adapter.arrange_labels(
+          batch[1], [endpoint.target for endpoint in part.endpoints])[0]
+      if losses.takes_class_indices(losses.unwrap(losses.get_loss(self._model))):
+        label = tf.cast(tf.reshape(label, [-1]), tf.int64)
+      self._callbacks.observe_batch(batch[0], label, outputs[0])
+    return {**spec, 'train_op': train_op, 'loss': loss}
+
+  def _add_frozen_weights(self, weights_path: Optional[str]) -> None:
+    """Makes variables that no step uses; they only add the frozen weights to the checkpoints."""
+    for weight in self._frozen_part.weights if self._frozen_part is not None else ():
       tf.get_variable(weight.op.name, weight.shape, weight.dtype.base_dtype,
-                      tf.zeros_initializer(), trainable=False, use_resource=True)
-    saver_hook = checkpoints.UseSingleCopySaver(
-        None if self._saved_format.object_based else config,
-        optimizers.hyperparameter_names(model.optimizer))
-    return {'train_op': train_op, 'loss': loss, 'training_hooks': [saver_hook]}
+                      functools.partial(saved_weights.restored_value, weights_path, weight.op.name),
+                      trainable=False, use_resource=True)
 
-  def _add_evaluation(self, model: tf.keras.Model, features: Any, labels: Any,
-                      sample_weights: Any) -> Dict[str, Any]:
+  def _make_micro_batch(self, model_graph: ModelGraph, part: Part, batch: Tuple[Any, Any],
+                        index: tf.Tensor) -> optimizers.MicroBatch:
+    """Adds the operations on a part of a batch to the graph."""
+    _, fetches, seed = self._apply(model_graph, part, *model_inputs.part_of_batch(
+        batch, index, self._model.optimizer.accumulation_steps))
+    return optimizers.MicroBatch(model_graph.known_gradients(fetches, seed).loss, fetches.loss,
+                                 fetches.outputs[0], fetches.updates)
+
+  def _add_evaluation(self, fetches: Fetches, features: Any,
+                      batch: model_inputs.Batch) -> Dict[str, Any]:
     """Adds the metrics to the graph; returns their part of the EstimatorSpec."""
-    metrics = _make_metrics(model, features, labels, sample_weights,
-                            losses.unwrap(losses.get_loss(self._model)), self._num_classes)
-    evaluation_metrics.make_updates_wait_for(model.inputs, metrics)
-    return {'eval_metric_ops': metrics, 'loss': model.total_loss}
+    metrics = evaluation_metrics.make_metrics(
+        fetches, features, batch.size(), self._model, losses.unwrap(losses.get_loss(self._model)),
+        self._num_classes)
+    evaluation_metrics.make_updates_wait_for(
+        tf.nest.flatten(batch.features, expand_composites=True), metrics)
+    return {'eval_metric_ops': metrics, 'loss': fetches.loss}
+
+  def _warn_of_batch_losses(self, optimizer: Any) -> None:
+    """Warns of losses for which several replicas or micro-batches do not train like one."""
+    num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    parts = num_replicas * getattr(optimizer, 'accumulation_steps', 1)
+    if parts == 1 or tf.get_static_value(
+        tf.distribute.get_replica_context().replica_id_in_sync_group) not in (0, None):
+      return
+    names = self._own_graph.losses_that_are_no_means()
+    if names:
+      _LOG.warning('%d %s do not train like one with a loss that is no mean over the examples of a '
+                   'batch: %s', parts, 'replicas' if parts == num_replicas else 'micro-batches',
+                   ', '.join(names))
 
 
-def _warn_of_batch_losses(model: tf.keras.Model) -> None:
-  """Warns of losses for which several replicas or micro-batches do not train like one."""
-  num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
-  parts = num_replicas * getattr(model.optimizer, 'accumulation_steps', 1)
-  names = losses.losses_that_are_no_means(model) if parts > 1 else []
-  if names and tf.get_static_value(
-      tf.distribute.get_replica_context().replica_id_in_sync_group) in (0, None):
-    _LOG.warning('%d %s do not train like one with a loss that is no mean over the examples of a '
-                 'batch: %s', parts, 'replicas' if parts == num_replicas else 'micro-batches',
-                 ', '.join(names))
-
-
-def _make_metrics(model: tf.keras.Model, features: Any, labels: Any, sample_weights: Any,
-                  loss: losses.Loss, num_classes: Optional[int]) -> evaluation_metrics.Metrics:
-  """Returns the metrics of the model, and those of classifier_metrics or loss_metrics."""
-  metrics = evaluation_metrics.model_metrics(model)
-  class_count = _infer_num_classes(model, loss) if num_classes is None else num_classes
-  added_metrics = (
-      evaluation_metrics.classifier_metrics(features, labels[0],
-                                            sample_weights and sample_weights[0], model, loss,
-                                            class_count)
-      if class_count else evaluation_metrics.loss_metrics(model))
-  if num_classes is None:
-    return {**added_metrics, **metrics}
-  return {**metrics, **added_metrics}
-
-
-def _check_weight_names(model: tf.keras.Model, names: Collection[str]) -> None:
-  """Raises an InvalidValue unless the weights have these names, by which their values are found."""
-  for weight in model.weights:
-    name, _, _ = weight.name.partition(':')
-    if name not in names:
-      raise InvalidValue('an input_fn must not give the name of a layer to a scope or an operation',
-                         'a weight of the model would have the name ' + name,
-                         'rename the scope, the operation or the layer')
+def _is_exported(features: Any) -> bool:
+  """Returns whether features come from a placeholder: the graph becomes a SavedModel."""
+  tensors = tf.nest.flatten(features, expand_composites=True)
+  return any(operation.type == 'Placeholder'
+             for operation in find_ancestors([tensor.op for tensor in tensors]))
 
 
 def _make_export_outputs(predictions: Dict[str, tf.Tensor],
@@ -309,10 +302,3 @@ def _make_export_outputs(predictions: Dict[str, tf.Tensor],
               tf.estimator.export.PredictOutput(predictions),
           **{name: make_output(predictions[name])
              for name, make_output in (further_outputs or {}).items()}}
-
-
-def _infer_num_classes(model: tf.keras.Model, loss: losses.Loss) -> Optional[int]:
-  """Returns the number of classes of a classifier, or None if the model is no classifier."""
-  is_classifier = (len(model.outputs) == 1 and model.outputs[0].shape.ndims == 2
-                   and losses.is_keras_crossentropy(loss))
-  return model.outputs[0].shape.as_list()[-1] if is_classifier else None

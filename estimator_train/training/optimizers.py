@@ -1,12 +1,13 @@
 """Optimizers, weight decay, and the learning rate of a backbone."""
 
 import contextlib
+import functools
 from typing import Any, Dict, Iterable, Iterator, List, Set, Union
 
 import tensorflow.compat.v1 as tf
 
 from estimator_train.settings.flags import OPTIMIZERS
-from estimator_train.tf_patches.configurations import nested_layers
+from estimator_train.tf_patches.compiled_models import nested_layers
 from estimator_train.tf_patches.optimizers import add_optimizer_base_class
 
 LearningRate = Union[float, tf.keras.optimizers.schedules.LearningRateSchedule]
@@ -177,18 +178,17 @@ _OWN_CLASSES = {'AdamW': AdamW, 'Lars': Lars, 'Lamb': Lamb}
 tf.keras.utils.get_custom_objects().update(_OWN_CLASSES)  # Copies of models need it.
 
 
-# The attributes of Keras layers that hold the regularizer of a kernel.
-_KERNEL_REGULARIZERS = ('kernel_regularizer', 'depthwise_regularizer', 'pointwise_regularizer')
+# The attributes of Keras layers that hold the regularizer of a kernel, by those of the kernels.
+_KERNEL_REGULARIZERS = {'kernel': 'kernel_regularizer', 'depthwise_kernel': 'depthwise_regularizer',
+                        'pointwise_kernel': 'pointwise_regularizer'}
 
 
 def decay_weights(model: tf.keras.Model, optimizer: tf.keras.optimizers.Optimizer,
                   factor: float) -> None:
   """Applies weight decay by the optimizer itself, if it can, or else by the loss.
 
-  Makes copies of the model add `factor` / 2 times the sum of the squared kernels to their loss.
-  Biases, the parameters of batch normalization, frozen layers and kernels that already have a
-  regularizer are left out. The copies that model_to_estimator makes contain the regularizers,
-  because Keras copies layers by their configurations; the loss of the model itself is unchanged.
+  Adds `factor` / 2 times the sum of the squared kernels to the loss. Biases, the parameters of batch
+  normalization, frozen layers and kernels that already have a regularizer are left out.
 
   Args:
     model: the model.
@@ -199,9 +199,12 @@ def decay_weights(model: tf.keras.Model, optimizer: tf.keras.optimizers.Optimize
     optimizer.weight_decay = factor
     return
   for layer in nested_layers(model):
-    for name in _KERNEL_REGULARIZERS:
-      if name in vars(layer) and layer.trainable_weights and getattr(layer, name) is None:
-        setattr(layer, name, tf.keras.regularizers.l2(factor / 2))
+    for kernel_name, name in _KERNEL_REGULARIZERS.items():
+      kernel = vars(layer).get(kernel_name)
+      if kernel is not None and layer.trainable_weights and vars(layer).get(name, kernel) is None:
+        regularizer = tf.keras.regularizers.l2(factor / 2)
+        setattr(layer, name, regularizer)  # The configuration of the layer contains it.
+        layer.add_loss(functools.partial(regularizer, kernel))
 
 
 def scale_learning_rate(optimizer: tf.keras.optimizers.Optimizer, factor: float,

@@ -14,7 +14,7 @@ from estimator_train.errors import UserError, join_items
 from estimator_train.settings import user_code
 from estimator_train.settings.flags import ModelFlags
 from estimator_train.tf_patches import saved_weights
-from estimator_train.tf_patches.configurations import nested_layers
+from estimator_train.tf_patches.compiled_models import nested_layers
 
 _LOG = logging.getLogger('estimator_train')
 
@@ -129,13 +129,3 @@ def _refers_to_other_files(unused_name: str,
   if isinstance(item, h5py.Dataset):
     return bool(item.external or item.is_virtual) or None  # visititems continues only on None.
   return any(isinstance(item.get(name, getlink=True), h5py.ExternalLink) for name in item) or None
-
-
-def can_save_without_copy(flags: ModelFlags) -> bool:
-  """Returns whether the random weights of the model itself equal those of a copy of the model.
-
-  This is so for the networks of this package that are a tf.keras.Sequential. The default graph must
-  have been prepared by saved_weights.seed_graph.
-  """
-  return (flags.weights == 'none' and not user_code.is_function_name(flags.model)
-          and not models.has_imagenet_weights(flags.model))

@@ -1,0 +1,361 @@
+"""Reads what Keras has built for a compiled model: inputs, targets, losses, metrics and updates.
+
+Private API: Keras has no public names for the parts of its graph. Line numbers refer to
+tensorflow_core/python/keras/engine/training.py. All functions, except where they say otherwise,
+must be called in the graph of the model, see entered_graph.
+"""
+
+import contextlib
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.eager import context
+from tensorflow.python.keras import backend, metrics
+from tensorflow.python.keras.engine import training_utils
+from tensorflow.python.keras.premade import wide_deep
+from tensorflow.python.keras.utils import losses_utils, tf_utils
+from tensorflow.python.ops.losses import util
+
+Layer = Any  # A tf.keras.layers.Layer.
+
+
+def nested_layers(layer: Layer) -> List[Layer]:
+  """Returns a layer or model and all layers inside it, the outer ones first.
+
+  Private API: `_get_trainable_state` (engine/base_layer.py:2167), because the public `layers` lacks
+  layers inside other layers. May be called in any graph.
+  """
+  return list(layer._get_trainable_state())
+
+
+def find_graph(model: tf.keras.Model) -> tf.Graph:
+  """Returns the graph in which Keras builds a model; must be called where the model was made."""
+  if model.outputs:
+    return model.outputs[0].graph
+  if model.built and model.weights and not tf.executing_eagerly():
+    return model.weights[0].graph
+  return backend.get_graph()
+
+
+@contextlib.contextmanager
+def entered_graph(graph: tf.Graph, is_eager: bool) -> Iterator[None]:
+  """Makes the graph of a model the default graph of a `with` block, also if it is finalized.
+
+  Keras adds operations to the graph of a model at any time, too. Another thread than that of the
+  model may use this function.
+
+  Args:
+    graph: the graph of the model.
+    is_eager: whether the model was made in eager mode, in which Keras has a graph of its own.
+  """
+  is_finalized = graph.finalized
+  if is_finalized:
+    graph._unsafe_unfinalize()
+  try:
+    with context.eager_mode() if is_eager else contextlib.ExitStack(), graph.as_default():
+      yield
+  finally:
+    if is_finalized:
+      graph.finalize()
+
+
+def build_on_placeholders(model: tf.keras.Model, features: Any) -> None:
+  """Calls a model whose inputs are unknown on placeholders, as the first `fit` does (line 2567).
+
+  Args:
+    model: the model.
+    features: tensors, in the structure that the model takes.
+  """
+  def make_placeholder(tensor: tf.Tensor) -> tf.Tensor:
+    shape = [None] + (tensor.shape.as_list()[1:] if tensor.shape.ndims else [1])
+    dtype = backend.floatx() if tensor.dtype.is_floating else tensor.dtype
+    return backend.placeholder(shape if tensor.shape.ndims is not None else None, dtype=dtype)
+
+  model._set_inputs(tf.nest.map_structure(make_placeholder, features))
+  recompile(model)
+
+
+def recompile(model: tf.keras.Model) -> None:
+  """Compiles a model again, for its graph, with the arguments of the first time (line 2670)."""
+  model.compile(model.optimizer, model.loss, model._compile_metrics, model.loss_weights,
+                model.sample_weight_mode, model._compile_weighted_metrics, run_eagerly=False)
+
+
+def runs_eagerly(model: tf.keras.Model) -> bool:
+  """Returns whether a model was compiled to run without a graph; may be called in any graph."""
+  return bool(model._run_eagerly)
+
+
+@contextlib.contextmanager
+def as_compiled(model: tf.keras.Model) -> Iterator[None]:
+  """Gives the layers the values of `trainable` that they had when the model was compiled.
+
+  Keras does the same when it makes its training function (line 2103).
+  """
+  state = model._get_trainable_state()
+  model._set_trainable_state(getattr(model, '_compiled_trainable_state', state))
+  try:
+    yield
+  finally:
+    model._set_trainable_state(state)
+
+
+class Endpoint(NamedTuple):
+  """The training of one output of a model.
+
+  Attributes:
+    target: the tensor of the labels; None for an output without a loss.
+    sample_weight: the tensor of the sample weights; None: all weights are 1.
+  """
+  target: Optional[tf.Tensor]
+  sample_weight: Optional[tf.Tensor]
+
+
+def make_endpoints(model: tf.keras.Model, has_sample_weights: bool) -> List[Endpoint]:
+  """Returns the targets and the sample weights of the outputs; makes the latter if necessary."""
+  model._update_sample_weight_modes([True] * len(model.outputs) if has_sample_weights else None)
+  model._recompile_weights_loss_and_weighted_metrics()
+  return [Endpoint(endpoint.training_target and endpoint.training_target.target,
+                   endpoint.sample_weight) for endpoint in model._training_endpoints]
+
+
+def fed_input_names(model: tf.keras.Model) -> List[str]:
+  """Returns the names of the inputs that are placeholders; may be called in any graph."""
+  return list(model._feed_input_names)
+
+
+def fed_inputs(model: tf.keras.Model) -> List[Any]:
+  """Returns the inputs that are placeholders; may be called in any graph."""
+  return list(model._feed_inputs)
+
+
+def learning_phase() -> Any:
+  """Returns the learning phase of the graph: a tensor, or the number that the user has set."""
+  return backend.symbolic_learning_phase()
+
+
+def trained_weights(model: tf.keras.Model) -> List[List[Any]]:
+  """Returns the weights that each optimizer of a model trains: those at `compile`.
+
+  Must be called in a `with` block of as_compiled. A WideDeepModel (premade/wide_deep.py:143) has
+  two optimizers, or the same one twice. A model that is not compiled has none.
+  """
+  if isinstance(model, wide_deep.WideDeepModel):
+    return [list(part._unique_trainable_weights) for part in (model.linear_model, model.dnn_model)]
+  weights = getattr(model, '_collected_trainable_weights', None)
+  return [] if weights is None else [list(weights)]
+
+
+def total_loss(model: tf.keras.Model, num_replicas: int,
+               loss_functions: Optional[Sequence[Any]]) -> tf.Tensor:
+  """Returns the loss of a batch whose mean over all replicas is that of the global batch.
+
+  Must be called after make_endpoints. Keras computes the loss by `_prepare_total_loss`, and divides
+  losses that are means by the number of replicas.
+
+  Args:
+    model: the model.
+    num_replicas: the number of replicas.
+    loss_functions: a tf.keras.losses.Loss for each output, or None for an output without a loss, in
+      place of those with which the model was compiled; None: as compiled.
+  """
+  if num_replicas == 1 and loss_functions is None:
+    return tf.convert_to_tensor(model.total_loss)
+  original = losses_utils.scale_loss_for_distribution
+  compiled = [endpoint.loss_fn for endpoint in model._training_endpoints]
+  # Keras asks the strategy, but the graph of the model has none.
+  losses_utils.scale_loss_for_distribution = lambda loss: (
+      loss if num_replicas == 1 else loss * (1. / num_replicas))
+  try:
+    for endpoint, loss in zip(model._training_endpoints, loss_functions or compiled):
+      endpoint._loss_fn = loss
+    return tf.convert_to_tensor(model._prepare_total_loss(model._prepare_output_masks()))
+  finally:
+    losses_utils.scale_loss_for_distribution = original
+    for endpoint, loss in zip(model._training_endpoints, compiled):
+      endpoint._loss_fn = loss
+
+
+def updates(model: tf.keras.Model) -> List[tf.Operation]:
+  """Returns the updates of statistics and of other state in a training step (line 2118)."""
+  return [_operation(update) for update in [*model.get_updates_for(None),
+                                            *model.get_updates_for(model.inputs)]]
+
+
+def _operation(value: Any) -> tf.Operation:
+  return value if isinstance(value, tf.Operation) else value.op
+
+
+class Metric(NamedTuple):
+  """A metric of a model.
+
+  Attributes:
+    result: the value over all batches so far.
+    update: adds a batch.
+    variables: the state.
+    batch_value: the value for one batch, a scalar, if the metric is the mean of the values for the
+      batches; None: it is not.
+  """
+  result: tf.Tensor
+  update: tf.Operation
+  variables: Sequence[Any]
+  batch_value: Optional[tf.Tensor]
+
+
+def make_metrics(model: tf.keras.Model) -> Dict[str, Metric]:
+  """Returns the metrics of a model by name, also those added by `add_metric`.
+
+  Defect: model_fn.py:515 of tensorflow_estimator/python/estimator/ runs only the first update of a
+  metric. The update with the sample weights is the last one, and a layer that is used twice updates
+  its metric twice. keras.py:226 leaves out the metrics that layers and models add. Symptoms:
+  `weighted_metrics` ignore the sample weights; metrics of layers are missing.
+  """
+  compiled, batch_values = model._compile_metric_functions, _batch_metric_values(model)
+  made, reachable = {}, None
+  for metric in dict.fromkeys(model.metrics):
+    metric_updates = list(metric._updates)
+    if len(metric_updates) > 1:
+      # Those of other models that use the metric depend on the inputs of these models only.
+      reachable = reachable or tf_utils.get_reachable_from_inputs(
+          tf.nest.flatten([model.inputs, model._targets], expand_composites=True))
+      metric_updates = [update for update in metric_updates if update in reachable]
+    if metric in compiled:
+      metric_updates = metric_updates[-1:]
+    if metric_updates:
+      # The call of `result` replaces the tensor that Keras itself evaluates with each batch.
+      call_result = vars(metric).get('_call_result')
+      made[metric.name] = Metric(metric.result(), tf.group(*metric_updates),
+                                 metric.variables, batch_values.get(metric.name))
+      if call_result is not None:
+        metric._call_result = call_result
+  return made
+
+
+class OutputLoss(NamedTuple):
+  """The loss of one output of a model on a batch. See output_losses.
+
+  Attributes:
+    output_name: the name of the output.
+    weight: the weight of the loss in the loss of the model.
+    values: the losses, multiplied by the sample weights and masks: [B] or, for outputs of a higher
+      rank, [B, ...]. A scalar if the loss function returns only one number per batch.
+    is_sum: whether the loss of the batch is the sum of the values instead of their mean.
+    targets: the labels of the output.
+    outputs: the output of the model.
+    mask: whether an example, or a part of it, counts, of the type of the output; None: all count.
+  """
+  output_name: str
+  weight: float
+  values: tf.Tensor
+  is_sum: bool
+  targets: tf.Tensor
+  outputs: tf.Tensor
+  mask: Optional[tf.Tensor]
+
+
+def output_losses(model: tf.keras.Model) -> List[OutputLoss]:
+  """Returns the losses of the outputs of a compiled model that has targets, without reduction.
+
+  No defect: this function repeats the computation of lines 1683 to 1718, because the public
+  attributes of a model contain only the mean loss of a batch, from which the loss of all examples
+  cannot be computed.
+  """
+  losses = []
+  for endpoint, mask in zip(model._training_endpoints, model._prepare_output_masks()):
+    if endpoint.should_skip_target():
+      continue
+    targets, weights = endpoint.training_target.target, _element_weights(endpoint, mask)
+    is_sum = getattr(endpoint.loss_fn, 'reduction', None) == losses_utils.ReductionV2.SUM
+    if hasattr(endpoint.loss_fn, 'reduction'):
+      values = losses_utils.compute_weighted_loss(
+          endpoint.loss_fn.call(targets, endpoint.output), sample_weight=weights,
+          reduction=losses_utils.ReductionV2.NONE)
+    else:
+      values = endpoint.loss_fn(targets, endpoint.output, sample_weight=weights)
+    losses.append(OutputLoss(
+        endpoint.output_name, endpoint.loss_weight, tf.convert_to_tensor(values), is_sum, targets,
+        endpoint.output, None if mask is None else tf.cast(mask, endpoint.output.dtype)))
+  return losses
+
+
+def _element_weights(endpoint: Any, mask: Optional[tf.Tensor]) -> Optional[tf.Tensor]:
+  """Returns the sample weights of an output times its mask; None: all weights are 1."""
+  if mask is None:
+    return endpoint.sample_weight
+  weights = tf.cast(mask, endpoint.output.dtype)
+  if endpoint.sample_weight is None:
+    return weights
+  weights, _, sample_weights = util.squeeze_or_expand_dimensions(
+      weights, sample_weight=endpoint.sample_weight)
+  return sample_weights * weights
+
+
+def regularization_losses(model: tf.keras.Model) -> List[tf.Tensor]:
+  """Returns the losses that the layers of a model have added, such as weight decay.
+
+  No defect: these are the losses that line 1738 adds to the loss of the model.
+  """
+  return list(model.get_losses_for(None)) + list(model.get_losses_for(model.inputs))
+
+
+def _batch_metric_values(model: tf.keras.Model) -> Dict[str, tf.Tensor]:
+  """Returns the metrics of a compiled model whose functions return one number per batch, by name.
+
+  Defect: metrics.py:560 computes the mean of these numbers, in which a short batch counts as
+  much as a full one. Symptom: the metric depends on the batch size.
+  """
+  values = {}
+  unweighted = list(zip(model._training_endpoints, model._per_output_metrics))
+  unweighted += [pair for pair in zip(model._training_endpoints, model._per_output_weighted_metrics)
+                 if pair[0].sample_weight is None]
+  for endpoint, functions in unweighted:
+    for metric in (functions or {}).values():
+      function = getattr(metric, '_fn', None)
+      if isinstance(metric, metrics.MeanMetricWrapper) and not is_keras_function(function):
+        value = _call_metric_function(metric, endpoint.training_target.target, endpoint.output)
+        if value.shape.ndims == 0:
+          values[metric.name] = value
+        elif value.shape.ndims is None:  # Of a tf.py_func.
+          values[metric.name] = tf.reshape(tf.reduce_mean(value), [])
+  return values
+
+
+def is_keras_function(function: Any) -> bool:
+  """Returns whether a function is one of Keras's losses or metrics, with a value per example.
+
+  May be called in any graph.
+  """
+  return '.keras.' in str(getattr(function, '__module__', ''))
+
+
+def _call_metric_function(metric: Any, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+  """Calls the function of a metric like MeanMetricWrapper.update_state (metrics.py:560)."""
+  outputs, targets = util.squeeze_or_expand_dimensions(
+      tf.cast(outputs, metric._dtype), tf.cast(targets, metric._dtype))
+  return tf.convert_to_tensor(metric._fn(targets, outputs, **metric._fn_kwargs))
+
+
+def scalar_losses(model: tf.keras.Model) -> List[str]:
+  """Returns the names of the outputs of a compiled model whose loss is one number per batch.
+
+  No defect: see output_losses. Only losses of the user are computed.
+  """
+  names = []
+  for endpoint in model._training_endpoints:
+    loss = endpoint.loss_fn
+    if not (endpoint.should_skip_target() or is_keras_function(getattr(loss, 'fn', loss))):
+      values = tf.convert_to_tensor(loss.call(endpoint.training_target.target, endpoint.output)
+                                    if hasattr(loss, 'call') else tf.zeros([1]))
+      if values.shape.ndims == 0:
+        names.append(endpoint.output_name)
+  return names
+
+
+def loss_functions(model: tf.keras.Model, output_names: Sequence[str]) -> List[Any]:
+  """Returns the loss function of each output of a compiled model; None for one without a loss.
+
+  No defect: this function calls the private function `prepare_loss_functions`, because a model
+  whose inputs are unknown has the attribute `loss_functions` only when it is built. May be called
+  in any graph.
+  """
+  return list(training_utils.prepare_loss_functions(model.loss or {}, list(output_names)))

@@ -1,0 +1,331 @@
+"""Extracts parts of a graph, simplifies them, and imports them into another graph.
+
+No defect, except where a function names one: the public `tf.import_graph_def` imports what a
+GraphDef contains, but does not select nodes, and does not make two imports independent.
+"""
+
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Set, Tuple
+
+import tensorflow.compat.v1 as tf
+
+NodeDef = Any  # A tf.NodeDef.
+Nodes = Dict[str, NodeDef]
+_KNOWN_GRADIENTS = 'EstimatorTrainKnownGradients'
+# Added to the second seed of an operation for each replica. It exceeds the numbers of operations.
+_SEED_OF_REPLICA = 1000003
+
+
+class Subgraph(NamedTuple):
+  """Nodes of a graph, in the order in which they were made, that can be imported several times.
+
+  Attributes:
+    nodes: the nodes by name.
+    replaced: the names of the operations that the nodes use and that are not among the nodes.
+    table_initializers: the names of those nodes that initialize lookup tables.
+    library: the functions of the graph.
+    versions: the versions of the graph.
+  """
+  nodes: Nodes
+  replaced: Set[str]
+  table_initializers: List[str]
+  library: Any
+  versions: Any
+
+
+def extract_subgraph(graph: tf.Graph, ends: Iterable[tf.Operation], replaced: Set[str],
+                     constants: Mapping[str, bool]) -> Subgraph:
+  """Returns what is necessary to run operations.
+
+  Args:
+    graph: the graph.
+    ends: the operations.
+    replaced: the names of operations whose results an import replaces.
+    constants: for names of scalar boolean operations, their values. Branches of a tf.cond that
+      these values exclude are left out.
+  """
+  graph_def = graph.as_graph_def()
+  all_nodes = {node.name: node for node in graph_def.node}
+  # Adds the initializers of the tables that are used, because no operation depends on them.
+  initializers: Dict[str, List[str]] = {}
+  for initializer in graph.get_collection(tf.GraphKeys.TABLE_INITIALIZERS):
+    for tensor in initializer.inputs:
+      initializers.setdefault(tensor.op.name, []).append(initializer.name)
+  end_names = [operation.name for operation in ends]
+  nodes, used = _select_ancestors(all_nodes, end_names, replaced, initializers)
+  if constants:
+    _remove_dead_branches(nodes, constants)
+    nodes, used = _select_ancestors(nodes, end_names, replaced, initializers)
+  copies = {}
+  for name, node in nodes.items():
+    copies[name] = tf.NodeDef()
+    copies[name].CopyFrom(node)
+    copies[name].input[:] = [source for source in node.input
+                             if not (source[0] == '^' and source[1:] in replaced)]
+    _remove_colocation_with_missing(copies[name], nodes)
+  tables = [name for names in initializers.values() for name in names if name in nodes]
+  return Subgraph(copies, used, tables, graph_def.library, graph_def.versions)
+
+
+def _select_ancestors(nodes: Nodes, ends: Iterable[str], replaced: Set[str],
+                      initializers: Mapping[str, List[str]]) -> Tuple[Nodes, Set[str]]:
+  """Returns the nodes on which others depend, in the given order, and the replaced ones."""
+  found, used, pending = set(), set(), list(ends)
+  while pending:
+    name = pending.pop()
+    if name in replaced:
+      used.add(name)
+    elif name in nodes and name not in found:  # An end can be in a dead branch.
+      found.add(name)
+      pending += [_operation_name(source) for source in nodes[name].input]
+      pending += initializers.get(name, ())
+  return {name: node for name, node in nodes.items() if name in found}, used
+
+
+def _operation_name(source: str) -> str:
+  """Returns the name of the operation of an input of a node, such as `^name` or `name:1`."""
+  return source.lstrip('^').partition(':')[0]
+
+
+def _remove_colocation_with_missing(node: NodeDef, nodes: Nodes) -> None:
+  """Removes the constraints of a node to be on the device of nodes that are not imported."""
+  if '_class' in node.attr:
+    places = [place for place in node.attr['_class'].list.s
+              if place.partition(b'@')[2].decode() in nodes]
+    del node.attr['_class'].list.s[:]
+    node.attr['_class'].list.s.extend(places)
+    if not places:
+      del node.attr['_class']
+
+
+def _remove_dead_branches(nodes: Nodes, constants: Mapping[str, bool]) -> None:
+  """Removes the branches of conditions on constants.
+
+  A `Switch` on a constant becomes its input, for the nodes of the live branch; a `Merge` of which
+  one input is live becomes an `Identity`. A node is live if all its inputs are, and a `Merge` if
+  one of its inputs is, as at run time.
+
+  Args:
+    nodes: the nodes; this function changes them. They contain all their inputs but for constants
+      and replaced operations.
+    constants: the values of the boolean constants, by the name of the operation.
+  """
+  if any(_output(source)[1] and nodes[_operation_name(source)].op == 'Merge'
+         for node in nodes.values() for source in node.input if _operation_name(source) in nodes):
+    return  # The index of the live input of a Merge is used, and would change.
+  values = dict(constants)  # Also of identities of the constants.
+  aliases: Dict[Tuple[str, int], Tuple[str, int]] = {}  # The inputs of the switches, by output.
+  dead_outputs: Set[Tuple[str, int]] = set()
+  live: Set[str] = set()
+  names = set(nodes)
+  consumers: Dict[str, List[str]] = {}
+  for node in nodes.values():
+    for name in {_operation_name(source) for source in node.input}:
+      consumers.setdefault(name, []).append(node.name)
+
+  def is_live(source: str) -> bool:
+    name, index = _output(source)
+    return (name in live or name not in names) and (name, index) not in dead_outputs
+
+  pending = list(nodes)
+  while pending:
+    node = nodes[pending.pop()]
+    states = [is_live(source) for source in node.input]
+    if node.name in live or not (any(states) if node.op == 'Merge' else all(states)):
+      continue
+    live.add(node.name)
+    data = [_resolve(_output(source), aliases) for source in node.input if source[0] != '^']
+    if node.op == 'Identity' and data[0][0] in values:
+      values[node.name] = values[data[0][0]]
+    if node.op == 'Switch' and data[1][0] in values:
+      taken = int(values[data[1][0]])
+      aliases[node.name, taken] = data[0]
+      dead_outputs.add((node.name, 1 - taken))
+      if data[0][0] in values:  # The predicate itself, which control inputs refer to.
+        values[node.name] = values[data[0][0]]
+    pending += consumers.get(node.name, ())
+  switches = {name for name, _ in aliases}
+  for name, node in list(nodes.items()):
+    if name not in live or name in switches:
+      del nodes[name]
+  for name, node in nodes.items():
+    sources = [source for source in node.input if is_live(source)]
+    if not any(_operation_name(source) in switches for source in sources) and (
+        len(sources) == len(node.input)):
+      continue
+    new = nodes[name] = tf.NodeDef()
+    new.CopyFrom(node)
+    if node.op == 'Merge' and sum(source[0] != '^' for source in sources) == 1 < (
+        sum(source[0] != '^' for source in node.input)):
+      new.op = 'Identity'
+      del new.attr['N']
+    # A control input on a switch orders nothing once the switch is gone.
+    new.input[:] = [source if source[0] == '^' else _input_text(_resolve(_output(source), aliases))
+                    for source in sources
+                    if source[0] != '^' or _operation_name(source) not in switches]
+
+
+def _output(source: str) -> Tuple[str, int]:
+  """Returns the operation and the index of the output that an input of a node refers to."""
+  name, _, index = source.lstrip('^').partition(':')
+  return name, int(index or 0)
+
+
+def _input_text(output: Tuple[str, int]) -> str:
+  return '{}:{}'.format(*output) if output[1] else output[0]
+
+
+def _resolve(output: Tuple[str, int],
+             aliases: Mapping[Tuple[str, int], Tuple[str, int]]) -> Tuple[str, int]:
+  while output in aliases:
+    output = aliases[output]
+  return output
+
+
+class Import:
+  """The import of a Subgraph into the default graph.
+
+  The import has its own loops, and its own random numbers in each replica.
+
+  Args:
+    subgraph: what is imported.
+    replacements: the tensors of the default graph by the names of the tensors they replace.
+    fetches: the names of the tensors and operations that `find` can return.
+  """
+
+  def __init__(self, subgraph: Subgraph, replacements: Mapping[str, tf.Tensor],
+               fetches: Iterable[str]) -> None:
+    self._replacements = dict(replacements)
+    graph_def = tf.GraphDef(library=subgraph.library, versions=subgraph.versions)
+    graph_def.node.extend(subgraph.nodes.values())
+    self._prepare(graph_def, 'model')
+    names = [name for name in dict.fromkeys([*fetches, *subgraph.table_initializers])
+             if name not in self._replacements]
+    used = {source if ':' in source else source + ':0'
+            for node in graph_def.node for source in node.input}
+    imported = tf.import_graph_def(
+        graph_def, {name: tensor for name, tensor in self._replacements.items() if name in used},
+        names, name='model')
+    self._imported = dict(zip(names, imported))
+    for name in subgraph.table_initializers:
+      tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, self._imported[name])
+
+  def _prepare(self, graph_def: tf.GraphDef, name: str) -> None:
+    """Makes the nodes of this import independent of those of others."""
+    graph = tf.get_default_graph()
+    # import_graph_def does not rename the frames of loops, and two loops must not share a frame.
+    prefix = graph.unique_name(name, mark_as_used=False)
+    devices = {name: tensor.device for name, tensor in self._replacements.items()
+               if tensor.dtype == tf.resource and tensor.device}
+    replica, graph_seed = _replica_index(), graph.seed
+    for index, node in enumerate(graph_def.node):
+      for source in node.input:
+        # An operation on a variable runs where the variable is.
+        device = devices.get(source if ':' in source else source + ':0')
+        if device:
+          node.device = device
+      if 'frame_name' in node.attr:
+        node.attr['frame_name'].s = '{}/{}'.format(
+            prefix, node.attr['frame_name'].s.decode()).encode()
+      if 'seed' in node.attr and 'seed2' in node.attr:
+        seeds = node.attr['seed'].i, node.attr['seed2'].i
+        if seeds == (0, 0) and graph_seed is not None:
+          seeds = graph_seed, index + 1
+        if seeds != (0, 0):
+          node.attr['seed'].i, node.attr['seed2'].i = (
+              seeds[0], (seeds[1] + _SEED_OF_REPLICA * replica) % 2 ** 31)
+
+  def find(self, structure: Any) -> Any:
+    """Returns the counterparts of tensors and operations of the subgraph.
+
+    Args:
+      structure: a tensor, an operation, or lists, tuples and dicts of these; other values in it are
+        returned unchanged.
+    """
+    if isinstance(structure, tf.IndexedSlices):
+      return tf.IndexedSlices(*map(self.find, (structure.values, structure.indices,
+                                               structure.dense_shape)))
+    if isinstance(structure, (tf.SparseTensor, tf.RaggedTensor)):
+      return tf.nest.map_structure(self.find, structure, expand_composites=True)
+    if isinstance(structure, (tf.Tensor, tf.Operation)):
+      name = structure.name
+      return self._replacements[name] if name in self._replacements else self._imported[name]
+    if isinstance(structure, dict):
+      return {key: self.find(value) for key, value in structure.items()}
+    if isinstance(structure, tuple) and hasattr(structure, '_fields'):
+      return type(structure)(*map(self.find, structure))
+    if isinstance(structure, (list, tuple)):
+      return [self.find(value) for value in structure]
+    return structure
+
+
+def fetch_names(structure: Any) -> List[str]:
+  """Returns the names of the tensors and operations in a structure; see Import.find."""
+  if isinstance(structure, tf.IndexedSlices):
+    structure = [structure.values, structure.indices, structure.dense_shape]
+  if isinstance(structure, (tf.SparseTensor, tf.RaggedTensor)):
+    structure = tf.nest.flatten(structure, expand_composites=True)
+  if isinstance(structure, (tf.Tensor, tf.Operation)):
+    return [structure.name]
+  if isinstance(structure, dict):
+    structure = list(structure.values())
+  if isinstance(structure, (list, tuple)):
+    return [name for value in structure for name in fetch_names(value)]
+  return []
+
+
+def _replica_index() -> int:
+  context = tf.distribute.get_replica_context()
+  index = context.replica_id_in_sync_group if context else 0
+  return int(tf.get_static_value(index) or 0)
+
+
+class KnownGradients:
+  """A loss for optimizers, whose gradients have been computed already.
+
+  `tf.gradients` of the attribute `loss` returns these gradients, so that each optimizer can use and
+  change them as it does with a loss of its own graph.
+
+  Args:
+    value: the value of the loss.
+    seed: the tensor that represents the gradient of what the optimizer minimizes with respect to
+      the loss, which the gradients are multiples of; it has no other use.
+    variables: the variables.
+    gradients: for each variable a tensor, IndexedSlices or None.
+
+  Attributes:
+    loss: a scalar tensor. Its value is right after `connect`.
+  """
+
+  def __init__(self, value: tf.Tensor, seed: tf.Tensor, variables: Sequence[Any],
+               gradients: Sequence[Any]) -> None:
+    self._value, self._seed = value, seed
+    for variable, gradient in zip(variables, gradients):
+      if isinstance(gradient, tf.Tensor):
+        gradient.set_shape(variable.shape)  # Loops lose the shapes.
+    # Not the loss itself, so that tf.gradients does not search the imported operations, of whose
+    # loops Python knows nothing.
+    stand_in = tf.zeros(value.shape, value.dtype)
+    with tf.get_default_graph().gradient_override_map({'IdentityN': _KNOWN_GRADIENTS}):
+      self.loss = tf.identity_n([stand_in, *map(tf.convert_to_tensor, variables)])[0]
+    self.loss.op.known_gradients = self
+    self._gradients = list(gradients)
+
+  def pass_on(self, loss_gradient: tf.Tensor) -> List[Any]:
+    """Returns the gradients, for a gradient with respect to the loss."""
+    self._seed.op._update_input(0, loss_gradient)
+    return [None, *self._gradients]
+
+  def connect(self) -> None:
+    """Gives `loss` its value; call this method when all gradients have been computed."""
+    self.loss.op._update_input(0, self._value)
+
+
+@tf.RegisterGradient(_KNOWN_GRADIENTS)
+def _pass_on(operation: tf.Operation, loss_gradient: tf.Tensor,
+             *unused_gradients: Any) -> List[Any]:
+  return list(operation.known_gradients.pass_on(loss_gradient))
+
+
+def gradient_seed(value: tf.Tensor) -> tf.Tensor:
+  """Returns a tensor like a scalar, for KnownGradients; its value is 1 until it is replaced."""
+  return tf.identity(tf.ones(value.shape, value.dtype))

@@ -1,0 +1,406 @@
+"""Makes the variables of a Keras model in other graphs, with the values and names of the model's.
+
+Private API: a public name exists neither for the handle of a variable, nor for Keras's session, nor
+for what a strategy makes of a variable.
+"""
+
+import re
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from tensorflow.python.distribute import values as distribute_values
+from tensorflow.python.eager import context
+from tensorflow.python.framework import ops
+from tensorflow.python.keras import backend
+from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_ops
+
+from estimator_train.errors import InvalidValue
+from estimator_train.tf_patches import graphs, saved_weights
+from estimator_train.tf_patches.compiled_models import nested_layers, trained_weights
+
+_SUFFIX = re.compile(r'_\d+$')
+# The methods of variables, by the operations on their handles.
+_ASSIGNMENTS = {'AssignVariableOp': 'assign', 'AssignAddVariableOp': 'assign_add',
+                'AssignSubVariableOp': 'assign_sub'}
+
+
+class ValueReader:
+  """Reads the values of variables of a graph.
+
+  Must be made in the thread of the user, because Keras has a session for each thread.
+
+  Args:
+    graph: the graph, or Keras's graph of eager mode.
+  """
+
+  def __init__(self, graph: tf.Graph) -> None:
+    self._is_eager = tf.executing_eagerly()
+    session = None if self._is_eager else (
+        tf.get_default_session() or getattr(backend._SESSION, 'session', None))
+    self._session = session if session is not None and session.graph is graph else None
+    self._graph = graph
+
+  def read(self, variables: Sequence[Any], seed: Optional[int] = None) -> List[np.ndarray]:
+    """Returns the values of variables; those that have none get their initial values.
+
+    Args:
+      variables: the variables; the default graph is theirs.
+      seed: for the random operations of the initial values if no variable has a value; it has no
+        effect on operations that have a seed. None: it is not changed.
+    """
+    if not variables:
+      return []
+    if self._is_eager:
+      return [variable.numpy() for variable in variables]
+    if self._session is not None:
+      is_initialized = self._session.run([tf.is_variable_initialized(variable)
+                                          for variable in variables])
+      if any(is_initialized) or seed is None:
+        missing = [variable.initializer for variable, has_value in zip(variables, is_initialized)
+                   if not has_value]
+        self._session.run(missing)
+        return list(self._session.run(list(variables)))
+    if seed is not None:
+      return self._initial_values(variables, seed)
+    with tf.Session(graph=self._graph) as session:
+      session.run([variable.initializer for variable in variables])
+      return list(session.run(list(variables)))
+
+  def evaluate(self, tensors: Sequence[tf.Tensor]) -> List[np.ndarray]:
+    """Returns the values of tensors that depend on no variable."""
+    known = [tf.get_static_value(tensor) for tensor in tensors]
+    if any(value is None for value in known):
+      with tf.Session(graph=self._graph) as session:
+        return list(session.run(list(tensors)))
+    return known
+
+  def _initial_values(self, variables: Sequence[Any], seed: int) -> List[np.ndarray]:
+    initializers = [variable.initializer for variable in variables]
+    # A read of each variable exists already, unlike its name.
+    tensors = [variable._graph_element for variable in variables]
+    subgraph = graphs.extract_subgraph(
+        self._graph, [*initializers, *(tensor.op for tensor in tensors)], set(), {})
+    with tf.Graph().as_default(), tf.Session() as session:
+      tf.set_random_seed(seed)
+      imported = graphs.Import(subgraph, {}, graphs.fetch_names([initializers, tensors]))
+      session.run(imported.find(initializers))
+      return list(session.run(imported.find(tensors)))
+
+
+def checkpoint_names(model: tf.keras.Model, graph: tf.Graph) -> List[str]:
+  """Returns names for the weights of a model which do not depend on other models in the graph.
+
+  A scope that is named like a layer of the model, but for a number that TensorFlow has added to
+  make the name unique in the graph, gets the name of the layer.
+
+  Returns:
+    The names in the order of `model.weights`.
+  """
+  layers = nested_layers(model)
+  layer_names = {layer.name for layer in layers}
+  owners = {id(weight): layer for layer in layers
+            for weight in (*layer._trainable_weights, *layer._non_trainable_weights)}
+  own_names = {weight.name for weight in model.weights}
+  scopes: Dict[Tuple[str, int], str] = {}
+  taken: Set[str] = set()
+  names: Dict[int, str] = {}
+  unique = {id(weight): weight for weight in model.weights}  # A model can share weights.
+  for weight in sorted(unique.values(), key=_creation_order):
+    parts = weight.name.partition(':')[0].split('/')
+    owner = owners.get(id(weight))
+    own_index = _find_scope(parts, owner.name) if owner is not None else -1
+    parent = ''
+    for index, part in enumerate(parts):
+      key = '/'.join(parts[:index + 1]), id(owner) if index == own_index else 0
+      if index == len(parts) - 1:
+        part = _without_suffix_of_graph(parts, graph, own_names)
+      elif index == own_index:
+        part = owner.name
+      elif part not in layer_names and _SUFFIX.sub('', part) in layer_names:
+        part = _SUFFIX.sub('', part)
+      if key not in scopes or (index == len(parts) - 1):
+        scopes[key] = _make_unique(parent + part, taken)
+      parent = scopes[key] + '/'
+    names[id(weight)] = parent[:-1]
+  return [names[id(weight)] for weight in model.weights]
+
+
+def _creation_order(variable: Any) -> int:
+  return 0 if context.executing_eagerly() or not hasattr(variable, 'op') else variable.op._id
+
+
+def _find_scope(parts: Sequence[str], layer_name: str) -> int:
+  """Returns the index of the scope of a layer in the name of one of its weights; -1: none."""
+  pattern = re.compile(re.escape(layer_name) + r'(_\d+)?$')
+  return max((index for index, part in enumerate(parts[:-1]) if pattern.match(part)), default=-1)
+
+
+def _without_suffix_of_graph(parts: Sequence[str], graph: tf.Graph, own_names: Set[str]) -> str:
+  """Returns the last part of a name without a number that another variable made necessary."""
+  base = _SUFFIX.sub('', parts[-1])
+  path = '/'.join([*parts[:-1], base])
+  is_foreign = base != parts[-1] and path + ':0' not in own_names and path in graph._nodes_by_name
+  return base if is_foreign else parts[-1]
+
+
+def _make_unique(name: str, taken: Set[str]) -> str:
+  """Returns the name, or with a number that makes it unique, and adds it to those taken."""
+  unique, number = name, 0
+  while unique in taken:
+    number += 1
+    unique = '{}_{}'.format(name, number)
+  taken.add(unique)
+  return unique
+
+
+class _Variable(NamedTuple):
+  """A variable of the graph of a model.
+
+  Attributes:
+    original: the variable.
+    kind: `weight` of the model, `metric` for the state of a metric, `step` for the global step,
+      `other` for a variable that is no part of the model.
+    is_trained: whether training changes it.
+    value: the initial value of a variable of the kind `metric` or `other`.
+  """
+  original: Any
+  kind: str
+  is_trained: bool
+  value: Optional[np.ndarray] = None
+
+
+class Assignment(NamedTuple):
+  """An assignment to a variable that its strategy must make, to change it on all replicas.
+
+  Attributes:
+    handle_name: the name of the variable's handle in the graph of the model.
+    method: the method of the variable.
+    value: the argument of the method, in the graph of the model.
+  """
+  handle_name: str
+  method: str
+  value: tf.Tensor
+
+
+class OwnVariables:
+  """The variables of the graph of a model, and those of them that a part of the graph uses.
+
+  Must be made in this graph.
+  """
+
+  def __init__(self, model: tf.keras.Model, graph: tf.Graph, values: ValueReader) -> None:
+    self._model, self._graph, self._values = model, graph, values
+    self._captured: Dict[str, np.ndarray] = {}
+    self._by_handle: Dict[str, _Variable] = {}
+    trained = {id(weight) for weights in trained_weights(model) for weight in weights}
+    for weight in model.weights:
+      self._add(_Variable(weight, 'weight', id(weight) in trained))
+    steps = [*graph.get_collection(tf.GraphKeys.GLOBAL_STEP),
+             getattr(getattr(model, 'optimizer', None), '_iterations', None)]
+    for step in steps:
+      if step is not None and hasattr(step, 'handle'):
+        self._add(_Variable(step, 'step', False))
+    for variable in (*graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES),
+                     *graph.get_collection(tf.GraphKeys.LOCAL_VARIABLES)):
+      self._add(_Variable(variable, 'other', False))
+
+  def _add(self, variable: _Variable) -> None:
+    self._by_handle.setdefault(self.handle(variable.original).name, variable)
+
+  def add_metrics(self, metric_variables: Iterable[Any]) -> None:
+    """Adds the variables of metrics, which each evaluation starts with their initial values."""
+    for variable in metric_variables:
+      self._by_handle[self.handle(variable).name] = _Variable(variable, 'metric', False)
+
+  def handle(self, variable: Any) -> tf.Tensor:
+    """Returns the handle of a variable in the graph of the model, or its reference."""
+    handle = variable.handle if hasattr(variable, 'handle') else variable._ref()
+    # A variable of eager mode is captured by Keras's graph.
+    return self._graph.capture(handle) if isinstance(handle, ops.EagerTensor) else handle
+
+  @property
+  def handle_op_names(self) -> Set[str]:
+    """The names of the operations that make the handles, or represent captured tensors."""
+    return {name.partition(':')[0] for name in self._by_handle} | {
+        tensor.op.name for _, tensor in self._captures()}
+
+  def _captures(self) -> List[Tuple[Any, tf.Tensor]]:
+    """Returns pairs of a tensor outside of Keras's graph of eager mode and its placeholder."""
+    captures = getattr(self._graph, 'captures', None) or {}
+    return list(captures.items() if hasattr(captures, 'items') else captures)
+
+  def select(self, subgraph: graphs.Subgraph) -> None:
+    """Leaves out the variables, except the weights, that a part does not use, and reads values."""
+    used = {name: variable for name, variable in self._by_handle.items()
+            if variable.kind == 'weight' or name.partition(':')[0] in subgraph.replaced}
+    self._by_handle = used
+    for kind, read in (('other', self._values.read), ('metric', self._initial_values)):
+      chosen = {name: variable for name, variable in used.items() if variable.kind == kind}
+      for (name, variable), value in zip(
+          chosen.items(), read([variable.original for variable in chosen.values()])):
+        used[name] = variable._replace(value=value)
+    for outside, inside in self._captures():
+      if inside.op.name in subgraph.replaced and inside.name not in used:
+        self._captured[inside.name] = _value_of(outside)
+
+  def _initial_values(self, variables: Sequence[Any]) -> List[np.ndarray]:
+    if variables and isinstance(getattr(variables[0], 'handle', None), ops.EagerTensor):
+      with context.eager_mode():
+        for metric in self._model.metrics:
+          metric.reset_states()
+        return [variable.numpy() for variable in variables]
+    return self._values.evaluate([variable.initial_value for variable in variables])
+
+  def make(self, weight_names: Sequence[str], weights_path: Optional[str]) -> 'MadeVariables':
+    """Makes the variables in the default graph; see MadeVariables."""
+    names = dict(zip(map(id, self._model.weights), weight_names))
+    return MadeVariables(self._by_handle, self._captured, names, weights_path)
+
+
+def _value_of(tensor: Any) -> np.ndarray:
+  """Returns the value of a tensor of eager mode, or of the variable whose handle it is."""
+  if tensor.dtype != tf.resource:
+    return tensor.numpy()
+  with context.eager_mode():
+    shape_and_type = resource_variable_ops.get_eager_safe_handle_data(tensor).shape_and_type
+    return gen_resource_variable_ops.read_variable_op(tensor, shape_and_type[0].dtype).numpy()
+
+
+class MadeVariables:
+  """Variables in the default graph that take the places of those of a part of a model's graph.
+
+  Args:
+    by_handle: the variables of the part, by the names of their handles.
+    captured: the values of other tensors that Keras's graph of eager mode captures, by name.
+    weight_names: the names of the weights, by the ids of the originals.
+    weights_path: the path of a checkpoint with the initial values of the weights; None: zeros.
+
+  Attributes:
+    by_id: the variables, by the ids of the originals.
+  """
+
+  def __init__(self, by_handle: Dict[str, _Variable], captured: Dict[str, np.ndarray],
+               weight_names: Dict[int, str], weights_path: Optional[str]) -> None:
+    self._captured, self._weights_path = captured, weights_path
+    self._by_handle: Dict[str, Any] = {}
+    self.by_id: Dict[int, Any] = {}
+    for handle_name, variable in by_handle.items():
+      made = self._make(variable, weight_names.get(
+          id(variable.original), variable.original.name.partition(':')[0]))
+      self._by_handle[handle_name] = self.by_id[id(variable.original)] = made
+
+  def _make(self, variable: _Variable, name: str) -> Any:
+    original = variable.original
+    if variable.kind == 'step':
+      return tf.train.get_or_create_global_step()
+    dtype, shape = original.dtype.base_dtype, original.shape
+    is_resource = hasattr(original, 'handle')
+    if not is_resource and tf.distribute.has_strategy():
+      raise InvalidValue('a distribution strategy requires resource variables', name,
+                         'give use_resource=True to tf.Variable, or call layer.add_weight')
+
+    def initial_value() -> tf.Tensor:
+      if variable.kind != 'weight':
+        return tf.constant(variable.value, dtype)
+      return saved_weights.restored_value(self._weights_path, name, shape, dtype)
+
+    with tf.name_scope(None):
+      made = tf.Variable(
+          initial_value, variable.is_trained, name=name, dtype=dtype, use_resource=is_resource,
+          constraint=original.constraint, aggregation=original.aggregation,
+          synchronization=original.synchronization, collections=[
+              tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.METRIC_VARIABLES]
+          if variable.kind == 'metric' else None)
+    made_name = made.name.partition(':')[0]
+    if variable.kind == 'weight' and made_name != name:
+      raise InvalidValue('an input_fn must not give the name of a weight to a scope or an operation',
+                         'a weight of the model would have the name ' + made_name,
+                         'rename the scope, the operation or the layer')
+    return made
+
+  def replacements(self) -> Dict[str, tf.Tensor]:
+    """Returns the tensors that take the places of handles and of captured tensors, by name."""
+    found = {name: tf.constant(value) if value.dtype.kind != 'O' else tf.constant(value.tolist())
+             for name, value in self._captured.items()}
+    for name, variable in self._by_handle.items():
+      local = variable.get() if hasattr(variable, 'get') else variable
+      found[name] = local.handle if hasattr(local, 'handle') else local._ref()
+    return found
+
+  def split(self, updates: Sequence[tf.Operation],
+            subgraph: graphs.Subgraph) -> Tuple[List[tf.Operation], List[Assignment]]:
+    """Splits updates into operations to run, and assignments that a strategy must make.
+
+    Each replica may assign to its own copy of a variable, if the strategy keeps the copies apart.
+
+    Raises:
+      InvalidValue: what must be an assignment by the strategy is not only an update.
+    """
+    nodes = subgraph.nodes
+    assigned = {node.name for node in nodes.values() if node.op in _ASSIGNMENTS
+                and _needs_strategy(self._by_handle.get(_tensor_name(node.input[0])))}
+    kept = [update for update in updates if update.name in nodes]
+    if not assigned:
+      return kept, []
+    remaining, assignments, made = [], [], set()
+    for update in kept:
+      names = _assignments_in(update.name, nodes)
+      if names and names <= assigned:
+        made |= names
+      else:
+        remaining.append(update)
+    if assigned - made:
+      node = nodes[min(assigned - made)]
+      raise InvalidValue(
+          'with a distribution strategy, a layer must assign to variables by add_update',
+          '{} is assigned to by {}'.format(
+              self._by_handle[_tensor_name(node.input[0])].name.partition(':')[0], node.name),
+          'call self.add_update(variable.assign(value), inputs=True) in the call of the layer, or '
+          'train without a strategy')
+    graph = updates[0].graph
+    for name in sorted(made):
+      node = nodes[name]
+      assignments.append(Assignment(
+          _tensor_name(node.input[0]), _ASSIGNMENTS[node.op],
+          graph.as_graph_element(_tensor_name(node.input[1]))))
+    return remaining, assignments
+
+  def updated_copies(self, subgraph: graphs.Subgraph) -> List[Any]:
+    """Returns the float variables of which a part changes the copy of each replica."""
+    found = [self._by_handle.get(_tensor_name(node.input[0])) for node in subgraph.nodes.values()
+             if node.op in _ASSIGNMENTS]
+    return [variable for variable in dict.fromkeys(found)
+            if isinstance(variable, distribute_values.SyncOnReadVariable)
+            and variable.dtype.is_floating]
+
+  def assign(self, assignments: Sequence[Assignment], imported: graphs.Import) -> List[Any]:
+    """Makes the assignments by the strategy; returns their operations."""
+    return [_operation(getattr(self._by_handle[assignment.handle_name], assignment.method)(
+        imported.find(assignment.value))) for assignment in assignments]
+
+
+def _needs_strategy(variable: Any) -> bool:
+  return tf.distribute.has_strategy() and isinstance(
+      variable, (distribute_values.MirroredVariable, distribute_values.AggregatingVariable)
+  ) and not isinstance(variable, distribute_values.SyncOnReadVariable)
+
+
+def _tensor_name(source: str) -> str:
+  return source if ':' in source else source + ':0'
+
+
+def _assignments_in(name: str, nodes: graphs.Nodes) -> Set[str]:
+  """Returns the assignments that an update consists of; empty if it is more than that."""
+  node = nodes.get(name)
+  if node is None or node.op in _ASSIGNMENTS:
+    return {name}
+  if node.op == 'ReadVariableOp' or node.op in ('Identity', 'NoOp'):
+    sources = [source for source in node.input if source[0] == '^' or node.op == 'Identity']
+    return {found for source in sources
+            for found in _assignments_in(source.lstrip('^').partition(':')[0], nodes)}
+  return set()
+
+
+def _operation(value: Any) -> Any:
+  return value.op if hasattr(value, 'op') else value

@@ -110,7 +110,10 @@ class Lamb(tf.keras.optimizers.Optimizer):
   """LAMB, which scales Adam's update of each variable to the norm of the variable.
 
   See You et al. 2019, arXiv:1904.00962, algorithm 2, with the norm itself as the function phi. The
-  update is not scaled if the norm of the variable is 0.
+  update is not scaled if the norm of the variable is 0. The updates of biases and of the parameters
+  of normalization, which do not decay (see _is_decayed), are not scaled either, as in the LAMB of
+  TensorFlow Addons, ALBERT and NVIDIA's BERT. A bias starts at 0, so that its norm after the first
+  update is about the learning rate, by which all later updates would be scaled once more.
 
   Args:
     learning_rate: the learning rate, or a schedule of the learning rate.
@@ -149,9 +152,9 @@ class Lamb(tf.keras.optimizers.Optimizer):
         tf.sqrt(new_squares / (1 - tf.pow(beta_2, step))) + self.epsilon)
     if _is_decayed(var):
       update += self.weight_decay * var
-    norm, update_norm = tf.norm(var), tf.norm(update)
-    ratio = tf.where(norm > 0, tf.math.divide_no_nan(norm, update_norm), tf.ones_like(norm))
-    return var.assign_sub(self._decayed_lr(dtype) * ratio * update, use_locking=self._use_locking)
+      norm, update_norm = tf.norm(var), tf.norm(update)
+      update *= tf.where(norm > 0, tf.math.divide_no_nan(norm, update_norm), tf.ones_like(norm))
+    return var.assign_sub(self._decayed_lr(dtype) * update, use_locking=self._use_locking)
 
   def _resource_apply_sparse(self, grad: tf.Tensor, var: tf.Variable,
                              indices: tf.Tensor) -> tf.Operation:

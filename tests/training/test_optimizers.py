@@ -6,6 +6,7 @@ import tensorflow.compat.v1 as tf
 import training_runs
 from training_runs import assert_same
 
+import estimator_train
 from estimator_train.settings.flags import OPTIMIZERS
 from estimator_train.tf_patches.configurations import copy_optimizer
 from estimator_train.training.optimizers import decay_weights, make_optimizer, scale_learning_rate
@@ -45,11 +46,13 @@ def lamb(weights, gradients, decay):
   for rate, mean, square in adam(gradients):
     update = mean / (np.sqrt(square) + 1e-6) + decay * weights
     norms = np.linalg.norm(weights), np.linalg.norm(update)
-    weights = weights - rate * (norms[0] / norms[1] if all(norms) else 1) * update
+    is_scaled = weights.ndim > 1 and all(norms)
+    weights = weights - rate * (norms[0] / norms[1] if is_scaled else 1) * update
   return weights
 
 
-FORMULAS = {'adamw': adamw, 'lars': lars, 'lamb': lamb}  # Of the papers, in float64.
+# Of the papers, in float64; biases are as in TensorFlow Addons, ALBERT and NVIDIA's BERT.
+FORMULAS = {'adamw': adamw, 'lars': lars, 'lamb': lamb}
 
 
 @pytest.mark.parametrize('name', FORMULAS)
@@ -58,7 +61,8 @@ FORMULAS = {'adamw': adamw, 'lars': lars, 'lamb': lamb}  # Of the papers, in flo
      None),
     ([[0., 0.]], [[[1., -2.]], [[2., 1.]]], None),  # A kernel of 0 has no norm to scale with,
     ([[1., 1.]], [np.zeros([1, 2]), np.ones([1, 2])], None),  # nor has a gradient of 0.
-    ([1., 2.], [[1., -1.], [3., 0.]], None),  # A bias does not decay.
+    ([1., 2.], [[1., -1.], [3., 0.]], None),  # A bias does not decay, and is not adapted,
+    ([0., 0.], [[1., -1.], [3., 0.], [2., 2.]], None),  # nor is one that starts at 0.
     # A sparse gradient has no row 1, and row 2 in two halves.
     ([[1., 2.], [3., 4.], [5., 6.]], [[[3., 4.], [0., 0.], [6., 8.]]] * 2, [2, 0, 2])])
 def test_formulas(name, weights, gradients, rows):
@@ -78,6 +82,35 @@ def test_formulas(name, weights, gradients, rows):
       session.run(step, {given: value})
     expected = FORMULAS[name](weights, gradients, .1 if weights.ndim > 1 else 0)
     np.testing.assert_allclose(session.run(variable), expected, rtol=1e-5, atol=1e-6)
+
+
+def black_images():
+  """Images from which only the bias of the last layer can learn: 70, 10, 10 and 10 % per class."""
+  split = estimator_train.ArraySplit(
+      np.zeros([100, 4, 4, 1], np.uint8), np.repeat(range(4), [70, 10, 10, 10]))
+  return estimator_train.DataSet(name='black', labels=tuple('abcd'), image_shape=(4, 4, 1),
+                                 train=split, test=split)
+
+
+def one_layer(image_shape, num_classes):
+  return tf.keras.Sequential([tf.keras.layers.Flatten(input_shape=image_shape),
+                              tf.keras.layers.Dense(num_classes, name='last')])
+
+
+def test_lamb_trains_biases_like_adam(tmp_path):
+  """The bias alone, in float64, without decay and without adaptation."""
+  frequencies, bias, mean, square = np.array([.7, .1, .1, .1]), np.zeros(4), 0., 0.
+  for step in range(1, 101):
+    gradient = np.exp(bias) / np.exp(bias).sum() - frequencies
+    mean, square = .9 * mean + .1 * gradient, .999 * square + .001 * gradient ** 2
+    bias = bias - .02 * mean / (1 - .9 ** step) / (
+        np.sqrt(square / (1 - .999 ** step)) + 1e-6)
+  training_runs.train(
+      tmp_path, model=one_layer, dataset=black_images, optimizer='lamb', learning_rate=.02,
+      batch_size=100, train_steps=100, weight_decay=.1, distribution_strategy='off')
+  found = training_runs.weights(tmp_path)['last/bias']
+  np.testing.assert_allclose(found, bias, rtol=1e-4, atol=1e-4)
+  assert found[0] - found[1] > 1.5  # Of ln 7 = 1.95 at the end.
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import re
 from typing import Any, Dict, Iterable, Iterator, List, Set, Union
 
 import tensorflow.compat.v1 as tf
@@ -10,6 +11,9 @@ from estimator_train.settings.flags import OPTIMIZERS
 from estimator_train.tf_patches.compiled_models import nested_layers
 from estimator_train.tf_patches.optimizers import add_optimizer_base_class
 
+# Keras's names of biases, of the parameters of normalization, and of the slopes of PReLU, which He
+# et al. 2015 (arXiv:1502.01852, section 2.1) do not decay either.
+_UNDECAYED_NAME = re.compile(r'(alpha|beta|bias|gamma)(_\d+)?')
 LearningRate = Union[float, tf.keras.optimizers.schedules.LearningRateSchedule]
 
 
@@ -168,8 +172,15 @@ class Lamb(tf.keras.optimizers.Optimizer):
 
 
 def _is_decayed(variable: tf.Variable) -> bool:
-  """Returns whether a weight is a kernel or an embedding, not a bias or a scale."""
-  return bool(variable.shape.ndims > 1)
+  """Returns whether a weight is a kernel or an embedding, not a bias or a scale.
+
+  Kernels and embeddings have two dimensions or more. So do some biases and scales, such as those of
+  GRU(reset_after=True), LocallyConnected2D and LayerNormalization over several axes; those are
+  recognized by the names that Keras gives them.
+  """
+  # The copies of a weight on other replicas are called NAME/replica_1 and so on.
+  name = variable.name.partition(':')[0].split('/replica_')[0].rpartition('/')[2]
+  return bool(variable.shape.ndims > 1) and not _UNDECAYED_NAME.fullmatch(name)
 
 
 def _to_dense(grad: tf.Tensor, variable: tf.Variable, indices: tf.Tensor) -> tf.Tensor:

@@ -84,6 +84,27 @@ def test_formulas(name, weights, gradients, rows):
     np.testing.assert_allclose(session.run(variable), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize('weight_name, decays', [
+    ('gru/bias', False), ('gru/bias_1', False), ('gru/bias/replica_1', False),
+    ('normalization/gamma', False), ('normalization/beta', False), ('p_re_lu/alpha', False),
+    ('bias/kernel', True), ('dense/bias_kernel', True), ('lookup/embeddings/replica_1', True)])
+@pytest.mark.parametrize('name', FORMULAS)
+def test_biases_of_two_dimensions_do_not_decay(name, weight_name, decays):
+  weights, gradients = np.array([[1., 2.]]), [np.array([[1., -1.]]), np.array([[3., 0.]])]
+  with tf.Graph().as_default(), tf.Session() as session:
+    variable = tf.Variable(weights.astype(np.float32), use_resource=True, name=weight_name)
+    optimizer = make_optimizer(name, SCHEDULE)
+    decay_weights(tf.keras.Sequential(), optimizer, .1)
+    steps = [optimizer.apply_gradients([(tf.constant(gradient, tf.float32), variable)])
+             for gradient in gradients]
+    session.run(tf.global_variables_initializer())
+    for step in steps:
+      session.run(step)
+    expected = (FORMULAS[name](weights, gradients, .1) if decays else
+                FORMULAS[name](weights[0], [gradient[0] for gradient in gradients], 0)[np.newaxis])
+    np.testing.assert_allclose(session.run(variable), expected, rtol=1e-5, atol=1e-6)
+
+
 def black_images():
   """Images from which only the bias of the last layer can learn: 70, 10, 10 and 10 % per class."""
   split = estimator_train.ArraySplit(

@@ -55,7 +55,7 @@ from estimator_train.errors import (
 )
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import DeviceFlags
-from estimator_train.system import logs, machine, progress
+from estimator_train.system import keras_config, logs, machine, progress
 from estimator_train.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -123,11 +123,13 @@ def predict(settings: Settings) -> Iterator[Dict[str, Any]]:
   Raises:
     UserError: a setting is invalid, or there is no image or no checkpoint.
   """
+  from estimator_train import modes
+
   stack = ExitStack()
   with naming_keywords():
     settings = settings.for_mode('predict')
-    with _restored_process_state(settings.run.verbosity):
-      from estimator_train.modes import predict as predict_mode
+    with _restored_process_state(settings.run.verbosity), \
+        modes.open_mode('predict', settings.run.verbosity) as predict_mode:
       predictions = stack.enter_context(predict_mode.open_predictions(settings))
   return _iterate(predictions.batches, stack)
 
@@ -228,7 +230,7 @@ def _restored_process_state(verbosity: int = 0, restores_session: bool = True) -
   keeps_memory = machine.tune_for_cpu_training()
   try:
     with ExitStack() as stack:
-      with warnings.catch_warnings():
+      with warnings.catch_warnings(), keras_config.translate_errors():
         if verbosity < 1:
           warnings.simplefilter('ignore')
         import tensorflow.compat.v1 as tf

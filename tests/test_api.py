@@ -13,6 +13,7 @@ import own_models
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import ROOT
+from PIL import Image
 
 import estimator_train
 from estimator_train import Settings, UserError
@@ -69,6 +70,89 @@ def test_public_names_are_documented():
     assert getattr(estimator_train, name).__doc__
     assert '::: estimator_train.' + name in reference
     assert name in pages
+
+
+USERS_KERAS = ('float64', .25, 'channels_first')
+
+
+@pytest.fixture
+def users_keras():
+  """Changes Keras's settings as a script or keras.json does; returns a function that reads them."""
+  backend = tf.keras.backend
+  setters = backend.set_floatx, backend.set_epsilon, backend.set_image_data_format
+  getters = backend.floatx, backend.epsilon, backend.image_data_format
+
+  def read():
+    return tuple(getter() for getter in getters)
+
+  before = read()
+  for setter, value in zip(setters, USERS_KERAS):
+    setter(value)
+  yield read
+  for setter, value in zip(setters, before):
+    setter(value)
+
+
+def with_epsilon(image_shape, num_classes):
+  """A model whose layers and outputs depend on each of Keras's settings."""
+  layers = tf.keras.layers
+  return tf.keras.Sequential([
+      layers.Conv2D(4, 3, input_shape=image_shape), layers.MaxPooling2D(), layers.Flatten(),
+      layers.Lambda(lambda x: x + tf.keras.backend.epsilon()), layers.Dense(num_classes)])
+
+
+def fails(image_shape, num_classes):
+  raise KeyError(image_shape, num_classes)
+
+
+def use_all_functions(folder):
+  """Returns the results of the functions of the package, but convert."""
+  values = dict(QUICK, model=with_epsilon, dataset=data, image_size=None, train_steps=2,
+                optimizer='rmsprop', labels=['a', 'b'])
+  settings = Settings(model_dir=folder / 'run', export_dir=folder / 'export', **values)
+  trained = estimator_train.train(settings)
+  evaluated = estimator_train.evaluate(settings)
+  Image.fromarray(np.full([4, 4], 50, np.uint8)).save(str(folder / 'one.png'))
+  predicted = list(estimator_train.predict(settings.evolve(input=str(folder / '*.png'))))
+  exported = estimator_train.export(settings)
+  with pytest.raises(UserError, match='the function of model failed: .*KeyError'):
+    estimator_train.train(settings.evolve(model=fails, model_dir=str(folder / 'none')))
+  return trained['train_loss'], evaluated['average_loss'], predicted[0]['probability'], exported
+
+
+def test_settings_of_keras(tmp_path, users_keras):
+  """The functions neither depend on the user's settings nor change them."""
+  (tmp_path / 'users').mkdir()
+  *found, _ = use_all_functions(tmp_path / 'users')
+  assert users_keras() == USERS_KERAS
+  for setter, value in (('floatx', 'float32'), ('epsilon', 1e-7),
+                        ('image_data_format', 'channels_last')):
+    getattr(tf.keras.backend, 'set_' + setter)(value)
+  (tmp_path / 'default').mkdir()
+  *expected, _ = use_all_functions(tmp_path / 'default')
+  assert found == expected
+
+
+def test_convert_uses_the_settings_of_keras(tmp_path, users_keras, own_graph):
+  """The model is the user's: here of float64, and with another epsilon."""
+  layers = tf.keras.layers
+  model = tf.keras.Sequential([
+      layers.Lambda(lambda x: x + tf.keras.backend.epsilon(), input_shape=(3,)), layers.Dense(1)])
+  model.compile('sgd', 'mse')
+  estimator = estimator_train.convert(model, model_dir=str(tmp_path))
+  examples = np.ones([4, 3]), np.ones([4, 1])
+
+  def input_fn():
+    return tf.data.Dataset.from_tensor_slices(examples).batch(2)
+
+  estimator.train(input_fn, steps=2)
+  estimator.evaluate(input_fn)
+  assert users_keras() == USERS_KERAS
+  kernel, bias = (tf.train.load_variable(str(tmp_path), 'dense/' + name)
+                  for name in ('kernel', 'bias'))
+  assert kernel.dtype == bias.dtype == np.float64
+  predicted = next(estimator.predict(input_fn))['dense']
+  np.testing.assert_allclose(predicted, 1.25 * kernel.sum(0) + bias, rtol=1e-12)
 
 
 class Interrupt(tf.train.SessionRunHook):

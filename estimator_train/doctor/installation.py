@@ -18,6 +18,7 @@ import pkg_resources
 from estimator_train import system
 from estimator_train.doctor import CheckResult, error, ok, warning
 from estimator_train.errors import UserError
+from estimator_train.system import keras_config
 from estimator_train.system.child_process import ChildRun, child_environment, run_python
 
 # If one of these packages is too new, TensorFlow breaks; but if NumPy is only slightly too new,
@@ -207,7 +208,7 @@ def check_packages(installed: Dict[str, str], is_nvidia_build: bool, strategy: s
 def import_in_child(timeout_secs: float = _IMPORT_TIMEOUT_SECS) -> ImportResult:
   """Imports TensorFlow in a child process."""
   child = run_python(['-W', 'ignore', '-c', _IMPORT_CODE], timeout_secs,
-                     dict(os.environ, TF_CPP_MIN_LOG_LEVEL='0'))
+                     dict(os.environ, TF_CPP_MIN_LOG_LEVEL='0', **keras_config.VARIABLES))
   return ImportResult(child, **{
       key: value for values in child.results for key, value in values.items()})
 

@@ -22,7 +22,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError, first_line
 from estimator_train.exporting.trained_model import PICTURES_INPUT, TENSOR_INPUT, RestoredModel
-from estimator_train.system import storage
+from estimator_train.system import keras_config, storage
 from estimator_train.tf_patches.sessions import toco_on_path
 from estimator_train.version import __version__
 
@@ -167,7 +167,7 @@ def write_tflite(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
     restored.inputs[PICTURES_INPUT].set_shape((1,) + restored.image_shape)
     converter.inference_input_type = tf.uint8
     converter.quantized_input_stats = {restored.inputs[PICTURES_INPUT].op.name: (0., 1.)}
-  with toco_on_path():
+  with keras_config.ignored(), toco_on_path():  # The command imports Keras.
     try:
       converted = converter.convert()
     except Exception as error:  # The message of the error is the output of the converter.

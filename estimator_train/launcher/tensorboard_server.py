@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 
+from estimator_train.system import keras_config
+
 _NICENESS = 10
 
 
@@ -17,6 +19,7 @@ def serve(folder: str, log_path: str) -> None:
   """
   os.nice(_NICENESS)  # Gives training priority over TensorBoard.
   os.environ['CUDA_VISIBLE_DEVICES'] = ''
+  os.environ.update(keras_config.VARIABLES)  # TensorBoard imports Keras.
   try:
     # TensorBoard would interpret colons and commas in a path, so `logdir` is the current folder.
     os.chdir(folder)

@@ -6,11 +6,12 @@ import importlib
 import logging
 import os
 import sys
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Iterator, Optional
 
 from estimator_train.distribution.process import Process, this_process
 from estimator_train.run_dir import RunDir, disk_errors, run_lock
 from estimator_train.settings import Settings
+from estimator_train.system import keras_config
 
 # Modes whose module has another name than the mode.
 _MODULE_NAMES = {'train_and_evaluate': 'train'}
@@ -41,10 +42,7 @@ def run(settings: Settings, process: Optional[Process] = None) -> Dict[str, Any]
       stack.enter_context(run_lock.locked(flags.model_dir))
     previous_save_time_ns = RunDir(flags.model_dir).last_save_time_ns() if flags.model_dir else None
     try:
-      module = _import_mode(flags.mode)
-      if flags.verbosity <= 0 and 'tensorflow' in sys.modules:  # The log shows no deprecations.
-        from estimator_train.tf_patches import sessions
-        stack.enter_context(sessions.without_deprecation_checks())
+      module = stack.enter_context(open_mode(flags.mode, flags.verbosity))
       result: Dict[str, Any] = (
           module.run(settings, process) if flags.trains else module.run(settings))
     except Exception as error:
@@ -53,6 +51,28 @@ def run(settings: Settings, process: Optional[Process] = None) -> Dict[str, Any]
         raise
       raise translated from error
   return result
+
+
+@contextlib.contextmanager
+def open_mode(mode: str, verbosity: int) -> Iterator[Any]:
+  """Imports the module of a mode, and adapts the settings of TensorFlow and Keras to this package.
+
+  Every mode runs in such a `with` block, in the program as in a function of the library, so that
+  no setting of the user changes a result. The settings are restored at the end of the block.
+
+  Args:
+    mode: a value of `--mode`.
+    verbosity: value of --verbosity.
+  """
+  with keras_config.ignored():
+    module = _import_mode(mode)
+  with contextlib.ExitStack() as stack:
+    if 'tensorflow' in sys.modules:
+      from estimator_train.tf_patches import keras, sessions
+      stack.enter_context(keras.default_settings())
+      if verbosity <= 0:  # The log shows no deprecations.
+        stack.enter_context(sessions.without_deprecation_checks())
+    yield module
 
 
 def _import_mode(mode: str) -> Any:

@@ -29,6 +29,27 @@ def preserve_session() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def default_settings() -> Iterator[None]:
+  """Sets Keras's global settings to the defaults, on which this package relies, in a `with` block.
+
+  Defect: backend.py:5744 reads these settings from the user's `~/.keras/keras.json`, and scripts
+  change them for the whole process. Symptom: images and inputs, which are channels_last and
+  float32, do not fit the layers of the models, or the precision of a run depends on the user.
+  """
+  keras = tf.keras.backend
+  previous = keras.floatx(), keras.epsilon(), keras.image_data_format()
+  keras.set_floatx('float32')
+  keras.set_epsilon(1e-7)
+  keras.set_image_data_format('channels_last')
+  try:
+    yield
+  finally:
+    for restore, value in zip(
+        (keras.set_floatx, keras.set_epsilon, keras.set_image_data_format), previous):
+      restore(value)
+
+
+@contextlib.contextmanager
 def weights_from_one_run(weights: Sequence[Any]) -> Iterator[None]:
   """Makes `model.save` take the values of these weights from one run of the session.
 

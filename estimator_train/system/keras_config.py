@@ -1,0 +1,53 @@
+"""Keeps the user's keras.json, which other programs may need, out of this program.
+
+Importing Keras reads `~/.keras/keras.json` or, if the environment variable KERAS_HOME is set, the
+file in that folder. Values that only later versions know, such as bfloat16, end the import.
+"""
+
+import contextlib
+import os
+import traceback
+from typing import Iterator
+
+from estimator_train.errors import UserError
+
+_VARIABLE = 'KERAS_HOME'
+# In this "folder", Keras finds no file, and can write none.
+VARIABLES = {_VARIABLE: os.devnull}
+# TensorFlow's module that reads the file, without the folder of TensorFlow.
+_READER = os.path.join('python', 'keras', 'backend.py')
+
+
+@contextlib.contextmanager
+def ignored() -> Iterator[None]:
+  """Makes imports of Keras in a `with` block, also those of child processes, read no keras.json."""
+  # The variable is restored because the package `keras`, which the user's code may import, also
+  # keeps downloaded files in this folder.
+  previous = os.environ.get(_VARIABLE)
+  os.environ.update(VARIABLES)
+  try:
+    yield
+  finally:
+    del os.environ[_VARIABLE]
+    if previous is not None:
+      os.environ[_VARIABLE] = previous
+
+
+@contextlib.contextmanager
+def translate_errors() -> Iterator[None]:
+  """Translates the exception with which Keras rejects a keras.json during its import.
+
+  Raises:
+    UserError: Keras rejects the file; other exceptions are not changed.
+  """
+  try:
+    yield
+  except Exception as error:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    if not frame.filename.endswith(_READER):
+      raise
+    path = os.path.expanduser(os.path.join(os.environ.get(_VARIABLE, '~/.keras'), 'keras.json'))
+    raise UserError('Keras of TensorFlow 1.15 must accept its settings',
+                    '{} ({}: {})'.format(path, type(error).__name__, str(error) or frame.line),
+                    'correct the file, or name another folder by KERAS_HOME, and start Python again'
+                    ) from error  # A second import in this process would be incomplete.

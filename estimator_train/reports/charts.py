@@ -133,6 +133,7 @@ def _draw_metrics(name: str, sources: Sequence[Tuple[Dict[str, Any], str, str, s
 def draw_confusion_matrix(shown: ShownClasses) -> Chart:
   """Draws a heat map. The opacity of a cell shows which percentage of the row the cell contains."""
   rows, matrix, size = shown.rows, shown.matrix, len(shown.rows)
+  assert matrix is not None
   has_counts = size <= _MAX_CLASSES_WITH_COUNTS
   names = [format_tick_label(row.class_name, 'class {}'.format(row.class_index)) for row in rows]
   cells = []

@@ -38,8 +38,9 @@ def write_evaluation_report(flags: RunFlags, class_names: Sequence[str],
     sample_predictions: a few examples with the outputs of the model.
   """
   report, run_dir = dict(metrics), RunDir(flags.model_dir)
+  counts = report.pop('class_counts', None)
   if class_names:
-    report['per_class'] = per_class_metrics(class_names, metrics['confusion_matrix'])
+    report['per_class'] = per_class_metrics(class_names, **counts)
   storage.write_json(run_dir.path_to(EVALUATION_FILE), report)
   write_samples(run_dir.path, class_names, sample_predictions.images, sample_predictions.mistakes)
   write_output_samples(run_dir.path, sample_predictions.outputs)
@@ -53,29 +54,24 @@ def write_evaluation_report(flags: RunFlags, class_names: Sequence[str],
           'examples': metrics['examples']}
 
 
-def per_class_metrics(class_names: Sequence[str],
-                      matrix: Sequence[Sequence[int]]) -> Dict[str, Dict[str, Any]]:
+def per_class_metrics(class_names: Sequence[str], correct: Sequence[int], true: Sequence[int],
+                      predicted: Sequence[int]) -> Dict[str, Dict[str, Any]]:
   """Computes precision, recall, F1 and support of each class.
 
   Args:
     class_names: class names, by class index.
-    matrix: confusion matrix, with a row per true class and a column per predicted class, in the
-      order of `class_names`.
+    correct: for each class, the number of its examples that are predicted as this class.
+    true: the number of examples of each class.
+    predicted: the number of examples that are predicted as each class.
 
   Returns:
     By class name: `precision` (None if no example was predicted as this class), `recall` (None if
     no example is of this class), `f1`, their harmonic mean (None if both are None), and `support`,
     the number of examples of this class.
   """
-  metrics = {}
-  for index, class_name in enumerate(class_names):
-    support = sum(matrix[index])
-    predicted = sum(row[index] for row in matrix)
-    metrics[class_name] = {'precision': _ratio(matrix[index][index], predicted),
-                           'recall': _ratio(matrix[index][index], support),
-                           'f1': _ratio(2 * matrix[index][index], support + predicted),
-                           'support': support}
-  return metrics
+  return {name: {'precision': _ratio(hits, predictions), 'recall': _ratio(hits, support),
+                 'f1': _ratio(2 * hits, support + predictions), 'support': support}
+          for name, hits, support, predictions in zip(class_names, correct, true, predicted)}
 
 
 def _ratio(numerator: int, denominator: int) -> Optional[float]:
@@ -194,35 +190,49 @@ class ShownClasses(NamedTuple):
   Attributes:
     num_classes: number of all classes, including those that are not shown.
     rows: metrics of the shown classes, in the order of the model's outputs.
-    matrix: confusion matrix of the shown classes, int [len(rows), len(rows)].
+    matrix: confusion matrix of the shown classes, int [len(rows), len(rows)]; None if the
+      evaluation has too many classes for a confusion matrix.
     confusions: the most frequent confusions among all classes, by descending `examples`.
   """
   num_classes: int
   rows: List[ClassMetrics]
-  matrix: np.ndarray
+  matrix: Optional[np.ndarray]
   confusions: List[Confusion]
 
 
 def select_classes(evaluation: Dict[str, Any]) -> Optional[ShownClasses]:
-  """Returns the classes to show; None if there is no valid confusion matrix.
+  """Returns the classes to show; None if there are none, or the confusion matrix is not valid.
 
   Args:
     evaluation: the contents of `evaluation.json`; empty if there is no such file.
   """
-  matrix = np.array(evaluation.get('confusion_matrix', []), np.int64)
   per_class = evaluation.get('per_class', {})
+  class_names = list(per_class)
+  if class_names and evaluation.get('confusion_matrix') is None:  # There are too many classes.
+    wrong = np.array([metrics['support'] * (1 - (metrics['recall'] or 0))
+                      for metrics in per_class.values()])
+    return ShownClasses(len(class_names), _make_rows(per_class, _select_worst(wrong)), None, [])
+  matrix = np.array(evaluation.get('confusion_matrix', []), np.int64)
   if not matrix.size or matrix.shape != (len(per_class), len(per_class)):
     return None
-  class_names = list(per_class)
   mistakes = matrix - np.diag(np.diag(matrix))
   # Each mistake counts for both its true class and its predicted class.
-  worst_first = np.argsort(-(mistakes.sum(axis=0) + mistakes.sum(axis=1)), kind='stable')
-  shown_indices = np.sort(worst_first[:_MAX_SHOWN_CLASSES])
-  rows = [ClassMetrics(int(index), class_names[index],
-                       *map(per_class[class_names[index]].get, ClassMetrics._fields[2:]))
-          for index in shown_indices]
-  return ShownClasses(len(class_names), rows, matrix[np.ix_(shown_indices, shown_indices)],
+  shown_indices = _select_worst(mistakes.sum(axis=0) + mistakes.sum(axis=1))
+  return ShownClasses(len(class_names), _make_rows(per_class, shown_indices),
+                      matrix[np.ix_(shown_indices, shown_indices)],
                       _find_most_frequent_confusions(class_names, mistakes, matrix.sum(axis=1)))
+
+
+def _select_worst(num_mistakes: np.ndarray) -> np.ndarray:
+  """Returns the indices of the classes with the most mistakes, in ascending order."""
+  return np.sort(np.argsort(-num_mistakes, kind='stable')[:_MAX_SHOWN_CLASSES])
+
+
+def _make_rows(per_class: Dict[str, Any], indices: np.ndarray) -> List[ClassMetrics]:
+  class_names = list(per_class)
+  return [ClassMetrics(int(index), class_names[index],
+                       *map(per_class[class_names[index]].get, ClassMetrics._fields[2:]))
+          for index in indices]
 
 
 def _find_most_frequent_confusions(class_names: List[str], mistakes: np.ndarray,

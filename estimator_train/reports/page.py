@@ -177,7 +177,7 @@ def _write_run_page(data: PageData, model_dir: str, output_dir: str) -> str:
            *charts.draw_curves(data.curves), *charts.draw_output_charts(data.outputs),
            *experiment_charts.draw_scaling_chart(data.scaling),
            *experiment_charts.draw_lr_finder_chart(data.lr_finder)]
-  if classes is not None:
+  if classes is not None and classes.matrix is not None:
     drawn.append(charts.draw_confusion_matrix(classes))
   return _write_files(
       output_dir, 'page.html', drawn, data=data, content=page_content, classes=classes,

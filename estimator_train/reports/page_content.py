@@ -35,7 +35,7 @@ _TIME_ROWS = (
     ('between_secs', 'between session runs'))
 # Keys of evaluation.json that other parts of the page show.
 _KEYS_SHOWN_ELSEWHERE = ('accuracy', 'average_loss', 'loss', 'regularization_loss', 'examples',
-                         'global_step')
+                         'confusion_matrix', 'global_step')
 # The metrics of all classes together: (key of evaluation.json, name on the page).
 _CLASSIFIER_METRICS = (
     ('top_5_accuracy', 'Top-5 accuracy'), ('macro_precision', 'Macro precision'),

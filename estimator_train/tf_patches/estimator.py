@@ -7,6 +7,7 @@ copy_optimizer, and to keras.py in the same folder after it.
 import contextlib
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.python.distribute import distribute_coordinator
 from tensorflow.python.keras import backend, optimizers
@@ -16,6 +17,10 @@ from tensorflow_estimator.python.estimator import estimator
 
 from estimator_train.tf_patches import configurations
 from estimator_train.tf_patches.optimizers import sum_gradients_before_changes
+
+# The graph collection of the names of metrics without a summary.
+_OMITTED_KEY = 'estimator_train/omitted_from_summary'
+_write_dict_to_summary = estimator._write_dict_to_summary
 
 
 @contextlib.contextmanager
@@ -97,6 +102,25 @@ def remove_loss_summary(loss: tf.Tensor) -> None:
   summaries = tf.get_collection_ref(tf.GraphKeys.SUMMARIES)
   summaries[:] = [summary for summary in summaries
                   if not any(tensor is loss for tensor in summary.op.inputs)]
+
+
+def omit_from_summary(name: str) -> None:
+  """Makes Estimator write no summary of an array that the metric `name` of the default graph is.
+
+  Defect: lines 2074 to 2079 write each metric that is an array to the event file, as a tensor that
+  TensorBoard does not show. Symptom: each evaluation writes 8 MB for the confusion matrix of 1,000
+  classes.
+  """
+  tf.add_to_collection(_OMITTED_KEY, name)
+  estimator._write_dict_to_summary = _write_summary_without_omitted
+
+
+def _write_summary_without_omitted(output_dir: str, dictionary: Dict[str, Any],
+                                   current_global_step: int) -> None:
+  omitted = tf.get_collection(_OMITTED_KEY)  # Estimator evaluates in the graph of the metrics.
+  _write_dict_to_summary(output_dir, {
+      name: value for name, value in dictionary.items()
+      if name not in omitted or np.ndim(value) == 0}, current_global_step)
 
 
 def copy_optimizer(optimizer: Any, config: Any) -> Any:

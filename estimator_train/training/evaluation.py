@@ -8,12 +8,13 @@ import os
 import time
 from typing import Any, Callable, Dict, Optional, Set, Tuple
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data.run_data import make_batching
 from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import TrainingFailed, UserError
-from estimator_train.training import early_stopping, evaluation_metrics
+from estimator_train.training import class_counts, early_stopping, evaluation_metrics
 from estimator_train.training.checkpoints import best_checkpoint, restoring
 from estimator_train.training.early_stopping import StopReason
 from estimator_train.training.evaluation_metrics import EvaluationSamples, SampleCollector
@@ -157,7 +158,8 @@ class Evaluator:
     Returns:
       A tuple of the metrics and of some examples with the outputs of the model. The metrics are
       `average_loss`, `examples`, `global_step`, `checkpoint` and the compiled metrics of the model;
-      with classes, also `accuracy` and `confusion_matrix`; without classes, also `loss`, which
+      with classes, also `accuracy`, `class_counts` (lists by the attributes of ClassCounts) and, up
+      to MAX_CLASSES_OF_MATRIX classes, `confusion_matrix`; without classes, also `loss`, which
       includes the losses of the layers, such as weight decay.
 
     Raises:
@@ -195,13 +197,16 @@ class Evaluator:
                for name, value in sorted(metrics.items())
                if value.ndim == 0 and name not in ('loss', 'examples', tf.GraphKeys.GLOBAL_STEP)}
     average_loss = float(metrics['average_loss'])
-    has_classes = 'confusion_matrix' in metrics
+    has_classes = 'class_counts' in metrics
     result: Dict[str, Any] = (
         {'accuracy': scalars.pop('accuracy')} if has_classes else
         {'loss': average_loss + (scalars.get('regularization_loss') or 0.)})
     result.update({'average_loss': average_loss, 'examples': int(metrics['examples']), **scalars})
     if has_classes:
-      result['confusion_matrix'] = metrics['confusion_matrix'].tolist()
+      result['class_counts'] = class_counts.ClassCounts(
+          *metrics['class_counts'].tolist())._asdict()
+      if np.ndim(metrics.get('confusion_matrix', 0)) == 2:
+        result['confusion_matrix'] = metrics['confusion_matrix'].tolist()
     assert self._graph is not None
     if self._graph.batch_means:
       result['batch_means'] = self._graph.batch_means
@@ -236,6 +241,9 @@ class _EvaluationGraph:
       metrics = dict(spec.eval_metric_ops, loss=tf.metrics.mean(spec.loss))
       self._update_op = tf.group(*[update for _, update in metrics.values()])
       self._metric_values = {name: value for name, (value, _) in metrics.items()}
+      counts = class_counts.find_in_graph()
+      if counts is not None:
+        self._metric_values['class_counts'] = counts
       self._metric_values[tf.GraphKeys.GLOBAL_STEP] = global_step
       self._initialize_op = tf.group(tf.local_variables_initializer(), tf.tables_initializer(),
                                      iterator.initializer)

@@ -6,9 +6,9 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import images
-from estimator_train.tf_patches import sessions
+from estimator_train.tf_patches import estimator as estimator_patches, sessions
 from estimator_train.tf_patches.compiled_models import Metric, OutputLoss
-from estimator_train.training import losses
+from estimator_train.training import class_counts, losses
 from estimator_train.training.hooks.step_measurements import find_ancestors
 from estimator_train.training.own_graph import Fetches
 
@@ -79,9 +79,10 @@ def classifier_metrics(features: Any, loss: OutputLoss, model: tf.keras.Model,
     num_classes: the number of classes.
 
   Returns:
-    The metrics in classifier_metric_names (float) except `average_loss`, and `confusion_matrix`
-    (int64 [num_classes, num_classes], one row per true class, one column per predicted class).
-    Examples that are masked do not count. The metrics do not depend on sample weights.
+    The metrics in classifier_metric_names (float) except `average_loss` and, with at most
+    MAX_CLASSES_OF_MATRIX classes, `confusion_matrix` (int64 [num_classes, num_classes], one row per
+    true class, one column per predicted class). Examples that are masked do not count. The metrics
+    do not depend on sample weights. The ClassCounts of all batches are recorded in the graph.
   """
   labels, outputs = loss.targets, loss.outputs
   takes_class_indices = losses.takes_class_indices(losses.unwrap(losses.get_loss(model)))
@@ -98,15 +99,17 @@ def classifier_metrics(features: Any, loss: OutputLoss, model: tf.keras.Model,
     class_indices, predicted, outputs = (
         tf.boolean_mask(tensor, tf.reshape(loss.mask, [-1]) > 0)
         for tensor in (class_indices, predicted, outputs))
-  batch_matrix = tf.math.confusion_matrix(class_indices, predicted, num_classes, dtype=tf.int64)
-  matrix, add_matrix = _running_sum(batch_matrix, 'confusion_matrix')
+  count_sums, add_counts = _running_sum(
+      class_counts.count_batch(class_indices, predicted, num_classes), 'class_counts')
+  class_counts.add_to_graph(count_sums)
+  counts = class_counts.ClassCounts(*tf.unstack(count_sums))
   return {
-      'confusion_matrix': (matrix, add_matrix),
-      'accuracy': (tf.trace(matrix) / tf.reduce_sum(matrix), tf.no_op()),
+      'accuracy': (tf.reduce_sum(counts.correct) / tf.reduce_sum(counts.true), add_counts),
       'calibration_error': _calibration_error(
           losses.class_probabilities(model, outputs),
           tf.reshape(tf.equal(predicted, class_indices), [-1])),  # The rank may be unknown.
-      **_macro_averages(matrix),
+      **class_counts.macro_averages(counts),
+      **_confusion_matrix(class_indices, predicted, num_classes),
       **({'top_5_accuracy': _running_mean(
           tf.math.count_nonzero(tf.equal(tf.cast(tf.nn.top_k(outputs, 5).indices, tf.int64),
                                          class_indices[:, tf.newaxis])),
@@ -120,20 +123,13 @@ def classifier_metric_names(num_classes: int) -> List[str]:
           'macro_recall', *['top_5_accuracy'] * (num_classes >= _MIN_CLASSES_OF_TOP_5)]
 
 
-def _macro_averages(matrix: tf.Tensor) -> Metrics:
-  """Returns the means of precision, recall and F1 over the classes in a confusion matrix.
-
-  A class that is neither the true nor the predicted class of any example is left out. As in
-  scikit-learn, the precision of a class that is never predicted and the recall of a class without
-  examples are 0.
-  """
-  correct, true, predicted = (tf.cast(counts, tf.float64) for counts in (
-      tf.diag_part(matrix), tf.reduce_sum(matrix, 1), tf.reduce_sum(matrix, 0)))
-  num_occurring = tf.math.count_nonzero(true + predicted, dtype=tf.float64)
-  return {'macro_' + name: (
-      tf.reduce_sum(tf.div_no_nan(correct, count)) / num_occurring, tf.no_op())
-          for name, count in (('precision', predicted), ('recall', true),
-                              ('f1', (true + predicted) / 2))}
+def _confusion_matrix(class_indices: tf.Tensor, predicted: tf.Tensor, num_classes: int) -> Metrics:
+  """Returns the confusion matrix as a metric; {} if there are too many classes."""
+  if num_classes > class_counts.MAX_CLASSES_OF_MATRIX:
+    return {}
+  estimator_patches.omit_from_summary('confusion_matrix')
+  return {'confusion_matrix': _running_sum(tf.math.confusion_matrix(
+      class_indices, predicted, num_classes, dtype=tf.int64), 'confusion_matrix')}
 
 
 def _calibration_error(probabilities: tf.Tensor,

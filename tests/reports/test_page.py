@@ -95,13 +95,18 @@ def sample(true, predicted, probability, pixel):
                                class_index=true, outputs=outputs)
 
 
+def per_class(labels, matrix):
+  return evaluation.per_class_metrics(
+      labels, *(counts.tolist() for counts in (np.diag(matrix), matrix.sum(1), matrix.sum(0))))
+
+
 @pytest.fixture(scope='module')
 def full(tmp_path_factory):
   """The folder of a run of which everything is known, and its page."""
   folder = Path(shutil.copytree(str(EXAMPLE), str(tmp_path_factory.mktemp('full') / 'run')))
   matrix = np.diag([9] * (len(HOSTILE) - 1) + [0])  # There are no examples of the last class.
   matrix[7, 6:8] = 1, 3
-  metrics = evaluation.per_class_metrics(HOSTILE, matrix.tolist())
+  metrics = per_class(HOSTILE, matrix)
   evaluation.write_samples(
       str(folder), HOSTILE, [sample(true, 0, .875, [77.]) for true in range(len(HOSTILE))],
       [sample(8, 6, .625, [10., 20., 300.])])
@@ -297,13 +302,32 @@ def test_of_many_classes_the_worst_and_of_many_points_some_are_shown(tmp_path):
       'report/curves.json': {'train_loss': curve, 'eval_loss': curve},
       'evaluation.json': {
           'confusion_matrix': matrix.tolist(),
-          'per_class': evaluation.per_class_metrics(labels, matrix.tolist())}})
+          'per_class': per_class(labels, matrix)}})
   assert found.text.count('The 30 of 1,000 classes with the most mistakes') == 2
   assert 'class 700 class 3 4 44.4\u00a0%' in found.text  # Of the mistakes,
   assert '700 class 700 100.0' in found.text and 'class 999' not in found.text  # and the figures.
   assert len(found.all('tr')) == 1 + 30 + 1 + 1
   assert len(found.source) < 200000 and found.source.count('<title>') < 250
   assert 'class 700 predicted as class 3, 4 times' in found.alts
+
+
+def test_more_classes_than_a_confusion_matrix_has(tmp_path):
+  """The classes with the most wrong predictions are shown; some have no examples."""
+  labels = ['class {}'.format(index) for index in range(3000)]
+  correct, true, predicted = (np.full(3000, count) for count in (5, 5, 5))
+  true[[7, 2999]], correct[[7, 2999]], predicted[7] = 0, 0, 0
+  true[1234], predicted[1300] = 9, 14
+  true[2000] = correct[2000] = predicted[2000] = 100  # Many examples, but no mistakes.
+  written = {'accuracy': .875, 'per_class': evaluation.per_class_metrics(
+      labels, correct.tolist(), true.tolist(), predicted.tolist())}
+  for evaluated in (written, dict(written, confusion_matrix=None)):
+    found = write(tmp_path, {'evaluation.json': evaluated})
+    assert found.sections == {'classes'} and found.all('img') == []
+    assert 'The 30 of 3,000 classes with the most mistakes' in found.text
+    assert '1234 class 1234 100.0\u00a0% 55.6\u00a0%' in found.text
+    assert 'class 2000' not in found.text and 'class 2999' not in found.text
+    assert len(found.all('tr')) == 1 + 30
+    assert not (tmp_path / 'report' / 'confusion-matrix.png').exists()
 
 
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')

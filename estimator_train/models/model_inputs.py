@@ -166,7 +166,7 @@ class BatchAdapter(NamedTuple):
     tensors = self._by_name(labels, names if has_labels_of_all else with_loss, 'labels', 'output')
     arranged: List[Optional[tf.Tensor]] = []
     for name, target, output, loss in zip(names, targets, self.model.outputs,
-                                          compiled_models.loss_functions(self.model, names)):
+                                          keras_patches.loss_functions(self.model, names)):
       label = None if target is None else _with_last_dimension(tensors[name], target)
       if label is not None and keras_patches.takes_labels_like_outputs(loss):
         if keras_patches.takes_one_hot(loss) and output.shape.ndims and (
@@ -194,17 +194,16 @@ class BatchAdapter(NamedTuple):
       weights = {**dict.fromkeys(names), **weights}
     tensors = self._by_name(weights, names, 'sample weights', 'output')
     is_temporal = bool(self.model.sample_weight_mode)
-    for name, tensor in tensors.items():
-      if tensor is not None:
-        tensor = tf.cast(tensor, tf.keras.backend.floatx())
+    for name, given in tensors.items():
+      if given is not None:
+        tensor = tensors[name] = tf.cast(given, tf.keras.backend.floatx())
         if not is_temporal and tensor.shape.ndims != 1:
           if tensor.shape.ndims is not None and tensor.shape.as_list()[1:] != [1]:
             raise InvalidValue('there must be one sample weight for each example',
                                '{}: {} for {}'.format(self.source_name, tensor.shape, name),
                                "give weights [B], or compile the model with "
                                "sample_weight_mode='temporal' for [B, T]")
-          tensor = tf.reshape(tensor, [-1])
-        tensors[name] = tensor
+          tensors[name] = tf.reshape(tensor, [-1])
     return [tensors[name] for name in names]
 
   def describe_misfit(self, features: Any) -> Optional[InvalidValue]:
@@ -267,7 +266,7 @@ class BatchAdapter(NamedTuple):
 
 
 def has_shape_like(tensor: Any, expected: Any) -> bool:
-  """Returns whether a batch can have the shape of an input or output; the batch sizes may differ."""
+  """Returns whether a batch can have the shape of an input or output, except for its size."""
   return None in (tensor.shape.ndims, expected.shape.ndims) or bool(
       tensor.shape[1:].is_compatible_with(expected.shape[1:])
       and tensor.shape.ndims == expected.shape.ndims)
@@ -301,7 +300,7 @@ def _with_last_dimension(label: Any, target: tf.Tensor) -> Any:
 
 
 def _as_column(tensor: Any, expected: tf.Tensor) -> Any:
-  """Returns a tensor [B], or of unknown rank, as [B, 1] if the model takes a matrix, as in Keras."""
+  """Returns a tensor [B], or of unknown rank, as [B, 1] if the model takes a matrix."""
   if isinstance(tensor, tf.Tensor) and expected.shape.ndims is not None and (
       expected.shape.ndims > 1):
     if tensor.shape.ndims == 1:

@@ -11,10 +11,11 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 import tensorflow.compat.v1 as tf
 from tensorflow.python.eager import context
 from tensorflow.python.keras import backend, metrics
-from tensorflow.python.keras.engine import training_utils
 from tensorflow.python.keras.premade import wide_deep
 from tensorflow.python.keras.utils import losses_utils, tf_utils
 from tensorflow.python.ops.losses import util
+
+from estimator_train.tf_patches.keras import is_keras_function
 
 Layer = Any  # A tf.keras.layers.Layer.
 
@@ -320,14 +321,6 @@ def _batch_metric_values(model: tf.keras.Model) -> Dict[str, tf.Tensor]:
   return values
 
 
-def is_keras_function(function: Any) -> bool:
-  """Returns whether a function is one of Keras's losses or metrics, with a value per example.
-
-  May be called in any graph.
-  """
-  return '.keras.' in str(getattr(function, '__module__', ''))
-
-
 def _call_metric_function(metric: Any, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
   """Calls the function of a metric like MeanMetricWrapper.update_state (metrics.py:560)."""
   outputs, targets = util.squeeze_or_expand_dimensions(
@@ -349,13 +342,3 @@ def scalar_losses(model: tf.keras.Model) -> List[str]:
       if values.shape.ndims == 0:
         names.append(endpoint.output_name)
   return names
-
-
-def loss_functions(model: tf.keras.Model, output_names: Sequence[str]) -> List[Any]:
-  """Returns the loss function of each output of a compiled model; None for one without a loss.
-
-  No defect: this function calls the private function `prepare_loss_functions`, because a model
-  whose inputs are unknown has the attribute `loss_functions` only when it is built. May be called
-  in any graph.
-  """
-  return list(training_utils.prepare_loss_functions(model.loss or {}, list(output_names)))

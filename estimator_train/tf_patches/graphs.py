@@ -144,7 +144,7 @@ def _remove_dead_branches(nodes: Nodes, constants: Mapping[str, bool]) -> None:
         values[node.name] = values[data[0][0]]
     pending += consumers.get(node.name, ())
   switches = {name for name, _ in aliases}
-  for name, node in list(nodes.items()):
+  for name in list(nodes):
     if name not in live or name in switches:
       del nodes[name]
   for name, node in nodes.items():

@@ -4,12 +4,11 @@ Paths are relative to tensorflow_core/python/keras/.
 """
 
 import contextlib
-from typing import Any, Dict, Iterator, List, Sequence
+from typing import Any, Iterator, List, Sequence
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.keras import backend, losses as keras_losses
-
-from estimator_train.tf_patches.compiled_models import is_keras_function
+from tensorflow.python.keras.engine import training_utils
 
 
 @contextlib.contextmanager
@@ -136,6 +135,20 @@ def is_graph_network(model: tf.keras.Model) -> bool:
   batch, on which it calls the copy.
   """
   return bool(model._is_graph_network)
+
+
+def loss_functions(model: tf.keras.Model, output_names: Sequence[str]) -> List[Any]:
+  """Returns the loss function of each output of a compiled model; None for one without a loss.
+
+  No defect: this function calls the private function `prepare_loss_functions`, because a model
+  whose inputs are unknown has the attribute `loss_functions` only when it is built.
+  """
+  return list(training_utils.prepare_loss_functions(model.loss or {}, list(output_names)))
+
+
+def is_keras_function(function: Any) -> bool:
+  """Returns whether a function is one of Keras's losses or metrics, with a value per example."""
+  return '.keras.' in str(getattr(function, '__module__', ''))
 
 
 def takes_labels_like_outputs(loss_function: Any) -> bool:

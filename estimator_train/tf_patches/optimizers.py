@@ -283,7 +283,8 @@ class _GradientAccumulation:
       gradients = compute_gradients(micro_batch.loss / self.accumulation_steps, params)
       is_sparse[:] = [isinstance(gradient, tf.IndexedSlices) for gradient in gradients]
       with tf.control_dependencies(micro_batch.updates):
-        return (index + 1, mean_loss + micro_batch.mean_loss / self.accumulation_steps, outputs.write(index, micro_batch.outputs),
+        return (index + 1, mean_loss + micro_batch.mean_loss / self.accumulation_steps,
+                outputs.write(index, micro_batch.outputs),
                 [total + gradient for total, gradient in zip(sums, gradients)],
                 [written.write(index, tf.cast(gradient.indices, tf.int64)) if sparse else written
                  for written, gradient, sparse in zip(rows, gradients, is_sparse)])

@@ -1,10 +1,9 @@
-"""Makes the variables of a Keras model in other graphs, with the values and names of the model's.
+"""Makes the variables of a Keras model in other graphs.
 
-Private API: a public name exists neither for the handle of a variable, nor for Keras's session, nor
-for what a strategy makes of a variable.
+Private API: a public name exists neither for the handle of a variable nor for what a strategy makes
+of a variable.
 """
 
-import re
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
@@ -12,146 +11,15 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.distribute import values as distribute_values
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
-from tensorflow.python.keras import backend
 from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_ops
 
 from estimator_train.errors import InvalidValue
 from estimator_train.tf_patches import graphs, saved_weights
-from estimator_train.tf_patches.compiled_models import nested_layers, trained_weights
+from estimator_train.tf_patches.compiled_models import trained_weights
 
-_SUFFIX = re.compile(r'_\d+$')
 # The methods of variables, by the operations on their handles.
 _ASSIGNMENTS = {'AssignVariableOp': 'assign', 'AssignAddVariableOp': 'assign_add',
                 'AssignSubVariableOp': 'assign_sub'}
-
-
-class ValueReader:
-  """Reads the values of variables of a graph.
-
-  Must be made in the thread of the user, because Keras has a session for each thread.
-
-  Args:
-    graph: the graph, or Keras's graph of eager mode.
-  """
-
-  def __init__(self, graph: tf.Graph) -> None:
-    self._is_eager = tf.executing_eagerly()
-    session = None if self._is_eager else (
-        tf.get_default_session() or getattr(backend._SESSION, 'session', None))
-    self._session = session if session is not None and session.graph is graph else None
-    self._graph = graph
-
-  def read(self, variables: Sequence[Any], seed: Optional[int] = None) -> List[np.ndarray]:
-    """Returns the values of variables; those that have none get their initial values.
-
-    Args:
-      variables: the variables; the default graph is theirs.
-      seed: for the random operations of the initial values if no variable has a value; it has no
-        effect on operations that have a seed. None: it is not changed.
-    """
-    if not variables:
-      return []
-    if self._is_eager:
-      return [variable.numpy() for variable in variables]
-    if self._session is not None:
-      is_initialized = self._session.run([tf.is_variable_initialized(variable)
-                                          for variable in variables])
-      if any(is_initialized) or seed is None:
-        missing = [variable.initializer for variable, has_value in zip(variables, is_initialized)
-                   if not has_value]
-        self._session.run(missing)
-        return list(self._session.run(list(variables)))
-    if seed is not None:
-      return self._initial_values(variables, seed)
-    with tf.Session(graph=self._graph) as session:
-      session.run([variable.initializer for variable in variables])
-      return list(session.run(list(variables)))
-
-  def evaluate(self, tensors: Sequence[tf.Tensor]) -> List[np.ndarray]:
-    """Returns the values of tensors that depend on no variable."""
-    known = [tf.get_static_value(tensor) for tensor in tensors]
-    if any(value is None for value in known):
-      with tf.Session(graph=self._graph) as session:
-        return list(session.run(list(tensors)))
-    return known
-
-  def _initial_values(self, variables: Sequence[Any], seed: int) -> List[np.ndarray]:
-    initializers = [variable.initializer for variable in variables]
-    # A read of each variable exists already, unlike its name.
-    tensors = [variable._graph_element for variable in variables]
-    subgraph = graphs.extract_subgraph(
-        self._graph, [*initializers, *(tensor.op for tensor in tensors)], set(), {})
-    with tf.Graph().as_default(), tf.Session() as session:
-      tf.set_random_seed(seed)
-      imported = graphs.Import(subgraph, {}, graphs.fetch_names([initializers, tensors]))
-      session.run(imported.find(initializers))
-      return list(session.run(imported.find(tensors)))
-
-
-def checkpoint_names(model: tf.keras.Model, graph: tf.Graph) -> List[str]:
-  """Returns names for the weights of a model which do not depend on other models in the graph.
-
-  A scope that is named like a layer of the model, but for a number that TensorFlow has added to
-  make the name unique in the graph, gets the name of the layer.
-
-  Returns:
-    The names in the order of `model.weights`.
-  """
-  layers = nested_layers(model)
-  layer_names = {layer.name for layer in layers}
-  owners = {id(weight): layer for layer in layers
-            for weight in (*layer._trainable_weights, *layer._non_trainable_weights)}
-  own_names = {weight.name for weight in model.weights}
-  scopes: Dict[Tuple[str, int], str] = {}
-  taken: Set[str] = set()
-  names: Dict[int, str] = {}
-  unique = {id(weight): weight for weight in model.weights}  # A model can share weights.
-  for weight in sorted(unique.values(), key=_creation_order):
-    parts = weight.name.partition(':')[0].split('/')
-    owner = owners.get(id(weight))
-    own_index = _find_scope(parts, owner.name) if owner is not None else -1
-    parent = ''
-    for index, part in enumerate(parts):
-      key = '/'.join(parts[:index + 1]), id(owner) if index == own_index else 0
-      if index == len(parts) - 1:
-        part = _without_suffix_of_graph(parts, graph, own_names)
-      elif index == own_index:
-        part = owner.name
-      elif part not in layer_names and _SUFFIX.sub('', part) in layer_names:
-        part = _SUFFIX.sub('', part)
-      if key not in scopes or (index == len(parts) - 1):
-        scopes[key] = _make_unique(parent + part, taken)
-      parent = scopes[key] + '/'
-    names[id(weight)] = parent[:-1]
-  return [names[id(weight)] for weight in model.weights]
-
-
-def _creation_order(variable: Any) -> int:
-  return 0 if context.executing_eagerly() or not hasattr(variable, 'op') else variable.op._id
-
-
-def _find_scope(parts: Sequence[str], layer_name: str) -> int:
-  """Returns the index of the scope of a layer in the name of one of its weights; -1: none."""
-  pattern = re.compile(re.escape(layer_name) + r'(_\d+)?$')
-  return max((index for index, part in enumerate(parts[:-1]) if pattern.match(part)), default=-1)
-
-
-def _without_suffix_of_graph(parts: Sequence[str], graph: tf.Graph, own_names: Set[str]) -> str:
-  """Returns the last part of a name without a number that another variable made necessary."""
-  base = _SUFFIX.sub('', parts[-1])
-  path = '/'.join([*parts[:-1], base])
-  is_foreign = base != parts[-1] and path + ':0' not in own_names and path in graph._nodes_by_name
-  return base if is_foreign else parts[-1]
-
-
-def _make_unique(name: str, taken: Set[str]) -> str:
-  """Returns the name, or with a number that makes it unique, and adds it to those taken."""
-  unique, number = name, 0
-  while unique in taken:
-    number += 1
-    unique = '{}_{}'.format(name, number)
-  taken.add(unique)
-  return unique
 
 
 class _Variable(NamedTuple):
@@ -189,7 +57,7 @@ class OwnVariables:
   Must be made in this graph.
   """
 
-  def __init__(self, model: tf.keras.Model, graph: tf.Graph, values: ValueReader) -> None:
+  def __init__(self, model: tf.keras.Model, graph: tf.Graph, values: saved_weights.ValueReader) -> None:
     self._model, self._graph, self._values = model, graph, values
     self._captured: Dict[str, np.ndarray] = {}
     self._by_handle: Dict[str, _Variable] = {}
@@ -227,7 +95,7 @@ class OwnVariables:
 
   def _captures(self) -> List[Tuple[Any, tf.Tensor]]:
     """Returns pairs of a tensor outside of Keras's graph of eager mode and its placeholder."""
-    captures = getattr(self._graph, 'captures', None) or {}
+    captures: Any = getattr(self._graph, 'captures', None) or {}
     return list(captures.items() if hasattr(captures, 'items') else captures)
 
   def select(self, subgraph: graphs.Subgraph) -> None:
@@ -314,9 +182,10 @@ class MadeVariables:
           if variable.kind == 'metric' else None)
     made_name = made.name.partition(':')[0]
     if variable.kind == 'weight' and made_name != name:
-      raise InvalidValue('an input_fn must not give the name of a weight to a scope or an operation',
-                         'a weight of the model would have the name ' + made_name,
-                         'rename the scope, the operation or the layer')
+      raise InvalidValue(
+          'an input_fn must not give the name of a weight to a scope or an operation',
+          'a weight of the model would have the name ' + made_name,
+          'rename the scope, the operation or the layer')
     return made
 
   def replacements(self) -> Dict[str, tf.Tensor]:

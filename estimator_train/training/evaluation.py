@@ -14,10 +14,15 @@ import tensorflow.compat.v1 as tf
 from estimator_train.data.run_data import make_batching
 from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import TrainingFailed, UserError
-from estimator_train.training import class_counts, early_stopping, evaluation_metrics
+from estimator_train.training import (
+  class_counts,
+  early_stopping,
+  evaluation_metrics,
+  evaluation_samples,
+)
 from estimator_train.training.checkpoints import best_checkpoint, restoring
 from estimator_train.training.early_stopping import StopReason
-from estimator_train.training.evaluation_metrics import EvaluationSamples, SampleCollector
+from estimator_train.training.evaluation_samples import EvaluationSamples, SampleCollector
 from estimator_train.training.model import PreparedModel
 from estimator_train.training.run import Run
 
@@ -248,7 +253,7 @@ class _EvaluationGraph:
       self._initialize_op = tf.group(tf.local_variables_initializer(), tf.tables_initializer(),
                                      iterator.initializer)
       self._saver = restoring.make_saver(tf.global_variables(), checkpoint)
-      self.sampled = evaluation_metrics.sampled_tensors()
+      self.sampled = evaluation_samples.sampled_tensors()
       self.batch_means = sorted(evaluation_metrics.batch_means())
       for name in self.batch_means:
         _LOG.warning('%s is computed once per batch: its mean over the batches is exact only if it '

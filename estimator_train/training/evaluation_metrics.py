@@ -1,14 +1,13 @@
-"""Metrics that count each example of an evaluation once, and samples of its predictions."""
+"""Metrics that count each example of an evaluation once."""
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import images
 from estimator_train.tf_patches import estimator as estimator_patches, sessions
 from estimator_train.tf_patches.compiled_models import Metric, OutputLoss
-from estimator_train.training import class_counts, losses
+from estimator_train.training import class_counts, evaluation_samples, losses
 from estimator_train.training.hooks.step_measurements import find_ancestors
 from estimator_train.training.own_graph import Fetches
 
@@ -16,27 +15,8 @@ from estimator_train.training.own_graph import Fetches
 Metrics = Dict[str, Tuple[tf.Tensor, tf.Operation]]
 # The graph collection of the names of losses and metrics that are means over batches.
 _BATCH_MEANS_KEY = 'estimator_train/batch_means'
-# The graph collection of SampledTensors.
-_SAMPLES_KEY = 'estimator_train/samples'
-_NUM_IMAGES, _NUM_OUTPUTS = 12, 1000
 _NUM_CALIBRATION_BINS = 15
 _MIN_CLASSES_OF_TOP_5 = 10  # With fewer classes, even a bad model has most classes among its top 5.
-
-
-class SampledTensors(NamedTuple):
-  """Tensors of a batch of which an evaluation collects some values, see sampled_tensors.
-
-  Attributes:
-    output_name: the name of an output that predicts numbers; None: images that are classified.
-    num_examples: the number of examples to collect.
-    tensors: the targets and the output, both [B, ...]; or the images [B, height, width, C], the
-      true class indices [B] and the outputs of the model [B, num_classes].
-    are_mistakes: whether B counts only the first examples whose predicted classes are wrong.
-  """
-  output_name: Optional[str]
-  num_examples: int
-  tensors: Sequence[tf.Tensor]
-  are_mistakes: bool = False
 
 
 def make_metrics(fetches: Fetches, features: Any, batch_size: tf.Tensor, model: tf.keras.Model,
@@ -90,11 +70,7 @@ def classifier_metrics(features: Any, loss: OutputLoss, model: tf.keras.Model,
                    else tf.argmax(labels, -1))
   predicted = tf.argmax(outputs, -1)
   if images.is_image_batch(features):
-    tensors = (features, class_indices, outputs)
-    mistakes = [tf.boolean_mask(tensor, tf.not_equal(predicted, class_indices))[:_NUM_IMAGES]
-                for tensor in tensors]
-    tf.add_to_collection(_SAMPLES_KEY, SampledTensors(None, _NUM_IMAGES, tensors))
-    tf.add_to_collection(_SAMPLES_KEY, SampledTensors(None, _NUM_IMAGES, mistakes, True))
+    evaluation_samples.sample_images(features, class_indices, outputs, predicted)
   if loss.mask is not None:
     class_indices, predicted, outputs = (
         tf.boolean_mask(tensor, tf.reshape(loss.mask, [-1]) > 0)
@@ -195,8 +171,7 @@ def loss_metrics(fetches: Fetches, batch_size: tf.Tensor) -> Metrics:
     if len(fetches.output_losses) > 1:
       metrics[loss.output_name + '_loss'] = mean, update
     if _predicts_numbers(loss):
-      tf.add_to_collection(_SAMPLES_KEY, SampledTensors(
-          loss.output_name, _NUM_OUTPUTS, (loss.targets, loss.outputs)))
+      evaluation_samples.sample_outputs(loss.output_name, loss.targets, loss.outputs)
   metrics['average_loss'] = total, tf.group(*updates)
   if fetches.regularization_losses:
     # Losses of activities depend on the batch; those of weights are the same for all batches.
@@ -257,107 +232,3 @@ def _running_sum(value: tf.Tensor, name: str) -> Tuple[Any, tf.Operation]:
       tf.zeros(value.shape, value.dtype), trainable=False, use_resource=True, name=name,
       collections=[tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.METRIC_VARIABLES])
   return total.read_value(), total.assign_add(value, read_value=False)
-
-
-def sampled_tensors() -> List[SampledTensors]:
-  """Returns the tensors in the default graph of which an evaluation collects some values."""
-  return list(tf.get_collection(_SAMPLES_KEY))
-
-
-class Sample(NamedTuple):
-  """One image of an evaluation.
-
-  Attributes:
-    image: the image as the input pipeline yields it, [height, width, C].
-    class_index: the index of the true class.
-    outputs: float32 [num_classes], the outputs of the model.
-  """
-  image: np.ndarray
-  class_index: int
-  outputs: np.ndarray
-
-
-class OutputSample(NamedTuple):
-  """The true and the predicted values of an output of the model, for some of the examples.
-
-  Attributes:
-    output_name: the name of the output.
-    targets: the true values, [N, ...].
-    outputs: the predicted values, of the same shape.
-  """
-  output_name: str
-  targets: np.ndarray
-  outputs: np.ndarray
-
-
-class EvaluationSamples(NamedTuple):
-  """Some of the examples of an evaluation.
-
-  Attributes:
-    images: a few images; empty unless the model classifies images.
-    mistakes: a few images whose predicted classes are wrong.
-    outputs: the samples of the outputs that predict numbers instead of classes.
-  """
-  images: List[Sample]
-  mistakes: List[Sample]
-  outputs: List[OutputSample]
-
-
-class SampleCollector:
-  """Collects examples that are evenly spaced over an evaluation, with the outputs of the model.
-
-  The first examples would be less useful, because an image folder yields one class after another.
-
-  Args:
-    sampled: the tensors of which to collect values.
-    num_examples: the number of examples of the evaluation, or None if the number is unknown. In
-      that case the first examples are collected.
-    batch_size: the batch size of the evaluation.
-  """
-
-  def __init__(self, sampled: Sequence[SampledTensors],
-               num_examples: Optional[int], batch_size: int) -> None:
-    self._sampled, self._num_examples = sampled, num_examples
-    self._indices = [np.arange(group.num_examples) if num_examples is None else np.unique(
-        np.linspace(0, num_examples - 1, group.num_examples).astype(int)) for group in sampled]
-    self._rows: List[List[Any]] = [[] for _ in sampled]
-    self._batch_start, self._batch_size = 0, batch_size
-
-  def tensors(self) -> List[Sequence[tf.Tensor]]:
-    """Returns the tensors to fetch with the next batch."""
-    return [group.tensors if (self._num_missing_mistakes(rows) if group.are_mistakes
-                              else len(self._positions(indices))) else []
-            for group, indices, rows in zip(self._sampled, self._indices, self._rows)]
-
-  def add_batch(self, values: Sequence[Sequence[np.ndarray]]) -> None:
-    """Adds examples of a batch, given the values of the tensors."""
-    for group, rows, arrays, indices in zip(self._sampled, self._rows, values, self._indices):
-      if group.are_mistakes:
-        rows.extend(list(zip(*arrays))[:self._num_missing_mistakes(rows)])
-      elif arrays:
-        rows += [[array[position] for array in arrays] for position in self._positions(indices)
-                 if position < len(arrays[0])]
-    self._batch_start += self._batch_size
-
-  def _positions(self, indices: np.ndarray) -> np.ndarray:
-    """Returns the positions in the next batch of the selected examples."""
-    positions = indices - self._batch_start
-    return positions[(positions >= 0) & (positions < self._batch_size)]
-
-  def _num_missing_mistakes(self, rows: Sequence[Any]) -> int:
-    """Returns how many mistakes to add with the next batch, so that they are evenly spaced."""
-    end = self._batch_start + self._batch_size
-    expected = -(-_NUM_IMAGES * end // (self._num_examples or end))
-    return min(expected, _NUM_IMAGES) - len(rows)
-
-  @property
-  def samples(self) -> EvaluationSamples:
-    """The collected examples."""
-    samples = EvaluationSamples([], [], [])
-    for group, rows in zip(self._sampled, self._rows):
-      if group.output_name is None:
-        (samples.mistakes if group.are_mistakes else samples.images).extend(
-            Sample(image, int(class_index), outputs) for image, class_index, outputs in rows)
-      elif rows:
-        samples.outputs.append(OutputSample(group.output_name, *map(np.stack, zip(*rows))))
-    return samples

@@ -5,7 +5,17 @@ import functools
 import logging
 import re
 import traceback
-from typing import Any, Callable, ContextManager, Dict, Iterator, Mapping, NamedTuple, Optional, Tuple
+from typing import (
+  Any,
+  Callable,
+  ContextManager,
+  Dict,
+  Iterator,
+  Mapping,
+  NamedTuple,
+  Optional,
+  Tuple,
+)
 
 import tensorflow.compat.v1 as tf
 
@@ -223,10 +233,10 @@ class _ModelFn:
             'give --distribution_strategy=mirrored, or omit --gradient_accumulation_steps')
       optimizer.make_micro_batch = functools.partial(self._make_micro_batch, model_graph, part,
                                                      batch)
-      loss = tf.zeros(part.fetches.loss.shape, part.fetches.loss.dtype)
-      train_op = estimator_patches.make_train_op(optimizer, loss, model_graph.trained_weights, [])
-      loss, outputs = optimizer.loss, [optimizer.outputs]
-      outputs[0].set_shape(self._model.outputs[0].shape)
+      train_op = estimator_patches.make_train_op(
+          optimizer, tf.zeros([], part.loss_dtype), model_graph.trained_weights, [])
+      loss, output = optimizer.loss, optimizer.outputs
+      output.set_shape(self._model.outputs[0].shape)
       spec: Dict[str, Any] = {}
     else:
       arranged, fetches, seed = self._apply(model_graph, part, *batch)
@@ -234,7 +244,7 @@ class _ModelFn:
       train_op = estimator_patches.make_train_op(
           optimizer, known.loss, model_graph.trained_weights, fetches.updates)
       known.connect()
-      loss, outputs = fetches.loss, fetches.outputs
+      loss, output = fetches.loss, fetches.outputs[0]
       spec = self._describe_predictions(fetches)
       if fetches.metrics:
         spec['eval_metric_ops'] = evaluation_metrics.model_metrics(
@@ -246,7 +256,7 @@ class _ModelFn:
           batch[1], [endpoint.target for endpoint in part.endpoints])[0]
       if losses.takes_class_indices(losses.unwrap(losses.get_loss(self._model))):
         label = tf.cast(tf.reshape(label, [-1]), tf.int64)
-      self._callbacks.observe_batch(batch[0], label, outputs[0])
+      self._callbacks.observe_batch(batch[0], label, output)
     return {**spec, 'train_op': train_op, 'loss': loss}
 
   def _add_frozen_weights(self, weights_path: Optional[str]) -> None:

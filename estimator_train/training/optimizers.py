@@ -201,8 +201,8 @@ def decay_weights(model: tf.keras.Model, optimizer: tf.keras.optimizers.Optimize
                   factor: float) -> None:
   """Applies weight decay by the optimizer itself, if it can, or else by the loss.
 
-  Adds `factor` / 2 times the sum of the squared kernels to the loss. Biases, the parameters of batch
-  normalization, frozen layers and kernels that already have a regularizer are left out.
+  Adds `factor` / 2 times the sum of the squared kernels to the loss. Biases, the parameters of
+  batch normalization, frozen layers and kernels that already have a regularizer are left out.
 
   Args:
     model: the model.

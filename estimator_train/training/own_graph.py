@@ -15,7 +15,13 @@ import tensorflow.compat.v1 as tf
 from estimator_train.errors import InvalidValue
 from estimator_train.models.model_inputs import Batch
 from estimator_train.system import machine
-from estimator_train.tf_patches import compiled_models, graphs, sessions, variables
+from estimator_train.tf_patches import (
+  compiled_models,
+  graphs,
+  saved_weights,
+  sessions,
+  variables,
+)
 from estimator_train.tf_patches.compiled_models import OutputLoss
 from estimator_train.training import losses
 
@@ -44,7 +50,7 @@ class OwnGraph:
     self._loss_functions = loss_functions
     self._is_eager = tf.executing_eagerly()
     self._graph = compiled_models.find_graph(model)
-    self._values = variables.ValueReader(self._graph)
+    self._values = saved_weights.ValueReader(self._graph)
     self._parts: Dict[Tuple[Any, ...], 'Part'] = {}
     self._lock = threading.RLock()  # Replicas build their graphs in threads.
     if compiled_models.runs_eagerly(model):
@@ -71,7 +77,7 @@ class OwnGraph:
 
     They are the names that the weights of the model have if no other model is in the graph.
     """
-    return variables.checkpoint_names(self.model, self._graph)
+    return saved_weights.checkpoint_names(self.model, self._graph)
 
   def weight_values(self, seed: Optional[int] = None) -> List[np.ndarray]:
     """Returns the values of the weights, in the order of `model.weights`.
@@ -145,12 +151,12 @@ class Part:
   Attributes:
     fetches: what the mode computes.
     fed: the tensors that a batch replaces: the features, and for each output an Endpoint.
-    trained_weights: the weights that each optimizer trains; the gradients are those of these weights
+    trained_weights: the weights that each optimizer trains; `gradients` are those of these weights
       in the same order.
     subgraph: the nodes to import.
   """
 
-  def __init__(self, model: tf.keras.Model, graph: tf.Graph, values: variables.ValueReader,
+  def __init__(self, model: tf.keras.Model, graph: tf.Graph, values: saved_weights.ValueReader,
                loss_functions: Optional[Sequence[Any]], mode: str, has_sample_weights: bool,
                has_metrics: bool, num_replicas: int) -> None:
     self.mode = mode
@@ -177,6 +183,12 @@ class Part:
     self.variables.add_metrics([variable for metric in self.fetches.metrics.values()
                                 for variable in metric.variables])
     self._extract(graph)
+
+  @property
+  def loss_dtype(self) -> tf.DType:
+    """The type of the loss."""
+    assert self.fetches.loss is not None
+    return self.fetches.loss.dtype
 
   def _add_gradients(self) -> None:
     loss = self.fetches.loss

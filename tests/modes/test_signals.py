@@ -21,7 +21,7 @@ from estimator_train.data import image_source
 from estimator_train.exporting import saved_model
 from estimator_train.reports import throughput
 from estimator_train.system import signals, storage
-from estimator_train.training import evaluation_metrics, model as training_model, run as runs
+from estimator_train.training import evaluation_samples, model as training_model, run as runs
 from estimator_train.training.checkpoints import restoring
 from estimator_train.training.hooks import progress, step_measurements as step_hooks
 
@@ -107,9 +107,9 @@ SIX_STEPS = '--train_steps=6 --save_checkpoints_steps=3'
     (tf.train.Saver, 'save', 2, signal.SIGTERM, SIX_STEPS, 3, [6]),
     (throughput, 'write_throughput_report', 1, signal.SIGTERM, SIX_STEPS, 6, [6]),
     # Between steps, an evaluation has two batches; the last one follows the training.
-    (evaluation_metrics.SampleCollector, 'tensors', 2, signal.SIGINT,
+    (evaluation_samples.SampleCollector, 'tensors', 2, signal.SIGINT,
      '--train_steps=4 --eval_every_steps=2', 2, [2, 4]),
-    (evaluation_metrics.SampleCollector, 'tensors', 3, signal.SIGINT, '--train_steps=2', 2, [2])])
+    (evaluation_samples.SampleCollector, 'tensors', 3, signal.SIGINT, '--train_steps=2', 2, [2])])
 def test_while_training(train, inject, tmp_path, owner, name, at, signum, flags, step, evaluated):
   flags = ['--export_dir={}'.format(tmp_path / 'exports'), *flags.split()]
   calls = inject(owner, name, signum, at=at)

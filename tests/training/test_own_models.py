@@ -23,7 +23,8 @@ def test_trains_and_evaluates(run_well, tmp_path, name):
   assert evaluation['average_loss'] == pytest.approx(math.log(10), rel=0.25)
   assert done.result['train_loss'] == pytest.approx(math.log(10), rel=0.3)
   is_saved = 'model.h5 is not written, because Keras cannot serialize a layer of' not in done.err
-  assert is_saved == (name not in ('with_undescribed_layer', 'with_unsaveable_layer')) == any(tmp_path.glob('model.h5*'))
+  assert is_saved == any(tmp_path.glob('model.h5*'))
+  assert is_saved == (name not in ('with_undescribed_layer', 'with_unsaveable_layer'))
 
 
 @pytest.mark.parametrize('flags', [(), ('--class_weights=balanced', '--cache_features')])
@@ -36,8 +37,8 @@ def test_metrics_and_loss_weights_of_a_compiled_model(run_well, tmp_path, flags)
 
 
 def test_an_error_that_appears_only_in_the_estimator(run_program, tmp_path):
-  name, message = 'with_failing_optimizer', r"converted .*own_models.py:\d+: KeyError: 'no such slot'"
-  done = run_program(*FLAGS, '--model=own_models:' + name, '--model_dir', tmp_path)
+  done = run_program(*FLAGS, '--model=own_models:with_failing_optimizer', '--model_dir', tmp_path)
   assert done.code == 2 and done.out == '' and 'Traceback' not in done.err
-  assert re.search('^error: .*' + message, done.err.splitlines()[-1])
+  assert re.search(r"^error: .* converted .*own_models.py:\d+: KeyError: 'no such slot'",
+                   done.err.splitlines()[-1])
   assert tf.train.latest_checkpoint(str(tmp_path)) is None

@@ -11,7 +11,6 @@ import tensorflow.compat.v1 as tf
 from estimator_train import models
 from estimator_train.data import ImageShape
 from estimator_train.errors import UserError, join_items
-from estimator_train.settings import user_code
 from estimator_train.settings.flags import ModelFlags
 from estimator_train.tf_patches import saved_weights
 from estimator_train.tf_patches.compiled_models import nested_layers

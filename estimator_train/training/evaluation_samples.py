@@ -1,0 +1,152 @@
+"""Samples of the images, labels and predictions of an evaluation."""
+
+from typing import Any, List, NamedTuple, Optional, Sequence
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+# The graph collection of SampledTensors.
+_SAMPLES_KEY = 'estimator_train/samples'
+_NUM_IMAGES, _NUM_OUTPUTS = 12, 1000
+
+
+class SampledTensors(NamedTuple):
+  """Tensors of a batch of which an evaluation collects some values, see sampled_tensors.
+
+  Attributes:
+    output_name: the name of an output that predicts numbers; None: images that are classified.
+    num_examples: the number of examples to collect.
+    tensors: the targets and the output, both [B, ...]; or the images [B, height, width, C], the
+      true class indices [B] and the outputs of the model [B, num_classes].
+    are_mistakes: whether B counts only the first examples whose predicted classes are wrong.
+  """
+  output_name: Optional[str]
+  num_examples: int
+  tensors: Sequence[tf.Tensor]
+  are_mistakes: bool = False
+
+
+def sample_images(features: Any, class_indices: tf.Tensor, outputs: tf.Tensor,
+                  predicted: tf.Tensor) -> None:
+  """Samples images, and those of them whose predicted classes are wrong.
+
+  Args:
+    features: images [B, height, width, C].
+    class_indices: the true classes, [B].
+    outputs: the outputs of the model, [B, num_classes].
+    predicted: the predicted classes, [B].
+  """
+  tensors = (features, class_indices, outputs)
+  mistakes = [tf.boolean_mask(tensor, tf.not_equal(predicted, class_indices))[:_NUM_IMAGES]
+              for tensor in tensors]
+  tf.add_to_collection(_SAMPLES_KEY, SampledTensors(None, _NUM_IMAGES, tensors))
+  tf.add_to_collection(_SAMPLES_KEY, SampledTensors(None, _NUM_IMAGES, mistakes, True))
+
+
+def sample_outputs(output_name: str, targets: tf.Tensor, outputs: tf.Tensor) -> None:
+  """Samples the targets and the values of an output that predicts numbers, both [B, ...]."""
+  tf.add_to_collection(_SAMPLES_KEY, SampledTensors(output_name, _NUM_OUTPUTS, (targets, outputs)))
+
+
+def sampled_tensors() -> List[SampledTensors]:
+  """Returns the tensors in the default graph of which an evaluation collects some values."""
+  return list(tf.get_collection(_SAMPLES_KEY))
+
+
+class Sample(NamedTuple):
+  """One image of an evaluation.
+
+  Attributes:
+    image: the image as the input pipeline yields it, [height, width, C].
+    class_index: the index of the true class.
+    outputs: float32 [num_classes], the outputs of the model.
+  """
+  image: np.ndarray
+  class_index: int
+  outputs: np.ndarray
+
+
+class OutputSample(NamedTuple):
+  """The true and the predicted values of an output of the model, for some of the examples.
+
+  Attributes:
+    output_name: the name of the output.
+    targets: the true values, [N, ...].
+    outputs: the predicted values, of the same shape.
+  """
+  output_name: str
+  targets: np.ndarray
+  outputs: np.ndarray
+
+
+class EvaluationSamples(NamedTuple):
+  """Some of the examples of an evaluation.
+
+  Attributes:
+    images: a few images; empty unless the model classifies images.
+    mistakes: a few images whose predicted classes are wrong.
+    outputs: the samples of the outputs that predict numbers instead of classes.
+  """
+  images: List[Sample]
+  mistakes: List[Sample]
+  outputs: List[OutputSample]
+
+
+class SampleCollector:
+  """Collects examples that are evenly spaced over an evaluation, with the outputs of the model.
+
+  The first examples would be less useful, because an image folder yields one class after another.
+
+  Args:
+    sampled: the tensors of which to collect values.
+    num_examples: the number of examples of the evaluation, or None if the number is unknown. In
+      that case the first examples are collected.
+    batch_size: the batch size of the evaluation.
+  """
+
+  def __init__(self, sampled: Sequence[SampledTensors],
+               num_examples: Optional[int], batch_size: int) -> None:
+    self._sampled, self._num_examples = sampled, num_examples
+    self._indices = [np.arange(group.num_examples) if num_examples is None else np.unique(
+        np.linspace(0, num_examples - 1, group.num_examples).astype(int)) for group in sampled]
+    self._rows: List[List[Any]] = [[] for _ in sampled]
+    self._batch_start, self._batch_size = 0, batch_size
+
+  def tensors(self) -> List[Sequence[tf.Tensor]]:
+    """Returns the tensors to fetch with the next batch."""
+    return [group.tensors if (self._num_missing_mistakes(rows) if group.are_mistakes
+                              else len(self._positions(indices))) else []
+            for group, indices, rows in zip(self._sampled, self._indices, self._rows)]
+
+  def add_batch(self, values: Sequence[Sequence[np.ndarray]]) -> None:
+    """Adds examples of a batch, given the values of the tensors."""
+    for group, rows, arrays, indices in zip(self._sampled, self._rows, values, self._indices):
+      if group.are_mistakes:
+        rows.extend(list(zip(*arrays))[:self._num_missing_mistakes(rows)])
+      elif arrays:
+        rows += [[array[position] for array in arrays] for position in self._positions(indices)
+                 if position < len(arrays[0])]
+    self._batch_start += self._batch_size
+
+  def _positions(self, indices: np.ndarray) -> np.ndarray:
+    """Returns the positions in the next batch of the selected examples."""
+    positions = indices - self._batch_start
+    return positions[(positions >= 0) & (positions < self._batch_size)]
+
+  def _num_missing_mistakes(self, rows: Sequence[Any]) -> int:
+    """Returns how many mistakes to add with the next batch, so that they are evenly spaced."""
+    end = self._batch_start + self._batch_size
+    expected = -(-_NUM_IMAGES * end // (self._num_examples or end))
+    return min(expected, _NUM_IMAGES) - len(rows)
+
+  @property
+  def samples(self) -> EvaluationSamples:
+    """The collected examples."""
+    samples = EvaluationSamples([], [], [])
+    for group, rows in zip(self._sampled, self._rows):
+      if group.output_name is None:
+        (samples.mistakes if group.are_mistakes else samples.images).extend(
+            Sample(image, int(class_index), outputs) for image, class_index, outputs in rows)
+      elif rows:
+        samples.outputs.append(OutputSample(group.output_name, *map(np.stack, zip(*rows))))
+    return samples

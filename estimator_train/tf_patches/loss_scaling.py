@@ -1,5 +1,6 @@
 """Scales the loss, so that its gradients do not vanish in float16."""
 
+import functools
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
@@ -42,7 +43,7 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
   def get_updates(self, loss: tf.Tensor, params: Sequence[tf.Variable]) -> List[tf.Operation]:
     # The scale is not made in __init__, because its variables must be in the training graph, and
     # not in get_gradients, which the loop of gradient accumulation calls.
-    self._scale = tf.train.experimental.DynamicLossScale()
+    self._scale = _LossScale()
     for weight in self._scale._weights.values():
       backend.track_variable(weight)  # Makes Keras's session initialize it.
     return list(super().get_updates(loss, params))
@@ -55,39 +56,42 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
   def apply_gradients(self, grads_and_vars: Sequence[Tuple[tf.Tensor, tf.Variable]],
                       name: Optional[str] = None) -> tf.Operation:
     pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
-    optimizer = self.optimizer
-    # The variables are made here, because their names would be different if they were made in the
-    # tf.cond of _apply_if_finite.
-    with backend.name_scope(self._name), tf.init_scope():
-      optimizer._create_hypers()
-      optimizer._create_slots([variable for _, variable in pairs])
-    gradients, variables = zip(*pairs)
-    # A function passes the variables to _apply_if_finite. If the variables were arguments
-    # themselves, call_for_each_replica would replace each variable by its copy on the replica, but
-    # the optimizer needs the variable that represents all copies.
+    variables, optimizer = [variable for _, variable in pairs], self.optimizer
+    # Before the tf.cond of _apply_if_finite, which would change the names of the variables.
+    with backend.name_scope(self._name):
+      with tf.init_scope():
+        optimizer._create_hypers()
+        optimizer._create_slots(variables)
+      apply_state = optimizer._prepare(variables)
     return tf.distribute.get_replica_context().merge_call(
-        self._apply_if_finite, args=(gradients, lambda: variables))
+        functools.partial(self._apply_if_finite, apply_state=apply_state), args=(pairs,))
 
-  def _apply_if_finite(self, strategy: tf.distribute.Strategy, gradients: Any,
-                       variables: Any) -> tf.Operation:
+  def _apply_if_finite(self, strategy: tf.distribute.Strategy,
+                       grads_and_vars: Sequence[Tuple[Any, tf.Variable]],
+                       apply_state: Any) -> tf.Operation:
     """Returns the operation that updates the loss scale and, with finite gradients, the weights.
 
     Args:
       strategy: the strategy. merge_call adds this argument.
-      gradients: the gradients of each replica.
-      variables: for each replica, a function that returns the variables.
+      grads_and_vars: the gradients of all replicas, and the variables.
+      apply_state: the return value of `_prepare` of the optimizer.
     """
-    update_scale, is_finite = self._scale.update(gradients)
+    variables = [variable for _, variable in grads_and_vars]
+    # All replicas and workers have the same sums, and so decide alike. A sum is not finite if the
+    # gradient of any replica is not.
+    sums = strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, grads_and_vars)
+    is_finite = tf.reduce_all([
+        tf.reduce_all(tf.is_finite(strategy.experimental_local_results(total)[0]))
+        for total in sums])
 
     def apply() -> tf.Operation:
-      return strategy.group(strategy.extended.call_for_each_replica(
-          lambda gradients, variables: self.optimizer.apply_gradients(
-              list(zip(gradients, variables()))), args=(gradients, variables)))
+      return self.optimizer._distributed_apply(
+          _LocalUpdates(strategy), list(zip(sums, variables)), name=None, apply_state=apply_state)
 
     def skip() -> tf.Operation:
       return strategy.group(self.iterations.assign_add(1))
 
-    return tf.group(tf.cond(is_finite, apply, skip), update_scale)
+    return tf.group(tf.cond(is_finite, apply, skip), self._scale.update_after(is_finite))
 
   def get_config(self) -> Dict[str, Any]:
     # The class itself, because optimizers.py changes classes without changing their names.
@@ -98,3 +102,49 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
   def from_config(cls, config: Dict[str, Any],
                   custom_objects: Any = None) -> 'LossScalingOptimizer':
     return cls(config['class'].from_config(dict(config['config'])))
+
+
+class _LossScale(tf.train.experimental.DynamicLossScale):
+  """A DynamicLossScale whose caller decides whether the gradients are finite.
+
+  No defect: `DynamicLossScale.update` takes the gradients of each replica and reduces its decision
+  over all replicas. The sums of the gradients contain this decision already.
+  """
+
+  def update_after(self, is_finite: tf.Tensor) -> tf.Operation:
+    """Returns the operation that updates the scale after a step.
+
+    Args:
+      is_finite: whether the gradients of the step are finite; the same on all replicas.
+    """
+    scale, good_steps = self(), self._num_good_steps + 1
+    is_raised = tf.logical_and(is_finite, good_steps >= self.increment_period)
+    raised = tf.where(tf.is_finite(scale * self.multiplier), scale * self.multiplier, scale)
+    new_scale = tf.where(is_finite, tf.where(is_raised, raised, scale),
+                         tf.maximum(scale / self.multiplier, 1))
+    return tf.group(
+        self._current_loss_scale.assign(new_scale),
+        self._num_good_steps.assign(tf.where(
+            tf.logical_and(is_finite, tf.logical_not(is_raised)), good_steps, 0)))
+
+
+class _LocalUpdates:
+  """The part of a strategy that `_distributed_apply` of an optimizer needs to apply known sums.
+
+  Defect: `_distributed_apply` sums the gradients of all replicas itself
+  (tensorflow_core/python/keras/optimizer_v2/optimizer_v2.py:475), also in a branch of a tf.cond. No
+  operation that communicates may be in a branch, because the other workers wait for this operation
+  if they take another branch. This class has no method that communicates.
+
+  Args:
+    strategy: the strategy.
+  """
+
+  def __init__(self, strategy: tf.distribute.Strategy) -> None:
+    self.extended = self
+    self.update = strategy.extended.update
+    self.colocate_vars_with = strategy.extended.colocate_vars_with
+
+  def batch_reduce_to(self, unused_reduce_op: tf.distribute.ReduceOp,
+                      sums_and_vars: Sequence[Tuple[Any, tf.Variable]]) -> List[Any]:
+    return [total for total, _ in sums_and_vars]

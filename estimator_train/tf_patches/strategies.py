@@ -1,6 +1,6 @@
 """Makes distribution strategies, describes their devices, and averages variables over replicas."""
 
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.client import device_lib
@@ -126,7 +126,7 @@ class _MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExt
   def _initialize_multi_worker(self, cluster_resolver: Any) -> None:
     super()._initialize_multi_worker(cluster_resolver)
     # The same statements as in the base class, but with the selected devices.
-    self._cross_device_ops = cross_device_ops.CollectiveAllReduce(
+    self._cross_device_ops = _PackedAllReduce(
         num_workers=self._num_workers, num_gpus_per_worker=len(self._selected_devices),
         collective_keys=self._collective_keys)
     worker = self._worker_device
@@ -135,6 +135,23 @@ class _MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExt
     self._input_workers = input_lib.InputWorkers(
         self._device_map, [(worker, self.worker_devices)])
     self._default_device = worker
+
+  def _update_config_proto(self, config_proto: tf.ConfigProto) -> tf.ConfigProto:
+    """Returns the session configuration of TensorFlow's strategy without the scoped allocator.
+
+    Defect: TensorFlow joins the all-reduces of several tensors by the scoped allocator
+    (tensorflow_core/python/distribute/collective_all_reduce_strategy.py:439), which writes the sums
+    into the memory of the tensors themselves, even if other operations have yet to read these
+    tensors. Symptom: an operation that reads a gradient may get the sum over all workers instead,
+    depending on the timing; a tf.cond around an all-reduce is such an operation. _PackedAllReduce
+    joins the tensors instead.
+    """
+    updated = super()._update_config_proto(config_proto)
+    rewrite_options = updated.graph_options.rewrite_options
+    # The field is cleared, because TensorFlow enables the optimization also if the value is OFF.
+    rewrite_options.ClearField('scoped_allocator_optimization')
+    rewrite_options.ClearField('scoped_allocator_opts')
+    return updated
 
   def _get_variable_creator_initial_value(
       self, replica_id: int, device: str, primary_var: Optional[tf.Variable],
@@ -165,6 +182,48 @@ class _MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExt
             self._collective_keys.get_variable_instance_key(), 'Add', 'Id')
 
     return make_initial_value
+
+
+class _PackedAllReduce(cross_device_ops.CollectiveAllReduce):
+  """Reduces several tensors as one vector, because each collective operation waits for the network.
+
+  Only the collective operation reads the vector; see _update_config_proto.
+  """
+
+  def _do_batch_all_reduce_dense(self, reduce_op: tf.distribute.ReduceOp,
+                                 per_replica_values: Sequence[Any]) -> List[Any]:
+    reduced: List[Any] = [None] * len(per_replica_values)
+    for positions in self._positions_of_packs(per_replica_values):
+      pack = [per_replica_values[position] for position in positions]
+      device_map, per_device = pack[0].device_map, list(zip(*[value.values for value in pack]))
+      sums, = super()._do_batch_all_reduce_dense(
+          reduce_op, [values.PerReplica(device_map, [_pack(tensors) for tensors in per_device])])
+      # With one device, TensorFlow returns a tensor without a wrapper.
+      vectors = getattr(sums, 'values', (sums,))
+      unpacked = [_unpack(*pair) for pair in zip(vectors, per_device)]
+      for position, copies in zip(positions, zip(*unpacked)):
+        reduced[position] = values.regroup(device_map, copies, wrap_class=values.Mirrored)
+    return reduced
+
+  def _positions_of_packs(self, per_replica_values: Sequence[Any]) -> Iterator[List[int]]:
+    """Yields the positions of values of one type, as many as TensorFlow would join."""
+    for dtype in sorted({value.values[0].dtype for value in per_replica_values}, key=str):
+      positions = [position for position, value in enumerate(per_replica_values)
+                   if value.values[0].dtype == dtype]
+      for start in range(0, len(positions), self._all_reduce_merge_scope):
+        yield positions[start:start + self._all_reduce_merge_scope]
+
+
+def _pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+  with tf.device(tensors[0].device):
+    return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
+
+
+def _unpack(vector: tf.Tensor, tensors: Sequence[tf.Tensor]) -> List[tf.Tensor]:
+  """Returns the parts of a vector, which have the shapes of the tensors."""
+  with tf.device(vector.device):
+    parts = tf.split(vector, [tf.size(tensor) for tensor in tensors])
+    return [tf.reshape(part, tf.shape(tensor)) for part, tensor in zip(parts, tensors)]
 
 
 class HorovodStrategy(tf.distribute.Strategy):

@@ -1,7 +1,7 @@
 """Scales the loss, so that its gradients do not vanish in float16."""
 
 import functools
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.keras import backend
@@ -13,7 +13,8 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
   float16 cannot represent values below 6e-8, and many gradients are smaller. TensorFlow's
   DynamicLossScale starts at 2^15, doubles after 2,000 steps with finite gradients in a row, and
   halves after a step with a gradient that is not finite on some replica. A step with
-  such a gradient does not update the weights. The global step counts this step, too, so that the
+  such a gradient does not update the weights. All replicas and workers decide by the sums of their
+  gradients, which are computed in every step. The global step counts this step, too, so that the
   global step stays proportional to the number of examples.
 
   Defect: TensorFlow's own LossScaleOptimizer
@@ -50,7 +51,8 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
 
   def get_gradients(self, loss: tf.Tensor, params: Sequence[tf.Variable]) -> List[tf.Tensor]:
     factor = self._scale()
-    return [None if gradient is None else gradient / factor
+    # Sparse gradients stay sparse, because Keras's momentum changes only their rows.
+    return [_with_values(gradient, lambda values: values / factor)
             for gradient in self.optimizer.get_gradients(loss * factor, params)]
 
   def apply_gradients(self, grads_and_vars: Sequence[Tuple[tf.Tensor, tf.Variable]],
@@ -80,9 +82,9 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
     # All replicas and workers have the same sums, and so decide alike. A sum is not finite if the
     # gradient of any replica is not.
     sums = strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, grads_and_vars)
-    is_finite = tf.reduce_all([
-        tf.reduce_all(tf.is_finite(strategy.experimental_local_results(total)[0]))
-        for total in sums])
+    first_copies = [strategy.experimental_local_results(total)[0] for total in sums]
+    is_finite = tf.reduce_all([tf.reduce_all(tf.is_finite(getattr(total, 'values', total)))
+                               for total in first_copies])
 
     def apply() -> tf.Operation:
       return self.optimizer._distributed_apply(
@@ -102,6 +104,13 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
   def from_config(cls, config: Dict[str, Any],
                   custom_objects: Any = None) -> 'LossScalingOptimizer':
     return cls(config['class'].from_config(dict(config['config'])))
+
+
+def _with_values(gradient: Any, change: Callable[[tf.Tensor], tf.Tensor]) -> Any:
+  """Returns a gradient, which may be None or sparse, with changed values."""
+  if isinstance(gradient, tf.IndexedSlices):
+    return tf.IndexedSlices(change(gradient.values), gradient.indices, gradient.dense_shape)
+  return None if gradient is None else change(gradient)
 
 
 class _LossScale(tf.train.experimental.DynamicLossScale):
@@ -132,7 +141,7 @@ class _LocalUpdates:
   """The part of a strategy that `_distributed_apply` of an optimizer needs to apply known sums.
 
   Defect: `_distributed_apply` sums the gradients of all replicas itself
-  (tensorflow_core/python/keras/optimizer_v2/optimizer_v2.py:475), also in a branch of a tf.cond. No
+  (tensorflow_core/python/keras/optimizer_v2/optimizer_v2.py:443), also in a branch of a tf.cond. No
   operation that communicates may be in a branch, because the other workers wait for this operation
   if they take another branch. This class has no method that communicates.
 

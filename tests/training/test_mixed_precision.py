@@ -89,6 +89,20 @@ def test_a_loss_of_one_replica_that_is_not_finite_holds_all_back(
       (0, 2 ** 15), (1, 2 ** 15), (2, 2 ** 14), (3, 2 ** 14)]
 
 
+def test_momentum_keeps_rows_without_a_gradient():
+  """As in fp32: each of two steps has a sparse gradient of one of three rows."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    weight = tf.get_variable('w', (3,), initializer=tf.ones_initializer(), use_resource=True)
+    row = tf.placeholder(tf.int32, ())
+    optimizer = LossScalingOptimizer(make_optimizer('momentum', 0.25))
+    optimizer.iterations = tf.train.get_or_create_global_step()
+    updates = optimizer.get_updates(tf.gather(weight, [row, row])[0], [weight])
+    session.run(tf.global_variables_initializer())
+    for number, expected in enumerate([[.75, 1, 1], [.75, .75, 1]]):
+      session.run(updates, {row: number})
+      assert session.run(weight).tolist() == expected
+
+
 def test_resumes_with_its_scale_and_without(train):
   train(train_steps=2)
   assert train()[3]['training/good_steps'] == 3

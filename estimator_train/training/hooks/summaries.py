@@ -110,8 +110,7 @@ class _GradientNormRecorder:
 
 def _register_norm_of_sum(strategy: tf.distribute.Strategy, grads_and_vars: Any) -> None:
   """Registers the norm of the sum of all replicas' gradients, as `gradient_norm`."""
-  # The optimizer computes the same sums, but loss scaling puts these operations into a tf.cond, and
-  # tensors inside a tf.cond cannot be fetched.
+  # The optimizer computes the same sums, but does not return them.
   sums = [strategy.experimental_local_results(gradient)
           for gradient in strategy.extended.batch_reduce_to(
               tf.distribute.ReduceOp.SUM, grads_and_vars)]

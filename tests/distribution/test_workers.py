@@ -5,7 +5,7 @@ import json
 import pytest
 from cluster_processes import FLAGS, requires_horovod
 from test_lost_tasks import MIRRORED, assert_undisturbed, train
-from training_runs import variables
+from training_runs import variables, variables_by_step
 
 pytestmark = pytest.mark.cluster
 
@@ -31,6 +31,19 @@ def test_parameter_servers_and_an_evaluator(cluster, tmp_path):
   first, last = evaluated  # A worker may take steps before the chief saves the first checkpoint.
   assert int(first) < 10 and last == str(step) and evaluator.result['examples'] == 1000
   assert 'average loss' not in tasks['chief 0'].log
+
+
+def test_loss_scaling_skips_a_step_of_all_workers(cluster, tmp_path):
+  """The gradients of one of them are not finite."""
+  cluster.run(train(tmp_path, 3, MIRRORED, '--model=own_models:nan_on_worker_1', '--dtype=mixed',
+                    '--on_nan=skip', '--save_checkpoints_steps=1'), worker=2)
+  after = variables_by_step(tmp_path)
+  weights = [name for name in after[1] if 'dense' in name]
+  assert len(weights) == 4
+  for name in weights:
+    assert (after[2][name] == after[1][name]).all() and (after[3][name] != after[2][name]).any()
+  assert [state['training/current_loss_scale'] for state in after[1:]] == [
+      2 ** 15, 2 ** 14, 2 ** 14]
 
 
 @pytest.mark.slow

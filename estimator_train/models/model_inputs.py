@@ -98,6 +98,12 @@ class Batch(NamedTuple):
   labels: Sequence[Optional[tf.Tensor]] = ()
   sample_weights: Sequence[Optional[tf.Tensor]] = ()
 
+  def without_shapes(self) -> 'Batch':
+    """Returns the batch with features whose shapes are unknown until they are computed."""
+    return self._replace(features=[
+        tf.placeholder_with_default(tensor, None) if isinstance(tensor, tf.Tensor) else tensor
+        for tensor in self.features])
+
   def size(self) -> tf.Tensor:
     """Returns the number of examples, int64."""
     tensor = (*self.features, *(label for label in self.labels if label is not None))[0]

@@ -1,7 +1,7 @@
 """Reads what Keras has built for a compiled model: inputs, targets, losses, metrics and updates.
 
 Private API: Keras has no public names for the parts of its graph. Line numbers refer to
-tensorflow_core/python/keras/engine/training.py. All functions, except where they say otherwise,
+tensorflow_core/python/keras/engine/training.py. Unless stated otherwise, the functions
 must be called in the graph of the model, see entered_graph.
 """
 
@@ -16,17 +16,6 @@ from tensorflow.python.keras.utils import losses_utils, tf_utils
 from tensorflow.python.ops.losses import util
 
 from estimator_train.tf_patches.keras import is_keras_function
-
-Layer = Any  # A tf.keras.layers.Layer.
-
-
-def nested_layers(layer: Layer) -> List[Layer]:
-  """Returns a layer or model and all layers inside it, the outer ones first.
-
-  Private API: `_get_trainable_state` (engine/base_layer.py:2167), because the public `layers` lacks
-  layers inside other layers. May be called in any graph.
-  """
-  return list(layer._get_trainable_state())
 
 
 def find_graph(model: tf.keras.Model) -> tf.Graph:
@@ -53,7 +42,12 @@ def entered_graph(graph: tf.Graph, is_eager: bool) -> Iterator[None]:
   if is_finalized:
     graph._unsafe_unfinalize()
   try:
-    with context.eager_mode() if is_eager else contextlib.ExitStack(), graph.as_default():
+    with contextlib.ExitStack() as stack:
+      if is_eager:
+        # Keras's graph takes the strategy of the default graph, which is that of the Estimator.
+        stack.enter_context(tf.Graph().as_default())
+        stack.enter_context(context.eager_mode())
+      stack.enter_context(graph.as_default())
       yield
   finally:
     if is_finalized:
@@ -91,8 +85,10 @@ def runs_eagerly(model: tf.keras.Model) -> bool:
 def as_compiled(model: tf.keras.Model) -> Iterator[None]:
   """Gives the layers the values of `trainable` that they had when the model was compiled.
 
-  Keras does the same when it makes its training function (line 2103).
+  Keras does the same when it makes its training function (line 2103). Losses of earlier calls in
+  eager mode are removed, as `compile` does (line 310).
   """
+  model._clear_losses()
   state = model._get_trainable_state()
   model._set_trainable_state(getattr(model, '_compiled_trainable_state', state))
   try:
@@ -161,7 +157,7 @@ def total_loss(model: tf.keras.Model, num_replicas: int,
       place of those with which the model was compiled; None: as compiled.
   """
   if num_replicas == 1 and loss_functions is None:
-    return tf.convert_to_tensor(model.total_loss)
+    return _as_scalar(model.total_loss)
   original = losses_utils.scale_loss_for_distribution
   compiled = [endpoint.loss_fn for endpoint in model._training_endpoints]
   # Keras asks the strategy, but the graph of the model has none.
@@ -170,11 +166,17 @@ def total_loss(model: tf.keras.Model, num_replicas: int,
   try:
     for endpoint, loss in zip(model._training_endpoints, loss_functions or compiled):
       endpoint._loss_fn = loss
-    return tf.convert_to_tensor(model._prepare_total_loss(model._prepare_output_masks()))
+    return _as_scalar(model._prepare_total_loss(model._prepare_output_masks()))
   finally:
     losses_utils.scale_loss_for_distribution = original
     for endpoint, loss in zip(model._training_endpoints, compiled):
       endpoint._loss_fn = loss
+
+
+def _as_scalar(loss: Any) -> tf.Tensor:
+  """Returns a loss as a scalar; the shape of a loss that a loop computes can be unknown."""
+  loss = tf.convert_to_tensor(loss)
+  return loss if loss.shape.ndims is not None else tf.reshape(loss, [])
 
 
 def updates(model: tf.keras.Model) -> List[tf.Operation]:

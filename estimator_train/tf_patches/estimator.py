@@ -5,6 +5,7 @@ copy_optimizer, and to keras.py in the same folder after it.
 """
 
 import contextlib
+import copy
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
 import numpy as np
@@ -15,7 +16,6 @@ from tensorflow.python.keras.optimizer_v2 import optimizer_v2
 from tensorflow.python.training.tracking import graph_view, tracking, util
 from tensorflow_estimator.python.estimator import estimator
 
-from estimator_train.tf_patches import configurations
 from estimator_train.tf_patches.optimizers import sum_gradients_before_changes
 
 # The graph collection of the names of metrics without a summary.
@@ -123,29 +123,72 @@ def _write_summary_without_omitted(output_dir: str, dictionary: Dict[str, Any],
       if name not in omitted or np.ndim(value) == 0}, current_global_step)
 
 
-def copy_optimizer(optimizer: Any, config: Any) -> Any:
+Hyperparameters = Dict[int, Dict[str, Any]]
+
+
+def read_hyperparameters(optimizer: Any) -> Hyperparameters:
+  """Returns the hyperparameters of optimizers, and of optimizers in them, by the ids of these.
+
+  Must be called in the graph of the model, because a hyperparameter can be a variable of this
+  graph.
+  """
+  if isinstance(optimizer, (list, tuple)):
+    return {key: values for each in optimizer for key, values in read_hyperparameters(each).items()}
+  if not isinstance(optimizer, optimizer_v2.OptimizerV2):
+    return {}
+  found = {id(optimizer): {name: backend.get_value(value) if tf.is_tensor(value) else value
+                           for name, value in vars(optimizer)['_hyper'].items()}}
+  for inner in vars(optimizer).values():
+    if isinstance(inner, optimizer_v2.OptimizerV2):
+      found.update(read_hyperparameters(inner))
+  return found
+
+
+def copy_optimizer(optimizer: Any, hyperparameters: Hyperparameters) -> Any:
   """Copies one or several optimizers for the default graph; the global step counts their steps.
+
+  Defect: model_to_estimator creates optimizers again from their configurations
+  (tensorflow_core/python/keras/models.py:665). Symptom: arguments of a constructor that
+  `get_config` lacks have their defaults, or the constructor fails.
 
   Args:
     optimizer: the optimizer.
-    config: the return value of get_optimizer_config.
+    hyperparameters: the return value of read_hyperparameters.
 
   Raises:
     ValueError: a strategy does not support the optimizer.
   """
   if isinstance(optimizer, (list, tuple)):
-    return [copy_optimizer(*pair) for pair in zip(optimizer, config)]
+    return [copy_optimizer(each, hyperparameters) for each in optimizer]
   global_step = tf.train.get_or_create_global_step()
   # TFOptimizer and LossScalingOptimizer wrap another one.
   _check_supports_strategies(getattr(optimizer, 'optimizer', optimizer))
   if isinstance(optimizer, optimizers.TFOptimizer):
-    copy = optimizers.TFOptimizer(optimizer.optimizer, global_step)
-    backend.track_tf_optimizer(copy)
+    made = optimizers.TFOptimizer(optimizer.optimizer, global_step)
+    backend.track_tf_optimizer(made)
   else:
-    copy = configurations.copy_optimizer(optimizer, config)
-    copy.iterations = global_step
-  sum_gradients_before_changes(copy)
-  return copy
+    made = _copy_without_state(optimizer, hyperparameters)
+    made.iterations = global_step
+  sum_gradients_before_changes(made)
+  return made
+
+
+def _copy_without_state(optimizer: Any, hyperparameters: Hyperparameters) -> Any:
+  """Copies an optimizer of Keras, without what it has made in the graph of the model."""
+  made = copy.copy(optimizer)
+  attributes = vars(made)
+  for name, value in list(attributes.items()):
+    if name.startswith('_self_'):  # The dependencies for checkpoints, which copies would share.
+      del attributes[name]
+    elif isinstance(value, optimizer_v2.OptimizerV2):
+      attributes[name] = _copy_without_state(value, hyperparameters)
+    elif isinstance(value, tf.train.experimental.LossScale):
+      attributes[name] = type(value).from_config(value.get_config())
+    elif any(value is weight for weight in vars(optimizer).get('_weights', ())):
+      attributes[name] = None  # Such as the cache of Nadam.
+  attributes.update(_hyper=dict(hyperparameters[id(optimizer)]), _hypers_created=False, _slots={},
+                    _slot_names=[], _weights=[], _iterations=None, _deferred_slot_restorations={})
+  return made
 
 
 def _check_supports_strategies(optimizer: Any) -> None:

@@ -53,7 +53,7 @@ def extract_subgraph(graph: tf.Graph, ends: Iterable[tf.Operation], replaced: Se
   end_names = [operation.name for operation in ends]
   nodes, used = _select_ancestors(all_nodes, end_names, replaced, initializers)
   if constants:
-    _remove_dead_branches(nodes, constants)
+    _remove_excluded_branches(nodes, constants)
     nodes, used = _select_ancestors(nodes, end_names, replaced, initializers)
   copies = {}
   for name, node in nodes.items():
@@ -74,7 +74,7 @@ def _select_ancestors(nodes: Nodes, ends: Iterable[str], replaced: Set[str],
     name = pending.pop()
     if name in replaced:
       used.add(name)
-    elif name in nodes and name not in found:  # An end can be in a dead branch.
+    elif name in nodes and name not in found:  # An end can be in an excluded branch.
       found.add(name)
       pending += [_operation_name(source) for source in nodes[name].input]
       pending += initializers.get(name, ())
@@ -97,7 +97,7 @@ def _remove_colocation_with_missing(node: NodeDef, nodes: Nodes) -> None:
       del node.attr['_class']
 
 
-def _remove_dead_branches(nodes: Nodes, constants: Mapping[str, bool]) -> None:
+def _remove_excluded_branches(nodes: Nodes, constants: Mapping[str, bool]) -> None:
   """Removes the branches of conditions on constants.
 
   A `Switch` on a constant becomes its input, for the nodes of the live branch; a `Merge` of which
@@ -114,7 +114,7 @@ def _remove_dead_branches(nodes: Nodes, constants: Mapping[str, bool]) -> None:
     return  # The index of the live input of a Merge is used, and would change.
   values = dict(constants)  # Also of identities of the constants.
   aliases: Dict[Tuple[str, int], Tuple[str, int]] = {}  # The inputs of the switches, by output.
-  dead_outputs: Set[Tuple[str, int]] = set()
+  excluded_outputs: Set[Tuple[str, int]] = set()
   live: Set[str] = set()
   names = set(nodes)
   consumers: Dict[str, List[str]] = {}
@@ -124,7 +124,7 @@ def _remove_dead_branches(nodes: Nodes, constants: Mapping[str, bool]) -> None:
 
   def is_live(source: str) -> bool:
     name, index = _output(source)
-    return (name in live or name not in names) and (name, index) not in dead_outputs
+    return (name in live or name not in names) and (name, index) not in excluded_outputs
 
   pending = list(nodes)
   while pending:
@@ -139,7 +139,7 @@ def _remove_dead_branches(nodes: Nodes, constants: Mapping[str, bool]) -> None:
     if node.op == 'Switch' and data[1][0] in values:
       taken = int(values[data[1][0]])
       aliases[node.name, taken] = data[0]
-      dead_outputs.add((node.name, 1 - taken))
+      excluded_outputs.add((node.name, 1 - taken))
       if data[0][0] in values:  # The predicate itself, which control inputs refer to.
         values[node.name] = values[data[0][0]]
     pending += consumers.get(node.name, ())
@@ -158,7 +158,7 @@ def _remove_dead_branches(nodes: Nodes, constants: Mapping[str, bool]) -> None:
         sum(source[0] != '^' for source in node.input)):
       new.op = 'Identity'
       del new.attr['N']
-    # A control input on a switch orders nothing once the switch is gone.
+    # A control input on a switch has no effect without the switch.
     new.input[:] = [source if source[0] == '^' else _input_text(_resolve(_output(source), aliases))
                     for source in sources
                     if source[0] != '^' or _operation_name(source) not in switches]
@@ -248,7 +248,12 @@ class Import:
       return tf.nest.map_structure(self.find, structure, expand_composites=True)
     if isinstance(structure, (tf.Tensor, tf.Operation)):
       name = structure.name
-      return self._replacements[name] if name in self._replacements else self._imported[name]
+      if name in self._replacements:
+        return self._replacements[name]
+      found = self._imported[name]
+      if isinstance(found, tf.Tensor) and found.shape.ndims is None:  # An import loses the shapes
+        found.set_shape(structure.shape)  # of what loops compute.
+      return found
     if isinstance(structure, dict):
       return {key: self.find(value) for key, value in structure.items()}
     if isinstance(structure, tuple) and hasattr(structure, '_fields'):

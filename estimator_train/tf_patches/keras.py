@@ -116,6 +116,15 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
     return super().call(inputs, training=training if self.trainable else False)
 
 
+def nested_layers(layer: Any) -> List[Any]:
+  """Returns a layer or model and all layers inside it, the outer ones first.
+
+  Private API: `_get_trainable_state` (engine/base_layer.py:2167), because the public `layers` lacks
+  layers inside other layers.
+  """
+  return list(layer._get_trainable_state())
+
+
 def source_layers(layer: tf.keras.layers.Layer) -> List[tf.keras.layers.Layer]:
   """Returns the layers whose outputs are the inputs of a layer.
 

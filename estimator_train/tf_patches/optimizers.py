@@ -52,22 +52,6 @@ def hyperparameter_names(optimizer: Any) -> Set[str]:
           *(hyperparameter_names(inner) if inner is not None else ())}
 
 
-def get_optimizer_config(optimizer: Any) -> Any:
-  """Returns the configuration of an optimizer, or of each optimizer in a list, for copy_onto_batch.
-
-  Returns None for an optimizer of `tf.train`, which has no configuration. Must be called in the
-  graph of the model, because a hyperparameter can be a variable of this graph. No defect: this
-  function does the same as the first lines of the private function `_create_keras_model_fn`
-  (tensorflow_estimator/python/estimator/keras.py:265), which this package does not call.
-  """
-  try:
-    if isinstance(optimizer, (list, tuple)):
-      return [member.get_config() for member in optimizer]
-    return optimizer.get_config()
-  except (NotImplementedError, AttributeError):
-    return None
-
-
 def sum_gradients_before_changes(optimizer: Any) -> None:
   """Makes an optimizer that changes gradients, for example by clipping, change their global sums.
 

@@ -11,11 +11,14 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 from tensorflow.python.eager import context
+from tensorflow.python.framework import ops
 from tensorflow.python.keras import backend
 from tensorflow.python.training.tracking.base import OBJECT_GRAPH_PROTO_KEY
 
 from estimator_train.tf_patches import graphs
-from estimator_train.tf_patches.compiled_models import nested_layers
+from estimator_train.tf_patches.keras import nested_layers
+
+Layer = Any  # A tf.keras.layers.Layer.
 
 _SUFFIX = re.compile(r'_\d+$')
 
@@ -137,7 +140,8 @@ class ValueReader:
     if not variables:
       return []
     if self._is_eager:
-      return [variable.numpy() for variable in variables]
+      with context.eager_mode():
+        return [variable.numpy() for variable in variables]
     if self._session is not None:
       is_initialized = self._session.run([tf.is_variable_initialized(variable)
                                           for variable in variables])
@@ -174,10 +178,10 @@ class ValueReader:
 
 
 def checkpoint_names(model: tf.keras.Model, graph: tf.Graph) -> List[str]:
-  """Returns names for the weights of a model which do not depend on other models in the graph.
+  """Returns the names that the weights of a model would have if no other model were in its graph.
 
-  A scope that is named like a layer of the model, but for a number that TensorFlow has added to
-  make the name unique in the graph, gets the name of the layer.
+  TensorFlow adds numbers to names of scopes to make them unique in the graph. This function makes
+  them unique among those of the model only, in the order in which the scopes were made.
 
   Returns:
     The names in the order of `model.weights`.
@@ -187,47 +191,90 @@ def checkpoint_names(model: tf.keras.Model, graph: tf.Graph) -> List[str]:
   owners = {id(weight): layer for layer in layers
             for weight in (*layer._trainable_weights, *layer._non_trainable_weights)}
   own_names = {weight.name for weight in model.weights}
+  weights = list({id(weight): weight for weight in model.weights}.values())
+  # The layers whose scopes have a path. In eager mode, layers of one name have the same path.
+  layers_by_path: Dict[str, List[Layer]] = {}
+
+  def add_layer(name: str, layer: Layer) -> None:
+    path = _path_of_layer(name, layer.name)
+    if path and layer not in layers_by_path.setdefault(path, []):
+      layers_by_path[path].append(layer)
+
+  for weight in weights:
+    if id(weight) in owners:
+      add_layer(weight.name, owners[id(weight)])
   scopes: Dict[Tuple[str, int], str] = {}
   taken: Set[str] = set()
-  names: Dict[int, str] = {}
-  unique = {id(weight): weight for weight in model.weights}  # A model can share weights.
-  for weight in sorted(unique.values(), key=_creation_order):
-    parts = weight.name.partition(':')[0].split('/')
-    owner = owners.get(id(weight))
-    own_index = _find_scope(parts, owner.name) if owner is not None else -1
-    parent = ''
-    for index, part in enumerate(parts):
-      key = '/'.join(parts[:index + 1]), id(owner) if index == own_index else 0
-      name = part
-      if index == len(parts) - 1:
-        name = _without_suffix_of_graph(parts, graph, own_names)
-      elif owner is not None and index == own_index:
-        name = owner.name
-      elif part not in layer_names and _SUFFIX.sub('', part) in layer_names:
-        name = _SUFFIX.sub('', part)
-      if key not in scopes or index == len(parts) - 1:
-        scopes[key] = _make_unique(parent + name, taken)
+
+  def find_scope(parts: Sequence[str], owner: Layer = None) -> str:
+    """Returns the counterpart of a scope, which ends with a slash."""
+    path = parent = ''
+    for part in parts:
+      path = path + '/' + part if path else part
+      candidates = layers_by_path.get(path, [])
+      layer = owner if owner in candidates else candidates[0] if candidates else None
+      key = path, id(layer)
+      if key not in scopes:
+        scopes[key] = _make_unique(parent + (
+            layer.name if layer is not None else _without_suffix(part, layer_names)), taken)
       parent = scopes[key] + '/'
-    names[id(weight)] = parent[:-1]
+    return parent
+
+  operations = set() if hasattr(graph, 'captures') else _own_operations(layers)
+  for layer in layers if operations else ():
+    for node in layer._inbound_nodes:
+      for tensor in tf.nest.flatten(node.output_tensors):
+        if isinstance(tensor, tf.Tensor):
+          add_layer(tensor.op.name, layer)
+  events = [(operation._id, operation.name, None) for operation in operations] + [
+      (_creation_order(weight), weight.name.partition(':')[0], weight) for weight in weights]
+  names: Dict[int, str] = {}
+  for _, name, weight in sorted(events, key=lambda event: event[0]):
+    *parts, last = name.split('/')
+    parent = find_scope(parts, owners.get(id(weight)))
+    if weight is not None:
+      names[id(weight)] = _make_unique(parent + _without_suffix_of_graph(
+          '/'.join(parts), last, graph, own_names), taken)
   return [names[id(weight)] for weight in model.weights]
 
 
-def _creation_order(variable: Any) -> int:
-  return 0 if context.executing_eagerly() or not hasattr(variable, 'op') else variable.op._id
+def _own_operations(layers: Sequence[Layer]) -> Set[tf.Operation]:
+  """Returns the operations that compute the outputs of a model and of the models in it."""
+  found: Set[tf.Operation] = set()
+  pending = [tensor.op for layer in layers if isinstance(layer, tf.keras.Model)
+             for tensor in tf.nest.flatten(layer.outputs or [], expand_composites=True)]
+  while pending:
+    operation = pending.pop()
+    if operation not in found:
+      found.add(operation)
+      pending += [tensor.op for tensor in operation.inputs]
+  return found
 
 
-def _find_scope(parts: Sequence[str], layer_name: str) -> int:
-  """Returns the index of the scope of a layer in the name of one of its weights; -1: none."""
+def _path_of_layer(name: str, layer_name: str) -> str:
+  """Returns the path of the last scope in a name that can be that of a layer; '': none."""
+  parts = name.partition(':')[0].split('/')[:-1]
   pattern = re.compile(re.escape(layer_name) + r'(_\d+)?$')
-  return max((index for index, part in enumerate(parts[:-1]) if pattern.match(part)), default=-1)
+  index = max((index for index, part in enumerate(parts) if pattern.match(part)), default=-1)
+  return '/'.join(parts[:index + 1])
 
 
-def _without_suffix_of_graph(parts: Sequence[str], graph: tf.Graph, own_names: Set[str]) -> str:
+def _without_suffix(part: str, layer_names: Set[str]) -> str:
+  """Returns a part of a name without a number that TensorFlow has added to the name of a layer."""
+  base = _SUFFIX.sub('', part)
+  return base if part not in layer_names and base in layer_names else part
+
+
+def _creation_order(variable: Any) -> int:
+  return 0 if isinstance(getattr(variable, 'handle', None), ops.EagerTensor) else variable.op._id
+
+
+def _without_suffix_of_graph(path: str, last: str, graph: tf.Graph, own_names: Set[str]) -> str:
   """Returns the last part of a name without a number that another variable made necessary."""
-  base = _SUFFIX.sub('', parts[-1])
-  path = '/'.join([*parts[:-1], base])
-  is_foreign = base != parts[-1] and path + ':0' not in own_names and path in graph._nodes_by_name
-  return base if is_foreign else parts[-1]
+  base = _SUFFIX.sub('', last)
+  other = path + '/' + base if path else base
+  is_foreign = base != last and other + ':0' not in own_names and other in graph._nodes_by_name
+  return base if is_foreign else last
 
 
 def _make_unique(name: str, taken: Set[str]) -> str:

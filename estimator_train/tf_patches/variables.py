@@ -4,14 +4,19 @@ Private API: a public name exists neither for the handle of a variable nor for w
 of a variable.
 """
 
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+import functools
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.python.distribute import values as distribute_values
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
-from tensorflow.python.ops import gen_resource_variable_ops, resource_variable_ops
+from tensorflow.python.ops import (
+  gen_lookup_ops,
+  gen_resource_variable_ops,
+  resource_variable_ops,
+)
 
 from estimator_train.errors import InvalidValue
 from estimator_train.tf_patches import graphs, saved_weights
@@ -20,6 +25,8 @@ from estimator_train.tf_patches.compiled_models import trained_weights
 # The methods of variables, by the operations on their handles.
 _ASSIGNMENTS = {'AssignVariableOp': 'assign', 'AssignAddVariableOp': 'assign_add',
                 'AssignSubVariableOp': 'assign_sub'}
+# The first letters of operations that change a variable that is no resource.
+_REFERENCE_CHANGES = ('Assign', 'Scatter', 'Count')
 
 
 class _Variable(NamedTuple):
@@ -30,11 +37,13 @@ class _Variable(NamedTuple):
     kind: `weight` of the model, `metric` for the state of a metric, `step` for the global step,
       `other` for a variable that is no part of the model.
     is_trained: whether training changes it.
+    is_reference: whether operations of the part change the variable by its reference.
     value: the initial value of a variable of the kind `metric` or `other`.
   """
   original: Any
   kind: str
   is_trained: bool
+  is_reference: bool = False
   value: Optional[np.ndarray] = None
 
 
@@ -57,9 +66,10 @@ class OwnVariables:
   Must be made in this graph.
   """
 
-  def __init__(self, model: tf.keras.Model, graph: tf.Graph, values: saved_weights.ValueReader) -> None:
+  def __init__(self, model: tf.keras.Model, graph: tf.Graph,
+               values: saved_weights.ValueReader) -> None:
     self._model, self._graph, self._values = model, graph, values
-    self._captured: Dict[str, np.ndarray] = {}
+    self._captured: Dict[str, Callable[[], tf.Tensor]] = {}
     self._by_handle: Dict[str, _Variable] = {}
     trained = {id(weight) for weights in trained_weights(model) for weight in weights}
     for weight in model.weights:
@@ -103,14 +113,20 @@ class OwnVariables:
     used = {name: variable for name, variable in self._by_handle.items()
             if variable.kind == 'weight' or name.partition(':')[0] in subgraph.replaced}
     self._by_handle = used
-    for kind, read in (('other', self._values.read), ('metric', self._initial_values)):
+    for node in subgraph.nodes.values():
+      name = _tensor_name(node.input[0]) if node.input else ''
+      if node.op.startswith(_REFERENCE_CHANGES) and name in used:
+        used[name] = used[name]._replace(is_reference=not hasattr(used[name].original, 'handle'))
+    readers: Dict[str, Any] = {'other': self._values.read, 'metric': self._initial_values}
+    for kind, read in readers.items():
       chosen = {name: variable for name, variable in used.items() if variable.kind == kind}
       for (name, variable), value in zip(
           chosen.items(), read([variable.original for variable in chosen.values()])):
         used[name] = variable._replace(value=value)
     for outside, inside in self._captures():
       if inside.op.name in subgraph.replaced and inside.name not in used:
-        self._captured[inside.name] = _value_of(outside)
+        self._captured[inside.name] = _capture(outside, [
+            node for node in subgraph.nodes.values() if inside.op.name in node.input])
 
   def _initial_values(self, variables: Sequence[Any]) -> List[np.ndarray]:
     if variables and isinstance(getattr(variables[0], 'handle', None), ops.EagerTensor):
@@ -126,13 +142,40 @@ class OwnVariables:
     return MadeVariables(self._by_handle, self._captured, names, weights_path)
 
 
-def _value_of(tensor: Any) -> np.ndarray:
-  """Returns the value of a tensor of eager mode, or of the variable whose handle it is."""
-  if tensor.dtype != tf.resource:
-    return tensor.numpy()
+def _capture(tensor: Any, consumers: Sequence[Any]) -> Callable[[], tf.Tensor]:
+  """Returns a function that makes the counterpart of a tensor of eager mode in the default graph.
+
+  Args:
+    tensor: a tensor with a value, or the handle of a variable or of a lookup table.
+    consumers: the nodes that use the tensor.
+  """
   with context.eager_mode():
+    if tensor.dtype != tf.resource:
+      return functools.partial(tf.constant, tensor.numpy(), tensor.dtype)
+    is_initialized = not any(node.op == 'LookupTableImportV2' for node in consumers)
+    for node in consumers:
+      if node.op.startswith('LookupTable'):
+        types = tf.as_dtype(node.attr['Tin'].type), tf.as_dtype(node.attr['Tout'].type)
+        if not is_initialized:  # By a node of the graph.
+          return functools.partial(gen_lookup_ops.hash_table_v2, *types)
+        keys, values = gen_lookup_ops.lookup_table_export_v2(tensor, *types)
+        return functools.partial(_make_table, keys.numpy(), values.numpy(), *types)
     shape_and_type = resource_variable_ops.get_eager_safe_handle_data(tensor).shape_and_type
-    return gen_resource_variable_ops.read_variable_op(tensor, shape_and_type[0].dtype).numpy()
+    return functools.partial(_make_constant_variable, gen_resource_variable_ops.read_variable_op(
+        tensor, shape_and_type[0].dtype).numpy())
+
+
+def _make_table(keys: np.ndarray, values: np.ndarray, key_type: tf.DType,
+                value_type: tf.DType) -> tf.Tensor:
+  table = gen_lookup_ops.hash_table_v2(key_type, value_type)
+  tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, gen_lookup_ops.lookup_table_import_v2(
+      table, tf.constant(keys, key_type), tf.constant(values, value_type)))
+  return table
+
+
+def _make_constant_variable(value: np.ndarray) -> tf.Tensor:
+  return tf.Variable(value, trainable=False, use_resource=True,
+                     collections=[tf.GraphKeys.LOCAL_VARIABLES]).handle
 
 
 class MadeVariables:
@@ -140,7 +183,8 @@ class MadeVariables:
 
   Args:
     by_handle: the variables of the part, by the names of their handles.
-    captured: the values of other tensors that Keras's graph of eager mode captures, by name.
+    captured: makes the counterparts of other tensors that Keras's graph of eager mode captures, by
+      name.
     weight_names: the names of the weights, by the ids of the originals.
     weights_path: the path of a checkpoint with the initial values of the weights; None: zeros.
 
@@ -148,9 +192,11 @@ class MadeVariables:
     by_id: the variables, by the ids of the originals.
   """
 
-  def __init__(self, by_handle: Dict[str, _Variable], captured: Dict[str, np.ndarray],
+  def __init__(self, by_handle: Dict[str, _Variable], captured: Dict[str, Callable[[], tf.Tensor]],
                weight_names: Dict[int, str], weights_path: Optional[str]) -> None:
     self._captured, self._weights_path = captured, weights_path
+    self._reference_names = {name for name, variable in by_handle.items()
+                             if not hasattr(variable.original, 'handle')}
     self._by_handle: Dict[str, Any] = {}
     self.by_id: Dict[int, Any] = {}
     for handle_name, variable in by_handle.items():
@@ -163,8 +209,7 @@ class MadeVariables:
     if variable.kind == 'step':
       return tf.train.get_or_create_global_step()
     dtype, shape = original.dtype.base_dtype, original.shape
-    is_resource = hasattr(original, 'handle')
-    if not is_resource and tf.distribute.has_strategy():
+    if variable.is_reference and tf.distribute.has_strategy():
       raise InvalidValue('a distribution strategy requires resource variables', name,
                          'give use_resource=True to tf.Variable, or call layer.add_weight')
 
@@ -175,7 +220,8 @@ class MadeVariables:
 
     with tf.name_scope(None):
       made = tf.Variable(
-          initial_value, variable.is_trained, name=name, dtype=dtype, use_resource=is_resource,
+          initial_value, variable.is_trained, name=name, dtype=dtype,
+          use_resource=not variable.is_reference,
           constraint=original.constraint, aggregation=original.aggregation,
           synchronization=original.synchronization, collections=[
               tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.METRIC_VARIABLES]
@@ -190,25 +236,34 @@ class MadeVariables:
 
   def replacements(self) -> Dict[str, tf.Tensor]:
     """Returns the tensors that take the places of handles and of captured tensors, by name."""
-    found = {name: tf.constant(value) if value.dtype.kind != 'O' else tf.constant(value.tolist())
-             for name, value in self._captured.items()}
+    found = {name: make() for name, make in self._captured.items()}
     for name, variable in self._by_handle.items():
       local = variable.get() if hasattr(variable, 'get') else variable
-      found[name] = local.handle if hasattr(local, 'handle') else local._ref()
+      if name in self._reference_names:  # The value takes the place of the reference.
+        found[name] = tf.convert_to_tensor(local) if hasattr(local, 'handle') else local._ref()
+      else:
+        found[name] = local.handle
     return found
 
-  def split(self, updates: Sequence[tf.Operation],
-            subgraph: graphs.Subgraph) -> Tuple[List[tf.Operation], List[Assignment]]:
+  def split(self, updates: Sequence[tf.Operation], subgraph: graphs.Subgraph,
+            fed_names: Set[str]) -> Tuple[List[tf.Operation], List[Assignment]]:
     """Splits updates into operations to run, and assignments that a strategy must make.
 
-    Each replica may assign to its own copy of a variable, if the strategy keeps the copies apart.
+    Each replica may assign to its own copy of a variable, if the strategy keeps the copies apart,
+    or if the replicas assign the same value.
+
+    Args:
+      updates: the updates.
+      subgraph: the part of the graph that contains them.
+      fed_names: the names of the operations that a batch replaces.
 
     Raises:
       InvalidValue: what must be an assignment by the strategy is not only an update.
     """
     nodes = subgraph.nodes
     assigned = {node.name for node in nodes.values() if node.op in _ASSIGNMENTS
-                and _needs_strategy(self._by_handle.get(_tensor_name(node.input[0])))}
+                and _needs_strategy(self._by_handle.get(_tensor_name(node.input[0])))
+                and _differs_between_replicas(node.name, nodes, fed_names)}
     kept = [update for update in updates if update.name in nodes]
     if not assigned:
       return kept, []
@@ -253,6 +308,20 @@ def _needs_strategy(variable: Any) -> bool:
   return tf.distribute.has_strategy() and isinstance(
       variable, (distribute_values.MirroredVariable, distribute_values.AggregatingVariable)
   ) and not isinstance(variable, distribute_values.SyncOnReadVariable)
+
+
+def _differs_between_replicas(name: str, nodes: graphs.Nodes, fed_names: Set[str]) -> bool:
+  """Returns whether a node depends on the batch or on random numbers of a replica."""
+  found, pending = {name}, [name]
+  while pending:
+    current = pending.pop()
+    if current in fed_names or current in nodes and 'seed' in nodes[current].attr:
+      return True
+    sources = {source.lstrip('^').partition(':')[0] for source in (
+        nodes[current].input if current in nodes else ())} - found
+    found |= sources
+    pending += sources
+  return False
 
 
 def _tensor_name(source: str) -> str:

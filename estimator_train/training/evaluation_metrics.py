@@ -16,6 +16,8 @@ Metrics = Dict[str, Tuple[tf.Tensor, tf.Operation]]
 # The graph collection of the names of losses and metrics that are means over batches.
 _BATCH_MEANS_KEY = 'estimator_train/batch_means'
 _NUM_CALIBRATION_BINS = 15
+# The first letters of the types of operations that change variables.
+_CHANGES_OF_VARIABLES = ('Assign', 'ResourceScatter', 'ScatterAdd', 'ScatterUpdate')
 _MIN_CLASSES_OF_TOP_5 = 10  # With fewer classes, even a bad model has most classes among its top 5.
 
 
@@ -66,8 +68,8 @@ def classifier_metrics(features: Any, loss: OutputLoss, model: tf.keras.Model,
   """
   labels, outputs = loss.targets, loss.outputs
   takes_class_indices = losses.takes_class_indices(losses.unwrap(losses.get_loss(model)))
-  class_indices = (tf.cast(tf.reshape(labels, [-1]), tf.int64) if takes_class_indices
-                   else tf.argmax(labels, -1))
+  class_indices = tf.reshape(  # The rank may be unknown.
+      tf.cast(labels, tf.int64) if takes_class_indices else tf.argmax(labels, -1), [-1])
   predicted = tf.argmax(outputs, -1)
   if images.is_image_batch(features):
     evaluation_samples.sample_images(features, class_indices, outputs, predicted)
@@ -83,7 +85,7 @@ def classifier_metrics(features: Any, loss: OutputLoss, model: tf.keras.Model,
       'accuracy': (tf.reduce_sum(counts.correct) / tf.reduce_sum(counts.true), add_counts),
       'calibration_error': _calibration_error(
           losses.class_probabilities(model, outputs),
-          tf.reshape(tf.equal(predicted, class_indices), [-1])),  # The rank may be unknown.
+          tf.equal(predicted, class_indices)),
       **class_counts.macro_averages(counts),
       **_confusion_matrix(class_indices, predicted, num_classes),
       **({'top_5_accuracy': _running_mean(
@@ -199,7 +201,7 @@ def make_updates_wait_for(inputs: Any, metrics: Mapping[str, Any]) -> None:
   """
   updates = [update for _, update in metrics.values()]
   assignments = [operation for operation in find_ancestors(tf.group(*updates).control_inputs)
-                 if 'Assign' in operation.type or 'Scatter' in operation.type]
+                 if operation.type.startswith(_CHANGES_OF_VARIABLES)]
   sessions.run_before(tf.group(*tf.nest.flatten(inputs)), assignments)
 
 

@@ -14,7 +14,7 @@ from estimator_train.distribution.devices import make_session_config
 from estimator_train.settings import user_code
 from estimator_train.settings.flags import OUTPUT_FLAGS, ModelFlags
 from estimator_train.tf_patches import saved_weights
-from estimator_train.tf_patches.compiled_models import nested_layers
+from estimator_train.tf_patches.keras import nested_layers
 from estimator_train.training import building, frozen_features, losses
 from estimator_train.training.checkpoints import best_checkpoint, initial_weights, restoring
 from estimator_train.training.checkpoints.best_checkpoint import BestMetric

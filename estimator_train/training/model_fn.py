@@ -29,7 +29,7 @@ from estimator_train.tf_patches import (
   saved_weights,
   strategies,
 )
-from estimator_train.tf_patches.compiled_models import nested_layers
+from estimator_train.tf_patches.keras import nested_layers
 from estimator_train.training import evaluation_metrics, losses
 from estimator_train.training.hooks.step_measurements import find_ancestors
 from estimator_train.training.own_graph import Fetches, ModelGraph, OwnGraph, Part
@@ -138,7 +138,7 @@ class _ModelFn:
     self._callbacks, self._saved_format = callbacks, saved_format
     self._num_classes, self._frozen_part = num_classes, frozen_part
     self._has_saved_weights = False
-    self._optimizer_config = optimizers.get_optimizer_config(self._model.optimizer)
+    self._hyperparameters = own_graph.read_hyperparameters()
     self._batch_adapter = model_inputs.BatchAdapter(self._model, callbacks.input_description)
     for layer in nested_layers(self._model):
       if layer.stateful and not isinstance(layer, (tf.keras.Model, tf.keras.metrics.Metric)):
@@ -162,8 +162,7 @@ class _ModelFn:
       weights_path = self._find_initial_weights(config)
       model_graph = ModelGraph(self._own_graph, part, weights_path)
       if mode == tf.estimator.ModeKeys.TRAIN:
-        optimizer = estimator_patches.copy_optimizer(self._model.optimizer,
-                                                     self._optimizer_config)
+        optimizer = estimator_patches.copy_optimizer(self._model.optimizer, self._hyperparameters)
         spec = self._add_training(model_graph, part, optimizer, (features, labels))
         spec['training_hooks'] = [checkpoints.UseSingleCopySaver(
             None if self._saved_format.object_based else config,
@@ -213,7 +212,10 @@ class _ModelFn:
       misfit = self._batch_adapter.describe_misfit(features)
       if misfit is None:
         raise
-      raise misfit from error
+      if part.endpoints or not _is_exported(features):
+        raise misfit from error
+      _LOG.warning('this SavedModel will not take the features of its serving function: %s', misfit)
+      return (batch, *model_graph.apply(batch.without_shapes()))
 
   def _describe_predictions(self, fetches: Fetches) -> Dict[str, Any]:
     """Returns the part of an EstimatorSpec that concerns predictions."""
@@ -301,8 +303,8 @@ class _ModelFn:
 def _is_exported(features: Any) -> bool:
   """Returns whether features come from a placeholder: the graph becomes a SavedModel."""
   tensors = tf.nest.flatten(features, expand_composites=True)
-  return any(operation.type == 'Placeholder'
-             for operation in find_ancestors([tensor.op for tensor in tensors]))
+  return any(operation.type == 'Placeholder' for operation in find_ancestors(
+      [tensor.op for tensor in tensors if isinstance(tensor, tf.Tensor)]))  # Not NumPy's arrays.
 
 
 def _make_export_outputs(predictions: Dict[str, tf.Tensor],

@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Set, Union
 import tensorflow.compat.v1 as tf
 
 from estimator_train.settings.flags import OPTIMIZERS
-from estimator_train.tf_patches.compiled_models import nested_layers
+from estimator_train.tf_patches.keras import nested_layers
 from estimator_train.tf_patches.optimizers import add_optimizer_base_class
 
 # Keras's names of biases, of the parameters of normalization, and of the slopes of PReLU, which He

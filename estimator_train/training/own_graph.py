@@ -17,6 +17,7 @@ from estimator_train.models.model_inputs import Batch
 from estimator_train.system import machine
 from estimator_train.tf_patches import (
   compiled_models,
+  estimator,
   graphs,
   saved_weights,
   sessions,
@@ -51,6 +52,7 @@ class OwnGraph:
     self._is_eager = tf.executing_eagerly()
     self._graph = compiled_models.find_graph(model)
     self._values = saved_weights.ValueReader(self._graph)
+    self._weight_names: Optional[List[str]] = None
     self._parts: Dict[Tuple[Any, ...], 'Part'] = {}
     self._lock = threading.RLock()  # Replicas build their graphs in threads.
     if compiled_models.runs_eagerly(model):
@@ -77,7 +79,11 @@ class OwnGraph:
 
     They are the names that the weights of the model have if no other model is in the graph.
     """
-    return saved_weights.checkpoint_names(self.model, self._graph)
+    with self._lock:
+      if self._weight_names is None:
+        with self._entered():
+          self._weight_names = saved_weights.checkpoint_names(self.model, self._graph)
+      return self._weight_names
 
   def weight_values(self, seed: Optional[int] = None) -> List[np.ndarray]:
     """Returns the values of the weights, in the order of `model.weights`.
@@ -88,6 +94,13 @@ class OwnGraph:
     """
     with self._entered():
       return self._values.read(self.model.weights, seed)
+
+  def read_hyperparameters(self) -> estimator.Hyperparameters:
+    """See estimator.read_hyperparameters; must be called in the thread of the user."""
+    if self._is_eager:
+      return estimator.read_hyperparameters(self.model.optimizer)
+    with self._entered():
+      return estimator.read_hyperparameters(self.model.optimizer)
 
   def losses_that_are_no_means(self) -> List[str]:
     """See losses.losses_that_are_no_means."""
@@ -150,7 +163,9 @@ class Part:
 
   Attributes:
     fetches: what the mode computes.
-    fed: the tensors that a batch replaces: the features, and for each output an Endpoint.
+    inputs: the tensors that the features replace.
+    endpoints: for each output, the tensors that the labels and sample weights replace.
+    fed_names: the names of the operations of all these.
     trained_weights: the weights that each optimizer trains; `gradients` are those of these weights
       in the same order.
     subgraph: the nodes to import.
@@ -203,7 +218,8 @@ class Part:
     fed = tf.nest.flatten([self.inputs, [endpoint.target for endpoint in self.endpoints]],
                           expand_composites=True)
     fed += [endpoint.sample_weight for endpoint in self.endpoints]
-    replaced = {tensor.op.name for tensor in fed if tensor is not None}
+    self.fed_names = {tensor.op.name for tensor in fed if tensor is not None}
+    replaced = set(self.fed_names)
     constants = {}
     if isinstance(phase, tf.Tensor):
       constants[phase.op.name] = self.mode == _TRAIN
@@ -268,7 +284,8 @@ class ModelGraph:
     if part.seed is not None:
       seed = replacements[part.seed.name] = graphs.gradient_seed(part.seed)
     fetches = part.fetches
-    updates, assignments = self._variables.split(fetches.updates, part.subgraph)
+    updates, assignments = self._variables.split(fetches.updates, part.subgraph,
+                                                   part.fed_names)
     imported = graphs.Import(part.subgraph, replacements, graphs.fetch_names(
         [fetches._replace(updates=updates), assignments]))
     found = imported.find(fetches._replace(updates=updates))

@@ -80,8 +80,8 @@ def covering_rows():
   missing, rows, choices = dict.fromkeys(missing), [], random.Random(1)
   while missing:
     row = dict(next(iter(missing)))
-    for name in FACTORS:  # The ones with the most values are first.
-      values = sorted(FACTORS[name], key=lambda value, name=name: (
+    for name, choices_of_name in FACTORS.items():  # Those with the most values are first.
+      values = sorted(choices_of_name, key=lambda value, name=name: (
           -sum(pair in missing for pair in pairs_of({**row, name: value})), choices.random()))
       if name not in row:
         row[name] = next(value for value in values if is_accepted({**row, name: value}))

@@ -8,7 +8,7 @@ from training_runs import assert_same
 
 import estimator_train
 from estimator_train.settings.flags import OPTIMIZERS
-from estimator_train.tf_patches.configurations import copy_optimizer
+from estimator_train.tf_patches.estimator import copy_optimizer, read_hyperparameters
 from estimator_train.training.optimizers import decay_weights, make_optimizer, scale_learning_rate
 from estimator_train.training.schedules import Schedule
 
@@ -189,7 +189,7 @@ def test_two_learning_rates(name, is_sparse):
     optimizer = make_optimizer(name, .1)
     decay_weights(tf.keras.Sequential(), optimizer, .1)
     scale_learning_rate(optimizer, .25, variables[:1])
-    copy = copy_optimizer(optimizer, optimizer.get_config())
+    copy = copy_optimizer(optimizer, read_hyperparameters(optimizer))
     step = copy.apply_gradients([(gradient, variable) for variable in variables])
     session.run(tf.global_variables_initializer())
     session.run(step)

@@ -36,6 +36,14 @@ def test_metrics_and_loss_weights_of_a_compiled_model(run_well, tmp_path, flags)
   assert scalars(tmp_path / 'eval', 'acc')[1] == pytest.approx(done.result['accuracy'])
 
 
+def test_starts_from_the_weights_that_the_function_has_loaded(run_well, tmp_path):
+  run_well(*FLAGS, '--mode=train', '--model=own_models:with_loaded_weights', '--model_dir',
+           tmp_path)
+  reader = tf.train.load_checkpoint(str(tmp_path / 'keras' / 'keras_model.ckpt'))
+  for name in ('dense/kernel', 'dense_1/bias'):
+    assert (reader.get_tensor(name) == .25).all()
+
+
 def test_an_error_that_appears_only_in_the_estimator(run_program, tmp_path):
   done = run_program(*FLAGS, '--model=own_models:with_failing_optimizer', '--model_dir', tmp_path)
   assert done.code == 2 and done.out == '' and 'Traceback' not in done.err

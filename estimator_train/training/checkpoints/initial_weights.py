@@ -13,7 +13,7 @@ from estimator_train.data import ImageShape
 from estimator_train.errors import UserError, join_items
 from estimator_train.settings.flags import ModelFlags
 from estimator_train.tf_patches import saved_weights
-from estimator_train.tf_patches.compiled_models import nested_layers
+from estimator_train.tf_patches.keras import nested_layers
 
 _LOG = logging.getLogger('estimator_train')
 

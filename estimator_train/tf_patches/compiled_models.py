@@ -111,7 +111,9 @@ class Endpoint(NamedTuple):
 def make_endpoints(model: tf.keras.Model, has_sample_weights: bool) -> List[Endpoint]:
   """Returns the targets and the sample weights of the outputs; makes the latter if necessary."""
   model._update_sample_weight_modes([True] * len(model.outputs) if has_sample_weights else None)
-  model._recompile_weights_loss_and_weighted_metrics()
+  if model._recompile_weights_loss_and_weighted_metrics():
+    # Keras's functions take the placeholders of the previous weights.
+    model.train_function = model.test_function = None
   return [Endpoint(endpoint.training_target and endpoint.training_target.target,
                    endpoint.sample_weight) for endpoint in model._training_endpoints]
 

@@ -18,6 +18,7 @@ from estimator_train.system import machine
 from estimator_train.tf_patches import (
   compiled_models,
   estimator,
+  function_gradients,
   graphs,
   saved_weights,
   sessions,
@@ -55,9 +56,11 @@ class OwnGraph:
     self._weight_names: Optional[List[str]] = None
     self._parts: Dict[Tuple[Any, ...], 'Part'] = {}
     self._lock = threading.RLock()  # Replicas build their graphs in threads.
-    if compiled_models.runs_eagerly(model):
-      with self._entered():
+    with self._entered():
+      if compiled_models.runs_eagerly(model):
         compiled_models.recompile(model)
+      if model.inputs and not self._is_eager:
+        function_gradients.make_training_function(model)
 
   def _entered(self) -> Any:
     return compiled_models.entered_graph(self._graph, self._is_eager)
@@ -72,6 +75,8 @@ class OwnGraph:
       if not self.model.inputs:
         with self._entered():
           compiled_models.build_on_placeholders(self.model, features)
+          if not self._is_eager:
+            function_gradients.make_training_function(self.model)
 
   @property
   def weight_names(self) -> List[str]:
@@ -187,7 +192,6 @@ class Part:
           loss=compiled_models.total_loss(model, num_replicas, loss_functions))
     self.variables = variables.OwnVariables(model, graph, values)
     if is_trained:
-      self._add_gradients()
       self.fetches = self.fetches._replace(updates=compiled_models.updates(model))
     if mode == _EVAL:
       self.fetches = self.fetches._replace(
@@ -197,7 +201,7 @@ class Part:
       self.fetches = self.fetches._replace(metrics=compiled_models.make_metrics(model))
     self.variables.add_metrics([variable for metric in self.fetches.metrics.values()
                                 for variable in metric.variables])
-    self._extract(graph)
+    self._extract(self._add_gradients() if is_trained else graph)
 
   @property
   def loss_dtype(self) -> tf.DType:
@@ -205,13 +209,18 @@ class Part:
     assert self.fetches.loss is not None
     return self.fetches.loss.dtype
 
-  def _add_gradients(self) -> None:
-    loss = self.fetches.loss
-    self.seed = graphs.gradient_seed(loss)
-    with sessions.padded_filter_gradients(machine.needs_padded_gradients()):
-      self.fetches = self.fetches._replace(gradients=tf.gradients(
-          loss, [self.variables.handle(weight) for weights in self.trained_weights
-                 for weight in weights], self.seed))
+  def _add_gradients(self) -> tf.Graph:
+    """Adds the gradients to the graph or to a copy of it; returns the graph that has them."""
+    handles = [self.variables.handle(weight) for weights in self.trained_weights
+               for weight in weights]
+    with_gradients = function_gradients.copy_if_gradients_change_it(self.fetches.loss)
+    loss, *handles = (with_gradients.as_graph_element(tensor.name)
+                      for tensor in (self.fetches.loss, *handles))
+    with with_gradients.as_default():
+      self.seed = graphs.gradient_seed(loss)
+      with sessions.padded_filter_gradients(machine.needs_padded_gradients()):
+        self.fetches = self.fetches._replace(gradients=tf.gradients(loss, handles, self.seed))
+    return with_gradients
 
   def _extract(self, graph: tf.Graph) -> None:
     phase = compiled_models.learning_phase()

@@ -248,9 +248,12 @@ def make_object_saver(model: tf.keras.Model, counterparts: Mapping[int, Any],
   root = _counterpart(model, dict(counterparts))
   root._track_trackable(tf.train.get_global_step(), 'estimator_global_step')
   saver = tf.train.Saver(
-      graph_view.ObjectGraphView(root).frozen_saveable_objects(), sharded=True,
-      max_to_keep=config.keep_checkpoint_max,
+      sharded=True, max_to_keep=config.keep_checkpoint_max, defer_build=True,
       keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours)
+  saver._var_list = graph_view.ObjectGraphView(root).frozen_saveable_objects()
+  # A replica cannot read variables of which each replica has a copy: Scaffold builds the saver.
+  if not tf.distribute.has_strategy():
+    saver.build()
   saver._object_restore_saver = util.frozen_saver(root)
   return saver
 

@@ -9,6 +9,7 @@ call of the session fails with `Connecting to invalid output`; the Keras model i
 import contextlib
 
 import tensorflow.compat.v1 as tf
+from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import control_flow_ops
 
 # Operations that call functions, and have gradients.
@@ -31,8 +32,8 @@ def _depends_on_calls(tensor: tf.Tensor) -> bool:
 def copy_if_gradients_change_it(loss: tf.Tensor) -> tf.Graph:
   """Returns the graph of a loss, or a copy of it if `tf.gradients` would change its operations."""
   graph = loss.graph
-  if not _depends_on_calls(loss):
-    return graph
+  if isinstance(graph, func_graph.FuncGraph) or not _depends_on_calls(loss):
+    return graph  # No session runs Keras's graph of eager mode.
   copy = tf.Graph()
   with copy.as_default():
     tf.import_graph_def(graph.as_graph_def(), name='')
@@ -44,6 +45,7 @@ def copy_if_gradients_change_it(loss: tf.Tensor) -> tf.Graph:
     for initializer in graph.get_collection(tf.GraphKeys.TABLE_INITIALIZERS):
       tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS,
                            copy.as_graph_element(initializer.name))
+  copy.as_graph_element(loss.name).set_shape(loss.shape)  # An import loses it behind functions.
   return copy
 
 

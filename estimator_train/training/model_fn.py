@@ -46,6 +46,8 @@ _MODEL_RULES = (
      'of it, and a layer must not be called with tensors as keyword arguments',
      'compute them in the function or in a layer, or give plain numbers; give several tensors to a '
      'layer as a list'),
+    (r'`dynamic=True`', 'a layer must be able to run in a graph',
+     'omit dynamic=True, and use operations of TensorFlow instead of Python in its call'),
     (r'has `None` for gradient|No gradients provided for any variable',
      'each trainable weight must affect the loss',
      'give a loss to each output, or set trainable=False for the layer'),

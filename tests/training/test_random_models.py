@@ -199,7 +199,7 @@ def with_closure():
 
 def with_own_call(layer):
   call = layer.call
-  layer.call = lambda inputs: .5 * call(inputs) + tf.sin(inputs)
+  layer.call = lambda inputs, **options: .5 * call(inputs, **options) + tf.sin(inputs)
   return layer
 
 

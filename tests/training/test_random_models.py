@@ -186,8 +186,10 @@ def repeat_and_map(values):
   """Uses the loops of TensorFlow 1."""
   _, values = tf.while_loop(lambda index, _: index < 3, lambda index, state: (
       index + 1, tf.map_fn(lambda row: tf.sin(row) * 1.1, state)), (0, values))
-  return tf.cond(tf.size(values) > 0, lambda: tf.scan(lambda last, row: .1 * last[:] + row, tf.stack(
-      [values, 2 * values])), lambda: tf.stack([values, values]))[1]
+  return tf.cond(
+      tf.size(values) > 0,
+      lambda: tf.scan(lambda last, row: .1 * last[:] + row, tf.stack([values, 2 * values])),
+      lambda: tf.stack([values, values]))[1]
 
 
 def with_closure():

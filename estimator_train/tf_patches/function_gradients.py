@@ -58,9 +58,10 @@ def make_training_function(model: tf.keras.Model) -> None:
   (keras/backend.py:888), by which Keras marks the weights that it has initialized.
 
   Args:
-    model: a compiled model whose inputs are known, and whose graph is the default graph.
+    model: a model whose inputs are known, and whose graph is the default graph.
   """
-  if _depends_on_calls(model.total_loss) and not any(
+  loss = getattr(model, 'total_loss', None)  # A model that is not compiled has none.
+  if isinstance(loss, tf.Tensor) and _depends_on_calls(loss) and not any(
       getattr(weight, '_keras_initialized', False) for weight in model.weights):
     with contextlib.suppress(ValueError):  # The model cannot be trained, by `fit` either.
       model._make_train_function()

@@ -65,6 +65,34 @@ def test_resumes_any_kind_of_model(tmp_path, make, optimizer, options):
   compare(model, tmp_path, (X, ONE_HOT), **options)
 
 
+def test_resumes_object_based_checkpoints_of_replicas(tmp_path):
+  for step, replicas in enumerate((2, 0, 2), 1):
+    model = compiled(lambda: keras.Sequential([
+        layers.BatchNormalization(input_shape=(6,)), layers.Dense(2, 'softmax')]))
+    estimator = convert(model, tmp_path, checkpoint_format='checkpoint',
+                        num_cpu_replicas=replicas)
+    estimator.train(DATA, steps=1)
+    assert estimator.evaluate(DATA)['global_step'] == step
+
+
+@pytest.mark.parametrize('is_used', [False, True])
+def test_the_model_remains_usable(tmp_path, is_used):
+  """Also a model with a tf.function, and with other sample weights than those of the Estimator."""
+  weights = np.linspace(0, 2, 24, dtype=np.float32)
+  model, other = (compiled(lambda: keras.Sequential([
+      layers.Lambda(tf.function(lambda values: tf.sin(values) * values), input_shape=(6,)),
+      layers.Dense(2, 'softmax', kernel_initializer='ones')])) for _ in range(2))
+  if is_used:
+    assert model.train_on_batch(X, ONE_HOT) == pytest.approx(other.train_on_batch(X, ONE_HOT))
+  estimator = convert(model, tmp_path)
+  estimator.train(in_batches(({'features': X, 'sample_weights': weights}, ONE_HOT)), steps=1)
+  estimator.evaluate(DATA)
+  for sample_weight in (weights, None, weights):
+    assert model.train_on_batch(X, ONE_HOT, sample_weight) == pytest.approx(
+        other.train_on_batch(X, ONE_HOT, sample_weight))
+  assert_allclose(model.predict(X), other.predict(X), atol=1e-6)
+
+
 def mirrored():
   return tf.distribute.MirroredStrategy(['/cpu:0', '/cpu:1'])
 

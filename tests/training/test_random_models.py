@@ -186,10 +186,9 @@ def repeat_and_map(values):
   """Uses the loops of TensorFlow 1."""
   _, values = tf.while_loop(lambda index, _: index < 3, lambda index, state: (
       index + 1, tf.map_fn(lambda row: tf.sin(row) * 1.1, state)), (0, values))
-  return tf.cond(
-      tf.size(values) > 0,
-      lambda: tf.scan(lambda last, row: .1 * last[:] + row, tf.stack([values, 2 * values])),
-      lambda: tf.stack([values, values]))[1]
+  pair = tf.stack([values, 2 * values])
+  return tf.cond(tf.size(values) > 0, lambda: tf.scan(
+      lambda last, row: .1 * last + row, pair), lambda: pair)[1]
 
 
 def with_closure():
@@ -404,7 +403,7 @@ def compile_model(model, case):
                 choose_metrics('metrics'), weighted_metrics=choose_metrics('weighted_metrics'),
                 loss_weights=[.3] * len(losses) if 'loss_weights' in case.extras else None)
   if 'changed_trainable' in case.extras:  # Without effect, unless the model is compiled again.
-    for layer in model.layers[1:]:
+    for layer in model.layers[2:]:  # One is trained in any case.
       layer.trainable = not layer.trainable
 
 

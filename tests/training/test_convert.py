@@ -75,22 +75,39 @@ def test_resumes_object_based_checkpoints_of_replicas(tmp_path):
     assert estimator.evaluate(DATA)['global_step'] == step
 
 
+def with_function():
+  return keras.Sequential([layers.Dense(3, kernel_initializer='ones', input_shape=(6,)),
+                           layers.Lambda(tf.function(lambda values: tf.sin(values) * values)),
+                           layers.Dense(2, 'softmax', kernel_initializer='ones')])
+
+
+def test_a_session_has_run_a_function(tmp_path):
+  model = compiled(with_function)
+  expected = model.predict(X)
+  convert(model, tmp_path).train(DATA)
+  model.get_weights()  # Adds new operations to the session.
+  assert_array_equal(model.predict(X), expected)
+
+
 @pytest.mark.parametrize('is_used', [False, True])
 def test_the_model_remains_usable(tmp_path, is_used):
   """Also a model with a tf.function, and with other sample weights than those of the Estimator."""
   weights = np.linspace(0, 2, 24, dtype=np.float32)
-  model, other = (compiled(lambda: keras.Sequential([
-      layers.Lambda(tf.function(lambda values: tf.sin(values) * values), input_shape=(6,)),
-      layers.Dense(2, 'softmax', kernel_initializer='ones')])) for _ in range(2))
-  if is_used:
-    assert model.train_on_batch(X, ONE_HOT) == pytest.approx(other.train_on_batch(X, ONE_HOT))
-  estimator = convert(model, tmp_path)
-  estimator.train(in_batches(({'features': X, 'sample_weights': weights}, ONE_HOT)), steps=1)
-  estimator.evaluate(DATA)
-  for sample_weight in (weights, None, weights):
-    assert model.train_on_batch(X, ONE_HOT, sample_weight) == pytest.approx(
-        other.train_on_batch(X, ONE_HOT, sample_weight))
-  assert_allclose(model.predict(X), other.predict(X), atol=1e-6)
+  input_fn = in_batches(({'features': X, 'sample_weights': weights}, ONE_HOT))
+  losses = []
+  for is_converted in (False, True):
+    with tf.Graph().as_default():
+      keras.backend.set_session(None)
+      model = compiled(with_function)
+      if is_used:
+        model.train_on_batch(X, ONE_HOT)
+      if is_converted:
+        estimator = convert(model, tmp_path)
+        estimator.train(input_fn, steps=1)
+        estimator.evaluate(input_fn)
+      losses.append([model.train_on_batch(X, ONE_HOT, sample_weight)
+                     for sample_weight in (weights, None, weights)])
+  assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 def mirrored():

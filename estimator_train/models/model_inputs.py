@@ -242,18 +242,21 @@ class BatchAdapter(NamedTuple):
   def _cast(self, kind: str, name: str, tensor: Any, expected: Any) -> Any:
     """Returns a tensor in the type that the model takes.
 
-    An integer that the type cannot hold ends the run: `fit` would silently use another number.
+    A number that an integer type cannot hold ends the run: `fit` would silently use another one.
     """
     old, new = tensor.dtype, expected.dtype
     if old == new:
       return tensor
     if tf.string in (old, new):
       raise self._misfit(kind, name, tensor, expected)
-    if old.is_integer and new.is_integer and (old.min < new.min or old.max > new.max):
+    if new.is_integer and (not old.is_integer or old.min < new.min or old.max > new.max) and (
+        old != tf.bool):
       values = tensor.flat_values if isinstance(tensor, tf.RaggedTensor) else (
           tensor.values if isinstance(tensor, tf.SparseTensor) else tensor)
       with tf.control_dependencies([tf.Assert(
-          tf.reduce_all(tf.equal(tf.cast(tf.cast(values, new), old), values)),
+          # Fractions are cut off, as by `fit`.
+          tf.reduce_all(tf.abs(tf.cast(tf.cast(values, new), tf.float64)
+                               - tf.cast(values, tf.float64)) < 1),
           ['the {} must be within the range of {}: {}: {}'.format(kind, new.name, self.source_name,
                                                                   name), values])]):
         values = tf.identity(values)

@@ -227,6 +227,8 @@ def make_train_op(optimizer: Any, loss: tf.Tensor, trained_weights: Sequence[Seq
   if len(optimizers_in_order) != len(trained_weights):
     raise ValueError('a model must be compiled with one optimizer: {} optimizers: give one of '
                      'them'.format(len(optimizers_in_order)))
+  if not any(trained_weights):  # Strategies cannot sum an empty list of gradients.
+    return tf.group(tf.train.get_or_create_global_step().assign_add(1), *updates)
   with backend.name_scope('training'):
     return tf.group(*[update for each, weights in zip(optimizers_in_order, trained_weights)
                       for update in each.get_updates(loss=loss, params=list(weights))], *updates)

@@ -154,8 +154,18 @@ def test_an_integer_that_the_input_cannot_hold(tmp_path):
   ids = keras.Input((6,), dtype='int32')
   model = sgd(keras.Model(ids, layers.Dense(1)(backend.cast(ids, 'float32'))))
   estimator = convert(model, tmp_path)
-  with pytest.raises(tf.errors.InvalidArgumentError, match='within the range of int32'):
-    predict(estimator, in_batches(np.full([2, 6], 2 ** 40)))
+  for values in (np.full([2, 6], 2 ** 40), np.full([2, 6], 3e9), np.full([2, 6], np.nan)):
+    with pytest.raises(tf.errors.InvalidArgumentError, match='within the range of int32'):
+      predict(estimator, in_batches(values))
+  assert predict(estimator, in_batches(np.full([2, 6], -7.5)))
+
+
+def test_a_model_without_trained_weights(tmp_path):
+  model = sgd(sequential(layers.Dense(1, trainable=False)))
+  estimator = convert(model, tmp_path, num_cpu_replicas=2)
+  estimator.train(in_batches((X, Y), 12), steps=1)
+  assert estimator.get_variable_value('global_step') == 1
+  np.testing.assert_allclose(predict(estimator, in_batches(X))[0], model.predict(X), atol=1e-6)
 
 
 def test_features_of_another_shape_that_the_layers_accept(tmp_path):

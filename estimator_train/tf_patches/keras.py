@@ -86,23 +86,6 @@ def ensure_session(model: tf.keras.Model, config: tf.ConfigProto) -> None:
     tf.keras.backend.set_session(tf.Session(graph=graph, config=config))
 
 
-def has_values(model: tf.keras.Model) -> bool:
-  """Returns whether weights of a model have been initialized, loaded or trained.
-
-  Private API: `_keras_initialized` (backend.py:888), by which Keras marks the weights that it has
-  initialized.
-  """
-  if tf.executing_eagerly():
-    return True
-  weights = model.weights if model.built else []
-  if any(getattr(weight, '_keras_initialized', False) for weight in weights):
-    return True
-  session = getattr(backend._SESSION, 'session', None)
-  if session is None or not weights or session.graph is not weights[0].graph:
-    return False
-  return any(session.run([tf.is_variable_initialized(weight) for weight in weights]))
-
-
 class BatchNormalization(tf.keras.layers.BatchNormalization):
   """Batch normalization that runs in inference mode while it is frozen, as in TensorFlow 2.
 

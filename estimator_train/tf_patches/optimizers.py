@@ -11,11 +11,11 @@ AVERAGE_SLOT = 'average'
 
 
 def register_schedules(*schedules: type) -> None:
-  """Registers classes of learning rate schedules, so that models that use them can be converted.
+  """Registers classes of learning rate schedules, so that compiled models with them can be loaded.
 
-  Defect: the optimizer is created again from its configuration, without custom objects
-  (tensorflow_core/python/keras/models.py:665, optimizer_v2/optimizer_v2.py:717). Symptom:
-  `ValueError: Unknown decay: Cosine` from model_to_estimator.
+  Defect: an optimizer is created again from its configuration, without custom objects
+  (tensorflow_core/python/keras/optimizer_v2/optimizer_v2.py:717). Symptom: `ValueError: Unknown
+  decay: Cosine` from load_model.
   """
   for schedule in schedules:
     tf.keras.utils.get_custom_objects()[schedule.__name__] = schedule
@@ -24,10 +24,8 @@ def register_schedules(*schedules: type) -> None:
 def add_optimizer_base_class(optimizer: Any, base_class: type) -> None:
   """Adds a base class to the optimizer of a compiled model, by replacing the optimizer's class.
 
-  Defect: model_to_estimator creates the optimizer again by `opt.__class__.from_config`
-  (tensorflow_core/python/keras/models.py:665). Symptom: only the class of the optimizer is
-  preserved; a method that was replaced on the object, or a wrapper around the object, is lost.
-  The new class has the name of the old class, because names of variables may contain this name.
+  No defect: a wrapper around the optimizer would have variables of other names. The new class has
+  the name of the old class, because names of variables may contain this name.
 
   Args:
     optimizer: an optimizer of Keras or of `tf.train`.

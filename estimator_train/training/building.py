@@ -51,7 +51,6 @@ def build_by_name(flags: ModelFlags, dataset: DataSet) -> tf.keras.Model:
                         flags.model, 'x'.join(str(side) for side in shape), error),
                     'give a larger --image_size or another --model') from error
   # Other modules expect the loss itself in `model.loss`, not a list or dict that contains one loss.
-  # The copies in an Estimator are compiled with the loss, metrics and weights of these attributes.
   if model.optimizer and len(model.outputs) == 1:
     model.loss = losses.get_loss(model)
   return model

@@ -42,10 +42,8 @@ ExportOutputs = Mapping[str, Callable[[tf.Tensor], tf.estimator.export.ExportOut
 # For each entry: a pattern of the text of TensorFlow's error, the broken rule, and the remedy.
 _MODEL_RULES = (
     (r'must be from the same graph|not an element of this graph|different graph',
-     'a Lambda, loss, metric or optimizer must not use tensors or variables that were made outside '
-     'of it, and a layer must not be called with tensors as keyword arguments',
-     'compute them in the function or in a layer, or give plain numbers; give several tensors to a '
-     'layer as a list'),
+     'an optimizer or a constraint must not use tensors or variables that were made outside of it',
+     'compute them in its methods, or give plain numbers'),
     (r'`dynamic=True`', 'a layer must be able to run in a graph',
      'omit dynamic=True, and use operations of TensorFlow instead of Python in its call'),
     (r'has `None` for gradient|No gradients provided for any variable',
@@ -56,7 +54,7 @@ _MODEL_RULES = (
 
 @contextlib.contextmanager
 def translate_model_errors() -> Iterator[None]:
-  """Translates the exceptions of a `with` block that builds or copies a model.
+  """Translates the exceptions of a `with` block that builds or imports a model.
 
   Raises:
     InvalidValue: an exception of TensorFlow has a known remedy; other exceptions are not changed.

@@ -189,7 +189,7 @@ def _to_dense(grad: tf.Tensor, variable: tf.Variable, indices: tf.Tensor) -> tf.
 
 
 _OWN_CLASSES = {'AdamW': AdamW, 'Lars': Lars, 'Lamb': Lamb}
-tf.keras.utils.get_custom_objects().update(_OWN_CLASSES)  # Copies of models need it.
+tf.keras.utils.get_custom_objects().update(_OWN_CLASSES)  # For compiled models in files.
 
 
 # The attributes of Keras layers that hold the regularizer of a kernel, by those of the kernels.

@@ -249,10 +249,10 @@ class BatchAdapter(NamedTuple):
       return tensor
     if tf.string in (old, new):
       raise self._misfit(kind, name, tensor, expected)
+    values = tensor.flat_values if isinstance(tensor, tf.RaggedTensor) else (
+        tensor.values if isinstance(tensor, tf.SparseTensor) else tensor)
     if new.is_integer and (not old.is_integer or old.min < new.min or old.max > new.max) and (
         old != tf.bool):
-      values = tensor.flat_values if isinstance(tensor, tf.RaggedTensor) else (
-          tensor.values if isinstance(tensor, tf.SparseTensor) else tensor)
       with tf.control_dependencies([tf.Assert(
           # Fractions are cut off, as by `fit`.
           tf.reduce_all(tf.abs(tf.cast(tf.cast(values, new), tf.float64)
@@ -260,10 +260,12 @@ class BatchAdapter(NamedTuple):
           ['the {} must be within the range of {}: {}: {}'.format(kind, new.name, self.source_name,
                                                                   name), values])]):
         values = tf.identity(values)
-      tensor = values if isinstance(tensor, tf.Tensor) else _with_values(tensor, values)
+    values = tf.cast(values, new)
     if isinstance(tensor, tf.RaggedTensor):
-      return tensor.with_flat_values(tf.cast(tensor.flat_values, new))
-    return tf.cast(tensor, new)
+      return tensor.with_flat_values(values)
+    if isinstance(tensor, tf.SparseTensor):
+      return tf.SparseTensor(tensor.indices, values, tensor.dense_shape)
+    return values
 
   def _misfit(self, kind: str, name: str, tensor: Any, expected: Any) -> InvalidValue:
     return InvalidValue('the {} do not fit the model'.format(kind),
@@ -284,13 +286,6 @@ def has_shape_like(tensor: Any, expected: Any) -> bool:
 def _to_tensor(value: Any) -> Any:
   return value if isinstance(value, tf.RaggedTensor) else (
       tf.convert_to_tensor_or_sparse_tensor(value))
-
-
-def _with_values(tensor: Any, values: tf.Tensor) -> Any:
-  """Returns a sparse or ragged tensor with other values."""
-  if isinstance(tensor, tf.RaggedTensor):
-    return tensor.with_flat_values(values)
-  return tf.SparseTensor(tensor.indices, values, tensor.dense_shape)
 
 
 def _numbers_as_column(tensor: Any) -> Any:

@@ -1,8 +1,8 @@
 """Reads what Keras has built for a compiled model: inputs, targets, losses, metrics and updates.
 
 Private API: Keras has no public names for the parts of its graph. Line numbers refer to
-tensorflow_core/python/keras/engine/training.py. Unless stated otherwise, the functions
-must be called in the graph of the model, see entered_graph.
+tensorflow_core/python/keras/engine/training.py. Unless stated otherwise, the functions must be
+called in the graph of the model, see entered_graph.
 """
 
 import contextlib

@@ -76,14 +76,19 @@ def _select_ancestors(nodes: Nodes, ends: Iterable[str], replaced: Set[str],
       used.add(name)
     elif name in nodes and name not in found:  # An end can be in an excluded branch.
       found.add(name)
-      pending += [_operation_name(source) for source in nodes[name].input]
+      pending += [operation_name(source) for source in nodes[name].input]
       pending += initializers.get(name, ())
   return {name: node for name, node in nodes.items() if name in found}, used
 
 
-def _operation_name(source: str) -> str:
+def operation_name(source: str) -> str:
   """Returns the name of the operation of an input of a node, such as `^name` or `name:1`."""
   return source.lstrip('^').partition(':')[0]
+
+
+def tensor_name(source: str) -> str:
+  """Returns the name of the tensor of an input of a node; its first output has no number there."""
+  return source if ':' in source else source + ':0'
 
 
 def _remove_colocation_with_missing(node: NodeDef, nodes: Nodes) -> None:
@@ -109,8 +114,8 @@ def _remove_excluded_branches(nodes: Nodes, constants: Mapping[str, bool]) -> No
       and replaced operations.
     constants: the values of the boolean constants, by the name of the operation.
   """
-  if any(_output(source)[1] and nodes[_operation_name(source)].op == 'Merge'
-         for node in nodes.values() for source in node.input if _operation_name(source) in nodes):
+  if any(_output(source)[1] and nodes[operation_name(source)].op == 'Merge'
+         for node in nodes.values() for source in node.input if operation_name(source) in nodes):
     return  # The index of the live input of a Merge is used, and would change.
   values = dict(constants)  # Also of identities of the constants.
   aliases: Dict[Tuple[str, int], Tuple[str, int]] = {}  # The inputs of the switches, by output.
@@ -119,7 +124,7 @@ def _remove_excluded_branches(nodes: Nodes, constants: Mapping[str, bool]) -> No
   names = set(nodes)
   consumers: Dict[str, List[str]] = {}
   for node in nodes.values():
-    for name in {_operation_name(source) for source in node.input}:
+    for name in {operation_name(source) for source in node.input}:
       consumers.setdefault(name, []).append(node.name)
 
   def is_live(source: str) -> bool:
@@ -149,7 +154,7 @@ def _remove_excluded_branches(nodes: Nodes, constants: Mapping[str, bool]) -> No
       del nodes[name]
   for name, node in nodes.items():
     sources = [source for source in node.input if is_live(source)]
-    if not any(_operation_name(source) in switches for source in sources) and (
+    if not any(operation_name(source) in switches for source in sources) and (
         len(sources) == len(node.input)):
       continue
     new = nodes[name] = tf.NodeDef()
@@ -161,7 +166,7 @@ def _remove_excluded_branches(nodes: Nodes, constants: Mapping[str, bool]) -> No
     # A control input on a switch has no effect without the switch.
     new.input[:] = [source if source[0] == '^' else _input_text(_resolve(_output(source), aliases))
                     for source in sources
-                    if source[0] != '^' or _operation_name(source) not in switches]
+                    if source[0] != '^' or operation_name(source) not in switches]
 
 
 def _output(source: str) -> Tuple[str, int]:
@@ -200,8 +205,7 @@ class Import:
     self._prepare(graph_def, 'model')
     names = [name for name in dict.fromkeys([*fetches, *subgraph.table_initializers])
              if name not in self._replacements]
-    used = {source if ':' in source else source + ':0'
-            for node in graph_def.node for source in node.input}
+    used = {tensor_name(source) for node in graph_def.node for source in node.input}
     imported = tf.import_graph_def(
         graph_def, {name: tensor for name, tensor in self._replacements.items() if name in used},
         names, name='model')
@@ -220,7 +224,7 @@ class Import:
     for index, node in enumerate(graph_def.node):
       for source in node.input:
         # An operation on a variable runs where the variable is.
-        device = devices.get(source if ':' in source else source + ':0')
+        device = devices.get(tensor_name(source))
         if device:
           node.device = device
       if 'frame_name' in node.attr:

@@ -114,7 +114,7 @@ class OwnVariables:
             if variable.kind == 'weight' or name.partition(':')[0] in subgraph.replaced}
     self._by_handle = used
     for node in subgraph.nodes.values():
-      name = _tensor_name(node.input[0]) if node.input else ''
+      name = graphs.tensor_name(node.input[0]) if node.input else ''
       if node.op.startswith(_REFERENCE_CHANGES) and name in used:
         used[name] = used[name]._replace(is_reference=not hasattr(used[name].original, 'handle'))
     readers: Dict[str, Any] = {'other': self._values.read, 'metric': self._initial_values}
@@ -262,7 +262,7 @@ class MadeVariables:
     """
     nodes = subgraph.nodes
     assigned = {node.name for node in nodes.values() if node.op in _ASSIGNMENTS
-                and _needs_strategy(self._by_handle.get(_tensor_name(node.input[0])))
+                and _needs_strategy(self._by_handle.get(graphs.tensor_name(node.input[0])))
                 and _differs_between_replicas(node.name, nodes, fed_names)}
     kept = [update for update in updates if update.name in nodes]
     if not assigned:
@@ -279,21 +279,21 @@ class MadeVariables:
       raise InvalidValue(
           'with a distribution strategy, a layer must assign to variables by add_update',
           '{} is assigned to by {}'.format(
-              self._by_handle[_tensor_name(node.input[0])].name.partition(':')[0], node.name),
+              self._by_handle[graphs.tensor_name(node.input[0])].name.partition(':')[0], node.name),
           'call self.add_update(variable.assign(value), inputs=True) in the call of the layer, or '
           'train without a strategy')
     graph = updates[0].graph
     for name in sorted(made):
       node = nodes[name]
       assignments.append(Assignment(
-          _tensor_name(node.input[0]), _ASSIGNMENTS[node.op],
-          graph.as_graph_element(_tensor_name(node.input[1]))))
+          graphs.tensor_name(node.input[0]), _ASSIGNMENTS[node.op],
+          graph.as_graph_element(graphs.tensor_name(node.input[1]))))
     return remaining, assignments
 
   def updated_copies(self, subgraph: graphs.Subgraph) -> List[Any]:
     """Returns the float variables of which a part changes the copy of each replica."""
-    found = [self._by_handle.get(_tensor_name(node.input[0])) for node in subgraph.nodes.values()
-             if node.op in _ASSIGNMENTS]
+    found = [self._by_handle.get(graphs.tensor_name(node.input[0]))
+             for node in subgraph.nodes.values() if node.op in _ASSIGNMENTS]
     return [variable for variable in dict.fromkeys(found)
             if isinstance(variable, distribute_values.SyncOnReadVariable)
             and variable.dtype.is_floating]
@@ -317,15 +317,11 @@ def _differs_between_replicas(name: str, nodes: graphs.Nodes, fed_names: Set[str
     current = pending.pop()
     if current in fed_names or current in nodes and 'seed' in nodes[current].attr:
       return True
-    sources = {source.lstrip('^').partition(':')[0] for source in (
+    sources = {graphs.operation_name(source) for source in (
         nodes[current].input if current in nodes else ())} - found
     found |= sources
     pending += sources
   return False
-
-
-def _tensor_name(source: str) -> str:
-  return source if ':' in source else source + ':0'
 
 
 def _assignments_in(name: str, nodes: graphs.Nodes) -> Set[str]:
@@ -336,7 +332,7 @@ def _assignments_in(name: str, nodes: graphs.Nodes) -> Set[str]:
   if node.op == 'ReadVariableOp' or node.op in ('Identity', 'NoOp'):
     sources = [source for source in node.input if source[0] == '^' or node.op == 'Identity']
     return {found for source in sources
-            for found in _assignments_in(source.lstrip('^').partition(':')[0], nodes)}
+            for found in _assignments_in(graphs.operation_name(source), nodes)}
   return set()
 
 

@@ -163,7 +163,8 @@ def loss_metrics(fetches: Fetches, batch_size: tf.Tensor) -> Metrics:
     values = tf.cast(loss.values, tf.float64)
     count = tf.cast(batch_size if loss.is_sum else tf.size(values), tf.float64)
     # The loss function returns the mean over the batch, or the model does.
-    if values.shape.ndims == 0 or loss.outputs.shape.as_list()[:1] == [1]:
+    if values.shape.ndims == 0 or (
+        loss.outputs.shape.ndims and loss.outputs.shape.as_list()[0] == 1):
       tf.add_to_collection(_BATCH_MEANS_KEY, loss.output_name + '_loss')
       values = tf.reduce_mean(values) * tf.cast(batch_size, tf.float64)
       count = tf.cast(batch_size, tf.float64)

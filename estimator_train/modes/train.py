@@ -90,6 +90,7 @@ def _write_throughput_report(run: Run, model: PreparedModel, outcome: Outcome) -
   measurements_of_workers = run.engine.finish()  # Waits for them.
   result = throughput.write_throughput_report(
       run.settings, dict(run.conditions, parameters=model.parameters,
+                         examples_seen=run.clock.examples_at(outcome.timing.global_step),
                          **throughput.duration_and_end_time(run.start_up)),
       outcome.timing, measurements_of_workers)
   result.update(run.skipped_images_result)

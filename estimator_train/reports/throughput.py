@@ -10,7 +10,6 @@ import numpy as np
 
 from estimator_train.reports import make_report_folder
 from estimator_train.reports.step_times import TimedSteps, Timing, select_timed_steps, summarize
-from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import ReportingFlags, RunFlags
 from estimator_train.system import machine, storage
@@ -42,15 +41,12 @@ def write_throughput_report(
     The entries that this function adds to the result of the mode: those of training_result,
     `examples_seen` and, if a step was run, the main rates.
   """
-  result = training_result(settings.run, timing)
-  run_dir = RunDir(settings.run.model_dir)
-  examples_seen = run_dir.examples_seen(timing.global_step, conditions['examples_per_step'])
-  result['examples_seen'] = examples_seen
+  result = dict(training_result(settings.run, timing), examples_seen=conditions['examples_seen'])
   if not timing.end_times:
     return result
-  report = make_throughput_report(timing, dict(conditions, examples_seen=examples_seen),
-                                  settings.reporting.throughput_warmup_steps, workers)
-  report.write(run_dir.path)
+  report = make_throughput_report(timing, conditions, settings.reporting.throughput_warmup_steps,
+                                  workers)
+  report.write(settings.run.folder)
   result.update((name, report.figures[name]) for name in (
       'examples_per_sec', 'time_to_first_step_secs', 'steady_state', 'verdict'))
   return result

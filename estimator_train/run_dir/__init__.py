@@ -8,6 +8,7 @@ from typing import BinaryIO, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from estimator_train import settings as settings_lib
 from estimator_train.errors import UserError
+from estimator_train.run_dir.step_clock import StepClock
 from estimator_train.system import storage
 
 _LOG = logging.getLogger('estimator_train')
@@ -125,38 +126,21 @@ class RunDir:
     if class_names:
       storage.write_text(self.path_to(LABELS_FILE), '\n'.join(class_names) + '\n')
 
-  def record_batch_size(self, first_step: int, examples_per_step: int,
-                        examples_seen: int = 0) -> None:
-    """Records the number of examples per step, from the global step `first_step` on.
-
-    Must be called before the step `first_step`, so that the record covers every checkpoint. A run
-    that resumes at `first_step` repeats the later steps, so their old records are removed.
+  def clock(self, unrecorded_examples_per_step: int) -> StepClock:
+    """Returns the clock of the steps of all runs in the folder.
 
     Args:
-      first_step: the global step from which on the number holds.
-      examples_per_step: the number of examples per step.
-      examples_seen: the number of examples in all steps up to `first_step`. If there is no record,
-        their mean per step is recorded for these steps.
-    """
-    sizes = [(step, examples) for step, examples in self._read_batch_sizes() if step < first_step]
-    if not sizes and first_step and examples_seen:
-      sizes = [(0, examples_seen // first_step)]
-    if not sizes or sizes[-1][1] != examples_per_step:
-      sizes.append((first_step, examples_per_step))
-    storage.write_text(self.path_to(_BATCH_SIZES_FILE), json.dumps(sizes) + '\n')
-
-  def examples_seen(self, global_step: int, unrecorded_examples_per_step: int) -> int:
-    """Returns the number of examples in all steps up to `global_step`, of all runs in the folder.
-
-    Args:
-      global_step: the global step of a checkpoint in the folder.
       unrecorded_examples_per_step: the number of examples per step before the first step in the
         record.
     """
-    sizes = [(0, unrecorded_examples_per_step)] + self._read_batch_sizes()
-    ends = [step for step, _ in sizes[1:]] + [global_step]
-    return sum(max(min(end, global_step) - begin, 0) * examples
-               for (begin, examples), end in zip(sizes, ends))
+    sizes = self._read_batch_sizes()
+    if not sizes or sizes[0][0]:
+      sizes.insert(0, (0, unrecorded_examples_per_step))
+    return StepClock(tuple(sizes))
+
+  def record_clock(self, clock: StepClock) -> None:
+    """Records the number of examples per step; before the first step that has this number."""
+    storage.write_text(self.path_to(_BATCH_SIZES_FILE), json.dumps(clock.batch_sizes) + '\n')
 
   def warn_of_missing_records(self, global_step: int, has_classes: bool) -> None:
     """Warns if the folder has a checkpoint, but not all files that were written before it.

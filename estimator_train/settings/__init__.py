@@ -8,7 +8,6 @@ import io
 import math
 import os
 import re
-from fractions import Fraction
 from typing import Any, Dict, List, Optional, Tuple
 
 import attr
@@ -161,50 +160,6 @@ def per_replica_batch_size(global_batch_size: int, num_replicas: int,
           global_batch_size, num_replicas,
           ' --gradient_accumulation_steps={}'.format(micro_batches) if micro_batches > 1 else ''),
       'use ' + ' or '.join(str(size) for size in near))
-
-
-def steps_for_epochs(epochs: float, num_examples: int, examples_per_step: int) -> int:
-  """Returns the global step at which a number of epochs is complete.
-
-  The result is rounded up, because a batch may contain examples of two epochs.
-
-  Args:
-    epochs: the number of epochs. A float stands for the decimal number that Python prints for it;
-      for example, 0.1 stands for exactly 1/10, not for the nearest binary fraction.
-    num_examples: the number of examples per epoch.
-    examples_per_step: the number of examples per global step.
-  """
-  return math.ceil(Fraction(str(epochs)) * num_examples / examples_per_step)
-
-
-def total_train_steps(settings: Settings, num_examples: Optional[int], examples_per_step: int,
-                      start_step: int = 0, examples_seen: int = 0) -> int:
-  """Returns the global step at which training stops.
-
-  Every step takes a full batch, so the last step may include examples of the next epoch.
-
-  Args:
-    settings: settings with either `train_steps` or `train_epochs`.
-    num_examples: the number of examples per epoch; None if the data set is infinite.
-    examples_per_step: the number of examples per global step.
-    start_step: the global step from which the run resumes.
-    examples_seen: the number of examples that training has read up to `start_step`, perhaps with
-      other batch sizes.
-
-  Raises:
-    UserError: `train_epochs` is given for an infinite data set.
-  """
-  duration = settings.duration
-  if duration.train_steps is not None:
-    return duration.train_steps
-  assert duration.train_epochs is not None
-  if num_examples is None:
-    raise UserError('an infinite data set has no epochs',
-                    '--dataset={} --train_epochs={}'.format(settings.data.dataset,
-                                                            duration.train_epochs),
-                    'give --train_steps instead')
-  examples_left = duration.train_epochs * num_examples - examples_seen
-  return start_step + max(math.ceil(examples_left / examples_per_step), 0)
 
 
 def learning_rate_scale(flags: OptimizerFlags) -> float:

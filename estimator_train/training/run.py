@@ -13,7 +13,8 @@ from estimator_train.distribution.engine import Engine, make_engine
 from estimator_train.distribution.process import EVALUATOR, SINGLE_PROCESS, Process
 from estimator_train.errors import PeerLost, UserError, join_items
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import Settings, total_train_steps
+from estimator_train.run_dir.step_clock import StepClock
+from estimator_train.settings import Settings
 from estimator_train.settings.flags import EvaluationFlags
 from estimator_train.system.progress import StartUpTimer
 from estimator_train.training import early_stopping
@@ -31,14 +32,11 @@ class Start(NamedTuple):
   Attributes:
     checkpoint: the path of the checkpoint to resume from, or to evaluate; None: there is none.
     step: the global step of the checkpoint; 0 if there is no checkpoint.
-    examples_seen: the number of examples trained on before the checkpoint was saved; 0 if the run
-      does not train.
     stop_reason: the reason why an evaluation stopped the previous run; None if no evaluation
       stopped that run.
   """
   checkpoint: Optional[str]
   step: int
-  examples_seen: int = 0
   stop_reason: Optional[StopReason] = None
 
 
@@ -57,13 +55,18 @@ def find_start(settings: Settings, run_dir: RunDir, engine: Engine) -> Start:
     checkpoint, step = restoring.latest_checkpoint_and_step(run_dir.path)
   else:
     checkpoint, step = restoring.find_intact_checkpoint(run_dir.path)
+  return Start(checkpoint, step, early_stopping.read_stop_reason(
+      run_dir, settings.evaluation, step))
+
+
+def _make_clock(settings: Settings, run_dir: RunDir, engine: Engine, start_step: int) -> StepClock:
+  """Makes the clock of a run that resumes at a global step, without the number of examples."""
   # The batch size in flags.txt is that of all steps which have no record in batch_sizes.json.
   previous_batch_size = run_dir.flags().get('batch_size', '')
-  examples_seen = run_dir.examples_seen(
-      step, engine.examples_per_step if not previous_batch_size.isdigit() else
-      engine.examples_per_step * int(previous_batch_size) // settings.optimizer.batch_size)
-  return Start(checkpoint, step, examples_seen, early_stopping.read_stop_reason(
-      run_dir, settings.evaluation, step))
+  return run_dir.clock(
+      engine.examples_per_step if not previous_batch_size.isdigit() else
+      engine.examples_per_step * int(previous_batch_size) // settings.optimizer.batch_size
+  ).resume_at(start_step, engine.examples_per_step)
 
 
 def _wait_for_checkpoint(run_dir: RunDir, timeout_secs: int) -> None:
@@ -89,6 +92,7 @@ class Run(NamedTuple):
     engine: trains the Estimator, on the devices of this process or of the cluster.
     start: the checkpoint to resume from, or to evaluate.
     data: the data set that the run reads.
+    clock: counts the examples and the epochs of all steps.
     end_step: the global step to train up to; `start.step` if the run does not train.
     schedule: the learning rate schedule; ignored if the model has its own optimizer.
     start_up: the timer of the phases until the end of the first step.
@@ -98,6 +102,7 @@ class Run(NamedTuple):
   engine: Engine
   start: Start
   data: Data
+  clock: StepClock
   end_step: int
   schedule: Schedule
   start_up: StartUpTimer
@@ -113,9 +118,9 @@ class Run(NamedTuple):
     return self.run_dir.path if self.process.is_chief else None
 
   @property
-  def num_train_examples(self) -> Optional[int]:
-    """The number of training examples; None if the data set has no end, or nothing is trained."""
-    return None if self.data.train is None else self.data.train.num_examples
+  def examples_seen(self) -> int:
+    """The number of examples of the steps before the run started."""
+    return self.clock.examples_at(self.start.step)
 
   @property
   def conditions(self) -> Dict[str, Any]:
@@ -169,15 +174,40 @@ def open_run(settings: Settings, process: Process = SINGLE_PROCESS) -> Run:
   data = open_data(dataset, settings, run_dir.path)
   checkpoint_run_dir = restoring.run_dir_of_checkpoint(settings)
   checkpoint_run_dir.warn_of_missing_records(start.step, bool(data.dataset.labels))
+  clock = _make_clock(settings, run_dir, engine, start.step)
   end_step, schedule = start.step, Schedule(settings.optimizer.learning_rate)
   if settings.run.trains:
     assert data.train is not None
-    num_examples, examples_per_step = data.train.num_examples, engine.examples_per_step
-    end_step = total_train_steps(settings, num_examples, examples_per_step, start.step,
-                                 start.examples_seen)
-    schedule = make_schedule(settings, num_examples, examples_per_step, end_step)
+    clock = clock._replace(num_examples=data.train.num_examples)
+    end_step = find_end_step(settings, clock, start.step)
+    schedule = make_schedule(settings, clock, end_step)
   start_up.end_phase('data')
-  return Run(settings, run_dir, engine, start, data, end_step, schedule, start_up)
+  return Run(settings, run_dir, engine, start, data, clock, end_step, schedule, start_up)
+
+
+def find_end_step(settings: Settings, clock: StepClock, start_step: int) -> int:
+  """Returns the global step at which training stops.
+
+  Every step takes a full batch, so the last step may include examples of the next epoch.
+
+  Args:
+    settings: settings with either `train_steps` or `train_epochs`.
+    clock: the clock of the run.
+    start_step: the global step from which the run resumes.
+
+  Raises:
+    UserError: `train_epochs` is given for an infinite data set.
+  """
+  duration = settings.duration
+  if duration.train_steps is not None:
+    return duration.train_steps
+  assert duration.train_epochs is not None
+  if clock.num_examples is None:
+    raise UserError('an infinite data set has no epochs',
+                    '--dataset={} --train_epochs={}'.format(settings.data.dataset,
+                                                            duration.train_epochs),
+                    'give --train_steps instead')
+  return max(start_step, clock.step_at_epoch(duration.train_epochs))
 
 
 def _check_early_stopping_flags(flags: EvaluationFlags, process: Process) -> None:

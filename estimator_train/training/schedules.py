@@ -2,19 +2,21 @@
 
 A schedule can begin with a linear warm-up (Goyal et al. 2017, arXiv:1706.02677, section 2.2): step
 0 uses 1/warmup_steps of the full learning rate, and step warmup_steps - 1 uses the full rate. The
-learning rate depends on the global step only, so a resumed run continues the schedule exactly, and
-no checkpoint can restore an outdated learning rate.
+learning rate depends only on the global step and on the batch sizes of all steps, so a resumed run
+continues the schedule exactly, and no checkpoint can restore an outdated learning rate. If the
+batch size has changed, a warm-up or a decay is linear in the examples, not in the steps.
 """
 
 import inspect
 import math
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Dict, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings, learning_rate_scale, steps_for_epochs
+from estimator_train.run_dir.step_clock import StepClock, count_examples
+from estimator_train.settings import Settings, learning_rate_scale
 from estimator_train.tf_patches.optimizers import register_schedules
 
 
@@ -26,13 +28,15 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
     warmup_steps: the number of steps of the warm-up; 0: no warm-up.
     boundaries: the global steps from which the learning rates in `values` apply.
     values: the learning rates after `learning_rate`, one for each boundary.
+    batch_sizes: see StepClock; empty: all steps have the same number of examples.
   """
 
   def __init__(self, learning_rate: float, warmup_steps: int = 0, boundaries: Sequence[int] = (),
-               values: Sequence[float] = ()) -> None:
+               values: Sequence[float] = (), batch_sizes: Sequence[Tuple[int, int]] = ()) -> None:
     super().__init__()
     self.learning_rate, self.warmup_steps = learning_rate, warmup_steps
     self.boundaries, self.values = list(boundaries), list(values)
+    self.batch_sizes = list(map(list, batch_sizes))
 
   def __call__(self, step: tf.Tensor) -> tf.Tensor:
     # Keras has already cast the step to float32, which represents integers exactly only up to 2^24.
@@ -62,8 +66,17 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
     rate = self._rate_after_warmup(step, ops)
     if not self.warmup_steps:
       return rate
-    return ops.where(step < self.warmup_steps,
-                     self.learning_rate * (step + 1) / self.warmup_steps, rate)
+    return ops.where(
+        step < self.warmup_steps,
+        self.learning_rate * self._position(step + 1, ops) / self._position(self.warmup_steps),
+        rate)
+
+  def _position(self, step: Any, ops: Any = np) -> Any:
+    """Returns how many steps of the latest batch size have as many examples as all steps so far."""
+    if not self.batch_sizes:
+      return step
+    examples = count_examples(self.batch_sizes, step, ops.minimum, ops.maximum)
+    return examples / self.batch_sizes[-1][1]
 
   def _rate_after_warmup(self, step: Any, ops: Any) -> Any:
     """Returns the learning rate as if there were no warm-up; see _compute_rate for `ops`."""
@@ -81,16 +94,18 @@ class Exponential(Schedule):
     end_rate: the learning rate at the end of the decay.
     end_step: the global step at which the decay ends; afterwards the learning rate is `end_rate`.
     warmup_steps: see Schedule.
+    batch_sizes: see Schedule.
   """
 
-  def __init__(self, learning_rate: float, end_rate: float, end_step: int,
-               warmup_steps: int = 0) -> None:
-    super().__init__(learning_rate, warmup_steps)
+  def __init__(self, learning_rate: float, end_rate: float, end_step: int, warmup_steps: int = 0,
+               batch_sizes: Sequence[Tuple[int, int]] = ()) -> None:
+    super().__init__(learning_rate, warmup_steps, batch_sizes=batch_sizes)
     self.end_rate = end_rate
     self.end_step = end_step
 
   def _describe(self) -> str:
-    return '{:g}, decaying to {:g} at step {} ({})'.format(
+    # The step that starts at the global step N, and uses the last rate, is step N + 1 for users.
+    return '{:g}, decaying to {:g} after step {} ({})'.format(
         self.learning_rate, self.end_rate, self.end_step, type(self).__name__.lower())
 
   def _rate_after_warmup(self, step: Any, ops: Any) -> Any:
@@ -99,7 +114,8 @@ class Exponential(Schedule):
 
   def _decay_fraction(self, step: Any, ops: Any) -> Any:
     """Returns the completed fraction of the decay, from 0 to 1."""
-    return ops.minimum((step - self.warmup_steps) / (self.end_step - self.warmup_steps), 1.)
+    begin, end = self._position(self.warmup_steps), self._position(self.end_step)
+    return ops.minimum((self._position(step, ops) - begin) / (end - begin), 1.)
 
 
 class Cosine(Exponential):
@@ -114,38 +130,37 @@ _DECAY_SCHEDULES = {'exponential': Exponential, 'cosine': Cosine}
 register_schedules(Schedule, Exponential, Cosine)
 
 
-def make_schedule(settings: Settings, num_examples: Optional[int], examples_per_step: int,
-                  last_step: int) -> Schedule:
+def make_schedule(settings: Settings, clock: StepClock, last_step: int) -> Schedule:
   """Makes the learning rate schedule of the settings, with epochs converted to steps.
 
   Args:
     settings: the settings of the run. Their learning rates apply to `--base_batch_size`, and
       `--scale_learning_rate` specifies how this function scales the rates to the batch size.
-    num_examples: the number of examples per epoch; None: the data set is infinite.
-    examples_per_step: the number of examples per global step.
+    clock: the clock of the run.
     last_step: the last global step of the training run.
 
   Raises:
     UserError: a flag is given in epochs, but the data set is infinite. Or the warm-up leaves no
       step for the decay.
   """
-  def epochs_to_steps(flag: str, epochs: float) -> int:
-    if epochs and num_examples is None:
+  def step_at_epoch(flag: str, epochs: float) -> int:
+    if epochs and clock.num_examples is None:
       raise UserError('an infinite data set has no epochs',
                       '--dataset={} --{}={}'.format(settings.data.dataset, flag, epochs),
                       'omit --' + flag)
-    return steps_for_epochs(epochs, num_examples or 0, examples_per_step)
+    return clock.step_at_epoch(epochs) if epochs else 0
 
   scale = learning_rate_scale(settings.optimizer)
   rate = settings.optimizer.learning_rate * scale
-  warmup_steps = epochs_to_steps('lr_warmup_epochs', settings.optimizer.lr_warmup_epochs)
-  boundaries = [epochs_to_steps('lr_boundaries_epochs', epochs)
+  warmup_steps = step_at_epoch('lr_warmup_epochs', settings.optimizer.lr_warmup_epochs)
+  boundaries = [step_at_epoch('lr_boundaries_epochs', epochs)
                 for epochs in settings.optimizer.lr_boundaries_epochs]
   values = [value * scale for value in settings.optimizer.lr_values]
+  batch_sizes = clock.batch_sizes if len(clock.batch_sizes) > 1 else ()
   if settings.optimizer.lr_schedule == 'constant':
-    return Schedule(rate, warmup_steps)
+    return Schedule(rate, warmup_steps, batch_sizes=batch_sizes)
   if settings.optimizer.lr_schedule == 'piecewise':
-    return Schedule(values[0], warmup_steps, boundaries, values[1:])
+    return Schedule(values[0], warmup_steps, boundaries, values[1:], batch_sizes)
   end_step = boundaries[0] if boundaries else last_step
   if warmup_steps >= end_step:
     raise UserError('the warm-up must end before the decay of the learning rate ends',
@@ -153,4 +168,5 @@ def make_schedule(settings: Settings, num_examples: Optional[int], examples_per_
                         settings.optimizer.lr_warmup_epochs, warmup_steps, end_step),
                     'give a shorter --lr_warmup_epochs, or train longer')
   end_rate = values[0] if values else 0.
-  return _DECAY_SCHEDULES[settings.optimizer.lr_schedule](rate, end_rate, end_step, warmup_steps)
+  return _DECAY_SCHEDULES[settings.optimizer.lr_schedule](
+      rate, end_rate, end_step, warmup_steps, batch_sizes)

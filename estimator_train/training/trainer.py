@@ -69,15 +69,14 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
     return _outcome_without_training(run)
   if run.start.step:
     _LOG.info('resuming from step %d, %d examples seen, in %s', run.start.step,
-              run.start.examples_seen, run.run_dir.path)
+              run.examples_seen, run.run_dir.path)
     if run.settings.input.input_pipeline == 'published':
       _LOG.warning('--input_pipeline=published starts another epoch instead of continuing with '
                    'the next example')
   if run.process.is_chief:
     early_stopping.remove_stop_reason(run.run_dir)
     metrics_log.remove_steps_after(run.run_dir.path, run.start.step)
-    run.run_dir.record_batch_size(run.start.step, run.engine.examples_per_step,
-                                  run.start.examples_seen)
+    run.run_dir.record_clock(run.clock)
   source = run.data.train
   with translate_errors(source), run.engine.busy('preparing its input'):
     input_fn = make_input_fn(run, model)
@@ -101,7 +100,7 @@ def _outcome_without_training(run: Run) -> Outcome:
   step, end_step = run.start.step, run.end_step
   timing = Timing([], [], [], {}, global_step=step, loss=None)
   if step >= end_step:
-    # Only --train_steps can end a run before the checkpoint's step; see total_train_steps.
+    # Only --train_steps can end a run before the checkpoint's step; see find_end_step.
     _LOG.info('nothing to train: %s is at step %d%s', run.run_dir.path, step,
               ' of {}'.format(end_step) if step == end_step
               else ', past --train_steps={}'.format(end_step))
@@ -117,7 +116,7 @@ def make_input_fn(run: Run, model: PreparedModel) -> InputFn:
   """Makes the training `input_fn`, which yields images or cached features of frozen layers."""
   source, settings, engine = run.data.train, run.settings, run.engine
   assert source is not None and engine.process.rank is not None
-  shard = Shard(engine.first_example(run.start.examples_seen), engine.num_workers,
+  shard = Shard(engine.first_example(run.examples_seen), engine.num_workers,
                 engine.process.rank, engine.examples_per_worker)
   batching = make_batching(source.dataset, settings, model.one_hot, engine.examples_per_replica,
                            shard)
@@ -221,7 +220,7 @@ class RunHooks:
         self.loss_check,
         self.summaries,
         progress,
-        *([LogEpochs(run, model, self.monitor)] if run.num_train_examples else []),
+        *([LogEpochs(run, model, self.monitor)] if run.clock.num_examples else []),
         *([self._saver] if is_chief else []),
         *([self._tracer] if self._tracer else []),
         *user_hooks,

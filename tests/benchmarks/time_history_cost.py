@@ -25,6 +25,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train import TimeHistory
+from estimator_train.run_dir.step_clock import StepClock
 from estimator_train.training.hooks.progress import LogEpochs, ShowProgress
 from estimator_train.training.hooks.step_measurements import StepMonitor, add_accuracy
 
@@ -110,7 +111,7 @@ def _make_hooks(name: str) -> List[tf.train.SessionRunHook]:
   logging.getLogger('estimator_train').setLevel(logging.WARNING)
   monitor = StepMonitor()
   run: Any = SimpleNamespace(
-      end_step=10 ** 9, event_dir=None, num_train_examples=60000,
+      end_step=10 ** 9, event_dir=None, clock=StepClock(((0, 128),), 60000),
       engine=SimpleNamespace(examples_per_step=128),
       settings=SimpleNamespace(reporting=SimpleNamespace(log_every_steps=1000)))
   model: Any = SimpleNamespace(schedule=None)

@@ -29,21 +29,6 @@ def test_a_batch_that_is_smaller_than_the_number_of_replicas():
     lib.per_replica_batch_size(3, 8)
 
 
-def test_epochs_to_steps():
-  for epochs, examples, batch_size, start, seen, steps in (
-      (5, 60000, 1024, 0, 0, 293), (2, 83484, 64, 0, 0, 2609),  # Of the article.
-      # Steps left of a run whose batch size has changed.
-      (3, 100, 20, 10, 100, 20), (3, 100, 20, 10, 291, 11), (3, 100, 20, 30, 300, 30),
-      (3, 100, 20, 30, 301, 30)):
-    settings = Settings(train_epochs=epochs)
-    assert lib.total_train_steps(settings, examples, batch_size, start, seen) == steps
-  # Epochs are the decimals that were written.
-  for epochs, steps in ((0.1, 1), (1.1, 11), (1e-05, 1), (2, 20), (0.7001, 8)):
-    assert lib.steps_for_epochs(epochs, 10, 1) == steps
-  with pytest.raises(UserError, match='an infinite data set has no epochs: .*: give --train_steps'):
-    lib.total_train_steps(settings, None, 1)
-
-
 def test_tilde_is_the_home_folder(monkeypatch):
   monkeypatch.setenv('HOME', '/home/me')
   for name in ('cache', 'checkpoint', 'data_dir', 'eval_pattern', 'export_dir', 'input',

@@ -95,7 +95,7 @@ def _read_points(folder):
 
 # What is read from a damaged file.
 STATE = {
-    'batch_sizes.json': ('[[0, 10]]', lambda folder: RunDir(folder).examples_seen(3, 7), 21),
+    'batch_sizes.json': ('[[0, 10]]', lambda folder: RunDir(folder).clock(7).examples_at(3), 21),
     'best/best.json': ('{"checkpoint": "3/model.ckpt-3", "global_step": 3, "last_evaluated": 3}',
                        best_checkpoint.read_best, None),
     'stopped.json': ('{"global_step": 3, "why": "x"}', lambda folder: (

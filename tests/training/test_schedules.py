@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 import training_runs
 
 from estimator_train.errors import UserError
+from estimator_train.run_dir.step_clock import StepClock
 from estimator_train.settings import Settings
 from estimator_train.training import optimizers, schedules
 
@@ -22,7 +23,11 @@ BY_HAND = [
     # cos 0, 60, 90, 120 and 180 degrees are 1, 1/2, 0, -1/2 and -1: of 0.4 there is left the
     # whole, 3/4, 1/2, 1/4 and nothing; cos 30 and 150 degrees are +-0.8660254, 0.9330127 of it.
     (schedules.Cosine(0.4, 0., 6), [0.4, 0.37320508, 0.3, 0.2, 0.1, 0.02679492, 0., 0.]),
-    (schedules.Cosine(0.4, 0., 5, 2), [0.2, 0.4, 0.4, 0.3, 0.1, 0., 0.])]
+    (schedules.Cosine(0.4, 0., 5, 2), [0.2, 0.4, 0.4, 0.3, 0.1, 0., 0.]),
+    # The third step has as many examples as four of the steps before, and the decay takes eight.
+    (schedules.Schedule(0.8, 3, batch_sizes=[(0, 1), (2, 2)]), [.2, .4, .8, .8]),
+    (schedules.Exponential(1.6, 0.1, 4, batch_sizes=[(0, 2), (2, 1), (3, 3)]),
+     [1.6, 0.8, 0.4, 0.2828427, 0.1])]
 
 
 @pytest.mark.parametrize('schedule, expected', BY_HAND)
@@ -42,7 +47,8 @@ def test_by_hand(schedule, expected):
 
 def make(num_examples=100, examples_per_step=10, last_step=40, **values):
   settings = Settings(model_dir='x', train_steps=last_step, batch_size=10, **values)
-  return schedules.make_schedule(settings, num_examples, examples_per_step, last_step).get_config()
+  clock = StepClock(((0, examples_per_step),), num_examples)
+  return schedules.make_schedule(settings, clock, last_step).get_config()
 
 
 PIECEWISE = {'lr_schedule': 'piecewise', 'lr_boundaries_epochs': (1.5, 3), 'lr_values': (2, 1, 0)}
@@ -109,6 +115,36 @@ def test_what_updates_use_with_a_stop_in_the_middle(train, caplog):
   assert used == pytest.approx(expected, abs=1e-6)
   assert logged_rates == pytest.approx(expected, abs=1e-6)
   assert sum(message.startswith('epoch ') for message in caplog.messages) == 2
+
+
+CHANGES = [  # Of 18 examples; flags, and steps with batches of 6, 18 or 9 and their rates by hand.
+    ({'lr_schedule': 'piecewise', 'lr_boundaries_epochs': (2,), 'lr_values': (1., .5)},
+     [(3, 6), (5, 9), (6, 18)], [1, 1, 1, 1, 1, .5]),
+    ({'lr_schedule': 'piecewise', 'lr_boundaries_epochs': (2,), 'lr_values': (1., .5)},
+     [(2, 18), (4, 6)], [1, 1, .5, .5]),
+    ({'lr_warmup_epochs': 2.}, [(3, 6), (5, 9), (6, 18)], [1 / 6, 1 / 3, 1 / 2, 3 / 4, 1, 1]),
+    ({'lr_warmup_epochs': 1.}, [(2, 18), (4, 6)], [1, 1, 1, 1]),
+    ({'lr_schedule': 'exponential', 'lr_values': (1 / 16,), 'lr_boundaries_epochs': (4,)},
+     [(3, 6), (4, 18)], [1, 1 / 16 ** (1 / 12), 1 / 16 ** (1 / 6), 1 / 2])]
+
+
+@pytest.mark.parametrize('values, runs, expected', CHANGES)
+def test_epochs_are_passes_over_the_data_after_a_change_of_the_batch_size(
+    train, caplog, tmp_path, values, runs, expected):
+  caplog.set_level('INFO', 'estimator_train')
+  for steps, batch_size in runs:
+    used, logged_rates = train(train_steps=steps, batch_size=batch_size, **values)
+  assert used == pytest.approx(expected, abs=1e-6)
+  assert logged_rates == pytest.approx(expected, abs=1e-6)
+  seen, step, ends = 0, 0, {}
+  for steps, batch_size in runs:
+    while step < steps:
+      seen, step = seen + batch_size, step + 1
+      if seen % 18 == 0:
+        ends[seen // 18] = step
+  records = [json.loads(line) for line in (tmp_path / 'model/metrics.jsonl').read_text().split('\n')
+             if '"epoch"' in line]
+  assert {record['epoch']: record['global_step'] for record in records} == ends
 
 
 def test_a_run_that_resumes_names_the_changed_flags(train, caplog):

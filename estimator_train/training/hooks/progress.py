@@ -8,7 +8,6 @@ from typing import Any, Callable
 import tensorflow.compat.v1 as tf
 
 from estimator_train.reports import metrics_log
-from estimator_train.settings import steps_for_epochs
 from estimator_train.system.progress import is_shown, make_progress_bar
 from estimator_train.training.hooks import summaries
 from estimator_train.training.hooks.step_measurements import MeanOfSteps, StepMonitor, is_logged
@@ -100,12 +99,10 @@ class ShowProgress(tf.train.SessionRunHook):
 
   def _format_epoch(self) -> str:
     """Returns the current epoch and the number of epochs; '' if the data set has no end."""
-    num_examples = self._run.num_train_examples
-    if num_examples is None:
+    if self._run.clock.num_examples is None:
       return ''
-    return ' (epoch {}/{})'.format(*(
-        current_epoch(step, num_examples, self._run.engine.examples_per_step)
-        for step in (self._monitor.global_step, self._run.end_step)))
+    return ' (epoch {}/{})'.format(
+        *map(self._run.clock.epoch_at, (self._monitor.global_step, self._run.end_step)))
 
   def end(self, session: tf.Session) -> None:
     # Not called if training fails. A widget turns red if it is closed before it is full, which must
@@ -136,11 +133,9 @@ class LogEpochs(tf.train.SessionRunHook):
 
   def __init__(self, run: Run, model: PreparedModel, monitor: StepMonitor,
                clock: Callable[[], float] = time.perf_counter) -> None:
-    assert run.num_train_examples is not None
     self._event_dir = run.event_dir
-    self._num_examples = run.num_train_examples
-    self._examples_per_step = run.engine.examples_per_step
-    self._num_epochs = current_epoch(run.end_step, self._num_examples, self._examples_per_step)
+    self._clock_of_run = run.clock
+    self._num_epochs = run.clock.epoch_at(run.end_step)
     self._schedule = model.schedule
     self._monitor = monitor
     self._clock = clock
@@ -149,7 +144,7 @@ class LogEpochs(tf.train.SessionRunHook):
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     # A resumed run starts in the epoch of its checkpoint: earlier epochs have been logged already.
     step = self._monitor.start_step
-    self._begin_epoch(step * self._examples_per_step // self._num_examples + 1, step)
+    self._begin_epoch(self._clock_of_run.completed_epochs(step) + 1, step)
     if self._schedule is not None:
       self._learning_rate = self._schedule.rate_at(step)
 
@@ -159,7 +154,7 @@ class LogEpochs(tf.train.SessionRunHook):
     if step < self._end_step:
       return
     # Other workers may increment the global step, too, so several epochs may have ended at once.
-    epoch = step * self._examples_per_step // self._num_examples
+    epoch = self._clock_of_run.completed_epochs(step)
     if is_logged(epoch):
       self._log(epoch, step)
     self._begin_epoch(epoch + 1, step)
@@ -168,8 +163,9 @@ class LogEpochs(tf.train.SessionRunHook):
     """Logs the line of an epoch that has ended at the global step `step`."""
     secs = max(self._clock() - self._began_at, 1e-9)
     means, start_step = self._means, self._start_step
-    rate = (step - start_step) * self._examples_per_step / secs
-    is_part = start_step > steps_for_epochs(epoch - 1, self._num_examples, self._examples_per_step)
+    clock = self._clock_of_run
+    rate = (clock.examples_at(step) - clock.examples_at(start_step)) / secs
+    is_part = start_step > clock.step_at_epoch(epoch - 1)
     _LOG.info('epoch %d/%d%s: loss %.4f%s, %s, %s examples/sec%s', epoch, self._num_epochs,
               ' (from step {})'.format(start_step + 1) if is_part else '', means.loss,
               format_unless_nan(', accuracy {:.4f}', means.accuracy),
@@ -191,7 +187,7 @@ class LogEpochs(tf.train.SessionRunHook):
 
   def _begin_epoch(self, epoch: int, start_step: int) -> None:
     self._start_step, self._means, self._began_at = start_step, MeanOfSteps(), self._clock()
-    self._end_step = steps_for_epochs(epoch, self._num_examples, self._examples_per_step)
+    self._end_step = self._clock_of_run.step_at_epoch(epoch)
 
 
 def format_unless_nan(template: str, value: float) -> str:
@@ -207,14 +203,3 @@ def format_duration(secs: float) -> str:
   hours, minutes = divmod(minutes, 60)
   return '{}:{:02}:{:02}'.format(hours, minutes, seconds) if hours else '{}:{:02}'.format(
       minutes, seconds)
-
-
-def current_epoch(step: int, num_examples: int, examples_per_step: int) -> int:
-  """Returns the number of the epoch, from 1, that the steps up to `step` have begun.
-
-  Training for E epochs ends with the step that completes epoch E. This step does not begin epoch
-  E + 1, even if the step takes examples from epoch E + 1.
-  """
-  completed = step * examples_per_step // num_examples
-  ends_epoch = completed and steps_for_epochs(completed, num_examples, examples_per_step) == step
-  return completed if ends_epoch else completed + 1

@@ -5,13 +5,15 @@ from types import SimpleNamespace
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from estimator_train.run_dir.step_clock import StepClock
 from estimator_train.training.hooks import step_measurements
 
 
 def make_run(end_step, event_dir=None, num_examples=None, log_every_steps=1):
   """What hooks read of a Run, with ten examples per step."""
   return SimpleNamespace(
-      end_step=end_step, event_dir=event_dir, num_train_examples=num_examples,
+      end_step=end_step, event_dir=event_dir,
+      clock=StepClock(((0, 10),), num_examples),
       engine=SimpleNamespace(examples_per_step=10),
       settings=SimpleNamespace(reporting=SimpleNamespace(log_every_steps=log_every_steps)))
 

@@ -202,6 +202,7 @@ def _make_cross_device_ops(flags: DeviceFlags) -> Optional[tf.distribute.CrossDe
   if flags.all_reduce_alg == 'nccl':
     return tf.distribute.NcclAllReduce(num_packs=flags.num_packs)
   if flags.all_reduce_alg == 'hierarchical_copy':
+    strategies.patch_hierarchical_copy()
     return tf.distribute.HierarchicalCopyAllReduce(num_packs=flags.num_packs)
   if flags.all_reduce_alg == 'reduction_to_one_device':
     return tf.distribute.ReductionToOneDevice()

@@ -7,12 +7,15 @@ from tensorflow.python.client import device_lib
 from tensorflow.python.distribute import (
   collective_all_reduce_strategy,
   cross_device_ops,
+  cross_device_utils,
   distribute_lib,
   input_lib,
   mirrored_strategy,
   values,
 )
 from tensorflow.python.ops import collective_ops
+
+_HIERARCHICAL_COPY = cross_device_utils.aggregate_gradients_using_hierarchical_copy
 
 
 def gpu_descriptions(config: tf.ConfigProto) -> List[str]:
@@ -58,6 +61,37 @@ def _forwarded_property(name: str) -> property:
   """Returns a property by which the wrapper gets and sets `name` of the wrapped variable."""
   return property(lambda wrapper: getattr(wrapper.get(), name),
                   lambda wrapper, value: setattr(wrapper.get(), name, value))
+
+
+def patch_hierarchical_copy() -> None:
+  """Makes HierarchicalCopyAllReduce sum the gradients of an odd number of replicas.
+
+  Defect: the algorithm adds two groups of n // 2 of the n gradients
+  (tensorflow_core/python/distribute/cross_device_utils.py:84). Symptom: on three, five or seven
+  replicas, the gradients of one replica are missing from the sum, without a message.
+  """
+  cross_device_utils.aggregate_gradients_using_hierarchical_copy = _sum_gradients
+
+
+def _sum_gradients(devices: Sequence[str], gradients: Sequence[Any]) -> List[Any]:
+  """Returns, per replica, the pairs (summed gradient, variable).
+
+  Args:
+    devices: the device of each replica.
+    gradients: per replica, the pairs (gradient, variable).
+  """
+  if len(devices) % 2 == 0:
+    return _HIERARCHICAL_COPY(devices, gradients)
+  summed = []
+  for index, pairs in enumerate(zip(*gradients)):
+    with tf.device(devices[index % len(devices)]):
+      total = tf.add_n([gradient for gradient, _ in pairs])
+    copies = []
+    for device, (_, variable) in zip(devices, pairs):
+      with tf.device(device):
+        copies.append((tf.identity(total), variable))
+    summed.append(copies)
+  return list(zip(*summed))
 
 
 def with_averaged_statistics(statistics: Sequence[Any], train_op: tf.Operation) -> tf.Operation:

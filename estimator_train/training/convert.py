@@ -78,6 +78,7 @@ def _adapt_config(config: Optional[tf.estimator.RunConfig], model_dir: Optional[
     config = config.replace(eval_distribute=None)
   if devices is None:
     strategies.patch_aggregating_variables()  # The user's strategy may be a CentralStorageStrategy.
+    strategies.patch_hierarchical_copy()
     return config
   if config.train_distribute is not None:
     raise InvalidValue('distribution_strategy, num_gpus and num_cpu_replicas must not be given '

@@ -36,7 +36,7 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
     super().__init__()
     self.learning_rate, self.warmup_steps = learning_rate, warmup_steps
     self.boundaries, self.values = list(boundaries), list(values)
-    self.batch_sizes = list(map(list, batch_sizes))
+    self.batch_sizes = [(step, examples) for step, examples in batch_sizes]
 
   def __call__(self, step: tf.Tensor) -> tf.Tensor:
     # Keras has already cast the step to float32, which represents integers exactly only up to 2^24.

@@ -129,7 +129,8 @@ def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, path: str) 
   Raises:
     UserError: the checkpoint does not fit. The error states the value of the flag in each run.
   """
-  checkpoint_flags = restoring.run_dir_of_checkpoint(settings).flags()
+  run_dir = restoring.run_dir_of_checkpoint(settings)
+  checkpoint_flags = run_dir.flags()
   # A difference is None if the checkpoint fits.
   for flag, value, difference in (
       ('model', settings.model.model, restoring.describe_model_difference(model, path)),
@@ -145,15 +146,22 @@ def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, path: str) 
        if checkpoint_flags.get('preprocess', settings.model.preprocess)
        != settings.model.preprocess else None)):
     if difference:
-      saved_value = checkpoint_flags.get(flag, 'unknown')
+      saved_value = checkpoint_flags.get(flag, 'unknown' if not checkpoint_flags else None)
       checkpoint = settings.checkpoints.checkpoint
       path_flag, folder = (('model_dir', settings.run.model_dir)
                            if checkpoint in NAMED_CHECKPOINTS
                            else ('checkpoint', checkpoint))
+      reason = difference
+      if saved_value == value:
+        before = 'with another network of --{}={}'.format(flag, value)
+        reason = ', '.join([difference, *run_dir.flag_differences(settings, ['image_size'])])
+      elif saved_value is None:
+        before = 'without --' + flag
+      else:
+        before = 'with --{}={}, not --{}={}'.format(flag, saved_value, flag, value)
       raise UserError(
           'the checkpoint does not fit --' + flag,
-          '{} at step {} was trained with --{}={}, not --{}={} ({})'.format(
-              folder, tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP),
-              flag, saved_value, flag, value, difference),
-          'give another --' + path_flag + ('' if saved_value in ('unknown', value)
+          '{} at step {} was trained {} ({})'.format(
+              folder, tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP), before, reason),
+          'give another --' + path_flag + ('' if saved_value in ('unknown', value, None)
                                            else ', or --{}={}'.format(flag, saved_value)))

@@ -90,12 +90,15 @@ class ImageRecordSplit(NamedTuple):
     label_key: the key of the label, an integer.
     label_offset: the class index of an image is its label plus this number.
     kept: the indices of the records that are read, int64 [examples]; None: all records.
+    label_names: the class names that `labels.txt` next to the files gives to the labels from
+      `-label_offset` on; (): the labels plus `label_offset` are class indices.
   """
   records: 'RecordIndex'
   image_key: str = 'image/encoded'
   label_key: str = 'image/class/label'
   label_offset: int = 0
   kept: Optional[Any] = None
+  label_names: Tuple[str, ...] = ()
 
 
 class RecordSplit(NamedTuple):

@@ -24,6 +24,7 @@ from estimator_train.data import (
   SyntheticSplit,
   idx,
   image_folder,
+  labels_file,
   oct2017,
   require_data_dir,
   tfrecord,
@@ -238,7 +239,7 @@ def _check_split(split_name: str, split: Any, dataset: DataSet, settings: Settin
                     '{} is {} with image_shape=None'.format(location, type(split).__name__),
                     'give a RecordSplit with parse or parse_batch, or an ExampleSplit')
   if type(split) is RecordSplit:
-    return _find_records(split, location, settings)
+    return _find_records(split, location, dataset, settings)
   if type(split) is ArraySplit:
     examples: Any = np.asanyarray(split.images)
     _check_images(examples, dataset.image_shape, location)
@@ -261,7 +262,7 @@ def _check_files(files: Any, location: str) -> List[bytes]:
   return [os.fsencode(path) for path in files]
 
 
-def _find_records(split: RecordSplit, location: str,
+def _find_records(split: RecordSplit, location: str, dataset: DataSet,
                   settings: Settings) -> Union[ImageRecordSplit, ParsedRecordSplit]:
   """Returns the split with the positions of the records."""
   if split.parse is not None and split.parse_batch is not None:
@@ -270,8 +271,13 @@ def _find_records(split: RecordSplit, location: str,
   records = tfrecord.load_index(str(split.pattern), '{} has pattern={}'.format(
       location, split.pattern), split.compression, settings)
   if split.parse is None and split.parse_batch is None:
-    return ImageRecordSplit(records, settings.data.image_key, settings.data.label_key,
-                            settings.data.label_offset)
+    offset = settings.data.label_offset
+    train: Any = dataset.train
+    return ImageRecordSplit(
+        records, settings.data.image_key, settings.data.label_key, offset,
+        label_names=labels_file.names_of_labels(
+            str(split.pattern), dataset.labels, offset,
+            str(train.pattern) if type(train) is RecordSplit else None, are_given=True))
   return ParsedRecordSplit(records, split.parse, split.parse_batch)
 
 

@@ -6,17 +6,18 @@ The standard schema is that of TensorFlow's own scripts; flags name other keys.
 import collections
 import hashlib
 import logging
-from typing import Any, Counter, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Counter, Dict, Iterable, List, Optional, Set, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 from google.protobuf import message
 
-from estimator_train.data import DataSet, ImageRecordSplit, image_source, images
+from estimator_train.data import DataSet, ImageRecordSplit, image_source, images, labels_file
 from estimator_train.data.batching import Batching, without_autograph
 from estimator_train.data.records import RecordReader, describe_record
 from estimator_train.data.source import FilePath, InputFn, translate_errors
 from estimator_train.errors import BadExample, UserError, WrongSchema, join_items, printable
+from estimator_train.run_dir import LABELS_FILE
 from estimator_train.system import storage
 
 _LOG = logging.getLogger('estimator_train')
@@ -39,6 +40,10 @@ class ImageRecordSource(image_source.ImageSource):
   def __init__(self, dataset: DataSet, split: ImageRecordSplit) -> None:
     super().__init__(dataset, split)
     self._reader = RecordReader(split.records)
+    self._label_names = split.label_names or dataset.labels
+    # The class index of each label, from the label -label_offset on; -1: no class of the data set.
+    self._class_indices = labels_file.indices_of(self._label_names, dataset.labels)
+    self._is_translated = self._class_indices != tuple(range(len(dataset.labels)))
 
   def __len__(self) -> int:
     return self.split.records.num_records if self.split.kept is None else len(self.split.kept)
@@ -47,7 +52,7 @@ class ImageRecordSource(image_source.ImageSource):
     self.split.records.check()
     counts = self._check_schema()
     if self.split is self.dataset.train and sum(counts.values()) == len(self):
-      _warn_about_empty_classes(counts, self.dataset.labels, self.split.label_offset)
+      self._warn_about_empty_classes(counts)
     return len(self)
 
   def look_up(self, indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
@@ -76,7 +81,9 @@ class ImageRecordSource(image_source.ImageSource):
       features = tf.io.parse_single_example(record, {
           split.image_key: tf.io.FixedLenFeature([], tf.string),
           split.label_key: tf.io.FixedLenFeature([], tf.int64)})
-      return features[split.image_key], features[split.label_key] + split.label_offset
+      index = features[split.label_key] + split.label_offset
+      return features[split.image_key], (tf.gather(np.array(self._class_indices, np.int64), index)
+                                         if self._is_translated else index)
 
     return lambda: images.make_published_batches(
         images.shuffle_files(files, batching).apply(tf.data.experimental.parallel_interleave(
@@ -92,6 +99,8 @@ class ImageRecordSource(image_source.ImageSource):
     split = self.split
     key = '{} {} {} {}'.format(storage.fingerprint_files(split.records.files), split.image_key,
                                split.label_key, split.label_offset)
+    if self._is_translated:
+      key += ' ' + repr(self._class_indices)
     if split.kept is not None:
       key += storage.fingerprint_arrays([split.kept])
     return hashlib.md5(key.encode()).hexdigest()
@@ -140,16 +149,18 @@ class ImageRecordSource(image_source.ImageSource):
   def _class_index(self, features: Any) -> int:
     """Returns the class index of an example; raises a ValueError if its label is invalid."""
     label = int(_value(features, self.split.label_key, 'int64_list'))
-    class_index = label + self.split.label_offset
-    if not 0 <= class_index < len(self.dataset.labels):
+    position = label + self.split.label_offset
+    if not 0 <= position < len(self._label_names):
       raise ValueError('label {}{} for {} classes'.format(
           label, ' with --label_offset={}'.format(self.split.label_offset)
-          if self.split.label_offset else '', len(self.dataset.labels)))
-    return class_index
+          if self.split.label_offset else '', len(self._label_names)))
+    if self._class_indices[position] < 0:
+      raise ValueError('label {} is {} in {}, which is not one of the {} class names'.format(
+          label, printable(self._label_names[position]), LABELS_FILE, len(self.dataset.labels)))
+    return self._class_indices[position]
 
   def _wrong_schema(self, index: int, features: Any, reason: str) -> WrongSchema:
-    return WrongSchema(printable(self.name_of(index)), reason,
-                       _find_remedy(features, self.split, self.dataset.labels))
+    return WrongSchema(printable(self.name_of(index)), reason, self._find_remedy(features))
 
   def _check_schema(self) -> _Counts:
     """Checks the features of all records or, in a large data set, of a sample.
@@ -175,8 +186,75 @@ class ImageRecordSource(image_source.ImageSource):
       if counts and not has_images:
         raise self._wrong_schema(indices[-1], features, '{} is not a JPEG, PNG or GIF file, as in '
                                  'all other records'.format(self.split.image_key))
-    _check_texts(counts, self.dataset.labels, self.split.label_offset)
+    self._check_texts(counts)
     return counts
+
+  def _find_remedy(self, features: Any) -> str:
+    """Returns the values of flags that would fit the features of an example."""
+    flags = _find_keys(features, self.split)
+    if not flags:
+      label = _value(features, self.split.label_key, 'int64_list')
+      flags.append(self._find_label_flag(label, _class_text(features)))
+    return 'give {}, or a data set with RecordSplit(parse=FUNCTION)'.format(' '.join(flags))
+
+  def _find_label_flag(self, label: int, text: Optional[str]) -> str:
+    """Returns the flag that makes a label the index of a class; `text` is its name, if any."""
+    names, offset = self.dataset.labels, self.split.label_offset
+    position = label + offset
+    if 0 <= position < len(self._label_names):
+      return ('--image_key=KEY' if self._class_indices[position] >= 0
+              else '--labels with all classes, or files without this class')
+    if not self._may_have_other_offset():
+      return 'a {} next to these files, with the names of their labels'.format(LABELS_FILE)
+    shift = names.index(text) - position if text in names else -1
+    if text in names or position == len(names):
+      return '--label_offset={} if the first label is {}'.format(offset + shift, -offset - shift)
+    return '--labels, --label_offset or --label_key that fit'
+
+  def _may_have_other_offset(self) -> bool:
+    """Whether another `--label_offset`, which is that of both splits, may fit the records."""
+    return self.split is self.dataset.train or self.dataset.train is None
+
+  def _check_texts(self, counts: _Counts) -> None:
+    """Compares the class names in the records with the class names of the labels.
+
+    Raises:
+      UserError: most records of a class have the name of another class.
+    """
+    names, offset = self.dataset.labels, self.split.label_offset
+    index_of = {name: index for index, name in enumerate(names)}
+    other = [(class_index, text, count) for (class_index, text), count in counts.items()
+             if text is not None and index_of.get(text) != class_index]
+    for class_index, text, count in other:
+      if text in index_of and count > counts[class_index, names[class_index]]:
+        remedy = ('give --labels in the order of the labels' if self._may_have_other_offset()
+                  else 'write {} with the names of their labels next to them'.format(LABELS_FILE))
+        shifts = _find_shifts(counts, index_of)
+        if self.split.label_names:
+          remedy = 'correct {} next to them'.format(LABELS_FILE)
+        elif len(shifts) == 1 and self._may_have_other_offset():
+          remedy = 'give --label_offset={}'.format(offset + shifts.pop())
+        raise UserError(
+            'the labels of the records are in another order than the class names',
+            'label {} is the class {}, but {} of {} record(s) is {}'.format(
+                self._class_indices.index(class_index) - offset, names[class_index], _TEXT_KEY,
+                count, text), remedy)
+    if other:
+      class_index, text, _ = other[0]
+      _LOG.warning('%s of %d records is not the class of their label, such as %s for %s', _TEXT_KEY,
+                   sum(count for _, _, count in other), printable(str(text)),
+                   printable(names[class_index]))
+
+  def _warn_about_empty_classes(self, counts: _Counts) -> None:
+    """Logs a warning if a class has no records; a class for the background may be meant so."""
+    found = {class_index for class_index, _ in counts}
+    empty = [name for index, name in enumerate(self.dataset.labels) if index not in found]
+    offset = self.split.label_offset
+    if empty:
+      _LOG.warning(
+          '%d class(es) have no training records: %s%s', len(empty), join_items(empty),
+          '' if 0 in found or self._is_translated else
+          '; if the first label is {}, give --label_offset={}'.format(1 - offset, offset - 1))
 
 
 def parse_features(record: bytes) -> Any:
@@ -217,8 +295,17 @@ def _class_text(features: Any) -> Optional[str]:
   return values[0].decode('utf-8', 'backslashreplace') if len(values) == 1 else None
 
 
-def _find_remedy(features: Any, split: ImageRecordSplit, class_names: Sequence[str]) -> str:
-  """Returns the values of flags that would fit the features of an example."""
+def _find_shifts(counts: _Counts, index_of: Dict[str, int]) -> Set[int]:
+  """Returns the differences of the index of the most frequent name of each class and its index."""
+  most_frequent: Dict[int, Tuple[int, str]] = {}
+  for (class_index, text), count in counts.items():
+    if text in index_of:
+      most_frequent[class_index] = max((count, str(text)), most_frequent.get(class_index, (0, '')))
+  return {index_of[text] - class_index for class_index, (_, text) in most_frequent.items()}
+
+
+def _find_keys(features: Any, split: ImageRecordSplit) -> List[str]:
+  """Returns the flags of the keys of an image and a label; [] if the keys of the split fit."""
   values = {key: getattr(feature, feature.WhichOneof('kind') or 'bytes_list').value
             for key, feature in sorted(features.items())}
   single = {key: value[0] for key, value in values.items() if len(value) == 1}
@@ -231,56 +318,4 @@ def _find_remedy(features: Any, split: ImageRecordSplit, class_names: Sequence[s
   if split.label_key not in labels:
     likely = [key for key in labels if 'label' in key or 'class' in key]
     flags.append('--label_key=' + ('|'.join(likely or labels) or 'KEY'))
-  elif not flags:
-    flags.append(_find_label_flag(single[split.label_key], _class_text(features), split,
-                                  class_names))
-  return 'give {}, or a data set with RecordSplit(parse=FUNCTION)'.format(' '.join(flags))
-
-
-def _find_label_flag(label: int, text: Optional[str], split: ImageRecordSplit,
-                     class_names: Sequence[str]) -> str:
-  """Returns the flag that makes a label the index of a class; `text` is the class name, if any."""
-  if 0 <= label + split.label_offset < len(class_names):
-    return '--image_key=KEY'
-  if text in class_names:
-    return '--label_offset={}'.format(class_names.index(text) - label)
-  if label + split.label_offset == len(class_names):
-    return '--label_offset={} if the first label is {}'.format(
-        split.label_offset - 1, 1 - split.label_offset)
-  return '--labels, --label_offset or --label_key that fit'
-
-
-def _check_texts(counts: _Counts, class_names: Sequence[str], label_offset: int) -> None:
-  """Compares the class names in the records with the class names of the labels.
-
-  Raises:
-    UserError: most records of a class have the name of another class.
-  """
-  index_of = {name: index for index, name in enumerate(class_names)}
-  other = [(class_index, text, count) for (class_index, text), count in counts.items()
-           if text is not None and index_of.get(text) != class_index]
-  for class_index, text, count in other:
-    if text in index_of and count > counts[class_index, class_names[class_index]]:
-      offsets = {index_of.get(name, index) - index for index, name, _ in other}
-      raise UserError(
-          'the labels of the records are in another order than the class names',
-          'label {} is the class {}, but {} of {} record(s) is {}'.format(
-              class_index - label_offset, class_names[class_index], _TEXT_KEY, count, text),
-          'give --label_offset={}'.format(label_offset + offsets.pop()) if len(offsets) == 1
-          else 'give --labels in the order of the labels')
-  if other:
-    class_index, text, _ = other[0]
-    _LOG.warning('%s of %d records is not the class of their label, such as %s for %s', _TEXT_KEY,
-                 sum(count for _, _, count in other), printable(str(text)),
-                 printable(class_names[class_index]))
-
-
-def _warn_about_empty_classes(counts: _Counts, class_names: Sequence[str],
-                              label_offset: int) -> None:
-  """Logs a warning if a class has no records; a class for the background may be meant so."""
-  found = {class_index for class_index, _ in counts}
-  empty = [name for index, name in enumerate(class_names) if index not in found]
-  if empty:
-    _LOG.warning('%d class(es) have no training records: %s%s', len(empty), join_items(empty),
-                 '' if 0 in found else '; if the first label is {}, give --label_offset={}'.format(
-                     1 - label_offset, label_offset - 1))
+  return flags

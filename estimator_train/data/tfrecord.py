@@ -6,23 +6,28 @@ file. Such a file is decompressed once into a folder, and the copy is read in an
 
 import contextlib
 import hashlib
-import itertools
 import logging
 import os
-import re
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import Dict, Iterator, List, Sequence, Tuple
+from typing import Dict, Iterator, List, Tuple
 
 import numpy as np
 
-from estimator_train.data import DataSet, ImageRecordSplit, file_pattern, image_folder, records
+from estimator_train.data import (
+  DataSet,
+  ImageRecordSplit,
+  file_pattern,
+  image_folder,
+  labels_file,
+  records,
+)
 from estimator_train.data.idx import GZIP_SIGNATURE
 from estimator_train.data.records import PositionedFile, RecordIndex, is_remote
 from estimator_train.errors import UserError, first_line, printable
 from estimator_train.run_dir import LABELS_FILE, RunDir
 from estimator_train.settings import Settings
-from estimator_train.settings.flags import CACHES, are_distinct
+from estimator_train.settings.flags import CACHES
 from estimator_train.system import storage
 from estimator_train.system.machine import available_cores
 
@@ -46,10 +51,14 @@ def describe(settings: Settings) -> DataSet:
   # labels.txt is next to the files, so a wrong pattern is reported first.
   train = _make_split('train_pattern', settings) if reads_train or fraction else None
   test = _make_split('eval_pattern', settings) if reads_eval and not fraction else None
+  dataset = describe_classes(settings)
+  train, test = (split and split._replace(label_names=labels_file.names_of_labels(
+      pattern or '', dataset.labels, split.label_offset, settings.data.train_pattern,
+      bool(settings.data.labels))) for split, pattern in (
+          (train, settings.data.train_pattern), (test, settings.data.eval_pattern)))
   if fraction and train is not None:
     train, test = split_records(train, settings)
-  return describe_classes(settings)._replace(train=train if reads_train else None,
-                                             test=test if reads_eval else None)
+  return dataset._replace(train=train if reads_train else None, test=test if reads_eval else None)
 
 
 def split_records(split: ImageRecordSplit,
@@ -72,14 +81,18 @@ def describe_classes(settings: Settings) -> DataSet:
   Raises:
     UserError: the class names are unknown.
   """
-  class_names = settings.data.labels or _read_labels_file(settings) or (
-      RunDir(settings.run.model_dir).class_names() if settings.run.model_dir else ())
+  data = settings.data
+  recorded = RunDir(settings.run.model_dir).class_names() if settings.run.model_dir else ()
+  # The labels of other test files are translated to the classes of the trained model.
+  class_names = data.labels or (() if settings.run.trains else recorded) or labels_file.read(
+      data.train_pattern, data.label_offset) or labels_file.read(
+          data.eval_pattern, data.label_offset) or recorded
   if len(class_names) < 2:
     raise UserError('the names of at least two classes are required',
                     '--dataset=tfrecord without --labels and without a {} next to the files'.format(
                         LABELS_FILE), 'give --labels=A,B, or write {}'.format(LABELS_FILE))
-  height, width, channels = (*(settings.data.image_size or image_folder.DEFAULT_IMAGE_SIZE), 3)[:3]
-  return DataSet(settings.data.dataset, class_names, (height, width, channels))
+  height, width, channels = (*(data.image_size or image_folder.DEFAULT_IMAGE_SIZE), 3)[:3]
+  return DataSet(data.dataset, class_names, (height, width, channels))
 
 
 def load_index(pattern: str, given: str, compression: str, settings: Settings) -> RecordIndex:
@@ -120,55 +133,6 @@ def _make_split(pattern_flag: str, settings: Settings) -> ImageRecordSplit:
                      settings)
   return ImageRecordSplit(index, settings.data.image_key, settings.data.label_key,
                           settings.data.label_offset)
-
-
-def _read_labels_file(settings: Settings) -> Tuple[str, ...]:
-  """Returns the class names in `labels.txt` next to the files; () if there is no such file.
-
-  A line is a class name or, in all lines, a label and a class name, such as `0:daisy`.
-
-  Raises:
-    UserError: the file is invalid.
-  """
-  for pattern in itertools.chain.from_iterable(map(file_pattern.split_patterns, filter(
-      None, (settings.data.train_pattern, settings.data.eval_pattern)))):
-    path = os.path.join(pattern if os.path.isdir(pattern) else os.path.dirname(pattern),
-                        LABELS_FILE)
-    if os.path.isfile(path):
-      try:
-        with open(path, encoding='utf-8-sig') as file:  # With or without a byte order mark.
-          lines = [line.strip() for line in file.read().rstrip().splitlines()]
-      except (OSError, UnicodeError) as error:
-        raise UserError('{} cannot be read'.format(LABELS_FILE), '{} ({})'.format(
-            printable(path), error), 'write it again as UTF-8 text, or give --labels') from error
-      return _parse_labels(lines, settings.data.label_offset, path)
-  return ()
-
-
-def _parse_labels(lines: Sequence[str], label_offset: int, path: str) -> Tuple[str, ...]:
-  """Returns the class names in the lines of a file.
-
-  Raises:
-    UserError: a name is missing or not unique, or the labels are not those of all classes.
-  """
-  matches = [re.fullmatch(r'([0-9]+)\s*:\s*(.*)', line) for line in lines]
-  class_names = list(lines)
-  if lines and all(matches):
-    pairs = sorted((int(match.group(1)), match.group(2)) for match in matches if match)
-    class_names = [name for _, name in pairs]
-    first = pairs[0][0]
-    if [label for label, _ in pairs] != list(range(-label_offset, len(lines) - label_offset)):
-      raise UserError(
-          'the labels in {} must be those of all classes'.format(LABELS_FILE),
-          '{} has {} lines with labels from {} to {}{}'.format(
-              printable(path), len(lines), first, pairs[-1][0],
-              ' with --label_offset={}'.format(label_offset) if label_offset else ''),
-          'give --label_offset={}'.format(-first) if pairs[-1][0] - first == len(lines) - 1
-          else 'write a line for each label')
-  if not all(class_names) or not are_distinct(class_names):
-    raise UserError('{} must have a different name in each line'.format(LABELS_FILE),
-                    printable(path), 'name each class once, in the order of the class indices')
-  return tuple(class_names)
 
 
 def _find_files(patterns: str, given: str) -> List[bytes]:

@@ -14,11 +14,11 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import datasets, image_checks, images, records, run_data
+from estimator_train.data import datasets, image_checks, images, labels_file, records, run_data
 from estimator_train.data.image_source import ImageSource
 from estimator_train.data.source import BadImage
 from estimator_train.errors import UserError
-from estimator_train.run_dir import LABELS_FILE, make_folder
+from estimator_train.run_dir import make_folder
 from estimator_train.settings import Settings
 from estimator_train.system import storage
 
@@ -51,8 +51,7 @@ def run(settings: Settings) -> Dict[str, Any]:
     source.check_and_count()
   num_shards = {name: _count_shards(name, source, settings) for name, source in sources.items()}
   _check_plan(folder, sources, dataset.labels, num_shards, settings.optimizer.seed)
-  storage.write_text(os.path.join(folder, LABELS_FILE), ''.join(
-      '{}:{}\n'.format(index, name) for index, name in enumerate(dataset.labels)))
+  labels_file.write(folder, dataset.labels)
   began, splits = time.monotonic(), {}
   for name, source in sources.items():
     shards = _plan_shards(folder, name, len(source), num_shards[name], settings.optimizer.seed)

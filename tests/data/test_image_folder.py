@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from estimator_train.data import image_folder, tfrecord
+from estimator_train.data import image_folder, labels_file, tfrecord
 from estimator_train.data.records import frame
 from estimator_train.errors import UserError
 from estimator_train.modes.predict import inputs
@@ -200,6 +200,9 @@ def test_labels_file():
       (b'a\nb\n\n \n', 0), (b'\xef\xbb\xbf0:a\r\n1:b\r\n\r\n', 0), (b'1: b\n0: a\n', 0),
       (b'10:a\n11:b\n', -10), (b'a\nb\n', -1)):
     assert names_in(content, label_offset=offset) == ('a', 'b'), content
+  for names in (('a ', 'a', '\ta'), (' a', '  a'), ('0:a', '1:b'), (' ', 'a')):
+    labels_file.write('.', names)
+    assert labels_file.read('*', 0) == names
   assert names_in('10:30\nnoon\n\u00b2:x\n'.encode()) == ('10:30', 'noon', '\u00b2:x')
 
 
@@ -208,6 +211,8 @@ def test_labels_file():
     (b'0:a\n1:b\n', -1, 'from 0 to 1 with --label_offset=-1: give .*=0'),
     (b'0:a\n2:b\n', 0, 'has 2 lines with labels from 0 to 2: write a line for each label'),
     ('{}\n{}\n'.format(NFC, NFD).encode(), 0, 'a different name in each line'),
+    ('a\u2028b\nc\n'.encode(), 0, 'a different name in each line'),
+    (b'a\n\nc\n', 0, 'a different name in each line'),
     (b'\xff\xfea\0\n\0', 0, "labels.txt cannot be read: .*codec can't decode .* UTF-8")])
 def test_invalid_labels_files(content, offset, message):
   with pytest.raises(UserError, match=message):

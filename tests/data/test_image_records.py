@@ -6,7 +6,14 @@ import pytest
 import tensorflow.compat.v1 as tf
 from conftest import batches, record_of, write_records
 
-from estimator_train.data import image_records as module, run_data, tfrecord
+from estimator_train.data import (
+  DataSet,
+  RecordSplit,
+  datasets,
+  image_records as module,
+  run_data,
+  tfrecord,
+)
 from estimator_train.data.batching import Batching
 from estimator_train.data.source import translate_errors
 from estimator_train.errors import UserError
@@ -113,3 +120,74 @@ def test_class_names_of_the_records(tmp_path, image, labels_and_texts, given, is
     evaluated = source.dataset._replace(train=None, test=source.split)
     run_data.make_source(evaluated, evaluated.test).check_and_count()
     assert 'no training records' not in caplog.text
+
+
+def write_classes(folder, image, class_names, has_text=False, has_file=True):
+  """Writes a record of each class, with labels from 0 on."""
+  write_records(folder / 'records', [
+      example(dict({'image/encoded': image, LABEL: label},
+                   **({'image/class/text': name.encode()} if has_text else {})))
+      for label, name in enumerate(class_names)])
+  if has_file:
+    (folder / 'labels.txt').write_text('\n'.join(class_names))
+
+
+def test_labels_of_test_records_are_translated_by_the_class_names(tmp_path, image, monkeypatch):
+  def indices(train, test, split='test', **given):
+    write_classes(tmp_path / 'train', image, train)
+    write_classes(tmp_path / 'test', image, test, has_text=not given.get('labels'))
+    given = dict({'mode': 'train_and_evaluate', 'model_dir': str(tmp_path / 'model')}, **given)
+    dataset = tfrecord.describe(Settings(
+        dataset='tfrecord', train_steps=1, train_pattern=str(tmp_path / 'train' / 'rec*'),
+        eval_pattern=str(tmp_path / 'test'), image_size=SHAPE[:2], **given))
+    source = run_data.make_source(dataset, getattr(dataset, split))
+    source.check_and_count()
+    published, _ = batches(source.make_published_input_fn(BATCHING._replace(
+        num_classes=len(dataset.labels), examples_per_batch=1)), 20)
+    found = source.class_indices().tolist()
+    assert {int(label) for _, label in published} == set(found)
+    return found
+
+  assert indices('abc', 'ac') == [0, 2]
+  assert indices('abc', 'cab') == [2, 0, 1]
+  assert indices('abc', 'abc') == [0, 1, 2]
+  # --labels is the order of the model's outputs; it may also give all classes other names.
+  assert indices('abc', 'ac', labels=('c', 'b', 'a')) == [2, 0]
+  assert indices('abc', 'ac', labels=('c', 'b', 'a'), split='train') == [2, 1, 0]
+  assert indices('abc', 'ca', labels=('A', 'B', 'C')) == [2, 0]
+  # The classes of a trained model are those that it was trained with.
+  (tmp_path / 'model').mkdir()
+  (tmp_path / 'model' / 'labels.txt').write_text('b\nc\na\n')
+  assert indices('abc', 'ac', mode='evaluate') == [2, 1]
+  with pytest.raises(UserError, match=r'record 1 \(label 1 is x in labels.txt, which is not one of '
+                     'the 3 class names.: give --labels with all classes, or files without'):
+    indices('abc', 'ax')
+  with pytest.raises(UserError, match='labels.txt next to the files must have class names of the'):
+    indices('abc', 'xyz')
+  # Also if a function describes the data set.
+  monkeypatch.setattr(datasets.user_code, 'call_function', lambda *_: DataSet(
+      'mine', ('a', 'b', 'c'), SHAPE, test=RecordSplit(str(tmp_path / 'test' / 'rec*'))))
+  write_classes(tmp_path / 'test', image, 'ca')
+  dataset = datasets.describe(Settings(dataset='m:f', mode='evaluate', model_dir=str(tmp_path)))
+  assert run_data.make_source(dataset, dataset.test).class_indices().tolist() == [2, 0]
+
+
+def test_errors_about_labels_of_test_records(tmp_path, image):
+  """--label_offset, which holds for both splits, is not proposed if the training records fit."""
+  def error_of(train, test, has_file=False):
+    write_classes(tmp_path / 'train', image, train, has_text=True)
+    write_classes(tmp_path / 'test', image, test, has_text=True, has_file=has_file)
+    dataset = tfrecord.describe(Settings(
+        dataset='tfrecord', train_steps=1, train_pattern=str(tmp_path / 'train'),
+        eval_pattern=str(tmp_path / 'test'), model_dir=str(tmp_path / 'm'), image_size=SHAPE[:2]))
+    with pytest.raises(UserError) as caught:
+      run_data.make_source(dataset, dataset.test).check_and_count()
+    assert 'label_offset' not in str(caught.value)
+    return str(caught.value)
+
+  assert 'is c: write labels.txt with the names of their labels next to them' in error_of(
+      'abc', 'ac')
+  assert 'give a labels.txt next to these files' in error_of('abd', 'abcd')
+  write_classes(tmp_path / 'train' / 'more', image, 'ba')
+  with pytest.raises(UserError, match='the files of a split must have the same class names'):
+    error_of('abc', 'ac')

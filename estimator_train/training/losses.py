@@ -3,6 +3,7 @@
 import copy
 from typing import Any, Callable, List, Sequence
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.tf_patches import compiled_models
@@ -94,8 +95,12 @@ def _is_sum(loss: tf.Tensor) -> bool:
 
 
 def balanced_class_weights(class_counts: Sequence[int]) -> Sequence[float]:
-  """Returns class weights that balance the classes; the mean weight over all examples is 1."""
-  return [sum(class_counts) / (len(class_counts) * count) for count in class_counts]
+  """Returns class weights that balance the classes; the mean weight over all examples is 1.
+
+  A class without examples has the weight 0, and does not change the weights of the others.
+  """
+  mean = sum(class_counts) / np.count_nonzero(class_counts)
+  return [mean / count if count else 0. for count in class_counts]
 
 
 class ClassWeightedLoss(tf.keras.losses.Loss):

@@ -228,10 +228,11 @@ def _obtain_dataset(settings: Settings) -> DataSet:
   source = make_source(dataset, dataset.train) if settings.run.trains else None
   if source is not None and source.class_indices_are_known:
     counts = source.class_counts()
+    smallest = min(filter(None, counts))
     _LOG.info('%d training images: %s; the largest class has %.1f times as many as the smallest%s',
               sum(counts), join_items(list(map('{} {}'.format, dataset.labels, counts))),
-              max(counts) / min(counts),
-              '' if max(counts) < 1.5 * min(counts) or 'balanced' in (
+              max(counts) / smallest,
+              '' if max(counts) < 1.5 * smallest or 'balanced' in (
                   settings.optimizer.class_weights, settings.input.class_sampling)
               else ' (--class_weights=balanced compensates for that)')
   return dataset

@@ -43,3 +43,4 @@ def test_probabilities_and_losses(activation, loss, labels, are_logits):
 
 def test_balanced_weights_even_classes_out():
   assert losses.balanced_class_weights([1, 3]) == [2., 4 / 6]
+  assert losses.balanced_class_weights([0, 1, 3]) == [0., 2., 4 / 6]

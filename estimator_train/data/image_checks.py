@@ -10,6 +10,7 @@ import io
 import logging
 import os
 import re
+import struct
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Iterator, NamedTuple, Optional, Tuple
@@ -31,6 +32,7 @@ _FORMATS = {'JPEG': (b'\xff\xd8\xff', b'\xff\xd9'),
 # Formats that the decoder does not support, but that Pillow recognizes reliably.
 _UNSUPPORTED_FORMATS = ('BMP', 'JPEG2000', 'TIFF', 'WEBP')
 _ORIENTATION_TAG = 0x0112  # The EXIF tag of the orientation.
+_GIF_CANVAS, _GIF_CANVAS_OFFSET = struct.Struct('<HH'), 6  # Its width and height.
 _PNG_DEPTH_OFFSET = 24  # The position of the byte that contains the bits per channel.
 
 
@@ -193,6 +195,15 @@ def _find_ignored_properties(content: bytes, image: Any) -> Iterator[FileIssue]:
     yield FileIssue('cmyk', 'the decoder converts CMYK to RGB without the colour profile')
   if image.format == 'PNG' and content[_PNG_DEPTH_OFFSET] == 16:
     yield FileIssue('16_bit', 'the decoder keeps 8 of 16 bits')
+  # JPEGs have no transparency. Transparent colors of a palette precede the pixels.
+  if image.mode in ('LA', 'PA', 'RGBA') or 'transparency' in image.info:
+    yield FileIssue('transparent', 'the decoder ignores the transparency')
+  if image.format == 'GIF':
+    width, height = _GIF_CANVAS.unpack_from(content, _GIF_CANVAS_OFFSET)
+    box = image.tile[0][1] if image.tile else (0, 0, width, height)
+    if box != (0, 0, width, height):
+      yield FileIssue('gif_canvas', 'the decoder reads only the frame of {}x{} of the canvas of '
+                      '{}x{}'.format(box[2] - box[0], box[3] - box[1], width, height))
   if getattr(image, 'is_animated', False) and image.format == 'PNG':
     yield FileIssue('animated', 'the decoder reads only the first frame')
   try:

@@ -108,7 +108,13 @@ ISSUES = [  # Besides those of `awkward_images`, which --mode=audit reports.
         JPEG, encoded(NOISE.convert('L'), 'JPEG'), CUT_EXIF,
         encoded(NOISE, 'JPEG', exif=exif(1)), JPEG + bytes(100), THUMBNAIL)),
     (JPEG, b'no extension', {}), (JPEG, b'a.JPG', {}), (PNG, b'a.numbers', {}), (GIF, b'a.gif', {}),
-    (encoded(NOISE.convert('RGBA'), 'PNG'), b'a.PNG', {}),
+    *((encoded(NOISE.convert(mode), 'PNG'), b'a.PNG', {'transparent': 'ignores the transparency'})
+      for mode in ('RGBA', 'LA')),
+    *((encoded(NOISE.convert(mode), form, transparency=color), b'a.' + form.lower().encode(), {
+        'transparent': ''}) for mode, form, color in (
+            ('P', 'PNG', 0), ('RGB', 'PNG', (1, 2, 3)), ('P', 'GIF', 0))),
+    (GIF[:6] + b'\1\1\1\1' + GIF[10:], b'a.gif', {
+        'gif_canvas': 'only the frame of {}x{} of the canvas of 257x257'.format(*NOISE.size)}),
     (BROKEN[:-12] + b'text', b'a.png', {'truncated': 'Invalid PNG data'}),
     *((encoded(NOISE, form), b'a.jpeg', {'cannot_be_decoded': 'a {} image'.format(form)})
       for form in ('BMP', 'WEBP', 'TIFF')),

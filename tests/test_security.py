@@ -61,7 +61,7 @@ def test_weights_come_over_tls():
   assert len(addresses) >= 10 and set(addresses) == {'https'}
 
 
-@pytest.mark.parametrize('flag', ['--model', '--dataset'])
+@pytest.mark.parametrize('flag', ['--model', '--dataset', '--hooks'])
 def test_a_name_that_is_no_door_imports_nothing(run_program, tmp_path, flag):
   for name in ('os', 'os.path', 'os.system', '../datasets', 'datasets', 'download', 'sys:exit.x',
                'estimator_train.models', 'eval:x'):

@@ -27,23 +27,30 @@ _MAX_GROUP_VALUES = 2 ** 17  # As float32, they fit into the cache of a core.
 
 def augment_and_prefetch(batches: tf.data.Dataset, batching: Batching) -> tf.data.Dataset:
   """Augments and prefetches a dataset of batches of (images, labels), decoded and resized."""
-  names, size = _names(batching), _group_size(batching)
+  names, count = _names(batching), batching.examples_per_batch
   if not names:
     return batching.prefetch_batches(batches)
+  num_groups = -(-count // _max_group_size(batching))
+  size = -(-count // num_groups)
 
   @without_autograph
-  def augment(group: Tuple[tf.Tensor, tf.Tensor],
-              numbers: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    return _apply(names, group[0], numbers, batching), group[1]
+  def split(batch: Tuple[tf.Tensor, tf.Tensor], numbers: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+    num_added = num_groups * size - count  # Examples that make the groups equal; dropped again.
+    return tuple(_reshape(tf.concat([tensor, tensor[:num_added]], 0) if num_added else tensor,
+                          [num_groups, size], tensor.shape[1:]) for tensor in (*batch, numbers))
 
-  groups = batches.map(without_autograph(lambda *batch: tuple(
-      _reshape(tensor, [-1, size], tensor.shape[1:]) for tensor in batch)))
-  groups = tf.data.Dataset.zip((groups.apply(tf.data.experimental.unbatch()),
-                                random_numbers.draw_groups(batching, size, _columns(names))))
-  batches = image_files.map_and_batch(groups, augment, batching._replace(
-      examples_per_batch=batching.examples_per_batch // size))
+  @without_autograph
+  def augment(images: tf.Tensor, labels: tf.Tensor,
+              numbers: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    return _apply(names, images, numbers, batching), labels
+
+  groups = tf.data.Dataset.zip((
+      batches, random_numbers.draw_groups(batching, count, _columns(names)))).map(split).apply(
+          tf.data.experimental.unbatch())
+  batches = image_files.map_and_batch(
+      groups, augment, batching._replace(examples_per_batch=num_groups))
   return batching.prefetch_image_batches(batches.map(without_autograph(lambda *groups: tuple(
-      _reshape(tensor, [-1], tensor.shape[2:]) for tensor in groups))))
+      _reshape(tensor, [-1], tensor.shape[2:])[:count] for tensor in groups))))
 
 
 def make_augmented_batches(references: tf.data.Dataset, read: image_files.Read,
@@ -81,12 +88,11 @@ def _names(batching: Batching) -> List[str]:
   return [] if names == 'none' else names.split(',')
 
 
-def _group_size(batching: Batching) -> int:
-  """Returns the number of images per group, a divisor of the number of examples per batch."""
-  largest = max(1, _MAX_GROUP_VALUES // max(1, int(np.prod(batching.image_shape))))
+def _max_group_size(batching: Batching) -> int:
+  """Returns the maximum number of images per group."""
   if 'crop' in _names(batching):  # The crops differ in size.
-    largest = 1
-  return max(size for size in range(1, largest + 1) if batching.examples_per_batch % size == 0)
+    return 1
+  return max(1, _MAX_GROUP_VALUES // max(1, int(np.prod(batching.image_shape))))
 
 
 def _columns(names: List[str]) -> np.ndarray:

@@ -112,3 +112,22 @@ def test_the_effect_of_each_augmentation(channels):
       # At the edges, Pillow interpolates in another way.
       np.testing.assert_allclose(rotated[4:-4, 5:-5, channel], expected[4:-4, 5:-5], atol=.1)
     assert not rotated[0, 0].any() and not rotated[-1, -1].any()
+
+
+@pytest.mark.parametrize('count', [6, 7, 3])
+def test_images_are_augmented_in_groups_also_of_a_prime_batch(monkeypatch, count):
+  """The groups do not change the images, and their size need not divide that of the batch."""
+  batching = Batching(SHAPE, 2, one_hot=True, examples_per_batch=count, augment='flip,cutout')
+  images = np.random.RandomState(0).uniform(0, 255, (3 * count, *SHAPE)).astype(np.float32)
+  labels = np.arange(3 * count)
+  apply_all, sizes, found = augmentation._apply, [], []
+  monkeypatch.setattr(augmentation, '_apply', lambda names, images, *given: (
+      sizes.append(images.shape[0]) or apply_all(names, images, *given)))
+  for size in (1, 4):
+    monkeypatch.setattr(augmentation, '_MAX_GROUP_VALUES', size * int(np.prod(SHAPE)))
+    found.append(batches(lambda: augmentation.augment_and_prefetch(
+        tf.data.Dataset.from_tensor_slices((images, labels)).batch(count), batching))[0])
+  assert [int(size) for size in sizes] == [1, 4 if count == 7 else 3]
+  for single, grouped in zip(*found):
+    np.testing.assert_allclose(grouped[0], single[0], atol=1e-4)
+  assert [label for _, some in found[1] for label in some] == list(labels)

@@ -19,6 +19,8 @@ _LOG = logging.getLogger('estimator_train')
 _IMAGE_EXTENSIONS = frozenset((b'.jpg', b'.jpeg', b'.jpe', b'.jfif', b'.png', b'.gif', b'.bmp',
                                b'.webp', b'.tif', b'.tiff'))
 _DECODABLE_EXTENSIONS = (b'.jpg', b'.jpeg', b'.jpe', b'.jfif', b'.png', b'.gif')
+_ARCHIVE_EXTENSIONS = (b'.zip', b'.tar', b'.tgz', b'.tar.gz', b'.tar.bz2', b'.tar.xz', b'.7z',
+                       b'.rar')
 _DESCRIPTION_EXTENSIONS = (b'.txt', b'.json')  # Such as labels.txt, next to TFRecord files.
 _MAX_FILES_IN_ERROR = 10000
 _SHARD_NAME = re.compile(br'(.*)-(\d{5})-of-(\d{5})(.*)', re.DOTALL)
@@ -122,6 +124,13 @@ def warn_about_unmatched_images(flag: str, files: List[bytes], listings: Listing
                  join_items(without))
 
 
+def check_no_archives(given: str, files: List[bytes]) -> None:
+  """Raises a UserError if all files of a pattern, which `given` names, are archives."""
+  if files and all(name.lower().endswith(_ARCHIVE_EXTENSIONS) for name in files):
+    raise UserError('an archive is not read', '{} ({})'.format(
+        given, join_items(list(map(_display, files)))), 'unpack it, and give the folder')
+
+
 def check_class_folders(flag: str, pattern: str, files: List[bytes]) -> None:
   """Checks the places of the folders whose names are the class names.
 
@@ -198,6 +207,9 @@ def no_match_error(what: str, given: str, pattern: str, example: str) -> UserErr
     return UserError(what, given, 'give {!r}: brackets in a pattern are special'.format(escaped))
   while not os.path.isdir(folder or '.') and not os.path.isdir(os.path.dirname(folder) or '.'):
     folder = os.path.dirname(folder)
+  if os.path.isfile(folder):
+    return UserError(what, '{} ({} is a file)'.format(given, printable(folder)),
+                     'give a pattern of files in a folder; unpack an archive')
   if not os.path.isdir(folder or '.'):
     return UserError(what, '{} (there is no {})'.format(given, printable(folder)),
                      'correct the pattern')

@@ -172,6 +172,7 @@ def _list_files(flag: str, pattern: Optional[str], is_class_list: bool = False) 
     if not found:
       raise file_pattern.no_match_error('--{} matches no file'.format(flag),
                                         '--{}={}'.format(flag, part), part, example)
+    file_pattern.check_no_archives('--{}={}'.format(flag, part), found)
     if is_class_list:
       file_pattern.check_class_folders(flag, part, found)
     files += found

@@ -144,6 +144,7 @@ def _find_files(patterns: str, given: str) -> List[bytes]:
     if not found:
       raise file_pattern.no_match_error('a pattern matches no file', given, pattern,
                                         'DATA/train-*-of-*')
+    file_pattern.check_no_archives(given, found)
     files.update(dict.fromkeys(found))
   file_pattern.check_shards(given, list(files))
   return list(files)

@@ -7,8 +7,9 @@ from unittest import mock
 import pytest
 from file_server import write_files
 
-from estimator_train.data import file_pattern
+from estimator_train.data import datasets, file_pattern
 from estimator_train.errors import UserError
+from estimator_train.settings import Settings
 
 
 def expand(pattern):
@@ -66,3 +67,18 @@ def test_a_folder_that_cannot_be_listed(tree):
   with mock.patch('os.scandir', side_effect=PermissionError(13, 'Permission denied')), \
       pytest.raises(UserError, match='a folder cannot be listed: A .Permission denied.'):
     expand('A/*.jpeg')
+
+
+def test_archives(tree):
+  write_files(tree, dict.fromkeys(('x.zip', 'zips/a.tar.gz', 'zips/b.TGZ'), b'PK'))
+  for dataset in ('image_folder', 'tfrecord'):
+    for pattern, names in (('x.zip', 'x.zip'), ('zips/*', 'zips/a.tar.gz, zips/b.TGZ')):
+      settings = Settings(dataset=dataset, train_pattern=pattern, mode='train', train_steps=1,
+                          model_dir='m')
+      with pytest.raises(UserError) as caught:
+        datasets.describe(settings)
+      assert str(caught.value) == (
+          'an archive is not read: --train_pattern={} ({}): unpack it, and give the folder'.format(
+              pattern, names))
+  assert '(x.zip is a file): give a pattern of files in a folder; unpack an archive' in str(
+      file_pattern.no_match_error('none', 'given', 'x.zip/train/*/*.png', 'x'))

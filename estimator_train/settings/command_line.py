@@ -1,5 +1,6 @@
 """Parses the command line, with its flagfiles, into Settings. No other module uses absl.flags."""
 
+import glob
 import os
 import re
 import textwrap
@@ -37,6 +38,10 @@ _DEFINERS = {str: (flags.DEFINE_string, 'a string'),
 _HELP_WITH_WORD = re.compile('--?help=.')
 _FLAGFILE = re.compile(r'--?flagfile(?:=(.*))?', re.DOTALL)
 _COMMENT_PREFIXES = ('#', '//')
+# What a shell would not take literally; but `Top #1` may be a name.
+_QUOTED = re.compile(r'(?:^|(?<=[/,]))(["\']).*?\1(?=[/,]|$)')
+_VARIABLE = re.compile(r'\$(?:[A-Za-z_]\w*|{[A-Za-z_]\w*})')
+_COMMENT = re.compile(r'\s(?:#(?!\d)|//)')
 
 
 class Argument(NamedTuple):
@@ -45,9 +50,11 @@ class Argument(NamedTuple):
   Attributes:
     text: the argument, such as `--batch_size=64`.
     location: `FILE:LINE` if the argument is in a flagfile, '' if it is on the command line.
+    is_recorded: whether the program has written the flagfile.
   """
   text: str
   location: str
+  is_recorded: bool = False
 
   @property
   def flag(self) -> str:
@@ -66,6 +73,9 @@ def parse(argv: Sequence[str]) -> Settings:
   """
   arguments = _drop_unset_flags(expand_arguments(argv))
   try:
+    for argument in {argument.flag: argument for argument in arguments}.values():
+      if argument.location and not argument.is_recorded:
+        _check_plain(argument)
     values = _parse_values(arguments)
     given = {argument.flag for argument in arguments}
     excluded = {name for pair in rules.EXCLUSIVE_PAIRS if given.intersection(pair) for name in pair}
@@ -82,6 +92,31 @@ def parse(argv: Sequence[str]) -> Settings:
     return settings.for_mode(settings.run.mode)
   except UserError as error:
     raise with_locations(error, arguments) from error
+
+
+def _check_plain(argument: Argument) -> None:
+  """Raises a UserError for shell syntax in a value of a flagfile, unless such a path exists."""
+  flag, value = all_flags().get(argument.flag), argument.text.partition('=')[2]
+  if flag is None or flag.value_type not in (str, tuple):  # The others have errors of their own.
+    return
+
+  def exists(end: int) -> bool:
+    path = re.split('[/,]', value[end:])[0]
+    path = os.path.expanduser(value[:end] + path)
+    return flag.is_path and any(os.path.lexists(name) or bool(glob.glob(name))
+                                for name in (path, path.rpartition(',')[2]) if name)
+
+  for pattern, what, remedy in (
+      (_COMMENT, 'a comment', 'write the comment in a line of its own'),
+      (_QUOTED, 'quotes', 'remove the quotes'),
+      (_VARIABLE, 'a variable', 'write the value of the variable')):
+    for match in pattern.finditer(value):
+      # Double quotes are part of the syntax of lists, and only paths have variables in a shell.
+      is_literal = (pattern is _QUOTED and flag.value_type is tuple and match.group(1) == '"' or
+                    pattern is _VARIABLE and not flag.is_path)
+      if not is_literal and not exists(match.end()):
+        raise UserError('the value of a flag in a flagfile is taken literally, and has ' + what,
+                        argument.text, remedy + ', or give the flag on the command line')
 
 
 def _parse_values(arguments: Sequence[Argument]) -> Dict[str, Any]:
@@ -277,9 +312,11 @@ def _expand_argument(argument: Argument, including_files: Tuple[str, ...]) -> Li
     bundled = os.path.join(configs.FOLDER, path.rpartition('.flags')[0] or path) + '.flags'
     path = bundled if os.path.isfile(bundled) else path
   arguments: List[Argument] = []
-  for number, line in enumerate(_read_lines(path, path_and_origin), 1):
+  lines = _read_lines(path, path_and_origin)
+  is_recorded = any(re.fullmatch(r'# --\w+ is not set', line) for line in lines)
+  for number, line in enumerate(lines, 1):
     if line and not line.startswith(_COMMENT_PREFIXES):
-      arguments += _expand_argument(Argument(line, '{}:{}'.format(path, number)),
+      arguments += _expand_argument(Argument(line, '{}:{}'.format(path, number), is_recorded),
                                     including_files + (os.path.realpath(path),))
   return arguments
 

@@ -4,7 +4,7 @@
 import pytest
 
 from estimator_train.errors import UserError
-from estimator_train.settings import command_line
+from estimator_train.settings import command_line, to_flagfile
 
 ENOUGH = '--model_dir=x\n--train_steps=1\n'
 
@@ -38,6 +38,25 @@ def test_what_is_read(write, tmp_path):
     assert (settings.optimizer.batch_size, settings.optimizer.seed) == (batch_size, seed), text
 
 
+def test_names_that_a_shell_would_not_take_literally(write, tmp_path):
+  """Values that are meant so: of paths that exist, of the command line, and of the program."""
+  for name in ('"a"', '$HOME', 'x # y', 'A'):
+    (tmp_path / name).mkdir()
+  for line in ('--model_dir="a"', '--model_dir="a"/new', '--model_dir=$HOME/new',
+               '--cache=x # y', '--train_pattern=$HOME/*.png,x # y/*', '--train_pattern=*/$HOME/*',
+               '--model_dir=runs #2', "--model_dir='80s", '--model_dir=5$', '--labels="a,b",C #1',
+               '--labels=A$AP,b', '--train_pattern=gs://b/x//y'):
+    if '*/$' in line:
+      (tmp_path / 'A' / '$HOME').mkdir()
+    write('a.flags', ENOUGH + '--dataset=image_folder\n' + line)
+    command_line.parse(['--flagfile=a.flags'])
+  write('a.flags', ENOUGH + '--model_dir=$OTHER')
+  assert command_line.parse(['--flagfile=a.flags', '--model_dir=$X']).run.model_dir == '$X'
+  settings = command_line.parse(['--train_steps=1', '--model_dir=$X/y', '--cache=a # b'])
+  write('flags.txt', to_flagfile(settings))
+  assert command_line.parse(['--flagfile=flags.txt']) == settings
+
+
 def test_mistakes_are_found_by_file_and_line(write):
   write('b.flags', '--flagfile=./a.flags\n')
   for text, message in (
@@ -55,6 +74,14 @@ def test_mistakes_are_found_by_file_and_line(write):
       (b'--labels=\xff', 'the flagfile cannot be read: a.flags (it is not UTF-8 text): give')):
     write('a.flags', ENOUGH.encode() + (text if isinstance(text, bytes) else text.encode()))
     assert message in error_of('--flagfile=a.flags')
+  for text, part in (('--model_dir="runs/a"', 'quotes'), ("--model_dir='a b'/c", 'quotes'),
+                     ("--train_pattern='A/*','B/*'", 'quotes'), ('--model="mnist"', 'quotes'),
+                     ("--labels='a','b'", 'quotes'), ('--model_dir=$HOME/a', 'a variable'),
+                     ('--cache=a/${X}', 'a variable'), ('--model_dir=a # b/c', 'a comment'),
+                     ('--model_dir=a\t// b', 'a comment'), ('--labels=a,b #c', 'a comment')):
+    write('a.flags', ENOUGH + text)
+    assert 'taken literally, and has {}: {} (a.flags:3): '.format(
+        part, text.replace('\t', '\\t')) in error_of('--flagfile=a.flags')
   assert '--flagfile has no file name: --flagfile=: ' in error_of('--flagfile=')
   assert 'nnn (File name too long): give --flagfile=FILE' in error_of('--flagfile=' + 'n' * 4000)
   # The flagfile is not blamed for the command line.

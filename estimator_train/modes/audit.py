@@ -27,8 +27,9 @@ AUDIT_FILE = 'audit.json'
 # All kinds of issues, in the order in which the table lists them. A file with an issue of one of
 # the first six kinds cannot be decoded. By default, training fails when it reads such a file.
 ISSUE_KINDS = ('unreadable', 'bad_record', 'empty', 'not_an_image', 'truncated',
-               'cannot_be_decoded', 'wrong_extension', 'cmyk', '16_bit', 'transparent', 'gif_canvas',
-               'exif_rotated', 'animated', 'duplicate', 'under_several_labels', 'in_train_and_eval')
+               'cannot_be_decoded', 'wrong_extension', 'cmyk', '16_bit', 'transparent',
+               'gif_canvas', 'exif_rotated', 'animated', 'duplicate', 'under_several_labels',
+               'in_train_and_eval')
 # The table shows at most this many image sizes per split, and at most this many files per kind of
 # issue. audit.json lists all image sizes and all files with issues.
 _MAX_SHOWN = 20

@@ -88,10 +88,10 @@ class ImageRecordSplit(NamedTuple):
     records: the positions of the records.
     image_key: the key of the encoded image, a JPEG, PNG or GIF file.
     label_key: the key of the label, an integer.
-    label_offset: the class index of an image is its label plus this number.
+    label_offset: the class index of an image is its label plus this number; with `label_names`, it
+      is the class index of the name at this position.
     kept: the indices of the records that are read, int64 [examples]; None: all records.
-    label_names: the class names that `labels.txt` next to the files gives to the labels from
-      `-label_offset` on; (): the labels plus `label_offset` are class indices.
+    label_names: the class names in `labels.txt` next to the files; (): those of the data set.
   """
   records: 'RecordIndex'
   image_key: str = 'image/encoded'

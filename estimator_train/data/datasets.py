@@ -271,13 +271,12 @@ def _find_records(split: RecordSplit, location: str, dataset: DataSet,
   records = tfrecord.load_index(str(split.pattern), '{} has pattern={}'.format(
       location, split.pattern), split.compression, settings)
   if split.parse is None and split.parse_batch is None:
-    offset = settings.data.label_offset
     train: Any = dataset.train
-    return ImageRecordSplit(
-        records, settings.data.image_key, settings.data.label_key, offset,
-        label_names=labels_file.names_of_labels(
-            str(split.pattern), dataset.labels, offset,
-            str(train.pattern) if type(train) is RecordSplit else None, are_given=True))
+    names, offset, _ = labels_file.describe_labels(
+        str(split.pattern), dataset.labels, settings.data.label_offset,
+        str(train.pattern) if type(train) is RecordSplit else None, are_given=True)
+    return ImageRecordSplit(records, settings.data.image_key, settings.data.label_key, offset,
+                            label_names=names)
   return ParsedRecordSplit(records, split.parse, split.parse_batch)
 
 

@@ -106,7 +106,8 @@ class ImageRecordSource(image_source.ImageSource):
     return hashlib.md5(key.encode()).hexdigest()
 
   def digest_of_examples(self) -> str:
-    return storage.fingerprint_arrays([self.split.records.lengths])
+    translation = [np.array(self._class_indices)] if self._is_translated else []
+    return storage.fingerprint_arrays([self.split.records.lengths, *translation])
 
   def files(self) -> List[FilePath]:
     return list(self.split.records.files)
@@ -204,6 +205,8 @@ class ImageRecordSource(image_source.ImageSource):
     if 0 <= position < len(self._label_names):
       return ('--image_key=KEY' if self._class_indices[position] >= 0
               else '--labels with all classes, or files without this class')
+    if self.split.label_names:
+      return 'a {} with all labels'.format(LABELS_FILE)
     if not self._may_have_other_offset():
       return 'a {} next to these files, with the names of their labels'.format(LABELS_FILE)
     shift = names.index(text) - position if text in names else -1
@@ -213,7 +216,8 @@ class ImageRecordSource(image_source.ImageSource):
 
   def _may_have_other_offset(self) -> bool:
     """Whether another `--label_offset`, which is that of both splits, may fit the records."""
-    return self.split is self.dataset.train or self.dataset.train is None
+    return not self.split.label_names and (
+        self.split is self.dataset.train or self.dataset.train is None)
 
   def _check_texts(self, counts: _Counts) -> None:
     """Compares the class names in the records with the class names of the labels.
@@ -227,13 +231,14 @@ class ImageRecordSource(image_source.ImageSource):
              if text is not None and index_of.get(text) != class_index]
     for class_index, text, count in other:
       if text in index_of and count > counts[class_index, names[class_index]]:
-        remedy = ('give --labels in the order of the labels' if self._may_have_other_offset()
-                  else 'write {} with the names of their labels next to them'.format(LABELS_FILE))
         shifts = _find_shifts(counts, index_of)
+        remedy = 'write {} with the names of their labels next to them'.format(LABELS_FILE)
         if self.split.label_names:
           remedy = 'correct {} next to them'.format(LABELS_FILE)
         elif len(shifts) == 1 and self._may_have_other_offset():
           remedy = 'give --label_offset={}'.format(offset + shifts.pop())
+        elif self.split is self.dataset.train:
+          remedy = 'give --labels in the order of the labels, or correct ' + LABELS_FILE
         raise UserError(
             'the labels of the records are in another order than the class names',
             'label {} is the class {}, but {} of {} record(s) is {}'.format(

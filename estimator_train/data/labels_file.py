@@ -6,7 +6,7 @@ A line is a class name or, in all lines, a label and a class name, such as `0:da
 import logging
 import os
 import re
-from typing import Iterator, Optional, Sequence, Tuple
+from typing import Iterator, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_train.data import file_pattern
 from estimator_train.errors import UserError, printable
@@ -17,6 +17,19 @@ from estimator_train.system import storage
 _LOG = logging.getLogger('estimator_train')
 
 
+class Labels(NamedTuple):
+  """The class names of consecutive labels.
+
+  Attributes:
+    names: the class names, in the order of the labels; () if they are unknown.
+    offset: the position of a name is its label plus this number.
+    are_stated: whether the lines of the file have the labels.
+  """
+  names: Tuple[str, ...]
+  offset: int
+  are_stated: bool = False
+
+
 def write(folder: str, class_names: Sequence[str]) -> None:
   """Writes the class names and their indices, so that `read` returns exactly these names."""
   # `read` takes a space after each colon for a part of the separator.
@@ -25,12 +38,13 @@ def write(folder: str, class_names: Sequence[str]) -> None:
       '{}{}{}\n'.format(index, separator, name) for index, name in enumerate(class_names)))
 
 
-def read(patterns: Optional[str], label_offset: int,
-         ignores_invalid: bool = False) -> Tuple[str, ...]:
-  """Returns the class names in `labels.txt` next to the files that match patterns.
+def read(patterns: Optional[str], label_offset: int, ignores_invalid: bool = False) -> Labels:
+  """Returns the class names in `labels.txt` next to the files that match patterns, if any.
 
-  Their order is that of the labels, the first of which is `-label_offset`. There are no names if
-  there is no such file. If `ignores_invalid` is set, an invalid file only causes a warning.
+  Args:
+    patterns: the patterns.
+    label_offset: `--label_offset`, if the file has no labels.
+    ignores_invalid: whether an invalid file only causes a warning.
 
   Raises:
     UserError: the file is invalid, or the files are next to different ones.
@@ -45,18 +59,18 @@ def read(patterns: Optional[str], label_offset: int,
       if not ignores_invalid:
         raise
       _LOG.warning('the file is ignored, because the class names are given: %s', error)
-      return ()
-  for path, class_names in zip(paths, found):
-    if class_names != found[0]:
+      return Labels((), label_offset)
+  for path, labels in zip(paths, found):
+    if labels[:2] != found[0][:2]:
       raise UserError('the files of a split must have the same class names',
                       '{} differs from {}'.format(printable(path), printable(paths[0])),
                       'write these files again, with the labels of the same class names')
-  return found[0] if found else ()
+  return found[0] if found else Labels((), label_offset)
 
 
-def names_of_labels(patterns: str, class_names: Tuple[str, ...], label_offset: int,
-                    train_patterns: Optional[str], are_given: bool) -> Tuple[str, ...]:
-  """Returns the class names of the labels of a split, in the order of the labels.
+def describe_labels(patterns: str, class_names: Tuple[str, ...], label_offset: int,
+                    train_patterns: Optional[str], are_given: bool) -> Labels:
+  """Returns the class names of the labels of a split.
 
   Args:
     patterns: the patterns of the files of the split.
@@ -67,30 +81,30 @@ def names_of_labels(patterns: str, class_names: Tuple[str, ...], label_offset: i
       given all classes other names than `labels.txt`.
 
   Returns:
-    The class names, of which some may not be in `class_names`; () if the labels are those of
+    The class names, of which some may not be in `class_names`; none, if the labels are those of
     `class_names`.
 
   Raises:
     UserError: a `labels.txt` is invalid, or has other classes.
   """
-  names = read(patterns, label_offset, ignores_invalid=are_given)
+  names, offset, are_stated = read(patterns, label_offset, ignores_invalid=are_given)
   train_names: Tuple[str, ...] = ()
   if are_given:
-    train_names = read(train_patterns, label_offset, ignores_invalid=True) or names
+    train_names = read(train_patterns, label_offset, ignores_invalid=True).names or names
   if len(train_names) == len(class_names) and not _have_common(train_names, class_names):
     new_names = dict(zip(train_names, class_names))
     names = tuple(new_names.get(name, name) for name in names)
   # The lines may be those of all labels, although the first labels are no classes.
-  if not names or label_offset < 0 and names[-label_offset:] == class_names:
-    return ()
+  if not names or not are_stated and class_names in (names, names[max(-offset, 0):]):
+    return Labels((), label_offset)
   if not _have_common(names, class_names):
     if are_given:
-      return ()
+      return Labels((), label_offset)
     raise UserError(
         '{} next to the files must have class names of the model'.format(LABELS_FILE),
         '{} has {}, and the model has {}'.format(patterns, ','.join(names), ','.join(class_names)),
         'correct {}, or give other files'.format(LABELS_FILE))
-  return names
+  return Labels(names, offset, are_stated)
 
 
 def indices_of(names: Sequence[str], class_names: Sequence[str]) -> Tuple[int, ...]:
@@ -115,8 +129,8 @@ def _find(pattern: str) -> Iterator[str]:
         break
 
 
-def _parse(path: str, label_offset: int) -> Tuple[str, ...]:
-  """Returns the class names in a file.
+def _parse(path: str, label_offset: int) -> Labels:
+  """Returns the class names in a file; `label_offset` is that of a file without labels.
 
   Raises:
     UserError: the file cannot be read, a name is missing or not unique, or the labels are not those
@@ -130,22 +144,20 @@ def _parse(path: str, label_offset: int) -> Tuple[str, ...]:
         printable(path), error), 'write it again as UTF-8 text, or give --labels') from error
   while lines and not lines[-1].strip():
     lines.pop()
-  class_names = lines
+  class_names, are_stated = lines, False
   matches = [re.fullmatch(r'\s*([0-9]+)\s*:(.*)', line) for line in lines]
   if lines and all(matches):
     pairs = sorted((int(match.group(1)), match.group(2)) for match in matches if match)
     start = int(all(name[:1].isspace() for _, name in pairs))
     class_names = [name[start:] for _, name in pairs]
     first, last = pairs[0][0], pairs[-1][0]
-    if [label for label, _ in pairs] != list(range(-label_offset, len(lines) - label_offset)):
+    if [label for label, _ in pairs] != list(range(first, first + len(lines))):
       raise UserError(
           'the labels in {} must be those of all classes'.format(LABELS_FILE),
-          '{} has {} lines with labels from {} to {}{}'.format(
-              printable(path), len(lines), first, last,
-              ' with --label_offset={}'.format(label_offset) if label_offset else ''),
-          'give --label_offset={}'.format(-first) if last - first == len(lines) - 1
-          else 'write a line for each label')
+          '{} has {} lines with labels from {} to {}'.format(
+              printable(path), len(lines), first, last), 'write a line for each label')
+    label_offset, are_stated = -first, True
   if not are_distinct(class_names) or any(name.splitlines() != [name] for name in class_names):
     raise UserError('{} must have a different name in each line'.format(LABELS_FILE),
                     printable(path), 'name each class once, in the order of the class indices')
-  return tuple(class_names)
+  return Labels(tuple(class_names), label_offset, are_stated)

@@ -27,7 +27,7 @@ from estimator_train.data.records import PositionedFile, RecordIndex, is_remote
 from estimator_train.errors import UserError, first_line, printable
 from estimator_train.run_dir import LABELS_FILE, RunDir
 from estimator_train.settings import Settings
-from estimator_train.settings.flags import CACHES
+from estimator_train.settings.flags import CACHES, DataFlags
 from estimator_train.system import storage
 from estimator_train.system.machine import available_cores
 
@@ -52,10 +52,14 @@ def describe(settings: Settings) -> DataSet:
   train = _make_split('train_pattern', settings) if reads_train or fraction else None
   test = _make_split('eval_pattern', settings) if reads_eval and not fraction else None
   dataset = describe_classes(settings)
-  train, test = (split and split._replace(label_names=labels_file.names_of_labels(
-      pattern or '', dataset.labels, split.label_offset, settings.data.train_pattern,
-      bool(settings.data.labels))) for split, pattern in (
-          (train, settings.data.train_pattern), (test, settings.data.eval_pattern)))
+  train, test = (split and _add_labels(split, pattern or '', dataset.labels, settings.data)
+                 for split, pattern in ((train, settings.data.train_pattern),
+                                        (test, settings.data.eval_pattern)))
+  if train is not None and settings.data.label_offset not in (0, train.label_offset):
+    raise UserError('--label_offset contradicts {}'.format(LABELS_FILE),
+                    '--label_offset={}; the first label next to --train_pattern={} is {}'.format(
+                        settings.data.label_offset, settings.data.train_pattern,
+                        -train.label_offset), 'omit --label_offset, or correct ' + LABELS_FILE)
   if fraction and train is not None:
     train, test = split_records(train, settings)
   return dataset._replace(train=train if reads_train else None, test=test if reads_eval else None)
@@ -85,8 +89,8 @@ def describe_classes(settings: Settings) -> DataSet:
   recorded = RunDir(settings.run.model_dir).class_names() if settings.run.model_dir else ()
   # The labels of other test files are translated to the classes of the trained model.
   class_names = data.labels or (() if settings.run.trains else recorded) or labels_file.read(
-      data.train_pattern, data.label_offset) or labels_file.read(
-          data.eval_pattern, data.label_offset) or recorded
+      data.train_pattern, data.label_offset).names or labels_file.read(
+          data.eval_pattern, data.label_offset).names or recorded
   if len(class_names) < 2:
     raise UserError('the names of at least two classes are required',
                     '--dataset=tfrecord without --labels and without a {} next to the files'.format(
@@ -133,6 +137,14 @@ def _make_split(pattern_flag: str, settings: Settings) -> ImageRecordSplit:
                      settings)
   return ImageRecordSplit(index, settings.data.image_key, settings.data.label_key,
                           settings.data.label_offset)
+
+
+def _add_labels(split: ImageRecordSplit, pattern: str, class_names: Tuple[str, ...],
+                flags: DataFlags) -> ImageRecordSplit:
+  """Returns the split with what the labels of its files mean."""
+  names, offset, _ = labels_file.describe_labels(
+      pattern, class_names, split.label_offset, flags.train_pattern, bool(flags.labels))
+  return split._replace(label_names=names, label_offset=offset)
 
 
 def _find_files(patterns: str, given: str) -> List[bytes]:

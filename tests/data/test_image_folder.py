@@ -198,17 +198,15 @@ def names_in(content, **given):
 def test_labels_file():
   for content, offset in (
       (b'a\nb\n\n \n', 0), (b'\xef\xbb\xbf0:a\r\n1:b\r\n\r\n', 0), (b'1: b\n0: a\n', 0),
-      (b'10:a\n11:b\n', -10), (b'a\nb\n', -1)):
+      (b'10:a\n11:b\n', -10), (b'10:a\n11:b\n', 0), (b'a\nb\n', -1)):
     assert names_in(content, label_offset=offset) == ('a', 'b'), content
   for names in (('a ', 'a', '\ta'), (' a', '  a'), ('0:a', '1:b'), (' ', 'a')):
     labels_file.write('.', names)
-    assert labels_file.read('*', 0) == names
+    assert labels_file.read('*', 5) == (names, 0, True)
   assert names_in('10:30\nnoon\n\u00b2:x\n'.encode()) == ('10:30', 'noon', '\u00b2:x')
 
 
 @pytest.mark.parametrize('content, offset, message', [
-    (b'1:a\n2:b\n', 0, 'has 2 lines with labels from 1 to 2: give --label_offset=-1'),
-    (b'0:a\n1:b\n', -1, 'from 0 to 1 with --label_offset=-1: give .*=0'),
     (b'0:a\n2:b\n', 0, 'has 2 lines with labels from 0 to 2: write a line for each label'),
     ('{}\n{}\n'.format(NFC, NFD).encode(), 0, 'a different name in each line'),
     ('a\u2028b\nc\n'.encode(), 0, 'a different name in each line'),

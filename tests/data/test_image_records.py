@@ -48,13 +48,22 @@ def test_labels_keys_and_cache_keys(image_records, tmp_path, image):
   write_records(tmp_path / 'one' / 'train-0', [record_of(image, 1), record_of(image, 2)])
   (tmp_path / 'one' / 'labels.txt').write_text('a\nb\n')
   assert source_of(tmp_path / 'one', label_offset=-1).class_indices().tolist() == [0, 1]
-  with pytest.raises(UserError, match=r'train-0: record 1 \(label 2 for 2 classes\)'):
+  with pytest.raises(UserError, match=r'train-0: record 1 \(label 2 for 2 classes\): give '
+                     '--label_offset=-1 if the first label is 1, or'):
     source_of(tmp_path / 'one').class_indices()
   write_records(tmp_path / 'two' / 'train-0', [example({'picture': image, 'kind': 1})])
   source = source_of(tmp_path / 'two', labels=('a', 'b'), image_key='picture', label_key='kind')
   assert source.class_indices().tolist() == [1] and source.read_content(0) == image
   assert len({source_of(image_records, **given).cache_key() for given in (
-      {}, {'label_offset': 1, 'labels': ('A', 'B')}, {'image_key': 'a'}, {'label_key': 'a'})}) == 4
+      {}, {'image_key': 'a'}, {'label_key': 'a'})}) == 3
+  assert len({source_of(tmp_path / 'one', label_offset=offset).cache_key()
+              for offset in (0, -1)}) == 2
+  # The labels in labels.txt need no --label_offset.
+  (tmp_path / 'one' / 'labels.txt').write_text('1:a\n2:b\n')
+  assert source_of(tmp_path / 'one').class_indices().tolist() == [0, 1]
+  with pytest.raises(UserError, match='--label_offset contradicts labels.txt: --label_offset=2; '
+                     'the first label next to --train_pattern=.* is 1: omit --label_offset'):
+    source_of(tmp_path / 'one', label_offset=2)
 
 
 @pytest.mark.parametrize('make, reason, remedy', [
@@ -64,9 +73,9 @@ def test_labels_keys_and_cache_keys(image_records, tmp_path, image):
     (lambda image: example({'image/encoded': image, LABEL: b'1'}),
      LABEL + ' is of the kind bytes_list, not int64_list', '--label_key=KEY'),
     (lambda image: record_of(image, 2), 'label 2 for 2 classes',
-     '--label_offset=-1 if the first label is 1'),
+     'a labels.txt with all labels'),
     (lambda image: record_of(image, -1), 'label -1 for 2 classes',
-     '--labels, --label_offset or --label_key that fit')])
+     'a labels.txt with all labels')])
 def test_a_record_of_another_schema_is_never_skipped(image_records, image, tmp_path, monkeypatch,
                                                      make, reason, remedy):
   path = image_records / 'train-00007-of-00008'
@@ -135,7 +144,7 @@ def write_classes(folder, image, class_names, has_text=False, has_file=True):
 def test_labels_of_test_records_are_translated_by_the_class_names(tmp_path, image, monkeypatch):
   def indices(train, test, split='test', **given):
     write_classes(tmp_path / 'train', image, train)
-    write_classes(tmp_path / 'test', image, test, has_text=not given.get('labels'))
+    write_classes(tmp_path / 'test', image, test)
     given = dict({'mode': 'train_and_evaluate', 'model_dir': str(tmp_path / 'model')}, **given)
     dataset = tfrecord.describe(Settings(
         dataset='tfrecord', train_steps=1, train_pattern=str(tmp_path / 'train' / 'rec*'),
@@ -151,6 +160,7 @@ def test_labels_of_test_records_are_translated_by_the_class_names(tmp_path, imag
   assert indices('abc', 'ac') == [0, 2]
   assert indices('abc', 'cab') == [2, 0, 1]
   assert indices('abc', 'abc') == [0, 1, 2]
+  assert indices('abc', ['0:c', '1:a'], label_offset=0) == [2, 0]
   # --labels is the order of the model's outputs; it may also give all classes other names.
   assert indices('abc', 'ac', labels=('c', 'b', 'a')) == [2, 0]
   assert indices('abc', 'ac', labels=('c', 'b', 'a'), split='train') == [2, 1, 0]
@@ -174,9 +184,11 @@ def test_labels_of_test_records_are_translated_by_the_class_names(tmp_path, imag
 
 def test_errors_about_labels_of_test_records(tmp_path, image):
   """--label_offset, which holds for both splits, is not proposed if the training records fit."""
-  def error_of(train, test, has_file=False):
+  def error_of(train, test, file_names=''):
     write_classes(tmp_path / 'train', image, train, has_text=True)
-    write_classes(tmp_path / 'test', image, test, has_text=True, has_file=has_file)
+    write_classes(tmp_path / 'test', image, test, has_text=True, has_file=False)
+    if file_names:
+      (tmp_path / 'test' / 'labels.txt').write_text('\n'.join(file_names))
     dataset = tfrecord.describe(Settings(
         dataset='tfrecord', train_steps=1, train_pattern=str(tmp_path / 'train'),
         eval_pattern=str(tmp_path / 'test'), model_dir=str(tmp_path / 'm'), image_size=SHAPE[:2]))
@@ -188,6 +200,7 @@ def test_errors_about_labels_of_test_records(tmp_path, image):
   assert 'is c: write labels.txt with the names of their labels next to them' in error_of(
       'abc', 'ac')
   assert 'give a labels.txt next to these files' in error_of('abd', 'abcd')
+  assert 'is c: correct labels.txt next to them' in error_of('abc', 'ac', file_names='ab')
   write_classes(tmp_path / 'train' / 'more', image, 'ba')
   with pytest.raises(UserError, match='the files of a split must have the same class names'):
     error_of('abc', 'ac')

@@ -170,8 +170,8 @@ def convert(keras_model: Any = None, keras_model_path: Optional[str] = None,
   Checkpoints can be resumed on another number of replicas. Evaluation runs on one device, because
   TensorFlow 1.15 loses examples with `eval_distribute`. If the loss is a categorical cross-entropy,
   evaluations also report the figures of `evaluation.json`, such as `accuracy`, `average_loss` per
-  example, `macro_f1` and, up to 1,000 classes, `confusion_matrix`, unless the model has a metric of
-  the same name.
+  example, `macro_f1` and `confusion_matrix` (of more than 100 classes, the most frequent
+  `confusions`), unless the model has a metric of the same name.
 
   Args:
     keras_model: a compiled model. Training starts from its weights unless `model_dir` contains a

@@ -41,6 +41,10 @@ def write_evaluation_report(flags: RunFlags, class_names: Sequence[str],
   counts = report.pop('class_counts', None)
   if class_names:
     report['per_class'] = per_class_metrics(class_names, **counts)
+    if 'confusions' in report:
+      report['confusions'] = [
+          {'label': class_names[true], 'predicted': class_names[predicted], 'examples': examples}
+          for true, predicted, examples in report['confusions']]
   storage.write_json(run_dir.path_to(EVALUATION_FILE), report)
   write_samples(run_dir.path, class_names, sample_predictions.images, sample_predictions.mistakes)
   write_output_samples(run_dir.path, sample_predictions.outputs)
@@ -211,7 +215,11 @@ def select_classes(evaluation: Dict[str, Any]) -> Optional[ShownClasses]:
   if class_names and evaluation.get('confusion_matrix') is None:  # There are too many classes.
     wrong = np.array([metrics['support'] * (1 - (metrics['recall'] or 0))
                       for metrics in per_class.values()])
-    return ShownClasses(len(class_names), _make_rows(per_class, _select_worst(wrong)), None, [])
+    confusions = [Confusion(pair['label'], pair['predicted'], pair['examples'],
+                            pair['examples'] / per_class[pair['label']]['support'])
+                  for pair in (evaluation.get('confusions') or [])[:_MAX_CONFUSIONS]]
+    return ShownClasses(len(class_names), _make_rows(per_class, _select_worst(wrong)), None,
+                        confusions)
   matrix = np.array(evaluation.get('confusion_matrix', []), np.int64)
   if not matrix.size or matrix.shape != (len(per_class), len(per_class)):
     return None

@@ -163,9 +163,9 @@ class Evaluator:
     Returns:
       A tuple of the metrics and of some examples with the outputs of the model. The metrics are
       `average_loss`, `examples`, `global_step`, `checkpoint` and the compiled metrics of the model;
-      with classes, also `accuracy`, `class_counts` (lists by the attributes of ClassCounts) and, up
-      to MAX_CLASSES_OF_MATRIX classes, `confusion_matrix`; without classes, also `loss`, which
-      includes the losses of the layers, such as weight decay.
+      with classes, also `accuracy`, `class_counts` (lists by the attributes of ClassCounts) and
+      `confusion_matrix` or `confusions` (see evaluation_metrics.classifier_metrics); without
+      classes, also `loss`, which includes the losses of the layers, such as weight decay.
 
     Raises:
       EvaluationStopped: the evaluation was interrupted.
@@ -210,8 +210,8 @@ class Evaluator:
     if has_classes:
       result['class_counts'] = class_counts.ClassCounts(
           *metrics['class_counts'].tolist())._asdict()
-      if np.ndim(metrics.get('confusion_matrix', 0)) == 2:
-        result['confusion_matrix'] = metrics['confusion_matrix'].tolist()
+      result.update({name: metrics[name].tolist() for name in ('confusion_matrix', 'confusions')
+                     if np.ndim(metrics.get(name, 0)) == 2})
     assert self._graph is not None
     if self._graph.batch_means:
       result['batch_means'] = self._graph.batch_means

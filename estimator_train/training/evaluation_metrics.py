@@ -63,8 +63,9 @@ def classifier_metrics(features: Any, loss: OutputLoss, model: tf.keras.Model,
   Returns:
     The metrics in classifier_metric_names (float) except `average_loss` and, with at most
     MAX_CLASSES_OF_MATRIX classes, `confusion_matrix` (int64 [num_classes, num_classes], one row per
-    true class, one column per predicted class). Examples that are masked do not count. The metrics
-    do not depend on sample weights. The ClassCounts of all batches are recorded in the graph.
+    true class, one column per predicted class), otherwise `confusions`, see
+    class_counts.count_confusions. Examples that are masked do not count. The metrics do not depend
+    on sample weights. The ClassCounts of all batches are recorded in the graph.
   """
   labels, outputs = loss.targets, loss.outputs
   takes_class_indices = losses.takes_class_indices(losses.unwrap(losses.get_loss(model)))
@@ -87,7 +88,7 @@ def classifier_metrics(features: Any, loss: OutputLoss, model: tf.keras.Model,
           losses.class_probabilities(model, outputs),
           tf.equal(predicted, class_indices)),
       **class_counts.macro_averages(counts),
-      **_confusion_matrix(class_indices, predicted, num_classes),
+      **_confusions(class_indices, predicted, num_classes),
       **({'top_5_accuracy': _running_mean(
           tf.math.count_nonzero(tf.equal(tf.cast(tf.nn.top_k(outputs, 5).indices, tf.int64),
                                          class_indices[:, tf.newaxis])),
@@ -101,10 +102,11 @@ def classifier_metric_names(num_classes: int) -> List[str]:
           'macro_recall', *['top_5_accuracy'] * (num_classes >= _MIN_CLASSES_OF_TOP_5)]
 
 
-def _confusion_matrix(class_indices: tf.Tensor, predicted: tf.Tensor, num_classes: int) -> Metrics:
-  """Returns the confusion matrix as a metric; {} if there are too many classes."""
+def _confusions(class_indices: tf.Tensor, predicted: tf.Tensor, num_classes: int) -> Metrics:
+  """Returns the confusion matrix as a metric, or the most frequent confusions of many classes."""
   if num_classes > class_counts.MAX_CLASSES_OF_MATRIX:
-    return {}
+    estimator_patches.omit_from_summary('confusions')
+    return {'confusions': class_counts.count_confusions(class_indices, predicted, num_classes)}
   estimator_patches.omit_from_summary('confusion_matrix')
   return {'confusion_matrix': _running_sum(tf.math.confusion_matrix(
       class_indices, predicted, num_classes, dtype=tf.int64), 'confusion_matrix')}

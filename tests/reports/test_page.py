@@ -320,13 +320,17 @@ def test_more_classes_than_a_confusion_matrix_has(tmp_path):
   true[2000] = correct[2000] = predicted[2000] = 100  # Many examples, but no mistakes.
   written = {'accuracy': .875, 'per_class': evaluation.per_class_metrics(
       labels, correct.tolist(), true.tolist(), predicted.tolist())}
-  for evaluated in (written, dict(written, confusion_matrix=None)):
+  confusions = [{'label': 'class 1234', 'predicted': 'class 1300', 'examples': 4}]
+  for num_confusions, evaluated in ((0, dict(written, confusion_matrix=None)),
+                                    (1, dict(written, confusions=confusions)),
+                                    (10, dict(written, confusions=confusions * 100))):
     found = write(tmp_path, {'evaluation.json': evaluated})
     assert found.sections == {'classes'} and found.all('img') == []
     assert 'The 30 of 3,000 classes with the most mistakes' in found.text
     assert '1234 class 1234 100.0\u00a0% 55.6\u00a0%' in found.text
     assert 'class 2000' not in found.text and 'class 2999' not in found.text
-    assert len(found.all('tr')) == 1 + 30
+    assert len(found.all('tr')) == 1 + 30 + (num_confusions and 1 + num_confusions)
+    assert found.text.count('class 1234 class 1300 4 44.4\u00a0%') == num_confusions
     assert not (tmp_path / 'report' / 'confusion-matrix.png').exists()
 
 

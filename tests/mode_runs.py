@@ -55,7 +55,7 @@ class Runs:
     kind = 'gpu' if settings.devices.num_gpus > 0 else 'cpu'
     rate = self.rates.get(self.seen[-1], 100. * replicas)
     figures = {
-        'steady_examples_per_sec': rate or 0., 'examples_per_sec': 512., 'global_step': 77,
+        'examples_per_sec': rate or 0., 'steady_examples_per_sec': 512., 'global_step': 77,
         'num_replicas': replicas, 'global_batch_size': settings.optimizer.batch_size,
         'per_replica_batch_size': settings.optimizer.batch_size // replicas,
         'shares': {'input': rate / 1000} if rate and settings.dataset != 'synthetic' else None,

@@ -34,7 +34,7 @@ def sweep(tmp_path):
 # Examples/sec of the repeats of a point; None: the run fails.
 RATES = {
     'cpu1-both-real': (100., 120., 90.), 'cpu1-both-synthetic': (None, None, None),
-    'cpu2-weak-real': (180., None, 180.), 'cpu2-weak-synthetic': (150., None, None),
+    'cpu2-weak-real': (150., None, 225.), 'cpu2-weak-synthetic': (150., None, None),
     'cpu2-strong-real': (150., 190., 160.), 'cpu2-strong-synthetic': (None, None, None)}
 RATE_OF_POINT = {'{}-{}'.format(name, repeat): rate for name, rates in RATES.items()
                  for repeat, rate in enumerate(rates, 1)}
@@ -54,7 +54,7 @@ def test_table(sweep, tmp_path, capsys):
   failed, unknown = 'a fault: {}: fix it'.format, (None,) * 7
   assert rows == [
       (WEAK, REAL, 1, 128, 3, 0, 100., 90., 120., .3, 1., 1., .1, None),
-      (WEAK, REAL, 2, 256, 2, 1, 180., 180., 180., 0., 1.8, .9, .18, failed(256)),
+      (WEAK, REAL, 2, 256, 2, 1, 180., 150., 225., 75 / 180, 1.8, .9, .1875, failed(256)),
       (WEAK, SYNTHETIC, 1, 128, 0, 3, *unknown, failed(128)),
       (WEAK, SYNTHETIC, 2, 256, 1, 2, 150., 150., 150., *unknown[:4], failed(256)),
       (STRONG, *rows[0][1:]),
@@ -63,7 +63,7 @@ def test_table(sweep, tmp_path, capsys):
       (STRONG, SYNTHETIC, 2, 128, 0, 3, *unknown, failed(128))]
   header, *lines = (tmp_path / 'sweep' / 'scaling.csv').read_text().splitlines()
   assert header == ','.join(columns)
-  assert lines[1] == 'weak,real,2,256,2,1,180.0,180.0,180.0,0.0,1.8,0.9,0.18,' + failed(256)
+  assert lines[1] == 'weak,real,2,256,2,1,180.0,150.0,225.0,0.4166666666666667,1.8,0.9,0.1875,' + failed(256)
   assert lines[2] == 'weak,synthetic,1,128,0,3,,,,,,,,' + failed(128)
   head, titles, *lines = capsys.readouterr().out.splitlines()
   assert 'replicas on /cpu:0, /cpu:1' in head and titles.startswith('scaling')

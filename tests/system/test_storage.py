@@ -103,8 +103,7 @@ STATE = {
     'scaling.json': ('{"table": []}', lambda folder: page.read_page_data(folder).scaling, {}),
     'events.out.tfevents.1': ('x', lambda folder: (
         learning_curves.read_learning_curves(folder)['train_loss']), []),
-    'points/{}/throughput.json'.format(POINT.name): ('{"steady_examples_per_sec": 1}',
-                                                     _read_points, []),
+    'points/{}/throughput.json'.format(POINT.name): ('{"examples_per_sec": 1}', _read_points, []),
     'points/{}/done.json'.format(POINT.name): ('{"point": 1}', _read_points, []),
 }
 

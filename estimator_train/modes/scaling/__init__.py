@@ -136,7 +136,7 @@ def _run_points(planned: Sequence[Point], settings: Settings, dataset: DataSet,
         if bar.disable or result.error:
           _LOG.info('point %d/%d: %s: %s', len(results), len(planned), point.describe(),
                     'failed: {}'.format(result.error) if result.figures is None else
-                    '{:,.0f} examples/sec'.format(result.figures['steady_examples_per_sec']))
+                    '{:,.0f} examples/sec'.format(result.figures['examples_per_sec']))
   except (KeyboardInterrupt, StoppedBySignal) as stopped:
     signum = signal.Signals(getattr(stopped, 'signum', signal.SIGINT))
     raise StoppedBySignal(
@@ -226,10 +226,13 @@ def _make_rows(settings: Settings, results: Sequence[PointResult]) -> List[Dict[
 
 
 def _summarize_repeats(repeats: Sequence[PointResult]) -> Dict[str, Any]:
-  """Returns the number of completed and failed repeats, and the median and range of their rates."""
-  rates = [result.figures['steady_examples_per_sec'] for result in repeats
+  """Returns the number of completed and failed repeats, their rate, and its range."""
+  rates = [result.figures['examples_per_sec'] for result in repeats
            if result.figures is not None]
-  median = statistics.median(rates) if rates else None
+  median = None
+  if rates:  # Of an even number, the examples of the two in the middle ÷ their times.
+    low, high = statistics.median_low(rates), statistics.median_high(rates)
+    median = 2 * low * high / (low + high)
   return {'runs': len(rates), 'failed': len(repeats) - len(rates), 'examples_per_sec': median,
           'min': min(rates, default=None), 'max': max(rates, default=None),
           # A single rate has no spread.

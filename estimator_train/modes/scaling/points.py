@@ -223,5 +223,6 @@ def read_completed_points(points: Sequence[Point], model_dir: str) -> List[Point
 
 def _parse_figures(file: BinaryIO) -> Dict[str, Any]:
   figures = storage.parse_json(file)
-  float(figures['steady_examples_per_sec'])  # Raises a KeyError if the key is missing.
+  if not figures['examples_per_sec'] > 0:
+    raise ValueError('examples_per_sec is {}'.format(figures['examples_per_sec']))
   return figures

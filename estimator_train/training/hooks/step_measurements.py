@@ -153,7 +153,7 @@ class StepTimer(tf.train.SessionRunHook):
     clock: a function that returns the time in seconds.
 
   Attributes:
-    start_up: see the argument.
+    start_up, clock: see the arguments.
     wait_fetches: the return value of make_wait_fetches for the next step.
     began: for each step, the time on `clock` just before session.run, in seconds.
     ended: for each step, the time on `clock` just after session.run, in seconds.
@@ -172,7 +172,7 @@ class StepTimer(tf.train.SessionRunHook):
     self.discarded_steps = 0
     self.pauses: List[Pause] = []
     self.start_up = start_up
-    self._clock = clock
+    self.clock = clock
     self._step_began = 0.
     self.wait_fetches: Optional[tf.train.SessionRunArgs] = None
 
@@ -184,11 +184,11 @@ class StepTimer(tf.train.SessionRunHook):
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
     if not self.began:
       self.start_up.end_phase('session')
-    self._step_began = self._clock()
+    self._step_began = self.clock()
     return self.wait_fetches
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    self.ended.append(self._clock())
+    self.ended.append(self.clock())
     # before_run does not append this time, because a session.run that fails is not a step.
     self.began.append(self._step_began)
     waits = math.nan if self.wait_fetches is None else run_values.results
@@ -208,9 +208,9 @@ class StepTimer(tf.train.SessionRunHook):
   @contextlib.contextmanager
   def record_pause(self, kind: str) -> Iterator[None]:
     """Records the time of a `with` block between two steps as a pause."""
-    began = time.perf_counter()
+    began = self.clock()
     yield
-    self.pauses.append(Pause(kind, began, time.perf_counter() - began))
+    self.pauses.append(Pause(kind, began, self.clock() - began))
 
   def remove_last_steps(self, count: int) -> None:
     """Removes the last steps, as if they had not been taken."""

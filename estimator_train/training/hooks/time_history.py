@@ -6,7 +6,6 @@ import numbers
 import os
 import re
 import sys
-import time
 from typing import Any, Dict, List, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
@@ -189,7 +188,7 @@ class _SessionTracker:
     self._global_step_tensor = global_step_tensor
     self._global_step_offset = 0
     self._has_recovered = False
-    self.timer = sessions.SessionRunTimer()
+    self.timer = sessions.SessionRunTimer(steps.clock)
     self.pauses: List[Pause] = []
 
   def track(self, session: tf.Session) -> None:
@@ -212,7 +211,7 @@ class _SessionTracker:
         while self.pauses and self.pauses[-1].start_time >= last:
           self.pauses.pop()
         self.pauses.append(Pause('recovery' if self._has_recovered else 'checkpoint', last,
-                                 time.perf_counter() - last))
+                                 self._steps.clock() - last))
       self._has_recovered = False
     self.timer.time_next_run()
 

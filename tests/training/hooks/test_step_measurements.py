@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 from hook_runs import readings
 from mode_runs import QUICK
 
+from estimator_train.reports.step_times import Pause
 from estimator_train.system.progress import StartUpTimer
 from estimator_train.training.hooks import step_measurements
 
@@ -26,6 +27,9 @@ def test_times_of_the_last_steps_and_of_the_way_to_the_first(monkeypatch):
   assert timer.discarded_steps == 9
   assert list(timer.began) == [19, 21, 23, 25] and list(timer.ended) == [20, 22, 24, 26]
   np.testing.assert_array_equal(timer.waited, [np.nan] * 4, 'there is no input to wait for')
+  with timer.record_pause('evaluation'):
+    timer.clock()
+  assert timer.pauses == [Pause('evaluation', 27, 2)]
 
 
 def test_the_wait_is_for_the_batch_and_not_for_the_model(monkeypatch):

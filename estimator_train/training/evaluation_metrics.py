@@ -68,9 +68,9 @@ def classifier_metrics(features: Any, loss: OutputLoss, model: tf.keras.Model,
     on sample weights. The ClassCounts of all batches are recorded in the graph.
   """
   labels, outputs = loss.targets, loss.outputs
-  takes_class_indices = losses.takes_class_indices(losses.unwrap(losses.get_loss(model)))
   class_indices = tf.reshape(  # The rank may be unknown.
-      tf.cast(labels, tf.int64) if takes_class_indices else tf.argmax(labels, -1), [-1])
+      tf.cast(labels, tf.int64) if losses.model_takes_class_indices(model)
+      else tf.argmax(labels, -1), [-1])
   predicted = tf.argmax(outputs, -1)
   if images.is_image_batch(features):
     evaluation_samples.sample_images(features, class_indices, outputs, predicted)

@@ -1,7 +1,7 @@
 """Examines the loss of a model, computes the loss of each example, and applies class weights."""
 
 import copy
-from typing import Any, Callable, List, Sequence
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.tf_patches import compiled_models
 
 Loss = Any  # A loss of Keras: a name, a function or a tf.keras.losses.Loss.
+_PROBED_BATCH_SIZE, _PROBED_CLASSES = 5, 7
 
 
 def default_loss(model: tf.keras.Model) -> Loss:
@@ -48,9 +49,40 @@ def unwrap(loss: Loss) -> Loss:
   return loss
 
 
-def takes_class_indices(loss: Loss) -> bool:
-  """Returns whether the loss takes class indices [B] instead of one-hot labels [B, num_classes]."""
-  return _loss_name(loss).startswith('sparse')
+def model_takes_class_indices(model: tf.keras.Model) -> bool:
+  """Returns takes_class_indices of the only loss of a compiled model."""
+  return takes_class_indices(unwrap(get_loss(model)), model.outputs[0].shape.as_list()[-1])
+
+
+def takes_class_indices(loss: Loss, num_classes: Optional[int]) -> bool:
+  """Returns whether the loss takes class indices [B] instead of one-hot labels [B, num_classes].
+
+  Only labels of the right shape fit the outputs, whatever the loss is called. The name decides for
+  a loss that fits both or neither; such names of Keras begin with `sparse`.
+  """
+  if loss is None or isinstance(loss, (list, tuple)):
+    return False
+  # Unlike the number of classes and 1.
+  size = _PROBED_BATCH_SIZE + (num_classes == _PROBED_BATCH_SIZE)
+  outputs_shape = (size, num_classes or _PROBED_CLASSES)
+  is_called_sparse = _loss_name(loss).startswith('sparse')
+  if _fits(loss, outputs_shape, outputs_shape):
+    return is_called_sparse and _fits(loss, (size,), outputs_shape)
+  return is_called_sparse or any(
+      _fits(loss, shape, outputs_shape) for shape in ((size,), (size, 1)))
+
+
+def _fits(loss: Loss, labels_shape: Tuple[int, ...], outputs_shape: Tuple[int, int]) -> bool:
+  """Returns whether the loss can be built for labels and outputs with these shapes."""
+  for dtype in (tf.float32, tf.int64):
+    with tf.Graph().as_default():
+      try:
+        make_per_example_loss(loss)(tf.placeholder(dtype, labels_shape),
+                                    tf.placeholder(tf.float32, outputs_shape))
+        return True
+      except Exception:  # The loss can be the user's code.
+        continue
+  return False
 
 
 def _loss_name(loss: Loss) -> str:
@@ -118,7 +150,7 @@ class ClassWeightedLoss(tf.keras.losses.Loss):
 
   def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
     class_weights = tf.constant(self.class_weights, tf.float32)
-    if takes_class_indices(self.loss):
+    if takes_class_indices(self.loss, len(self.class_weights)):
       example_weights = tf.gather(class_weights, tf.cast(tf.reshape(y_true, [-1]), tf.int32))
     else:
       example_weights = tf.reduce_sum(y_true * class_weights, -1)
@@ -149,7 +181,7 @@ class SparseClassWeightedLoss(ClassWeightedLoss, tf.keras.losses.SparseCategoric
 
 def weight_classes(loss: Loss, class_weights: Sequence[float]) -> tf.keras.losses.Loss:
   """Makes a loss that multiplies the loss of each example by the weight of the example's class."""
-  is_sparse = is_keras_crossentropy(loss) and takes_class_indices(loss)
+  is_sparse = is_keras_crossentropy(loss) and takes_class_indices(loss, len(class_weights))
   return (SparseClassWeightedLoss if is_sparse else ClassWeightedLoss)(loss, class_weights)
 
 

@@ -99,7 +99,7 @@ def _convert(run: Run, model: tf.keras.Model) -> PreparedModel:
   summaries.register_gradient_norm(model.optimizer)
   _load_given_weights(run, model)
   run_config = engine.make_run_config()
-  one_hot = not losses.takes_class_indices(losses.get_loss(model))
+  one_hot = not losses.model_takes_class_indices(model)
   loss = _training_loss(run, model)
   callbacks = GraphCallbacks(building.make_model_preprocess(model, settings.model, dataset),
                              summaries.register_batch if dataset.labels else None,

@@ -256,7 +256,7 @@ class _ModelFn:
     if self._callbacks.observe_batch is not None:
       label = self._batch_adapter.arrange_labels(
           batch[1], [endpoint.target for endpoint in part.endpoints])[0]
-      if losses.takes_class_indices(losses.unwrap(losses.get_loss(self._model))):
+      if losses.model_takes_class_indices(self._model):
         label = tf.cast(tf.reshape(label, [-1]), tf.int64)
       self._callbacks.observe_batch(batch[0], label, output)
     return {**spec, 'train_op': train_op, 'loss': loss}

@@ -63,7 +63,8 @@ def test_table(sweep, tmp_path, capsys):
       (STRONG, SYNTHETIC, 2, 128, 0, 3, *unknown, failed(128))]
   header, *lines = (tmp_path / 'sweep' / 'scaling.csv').read_text().splitlines()
   assert header == ','.join(columns)
-  assert lines[1] == 'weak,real,2,256,2,1,180.0,150.0,225.0,0.4166666666666667,1.8,0.9,0.1875,' + failed(256)
+  assert lines[1] == ','.join(['weak,real,2,256,2,1,180.0,150.0,225.0', str(75 / 180),
+                               '1.8,0.9,0.1875', failed(256)])
   assert lines[2] == 'weak,synthetic,1,128,0,3,,,,,,,,' + failed(128)
   head, titles, *lines = capsys.readouterr().out.splitlines()
   assert 'replicas on /cpu:0, /cpu:1' in head and titles.startswith('scaling')

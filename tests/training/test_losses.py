@@ -1,5 +1,7 @@
 """Probabilities and losses per example, whatever form Keras takes the loss in."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -38,7 +40,53 @@ def test_probabilities_and_losses(activation, loss, labels, are_logits):
                          losses.weight_classes(loss, [3., 5., 7.]).call(*tensors)])
   for values, wanted in zip(found, (probabilities, expected, expected * [3, 5])):
     np.testing.assert_allclose(values, wanted, rtol=1e-5)
-  assert losses.takes_class_indices(loss) == (labels is CLASSES)
+  assert losses.takes_class_indices(loss, 3) == (labels is CLASSES)
+
+
+class OwnSparseLoss(keras.SparseCategoricalCrossentropy):
+  pass
+
+
+def sparsemax(labels, outputs):
+  return tf.reduce_sum(tf.square(labels - outputs), -1)
+
+
+def focal(labels, outputs):
+  return -tf.log(tf.where(tf.equal(labels, 1), outputs, tf.ones_like(outputs)))
+
+
+def focal_of_class_indices(labels, outputs):
+  indices = tf.squeeze(tf.cast(labels, tf.int32), -1)
+  return focal(tf.one_hot(indices, outputs.shape[-1].value), outputs)
+
+
+def sparse_of_unknown_shape(labels, outputs):
+  indices = tf.cast(tf.reshape(labels, [-1]), tf.int32)
+  indices = tf.stack([tf.range(tf.shape(outputs)[0]), indices], 1)
+  return -tf.log(tf.gather_nd(outputs, indices))
+
+
+def no_loss_of_batches(labels, outputs):
+  raise ValueError('only of the data of the user')
+
+
+def sparse_no_loss_of_batches(labels, outputs):
+  raise ValueError('only of the data of the user')
+
+
+@pytest.mark.parametrize('num_classes', [2, 3, 5, 6, 7, 1000])
+@pytest.mark.parametrize('loss, expected', [
+    ('sparse_categorical_crossentropy', True), ('categorical_crossentropy', False), ('mse', False),
+    ('categorical_hinge', False), (keras.CategoricalCrossentropy(label_smoothing=.1), False),
+    (functools.partial(keras.sparse_categorical_crossentropy, from_logits=True), True),
+    (lambda *args: keras.sparse_categorical_crossentropy(*args, from_logits=True), True),
+    (OwnSparseLoss(), True), (focal, False), (focal_of_class_indices, True),
+    (sparse_of_unknown_shape, True),
+    (sparsemax, False), (own_loss, False), (None, False), (['mse', 'mse'], False),
+    (no_loss_of_batches, False), (sparse_no_loss_of_batches, True)])
+def test_the_labels_that_a_loss_takes(loss, expected, num_classes):
+  """They do not depend on what a loss of the user is called."""
+  assert losses.takes_class_indices(loss, num_classes) == expected
 
 
 def test_balanced_weights_even_classes_out():

@@ -17,6 +17,7 @@ from tensorflow.python.training.tracking import graph_view, tracking, util
 from tensorflow_estimator.python.estimator import estimator
 
 from estimator_train.tf_patches.optimizers import sum_gradients_before_changes
+from estimator_train.tf_patches.replica_updates import make_updates_linear
 
 # The graph collection of the names of metrics without a summary.
 _OMITTED_KEY = 'estimator_train/omitted_from_summary'
@@ -164,6 +165,7 @@ def copy_optimizer(optimizer: Any, hyperparameters: Hyperparameters) -> Any:
   # TFOptimizer and LossScalingOptimizer wrap another one.
   _check_supports_strategies(getattr(optimizer, 'optimizer', optimizer))
   if isinstance(optimizer, optimizers.TFOptimizer):
+    make_updates_linear(optimizer.optimizer)
     made = optimizers.TFOptimizer(optimizer.optimizer, global_step)
     backend.track_tf_optimizer(made)
   else:
@@ -188,6 +190,7 @@ def _copy_without_state(optimizer: Any, hyperparameters: Hyperparameters) -> Any
       attributes[name] = None  # Such as the cache of Nadam.
   attributes.update(_hyper=dict(hyperparameters[id(optimizer)]), _hypers_created=False, _slots={},
                     _slot_names=[], _weights=[], _iterations=None, _deferred_slot_restorations={})
+  make_updates_linear(made)
   return made
 
 

@@ -68,11 +68,11 @@ def sum_gradients_before_changes(optimizer: Any) -> None:
     optimizer = optimizer.optimizer
   if isinstance(optimizer, optimizer_v2.OptimizerV2):
     if hasattr(optimizer, 'clipnorm') or hasattr(optimizer, 'clipvalue') or _overrides(optimizer):
-      _add_last_base_class(optimizer, _SummingOptimizer)
+      add_last_base_class(optimizer, _SummingOptimizer)
     return
-  innermost = _with_inner_optimizers(optimizer)[-1]
+  innermost = with_inner_optimizers(optimizer)[-1]
   if _overrides(optimizer) or innermost is not optimizer:
-    _add_last_base_class(innermost, _SummingTrainOptimizer)
+    add_last_base_class(innermost, _SummingTrainOptimizer)
 
 
 def _overrides(optimizer: Any) -> bool:
@@ -82,15 +82,15 @@ def _overrides(optimizer: Any) -> bool:
              and not base.__module__.startswith('estimator_train.'))
 
 
-def _with_inner_optimizers(optimizer: Any) -> List[Any]:
+def with_inner_optimizers(optimizer: Any) -> List[Any]:
   """Returns an optimizer of `tf.train`, the optimizer in it, and so on."""
   for value in vars(optimizer).values():
     if isinstance(value, tf.train.Optimizer):
-      return [optimizer, *_with_inner_optimizers(value)]
+      return [optimizer, *with_inner_optimizers(value)]
   return [optimizer]
 
 
-def _add_last_base_class(optimizer: Any, base_class: type) -> None:
+def add_last_base_class(optimizer: Any, base_class: type) -> None:
   """Adds a base class whose methods the methods of the optimizer's classes call by `super()`."""
   if not isinstance(optimizer, base_class):
     _replace_class(optimizer, type(optimizer), base_class)
@@ -111,7 +111,7 @@ def gradients_to_add(optimizer: Any, grads_and_vars: Sequence[Any]) -> Sequence[
     grads_and_vars: the argument of its method `apply_gradients`.
   """
   is_sum = any(isinstance(each, (_SummingOptimizer, _SummingTrainOptimizer))
-               for each in _with_inner_optimizers(optimizer))
+               for each in with_inner_optimizers(optimizer))
   return _divided_by_replicas(grads_and_vars) if is_sum else grads_and_vars
 
 

@@ -4,10 +4,14 @@ import os
 import subprocess
 import sys
 
+import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.python.distribute import distribute_coordinator
+from tensorflow.python.keras.optimizers import TFOptimizer
 
 from estimator_train.tf_patches import estimator, keras, sessions
+from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
+from estimator_train.tf_patches.optimizers import average_weights
 
 
 def test_what_a_process_keeps_is_released_or_restored(monkeypatch):
@@ -23,3 +27,34 @@ def test_what_a_process_keeps_is_released_or_restored(monkeypatch):
   with sessions.toco_on_path():
     subprocess.run([os.path.basename(sys.executable), '-c', ''], check=True)
   assert os.environ['PATH'] == '/nowhere'
+
+
+def adam_with_averages():
+  optimizer = tf.keras.optimizers.Adam()
+  average_weights(optimizer, .5)
+  return optimizer
+
+
+@pytest.mark.parametrize('make_optimizer', [
+    tf.keras.optimizers.Adam, lambda: tf.keras.optimizers.SGD(clipnorm=1.), adam_with_averages,
+    lambda: LossScalingOptimizer(tf.keras.optimizers.Adam()),
+    lambda: TFOptimizer(tf.train.AdamOptimizer())],
+                         ids=['adam', 'clipping', 'averages', 'loss scaling', 'tf.train'])
+def test_the_graph_grows_linearly_with_the_replicas(make_optimizer):
+  def add_step():
+    weights = [tf.get_variable(name, (3, 2), use_resource=True) for name in 'vw']
+    original = make_optimizer()
+    optimizer = estimator.copy_optimizer(original, estimator.read_hyperparameters(original))
+    loss = tf.add_n([tf.reduce_sum(tf.gather(weight, [0, 2]) ** 2) for weight in weights])
+    return estimator.make_train_op(optimizer, loss, [weights], [])
+
+  sizes = []
+  for num_replicas in (2, 3, 4):
+    strategy = tf.distribute.MirroredStrategy(
+        ['/cpu:{}'.format(index) for index in range(num_replicas)])
+    with tf.Graph().as_default() as graph, strategy.scope():
+      strategy.extended.call_for_each_replica(add_step)
+    operations = graph.get_operations()
+    sizes.append((len(operations), sum(
+        len(operation.inputs) + len(operation.control_inputs) for operation in operations)))
+  assert all(last - middle == middle - first for first, middle, last in zip(*sizes)), sizes

@@ -104,6 +104,7 @@ def test_slurm_starts_no_task_of_a_wrong_job(host, variables, code, message):
 
 @pytest.mark.parametrize('codes, count, code, again', [
     ('138 137 138', '9', 138, True), ('138 137 138', '10', 138, False), ('0 2 0', '0', 2, False),
+    ('138 2 138', '0', 2, False), ('137 138 3', '0', 3, False), ('1 192 0', '0', 1, False),
     ('143 143 143', '0', 143, False), ('139 0 0', '0', 139, True)])
 def test_slurm_queues_again_what_is_worth_it(host, codes, count, code, again):
   done = host.run(SBATCH, '--x=1', CODES=codes, SLURM_RESTART_COUNT=count)

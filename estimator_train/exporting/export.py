@@ -24,7 +24,7 @@ from estimator_train.exporting import h5_model, onnx_and_tflite, saved_model, tr
 from estimator_train.run_dir import LABELS_FILE, make_folder
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import ExportFlags
-from estimator_train.system import storage
+from estimator_train.system import storage, watchdog
 
 # A function writes a restored model to a folder, and returns further keys of the result.
 PREPROCESSING_FILE = 'preprocessing.json'
@@ -69,7 +69,8 @@ def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str) -> 
     if dataset.labels and export_format != 'saved_model':  # Which has them in its assets.
       saved_model.write_class_names(os.path.join(folder, LABELS_FILE), dataset.labels)
 
-  path = write_version(export_dir, write_files)
+  with watchdog.ending_hangs('export', settings.cluster.step_timeout_secs, watchdog.work_done):
+    path = write_version(export_dir, write_files)
   return dict({'path': path, 'format': export_format}, **names, checkpoint=checkpoint,
               global_step=int(tf.train.load_variable(checkpoint, tf.GraphKeys.GLOBAL_STEP)))
 

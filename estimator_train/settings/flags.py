@@ -348,8 +348,9 @@ class ClusterFlags:
       30, 'if another task of the cluster sends no heartbeat for this many seconds, the task '
       'counts as lost, and the run ends with exit code 138', check=int_range(1))
   step_timeout_secs: int = flag(
-      600, 'if a step, or creating the session, takes more seconds than this, the run ends with '
-      'exit code 138, in a cluster or a single process; 0: no limit', check=int_range(0))
+      600, 'if a step, creating the session, or a batch of an evaluation takes more seconds than '
+      'this, or if an export neither computes nor reads or writes files for so long, the run ends '
+      'with exit code 138, in a cluster or a single process; 0: no limit', check=int_range(0))
 
 
 @flag_group('input')

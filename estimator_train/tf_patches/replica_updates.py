@@ -13,8 +13,8 @@ def make_updates_linear(optimizer: Any) -> None:
 
   Defect: each of N replicas adds operations that compute the hyperparameters on all N devices
   (tensorflow_core/python/keras/optimizer_v2/optimizer_v2.py:435), of which only those of the first
-  replica are used (tensorflow_core/python/distribute/mirrored_strategy.py:189). On each replica, the
-  operations that count the step wait for the update of each weight on each replica (line 489;
+  replica are used (tensorflow_core/python/distribute/mirrored_strategy.py:189). On each replica,
+  the operations that count the step wait for the update of each weight on each replica (line 489;
   tensorflow_core/python/training/optimizer.py:705). Symptom: with 64 replicas, the graph of
   `mnist_dense` has 145,000 operations instead of 32,000, and the first step ends after 94 s instead
   of 34 s.

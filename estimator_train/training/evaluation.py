@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.data.run_data import make_batching
 from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import TrainingFailed, UserError
+from estimator_train.system import watchdog
 from estimator_train.training import (
   class_counts,
   early_stopping,
@@ -153,6 +154,7 @@ class Evaluator:
     self._run, self._model = run, model
     self._is_stop_requested = is_stop_requested
     self._graph: Optional[_EvaluationGraph] = None
+    self._num_batches = 0  # In all evaluations.
 
   def evaluate(self, path: Optional[str] = None) -> Tuple[Dict[str, Any], EvaluationSamples]:
     """Evaluates a checkpoint.
@@ -177,12 +179,13 @@ class Evaluator:
     estimator = self._model.estimator
     path = path or restoring.latest_checkpoint_and_step(estimator.model_dir)[0]
     assert path is not None
-    with translate_errors(source):
+    with translate_errors(source), watchdog.ending_hangs(
+        'evaluation', self._run.settings.cluster.step_timeout_secs, lambda: self._num_batches):
       if self._graph is None:
         self._graph = _EvaluationGraph(estimator, source.make_eval_input_fn(make_batching(
             source.dataset, self._run.settings, self._model.one_hot, batch_size)), path)
       samples = SampleCollector(self._graph.sampled, source.num_examples, batch_size)
-      metrics = self._graph.run(path, samples, self._is_stop_requested)
+      metrics = self._graph.run(path, samples, self._begin_batch)
     _release_free_memory()
     if source.num_examples not in (None, metrics['examples']):
       raise UserError('the evaluation did not read all examples',
@@ -194,6 +197,11 @@ class Evaluator:
           metrics['average_loss'], metrics['global_step'], path))
     self._graph.write_summary(estimator.eval_dir(), metrics)
     return self._as_result(metrics, path), samples.samples
+
+  def _begin_batch(self) -> bool:
+    """Counts a batch, which is progress; returns whether to interrupt the evaluation instead."""
+    self._num_batches += 1
+    return self._is_stop_requested()
 
   def _as_result(self, metrics: Dict[str, Any], path: str) -> Dict[str, Any]:
     """Returns the metrics as Python numbers, first those that all evaluations have."""

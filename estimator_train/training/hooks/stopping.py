@@ -1,10 +1,8 @@
 """The hooks that stop a run: at a loss that is not finite, after a signal, or if a step hangs."""
 
 import collections
-import faulthandler
 import logging
 import math
-import sys
 import threading
 import time
 from typing import Any, Callable, Deque, Optional, Tuple
@@ -13,7 +11,8 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.distribution.engine import Engine
 from estimator_train.errors import NonFiniteLoss
-from estimator_train.system.signals import SignalState, exit_now
+from estimator_train.system.signals import SignalState
+from estimator_train.system.watchdog import end_hanging_process
 from estimator_train.training.hooks.step_measurements import StepMonitor
 from estimator_train.training.schedules import Schedule
 
@@ -155,7 +154,8 @@ class StepWatchdog(tf.train.SessionRunHook):
 
   A separate thread checks the duration. The main thread may wait forever in a collective operation,
   during which Python handles no signals. After a timeout, the thread ends the process. The time
-  between steps is not limited, because an evaluation may take long.
+  between steps is not limited here, because an evaluation may take long; see
+  system/watchdog.py.
 
   Args:
     timeout_secs: the maximum duration of a step or of the creation of the session, in seconds.
@@ -206,14 +206,7 @@ class StepWatchdog(tf.train.SessionRunHook):
   def _watch(self) -> None:
     while not self._is_closed.wait(_POLL_SECS):
       if self.has_timed_out():
-        _end_hanging_process(self._timeout_secs)
-
-
-def _end_hanging_process(secs: float) -> None:
-  """Ends this process, because no step has finished for `secs` seconds."""
-  faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
-  exit_now(
-      'no step finished for {:.0f} s (--step_timeout_secs): the stack of each thread is above; '
-      'the same command resumes from the last checkpoint; on several GPUs NCCL_DEBUG=INFO logs '
-      'the cause, and --all_reduce_alg=hierarchical_copy (on one machine) or ring (on several '
-      'machines) avoids NCCL'.format(secs))
+        end_hanging_process(
+            'no step finished for {:.0f} s (--step_timeout_secs): on several GPUs NCCL_DEBUG=INFO '
+            'logs the cause, and --all_reduce_alg=hierarchical_copy (on one machine) or ring (on '
+            'several machines) avoids NCCL'.format(self._timeout_secs))

@@ -1,7 +1,9 @@
-"""What ends a run: a loss that is not finite, a signal, or a step that hangs."""
+"""What ends a run: a loss that is not finite, a signal, or a step or an evaluation that hangs."""
 
+import itertools
 import os
 import signal
+import threading
 from types import SimpleNamespace
 
 import own_models
@@ -11,6 +13,8 @@ from hook_runs import Steps
 from mode_runs import QUICK
 
 from estimator_train.errors import TrainingFailed
+from estimator_train.exporting import export as exports
+from estimator_train.system import watchdog
 from estimator_train.system.signals import SignalState
 from estimator_train.training import schedules
 from estimator_train.training.hooks import stopping
@@ -63,6 +67,36 @@ def test_a_loss_of_the_test_examples_that_is_not_finite(run_program, tmp_path, m
       'error: the loss of the test examples is nan at step 1 ({}/best/1/model.ckpt-1)'.format(
           tmp_path))
   assert not (tmp_path / 'evaluation.json').exists()
+
+
+def test_an_evaluation_and_an_export_that_hang(run_well, tmp_path, monkeypatch):
+  """The process would end; here, it continues instead."""
+  messages, released, batches = [], threading.Event(), itertools.count(1)
+
+  def end(message):
+    messages.append(message)
+    released.set()
+
+  def hang():
+    released.clear()
+    assert released.wait(60)
+
+  def hang_in_second_batch(value):
+    if next(batches) == 2:
+      hang()
+    return value
+
+  monkeypatch.setattr(watchdog, '_POLL_SECS', .05)
+  monkeypatch.setattr(watchdog, 'end_hanging_process', end)
+  monkeypatch.setattr(own_models.Wait, 'delay', SimpleNamespace(
+      apply=lambda tensor: tf.keras.backend.in_train_phase(
+          tensor, lambda: tf.ensure_shape(
+              tf.numpy_function(hang_in_second_batch, [tensor], tensor.dtype), tensor.shape))))
+  monkeypatch.setattr(exports, '_fsync_files', lambda folder: hang())
+  run_well(*QUICK, '--train_steps=1', '--model=own_models:slow', '--step_timeout_secs=1',
+           '--model_dir', tmp_path / 'run', '--export_dir', tmp_path / 'exports')
+  assert messages == ['the {} made no progress for 1 s (--step_timeout_secs)'.format(activity)
+                      for activity in ('evaluation', 'export')]
 
 
 @pytest.mark.parametrize('asks', [True, False])

@@ -1,0 +1,61 @@
+"""Ends a process that makes no progress for too long, although its main thread may hang in C++."""
+
+import contextlib
+import faulthandler
+import sys
+import threading
+import time
+from typing import Any, Callable, Iterator
+
+from estimator_train.system import machine
+from estimator_train.system.signals import exit_now
+
+_POLL_SECS = 1.
+
+
+def end_hanging_process(message: str) -> None:
+  """Prints the stack of each thread and a message, and ends this process with code 138."""
+  faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
+  exit_now('{}: the stack of each thread is above; the same command resumes from the last '
+           'checkpoint'.format(message))
+
+
+@contextlib.contextmanager
+def ending_hangs(activity: str, timeout_secs: float, progress: Callable[[], Any]) -> Iterator[None]:
+  """Ends the process if the `with` block makes no progress for longer than the timeout.
+
+  The duration of the block is not limited. Time in which this process was suspended does not count.
+
+  Args:
+    activity: the name of what the block does, such as `evaluation`.
+    timeout_secs: the value of --step_timeout_secs; 0: no limit.
+    progress: returns a value that has changed if there was progress. Called in another thread.
+  """
+  has_ended = threading.Event()
+
+  def watch() -> None:
+    idle_secs, last = 0., progress()
+    while not has_ended.wait(_POLL_SECS):
+      value = progress()
+      idle_secs = idle_secs + _POLL_SECS if value == last else 0.
+      last = value
+      if idle_secs > timeout_secs and not has_ended.is_set():
+        end_hanging_process('the {} made no progress for {:.0f} s (--step_timeout_secs)'.format(
+            activity, timeout_secs))
+
+  if timeout_secs:
+    threading.Thread(target=watch, name=activity + ' watchdog', daemon=True).start()
+  try:
+    yield
+  finally:
+    has_ended.set()
+
+
+def work_done() -> Any:
+  """Returns a value that changes if this process computes, or reads or writes files.
+
+  CPU time is counted in seconds, because a thread that only waits needs less within the timeout.
+  """
+  transferred = [line for line in machine.read_file('/proc/self/io').splitlines()
+                 if line.startswith(('read_bytes', 'write_bytes'))]
+  return int(time.process_time()), transferred

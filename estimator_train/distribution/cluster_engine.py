@@ -22,6 +22,7 @@ from estimator_train.settings import Settings
 from estimator_train.settings.flags import OUTPUT_FLAGS
 from estimator_train.system.signals import exit_now
 from estimator_train.tf_patches import estimator as estimator_patches, strategies
+from estimator_train.version import __version__
 
 _LOG = logging.getLogger('estimator_train')
 _FLAGS_THAT_MAY_DIFFER = (
@@ -193,7 +194,8 @@ def join_peers(settings: Settings, cluster: Cluster, shared_values: Mapping[str,
   flag_values = {'--' + name: str(value) for name, value in settings.items()
                  if name not in _FLAGS_THAT_MAY_DIFFER}
   connections = rendezvous.connect(
-      cluster, dict(flag_values, **shared_values, TensorFlow=tf.version.VERSION),
+      cluster, dict(flag_values, **shared_values, TensorFlow=tf.version.VERSION,
+                    estimator_train=__version__),
       StartTimeout(settings.cluster.start_timeout_secs), listener,
       os.environ.get(rendezvous.KEY_VARIABLE, ''))
   peers = Peers(cluster, connections, settings.cluster.peer_timeout_secs, _end_process)

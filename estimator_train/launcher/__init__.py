@@ -5,6 +5,7 @@ The first task is the leader: it inherits the outputs of this process, and its e
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import sys
 import time
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from estimator_train.distribution.rendezvous import KEY_VARIABLE
 from estimator_train.distribution.tf_config import Cluster, Task, describe_task_counts
 from estimator_train.errors import SIGNAL_CODE_BASE, PeerLost
 from estimator_train.system import child_process
@@ -92,6 +94,7 @@ class Supervisor:
     self._received_signals, self._resources = received_signals, resources
     self._running_tasks: List[_RunningTask] = []
     self._num_forwarded_signals = 0
+    self._key = secrets.token_hex()  # Other users of this machine cannot join the cluster.
 
   def run(self, max_restarts: int) -> int:
     """Runs the tasks, and restarts all of them after a failure from which the run can resume.
@@ -140,6 +143,7 @@ class Supervisor:
     """Starts the process of a task."""
     task, log_path, log_offset, out = cluster.task, None, 0, None
     environment = dict(child_process.child_environment(), TF_CONFIG=cluster.to_tf_config())
+    environment.setdefault(KEY_VARIABLE, self._key)
     if resources.gpus is not None:
       environment['CUDA_VISIBLE_DEVICES'] = resources.gpus
     with contextlib.ExitStack() as files:

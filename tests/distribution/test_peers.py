@@ -5,14 +5,17 @@ from concurrent import futures
 from unittest import mock
 
 import pytest
+import tensorflow.compat.v1 as tf
 from conftest import wait_until
 from peer_helpers import SECS, in_thread, joining, workers
 
 from estimator_train import errors
-from estimator_train.distribution import network, peers as peers_module
+from estimator_train.distribution import cluster_engine, network, peers as peers_module
 from estimator_train.distribution.cluster_engine import ClusterEngine
 from estimator_train.distribution.peers import Peers
 from estimator_train.distribution.tf_config import Cluster, Task
+from estimator_train.settings import Settings
+from estimator_train.version import __version__
 
 W0, W1, W2 = (Task('worker', index) for index in range(3))
 
@@ -132,3 +135,13 @@ def test_an_engine_reports_errors_of_this_task_only(error, expected):
   with pytest.raises(type(error)):
     engine.train(None, None, (), 1)
   assert engine.peers.method_calls == [expected]
+
+
+def test_tasks_of_other_versions_are_refused(monkeypatch):
+  connect = mock.Mock(return_value={})
+  monkeypatch.setattr(cluster_engine.rendezvous, 'connect', connect)
+  cluster = Cluster({'worker': ('a:1',)}, W0)
+  cluster_engine.join_peers(Settings(model_dir='x'), cluster, {'examples': '7'}).finish()
+  (_, values, *_), _ = connect.call_args
+  assert values['estimator_train'] == __version__ and values['TensorFlow'] == tf.version.VERSION
+  assert values['examples'] == '7' and '--seed' in values and '--data_dir' not in values

@@ -29,6 +29,20 @@ def test_each_task_knows_the_cluster_and_its_place(launch, arguments, counts, st
                  '--data_dir=c d']}
 
 
+@pytest.mark.parametrize('given', [None, 'ours'])
+def test_the_tasks_have_a_key_that_others_do_not_know(launch, monkeypatch, given):
+  monkeypatch.delenv('ESTIMATOR_TRAIN_CLUSTER_KEY', raising=False)
+  if given:
+    monkeypatch.setenv('ESTIMATOR_TRAIN_CLUSTER_KEY', given)
+  shows = 'print(os.environ["ESTIMATOR_TRAIN_CLUSTER_KEY"])'
+  keys = set()
+  for _ in range(2):
+    code, out, _ = launch.run('--local_workers=2', worker_0=shows, worker_1=shows)
+    assert code == 0 and launch.log('worker-1.log').endswith(out)
+    keys.add(out.strip())
+  assert keys == {given} if given else len(min(keys)) == 64 and len(keys) == 2
+
+
 @pytest.mark.parametrize('cores, gpus, visible, expected', [
     (0, 0, '0,1', [((), None), ((), None)]), (2, 0, None, [((3, 5), None), ((6, 7), None)]),
     (0, 2, None, [((), '0,1'), ((), '2,3')]), (1, 1, '5,GPU-a,7', [((3,), '5'), ((5,), 'GPU-a')])])

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence, Tuple, Union
 
 from estimator_train.errors import UserError
+from estimator_train.run_dir.data_record import Validation
 from estimator_train.settings.flags import DataFlags
 
 if TYPE_CHECKING:  # NumPy, which it imports, would delay --help.
@@ -159,6 +160,7 @@ class DataSet(NamedTuple):
     train: the training split, or None if the mode does not read training examples.
     test: the test split, or None if the mode does not read test examples.
     files: the published files; missing files are downloaded.
+    validation: which of the training examples are for validation; the program sets it.
   """
   name: str
   labels: Tuple[str, ...]
@@ -166,6 +168,7 @@ class DataSet(NamedTuple):
   train: Optional[Split] = None
   test: Optional[Split] = None
   files: Tuple[DataFile, ...] = ()
+  validation: Optional[Validation] = None
 
   @property
   def is_synthetic(self) -> bool:

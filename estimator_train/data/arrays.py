@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Callable, Iterator, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from estimator_train.data import identity
 from estimator_train.data.augmentation import augment_and_prefetch
 from estimator_train.data.batching import Batching, evaluation_index_chunks
 from estimator_train.data.source import InputFn, Source
@@ -53,6 +54,9 @@ class ArraySource(Source):
 
   def cache_key(self) -> str:
     return storage.fingerprint_arrays(self.split)
+
+  def identity(self) -> str:
+    return identity.of_arrays(*self.arrays())
 
 
 def make_train_input_fn(source: Source, examples: np.ndarray, class_indices: np.ndarray,
@@ -124,6 +128,9 @@ class SyntheticSource(Source):
 
   def make_eval_input_fn(self, batching: Batching) -> InputFn:
     return make_synthetic_input_fn(batching, self.split.num_batches)
+
+  def identity(self) -> str:
+    return '{}'.format(self.split.num_batches)
 
   def class_indices(self) -> np.ndarray:
     raise UserError('balanced classes and --cache_features require a finite data set',

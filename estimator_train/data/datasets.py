@@ -30,7 +30,9 @@ from estimator_train.data import (
   tfrecord,
 )
 from estimator_train.data.download import DownloadResult, download_files
+from estimator_train.data.validation import split_examples
 from estimator_train.errors import UserError
+from estimator_train.run_dir.data_record import Validation
 from estimator_train.settings import Settings, user_code
 from estimator_train.settings.flags import are_distinct
 
@@ -39,14 +41,20 @@ _SPLITS_OF_USERS = (ArraySplit, ImageSplit, IdxSplit, SyntheticSplit, RecordSpli
 _Functions = Tuple[Callable[[Settings], DataSet], Callable[[Settings], DataSet]]
 
 
-def describe(settings: Settings) -> DataSet:
+def describe(settings: Settings, recorded: Optional[Validation] = None) -> DataSet:
   """Describes the data set of the settings.
+
+  Args:
+    settings: the settings of the run.
+    recorded: which examples are for validation; None: `--validation_fraction` and `--seed` decide.
 
   Raises:
     UserError: a required folder or pattern is not given, image files are missing, or the user's
       function does not return a valid DataSet.
   """
   dataset = _find_functions(settings.data.dataset)[0](settings)
+  if settings.data.validation_fraction:
+    dataset = _split_validation(dataset, settings, recorded)
   if dataset.files:
     require_data_dir(settings.data)
   return dataset
@@ -145,8 +153,8 @@ def _describe_own(settings: Settings) -> DataSet:
       lacks a split that the mode reads.
   """
   dataset = _describe_own_classes(settings)
-  if settings.data.validation_fraction:
-    return _split_validation(dataset, settings)
+  if settings.data.validation_fraction:  # `describe` splits the training examples.
+    return dataset._replace(train=_check_split('train', dataset.train, dataset, settings))
   for name, is_required in (('train', settings.run.trains),
                             ('test', settings.run.evaluates)):
     if is_required and getattr(dataset, name) is None:
@@ -159,18 +167,21 @@ def _describe_own(settings: Settings) -> DataSet:
   return dataset._replace(train=train, test=test)
 
 
-def _split_validation(dataset: DataSet, settings: Settings) -> DataSet:
+def _split_validation(dataset: DataSet, settings: Settings,
+                      recorded: Optional[Validation]) -> DataSet:
   """Returns the data set with `--validation_fraction` of the training examples as `test`."""
-  train: Any = None if dataset.test else _check_split('train', dataset.train, dataset, settings)
-  functions: Dict[type, Callable[..., Tuple[Any, Any]]] = {
-      ImageSplit: image_folder.split_files, ImageRecordSplit: tfrecord.split_records}
-  if type(train) not in functions:
+  train: Any = dataset.train
+  if type(train) not in (ImageSplit, ImageRecordSplit) or dataset.test is not None:
     raise UserError('--validation_fraction requires train=ImageSplit, or a RecordSplit of images, '
                     'and test=None', '--dataset={} with {} and {}'.format(dataset.name, *(
                         type(split).__name__ for split in (dataset.train, dataset.test))),
                     'omit --validation_fraction, and give DataSet(test=...)')
-  train, test = functions[type(train)](train, settings)
-  return dataset._replace(train=train, test=test)
+  train, test, validation = split_examples(train, settings, recorded)
+  reads_train, reads_test = image_folder.splits_to_read(settings, test_flag=True)
+  if reads_train and isinstance(train, ImageSplit):
+    image_folder.check_no_class_missing(dataset.labels, train)
+  return dataset._replace(train=train if reads_train else None, test=test if reads_test else None,
+                          validation=validation)
 
 
 def _describe_own_classes(settings: Settings) -> DataSet:

@@ -1,6 +1,5 @@
 """Describes data sets whose image files are in one folder per class."""
 
-import hashlib
 import os
 import stat
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
@@ -46,57 +45,10 @@ def describe_patterns(settings: Settings, train_pattern: Optional[str],
         '--train_pattern={} (classes: {})'.format(train_pattern, join_items(class_names)),
         'give a pattern that matches several folders, or --labels=A,B')
   train, test = _make_split(train_files, class_names), _make_split(eval_files, class_names)
-  if fraction:
-    train, test = split_files(train, settings)
   if reads_train:
     check_no_class_missing(class_names, train)
-  return _make_data_set(settings.data, class_names, train if reads_train else None,
-                        test if reads_eval else None)
-
-
-def split_files(split: ImageSplit, settings: Settings) -> Tuple[ImageSplit, ImageSplit]:
-  """Returns the images to train on, and those of `--validation_fraction`.
-
-  The name of a file and that of its folder decide about an image.
-  """
-  folders = {folder: os.path.basename(os.path.abspath(folder))
-             for folder in {os.path.dirname(path) for path in split.files}}
-  names = [folders[os.path.dirname(path)] + b'/' + os.path.basename(path) for path in split.files]
-  train, validation = (ImageSplit([split.files[index] for index in chosen], split.classes[chosen])
-                       for chosen in choose_validation(names, split.classes, settings))
-  return train, validation
-
-
-def choose_validation(names: Sequence[bytes], classes: np.ndarray,
-                      settings: Settings) -> Tuple[np.ndarray, np.ndarray]:
-  """Returns the indices of the examples to train on, and of those for validation.
-
-  A hash of its name decides about an example, so the other examples do not matter. There is one
-  exception: of two or more examples of a class, at least one is in each part.
-
-  Args:
-    names: what identifies the examples.
-    classes: the class indices of the examples, integer [N].
-    settings: have `--validation_fraction` and `--seed`.
-
-  Raises:
-    UserError: there are no examples for validation.
-  """
-  prefix = b'%d ' % settings.optimizer.seed
-  hashes = np.array([int.from_bytes(hashlib.md5(prefix + name).digest()[:6], 'big') / (1 << 48)
-                     for name in names])
-  is_validation = hashes < settings.data.validation_fraction
-  # In each class, the example with the smallest hash is for validation, and that with the largest,
-  # which may be the same, is for training.
-  by_class = np.lexsort((hashes, classes))
-  starts = np.flatnonzero(np.diff(classes[by_class], prepend=-1))
-  is_validation[by_class[starts]] = True
-  is_validation[by_class[np.append(starts[1:], len(names))[:len(starts)] - 1]] = False
-  if not is_validation.any():
-    raise UserError('--validation_fraction requires two examples of a class',
-                    '--validation_fraction={} of {} example(s)'.format(
-                        settings.data.validation_fraction, len(names)), 'add examples')
-  return np.flatnonzero(~is_validation), np.flatnonzero(is_validation)
+  return _make_data_set(settings.data, class_names, train if reads_train or fraction else None,
+                        test if reads_eval and not fraction else None)
 
 
 def describe_classes(settings: Settings, class_names: Tuple[str, ...] = ()) -> DataSet:

@@ -12,9 +12,17 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from google.protobuf import message
 
-from estimator_train.data import DataSet, ImageRecordSplit, image_source, images, labels_file
+from estimator_train.data import (
+  DataSet,
+  ImageRecordSplit,
+  identity,
+  image_source,
+  images,
+  labels_file,
+)
 from estimator_train.data.batching import Batching, without_autograph
 from estimator_train.data.records import RecordReader, describe_record
+from estimator_train.data.sharding import evenly_spaced
 from estimator_train.data.source import FilePath, InputFn, translate_errors
 from estimator_train.errors import BadExample, UserError, WrongSchema, join_items, printable
 from estimator_train.run_dir import LABELS_FILE
@@ -109,6 +117,11 @@ class ImageRecordSource(image_source.ImageSource):
     translation = [np.array(self._class_indices)] if self._is_translated else []
     return storage.fingerprint_arrays([self.split.records.lengths, *translation])
 
+  def identity(self) -> str:
+    split = self.split
+    return '{} {} {} {}'.format(split.image_key, split.label_key, split.label_offset,
+                                identity.of_records(split.records, split.kept))
+
   def files(self) -> List[FilePath]:
     return list(self.split.records.files)
 
@@ -171,7 +184,7 @@ class ImageRecordSource(image_source.ImageSource):
     """
     is_small = (len(self) <= _MAX_CHECKED_RECORDS
                 and self.split.records.lengths.sum() <= _MAX_CHECKED_BYTES)
-    indices = image_source.evenly_spaced(len(self), len(self) if is_small else _SAMPLE_SIZE)
+    indices = evenly_spaced(len(self), len(self) if is_small else _SAMPLE_SIZE)
     counts: _Counts = collections.Counter()
     has_images = False
     with translate_errors():

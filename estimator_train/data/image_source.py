@@ -8,7 +8,6 @@ import contextlib
 import fractions
 import logging
 import os
-import stat
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
@@ -21,10 +20,12 @@ from estimator_train.data import (
   ImageSplit,
   arrays,
   augmentation,
+  identity,
   image_cache,
   image_checks,
   image_folder,
   images,
+  validation,
 )
 from estimator_train.data.batching import (
   Batching,
@@ -32,6 +33,7 @@ from estimator_train.data.batching import (
   index_chunks_of,
   without_autograph,
 )
+from estimator_train.data.sharding import evenly_spaced
 from estimator_train.data.source import BadImage, FilePath, InputFn, Source, carry_errors
 from estimator_train.errors import BadExample, UserError, printable
 from estimator_train.settings.flags import InputFlags
@@ -235,12 +237,6 @@ class ImageSource(Source):
     return images.make_batches(references, self.read, self.expects_grey(), batching)
 
 
-def evenly_spaced(count: int, max_count: int) -> np.ndarray:
-  """Returns up to `max_count` indices of `count`, evenly spaced, int64; the first is 0."""
-  sample_size = min(max_count, count)
-  return np.arange(sample_size) * count // max(1, sample_size)
-
-
 def _check_and_log_skipped(bad: Sequence[BadImage], count: int, max_bad_images: float) -> None:
   """Logs the bad images, which are skipped.
 
@@ -290,6 +286,10 @@ class ImageFileSource(ImageSource):
     kept = np.delete(np.arange(len(self)), indices)
     return ImageSplit([self.split.files[index] for index in kept], self.split.classes[kept])
 
+  def identity(self) -> str:
+    return identity.of_image_files(self.split.files, validation.names_of(self.split),
+                                   self.class_indices())
+
   def make_published_input_fn(self, batching: Batching) -> InputFn:
     return lambda: images.make_published_batches(
         images.shuffle_files(self.split.files, batching, self.split.classes.astype(np.int64)),
@@ -303,13 +303,6 @@ class ImageFileSource(ImageSource):
 
 
 def read_regular_file(path: bytes) -> bytes:
-  """Returns the content of a regular file.
-
-  Raises:
-    OSError: the file cannot be read or is not a regular file. Reading a named pipe would block,
-      and reading a device might never end.
-  """
-  if not stat.S_ISREG(os.stat(path).st_mode):
-    raise OSError('not a regular file')
-  with open(path, 'rb') as file:
+  """Returns the content of a regular file; raises an OSError as identity.open_regular_file does."""
+  with identity.open_regular_file(path) as file:
     return file.read()

@@ -96,3 +96,9 @@ class ExampleOrder:
       drawn += [random.permutation(indices) for _ in range(count // len(indices))]
       drawn.append(random.permutation(indices)[:count % len(indices)])
     return np.concatenate(drawn)
+
+
+def evenly_spaced(count: int, max_count: int) -> np.ndarray:
+  """Returns up to `max_count` indices of `count`, evenly spaced, int64; the first is 0."""
+  sample_size = min(max_count, count)
+  return np.arange(sample_size) * count // max(1, sample_size)

@@ -6,6 +6,7 @@ Each format has its own implementation.
 import abc
 import contextlib
 import functools
+import hashlib
 import json
 import re
 from typing import Any, Callable, ClassVar, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
@@ -13,8 +14,8 @@ from typing import Any, Callable, ClassVar, Dict, Iterator, List, NamedTuple, Op
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import DataSet, Split
-from estimator_train.data.batching import Batching, training_index_chunks
+from estimator_train.data import DataSet, Split, identity
+from estimator_train.data.batching import NO_IMAGE, Batching, training_index_chunks
 from estimator_train.errors import BadExample, UserError, first_line
 from estimator_train.settings.flags import InputFlags
 from estimator_train.system import storage
@@ -64,6 +65,7 @@ class Source(abc.ABC):
   is_sequential = False
   num_examples: Optional[int] = None
   last_stage: ClassVar[Optional[str]] = 'batch'
+  _digest: Optional[str] = None
 
   def __init__(self, dataset: DataSet, split: Any) -> None:
     self.dataset, self.split = dataset, split
@@ -147,6 +149,31 @@ class Source(abc.ABC):
     if not self.class_indices_are_known:
       return ''
     return storage.fingerprint_arrays([self.class_indices()])
+
+  def digest(self) -> str:
+    """Returns a digest of which examples these are, wherever they are; see identity.py.
+
+    It is computed once, when it is first needed.
+
+    Raises:
+      UserError: the examples cannot be read.
+    """
+    if self._digest is None:
+      with translate_errors(self):
+        text = '{} {}'.format(self.format_name, self.identity())
+      self._digest = hashlib.md5(text.encode()).hexdigest()
+    return self._digest
+
+  def identity(self) -> str:
+    """Returns text that identifies these examples among those of the same format.
+
+    Of examples that a function makes, it is their number and the content of the first ones. If they
+    are others each time, the name of the data set takes the place of the content.
+    """
+    batching = Batching(self.dataset.image_shape or NO_IMAGE, len(self.dataset.labels),
+                        one_hot=False, examples_per_batch=1)
+    first = identity.of_first_examples(self.make_eval_input_fn(batching))
+    return '{} {}'.format(self.check_and_count(), first or self.dataset.name)
 
   def skip_bad_examples(self, split_name: str, flags: InputFlags,
                         model_dir: str) -> Tuple[Split, List[BadImage]]:

@@ -60,23 +60,7 @@ def describe(settings: Settings) -> DataSet:
                     '--label_offset={}; the first label next to --train_pattern={} is {}'.format(
                         settings.data.label_offset, settings.data.train_pattern,
                         -train.label_offset), 'omit --label_offset, or correct ' + LABELS_FILE)
-  if fraction and train is not None:
-    train, test = split_records(train, settings)
-  return dataset._replace(train=train if reads_train else None, test=test if reads_eval else None)
-
-
-def split_records(split: ImageRecordSplit,
-                  settings: Settings) -> Tuple[ImageRecordSplit, ImageRecordSplit]:
-  """Returns the records to train on, and those of `--validation_fraction`.
-
-  The name of its file and its number in the file decide about a record, without reading it.
-  """
-  names = [b'%s:%d' % (os.path.basename(name), number)
-           for name, count in zip(split.records.names, np.diff(split.records.first_records))
-           for number in range(count)]
-  train, validation = (split._replace(kept=kept) for kept in image_folder.choose_validation(
-      names, np.zeros(len(names)), settings))
-  return train, validation
+  return dataset._replace(train=train, test=test)
 
 
 def describe_classes(settings: Settings) -> DataSet:

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import DataSet, ExampleSplit, ParsedRecordSplit
+from estimator_train.data import DataSet, ExampleSplit, ParsedRecordSplit, identity
 from estimator_train.data.batching import (
   NO_IMAGE,
   Batching,
@@ -25,8 +25,7 @@ from estimator_train.system import machine, storage
 _FAILED = 'a function of a split failed'
 _LOG = logging.getLogger('estimator_train')
 _COUNTS_FILE = 'example_counts.json'
-# Also the base class of the datasets of tf.compat.v2.
-_DATASET_BASE_CLASS = tf.data.Dataset.__mro__[1]
+_DATASET_BASE_CLASS = tf.data.Dataset.__mro__[1]  # Also that of tf.compat.v2.
 _CHUNK_SIZE, _PARALLEL_READS = 64, 2  # Examples that one Python call reads; calls at once.
 
 
@@ -150,6 +149,9 @@ class ParsedRecordSource(UserExampleSource):
 
   def digest_of_examples(self) -> str:
     return storage.fingerprint_arrays([self.split.records.lengths])
+
+  def identity(self) -> str:
+    return super().identity() + identity.of_records(self.split.records)
 
   def identify_example(self, index: int) -> Dict[str, Any]:
     path, record = self.split.records.locate(index)

@@ -1,21 +1,121 @@
-"""`--mode=evaluate`: evaluates a checkpoint."""
+"""`--mode=evaluate`: evaluates a checkpoint.
 
-from typing import Any, Dict
+The files of the run change only if its latest checkpoint is evaluated on its own test examples.
+Any other evaluation is written to a folder of its own, `MODEL_DIR/evaluations/NAME/`.
+"""
 
+import filecmp
+import glob
+import hashlib
+import logging
+import os
+import re
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from estimator_train.data import file_pattern
 from estimator_train.reports import evaluation, learning_curves, page
+from estimator_train.run_dir import RunDir, data_record
 from estimator_train.settings import Settings
+from estimator_train.system import storage
+from estimator_train.training.checkpoints import restoring
 from estimator_train.training.evaluation import Evaluator
 from estimator_train.training.model import prepare
-from estimator_train.training.run import open_run
+from estimator_train.training.run import Run, open_run
+
+_LOG = logging.getLogger('estimator_train')
+_EVALUATIONS_FOLDER = 'evaluations'
+_DATA_FLAGS = ('dataset', 'data_dir', 'train_pattern', 'eval_pattern', 'validation_fraction',
+               'image_key', 'label_key', 'label_offset', 'on_bad_image')
+_PREPROCESSING_FLAGS = ('model', 'image_size', 'preprocess')
+_MAX_NAME_LENGTH = 40
+
+
+class _Differences(NamedTuple):
+  """What differs from the evaluation of the run, in words; None: nothing.
+
+  Attributes:
+    examples: the test examples.
+    checkpoint: the checkpoint.
+    preprocessing: the network, or how it gets the examples.
+  """
+  examples: Optional[str]
+  checkpoint: Optional[str]
+  preprocessing: Optional[str]
 
 
 def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result, which has the metrics of the checkpoint on the test examples."""
   run = open_run(settings)
+  differences = _find_differences(run)
+  texts: List[str] = list(filter(None, differences))
+  record = RunDir(run.run_dir.path_to(_EVALUATIONS_FOLDER, _make_name(run, differences)) if texts
+                  else run.run_dir.path)
+  if texts:
+    _LOG.info('not the evaluation of the run (%s): writing to %s', ', '.join(texts), record.path)
   evaluator = Evaluator(run, prepare(run))
+  metrics, samples = evaluator.evaluate(run.start.checkpoint)
+  record.make()
+  evaluator.write_summary(record.path_to('eval') if texts else None)
+  if texts:
+    record.record_flags(settings, run.data.dataset.labels)
+    metrics['differs_from_run'] = texts
   result = evaluation.write_evaluation_report(
-      settings.run, run.data.dataset.labels, *evaluator.evaluate(run.start.checkpoint))
+      settings.run, run.data.dataset.labels, metrics, samples, record.path)
   result.update(run.skipped_images_result)
-  learning_curves.write_learning_curves(settings.run.folder)
-  page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)
+  if texts:
+    result.update(evaluation_dir=record.path, differs_from_run=texts)
+  else:
+    learning_curves.write_learning_curves(record.path)
+  page.write_page_of_finished_run(record.path, settings.reporting)
   return result
+
+
+def _find_differences(run: Run) -> _Differences:
+  """Compares with the run in `model_dir`; without one, with the first evaluation in it."""
+  before = storage.load_or_warn(run.run_dir.path_to(evaluation.EVALUATION_FILE),
+                                storage.parse_json) or {}
+  preprocessing = run.run_dir.flag_differences(run.settings, _PREPROCESSING_FLAGS)
+  return _Differences(
+      _describe_other_examples(run, before), _describe_other_checkpoint(run, before),
+      'other preprocessing: ' + ', '.join(preprocessing) if preprocessing else None)
+
+
+def _describe_other_examples(run: Run, before: Dict[str, Any]) -> Optional[str]:
+  assert run.data.test is not None
+  flags = ', '.join(run.run_dir.flag_differences(run.settings, _DATA_FLAGS))
+  record = data_record.read(run.run_dir)
+  own = (record and record.test_examples) or before.get('examples_digest')
+  # A run of an earlier version has recorded only its flags.
+  is_own = own == run.data.test.digest() if own else not (before and flags)
+  return None if is_own else 'other test examples: ' + (flags or 'the files have changed')
+
+
+def _describe_other_checkpoint(run: Run, before: Dict[str, Any]) -> Optional[str]:
+  path, _ = restoring.latest_checkpoint_and_step(run.run_dir.path)
+  own, checkpoint = path or before.get('checkpoint'), run.start.checkpoint
+  assert checkpoint is not None
+  # The index of a checkpoint has the checksums of its values.
+  is_own = own is None or own == checkpoint or (os.path.isfile(own + '.index') and filecmp.cmp(
+      own + '.index', checkpoint + '.index', shallow=False))
+  if is_own or run.settings.checkpoints.checkpoint == 'latest':
+    return None
+  return 'another checkpoint: {}, not {}'.format(checkpoint, own)
+
+
+def _make_name(run: Run, differences: _Differences) -> str:
+  """Returns the name of the folder of an evaluation, by its examples and its checkpoint."""
+  data, checkpoint = run.settings.data, run.start.checkpoint
+  assert run.data.test is not None and checkpoint is not None
+  pattern = data.train_pattern if data.validation_fraction else data.eval_pattern
+  name = data.dataset
+  if pattern:
+    fixed = [part for part in file_pattern.split_patterns(pattern)[0].split('/')
+             if part and not glob.has_magic(part)]
+    name = fixed[-1] if fixed else name
+  digest = hashlib.md5('{} {}'.format(run.data.test.digest(), differences.preprocessing).encode())
+  if differences.checkpoint:
+    with open(checkpoint + '.index', 'rb') as file:
+      digest.update(file.read())
+  return '{}-{}{}'.format(
+      re.sub(r'[^\w.-]+', '_', name)[-_MAX_NAME_LENGTH:].lstrip('.'), digest.hexdigest()[:8],
+      '-step-{}'.format(run.start.step) if differences.checkpoint else '')

@@ -27,8 +27,8 @@ _MAX_CONFUSIONS = 10
 
 
 def write_evaluation_report(flags: RunFlags, class_names: Sequence[str],
-                            metrics: Dict[str, Any],
-                            sample_predictions: Any) -> Dict[str, Any]:
+                            metrics: Dict[str, Any], sample_predictions: Any,
+                            folder: Optional[str] = None) -> Dict[str, Any]:
   """Writes `evaluation.json` and the sample predictions, and returns the main metrics.
 
   Args:
@@ -36,8 +36,9 @@ def write_evaluation_report(flags: RunFlags, class_names: Sequence[str],
     class_names: class names, by class index; empty if there are no classes.
     metrics: the metrics, `global_step` and `checkpoint`; see Evaluator.evaluate.
     sample_predictions: a few examples with the outputs of the model.
+    folder: the folder to write to; None: `model_dir`.
   """
-  report, run_dir = dict(metrics), RunDir(flags.model_dir)
+  report, run_dir = dict(metrics), RunDir(folder or flags.model_dir)
   counts = report.pop('class_counts', None)
   if class_names:
     report['per_class'] = per_class_metrics(class_names, **counts)

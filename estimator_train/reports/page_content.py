@@ -43,7 +43,8 @@ _CLASSIFIER_METRICS = (
     ('calibration_error', 'Calibration error'))
 # The beginnings of the titles of pages, by `--mode`.
 _TITLE_STARTS = {'scaling': 'Scaling', 'reproduce': 'Reproduction',
-                 'input_benchmark': 'Input benchmark', 'lr_finder': 'Learning rate finder'}
+                 'evaluate': 'Evaluation', 'input_benchmark': 'Input benchmark',
+                 'lr_finder': 'Learning rate finder'}
 # The columns of the table of times, which are the keys of a distribution in throughput.json.
 STATISTICS = ('mean', 'p50', 'p90', 'p99', 'max')
 
@@ -193,17 +194,19 @@ def _evaluation_headlines(evaluation: Dict[str, Any],
   where = 'at step ' + format_number(evaluation.get('global_step'))
   if examples:
     where = 'on {} {}'.format(format_quantity(examples, 'examples'), where)
+  remarks = ['not the evaluation of the run: ' + text
+             for text in evaluation.get('differs_from_run') or []]
   if accuracy is not None:
     headline = Headline('Accuracy', '{:.2f}\u00a0%'.format(1e2 * accuracy), [where])
     if examples:
       headline = headline._replace(
           notes=['± standard error; ' + where], unit='percentage points',
           standard_error='± {:.2f}'.format(1e2 * math.sqrt(accuracy * (1 - accuracy) / examples)))
-    yield headline
+    yield headline._replace(notes=headline.notes + remarks)
   training_notes = ['{} in training, at step {}'.format(
       *map(format_number, reversed(last_loss)))] if last_loss else []
   if is_number(evaluation.get('average_loss')):
-    notes = [] if accuracy is not None else [where]
+    notes = [] if accuracy is not None else [where, *remarks]
     if is_number(evaluation.get('regularization_loss')) and 'loss' in evaluation:
       notes.append('{} with regularization'.format(format_number(evaluation['loss'])))
     yield Headline('Average loss', format_number(evaluation['average_loss']),

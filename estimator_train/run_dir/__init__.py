@@ -43,6 +43,7 @@ class RunDir:
 
       flags.txt          the flags of the last training run, as a flagfile
       labels.txt         the class names, one per line
+      data.json          which examples the run trains and evaluates on, see data_record.py
       batch_sizes.json   [[first global step, examples per step], ...]
       checkpoint         TensorFlow's list of checkpoints, updated after each save
       model.ckpt-STEP.*  the checkpoints
@@ -50,6 +51,7 @@ class RunDir:
       best/              the best checkpoint
       eval/, events.*    TensorBoard's data
       report/, *.json    the reports
+      evaluations/       the reports of evaluations of other examples, or of other checkpoints
       rank_0_address.json  where rank 0 of Horovod listens, until all ranks have connected
       run.lock           locked by the process that writes to the folder
 

@@ -4,6 +4,7 @@ import contextlib
 import os
 from typing import Any, BinaryIO, Dict, NamedTuple, Optional
 
+from estimator_train.data.source import Source
 from estimator_train.run_dir import RunDir
 from estimator_train.settings.flags import EvaluationFlags
 from estimator_train.system import storage
@@ -38,32 +39,36 @@ def find_stop_reason(flags: EvaluationFlags, metrics: Dict[str, Any],
     return StopReason(metrics['global_step'], 'accuracy {:.4f} reaches {:g}'.format(
         metrics['accuracy'], flags.stop_at_accuracy))
   steps = flags.early_stopping_steps
-  if steps is not None and metrics['global_step'] - best.global_step >= steps:
+  since = metrics['global_step'] - max(best.global_step, best.compared_since)
+  if steps is not None and since >= steps:
     return StopReason(metrics['global_step'], 'no improvement in {} for {} steps'.format(
-        best_metric, metrics['global_step'] - best.global_step))
+        best_metric, since))
   return None
 
 
-def write_stop_reason(run_dir: RunDir, flags: EvaluationFlags,
-                      stop_reason: StopReason) -> None:
+def write_stop_reason(run_dir: RunDir, flags: EvaluationFlags, stop_reason: StopReason,
+                      examples_digest: str) -> None:
   """Records the stop, so that the same command does not continue the training."""
   storage.write_json(run_dir.path_to(_STOP_REASON_FILE), dict(
-      _rules(flags), global_step=stop_reason.global_step, why=stop_reason.text))
+      _rules(flags), examples_digest=examples_digest, global_step=stop_reason.global_step,
+      why=stop_reason.text))
 
 
-def read_stop_reason(run_dir: RunDir, flags: EvaluationFlags,
-                     global_step: int) -> Optional[StopReason]:
+def read_stop_reason(run_dir: RunDir, flags: EvaluationFlags, global_step: int,
+                     test: Optional[Source] = None) -> Optional[StopReason]:
   """Returns the recorded reason to stop; None if no stop is recorded or the record is ignored.
 
   Args:
     run_dir: the directory of the run.
     flags: the early stopping rules. A stop that other rules caused is ignored.
     global_step: the last global step of the run. A stop recorded at a later step is ignored.
+    test: the test examples of the run. A stop by an evaluation of other examples is ignored.
   """
   def parse(file: BinaryIO) -> Optional[StopReason]:
     recorded = storage.parse_json(file)
     stop_reason = StopReason(int(recorded['global_step']), str(recorded['why']))
-    is_valid = _rules(flags).items() <= recorded.items()
+    is_valid = _rules(flags).items() <= recorded.items() and (
+        test is None or recorded.get('examples_digest') in (None, test.digest()))
     return stop_reason if is_valid and stop_reason.global_step <= global_step else None
 
   return storage.load_or_warn(run_dir.path_to(_STOP_REASON_FILE), parse,

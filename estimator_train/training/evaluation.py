@@ -53,6 +53,8 @@ class EvaluationLoop:
                is_stop_requested: Callable[[], bool]) -> None:
     self._run_dir, self._settings = run.run_dir, run.settings.evaluation
     self._evaluator = Evaluator(run, model, is_stop_requested)
+    assert run.data.test is not None
+    self._test, self._first_step = run.data.test, run.start.step
     self._write_reports = write_reports
     process = run.process
     self._pinned_by = None if process.is_chief else process.role
@@ -77,21 +79,38 @@ class EvaluationLoop:
     # Without the pin, the chief could delete the checkpoint while the evaluator task reads it.
     pinned_path = best_checkpoint.pin(path, self._run_dir.path, self._pinned_by)
     try:
+      self._evaluate_best_on_same_examples()
       metrics, samples = self._evaluator.evaluate(pinned_path)
     except EvaluationStopped:
       _LOG.info('the evaluation of %s was interrupted; the same command repeats it', path)
       return {}
     metrics['checkpoint'] = path
+    self._evaluator.write_summary()
     self._last_result = self._write_reports(metrics, samples)
     best = best_checkpoint.promote_if_better(
         pinned_path, metrics['global_step'], best_checkpoint.values_of(metrics), self._best_metric,
-        self._run_dir.path)
+        self._run_dir.path, metrics['examples_digest'])
     self._last_result['best'] = best.as_result()
     self._stop_reason = early_stopping.find_stop_reason(
         self._settings, metrics, self._best_metric, best)
     if self._stop_reason is not None:
-      early_stopping.write_stop_reason(self._run_dir, self._settings, self._stop_reason)
+      early_stopping.write_stop_reason(self._run_dir, self._settings, self._stop_reason,
+                                       metrics['examples_digest'])
     return self._last_result
+
+  def _evaluate_best_on_same_examples(self) -> None:
+    """Evaluates the best checkpoint again if the test examples have changed since it was."""
+    best, examples_digest = best_checkpoint.read_best(self._run_dir.path), self._test.digest()
+    if best is None or best.examples_digest == examples_digest:
+      return
+    _LOG.warning(
+        '%s: evaluating the best checkpoint, of step %d, again; early stopping counts from step %d',
+        'it is unknown on which examples the best checkpoint was evaluated'
+        if best.examples_digest is None else 'the test examples are others than before',
+        best.global_step, self._first_step)
+    metrics, _ = self._evaluator.evaluate(best.path)
+    best_checkpoint.update_metrics(best, best_checkpoint.values_of(metrics), self._best_metric,
+                                   self._run_dir.path, examples_digest, self._first_step)
 
   def evaluate_latest(self) -> Optional[StopReason]:
     """Evaluates the latest checkpoint, and returns the reason to stop, or None to continue."""
@@ -155,6 +174,7 @@ class Evaluator:
     self._is_stop_requested = is_stop_requested
     self._graph: Optional[_EvaluationGraph] = None
     self._num_batches = 0  # In all evaluations.
+    self._last_metrics: Dict[str, Any] = {}
 
   def evaluate(self, path: Optional[str] = None) -> Tuple[Dict[str, Any], EvaluationSamples]:
     """Evaluates a checkpoint.
@@ -164,10 +184,11 @@ class Evaluator:
 
     Returns:
       A tuple of the metrics and of some examples with the outputs of the model. The metrics are
-      `average_loss`, `examples`, `global_step`, `checkpoint` and the compiled metrics of the model;
-      with classes, also `accuracy`, `class_counts` (lists by the attributes of ClassCounts) and
-      `confusion_matrix` or `confusions` (see evaluation_metrics.classifier_metrics); without
-      classes, also `loss`, which includes the losses of the layers, such as weight decay.
+      `average_loss`, `examples`, `examples_digest` (see Source.digest), `global_step`, `checkpoint`
+      and the compiled metrics of the model; with classes, also `accuracy`, `class_counts` (lists by
+      the attributes of ClassCounts) and `confusion_matrix` or `confusions` (see
+      evaluation_metrics.classifier_metrics); without classes, also `loss`, which includes the
+      losses of the layers, such as weight decay.
 
     Raises:
       EvaluationStopped: the evaluation was interrupted.
@@ -195,8 +216,17 @@ class Evaluator:
     if not math.isfinite(metrics['average_loss']):
       raise TrainingFailed('the loss of the test examples is {} at step {} ({})'.format(
           metrics['average_loss'], metrics['global_step'], path))
-    self._graph.write_summary(estimator.eval_dir(), metrics)
-    return self._as_result(metrics, path), samples.samples
+    self._last_metrics = metrics
+    return dict(self._as_result(metrics, path), examples_digest=source.digest()), samples.samples
+
+  def write_summary(self, folder: Optional[str] = None) -> None:
+    """Writes the metrics of the last evaluation for TensorBoard.
+
+    Args:
+      folder: the folder; None: that of the run.
+    """
+    assert self._graph is not None
+    self._graph.write_summary(folder or self._model.estimator.eval_dir(), self._last_metrics)
 
   def _begin_batch(self) -> bool:
     """Counts a batch, which is progress; returns whether to interrupt the evaluation instead."""

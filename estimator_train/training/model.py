@@ -11,6 +11,8 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.distribution.cluster_protocol import READY
 from estimator_train.distribution.devices import make_session_config
+from estimator_train.run_dir import data_record
+from estimator_train.run_dir.data_record import DataRecord
 from estimator_train.settings import user_code
 from estimator_train.settings.flags import OUTPUT_FLAGS, ModelFlags
 from estimator_train.tf_patches import saved_weights
@@ -85,6 +87,7 @@ def prepare(run: Run) -> PreparedModel:
   run.start_up.end_phase('model')
   if settings.run.trains and is_chief:
     _log_changed_flags(run)
+    _record_data(run)
     run.run_dir.record_flags(settings, dataset.labels)
   _log_setup(run, prepared)
   return prepared
@@ -196,6 +199,16 @@ def _values_to_compare(run: Run, model: tf.keras.Model) -> Dict[str, str]:
       "the model's variables (digest of their names and shapes)": hashlib.md5(
           variables.encode('utf-8')).hexdigest(),
   }
+
+
+def _record_data(run: Run) -> None:
+  """Writes data.json, before flags.txt, which it is made from for a run without this record."""
+  if run.settings.run.evaluates and run.data.test is not None:
+    test_examples: Optional[str] = run.data.test.digest()
+  else:  # The run may have evaluated before, and may do so again.
+    record = data_record.read(run.run_dir)
+    test_examples = None if record is None else record.test_examples
+  data_record.write(run.run_dir, DataRecord(test_examples, run.data.dataset.validation))
 
 
 def _log_changed_flags(run: Run) -> None:

@@ -6,13 +6,14 @@ from typing import Any, Dict, NamedTuple, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import DataSet, datasets, download
+from estimator_train.data import DataSet, datasets, download, validation
 from estimator_train.data.run_data import Data, make_source, open_data
 from estimator_train.distribution.devices import find_devices, prepare_devices
 from estimator_train.distribution.engine import Engine, make_engine
 from estimator_train.distribution.process import EVALUATOR, SINGLE_PROCESS, Process
 from estimator_train.errors import PeerLost, UserError, join_items
 from estimator_train.run_dir import RunDir
+from estimator_train.run_dir.data_record import Validation
 from estimator_train.run_dir.step_clock import StepClock
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import EvaluationFlags
@@ -55,8 +56,7 @@ def find_start(settings: Settings, run_dir: RunDir, engine: Engine) -> Start:
     checkpoint, step = restoring.latest_checkpoint_and_step(run_dir.path)
   else:
     checkpoint, step = restoring.find_intact_checkpoint(run_dir.path)
-  return Start(checkpoint, step, early_stopping.read_stop_reason(
-      run_dir, settings.evaluation, step))
+  return Start(checkpoint, step)
 
 
 def _make_clock(settings: Settings, run_dir: RunDir, engine: Engine, start_step: int) -> StepClock:
@@ -169,15 +169,19 @@ def open_run(settings: Settings, process: Process = SINGLE_PROCESS) -> Run:
   engine = make_engine(settings, process, devices)
   start = find_start(settings, run_dir, engine)
   _LOG.info('preparing the data')
-  dataset = _obtain_dataset(settings)
+  checkpoint_run_dir = restoring.run_dir_of_checkpoint(settings)
+  dataset = _obtain_dataset(settings, validation.find_recorded(
+      settings, checkpoint_run_dir) if start.step else None)
   run_dir.make()
   data = open_data(dataset, settings, run_dir.path)
-  checkpoint_run_dir = restoring.run_dir_of_checkpoint(settings)
   checkpoint_run_dir.warn_of_missing_records(start.step, bool(data.dataset.labels))
   clock = _make_clock(settings, run_dir, engine, start.step)
   end_step, schedule = start.step, Schedule(settings.optimizer.learning_rate)
   if settings.run.trains:
     assert data.train is not None
+    start = start._replace(stop_reason=early_stopping.read_stop_reason(
+        run_dir, settings.evaluation, start.step,
+        data.test if settings.run.evaluates else None))
     clock = clock._replace(num_examples=data.train.num_examples)
     end_step = find_end_step(settings, clock, start.step)
     schedule = make_schedule(settings, clock, end_step)
@@ -218,9 +222,9 @@ def _check_early_stopping_flags(flags: EvaluationFlags, process: Process) -> Non
                     'remove the evaluator, so that the chief evaluates, or omit these flags')
 
 
-def _obtain_dataset(settings: Settings) -> DataSet:
+def _obtain_dataset(settings: Settings, recorded: Optional[Validation]) -> DataSet:
   """Downloads missing files, checks class names, logs class counts, and returns the data set."""
-  dataset = datasets.describe(settings)
+  dataset = datasets.describe(settings, recorded)
   if dataset.files:
     assert settings.data.data_dir is not None
     download.download_files(dataset.files, settings.data.data_dir)

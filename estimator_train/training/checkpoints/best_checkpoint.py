@@ -25,7 +25,8 @@ from estimator_train.training import evaluation_metrics
 BEST_FOLDER = 'best'
 _RECORD_FILE = 'best.json'
 # The keys of best.json that are not metrics.
-_OTHER_KEYS = ('checkpoint', 'global_step', 'metric', 'value', 'last_evaluated')
+_OTHER_KEYS = ('checkpoint', 'global_step', 'metric', 'value', 'last_evaluated', 'examples_digest',
+               'compared_since')
 _LOG = logging.getLogger('estimator_train')
 # The words of names of metrics that are better if they are larger, or smaller.
 _MAX_WORDS = {'acc', 'accuracy', 'auc', 'precision', 'recall', 'specificity', 'sensitivity', 'iou',
@@ -120,11 +121,16 @@ class BestCheckpoint(NamedTuple):
     global_step: the global step of the checkpoint.
     metrics: the metrics of the checkpoint by name; None for a metric that is not a number.
     last_evaluated_step: the global step of the last evaluated checkpoint, best or not.
+    examples_digest: the digest of the test examples of the metrics; None: unknown.
+    compared_since: the global step from which on checkpoints were evaluated on these examples, and
+      for which early stopping therefore counts the steps.
   """
   path: str
   global_step: int
   metrics: Dict[str, Optional[float]]
   last_evaluated_step: int
+  examples_digest: Optional[str] = None
+  compared_since: int = 0
 
   def as_result(self) -> Dict[str, Any]:
     """Returns the entry `best` in the result of an evaluation."""
@@ -157,7 +163,8 @@ def _read_record(path: str) -> Optional[BestCheckpoint]:
     record = storage.parse_json(file)
     return BestCheckpoint(os.path.join(folder, record['checkpoint']), int(record['global_step']), {
         name: None if value is None else float(value) for name, value in record.items()
-        if name not in _OTHER_KEYS}, int(record['last_evaluated']))
+        if name not in _OTHER_KEYS}, int(record['last_evaluated']), record.get('examples_digest'),
+                          int(record.get('compared_since', 0)))
 
   return storage.load_or_warn(path, parse, 'continuing without a best checkpoint')
 
@@ -195,7 +202,8 @@ def pin(checkpoint: str, model_dir: str, task_type: Optional[str] = None) -> str
 
 
 def promote_if_better(pinned_path: str, global_step: int, metrics: Dict[str, Optional[float]],
-                      best_metric: BestMetric, model_dir: str) -> BestCheckpoint:
+                      best_metric: BestMetric, model_dir: str,
+                      examples_digest: Optional[str] = None) -> BestCheckpoint:
   """Compares a pinned checkpoint with the best checkpoint so far, and removes the worse one.
 
   Args:
@@ -204,6 +212,8 @@ def promote_if_better(pinned_path: str, global_step: int, metrics: Dict[str, Opt
     metrics: the metrics of the pinned checkpoint, by name.
     best_metric: the metric to compare.
     model_dir: the directory of the run.
+    examples_digest: the digest of the test examples, on which the best checkpoint so far has been
+      evaluated, too; see update_metrics.
 
   Returns:
     The best checkpoint after the comparison.
@@ -214,18 +224,44 @@ def promote_if_better(pinned_path: str, global_step: int, metrics: Dict[str, Opt
     previous_folder = os.path.dirname(best.path) if best is not None else None
     # The best checkpoint may lack the metric, if the previous run had another --best_metric.
     if best is None or best_metric.is_better(metrics[name], best.metrics.get(name)):
-      best = BestCheckpoint(pinned_path, global_step, metrics, global_step)
+      best = BestCheckpoint(pinned_path, global_step, metrics, global_step, examples_digest,
+                            best.compared_since if best is not None else 0)
       _LOG.info('best %s so far', best_metric)
     best = best._replace(last_evaluated_step=global_step)
-    # All metrics are stored, because the next run may have another --best_metric.
-    storage.write_json(os.path.join(best_folder, _RECORD_FILE), {
-        'checkpoint': os.path.relpath(best.path, best_folder), 'global_step': best.global_step,
-        'metric': name, 'value': best.metrics.get(name), **best.metrics,
-        'last_evaluated': best.last_evaluated_step})
+    _write_record(best_folder, best, name)
     # Also removes the folder of the replaced checkpoint, even if another task wrote this folder.
     _remove_folders(best_folder, os.path.dirname(best.path),
                     _task_type_of(os.path.dirname(pinned_path)), previous_folder)
   return best
+
+
+def update_metrics(best: BestCheckpoint, metrics: Dict[str, Optional[float]],
+                   best_metric: BestMetric, model_dir: str, examples_digest: str,
+                   compared_since: int) -> None:
+  """Replaces the metrics of the best checkpoint by those on other test examples.
+
+  Args:
+    best: the checkpoint, as returned by `read_best`. If another task has replaced it meanwhile,
+      nothing is changed.
+    metrics: the metrics on the test examples, by name.
+    best_metric: the metric to compare.
+    model_dir: the directory of the run.
+    examples_digest, compared_since: see BestCheckpoint.
+  """
+  with _locked_best_folder(model_dir) as best_folder:
+    if read_best(model_dir) == best:
+      _write_record(best_folder, best._replace(
+          metrics=metrics, examples_digest=examples_digest, compared_since=compared_since),
+                    best_metric.name)
+
+
+def _write_record(best_folder: str, best: BestCheckpoint, metric_name: str) -> None:
+  """Writes best.json, with all metrics, because the next run may have another --best_metric."""
+  storage.write_json(os.path.join(best_folder, _RECORD_FILE), {
+      'checkpoint': os.path.relpath(best.path, best_folder), 'global_step': best.global_step,
+      'metric': metric_name, 'value': best.metrics.get(metric_name), **best.metrics,
+      'last_evaluated': best.last_evaluated_step, 'examples_digest': best.examples_digest,
+      'compared_since': best.compared_since})
 
 
 @contextlib.contextmanager

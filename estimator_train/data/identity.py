@@ -1,0 +1,118 @@
+"""Identifies examples by what they are, wherever their files are.
+
+Of many examples, the names, sizes and class indices identify all of them, and the content a sample.
+"""
+
+import contextlib
+import hashlib
+import os
+import stat
+from typing import Any, BinaryIO, Callable, List, Optional, Sequence
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from estimator_train.data.records import FOOTER_BYTES, PositionedFile, RecordIndex, is_remote
+from estimator_train.data.sharding import evenly_spaced
+from estimator_train.system import storage
+
+# The examples of a sample, and the bytes at the end of an image file, by which PNGs differ, too.
+_MAX_IMAGES, _MAX_IMAGE_BYTES = 1024, 1 << 16
+_MAX_ARRAYS, _MAX_CHECKSUMS, _MAX_REMOTE_CHECKSUMS = 4096, 1 << 14, 16
+_NUM_FIRST_EXAMPLES = 64
+
+
+def of_image_files(files: Sequence[bytes], names: Sequence[bytes], classes: np.ndarray) -> str:
+  """Returns a digest of image files, whatever the order in which they are listed.
+
+  Args:
+    files: the paths.
+    names: the parts of the paths that stay the same if a data set is moved.
+    classes: the class indices, integer [N].
+  """
+  digest = hashlib.md5()
+  order = sorted(range(len(files)), key=lambda index: (names[index], files[index]))
+  for index in order:
+    digest.update(b'%s\0%d\0%d\0' % (names[index], classes[index], _size(files[index])))
+  for position in evenly_spaced(len(order), _MAX_IMAGES):
+    # An error is reported when the image is evaluated.
+    with contextlib.suppress(OSError), open_regular_file(files[order[position]]) as file:
+      file.seek(max(os.fstat(file.fileno()).st_size - _MAX_IMAGE_BYTES, 0))
+      digest.update(file.read())
+  return digest.hexdigest()
+
+
+def open_regular_file(path: bytes) -> BinaryIO:
+  """Opens a regular file for reading.
+
+  Raises:
+    OSError: the file cannot be read or is not a regular file. Reading a named pipe would block,
+      and reading a device might never end.
+  """
+  if not stat.S_ISREG(os.stat(path).st_mode):
+    raise OSError('not a regular file')
+  return open(path, 'rb')
+
+
+def of_records(index: RecordIndex, kept: Optional[np.ndarray] = None) -> str:
+  """Returns a digest of the lengths of records, and of the stored checksums of a sample.
+
+  Args:
+    index: the positions of all records.
+    kept: the indices of the records, int64 [n]; None: all records.
+
+  Raises:
+    OSError: a file cannot be read.
+  """
+  chosen = np.arange(index.num_records) if kept is None else kept
+  digest = hashlib.md5(index.lengths[chosen].astype(np.int64).tobytes())
+  # Of a remote file, reading a checksum takes as long as reading a record.
+  sample = chosen[evenly_spaced(len(chosen), _MAX_REMOTE_CHECKSUMS if any(
+      map(is_remote, index.files)) else _MAX_CHECKSUMS)]
+  ends = (index.offsets() + index.lengths)[sample]
+  file_indices = np.searchsorted(index.first_records, sample, 'right') - 1
+  for file_index in np.unique(file_indices):
+    with contextlib.closing(PositionedFile(index.files[file_index])) as file:
+      for end in ends[file_indices == file_index].tolist():
+        digest.update(file.read(end, FOOTER_BYTES))
+  return digest.hexdigest()
+
+
+def of_arrays(examples: np.ndarray, classes: np.ndarray) -> str:
+  """Returns a digest of the class indices, and of a sample of the examples."""
+  sample = evenly_spaced(len(examples), _MAX_ARRAYS)
+  return storage.fingerprint_arrays([classes.astype(np.int64), examples[sample]])
+
+
+def of_first_examples(make_dataset: Callable[[], tf.data.Dataset]) -> str:
+  """Returns a digest of the first examples; '' if they are others each time they are read.
+
+  Args:
+    make_dataset: returns a dataset of batches of one example.
+  """
+  first, again = (_read_first_examples(make_dataset) for _ in range(2))
+  return first if first == again else ''
+
+
+def _read_first_examples(make_dataset: Callable[[], tf.data.Dataset]) -> str:
+  arrays: List[Any] = []
+  with tf.Graph().as_default(), tf.Session(
+      config=tf.ConfigProto(device_count={'GPU': 0})) as session:
+    iterator = tf.data.make_initializable_iterator(make_dataset())
+    example = tf.nest.flatten(iterator.get_next(), expand_composites=True)
+    session.run(tf.tables_initializer())
+    session.run(iterator.initializer)
+    with contextlib.suppress(tf.errors.OutOfRangeError):
+      for _ in range(_NUM_FIRST_EXAMPLES):
+        arrays += session.run(example)
+  # An array of text is one of Python objects.
+  return storage.fingerprint_arrays([
+      array.astype('S') if array.dtype == object else array for array in arrays])
+
+
+def _size(path: bytes) -> int:
+  """Returns the size of a file in bytes; -1 if it cannot be found, as a broken link."""
+  try:
+    return os.stat(path).st_size
+  except OSError:
+    return -1

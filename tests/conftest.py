@@ -362,7 +362,7 @@ def record_of(image, label, **features):
   return tf.train.Example(features=tf.train.Features(feature=dict({
       'image/encoded': tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
       'image/class/label': tf.train.Feature(int64_list=tf.train.Int64List(value=[label]))},
-      **features))).SerializeToString()
+      **features))).SerializeToString(deterministic=True)
 
 
 def write_records(path, records, compression=''):

@@ -146,7 +146,7 @@ def check_class_folders(flag: str, pattern: str, files: List[bytes]) -> None:
   folders = sorted(counts, key=lambda folder: (folder.count(b'/'), folder))
   if len(folders) < 2:
     return
-  if folders[0].rstrip(b'/') == os.fsencode(_fixed_folder(pattern)).rstrip(b'/'):
+  if folders[0].rstrip(b'/') == os.fsencode(fixed_folder(pattern)).rstrip(b'/'):
     raise UserError('images must not be next to the class folders',
                     '--{}={} matches {} image(s) in {}'.format(
                         flag, pattern, counts[folders[0]], _display(folders[0])),
@@ -202,7 +202,7 @@ def no_match_error(what: str, given: str, pattern: str, example: str) -> UserErr
     pattern: the pattern.
     example: a pattern to propose if there is no better one.
   """
-  escaped, folder = _escape_folders(pattern), _fixed_folder(pattern)
+  escaped, folder = _escape_folders(pattern), fixed_folder(pattern)
   if escaped != pattern:
     return UserError(what, given, 'give {!r}: brackets in a pattern are special'.format(escaped))
   while not os.path.isdir(folder or '.') and not os.path.isdir(os.path.dirname(folder) or '.'):
@@ -292,7 +292,7 @@ def _escape_folders(pattern: str) -> str:
                    else part for number, part in enumerate(parts[:-1], 1)] + parts[-1:])
 
 
-def _fixed_folder(pattern: str) -> str:
+def fixed_folder(pattern: str) -> str:
   """Returns the folder in the part of a pattern that has no special characters."""
   parts = pattern.split('/')
   fixed = list(itertools.takewhile(lambda part: not glob.has_magic(part), parts))

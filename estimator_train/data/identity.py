@@ -22,21 +22,21 @@ _MAX_ARRAYS, _MAX_CHECKSUMS, _MAX_REMOTE_CHECKSUMS = 4096, 1 << 14, 16
 _NUM_FIRST_EXAMPLES = 64
 
 
-def of_image_files(files: Sequence[bytes], names: Sequence[bytes], classes: np.ndarray) -> str:
-  """Returns a digest of image files, whatever the order in which they are listed.
+def of_image_files(files: Sequence[bytes], classes: np.ndarray) -> str:
+  """Returns a digest of image files, in whatever folders and order they are.
 
   Args:
     files: the paths.
-    names: the parts of the paths that stay the same if a data set is moved.
     classes: the class indices, integer [N].
   """
   digest = hashlib.md5()
-  order = sorted(range(len(files)), key=lambda index: (names[index], files[index]))
-  for index in order:
-    digest.update(b'%s\0%d\0%d\0' % (names[index], classes[index], _size(files[index])))
-  for position in evenly_spaced(len(order), _MAX_IMAGES):
+  images = sorted((os.path.basename(path), int(class_index), _size(path), path)
+                  for path, class_index in zip(files, classes))
+  for name, class_index, size, _ in images:
+    digest.update(b'%s\0%d\0%d\0' % (name, class_index, size))
+  for index in evenly_spaced(len(images), _MAX_IMAGES):
     # An error is reported when the image is evaluated.
-    with contextlib.suppress(OSError), open_regular_file(files[order[position]]) as file:
+    with contextlib.suppress(OSError), open_regular_file(images[index][-1]) as file:
       file.seek(max(os.fstat(file.fileno()).st_size - _MAX_IMAGE_BYTES, 0))
       digest.update(file.read())
   return digest.hexdigest()

@@ -25,7 +25,6 @@ from estimator_train.data import (
   image_checks,
   image_folder,
   images,
-  validation,
 )
 from estimator_train.data.batching import (
   Batching,
@@ -287,8 +286,7 @@ class ImageFileSource(ImageSource):
     return ImageSplit([self.split.files[index] for index in kept], self.split.classes[kept])
 
   def identity(self) -> str:
-    return identity.of_image_files(self.split.files, validation.names_of(self.split),
-                                   self.class_indices())
+    return identity.of_image_files(self.split.files, self.class_indices())
 
   def make_published_input_fn(self, batching: Batching) -> InputFn:
     return lambda: images.make_published_batches(

@@ -68,39 +68,37 @@ def split_examples(split: _Split, settings: Settings,
     raise UserError('--validation_fraction must choose from the same examples as before',
                     '{} before and {} now'.format(recorded.names, kind),
                     'give the --train_pattern of the run, or another --model_dir')
-  names = names_of(split)
+  names = _names_of(split)
   classes = split.classes if isinstance(split, ImageSplit) else np.zeros(len(names), np.int32)
   hashes = _hash(names, recorded.seed)
-  validation = recorded._replace(names=kind)
-  if validation.thresholds is None:
-    validation = validation._replace(thresholds=_choose_thresholds(
-        hashes, np.asarray(classes), recorded.fraction))
-  thresholds = np.full(max(classes, default=0) + 1, recorded.fraction)
-  for class_index, threshold in (validation.thresholds or {}).items():
-    if class_index < len(thresholds):
-      thresholds[class_index] = threshold
-  is_validation = hashes < thresholds[classes]
+  thresholds = _find_thresholds(hashes, np.asarray(classes), recorded)
+  is_validation = hashes < [thresholds.get(class_index, fraction) for class_index in classes]
   if not is_validation.any():
     raise UserError('--validation_fraction requires two examples of a class',
                     '--validation_fraction={} of {} example(s)'.format(fraction, len(names)),
                     'add examples')
   return (_take(split, np.flatnonzero(~is_validation)), _take(split, np.flatnonzero(is_validation)),
-          validation)
+          recorded._replace(names=kind, thresholds=thresholds))
 
 
-def _choose_thresholds(hashes: np.ndarray, classes: np.ndarray,
-                       fraction: float) -> Dict[int, float]:
-  """Returns the thresholds that are not `fraction`.
+def _find_thresholds(hashes: np.ndarray, classes: np.ndarray,
+                     recorded: Validation) -> Dict[int, float]:
+  """Returns the thresholds that are not `fraction`, by class index.
 
-  Of two or more examples of a class, at least one is in each part; a single one is for training.
+  When a run begins, two or more examples of a class give at least one to each part. Later, an
+  example for validation becomes one to train on if there is no other, but never the other way.
   """
-  thresholds = {}
+  fraction = recorded.fraction
+  thresholds = dict(recorded.thresholds or {})
   by_class = np.lexsort((hashes, classes))
   for members in np.split(by_class, np.flatnonzero(np.diff(classes[by_class])) + 1):
     first, second, last = (hashes[members[index]] for index in (0, min(1, len(members) - 1), -1))
-    threshold = min(fraction if first < fraction else second, last)
-    if threshold != fraction:
-      thresholds[int(classes[members[0]])] = float(threshold)
+    class_index = int(classes[members[0]])
+    threshold = thresholds.get(class_index, fraction)
+    if recorded.thresholds is None and first >= fraction:
+      threshold = second
+    if min(threshold, last) != fraction:
+      thresholds[class_index] = float(min(threshold, last))
   return thresholds
 
 
@@ -111,7 +109,7 @@ def _hash(names: List[bytes], seed: int) -> np.ndarray:
                    for name in names])
 
 
-def names_of(split: _Split) -> List[bytes]:
+def _names_of(split: _Split) -> List[bytes]:
   """Returns what identifies the examples wherever their files are.
 
   This is the name of a file and that of its folder, or the name of a file and the number of the

@@ -5,7 +5,6 @@ Any other evaluation is written to a folder of its own, `MODEL_DIR/evaluations/N
 """
 
 import filecmp
-import glob
 import hashlib
 import logging
 import os
@@ -107,11 +106,8 @@ def _make_name(run: Run, differences: _Differences) -> str:
   data, checkpoint = run.settings.data, run.start.checkpoint
   assert run.data.test is not None and checkpoint is not None
   pattern = data.train_pattern if data.validation_fraction else data.eval_pattern
-  name = data.dataset
-  if pattern:
-    fixed = [part for part in file_pattern.split_patterns(pattern)[0].split('/')
-             if part and not glob.has_magic(part)]
-    name = fixed[-1] if fixed else name
+  folder = file_pattern.fixed_folder(file_pattern.split_patterns(pattern)[0]) if pattern else ''
+  name = os.path.basename(folder.rstrip('/')) or data.dataset
   digest = hashlib.md5('{} {}'.format(run.data.test.digest(), differences.preprocessing).encode())
   if differences.checkpoint:
     with open(checkpoint + '.index', 'rb') as file:

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from estimator_train.data import image_folder, labels_file, tfrecord
+from estimator_train.data import datasets, image_folder, labels_file, tfrecord
 from estimator_train.data.records import frame
 from estimator_train.errors import UserError
 from estimator_train.modes.predict import inputs
@@ -136,10 +136,16 @@ def test_folders_and_several_patterns(folders, caplog):
   assert list(inputs.find_files('new/B,train/B/1*')) == [b'new/B/9.JPG', b'train/B/1.jpeg']
 
 
+def describe_split(folder, recorded=None, **given):
+  return datasets.describe(Settings(**dict(
+      {'dataset': 'image_folder', 'train_pattern': folder, 'validation_fraction': .25,
+       'model_dir': 'model', 'mode': 'train', 'train_steps': 1}, **given)), recorded)
+
+
 def test_validation_fraction(tmp_path):
   """Each class gives its part; no file changes sides if others are added or the folder moves."""
   def split(folder, **given):
-    found = describe(folder, mode='train_and_evaluate', validation_fraction=.25, **given)
+    found = describe_split(folder, mode='train_and_evaluate', **given)
     return found.train, found.test
 
   names = ['{}/{}.png'.format(label, index) for label, count in (('A', 400), ('B', 40), ('C', 2))
@@ -157,15 +163,38 @@ def test_validation_fraction(tmp_path):
     assert (b'one/%s' % name.encode() in test.files) == (
         bytes(tmp_path / 'two' / name) in moved.files)
   assert split('one', seed=2)[1].files != test.files
-  evaluated = describe('one', mode='evaluate', validation_fraction=.25)
+  evaluated = describe_split('one', mode='evaluate')
   assert evaluated.train is None and evaluated.test.files == test.files
-  alone = describe('one', validation_fraction=.25)
+  alone = describe_split('one')
   assert alone.test is None and alone.train.files == train.files
   with pytest.raises(UserError, match='eval_pattern and validation_fraction exclude each other'):
     describe('one', 'two', validation_fraction=.25)
   with pytest.raises(UserError, match='requires two examples of a class: --validation_fraction=0.25'
                      ' of 2 example'):
     split('one/[AB]/0.png')
+
+
+@pytest.mark.parametrize('fraction', [.02, .25, .97])
+def test_no_image_becomes_one_for_validation(tmp_path, fraction):
+  """Of a run, whichever images are added or removed, even in classes with few images."""
+  def split(**given):
+    found = describe_split('all', mode='train_and_evaluate', validation_fraction=fraction, **given)
+    return [set(part.files) for part in (found.train, found.test)] + [found.validation]
+
+  names = ['all/{}/{}.png'.format(label, index) for label, count in (('A', 60), ('B', 3), ('C', 1))
+           for index in range(count)]
+  make_files(*names)
+  train, test, validation = split()
+  assert len(train) + len(test) == 64 and split(seed=2)[1] != test
+  make_files(*('all/{}/new{}.png'.format(label, index) for label in 'ABC' for index in range(40)))
+  for index in range(59, 0, -1):
+    (tmp_path / 'all' / 'A' / '{}.png'.format(index)).unlink()
+    if index % 20 == 0:
+      new_train, new_test, validation = split(recorded=validation, seed=2)
+      assert not new_test & train
+      train |= new_train
+      # If none is left to train on, the program takes one for validation.
+      assert len(new_train & test) <= (fraction == .97)
 
 
 def test_odd_names(folders):

@@ -289,6 +289,51 @@ def test_keys_of_the_content(make, kind):
     assert source.digest_of_examples() == ''
 
 
+def _replace_pixels(monkeypatch):
+  """Makes the records and files of the same lengths with another content in the middle."""
+  of = np.broadcast_to
+
+  def broadcast(numbers, shape):
+    images = of(numbers, shape).copy()
+    images[COUNT // 2] ^= 1
+    return images
+
+  monkeypatch.setattr(np, 'broadcast_to', broadcast)
+
+
+@pytest.mark.parametrize('kind', FINITE)
+def test_the_digest_states_which_examples_there_are(make, kind, monkeypatch):
+  """Not where they are: a copy has the same digest, and other examples or class indices not."""
+  digest = make(kind).digest()
+  assert make(kind, 'copy').digest() == digest
+  others = [make(kind, 'fewer', count=20).digest(), make(kind, 'classes', shift=1).digest()]
+  _replace_pixels(monkeypatch)
+  others.append(make(kind, 'pixels').digest())
+  assert len({digest, *others}) == 4
+
+
+@pytest.mark.parametrize('kind', ['image_records', 'records', 'parse_batch'])
+def test_records_in_other_files_are_the_same(make, kind):
+  assert make(kind).digest() == make(kind, 'other', per_file=5).digest()
+
+
+def test_images_in_another_order_are_the_same(make):
+  source = make('image_files')
+  files, classes = source.split
+  reverse = source.split._replace(files=files[::-1], classes=classes[::-1])
+  assert run_data.make_source(source.dataset, reverse).digest() == source.digest()
+
+
+def test_examples_that_differ_each_time_are_known_by_their_number(make):
+  def digest(count):
+    source = make('examples')
+    source.split = data.ExampleSplit(lambda: tf.data.Dataset.range(1000).shuffle(1000).map(
+      lambda number: (number, number % 3)).take(count), count)
+    return source.digest()
+
+  assert digest(50) == digest(50) != digest(60)
+
+
 def test_binary_files_of_another_data_set(make):
   source = make('binary_files')
   for changed in ({'image_shape': (3, 2, 1)}, {'labels': ('a', 'b')}):

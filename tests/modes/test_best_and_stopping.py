@@ -1,6 +1,7 @@
 """The best checkpoint, and the end of training that evaluations ask for."""
 
 import json
+from pathlib import Path
 
 import pytest
 from mode_runs import QUICK, evaluated_steps, fails
@@ -44,8 +45,10 @@ def test_the_best_over_restarts(train, run_well, run_program, tmp_path):
   done = evaluate(run_well, '', 'best')
   assert done.result['global_step'] == 4 and done.result['checkpoint'] == best['checkpoint']
   assert done.result['average_loss'] == best['average_loss']
-  written = json.loads((tmp_path / 'evaluation.json').read_text())
+  written, run = (json.loads((folder / 'evaluation.json').read_text()) for folder in (
+      Path(done.result['evaluation_dir']), tmp_path))
   assert written['global_step'] == 4 and written['checkpoint'] == best['checkpoint']
+  assert run['global_step'] == 8
 
   # A path does as well, in another folder than the evaluation's.
   by_path = evaluate(run_well, 'other', tmp_path / 'model.ckpt-8.index')

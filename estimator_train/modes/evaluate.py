@@ -91,7 +91,8 @@ def _describe_other_examples(run: Run, before: Dict[str, Any]) -> Optional[str]:
 
 def _describe_other_checkpoint(run: Run, before: Dict[str, Any]) -> Optional[str]:
   path, _ = restoring.latest_checkpoint_and_step(run.run_dir.path)
-  own, checkpoint = path or before.get('checkpoint'), run.start.checkpoint
+  recorded, checkpoint = before.get('checkpoint'), run.start.checkpoint
+  own = path or (recorded if isinstance(recorded, str) else None)
   assert checkpoint is not None
   # The index of a checkpoint has the checksums of its values.
   is_own = own is None or own == checkpoint or (os.path.isfile(own + '.index') and filecmp.cmp(

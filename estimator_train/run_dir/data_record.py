@@ -82,6 +82,8 @@ def _parse_validation(values: Dict[str, Any]) -> Validation:
       float(values['fraction']), int(values['seed']), values['names'],
       None if thresholds is None else {int(index): float(threshold)
                                        for index, threshold in thresholds.items()})
-  if not 0 < validation.fraction < 1:
-    raise ValueError('fraction is not between 0 and 1')
+  fractions = [validation.fraction, *(validation.thresholds or {}).values()]
+  if validation.names not in (None, 'files', 'records') or not all(
+      0 <= fraction <= 1 for fraction in fractions):
+    raise ValueError('no fractions of files or records')
   return validation

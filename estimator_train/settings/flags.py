@@ -168,8 +168,8 @@ class DataFlags:
       None, 'files to evaluate on, like --train_pattern', is_path=True)
   validation_fraction: Optional[float] = flag(
       None, 'instead of --eval_pattern: fraction of the examples of --train_pattern to evaluate '
-      'on, and not to train on; --seed and the name of a file choose them, so that added files '
-      'do not move others', check=satisfies(
+      'on, and not to train on; --seed and the name of a file choose them when a run begins, and '
+      'the run keeps them', check=satisfies(
           lambda fraction: 0 < fraction < 1, 'must be between 0 and 1',
           'give a fraction such as 0.2'))
   labels: Tuple[str, ...] = flag(

@@ -153,8 +153,8 @@ def assert_same_end(run, undisturbed):
   def outcome(each):
     return dict(
         {name: (each.model_dir / name).read_text().replace(str(each.folder), '')
-         for name in ('flags.txt', 'labels.txt', 'batch_sizes.json', 'evaluation.json',
-                      'best/best.json')},
+         for name in ('data.json', 'flags.txt', 'labels.txt', 'batch_sizes.json',
+                      'evaluation.json', 'best/best.json')},
         result=[each.result[name] for name in ('global_step', 'examples_seen', 'accuracy',
                                                'average_loss', 'examples')],
         files=sorted(_stable_names(each)), weights=_weights(each))

@@ -39,7 +39,7 @@ OTHERS = [
     ('rmtree', 'before', r'best/\d+$'), ('model.h5', 'after'), ('page', 'before'),
     ('saved_model', 'before'), ('saved_model', 'after'), ('os.rename', 'after', 'temp-'),
     *(('os.replace', 'before', '/{}$'.format(name)) for name in (
-        'flags.txt', 'labels.txt', 'batch_sizes.json', 'evaluation.json', 'best.json',
+        'data.json', 'flags.txt', 'labels.txt', 'batch_sizes.json', 'evaluation.json', 'best.json',
         'throughput.json', 'model.h5', 'curves.json', 'samples.json'))]
 TWICE = ('lock', '_temp_', 'state', 'rename', 'delete', 'os.link', 'evaluate', 'os.rename')
 

@@ -13,7 +13,7 @@ from estimator_train.data.image_source import ImageFileSource
 from estimator_train.errors import UserError
 from estimator_train.modes.scaling import points
 from estimator_train.reports import learning_curves, page
-from estimator_train.run_dir import RunDir
+from estimator_train.run_dir import RunDir, data_record
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import InputFlags
 from estimator_train.system import storage
@@ -96,6 +96,8 @@ def _read_points(folder):
 # What is read from a damaged file.
 STATE = {
     'batch_sizes.json': ('[[0, 10]]', lambda folder: RunDir(folder).clock(7).examples_at(3), 21),
+    'data.json': ('{"test_examples": "a", "validation": null}', lambda folder: (
+        data_record.read(RunDir(folder))), None),
     'best/best.json': ('{"checkpoint": "3/model.ckpt-3", "global_step": 3, "last_evaluated": 3}',
                        best_checkpoint.read_best, None),
     'stopped.json': ('{"global_step": 3, "why": "x"}', lambda folder: (

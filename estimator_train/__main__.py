@@ -19,9 +19,6 @@ from estimator_train.settings import Settings, command_line
 from estimator_train.system import logs, machine, signals
 from estimator_train.version import __version__
 
-# Exit codes; see also SIGNAL_CODE_BASE and PeerLost.
-_USER_ERROR_CODE, _TRAINING_FAILED_CODE = 2, 3
-
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
   """Runs the program.
@@ -41,7 +38,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   except KeyboardInterrupt:
     return _print_error('stopped by SIGINT', SIGNAL_CODE_BASE + signal.SIGINT, prefix='')
   except UserError as error:  # Standard output is closed, or cannot be written.
-    return _print_error(str(error), _USER_ERROR_CODE)
+    return _print_error(str(error), error.exit_code)
   except BrokenPipeError:  # The process that reads standard output, such as `head`, has ended.
     return SIGNAL_CODE_BASE + signal.SIGPIPE
 
@@ -64,9 +61,9 @@ def _run(argv: Sequence[str]) -> int:
   except UserError as error:
     if error.result is not None:  # For example, --mode=doctor has a result with the failed checks.
       _print_result(error.result, settings)
-    return _print_error(str(error), _USER_ERROR_CODE)
+    return _print_error(str(error), error.exit_code)
   except TrainingFailed as error:
-    return _print_error(str(error), _TRAINING_FAILED_CODE)
+    return _print_error(str(error), error.exit_code)
   except PeerLost as lost:
     return _print_error(str(lost), lost.exit_code, prefix='')
 

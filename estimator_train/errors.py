@@ -20,6 +20,7 @@ class UserError(Exception):
     remedy: how to correct the input.
     result: the result of the mode, which is printed in spite of the error; None: no result.
   """
+  exit_code = 2
 
   def __init__(self, what: str, given: Any, remedy: str,
                result: Optional[Dict[str, Any]] = None) -> None:
@@ -132,6 +133,7 @@ class WrongSchema(BadExample):
 
 class TrainingFailed(Exception):
   """Training cannot continue, for example because the loss is not finite. The exit code is 3."""
+  exit_code = 3
 
 
 class NonFiniteLoss(TrainingFailed):
@@ -154,9 +156,13 @@ class PeerLost(Exception):
   """Another task was lost, was stopped, or did not start. The same command resumes the run.
 
   Attributes:
-    exit_code: the exit code of the process.
+    exit_code: the exit code of the process: that of the other task if a restart cannot help.
   """
   exit_code = 138
+
+  def __init__(self, text: str, exit_code: int = exit_code) -> None:
+    super().__init__(text)
+    self.exit_code = exit_code
 
 
 class StoppedBySignal(BaseException):

@@ -10,13 +10,13 @@ from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence
 import tensorflow.compat.v1 as tf
 
 from estimator_train.distribution import rendezvous, tf_config
-from estimator_train.distribution.cluster_protocol import TRAINED, TRAINING
+from estimator_train.distribution.cluster_protocol import TRAINED, TRAINING, Lost
 from estimator_train.distribution.devices import Devices, collective_communication
 from estimator_train.distribution.engine import Engine
 from estimator_train.distribution.network import StartTimeout
 from estimator_train.distribution.peers import Peers
 from estimator_train.distribution.process import Process
-from estimator_train.distribution.tf_config import Cluster, Task
+from estimator_train.distribution.tf_config import Cluster
 from estimator_train.errors import NonFiniteLoss
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import OUTPUT_FLAGS
@@ -122,7 +122,8 @@ class ClusterEngine(Engine):
     if isinstance(error, NonFiniteLoss):
       self.peers.finish()
     else:
-      self.peers.report_failure(str(error) or type(error).__name__)
+      self.peers.report_failure(str(error) or type(error).__name__,
+                                getattr(error, 'exit_code', None))
 
 
 class CollectiveEngine(ClusterEngine):
@@ -239,7 +240,6 @@ class _AnnounceTraining(tf.train.SessionRunHook):
     self._engine.announce(TRAINING)
 
 
-def _end_process(lost_task: Task, reason: str) -> None:
+def _end_process(lost: Lost) -> None:
   """Ends this process because another task was lost."""
-  exit_now('lost {}: {}; the same command resumes from the last checkpoint'.format(
-      lost_task, reason))
+  exit_now(str(lost), lost.exit_code)

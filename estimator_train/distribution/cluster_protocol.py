@@ -10,29 +10,40 @@ stop, a busy task, and the first lost task.
 | added to `state` | `busy`: a busy task and its state, or null; `all_trained` | chief | |
 | added to `state` | `all_stop_at`: the `stop_at` that all tasks have confirmed, or null | chief | |
 | `bye` | true; `note`: the measurements of the task | all | at the end |
-| `failed` | why the task ends, and with it the run | all | at the end |
-| `lost` | the first lost task; `reason` | chief | once a task is lost |
+| `failed` | why the task ends, and with it the run; `code`: its exit code | all | at the end |
+| `lost` | the first lost task; `reason`; `code` | chief | once a task is lost |
 """
 
 import itertools
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 from estimator_train.distribution.tf_config import Cluster, Task, parse_task
+from estimator_train.errors import PeerLost, TrainingFailed, UserError
 
 # States of a task. A task is READY once its model is prepared, and TRAINED after its last step. Any
 # other state is a temporary activity, such as `evaluating`, during which the task is busy.
 STARTING, READY, TRAINING, TRAINED = 'starting', 'ready', 'training', 'trained'
 _HEARTBEAT_SECS = 1.
+_PERMANENT_CODES = UserError.exit_code, TrainingFailed.exit_code
 MAX_REASON_CHARS, _MAX_STATE_CHARS = 200, 40
 
 
 class Lost(NamedTuple):
-  """Event: the first task that is lost; the later ones are consequences of the first."""
+  """Event: the first task that is lost; the later ones are consequences of the first.
+
+  Attributes:
+    task: the lost task.
+    reason: why it is lost.
+    exit_code: with which all tasks end: that of the lost task if a restart cannot help.
+  """
   task: Task
   reason: str
+  exit_code: int = PeerLost.exit_code
 
   def __str__(self) -> str:
-    return 'lost {}: {}'.format(*self)
+    if self.exit_code == PeerLost.exit_code:
+      return 'lost {}: {}; the same command resumes from the last checkpoint'.format(*self)
+    return '{} failed: {}'.format(*self)
 
 
 class Send(NamedTuple):
@@ -126,14 +137,14 @@ class ClusterState:
       peer.measurements = message['note'] if isinstance(message.get('note'), dict) else {}
     lost = parse_task(message.get('lost'))
     if 'failed' in message:
-      self._lose(task, str(message['failed']))
+      self._lose(task, str(message['failed']), message.get('code'))
     elif lost is not None:
       reason = str(message.get('reason'))
       if lost == self._cluster.task:
         reason = ('this task was reported as lost by {} ({}); the longest time in which this task '
                   'read no messages was {:.1f} s').format(
                       task, reason[:MAX_REASON_CHARS // 4], self._longest_interval_secs)
-      self._lose(lost, reason)
+      self._lose(lost, reason, message.get('code'))
 
   def disconnect(self, task: Task, reason: str) -> None:
     """Handles the end of a connection, which is expected after a goodbye."""
@@ -151,9 +162,9 @@ class ClusterState:
     self._detect_silence(now, interval_secs)
     if self.lost is None:
       return list(self._heartbeats(now))
-    task, reason = self.lost
+    task, reason, code = self.lost
     if self._cluster.is_chief:
-      return [*self.send_all(lost=list(task), reason=reason), self.lost]
+      return [*self.send_all(lost=list(task), reason=reason, code=code), self.lost]
     return [*(self.send_all(failed=reason) if task == self._cluster.task else ()), self.lost]
 
   def send_all(self, **message: Any) -> List[Send]:
@@ -232,6 +243,7 @@ class ClusterState:
       elif now - peer.heard_at > self._peer_timeout_secs and not peer.is_finished:
         self._lose(task, 'no message from it for {:.0f} s'.format(now - peer.heard_at))
 
-  def _lose(self, task: Task, reason: str) -> None:
+  def _lose(self, task: Task, reason: str, code: Any = None) -> None:
     if self.lost is None:
-      self.lost = Lost(task, reason[:MAX_REASON_CHARS])
+      self.lost = Lost(task, reason[:MAX_REASON_CHARS], next(
+          (known for known in _PERMANENT_CODES if known == code), PeerLost.exit_code))

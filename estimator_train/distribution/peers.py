@@ -38,12 +38,12 @@ class Peers:
     connections: a connection to each of these tasks: on the chief, to all other members; on another
       member, to the chief.
     peer_timeout_secs: see ClusterState.
-    on_task_lost: called once, in the thread, with the first lost task and the reason.
+    on_task_lost: called once, in the thread, with the first lost task.
     clock: returns the time in seconds, from any origin; monotonic.
   """
 
   def __init__(self, cluster: Cluster, connections: Dict[Task, Connection],
-               peer_timeout_secs: float, on_task_lost: Callable[[Task, str], None],
+               peer_timeout_secs: float, on_task_lost: Callable[[Lost], None],
                clock: Callable[[], float] = boot_clock) -> None:
     self._connections, self._on_task_lost, self._clock = connections, on_task_lost, clock
     self._tasks = {connection: task for task, connection in connections.items()}
@@ -99,7 +99,7 @@ class Peers:
     with self._changed:
       while not condition():
         if self._state.lost is not None:
-          raise PeerLost(str(self._state.lost))
+          raise PeerLost(str(self._state.lost), self._state.lost.exit_code)
         self._changed.wait(_POLL_SECS)  # The timeout lets Python's signal handlers run.
 
   def finish(self, measurements: Optional[Dict[str, Any]] = None) -> None:
@@ -110,9 +110,14 @@ class Peers:
     """
     self._end_with(bye=True, note=measurements or {})
 
-  def report_failure(self, reason: str) -> None:
-    """Reports this task as lost, with the reason. The report ends the run on all other tasks."""
-    self._end_with(failed=reason[:MAX_REASON_CHARS])
+  def report_failure(self, reason: str, exit_code: Optional[int]) -> None:
+    """Reports this task as lost, with the reason. The report ends the run on all other tasks.
+
+    Args:
+      reason: the reason.
+      exit_code: the exit code of this task; None if it is unknown.
+    """
+    self._end_with(failed=reason[:MAX_REASON_CHARS], code=exit_code)
 
   def _end_with(self, **final_message: Any) -> None:
     """Makes the thread send a final message, and waits until the thread has ended."""
@@ -137,7 +142,7 @@ class Peers:
           return
         if events and isinstance(events[-1], Lost):
           self._end_sending(_LOSS_TIMEOUT_SECS)
-          self._on_task_lost(*events[-1])
+          self._on_task_lost(events[-1])
           return
     finally:
       for connection in self._connections.values():

@@ -37,7 +37,7 @@ class Member:
   def _connect(self, values, secs, *listener_and_key):
     connections = rendezvous.connect(
         self.cluster, values, StartTimeout(secs, self.log.append), *listener_and_key)
-    return Peers(self.cluster, connections, SECS, lambda *loss: self.lost.append(loss))
+    return Peers(self.cluster, connections, SECS, self.lost.append)
 
   @property
   def is_done(self):

@@ -41,7 +41,11 @@ def play(state, steps):
     (W1, [(W0, {'failed': 'the disk is full'}), (W0, None), .1], (W0, 'the disk is full')),
     # Later losses are consequences.
     (W0, [(PS, None), (W2, {'failed': 'x'}), (W1, None), .1], (PS, ENDED)),
-    (W1, [(W0, {'lost': PS, 'reason': ENDED}), (W0, None), .1], (PS, ENDED)),
+    (W1, [(W0, {'lost': PS, 'reason': ENDED, 'code': 143}), (W0, None), .1], (PS, ENDED)),
+    # What a restart cannot help ends all tasks in the same way.
+    (W1, [(W0, {'lost': PS, 'reason': 'a wrong flag', 'code': 2}), .1], (PS, 'a wrong flag', 2)),
+    (W0, [(W2, {'failed': 'no disk', 'code': 3}), (W1, None), .1], (W2, 'no disk', 3)),
+    (W0, [(W2, {'failed': 'killed', 'code': [2]}), .1], (W2, 'killed')),
     (W0, [(W1, {'failed': 'x' * 9999}), .1], (W1, 'x' * 200)),
     (W1, [.1, (W0, {'lost': W1, 'reason': 'no message'}), .2], (W1, REPORTED)),
     (W0, [20, (W1, {'state': 'x'}), (PS, {}), 31], (W2, 'no message from it for 31 s')),
@@ -55,13 +59,17 @@ def play(state, steps):
 def test_the_first_lost_task(task, steps, expected):
   state = state_of(task)
   events = play(state, steps)
-  assert state.lost == expected
   if expected is None:
+    assert state.lost is None
     return
+  assert state.lost == Lost(*expected)
   assert events[-1] == Lost(*expected) and state.tick(60.)[-1] == events[-1]
-  assert str(events[-1]) == 'lost {}: {}'.format(*expected)
+  task_and_reason = '{}: {}'.format(*expected[:2])
+  assert str(events[-1]) == (
+      'lost {}; the same command resumes from the last checkpoint'.format(task_and_reason)
+      if len(expected) == 2 else task_and_reason.replace(': ', ' failed: ', 1))
   # The chief reports it to all, also to the lost task; another member reports only its own loss.
-  message = {'lost': list(expected[0]), 'reason': expected[1]}
+  message = {'lost': list(expected[0]), 'reason': expected[1], 'code': Lost(*expected).exit_code}
   assert events[:-1] == ([Send(other, message) for other in TASKS[1:]] if task == W0 else
                          [Send(W0, {'failed': expected[1]})] if task == expected[0] else [])
 
@@ -150,7 +158,7 @@ def test_any_order_of_events(actions):
   simulation.settle()
   if simulation.killed is not None:
     assert not simulation.states
-    assert {state.lost for state in states.values()} == {(simulation.killed, ENDED)}
+    assert {state.lost for state in states.values()} == {Lost(simulation.killed, ENDED)}
     return
   simulation.check()
   lowest = min(simulation.requested, default=None)

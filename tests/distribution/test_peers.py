@@ -12,6 +12,7 @@ from peer_helpers import SECS, in_thread, joining, workers
 from estimator_train import errors
 from estimator_train.distribution import cluster_engine, network, peers as peers_module
 from estimator_train.distribution.cluster_engine import ClusterEngine
+from estimator_train.distribution.cluster_protocol import Lost
 from estimator_train.distribution.peers import Peers
 from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.settings import Settings
@@ -68,15 +69,17 @@ def test_what_concerns_all_reaches_all(five):
 @pytest.mark.parametrize('index', [0, 4])
 def test_a_failure_of_one_task(five, index):
   failed = five.pop(index)
-  failed.peers().report_failure('the disk is full' + '.' * 10 ** 6)
+  failed.peers().report_failure('the disk is full' + '.' * 10 ** 6, 3)
   wait_until(lambda: all(member.lost for member in five))
   for member in five:
-    (task, reason), = member.lost
+    (task, reason, code), = member.lost
+    assert code == 3
     assert task == failed.cluster.task and len(reason) <= 200
     assert reason.startswith('the disk is full...')
     for wait in (member.peers().wait_until_trained, member.peers().wait_until_finished):
-      with pytest.raises(errors.PeerLost, match='lost {}: '.format(task)):
+      with pytest.raises(errors.PeerLost, match='{} failed: '.format(task)) as caught:
         wait()
+      assert caught.value.exit_code == 3
   assert failed.lost == []
 
 
@@ -90,7 +93,7 @@ def chief():
           network.connect('127.0.0.1', listener.getsockname()[1], SECS))
       far[task] = listener.accept()[0]
   peers = Peers(Cluster({'worker': ('a:1', 'b:1', 'c:1')}, W0), near, SECS,
-                lambda *loss: lost.append(loss))
+                lost.append)
   yield peers, far, lost
   for each in far.values():
     each.close()
@@ -104,7 +107,7 @@ def test_another_protocol(chief, line, reason):
   _, far, lost = chief
   far[W1].sendall(line)
   wait_until(lambda: lost)
-  assert lost == [(W1, reason)]
+  assert lost == [Lost(W1, reason)]
 
 
 def test_one_that_does_not_read_blocks_nothing(chief, monkeypatch):
@@ -127,8 +130,9 @@ def test_one_that_does_not_read_blocks_nothing(chief, monkeypatch):
     # All workers raise this error, and each worker reports its own.
     (errors.NonFiniteLoss('the loss is nan'), mock.call.finish()),
     # Only the chief raises this error: it alone saves.
-    (errors.CheckpointNotSaved('the disk is full'), mock.call.report_failure('the disk is full')),
-    (KeyboardInterrupt(), mock.call.report_failure('KeyboardInterrupt'))])
+    (errors.CheckpointNotSaved('no disk'), mock.call.report_failure('no disk', 3)),
+    (errors.UserError('a', 'b', 'c'), mock.call.report_failure('a: b: c', 2)),
+    (KeyboardInterrupt(), mock.call.report_failure('KeyboardInterrupt', None))])
 def test_an_engine_reports_errors_of_this_task_only(error, expected):
   engine = ClusterEngine.__new__(ClusterEngine)
   engine._connected_peers, engine._train_estimator = mock.Mock(), mock.Mock(side_effect=error)

@@ -129,10 +129,10 @@ def make_reference(restored, pictures):
 
   The outputs are those of exports, and those of the Keras model.
   """
-  from estimator_train.exporting import onnx_and_tflite
+  from estimator_train.exporting import verification
 
   if restored.image_shape is None:
-    inputs = onnx_and_tflite.make_examples(restored, [NUM_EXAMPLES])[0].inputs
+    inputs = verification.make_batch(restored, NUM_EXAMPLES).inputs
   else:
     contents, decoded, inputs = read_pictures(restored, pictures)
   by_signature = {'': [inputs], 'images': [inputs]}

@@ -14,11 +14,12 @@ import glob
 import os
 import shutil
 import time
-from typing import Any, Callable, Dict, Iterator, List
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import DataSet
+from estimator_train.data.source import Source
 from estimator_train.errors import UserError
 from estimator_train.exporting import h5_model, onnx_and_tflite, saved_model, trained_model
 from estimator_train.run_dir import LABELS_FILE, make_folder
@@ -39,13 +40,16 @@ def make_export_dir(flags: ExportFlags) -> None:
     make_folder(flags.export_dir, 'export_dir')
 
 
-def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str) -> Dict[str, Any]:
+def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str,
+                      source: Optional[Source] = None) -> Dict[str, Any]:
   """Exports a checkpoint as a new version in `--export_dir`.
 
   Args:
     settings: the settings of the run that trained the model.
     dataset: the data set, for the shapes and class names of the model.
     checkpoint: the path of the checkpoint.
+    source: the examples with which a TensorFlow Lite or ONNX model is verified; None: only with
+      random ones.
 
   Returns:
     A dict with the `path` of the version, the `format`, the `signatures` (SavedModel only), the
@@ -62,7 +66,10 @@ def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str) -> 
   names: Dict[str, List[str]] = {}
 
   def write_files(folder: str) -> None:
+    features = (trained_model.read_features(settings, source)
+                if source is not None and export_format in ('tflite', 'onnx') else [])
     with trained_model.restored_model(settings, dataset, checkpoint) as restored:
+      restored.features_of_data = features
       names.update(_FORMATS[export_format](folder, restored))
       storage.write_json(os.path.join(folder, PREPROCESSING_FILE),
                          restored.describe_inputs())

@@ -4,8 +4,8 @@ Models of images take pictures: images of any size, uint8 [N, any, any, C]. With
 `--export_input=tensor`, and for other examples, the inputs are those of the SavedModel's signature
 for tensors, see trained_model.RestoredModel. A TensorFlow Lite model is for one example; its
 pictures have the size that the model was trained with, until `resize_tensor_input` changes it.
-The examples of the comparison are random. An export whose outputs differ from those of the
-checkpoint is not written. tf2onnx, onnx and onnxruntime belong to the extra `onnx`, so they are
+An export whose outputs differ from those of the checkpoint is not written, see verification.py.
+tf2onnx, onnx and onnxruntime belong to the extra `onnx`, so they are
 imported only during an export.
 """
 
@@ -15,35 +15,24 @@ import logging
 import os
 import re
 import warnings
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence
+from typing import Any, Dict, Iterator, List
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.errors import UserError, first_line
-from estimator_train.exporting.trained_model import PICTURES_INPUT, TENSOR_INPUT, RestoredModel
+from estimator_train.errors import UserError
+from estimator_train.exporting import verification
+from estimator_train.exporting.trained_model import PICTURES_INPUT, RestoredModel
+from estimator_train.exporting.verification import OTHER_FORMATS, Arrays, ModelFunction
 from estimator_train.system import keras_config, storage
 from estimator_train.tf_patches.sessions import toco_on_path
 from estimator_train.version import __version__
 
 Tensors = Dict[str, tf.Tensor]
-Arrays = Dict[str, np.ndarray]
-ModelFunction = Callable[[Arrays], Arrays]  # From inputs to outputs, both by name.
 ONNX_FILE, TFLITE_FILE = 'model.onnx', 'model.tflite'
 _OPSET = 13  # onnxruntime has supported it since version 1.6 of December 2020.
 _CANNOT_CONVERT = '{} cannot convert the model'
 _TFLITE_CONVERTER = "TensorFlow 1.15's converter to TFLite"
-# The remedy for a model that cannot be converted, or whose exported model is wrong.
-_OTHER_FORMATS = 'give --export_format=saved_model or h5'
-# An export may have this largest_difference from the checkpoint. ResNet-50 in TFLite has 1.1e-5.
-TOLERANCE = 1e-4
-_BATCH_SIZES = (1, 3)
-_SEED = 2015
-# The size of a dimension that the model does not determine, such as the length of a sequence.
-_UNKNOWN_DIMENSION_SIZE = 6
-# Random integers may be indices, such as those of an embedding. They are less than the first of
-# these limits with which the model runs without an error.
-_INTEGER_LIMITS = (100, 10, 2, 1)
 
 
 def write_onnx(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
@@ -67,10 +56,11 @@ def write_onnx(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
       _add_metadata(model, dict(inputs, **outputs), restored.describe_inputs())
     except Exception as error:  # tf2onnx has no exception class of its own.
       raise UserError(_CANNOT_CONVERT.format('tf2onnx'), _last_line(error),
-                      _OTHER_FORMATS) from error
+                      OTHER_FORMATS) from error
   path = os.path.join(folder, ONNX_FILE)
   storage.write_bytes(path, model.SerializeToString())
-  _verify(make_examples(restored), lambda: _load_onnx(path), 'ONNX', 'onnxruntime')
+  verification.verify(verification.make_batches(restored), lambda: _load_onnx(path), 'ONNX',
+                      'onnxruntime')
   return {'inputs': list(inputs), 'outputs': list(outputs)}
 
 
@@ -157,7 +147,8 @@ def write_tflite(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
                     'give --export_format=saved_model')
   if restored.exports_pictures:
     restored = restored.with_pictures(tf.float32)
-  examples = make_examples(restored)  # Made now, because the converter sets the batch size to 1.
+  # Made now, because the converter sets the batch size to 1.
+  batches = verification.make_batches(restored)
   converter = tf.lite.TFLiteConverter.from_session(
       restored.session, list(restored.inputs.values()), list(restored.outputs.values()))
   if restored.exports_pictures:
@@ -172,11 +163,11 @@ def write_tflite(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
       converted = converter.convert()
     except Exception as error:  # The message of the error is the output of the converter.
       raise UserError(_CANNOT_CONVERT.format(_TFLITE_CONVERTER), _tflite_failure(error),
-                      _OTHER_FORMATS) from error
+                      OTHER_FORMATS) from error
   path = os.path.join(folder, TFLITE_FILE)
   storage.write_bytes(path, converted)
-  _verify(examples, lambda: _load_tflite(path, list(restored.outputs)), 'TFLite',
-          'tf.lite.Interpreter')
+  verification.verify(batches, lambda: _load_tflite(path, list(restored.outputs)), 'TFLite',
+                      'tf.lite.Interpreter')
   return {}
 
 
@@ -219,132 +210,3 @@ def _tflite_failure(error: Exception) -> str:
 
 def _last_line(error: Exception) -> str:
   return (str(error).strip().splitlines() or [type(error).__name__])[-1]
-
-
-class ComparisonBatch(NamedTuple):
-  """Random examples.
-
-  Attributes:
-    inputs: the inputs of a model by the names that they have in exports.
-    outputs: the outputs of the checkpoint by the names that they have in exports.
-    tolerance: the largest difference that is allowed: TOLERANCE or, if a tenth of the largest
-      absolute logit exceeds 1, TOLERANCE times this tenth, because rounding errors grow with the
-      logits.
-  """
-  inputs: Arrays
-  outputs: Arrays
-  tolerance: float
-
-
-def _verify(batches: Sequence[ComparisonBatch], load: Callable[[], ModelFunction], format_name: str,
-            library: str) -> None:
-  """Compares the outputs of an exported model with those of the checkpoint.
-
-  Args:
-    batches: examples that were made before the export, see make_examples.
-    load: loads the exported model.
-    format_name: the format, for error messages.
-    library: the library with which `load` runs the model, for error messages.
-
-  Raises:
-    UserError: the library cannot run the model, or its outputs differ too much.
-  """
-  try:
-    run = load()
-    outputs = [run(batch.inputs) for batch in batches]
-  except Exception as error:  # The exception classes of the libraries are not public.
-    raise UserError('{} cannot run the exported model'.format(library),
-                    str(error).strip().partition('\n')[0], _OTHER_FORMATS) from error
-  for batch, found in zip(batches, outputs):
-    difference = largest_difference(batch.outputs, found)
-    if not difference <= batch.tolerance:
-      count = len(next(iter(batch.inputs.values())))
-      raise UserError(
-          'the outputs of the {} model must equal those of the checkpoint to {:.3g}'.format(
-              format_name, batch.tolerance),
-          'difference {:.1e} with {} example(s) in {}'.format(difference, count, library),
-          _OTHER_FORMATS)
-
-
-def largest_difference(expected: Arrays, found: Arrays) -> float:
-  """Returns the largest absolute difference of the outputs.
-
-  If an output has values beyond [-1, 1], its differences are divided by its largest absolute value.
-
-  Args:
-    expected: the outputs of the checkpoint, by name.
-    found: outputs with the same names.
-
-  Returns:
-    The difference; infinity if a value is not a number, a name is missing or a shape is different.
-  """
-  return max(_difference(np.asarray(array, np.float64), np.asarray(found.get(name)))
-             for name, array in expected.items())
-
-
-def _difference(expected: np.ndarray, found: np.ndarray) -> float:
-  """Returns the largest difference of two arrays."""
-  if expected.shape != found.shape:
-    return float('inf')
-  difference = np.abs(expected - found).max(initial=0) / np.abs(expected).max(initial=1)
-  return float(difference) if np.isfinite(difference) else float('inf')
-
-
-def make_examples(restored: RestoredModel,
-                  batch_sizes: Sequence[int] = _BATCH_SIZES) -> List[ComparisonBatch]:
-  """Makes one batch of random examples for each size. Equal sizes give equal inputs.
-
-  Raises:
-    UserError: the model fails with each choice of the random inputs.
-  """
-  restored.session.run(tf.tables_initializer())  # Vocabularies of feature columns.
-  return [_make_batch(restored, size) for size in batch_sizes]
-
-
-def _make_batch(restored: RestoredModel, batch_size: int) -> ComparisonBatch:
-  """Makes random examples with the first limit of integers that the model accepts."""
-  logits = [tensor.op.inputs[0] for tensor in restored.outputs.values()
-            if tensor.op.type == 'Softmax']
-  for limit in _INTEGER_LIMITS:
-    inputs = _random_inputs(restored, batch_size, limit)
-    try:
-      outputs, largest_logits = restored.session.run(
-          (restored.outputs, [tf.reduce_max(tf.abs(tensor)) for tensor in logits]),
-          {restored.inputs[name]: array for name, array in inputs.items()})
-      factor = max([1.] + [logit / 10 for logit in largest_logits])
-      return ComparisonBatch(inputs, outputs, TOLERANCE * factor)
-    except tf.errors.InvalidArgumentError as error:
-      failure = error
-  raise UserError('the model must accept random inputs, with which its exports are verified',
-                  first_line(failure),
-                  'check the inputs in the model, or give another --export_format')
-
-
-def _random_inputs(restored: RestoredModel, batch_size: int, integer_limit: int) -> Arrays:
-  """Returns random inputs by name; random pixel values are scaled for the model.
-
-  Pictures have another size than the images of the model: twice the height, and half the width.
-  """
-  random = np.random.RandomState(_SEED + batch_size)
-  if restored.image_shape is not None:
-    height, width, channels = restored.image_shape
-    if PICTURES_INPUT in restored.inputs:
-      height, width = 2 * height + 1, width // 2 + 1
-    pixels = random.randint(0, 256, (batch_size, height, width, channels)).astype(np.uint8)
-    if PICTURES_INPUT in restored.inputs:
-      return {PICTURES_INPUT: pixels}
-    return {TENSOR_INPUT: restored.session.run(restored.preprocess(tf.constant(pixels)))}
-  return {name: _random_array(random, tensor.dtype, [batch_size] + [
-      size or _UNKNOWN_DIMENSION_SIZE for size in tensor.shape.as_list()[1:]], integer_limit)
-          for name, tensor in restored.inputs.items()}
-
-
-def _random_array(random: np.random.RandomState, dtype: tf.DType, shape: List[int],
-                  integer_limit: int) -> Any:
-  """Returns random numbers from 0 to 1, integers below the limit, or short strings."""
-  if dtype == tf.string:
-    return random.randint(0, integer_limit, shape).astype(bytes).astype(object)
-  if dtype.is_floating:
-    return random.uniform(size=shape).astype(dtype.as_numpy_dtype)
-  return random.randint(0, 2 if dtype.is_bool else integer_limit,
-                        shape).astype(dtype.as_numpy_dtype)

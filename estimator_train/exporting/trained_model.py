@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import DataSet, datasets
+from estimator_train.data.run_data import make_batching
 from estimator_train.data.source import Source, translate_errors
 from estimator_train.distribution.devices import Devices, find_devices, make_session_config
 from estimator_train.models import model_inputs
@@ -20,6 +21,7 @@ from estimator_train.training.checkpoints import restoring
 _LOG = logging.getLogger('estimator_train')
 _CPU_ONLY = Devices(('/cpu:0',), ('/cpu:0',))
 Ends = Tuple[List[tf.Tensor], Dict[str, tf.Tensor]]  # Inputs, and outputs by name.
+_FEATURES_PER_BATCH, _NUM_FEATURE_BATCHES = 16, 16
 PICTURES_INPUT, TENSOR_INPUT, PROBABILITIES_OUTPUT = 'pictures', 'images', 'probabilities'
 
 
@@ -66,12 +68,14 @@ class RestoredModel:
     inputs: the inputs by the names that they have in exports: the input of a model for images is
       called `images`, and contains scaled pixel values; others have the names of the Keras model.
     outputs: the class probabilities as `probabilities`; without classes, all outputs by name.
+    features_of_data: batches of features of the data set, see read_features; may be empty.
   """
 
   def __init__(self, keras_model: tf.keras.Model, session: tf.Session, settings: Settings,
                dataset: DataSet) -> None:
     self.keras_model, self.session = keras_model, session
     self.settings, self.dataset = settings, dataset
+    self.features_of_data: Sequence[Any] = ()
     self.image_shape = dataset.image_shape and (
         dataset.image_shape[:2] + (keras_model.input_shape[-1],))
     self.preprocess = building.make_model_preprocess(keras_model, settings.model, dataset)
@@ -197,6 +201,21 @@ def _restore_model(settings: Settings, dataset: DataSet, checkpoint: str,
     return RestoredModel(model, session, settings, dataset)
   finally:
     tf.keras.backend.set_session(None)
+
+
+def read_features(settings: Settings, source: Source) -> List[Any]:
+  """Returns some batches of the features of a source, which is open, as arrays."""
+  batches: List[Any] = []
+  with contextlib.closing(_make_session(settings, _CPU_ONLY)) as session, \
+      _as_default(session, _CPU_ONLY), translate_errors(source):
+    iterator = tf.data.make_initializable_iterator(source.make_eval_input_fn(make_batching(
+        source.dataset, settings, False, _FEATURES_PER_BATCH))())
+    features, _ = model_inputs.split_sample_weights(iterator.get_next()[0])
+    session.run((tf.tables_initializer(), iterator.initializer))
+    with contextlib.suppress(tf.errors.OutOfRangeError):
+      while len(batches) < _NUM_FEATURE_BATCHES:
+        batches.append(session.run(features))
+  return batches
 
 
 def make_saver(model: tf.keras.Model) -> tf.train.Saver:

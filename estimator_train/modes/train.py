@@ -57,7 +57,9 @@ def run(settings: Settings, process: Process = SINGLE_PROCESS) -> Dict[str, Any]
         run.engine.devices.display_names)
   raise_if_stopped(outcome, signals)  # A signal from here on raises StoppedBySignal.
   if settings.export.export_dir:
-    result['export'] = exports.export_checkpoint(settings, run.data.dataset, checkpoint)
+    result['export'] = exports.export_checkpoint(
+        settings, run.data.dataset, checkpoint,
+        run.data.test if loop is not None else run.data.train)
   return result
 
 

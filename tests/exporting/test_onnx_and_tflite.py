@@ -16,7 +16,7 @@ from tensorflow.lite.python import convert
 from estimator_train import models
 from estimator_train.data import DataSet
 from estimator_train.errors import UserError
-from estimator_train.exporting import onnx_and_tflite as exports
+from estimator_train.exporting import onnx_and_tflite as exports, verification
 from estimator_train.exporting.trained_model import RestoredModel
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import KERAS_MODELS, PACKAGE_MODELS
@@ -47,7 +47,7 @@ def restored(build, image_shape=None, labels=(), **flags):
 def export(folder, model):
   """Exports a model to ONNX; returns the outputs of the checkpoint and those of onnxruntime."""
   names = exports.write_onnx(str(folder), model)
-  inputs, expected, _ = exports.make_examples(model, [5])[0]
+  inputs, expected, _ = verification.make_batch(model, 5)
   session = onnxruntime.InferenceSession(str(folder / 'model.onnx'))
   assert names == {'inputs': list(inputs), 'outputs': list(expected)}
   return expected, dict(zip(expected, session.run(list(expected), inputs)))
@@ -155,6 +155,45 @@ def test_outputs_must_agree_but_for_rounding_errors_of_large_logits(tmp_path, mo
       write(str(tmp_path), model)
 
 
+@pytest.mark.parametrize('build, features, is_wrong', [
+    # Of the numbers of a table, 1 % of the examples; negative numbers; a row of an embedding.
+    (lambda: tf.keras.Sequential([layers.Dense(2, input_shape=[3])]), (),
+     lambda inputs: inputs['dense_input'][:, 0] > .98),
+    (lambda: tf.keras.Sequential([layers.Dense(2, input_shape=[3])]), (),
+     lambda inputs: inputs['dense_input'][:, 0] < -1),
+    (lambda: tf.keras.Sequential([layers.Embedding(5000, 2, input_length=3)]), (),
+     lambda inputs: inputs['embedding_input'][:, 0] > 900),
+    # Only the data has such examples.
+    (lambda: tf.keras.Sequential([layers.Dense(2, input_shape=[3])]),
+     [np.full([4, 3], 50., np.float64)], lambda inputs: inputs['dense_input'][:, 0] == 50)])
+def test_rare_errors_are_found(build, features, is_wrong):
+  """The exported model is wrong for a few examples only."""
+  with restored(build) as model:
+    model.features_of_data = features
+    batches = verification.make_batches(model)
+    by_inputs = {id(batch.inputs): batch.outputs for batch in batches}
+
+    def run(inputs, error=1.):
+      rows = is_wrong(inputs)
+      return {name: array + error * rows.reshape([-1] + [1] * (array.ndim - 1))
+              for name, array in by_inputs[id(inputs)].items()}
+
+    verification.verify(batches, lambda: lambda inputs: run(inputs, 0.), 'ONNX', 'onnxruntime')
+    verification.verify(batches[:2], lambda: run, 'ONNX', 'onnxruntime')
+    with pytest.raises(UserError, match='must equal those of the checkpoint'):
+      verification.verify(batches, lambda: run, 'ONNX', 'onnxruntime')
+
+
+def test_a_large_model_is_verified_with_a_few_examples():
+  """As many as it computes in ten seconds, and examples of which the outputs are numbers."""
+  with restored(lambda: tf.keras.Sequential([layers.Lambda(tf.log, input_shape=[3])])) as model:
+    times = iter([100., 105., 109., 110.])
+    sizes = [len(batch.inputs['lambda_input'])
+             for batch in verification.make_batches(model, lambda: next(times))]
+    assert sizes == [1, 3, 16] and next(times, None) is None  # Two are undefined.
+    assert len(verification.make_batches(model)) == 2 + 8
+
+
 def with_feature_columns():
   inputs = {'city': tf.keras.Input([1], dtype=tf.string, name='city')}
   column = tf.feature_column.categorical_column_with_vocabulary_list('city', ['Bern', 'Oslo'])
@@ -178,4 +217,4 @@ def test_differences():
       ({'a': [1.], 'b': [.5]}, {'a': [1.], 'b': [.7]}, .2), ({'a': [1.]}, {'a': [[1.]]}, np.inf),
       ({'a': [1.]}, {'b': [1.]}, np.inf), ({'a': [1., 2.]}, {'a': [1., np.nan]}, np.inf),
       ({'a': np.zeros((0, 2))}, {'a': np.zeros((0, 2))}, 0)):
-    assert exports.largest_difference(expected, found) == pytest.approx(difference)
+    assert verification.largest_difference(expected, found) == pytest.approx(difference)

@@ -13,6 +13,7 @@ from mode_runs import fails, image_flags
 from PIL import Image
 
 from estimator_train.data.run_data import make_batching
+from estimator_train.exporting import verification
 from estimator_train.settings import command_line
 
 
@@ -215,3 +216,22 @@ def test_what_cannot_be_exported(run_well, run_program, tmp_path, monkeypatch):
                'install it with `pip install estimator_train[onnx]`')
   assert not (tmp_path / 'none').exists()
   run_well(*arguments)
+
+
+@pytest.mark.parametrize('flags, num_examples', [
+    ('--dataset=own_examples:two_inputs --model=own_examples:two_outputs', 37),
+    ('--dataset=own_examples:weighted --model=own_examples:one_output --mode=train', 37),
+    ('--dataset=own_examples:text --model=own_examples:word_classifier', 37),
+    ('--dataset=fashion_mnist_sample --model=mnist_dense', 256),
+    ('--dataset=fashion_mnist_sample --model=mnist_dense --export_input=tensor', 256)])
+def test_an_export_after_training_is_verified_with_examples_of_the_data(
+    run_well, tmp_path, monkeypatch, flags, num_examples):
+  monkeypatch.setattr(verification, '_MAX_SECS', 1000.)
+  compared = []
+  verify = verification.verify
+  monkeypatch.setattr(verification, 'verify', lambda batches, *more: (
+      compared.extend(batches), verify(batches, *more)))
+  run_well(*flags.split(), '--train_steps=1', '--batch_size=8', '--export_format=onnx',
+           '--model_dir={}'.format(tmp_path / 'run'), '--export_dir={}'.format(tmp_path / 'onnx'))
+  sizes = [len(next(iter(batch.inputs.values()))) for batch in compared]
+  assert sizes[:2] == [1, 3] and sum(sizes) == 4 + 256 + num_examples

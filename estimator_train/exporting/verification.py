@@ -1,0 +1,232 @@
+"""Compares the outputs of an exported model with those of the checkpoint.
+
+The examples are random, and examples of the data if the export follows a training run. The more of
+them, the rarer is an error that no example shows.
+"""
+
+import contextlib
+import itertools
+import logging
+import time
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from estimator_train.errors import UserError, first_line
+from estimator_train.exporting.trained_model import PICTURES_INPUT, TENSOR_INPUT, RestoredModel
+from estimator_train.models import model_inputs
+
+_LOG = logging.getLogger('estimator_train')
+Arrays = Dict[str, np.ndarray]
+ModelFunction = Callable[[Arrays], Arrays]  # From inputs to outputs, both by name.
+# The remedy for a model that cannot be converted, or whose exported model is wrong.
+OTHER_FORMATS = 'give --export_format=saved_model or h5'
+# An export may have this largest_difference from the checkpoint. ResNet-50 in TFLite has 1.1e-5.
+TOLERANCE = 1e-4
+# Batches of these sizes are always compared. Batches of random examples, and of the data, follow
+# until the checkpoint has computed for _MAX_SECS. An error that one of 100 examples shows is found
+# by 256 random examples with a probability of 92 %, and by four with one of 4 %.
+_FIRST_BATCH_SIZES = (1, 3)
+_BATCH_SIZE, _MAX_RANDOM_BATCHES = 16, 16
+_MAX_SECS = 10.
+_SEED = 2015
+# The size of a dimension that the model does not determine, such as the length of a sequence.
+_UNKNOWN_DIMENSION_SIZE = 6
+# Random integers may be indices, such as those of an embedding, of which a large one is an error.
+# They are less than the first of these limits with which the model runs, or if that is the first
+# limit, so that they are no indices, less than _NUMBER_LIMIT.
+_INTEGER_LIMITS = (10 ** 6, 10 ** 5, 10 ** 4, 1000, 100, 10, 2, 1)
+_NUMBER_LIMIT = 100
+_UNIFORM, _NORMAL, _INTEGERS = 'uniform', 'normal', 'integers'  # What floats are.
+
+
+class ComparisonBatch(NamedTuple):
+  """Examples with which an export is compared.
+
+  Attributes:
+    inputs: the inputs of a model by the names that they have in exports.
+    outputs: the outputs of the checkpoint by the names that they have in exports.
+    tolerance: the largest difference that is allowed: TOLERANCE or, if a tenth of the largest
+      absolute logit exceeds 1, TOLERANCE times this tenth, because rounding errors grow with the
+      logits.
+  """
+  inputs: Arrays
+  outputs: Arrays
+  tolerance: float
+
+
+def verify(batches: Sequence[ComparisonBatch], load: Callable[[], ModelFunction],
+           format_name: str, library: str) -> None:
+  """Compares the outputs of an exported model with those of the checkpoint.
+
+  Args:
+    batches: examples that were made before the export, see make_batches.
+    load: loads the exported model.
+    format_name: the format, for error messages.
+    library: the library with which `load` runs the model, for error messages.
+
+  Raises:
+    UserError: the library cannot run the model, or its outputs differ too much.
+  """
+  try:
+    run = load()
+    outputs = [run(batch.inputs) for batch in batches]
+  except Exception as error:  # The exception classes of the libraries are not public.
+    raise UserError('{} cannot run the exported model'.format(library),
+                    str(error).strip().partition('\n')[0], OTHER_FORMATS) from error
+  counts = [len(next(iter(batch.inputs.values()))) for batch in batches]
+  for batch, found, count in zip(batches, outputs, counts):
+    difference = largest_difference(batch.outputs, found)
+    if not difference <= batch.tolerance:
+      raise UserError(
+          'the outputs of the {} model must equal those of the checkpoint to {:.3g}'.format(
+              format_name, batch.tolerance),
+          'difference {:.1e} with {} example(s) in {}'.format(difference, count, library),
+          OTHER_FORMATS)
+  _LOG.info('the outputs of the %s model equal those of the checkpoint for %d examples',
+            format_name, sum(counts))
+
+
+def largest_difference(expected: Arrays, found: Arrays) -> float:
+  """Returns the largest absolute difference of the outputs.
+
+  If an output has values beyond [-1, 1], its differences are divided by its largest absolute value.
+
+  Args:
+    expected: the outputs of the checkpoint, by name.
+    found: outputs with the same names.
+
+  Returns:
+    The difference; infinity if a value is not a number, a name is missing or a shape is different.
+  """
+  return max(_difference(np.asarray(array, np.float64), np.asarray(found.get(name)))
+             for name, array in expected.items())
+
+
+def _difference(expected: np.ndarray, found: np.ndarray) -> float:
+  """Returns the largest difference of two arrays."""
+  if expected.shape != found.shape:
+    return float('inf')
+  difference = np.abs(expected - found).max(initial=0) / np.abs(expected).max(initial=1)
+  return float(difference) if np.isfinite(difference) else float('inf')
+
+
+def make_batches(restored: RestoredModel,
+                 clock: Callable[[], float] = time.monotonic) -> List[ComparisonBatch]:
+  """Makes the batches with which an export of the model is compared.
+
+  Raises:
+    UserError: the model fails with each choice of the random inputs.
+  """
+  batches = [make_batch(restored, size) for size in _FIRST_BATCH_SIZES]
+  deadline = clock() + _MAX_SECS
+  for batch in _make_more_batches(restored):
+    # A model can be undefined for some of the random numbers, such as the logarithm of those < 0.
+    if all(np.isfinite(np.asarray(array, np.float64)).all() for array in batch.outputs.values()):
+      batches.append(batch)
+    if clock() >= deadline:
+      break
+  return batches
+
+
+def _make_more_batches(restored: RestoredModel) -> Iterator[ComparisonBatch]:
+  """Yields batches of the data and of random examples in turn, as long as there are some."""
+  features = iter(restored.features_of_data)
+  for index, data in itertools.zip_longest(range(_MAX_RANDOM_BATCHES), features):
+    if data is not None:
+      yield _run(restored, _to_inputs(restored, data))
+    if index is not None:
+      with contextlib.suppress(UserError):  # The model takes no negative numbers, for example.
+        yield make_batch(restored, _BATCH_SIZE, index + 1)
+
+
+def make_batch(restored: RestoredModel, batch_size: int, seed: int = 0) -> ComparisonBatch:
+  """Makes random examples that the model accepts.
+
+  Args:
+    restored: the model.
+    batch_size: the number of examples.
+    seed: determines the examples. If it is odd, floats are normally distributed or, if the model
+      does not accept that, integers; otherwise they are between 0 and 1.
+
+  Raises:
+    UserError: the model fails with each choice of the random inputs.
+  """
+  if tf.get_collection(tf.GraphKeys.TABLE_INITIALIZERS):  # Vocabularies of feature columns.
+    restored.session.run(tf.tables_initializer())
+  has_only_floats = all(tensor.dtype.is_floating for tensor in restored.inputs.values())
+  for draw in (_NORMAL, _INTEGERS) if seed % 2 else (_UNIFORM,):
+    for limit in _INTEGER_LIMITS[-1:] if has_only_floats and draw != _INTEGERS else _INTEGER_LIMITS:
+      try:
+        batch = _run(restored, _random_inputs(restored, batch_size, seed, draw, limit))
+      except tf.errors.InvalidArgumentError as error:
+        failure = error
+      else:
+        return batch if limit != _INTEGER_LIMITS[0] else _run(
+            restored, _random_inputs(restored, batch_size, seed, draw, _NUMBER_LIMIT))
+  raise UserError('the model must accept random inputs, with which its exports are verified',
+                  first_line(failure),
+                  'check the inputs in the model, or give another --export_format')
+
+
+def _run(restored: RestoredModel, inputs: Arrays) -> ComparisonBatch:
+  """Computes the outputs of the checkpoint."""
+  logits = [tensor.op.inputs[0] for tensor in restored.outputs.values()
+            if tensor.op.type == 'Softmax']
+  # New operations would make the session prepare the graph again for each batch.
+  outputs, arrays = restored.session.run(
+      (restored.outputs, logits),
+      {restored.inputs[name]: array for name, array in inputs.items()})
+  factor = max([1.] + [np.abs(array).max(initial=0) / 10 for array in arrays])
+  return ComparisonBatch(inputs, outputs, TOLERANCE * factor)
+
+
+def _to_inputs(restored: RestoredModel, features: Any) -> Arrays:
+  """Returns the inputs by name for features of a batch as the data yields them, arrays."""
+  if restored.image_shape is not None:
+    channels = restored.image_shape[-1]
+    pixels = np.broadcast_to(features, features.shape[:-1] + (channels,))
+    return _to_image_input(restored, np.clip(np.rint(pixels), 0, 255).astype(np.uint8))
+  adapter = model_inputs.BatchAdapter(restored.keras_model, 'the data')
+  arranged = adapter.arrange_features(tf.nest.map_structure(tf.constant, features))
+  return dict(zip(restored.inputs, restored.session.run(arranged)))
+
+
+def _to_image_input(restored: RestoredModel, pixels: np.ndarray) -> Arrays:
+  """Returns the input of a model of images, by name, for pixel values from 0 to 255."""
+  if PICTURES_INPUT in restored.inputs:
+    return {PICTURES_INPUT: pixels}
+  return {TENSOR_INPUT: restored.session.run(restored.preprocess(tf.constant(pixels)))}
+
+
+def _random_inputs(restored: RestoredModel, batch_size: int, seed: int, draw: str,
+                   integer_limit: int) -> Arrays:
+  """Returns random inputs by name; random pixel values are scaled for the model.
+
+  Pictures have another size than the images of the model: twice the height, and half the width.
+  """
+  random = np.random.RandomState(_SEED + batch_size + 100 * seed)
+  if restored.image_shape is not None:
+    height, width, channels = restored.image_shape
+    if PICTURES_INPUT in restored.inputs:
+      height, width = 2 * height + 1, width // 2 + 1
+    return _to_image_input(restored, random.randint(
+        0, 256, (batch_size, height, width, channels)).astype(np.uint8))
+  return {name: _random_array(random, draw, tensor.dtype, [batch_size] + [
+      size or _UNKNOWN_DIMENSION_SIZE for size in tensor.shape.as_list()[1:]], integer_limit)
+          for name, tensor in restored.inputs.items()}
+
+
+def _random_array(random: np.random.RandomState, draw: str, dtype: tf.DType, shape: List[int],
+                  integer_limit: int) -> Any:
+  """Returns random floats, integers below the limit, or short strings."""
+  if dtype.is_floating and draw != _INTEGERS:
+    numbers = random.normal(size=shape) if draw == _NORMAL else random.uniform(size=shape)
+    return numbers.astype(dtype.as_numpy_dtype)
+  limit = 2 if dtype.is_bool else integer_limit
+  if dtype.is_integer:
+    limit = min(limit, np.iinfo(dtype.as_numpy_dtype).max)
+  integers = random.randint(0, limit, shape)
+  return (integers.astype(bytes).astype(object) if dtype == tf.string
+          else integers.astype(dtype.as_numpy_dtype))

@@ -195,6 +195,8 @@ def test_no_image_becomes_one_for_validation(tmp_path, fraction):
       train |= new_train
       # If none is left to train on, the program takes one for validation.
       assert len(new_train & test) <= (fraction == .97)
+  with pytest.raises(UserError, match='the same examples as before: records before and files now'):
+    split(recorded=validation._replace(names='records'))
 
 
 def test_odd_names(folders):

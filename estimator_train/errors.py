@@ -147,6 +147,14 @@ class CheckpointNotSaved(TrainingFailed):
   """Saving a checkpoint failed for longer than `--save_retry_secs`."""
 
 
+class RunLockLost(TrainingFailed, OSError):
+  """This process must not write to `--model_dir`, because it no longer owns the lock of the folder.
+
+  Where writing is retried after an OSError, it is retried after this error, too: a folder that was
+  moved may be moved back.
+  """
+
+
 # A process that a signal ends exits with this code plus the number of the signal, as in a shell. If
 # a task of a cluster exits with this code or above, a restart can resume the run.
 SIGNAL_CODE_BASE = 128

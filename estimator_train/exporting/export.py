@@ -3,18 +3,14 @@
 Versions are numbered folders, as TensorFlow Serving expects. The number is the time in seconds
 since 1970, so that Serving loads the latest export, whichever run and step the export comes from.
 While a version is written, its folder has a temporary name, which is not a number, so that Serving
-ignores the folder. If an export is interrupted, the next export removes the temporary folder,
-unless a lock on `--export_dir` shows that a process is still writing.
+ignores the folder. If an export is killed, the next export removes the temporary folder; see
+system/temporary_files.py.
 """
 
-import contextlib
 import errno
-import fcntl
-import glob
 import os
-import shutil
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 import tensorflow.compat.v1 as tf
 
@@ -25,7 +21,7 @@ from estimator_train.exporting import h5_model, onnx_and_tflite, saved_model, tr
 from estimator_train.run_dir import LABELS_FILE, make_folder
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import ExportFlags
-from estimator_train.system import storage, watchdog
+from estimator_train.system import storage, temporary_files, watchdog
 
 # A function writes a restored model to a folder, and returns further keys of the result.
 PREPROCESSING_FILE = 'preprocessing.json'
@@ -95,10 +91,8 @@ def write_version(export_dir: str, write_files: Callable[[str], None]) -> str:
   Raises:
     UserError: the version cannot be written.
   """
-  temporary_dir = os.path.join(export_dir, 'temp-{}-{}'.format(int(time.time()), os.getpid()))
   try:
-    with _shared_lock(export_dir):
-      os.mkdir(temporary_dir)
+    with temporary_files.make_folder(os.path.join(export_dir, 'version')) as temporary_dir:
       write_files(temporary_dir)
       _fsync_files(temporary_dir)
       return _rename_to_next_version(temporary_dir, export_dir)
@@ -107,28 +101,6 @@ def write_version(export_dir: str, write_files: Callable[[str], None]) -> str:
     raise UserError('--export_dir cannot be written to', '{} ({})'.format(export_dir, error),
                     'give a folder that this user can write to, on a disk that has room'
                     ) from error
-  finally:
-    shutil.rmtree(temporary_dir, ignore_errors=True)  # Exists only if an error occurred.
-
-
-@contextlib.contextmanager
-def _shared_lock(export_dir: str) -> Iterator[None]:
-  """Takes a shared lock on the folder within the context.
-
-  If no other process has a lock, unfinished versions are removed first.
-  """
-  descriptor = os.open(export_dir, os.O_RDONLY)
-  try:
-    # An OSError means that another process has a lock, or that the file system has no locks.
-    with contextlib.suppress(OSError):
-      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      for unfinished in glob.glob(os.path.join(glob.escape(export_dir), 'temp-[0-9]*-[0-9]*')):
-        shutil.rmtree(unfinished, ignore_errors=True)
-    with contextlib.suppress(OSError):
-      fcntl.flock(descriptor, fcntl.LOCK_SH)
-    yield
-  finally:
-    os.close(descriptor)
 
 
 def _fsync_files(folder: str) -> None:

@@ -19,6 +19,7 @@ from estimator_train.data import DataSet
 from estimator_train.errors import UserError
 from estimator_train.exporting import keras_3_config, trained_model
 from estimator_train.settings import Settings, user_code
+from estimator_train.system import storage, temporary_files
 from estimator_train.tf_patches.keras import weights_from_one_run
 from estimator_train.training.optimizers import make_optimizer
 
@@ -58,10 +59,11 @@ def save_model(settings: Settings, dataset: DataSet, checkpoint: str) -> Optiona
     The path of the file, or None if Keras cannot serialize the user's model.
   """
   path = os.path.join(settings.run.folder, H5_FILE)
-  temporary_path = path + '.part'
+  temporary_path = temporary_files.temporary_name(path)
   try:
     with trained_model.restored_model(settings, dataset, checkpoint) as restored:
       write_h5(temporary_path, restored)
+    storage.check_guards(path)
     os.replace(temporary_path, path)
   except _SERIALIZATION_ERRORS as error:
     if not user_code.is_function_name(settings.model.model):

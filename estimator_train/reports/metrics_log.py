@@ -7,6 +7,7 @@ import os
 import time
 from typing import Any, Dict, Iterator, Tuple
 
+from estimator_train.errors import RunLockLost
 from estimator_train.system import storage
 
 METRICS_FILE = 'metrics.jsonl'
@@ -27,11 +28,14 @@ def append(model_dir: str, kind: str, step: int, metrics: Dict[str, Any]) -> Non
       if value is not None and math.isfinite(value)}})
   path = os.path.join(model_dir, METRICS_FILE)
   try:
+    storage.check_guards(path)
     with open(path, 'a+b') as file:
       if os.path.getsize(path):  # After a full disk, the last line may be incomplete.
         file.seek(-1, os.SEEK_END)
         line = line if file.read() == b'\n' else '\n' + line
       file.write(line.encode('utf-8') + b'\n')
+  except RunLockLost:
+    pass  # This is reported when a checkpoint cannot be saved.
   except OSError as error:
     _LOG.warning('a line of %s could not be written: %s', path, error)
 

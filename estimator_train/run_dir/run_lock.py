@@ -4,6 +4,10 @@ Between processes on one machine, the lock is a kernel lock on the lock file. Th
 this lock when the owner ends. A network file system may not support kernel locks, or may not show
 them to other machines. The owner therefore touches the lock file regularly. A process that finds
 the lock file of another machine waits to see whether the file is touched.
+
+Each owner writes a record of itself to the lock file. Before each write to the folder, the owner
+checks that the lock file in the folder has its record. So it writes nothing to another folder at
+the same path, or to a folder that another run has locked since the lock file was removed.
 """
 
 import contextlib
@@ -12,14 +16,15 @@ import fcntl
 import json
 import logging
 import os
+import secrets
 import socket
 import threading
 import time
 from typing import Any, BinaryIO, Dict, Iterator, Optional
 
-from estimator_train.errors import UserError
+from estimator_train.errors import RunLockLost, UserError
 from estimator_train.run_dir import make_folder
-from estimator_train.system import machine
+from estimator_train.system import machine, storage
 
 _LOG = logging.getLogger('estimator_train')
 LOCK_FILE = 'run.lock'
@@ -36,6 +41,9 @@ def locked(model_dir: str, touch_interval_secs: float = _TOUCH_INTERVAL_SECS,
            owner_timeout_secs: float = _OWNER_TIMEOUT_SECS) -> Iterator[None]:
   """Makes a folder if it is missing, and locks it during a `with` block.
 
+  Within the block, atomic writes to the folder raise a RunLockLost, unless the lock file is that of
+  this process; see storage.guarded.
+
   Args:
     model_dir: the path of the folder.
     touch_interval_secs: the seconds between two touches.
@@ -49,30 +57,123 @@ def locked(model_dir: str, touch_interval_secs: float = _TOUCH_INTERVAL_SECS,
   make_folder(model_dir)
   path = os.path.join(model_dir, LOCK_FILE)
   try:
-    file = _acquire(path, owner_timeout_secs)
+    lock = _acquire(path, owner_timeout_secs)
   except OSError as error:
     raise UserError('--model_dir cannot be written to',
                     '{} ({})'.format(path, error.strerror),
                     'free some space, or give a folder that this user can write to') from error
   is_released = threading.Event()
-  threading.Thread(target=_keep_touching, args=(file, touch_interval_secs, is_released),
+  threading.Thread(target=_keep_touching, args=(lock, touch_interval_secs, is_released),
                    name='run lock', daemon=True).start()
   try:
-    yield
+    with storage.guarded(model_dir, lock.check):
+      yield
   finally:
     is_released.set()
-    # Remove the file before unlocking it. Otherwise, another process could lock the file in
-    # between, and would then lose its lock file.
     with contextlib.suppress(OSError):
+      lock.check()
+      # Remove the file before unlocking it. Otherwise, another process could lock the file in
+      # between, and would then lose its lock file.
       os.remove(path)
-    file.close()
-    if is_new:
-      # If the run failed before it wrote anything, the folder is empty and is removed.
-      with contextlib.suppress(OSError):
+      if is_new:
+        # If the run failed before it wrote anything, the folder is empty and is removed.
         os.rmdir(model_dir)
+    lock.close()
 
 
-def _acquire(path: str, owner_timeout_secs: float) -> BinaryIO:
+class _RunLock:
+  """The lock of this process on a folder.
+
+  Args:
+    path: the path of the lock file.
+    file: the open lock file, which this process has locked.
+  """
+
+  def __init__(self, path: str, file: BinaryIO) -> None:
+    self._path, self._file = path, file
+    self._folder = os.open(os.path.dirname(path) or os.curdir, os.O_RDONLY)
+    self._is_lost = False
+    self._mutex = threading.Lock()  # The thread that touches the file also checks it.
+    self._record = json.dumps({
+        'host': socket.gethostname(), 'pid': os.getpid(), 'boot': machine.boot_id(),
+        'since': time.strftime('%Y-%m-%d %H:%M:%S %z'), 'id': secrets.token_hex(8)}).encode('utf-8')
+    file.truncate(0)
+    file.write(self._record)
+
+  def check(self) -> None:
+    """Checks that the lock file in the folder is that of this process; makes a removed file again.
+
+    Raises:
+      RunLockLost: the path leads to another folder, or another process has locked the folder.
+      OSError: the lock file cannot be read or made.
+    """
+    with self._mutex:
+      if self._is_lost:
+        raise self._lost_error()
+      try:
+        file = open(self._path, 'r+b', buffering=0)  # noqa: SIM115 (_keep closes it.)
+      except FileNotFoundError:
+        self._check_folder()
+        _LOG.warning('%s was removed during the run: it is made again', self._path)
+        self._keep(open(self._path, 'x+b', buffering=0))  # noqa: SIM115 (_keep closes it.)
+        try:
+          self._file.write(self._record)
+        except OSError:
+          os.remove(self._path)
+          raise
+        return
+      if file.read() == self._record:
+        self._keep(file)
+        return
+      file.close()
+      self._check_folder()
+      self._is_lost = True  # Also when the other process has ended: it has written to the folder.
+      raise self._lost_error()
+
+  def touch(self) -> None:
+    """Checks the lock file, and sets its modification time."""
+    self.check()
+    os.utime(self._file.fileno())
+
+  def close(self) -> None:
+    """Unlocks the file."""
+    with self._mutex:
+      self._file.close()
+      os.close(self._folder)
+
+  def _keep(self, file: BinaryIO) -> None:
+    """Locks a file instead of the previous one, unless both are the same file."""
+    if _is_same_file(os.fstat(file.fileno()), self._file.fileno()):
+      file.close()
+      return
+    try:
+      fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+      if error.errno not in _UNSUPPORTED_ERRNOS:
+        file.close()
+        raise self._lost_error() from error
+    self._file.close()
+    self._file = file
+
+  def _check_folder(self) -> None:
+    """Raises a RunLockLost if the path leads to another folder; a FileNotFoundError if to none."""
+    folder = os.path.dirname(self._path) or os.curdir
+    if not _is_same_file(os.stat(folder), self._folder):
+      raise RunLockLost('another folder or file system is at this path')
+
+  def _lost_error(self) -> RunLockLost:
+    return RunLockLost('another run has locked {}: {}'.format(
+        self._path, _describe_owner(_read_owner(self._path) or {})))
+
+
+def _is_same_file(status: os.stat_result, descriptor: int) -> bool:
+  try:
+    return os.path.samestat(status, os.fstat(descriptor))
+  except OSError:  # For example, a file system on a network was mounted again.
+    return False
+
+
+def _acquire(path: str, owner_timeout_secs: float) -> _RunLock:
   """Opens and locks the lock file, and records this process as the owner."""
   while True:
     with contextlib.ExitStack() as stack:
@@ -83,12 +184,9 @@ def _acquire(path: str, owner_timeout_secs: float) -> BinaryIO:
       with contextlib.suppress(FileNotFoundError):
         if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
           _check_owner(path, supports_locks, owner_timeout_secs)
-          owner = {'host': socket.gethostname(), 'pid': os.getpid(), 'boot': _boot_id(),
-                   'since': time.strftime('%Y-%m-%d %H:%M:%S %z')}
-          file.truncate(0)
-          file.write(json.dumps(owner).encode('utf-8'))
+          lock = _RunLock(path, file)
           stack.pop_all()  # Keep the file open, which keeps the lock.
-          return file
+          return lock
 
 
 def _lock(file: BinaryIO, path: str) -> bool:
@@ -114,7 +212,7 @@ def _check_owner(path: str, supports_locks: bool, owner_timeout_secs: float) -> 
   if owner is None:
     return
   # A live owner on this machine would still have the lock that this process has.
-  if owner.get('boot') != _boot_id() or not supports_locks:
+  if owner.get('boot') != machine.boot_id() or not supports_locks:
     _LOG.info('%s belongs to %s: checking for %.0f s whether that process is alive', path,
               _describe_owner(owner), owner_timeout_secs)
     if _is_touched(path, owner_timeout_secs):
@@ -145,13 +243,13 @@ def _last_touch_ns(path: str) -> int:
     return os.fstat(file.fileno()).st_mtime_ns
 
 
-def _keep_touching(file: BinaryIO, interval_secs: float, is_released: threading.Event) -> None:
+def _keep_touching(lock: _RunLock, interval_secs: float, is_released: threading.Event) -> None:
   """Touches the file at the interval, until the lock is released."""
   while not is_released.wait(interval_secs):
-    # Errors of the disk are ignored, because they are reported when other files are written. A
-    # ValueError means that `locked` has just closed the file.
+    # Errors are ignored, because they are reported when other files are written. A ValueError means
+    # that `locked` has just closed the file.
     with contextlib.suppress(OSError, ValueError):
-      os.utime(file.fileno())
+      lock.touch()
 
 
 def _read_owner(path: str) -> Optional[Dict[str, Any]]:
@@ -173,8 +271,3 @@ def _locked_error(path: str, owner: Optional[Dict[str, Any]]) -> UserError:
 def _describe_owner(owner: Dict[str, Any]) -> str:
   return 'process {} on {} since {}'.format(
       *[owner.get(name, '(unknown)') for name in ('pid', 'host', 'since')])
-
-
-def _boot_id() -> Optional[str]:
-  """Returns the ID of the current boot of this machine; None if the system has none."""
-  return machine.read_file('/proc/sys/kernel/random/boot_id').strip() or None

@@ -134,6 +134,11 @@ def read_file(path: str, max_chars: int = -1) -> str:
     return ''
 
 
+def boot_id() -> Optional[str]:
+  """Returns the ID of the current boot of this machine; None if the system has none."""
+  return read_file('/proc/sys/kernel/random/boot_id').strip() or None
+
+
 def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
   """Makes malloc keep freed memory, unless the user has set parameters of malloc.
 

@@ -6,16 +6,22 @@ kernel on files.
 """
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
 import logging
 import os
+import stat
 import time
 from typing import Any, BinaryIO, Callable, Dict, Iterator, Optional, Sequence, TypeVar, Union
 
+from estimator_train.system import temporary_files
+
 _LOG = logging.getLogger('estimator_train')
 _POLL_SECS = 0.1
+# Functions that raise an OSError if this process must not write to a folder, by the folder's path.
+_guards: Dict[str, Callable[[], None]] = {}
 # Spreadsheets take a cell that begins with one of these characters, or their full-width forms, for
 # a formula: https://owasp.org/www-community/attacks/CSV_Injection
 _FORMULA_STARTS = tuple('=+-@\t\r\n\uff1d\uff0b\uff0d\uff20')
@@ -35,20 +41,52 @@ def write_bytes(path: str, content: bytes) -> None:
 
 @contextlib.contextmanager
 def open_atomic(path: str) -> Iterator[BinaryIO]:
-  """Opens a temporary file, renames it to `path` after the `with` block; removes it on an error."""
-  temporary_path = '{}.{}.part'.format(path, os.getpid())
+  """Opens a temporary file, renames it to `path` after the `with` block; removes it on an error.
+
+  Raises:
+    OSError: the file cannot be written, or this process must not write to its folder; see guarded.
+  """
+  check_guards(path)
+  temporary_path = None
   try:
-    with open(temporary_path, 'wb') as file:
+    # The file stays locked until it has its final name.
+    with temporary_files.open_locked(path) as file:
+      temporary_path = file.name
       yield file
       file.flush()
       os.fsync(file.fileno())
-    os.replace(temporary_path, path)
+      check_guards(path)
+      os.replace(temporary_path, path)
   except BaseException as error:
-    with contextlib.suppress(OSError):
-      os.remove(temporary_path)
-    if isinstance(error, OSError) and error.filename in (None, temporary_path):
+    if temporary_path is not None:
+      with contextlib.suppress(OSError):
+        os.remove(temporary_path)
+    if isinstance(error, OSError) and (
+        error.filename is None or temporary_files.has_temporary_name(error.filename)):
       error.filename = path  # For the message: the error of a full disk has no path.
     raise
+
+
+@contextlib.contextmanager
+def guarded(folder: str, check: Callable[[], None]) -> Iterator[None]:
+  """Calls `check` before each atomic write to a folder, or to folders in it, in a `with` block.
+
+  Args:
+    folder: the path of the folder.
+    check: raises an OSError if this process must not write to the folder.
+  """
+  _guards[folder] = check
+  try:
+    yield
+  finally:
+    del _guards[folder]
+
+
+def check_guards(path: str) -> None:
+  """Raises an OSError if this process must not write to the folder of a file; see guarded."""
+  for folder, check in list(_guards.items()):
+    if path.startswith(os.path.join(folder, '')):
+      check()
 
 
 def write_json(path: str, value: Dict[str, Any]) -> None:
@@ -108,6 +146,19 @@ def _wait_for_lock(file: BinaryIO, check: Callable[[], None]) -> None:
     time.sleep(_POLL_SECS)
 
 
+def open_regular(path: str) -> BinaryIO:
+  """Opens a regular file for reading; raises an OSError, without blocking, for anything else."""
+  file = open(path, 'rb', opener=_open_without_blocking)  # noqa: SIM115 (The caller closes it.)
+  if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    file.close()
+    raise OSError(errno.EINVAL, 'not a regular file', path)
+  return file
+
+
+def _open_without_blocking(path: str, flags: int) -> int:
+  return os.open(path, flags | os.O_NONBLOCK)
+
+
 class DamagedFile(Exception):
   """A file cannot be read, or has other contents than those that the program has written.
 
@@ -131,7 +182,7 @@ def load(path: str, parse: Callable[[BinaryIO], _T]) -> Optional[_T]:
     DamagedFile: the file is damaged, or cannot be read.
   """
   try:
-    with open(path, 'rb') as file:
+    with open_regular(path) as file:
       return parse(file)
   except FileNotFoundError:
     return None

@@ -32,7 +32,7 @@ _FUNCTIONS = {
     'page': 'estimator_train.reports.page:write_page_of_finished_run',
     'saved_model': 'tensorflow.compat.v1:saved_model.Builder.save',
     'model.h5': 'estimator_train.exporting.h5_model:write_h5'}
-_PARTIAL_FILES = re.compile(r'\.part$|_temp_|^temp-|\.tmp|-again$|^run\.lock$')
+_PARTIAL_FILES = re.compile(r'\.part$|_temp_|\.tmp|-again$|^run\.lock$')
 _PROGRAM = '''
 import json, os, sys
 from estimator_train import __main__ as program

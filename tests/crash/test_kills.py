@@ -19,7 +19,7 @@ KILLS = int(os.environ.get('KILLS', '1'))
 # As `inject_kill` takes them: in TensorFlow's own writing, between a checkpoint's files, and in the
 # export.
 FEW = [('_temp_', 'during', 'model_dir/model.ckpt-[1-9]*_temp_*'),
-       ('state', 'before', 'model.ckpt-60$'), ('os.rename', 'before', 'temp-')]
+       ('state', 'before', 'model.ckpt-60$'), ('os.rename', 'before', r'/version\.')]
 # In the order of a run.
 OTHERS = [
     ('lock', 'after'),
@@ -37,7 +37,7 @@ OTHERS = [
     ('evaluate', 'before', 'best/80/'), ('evaluate', 'after', 'best/80/'),
     ('promote', 'before', 'best/80/'), ('promote', 'after', 'best/80/'),
     ('rmtree', 'before', r'best/\d+$'), ('model.h5', 'after'), ('page', 'before'),
-    ('saved_model', 'before'), ('saved_model', 'after'), ('os.rename', 'after', 'temp-'),
+    ('saved_model', 'before'), ('saved_model', 'after'), ('os.rename', 'after', r'/version\.'),
     *(('os.replace', 'before', '/{}$'.format(name)) for name in (
         'data.json', 'flags.txt', 'labels.txt', 'batch_sizes.json', 'evaluation.json', 'best.json',
         'throughput.json', 'model.h5', 'curves.json', 'samples.json'))]

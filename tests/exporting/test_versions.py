@@ -1,13 +1,14 @@
 """Versions of an export: complete under a number that grows, or not there."""
 
 import errno
-import fcntl
 import os
+import shutil
 
 import pytest
 
 from estimator_train.errors import UserError
 from estimator_train.exporting import export
+from estimator_train.system import temporary_files
 
 
 def fill(folder):
@@ -35,21 +36,22 @@ def test_the_time_is_the_number(tmp_path, monkeypatch):
 
 
 def test_what_others_write_stays_and_what_a_killed_export_left_goes(tmp_path, monkeypatch):
-  for name in ('temp-9999-1', 'temp-mine'):
-    (tmp_path / name).mkdir()
+  with temporary_files.make_folder(str(tmp_path / 'version')) as left:
+    shutil.copytree(left, left[:-5].replace('.', '.of_a_killed_export.', 1) + '.part')
+  (tmp_path / 'temp-mine').mkdir()
   seen = []
 
   def fill_while_another_exports(folder):
     fill(folder)
     before = os.listdir(str(tmp_path))  # The version has no final name before it is complete.
     assert len(before) == 2 and 'temp-mine' in before
-    descriptor = os.open(str(tmp_path), os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # Its lock is not exclusive.
-    os.close(descriptor)
-    monkeypatch.setattr(export.os, 'getpid', lambda: 4711)
+    temporary_files._cleaned_folders.clear()  # As in another process, with the same PID and time.
     seen.append(export.write_version(str(tmp_path), lambda other: None))
     assert os.listdir(folder) == ['file']
 
+  monkeypatch.setattr(temporary_files, '_cleaned_folders', set())
+  monkeypatch.setattr(export.time, 'time', lambda: 1234.)
+  monkeypatch.setattr(os, 'getpid', lambda: 1)
   version = export.write_version(str(tmp_path), fill_while_another_exports)
   assert set(os.listdir(str(tmp_path))) == {*map(os.path.basename, [*seen, version]), 'temp-mine'}
 

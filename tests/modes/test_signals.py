@@ -44,7 +44,7 @@ def train(run_program, tmp_path):
 def left_over(folder):
   """Returns what nobody should find after a run: locks, and incomplete files."""
   return [path.name for path in folder.rglob('*')
-          if re.search(r'^run\.lock$|^temp-|\.part$|_temp_', path.name)]
+          if re.search(r'^run\.lock$|\.part$|_temp_', path.name)]
 
 
 def last_line(done, signum):

@@ -15,6 +15,7 @@ from conftest import ROOT, wait_until
 
 from estimator_train.errors import UserError
 from estimator_train.run_dir import run_lock
+from estimator_train.system import machine
 
 # Locks a folder until its input ends.
 HOLDER = '''
@@ -71,7 +72,7 @@ def test_a_lock_that_the_kernel_does_not_know_stands_while_it_is_touched(
   left = {'host': 'elsewhere', 'pid': 7, 'since': '2018-12-09', 'boot': 'another'}
   if not has_locks:
     monkeypatch.setattr(fcntl, 'flock', mock.Mock(side_effect=OSError(errno.ENOLCK, 'No locks')))
-    left['boot'] = run_lock._boot_id()
+    left['boot'] = machine.boot_id()
   lock_file(tmp_path).write_text(json.dumps(left))
   with monkeypatch.context() as patch:  # Its owner touches it meanwhile.
     patch.setattr(run_lock.time, 'sleep', lambda secs: os.utime(str(lock_file(tmp_path))))

@@ -3,10 +3,14 @@
 import gzip
 import json
 import os
+import subprocess
+import sys
+import time
 from unittest import mock
 
 import numpy as np
 import pytest
+from conftest import ROOT
 
 from estimator_train.data import DataSet, ImageSplit, arrays, image_checks, records, user_examples
 from estimator_train.data.image_source import ImageFileSource
@@ -16,7 +20,7 @@ from estimator_train.reports import learning_curves, page
 from estimator_train.run_dir import RunDir, data_record
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import InputFlags
-from estimator_train.system import storage
+from estimator_train.system import storage, temporary_files
 from estimator_train.training import early_stopping
 from estimator_train.training.checkpoints import best_checkpoint
 
@@ -143,6 +147,40 @@ def test_files_have_their_name_only_when_they_are_whole(tmp_path, monkeypatch):
   with pytest.raises(OSError, match='full'):
     storage.write_text(str(path), 'new')
   assert json.loads(path.read_text()) == value and os.listdir(str(tmp_path)) == ['a.json']
+
+
+WRITER = '''
+import os, sys, time
+from estimator_train.system import storage, temporary_files
+os.getpid = lambda: 1
+with storage.open_atomic(sys.argv[1]) as file:
+  print(file.name, flush=True)
+  sys.stdin.readline()
+'''
+
+
+@pytest.mark.parametrize('name', ['a.json', 'n' * 250])
+def test_temporary_files_of_processes_with_one_pid(tmp_path, monkeypatch, name):
+  """They differ; those of a killed process go at the next write, those of a living one stay."""
+  path = tmp_path / name
+  writers = [subprocess.Popen([sys.executable, '-c', WRITER, str(path)], cwd=str(ROOT),
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(3)]
+  files = [writer.stdout.readline().decode().strip() for writer in writers]
+  assert len(set(files)) == 3 and all(map(os.path.exists, files))
+  writers[0].kill()
+  writers[0].wait()
+  boot = temporary_files._boot_digest()
+  others = [files[0].replace(boot, '123456'), files[0].replace(boot, '234567')]  # Other machines.
+  for other, age in zip(others, (1000, 100000)):
+    (tmp_path / other).write_text('half')
+    os.utime(other, (time.time() - age,) * 2)
+  monkeypatch.setattr(temporary_files, '_cleaned_folders', set())
+  storage.write_text(str(path), 'mine')
+  assert {entry.path for entry in os.scandir(str(tmp_path))} == {str(path), *files[1:], others[0]}
+  for writer in writers[1:]:
+    writer.communicate(b'\n')
+    assert writer.returncode == 0
+  assert {entry.path for entry in os.scandir(str(tmp_path))} == {str(path), others[0]}
 
 
 def test_arrays_of_the_same_bytes_have_different_fingerprints():

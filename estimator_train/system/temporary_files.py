@@ -1,0 +1,124 @@
+"""Makes temporary files and folders, and removes those of killed processes.
+
+A temporary name is unique among all machines that share a folder, and the writer locks the file.
+The first temporary file that a process makes in a folder removes the leftovers in this folder.
+"""
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import stat
+import time
+from typing import BinaryIO, Iterator, Set
+
+from estimator_train.system import machine
+
+# Ends with a digest of the boot of the writer's machine, and with a random number.
+_TEMPORARY_NAME = re.compile(r'.+\.([0-9a-f]{6})-[0-9a-f]{12}\.part$', re.DOTALL)
+# A process writes to a temporary file more often. File systems can lack locks or other machines'.
+_LEFTOVER_AGE_SECS = 24 * 3600.
+# Longer names get shortened temporary names; file systems allow 255 bytes.
+_MAX_NAME_BYTES = 220
+# The folders from which this process has removed the files of killed processes.
+_cleaned_folders: Set[str] = set()
+
+
+def temporary_name(path: str) -> str:
+  """Returns a unique name for the file that will be renamed to `path`, in the same folder."""
+  folder, name = os.path.split(path)
+  short_name = os.fsdecode(os.fsencode(name)[:_MAX_NAME_BYTES])
+  return os.path.join(folder, '{}.{}-{}.part'.format(short_name, _boot_digest(),
+                                                     secrets.token_hex(6)))
+
+
+def has_temporary_name(path: str) -> bool:
+  """Returns whether a path was made by temporary_name."""
+  return bool(_TEMPORARY_NAME.match(path))
+
+
+@contextlib.contextmanager
+def make_folder(path: str) -> Iterator[str]:
+  """Makes a folder with a temporary name, and removes it after the `with` block if it still exists.
+
+  Args:
+    path: the path to which the caller may rename the folder, or another path next to it.
+  """
+  _remove_leftovers_once(os.path.dirname(path))
+  name = temporary_name(path)
+  os.mkdir(name)
+  descriptor = os.open(name, os.O_RDONLY)
+  try:
+    with contextlib.suppress(OSError):  # The file system may not support locks.
+      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    yield name
+  finally:
+    shutil.rmtree(name, ignore_errors=True)
+    os.close(descriptor)
+
+
+def open_locked(path: str) -> BinaryIO:
+  """Makes, opens and locks the temporary file that will be renamed to `path`."""
+  _remove_leftovers_once(os.path.dirname(path))
+  while True:
+    file = open(temporary_name(path), 'xb')  # noqa: SIM115 (The caller closes it.)
+    try:
+      fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+      if not isinstance(error, BlockingIOError):  # The file system may not support locks.
+        return file
+    else:
+      if os.fstat(file.fileno()).st_nlink:
+        return file
+    file.close()  # Another process has taken the new file for a leftover, and removes it.
+
+
+@functools.lru_cache(maxsize=None)
+def _boot_digest() -> str:
+  """Returns 6 hexadecimal digits for the current boot of this machine; zeros if it is unknown."""
+  boot_id = machine.boot_id()
+  return hashlib.md5(boot_id.encode()).hexdigest()[:6] if boot_id else 6 * '0'
+
+
+def _remove_leftovers_once(folder: str) -> None:
+  """Removes the temporary files of killed processes, at the first call for a folder."""
+  if folder not in _cleaned_folders:
+    _cleaned_folders.add(folder)
+    remove_leftovers(folder)
+
+
+def remove_leftovers(folder: str) -> None:
+  """Removes files and folders with temporary names whose writers were killed.
+
+  The lock of a writer shows on its machine that it is alive. Files from other machines, from before
+  a reboot, or without locks are removed when they have not changed for a day.
+  """
+  with contextlib.suppress(OSError):
+    for name in os.listdir(folder or os.curdir):
+      match = _TEMPORARY_NAME.match(name)
+      if match:
+        with contextlib.suppress(OSError):
+          _remove_leftover(os.path.join(folder, name), match.group(1) == _boot_digest())
+
+
+def _remove_leftover(path: str, is_of_this_boot: bool) -> None:
+  """Removes a file or folder with a temporary name, unless its writer may be alive."""
+  descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+  try:
+    is_unlocked = is_of_this_boot and int(_boot_digest(), 16) != 0
+    try:
+      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      return
+    except OSError:
+      is_unlocked = False
+    status = os.fstat(descriptor)
+    if is_unlocked or time.time() - status.st_mtime > _LEFTOVER_AGE_SECS:
+      # Before unlocking: a writer that has just made the file finds that it was removed.
+      shutil.rmtree(path) if stat.S_ISDIR(status.st_mode) else os.remove(path)
+  finally:
+    os.close(descriptor)

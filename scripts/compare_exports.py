@@ -99,8 +99,8 @@ def export_all(settings, folder, pictures):
   from estimator_train.exporting import export as exports, trained_model
   from estimator_train.settings.flag_type import all_flags
 
-  trained = trained_model.find_trained_checkpoint(settings)
-  with trained_model.restored_model(settings, trained.dataset, trained.checkpoint) as restored:
+  with trained_model.open_trained_checkpoint(settings) as trained, \
+      trained_model.restored_model(settings, trained.dataset, trained.files) as restored:
     batches, outputs, keras_outputs = make_reference(restored, pictures)
   jobs, rows = [], []
   for name in all_flags()['export_format'].choices:

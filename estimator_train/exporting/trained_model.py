@@ -32,26 +32,31 @@ class TrainedCheckpoint(NamedTuple):
     dataset: a data set with the class names and the image shape, but without examples.
     checkpoint: the path of the checkpoint.
     global_step: the global step of the checkpoint.
+    files: the path at which to read the checkpoint; see restoring.open_checkpoint.
   """
   dataset: DataSet
   checkpoint: str
   global_step: int
+  files: str
 
 
-def find_trained_checkpoint(settings: Settings) -> TrainedCheckpoint:
+@contextlib.contextmanager
+def open_trained_checkpoint(settings: Settings) -> Iterator[TrainedCheckpoint]:
   """Finds the checkpoint that `--checkpoint` names, and describes the data set of the training.
+
+  The checkpoint stays readable within the context, even if a training run deletes it.
 
   Raises:
     UserError: the checkpoint does not exist, or was trained with other class names or image sizes.
   """
   tf.logging.set_verbosity(tf.logging.INFO if settings.run.verbosity > 0 else tf.logging.ERROR)
-  checkpoint, global_step = restoring.resolve_checkpoint(settings)
-  dataset = datasets.describe_classes(settings)
-  restoring.check_class_names(settings, dataset.labels)
-  # A checkpoint can be restored with another size, too, but the predictions would be wrong.
-  RunDir(settings.run.model_dir).check_flags(settings, changeable_flags=[
-      name for name, _ in settings.items() if name != 'image_size'])
-  return TrainedCheckpoint(dataset, checkpoint, global_step)
+  with restoring.open_checkpoint(settings) as checkpoint:
+    dataset = datasets.describe_classes(settings)
+    restoring.check_class_names(settings, dataset.labels)
+    # A checkpoint can be restored with another size, too, but the predictions would be wrong.
+    RunDir(settings.run.model_dir).check_flags(settings, changeable_flags=[
+        name for name, _ in settings.items() if name != 'image_size'])
+    yield TrainedCheckpoint(dataset, *checkpoint)
 
 
 class RestoredModel:
@@ -265,7 +270,7 @@ def load_predictor(settings: Settings, trained: TrainedCheckpoint,
   # The session is the default only while the graph is built, as other code runs between batches.
   with contextlib.closing(_make_session(settings, device)) as session, translate_errors(source):
     with _as_default(session, device):
-      model = _restore_model(settings, trained.dataset, trained.checkpoint, session)
+      model = _restore_model(settings, trained.dataset, trained.files, session)
       inputs, outputs = add_ends(model, batch_size)
       session.run(tf.tables_initializer())
       predict = session.make_callable(outputs, inputs)

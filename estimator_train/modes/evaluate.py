@@ -4,6 +4,7 @@ The files of the run change only if its latest checkpoint is evaluated on its ow
 Any other evaluation is written to a folder of its own, `MODEL_DIR/evaluations/NAME/`.
 """
 
+import contextlib
 import filecmp
 import hashlib
 import logging
@@ -17,6 +18,7 @@ from estimator_train.run_dir import RunDir, data_record
 from estimator_train.settings import Settings
 from estimator_train.system import storage
 from estimator_train.training.checkpoints import restoring
+from estimator_train.training.checkpoints.pinned_files import SavedCheckpoint
 from estimator_train.training.evaluation import Evaluator
 from estimator_train.training.model import prepare
 from estimator_train.training.run import Run, open_run
@@ -44,15 +46,17 @@ class _Differences(NamedTuple):
 
 def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result, which has the metrics of the checkpoint on the test examples."""
-  run = open_run(settings)
-  differences = _find_differences(run)
-  texts: List[str] = list(filter(None, differences))
-  record = RunDir(run.run_dir.path_to(_EVALUATIONS_FOLDER, _make_name(run, differences)) if texts
-                  else run.run_dir.path)
-  if texts:
-    _LOG.info('not the evaluation of the run (%s): writing to %s', ', '.join(texts), record.path)
-  evaluator = Evaluator(run, prepare(run))
-  metrics, samples = evaluator.evaluate(run.start.checkpoint)
+  with restoring.open_checkpoint(settings) as checkpoint:
+    run = open_run(settings, checkpoint=checkpoint)
+    differences = _find_differences(run, checkpoint)
+    texts: List[str] = list(filter(None, differences))
+    record = RunDir(run.run_dir.path_to(_EVALUATIONS_FOLDER, _make_name(run, differences))
+                    if texts else run.run_dir.path)
+    if texts:
+      _LOG.info('not the evaluation of the run (%s): writing to %s', ', '.join(texts), record.path)
+    evaluator = Evaluator(run, prepare(run))
+    metrics, samples = evaluator.evaluate(checkpoint.files)
+  metrics['checkpoint'] = checkpoint.path
   record.make()
   evaluator.write_summary(record.path_to('eval') if texts else None)
   if texts:
@@ -69,13 +73,13 @@ def run(settings: Settings) -> Dict[str, Any]:
   return result
 
 
-def _find_differences(run: Run) -> _Differences:
+def _find_differences(run: Run, checkpoint: SavedCheckpoint) -> _Differences:
   """Compares with the run in `model_dir`; without one, with the first evaluation in it."""
   before = storage.load_or_warn(run.run_dir.path_to(evaluation.EVALUATION_FILE),
                                 storage.parse_json) or {}
   preprocessing = run.run_dir.flag_differences(run.settings, _PREPROCESSING_FLAGS)
   return _Differences(
-      _describe_other_examples(run, before), _describe_other_checkpoint(run, before),
+      _describe_other_examples(run, before), _describe_other_checkpoint(run, checkpoint, before),
       'other preprocessing: ' + ', '.join(preprocessing) if preprocessing else None)
 
 
@@ -89,17 +93,20 @@ def _describe_other_examples(run: Run, before: Dict[str, Any]) -> Optional[str]:
   return None if is_own else 'other test examples: ' + (flags or 'the files have changed')
 
 
-def _describe_other_checkpoint(run: Run, before: Dict[str, Any]) -> Optional[str]:
-  path, _ = restoring.latest_checkpoint_and_step(run.run_dir.path)
-  recorded, checkpoint = before.get('checkpoint'), run.start.checkpoint
-  own = path or (recorded if isinstance(recorded, str) else None)
-  assert checkpoint is not None
-  # The index of a checkpoint has the checksums of its values.
-  is_own = own is None or own == checkpoint or (os.path.isfile(own + '.index') and filecmp.cmp(
-      own + '.index', checkpoint + '.index', shallow=False))
-  if is_own or run.settings.checkpoints.checkpoint == 'latest':
+def _describe_other_checkpoint(run: Run, checkpoint: SavedCheckpoint,
+                               before: Dict[str, Any]) -> Optional[str]:
+  if run.settings.checkpoints.checkpoint == 'latest':
     return None
-  return 'another checkpoint: {}, not {}'.format(checkpoint, own)
+  recorded = before.get('checkpoint')
+  own = restoring.latest_checkpoint(run.run_dir.path) or (
+      recorded if isinstance(recorded, str) else None)
+  if own is None or own == checkpoint.path:
+    return None
+  # The index of a checkpoint has the checksums of its values. A training may delete the latest one.
+  with contextlib.suppress(OSError):
+    if filecmp.cmp(own + '.index', checkpoint.files + '.index', shallow=False):
+      return None
+  return 'another checkpoint: {}, not {}'.format(checkpoint.path, own)
 
 
 def _make_name(run: Run, differences: _Differences) -> str:

@@ -12,7 +12,8 @@ def run(settings: Settings) -> Dict[str, Any]:
   Raises:
     UserError: there is no checkpoint, the checkpoint does not fit the model, or the export failed.
   """
-  trained = trained_model.find_trained_checkpoint(settings)
-  exports.make_export_dir(settings.export)
+  with trained_model.open_trained_checkpoint(settings) as trained:
+    exports.make_export_dir(settings.export)
+    export = exports.export_checkpoint(settings, trained.dataset, trained.files)
   return dict(mode=settings.run.mode, model_dir=settings.run.model_dir,
-              **exports.export_checkpoint(settings, trained.dataset, trained.checkpoint))
+              **dict(export, checkpoint=trained.checkpoint))

@@ -46,6 +46,7 @@ def run(settings: Settings, process: Process = SINGLE_PROCESS) -> Dict[str, Any]
     result = _write_throughput_report(run, model, outcome)
     checkpoint, _ = restoring.latest_checkpoint_and_step(run.run_dir.path)
     assert checkpoint is not None
+    result['checkpoint'] = checkpoint
     model_file = h5_model.save_model(settings, run.data.dataset, checkpoint)
     if loop and signals.stop_signum is None and not outcome.stopped_by_signal:
       result.update(loop.evaluate())

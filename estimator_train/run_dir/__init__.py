@@ -15,7 +15,9 @@ _LOG = logging.getLogger('estimator_train')
 FLAGS_FILE = 'flags.txt'
 LABELS_FILE = 'labels.txt'
 _BATCH_SIZES_FILE = 'batch_sizes.json'
-_CHECKPOINTS_FILE = 'checkpoint'  # Written by TensorFlow.
+CHECKPOINTS_FILE = 'checkpoint'  # Written by TensorFlow.
+_LISTED_PATH = re.compile(r'^\s*(all_)?model_checkpoint_paths?:\s*"((?:[^"\\\n]|\\.)*)"',
+                          re.MULTILINE)
 
 
 def make_folder(path: str, flag_name: str = 'model_dir') -> None:
@@ -36,6 +38,52 @@ def make_folder(path: str, flag_name: str = 'model_dir') -> None:
     raise UserError('--{} cannot be written to'.format(flag_name),
                     '{} ({})'.format(path, error.strerror or error),
                     'give a folder that this user can write to') from error
+
+
+def listed_checkpoints(folder: str) -> List[str]:
+  """Returns the paths of the checkpoints in TensorFlow's list, the file `checkpoint` of a folder.
+
+  Only the last component of a listed path is used, so that each result is a path in the folder: a
+  list with absolute paths may come from another folder, from which this one was copied or moved.
+
+  Returns:
+    The paths without duplicates: the latest checkpoint, then all from the oldest to the newest. The
+    files need not exist. The result is empty if the list is missing or damaged.
+
+  Raises:
+    UserError: the list is not a regular file, or cannot be read.
+  """
+  names = [re.split(r'[/\\]', path)[-1] for path in _read_list(folder)]
+  return [os.path.join(folder, name) for name in dict.fromkeys(names)
+          if name not in ('', os.curdir, os.pardir)]
+
+
+def lists_other_folders(folder: str) -> bool:
+  """Returns whether TensorFlow's list of checkpoints has other paths than names of files."""
+  return any(re.search(r'[/\\]|^\.*$', path) for path in _read_list(folder))
+
+
+def _read_list(folder: str) -> List[str]:
+  """Returns the paths in TensorFlow's list of checkpoints, first the latest; see above."""
+  path = os.path.join(folder, CHECKPOINTS_FILE)
+  try:
+    with storage.open_regular(path) as file:
+      text = file.read().decode('utf-8', 'replace')
+  except FileNotFoundError:
+    return []
+  except OSError as error:
+    raise UserError("TensorFlow's list of checkpoints cannot be read", '{} ({})'.format(
+        path, error.strerror), 'remove it, so that the newest checkpoint is used') from error
+  # A path that is not the latest one has the prefix `all_`. The format escapes quotes and bytes.
+  return [_unescape(listed) for _, listed in sorted(
+      _LISTED_PATH.findall(text), key=lambda match: bool(match[0]))]
+
+
+def _unescape(text: str) -> str:
+  """Returns the text of a string in the text format of protocol buffers."""
+  return re.sub(rb'\\([0-7]{3}|.)', lambda match: (
+      bytes([int(match.group(1), 8)]) if len(match.group(1)) == 3 else match.group(1)),
+                text.encode('utf-8')).decode('utf-8', 'surrogateescape')
 
 
 class RunDir:
@@ -161,22 +209,19 @@ class RunDir:
   def last_save_time_ns(self) -> Optional[int]:
     """Returns when TensorFlow last wrote its list of checkpoints, in ns; None without a list."""
     try:
-      return os.stat(self.path_to(_CHECKPOINTS_FILE)).st_mtime_ns
+      return os.stat(self.path_to(CHECKPOINTS_FILE)).st_mtime_ns
     except OSError:
       return None
 
   def last_checkpoint(self) -> Optional[str]:
     """Returns the path of the last checkpoint in TensorFlow's list; None if there is none.
 
-    The checkpoint is complete, because TensorFlow lists a checkpoint after writing its files. This
-    method parses the list itself, because TensorFlow's functions fail if the list is unreadable.
+    The checkpoint is complete, because TensorFlow lists a checkpoint after writing its files.
     """
     try:
-      with open(self.path_to(_CHECKPOINTS_FILE), encoding='utf-8') as file:
-        match = re.match(r'model_checkpoint_path: "(model\.ckpt-\d+)"', file.read())
-    except (OSError, UnicodeError):
+      return next(iter(listed_checkpoints(self.path)), None)
+    except UserError:
       return None
-    return self.path_to(match.group(1)) if match else None
 
   def _read_text(self, name: str) -> str:
     """Returns the content of a file in the folder; '' if the file is missing.

@@ -241,8 +241,9 @@ def make_object_saver(model: tf.keras.Model, counterparts: Mapping[int, Any],
                       config: tf.estimator.RunConfig) -> tf.train.Saver:
   """Makes the saver of object-based checkpoints, which tf.train.Checkpoint can read.
 
-  Defect: line 345 makes a saver that keeps five checkpoints. Symptom: `keep_checkpoint_max` and
-  `keep_checkpoint_every_n_hours` have no effect with `checkpoint_format='checkpoint'`.
+  Defect: line 345 makes a saver that keeps five checkpoints and lists absolute paths. Symptom:
+  `keep_checkpoint_max` and `keep_checkpoint_every_n_hours` have no effect with
+  `checkpoint_format='checkpoint'`; a resumed copy of a folder deletes the checkpoints of the other.
 
   Args:
     model: the model, whose objects name the variables.
@@ -254,6 +255,7 @@ def make_object_saver(model: tf.keras.Model, counterparts: Mapping[int, Any],
   root._track_trackable(tf.train.get_global_step(), 'estimator_global_step')
   saver = tf.train.Saver(
       sharded=True, max_to_keep=config.keep_checkpoint_max, defer_build=True,
+      save_relative_paths=True,
       keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours)
   saver._var_list = graph_view.ObjectGraphView(root).frozen_saveable_objects()
   # A replica cannot read variables of which each replica has a copy: Scaffold builds the saver.

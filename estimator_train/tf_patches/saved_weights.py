@@ -15,7 +15,7 @@ from tensorflow.python.framework import ops
 from tensorflow.python.keras import backend
 from tensorflow.python.training.tracking.base import OBJECT_GRAPH_PROTO_KEY
 
-from estimator_train.tf_patches import graphs
+from estimator_train.tf_patches import checkpoints, graphs
 from estimator_train.tf_patches.keras import nested_layers
 
 Layer = Any  # A tf.keras.layers.Layer.
@@ -71,7 +71,7 @@ def save_initial_weights(config: tf.estimator.RunConfig, names: Sequence[str],
       save = tf.raw_ops.SaveV2(prefix=path, tensor_names=list(by_name),
                                shape_and_slices=[''] * len(by_name), tensors=placeholders)
     session.run(save, dict(zip(placeholders, by_name.values())))
-  tf.train.update_checkpoint_state(os.path.dirname(path), path, [path])
+  checkpoints.write_checkpoint_state(os.path.dirname(path), path, [path])
 
 
 def restored_value(path: Optional[str], name: str, shape: Any, dtype: tf.DType,

@@ -17,6 +17,7 @@ from estimator_train.tf_patches import (
   strategies,
 )
 from estimator_train.training import model_fn
+from estimator_train.training.checkpoints import restoring
 from estimator_train.training.model_fn import ExportOutputs
 from estimator_train.training.own_graph import ModelGraph, OwnGraph
 
@@ -47,7 +48,9 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
   keras_patches.ensure_session(model, config.session_config)
   with model_fn.translate_model_errors():
     own_graph = OwnGraph(model)
-    checkpoint = tf.train.latest_checkpoint(config.model_dir)
+    if config.is_chief:
+      restoring.use_own_checkpoints(config.model_dir)
+    checkpoint = restoring.latest_checkpoint(config.model_dir)
     if not own_graph.is_built_late:
       names = own_graph.weight_names
       if checkpoint is None:

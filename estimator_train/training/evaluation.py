@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.data.run_data import make_batching
 from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import TrainingFailed, UserError
+from estimator_train.run_dir import listed_checkpoints
 from estimator_train.system import watchdog
 from estimator_train.training import (
   class_counts,
@@ -128,9 +129,9 @@ class EvaluationLoop:
     result: Dict[str, Any] = {'global_step': -1}
     evaluated: Set[str] = set()
     while result['global_step'] < last_step:
-      state = tf.train.get_checkpoint_state(self._run_dir.path)
-      new_paths = [path for path in (state.all_model_checkpoint_paths if state else ())
-                   if path not in evaluated and tf.train.checkpoint_exists(path)]
+      latest, *others = listed_checkpoints(self._run_dir.path) or ['']
+      new_paths = [path for path in [*others, latest]
+                   if path not in evaluated and os.path.exists(path + '.index')]
       if not new_paths:
         time.sleep(_POLL_SECS)
         continue

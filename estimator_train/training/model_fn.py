@@ -31,6 +31,7 @@ from estimator_train.tf_patches import (
 )
 from estimator_train.tf_patches.keras import nested_layers
 from estimator_train.training import evaluation_metrics, losses
+from estimator_train.training.checkpoints import restoring
 from estimator_train.training.hooks.step_measurements import find_ancestors
 from estimator_train.training.own_graph import Fetches, ModelGraph, OwnGraph, Part
 
@@ -124,7 +125,7 @@ def to_estimator(own_graph: OwnGraph, run_config: tf.estimator.RunConfig,
   # The model_fn loads the initial weights. Only exports without a checkpoint use this setting.
   warm_start = tf.estimator.WarmStartSettings(path, vars_to_warm_start=[])
   has_initial_weights = not own_graph.is_built_late and (
-      tf.train.latest_checkpoint(run_config.model_dir) is None)
+      restoring.latest_checkpoint(run_config.model_dir) is None)
   return tf.estimator.Estimator(model_fn.make_spec, config=run_config,
                                 warm_start_from=warm_start if has_initial_weights else None)
 
@@ -186,7 +187,7 @@ class _ModelFn:
 
     The weights of a model whose inputs were unknown are saved when they are first needed.
     """
-    if tf.train.latest_checkpoint(config.model_dir) is not None:
+    if restoring.latest_checkpoint(config.model_dir) is not None:
       return None
     if self._own_graph.is_built_late and not self._has_saved_weights:
       saved_weights.save_initial_weights(

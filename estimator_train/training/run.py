@@ -1,5 +1,6 @@
 """Opens a run: its devices, the checkpoint where it starts, its data, and its last step."""
 
+import contextlib
 import logging
 import time
 from typing import Any, Dict, NamedTuple, Optional
@@ -19,7 +20,8 @@ from estimator_train.settings import Settings
 from estimator_train.settings.flags import EvaluationFlags
 from estimator_train.system.progress import StartUpTimer
 from estimator_train.training import early_stopping
-from estimator_train.training.checkpoints import restoring
+from estimator_train.training.checkpoints import best_checkpoint, restoring
+from estimator_train.training.checkpoints.pinned_files import SavedCheckpoint
 from estimator_train.training.early_stopping import StopReason
 from estimator_train.training.schedules import Schedule, make_schedule
 
@@ -41,19 +43,24 @@ class Start(NamedTuple):
   stop_reason: Optional[StopReason] = None
 
 
-def find_start(settings: Settings, run_dir: RunDir, engine: Engine) -> Start:
+def find_start(settings: Settings, run_dir: RunDir, engine: Engine,
+               checkpoint_to_evaluate: Optional[SavedCheckpoint]) -> Start:
   """Finds the checkpoint to resume from, or to evaluate.
+
+  Args:
+    settings, run_dir, engine: those of the run.
+    checkpoint_to_evaluate: the return value of restoring.open_checkpoint; None if the run trains.
 
   Raises:
     PeerLost: this process is the evaluator, and the chief has not saved a checkpoint in time.
     UserError: the checkpoint does not exist or does not load.
   """
-  if not settings.run.trains:
-    return Start(*restoring.resolve_checkpoint(settings))
+  if checkpoint_to_evaluate is not None:
+    return Start(checkpoint_to_evaluate.files, checkpoint_to_evaluate.global_step)
+  checkpoint: Optional[str]
   if engine.process.role == EVALUATOR:
-    _wait_for_checkpoint(run_dir, settings.cluster.start_timeout_secs)
-    # The checkpoint is not verified, because the chief may delete it during the verification.
-    checkpoint, step = restoring.latest_checkpoint_and_step(run_dir.path)
+    checkpoint = _wait_for_checkpoint(run_dir, settings.cluster.start_timeout_secs)
+    step = int(tf.train.load_variable(checkpoint, tf.GraphKeys.GLOBAL_STEP))
   else:
     checkpoint, step = restoring.find_intact_checkpoint(run_dir.path)
   return Start(checkpoint, step)
@@ -69,14 +76,18 @@ def _make_clock(settings: Settings, run_dir: RunDir, engine: Engine, start_step:
   ).resume_at(start_step, engine.examples_per_step)
 
 
-def _wait_for_checkpoint(run_dir: RunDir, timeout_secs: int) -> None:
-  """Waits until the chief has saved a first checkpoint.
+def _wait_for_checkpoint(run_dir: RunDir, timeout_secs: int) -> str:
+  """Waits until the chief has saved a first checkpoint, and pins the latest one.
 
   Raises:
     PeerLost: no checkpoint was saved within `timeout_secs`.
   """
   deadline = time.monotonic() + timeout_secs
-  while tf.train.latest_checkpoint(run_dir.path) is None:
+  while True:
+    latest = restoring.latest_checkpoint(run_dir.path)
+    if latest is not None:
+      with contextlib.suppress(FileNotFoundError):  # The chief has deleted it: take the next one.
+        return best_checkpoint.pin(latest, run_dir.path, EVALUATOR)
     if time.monotonic() > deadline:
       raise PeerLost('no checkpoint appeared in {} within {} s (--start_timeout_secs)'.format(
           run_dir.path, timeout_secs))
@@ -149,12 +160,14 @@ class Run(NamedTuple):
     return {'skipped_images': [image._asdict() for image in self.data.skipped_images]}
 
 
-def open_run(settings: Settings, process: Process = SINGLE_PROCESS) -> Run:
+def open_run(settings: Settings, process: Process = SINGLE_PROCESS,
+             checkpoint: Optional[SavedCheckpoint] = None) -> Run:
   """Finds the devices and the checkpoint, checks and counts the data, and computes the last step.
 
   Args:
     settings: the settings of the run.
     process: the role of this process in the run.
+    checkpoint: the checkpoint to evaluate; None if the run trains.
 
   Raises:
     PeerLost: this process is the evaluator, and the chief has not saved a checkpoint in time.
@@ -167,7 +180,7 @@ def open_run(settings: Settings, process: Process = SINGLE_PROCESS) -> Run:
   devices = find_devices(settings.devices, process.local_rank)
   prepare_devices(settings.devices, devices, settings.run.trains)
   engine = make_engine(settings, process, devices)
-  start = find_start(settings, run_dir, engine)
+  start = find_start(settings, run_dir, engine, checkpoint)
   _LOG.info('preparing the data')
   checkpoint_run_dir = restoring.run_dir_of_checkpoint(settings)
   dataset = _obtain_dataset(settings, validation.find_recorded(

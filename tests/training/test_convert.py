@@ -1,6 +1,7 @@
 """`convert` in place of model_to_estimator: what scripts of users pass to it, and its results."""
 
 import os
+import shutil
 import tempfile
 
 import like_keras
@@ -179,6 +180,36 @@ def test_a_model_from_a_file(tmp_path):
   for number, given in enumerate((path, 'file://{}'.format(path))):
     estimator = convert(None, tmp_path / str(number), keras_model_path=given)
     assert_allclose(outputs_of(estimator), model.predict(X), atol=1e-6)
+
+
+@pytest.mark.parametrize('checkpoint_format', ['saver', 'checkpoint'])
+def test_a_folder_that_was_copied_or_moved(tmp_path, checkpoint_format):
+  """Its list has absolute paths, as older versions write them."""
+  model = compiled()
+
+  def convert_in(name):
+    return convert(model, tmp_path / name, checkpoint_format=checkpoint_format,
+                   config=make_config(tmp_path / name, keep_checkpoint_max=2))
+
+  convert_in('original').train(DATA, steps=2)
+  state_file = tmp_path / 'original' / 'checkpoint'
+  assert str(tmp_path) not in state_file.read_text()  # Nor do new lists have such paths.
+  state_file.write_text(state_file.read_text().replace(
+      '"model.ckpt', '"{}/model.ckpt'.format(tmp_path / 'original')))
+  shutil.copytree(str(tmp_path / 'original'), str(tmp_path / 'copy'))
+  before = set(os.listdir(str(tmp_path / 'original')))
+  copy = convert_in('copy')
+  copy.train(DATA, steps=2)
+  copy.train(DATA, steps=2)
+  assert copy.latest_checkpoint() == str(tmp_path / 'copy' / 'model.ckpt-6')
+  assert set(os.listdir(str(tmp_path / 'original'))) == before
+  os.rename(str(tmp_path / 'original'), str(tmp_path / 'moved'))
+  assert convert_in('moved').latest_checkpoint() == str(tmp_path / 'moved' / 'model.ckpt-2')
+  for path in (tmp_path / 'copy').glob('model.ckpt-6*'):
+    path.unlink()
+  (tmp_path / 'copy' / 'checkpoint').write_text('model_checkpoint_path: "/elsewhere/model.ckpt-6"')
+  with pytest.raises(ValueError, match="latest checkpoint in TensorFlow's list is missing: "):
+    convert_in('copy')
 
 
 def accuracy(true, outputs):

@@ -77,8 +77,8 @@ def open_predictions(settings: Settings) -> Iterator[Predictions]:
   Raises:
     UserError: there are no examples, or no checkpoint of the model.
   """
-  trained = trained_model.find_trained_checkpoint(settings)
   with contextlib.ExitStack() as stack:
+    trained = stack.enter_context(trained_model.open_trained_checkpoint(settings))
     if trained.dataset.image_shape is not None:
       yield _predict_images(settings, trained, stack)
     else:

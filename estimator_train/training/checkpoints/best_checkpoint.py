@@ -27,6 +27,8 @@ _RECORD_FILE = 'best.json'
 # The keys of best.json that are not metrics.
 _OTHER_KEYS = ('checkpoint', 'global_step', 'metric', 'value', 'last_evaluated', 'examples_digest',
                'compared_since')
+# The path of the best checkpoint in `best/`. The path of a copied or moved run may begin elsewhere.
+_BEST_PATH = re.compile(r'(?:^|/)(\d[\w-]*/model\.ckpt-\d+)$')
 _LOG = logging.getLogger('estimator_train')
 # The words of names of metrics that are better if they are larger, or smaller.
 _MAX_WORDS = {'acc', 'accuracy', 'auc', 'precision', 'recall', 'specificity', 'sensitivity', 'iou',
@@ -161,7 +163,10 @@ def _read_record(path: str) -> Optional[BestCheckpoint]:
 
   def parse(file: BinaryIO) -> BestCheckpoint:
     record = storage.parse_json(file)
-    return BestCheckpoint(os.path.join(folder, record['checkpoint']), int(record['global_step']), {
+    match = _BEST_PATH.search(record['checkpoint'])
+    if match is None:
+      raise ValueError('no path of a checkpoint: {}'.format(record['checkpoint']))
+    return BestCheckpoint(os.path.join(folder, match.group(1)), int(record['global_step']), {
         name: None if value is None else float(value) for name, value in record.items()
         if name not in _OTHER_KEYS}, int(record['last_evaluated']), record.get('examples_digest'),
                           int(record.get('compared_since', 0)))
@@ -272,6 +277,7 @@ def _locked_best_folder(model_dir: str) -> Iterator[str]:
   the evaluator.
   """
   folder = os.path.join(model_dir, BEST_FOLDER)
+  storage.check_guards(folder)
   os.makedirs(folder, exist_ok=True)
   descriptor = os.open(folder, os.O_RDONLY)
   try:

@@ -12,7 +12,8 @@ from typing import Any, Callable, ContextManager, Dict, FrozenSet, List, Optiona
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import CheckpointNotSaved, TrainingFailed
-from estimator_train.run_dir import RunDir, disk_errors
+from estimator_train.run_dir import CHECKPOINTS_FILE, RunDir, disk_errors
+from estimator_train.system import storage
 from estimator_train.tf_patches import checkpoints as checkpoint_patches
 from estimator_train.training.checkpoints import restoring
 
@@ -46,8 +47,6 @@ class RetryingSaver:
     self._is_stopping = is_stopping
     self._clock = clock
     self._sleep = sleep
-    # The device number of the folder changes when its file system is unmounted; see _check_folder.
-    self._device_number = os.stat(run_dir.path).st_dev
     # Times of `clock`. `_first_failure_at` is None unless the last attempt failed.
     self._first_failure_at: Optional[float] = None
     self._retry_at = 0.
@@ -77,10 +76,12 @@ class RetryingSaver:
     Raises:
       CheckpointNotSaved: saving has failed for `retry_secs`, or failed while the run is stopping.
     """
-    files_before = self._list_files()
+    files_before: Optional[FrozenSet[str]] = None
     restore_checkpoint_list = checkpoint_patches.checkpoint_list_restorer(saver)
     try:
       self._check_folder()
+      checkpoint_patches.delete_surplus_checkpoints(saver)
+      files_before = self._list_files()
       saver.save(session, os.path.join(self._run_dir.path, 'model.ckpt'), global_step=step,
                  write_meta_graph=False)
     except (tf.errors.OpError, OSError, ValueError) as error:
@@ -118,19 +119,23 @@ class RetryingSaver:
     """
     name = 'model.ckpt-{}.meta'.format(step)
     try:
+      self._check_folder()
       with session.graph.as_default():
         saver.export_meta_graph(os.path.join(self._run_dir.path, name))
     except (tf.errors.OpError, OSError) as error:
-      restoring.remove_unfinished_files(self._run_dir.path)
+      with contextlib.suppress(OSError):
+        self._check_folder()
+        restoring.remove_unfinished_files(self._run_dir.path)
       _LOG.warning('%s could not be written (%s); the checkpoint is complete without it', name,
                    disk_errors.error_reason(error))
 
   def _check_folder(self) -> None:
-    """Raises an OSError if the folder is missing or unmounted: a save might use the wrong disk."""
-    # A missing folder is not created again, because the new folder might be on the wrong disk.
-    device_number = os.stat(self._run_dir.path).st_dev
-    if device_number != self._device_number and self._run_dir.last_checkpoint() is None:
-      raise OSError('another file system, without the checkpoints, is mounted')
+    """Raises an OSError if the folder is missing, or is not the one that this process has locked.
+
+    A missing folder is not created again, because the new folder might be on the wrong disk.
+    """
+    os.stat(self._run_dir.path)
+    storage.check_guards(self._run_dir.path_to(CHECKPOINTS_FILE))
 
   def _handle_failure(self, error: Exception, step: int, session: tf.Session) -> None:
     """Logs a failed attempt and schedules the next one, or raises CheckpointNotSaved."""
@@ -182,6 +187,10 @@ class RetryingSaver:
     Returns:
       Whether it is certain that the folder has no checkpoint of this step.
     """
+    try:
+      self._check_folder()
+    except OSError:  # The folder may belong to another run by now.
+      return False
     restoring.remove_unfinished_files(self._run_dir.path)
     last = self._run_dir.last_checkpoint()
     files = self._list_files()
@@ -323,7 +332,6 @@ class SaveCheckpoints(checkpoint_patches.CheckpointHook):
     was_failing = self._retrying_saver.is_failing
     with self._record_pause('checkpoint'):
       self._finite_check.check(session, step)
-      checkpoint_patches.delete_surplus_checkpoints(self.saver)
       is_saved = self._retrying_saver.save(self.saver, session, step, writes_graph)
     if is_saved and was_failing:
       # Begins a new event file. The full disk may have truncated a record in the current file, and

@@ -1,11 +1,18 @@
 """From which checkpoint a run resumes when some of its files are damaged or gone."""
 
+import contextlib
 import os
+import shutil
+import socket
 
 import pytest
 import tensorflow.compat.v1 as tf
 
-from estimator_train.training.checkpoints import restoring
+from estimator_train.errors import UserError
+from estimator_train.run_dir import RunDir
+from estimator_train.settings import Settings
+from estimator_train.system import temporary_files
+from estimator_train.training.checkpoints import best_checkpoint, restoring
 
 INDEX, DATA = 'model.ckpt-{}.index', 'model.ckpt-{}.data-00000-of-00001'
 
@@ -86,8 +93,9 @@ def test_killed_while_it_saved_its_first(folder, caplog, name):
 
 def test_what_was_not_finished_is_cleared_away(folder):
   names = ['model.ckpt-30_temp_0b5f/part-00000-of-00001.data-00000-of-00001',
-           'model.ckpt-30.meta.tmp' + 32 * 'a', 'checkpoint.tmp' + 32 * '0', 'flags.txt.123.part',
-           'model.h5.part', 'keras/a.1.part', 'best/best.json.9.part', 'report/curves.json.77.part']
+           'model.ckpt-30.meta.tmp' + 32 * 'a', 'checkpoint.tmp' + 32 * '0', *(
+               temporary_files.temporary_name(name) for name in (
+                   'flags.txt', 'model.h5', 'keras/a', 'best/best.json', 'decompressed/a-1'))]
   for name in names + ['own.part']:
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text('half')
@@ -106,3 +114,123 @@ def test_what_was_to_be_deleted_will_be(folder):
   assert list(state.all_model_checkpoint_paths) == [
       str(folder / 'model.ckpt-{}'.format(step)) for step in (0, 20)]
   assert not list(folder.glob('model.ckpt-10.*'))
+
+
+def write_list(folder, prefix, *steps):
+  """Lists checkpoints as TensorFlow does, the latest one first and last."""
+  (folder / 'checkpoint').write_text(''.join(
+      '{}: "{}model.ckpt-{}"\n'.format(name, prefix, step) for name, step in [
+          ('model_checkpoint_path', steps[-1]),
+          *(('all_model_checkpoint_paths', step) for step in steps)]))
+
+
+@pytest.mark.parametrize('prefix', ['{}/', '/elsewhere/run/', '../original/', 'C:\\\\run\\\\',
+                                    '/old run/\\"\\303\\251\\"/'])
+@pytest.mark.parametrize('repair', [go_on, restoring.use_own_checkpoints])
+def test_a_list_with_paths_of_another_folder(folder, tmp_path_factory, repair, prefix):
+  """TensorFlow would restore and delete the checkpoints of that folder."""
+  copy = tmp_path_factory.mktemp('runs') / 'copy'
+  shutil.copytree(str(folder), str(copy))
+  shutil.copytree(str(folder), str(copy.parent / 'original'))
+  write_list(copy, prefix.format(folder), 0, 5, 10, 20)
+  assert restoring.latest_checkpoint_and_step(str(copy)) == (str(copy / 'model.ckpt-20'), 24)
+  assert RunDir(str(copy)).last_checkpoint() == str(copy / 'model.ckpt-20')
+  repair(*[copy if repair is go_on else str(copy)])
+  assert restoring.latest_checkpoint_and_step(str(copy))[1] == 24
+  state = tf.train.get_checkpoint_state(str(copy))
+  assert {os.path.dirname(path) for path in state.all_model_checkpoint_paths} == {str(copy)}
+  with tf.Graph().as_default(), tf.Session() as session:  # As MonitoredTrainingSession does.
+    tf.train.create_global_step()
+    saver = tf.train.Saver(max_to_keep=1)  # At each save, it deletes one of its own.
+    saver.restore(session, state.model_checkpoint_path)
+    saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
+    for step in range(30, 34):
+      saver.save(session, str(copy / 'model.ckpt'), step)
+  assert {path.name for path in copy.glob('*.index')} == set(map(INDEX.format, (31, 32, 33)))
+  for original in (folder, copy.parent / 'original'):
+    assert len(list(original.glob('*.index'))) == 3
+
+
+def test_a_list_of_which_no_checkpoint_is_in_the_folder(folder):
+  write_list(folder, '/elsewhere/', 70)
+  with pytest.raises(UserError, match="the latest checkpoint in TensorFlow's list is missing: "
+                     + str(folder / 'model.ckpt-70')):
+    restoring.use_own_checkpoints(str(folder))
+  assert go_on(folder) == 24  # The program takes the newest one that is there.
+
+
+def make_socket(path):
+  server = socket.socket(socket.AF_UNIX)
+  server.bind(os.path.relpath(path))  # A path of a socket is short.
+
+
+@pytest.mark.parametrize('make', [os.mkfifo, os.mkdir, make_socket])
+@pytest.mark.parametrize('name, message', [
+    ('checkpoint', "TensorFlow's list of checkpoints cannot be read: .*/checkpoint "),
+    ('flags.txt', 'a file in --model_dir is damaged: .*flags.txt '),
+    (INDEX.format(20), None), (DATA.format(20), None), ('batch_sizes.json', None),
+    ('best/best.json', None)])
+def test_what_is_not_a_regular_file_does_not_block(folder, caplog, monkeypatch, name, message,
+                                                   make):
+  monkeypatch.chdir(folder)
+  with contextlib.suppress(FileNotFoundError):
+    os.remove(name)
+  os.makedirs('best')
+  make(name)
+  with pytest.raises(UserError, match=message) if message else contextlib.ExitStack():
+    run_dir = RunDir(str(folder))
+    run_dir.flags()
+    run_dir.examples_seen(3, 1)
+    best_checkpoint.read_best(str(folder))
+    assert restoring.find_intact_checkpoint(str(folder))[1] == (10 if 'ckpt-20' in name else 24)
+  assert message or name in caplog.text or 'model.ckpt-20: ' in caplog.text
+  assert RunDir(str(folder)).last_checkpoint() == (
+      None if name == 'checkpoint' else str(folder / 'model.ckpt-20'))
+
+
+@pytest.mark.parametrize('checkpoint', ['latest', 'best', '{}/model.ckpt-20'])
+def test_a_checkpoint_that_is_deleted_while_it_is_read(folder, monkeypatch, checkpoint):
+  """By a training run in the same folder, which keeps one checkpoint."""
+  run, given = str(folder), checkpoint.format(folder)
+  pinned = best_checkpoint.pin(run + '/model.ckpt-20', run)
+  best_checkpoint.promote_if_better(pinned, 20, {'loss': 1.}, best_checkpoint.BestMetric(
+      'loss', False), run)
+  settings = Settings(mode='export', model_dir=run, export_dir='x', checkpoint=given)
+  with restoring.open_checkpoint(settings) as found:
+    for path in [*folder.glob('model.ckpt-*'), *folder.glob('best/*/*')]:
+      path.unlink()
+    assert found.global_step == 24 and os.path.dirname(found.files) != run
+    assert tf.train.load_variable(found.files, 'weights').shape == (100, 10)
+  assert not os.path.exists(found.files + '.index')
+  with pytest.raises(UserError, match='there is no|no checkpoint'), \
+      restoring.open_checkpoint(settings):
+    pass
+
+
+def test_a_checkpoint_that_is_deleted_before_it_is_read(folder, monkeypatch, caplog):
+  """The search goes on with the next one, which is saved meanwhile."""
+  pin, deleted = restoring.pin, []
+
+  def pin_after_save(path, *given):
+    if not deleted:
+      deleted.append(path)
+      for old in folder.glob('model.ckpt-*'):
+        old.rename(str(old).replace('ckpt-', 'ckpt-1'))
+      write_list(folder, '', 10, 110, 120)
+    return pin(path, *given)
+
+  monkeypatch.setattr(restoring, 'pin', pin_after_save)
+  assert restoring.find_intact_checkpoint(str(folder)) == (str(folder / 'model.ckpt-120'), 24)
+  assert deleted == [str(folder / 'model.ckpt-20')] and not caplog.text
+
+
+@pytest.mark.parametrize('path', ['/elsewhere/best/20/model.ckpt-20', '20/model.ckpt-20'])
+def test_the_best_checkpoint_of_a_moved_run(folder, path):
+  pinned = best_checkpoint.pin(str(folder / 'model.ckpt-20'), str(folder))
+  (folder / 'best' / 'best.json').write_text(
+      '{"checkpoint": "%s", "global_step": 20, "last_evaluated": 20}' % path)
+  assert best_checkpoint.read_best(str(folder)).path == pinned
+  for outside in ('../model.ckpt-20', '/elsewhere/model.ckpt-20', '20/../../model.ckpt-20'):
+    (folder / 'best' / 'best.json').write_text(
+        '{"checkpoint": "%s", "global_step": 20, "last_evaluated": 20}' % outside)
+    assert best_checkpoint.read_best(str(folder)) is None

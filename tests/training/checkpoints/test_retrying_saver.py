@@ -1,16 +1,20 @@
 """Checkpoints that cannot be saved for some time: what is tried, said, kept and cleared away."""
 
 import errno
+import os
 import re
+import shutil
 from unittest import mock
 
 import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.python.training import checkpoint_management
 
-from estimator_train.errors import CheckpointNotSaved
-from estimator_train.run_dir import RunDir
-from estimator_train.training.checkpoints import restoring, saving
+from estimator_train.errors import CheckpointNotSaved, RunLockLost, UserError
+from estimator_train.reports import metrics_log
+from estimator_train.run_dir import RunDir, run_lock
+from estimator_train.system import storage
+from estimator_train.training.checkpoints import best_checkpoint, restoring, saving
 
 NO_ROOM = tf.errors.ResourceExhaustedError(
     None, None, 'x/model.ckpt-9_temp_1/part-0; No space left on device\n\t [[node save]]')
@@ -132,8 +136,54 @@ def test_a_checkpoint_is_whole_without_its_graph(case, monkeypatch, caplog):
       caplog.records[-1].message)
 
 
-def test_another_disk_in_its_place_is_not_written_to(case, caplog):
-  case.saving._device_number += 1
-  assert not case.save(20) and case.names() == []
-  assert ('another file system, without the checkpoints, is mounted in '
-          in caplog.records[-1].message)
+@pytest.mark.parametrize('replace, reason', [
+    (lambda folder: folder.mkdir(), 'another folder or file system is at this path in '),
+    (lambda folder: shutil.copytree(str(folder) + '-moved', str(folder)), None),
+    (lambda folder: None, 'No such file or directory in ')])
+def test_another_folder_in_its_place_is_not_written_to(case, caplog, replace, reason):
+  with run_lock.locked(str(case.folder)):
+    assert case.save(10) and case.save(20)
+    moved = str(case.folder) + '-moved'
+    os.rename(str(case.folder), moved)
+    replace(case.folder)
+    before = sorted(os.listdir(str(case.folder))) if case.folder.exists() else None
+    assert case.save(30) == (reason is None)  # A copy of the folder has the lock of this run.
+    if reason:
+      assert reason in caplog.records[-1].message
+      assert before == (sorted(os.listdir(str(case.folder))) if case.folder.exists() else None)
+      case.folder.exists() and case.folder.rmdir()
+      os.rename(moved, str(case.folder))
+      assert case.saves(40)
+
+
+def test_the_folder_of_another_run_is_not_written_to(case, caplog):
+  with run_lock.locked(str(case.folder)):
+    assert case.save(10) and case.save(20)
+    lock_file = case.folder / run_lock.LOCK_FILE
+    lock_file.unlink()
+    lock_file.write_text('{"pid": 7, "host": "a", "since": "2019"}')
+    before = case.names()
+    case.saver.set_last_checkpoints_with_time(  # One more than the saver keeps.
+        [(str(case.folder / 'model.ckpt-{}'.format(step)), step) for step in (10, 20, 30)])
+    assert not case.save(40) and case.names() == before
+    assert 'another run has locked {}: process 7 on a since 2019'.format(lock_file) in caplog.text
+    for write in (lambda: storage.write_text(str(case.folder / 'report' / 'a'), 'text'),
+                  lambda: best_checkpoint.pin(str(case.folder / 'model.ckpt-10'),
+                                              str(case.folder))):
+      with pytest.raises(RunLockLost):
+        write()
+    metrics_log.append(str(case.folder), 'train', 40, {})
+    assert case.names() == before
+    lock_file.unlink()  # The other run has ended, but its files are there.
+    assert not case.save(41) and not lock_file.exists()
+
+
+def test_a_lock_file_that_was_removed_is_made_again(case, caplog):
+  with run_lock.locked(str(case.folder)):
+    (case.folder / run_lock.LOCK_FILE).unlink()
+    assert case.saves(10) and 'run.lock was removed during the run: it is made again' in caplog.text
+    with pytest.raises(UserError, match='another run is writing'), \
+        run_lock.locked(str(case.folder)):
+      pass
+    assert case.saves(20)
+  assert not (case.folder / run_lock.LOCK_FILE).exists()

@@ -3,7 +3,8 @@
 import contextlib
 import logging
 import os
-from typing import Any, Dict, Mapping, Optional, Sequence, Union
+import re
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Union
 
 import h5py
 import tensorflow.compat.v1 as tf
@@ -14,6 +15,8 @@ from estimator_train.errors import UserError, join_items
 from estimator_train.settings.flags import ModelFlags
 from estimator_train.tf_patches import saved_weights
 from estimator_train.tf_patches.keras import nested_layers
+from estimator_train.training.checkpoints import restoring
+from estimator_train.training.checkpoints.pinned_files import pinned_files
 
 _LOG = logging.getLogger('estimator_train')
 
@@ -24,7 +27,8 @@ def load_initial_weights(model: tf.keras.Model, flags: ModelFlags,
 
   With a path, the weights of each layer are loaded whose name and shapes are those of a saved
   layer; the other layers keep their random weights, and a log line names these layers. With
-  `imagenet`, the last layer keeps its random weights.
+  `imagenet`, the last layer keeps its random weights. If fewer than half of the layers match, at
+  least one of these must have a name that the user has chosen.
 
   Args:
     model: the model.
@@ -39,24 +43,37 @@ def load_initial_weights(model: tf.keras.Model, flags: ModelFlags,
     model.set_weights(values + model.get_weights()[len(values):])
     return
   path = flags.weights
-  if os.path.isfile(os.path.join(path, 'saved_model.pb')):
-    checkpoint = os.path.join(path, 'variables', 'variables')
-  else:
-    checkpoint = tf.train.latest_checkpoint(path) if os.path.isdir(path) else path
   try:
     if os.path.isfile(path):
       _load_h5(model, path)
-    elif checkpoint and tf.train.checkpoint_exists(checkpoint):
-      _load_matching(model, model.get_weights(), path, {}, saved_weights.read_variables(
-          checkpoint, {weight.op.name for weight in model.weights}))
     else:
-      raise UserError('there are no weights at this path', '--weights=' + path,
-                      'give an .h5 file, a SavedModel, a checkpoint, or the --model_dir of a run')
+      _load_matching(model, model.get_weights(), path, {}, _read_checkpoint(
+          path, {weight.op.name for weight in model.weights}))
   except (ValueError, KeyError, OSError, tf.errors.OpError) as error:
     raise UserError('the weights do not fit the model',
                     '--weights={} ({})'.format(path, error),
-                    'give weights of this --model, or of layers with the same names and '
-                    'shapes') from error
+                    'give weights of this --model, or of layers that are given the same names '
+                    'and shapes') from error
+
+
+def _read_checkpoint(path: str, names: Set[str]) -> Dict[str, Any]:
+  """Returns the values of variables by name: of a checkpoint, a SavedModel or a run.
+
+  Another process may be training in the folder of the run, and may delete checkpoints.
+  """
+  previous = None
+  while True:
+    checkpoint: Optional[str] = path
+    if os.path.isfile(os.path.join(path, 'saved_model.pb')):
+      checkpoint = os.path.join(path, 'variables', 'variables')
+    elif os.path.isdir(path):
+      checkpoint = restoring.latest_checkpoint(path)
+    if checkpoint is None or checkpoint == previous:
+      raise UserError('there are no weights at this path', '--weights=' + path,
+                      'give an .h5 file, a SavedModel, a checkpoint, or the --model_dir of a run')
+    with contextlib.suppress(FileNotFoundError), pinned_files(checkpoint) as files:
+      return saved_weights.read_variables(files, names)
+    previous = checkpoint
 
 
 def _load_h5(model: tf.keras.Model, path: str) -> None:
@@ -93,11 +110,12 @@ def _load_matching(model: tf.keras.Model, initial_values: Sequence[Any], path: s
     by_variable: the saved arrays, by the name of the variable.
 
   Raises:
-    ValueError: there is no such layer.
+    ValueError: there is no such layer, or only few layers, with names that can match by chance.
   """
   owners = {id(weight): layer for layer in nested_layers(model) for weight in layer.weights}
   values = dict(zip(map(id, model.weights), initial_values))
-  loaded, others = [], []
+  loaded: List[tf.keras.layers.Layer] = []
+  others: List[str] = []
   for layer in dict.fromkeys(owners.values()):
     weights = [weight for weight in layer.weights if owners[id(weight)] is layer]
     for saved in (by_layer.get(layer.name, ()),
@@ -105,17 +123,28 @@ def _load_matching(model: tf.keras.Model, initial_values: Sequence[Any], path: s
       if [getattr(value, 'shape', None) for value in saved] == [
           tuple(weight.shape.as_list()) for weight in weights]:
         values.update(zip(map(id, weights), saved))
-        loaded.append(layer.name)
+        loaded.append(layer)
         break
     else:
       others.append(layer.name)
   if not loaded:
     raise ValueError('no layer of the model has the name and the shapes of a saved layer')
+  if len(loaded) < len(others) and all(map(_has_automatic_name, loaded)):
+    raise ValueError(
+        'only {} of {} layers have the name and the shapes of a saved layer, perhaps by chance, as '
+        'Keras has numbered them: {}'.format(len(loaded), len(loaded) + len(others),
+                                             join_items([layer.name for layer in loaded])))
   tf.keras.backend.batch_set_value([(weight, values[id(weight)]) for weight in model.weights])
   if others:
     _LOG.info('%s has weights for %d of %d layers; these start from random weights, because their '
               'names or shapes are not in the file: %s', path, len(loaded),
               len(loaded) + len(others), join_items(others))
+
+
+def _has_automatic_name(layer: tf.keras.layers.Layer) -> bool:
+  """Returns whether Keras has named a layer by its class, such as `dense_1`."""
+  name = re.sub(r'_\d+$', '', layer.name)
+  return name.replace('_', '') == type(layer).__name__.replace('_', '').lower()
 
 
 def _refers_to_other_files(unused_name: str,

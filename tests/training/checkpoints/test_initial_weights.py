@@ -138,6 +138,51 @@ def test_weights_of_another_head(h5, trained, tmp_path, caplog):
   assert 'random weights' not in caplog.text  # All of them fit.
 
 
+def numbered(image_shape, num_classes):
+  """Its layer `dense_1` has the name and the shapes of one of `narrow`."""
+  layers = tf.keras.layers
+  return tf.keras.Sequential([layers.Flatten(input_shape=image_shape), layers.Dense(9),
+                              layers.Dense(8), layers.BatchNormalization(),
+                              layers.Dense(num_classes, 'softmax')])
+
+
+def narrow(image_shape, num_classes):
+  layers = tf.keras.layers
+  return tf.keras.Sequential([layers.Flatten(input_shape=image_shape),
+                              *map(layers.Dense, (9, 8, 7, num_classes))])
+
+
+def test_layers_that_match_by_chance(tmp_path, caplog):
+  """Keras numbers the layers of each model: the names mean nothing if few of them match."""
+  caplog.set_level('INFO', 'estimator_train')
+  with keras_session():
+    numbered((7, 7, 1), 10).save_weights(str(tmp_path / 'numbered.h5'))
+  with pytest.raises(UserError, match='only 1 of 4 layers have the name and the shapes of a saved '
+                                      'layer, perhaps by chance, .*: dense_1'):
+    load(tmp_path / 'numbered.h5', __name__ + ':narrow', shape=(28, 28, 1))
+  load(tmp_path / 'numbered.h5', __name__ + ':narrow', shape=(7, 7, 1))  # Two of four.
+  assert 'has weights for 2 of 4 layers' in caplog.text
+
+
+def test_weights_of_a_run_that_is_training(trained, tmp_path, monkeypatch):
+  """The latest checkpoint is deleted before it is read; its list has paths of another folder."""
+  run = tmp_path / 'run'
+  shutil.copytree(str(trained), str(run))
+  text = 'model_checkpoint_path: "/elsewhere/model.ckpt-{}"\n'
+  (run / 'checkpoint').write_text(text.format(0))
+  pinned_files = initial_weights.pinned_files
+
+  def save_and_pin(path):
+    for old in run.glob('model.ckpt-0.*'):
+      old.unlink()
+      (run / 'checkpoint').write_text(text.format(1))
+    return pinned_files(path)
+
+  monkeypatch.setattr(initial_weights, 'pinned_files', save_and_pin)
+  found, expected = load(run), training_runs.weights(trained, 1)
+  assert all(np.array_equal(value, expected[name]) for name, value in found.items())
+
+
 def test_published_weights_without_the_head(monkeypatch, tmp_path, capsys):
   """A file, and ImageNet weights, for which Keras looks in its cache before the network."""
   path, shape = str(tmp_path / 'notop.h5'), (32, 32, 3)

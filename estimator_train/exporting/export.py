@@ -8,6 +8,7 @@ system/temporary_files.py.
 """
 
 import errno
+import hashlib
 import os
 import time
 from typing import Any, Callable, Dict, List, Optional
@@ -24,7 +25,8 @@ from estimator_train.settings.flags import ExportFlags
 from estimator_train.system import storage, temporary_files, watchdog
 
 # A function writes a restored model to a folder, and returns further keys of the result.
-PREPROCESSING_FILE = 'preprocessing.json'
+PREPROCESSING_FILE, CHECKSUMS_FILE = 'preprocessing.json', 'SHA256SUMS'
+_BLOCK_BYTES = 1 << 20
 _FORMATS: Dict[str, Callable[[str, trained_model.RestoredModel], Dict[str, List[str]]]] = {
     'saved_model': saved_model.write, 'h5': h5_model.write,
     'tflite': onnx_and_tflite.write_tflite, 'onnx': onnx_and_tflite.write_onnx}
@@ -94,7 +96,7 @@ def write_version(export_dir: str, write_files: Callable[[str], None]) -> str:
   try:
     with temporary_files.make_folder(os.path.join(export_dir, 'version')) as temporary_dir:
       write_files(temporary_dir)
-      _fsync_files(temporary_dir)
+      _complete_files(temporary_dir)
       return _rename_to_next_version(temporary_dir, export_dir)
   except (OSError, tf.errors.ResourceExhaustedError) as error:
     # TensorFlow raises ResourceExhaustedError if the disk is full.
@@ -103,12 +105,18 @@ def write_version(export_dir: str, write_files: Callable[[str], None]) -> str:
                     ) from error
 
 
-def _fsync_files(folder: str) -> None:
-  """Flushes the files to the disk, before their folder gets its final name."""
+def _complete_files(folder: str) -> None:
+  """Flushes the files to the disk, and writes their checksums in the format of `sha256sum`."""
+  lines = []
   for parent, _, names in os.walk(folder):
     for name in names:
-      with open(os.path.join(parent, name), 'rb') as file:
+      path, digest = os.path.join(parent, name), hashlib.sha256()
+      with open(path, 'rb') as file:
+        for block in iter(lambda file=file: file.read(_BLOCK_BYTES), b''):  # type: ignore[misc]
+          digest.update(block)
         os.fsync(file.fileno())
+      lines.append('{}  {}\n'.format(digest.hexdigest(), os.path.relpath(path, folder)))
+  storage.write_text(os.path.join(folder, CHECKSUMS_FILE), ''.join(sorted(lines)))
 
 
 def _rename_to_next_version(temporary_dir: str, export_dir: str) -> str:

@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import subprocess
 
 import pytest
 
@@ -29,6 +30,10 @@ def test_the_time_is_the_number(tmp_path, monkeypatch):
       monkeypatch.setattr(export.os, 'listdir', lambda folder: [])  # As it was a moment ago.
     assert export.write_version(str(tmp_path), fill) == str(tmp_path / version)
     assert (tmp_path / version / 'file').read_text() == 'content'
+    assert subprocess.call(['sha256sum', '--check', '--strict', '--quiet', 'SHA256SUMS'],
+                           cwd=str(tmp_path / version)) == 0
+    sums = (tmp_path / version / 'SHA256SUMS').read_text().splitlines()
+    assert [line.split('  ')[1] for line in sums] == ['file']
     # Who may read other folders, such as the server, may read it.
     assert (tmp_path / version).stat().st_mode == (tmp_path / '1238').stat().st_mode
   assert (tmp_path / '1234').read_text() == 'a file in the way'

@@ -49,7 +49,8 @@ def run(settings: Settings, process: Process = SINGLE_PROCESS) -> Dict[str, Any]
     result['checkpoint'] = checkpoint
     model_file = h5_model.save_model(settings, run.data.dataset, checkpoint)
     if loop and signals.stop_signum is None and not outcome.stopped_by_signal:
-      result.update(loop.evaluate())
+      # A metric may have the name of a key of the training.
+      result = {**loop.evaluate(), **result}
       warn_of_inaccurate_batch_norm(model, result)
     learning_curves.write_learning_curves(settings.run.folder)
     page_file = page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)

@@ -15,7 +15,7 @@ from tensorflow.python.keras.premade import wide_deep
 from tensorflow.python.keras.utils import losses_utils, tf_utils
 from tensorflow.python.ops.losses import util
 
-from estimator_train.tf_patches.keras import is_keras_function
+from estimator_train.tf_patches.keras import is_keras_function, named_metrics
 
 
 def find_graph(model: tf.keras.Model) -> tf.Graph:
@@ -208,7 +208,7 @@ class Metric(NamedTuple):
 
 
 def make_metrics(model: tf.keras.Model) -> Dict[str, Metric]:
-  """Returns the metrics of a model by name, also those added by `add_metric`.
+  """Returns the metrics of a model by the names of named_metrics, also those of `add_metric`.
 
   Defect: model_fn.py:515 of tensorflow_estimator/python/estimator/ runs only the first update of a
   metric. The update with the sample weights is the last one, and a layer that is used twice updates
@@ -217,7 +217,7 @@ def make_metrics(model: tf.keras.Model) -> Dict[str, Metric]:
   """
   compiled, batch_values = model._compile_metric_functions, _batch_metric_values(model)
   made, reachable = {}, None
-  for metric in dict.fromkeys(model.metrics):
+  for name, metric in named_metrics(model).items():
     metric_updates = list(metric._updates)
     if len(metric_updates) > 1:
       # Those of other models that use the metric depend on the inputs of these models only.
@@ -229,8 +229,8 @@ def make_metrics(model: tf.keras.Model) -> Dict[str, Metric]:
     if metric_updates:
       # The call of `result` replaces the tensor that Keras itself evaluates with each batch.
       call_result = vars(metric).get('_call_result')
-      made[metric.name] = Metric(metric.result(), tf.group(*metric_updates),
-                                 metric.variables, batch_values.get(metric.name))
+      made[name] = Metric(metric.result(), tf.group(*metric_updates), metric.variables,
+                          batch_values.get(metric))
       if call_result is not None:
         metric._call_result = call_result
   return made
@@ -303,8 +303,8 @@ def regularization_losses(model: tf.keras.Model) -> List[tf.Tensor]:
   return list(model.get_losses_for(None)) + list(model.get_losses_for(model.inputs))
 
 
-def _batch_metric_values(model: tf.keras.Model) -> Dict[str, tf.Tensor]:
-  """Returns the metrics of a compiled model whose functions return one number per batch, by name.
+def _batch_metric_values(model: tf.keras.Model) -> Dict[Any, tf.Tensor]:
+  """Returns the values for a batch of the compiled metrics whose functions return one number.
 
   Defect: metrics.py:560 computes the mean of these numbers, in which a short batch counts as
   much as a full one. Symptom: the metric depends on the batch size.
@@ -319,9 +319,9 @@ def _batch_metric_values(model: tf.keras.Model) -> Dict[str, tf.Tensor]:
       if isinstance(metric, metrics.MeanMetricWrapper) and not is_keras_function(function):
         value = _call_metric_function(metric, endpoint.training_target.target, endpoint.output)
         if value.shape.ndims == 0:
-          values[metric.name] = value
+          values[metric] = value
         elif value.shape.ndims is None:  # Of a tf.py_func.
-          values[metric.name] = tf.reshape(tf.reduce_mean(value), [])
+          values[metric] = tf.reshape(tf.reduce_mean(value), [])
   return values
 
 

@@ -4,7 +4,7 @@ Paths are relative to tensorflow_core/python/keras/.
 """
 
 import contextlib
-from typing import Any, Iterator, List, Sequence
+from typing import Any, Dict, Iterator, List, Sequence
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.keras import backend, losses as keras_losses
@@ -136,6 +136,31 @@ def loss_functions(model: tf.keras.Model, output_names: Sequence[str]) -> List[A
   whose inputs are unknown has the attribute `loss_functions` only when it is built.
   """
   return list(training_utils.prepare_loss_functions(model.loss or {}, list(output_names)))
+
+
+def named_metrics(model: tf.keras.Model) -> Dict[str, Any]:
+  """Returns the metrics of a model by name.
+
+  Metrics of several layers may have the same name. All but the first get a number, as in Keras the
+  compiled metrics do. No defect: `metrics_names` contains the same name twice.
+  """
+  named: Dict[str, Any] = {}
+  for metric in dict.fromkeys(model.metrics):
+    name, number = metric.name, 0
+    while name in named:
+      number += 1
+      name = '{}_{}'.format(metric.name, number)
+    named[name] = metric
+  return named
+
+
+def outputs_with_loss(model: tf.keras.Model) -> List[str]:
+  """Returns the names of the outputs that have a loss.
+
+  Private API: `_training_endpoints`, because `metrics_names` mixes these names with others.
+  """
+  return [endpoint.output_name for endpoint in getattr(model, '_training_endpoints', ())
+          if not endpoint.should_skip_target()]
 
 
 def is_keras_function(function: Any) -> bool:

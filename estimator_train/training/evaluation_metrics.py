@@ -1,10 +1,11 @@
 """Metrics that count each example of an evaluation once."""
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import images
+from estimator_train.system import names
 from estimator_train.tf_patches import estimator as estimator_patches, sessions
 from estimator_train.tf_patches.compiled_models import Metric, OutputLoss
 from estimator_train.training import class_counts, evaluation_samples, losses
@@ -18,7 +19,49 @@ _BATCH_MEANS_KEY = 'estimator_train/batch_means'
 _NUM_CALIBRATION_BINS = 15
 # The first letters of the types of operations that change variables.
 _CHANGES_OF_VARIABLES = ('Assign', 'ResourceScatter', 'ScatterAdd', 'ScatterUpdate')
+# The keys of evaluation.json, best.json, a line of metrics.jsonl and the result of an evaluation,
+# with or without classes, that are no losses of outputs and no metrics of a model.
+_OTHER_KEYS = frozenset((
+    'average_loss', 'batch_means', 'best', 'checkpoint', 'class_counts', 'confusion_matrix',
+    'examples', 'global_step', 'kind', 'last_evaluated', 'loss', 'metric', 'mode', 'model_dir',
+    'per_class', 'regularization_loss', 'skipped_images', 'time', 'value'))
 _MIN_CLASSES_OF_TOP_5 = 10  # With fewer classes, even a bad model has most classes among its top 5.
+
+
+class MetricKeys(NamedTuple):
+  """The keys of losses and metrics of a model in the result of an evaluation, which are distinct.
+
+  Attributes:
+    losses: the keys of the losses of outputs, by output; {} unless several outputs have a loss.
+    metrics: the keys of the metrics, by name.
+  """
+  losses: Dict[str, str]
+  metrics: Dict[str, str]
+
+
+def make_keys(outputs: Sequence[str], metrics: Iterable[str],
+              num_classes: Optional[int]) -> MetricKeys:
+  """Returns the keys `OUTPUT_loss` and the names of the metrics, with a prefix where necessary.
+
+  A loss whose key would be one of the program has the prefix `output_`, and a metric `metric_`. In
+  an Estimator of `convert`, the metrics keep the names that Keras's model_to_estimator gives them.
+
+  Args:
+    outputs: the names of the outputs that have a loss.
+    metrics: the names of the metrics.
+    num_classes: see make_metrics.
+  """
+  metrics, outputs = list(metrics), outputs if len(outputs) > 1 else ()
+  reserved = _OTHER_KEYS.union(classifier_metric_names(num_classes) if num_classes else ())
+  loss_names = [output + '_loss' for output in outputs]
+  if num_classes is None:
+    # tf.estimator.Estimator defines these two.
+    metric_keys = names.make_distinct(metrics, ('loss', tf.GraphKeys.GLOBAL_STEP), 'metric_')
+    loss_keys = names.make_distinct(loss_names, reserved.union(metric_keys), 'output_')
+  else:
+    loss_keys = names.make_distinct(loss_names, reserved, 'output_')
+    metric_keys = names.make_distinct(metrics, reserved.union(loss_keys), 'metric_')
+  return MetricKeys(dict(zip(outputs, loss_keys)), dict(zip(metrics, metric_keys)))
 
 
 def make_metrics(fetches: Fetches, features: Any, batch_size: tf.Tensor, model: tf.keras.Model,
@@ -36,11 +79,14 @@ def make_metrics(fetches: Fetches, features: Any, batch_size: tf.Tensor, model: 
       same name, those of the model are returned.
   """
   class_count = _infer_num_classes(model, loss) if num_classes is None else num_classes
-  own, added = model_metrics(fetches.metrics, batch_size), loss_metrics(fetches, batch_size)
+  keys = make_keys([each.output_name for each in fetches.output_losses], fetches.metrics,
+                   num_classes)
+  own = model_metrics(fetches.metrics, batch_size, keys.metrics)
+  added = loss_metrics(fetches, batch_size, keys.losses)
   if class_count:
     added.pop('regularization_loss', None)
     added.update(classifier_metrics(features, fetches.output_losses[0], model, class_count))
-  return {**added, **own} if num_classes is None else {**own, **added}
+  return {**added, **own}
 
 
 def _infer_num_classes(model: tf.keras.Model, loss: losses.Loss) -> Optional[int]:
@@ -129,23 +175,25 @@ def _calibration_error(probabilities: tf.Tensor,
   return tf.reduce_sum(tf.abs(gaps)), update
 
 
-def model_metrics(metrics: Mapping[str, Metric], batch_size: tf.Tensor) -> Metrics:
-  """Returns the metrics of a compiled model, by the names of Keras.
+def model_metrics(metrics: Mapping[str, Metric], batch_size: tf.Tensor,
+                  keys: Mapping[str, str]) -> Metrics:
+  """Returns the metrics of a compiled model, by their keys.
 
   The value of a metric whose function returns only one number per batch is the mean of these
   numbers, weighted by the sizes of the batches. This is exact if the number is a mean over
-  examples. The names of these metrics are in `batch_means`.
+  examples. The keys of these metrics are in `batch_means`.
   """
   found: Metrics = {}
   for name, metric in metrics.items():
-    found[name] = metric.result, metric.update
+    key = keys[name]
+    found[key] = metric.result, metric.update
     if metric.batch_value is not None:
-      tf.add_to_collection(_BATCH_MEANS_KEY, name)
-      found[name] = _mean_over_batches(metric.batch_value, batch_size, name)
+      tf.add_to_collection(_BATCH_MEANS_KEY, key)
+      found[key] = _mean_over_batches(metric.batch_value, batch_size, name)
   return found
 
 
-def loss_metrics(fetches: Fetches, batch_size: tf.Tensor) -> Metrics:
+def loss_metrics(fetches: Fetches, batch_size: tf.Tensor, keys: Mapping[str, str]) -> Metrics:
   """Returns the metrics of the losses of a compiled model, whatever its outputs are.
 
   TensorFlow's model_to_estimator reports the mean of the mean losses of the batches, which depends
@@ -154,8 +202,8 @@ def loss_metrics(fetches: Fetches, batch_size: tf.Tensor) -> Metrics:
 
   Returns:
     `examples` (int64); `average_loss` (float), the loss that Keras would compute for one batch with
-    all examples, without regularization; if there are several outputs, the loss of each output,
-    by Keras's name `OUTPUT_loss`; and if the layers add losses, `regularization_loss`. A loss that
+    all examples, without regularization; if there are several outputs, the loss of each output by
+    its key; and if the layers add losses, `regularization_loss`. A loss that
     is a sum over the examples is divided by their number.
   """
   examples, add_examples = _running_sum(batch_size, 'examples')
@@ -167,14 +215,15 @@ def loss_metrics(fetches: Fetches, batch_size: tf.Tensor) -> Metrics:
     # The loss function returns the mean over the batch, or the model does.
     if values.shape.ndims == 0 or (
         loss.outputs.shape.ndims and loss.outputs.shape.as_list()[0] == 1):
-      tf.add_to_collection(_BATCH_MEANS_KEY, loss.output_name + '_loss')
+      tf.add_to_collection(_BATCH_MEANS_KEY,
+                           keys.get(loss.output_name, loss.output_name + '_loss'))
       values = tf.reduce_mean(values) * tf.cast(batch_size, tf.float64)
       count = tf.cast(batch_size, tf.float64)
     mean, update = _running_mean(tf.reduce_sum(values), count, loss.output_name + '_loss')
     total += loss.weight * mean
     updates.append(update)
-    if len(fetches.output_losses) > 1:
-      metrics[loss.output_name + '_loss'] = mean, update
+    if loss.output_name in keys:
+      metrics[keys[loss.output_name]] = mean, update
     if _predicts_numbers(loss):
       evaluation_samples.sample_outputs(loss.output_name, loss.targets, loss.outputs)
   metrics['average_loss'] = total, tf.group(*updates)

@@ -251,7 +251,8 @@ class _ModelFn:
       spec = self._describe_predictions(fetches)
       if fetches.metrics:
         spec['eval_metric_ops'] = evaluation_metrics.model_metrics(
-            fetches.metrics, arranged.size())
+            fetches.metrics, arranged.size(),
+            evaluation_metrics.make_keys((), fetches.metrics, self._num_classes).metrics)
     train_op = strategies.with_averaged_statistics(model_graph.updated_statistics(), train_op)
     self._warn_of_batch_losses(optimizer)
     if self._callbacks.observe_batch is not None:

@@ -20,6 +20,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.errors import UserError
 from estimator_train.settings.flags import EvaluationFlags
 from estimator_train.system import storage
+from estimator_train.tf_patches import keras as keras_patches
 from estimator_train.training import evaluation_metrics
 
 BEST_FOLDER = 'best'
@@ -93,12 +94,13 @@ def values_of(metrics: Dict[str, Any]) -> Dict[str, Optional[float]]:
 
 def _metric_names(model: tf.keras.Model, num_classes: int) -> List[str]:
   """Returns the names of the metrics of an evaluation, first the default of --best_metric."""
-  compiled = [name for name in model.metrics_names if name != 'loss']
+  keys = evaluation_metrics.make_keys(keras_patches.outputs_with_loss(model),
+                                      keras_patches.named_metrics(model), num_classes)
   names = (evaluation_metrics.classifier_metric_names(num_classes) if num_classes
            else ['average_loss', 'loss'])
   if not num_classes and (not model.loss or model.get_losses_for(model.inputs)):
     names.reverse()
-  return names + [name for name in compiled if name not in names]
+  return [*names, *keys.losses.values(), *keys.metrics.values()]
 
 
 def _is_max(name: str, mode: str) -> bool:

@@ -17,7 +17,8 @@ from estimator_train.errors import UserError, join_items, printable
 
 _LOG = logging.getLogger('estimator_train')
 _IMAGE_EXTENSIONS = frozenset((b'.jpg', b'.jpeg', b'.jpe', b'.jfif', b'.png', b'.gif', b'.bmp',
-                               b'.webp', b'.tif', b'.tiff'))
+                               b'.webp', b'.tif', b'.tiff', b'.heic', b'.heif', b'.avif', b'.jp2',
+                               b'.jxl', b'.ppm', b'.pgm'))
 _DECODABLE_EXTENSIONS = (b'.jpg', b'.jpeg', b'.jpe', b'.jfif', b'.png', b'.gif')
 _ARCHIVE_EXTENSIONS = (b'.zip', b'.tar', b'.tgz', b'.tar.gz', b'.tar.bz2', b'.tar.xz', b'.7z',
                        b'.rar')
@@ -45,6 +46,11 @@ Listings = Dict[bytes, Listing]  # By the path of the folder.
 def is_image(name: bytes) -> bool:
   """Returns whether a file name has the extension, in any case, of images that can be decoded."""
   return name.lower().endswith(_DECODABLE_EXTENSIONS)
+
+
+def may_be_image(name: bytes) -> bool:
+  """Returns whether a file name has the extension of images, also of those of other formats."""
+  return _extension(name).lower() in _IMAGE_EXTENSIONS
 
 
 def may_be_records(name: bytes) -> bool:

@@ -132,10 +132,11 @@ def test_predictions_of_examples_and_rows(run, run_program, trained, tmp_path):
           for index in range(4)]
   lines = list(map(json.dumps, rows))
   wrong = [
-      ({'words': [1, 2, 3, 4, 5]}, 'no value for numbers'),
-      (dict(rows[0], words=[1.5] * 5), 'words: [1.5'),
-      (dict(rows[0], words=[1]), 'words has the shape [1], but the input has [5]'),
-      (dict(rows[0], numbers=['a', 0, 0]), 'numbers: could not convert'),
+      ({'words': [1, 2, 3, 4, 5]}, 'numbers: no value'),
+      (dict(rows[0], words=[1.5] * 5), 'words: 1.5 is not an integer'),
+      (dict(rows[0], words=[1]), 'words: the shape is [1], but the input has [5]'),
+      (dict(rows[0], words=[1, 2, 3, 4, 10 ** 6]), 'the model cannot process it: '),
+      (dict(rows[0], numbers=['a', 0, 0]), "numbers: 'a' is not a number"),
       ([1], 'a line must be a JSON object')]
   (tmp_path / 'a.jsonl').write_text('\n'.join(
       [lines[0], '', *(json.dumps(row) for row, _ in wrong), '{', *lines[1:]]))
@@ -144,23 +145,24 @@ def test_predictions_of_examples_and_rows(run, run_program, trained, tmp_path):
     writer.writeheader()
     writer.writerows(rows)
   done = run_program('--model_dir', folder, *flags, '--input={}'.format(tmp_path))
-  assert done.code == 2 and "6 bad file(s), the first is '{}:1'".format(
+  assert done.code == 2 and "7 bad file(s), the first is '{}:1'".format(
       tmp_path / 'a.jsonl') in done.err
   *found, _ = predictions(done)
   assert [line['file'] for line in found] == ['{}:{}'.format(tmp_path / name, index)
-                                              for name, count in (('a.jsonl', 10), ('b.CSV', 4))
+                                              for name, count in (('a.jsonl', 11), ('b.CSV', 4))
                                               for index in range(count)]
-  for line, (_, reason) in zip(found[1:7], [*wrong, (None, 'Expecting property')]):
+  for line, (_, reason) in zip(found[1:8], [*wrong, (None, 'Expecting property')]):
     assert reason in line['error']
-  for line, same in zip(found[:1] + found[7:], expected[:4] * 2):
+  for line, same in zip(found[:1] + found[8:], expected[:4] * 2):
     assert line['price'] == pytest.approx(same['price'], rel=1e-4)
     assert line['kind'] == pytest.approx(same['kind'], rel=1e-4)
   (tmp_path / 'd.csv').write_text('numbers,word\n[1],2\n')
-  for name, message in (
-      ('d.csv', '{} has no words (columns: numbers, word): name'.format(tmp_path / 'd.csv')),
-      ('none.csv', '--input matches no file')):
-    assert fails(run_program('--model_dir', folder, *flags, '--input={}'.format(tmp_path / name)),
-                 message)
+  done = run_program('--model_dir', folder, *flags, '--input={0}/d.csv,{0}/b.CSV'.format(tmp_path))
+  assert [line.get('error') for line in predictions(done)] == [
+      'no column for words (columns: numbers, word): name the columns in the first line',
+      *[None] * 5]
+  assert fails(run_program('--model_dir', folder, *flags, '--input={}/no.csv'.format(tmp_path)),
+               '--input matches no file')
 
 
 @pytest.mark.parametrize('flags, inputs, outputs', [

@@ -200,3 +200,46 @@ def test_predictions_of_outputs(tmp_path):
   assert path.read_text().splitlines() == [
       "example,output_file,output_example,output_error,price,'=x,many_0,many_1,table,error",
       '3,-2.0,-1.0,0.0,1.0,2.0,1.0,2.0,"[[1.0], [2.0]]",']
+
+
+@pytest.mark.parametrize('shapes, columns', [
+    ({'dense': (3,), 'dense_1': (1,)}, ['output_dense_0', 'output_dense_1', 'output_dense_2',
+                                        'dense_1']),
+    ({'a': (2,), 'a_0': (2, 2), 'output_a_1': (), 'b': (1,)},
+     ['output_output_a_0', 'output_output_a_1', 'a_0', 'output_a_1', 'b']),
+    ({'a': (11,), 'a_1': (2,), 'a_1_0': ()},
+     ['a_{}'.format(index) for index in range(11)]
+     + ['output_a_1_0', 'output_a_1_1', 'a_1_0']),
+    ({'file': (2,), 'output_file': (1,), 'file_0': (1,)},
+     ['output_output_file_0', 'output_output_file_1', 'output_file', 'file_0'])])
+def test_columns_of_outputs_are_distinct(tmp_path, shapes, columns):
+  """Each number has a column of its own, whatever the names of the outputs are."""
+  path, numbers = tmp_path / 'out.csv', iter(range(100))
+  outputs = {name: np.reshape([float(next(numbers)) for _ in range(int(np.prod(shape)))], shape)
+             for name, shape in shapes.items()}
+  prediction = predict_mode.make_output_prediction({'file': 'x'}, outputs)
+  assert len(prediction) == 1 + len(shapes)
+  with output_file.open_writer(str(path), predict_mode.output_columns('file', shapes)) as writer:
+    writer.write(prediction)
+    writer.write({'file': 'y', 'error': 'z'})
+  header, row, error = csv.reader(path.read_text().splitlines())
+  assert header == ['file', *columns, 'error'] and len(set(header)) == len(header)
+  cells = dict(zip(header, row))
+  assert sorted(np.concatenate([np.ravel(json.loads(cells[name])) for name in columns])) == list(
+      range(next(numbers)))
+  assert error == ['y', *[''] * len(columns), 'z']
+
+
+def test_images_of_other_formats(predict, finished_run, write_images, tmp_path):
+  """Each image in a folder has its line; the content decides whether it can be predicted."""
+  image = np.zeros((28, 28, 1), np.uint8)
+  write_images({tmp_path / 'in' / 'b' / 'a.png': image})
+  content = (tmp_path / 'in' / 'b' / 'a.png').read_bytes()
+  for name, data in (('a.webp', b'RIFF'), ('b.TIF', b'II*\0'), ('c.heic', b'ftypheic'),
+                     ('d.bmp', content), ('e.txt', b'no image')):
+    (tmp_path / 'in' / name).write_bytes(data)
+  done = predict(finished_run, '--input={}'.format(tmp_path / 'in'))
+  *found, last = lines(done.out)
+  assert [(os.path.basename(line['file']), 'error' in line) for line in found] == [
+      ('a.webp', True), ('b.TIF', True), ('c.heic', True), ('d.bmp', False), ('a.png', False)]
+  assert done.code == 2 and (last['predicted'], last['bad']) == (2, 3)

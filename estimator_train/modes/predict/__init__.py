@@ -16,13 +16,15 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from estimator_train.data import TOP_K, datasets
 from estimator_train.data.run_data import make_batching, make_source
 from estimator_train.distribution import devices
-from estimator_train.errors import UserError
+from estimator_train.errors import UserError, first_line
 from estimator_train.exporting import trained_model
 from estimator_train.exporting.trained_model import Predictor, RestoredModel, TrainedCheckpoint
-from estimator_train.modes.predict import inputs, output_file
+from estimator_train.modes.predict import inputs, output_file, rows
 from estimator_train.modes.predict.inputs import Entry
+from estimator_train.modes.predict.output_file import Column
 from estimator_train.reports.evaluation import as_probabilities
 from estimator_train.settings import Settings, rules
+from estimator_train.system import names
 from estimator_train.system.progress import make_progress_bar
 
 _LOG = logging.getLogger('estimator_train')
@@ -37,10 +39,10 @@ class Predictions(NamedTuple):
   Attributes:
     trained_checkpoint: the checkpoint of the model.
     columns: the columns of a CSV file of the predictions.
-    batches: lists of dicts. A dict has the prediction of an example, or the error of a bad file.
+    batches: lists of dicts. A dict has the prediction of an example, or the error of a file or row.
   """
   trained_checkpoint: TrainedCheckpoint
-  columns: Sequence[str]
+  columns: Sequence[Column]
   batches: Iterator[List[Dict[str, Any]]]
 
 
@@ -82,7 +84,7 @@ def open_predictions(settings: Settings) -> Iterator[Predictions]:
     if trained.dataset.image_shape is not None:
       yield _predict_images(settings, trained, stack)
     else:
-      files = inputs.find_row_files(settings.export.input or '')
+      files = rows.find_row_files(settings.export.input or '')
       yield (_predict_rows(settings, trained, files, stack) if files
              else _predict_examples(settings, trained, stack))
 
@@ -112,11 +114,33 @@ def _predict_images(settings: Settings, trained: TrainedCheckpoint,
 def _predict_rows(settings: Settings, trained: TrainedCheckpoint, files: List[bytes],
                   stack: contextlib.ExitStack) -> Predictions:
   """Predicts the rows of CSV and JSON Lines files, until the stack is closed."""
-  predictor = stack.enter_context(trained_model.load_predictor(settings, trained, lambda model, _: (
-      list(model.inputs.values()), model.outputs)))
-  rows = (row for path in files for row in inputs.read_rows(path, predictor.model.inputs))
-  batches = iter(lambda: list(itertools.islice(rows, predictor.batch_size)), [])
+  placeholders: Dict[str, tf.Tensor] = {}
+
+  def add_values(model: RestoredModel, _: int) -> trained_model.Ends:
+    placeholders.update(
+        (name, tensor if isinstance(tensor, tf.Tensor) else tf.placeholder(
+            tensor.dtype, model.keras_model.get_layer(name).get_config()['batch_input_shape']))
+        for name, tensor in model.inputs.items())
+    features = [_like_input(placeholders[name], tensor) for name, tensor in model.inputs.items()]
+    return list(placeholders.values()), (
+        model.outputs if features == list(model.inputs.values()) else model.call(features))
+
+  predictor = stack.enter_context(trained_model.load_predictor(settings, trained, add_values))
+  entries = (entry for path in files for entry in rows.read_rows(path, placeholders))
+  batches = iter(lambda: list(itertools.islice(entries, predictor.batch_size)), [])
   return _predict_entries(batches, trained, predictor)
+
+
+def _like_input(values: tf.Tensor, model_input: Any) -> Any:
+  """Returns a batch as the tensor, tf.SparseTensor or tf.RaggedTensor that an input takes."""
+  if isinstance(model_input, tf.SparseTensor):
+    zero = '' if values.dtype == tf.string else tf.zeros([], values.dtype)
+    indices = tf.where(tf.not_equal(values, zero))
+    return tf.SparseTensor(indices, tf.gather_nd(values, indices),
+                           tf.shape(values, out_type=tf.int64))
+  if isinstance(model_input, tf.RaggedTensor):
+    return tf.RaggedTensor.from_tensor(values, ragged_rank=model_input.ragged_rank)
+  return values
 
 
 def _predict_entries(batches: Iterator[List[Entry]], trained: TrainedCheckpoint,
@@ -144,10 +168,24 @@ def predict_batch(batch: List[Entry], predict: Callable[..., Dict[str, np.ndarra
     else:
       groups.setdefault(tuple(value.shape for value in entry.values), []).append(position)
   for positions in groups.values():
-    outputs = predict(*map(np.stack, zip(*(batch[position].values for position in positions))))
-    predictions.update(zip(positions, _make_predictions(
-        outputs, [file_source(batch[position].name) for position in positions], class_names)))
+    predictions.update(zip(positions, _predict_together(
+        [batch[position] for position in positions], predict, class_names)))
   return [predictions[position] for position in range(len(batch))]
+
+
+def _predict_together(entries: List[Entry], predict: Callable[..., Dict[str, np.ndarray]],
+                      class_names: Sequence[str]) -> List[Dict[str, Any]]:
+  """Returns a dict for each entry; those that the model cannot process have an error."""
+  sources = [file_source(entry.name) for entry in entries]
+  try:
+    outputs = predict(*map(np.stack, zip(*(entry.values for entry in entries))))
+  except tf.errors.InvalidArgumentError as error:  # Such as an index outside of an embedding.
+    if len(entries) == 1:
+      return [dict(sources[0], error='the model cannot process it: ' + first_line(error))]
+    half = len(entries) // 2
+    return [prediction for part in (entries[:half], entries[half:])
+            for prediction in _predict_together(part, predict, class_names)]
+  return _make_predictions(outputs, sources, class_names)
 
 
 def _predict_examples(settings: Settings, trained: TrainedCheckpoint,
@@ -206,44 +244,51 @@ def _with_progress(batches: Iterator[List[Dict[str, Any]]],
 
 
 def _columns(source_column: str, class_names: Sequence[str],
-             predictor: Predictor) -> Sequence[str]:
+             predictor: Predictor) -> Sequence[Column]:
   return (class_columns(source_column, class_names) if class_names
           else output_columns(source_column, predictor.output_shapes))
 
 
-def class_columns(source_column: str, class_names: Sequence[str]) -> List[str]:
+def class_columns(source_column: str, class_names: Sequence[str]) -> List[Column]:
   """Returns the columns of a CSV file of predicted classes; see make_prediction.
 
   Args:
     source_column: `file` or `example`, which identifies the example.
     class_names: the names of the classes.
   """
-  ranks = range(1, min(TOP_K, len(class_names)) + 1)
-  return [source_column, 'label', 'probability'] + [
-      'top{}_{}'.format(rank, column) for rank in ranks
-      for column in ('label', 'probability')] + ['error']
+  return [*(Column(name, (name,)) for name in (source_column, 'label', 'probability')),
+          *(Column('top{}_{}'.format(rank + 1, key), ('top', rank, key))
+            for rank in range(min(TOP_K, len(class_names))) for key in ('label', 'probability')),
+          Column('error', ('error',))]
 
 
-def _output_key(name: str) -> str:
-  return 'output_' + name if name in _OTHER_KEYS else name
+def _output_keys(outputs: Iterable[str]) -> List[str]:
+  return names.make_distinct(outputs, _OTHER_KEYS, 'output_')
 
 
 def output_columns(source_column: str,
-                   output_shapes: Dict[str, Sequence[Optional[int]]]) -> List[str]:
+                   output_shapes: Dict[str, Sequence[Optional[int]]]) -> List[Column]:
   """Returns the columns of a CSV file of outputs: one per number, or one for a higher rank.
 
   Args:
     source_column: `file` or `example`, which identifies the example.
     output_shapes: the shapes of the outputs for one example, by name.
   """
-  columns = [source_column]
-  for output, shape in output_shapes.items():
-    name = _output_key(output)
-    if len(shape) == 1 and shape[0] is not None and shape[0] > 1:
-      columns += ['{}_{}'.format(name, index) for index in range(shape[0])]
-    else:
-      columns.append(name)
-  return columns + ['error']
+  lengths = {key: shape[0] if len(shape) == 1 and shape[0] not in (None, 1) else None
+             for key, shape in zip(_output_keys(output_shapes), output_shapes.values())}
+  columns = [Column(source_column, (source_column,))]
+  taken = {source_column, 'error', *(key for key, length in lengths.items() if length is None)}
+  for key, length in lengths.items():
+    if length is None:
+      columns.append(Column(key, (key,)))
+      continue
+    prefix = key
+    while not taken.isdisjoint('{}_{}'.format(prefix, index) for index in range(length)):
+      prefix = 'output_' + prefix
+    numbers = [Column('{}_{}'.format(prefix, index), (key, index)) for index in range(length)]
+    taken.update(column.name for column in numbers)
+    columns += numbers
+  return columns + [Column('error', ('error',))]
 
 
 def make_prediction(source: Dict[str, Any], outputs: np.ndarray,
@@ -279,8 +324,8 @@ def make_output_prediction(source: Dict[str, Any],
   """
   if not all(np.isfinite(values).all() for values in outputs.values()):
     return dict(source, error=_NOT_FINITE)
-  return {**source, **{_output_key(name): (values[0] if values.shape == (1,) else values).tolist()
-                       for name, values in outputs.items()}}
+  return {**source, **{key: (values[0] if values.shape == (1,) else values).tolist()
+                       for key, values in zip(_output_keys(outputs), outputs.values())}}
 
 
 def file_source(name: bytes) -> Dict[str, Any]:

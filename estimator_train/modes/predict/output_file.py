@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import stat
-from typing import Any, Dict, Iterator, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple, Union
 
 from estimator_train.errors import UserError
 from estimator_train.system import storage
@@ -34,6 +34,27 @@ def check_path(output: str) -> None:
                     'give a file in an existing folder, or - for standard output')
 
 
+class Column(NamedTuple):
+  """A column of a CSV file.
+
+  Attributes:
+    name: the name in the header.
+    path: the keys and indices that lead from a prediction to the value of the cell.
+  """
+  name: str
+  path: Sequence[Union[str, int]]
+
+  def cell(self, prediction: Dict[str, Any]) -> Any:
+    """Returns the cell of a prediction; '' if the prediction has no such value."""
+    value: Any = prediction
+    for step in self.path:
+      try:
+        value = value[step]
+      except LookupError:
+        return ''
+    return storage.csv_cell(json.dumps(value) if isinstance(value, list) else value)
+
+
 class PredictionWriter:
   """Writes and counts predictions.
 
@@ -47,14 +68,14 @@ class PredictionWriter:
     first_error: (file name or example, reason) of the first error; None if no error was written.
   """
 
-  def __init__(self, file: Any, columns: Optional[Sequence[str]]) -> None:
+  def __init__(self, file: Any, columns: Optional[Sequence[Column]]) -> None:
     self.num_predicted = 0
     self.num_errors = 0
     self.first_error: Optional[Tuple[str, str]] = None
     self._file = file
     self._columns = columns
     if columns is not None:
-      csv.writer(file).writerow(map(storage.csv_cell, columns))
+      csv.writer(file).writerow([storage.csv_cell(column.name) for column in columns])
 
   def write(self, prediction: Dict[str, Any]) -> None:
     """Writes a prediction, or an error in its place."""
@@ -69,27 +90,15 @@ class PredictionWriter:
     if self._columns is None:
       print(json.dumps(prediction), file=self._file)
     else:
-      cells = dict(_iter_cells(prediction))
-      csv.writer(self._file).writerow(
-          [storage.csv_cell(cells.get(column, '')) for column in self._columns])
+      csv.writer(self._file).writerow([column.cell(prediction) for column in self._columns])
 
   def flush(self) -> None:
     """Flushes the file."""
     print(end='', file=self._file, flush=True)
 
 
-def _iter_cells(prediction: Dict[str, Any]) -> Iterator[Tuple[str, Any]]:
-  """Yields the column and the value of each cell of a prediction."""
-  for rank, entry in enumerate(prediction.get('top', ()), 1):
-    yield from (('top{}_{}'.format(rank, key), value) for key, value in entry.items())
-  for name, value in prediction.items():
-    if isinstance(value, list) and not any(isinstance(item, (list, dict)) for item in value):
-      yield from (('{}_{}'.format(name, index), item) for index, item in enumerate(value))
-    yield name, json.dumps(value) if isinstance(value, list) else value
-
-
 @contextlib.contextmanager
-def open_writer(output: str, columns: Sequence[str]) -> Iterator[PredictionWriter]:
+def open_writer(output: str, columns: Sequence[Column]) -> Iterator[PredictionWriter]:
   """Opens `--output` for predictions. The file has a temporary name until it is complete.
 
   Args:

@@ -1,0 +1,300 @@
+"""Reads rows of CSV and JSON Lines files as values of the inputs of a model.
+
+A row has a value for each input, by its name; other columns are ignored. Both formats yield the
+values of Python: the text of a cell, or what JSON contains. One function converts them by the dtype
+and the shape of the input, and never to another value: a value that the input cannot hold is the
+error of its row.
+"""
+
+import collections
+import csv
+import gzip
+import itertools
+import json
+import os
+import reprlib
+import stat
+import sys
+import zlib
+from typing import Any, Dict, Iterator, List, Sequence, Tuple, Union
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from estimator_train.data import file_pattern
+from estimator_train.errors import join_items
+from estimator_train.modes.predict.inputs import Entry, find_files
+
+_CSV_EXTENSIONS, _JSON_EXTENSIONS = (b'.csv', b'.csv.gz'), (b'.jsonl', b'.jsonl.gz')
+_GZIP_START = b'\x1f\x8b'
+# The csv module of Python before 3.11 rejects NUL. No decoded text contains this character.
+_NUL_SUBSTITUTE = '\udc00'
+_MAX_DIGITS = 400  # More than any number has; Python takes seconds to convert a million.
+_MAX_EXACT_FLOAT = 2 ** 53  # From here on, several integers are the same float.
+_MAX_RANK = 32  # Of a NumPy array.
+_BOOLEANS = {'true': True, 'false': False}
+_WORDS_OF_BOOLEANS = {'yes': True, 'no': False}
+_REPEATED = object()  # The value of a key that a JSON object has twice.
+
+
+class _NotFinite(float):
+  """NaN or an infinity that is written as a word, and is no number of too many digits."""
+
+
+def find_row_files(patterns: str) -> List[bytes]:
+  """Returns the files that `--input` names, if one of them has rows; else [].
+
+  Raises:
+    UserError: there is no such file.
+  """
+  files = [path for pattern in file_pattern.split_patterns(patterns)
+           for path in file_pattern.iter_files(pattern, is_wanted=_has_rows)]
+  if not files and _has_rows(os.fsencode(patterns)):
+    find_files(patterns)  # Raises an error that explains why there are none.
+  return files if any(map(_has_rows, files)) else []
+
+
+def _has_rows(name: bytes) -> bool:
+  return name.lower().endswith(_CSV_EXTENSIONS + _JSON_EXTENSIONS)
+
+
+def read_rows(path: bytes, inputs: Dict[str, tf.Tensor]) -> Iterator[Entry]:
+  """Yields the rows of a file and, if it cannot be read further, the reason at the end.
+
+  Args:
+    path: the path of the file, which may be compressed by gzip.
+    inputs: the inputs of the model by name, [B, ...].
+  """
+  try:
+    if not _has_rows(path):
+      raise ValueError('the name of a file of rows must end with .csv, .jsonl or these and .gz')
+    with _open_text(path) as file:
+      is_csv = path.lower().endswith(_CSV_EXTENSIONS)
+      for index, row in enumerate(_read_csv(file, inputs) if is_csv else _read_json_lines(file)):
+        yield Entry(b'%s:%d' % (path, index),
+                    row if isinstance(row, str) else _convert_row(row, inputs))
+  except (OSError, EOFError, ValueError, zlib.error) as error:
+    yield Entry(path, getattr(error, 'strerror', None) or str(error))
+
+
+def _open_text(path: bytes) -> Any:
+  """Opens a file as text. Bytes that are not UTF-8 become surrogates, an error of their row."""
+  if not stat.S_ISREG(os.stat(path).st_mode):
+    raise ValueError('not a regular file')  # Reading a named pipe would block.
+  with open(path, 'rb') as file:
+    is_gzip = file.read(len(_GZIP_START)) == _GZIP_START
+  return (gzip.open if is_gzip else open)(  # type: ignore[operator]
+      path, 'rt', encoding='utf-8-sig', errors='surrogateescape', newline='')
+
+
+def _read_csv(file: Any, inputs: Dict[str, tf.Tensor]) -> Iterator[Union[Dict[str, str], str]]:
+  """Yields the cells of each row by column, or why it is none; ignores empty lines.
+
+  Raises:
+    ValueError: the header is missing, or has not one column for each input.
+  """
+  # Without `strict`, a quote at a wrong place would silently change cells.
+  reader = csv.reader((line.replace('\0', _NUL_SUBSTITUTE) for line in file), strict=True)
+  header: List[str] = []
+  while True:
+    line_number = reader.line_num + 1
+    try:
+      cells = _read_cells(reader)
+    except StopIteration:
+      break
+    except csv.Error as error:
+      yield 'line {}: {}'.format(line_number, error)
+      continue
+    if not cells:
+      continue
+    if not header:
+      header = cells
+      _check_header(header, inputs)
+    elif any(cells[len(header):]):
+      yield 'line {}: {} cells, but {} columns'.format(line_number, len(cells), len(header))
+    else:
+      yield {name: cell.replace(_NUL_SUBSTITUTE, '\0') for name, cell in zip(header, cells)}
+  if not header:
+    raise ValueError('no header: the first line must name the columns')
+
+
+def _read_cells(reader: Any) -> List[str]:
+  """Returns the next row of a csv.reader, whose cells may be of any size."""
+  limit = csv.field_size_limit(sys.maxsize)  # Of the process, which may be the user's.
+  try:
+    return next(reader)
+  finally:
+    csv.field_size_limit(limit)
+
+
+def _check_header(header: Sequence[str], inputs: Dict[str, tf.Tensor]) -> None:
+  """Raises a ValueError unless there is one column for each input of the model."""
+  for problem, names in (
+      ('no column', [name for name in inputs if name not in header]),
+      ('several columns', [name for name in inputs if header.count(name) > 1])):
+    if names:
+      raise ValueError('{} for {} (columns: {}): name the columns in the first line'.format(
+          problem, join_items(names), join_items(header)))
+
+
+def _read_json_lines(file: Any) -> Iterator[Union[Dict[str, Any], str]]:
+  """Yields the object in each line, or why it is none; ignores empty lines."""
+  for line in filter(str.strip, file):
+    try:
+      row = _decode_json(line)
+      yield row if isinstance(row, dict) else 'a line must be a JSON object'
+    except ValueError as error:
+      yield str(error)
+
+
+def _make_object(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+  """Returns the dict of a JSON object."""
+  values = dict(pairs)
+  if len(values) < len(pairs):
+    counts = collections.Counter(name for name, _ in pairs)
+    values.update((name, _REPEATED) for name, count in counts.items() if count > 1)
+  return values
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_make_object, parse_constant=_NotFinite,
+    parse_int=lambda text: int(text) if len(text) <= _MAX_DIGITS else float(text))
+
+
+def _decode_json(text: str) -> Any:
+  """Returns the value of a JSON text; raises a ValueError if the text is invalid."""
+  try:
+    return _DECODER.decode(text)
+  except RecursionError:
+    raise ValueError('JSON is nested too deeply') from None
+
+
+def _convert_row(row: Dict[str, Any],
+                 inputs: Dict[str, tf.Tensor]) -> Union[List[np.ndarray], str]:
+  """Returns the value of each input, or else why there is none."""
+  values = []
+  for name, tensor in inputs.items():
+    try:
+      values.append(_convert(row.get(name), tensor.dtype, tensor.shape[1:]))
+    except (ValueError, OverflowError) as error:
+      return '{}: {}'.format(name, error)
+  return values
+
+
+def _convert(value: Any, dtype: tf.DType, shape: tf.TensorShape) -> np.ndarray:
+  """Converts a value to an array; raises a ValueError or OverflowError if it does not fit.
+
+  Args:
+    value: what a row has for the input; None: nothing.
+    dtype: the dtype of the input.
+    shape: the shape of the input for one example.
+  """
+  if value is None or (value == '' and dtype != tf.string):
+    raise ValueError('no value')
+  if value is _REPEATED:
+    raise ValueError('several values')
+  # A text is never parsed, unless the input takes lists of texts.
+  may_be_list = dtype != tf.string or (shape.rank and shape.num_elements() != 1)
+  if isinstance(value, str) and may_be_list and value.lstrip().startswith('['):
+    value = _decode_json(value)
+  items, lengths = _flatten(value)
+  array = _make_array(items, dtype).reshape(lengths)
+  if array.size == 1 and shape.num_elements() == 1:
+    array = array.reshape(shape.as_list())
+  if not shape.is_compatible_with(array.shape):
+    raise ValueError('the shape is {}, but the input has {}'.format(
+        list(array.shape), shape.as_list()))
+  return array
+
+
+def _flatten(value: Any) -> Tuple[List[Any], List[int]]:
+  """Returns the items of nested lists, and the shape of these lists; [] for a single item."""
+  items: List[Any] = [value]
+  lengths: List[int] = []
+  while items and isinstance(items[0], list):
+    length, types = len(items[0]), set(map(type, items))
+    if types != {list} or set(map(len, items)) != {length} or len(lengths) == _MAX_RANK:
+      raise ValueError('the lists have different lengths')
+    lengths.append(length)
+    items = list(itertools.chain.from_iterable(items))
+  return items, lengths
+
+
+def _make_array(items: List[Any], dtype: tf.DType) -> np.ndarray:
+  """Returns items as an array [N]; raises a ValueError or OverflowError if one does not fit."""
+  if dtype == tf.string:
+    array = np.empty(len(items), object)
+    array[:] = list(map(_to_bytes, items))
+    return array
+  if str in set(map(type, items)):
+    words = {**_BOOLEANS, **_WORDS_OF_BOOLEANS} if dtype == tf.bool else _BOOLEANS
+    items = [_parse_number(item, words) if isinstance(item, str) else item for item in items]
+  if not set(map(type, items)) <= {bool, int, float, _NotFinite}:
+    raise ValueError('{} is not a number'.format(reprlib.repr(next(
+        item for item in items if not isinstance(item, (int, float))))))
+  if dtype == tf.bool:
+    _check_all(items, [item in (0, 1) for item in items], 'is neither true nor false')
+  elif dtype.is_integer:
+    if not set(map(type, items)) <= {bool, int}:
+      items = list(map(_to_integer, items))
+    low, high = int(dtype.min), int(dtype.max)
+    if items and not low <= min(items) <= max(items) <= high:
+      _check_all(items, [low <= item <= high for item in items],
+                 'is not in the range of {}'.format(dtype.name))
+  else:
+    with np.errstate(over='ignore'):
+      array = np.array(items, np.float64).astype(dtype.as_numpy_dtype)
+    if np.isinf(array).any():
+      _check_all(items, [isinstance(item, _NotFinite) or not is_infinite
+                         for item, is_infinite in zip(items, np.isinf(array))],
+                 'is not in the range of {}'.format(dtype.name))
+    return array
+  return np.array(items, dtype.as_numpy_dtype)
+
+
+def _check_all(items: Sequence[Any], are_valid: Sequence[bool], problem: str) -> None:
+  """Raises a ValueError about the first item that is not valid."""
+  for item, is_valid in zip(items, are_valid):
+    if not is_valid:
+      raise ValueError('{} {}'.format(reprlib.repr(item), problem))
+
+
+def _to_bytes(item: Any) -> bytes:
+  """Returns a text as UTF-8. An integer of JSON is the text that a cell of a CSV file would be."""
+  if type(item) not in (str, int):
+    raise ValueError('{} is not a text'.format(reprlib.repr(item)))
+  try:
+    return str(item).encode('utf-8')
+  except UnicodeEncodeError:
+    raise ValueError('{} is not valid Unicode'.format(reprlib.repr(item))) from None
+
+
+def _parse_number(text: str, words: Dict[str, bool]) -> float:
+  """Returns the number in a text, or the boolean of a word; raises a ValueError for others."""
+  word = text.strip().lower()
+  if word in words:
+    return words[word]
+  try:
+    if '_' in word:  # Python would ignore it.
+      raise ValueError
+    if len(word) <= _MAX_DIGITS:
+      try:
+        return int(word)
+      except ValueError:
+        pass
+    number = float(word)
+  except ValueError:
+    raise ValueError('{} is not a number'.format(reprlib.repr(text))) from None
+  has_digits = any(character.isdigit() for character in word)
+  return number if has_digits else _NotFinite(number)
+
+
+def _to_integer(item: float) -> int:
+  """Returns the integer of the same value; raises a ValueError if there is none, or several."""
+  if isinstance(item, int):
+    return item
+  if not item.is_integer():
+    raise ValueError('{!r} is not an integer'.format(item))
+  if abs(item) >= _MAX_EXACT_FLOAT:
+    raise ValueError('{!r} may have lost digits: write all digits'.format(item))
+  return int(item)

@@ -15,6 +15,7 @@ from estimator_train.distribution.devices import Devices, find_devices, make_ses
 from estimator_train.models import model_inputs
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
+from estimator_train.tf_patches import compiled_models
 from estimator_train.training import building, losses
 from estimator_train.training.checkpoints import restoring
 
@@ -95,13 +96,18 @@ class RestoredModel:
 
     Args:
       features: a tensor, a tuple or list in the order of the inputs, or a dict by the names of the
-        inputs; or `{'features': ..., 'sample_weights': ...}`.
+        inputs; or `{'features': ..., 'sample_weights': ...}`. See BatchAdapter.arrange_features.
     """
     features, _ = model_inputs.split_sample_weights(features)
+    model = self.keras_model
+    names = compiled_models.fed_input_names(model)
     if isinstance(features, dict):
-      features = [features[name] for name in self.keras_model.input_names]
-    tensors = list(features) if isinstance(features, (list, tuple)) else [features]
-    outputs = self.keras_model(tensors if len(tensors) > 1 else tensors[0])
+      features = {name: features[name] for name in names}
+    # As in training: types are cast, and numbers [B] are a column for an input [B, 1].
+    fed = dict(zip(names, model_inputs.BatchAdapter(
+        model, '--dataset=' + self.dataset.name).arrange_features(features)))
+    tensors = [fed.get(name, tensor) for name, tensor in zip(model.input_names, model.inputs)]
+    outputs = model(tensors if len(tensors) > 1 else tensors[0])
     return self._name_outputs(outputs if isinstance(outputs, list) else [outputs])
 
   def with_pictures(self, dtype: tf.DType) -> 'RestoredModel':

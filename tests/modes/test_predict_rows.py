@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+import estimator_train
 from estimator_train.modes import predict as predict_mode
 from estimator_train.modes.predict import inputs, rows
 
@@ -173,3 +174,30 @@ def test_sparse_and_ragged_inputs():
       assert type(tensor) is type(model_input)
       assert session.run(to_dense(tensor), {values: [[0, 2, 0], [4, 0, 0]]}).tolist() == [
           [0, 2, 0], [4, 0, 0]]
+
+
+def integers():
+  """Returns examples that a model with the input [B, 1] of floating point takes, too."""
+  def make():
+    return tf.data.Dataset.from_tensor_slices((tf.constant([1, 2, 3], tf.int64), [2., 3., 4.]))
+
+  split = estimator_train.ExampleSplit(make)
+  return estimator_train.DataSet('integers', (), None, split, split)
+
+
+def one_number():
+  number = tf.keras.Input((1,), name='number')
+  model = tf.keras.Model(number, tf.keras.layers.Dense(1, name='value')(number))
+  model.compile('sgd', 'mse')
+  return model
+
+
+def test_examples_are_cast_as_in_training(tmp_path):
+  settings = estimator_train.Settings(dataset=integers, model=one_number, batch_size=3,
+                                      train_steps=1, model_dir=str(tmp_path / 'run'))
+  estimator_train.train(settings)
+  (tmp_path / 'a.csv').write_text('number\n1\n2\n3\n')
+  examples, found = (
+      [each['value'] for each in estimator_train.predict(settings.evolve(input=name))]
+      for name in ('', str(tmp_path / 'a.csv')))
+  assert len(examples) == 3 and examples == found

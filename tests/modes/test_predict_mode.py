@@ -177,7 +177,7 @@ def test_from_python(predict, finished_run, write_images, tmp_path):
 
 
 def test_predictions_of_outputs(tmp_path):
-  """Logits, ties, numbers that are not finite, any shape, and names of other keys."""
+  """Logits, ties, numbers that are not finite, any shape, texts, and names of other keys."""
   def predicted(*outputs):
     return predict_mode.make_prediction({'file': 'x'}, np.array(outputs, np.float32), 'abcdefg')
 
@@ -187,6 +187,10 @@ def test_predictions_of_outputs(tmp_path):
   assert predicted(1, np.nan) == {'file': 'x', 'error': "the model's outputs are not finite"}
   assert predict_mode.make_output_prediction({'file': 'a'}, {'x': np.array([np.inf])}) == {
       'file': 'a', 'error': "the model's outputs are not finite"}
+  texts = {'a': 'é'.encode('utf-8'), 'b': np.array([b'x'], object),
+           'c': np.array([b'x', b'\xff'], object)}
+  assert predict_mode.make_output_prediction({}, texts) == {
+      'a': 'é', 'b': 'x', 'c': ['x', '\udcff']}
   outputs = {name: np.array([index - 2.])
              for index, name in enumerate(['file', 'example', 'error', 'price', '=x'])}
   outputs.update(many=np.array([1., 2.]), table=np.array([[1.], [2.]]))

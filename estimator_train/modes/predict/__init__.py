@@ -322,10 +322,20 @@ def make_output_prediction(source: Dict[str, Any],
     source: identifies the example; see file_source and Source.identify_example.
     outputs: the outputs of the model by name, [...].
   """
-  if not all(np.isfinite(values).all() for values in outputs.values()):
+  if not all(isinstance(values, bytes) or values.dtype == object or np.isfinite(values).all()
+             for values in outputs.values()):
     return dict(source, error=_NOT_FINITE)
-  return {**source, **{key: (values[0] if values.shape == (1,) else values).tolist()
-                       for key, values in zip(_output_keys(outputs), outputs.values())}}
+  return {**source, **dict(zip(_output_keys(outputs), map(_to_json, outputs.values())))}
+
+
+def _to_json(values: Any) -> Any:
+  """Returns an output of one example, an array or bytes, as lists or, of one value, as a value."""
+  if isinstance(values, bytes):
+    return values.decode('utf-8', 'surrogateescape')
+  items = values.reshape(()) if values.shape == (1,) else values
+  if items.dtype == object:
+    items = np.vectorize(_to_json, otypes=[object])(items)
+  return items.tolist()
 
 
 def file_source(name: bytes) -> Dict[str, Any]:

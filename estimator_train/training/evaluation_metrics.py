@@ -22,9 +22,10 @@ _CHANGES_OF_VARIABLES = ('Assign', 'ResourceScatter', 'ScatterAdd', 'ScatterUpda
 # The keys of evaluation.json, best.json, a line of metrics.jsonl and the result of an evaluation,
 # with or without classes, that are no losses of outputs and no metrics of a model.
 _OTHER_KEYS = frozenset((
-    'average_loss', 'batch_means', 'best', 'checkpoint', 'class_counts', 'confusion_matrix',
-    'examples', 'global_step', 'kind', 'last_evaluated', 'loss', 'metric', 'mode', 'model_dir',
-    'per_class', 'regularization_loss', 'skipped_images', 'time', 'value'))
+    'average_loss', 'batch_means', 'best', 'checkpoint', 'class_counts', 'compared_since',
+    'confusion_matrix', 'confusions', 'differs_from_run', 'evaluation_dir', 'examples',
+    'examples_digest', 'global_step', 'kind', 'last_evaluated', 'loss', 'metric', 'mode',
+    'model_dir', 'per_class', 'regularization_loss', 'skipped_images', 'time', 'value'))
 _MIN_CLASSES_OF_TOP_5 = 10  # With fewer classes, even a bad model has most classes among its top 5.
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import hashlib
 import http.client
 import logging
 import os
@@ -10,14 +9,15 @@ import re
 import shutil
 import socket
 import ssl
+import time
 import urllib.error
 import urllib.request
-from typing import Any, BinaryIO, Callable, Iterator, List, NamedTuple, Sequence
+from typing import Any, BinaryIO, Callable, Iterator, List, NamedTuple, Optional, Sequence
 
 from estimator_train.data import DataFile
 from estimator_train.errors import UserError
+from estimator_train.system import storage
 from estimator_train.system.progress import make_progress_bar
-from estimator_train.system.storage import open_locked
 
 _LOG = logging.getLogger('estimator_train')
 
@@ -28,6 +28,9 @@ TIMEOUT_SECS = 30.
 MAX_ATTEMPTS = 5
 PROGRESS_BYTES = 1 << 24
 _CHUNK_BYTES = 1 << 16
+# A connection has stalled if it delivers fewer bytes per second than this over _SLOW_SECS, although
+# each of them restarts the timeout.
+_SLOW_SECS, _MIN_BYTES_PER_SEC = 5., 100
 # Errors of the network, after which the next request may succeed.
 _INTERRUPTIONS = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError,
                   socket.timeout, ssl.SSLError)
@@ -52,6 +55,10 @@ class DownloadResult(NamedTuple):
 
 class DownloadFailed(Exception):
   """The download failed: the server does not provide the file, or every attempt was interrupted."""
+
+
+class _Stalled(ConnectionError):
+  """The server sends so slowly that the download would not end."""
 
 
 class SecureHandler(urllib.request.BaseHandler):
@@ -104,7 +111,7 @@ def fetch_file(path: str, needed_bytes: int, download: Callable[[BinaryIO], None
   if os.path.exists(path):
     return False
   folder = os.path.dirname(path) or '.'
-  with storing_in(folder, needed_bytes), open_locked(path + '.part') as part_file:
+  with storing_in(folder, needed_bytes), storage.open_locked(path + '.part') as part_file:
     if os.path.exists(path):  # Another process has downloaded it in the meantime.
       os.remove(part_file.name)
       return False
@@ -139,12 +146,15 @@ def check_free_space(folder: str, needed_bytes: int) -> None:
                     'free some space, or choose a --data_dir on a larger disk')
 
 
-def receive_file(url: str, part_file: BinaryIO, authorization: str = '') -> None:
+def receive_file(url: str, part_file: BinaryIO, authorization: str = '',
+                 size: Optional[int] = None, has_mirror: bool = False) -> None:
   """Appends the missing bytes to a partial file, and retries after interruptions.
 
   Args:
     url: the URL of the file.
     part_file: the partial file, open for appending.
+    size: the published size of the file in bytes, of which no more is received; None: unknown.
+    has_mirror: whether there is another URL, so that there is no retry of a server that is slow.
     authorization: a secret for the server of the URL, not for those to which it redirects. With a
       secret, requests without TLS are refused.
 
@@ -156,9 +166,11 @@ def receive_file(url: str, part_file: BinaryIO, authorization: str = '') -> None
     start = partial_size(part_file)
     try:
       with contextlib.closing(_request(url, start, authorization)) as response:
-        return _append(response, start, part_file)
+        return _append(response, start, part_file, size)
     except _INTERRUPTIONS as error:
       failures = 1 if partial_size(part_file) - start >= PROGRESS_BYTES else failures + 1
+      if has_mirror and isinstance(error, _Stalled):
+        raise DownloadFailed(str(error)) from error
       if failures == MAX_ATTEMPTS:
         raise DownloadFailed('{}, tried {} times'.format(
             getattr(error, 'reason', error), MAX_ATTEMPTS)) from error
@@ -195,7 +207,7 @@ def show_progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[i
 
 def _verify(file: DataFile, path: str) -> None:
   """Raises a UserError unless the content of an existing file is the published one."""
-  md5 = _md5(path)
+  md5 = storage.digest_file(path)
   if md5 != file.md5:
     raise UserError('a data file is not the published one',
                     '{} has {} bytes, md5 {}, expected {} bytes, md5 {}'.format(
@@ -207,14 +219,17 @@ def _download_remainder(file: DataFile, part_file: BinaryIO) -> None:
   """Completes a partial file from the first URL that serves the published file."""
   _LOG.info('downloading %s (%d bytes)', file.name, file.size)
   failures = []
-  for url in file.urls:
+  urls = sorted(file.urls, key=lambda url: not url.startswith('https:'))
+  for url in urls:
     try:
+      if partial_size(part_file) > file.size:
+        part_file.truncate(0)
       # The bytes of an earlier run or of another URL may be wrong. If so, they are discarded, and
       # the complete file is requested.
       for _ in range(2 if partial_size(part_file) else 1):
-        receive_file(url, part_file)
+        receive_file(url, part_file, size=file.size, has_mirror=url != urls[-1])
         part_file.flush()
-        md5 = _md5(part_file.name)
+        md5 = storage.digest_file(part_file.name)
         if md5 == file.md5:
           return
         part_file.truncate(0)
@@ -226,16 +241,7 @@ def _download_remainder(file: DataFile, part_file: BinaryIO) -> None:
                       file.name, file.size, file.md5, os.path.dirname(part_file.name)))
 
 
-def _md5(path: str) -> str:
-  """Returns the MD5 checksum of a file, as 32 hexadecimal digits."""
-  digest = hashlib.md5()
-  with open(path, 'rb') as file:
-    for chunk in iter(lambda: file.read(_CHUNK_BYTES), b''):
-      digest.update(chunk)
-  return digest.hexdigest()
-
-
-def _append(response: Any, start: int, part_file: BinaryIO) -> None:
+def _append(response: Any, start: int, part_file: BinaryIO, size: Optional[int]) -> None:
   """Appends the response to a request for the bytes from `start` on to the partial file.
 
   Raises:
@@ -248,20 +254,57 @@ def _append(response: Any, start: int, part_file: BinaryIO) -> None:
   if not total:
     raise ConnectionError('HTTP {} with Content-Length {} and Content-Range {}'.format(
         response.code, *map(response.headers.get, ('Content-Length', 'Content-Range'))))
+  if size is not None and total != size:
+    raise DownloadFailed('the server has a file of {:,} bytes instead of {:,}'.format(total, size))
+  check_rate = _make_rate_check()
   with show_progress(os.path.basename(part_file.name), total, partial_size(part_file)) as advance:
     while partial_size(part_file) < total:
-      chunk = response.read(_CHUNK_BYTES)
+      chunk = _receive(response, min(_CHUNK_BYTES, total - partial_size(part_file)))
       if not chunk:  # http.client reports an interruption as the end of the body.
         raise ConnectionError('interrupted after {:,} of {:,} bytes'.format(
             partial_size(part_file), total))
       part_file.write(chunk)
       advance(len(chunk))
+      check_rate(len(chunk))
+
+
+def _receive(response: Any, count: int) -> bytes:
+  """Returns the next bytes, up to `count`; b'' at the end or after an interruption."""
+  try:
+    # `read` would wait for all bytes, each of which restarts the timeout.
+    chunk: bytes = response.read1(count)
+    return chunk
+  except OSError as error:  # Must not be taken for an error of the disk.
+    raise ConnectionError(str(error)) from error
+
+
+def _make_rate_check() -> Callable[[int], None]:
+  """Returns a function that takes numbers of bytes as they arrive; it raises _Stalled."""
+  began, received = time.monotonic(), 0
+
+  def check(count: int) -> None:
+    nonlocal began, received
+    received += count
+    secs = time.monotonic() - began
+    if secs >= _SLOW_SECS:
+      if received < _MIN_BYTES_PER_SEC * secs:
+        raise _Stalled('stalled: {:,} bytes in {:.0f} s'.format(received, secs))
+      began, received = time.monotonic(), 0
+
+  return check
 
 
 def _request(url: str, start: int, authorization: str) -> Any:
-  """Requests the bytes of a file from `start` on; returns the response, also of an error."""
+  """Requests the bytes of a file from `start` on; returns the response, also of an error.
+
+  Raises:
+    DownloadFailed: the URL, or a URL to which it redirects, is invalid.
+  """
   import certifi  # A dependency of kaggle.
-  request = urllib.request.Request(url)
+  try:
+    request = urllib.request.Request(url)
+  except ValueError as error:
+    raise DownloadFailed('an invalid URL: {}'.format(error)) from error
   if start:
     request.add_header('Range', 'bytes={}-'.format(start))
   if authorization:
@@ -274,6 +317,8 @@ def _request(url: str, start: int, authorization: str) -> Any:
     return opener.open(request, timeout=TIMEOUT_SECS)
   except urllib.error.HTTPError as error:
     return error
+  except (ValueError, OverflowError) as error:  # Of a URL that cannot be parsed, or its port.
+    raise DownloadFailed('an invalid URL or redirect: {}'.format(error)) from error
 
 
 def _total_size(response: Any, start: int) -> int:
@@ -285,7 +330,7 @@ def _total_size(response: Any, start: int) -> int:
   header, pattern = _SIZES.get(response.code, ('', ''))
   content_type = response.headers.get('Content-Type', '')
   if not header:
-    raise DownloadFailed('HTTP {} {}'.format(response.code, response.reason))
+    raise DownloadFailed('HTTP {} {}'.format(response.code, getattr(response, 'reason', '')))
   # The page may be the login page of a proxy.
   if response.code == 200 and content_type.startswith(('text/', 'application/json')):
     raise DownloadFailed('received a page of type {} instead of the file'.format(content_type))

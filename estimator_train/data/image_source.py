@@ -36,10 +36,13 @@ from estimator_train.data.sharding import evenly_spaced
 from estimator_train.data.source import BadImage, FilePath, InputFn, Source, carry_errors
 from estimator_train.errors import BadExample, UserError, printable
 from estimator_train.settings.flags import InputFlags
-from estimator_train.system import storage
+from estimator_train.system import json_values, storage
 
 _LOG = logging.getLogger('estimator_train')
 _SKIPPED_FILE = 'skipped_images.json'
+_SKIPPED = json_values.mapping(json_values.fields({
+    'files': json_values.text,
+    'bad': json_values.list_of(json_values.tuple_of(json_values.integer(), json_values.text))}))
 _GREY_SAMPLE_SIZE = 16  # The maximum number of images that expects_grey decodes.
 # The number of examples that one call of a Python function looks up. With one call per image, the
 # calls would take a tenth of the time that decoding takes.
@@ -206,9 +209,11 @@ class ImageSource(Source):
     # are known from the start. The bad images are stored, and searched for again only if a
     # file changes.
     path = os.path.join(model_dir, _SKIPPED_FILE)
-    results = storage.load_or_warn(path, storage.parse_json) or {}
+    results = storage.load_json_or_warn(path, _SKIPPED) or {}
     files_digest = self.cache_key()
-    if results.get(split_name, {}).get('files') != files_digest:
+    stored = results.get(split_name)
+    if stored is None or stored['files'] != files_digest or any(
+        index >= len(self) for index, _ in stored['bad']):
       results[split_name] = {'files': files_digest, 'bad': list(self._find_undecodable())}
       storage.write_json(path, results)
     bad = results[split_name]['bad']

@@ -1,7 +1,6 @@
 """Finds the records of TFRecord files by reading only the lengths, and reads them in any order.
 
-A TFRecord file is a sequence of records: the length of the data (uint64, little-endian), the
-checksum of these eight bytes (uint32), the data, and the checksum of the data (uint32).
+See record_framing.py for the format of a record.
 """
 
 import contextlib
@@ -12,31 +11,26 @@ import json
 import logging
 import os
 import resource
-import struct
 import threading
-import warnings
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, BinaryIO, Callable, List, NamedTuple, Optional, Tuple
+from typing import Any, BinaryIO, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from estimator_train.errors import BadExample, UserError, first_line, printable
-from estimator_train.system import storage
+from estimator_train.system import record_framing, storage
 from estimator_train.system.machine import available_cores
+from estimator_train.system.record_framing import FOOTER_BYTES, HEADER_BYTES
 
 _LOG = logging.getLogger('estimator_train')
-HEADER_BYTES, FOOTER_BYTES = 12, 4
-_unpack_header = struct.Struct('<QI').unpack_from
-_checksum_struct = struct.Struct('<I')
-_CHECKSUM_MASK = 0xa282ead8
-_MAX_LENGTH = 1 << 40  # Of a record, in bytes.
 # A scan reads small records in blocks. Of large records, it reads only the lengths.
 _BLOCK_BYTES, _MAX_SMALL_BYTES = 1 << 20, 1 << 12
 _MAX_CACHED_INDICES = 64
 # A reader keeps at most this fraction of the open files that the process may have, and at most this
 # number.
 _OPEN_FILES_FRACTION, _MAX_OPEN_FILES = 0.5, 16384
-_CACHE_VERSION = 1
+_CACHE_VERSION = 2
 
 
 class PositionedFile:
@@ -183,46 +177,19 @@ class RecordReader:
     for file, offset, count in places:
       file.request_readahead(offset, count)
     contents = [file.read(offset, count) for file, offset, count in places]
-    return [self._check(record, content, count)
-            for record, content, (_, _, count) in zip(records, contents, places)]
+    return [self._check(record, content) for record, content in zip(records, contents)]
 
-  def _check(self, record: int, content: bytes, count: int) -> bytes:
+  def _check(self, record: int, content: bytes) -> bytes:
     """Returns the data of a record whose data and checksum have been read."""
-    data = content[:-FOOTER_BYTES]
-    if len(content) < count:
-      reason = 'truncated'
-    elif masked_checksum(data) != _checksum_struct.unpack_from(content, len(data))[0]:
-      reason = 'wrong checksum'
-    else:
-      return data
-    raise BadExample(describe_record(*self._index.locate(record)), reason)
+    try:
+      return record_framing.parse_data(content, int(self._index.lengths[record]))
+    except record_framing.DamagedRecord as damage:
+      raise BadExample(describe_record(*self._index.locate(record)), str(damage)) from damage
 
 
 def is_remote(path: bytes) -> bool:
   """Returns whether a path is a URL, such as `gs://bucket/file`."""
   return b'://' in path
-
-
-def masked_checksum(data: bytes) -> int:
-  """Returns the checksum that the format stores for some bytes: a masked CRC-32C."""
-  checksum: int = _crc32c()(data)
-  return ((checksum >> 15 | checksum << 17) + _CHECKSUM_MASK) & 0xffffffff
-
-
-def frame(data: bytes) -> bytes:
-  """Returns a record: the data, with its length and the checksums."""
-  length = struct.pack('<Q', len(data))
-  return b''.join((length, _checksum_struct.pack(masked_checksum(length)), data,
-                   _checksum_struct.pack(masked_checksum(data))))
-
-
-@functools.lru_cache(maxsize=None)
-def _crc32c() -> Callable[[bytes], int]:
-  """Imports and returns the function that computes a CRC-32C; the import takes 0.1 s."""
-  with warnings.catch_warnings():  # pkg_resources, which it imports, adds a filter.
-    import google_crc32c
-  function: Callable[[bytes], int] = google_crc32c.value
-  return function
 
 
 def load_index(files: Tuple[bytes, ...]) -> RecordIndex:
@@ -231,30 +198,21 @@ def load_index(files: Tuple[bytes, ...]) -> RecordIndex:
   Raises:
     OSError: a file cannot be read.
   """
-  key = hashlib.md5('{} {}'.format(_CACHE_VERSION, storage.fingerprint_files(files)).encode())
+  key = hashlib.md5('{} {}'.format(
+      _CACHE_VERSION, storage.fingerprint_files(files)).encode()).hexdigest()
   caches = os.environ.get('XDG_CACHE_HOME') or os.path.join(os.path.expanduser('~'), '.cache')
-  path = os.path.join(caches, 'estimator_train', 'record_index', key.hexdigest() + '.npz')
-  index = _read_cached(path, files)
+  path = os.path.join(caches, 'estimator_train', 'record_index', key + '.npz')
+  index = _read_cached(path, files, key)
   if index is None:
     index = _scan_files(files)
-    _write_cached(path, index)
+    _write_cached(path, index, key)
   return index
-
-
-def is_header(header: bytes) -> bool:
-  """Returns whether some bytes are the start of a record: a length and its checksum."""
-  if len(header) < HEADER_BYTES:
-    return False
-  length, checksum = _unpack_header(header)
-  # The starts of images and idx files are much larger numbers. To predict such files, the function
-  # that computes the checksum need not be imported.
-  return length <= _MAX_LENGTH and masked_checksum(header[:8]) == checksum
 
 
 def starts_with_record(path: bytes) -> bool:
   """Returns whether a file starts with a record; raises an OSError if it cannot be read."""
   with contextlib.closing(PositionedFile(path)) as file:
-    return is_header(file.read(0, HEADER_BYTES))
+    return record_framing.is_header(file.read(0, HEADER_BYTES))
 
 
 def describe_record(path: bytes, record: int) -> str:
@@ -291,14 +249,13 @@ def _scan_file(file_index: int, path: bytes) -> Tuple[np.ndarray, Optional[Damag
       if position + HEADER_BYTES > len(block):
         block_offset, position = offset, 0
         block = file.read(offset, _BLOCK_BYTES if length <= _MAX_SMALL_BYTES else HEADER_BYTES)
-        if len(block) < HEADER_BYTES:
-          reason = 'truncated'
-          break
-      length, checksum = _unpack_header(block, position)
+      try:
+        length = record_framing.parse_header(block, position)
+      except record_framing.DamagedRecord as damaged:
+        reason = str(damaged)  # The positions of further records are unknown.
+        break
       next_offset = offset + HEADER_BYTES + length + FOOTER_BYTES
-      if masked_checksum(block[position:position + 8]) != checksum:
-        reason = 'wrong checksum of the length'  # The positions of further records are unknown.
-      elif next_offset > file.size:
+      if next_offset > file.size:
         reason = 'truncated'
       else:
         lengths.append(length)
@@ -307,28 +264,33 @@ def _scan_file(file_index: int, path: bytes) -> Tuple[np.ndarray, Optional[Damag
   return np.array(lengths, np.int64), damage
 
 
-def _read_cached(path: str, files: Tuple[bytes, ...]) -> Optional[RecordIndex]:
-  """Returns the index of an earlier scan, or None."""
+def _read_cached(path: str, files: Tuple[bytes, ...], key: str) -> Optional[RecordIndex]:
+  """Returns the index of an earlier scan of files with this key, or None."""
   def parse(file: BinaryIO) -> RecordIndex:
-    with np.load(file, allow_pickle=False) as arrays:
-      damages = json.loads(bytes(arrays['damages']).decode())
-      index = RecordIndex(files, files, arrays['first_records'], arrays['lengths'],
-                          tuple(Damage(*damage) for damage in damages))
-    if index.first_records.shape != (len(files) + 1,) or index.first_records[-1] != len(
-        index.lengths):
-      raise ValueError('it belongs to other files')
-    return index
+    # An NpzFile of a damaged file would print a traceback when it is collected. ZipFile compares
+    # the checksum of each array.
+    with zipfile.ZipFile(file) as archive:
+      def read(name: str) -> np.ndarray:
+        return np.lib.format.read_array(io.BytesIO(archive.read(name + '.npy')),
+                                        allow_pickle=False)
+
+      if bytes(read('key')) != key.encode():
+        raise ValueError('it belongs to other files')
+      damages = json.loads(bytes(read('damages')).decode())
+      return RecordIndex(files, files, read('first_records'), read('lengths'),
+                         tuple(Damage(*damage) for damage in damages))
 
   return storage.load_or_warn(path, parse)
 
 
-def _write_cached(path: str, index: RecordIndex) -> None:
+def _write_cached(path: str, index: RecordIndex, key: str) -> None:
   """Stores an index for later runs. A folder that is not writable only costs a scan per run."""
   try:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with storage.open_atomic(path) as file:
       np.savez(file, first_records=index.first_records, lengths=index.lengths,
-               damages=np.frombuffer(json.dumps(index.damages).encode(), np.uint8))
+               **{name: np.frombuffer(text.encode(), np.uint8) for name, text in (
+                   ('damages', json.dumps(index.damages)), ('key', key))})
     _remove_old_files(os.path.dirname(path))
   except OSError as error:
     _LOG.debug('cannot store the positions of the records (%s)', error)

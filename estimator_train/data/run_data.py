@@ -9,9 +9,10 @@ from estimator_train.data.batching import NO_IMAGE, Batching
 from estimator_train.data.binary_files import BinarySource, IdxSource
 from estimator_train.data.image_records import ImageRecordSource
 from estimator_train.data.image_source import ImageFileSource, ImageSource
+from estimator_train.data.parsed_records import ParsedRecordSource
 from estimator_train.data.sharding import UNSHARDED, Shard
 from estimator_train.data.source import BadImage, InputFn, Source
-from estimator_train.data.user_examples import ExampleSource, ParsedRecordSource
+from estimator_train.data.user_examples import ExampleSource
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings

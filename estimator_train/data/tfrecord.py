@@ -28,7 +28,7 @@ from estimator_train.errors import UserError, first_line, printable
 from estimator_train.run_dir import LABELS_FILE, RunDir
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import CACHES, DataFlags
-from estimator_train.system import storage
+from estimator_train.system import record_framing, storage
 from estimator_train.system.machine import available_cores
 
 _LOG = logging.getLogger('estimator_train')
@@ -162,10 +162,10 @@ def _is_compressed(path: bytes, compression: str) -> bool:
     UserError: the file is not a TFRecord file.
   """
   with contextlib.closing(PositionedFile(path)) as file:
-    header = file.read(0, records.HEADER_BYTES)
+    header = file.read(0, record_framing.HEADER_BYTES)
   if compression != 'auto':
     return compression != 'none'
-  if not header or records.is_header(header):
+  if not header or record_framing.is_header(header):
     return False
   # The first byte of zlib has the number of the method, 8; the first two are a multiple of 31.
   if header.startswith(GZIP_SIGNATURE) or (

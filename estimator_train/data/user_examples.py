@@ -1,32 +1,27 @@
-"""Reads the examples that functions of the user make: of records, or as a tf.data.Dataset."""
+"""Reads the examples that functions of the user make; those of records: parsed_records.py."""
 
 import abc
 import logging
 import os
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import DataSet, ExampleSplit, ParsedRecordSplit, identity
-from estimator_train.data.batching import (
-  NO_IMAGE,
-  Batching,
-  evaluation_index_chunks,
-  without_autograph,
-)
-from estimator_train.data.records import RecordReader, describe_record
-from estimator_train.data.source import FilePath, InputFn, Source, carry_errors, translate_errors
+from estimator_train.data import DataSet, ExampleSplit
+from estimator_train.data.batching import NO_IMAGE, Batching, without_autograph
+from estimator_train.data.source import InputFn, Source, carry_errors, translate_errors
 from estimator_train.errors import UserError, first_line
 from estimator_train.settings import user_code
 from estimator_train.settings.user_code import qualified_name
-from estimator_train.system import machine, storage
+from estimator_train.system import json_values, machine, storage
 
-_FAILED = 'a function of a split failed'
+FAILED = 'a function of a split failed'
 _LOG = logging.getLogger('estimator_train')
-_COUNTS_FILE = 'example_counts.json'
-_DATASET_BASE_CLASS = tf.data.Dataset.__mro__[1]  # Also that of tf.compat.v2.
-_CHUNK_SIZE, _PARALLEL_READS = 64, 2  # Examples that one Python call reads; calls at once.
+_COUNTS_FILE, _COUNTS = 'example_counts.json', json_values.mapping(json_values.integer(1))
+# Also the base class of the datasets of tf.compat.v2.
+_DATASET_BASE_CLASS = tf.data.Dataset.__mro__[1]
+CHUNK_SIZE = 64  # The number of examples that one Python call reads.
 
 
 class UserExampleSource(Source):
@@ -69,7 +64,7 @@ class UserExampleSource(Source):
 
   def class_indices(self) -> np.ndarray:
     batching = Batching(self.dataset.image_shape or NO_IMAGE, len(self.dataset.labels),
-                        one_hot=False, examples_per_batch=_CHUNK_SIZE)
+                        one_hot=False, examples_per_batch=CHUNK_SIZE)
     with tf.Graph().as_default(), translate_errors(self):
       examples = self.read_in_order(batching)
       self._check_structure(examples)
@@ -126,97 +121,6 @@ class UserExampleSource(Source):
               if dtype == tf.string else 'give tf.cast(label, tf.int64)')
 
 
-class ParsedRecordSource(UserExampleSource):
-  """The source of a ParsedRecordSplit. A worker reads only the records of its shard."""
-  format_name = 'records'
-
-  def __init__(self, dataset: DataSet, split: ParsedRecordSplit) -> None:
-    super().__init__(dataset, split)
-    self.function = split.parse or split.parse_batch
-    self._reader = RecordReader(split.records)
-
-  def check_and_count(self) -> Optional[int]:
-    self.split.records.check()
-    return self.split.records.num_records
-
-  def read_in_order(self, batching: Batching) -> tf.data.Dataset:
-    return self._parse_batches(lambda chunk_size: evaluation_index_chunks(
-        self.split.records.num_records, chunk_size), batching)
-
-  def read_shuffled(self, batching: Batching) -> tf.data.Dataset:
-    return self._parse_batches(lambda chunk_size: self.training_index_chunks(
-        self.split.records.num_records, batching, chunk_size), batching)
-
-  def digest_of_examples(self) -> str:
-    return storage.fingerprint_arrays([self.split.records.lengths])
-
-  def identity(self) -> str:
-    return super().identity() + identity.of_records(self.split.records)
-
-  def identify_example(self, index: int) -> Dict[str, Any]:
-    path, record = self.split.records.locate(index)
-    return {'file': '{}:{}'.format(os.fsdecode(path), record)}
-
-  def files(self) -> List[FilePath]:
-    return list(self.split.records.files)
-
-  def input_fns_before_last_stage(self, batching: Batching) -> Dict[str, InputFn]:
-    return {'read': lambda: batching.use_private_threadpool(self._read(self.training_index_chunks(
-        self.split.records.num_records, batching, batching.examples_per_batch)))}
-
-  def explain_failure(self) -> Optional[UserError]:
-    with tf.Graph().as_default(), tf.Session(
-        config=tf.ConfigProto(device_count={'GPU': 0})) as session:
-      record = tf.placeholder(tf.string, [])
-      parts = (self.split.parse(record) if self.split.parse is not None
-               else tf.nest.map_structure(tf.squeeze, self.split.parse_batch(record[tf.newaxis])))
-      run_parse = session.make_callable((parts[1], tf.nest.flatten(parts)), [record])
-      for index in range(self.split.records.num_records):
-        try:
-          label, _ = run_parse(self._reader.read(np.array([index]))[0])
-          reason = self.find_invalid_class(label)
-        except tf.errors.OpError as error:
-          frames = error.op.traceback if error.op is not None else []
-          reason = user_code.find_location(
-              (frame[0], frame[1]) for frame in frames) + first_line(error)
-        if reason is not None:
-          return UserError(_FAILED, '{} for {} ({})'.format(
-              qualified_name(self.function), describe_record(*self.split.records.locate(index)),
-              reason), 'fix this function, or the record')
-    return None
-
-  def _parse_batches(self, make_chunks: Callable[[int], tf.data.Dataset],
-                     batching: Batching) -> tf.data.Dataset:
-    """Returns a dataset of batches, as the function of the user returns them.
-
-    Args:
-      make_chunks: takes a chunk size, and returns a dataset of the indices of the records.
-      batching: how the examples are combined into batches.
-    """
-    with user_code.translate_errors(_FAILED, qualified_name(self.function)):
-      if self.split.parse_batch is not None:
-        return self._read(make_chunks(batching.examples_per_batch)).map(
-            self.function, batching.num_parallel_calls)
-      records = self._read(make_chunks(_CHUNK_SIZE)).apply(tf.data.experimental.unbatch())
-      return records.apply(tf.data.experimental.map_and_batch(
-          self.function, batching.examples_per_batch,
-          num_parallel_calls=batching.num_parallel_calls))
-
-  def _read(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns a dataset of records, string [n], for a dataset of indices, int64 [n]."""
-    @carry_errors
-    def read_records(indices: np.ndarray) -> np.ndarray:
-      return np.array(self._reader.read(indices), object)
-
-    @without_autograph
-    def read(indices: tf.Tensor) -> tf.Tensor:
-      records = tf.numpy_function(read_records, [indices], tf.string)
-      records.set_shape(indices.shape)
-      return records
-
-    return chunks.map(read, _PARALLEL_READS)
-
-
 class ExampleSource(UserExampleSource):
   """The source of an ExampleSplit, whose examples are read one after the other.
 
@@ -229,10 +133,14 @@ class ExampleSource(UserExampleSource):
   def __init__(self, dataset: DataSet, split: ExampleSplit) -> None:
     super().__init__(dataset, split)
     self.function = split.make_dataset
+    self._count_place, self._count_remedy = 'of num_examples', 'correct num_examples'
 
   def open(self, folder: str) -> None:
     if self.split.num_examples is None:
       self.split = self.split._replace(num_examples=_count_once(self.function, folder))
+      self._count_place = 'in ' + os.path.join(folder, _COUNTS_FILE)
+      self._count_remedy = 'remove this file if the data has changed; the function must make the ' \
+          'same examples each time'
     super().open(folder)
 
   def check_and_count(self) -> Optional[int]:
@@ -242,12 +150,52 @@ class ExampleSource(UserExampleSource):
     return int(self.split.num_examples)
 
   def read_in_order(self, batching: Batching) -> tf.data.Dataset:
-    return _make_user_dataset(self.function).batch(batching.examples_per_batch)
+    return self._drop_flags(self._read_pass().batch(batching.examples_per_batch))
 
   def read_shuffled(self, batching: Batching) -> tf.data.Dataset:
-    return batching.shuffle_and_shard(
-        _make_user_dataset(self.function), self.split.num_examples).batch(
-            batching.examples_per_batch)
+    return self._drop_flags(batching.shuffle_and_shard(
+        self._read_pass(), self.split.num_examples).batch(batching.examples_per_batch))
+
+  def _read_pass(self) -> tf.data.Dataset:
+    """Returns the num_examples examples of a pass, each with whether the function has made it.
+
+    The number may be that of an earlier run, or wrong. If the function makes more examples, the
+    pass fails at its end; if it makes fewer, the first example takes the place of each missing one,
+    and `_drop_flags` fails. No function runs for each example, which would take 50 µs.
+    """
+    count = self.split.num_examples
+    as_many = tf.data.Dataset.range(count).concatenate(
+        tf.data.Dataset.range(1).map(without_autograph(lambda _: self._fail('more', tf.int64))))
+    examples = tf.data.Dataset.zip((_make_user_dataset(self.function), as_many))
+    true, false = (tf.data.Dataset.from_tensors(value) for value in (True, False))
+    padded = tf.data.Dataset.zip((examples, true.repeat())).concatenate(
+        tf.data.Dataset.zip((examples.take(1).repeat(), false.repeat())))
+    # One example more than wanted is read, which must not exist.
+    is_wanted = true.repeat(count).concatenate(false)
+    return tf.data.Dataset.zip((is_wanted, padded)).filter(lambda is_wanted, _: is_wanted)
+
+  def _drop_flags(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns batches of examples, which fail if an example is missing."""
+    @without_autograph
+    def drop_flags(_: tf.Tensor, batch: Any) -> Any:
+      (examples, _), is_made = batch
+      check = tf.cond(tf.reduce_all(is_made), lambda: True, lambda: self._fail('fewer', tf.bool))
+      with tf.control_dependencies([check]):
+        return tf.nest.map_structure(tf.identity, examples)
+
+    return batches.map(drop_flags)
+
+  def _fail(self, comparison: str, dtype: tf.DType) -> tf.Tensor:
+    """Returns a tensor whose evaluation raises a UserError about the number of examples."""
+    @carry_errors
+    def fail() -> None:
+      raise UserError('the number of examples has changed', '{} makes {} than the {} {}'.format(
+          qualified_name(self.function), comparison, self.split.num_examples, self._count_place),
+          self._count_remedy)
+
+    tensor = tf.numpy_function(fail, [], dtype)
+    tensor.set_shape([])
+    return tensor
 
   def cache_key(self) -> str:
     raise UserError('--cache_features requires data whose changes are noticed',
@@ -303,7 +251,7 @@ def _read_all(batches: tf.data.Dataset) -> Tuple[List[np.ndarray], Any]:
 
 def _make_user_dataset(make_dataset: Callable[[], Any]) -> tf.data.Dataset:
   """Returns the dataset of the user; raises a UserError if the function fails."""
-  with user_code.translate_errors(_FAILED, qualified_name(make_dataset)):
+  with user_code.translate_errors(FAILED, qualified_name(make_dataset)):
     dataset = make_dataset()
   if not isinstance(dataset, _DATASET_BASE_CLASS):
     raise UserError('make_dataset must return a tf.data.Dataset', '{} returns {}'.format(
@@ -321,7 +269,7 @@ def _count_once(make_dataset: Callable[[], Any], model_dir: str) -> int:
   if not user_code.is_importable(make_dataset):
     return _count(make_dataset)
   name, path = qualified_name(make_dataset), os.path.join(model_dir, _COUNTS_FILE)
-  counts = storage.load_or_warn(path, storage.parse_json) or {}
+  counts = storage.load_json_or_warn(path, _COUNTS) or {}
   if name not in counts:
     counts[name] = _count(make_dataset)
     storage.write_json(path, counts)

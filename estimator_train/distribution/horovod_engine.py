@@ -18,13 +18,15 @@ from estimator_train.distribution.process import LaunchedProcess, Process
 from estimator_train.distribution.tf_config import Cluster
 from estimator_train.errors import PeerLost, UserError
 from estimator_train.settings import Settings
-from estimator_train.system import storage
+from estimator_train.system import json_values, storage
 from estimator_train.tf_patches import strategies
 
 _LOG = logging.getLogger('estimator_train')
 # After an error of Horovod, the lost rank is found within this time.
 _LOSS_DETECTION_SECS = 10.
 _ADDRESS_FILE = 'rank_0_address.json'
+_ADDRESS = json_values.fields({'launch_id': json_values.text, 'port': json_values.integer(1, 65535),
+                               'hosts': json_values.list_of(json_values.text)})
 _CONNECT_TIMEOUT_SECS, _RETRY_SECS = 5., .5
 # MPI, or a launcher with support for MPI, sets one of these variables.
 _MPI_VARIABLES = ('OMPI_COMM_WORLD_SIZE', 'PMI_SIZE', 'PMIX_RANK')
@@ -233,11 +235,10 @@ def wait_for_address(launch: LaunchedProcess, folder: str, timeout: StartTimeout
 
 def _read_addresses(path: str, launch_id: str) -> List[Tuple[str, int]]:
   """Returns the addresses in the file; none unless rank 0 of this launch has written it."""
-  with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # Missing or invalid.
-    with open(path, encoding='utf-8') as file:
-      record = json.load(file)
-    if record['launch_id'] == launch_id:
-      return [(str(host), int(record['port'])) for host in record['hosts']]
+  with contextlib.suppress(storage.DamagedFile):  # It may be of another program.
+    record = storage.load_json(path, _ADDRESS)
+    if record is not None and record['launch_id'] == launch_id:
+      return [(host, record['port']) for host in record['hosts']]
   return []
 
 

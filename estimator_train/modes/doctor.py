@@ -4,7 +4,6 @@ This module checks what flags and environment variables name; the package doctor
 """
 
 import collections
-import json
 import os
 import shutil
 import stat
@@ -16,7 +15,7 @@ from estimator_train.doctor import CheckResult, error, hardware, installation, o
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import CACHES
-from estimator_train.system import machine
+from estimator_train.system import json_values, machine, storage
 
 # Less free space is an error: a checkpoint of an ImageNet network (25 million weights with two Adam
 # slots each) has 300 MB, and needs this space in addition to the checkpoints that already exist.
@@ -156,15 +155,15 @@ def check_kaggle_credentials(environment: Mapping[str, str], is_needed: bool,
   path = os.path.join(_kaggle_folder(environment), 'kaggle.json')
   try:
     is_exposed = os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH)
-    with open(path, encoding='utf-8') as file:
-      config = json.load(file)
-    is_complete = all(config[name] for name in ('username', 'key'))
+    config = storage.load_json(path, json_values.fields(
+        {'username': json_values.text, 'key': json_values.text}))
+    is_complete = config is not None and all(config[name] for name in ('username', 'key'))
   except FileNotFoundError:
     if is_needed:
       return warning('kaggle', 'no credentials', SIGN_IN_REMEDY + (
           '; in the Docker image, give `-v ~/.kaggle:/tmp/.kaggle:ro`' if in_image else ''))
     return ok('kaggle', 'no credentials; only --dataset=oct2017 needs them')
-  except (OSError, ValueError, KeyError, TypeError):
+  except (OSError, storage.DamagedFile):
     is_complete = False
   if not is_complete:
     return warning('kaggle', path + ' cannot be read, or lacks username or key', SIGN_IN_REMEDY)

@@ -14,7 +14,7 @@ from estimator_train import configs, settings as settings_lib
 from estimator_train.configs import WORKLOADS, Figure, RunResults, WorkloadPart
 from estimator_train.doctor import installation
 from estimator_train.errors import UserError
-from estimator_train.reports import evaluation, page, throughput
+from estimator_train.reports import evaluation, file_checks, page, throughput
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import OUTPUT_FLAGS
@@ -134,9 +134,10 @@ def part_arguments(part: WorkloadPart, settings: Settings, num_gpus: int) -> Seq
 
 
 def _parse_results(part: WorkloadPart, file: BinaryIO) -> RunResults:
-  results: RunResults = storage.parse_json(file)
-  for figure in part.figures:  # Raises a KeyError if a key is missing.
-    figure.measure(results)
+  results: RunResults = storage.parse_json(file, file_checks.WORKLOAD_PART)
+  for figure in part.figures:  # Raises an exception if a figure is missing, or null.
+    _make_row(figure, float(figure.measure(results)), _describe_conditions(results),
+              _explain_difference(figure, part, results))
   return results
 
 

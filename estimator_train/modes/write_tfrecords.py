@@ -9,23 +9,25 @@ import logging
 import math
 import os
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence
+from typing import Any, BinaryIO, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import datasets, image_checks, images, labels_file, records, run_data
+from estimator_train.data import datasets, image_checks, images, labels_file, run_data
 from estimator_train.data.image_source import ImageSource
 from estimator_train.data.source import BadImage
-from estimator_train.errors import UserError
+from estimator_train.errors import UserError, join_items
 from estimator_train.run_dir import make_folder
 from estimator_train.settings import Settings
-from estimator_train.system import storage
+from estimator_train.system import json_values, record_framing, storage
 
 _LOG = logging.getLogger('estimator_train')
 _BYTES_PER_SHARD = 128 << 20  # If --num_shards is not given.
 _PLAN_FILE = 'write_tfrecords.json'
 _FORMAT_VERSION = 1
+_PLAN = json_values.fields({'digest': json_values.text},
+                           {'shards': json_values.mapping(json_values.text)})
 
 
 class _Shard(NamedTuple):
@@ -50,12 +52,12 @@ def run(settings: Settings) -> Dict[str, Any]:
   for source in sources.values():
     source.check_and_count()
   num_shards = {name: _count_shards(name, source, settings) for name, source in sources.items()}
-  _check_plan(folder, sources, dataset.labels, num_shards, settings.optimizer.seed)
+  plan = _Plan(folder, _digest_plan(sources, dataset.labels, num_shards, settings.optimizer.seed))
   labels_file.write(folder, dataset.labels)
   began, splits = time.monotonic(), {}
   for name, source in sources.items():
     shards = _plan_shards(folder, name, len(source), num_shards[name], settings.optimizer.seed)
-    _write_shards(shards, source, dataset.labels)
+    _write_shards(shards, source, dataset.labels, plan)
     splits[name] = {'examples': len(source), 'shards': len(shards),
                     'bytes': sum(os.path.getsize(shard.path) for shard in shards)}
   secs = time.monotonic() - began
@@ -101,51 +103,89 @@ def _plan_shards(folder: str, name: str, num_images: int, num_shards: int,
           for number, part in enumerate(np.array_split(order, num_shards))]
 
 
-def _check_plan(folder: str, sources: Dict[str, ImageSource], class_names: Sequence[str],
-                num_shards: Dict[str, int], seed: int) -> None:
-  """Stores what determines the contents of the shards, or compares it with an earlier call.
+def _digest_plan(sources: Dict[str, ImageSource], class_names: Sequence[str],
+                 num_shards: Dict[str, int], seed: int) -> str:
+  """Returns a digest of all that determines the contents of the shards."""
+  digests = {name: source.cache_key() for name, source in sources.items()}
+  key = json.dumps([_FORMAT_VERSION, digests, list(class_names), num_shards, seed], sort_keys=True)
+  return hashlib.md5(key.encode()).hexdigest()
+
+
+class _Plan:
+  """What a folder contains, in `write_tfrecords.json`.
+
+  Args:
+    folder: the folder of the shards.
+    digest: a digest of what determines their contents.
 
   Raises:
     UserError: the folder has shards of other images, class names, seeds or numbers of shards.
   """
-  digests = {name: source.cache_key() for name, source in sources.items()}
-  key = json.dumps([_FORMAT_VERSION, digests, list(class_names), num_shards, seed], sort_keys=True)
-  plan = {'digest': hashlib.md5(key.encode()).hexdigest()}
-  path = os.path.join(folder, _PLAN_FILE)
-  try:
-    written_plan = storage.load(path, storage.parse_json)
-  except storage.DamagedFile:
-    written_plan = {}
-  if written_plan is None:
-    is_same = not any('-of-' in name for name in os.listdir(folder))
-    storage.write_json(path, plan)
-  else:
-    is_same = written_plan == plan
-  if not is_same:
-    raise UserError('--output has TFRecord files of other images, classes, seeds or shards',
-                    '--output=' + folder, 'remove these files, or give another folder')
+
+  def __init__(self, folder: str, digest: str) -> None:
+    self._path, self._digest = os.path.join(folder, _PLAN_FILE), digest
+    self._written: Dict[str, str] = {}  # The MD5 digest of each complete shard, by its name.
+    try:
+      recorded = storage.load(self._path, self._parse)
+    except storage.DamagedFile as damage:
+      raise UserError('a file in --output is damaged', '{} ({})'.format(self._path, damage.reason),
+                      'remove the TFRecord files and this file, or give another folder') from damage
+    if recorded is not None:
+      is_same, self._written = recorded
+    else:
+      is_same = not any('-of-' in name for name in os.listdir(folder))
+    if not is_same:
+      raise UserError('--output has TFRecord files of other images, classes, seeds or shards',
+                      '--output=' + folder, 'remove these files, or give another folder')
+    self._write()
+
+  def has(self, shard: _Shard) -> bool:
+    """Returns whether a shard has been written, and its content has not changed since then."""
+    recorded = self._written.get(os.path.basename(shard.path))
+    return recorded is not None and os.path.isfile(shard.path) and (
+        storage.digest_file(shard.path) == recorded)
+
+  def add(self, shard: _Shard, digest: str) -> None:
+    """Records the MD5 digest of a shard that has been written."""
+    self._written[os.path.basename(shard.path)] = digest
+    self._write()
+
+  def _parse(self, file: BinaryIO) -> Tuple[bool, Dict[str, str]]:
+    """Returns whether the shards in the folder have the same digest, and those of each shard."""
+    recorded = storage.parse_json(file, _PLAN)
+    return recorded['digest'] == self._digest, recorded.get('shards', {})
+
+  def _write(self) -> None:
+    storage.write_json(self._path, {'digest': self._digest, 'shards': self._written})
 
 
 def _write_shards(shards: Sequence[_Shard], source: ImageSource,
-                  class_names: Sequence[str]) -> None:
-  """Writes the shards that do not exist yet. A shard gets its name when it is complete.
+                  class_names: Sequence[str], plan: _Plan) -> None:
+  """Writes the shards that are not complete yet. A shard gets its name when it is complete.
 
   Raises:
     UserError: an image cannot be read or decoded.
   """
-  missing = [shard for shard in shards if not os.path.exists(shard.path)]
+  missing = [shard for shard in shards if not plan.has(shard)]
   if not missing:
     return
   if len(missing) < len(shards):
     _LOG.info('keeping %d complete files of an earlier run', len(shards) - len(missing))
+  damaged = [shard.path for shard in missing if os.path.exists(shard.path)]
+  if damaged:
+    _LOG.warning('writing %s again: not as an earlier run has written them', join_items(damaged))
   indices = np.concatenate([shard.indices for shard in missing])
   make_example = _make_example_function(source, class_names)
   examples = image_checks.map_examples(lambda position: make_example(int(indices[position])),
                                        len(indices), 'writing images')
   for shard in missing:
+    digest = hashlib.md5()
     with storage.open_atomic(shard.path) as file:
       for _ in shard.indices:
-        file.write(records.frame(next(examples)))
+        record = record_framing.frame(next(examples))
+        file.write(record)
+        digest.update(record)
+    plan.add(shard, digest.hexdigest())
 
 
 def _make_example_function(source: ImageSource,

@@ -45,7 +45,7 @@ def draw_step_charts(steps: Dict[str, Any], throughput: Dict[str, Any]) -> Itera
     yield _draw_step_time(*(np.array(steps[key])
                             for key in ('global_step', 'mean_secs', 'max_secs')))
   if sum(steps.get('histogram', {}).get('counts', [])):
-    yield _draw_histogram(steps['histogram'], throughput.get('steady_step_secs', {}))
+    yield _draw_histogram(steps['histogram'], throughput.get('steady_step_secs') or {})
 
 
 def _draw_step_time(global_steps: np.ndarray, mean_secs: np.ndarray,
@@ -138,7 +138,7 @@ def draw_confusion_matrix(shown: ShownClasses) -> Chart:
   names = [format_tick_label(row.class_name, 'class {}'.format(row.class_index)) for row in rows]
   cells = []
   for (row, column), count in np.ndenumerate(matrix):
-    share = count / max(rows[row].support, 1)
+    share = min(count / max(rows[row].support, 1), 1)
     if count:
       cells.append(Box(column, row, column + 1, row + 1, '{} predicted as {}: {:,}, {}'.format(
           names[row], names[column], count, format_percent(share)), opacity=.04 + .96 * share,

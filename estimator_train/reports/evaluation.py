@@ -211,17 +211,18 @@ def select_classes(evaluation: Dict[str, Any]) -> Optional[ShownClasses]:
   Args:
     evaluation: the contents of `evaluation.json`; empty if there is no such file.
   """
-  per_class = evaluation.get('per_class', {})
+  per_class = evaluation.get('per_class') or {}
   class_names = list(per_class)
   if class_names and evaluation.get('confusion_matrix') is None:  # There are too many classes.
     wrong = np.array([metrics['support'] * (1 - (metrics['recall'] or 0))
                       for metrics in per_class.values()])
     confusions = [Confusion(pair['label'], pair['predicted'], pair['examples'],
                             pair['examples'] / per_class[pair['label']]['support'])
-                  for pair in (evaluation.get('confusions') or [])[:_MAX_CONFUSIONS]]
+                  for pair in (evaluation.get('confusions') or [])[:_MAX_CONFUSIONS]
+                  if per_class.get(pair['label'], {}).get('support')]
     return ShownClasses(len(class_names), _make_rows(per_class, _select_worst(wrong)), None,
                         confusions)
-  matrix = np.array(evaluation.get('confusion_matrix', []), np.int64)
+  matrix = np.array(evaluation.get('confusion_matrix') or [], np.int64)
   if not matrix.size or matrix.shape != (len(per_class), len(per_class)):
     return None
   mistakes = matrix - np.diag(np.diag(matrix))

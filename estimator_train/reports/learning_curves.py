@@ -1,16 +1,17 @@
 """Reads loss, accuracy and learning rate from event files and writes `report/curves.json`."""
 
-import functools
 import glob
+import logging
 import math
 import os
 import re
 import struct
-from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_train.reports import make_report_folder
-from estimator_train.system import storage
+from estimator_train.system import record_framing, storage
 
+_LOG = logging.getLogger('estimator_train')
 CURVES_FILE = 'curves.json'
 # The Estimator of a Keras model writes `loss_1`, because its graph has a scope named `loss`.
 _LOSS_TAG = r'loss(_\d+)?'
@@ -27,9 +28,18 @@ _CURVES = (('', _LOSS_TAG, 'train_loss'),
            ('eval*', 'acc', 'eval_accuracy'))
 _MAX_POINTS = 1000
 _OMITTED = 'its points are omitted'
+_TAG_PATTERNS = tuple(dict.fromkeys(tag_pattern for _, tag_pattern, _ in _CURVES))
 _DT_FLOAT = 1  # In tensorflow/core/framework/types.proto.
 
 Curve = List[Tuple[int, float]]  # (global step, value)
+
+
+class _Point(NamedTuple):
+  """A number in an event file, the pattern of its tag in _CURVES, and its time in seconds."""
+  tag_pattern: str
+  step: int
+  value: float
+  wall_time: float
 
 
 class LossCurve:
@@ -123,22 +133,16 @@ def read_steps_per_sec(model_dir: str) -> Optional[float]:
   The rate is steps ÷ wall time between the first and the last logged loss. The wall time includes
   checkpoints and evaluations.
   """
-  for path in reversed(_event_files(model_dir)):
-    logged = storage.load_or_warn(path, _read_logged_steps, _OMITTED) or []
-    if len(logged) > 1 and logged[-1][1] > logged[0][1]:
-      return (logged[-1][0] - logged[0][0]) / (logged[-1][1] - logged[0][1])
+  for points in reversed(_read_event_files(model_dir)):
+    logged: List[_Point] = []
+    for point in points:
+      if point.tag_pattern == _LOSS_TAG:
+        if logged and point.step <= logged[-1].step:
+          logged = []  # Training has resumed from an earlier step.
+        logged.append(point)
+    if len(logged) > 1 and logged[-1].wall_time > logged[0].wall_time:
+      return (logged[-1].step - logged[0].step) / (logged[-1].wall_time - logged[0].wall_time)
   return None
-
-
-def _read_logged_steps(file: BinaryIO) -> List[Tuple[int, float]]:
-  """Returns the steps at which the loss was logged, and the times in seconds."""
-  logged: List[Tuple[int, float]] = []
-  for event in _read_events(file):
-    if any(re.fullmatch(_LOSS_TAG, value.tag) for value in event.summary.value):
-      if logged and event.step <= logged[-1][0]:
-        logged = []  # Training has resumed from an earlier step.
-      logged.append((event.step, event.wall_time))
-  return logged
 
 
 def _event_files(folder: str) -> List[str]:
@@ -148,21 +152,60 @@ def _event_files(folder: str) -> List[str]:
 def _read_curves(folder: str) -> Dict[str, Curve]:
   """Returns the curves of a folder by the patterns of their tags in _CURVES."""
   curves: Dict[str, Curve] = {}
-  for path in _event_files(folder):
-    storage.load_or_warn(path, functools.partial(_add_points, curves), _OMITTED)
+  for points in _read_event_files(folder):
+    for point in points:
+      _append_point(curves.setdefault(point.tag_pattern, []), point.step, point.value)
   return curves
 
 
-def _add_points(curves: Dict[str, Curve], file: BinaryIO) -> None:
-  """Adds the points in an event file to the curves."""
-  tag_patterns = {tag_pattern for _, tag_pattern, _ in _CURVES}
-  for event in _read_events(file):
-    for value in event.summary.value:
-      # With loss scaling, training may continue after a loss that is not finite. Such a loss is
-      # omitted, because JSON cannot represent it.
-      for tag_pattern in tag_patterns:
-        if re.fullmatch(tag_pattern, value.tag) and math.isfinite(_scalar(value)):
-          _append_point(curves.setdefault(tag_pattern, []), event.step, _scalar(value))
+def _read_event_files(folder: str) -> List[List[_Point]]:
+  """Returns the points of the event files of a folder that have any, in the order of the runs.
+
+  The name of an event file begins with the time. If the clock was set back, or another host resumed
+  the run, the names have another order than the runs. The steps correct this order: a run resumes
+  at a step that an earlier run has reached.
+  """
+  remaining = list(filter(None, (storage.load_or_warn(path, _read_points, _OMITTED)
+                                 for path in _event_files(folder))))
+  ordered: List[List[_Point]] = []
+  reached = -math.inf  # The first run begins at the lowest step.
+  while remaining:
+    # A run logs only some of its steps, so the next run may begin a few steps after the last one.
+    following = [points for points in remaining if points[0].step <= reached + _interval(points)]
+    points = following[0] if following else min(remaining, key=lambda points: points[0].step)
+    remaining.remove(points)
+    ordered.append(points)
+    reached = max(reached, *(point.step for point in points))
+  return ordered
+
+
+def _interval(points: Sequence[_Point]) -> int:
+  """Returns the largest number of steps between consecutive points; at least 1."""
+  return max([1, *(second.step - first.step for first, second in zip(points, points[1:]))])
+
+
+def _read_points(file: BinaryIO) -> List[_Point]:
+  """Returns the numbers in an event file that belong to a curve, up to the first damaged record.
+
+  The last record may be truncated, because a killed run leaves such a file.
+  """
+  points, count = [], 0
+  try:
+    for event in _read_events(file):
+      count += 1
+      for value in event.summary.value:
+        # With loss scaling, training may continue after a loss that is not finite. Such a loss is
+        # omitted, because JSON cannot represent it.
+        number = _scalar(value)
+        points += [_Point(pattern, event.step, number, event.wall_time)
+                   for pattern in _TAG_PATTERNS
+                   if math.isfinite(number) and re.fullmatch(pattern, value.tag)]
+  except record_framing.TruncatedRecord:
+    pass
+  except record_framing.DamagedRecord as damage:
+    _LOG.warning('%s is damaged from its record %d on (%s): its later points are omitted',
+                 file.name, count, damage)
+  return points
 
 
 def _scalar(value: Any) -> float:
@@ -177,30 +220,21 @@ def _scalar(value: Any) -> float:
 
 
 def _read_events(file: BinaryIO) -> Iterator[Any]:
-  """Yields the complete `Event` messages of an event file. A killed run may leave a truncated file.
+  """Yields the `Event` messages of an event file.
 
   `Event` comes from TensorBoard, whose import takes 0.1 s. To import TensorFlow takes much longer.
-  A record consists of the length of the message (uint64), a checksum of the length (uint32), the
-  message, and a checksum of the message (uint32).
+
+  Raises:
+    DamagedRecord: the rest of the file is damaged or truncated.
   """
   from google.protobuf.message import DecodeError
   from tensorboard.compat.proto.event_pb2 import Event
 
-  file_size, offset = os.fstat(file.fileno()).st_size, 0
-  while True:
-    header = file.read(12)
-    if len(header) < 12:
-      return
-    length, _ = struct.unpack('<QI', header)
-    offset += len(header) + length + 4
-    if offset > file_size:
-      return
+  for record in record_framing.iter_records(file):
     try:
-      event = Event.FromString(file.read(length))
-    except DecodeError:
-      return
-    file.seek(4, os.SEEK_CUR)
-    yield event
+      yield Event.FromString(record)
+    except DecodeError as error:
+      raise record_framing.DamagedRecord('not an event') from error
 
 
 def _append_point(curve: Curve, step: int, value: float) -> None:

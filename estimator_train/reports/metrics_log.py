@@ -8,9 +8,10 @@ import time
 from typing import Any, Dict, Iterator, Tuple
 
 from estimator_train.errors import RunLockLost
-from estimator_train.system import storage
+from estimator_train.system import json_values, storage
 
 METRICS_FILE = 'metrics.jsonl'
+_LINE = json_values.fields({'global_step': json_values.integer()})
 _LOG = logging.getLogger('estimator_train')
 
 
@@ -53,8 +54,8 @@ def _read(path: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
   with open(path, encoding='utf-8', errors='replace') as file:
     for line in file:
       try:
-        metrics = json.loads(line)
-        if isinstance(metrics['global_step'], int):
-          yield line, metrics
-      except (ValueError, TypeError, KeyError):
-        continue  # A killed run or a full disk can leave an incomplete line.
+        yield line, json_values.parse(line, _LINE)
+      except Exception as error:  # For example a RecursionError.
+        # A killed run or a full disk can leave an incomplete line.
+        if line.rstrip().endswith('}'):
+          _LOG.warning('a damaged line of %s is removed: %s', path, error)

@@ -1,15 +1,17 @@
 """Writes the report page of a run: `report/index.html` in its `model_dir`, with embedded images."""
 
 import base64
+import functools
 import glob
 import logging
 import os
 import struct
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_train.reports import (
   REPORT_FOLDER,
   evaluation,
+  file_checks,
   learning_curves,
   make_report_folder,
   page_content,
@@ -30,6 +32,17 @@ _CHART_FILES = ('step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png
                 'lr-finder.png', 'rates.png', 'compared-loss.png', 'compared-accuracy.png')
 # The longer side of a sample image in CSS pixels. Three samples fit in a row on a phone.
 _SAMPLE_SIZE = 112
+
+
+# The path of the file of each attribute of PageData, except `flags`.
+_FILES = {
+    'throughput': (throughput.THROUGHPUT_FILE,), 'evaluation': (evaluation.EVALUATION_FILE,),
+    'input_benchmark': ('input_benchmark.json',), 'scaling': ('scaling.json',),
+    'lr_finder': ('lr_finder.json',), 'ledger': ('ledger.json',),
+    'steps': (REPORT_FOLDER, throughput.STEPS_FILE),
+    'curves': (REPORT_FOLDER, learning_curves.CURVES_FILE),
+    'samples': (REPORT_FOLDER, evaluation.SAMPLES_FILE),
+    'outputs': (REPORT_FOLDER, evaluation.OUTPUTS_FILE)}
 
 
 class PageData(NamedTuple):
@@ -77,23 +90,12 @@ class ComparedRun(NamedTuple):
 
 def read_page_data(model_dir: str) -> PageData:
   """Reads the files in a `model_dir` that the report page shows."""
-  def read(*path: str) -> Dict[str, Any]:
-    return storage.load_or_warn(os.path.join(model_dir, *path), storage.parse_json, _OMITTED) or {}
-
   flags = storage.load_or_warn(
       os.path.join(model_dir, FLAGS_FILE), storage.parse_text, _OMITTED) or ''
-  return PageData(
-      flags=parse_flagfile(flags),
-      throughput=read(throughput.THROUGHPUT_FILE),
-      evaluation=read(evaluation.EVALUATION_FILE),
-      input_benchmark=read('input_benchmark.json'),
-      scaling=read('scaling.json'),
-      lr_finder=read('lr_finder.json'),
-      ledger=read('ledger.json'),
-      steps=read(REPORT_FOLDER, throughput.STEPS_FILE),
-      curves=read(REPORT_FOLDER, learning_curves.CURVES_FILE),
-      samples=read(REPORT_FOLDER, evaluation.SAMPLES_FILE),
-      outputs=read(REPORT_FOLDER, evaluation.OUTPUTS_FILE))
+  return PageData(flags=parse_flagfile(flags), **{
+      name: storage.load_json_or_warn(os.path.join(model_dir, *path), file_checks.CHECKS[name],
+                                      _OMITTED) or {}
+      for name, path in _FILES.items()})
 
 
 def write_page_of_finished_run(model_dir: Optional[str],
@@ -146,29 +148,6 @@ def write_comparison(runs: Sequence[ComparedRun], rows: Sequence[Tuple[str, Sequ
 
 def write_page_from_data(data: PageData, model_dir: str, output_dir: str) -> str:
   """Like write_page, but writes data that has been read to `report/` in `output_dir`."""
-  try:
-    return _write_run_page(data, model_dir, output_dir)
-  except OSError:
-    raise
-  except Exception:  # A file lacks keys, or has values of other types.
-    return _write_run_page(_omit_damaged(data, model_dir, output_dir), model_dir, output_dir)
-
-
-def _omit_damaged(data: PageData, model_dir: str, output_dir: str) -> PageData:
-  """Returns the data without the contents of each file with which alone the page cannot be made."""
-  contents: List[Any] = [{} for _ in data]
-  empty = PageData(*contents)
-  for name, content in data._asdict().items():
-    try:
-      _write_run_page(empty._replace(**{name: content}), model_dir, output_dir)
-    except Exception as error:
-      _LOG.warning('the report page omits the contents of %s, which are damaged: %s: %s', name,
-                   type(error).__name__, error)
-      data = data._replace(**{name: getattr(empty, name)})
-  return data
-
-
-def _write_run_page(data: PageData, model_dir: str, output_dir: str) -> str:
   # On demand, so that the program starts fast.
   from estimator_train.reports import charts, experiment_charts
 
@@ -187,9 +166,9 @@ def _write_run_page(data: PageData, model_dir: str, output_dir: str) -> str:
                for kind in ('mistakes', 'samples')})
 
 
-def _write_files(output_dir: str, template: str, drawn: Iterable[Any],
-                 **variables: Any) -> str:
-  """Renders a template to `report/index.html`, and writes the charts next to it."""
+@functools.lru_cache()
+def _make_environment() -> Any:
+  """Returns the Jinja environment with the filters of the templates."""
   import jinja2  # On demand, so that the program starts fast.
 
   environment = jinja2.Environment(
@@ -199,8 +178,14 @@ def _write_files(output_dir: str, template: str, drawn: Iterable[Any],
       number=page_content.format_number, percent=page_content.format_percent,
       ratio=page_content.format_ratio,
       data_uri=lambda png: 'data:image/png;base64,' + base64.b64encode(png).decode('ascii'))
+  return environment
+
+
+def _write_files(output_dir: str, template: str, drawn: Iterable[Any],
+                 **variables: Any) -> str:
+  """Renders a template to `report/index.html`, and writes the charts next to it."""
   by_name = {chart.name: chart for chart in drawn}
-  text = environment.get_template(template).render(
+  text = _make_environment().get_template(template).render(
       charts=by_name, version=__version__, **variables)
   folder = make_report_folder(output_dir)
   for pattern in _CHART_FILES:

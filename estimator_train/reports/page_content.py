@@ -106,14 +106,14 @@ def run_facts(throughput: Dict[str, Any]) -> List[Tuple[str, str]]:
   if not throughput:
     return []
   batch = format_quantity(throughput.get('global_batch_size'), 'examples')
-  if throughput.get('num_replicas', 1) > 1:
+  if (throughput.get('num_replicas') or 1) > 1:
     batch += ', {} per replica'.format(format_number(throughput.get('per_replica_batch_size')))
   parameters, run_secs = throughput.get('parameters'), throughput.get('run_secs')
   values = (
       ('Finished', (throughput.get('finished_at') or '')[:16].replace('T', ' ')),
       ('Duration', run_secs and str(datetime.timedelta(seconds=round(run_secs)))),
       ('Machine', throughput.get('machine')),
-      ('Devices', ', '.join(throughput.get('devices', []))),
+      ('Devices', ', '.join(throughput.get('devices') or [])),
       ('Strategy', throughput.get('distribution_strategy')),
       ('Replicas', format_number(throughput.get('num_replicas'))),
       ('Workers', format_number(throughput.get('num_workers'))),
@@ -160,7 +160,7 @@ def _rate_headline(throughput: Dict[str, Any]) -> Iterator[Headline]:
       notes.append('steady rate, without checkpoints, evaluations and traced steps: {} ± {} '
                    '(standard error)'.format(format_number(steady_rate), format_number(
                        steady_rate * error_secs / mean_secs)))
-  if throughput.get('num_replicas', 1) > 1 and throughput.get('examples_per_sec_per_replica'):
+  if (throughput.get('num_replicas') or 1) > 1 and throughput.get('examples_per_sec_per_replica'):
     notes.append(format_quantity(throughput.get('examples_per_sec_per_replica'), 'examples/sec')
                  + ' per replica')
   yield Headline('Throughput', format_number(rate), notes, unit=unit)
@@ -168,7 +168,7 @@ def _rate_headline(throughput: Dict[str, Any]) -> Iterator[Headline]:
 
 def step_headlines(throughput: Dict[str, Any]) -> Iterator[Headline]:
   """Yields the median step time and the time to the first step, if they are known."""
-  step_secs = throughput.get('steady_step_secs', throughput.get('step_secs', {}))
+  step_secs = throughput.get('steady_step_secs') or throughput.get('step_secs')
   if step_secs:
     yield Headline('Step time, median', format_secs(step_secs.get('p50')), [
         '99 of 100 steps within ' + format_secs(step_secs.get('p99'))])
@@ -178,7 +178,8 @@ def step_headlines(throughput: Dict[str, Any]) -> Iterator[Headline]:
     yield Headline(
         'Time to first step', format_secs(throughput['time_to_first_step_secs']),
         ['from {} to the end of the first step'.format(start)],
-        bar=[BarSegment(name, format_secs(parts[key]), parts[key] / sum(parts.values()))
+        bar=[BarSegment(name, format_secs(parts[key]), parts[key] / sum(
+            secs for secs in parts.values() if secs > 0))
              for key, name in _FIRST_STEP_PARTS if parts.get(key, 0) > 0])
 
 

@@ -9,12 +9,14 @@ from typing import BinaryIO, Dict, List, Mapping, Optional, Sequence, Tuple
 from estimator_train import settings as settings_lib
 from estimator_train.errors import UserError
 from estimator_train.run_dir.step_clock import StepClock
-from estimator_train.system import storage
+from estimator_train.system import json_values, storage
 
 _LOG = logging.getLogger('estimator_train')
 FLAGS_FILE = 'flags.txt'
 LABELS_FILE = 'labels.txt'
 _BATCH_SIZES_FILE = 'batch_sizes.json'
+_BATCH_SIZES = json_values.list_of(json_values.tuple_of(json_values.integer(),
+                                                        json_values.integer(1)))
 CHECKPOINTS_FILE = 'checkpoint'  # Written by TensorFlow.
 _LISTED_PATH = re.compile(r'^\s*(all_)?model_checkpoint_paths?:\s*"((?:[^"\\\n]|\\.)*)"',
                           re.MULTILINE)
@@ -242,8 +244,9 @@ class RunDir:
     The result is empty if the file is missing or damaged.
     """
     def parse(file: BinaryIO) -> List[Tuple[int, int]]:
-      sizes = [(int(step), int(examples)) for step, examples in json.load(file)]
-      if not sizes or sizes != sorted(set(sizes)):
+      sizes = [(step, examples) for step, examples in storage.parse_json(file, _BATCH_SIZES)]
+      steps = [step for step, _ in sizes]
+      if not sizes or steps != sorted(set(steps)):
         raise ValueError('no increasing steps with numbers of examples')
       return sizes
 

@@ -5,12 +5,19 @@
                     the run trains on all of them
 """
 
-from typing import Any, BinaryIO, Dict, NamedTuple, Optional
+from typing import BinaryIO, Dict, NamedTuple, Optional
 
 from estimator_train.run_dir import RunDir
-from estimator_train.system import storage
+from estimator_train.system import json_values, storage
 
 DATA_FILE = 'data.json'
+_FRACTION = json_values.number(0, 1)
+_RECORD = json_values.fields({
+    'test_examples': json_values.optional(json_values.text),
+    'validation': json_values.optional(json_values.fields({
+        'fraction': _FRACTION, 'seed': json_values.integer(),
+        'names': json_values.optional(json_values.one_of('files', 'records')),
+        'thresholds': json_values.optional(json_values.mapping(_FRACTION))}))})
 
 
 class Validation(NamedTuple):
@@ -68,22 +75,12 @@ def write(run_dir: RunDir, record: DataRecord) -> None:
 
 
 def _parse(file: BinaryIO) -> DataRecord:
-  record = storage.parse_json(file)
-  test_examples, validation = record['test_examples'], record['validation']
-  if not isinstance(test_examples, (str, type(None))):
-    raise ValueError('test_examples is no digest')
-  return DataRecord(test_examples, None if validation is None else _parse_validation(validation))
-
-
-def _parse_validation(values: Dict[str, Any]) -> Validation:
-  """Returns the validation of the JSON values, whose keys of thresholds are text."""
-  thresholds = values['thresholds']
-  validation = Validation(
-      float(values['fraction']), int(values['seed']), values['names'],
-      None if thresholds is None else {int(index): float(threshold)
-                                       for index, threshold in thresholds.items()})
-  fractions = [validation.fraction, *(validation.thresholds or {}).values()]
-  if validation.names not in (None, 'files', 'records') or not all(
-      0 <= fraction <= 1 for fraction in fractions):
-    raise ValueError('no fractions of files or records')
-  return validation
+  record = storage.parse_json(file, _RECORD)
+  validation = record['validation']
+  if validation is not None:
+    thresholds = validation['thresholds']  # The keys of JSON are text.
+    validation = Validation(
+        validation['fraction'], validation['seed'], validation['names'],
+        None if thresholds is None else {int(index): threshold
+                                         for index, threshold in thresholds.items()})
+  return DataRecord(record['test_examples'], validation)

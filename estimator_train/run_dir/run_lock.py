@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, Dict, Iterator, Optional
 
 from estimator_train.errors import RunLockLost, UserError
 from estimator_train.run_dir import make_folder
-from estimator_train.system import machine, storage
+from estimator_train.system import json_values, machine, storage
 
 _LOG = logging.getLogger('estimator_train')
 LOCK_FILE = 'run.lock'
@@ -254,12 +254,11 @@ def _keep_touching(lock: _RunLock, interval_secs: float, is_released: threading.
 
 def _read_owner(path: str) -> Optional[Dict[str, Any]]:
   """Returns the process that is recorded in the file; None if the file cannot be read."""
-  try:
-    with open(path, 'rb') as file:
-      owner = json.loads(file.read().decode('utf-8'))
-  except (OSError, ValueError):
-    return None
-  return owner if isinstance(owner, dict) else None
+  with contextlib.suppress(storage.DamagedFile):
+    owner: Optional[Dict[str, Any]] = storage.load_json(path, json_values.mapping(
+        json_values.anything))
+    return owner
+  return None
 
 
 def _locked_error(path: str, owner: Optional[Dict[str, Any]]) -> UserError:

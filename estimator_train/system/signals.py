@@ -208,16 +208,34 @@ def _raise_stopped(signum: int, frame: Any) -> None:
 def _discards_exceptions(frame: Any) -> bool:
   """Returns whether a frame runs below a finalizer, or below the import of a C++ module.
 
-  A callback `cb` of importlib is called when the lock of an imported module is finalized.
+  The same holds below the constructor of an object with a finalizer: the finalizer of an object
+  that is incomplete may fail, and Python prints its exception. A callback `cb` of importlib is
+  called when the lock of an imported module is finalized.
   """
   while frame is not None:
     name, module = frame.f_code.co_name, frame.f_globals.get('__name__')
     if name == '__del__' or module in ('weakref', '_weakrefset') or (
         name == 'cb' and module in ('importlib._bootstrap', '_frozen_importlib')) or (
         name in ('create_module', 'exec_module')
-        and isinstance(frame.f_locals.get('self'), importlib.machinery.ExtensionFileLoader)):
+        and isinstance(frame.f_locals.get('self'), importlib.machinery.ExtensionFileLoader)) or (
+            _constructs_finalized_object(frame)):
       return True
     frame = frame.f_back
+  return False
+
+
+def _constructs_finalized_object(frame: Any) -> bool:
+  """Returns whether a frame is `__new__` or `__init__` of a class that has a finalizer."""
+  code = frame.f_code
+  if not code.co_argcount:
+    return False
+  first = frame.f_locals.get(code.co_varnames[0])
+  for name, kind in (('__init__', type(first)), ('__new__', first)):
+    if isinstance(kind, type) and hasattr(kind, '__del__'):
+      functions = [base.__dict__.get(name) for base in kind.__mro__]
+      if any(getattr(getattr(function, '__func__', function), '__code__', None) is code
+             for function in functions):
+        return True
   return False
 
 

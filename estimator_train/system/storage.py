@@ -8,6 +8,7 @@ kernel on files.
 import contextlib
 import errno
 import fcntl
+import functools
 import hashlib
 import json
 import logging
@@ -16,10 +17,11 @@ import stat
 import time
 from typing import Any, BinaryIO, Callable, Dict, Iterator, Optional, Sequence, TypeVar, Union
 
-from estimator_train.system import temporary_files
+from estimator_train.system import json_values, temporary_files
 
 _LOG = logging.getLogger('estimator_train')
 _POLL_SECS = 0.1
+_CHUNK_BYTES = 1 << 16
 # Functions that raise an OSError if this process must not write to a folder, by the folder's path.
 _guards: Dict[str, Callable[[], None]] = {}
 # Spreadsheets take a cell that begins with one of these characters, or their full-width forms, for
@@ -209,12 +211,33 @@ def parse_text(file: BinaryIO) -> str:
   return text
 
 
-def parse_json(file: BinaryIO) -> Dict[str, Any]:
-  """Returns the JSON object in a file; raises a ValueError if it contains something else."""
-  value = json.loads(file.read().decode('utf-8'))
-  if not isinstance(value, dict):
-    raise ValueError('not a JSON object')
-  return value
+def parse_json(file: BinaryIO, check: json_values.Check) -> Any:
+  """Returns the JSON value in a file; raises a ValueError if it fails the check."""
+  return json_values.parse(file.read().decode('utf-8'), check)
+
+
+def load_json(path: str, check: json_values.Check) -> Any:
+  """Returns the JSON value in a file; None if there is no file.
+
+  Raises:
+    DamagedFile: the file cannot be read, is not JSON, or its value fails the check.
+  """
+  return load(path, functools.partial(parse_json, check=check))
+
+
+def load_json_or_warn(path: str, check: json_values.Check,
+                      consequence: str = 'it is made again') -> Any:
+  """Like `load_json`, but logs a warning with the consequence, and returns None, for damage."""
+  return load_or_warn(path, functools.partial(parse_json, check=check), consequence)
+
+
+def digest_file(path: str) -> str:
+  """Returns the MD5 digest of a file, as 32 hexadecimal digits."""
+  digest = hashlib.md5()
+  with open(path, 'rb') as file:
+    for chunk in iter(lambda: file.read(_CHUNK_BYTES), b''):
+      digest.update(chunk)
+  return digest.hexdigest()
 
 
 def fingerprint_files(paths: Sequence[Union[str, bytes]]) -> str:

@@ -7,7 +7,7 @@ from typing import Any, BinaryIO, Dict, NamedTuple, Optional
 from estimator_train.data.source import Source
 from estimator_train.run_dir import RunDir
 from estimator_train.settings.flags import EvaluationFlags
-from estimator_train.system import storage
+from estimator_train.system import json_values, storage
 from estimator_train.training.checkpoints.best_checkpoint import BestCheckpoint, BestMetric
 
 _STOP_REASON_FILE = 'stopped.json'
@@ -65,8 +65,9 @@ def read_stop_reason(run_dir: RunDir, flags: EvaluationFlags, global_step: int,
     test: the test examples of the run. A stop by an evaluation of other examples is ignored.
   """
   def parse(file: BinaryIO) -> Optional[StopReason]:
-    recorded = storage.parse_json(file)
-    stop_reason = StopReason(int(recorded['global_step']), str(recorded['why']))
+    recorded = storage.parse_json(file, json_values.fields(
+        {'global_step': json_values.integer(), 'why': json_values.text}))
+    stop_reason = StopReason(recorded['global_step'], recorded['why'])
     is_valid = _rules(flags).items() <= recorded.items() and (
         test is None or recorded.get('examples_digest') in (None, test.digest()))
     return stop_reason if is_valid and stop_reason.global_step <= global_step else None

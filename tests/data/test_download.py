@@ -4,7 +4,9 @@ misbehaves as configured. Kaggle's key stays with Kaggle, and nothing is taken f
 import base64
 import functools
 import hashlib
+import itertools
 import logging
+import re
 import ssl
 import subprocess
 import sys
@@ -57,6 +59,12 @@ def silent(handler, start):
   wait_until(lambda: len(handler.server.requests) > 1, file_server.DEADLINE_SECS)
 
 
+def drip(handler, start):
+  """Sends one byte, and then nothing until there is another request."""
+  ranged(cut_after=1)(handler, start)
+  wait_until(lambda: len(handler.server.requests) > 1, file_server.DEADLINE_SECS)
+
+
 # What is there, the answers of the first server or the storage, and which first bytes it and the
 # second server are asked for.
 ARRIVALS = {
@@ -70,7 +78,15 @@ ARRIVALS = {
     'other page': (b'', [whole(b'log in first')], [None], [None]),
     'flipped and cut': (b'', [ranged(FLIPPED, cut_after=10000)],
                         [None, 10000, 20000, 30000, 40000], [50000, None]),
-    'silent': (b'', [silent, ranged()], [None, 1 << 16], []),  # After whole chunks.
+    'silent': (b'', [silent, ranged()], [None, HALF], []),
+    'dripping': (b'', [drip], [None], [1]),
+    'endless': (b'', [whole(content_length=1 << 40)], [None], [None]),
+    'a longer part': (BODY + b'more', [ranged()], [None], []),
+    **{'redirect to ' + location: (b'', [whole(b'', 302, location=location)], [None], [None])
+       for location in ('http://[::1/x', 'http://{}.example/x'.format('a' * 300),
+                        'file:///etc/passwd')},
+    **{'redirect to ' + location: (b'', [whole(b'', 302, location=location)], [None] * 5, [None])
+       for location in ('http://localhost:99999/', 'ftp://localhost:1/x')},
     # The address of the storage expires, so that Kaggle is asked for it again.
     'kaggle, longer': (BODY + b'more', [ranged()], [len(BODY) + 4, None], []),
     'kaggle, 416': (BODY[:HALF], [whole(code=416), ranged()], [HALF, None], []),
@@ -86,6 +102,8 @@ def test_the_file_arrives(server, folder, monkeypatch, capsys, caplog, kind):
   fetch, paths = (fetch_archive, (API, STORAGE)) if 'kaggle' in kind else (fetch_file, ('/a',))
   requests = [(path, start) for start in first_bytes for path in paths] + [
       ('/b', start) for start in of_second]
+  if kind == 'dripping':
+    monkeypatch.setattr(download, 'time', mock.Mock(monotonic=itertools.count(0, 9).__next__))
   if kind == 'silent':
     monkeypatch.setattr(download, 'TIMEOUT_SECS', 1.)
   server.answers[paths[-1]] = list(answers)
@@ -93,7 +111,9 @@ def test_the_file_arrives(server, folder, monkeypatch, capsys, caplog, kind):
   assert fetch(server, folder) == (NAME, len(BODY), True) and contents_of(folder) == {NAME: BODY}
   assert server.requests == requests
   if kind == 'plain':
-    assert caplog.messages[1:] == ['{}: {} %'.format(PART, part) for part in (25, 51, 76, 100)]
+    percentages = [re.fullmatch('name.zip.part: ([0-9]+) %', message).group(1)
+                   for message in caplog.messages[1:]]
+    assert 4 <= len(percentages) <= 10 and percentages[-1] == '100'
   monkeypatch.delenv('KAGGLE_KEY')
   file_server.forget_kaggle(monkeypatch)
   assert fetch(server, folder) == (NAME, len(BODY), False) and server.requests == requests
@@ -127,6 +147,13 @@ def test_no_server_has_the_file(server, folder):
                      'again, or copy the file {} .256000 bytes, md5 {}. to {}$'.format(
                          NAME, MD5, folder)):
     fetch_file(server, folder)
+
+
+def test_the_first_request_is_encrypted_if_any_is(folder, monkeypatch):
+  monkeypatch.setattr(download, 'receive_file', mock.Mock(side_effect=download.DownloadFailed))
+  with pytest.raises(UserError):
+    download.download_files([DataFile(NAME, 9, MD5, ('http://a/', 'https://b/'))], str(folder))
+  assert [call[0][0] for call in download.receive_file.call_args_list] == ['https://b/', 'http://a/']
 
 
 def test_what_needs_no_request(server, tmp_path):

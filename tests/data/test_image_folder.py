@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from estimator_train.data import datasets, image_folder, labels_file, tfrecord
-from estimator_train.data.records import frame
 from estimator_train.errors import UserError
 from estimator_train.modes.predict import inputs
 from estimator_train.settings import Settings
+from estimator_train.system.record_framing import frame
 
 NFC, NFD = 'caf\u00e9', 'cafe\u0301'
 

@@ -1,5 +1,7 @@
 """Examples that functions of the user make: counts, weights, and errors that name the function."""
 
+import json
+
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import batches, record_of
@@ -64,6 +66,30 @@ def test_examples_are_counted_once(source_of, caplog, tmp_path):
     assert source_of(ExampleSplit(make_dataset)).check_and_count() == COUNT
   assert source_of(ExampleSplit(make_dataset, 5)).check_and_count() == 5
   assert caplog.text.count('counting the examples') == 3
+
+
+@pytest.mark.parametrize('count', [COUNT - 1, COUNT + 1, 3 * COUNT])
+def test_counts_of_other_data_are_noticed(source_of, tmp_path, count):
+  (tmp_path / 'example_counts.json').write_text(json.dumps(
+      {user_examples.qualified_name(make_dataset): count}))
+  source, given = source_of(ExampleSplit(make_dataset)), source_of(
+      ExampleSplit(make_dataset, count))
+  worker = BATCHING._replace(shard=BATCHING.shard._replace(
+      rank=1, num_workers=2, worker_batch_size=4))
+  place = 'in {}: remove this file'.format(tmp_path / 'example_counts.json')
+  for read, batching, by in (
+      (given.make_eval_input_fn, BATCHING, 'of num_examples: correct num_examples'),
+      (source.make_eval_input_fn, BATCHING, place),
+      (lambda batching: source.make_train_input_fn(batching, 'none'), BATCHING, place),
+      (lambda batching: source.make_train_input_fn(batching, 'none'), worker, place),
+      (lambda batching: source.make_train_input_fn(batching, 'memory'), BATCHING, place)):
+    with pytest.raises(UserError, match='the number of examples has changed: .*make_dataset makes '
+                       '{} than the {} {}'.format(
+                           'more' if count < COUNT else 'fewer', count, by)), \
+        translate_errors(source):
+      batches(read(batching), 2 * COUNT)
+  right = source_of(ExampleSplit(make_dataset, COUNT)).make_train_input_fn(BATCHING, 'none')
+  assert len(batches(right, 2 * COUNT)[0]) == 2 * COUNT
 
 
 def failing_later():

@@ -7,9 +7,9 @@ import zlib
 import pytest
 
 from estimator_train.data import tfrecord
-from estimator_train.data.records import frame
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
+from estimator_train.system.record_framing import frame
 
 COUNT = 300
 # Incompressible, so that the members straddle the blocks that are read.

@@ -70,7 +70,7 @@ def test_an_interrupted_run_is_completed_and_others_are_not_mixed(write, image_f
   done = write('--output={}'.format(tmp_path / 'first'))
   assert done.code == 0 and 'keeping' not in done.err
   first = contents_of(tmp_path / 'first')
-  signal_before(monkeypatch, write_tfrecords.records, 'frame', signal.SIGTERM, at=12)
+  signal_before(monkeypatch, write_tfrecords.record_framing, 'frame', signal.SIGTERM, at=12)
   assert write().code == 143
   left = contents_of(folder)
   assert 'train-00001-of-00004' in left and 'train-00002-of-00004' not in left
@@ -79,6 +79,17 @@ def test_an_interrupted_run_is_completed_and_others_are_not_mixed(write, image_f
   assert done.code == 0 and 'keeping 2 complete files of an earlier run' in done.err
   assert contents_of(folder) == first
   assert write().code == 0 and contents_of(folder) == first
+  for name, content in (('train-00000-of-00004', b''), ('train-00001-of-00004', first[
+      'train-00001-of-00004'][:-9]), ('train-00003-of-00004', first['eval-00000-of-00004'])):
+    (folder / name).write_bytes(content)
+  done = write()
+  assert done.code == 0 and 'keeping 1 complete files' in done.err
+  assert '{}, '.format(folder / 'train-00000-of-00004') in done.err
+  assert contents_of(folder) == first
+  (folder / 'write_tfrecords.json').write_text('{"digest": 5}')
+  assert fails(write(), 'a file in --output is damaged: {} ('.format(
+      folder / 'write_tfrecords.json'))
+  (folder / 'write_tfrecords.json').write_bytes(first['write_tfrecords.json'])
   mixed = '--output has TFRecord files of other images, classes, seeds or shards: --output={}'
   for change in ('--seed=9', '--num_shards=3', '--labels=B,A'):
     assert fails(write(change), mixed.format(folder))

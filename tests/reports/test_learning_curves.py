@@ -49,6 +49,33 @@ def test_the_loss_over_restarts_and_crashes(tmp_path):
     assert learning_curves.read_learning_curves(str(tmp_path / name))['train_loss'] == expected
 
 
+def test_runs_are_ordered_by_their_steps_where_the_clock_is_wrong(tmp_path):
+  for name, files, expected in (
+      ('set back', [range(6, 11), range(1, 6)], range(1, 11)),
+      ('set back, killed', [range(6, 11), range(1, 9)], range(1, 11)),
+      ('set back twice', [range(11, 16), range(1, 6), range(6, 11)], range(1, 16)),
+      ('every tenth step', [range(61, 99, 10), range(1, 60, 10)], range(1, 99, 10)),
+      ('an older checkpoint', [range(1, 6), range(6, 11), range(3, 5)], range(1, 5))):
+    for number, steps in enumerate(files):
+      write(tmp_path / name, number, *[('loss', step, float(number), 1000. * number + step)
+                                       for step in steps])
+    found = learning_curves.read_learning_curves(str(tmp_path / name))['train_loss']
+    assert [step for step, _ in found] == list(expected), name
+
+
+def test_each_flipped_bit_of_an_event_file_is_reported(tmp_path, caplog):
+  path = write(tmp_path, 1, *[('loss', step, 1. / step) for step in range(1, 5)])
+  good, curves = path.read_bytes(), learning_curves.read_learning_curves(str(tmp_path))
+  for bit in range(8 * len(good)):
+    bad = bytearray(good)
+    bad[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(bad)
+    caplog.clear()
+    found = learning_curves.read_learning_curves(str(tmp_path))['train_loss']
+    assert found == curves['train_loss'][:len(found)] and len(found) < 4, bit
+    assert '{} is damaged from its record '.format(path) in caplog.text, bit
+
+
 def test_the_last_evaluation_and_the_rate(tmp_path):
   write(tmp_path / 'eval_a', 1, ('accuracy', 10, .5), ('average_loss', 10, 3.), ('loss', 10, 9.))
   assert learning_curves.read_last_evaluation(str(tmp_path)) == {

@@ -288,7 +288,8 @@ def test_what_is_broken_is_left_out_and_named(full, tmp_path, caplog):
       'report/samples.json': {'samples': [{'label': 'cat', 'predicted': 'cat', 'probability': 0.5,
                                            'image': name} for name in names]}})
   assert found.sections == {'ledger', 'samples'}
-  assert 'omits the contents of scaling' in caplog.text
+  for name in ('scaling.json', 'throughput.json'):
+    assert '{} cannot be used (ValueError: '.format(tmp_path / name) in caplog.text
   assert found.all('img') == [] and found.text.count('✓ cat') == len(names)
 
 

@@ -30,6 +30,11 @@ runpy.run_module('estimator_train', run_name='__main__')
 '''
 BODIES = {
     'in a finalizer': 'Finalized()',
+    'in a constructor of an object with a finalizer':
+        'class Incomplete(str):\n  def __new__(cls, *given):\n    stop()\n'
+        '    return str.__new__(cls)\n  def __init__(self, text):\n    stop()\n'
+        '    self.text = text\n'
+        '  def __del__(self):\n    print(self.text[:0], end="")\nIncomplete("a")',
     'in a callback of importlib':
         'import importlib._bootstrap as bootstrap, types\nreal = bootstrap._imp\n'
         'lock = bootstrap._get_module_lock("a")\n'

@@ -20,7 +20,7 @@ from estimator_train.reports import learning_curves, page
 from estimator_train.run_dir import RunDir, data_record
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import InputFlags
-from estimator_train.system import storage, temporary_files
+from estimator_train.system import record_framing, storage, temporary_files
 from estimator_train.training import early_stopping
 from estimator_train.training.checkpoints import best_checkpoint
 
@@ -45,7 +45,7 @@ DAMAGES = {
 def _read_record_index(folder, monkeypatch):
   data = folder / 'data'
   if not data.exists():
-    data.write_bytes(b''.join(records.frame(b'x' * size) for size in range(9)))
+    data.write_bytes(b''.join(record_framing.frame(b'x' * size) for size in range(9)))
   os.utime(str(data), (1, 1))
   monkeypatch.setenv('XDG_CACHE_HOME', str(folder))
   index = records.load_index((bytes(data),))

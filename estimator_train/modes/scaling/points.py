@@ -3,13 +3,14 @@
 import os
 import random
 import shutil
-from typing import Any, BinaryIO, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_train import settings as settings_lib
 from estimator_train.data import DataSet
+from estimator_train.reports import file_checks
 from estimator_train.run_dir import FLAGS_FILE, RunDir
 from estimator_train.settings import Settings
-from estimator_train.system import storage
+from estimator_train.system import json_values, storage
 from estimator_train.system.child_process import ChildRun
 from estimator_train.system.machine import available_cores
 
@@ -19,6 +20,8 @@ _FIGURES_FILE = 'throughput.json'
 # Written last, so that only the folder of a completed point has this file.
 _DONE_FILE = 'done.json'
 _RUN_AGAIN = 'the point runs again'
+_FIGURES = json_values.fields({'examples_per_sec': json_values.number(low=1e-9)},
+                              file_checks.THROUGHPUT_FIELDS)
 # `logs` is a folder with the output of all workers except the first.
 _KEPT_FILES = (FLAGS_FILE, LOG_FILE, _FIGURES_FILE, 'logs')
 
@@ -184,7 +187,7 @@ def run_point(point: Point, settings: Settings, dataset: DataSet,
       os.remove(path)
   if child_run.code:
     return PointResult(point, None, child_run.code, child_run.error)
-  figures = storage.load(os.path.join(folder, _FIGURES_FILE), _parse_figures)
+  figures = storage.load_json(os.path.join(folder, _FIGURES_FILE), _FIGURES)
   storage.write_json(os.path.join(folder, _DONE_FILE), {'point': point.name})
   return PointResult(point, figures)
 
@@ -213,16 +216,9 @@ def read_completed_points(points: Sequence[Point], model_dir: str) -> List[Point
   results = []
   for point in points:
     folder = point.folder(model_dir)
-    done = storage.load_or_warn(os.path.join(folder, _DONE_FILE),
-                                lambda file: storage.parse_json(file)['point'], _RUN_AGAIN)
-    figures = storage.load_or_warn(os.path.join(folder, _FIGURES_FILE), _parse_figures, _RUN_AGAIN)
-    if done is not None and figures is not None:
+    done = storage.load_json_or_warn(os.path.join(folder, _DONE_FILE),
+                                json_values.fields({'point': json_values.text}), _RUN_AGAIN)
+    figures = storage.load_json_or_warn(os.path.join(folder, _FIGURES_FILE), _FIGURES, _RUN_AGAIN)
+    if done is not None and done['point'] == point.name and figures is not None:
       results.append(PointResult(point, figures))
   return results
-
-
-def _parse_figures(file: BinaryIO) -> Dict[str, Any]:
-  figures = storage.parse_json(file)
-  if not figures['examples_per_sec'] > 0:
-    raise ValueError('examples_per_sec is {}'.format(figures['examples_per_sec']))
-  return figures

@@ -19,7 +19,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
 from estimator_train.settings.flags import EvaluationFlags
-from estimator_train.system import storage
+from estimator_train.system import json_values, storage
 from estimator_train.tf_patches import keras as keras_patches
 from estimator_train.training import evaluation_metrics
 
@@ -164,14 +164,18 @@ def _read_record(path: str) -> Optional[BestCheckpoint]:
   folder = os.path.dirname(path)
 
   def parse(file: BinaryIO) -> BestCheckpoint:
-    record = storage.parse_json(file)
+    record = storage.parse_json(file, json_values.fields({
+        'checkpoint': json_values.text, 'global_step': json_values.integer(),
+        'last_evaluated': json_values.integer()}, {
+            'examples_digest': json_values.optional(json_values.text),
+            'compared_since': json_values.integer()}))
     match = _BEST_PATH.search(record['checkpoint'])
     if match is None:
       raise ValueError('no path of a checkpoint: {}'.format(record['checkpoint']))
-    return BestCheckpoint(os.path.join(folder, match.group(1)), int(record['global_step']), {
-        name: None if value is None else float(value) for name, value in record.items()
-        if name not in _OTHER_KEYS}, int(record['last_evaluated']), record.get('examples_digest'),
-                          int(record.get('compared_since', 0)))
+    return BestCheckpoint(os.path.join(folder, match.group(1)), record['global_step'], {
+        name: None if value is None else float(json_values.number()(value))
+        for name, value in record.items() if name not in _OTHER_KEYS}, record['last_evaluated'],
+                          record.get('examples_digest'), record.get('compared_since', 0))
 
   return storage.load_or_warn(path, parse, 'continuing without a best checkpoint')
 

@@ -77,7 +77,22 @@ def _read_checkpoint(path: str, names: Set[str]) -> Dict[str, Any]:
 
 
 def _load_h5(model: tf.keras.Model, path: str) -> None:
-  """Loads an .h5 file: in the order of the layers if all shapes fit, otherwise by names."""
+  """Loads an .h5 file: in the order of the layers if all shapes fit, otherwise by names.
+
+  Raises:
+    UserError: the file refers to other files.
+    ValueError: the file is damaged, or does not fit the model.
+  """
+  try:
+    _read_h5(model, path)
+  except (UserError, ValueError):
+    raise
+  except Exception as error:  # h5py raises many kinds of exceptions for damaged files.
+    raise ValueError('{}: {}'.format(type(error).__name__, error)) from error
+
+
+def _read_h5(model: tf.keras.Model, path: str) -> None:
+  """Loads the weights; raises any exception if the file is damaged."""
   with h5py.File(path, 'r') as file:
     if _refers_to_other_files('', file) or file.visititems(_refers_to_other_files):
       raise UserError('a weights file must not refer to other files', '--weights=' + path,

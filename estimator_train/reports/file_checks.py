@@ -1,0 +1,142 @@
+"""Checks the types and ranges of the report files, for all that read them.
+
+The page of a run reads files of other runs and versions, so each field may be missing or null.
+A file that passes its check can be shown; tests change each value of each file.
+"""
+
+from typing import Any, Dict, Mapping
+
+from estimator_train.system.json_values import (
+  Check,
+  anything,
+  boolean,
+  fields,
+  integer,
+  list_of,
+  mapping,
+  number,
+  optional,
+  text,
+  tuple_of,
+)
+
+_MAX_SECS = 1e10  # Three hundred years.
+_MAX_COUNT = 2 ** 40
+_RATE, _SECS, _COUNT = number(0, 1e30), number(0, _MAX_SECS), integer(0, _MAX_COUNT)
+# Unlike other fractions, those of a duration may be outside of 0 and 1 due to rounding.
+_SHARE, _FRACTION = number(-1, 2), number(0, 1)
+
+
+def _optional(checks: Mapping[str, Check]) -> Dict[str, Check]:
+  return {name: optional(check) for name, check in checks.items()}
+
+
+def _all(check: Check, *names: str) -> Dict[str, Check]:
+  return _optional(dict.fromkeys(names, check))
+
+
+THROUGHPUT_FIELDS = {
+    **_all(_RATE, 'examples_per_sec', 'examples_per_sec_per_replica', 'steady_examples_per_sec',
+           'steps_per_sec', 'steady_steps_per_sec'),
+    **_all(_SECS, 'run_secs', 'standard_error_secs', 'wall_secs', 'time_to_first_step_secs'),
+    **_all(_COUNT, 'steps_timed', 'warmup_steps', 'global_step', 'global_batch_size',
+           'per_replica_batch_size', 'num_replicas', 'num_workers'),
+    **_all(text, 'model', 'dataset', 'finished_at', 'machine', 'distribution_strategy', 'verdict',
+           'tensorflow_version', 'python_version', 'package_version'),
+    **_all(mapping(optional(number(-_MAX_SECS, _MAX_SECS))), 'step_secs', 'steady_step_secs',
+           'session_run_secs', 'between_secs', 'input_wait_secs'),
+    **_optional({
+        'drift': number(), 'steady_state': boolean, 'devices': list_of(text),
+        'first_step_parts_secs': mapping(number(-_MAX_SECS, _MAX_SECS)),
+        'shares': mapping(optional(_SHARE)),
+        'parameters': fields(dict.fromkeys(('total', 'trainable', 'frozen', 'bytes'), integer())),
+        'pauses': mapping(fields({'count': _COUNT, 'secs': _SECS})),
+        'outliers': list_of(fields({'global_step': _COUNT, 'secs': _SECS}))})}
+
+
+def _check_matrix(value: Any) -> Any:
+  if len(set(map(len, list_of(list_of(_COUNT))(value)))) > 1:
+    raise ValueError('rows of different lengths')
+  return value
+
+
+EVALUATION_FIELDS = {
+    **_all(_FRACTION, 'accuracy', 'top_5_accuracy', 'macro_precision', 'macro_recall', 'macro_f1',
+           'calibration_error'),
+    **_all(number(), 'average_loss', 'loss', 'regularization_loss'),
+    **_all(_COUNT, 'examples', 'global_step'),
+    **_optional({'confusion_matrix': _check_matrix, 'checkpoint': text, 'examples_digest': text,
+                 'differs_from_run': list_of(text), 'confusions': list_of(fields({
+                     'label': text, 'predicted': text, 'examples': _COUNT})),
+                 'per_class': mapping(fields({'support': _COUNT}, _all(
+                     _FRACTION, 'precision', 'recall', 'f1')))})}
+
+
+def _check_scaling(value: Any) -> Any:
+  """Checks scaling.json; a row has the number of units, and the range of its rate."""
+  sweep = fields({}, {
+      **_all(text, 'scale_over', 'device_kind', 'note'),
+      'cores_per_worker': optional(_COUNT), 'table': list_of(_ROW)})(value)
+  for row in sweep.get('table', []):
+    integer(1, _MAX_COUNT)(
+        row.get('workers' if sweep.get('scale_over') == 'workers' else 'replicas'))
+    if row.get('examples_per_sec') is not None:
+      fields({'examples_per_sec': number(1e-9, 1e30), 'min': _RATE, 'max': _RATE})(row)
+  return sweep
+
+
+_ROW = fields({'scaling': text, 'input': text}, {
+    **_all(_RATE, 'examples_per_sec', 'min', 'max', 'speed_up', 'efficiency'),
+    **_all(_COUNT, 'runs', 'failed'), **_optional({'input_share': _SHARE, 'error': text})})
+
+
+def _check_steps(value: Any) -> Any:
+  """Checks report/steps.json, whose lists belong together."""
+  steps = fields({}, {
+      'global_step': list_of(_COUNT),
+      **dict.fromkeys(('mean_secs', 'max_secs'), list_of(number(1e-12, _MAX_SECS))),
+      'histogram': fields({'edges_secs': list_of(_SECS), 'counts': list_of(_COUNT)})})(value)
+  if len({len(steps.get(name, [])) for name in ('global_step', 'mean_secs', 'max_secs')}) > 1:
+    raise ValueError('lists of different lengths')
+  histogram = steps.get('histogram')
+  if histogram and histogram['counts'] and (
+      len(histogram['edges_secs']) != len(histogram['counts']) + 1
+      or histogram['edges_secs'] != sorted(histogram['edges_secs'])):
+    raise ValueError('histogram: not an edge more than counts, in ascending order')
+  return steps
+
+
+def _check_outputs(value: Any) -> Any:
+  """Checks report/outputs.json, whose lists belong together."""
+  values = list_of(optional(number(-1e60, 1e60)))
+  outputs = mapping(fields({'examples': _COUNT, 'true': values, 'predicted': values}))(value)
+  if any(len(output['true']) != len(output['predicted']) for output in outputs.values()):
+    raise ValueError('lists of different lengths')
+  return outputs
+
+
+_SAMPLES = list_of(fields({'label': text, 'predicted': text}, _optional(
+    {'probability': _FRACTION, 'image': text})))
+# The check of each file, by the name of its attribute in PageData.
+CHECKS: Dict[str, Check] = {
+    'throughput': fields({}, THROUGHPUT_FIELDS),
+    'evaluation': fields({}, EVALUATION_FIELDS),
+    'input_benchmark': fields({}, {
+        **_all(_RATE, 'cold_images_per_sec', 'warm_images_per_sec', 'model_images_per_sec'),
+        **_all(text, 'verdict', 'advice')}),
+    'scaling': _check_scaling,
+    'lr_finder': fields({}, {
+        **_all(number(1e-60, 1e60), 'learning_rate', 'min_loss_rate'),
+        'points': list_of(fields({'learning_rate': number(1e-60, 1e60), 'loss': number(),
+                                  'smoothed_loss': number()}))}),
+    'ledger': fields({}, {'workload': optional(text), 'rows': list_of(mapping(optional(text)))}),
+    'steps': _check_steps,
+    'curves': mapping(list_of(tuple_of(integer(), optional(number())))),
+    'samples': fields({}, {'samples': _SAMPLES, 'mistakes': _SAMPLES}),
+    'outputs': _check_outputs}
+# throughput.json and evaluation.json of a part of a workload.
+WORKLOAD_PART = fields({
+    'throughput': fields({
+        'num_replicas': _COUNT, 'devices': list_of(text), 'per_replica_batch_size': _COUNT,
+        'global_step': _COUNT}, THROUGHPUT_FIELDS),
+    'evaluation': CHECKS['evaluation']}, {'other': anything})

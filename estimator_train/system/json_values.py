@@ -1,0 +1,129 @@
+"""Checks the types and ranges of values that were read from JSON.
+
+A check is a function that returns its argument, or raises a ValueError. The functions of this
+module make or combine checks, for example `mapping(list_of(integer()))`. Checks run inside of
+`storage.load`, which reports all errors of a file in the same way.
+"""
+
+import json
+from typing import Any, Callable, Dict, Mapping, Optional
+
+Check = Callable[[Any], Any]
+_MAX_INTEGER = 2 ** 53  # Larger integers are not exact in all programs that read JSON.
+_MAX_NUMBER = 1e100  # Much larger numbers overflow when they are added or squared.
+
+
+def parse(text: str, check: Check) -> Any:
+  """Returns the value of a JSON text; raises a ValueError if it is not JSON, or check raises one.
+
+  JSON has no numbers that are not finite, although the module `json` reads them.
+  """
+  return check(json.loads(text, parse_constant=_refuse))
+
+
+def anything(value: Any) -> Any:
+  """Accepts each value."""
+  return value
+
+
+def text(value: Any) -> str:
+  """Accepts text."""
+  return _require(isinstance(value, str), 'text', value)
+
+
+def one_of(*values: str) -> Check:
+  """Returns a check for one of some texts."""
+  return lambda value: _require(value in values, 'one of ' + ', '.join(values), value)
+
+
+def boolean(value: Any) -> bool:
+  """Accepts true and false."""
+  return _require(isinstance(value, bool), 'true or false', value)
+
+
+def integer(low: int = 0, high: int = _MAX_INTEGER) -> Check:
+  """Returns a check for an integer in a range."""
+  return lambda value: _require(
+      type(value) is int and low <= value <= high,
+      'an integer from {} to {}'.format(low, high), value)
+
+
+def number(low: float = -_MAX_NUMBER, high: float = _MAX_NUMBER) -> Check:
+  """Returns a check for a number in a range."""
+  return lambda value: _require(
+      type(value) in (int, float) and low <= value <= high,
+      'a number from {:g} to {:g}'.format(low, high), value)
+
+
+def optional(check: Check) -> Check:
+  """Returns a check that also accepts null."""
+  return lambda value: None if value is None else check(value)
+
+
+def list_of(check: Check) -> Check:
+  """Returns a check for a list of such values."""
+  def check_list(value: Any) -> Any:
+    for index, item in enumerate(_require(isinstance(value, list), 'a list', value)):
+      _check_part(check, index, item)
+    return value
+
+  return check_list
+
+
+def tuple_of(*checks: Check) -> Check:
+  """Returns a check for a list with a check for each of its items."""
+  def check_tuple(value: Any) -> Any:
+    _require(isinstance(value, list) and len(value) == len(checks),
+             'a list of {}'.format(len(checks)), value)
+    for index, (check, item) in enumerate(zip(checks, value)):
+      _check_part(check, index, item)
+    return value
+
+  return check_tuple
+
+
+def mapping(check: Check) -> Check:
+  """Returns a check for an object with such values under any names."""
+  def check_mapping(value: Any) -> Any:
+    for name, item in _require(isinstance(value, dict), 'an object', value).items():
+      _check_part(check, name, item)
+    return value
+
+  return check_mapping
+
+
+def fields(required: Mapping[str, Check],
+           others: Optional[Mapping[str, Check]] = None) -> Check:
+  """Returns a check for an object with fields. It accepts further fields with any values.
+
+  Args:
+    required: the check of each field that must be present.
+    others: the check of each field that may be missing.
+  """
+  def check_fields(value: Any) -> Dict[str, Any]:
+    _require(isinstance(value, dict), 'an object', value)
+    for name, check in {**required, **(others or {})}.items():
+      if name in value:
+        _check_part(check, name, value[name])
+      elif name in required:
+        raise ValueError('{} is missing'.format(name))
+    return dict(value)
+
+  return check_fields
+
+
+def _check_part(check: Check, name: Any, value: Any) -> None:
+  try:
+    check(value)
+  except ValueError as error:
+    raise ValueError('{}: {}'.format(name, error)) from error
+
+
+def _require(is_valid: bool, expected: str, value: Any) -> Any:
+  if not is_valid:
+    raise ValueError('expected {}, found {:.60}'.format(expected, repr(value)))
+  return value
+
+
+def _refuse(constant: str) -> None:
+  raise ValueError('{} is not a number of JSON'.format(constant))

@@ -1,0 +1,61 @@
+"""Each value of each report file, of another type or range: reported, or shown without errors."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+
+from estimator_train.modes import report
+from estimator_train.reports import file_checks, page
+from estimator_train.system import storage
+
+EXAMPLE = Path(__file__).with_name('example_run')
+CONTENTS = {name: json.loads(EXAMPLE.joinpath(*path).read_text())
+            for name, path in page._FILES.items() if EXAMPLE.joinpath(*path).exists()}
+SAMPLE = {'label': 'a', 'predicted': 'b', 'probability': .5, 'image': 'x.png'}
+CONTENTS['samples'] = {'samples': [SAMPLE], 'mistakes': [SAMPLE]}
+CONTENTS['evaluation'].update(loss=.5, regularization_loss=.1, per_class={
+    name: {'precision': .5, 'recall': .5, 'f1': None, 'support': 4} for name in 'ab'},
+                              confusion_matrix=[[3, 1], [0, 4]])
+CONTENTS['curves']['learning_rate'] = [[1, .1]]
+del CONTENTS['scaling']['table'][2:]
+OTHER_VALUES = (None, 'text', True, [], {}, [[1, [2]]], {'a': 'b'}, -1, 0, .5, 1e-300, 1e99,
+                10 ** 400, 2 ** 52)
+EMPTY = page.PageData(*[{} for _ in page.PageData._fields])
+
+
+def changed(value):
+  """Yields copies of a value in which a part has another value, or is missing."""
+  yield from OTHER_VALUES
+  keys = list(value) if isinstance(value, dict) else range(min(len(value), 1)) if isinstance(
+      value, list) else ()
+  for key in keys:
+    for part in changed(value[key]):
+      other = copy.copy(value)
+      other[key] = part
+      yield other
+    other = copy.copy(value)
+    del other[key]
+    yield other
+
+
+@pytest.mark.parametrize('name', page._FILES)
+def test_what_passes_the_check_can_be_shown(tmp_path, monkeypatch, name):
+  monkeypatch.setattr(storage, 'write_bytes', lambda path, content: None)
+  good = CONTENTS[name]
+  assert file_checks.CHECKS[name](good) == good
+  num_refused = 0
+  for content in changed(good):
+    try:
+      file_checks.CHECKS[name](content)
+    except ValueError:
+      num_refused += 1
+      continue
+    data = EMPTY._replace(**{name: content or {}})
+    try:
+      page.write_page_from_data(data, '', str(tmp_path))
+      report._make_table([page.ComparedRun('a', 'a', data), page.ComparedRun('b', 'b', EMPTY)])
+    except Exception as error:
+      raise AssertionError('{!r} of {}'.format(error, content)) from error
+  assert num_refused > 10

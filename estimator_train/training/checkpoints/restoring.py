@@ -149,7 +149,14 @@ def repair_model_dir(model_dir: str, checkpoint: Optional[str]) -> None:
   Args:
     model_dir: the directory of the run; no other process may write to it.
     checkpoint: the path that `find_intact_checkpoint` returns for this directory.
+
+  Raises:
+    UserError: a FIFO, for example, has the name of a file of a checkpoint. Saving would block.
   """
+  for name in filter(_CHECKPOINT_FILE.match, os.listdir(model_dir)):
+    path = os.path.join(model_dir, name)
+    if os.path.exists(path) and not os.path.isfile(path):
+      raise UserError('a file of a checkpoint is not a regular file', path, 'remove it')
   remove_unfinished_files(model_dir)
   if checkpoint is None:
     return

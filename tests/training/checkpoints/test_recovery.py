@@ -184,6 +184,9 @@ def test_what_is_not_a_regular_file_does_not_block(folder, caplog, monkeypatch, 
     best_checkpoint.read_best(str(folder))
     assert restoring.find_intact_checkpoint(str(folder))[1] == (10 if 'ckpt-20' in name else 24)
   assert message or name in caplog.text or 'model.ckpt-20: ' in caplog.text
+  if 'ckpt-20' in name:  # TensorFlow would open it when it saves this step again.
+    with pytest.raises(UserError, match='a file of a checkpoint is not a regular file: .*' + name):
+      go_on(folder)
   assert RunDir(str(folder)).last_checkpoint() == (
       None if name == 'checkpoint' else str(folder / 'model.ckpt-20'))
 

@@ -34,13 +34,13 @@ def test_ledger_of_fashion_mnist(run, tmp_path, capsys):
   assert first == second != third and os.path.dirname(first) == str(tmp_path)
 
   assert [(row['measured'], row['ratio']) for row in result['rows']] == [
-      ('0.8800', '0.997'), ('2.0', '0.0087'), ('0.8900', '0.993'), ('0.500', '1.77'),
-      ('0.9000', '1.07'), ('512', '0.00845'), ('586.0 s', None)]
+      ('0.8800', '0.997'), ('0.4', '0.0017'), ('0.8900', '0.993'), ('0.500', '1.77'),
+      ('0.9000', '1.07'), ('100', '0.00165'), ('3000.3 s', None)]
   rows = {row['what']: row for row in result['rows']}
   assert rows['steps/s'] == {
       'what': 'steps/s', 'published': '230', 'published_conditions': '2 GPUs, 128 per replica',
-      'measured': '2.0', 'conditions': '1 replica on /cpu:0, 256 examples per replica, step 77',
-      'ratio': '0.0087', 'why': 'published on 2 GPUs, measured on CPU cores'}
+      'measured': '0.4', 'conditions': '1 replica on /cpu:0, 256 examples per replica, step 77',
+      'ratio': '0.0017', 'why': 'published on 2 GPUs, measured on CPU cores'}
   assert 'the first release of the published script' in rows['total time of 293 steps']['why']
   assert json.loads((tmp_path / 'ledger.json').read_text()) == result
   assert capsys.readouterr().out == (tmp_path / 'ledger.md').read_text()
@@ -66,9 +66,9 @@ def test_three_routes(run, gpus, given, devices):
 
 @pytest.mark.parametrize('gpus, num_gpus, measured, why', [
     (0, [], ['not measured here'] * 5, 'requires 8 GPU(s), this machine has none'),
-    (2, [1], ['117.2', '0.8800'] + ['not measured here'] * 3,
+    (2, [1], ['600.0', '0.8800'] + ['not measured here'] * 3,
      'requires 8 GPU(s), this machine has 2'),
-    (8, [1, 8], ['117.2', '0.8800', '117.2', '0.8900', '1.0'], 'different GPUs')])
+    (8, [1, 8], ['600.0', '0.8800', '75.0', '0.8900', '8.0'], 'different GPUs')])
 def test_what_would_take_days_is_not_run(run, gpus, num_gpus, measured, why):
   runner = Runs()
   rows = run('mnist_8gpu', runner, gpus)['rows']
@@ -77,7 +77,7 @@ def test_what_would_take_days_is_not_run(run, gpus, num_gpus, measured, why):
   assert rows[2]['why'] == why
   if gpus == 8:
     assert rows[2]['conditions'].startswith('8 replicas on /gpu:0, /gpu:1, ')
-    assert rows[-1]['ratio'] == '{:.3g}'.format(1 / 6.7)
+    assert rows[-1]['ratio'] == '{:.3g}'.format(8 / 6.7)
 
 
 def test_parts_that_fail_are_run_again(run, tmp_path):

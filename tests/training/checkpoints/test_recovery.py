@@ -180,7 +180,7 @@ def test_what_is_not_a_regular_file_does_not_block(folder, caplog, monkeypatch, 
   with pytest.raises(UserError, match=message) if message else contextlib.ExitStack():
     run_dir = RunDir(str(folder))
     run_dir.flags()
-    run_dir.examples_seen(3, 1)
+    run_dir.clock(1)
     best_checkpoint.read_best(str(folder))
     assert restoring.find_intact_checkpoint(str(folder))[1] == (10 if 'ckpt-20' in name else 24)
   assert message or name in caplog.text or 'model.ckpt-20: ' in caplog.text

@@ -248,7 +248,7 @@ def _append(response: Any, start: int, part_file: BinaryIO, size: Optional[int])
     ConnectionError: the response is incomplete, or cannot be used; a retry may help.
     DownloadFailed: a retry would not help.
   """
-  total = _total_size(response, start)
+  total = _total_size(response, start, size or 0)
   if response.code == 200 or not total:
     part_file.truncate(0)
   if not total:
@@ -321,8 +321,13 @@ def _request(url: str, start: int, authorization: str) -> Any:
     raise DownloadFailed('an invalid URL or redirect: {}'.format(error)) from error
 
 
-def _total_size(response: Any, start: int) -> int:
+def _total_size(response: Any, start: int, published: int) -> int:
   """Returns the size of the complete file in bytes, or 0 if the response cannot be used.
+
+  Args:
+    response: the response.
+    start: the first requested byte.
+    published: the published size, which a proxy that sends chunks omits; 0: unknown.
 
   Raises:
     DownloadFailed: a retry would not help.
@@ -334,5 +339,7 @@ def _total_size(response: Any, start: int) -> int:
   # The page may be the login page of a proxy.
   if response.code == 200 and content_type.startswith(('text/', 'application/json')):
     raise DownloadFailed('received a page of type {} instead of the file'.format(content_type))
+  if response.code == 200 and header not in response.headers:
+    return published
   match = re.match(pattern.format(start), response.headers.get(header, ''))
   return int(match.group(1)) if match else 0

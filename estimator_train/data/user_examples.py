@@ -181,7 +181,8 @@ class ExampleSource(UserExampleSource):
       (examples, _), is_made = batch
       check = tf.cond(tf.reduce_all(is_made), lambda: True, lambda: self._fail('fewer', tf.bool))
       with tf.control_dependencies([check]):
-        return tf.nest.map_structure(tf.identity, examples)
+        # Also of the components of sparse and ragged tensors.
+        return tf.nest.map_structure(tf.identity, examples, expand_composites=True)
 
     return batches.map(drop_flags)
 

@@ -67,7 +67,8 @@ def whole(body=BODY, code=200, **headers):
   def answer(handler, unused_start):
     handler.send_response(code)
     for name, value in dict({'content_length': len(body)}, **headers).items():
-      handler.send_header(name.replace('_', '-'), str(value))
+      if value is not None:
+        handler.send_header(name.replace('_', '-'), str(value))
     handler.end_headers()
     handler.wfile.write(body)
 

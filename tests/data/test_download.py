@@ -72,6 +72,7 @@ ARRIVALS = {
     'cut': (b'', [ranged(cut_after=1000), ranged(cut_after=HALF), ranged()],
             [None, 1000, 1000 + HALF], []),
     'no ranges': (BODY[:HALF], [whole()], [HALF], []),
+    'no length': (BODY[:HALF], [whole(content_length=None)], [HALF], []),
     'half and wrong': (FLIPPED[:HALF], [ranged()], [HALF, None], []),
     'other start': (BODY[:HALF], [whole(BODY[HALF:], 206, content_range='bytes 0-255999/256000'),
                                   ranged()], [HALF, None], []),

@@ -92,6 +92,20 @@ def test_counts_of_other_data_are_noticed(source_of, tmp_path, count):
   assert len(batches(right, 2 * COUNT)[0]) == 2 * COUNT
 
 
+def make_sparse_and_ragged():
+  return tf.data.Dataset.range(3).map(lambda number: ({
+      'sparse': tf.sparse.from_dense([number, 2]),
+      'ragged': tf.ragged.constant([[1, 2], [3]])}, number))
+
+
+def test_counted_examples_can_be_sparse_and_ragged(source_of):
+  """ParsedRecordSource and ExampleSource pass on composite tensors as they are."""
+  dataset = source_of(ExampleSplit(make_sparse_and_ragged, 3)).make_eval_input_fn(BATCHING)()
+  features, _ = dataset.element_spec
+  assert type(features['sparse']) is tf.SparseTensorSpec
+  assert type(features['ragged']) is tf.RaggedTensorSpec
+
+
 def failing_later():
   return tf.data.Dataset.range(9).map(lambda number: (tf.reshape(
       tf.range(6), tf.stack([2, tf.where(number < 5, 3, 4)])), number % 3))

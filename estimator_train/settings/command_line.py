@@ -41,7 +41,7 @@ _COMMENT_PREFIXES = ('#', '//')
 # What a shell would not take literally; but `Top #1` may be a name.
 _QUOTED = re.compile(r'(?:^|(?<=[/,]))(["\']).*?\1(?=[/,]|$)')
 _VARIABLE = re.compile(r'\$(?:[A-Za-z_]\w*|{[A-Za-z_]\w*})')
-_COMMENT = re.compile(r'\s(?:#(?!\d)|//)')
+_COMMENT = re.compile(r'\s(?:#(?!\d)\s*\w|//)')  # `C #,F #` are names.
 
 
 class Argument(NamedTuple):

@@ -45,7 +45,7 @@ def test_names_that_a_shell_would_not_take_literally(write, tmp_path):
   for line in ('--model_dir="a"', '--model_dir="a"/new', '--model_dir=$HOME/new',
                '--cache=x # y', '--train_pattern=$HOME/*.png,x # y/*', '--train_pattern=*/$HOME/*',
                '--model_dir=runs #2', "--model_dir='80s", '--model_dir=5$', '--labels="a,b",C #1',
-               '--labels=A$AP,b', '--train_pattern=gs://b/x//y'):
+               '--labels=A$AP,D #,b #', '--train_pattern=gs://b/x//y'):
     if '*/$' in line:
       (tmp_path / 'A' / '$HOME').mkdir()
     write('a.flags', ENOUGH + '--dataset=image_folder\n' + line)

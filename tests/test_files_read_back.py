@@ -103,7 +103,7 @@ FILES = {
     'batch_sizes.json': (_to_text([[0, 10], [5, 20]]),
                          lambda folder: RunDir(folder).clock(7).examples_at(9), False),
     'data.json': (_to_text({'test_examples': 'x', 'validation': {
-        'fraction': .5, 'seed': 1, 'names': 'files', 'thresholds': {'0': .25}}}),
+        'fraction': .5, 'seed': 1, 'examples': 'AAECAwQFBgc='}}),
                   lambda folder: data_record.read(RunDir(folder)), False),
     'checkpoint': (b'model_checkpoint_path: "model.ckpt-3"\n',
                    listed_checkpoints, False),

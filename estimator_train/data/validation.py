@@ -6,7 +6,7 @@ The split belongs to the run: a resumed run and `--mode=evaluate` use what the r
 import hashlib
 import logging
 import os
-from typing import Dict, List, Optional, Tuple, Union
+from typing import List, Optional, Tuple, Union
 
 import numpy as np
 
@@ -49,7 +49,11 @@ def find_recorded(settings: Settings, run_dir: RunDir) -> Optional[Validation]:
 
 def split_examples(split: _Split, settings: Settings,
                    recorded: Optional[Validation]) -> Tuple[_Split, _Split, Validation]:
-  """Returns the examples to train on, those of `--validation_fraction`, and how they were chosen.
+  """Returns the examples to train on, those of `--validation_fraction`, and what to record.
+
+  When a run begins, a hash of its name decides about an example, and two or more examples of a
+  class give at least one to each part. Later, the examples for validation are those recorded. All
+  others are trained on: a name that the run does not know may be another one of a trained example.
 
   Args:
     split: all training examples.
@@ -57,56 +61,36 @@ def split_examples(split: _Split, settings: Settings,
     recorded: see find_recorded.
 
   Raises:
-    UserError: there are no examples for validation, or the run has identified them otherwise.
+    UserError: there are no examples for validation.
   """
   fraction = settings.data.validation_fraction
   assert fraction is not None
-  kind = 'files' if isinstance(split, ImageSplit) else 'records'
+  begins = recorded is None or recorded.examples is None
   if recorded is None:
     recorded = Validation(fraction, settings.optimizer.seed)
-  if recorded.names not in (kind, None):
-    raise UserError('--validation_fraction must choose from the same examples as before',
-                    '{} before and {} now'.format(recorded.names, kind),
-                    'give the --train_pattern of the run, or another --model_dir')
   names = _names_of(split)
-  classes = split.classes if isinstance(split, ImageSplit) else np.zeros(len(names), np.int32)
-  hashes = _hash(names, recorded.seed)
-  thresholds = _find_thresholds(hashes, np.asarray(classes), recorded)
-  is_validation = hashes < [thresholds.get(class_index, fraction) for class_index in classes]
-  if not is_validation.any():
-    raise UserError('--validation_fraction requires two examples of a class',
-                    '--validation_fraction={} of {} example(s)'.format(fraction, len(names)),
-                    'add examples')
-  return (_take(split, np.flatnonzero(~is_validation)), _take(split, np.flatnonzero(is_validation)),
-          recorded._replace(names=kind, thresholds=thresholds))
-
-
-def _find_thresholds(hashes: np.ndarray, classes: np.ndarray,
-                     recorded: Validation) -> Dict[int, float]:
-  """Returns the thresholds that are not `fraction`, by class index.
-
-  When a run begins, two or more examples of a class give at least one to each part. Later, an
-  example for validation becomes one to train on if there is no other, but never the other way.
-  """
-  fraction = recorded.fraction
-  thresholds = dict(recorded.thresholds or {})
+  prefix = b'%d ' % recorded.seed
+  hashes = np.array([hashlib.md5(prefix + name).digest()[:8] for name in names], 'S8').view('>u8')
+  if isinstance(split, ImageSplit):
+    classes, identities = np.asarray(split.classes), hashes
+  else:  # The lengths reveal records that were written again under the same names.
+    classes = np.zeros(len(names), np.int32)
+    identities = hashes ^ split.records.lengths.astype('>u8')
+  is_validation = (hashes < np.uint64(int(fraction * 2 ** 64)) if begins
+                   else np.isin(identities, np.frombuffer(recorded.examples, '>u8')))
   by_class = np.lexsort((hashes, classes))
   for members in np.split(by_class, np.flatnonzero(np.diff(classes[by_class])) + 1):
-    first, second, last = (hashes[members[index]] for index in (0, min(1, len(members) - 1), -1))
-    class_index = int(classes[members[0]])
-    threshold = thresholds.get(class_index, fraction)
-    if recorded.thresholds is None and first >= fraction:
-      threshold = second
-    if min(threshold, last) != fraction:
-      thresholds[class_index] = float(min(threshold, last))
-  return thresholds
-
-
-def _hash(names: List[bytes], seed: int) -> np.ndarray:
-  """Returns the hashes of the names, float64 [N], from 0 to 1."""
-  prefix = b'%d ' % seed
-  return np.array([int.from_bytes(hashlib.md5(prefix + name).digest()[:6], 'big') / (1 << 48)
-                   for name in names])
+    is_validation[members[0]] |= begins
+    is_validation[members[-1]] = False
+  if not is_validation.any():
+    raise UserError(
+        '--validation_fraction requires two examples of a class' if begins else
+        'none of the examples that the run has kept for validation is there',
+        '--validation_fraction={} of {} example(s)'.format(fraction, len(names)),
+        'add examples' if begins else 'restore the files and their names, or give another '
+        '--model_dir')
+  return (_take(split, np.flatnonzero(~is_validation)), _take(split, np.flatnonzero(is_validation)),
+          recorded._replace(examples=np.sort(identities[is_validation]).astype('>u8').tobytes()))
 
 
 def _names_of(split: _Split) -> List[bytes]:

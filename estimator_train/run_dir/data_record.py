@@ -5,7 +5,8 @@
                     the run trains on all of them
 """
 
-from typing import BinaryIO, Dict, NamedTuple, Optional
+import base64
+from typing import BinaryIO, NamedTuple, Optional
 
 from estimator_train.run_dir import RunDir
 from estimator_train.system import json_values, storage
@@ -16,26 +17,21 @@ _RECORD = json_values.fields({
     'test_examples': json_values.optional(json_values.text),
     'validation': json_values.optional(json_values.fields({
         'fraction': _FRACTION, 'seed': json_values.integer(),
-        'names': json_values.optional(json_values.one_of('files', 'records')),
-        'thresholds': json_values.optional(json_values.mapping(_FRACTION))}))})
+        'examples': json_values.text}))})
 
 
 class Validation(NamedTuple):
   """Which of the training examples are for validation.
 
-  A hash of its name and of the seed, from 0 to 1, decides about an example: it is for validation if
-  the hash is less than the threshold of its class. An example therefore never changes sides.
-
   Attributes:
-    fraction: the threshold of most classes.
+    fraction: `--validation_fraction`.
     seed: `--seed` of the first training run.
-    names: what the names of the examples are: `files` or `records`; None: unknown.
-    thresholds: the thresholds that are not `fraction`, by class index; None: unknown.
+    examples: what identifies each example for validation, as big-endian integers of 64 bits; None:
+      unknown. In the file, this is base64.
   """
   fraction: float
   seed: int
-  names: Optional[str] = None
-  thresholds: Optional[Dict[int, float]] = None
+  examples: Optional[bytes] = None
 
 
 class DataRecord(NamedTuple):
@@ -69,18 +65,19 @@ def read(run_dir: RunDir) -> Optional[DataRecord]:
 
 def write(run_dir: RunDir, record: DataRecord) -> None:
   """Writes the record; must be called before training changes a weight."""
+  validation = record.validation
   storage.write_json(run_dir.path_to(DATA_FILE), {
       'test_examples': record.test_examples,
-      'validation': record.validation and record.validation._asdict()})
+      'validation': validation and dict(validation._asdict(), examples=base64.b64encode(
+          validation.examples or b'').decode())})
 
 
 def _parse(file: BinaryIO) -> DataRecord:
   record = storage.parse_json(file, _RECORD)
   validation = record['validation']
   if validation is not None:
-    thresholds = validation['thresholds']  # The keys of JSON are text.
-    validation = Validation(
-        validation['fraction'], validation['seed'], validation['names'],
-        None if thresholds is None else {int(index): threshold
-                                         for index, threshold in thresholds.items()})
+    examples = base64.b64decode(validation['examples'], validate=True)
+    if not examples or len(examples) % 8:
+      raise ValueError('validation.examples is truncated')
+    validation = Validation(validation['fraction'], validation['seed'], examples)
   return DataRecord(record['test_examples'], validation)

@@ -31,11 +31,6 @@ def text(value: Any) -> str:
   return _require(isinstance(value, str), 'text', value)
 
 
-def one_of(*values: str) -> Check:
-  """Returns a check for one of some texts."""
-  return lambda value: _require(value in values, 'one of ' + ', '.join(values), value)
-
-
 def boolean(value: Any) -> bool:
   """Accepts true and false."""
   return _require(isinstance(value, bool), 'true or false', value)

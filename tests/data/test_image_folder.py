@@ -195,8 +195,14 @@ def test_no_image_becomes_one_for_validation(tmp_path, fraction):
       train |= new_train
       # If none is left to train on, the program takes one for validation.
       assert len(new_train & test) <= (fraction == .97)
-  with pytest.raises(UserError, match='the same examples as before: records before and files now'):
-    split(recorded=validation._replace(names='records'))
+  # Images that the run does not know may be trained images under other names.
+  for path in (tmp_path / 'all').glob('*/new*'):
+    path.rename(path.with_name('renamed_' + path.name))
+  assert split(recorded=validation)[1] <= new_test
+  for path in (tmp_path / 'all').glob('*/*'):
+    path.rename(path.with_name('again_' + path.name))
+  with pytest.raises(UserError, match='none of the examples that the run has kept for validation'):
+    split(recorded=validation)
 
 
 def test_odd_names(folders):

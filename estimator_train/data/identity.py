@@ -6,8 +6,7 @@ Of many examples, the names, sizes and class indices identify all of them, and t
 import contextlib
 import hashlib
 import os
-import stat
-from typing import Any, BinaryIO, Callable, List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -36,22 +35,10 @@ def of_image_files(files: Sequence[bytes], classes: np.ndarray) -> str:
     digest.update(b'%s\0%d\0%d\0' % (name, class_index, size))
   for index in evenly_spaced(len(images), _MAX_IMAGES):
     # An error is reported when the image is evaluated.
-    with contextlib.suppress(OSError), open_regular_file(images[index][-1]) as file:
+    with contextlib.suppress(OSError), storage.open_regular(images[index][-1]) as file:
       file.seek(max(os.fstat(file.fileno()).st_size - _MAX_IMAGE_BYTES, 0))
       digest.update(file.read())
   return digest.hexdigest()
-
-
-def open_regular_file(path: bytes) -> BinaryIO:
-  """Opens a regular file for reading.
-
-  Raises:
-    OSError: the file cannot be read or is not a regular file. Reading a named pipe would block,
-      and reading a device might never end.
-  """
-  if not stat.S_ISREG(os.stat(path).st_mode):
-    raise OSError('not a regular file')
-  return open(path, 'rb')
 
 
 def of_records(index: RecordIndex, kept: Optional[np.ndarray] = None) -> str:

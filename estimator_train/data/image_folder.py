@@ -1,7 +1,6 @@
 """Describes data sets whose image files are in one folder per class."""
 
 import os
-import stat
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -128,7 +127,7 @@ def _list_files(flag: str, pattern: Optional[str], is_class_list: bool = False) 
     if is_class_list:
       file_pattern.check_class_folders(flag, part, found)
     files += found
-  if _starts_with_record(files[0]):
+  if _is_record_file(files[0]):
     raise UserError('--{} must match image files'.format(flag),
                     '{} is a TFRecord file'.format(printable(os.fsdecode(files[0]))),
                     'give --dataset=tfrecord')
@@ -136,10 +135,10 @@ def _list_files(flag: str, pattern: Optional[str], is_class_list: bool = False) 
   return list(dict.fromkeys(files))
 
 
-def _starts_with_record(path: bytes) -> bool:
+def _is_record_file(path: bytes) -> bool:
   """Returns whether a file is an uncompressed TFRecord file."""
   try:
-    return stat.S_ISREG(os.stat(path).st_mode) and records.starts_with_record(path)
+    return records.starts_with_record(path)
   except OSError:  # The error is reported when the image is decoded.
     return False
 

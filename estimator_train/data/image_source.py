@@ -306,6 +306,6 @@ class ImageFileSource(ImageSource):
 
 
 def read_regular_file(path: bytes) -> bytes:
-  """Returns the content of a regular file; raises an OSError as identity.open_regular_file does."""
-  with identity.open_regular_file(path) as file:
+  """Returns the content of a regular file; raises an OSError as storage.open_regular does."""
+  with storage.open_regular(path) as file:
     return file.read()

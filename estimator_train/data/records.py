@@ -210,9 +210,13 @@ def load_index(files: Tuple[bytes, ...]) -> RecordIndex:
 
 
 def starts_with_record(path: bytes) -> bool:
-  """Returns whether a file starts with a record; raises an OSError if it cannot be read."""
-  with contextlib.closing(PositionedFile(path)) as file:
-    return record_framing.is_header(file.read(0, HEADER_BYTES))
+  """Returns whether a file of this machine starts with a record.
+
+  Raises:
+    OSError: the file cannot be read, or is not a regular file.
+  """
+  with storage.open_regular(path) as file:
+    return record_framing.is_header(file.read(HEADER_BYTES))
 
 
 def describe_record(path: bytes, record: int) -> str:

@@ -7,8 +7,6 @@ file that cannot be read.
 import collections
 import functools
 import itertools
-import os
-import stat
 from concurrent.futures import ThreadPoolExecutor
 from typing import (
   Any,
@@ -27,6 +25,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.data import file_pattern, idx, image_records, images, records
 from estimator_train.data.records import RecordReader
+from estimator_train.system import storage
 
 
 class Entry(NamedTuple):
@@ -108,8 +107,7 @@ def _iter_reads(path: bytes, image_key: str,
                 image_shape: Tuple[int, int, int]) -> Iterator[_Read]:
   """Yields a function per record of a TFRecord file, or one function for any other file."""
   try:
-    is_record_file = stat.S_ISREG(os.stat(path).st_mode) and records.starts_with_record(path)
-    index = records.load_index((path,)) if is_record_file else None
+    index = records.load_index((path,)) if records.starts_with_record(path) else None
   except OSError as error:
     yield functools.partial(_make_unreadable, path, error)
     return
@@ -177,11 +175,10 @@ def _read_image_file(path: bytes,
                      image_shape: Tuple[int, int, int]) -> Union[_Image, Iterable[Entry]]:
   """Reads an image file, or begins to read an idx file."""
   try:
-    if not stat.S_ISREG(os.stat(path).st_mode):
-      return _make_unreadable(path, 'not a regular file')  # Reading a named pipe would block.
-    with open(path, 'rb') as file:
-      if idx.is_idx_or_gzip(file.peek(4)):
+    with storage.open_regular(path) as file:
+      if idx.is_idx_or_gzip(file.read(4)):
         return _read_idx_file(path, image_shape)
+      file.seek(0)
       return _Image(path, file.read())
   except (OSError, ValueError) as error:
     return _make_unreadable(path, error)

@@ -13,7 +13,6 @@ import itertools
 import json
 import os
 import reprlib
-import stat
 import sys
 import zlib
 from typing import Any, Dict, Iterator, List, Sequence, Tuple, Union
@@ -24,6 +23,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.data import file_pattern
 from estimator_train.errors import join_items
 from estimator_train.modes.predict.inputs import Entry, find_files
+from estimator_train.system import storage
 
 _CSV_EXTENSIONS, _JSON_EXTENSIONS = (b'.csv', b'.csv.gz'), (b'.jsonl', b'.jsonl.gz')
 _GZIP_START = b'\x1f\x8b'
@@ -79,9 +79,7 @@ def read_rows(path: bytes, inputs: Dict[str, tf.Tensor]) -> Iterator[Entry]:
 
 def _open_text(path: bytes) -> Any:
   """Opens a file as text. Bytes that are not UTF-8 become surrogates, an error of their row."""
-  if not stat.S_ISREG(os.stat(path).st_mode):
-    raise ValueError('not a regular file')  # Reading a named pipe would block.
-  with open(path, 'rb') as file:
+  with storage.open_regular(path) as file:
     is_gzip = file.read(len(_GZIP_START)) == _GZIP_START
   return (gzip.open if is_gzip else open)(  # type: ignore[operator]
       path, 'rt', encoding='utf-8-sig', errors='surrogateescape', newline='')

@@ -16,7 +16,7 @@ from estimator_train.data import file_pattern
 from estimator_train.reports import evaluation, file_checks, learning_curves, page
 from estimator_train.run_dir import RunDir, data_record
 from estimator_train.settings import Settings
-from estimator_train.system import json_values, storage
+from estimator_train.system import storage
 from estimator_train.training.checkpoints import restoring
 from estimator_train.training.checkpoints.pinned_files import SavedCheckpoint
 from estimator_train.training.evaluation import Evaluator
@@ -29,7 +29,6 @@ _DATA_FLAGS = ('dataset', 'data_dir', 'train_pattern', 'eval_pattern', 'validati
                'image_key', 'label_key', 'label_offset', 'on_bad_image')
 _PREPROCESSING_FLAGS = ('model', 'image_size', 'preprocess')
 _MAX_NAME_LENGTH = 40
-_EVALUATION = json_values.fields({}, file_checks.EVALUATION_FIELDS)
 
 
 class _Differences(NamedTuple):
@@ -77,7 +76,7 @@ def run(settings: Settings) -> Dict[str, Any]:
 def _find_differences(run: Run, checkpoint: SavedCheckpoint) -> _Differences:
   """Compares with the run in `model_dir`; without one, with the first evaluation in it."""
   before = storage.load_json_or_warn(run.run_dir.path_to(evaluation.EVALUATION_FILE),
-                                     _EVALUATION) or {}
+                                     file_checks.CHECKS['evaluation']) or {}
   preprocessing = run.run_dir.flag_differences(run.settings, _PREPROCESSING_FLAGS)
   return _Differences(
       _describe_other_examples(run, before), _describe_other_checkpoint(run, checkpoint, before),

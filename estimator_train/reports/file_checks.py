@@ -8,7 +8,6 @@ from typing import Any, Dict, Mapping
 
 from estimator_train.system.json_values import (
   Check,
-  anything,
   boolean,
   fields,
   integer,
@@ -60,7 +59,7 @@ def _check_matrix(value: Any) -> Any:
   return value
 
 
-EVALUATION_FIELDS = {
+_EVALUATION = fields({}, {
     **_all(_FRACTION, 'accuracy', 'top_5_accuracy', 'macro_precision', 'macro_recall', 'macro_f1',
            'calibration_error'),
     **_all(number(), 'average_loss', 'loss', 'regularization_loss'),
@@ -69,7 +68,7 @@ EVALUATION_FIELDS = {
                  'differs_from_run': list_of(text), 'confusions': list_of(fields({
                      'label': text, 'predicted': text, 'examples': _COUNT})),
                  'per_class': mapping(fields({'support': _COUNT}, _all(
-                     _FRACTION, 'precision', 'recall', 'f1')))})}
+                     _FRACTION, 'precision', 'recall', 'f1')))})})
 
 
 def _check_scaling(value: Any) -> Any:
@@ -116,11 +115,11 @@ def _check_outputs(value: Any) -> Any:
 
 
 _SAMPLES = list_of(fields({'label': text, 'predicted': text}, _optional(
-    {'probability': _FRACTION, 'image': text})))
+    {'probability': number(0, 1.001), 'image': text})))  # Outputs of float32 add up to about 1.
 # The check of each file, by the name of its attribute in PageData.
 CHECKS: Dict[str, Check] = {
     'throughput': fields({}, THROUGHPUT_FIELDS),
-    'evaluation': fields({}, EVALUATION_FIELDS),
+    'evaluation': _EVALUATION,
     'input_benchmark': fields({}, {
         **_all(_RATE, 'cold_images_per_sec', 'warm_images_per_sec', 'model_images_per_sec'),
         **_all(text, 'verdict', 'advice')}),
@@ -139,4 +138,4 @@ WORKLOAD_PART = fields({
     'throughput': fields({
         'num_replicas': _COUNT, 'devices': list_of(text), 'per_replica_batch_size': _COUNT,
         'global_step': _COUNT}, THROUGHPUT_FIELDS),
-    'evaluation': CHECKS['evaluation']}, {'other': anything})
+    'evaluation': _EVALUATION})

@@ -2,12 +2,14 @@
 
 import copy
 import json
+import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from estimator_train.modes import report
-from estimator_train.reports import file_checks, page
+from estimator_train.reports import evaluation, file_checks, page
 from estimator_train.system import storage
 
 EXAMPLE = Path(__file__).with_name('example_run')
@@ -59,3 +61,11 @@ def test_what_passes_the_check_can_be_shown(tmp_path, monkeypatch, name):
     except Exception as error:
       raise AssertionError('{!r} of {}'.format(error, content)) from error
   assert num_refused > 10
+
+
+def test_probabilities_that_do_not_add_up_to_one_exactly(tmp_path):
+  """As those of a softmax in float16."""
+  sample = types.SimpleNamespace(image=np.zeros([2, 2, 1]), class_index=0,
+                                 outputs=np.array([1.0005, 0.], np.float32))
+  evaluation.write_samples(str(tmp_path), 'ab', [sample], [])
+  assert page.read_page_data(str(tmp_path)).samples['samples'][0]['label'] == 'a'

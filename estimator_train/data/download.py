@@ -57,10 +57,6 @@ class DownloadFailed(Exception):
   """The download failed: the server does not provide the file, or every attempt was interrupted."""
 
 
-class _Stalled(ConnectionError):
-  """The server sends so slowly that the download would not end."""
-
-
 class SecureHandler(urllib.request.BaseHandler):
   """Refuses requests without TLS, also after a redirect."""
   handler_order = 0  # Before the handlers of urllib.
@@ -147,14 +143,13 @@ def check_free_space(folder: str, needed_bytes: int) -> None:
 
 
 def receive_file(url: str, part_file: BinaryIO, authorization: str = '',
-                 size: Optional[int] = None, has_mirror: bool = False) -> None:
+                 size: Optional[int] = None) -> None:
   """Appends the missing bytes to a partial file, and retries after interruptions.
 
   Args:
     url: the URL of the file.
     part_file: the partial file, open for appending.
     size: the published size of the file in bytes, of which no more is received; None: unknown.
-    has_mirror: whether there is another URL, so that there is no retry of a server that is slow.
     authorization: a secret for the server of the URL, not for those to which it redirects. With a
       secret, requests without TLS are refused.
 
@@ -169,8 +164,6 @@ def receive_file(url: str, part_file: BinaryIO, authorization: str = '',
         return _append(response, start, part_file, size)
     except _INTERRUPTIONS as error:
       failures = 1 if partial_size(part_file) - start >= PROGRESS_BYTES else failures + 1
-      if has_mirror and isinstance(error, _Stalled):
-        raise DownloadFailed(str(error)) from error
       if failures == MAX_ATTEMPTS:
         raise DownloadFailed('{}, tried {} times'.format(
             getattr(error, 'reason', error), MAX_ATTEMPTS)) from error
@@ -219,15 +212,14 @@ def _download_remainder(file: DataFile, part_file: BinaryIO) -> None:
   """Completes a partial file from the first URL that serves the published file."""
   _LOG.info('downloading %s (%d bytes)', file.name, file.size)
   failures = []
-  urls = sorted(file.urls, key=lambda url: not url.startswith('https:'))
-  for url in urls:
+  for url in sorted(file.urls, key=lambda url: not url.startswith('https:')):
     try:
       if partial_size(part_file) > file.size:
         part_file.truncate(0)
       # The bytes of an earlier run or of another URL may be wrong. If so, they are discarded, and
       # the complete file is requested.
       for _ in range(2 if partial_size(part_file) else 1):
-        receive_file(url, part_file, size=file.size, has_mirror=url != urls[-1])
+        receive_file(url, part_file, size=file.size)
         part_file.flush()
         md5 = storage.digest_file(part_file.name)
         if md5 == file.md5:
@@ -279,7 +271,10 @@ def _receive(response: Any, count: int) -> bytes:
 
 
 def _make_rate_check() -> Callable[[int], None]:
-  """Returns a function that takes numbers of bytes as they arrive; it raises _Stalled."""
+  """Returns a function that takes numbers of bytes as they arrive.
+
+  It raises a ConnectionError if the server sends so slowly that the download would not end.
+  """
   began, received = time.monotonic(), 0
 
   def check(count: int) -> None:
@@ -288,7 +283,7 @@ def _make_rate_check() -> Callable[[int], None]:
     secs = time.monotonic() - began
     if secs >= _SLOW_SECS:
       if received < _MIN_BYTES_PER_SEC * secs:
-        raise _Stalled('stalled: {:,} bytes in {:.0f} s'.format(received, secs))
+        raise ConnectionError('stalled: {:,} bytes in {:.0f} s'.format(received, secs))
       began, received = time.monotonic(), 0
 
   return check

@@ -80,7 +80,7 @@ ARRIVALS = {
     'flipped and cut': (b'', [ranged(FLIPPED, cut_after=10000)],
                         [None, 10000, 20000, 30000, 40000], [50000, None]),
     'silent': (b'', [silent, ranged()], [None, HALF], []),
-    'dripping': (b'', [drip], [None], [1]),
+    'dripping': (b'', [drip], [None, 1, 2, 3, 4], [5]),
     'endless': (b'', [whole(content_length=1 << 40)], [None], [None]),
     'a longer part': (BODY + b'more', [ranged()], [None], []),
     **{'redirect to ' + location: (b'', [whole(b'', 302, location=location)], [None], [None])

@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import time
-from typing import Any, BinaryIO, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -126,14 +126,15 @@ class _Plan:
     self._path, self._digest = os.path.join(folder, _PLAN_FILE), digest
     self._written: Dict[str, str] = {}  # The MD5 digest of each complete shard, by its name.
     try:
-      recorded = storage.load(self._path, self._parse)
+      recorded = storage.load_json(self._path, _PLAN)
     except storage.DamagedFile as damage:
       raise UserError('a file in --output is damaged', '{} ({})'.format(self._path, damage.reason),
                       'remove the TFRecord files and this file, or give another folder') from damage
-    if recorded is not None:
-      is_same, self._written = recorded
-    else:
+    if recorded is None:
       is_same = not any('-of-' in name for name in os.listdir(folder))
+    else:
+      is_same = recorded['digest'] == digest
+      self._written.update(recorded.get('shards', {}))
     if not is_same:
       raise UserError('--output has TFRecord files of other images, classes, seeds or shards',
                       '--output=' + folder, 'remove these files, or give another folder')
@@ -149,11 +150,6 @@ class _Plan:
     """Records the MD5 digest of a shard that has been written."""
     self._written[os.path.basename(shard.path)] = digest
     self._write()
-
-  def _parse(self, file: BinaryIO) -> Tuple[bool, Dict[str, str]]:
-    """Returns whether the shards in the folder have the same digest, and those of each shard."""
-    recorded = storage.parse_json(file, _PLAN)
-    return recorded['digest'] == self._digest, recorded.get('shards', {})
 
   def _write(self) -> None:
     storage.write_json(self._path, {'digest': self._digest, 'shards': self._written})

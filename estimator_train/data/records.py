@@ -46,7 +46,7 @@ class PositionedFile:
     size: the size of the file in bytes when it was opened.
 
   Raises:
-    OSError: the file cannot be opened.
+    OSError: the file cannot be opened, or is not a regular file.
   """
 
   def __init__(self, path: bytes) -> None:
@@ -55,7 +55,8 @@ class PositionedFile:
       self._file = _open_remote(path)
       self.size = self._file.size()
     else:
-      self._file = io.FileIO(path)
+      # A reader keeps many files open: without buffers.
+      self._file = storage.open_regular(path).detach()
       self.size = os.fstat(self._file.fileno()).st_size
 
   def read(self, offset: int, count: int) -> bytes:

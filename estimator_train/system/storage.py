@@ -10,6 +10,7 @@ import errno
 import fcntl
 import functools
 import hashlib
+import io
 import json
 import logging
 import os
@@ -148,7 +149,7 @@ def _wait_for_lock(file: BinaryIO, check: Callable[[], None]) -> None:
     time.sleep(_POLL_SECS)
 
 
-def open_regular(path: Union[str, bytes]) -> BinaryIO:
+def open_regular(path: Union[str, bytes]) -> io.BufferedReader:
   """Opens a regular file for reading; raises an OSError, without blocking, for anything else."""
   file = open(path, 'rb', opener=_open_without_blocking)  # noqa: SIM115 (The caller closes it.)
   if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -1,6 +1,7 @@
 """Compressed TFRecord files: which data is read, and what ends in an error."""
 
 import gzip
+import os
 import random
 import zlib
 
@@ -45,6 +46,10 @@ def test_all_records_are_read(tmp_path):
 def test_what_cannot_be_read(tmp_path):
   (tmp_path / 'train-0').symlink_to('train-0')
   with pytest.raises(UserError, match='TFRecord file cannot be read: given .*symbolic links'):
+    tfrecord.load_index(str(tmp_path / 'train-*'), 'given', 'auto', Settings())
+  (tmp_path / 'train-0').unlink()
+  os.mkfifo(str(tmp_path / 'train-0'))  # Opening it for reading would wait for a writer.
+  with pytest.raises(UserError, match='TFRecord file cannot be read: given .*not a regular file'):
     tfrecord.load_index(str(tmp_path / 'train-*'), 'given', 'auto', Settings())
 
 

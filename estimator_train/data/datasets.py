@@ -283,11 +283,10 @@ def _find_records(split: RecordSplit, location: str, dataset: DataSet,
       location, split.pattern), split.compression, settings)
   if split.parse is None and split.parse_batch is None:
     train: Any = dataset.train
-    names, offset, _ = labels_file.describe_labels(
-        str(split.pattern), dataset.labels, settings.data.label_offset,
+    return labels_file.add_labels(
+        ImageRecordSplit(records, settings.data.image_key, settings.data.label_key,
+                         settings.data.label_offset), str(split.pattern), dataset.labels,
         str(train.pattern) if type(train) is RecordSplit else None, are_given=True)
-    return ImageRecordSplit(records, settings.data.image_key, settings.data.label_key, offset,
-                            label_names=names)
   return ParsedRecordSplit(records, split.parse, split.parse_batch)
 
 

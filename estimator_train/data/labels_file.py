@@ -8,8 +8,8 @@ import os
 import re
 from typing import Iterator, NamedTuple, Optional, Sequence, Tuple
 
-from estimator_train.data import file_pattern
-from estimator_train.errors import UserError, printable
+from estimator_train.data import ImageRecordSplit, file_pattern
+from estimator_train.errors import UserError, join_items, printable
 from estimator_train.run_dir import LABELS_FILE
 from estimator_train.settings.flags import are_distinct, normalize
 from estimator_train.system import storage
@@ -68,43 +68,42 @@ def read(patterns: Optional[str], label_offset: int, ignores_invalid: bool = Fal
   return found[0] if found else Labels((), label_offset)
 
 
-def describe_labels(patterns: str, class_names: Tuple[str, ...], label_offset: int,
-                    train_patterns: Optional[str], are_given: bool) -> Labels:
-  """Returns the class names of the labels of a split.
+def add_labels(split: ImageRecordSplit, patterns: str, class_names: Tuple[str, ...],
+               train_patterns: Optional[str], are_given: bool) -> ImageRecordSplit:
+  """Returns a split with the class names of its labels, of which some may not be in `class_names`.
+
+  Without `labels.txt`, the labels are those of `class_names`, and the split does not change.
 
   Args:
+    split: the split, with the value of `--label_offset`.
     patterns: the patterns of the files of the split.
     class_names: the class names of the data set, in the order of the model's outputs.
-    label_offset: see `read`.
     train_patterns: the patterns of the training files.
     are_given: whether the user has given `class_names` with a flag or a function, and may have
       given all classes other names than `labels.txt`.
 
-  Returns:
-    The class names, of which some may not be in `class_names`; none, if the labels are those of
-    `class_names`.
-
   Raises:
     UserError: a `labels.txt` is invalid, or has other classes.
   """
-  names, offset, are_stated = read(patterns, label_offset, ignores_invalid=are_given)
+  names, offset, are_stated = read(patterns, split.label_offset, ignores_invalid=are_given)
   train_names: Tuple[str, ...] = ()
   if are_given:
-    train_names = read(train_patterns, label_offset, ignores_invalid=True).names or names
+    train_names = read(train_patterns, split.label_offset, ignores_invalid=True).names or names
   if len(train_names) == len(class_names) and not _have_common(train_names, class_names):
     new_names = dict(zip(train_names, class_names))
     names = tuple(new_names.get(name, name) for name in names)
   # The lines may be those of all labels, although the first labels are no classes.
   if not names or not are_stated and class_names in (names, names[max(-offset, 0):]):
-    return Labels((), label_offset)
+    return split
   if not _have_common(names, class_names):
     if are_given:
-      return Labels((), label_offset)
+      return split
     raise UserError(
         '{} next to the files must have class names of the model'.format(LABELS_FILE),
-        '{} has {}, and the model has {}'.format(patterns, ','.join(names), ','.join(class_names)),
+        '{} has {}, and the model has {}'.format(
+            patterns, join_items(names), join_items(class_names)),
         'correct {}, or give other files'.format(LABELS_FILE))
-  return Labels(names, offset, are_stated)
+  return split._replace(label_names=names, label_offset=offset)
 
 
 def indices_of(names: Sequence[str], class_names: Sequence[str]) -> Tuple[int, ...]:

@@ -10,7 +10,7 @@ import logging
 import os
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import Dict, Iterator, List, Tuple
+from typing import Dict, Iterator, List
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from estimator_train.data.records import PositionedFile, RecordIndex, is_remote
 from estimator_train.errors import UserError, first_line, printable
 from estimator_train.run_dir import LABELS_FILE, RunDir
 from estimator_train.settings import Settings
-from estimator_train.settings.flags import CACHES, DataFlags
+from estimator_train.settings.flags import CACHES
 from estimator_train.system import record_framing, storage
 from estimator_train.system.machine import available_cores
 
@@ -52,7 +52,8 @@ def describe(settings: Settings) -> DataSet:
   train = _make_split('train_pattern', settings) if reads_train or fraction else None
   test = _make_split('eval_pattern', settings) if reads_eval and not fraction else None
   dataset = describe_classes(settings)
-  train, test = (split and _add_labels(split, pattern or '', dataset.labels, settings.data)
+  train, test = (split and labels_file.add_labels(
+      split, pattern or '', dataset.labels, settings.data.train_pattern, bool(settings.data.labels))
                  for split, pattern in ((train, settings.data.train_pattern),
                                         (test, settings.data.eval_pattern)))
   if train is not None and settings.data.label_offset not in (0, train.label_offset):
@@ -121,14 +122,6 @@ def _make_split(pattern_flag: str, settings: Settings) -> ImageRecordSplit:
                      settings)
   return ImageRecordSplit(index, settings.data.image_key, settings.data.label_key,
                           settings.data.label_offset)
-
-
-def _add_labels(split: ImageRecordSplit, pattern: str, class_names: Tuple[str, ...],
-                flags: DataFlags) -> ImageRecordSplit:
-  """Returns the split with what the labels of its files mean."""
-  names, offset, _ = labels_file.describe_labels(
-      pattern, class_names, split.label_offset, flags.train_pattern, bool(flags.labels))
-  return split._replace(label_names=names, label_offset=offset)
 
 
 def _find_files(patterns: str, given: str) -> List[bytes]:

@@ -105,10 +105,7 @@ class ImageRecordSource(image_source.ImageSource):
 
   def cache_key(self) -> str:
     split = self.split
-    key = '{} {} {} {}'.format(storage.fingerprint_files(split.records.files), split.image_key,
-                               split.label_key, split.label_offset)
-    if self._is_translated:
-      key += ' ' + repr(self._class_indices)
+    key = '{} {}'.format(storage.fingerprint_files(split.records.files), self._describe_features())
     if split.kept is not None:
       key += storage.fingerprint_arrays([split.kept])
     return hashlib.md5(key.encode()).hexdigest()
@@ -118,9 +115,14 @@ class ImageRecordSource(image_source.ImageSource):
     return storage.fingerprint_arrays([self.split.records.lengths, *translation])
 
   def identity(self) -> str:
+    return '{} {}'.format(self._describe_features(),
+                          identity.of_records(self.split.records, self.split.kept))
+
+  def _describe_features(self) -> str:
+    """Returns the keys of an image and its label, and what the labels mean."""
     split = self.split
-    return '{} {} {} {}'.format(split.image_key, split.label_key, split.label_offset,
-                                identity.of_records(split.records, split.kept))
+    text = '{} {} {}'.format(split.image_key, split.label_key, split.label_offset)
+    return '{} {}'.format(text, self._class_indices) if self._is_translated else text
 
   def files(self) -> List[FilePath]:
     return list(self.split.records.files)

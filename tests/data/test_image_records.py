@@ -182,6 +182,20 @@ def test_labels_of_test_records_are_translated_by_the_class_names(tmp_path, imag
   assert run_data.make_source(dataset, dataset.test).class_indices().tolist() == [2, 0]
 
 
+def test_the_digest_of_records_depends_on_the_classes_of_their_labels(tmp_path, image):
+  for folder in ('train', 'test'):
+    write_classes(tmp_path / folder, image, 'abc')
+
+  def digest(class_names):
+    (tmp_path / 'test' / 'labels.txt').write_text('\n'.join(class_names))
+    dataset = tfrecord.describe(Settings(
+        dataset='tfrecord', train_steps=1, train_pattern=str(tmp_path / 'train'),
+        eval_pattern=str(tmp_path / 'test'), model_dir=str(tmp_path / 'm'), image_size=SHAPE[:2]))
+    return run_data.make_source(dataset, dataset.test).digest()
+
+  assert digest('abc') == digest('abc') != digest('acb')
+
+
 def test_errors_about_labels_of_test_records(tmp_path, image):
   """--label_offset, which holds for both splits, is not proposed if the training records fit."""
   def error_of(train, test, file_names=''):

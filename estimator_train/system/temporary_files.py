@@ -49,12 +49,15 @@ def make_folder(path: str) -> Iterator[str]:
     path: the path to which the caller may rename the folder, or another path next to it.
   """
   _remove_leftovers_once(os.path.dirname(path))
-  name = temporary_name(path)
-  os.mkdir(name)
-  descriptor = os.open(name, os.O_RDONLY)
+  while True:
+    name = temporary_name(path)
+    os.mkdir(name)
+    with contextlib.suppress(FileNotFoundError):  # Another process has removed it.
+      descriptor = os.open(name, os.O_RDONLY)
+      if _lock(descriptor):
+        break
+      os.close(descriptor)
   try:
-    with contextlib.suppress(OSError):  # The file system may not support locks.
-      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     yield name
   finally:
     shutil.rmtree(name, ignore_errors=True)
@@ -66,15 +69,24 @@ def open_locked(path: str) -> BinaryIO:
   _remove_leftovers_once(os.path.dirname(path))
   while True:
     file = open(temporary_name(path), 'xb')  # noqa: SIM115 (The caller closes it.)
-    try:
-      fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-      if not isinstance(error, BlockingIOError):  # The file system may not support locks.
-        return file
-    else:
-      if os.fstat(file.fileno()).st_nlink:
-        return file
-    file.close()  # Another process has taken the new file for a leftover, and removes it.
+    if _lock(file.fileno()):
+      return file
+    file.close()
+
+
+def _lock(descriptor: int) -> bool:
+  """Locks a new file or folder.
+
+  Returns:
+    False if another process has taken it for a leftover, and removes it.
+  """
+  try:
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return False
+  except OSError:  # The file system may not support locks.
+    return True
+  return os.fstat(descriptor).st_nlink > 0
 
 
 @functools.lru_cache(maxsize=None)

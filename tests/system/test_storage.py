@@ -1,5 +1,6 @@
 """Files that the program has written for itself: however they are damaged, it goes on."""
 
+import fcntl
 import gzip
 import json
 import os
@@ -181,6 +182,25 @@ def test_temporary_files_of_processes_with_one_pid(tmp_path, monkeypatch, name):
     writer.communicate(b'\n')
     assert writer.returncode == 0
   assert {entry.path for entry in os.scandir(str(tmp_path))} == {str(path), others[0]}
+
+
+def test_another_process_takes_a_new_folder_for_a_leftover(tmp_path, monkeypatch):
+  """It has locked the folder, or has removed it already."""
+  mkdir, folders, descriptors = os.mkdir, [], []
+
+  def interfere(path):
+    mkdir(path)
+    folders.append(path)
+    if len(folders) == 1:
+      temporary_files.remove_leftovers(str(tmp_path))
+    elif len(folders) == 2:
+      descriptors.append(os.open(path, os.O_RDONLY))
+      fcntl.flock(descriptors[0], fcntl.LOCK_EX)
+
+  monkeypatch.setattr(os, 'mkdir', interfere)
+  with temporary_files.make_folder(str(tmp_path / 'version')) as folder:
+    assert len(folders) == 3 and folder == folders[2] and os.path.isdir(folder)
+  os.close(descriptors[0])
 
 
 def test_arrays_of_the_same_bytes_have_different_fingerprints():

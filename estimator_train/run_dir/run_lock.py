@@ -71,14 +71,10 @@ def locked(model_dir: str, touch_interval_secs: float = _TOUCH_INTERVAL_SECS,
   finally:
     is_released.set()
     with contextlib.suppress(OSError):
-      lock.check()
-      # Remove the file before unlocking it. Otherwise, another process could lock the file in
-      # between, and would then lose its lock file.
-      os.remove(path)
+      lock.release()
       if is_new:
         # If the run failed before it wrote anything, the folder is empty and is removed.
         os.rmdir(model_dir)
-    lock.close()
 
 
 class _RunLock:
@@ -93,7 +89,8 @@ class _RunLock:
     self._path, self._file = path, file
     self._folder = os.open(os.path.dirname(path) or os.curdir, os.O_RDONLY)
     self._is_lost = False
-    self._mutex = threading.Lock()  # The thread that touches the file also checks it.
+    # The thread that touches the file also checks it.
+    self._mutex = threading.RLock()
     self._record = json.dumps({
         'host': socket.gethostname(), 'pid': os.getpid(), 'boot': machine.boot_id(),
         'since': time.strftime('%Y-%m-%d %H:%M:%S %z'), 'id': secrets.token_hex(8)}).encode('utf-8')
@@ -132,14 +129,22 @@ class _RunLock:
 
   def touch(self) -> None:
     """Checks the lock file, and sets its modification time."""
-    self.check()
-    os.utime(self._file.fileno())
-
-  def close(self) -> None:
-    """Unlocks the file."""
     with self._mutex:
-      self._file.close()
-      os.close(self._folder)
+      self.check()
+      os.utime(self._file.fileno())
+
+  def release(self) -> None:
+    """Removes the lock file, and unlocks it; raises an OSError if it is that of another process."""
+    with self._mutex:
+      try:
+        self.check()
+        # Removed before it is unlocked: another process could lock it in between, and would then
+        # lose its lock file.
+        os.remove(self._path)
+      finally:
+        self._is_lost = True  # The thread that touches the file must not make it again.
+        self._file.close()
+        os.close(self._folder)
 
   def _keep(self, file: BinaryIO) -> None:
     """Locks a file instead of the previous one, unless both are the same file."""
@@ -246,9 +251,8 @@ def _last_touch_ns(path: str) -> int:
 def _keep_touching(lock: _RunLock, interval_secs: float, is_released: threading.Event) -> None:
   """Touches the file at the interval, until the lock is released."""
   while not is_released.wait(interval_secs):
-    # Errors are ignored, because they are reported when other files are written. A ValueError means
-    # that `locked` has just closed the file.
-    with contextlib.suppress(OSError, ValueError):
+    # Errors are ignored, because they are reported when other files are written.
+    with contextlib.suppress(OSError):
       lock.touch()
 
 

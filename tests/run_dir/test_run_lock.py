@@ -104,6 +104,27 @@ def test_who_comes_as_the_lock_goes_gets_a_new_one(tmp_path, monkeypatch):
     assert len(attempts) == 2 and lock_file(tmp_path).exists()
 
 
+def test_the_file_is_not_made_again_after_its_removal(tmp_path, monkeypatch):
+  """The thread that touches the file may find it missing while the lock is released."""
+  locks, threads, remove = [], [], os.remove
+
+  def remove_and_touch(path):
+    remove(path)
+    threads.append(threading.Thread(target=run_lock._keep_touching, args=(
+        locks[0], 0, mock.Mock(wait=mock.Mock(side_effect=[False, True])))))
+    threads[0].start()
+    threads[0].join(.2)
+
+  monkeypatch.setattr(run_lock, '_keep_touching', mock.Mock(side_effect=lambda lock, *_: (
+      locks.append(lock))), raising=True)
+  with run_lock.locked(str(tmp_path)):
+    wait_until(lambda: locks)
+    monkeypatch.undo()
+    monkeypatch.setattr(os, 'remove', remove_and_touch)
+  threads[0].join()
+  assert not lock_file(tmp_path).exists()
+
+
 def test_a_folder_that_was_made_for_nothing_goes_again(tmp_path, monkeypatch):
   folder = tmp_path / 'run'
   assert_taken(folder)

@@ -41,22 +41,25 @@ def pinned_files(checkpoint: str) -> Iterator[str]:
 
   Yields:
     The path at which the files can be read, whatever happens to those at `checkpoint`. Without
-    /proc, this is `checkpoint`.
+    /proc, or a folder for temporary files, this is `checkpoint`.
 
   Raises:
     FileNotFoundError: the checkpoint has no index, or its files were deleted meanwhile.
     OSError: a file cannot be read, or is not a regular file.
   """
+  index = checkpoint + '.index'
   with contextlib.ExitStack() as stack:
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix='checkpoint-'))
-    index = checkpoint + '.index'
-    for path in [index] + glob.glob(glob.escape(checkpoint) + '.data-*-of-*'):
-      file = stack.enter_context(storage.open_regular(path))
-      os.symlink(_OPEN_FILES.format(os.getpid(), file.fileno()),
-                 os.path.join(folder, os.path.basename(path)))
+    files = [stack.enter_context(storage.open_regular(path))
+             for path in [index] + glob.glob(glob.escape(checkpoint) + '.data-*-of-*')]
     if not os.path.exists(index):  # Deleted first: perhaps not all other files were found.
       raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), index)
-    pinned = os.path.join(folder, os.path.basename(checkpoint))
+    pinned = checkpoint
+    with contextlib.suppress(OSError):  # A container may have a read-only file system.
+      folder = stack.enter_context(tempfile.TemporaryDirectory(prefix='checkpoint-'))
+      for file in files:
+        os.symlink(_OPEN_FILES.format(os.getpid(), file.fileno()),
+                   os.path.join(folder, os.path.basename(file.name)))
+      pinned = os.path.join(folder, os.path.basename(checkpoint))
     yield pinned if os.path.exists(pinned + '.index') else checkpoint
 
 

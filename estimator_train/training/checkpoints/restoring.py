@@ -125,7 +125,7 @@ def use_own_checkpoints(model_dir: str) -> None:
   """
   if '://' in model_dir or not lists_other_folders(model_dir):
     return
-  latest, *others = listed_checkpoints(model_dir)
+  latest, *others = listed_checkpoints(model_dir) or [model_dir]
   if latest_checkpoint(model_dir) is None:
     raise UserError("the latest checkpoint in TensorFlow's list is missing", latest,
                     'copy its files, or remove {} to start over'.format(

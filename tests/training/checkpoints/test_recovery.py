@@ -157,6 +157,15 @@ def test_a_list_of_which_no_checkpoint_is_in_the_folder(folder):
                      + str(folder / 'model.ckpt-70')):
     restoring.use_own_checkpoints(str(folder))
   assert go_on(folder) == 24  # The program takes the newest one that is there.
+  for path in ('', '..'):
+    (folder / 'checkpoint').write_text('model_checkpoint_path: "{}"\n'.format(path))
+    with pytest.raises(UserError, match="the latest checkpoint in TensorFlow's list is missing"):
+      restoring.use_own_checkpoints(str(folder))
+
+
+def test_a_container_without_a_folder_for_temporary_files(folder, monkeypatch):
+  monkeypatch.setattr('tempfile.tempdir', str(folder / 'missing'))
+  assert restoring.find_intact_checkpoint(str(folder)) == (str(folder / 'model.ckpt-20'), 24)
 
 
 def make_socket(path):

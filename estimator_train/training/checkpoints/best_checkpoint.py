@@ -1,4 +1,4 @@
-"""Compares checkpoints by a metric, and keeps the best so far in `model_dir/best/`, as hard links.
+"""Compares checkpoints by a metric, and keeps the best so far in `model_dir/best/`.
 
     best/best.json     the path and metrics of the best checkpoint; written last
     best/STEP/         the files of a checkpoint: the best one, one being evaluated, or a stale one
@@ -181,7 +181,7 @@ def _read_record(path: str) -> Optional[BestCheckpoint]:
 
 
 def pin(checkpoint: str, model_dir: str, task_type: Optional[str] = None) -> str:
-  """Protects a checkpoint from deletion, by linking its files into a separate folder.
+  """Protects a checkpoint from deletion, by linking its data into a separate folder.
 
   Args:
     checkpoint: the path of the checkpoint.
@@ -320,9 +320,11 @@ def _task_type_of(folder: str) -> Optional[str]:
 
 
 def _link_or_copy(path: str, target: str) -> None:
-  try:
-    os.link(path, target)
-  except OSError:  # If the file system does not support hard links, copies the file.
-    with open(path, 'rb') as source, storage.open_atomic(target) as copy:
-      for content in iter(lambda: source.read(1 << 20), b''):
-        copy.write(content)
+  # A run that resumes saves the step again: TensorFlow then replaces the data, but overwrites the
+  # index, so that an index with another name would no longer fit its data.
+  if not path.endswith('.index'):
+    with contextlib.suppress(OSError):  # The file system may not support hard links.
+      return os.link(path, target)
+  with open(path, 'rb') as source, storage.open_atomic(target) as copy:
+    for content in iter(lambda: source.read(1 << 20), b''):
+      copy.write(content)

@@ -67,7 +67,8 @@ def test_the_best_is_kept(tmp_path):
 def test_links_or_copies(tmp_path, monkeypatch):
   path = save(tmp_path, 10)
   pinned = best_checkpoint.pin(path, str(tmp_path))
-  assert os.path.samefile(pinned + '.index', path + '.index')
+  # TensorFlow overwrites the index if it saves the step again.
+  assert [os.path.samefile(pinned + ending, path + ending) for ending in ENDINGS] == [False, True]
   monkeypatch.setattr(os, 'link', mock.Mock(side_effect=PermissionError))
   assert evaluate(tmp_path, 10, .5) == 10 and kept(tmp_path) == (10, 'some')
   os.remove(save(tmp_path, 20) + '.index')

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.data.run_data import make_batching
 from estimator_train.data.source import InputFn, translate_errors
-from estimator_train.errors import TrainingFailed, UserError
+from estimator_train.errors import TrainingFailed, UserError, one_line
 from estimator_train.run_dir import listed_checkpoints
 from estimator_train.system import watchdog
 from estimator_train.training import (
@@ -23,6 +23,7 @@ from estimator_train.training import (
   evaluation_samples,
 )
 from estimator_train.training.checkpoints import best_checkpoint, restoring
+from estimator_train.training.checkpoints.pinned_files import pin
 from estimator_train.training.early_stopping import StopReason
 from estimator_train.training.evaluation_samples import EvaluationSamples, SampleCollector
 from estimator_train.training.model import PreparedModel
@@ -109,9 +110,17 @@ class EvaluationLoop:
         'it is unknown on which examples the best checkpoint was evaluated'
         if best.examples_digest is None else 'the test examples are others than before',
         best.global_step, self._first_step)
-    metrics, _ = self._evaluator.evaluate(best.path)
-    best_checkpoint.update_metrics(best, best_checkpoint.values_of(metrics), self._best_metric,
-                                   self._run_dir.path, examples_digest, self._first_step)
+    values: Dict[str, Optional[float]] = {}  # Without any, another checkpoint becomes the best one.
+    with contextlib.ExitStack() as stack:
+      try:  # Another task may replace the best checkpoint meanwhile.
+        files = pin(best.path, best.global_step, stack).files
+      except (OSError, ValueError) as error:
+        _LOG.warning('%s cannot be evaluated again: %s', best.path,
+                     one_line(str(error)))
+      else:
+        values = best_checkpoint.values_of(self._evaluator.evaluate(files)[0])
+    best_checkpoint.update_metrics(best, values, self._best_metric, self._run_dir.path,
+                                   examples_digest, self._first_step)
 
   def evaluate_latest(self) -> Optional[StopReason]:
     """Evaluates the latest checkpoint, and returns the reason to stop, or None to continue."""
@@ -203,7 +212,8 @@ class Evaluator:
     assert path is not None
     with translate_errors(source), watchdog.ending_hangs(
         'evaluation', self._run.settings.cluster.step_timeout_secs, lambda: self._num_batches):
-      if self._graph is None:
+      if self._graph is None or self._graph.names_of_averages != (
+          restoring.names_of_averages(path)):  # A resumed run may have omitted --ema_decay.
         self._graph = _EvaluationGraph(estimator, source.make_eval_input_fn(make_batching(
             source.dataset, self._run.settings, self._model.one_hot, batch_size)), path)
       samples = SampleCollector(self._graph.sampled, source.num_examples, batch_size)
@@ -269,6 +279,7 @@ class _EvaluationGraph:
     checkpoint: the path of one of the checkpoints.
 
   Attributes:
+    names_of_averages: restoring.names_of_averages of the checkpoint, and of all that are evaluated.
     sampled: the tensors of which to collect some values.
     batch_means: the names of the metrics that are means over batches; see metrics.batch_means.
   """
@@ -292,6 +303,7 @@ class _EvaluationGraph:
       self._initialize_op = tf.group(tf.local_variables_initializer(), tf.tables_initializer(),
                                      iterator.initializer)
       self._saver = restoring.make_saver(tf.global_variables(), checkpoint)
+      self.names_of_averages = restoring.names_of_averages(checkpoint)
       self.sampled = evaluation_samples.sampled_tensors()
       self.batch_means = sorted(evaluation_metrics.batch_means())
       for name in self.batch_means:

@@ -140,6 +140,24 @@ def test_the_best_checkpoint_is_compared_on_the_same_examples(train, run_well, d
   assert other.result['average_loss'] != best['average_loss']
 
 
+@pytest.mark.parametrize('is_damaged', [True, False])
+def test_the_best_checkpoint_differs_from_those_of_the_resumed_run(train, data, model_dir,
+                                                                   is_damaged):
+  """It has averages of the weights, which the resumed run omits, or it cannot be read."""
+  rules = ['--eval_every_steps=2', '--best_metric=average_loss']
+  train(2, *rules, '--optimizer=sgd', '--ema_decay=.9')
+  if is_damaged:
+    for path in (model_dir / 'best').glob('*/*.data-*'):
+      content = path.read_bytes()
+      path.unlink()  # It is a hard link.
+      path.write_bytes(content[:-9])
+  done = train(4, *rules, '--optimizer=sgd', split='--eval_pattern={}/other')
+  assert ('cannot be evaluated again: ' in done.err) == is_damaged, done.err
+  assert done.result['global_step'] == 4 and evaluated_steps(done) == [4]
+  if is_damaged:
+    assert best_of(model_dir)['global_step'] == 4
+
+
 # What an earlier run trained on, what the resumed run is given, and whether it is refused.
 QUARTER = '--validation_fraction=.25'
 CHANGES = [

@@ -8,7 +8,6 @@ system/temporary_files.py.
 """
 
 import errno
-import hashlib
 import os
 import time
 from typing import Any, Callable, Dict, List, Optional
@@ -26,7 +25,6 @@ from estimator_train.system import storage, temporary_files, watchdog
 
 # A function writes a restored model to a folder, and returns further keys of the result.
 PREPROCESSING_FILE, CHECKSUMS_FILE = 'preprocessing.json', 'SHA256SUMS'
-_BLOCK_BYTES = 1 << 20
 _FORMATS: Dict[str, Callable[[str, trained_model.RestoredModel], Dict[str, List[str]]]] = {
     'saved_model': saved_model.write, 'h5': h5_model.write,
     'tflite': onnx_and_tflite.write_tflite, 'onnx': onnx_and_tflite.write_onnx}
@@ -110,12 +108,11 @@ def _complete_files(folder: str) -> None:
   lines = []
   for parent, _, names in os.walk(folder):
     for name in names:
-      path, digest = os.path.join(parent, name), hashlib.sha256()
+      path = os.path.join(parent, name)
       with open(path, 'rb') as file:
-        for block in iter(lambda file=file: file.read(_BLOCK_BYTES), b''):  # type: ignore[misc]
-          digest.update(block)
         os.fsync(file.fileno())
-      lines.append('{}  {}\n'.format(digest.hexdigest(), os.path.relpath(path, folder)))
+      lines.append('{}  {}\n'.format(storage.digest_file(path, 'sha256'),
+                                     os.path.relpath(path, folder)))
   storage.write_text(os.path.join(folder, CHECKSUMS_FILE), ''.join(sorted(lines)))
 
 

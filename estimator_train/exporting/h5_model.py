@@ -7,7 +7,6 @@ something else, stays as TensorFlow 1.15 writes it. tests/exporting/test_h5_file
 TensorFlow 1.15, tf_keras and Keras 3.
 """
 
-import contextlib
 import json
 import logging
 import os
@@ -59,21 +58,20 @@ def save_model(settings: Settings, dataset: DataSet, checkpoint: str) -> Optiona
     The path of the file, or None if Keras cannot serialize the user's model.
   """
   path = os.path.join(settings.run.folder, H5_FILE)
-  temporary_path = temporary_files.temporary_name(path)
   try:
-    with trained_model.restored_model(settings, dataset, checkpoint) as restored:
-      write_h5(temporary_path, restored)
-    storage.check_guards(path)
-    os.replace(temporary_path, path)
+    # h5py opens the file by its name, so the folder is locked instead.
+    with temporary_files.make_folder(path) as folder:
+      temporary_path = os.path.join(folder, H5_FILE)
+      with trained_model.restored_model(settings, dataset, checkpoint) as restored:
+        write_h5(temporary_path, restored)
+      storage.check_guards(path)
+      os.replace(temporary_path, path)
   except _SERIALIZATION_ERRORS as error:
     if not user_code.is_function_name(settings.model.model):
       raise
     _LOG.warning('%s is not written, because Keras cannot serialize a layer of --model=%s: %s',
                  H5_FILE, settings.model.model, error)
     return None
-  finally:
-    with contextlib.suppress(FileNotFoundError):
-      os.remove(temporary_path)
   return path
 
 

@@ -232,9 +232,9 @@ def load_json_or_warn(path: str, check: json_values.Check,
   return load_or_warn(path, functools.partial(parse_json, check=check), consequence)
 
 
-def digest_file(path: str) -> str:
-  """Returns the MD5 digest of a file, as 32 hexadecimal digits."""
-  digest = hashlib.md5()
+def digest_file(path: str, algorithm: str = 'md5') -> str:
+  """Returns the digest of a file, as hexadecimal digits."""
+  digest = hashlib.new(algorithm)
   with open(path, 'rb') as file:
     for chunk in iter(lambda: file.read(_CHUNK_BYTES), b''):
       digest.update(chunk)

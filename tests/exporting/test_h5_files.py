@@ -1,6 +1,7 @@
 """Files of TensorFlow 1.15 in each of the libraries of docs/exporting.md that load them."""
 
 import json
+from unittest import mock
 
 import h5py
 import load_h5_files
@@ -13,7 +14,9 @@ from estimator_train import models
 from estimator_train.data import binary_files, idx
 from estimator_train.exporting import h5_model, keras_3_config
 from estimator_train.models import ScaledResidualSum
+from estimator_train.settings import Settings
 from estimator_train.settings.flags import PACKAGE_MODELS
+from estimator_train.system import temporary_files
 from estimator_train.training import losses
 
 layers = tf.keras.layers
@@ -258,3 +261,17 @@ def test_a_loss_by_another_name_is_the_same():
       values = session.run([tf.reduce_mean(tf.keras.losses.get(loss)(labels, outputs))
                             for loss in (name, full_name)])
     assert values[0] == pytest.approx(values[1], rel=1e-6), name
+
+
+def test_another_process_in_the_folder_leaves_the_unfinished_file(tmp_path, monkeypatch):
+  """Its first atomic write removes what killed processes left."""
+  def write(path, restored):
+    with open(path, 'w') as file:
+      file.write('model')
+    temporary_files.remove_leftovers(str(tmp_path))
+
+  monkeypatch.setattr(h5_model.trained_model, 'restored_model', mock.MagicMock())
+  monkeypatch.setattr(h5_model, 'write_h5', write)
+  path = h5_model.save_model(Settings(model_dir=str(tmp_path)), mock.Mock(), 'model.ckpt-1')
+  assert path == str(tmp_path / 'model.h5') and (tmp_path / 'model.h5').read_text() == 'model'
+  assert [entry.name for entry in tmp_path.iterdir()] == ['model.h5']

@@ -324,7 +324,8 @@ def _link_or_copy(path: str, target: str) -> None:
   # index, so that an index with another name would no longer fit its data.
   if not path.endswith('.index'):
     with contextlib.suppress(OSError):  # The file system may not support hard links.
-      return os.link(path, target)
+      os.link(path, target)
+      return
   with open(path, 'rb') as source, storage.open_atomic(target) as copy:
     for content in iter(lambda: source.read(1 << 20), b''):
       copy.write(content)

@@ -62,7 +62,13 @@ def split_patterns(patterns: str) -> List[str]:
   """Returns patterns that are separated by commas; commas in existing paths do not separate."""
   if ',' not in patterns or os.path.isdir(patterns) or any(iter_files(patterns)):
     return [patterns]
-  return [pattern for pattern in patterns.split(',') if pattern]
+  parts, split = patterns.split(','), []
+  while parts:
+    count = next((count for count in range(len(parts), 1, -1)
+                  if os.path.exists(','.join(parts[:count]))), 1)
+    split.append(','.join(parts[:count]))
+    del parts[:count]
+  return [pattern for pattern in split if pattern]
 
 
 def iter_files(pattern: str, listings: Optional[Listings] = None,

@@ -113,7 +113,7 @@ def _make_name(run: Run, differences: _Differences) -> str:
   assert run.data.test is not None and checkpoint is not None
   pattern = data.train_pattern if data.validation_fraction else data.eval_pattern
   folder = file_pattern.fixed_folder(file_pattern.split_patterns(pattern)[0]) if pattern else ''
-  name = os.path.basename(folder.rstrip('/')) or data.dataset
+  name = os.path.basename(os.path.abspath(folder)) if folder or pattern else data.dataset
   digest = hashlib.md5('{} {}'.format(run.data.test.digest(), differences.preprocessing).encode())
   if differences.checkpoint:
     with open(checkpoint + '.index', 'rb') as file:

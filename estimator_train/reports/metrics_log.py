@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import time
-from typing import Any, Dict, Iterator, Tuple
+from typing import Any, Callable, Dict, Iterator, Tuple
 
 from estimator_train.errors import RunLockLost
 from estimator_train.system import json_values, storage
@@ -17,6 +17,8 @@ _LOG = logging.getLogger('estimator_train')
 
 def append(model_dir: str, kind: str, step: int, metrics: Dict[str, Any]) -> None:
   """Appends a line. A failure is only logged, because training does not need the file.
+
+  An evaluation takes the place of an earlier one of the same step.
 
   Args:
     model_dir: the directory of the run.
@@ -30,6 +32,8 @@ def append(model_dir: str, kind: str, step: int, metrics: Dict[str, Any]) -> Non
   path = os.path.join(model_dir, METRICS_FILE)
   try:
     storage.check_guards(path)
+    if kind == 'evaluation':
+      _remove(path, lambda other: (other.get('kind'), other['global_step']) == (kind, step))
     with open(path, 'a+b') as file:
       if os.path.getsize(path):  # After a full disk, the last line may be incomplete.
         file.seek(-1, os.SEEK_END)
@@ -43,10 +47,17 @@ def append(model_dir: str, kind: str, step: int, metrics: Dict[str, Any]) -> Non
 
 def remove_steps_after(model_dir: str, step: int) -> None:
   """Removes the lines of later steps, which a resumed run repeats, and incomplete lines."""
-  path = os.path.join(model_dir, METRICS_FILE)
+  _remove(os.path.join(model_dir, METRICS_FILE), lambda metrics: metrics['global_step'] > step)
+
+
+def _remove(path: str, is_removed: Callable[[Dict[str, Any]], bool]) -> None:
+  """Removes some lines and all incomplete lines, if there are any."""
   if os.path.isfile(path):
-    storage.write_text(path, ''.join(
-        line for line, metrics in _read(path) if metrics['global_step'] <= step))
+    kept = [line for line, metrics in _read(path) if not is_removed(metrics)]
+    with open(path, 'rb') as file:
+      is_changed = sum(1 for _ in file) != len(kept)
+    if is_changed:
+      storage.write_text(path, ''.join(kept))
 
 
 def _read(path: str) -> Iterator[Tuple[str, Dict[str, Any]]]:

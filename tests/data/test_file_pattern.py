@@ -30,6 +30,13 @@ PATTERNS = ['*.jpeg', '**/*.jpeg', '**/x*', 'A/**/*.jpeg', '*/x.jpeg', '[AB]*/*'
             './A/*.jpeg', 'A//x.jpeg', 'A/x.jpeg/*', '**/**/*', '*/**', 'A*/**/d*/*/?.jpeg']
 
 
+def test_commas_in_existing_paths_do_not_separate(tree):
+  write_files(tree, {'a,b/x.jpeg': b'', 'c,d,e/x.jpeg': b''})
+  for patterns in (['a,b'], ['a,b', 'A'], ['A', 'a,b', 'c,d,e', '*.jpeg'], ['A/*', 'b.jpeg'],
+                   ['a,b/*'], ['none', 'A']):
+    assert file_pattern.split_patterns(','.join(patterns)) == patterns
+
+
 def test_like_glob(tree):
   for pattern in PATTERNS + [os.path.join(glob.escape(str(tree)), part) for part in PATTERNS]:
     expected = {os.path.normpath(name) for name in glob.glob(pattern, recursive=True)

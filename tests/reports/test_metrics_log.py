@@ -16,7 +16,9 @@ def test_lines_of_repeated_steps_and_incomplete_lines_are_removed(tmp_path, capl
   assert first == {'kind': 'train', 'global_step': 2, 'loss': .5, 'epoch': 1}
   with path.open('a') as file:
     file.write('{"kind": "train", "glob')
-  metrics_log.append(str(tmp_path), 'evaluation', 6, {})
+  for accuracy in (.5, .25):  # The second one takes the place of the first one.
+    metrics_log.append(str(tmp_path), 'evaluation', 6, {'accuracy': accuracy})
+  assert path.read_text().count('"accuracy"') == 1 and '0.25' in path.read_text()
   for last_step, steps in ((6, [2, 4, 6, 6]), (4, [2, 4])):
     metrics_log.remove_steps_after(str(tmp_path), last_step)
     assert [json.loads(line)['global_step'] for line in path.read_text().splitlines()] == steps

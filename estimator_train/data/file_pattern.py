@@ -25,8 +25,7 @@ _ARCHIVE_EXTENSIONS = (b'.zip', b'.tar', b'.tgz', b'.tar.gz', b'.tar.bz2', b'.ta
 _DESCRIPTION_EXTENSIONS = (b'.txt', b'.json')  # Such as labels.txt, next to TFRecord files.
 _MAX_FILES_IN_ERROR = 10000
 _SHARD_NAME = re.compile(br'(.*)-(\d{5})-of-(\d{5})(.*)', re.DOTALL)
-# (folder and first part of the names, number of shards, last part of the names).
-_ShardSet = Tuple[bytes, int, bytes]
+_ShardSet = Tuple[bytes, int, bytes]  # The names up to the numbers, the number of shards, the rest.
 
 
 class Listing(NamedTuple):
@@ -64,10 +63,9 @@ def split_patterns(patterns: str) -> List[str]:
     return [patterns]
   parts, split = patterns.split(','), []
   while parts:
-    count = next((count for count in range(len(parts), 1, -1)
-                  if os.path.exists(','.join(parts[:count]))), 1)
-    split.append(','.join(parts[:count]))
-    del parts[:count]
+    heads = [','.join(parts[:count]) for count in range(len(parts), 0, -1)]
+    split.append(next(filter(os.path.exists, heads), parts[0]))
+    del parts[:split[-1].count(',') + 1]
   return [pattern for pattern in split if pattern]
 
 

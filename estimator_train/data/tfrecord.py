@@ -5,12 +5,13 @@ file. Such a file is decompressed once into a folder, and the copy is read in an
 """
 
 import contextlib
+import functools
 import hashlib
 import logging
 import os
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import Dict, Iterator, List
+from typing import Callable, Dict, Iterator, List
 
 import numpy as np
 
@@ -160,12 +161,59 @@ def _is_compressed(path: bytes, compression: str) -> bool:
     return compression != 'none'
   if not header or record_framing.is_header(header):
     return False
-  # The first byte of zlib has the number of the method, 8; the first two are a multiple of 31.
-  if header.startswith(GZIP_SIGNATURE) or (
-      len(header) > 1 and header[0] & 0x0f == 8 and int.from_bytes(header[:2], 'big') % 31 == 0):
+  if _starts_compressed(header):
     return True
   raise UserError('a file does not start with a TFRecord', printable(os.fsdecode(path)),
                   'exclude this file from the pattern, or write it again')
+
+
+def _starts_compressed(header: bytes) -> bool:
+  """Returns whether the first bytes of a file are those of a gzip or zlib file."""
+  # The first byte of zlib has the number of the method, 8; the first two are a multiple of 31.
+  return header.startswith(GZIP_SIGNATURE) or (
+      len(header) > 1 and header[0] & 0x0f == 8 and int.from_bytes(header[:2], 'big') % 31 == 0)
+
+
+def has_compressed_records(path: bytes) -> bool:
+  """Returns whether a file has compressed records; raises an OSError if it cannot be read."""
+  with contextlib.closing(PositionedFile(path)) as file:
+    if not _starts_compressed(file.read(0, record_framing.HEADER_BYTES)):
+      return False
+  try:
+    return record_framing.is_header(_make_read(path)(record_framing.HEADER_BYTES))
+  except zlib.error:
+    return False
+
+
+def iter_compressed_records(path: bytes) -> Iterator[Callable[[], bytes]]:
+  """Yields, for each record of a compressed file, a function that checks and returns its data.
+
+  Raises:
+    OSError, zlib.error, DamagedRecord: the file cannot be read further. The functions raise the
+      DamagedRecord of their record.
+  """
+  read = _make_read(path)
+  for header in iter(lambda: read(record_framing.HEADER_BYTES), b''):
+    length = record_framing.parse_header(header)
+    content = read(length + record_framing.FOOTER_BYTES)
+    yield functools.partial(record_framing.parse_data, content, length)
+
+
+def _make_read(path: bytes) -> Callable[[int], bytes]:
+  """Returns a function that reads the next bytes of a compressed file, fewer at its end."""
+  blocks, buffer = _iter_decompressed(path), bytearray()
+
+  def read(count: int) -> bytes:
+    while len(buffer) < count:
+      block = next(blocks, None)
+      if block is None:
+        break
+      buffer.extend(block)
+    data = bytes(buffer[:count])
+    del buffer[:count]
+    return data
+
+  return read
 
 
 def _decompress(compressed: List[bytes], settings: Settings) -> Dict[bytes, bytes]:

@@ -234,6 +234,26 @@ def make_saver(model: tf.keras.Model) -> tf.train.Saver:
   return tf.train.Saver({weight.op.name: weight for weight in model.weights})
 
 
+def check_sizes(outputs: Dict[str, tf.Tensor], features: Any) -> Dict[str, tf.Tensor]:
+  """Returns the outputs by name; to compute one fails unless it has a value for each example.
+
+  Args:
+    outputs: the outputs of the model.
+    features: the batch, in any structure.
+  """
+  size = model_inputs.Batch(tf.nest.flatten(features)).size()
+
+  def check(name: str, output: tf.Tensor) -> tf.Tensor:
+    sizes = tf.shape(output, out_type=tf.int64)[:1]  # Of a scalar, [].
+    with tf.control_dependencies([tf.Assert(tf.reduce_all(tf.equal(tf.pad(
+        sizes, [[0, 1]], constant_values=-1)[:1], size)), [
+            'the output {} must have a value for each example'.format(name), sizes, size])]):
+      return tf.identity(output)
+
+  return {name: check(name, output) if isinstance(output, tf.Tensor) else output
+          for name, output in outputs.items()}
+
+
 class Predictor(NamedTuple):
   """A restored model as a function.
 

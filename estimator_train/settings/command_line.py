@@ -4,7 +4,7 @@ import glob
 import os
 import re
 import textwrap
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from absl import flags
 
@@ -35,6 +35,8 @@ _DEFINERS = {str: (flags.DEFINE_string, 'a string'),
              bool: (flags.DEFINE_boolean, 'true or false'),
              tuple: (flags.DEFINE_list, 'a comma-separated list with balanced quotes')}
 
+# The default of --dataset has no patterns.
+_FLAGS_OF_PATTERNS = ('train_pattern', 'eval_pattern', 'validation_fraction')
 _HELP_WITH_WORD = re.compile('--?help=.')
 _FLAGFILE = re.compile(r'--?flagfile(?:=(.*))?', re.DOTALL)
 _COMMENT_PREFIXES = ('#', '//')
@@ -79,7 +81,7 @@ def parse(argv: Sequence[str]) -> Settings:
     values = _parse_values(arguments)
     given = {argument.flag for argument in arguments}
     excluded = {name for pair in rules.EXCLUSIVE_PAIRS if given.intersection(pair) for name in pair}
-    recorded = [argument for argument in _read_flags_of_run(values)
+    recorded = [argument for argument in _read_flags_of_run(values, given)
                 if argument.flag not in excluded]
     if recorded:
       arguments = _drop_unset_flags(recorded + arguments)
@@ -136,11 +138,20 @@ def _parse_values(arguments: Sequence[Argument]) -> Dict[str, Any]:
   return {name: absl_flags[name].value for name in all_flags()}
 
 
-def _read_flags_of_run(values: Dict[str, Any]) -> List[Argument]:
-  """Returns the flags of the run in --model_dir, if the mode reads the checkpoints of a run."""
+def _read_flags_of_run(values: Dict[str, Any], given: Set[str]) -> List[Argument]:
+  """Returns the flags of the run in --model_dir, if the mode reads the checkpoints of a run.
+
+  Raises:
+    UserError: there is no run, and the flags given do not name the data set.
+  """
   path = os.path.join(os.path.expanduser(values['model_dir'] or ''), 'flags.txt')
-  if values['mode'] not in MODES_WITH_CHECKPOINT_FLAG or not (
-      values['model_dir'] and os.path.isfile(path)):
+  if values['mode'] not in MODES_WITH_CHECKPOINT_FLAG or not values['model_dir']:
+    return []
+  if not os.path.isfile(path):
+    if 'dataset' not in given and given.intersection(_FLAGS_OF_PATTERNS):
+      raise UserError('--model_dir has no run, whose --dataset would be used',
+                      '{} (there is no flags.txt)'.format(values['model_dir']),
+                      'give the --model_dir of a run, or --dataset')
     return []
   return [argument for argument in _expand_argument(Argument('--flagfile=' + path, ''), ())
           if argument.flag not in ('mode', 'model_dir')]

@@ -1,10 +1,12 @@
 """Images without labels: pixels as in evaluation, and no more read than needed."""
 
+import gzip
 import itertools
+import zlib
 
 import numpy as np
 import pytest
-from conftest import batches
+from conftest import batches, record_of, write_records
 
 from estimator_train.data import DataSet, ImageSplit
 from estimator_train.data.batching import Batching
@@ -41,3 +43,33 @@ def test_no_more_is_read_than_a_batch_ahead(awkward_images):
   assert [len(next(some)) for _ in range(3)] == [10] * 3
   assert next(numbers) <= 40
   some.close()
+
+
+def test_compressed_records_and_their_folder(awkward_images, tmp_path):
+  """They are recognized by their content, and read up to a damage."""
+  image = (awkward_images / 'progressive.jpeg').read_bytes()
+  write_records(tmp_path / 'plain', [record_of(image, 0)] * 3)
+  content = (tmp_path / 'plain').read_bytes()
+  wrong = content[:-1] + bytes([content[-1] ^ 1])
+  size = len(content) // 3
+  for name, data in (
+      ('b.gz', gzip.compress(content[:size + 9]) + gzip.compress(content[size + 9:])),
+      ('c', zlib.compress(content)), ('d', gzip.compress(content)[:-9]),
+      ('e', gzip.compress(wrong + content)), ('f', gzip.compress(content[:-5])),
+      ('labels.txt', b'0:A'), ('no_records.gz', gzip.compress(b'x' * 99)), ('x', b'x\x9c' * 9)):
+    (tmp_path / name).write_bytes(data)
+  files = inputs.find_files(str(tmp_path))
+  (entries,) = inputs.read_batches(files, 'image/encoded', SHAPE, 100, 2)
+  found = [(entry.name[len(bytes(tmp_path)) + 1:].decode(),
+            entry.values if isinstance(entry.values, str) else '') for entry in entries]
+  ends = {'d': 'truncated', 'f': 'truncated'}
+  assert found[:6] + found[-3:] == [
+      *(('{}:{}'.format(name, index), '') for name in ('b.gz', 'c') for index in range(3)),
+      *(('plain:{}'.format(index), '') for index in range(3))]
+  rest = dict(found[6:-3])
+  assert {name: reason for name, reason in rest.items() if reason and name[0] in ends} == {
+      'd:3': 'truncated', 'f:2': 'truncated'}
+  assert [name for name in rest if name[0] == 'e'] == ['e:{}'.format(n) for n in range(6)]
+  assert {name for name, reason in rest.items() if 'wrong checksum' in reason} == {'e:2'}
+  (tmp_path / 'a.png').write_bytes(image)  # Of a folder with images, only these.
+  assert list(inputs.find_files(str(tmp_path))) == [bytes(tmp_path / 'a.png')]

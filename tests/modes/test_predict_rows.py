@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import itertools
 import json
 import os
 
@@ -10,8 +11,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import estimator_train
+from estimator_train.exporting import trained_model
 from estimator_train.modes import predict as predict_mode
-from estimator_train.modes.predict import inputs, rows
+from estimator_train.modes.predict import inputs, row_inputs, rows
+from estimator_train.modes.predict.row_inputs import RowInput
 
 ONE, VECTOR, ANY = (1,), (2,), (None,)
 
@@ -19,9 +22,9 @@ ONE, VECTOR, ANY = (1,), (2,), (None,)
 def read(path, **kinds):
   """Returns a list, or the reason, for each row of a file, and for the file if it has one."""
   with tf.Graph().as_default():
-    placeholders = {name: tf.placeholder(dtype, shape and (None, *shape))
-                    for name, (dtype, shape) in kinds.items()}
-    entries = list(rows.read_rows(os.fsencode(str(path)), placeholders))
+    row_inputs = {name: RowInput(tf.placeholder(dtype), tf.TensorShape(shape))
+                  for name, (dtype, shape) in kinds.items()}
+    entries = list(rows.read_rows(os.fsencode(str(path)), row_inputs))
   return [entry.values if isinstance(entry.values, str)
           else [value.tolist() for value in entry.values] for entry in entries]
 
@@ -148,32 +151,75 @@ def test_files(tmp_path):
   assert rows.find_row_files(str(tmp_path / 'd.txt')) == []
 
 
-def test_rows_that_the_model_cannot_process():
+@pytest.mark.parametrize('fault, reason', [('index', 'indices[0] = 13'), ('size', 'output x must')])
+def test_rows_that_the_model_cannot_process(fault, reason):
   """Such rows have errors; those of the same batch are predicted."""
   batch = [inputs.Entry(b'f:%d' % index, [np.array(index)]) for index in range(7)]
   with tf.Graph().as_default(), tf.Session() as session:
     index = tf.placeholder(tf.int64, [None])
+    is_bad = tf.equal(index % 5, 3)
+    output = (tf.gather(tf.range(10.), tf.where(is_bad, index + 10, index)) if fault == 'index'
+              else tf.boolean_mask(tf.cast(index, tf.float32), ~is_bad))
     predict = session.make_callable(
-        {'x': tf.gather(tf.range(10.), tf.where(tf.equal(index % 5, 3), index + 10, index))},
-        [index])
+        trained_model.check_sizes({'x': output}, {'index': index}), [index])
     found = predict_mode.predict_batch(batch, predict, ())
+    scalar = session.make_callable(
+        trained_model.check_sizes({'x': tf.reduce_sum(index)}, index), [index])
+    assert all('error' in each for each in predict_mode.predict_batch(batch, scalar, ()))
   assert [each.get('x') for each in found] == [0., 1., 2., None, 4., 5., 6.]
-  assert 'the model cannot process it: ' in found[3]['error']
+  assert 'the model cannot process it: ' in found[3]['error'] and reason in found[3]['error']
 
 
-def test_sparse_and_ragged_inputs():
-  """A row has the values of one example as a list."""
+NESTED = [
+    # kind, shape of the input, dtype, values of rows, indices and dense shape or the nested lists
+    # that are fed; of a row that does not fit, the reason.
+    ('sparse', (None,), tf.int64, [[0, 3], [5, 0]], ([[0, 0], [0, 1], [1, 0], [1, 1]], [2, 2])),
+    ('sparse', (None,), tf.string, [['']], ([[0, 0]], [1, 1])),
+    ('sparse', (None,), tf.int64, [[], []], ([], [2, 0])),
+    ('sparse', (None, None), tf.int64, [[[0], [1, 2]]],
+     ([[0, 0, 0], [0, 1, 0], [0, 1, 1]], [1, 2, 2])),
+    ('sparse', (None, 2), tf.int64, [[]], ([], [1, 0, 2])),
+    ('sparse', (3,), tf.int64, [[0, 4, 0], [0, 0, 0]], ([[0, 1]], [2, 3])),
+    ('sparse', (2,), tf.string, [['', 'a']], ([[0, 1]], [1, 2])),
+    ('ragged', (None,), tf.int64, [[0, 2], [3, 4]], [[0, 2], [3, 4]]),
+    ('ragged', (None, None), tf.int64, [[[1, 2], [3]], [[0], [4, 5]], []],
+     [[[1, 2], [3]], [[0], [4, 5]], []]),
+    ('ragged', (None, 2), tf.int64, [[[1, 2]], [[3, 0]]], [[[1, 2]], [[3, 0]]]),
+    ('ragged', (None, 2), tf.int64, [[]], [[]]),
+    ('ragged', (None, 2), tf.int64, [[[1, 2], [3]]], 'v: a list has 1 items, but the input has'),
+    ('ragged', (None, None), tf.int64, [[1, 2]], 'v: the lists have 1 level(s), but the input'),
+    ('ragged', (None,), tf.int64, [3], 'v: the lists have 0 level(s), but the input has [None]'),
+    ('ragged', (None,), tf.int64, [[[3]]], 'v: the lists have 2 level(s), but the input has'),
+    ('sparse', (3,), tf.int64, [[1]], 'v: the shape is [1], but the input has [3]')]
+
+
+@pytest.mark.parametrize('kind, shape, dtype, values, expected', NESTED,
+                         ids=lambda value: str(value)[:20])
+def test_sparse_and_ragged_inputs(tmp_path, kind, shape, dtype, values, expected):
+  """No value is lost, also 0 and '', and lists may have different lengths."""
+  (tmp_path / 'a.jsonl').write_text('\n'.join(json.dumps({'v': value}) for value in values))
   with tf.Graph().as_default(), tf.Session() as session:
-    sparse, ragged = (tf.keras.Input((None,), dtype=tf.int32, **{kind: True})
-                      for kind in ('sparse', 'ragged'))
-    values = tf.placeholder(tf.int32, [None, 3])
-    assert isinstance(ragged, tf.RaggedTensor) and isinstance(sparse, tf.SparseTensor)
-    for model_input, to_dense in (
-        (sparse, tf.sparse.to_dense), (ragged, tf.RaggedTensor.to_tensor)):
-      tensor = predict_mode._like_input(values, model_input)
-      assert type(tensor) is type(model_input)
-      assert session.run(to_dense(tensor), {values: [[0, 2, 0], [4, 0, 0]]}).tolist() == [
-          [0, 2, 0], [4, 0, 0]]
+    tensor = tf.keras.Input(shape, dtype=dtype, **{kind: True})
+    row_input = RowInput(tensor, tf.TensorShape(shape))
+    entries = list(rows.read_rows(os.fsencode(str(tmp_path / 'a.jsonl')), {'v': row_input}))
+    if isinstance(expected, str):
+      assert expected in entries[0].values
+      return
+    fed = [session.run(tensor, dict(zip(row_input.placeholders(), row_inputs.feeds(
+        [row_input], list(map(np.stack, zip(*group)))))))
+           for _, group in itertools.groupby((entry.values for entry in entries),
+                                             lambda parts: [part.shape for part in parts])]
+  if kind == 'ragged':
+    assert [row for batch in fed for row in batch.to_list()] == expected
+    return
+  (batch,) = fed
+  assert (batch.indices.tolist(), batch.dense_shape.tolist()) == expected
+  flat = np.array(values, object if dtype == tf.string else None)
+  if None not in shape:
+    flat = flat[flat != ('' if dtype == tf.string else 0)]
+  assert batch.values.tolist() == [
+      value.encode() if dtype == tf.string else value
+      for value in (flat.ravel() if shape != (None, None) else [0, 1, 2])]
 
 
 def integers():
@@ -190,6 +236,23 @@ def one_number():
   model = tf.keras.Model(number, tf.keras.layers.Dense(1, name='value')(number))
   model.compile('sgd', 'mse')
   return model
+
+
+def sum_of_batch():
+  number = tf.keras.Input((1,), name='number')
+  model = tf.keras.Model(number, [tf.keras.layers.Dense(1, name='value')(number),
+                                  tf.keras.layers.Lambda(tf.reduce_sum, name='sum')(number)])
+  model.compile('sgd', {'value': 'mse'})
+  return model
+
+
+def test_examples_without_an_output_each(tmp_path):
+  """They are not shifted or left out: the model is refused."""
+  settings = estimator_train.Settings(dataset=integers, model=sum_of_batch, batch_size=3,
+                                      train_steps=1, model_dir=str(tmp_path / 'run'))
+  estimator_train.train(settings)
+  with pytest.raises(estimator_train.UserError, match='process an example: .*output sum must have'):
+    list(estimator_train.predict(settings))
 
 
 def test_examples_are_cast_as_in_training(tmp_path):

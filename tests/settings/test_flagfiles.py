@@ -90,3 +90,9 @@ def test_mistakes_are_found_by_file_and_line(write):
   assert ('--input_pipeline=published with --cache (--cache: a.flags:3, --input_pipeline: command '
           'line): give --input_pipeline=exact, or omit --cache') in error_of(
               '--input_pipeline=published', '--batch_size=1', '--flagfile=a.flags')
+
+
+@pytest.mark.parametrize('mode', ['evaluate', 'predict', 'export'])
+def test_a_folder_without_run(tmp_path, mode):
+  with pytest.raises(UserError, match=r'^--model_dir has no run.*there is no flags\.txt'):
+    command_line.parse(['--mode=' + mode, '--model_dir={}'.format(tmp_path), '--eval_pattern=x'])

@@ -19,9 +19,10 @@ from estimator_train.distribution import devices
 from estimator_train.errors import UserError, first_line
 from estimator_train.exporting import trained_model
 from estimator_train.exporting.trained_model import Predictor, RestoredModel, TrainedCheckpoint
-from estimator_train.modes.predict import inputs, output_file, rows
+from estimator_train.modes.predict import inputs, output_file, row_inputs, rows
 from estimator_train.modes.predict.inputs import Entry
 from estimator_train.modes.predict.output_file import Column
+from estimator_train.modes.predict.row_inputs import RowInput
 from estimator_train.reports.evaluation import as_probabilities
 from estimator_train.settings import Settings, rules
 from estimator_train.system import names
@@ -102,7 +103,7 @@ def _predict_images(settings: Settings, trained: TrainedCheckpoint,
 
   def add_pixels(model: RestoredModel, _: int) -> trained_model.Ends:
     pixels = tf.placeholder(tf.float32, [None, *shape[:2], None])
-    return [pixels], model.call(model.preprocess(pixels))
+    return [pixels], trained_model.check_sizes(model.call(model.preprocess(pixels)), pixels)
 
   predictor = stack.enter_context(trained_model.load_predictor(settings, trained, add_pixels))
   batches = stack.enter_context(contextlib.closing(inputs.read_batches(
@@ -114,33 +115,18 @@ def _predict_images(settings: Settings, trained: TrainedCheckpoint,
 def _predict_rows(settings: Settings, trained: TrainedCheckpoint, files: List[bytes],
                   stack: contextlib.ExitStack) -> Predictions:
   """Predicts the rows of CSV and JSON Lines files, until the stack is closed."""
-  placeholders: Dict[str, tf.Tensor] = {}
+  found: Dict[str, RowInput] = {}
 
   def add_values(model: RestoredModel, _: int) -> trained_model.Ends:
-    placeholders.update(
-        (name, tensor if isinstance(tensor, tf.Tensor) else tf.placeholder(
-            tensor.dtype, model.keras_model.get_layer(name).get_config()['batch_input_shape']))
-        for name, tensor in model.inputs.items())
-    features = [_like_input(placeholders[name], tensor) for name, tensor in model.inputs.items()]
-    return list(placeholders.values()), (
-        model.outputs if features == list(model.inputs.values()) else model.call(features))
+    found.update(row_inputs.describe(model.keras_model, model.inputs))
+    return [tensor for each in found.values() for tensor in each.placeholders()], (
+        trained_model.check_sizes(model.outputs, model.inputs))
 
   predictor = stack.enter_context(trained_model.load_predictor(settings, trained, add_values))
-  entries = (entry for path in files for entry in rows.read_rows(path, placeholders))
+  entries = (entry for path in files for entry in rows.read_rows(path, found))
   batches = iter(lambda: list(itertools.islice(entries, predictor.batch_size)), [])
-  return _predict_entries(batches, trained, predictor)
-
-
-def _like_input(values: tf.Tensor, model_input: Any) -> Any:
-  """Returns a batch as the tensor, tf.SparseTensor or tf.RaggedTensor that an input takes."""
-  if isinstance(model_input, tf.SparseTensor):
-    zero = '' if values.dtype == tf.string else tf.zeros([], values.dtype)
-    indices = tf.where(tf.not_equal(values, zero))
-    return tf.SparseTensor(indices, tf.gather_nd(values, indices),
-                           tf.shape(values, out_type=tf.int64))
-  if isinstance(model_input, tf.RaggedTensor):
-    return tf.RaggedTensor.from_tensor(values, ragged_rank=model_input.ragged_rank)
-  return values
+  return _predict_entries(batches, trained, predictor._replace(
+      predict=lambda *parts: predictor.predict(*row_inputs.feeds(list(found.values()), parts))))
 
 
 def _predict_entries(batches: Iterator[List[Entry]], trained: TrainedCheckpoint,
@@ -201,7 +187,7 @@ def _predict_examples(settings: Settings, trained: TrainedCheckpoint,
       iterator = tf.data.make_initializable_iterator(source.make_eval_input_fn(batching)())
       features, _ = iterator.get_next()
     tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
-    return [], model.call(features)
+    return [], trained_model.check_sizes(model.call(features), features)
 
   predictor = stack.enter_context(
       trained_model.load_predictor(settings, trained, add_examples, source))

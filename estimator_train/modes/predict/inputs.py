@@ -7,6 +7,8 @@ file that cannot be read.
 import collections
 import functools
 import itertools
+import os
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import (
   Any,
@@ -23,7 +25,7 @@ from typing import (
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import file_pattern, idx, image_records, images, records
+from estimator_train.data import file_pattern, idx, image_records, images, records, tfrecord
 from estimator_train.data.records import RecordReader
 from estimator_train.system import storage
 
@@ -34,7 +36,8 @@ class Entry(NamedTuple):
   Attributes:
     name: the path of the file; for an image in an idx or TFRecord file and for a row,
       `PATH:INDEX`, with indices from 0.
-    values: the value of each input of the model, of one example; or else why it cannot be read.
+    values: the parts of the value of each input of the model, of one example, see row_inputs.py;
+      or else why it cannot be read.
       The only value of an image is float32 [height, width, 1 or 3], from 0 to 255.
   """
   name: bytes
@@ -56,7 +59,7 @@ def find_files(patterns: str) -> Iterator[bytes]:
   """Returns the paths of the files that match `--input`, sorted for each of its patterns.
 
   The files of a folder are its images of any format: one that cannot be decoded is not predicted,
-  but has an entry with an error.
+  but has an entry with an error. Of a folder without images, they are its TFRecord files.
 
   Raises:
     UserError: no file matches a pattern, or a folder cannot be listed.
@@ -65,6 +68,9 @@ def find_files(patterns: str) -> Iterator[bytes]:
   for pattern in file_pattern.split_patterns(patterns):
     files = file_pattern.iter_files(pattern, is_wanted=file_pattern.may_be_image)
     first = next(files, None)
+    if first is None and os.path.isdir(pattern):
+      files = filter(_has_records, file_pattern.iter_files(pattern, is_wanted=bool))
+      first = next(files, None)
     if first is None:
       raise file_pattern.no_match_error('--input matches no file', '--input=' + pattern, pattern,
                                         'DATA/**/*.jpeg')
@@ -72,13 +78,20 @@ def find_files(patterns: str) -> Iterator[bytes]:
   return itertools.chain.from_iterable(found)
 
 
+def _has_records(path: bytes) -> bool:
+  try:
+    return records.starts_with_record(path) or tfrecord.has_compressed_records(path)
+  except OSError:
+    return False
+
+
 def read_batches(files: Iterator[bytes], image_key: str, image_shape: Tuple[int, int, int],
                  batch_size: int, num_parallel_calls: int) -> Generator[List[Entry], None, None]:
   """Reads files in batches, one batch ahead of the caller.
 
   Args:
-    files: the paths of image files, idx files and uncompressed TFRecord files, whose format is
-      recognized by their content.
+    files: the paths of image files, idx files and TFRecord files, whose format and compression
+      are recognized by their content.
     image_key: the key of the encoded image in a record.
     image_shape: (height, width, channels) of the model's input.
     batch_size: the number of entries per batch; the last batch may be smaller.
@@ -108,17 +121,31 @@ def _iter_reads(path: bytes, image_key: str,
   """Yields a function per record of a TFRecord file, or one function for any other file."""
   try:
     index = records.load_index((path,)) if records.starts_with_record(path) else None
+    is_compressed = index is None and tfrecord.has_compressed_records(path)
   except OSError as error:
     yield functools.partial(_make_unreadable, path, error)
     return
-  if index is None:
+  if index is not None:
+    reader = RecordReader(index)
+    for record in range(index.num_records):
+      yield functools.partial(_read_record, b'%s:%d' % (path, record), functools.partial(
+          _read_one, reader, record), image_key)
+    for damage in index.damages:
+      yield functools.partial(_make_unreadable, b'%s:%d' % (path, damage.record), damage.reason)
+  elif is_compressed:
+    yield from _iter_compressed_reads(path, image_key)
+  else:
     yield functools.partial(_read_image_file, path, image_shape)
-    return
-  reader = RecordReader(index)
-  for record in range(index.num_records):
-    yield functools.partial(_read_record, path, reader, record, image_key)
-  for damage in index.damages:
-    yield functools.partial(_make_unreadable, b'%s:%d' % (path, damage.record), damage.reason)
+
+
+def _iter_compressed_reads(path: bytes, image_key: str) -> Iterator[_Read]:
+  """Yields a function per record of a compressed file, which is decompressed as it is read."""
+  names = (b'%s:%d' % (path, record) for record in itertools.count())
+  try:
+    for read in tfrecord.iter_compressed_records(path):
+      yield functools.partial(_read_record, next(names), read, image_key)
+  except (OSError, ValueError, zlib.error) as error:
+    yield functools.partial(_make_unreadable, next(names), error)
 
 
 def _read_entries(reads: Iterator[_Read], decoder: images.Decoder, num_ahead: int,
@@ -159,13 +186,16 @@ def _make_unreadable(name: bytes, reason: Union[str, Exception]) -> List[Entry]:
   return [Entry(name, getattr(reason, 'strerror', None) or str(reason))]
 
 
-def _read_record(path: bytes, reader: RecordReader, record: int,
+def _read_one(reader: RecordReader, record: int) -> bytes:
+  (content,) = reader.read(np.array([record]))
+  return content
+
+
+def _read_record(name: bytes, read: Callable[[], bytes],
                  image_key: str) -> Union[_Image, List[Entry]]:
   """Reads the image of a record."""
-  name = b'%s:%d' % (path, record)
   try:
-    (content,) = reader.read(np.array([record]))
-    features = image_records.parse_features(content)
+    features = image_records.parse_features(read())
     return _Image(name, image_records.image_content(features, image_key))
   except (OSError, ValueError) as error:
     return _make_unreadable(name, error)

@@ -23,6 +23,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.data import file_pattern
 from estimator_train.errors import join_items
 from estimator_train.modes.predict.inputs import Entry, find_files
+from estimator_train.modes.predict.row_inputs import RowInput
 from estimator_train.system import storage
 
 _CSV_EXTENSIONS, _JSON_EXTENSIONS = (b'.csv', b'.csv.gz'), (b'.jsonl', b'.jsonl.gz')
@@ -34,6 +35,7 @@ _MAX_EXACT_FLOAT = 2 ** 53  # From here on, several integers are the same float.
 _MAX_RANK = 32  # Of a NumPy array.
 _BOOLEANS = {'true': True, 'false': False}
 _WORDS_OF_BOOLEANS = {'yes': True, 'no': False}
+_DIFFERENT_LENGTHS = 'the lists have different lengths'
 _REPEATED = object()  # The value of a key that a JSON object has twice.
 
 
@@ -58,12 +60,12 @@ def _has_rows(name: bytes) -> bool:
   return name.lower().endswith(_CSV_EXTENSIONS + _JSON_EXTENSIONS)
 
 
-def read_rows(path: bytes, inputs: Dict[str, tf.Tensor]) -> Iterator[Entry]:
+def read_rows(path: bytes, inputs: Dict[str, RowInput]) -> Iterator[Entry]:
   """Yields the rows of a file and, if it cannot be read further, the reason at the end.
 
   Args:
     path: the path of the file, which may be compressed by gzip.
-    inputs: the inputs of the model by name, [B, ...].
+    inputs: the inputs of the model by name.
   """
   try:
     if not _has_rows(path):
@@ -85,7 +87,7 @@ def _open_text(path: bytes) -> Any:
       path, 'rt', encoding='utf-8-sig', errors='surrogateescape', newline='')
 
 
-def _read_csv(file: Any, inputs: Dict[str, tf.Tensor]) -> Iterator[Union[Dict[str, str], str]]:
+def _read_csv(file: Any, inputs: Dict[str, RowInput]) -> Iterator[Union[Dict[str, str], str]]:
   """Yields the cells of each row by column, or why it is none; ignores empty lines.
 
   Raises:
@@ -125,7 +127,7 @@ def _read_cells(reader: Any) -> List[str]:
     csv.field_size_limit(limit)
 
 
-def _check_header(header: Sequence[str], inputs: Dict[str, tf.Tensor]) -> None:
+def _check_header(header: Sequence[str], inputs: Dict[str, RowInput]) -> None:
   """Raises a ValueError unless there is one column for each input of the model."""
   for problem, names in (
       ('no column', [name for name in inputs if name not in header]),
@@ -168,25 +170,28 @@ def _decode_json(text: str) -> Any:
 
 
 def _convert_row(row: Dict[str, Any],
-                 inputs: Dict[str, tf.Tensor]) -> Union[List[np.ndarray], str]:
-  """Returns the value of each input, or else why there is none."""
-  values = []
-  for name, tensor in inputs.items():
+                 inputs: Dict[str, RowInput]) -> Union[List[np.ndarray], str]:
+  """Returns the parts of the value of each input, or else why there is none."""
+  values: List[np.ndarray] = []
+  for name, row_input in inputs.items():
     try:
-      values.append(_convert(row.get(name), tensor.dtype, tensor.shape[1:]))
+      values += _convert(row.get(name), row_input)
     except (ValueError, OverflowError) as error:
       return '{}: {}'.format(name, error)
   return values
 
 
-def _convert(value: Any, dtype: tf.DType, shape: tf.TensorShape) -> np.ndarray:
-  """Converts a value to an array; raises a ValueError or OverflowError if it does not fit.
+def _convert(value: Any, row_input: RowInput) -> List[np.ndarray]:
+  """Converts a value to the parts of an input; see RowInput.feeds.
 
   Args:
     value: what a row has for the input; None: nothing.
-    dtype: the dtype of the input.
-    shape: the shape of the input for one example.
+    row_input: the input.
+
+  Raises:
+    ValueError, OverflowError: the value does not fit.
   """
+  dtype, shape = row_input.tensor.dtype, row_input.shape
   if value is None or (value == '' and dtype != tf.string):
     raise ValueError('no value')
   if value is _REPEATED:
@@ -196,24 +201,52 @@ def _convert(value: Any, dtype: tf.DType, shape: tf.TensorShape) -> np.ndarray:
   if isinstance(value, str) and may_be_list and value.lstrip().startswith('['):
     value = _decode_json(value)
   items, lengths = _flatten(value)
-  array = _make_array(items, dtype).reshape(lengths)
+  if row_input.is_nested:
+    return [*_check_lengths(lengths, shape, not items), _make_array(items, dtype)]
+  if any(len(set(level)) > 1 for level in lengths):
+    raise ValueError(_DIFFERENT_LENGTHS)
+  array = _make_array(items, dtype).reshape([level[0] for level in lengths])
   if array.size == 1 and shape.num_elements() == 1:
     array = array.reshape(shape.as_list())
   if not shape.is_compatible_with(array.shape):
     raise ValueError('the shape is {}, but the input has {}'.format(
         list(array.shape), shape.as_list()))
-  return array
+  return [array]
 
 
-def _flatten(value: Any) -> Tuple[List[Any], List[int]]:
-  """Returns the items of nested lists, and the shape of these lists; [] for a single item."""
+def _check_lengths(lengths: List[List[int]], shape: tf.TensorShape,
+                   is_empty: bool) -> List[np.ndarray]:
+  """Returns the lengths of the lists of each level; that of the first level as a scalar.
+
+  Args:
+    lengths: the lengths of the lists of each level; empty lists may lack further levels.
+    shape: the shape of the input for one example, in which None is any lengths.
+    is_empty: whether there are no values.
+
+  Raises:
+    ValueError: the lists do not have the shape.
+  """
+  num_missing = shape.rank - len(lengths)
+  if num_missing and not (is_empty and num_missing > 0):
+    raise ValueError('the lists have {} level(s), but the input has {}'.format(
+        len(lengths), shape.as_list()))
+  levels = lengths + [[]] * num_missing
+  for level, size in zip(levels, shape.as_list()):
+    if size is not None and set(level) - {size}:
+      raise ValueError('a list has {} items, but the input has {}'.format(
+          min(set(level) - {size}), shape.as_list()))
+  first, *others = (np.array(level, np.int64) for level in levels)
+  return [first.reshape(()), *others]
+
+
+def _flatten(value: Any) -> Tuple[List[Any], List[List[int]]]:
+  """Returns the items of nested lists, and the lengths of the lists of each level."""
   items: List[Any] = [value]
-  lengths: List[int] = []
+  lengths: List[List[int]] = []
   while items and isinstance(items[0], list):
-    length, types = len(items[0]), set(map(type, items))
-    if types != {list} or set(map(len, items)) != {length} or len(lengths) == _MAX_RANK:
-      raise ValueError('the lists have different lengths')
-    lengths.append(length)
+    if set(map(type, items)) != {list} or len(lengths) == _MAX_RANK:
+      raise ValueError(_DIFFERENT_LENGTHS)
+    lengths.append(list(map(len, items)))
     items = list(itertools.chain.from_iterable(items))
   return items, lengths
 

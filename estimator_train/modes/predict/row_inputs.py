@@ -1,0 +1,86 @@
+"""Describes the inputs of a model that rows have values for, and feeds them.
+
+The parts of a sparse or ragged input are fed as they are, so that no value is lost.
+"""
+
+import itertools
+from typing import Any, Dict, List, NamedTuple, Sequence
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+
+class RowInput(NamedTuple):
+  """An input of a model.
+
+  Attributes:
+    tensor: the input, a tensor, tf.SparseTensor or tf.RaggedTensor of placeholders.
+    shape: the shape of the input for one example.
+  """
+  tensor: Any
+  shape: tf.TensorShape
+
+  @property
+  def is_nested(self) -> bool:
+    """Whether the values of an example are nested lists, which may differ in length."""
+    return isinstance(self.tensor, tf.RaggedTensor) or (
+        isinstance(self.tensor, tf.SparseTensor) and self.shape.num_elements() is None)
+
+  @property
+  def num_parts(self) -> int:
+    """The number of arrays that a row has for the input: its values, after the lengths of lists."""
+    return 1 + self.shape.rank if self.is_nested else 1
+
+  def placeholders(self) -> Sequence[tf.Tensor]:
+    """Returns the tensors to feed."""
+    if isinstance(self.tensor, tf.RaggedTensor):
+      return [*self.tensor.nested_row_splits, self.tensor.flat_values]
+    if isinstance(self.tensor, tf.SparseTensor):
+      return [self.tensor.indices, self.tensor.values, self.tensor.dense_shape]
+    return [self.tensor]
+
+  def feeds(self, parts: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+    """Returns the arrays to feed.
+
+    Args:
+      parts: a batch of each part of the rows. The last one is [B, ...] or, of nested lists, the
+        values [B, N]; before it are the lengths of the lists of each level, [B, ...].
+    """
+    *lengths, values = parts
+    if isinstance(self.tensor, tf.RaggedTensor):
+      rank = self.tensor.ragged_rank
+      return [*(np.cumsum([0, *level.flat], dtype=np.int64) for level in lengths[:rank]),
+              values.reshape([values.size // max(1, _size(self.shape[rank:])),
+                              *self.shape[rank:].as_list()])]
+    if not isinstance(self.tensor, tf.SparseTensor):
+      return parts
+    if not self.is_nested:  # As tf.sparse.from_dense makes it.
+      is_present = np.array(values != (b'' if self.tensor.dtype == tf.string else 0))
+      return [np.argwhere(is_present), values[is_present], np.array(values.shape, np.int64)]
+    indices: List[Any] = [(position,) for position in range(len(values))]
+    for level in lengths:
+      indices = [(*index, position) for index, length in zip(indices, level.flat)
+                 for position in range(length)]
+    widths = [max(level.flat, default=0) if size is None else size
+              for level, size in zip(lengths, self.shape.as_list())]
+    return [np.reshape(np.array(indices, np.int64), (-1, 1 + len(lengths))), values.reshape(-1),
+            np.array([len(values), *widths], np.int64)]
+
+
+def describe(model: tf.keras.Model, tensors: Dict[str, Any]) -> Dict[str, RowInput]:
+  """Describes the inputs of a model, which are given by name."""
+  return {name: RowInput(tensor, tf.TensorShape(
+      tensor.shape if isinstance(tensor, tf.Tensor) else
+      model.get_layer(name).get_config()['batch_input_shape'])[1:])
+          for name, tensor in tensors.items()}
+
+
+def feeds(inputs: Sequence[RowInput], parts: Sequence[np.ndarray]) -> List[np.ndarray]:
+  """Returns the arrays to feed for a batch of the parts of all inputs, one after the other."""
+  remaining = iter(parts)
+  return [array for each in inputs
+          for array in each.feeds(list(itertools.islice(remaining, each.num_parts)))]
+
+
+def _size(shape: tf.TensorShape) -> int:
+  return int(np.prod(shape.as_list(), dtype=int))

@@ -81,7 +81,8 @@ def split_examples(split: _Split, settings: Settings,
   by_class = np.lexsort((hashes, classes))
   for members in np.split(by_class, np.flatnonzero(np.diff(classes[by_class])) + 1):
     is_validation[members[0]] |= begins
-    is_validation[members[-1]] = False
+    if is_validation[members].all():
+      is_validation[members[-1]] = False
   if not is_validation.any():
     raise UserError(
         '--validation_fraction requires two examples of a class' if begins else

@@ -220,7 +220,7 @@ def test_a_checkpoint_that_is_deleted_while_it_is_read(folder, monkeypatch, chec
 
 
 def test_a_checkpoint_that_is_deleted_before_it_is_read(folder, monkeypatch, caplog):
-  """The search goes on with the next one, which is saved meanwhile."""
+  """The search continues with the next one, which is saved meanwhile."""
   pin, deleted = restoring.pin, []
 
   def pin_after_save(path, *given):

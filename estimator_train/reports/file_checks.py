@@ -35,11 +35,12 @@ def _all(check: Check, *names: str) -> Dict[str, Check]:
 
 
 THROUGHPUT_FIELDS = {
+    # TimeHistory does not require batches of which each replica has an equal part.
     **_all(_RATE, 'examples_per_sec', 'examples_per_sec_per_replica', 'steady_examples_per_sec',
-           'steps_per_sec', 'steady_steps_per_sec'),
+           'steps_per_sec', 'steady_steps_per_sec', 'per_replica_batch_size'),
     **_all(_SECS, 'run_secs', 'standard_error_secs', 'wall_secs', 'time_to_first_step_secs'),
     **_all(_COUNT, 'steps_timed', 'warmup_steps', 'global_step', 'global_batch_size',
-           'per_replica_batch_size', 'num_replicas', 'num_workers'),
+           'num_replicas', 'num_workers'),
     **_all(text, 'model', 'dataset', 'finished_at', 'machine', 'distribution_strategy', 'verdict',
            'tensorflow_version', 'python_version', 'package_version'),
     **_all(mapping(optional(number(-_MAX_SECS, _MAX_SECS))), 'step_secs', 'steady_step_secs',
@@ -60,9 +61,9 @@ def _check_matrix(value: Any) -> Any:
 
 
 _EVALUATION = fields({}, {
-    **_all(_FRACTION, 'accuracy', 'top_5_accuracy', 'macro_precision', 'macro_recall', 'macro_f1',
-           'calibration_error'),
-    **_all(number(), 'average_loss', 'loss', 'regularization_loss'),
+    # Without classes, a metric of the model can have any of these names.
+    **_all(number(), 'accuracy', 'top_5_accuracy', 'macro_precision', 'macro_recall', 'macro_f1',
+           'calibration_error', 'average_loss', 'loss', 'regularization_loss'),
     **_all(_COUNT, 'examples', 'global_step'),
     **_optional({'confusion_matrix': _check_matrix, 'checkpoint': text, 'examples_digest': text,
                  'differs_from_run': list_of(text), 'confusions': list_of(fields({
@@ -136,6 +137,6 @@ CHECKS: Dict[str, Check] = {
 # throughput.json and evaluation.json of a part of a workload.
 WORKLOAD_PART = fields({
     'throughput': fields({
-        'num_replicas': _COUNT, 'devices': list_of(text), 'per_replica_batch_size': _COUNT,
+        'num_replicas': _COUNT, 'devices': list_of(text), 'per_replica_batch_size': _RATE,
         'global_step': _COUNT}, THROUGHPUT_FIELDS),
     'evaluation': _EVALUATION})

@@ -202,7 +202,8 @@ def _evaluation_headlines(evaluation: Dict[str, Any],
     if examples:
       headline = headline._replace(
           notes=['± standard error; ' + where], unit='percentage points',
-          standard_error='± {:.2f}'.format(1e2 * math.sqrt(accuracy * (1 - accuracy) / examples)))
+          standard_error='± {:.2f}'.format(
+              1e2 * math.sqrt(max(accuracy * (1 - accuracy), 0) / examples)))
     yield headline._replace(notes=headline.notes + remarks)
   training_notes = ['{} in training, at step {}'.format(
       *map(format_number, reversed(last_loss)))] if last_loss else []

@@ -150,41 +150,41 @@ class ExampleSource(UserExampleSource):
     return int(self.split.num_examples)
 
   def read_in_order(self, batching: Batching) -> tf.data.Dataset:
-    return self._drop_flags(self._read_pass().batch(batching.examples_per_batch))
+    return self._drop_indices(self._read_pass().batch(batching.examples_per_batch))
 
   def read_shuffled(self, batching: Batching) -> tf.data.Dataset:
-    return self._drop_flags(batching.shuffle_and_shard(
+    return self._drop_indices(batching.shuffle_and_shard(
         self._read_pass(), self.split.num_examples).batch(batching.examples_per_batch))
 
   def _read_pass(self) -> tf.data.Dataset:
-    """Returns the num_examples examples of a pass, each with whether the function has made it.
+    """Returns pairs of one of the num_examples examples of a pass, and its index.
 
     The number may be that of an earlier run, or wrong. If the function makes more examples, the
-    pass fails at its end; if it makes fewer, the first example takes the place of each missing one,
-    and `_drop_flags` fails. No function runs for each example, which would take 50 µs.
+    pass fails at its end; if it makes fewer, the first example and the index -1 take the place of
+    each missing one, and `_drop_indices` fails. No function runs for each example, which would take
+    50 µs.
     """
-    count = self.split.num_examples
-    as_many = tf.data.Dataset.range(count).concatenate(
+    count, examples = self.split.num_examples, _make_user_dataset(self.function)
+    indices = tf.data.Dataset.range(count).concatenate(
         tf.data.Dataset.range(1).map(without_autograph(lambda _: self._fail('more', tf.int64))))
-    examples = tf.data.Dataset.zip((_make_user_dataset(self.function), as_many))
-    true, false = (tf.data.Dataset.from_tensors(value) for value in (True, False))
-    padded = tf.data.Dataset.zip((examples, true.repeat())).concatenate(
-        tf.data.Dataset.zip((examples.take(1).repeat(), false.repeat())))
-    # One example more than wanted is read, which must not exist.
-    is_wanted = true.repeat(count).concatenate(false)
-    return tf.data.Dataset.zip((is_wanted, padded)).filter(lambda is_wanted, _: is_wanted)
+    missing = tf.data.Dataset.zip((
+        examples.take(1), tf.data.Dataset.from_tensors(tf.constant(-1, tf.int64)))).repeat()
+    made = tf.data.Dataset.zip((examples, indices)).concatenate(missing)
+    # `zip` reads its first part first, and therefore one example more, which must not exist.
+    return tf.data.Dataset.zip((made, tf.data.Dataset.range(count)))
 
-  def _drop_flags(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+  def _drop_indices(self, batches: tf.data.Dataset) -> tf.data.Dataset:
     """Returns batches of examples, which fail if an example is missing."""
     @without_autograph
-    def drop_flags(_: tf.Tensor, batch: Any) -> Any:
-      (examples, _), is_made = batch
-      check = tf.cond(tf.reduce_all(is_made), lambda: True, lambda: self._fail('fewer', tf.bool))
+    def drop_indices(batch: Any, _: tf.Tensor) -> Any:
+      examples, indices = batch
+      check = tf.cond(tf.reduce_min(indices) < 0, lambda: self._fail('fewer', tf.bool),
+                      lambda: True)
       with tf.control_dependencies([check]):
         # Also of the components of sparse and ragged tensors.
         return tf.nest.map_structure(tf.identity, examples, expand_composites=True)
 
-    return batches.map(drop_flags)
+    return batches.map(drop_indices)
 
   def _fail(self, comparison: str, dtype: tf.DType) -> tf.Tensor:
     """Returns a tensor whose evaluation raises a UserError about the number of examples."""

@@ -111,13 +111,14 @@ def _make_name(run: Run, differences: _Differences) -> str:
   """Returns the name of the folder of an evaluation, by its examples and its checkpoint."""
   data, checkpoint = run.settings.data, run.start.checkpoint
   assert run.data.test is not None and checkpoint is not None
-  pattern = data.train_pattern if data.validation_fraction else data.eval_pattern
-  folder = file_pattern.fixed_folder(file_pattern.split_patterns(pattern)[0]) if pattern else ''
-  name = os.path.basename(os.path.abspath(folder)) if folder or pattern else data.dataset
+  name, pattern = '', data.train_pattern if data.validation_fraction else data.eval_pattern
+  if pattern:
+    folder = file_pattern.fixed_folder(file_pattern.split_patterns(pattern)[0])
+    name = os.path.basename(os.path.abspath(folder))
+  name = re.sub(r'[^\w.-]+', '_', name or data.dataset)[-_MAX_NAME_LENGTH:].lstrip('.')
   digest = hashlib.md5('{} {}'.format(run.data.test.digest(), differences.preprocessing).encode())
   if differences.checkpoint:
     with open(checkpoint + '.index', 'rb') as file:
       digest.update(file.read())
-  return '{}-{}{}'.format(
-      re.sub(r'[^\w.-]+', '_', name)[-_MAX_NAME_LENGTH:].lstrip('.'), digest.hexdigest()[:8],
-      '-step-{}'.format(run.start.step) if differences.checkpoint else '')
+  return '{}-{}{}'.format(name, digest.hexdigest()[:8], '-step-{}'.format(
+      run.start.step) if differences.checkpoint else '')

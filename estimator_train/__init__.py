@@ -59,7 +59,7 @@ from estimator_train.system import keras_config, logs, machine, progress
 from estimator_train.version import __version__ as __version__
 
 if TYPE_CHECKING:
-  from estimator_train.training.hooks.time_history import TimeHistory
+  from estimator_train.training.time_history import TimeHistory
 
 __all__ = ['ArraySplit', 'DataSet', 'ExampleSplit', 'IdxSplit', 'ImageSplit', 'RecordSplit',
            'Settings', 'StoppedBySignal', 'SyntheticSplit', 'TimeHistory', 'TrainingFailed',
@@ -207,7 +207,7 @@ def convert(keras_model: Any = None, keras_model_path: Optional[str] = None,
                        num_gpus=-1 if num_gpus is None else num_gpus,
                        num_cpu_replicas=num_cpu_replicas).devices
   with naming_keywords(InvalidValue), _restored_process_state(restores_session=False):
-    from estimator_train.training import convert as conversion
+    from estimator_train.model import convert as conversion
     return conversion.convert(keras_model, keras_model_path, custom_objects, model_dir, config,
                               checkpoint_format, export_outputs, seed, devices)
 
@@ -288,7 +288,7 @@ class _Package(types.ModuleType):
     if name != 'TimeHistory':
       raise AttributeError('module {!r} has no attribute {!r}'.format(__name__, name))
     with naming_keywords(), _restored_process_state(restores_session=False):
-      from estimator_train.training.hooks.time_history import TimeHistory
+      from estimator_train.training.time_history import TimeHistory
     return TimeHistory
 
   def __dir__(self) -> List[str]:

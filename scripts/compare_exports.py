@@ -96,11 +96,11 @@ def export_all(settings, folder, pictures):
     file with the inputs and the outputs of the checkpoint; and the rows of failed exports.
   """
   from estimator_train.errors import UserError
-  from estimator_train.exporting import export as exports, trained_model
+  from estimator_train.exporting import export as exports, restored_model
   from estimator_train.settings.flag_type import all_flags
 
-  with trained_model.open_trained_checkpoint(settings) as trained, \
-      trained_model.restored_model(settings, trained.dataset, trained.files) as restored:
+  with restored_model.open_trained_checkpoint(settings) as trained, \
+      restored_model.restored_model(settings, trained.dataset, trained.files) as restored:
     batches, outputs, keras_outputs = make_reference(restored, pictures)
   jobs, rows = [], []
   for name in all_flags()['export_format'].choices:
@@ -151,7 +151,7 @@ def read_pictures(restored, pattern):
   """Returns the contents of image files, the decoded images, and the inputs of the model."""
   import tensorflow.compat.v1 as tf
 
-  from estimator_train.data import images
+  from estimator_train.data import decoding
   from estimator_train.errors import UserError
 
   if pattern is None:
@@ -164,10 +164,10 @@ def read_pictures(restored, pattern):
       raise UserError('--pictures must match files', pattern, 'check the pattern')
     contents = [Path(path).read_bytes() for path in paths]
   content = tf.placeholder(tf.string, [])
-  decoded = images.decode_and_resize(content, restored.image_shape)
+  decoded = decoding.decode_and_resize(content, restored.image_shape)
   pixels = np.stack([restored.session.run(decoded, {content: item}) for item in contents])
   scaled = restored.session.run(restored.preprocess(tf.constant(pixels)))
-  picture = images.decode(content, restored.image_shape[2])
+  picture = decoding.decode(content, restored.image_shape[2])
   return (np.array(contents, object),
           [restored.session.run(picture, {content: item}) for item in contents],
           {'images': scaled})

@@ -12,9 +12,9 @@ from conftest import ROOT, run_process
 from mode_runs import measure_shortly, publish_generated_files
 
 import estimator_train
-from estimator_train.configs import WORKLOADS
 from estimator_train.settings import command_line
 from estimator_train.settings.flags import TRAINING_MODES
+from estimator_train.settings.workloads import WORKLOADS
 
 PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', ROOT / 'SECURITY.md',
          *sorted((ROOT / 'docs').glob('**/*.md')), ROOT / 'tests' / 'benchmarks' / 'README.md']

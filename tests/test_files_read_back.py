@@ -12,20 +12,21 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from estimator_train.configs import WORKLOADS
-from estimator_train.data import DataSet, ImageSplit, arrays, image_checks, records, user_examples
+from estimator_train.checkpoints import best_checkpoint
+from estimator_train.data import DataSet, ImageSplit, arrays, bad_images, records, user_examples
 from estimator_train.data.image_source import ImageFileSource
-from estimator_train.distribution import horovod_engine
+from estimator_train.distribution import horovod
 from estimator_train.errors import UserError
+from estimator_train.model import initial_weights
 from estimator_train.modes import reproduce, write_tfrecords
 from estimator_train.modes.scaling import points
 from estimator_train.reports import learning_curves, metrics_log, page
-from estimator_train.run_dir import RunDir, data_record, listed_checkpoints, run_lock
+from estimator_train.run_dir import RunDir, data_record, listed_checkpoints, lock
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import InputFlags
+from estimator_train.settings.workloads import WORKLOADS
 from estimator_train.system import record_framing, storage
-from estimator_train.training import early_stopping
-from estimator_train.training.checkpoints import best_checkpoint, initial_weights
+from estimator_train.training import selection
 
 RULES = Settings(model_dir='x', train_steps=1, early_stopping_steps=5).evaluation
 POINT = points.Point(points.CPU, 1, points.BOTH, points.REAL, 1)
@@ -79,7 +80,7 @@ def _weights_content(folder):
 
 
 def _locked(folder):
-  with run_lock.locked(folder, .01, .02):
+  with lock.locked(folder, .01, .02):
     return True
 
 
@@ -110,15 +111,15 @@ FILES = {
     'best/best.json': (_to_text({'checkpoint': '3/model.ckpt-3', 'global_step': 3, 'accuracy': .5,
                                  'last_evaluated': 3, 'examples_digest': 'x',
                                  'compared_since': 2}), best_checkpoint.read_best, False),
-    'stopped.json': (_to_text(dict(early_stopping._rules(RULES), global_step=3, why='x')), lambda
-                     folder: early_stopping.read_stop_reason(RunDir(folder), RULES, 3), False),
+    'stopped.json': (_to_text(dict(selection._rules(RULES), global_step=3, why='x')), lambda
+                     folder: selection.read_stop_reason(RunDir(folder), RULES, 3), False),
     'metrics.jsonl': (_to_text({'kind': 'train', 'global_step': 3}) + b'\n',
                       lambda folder: metrics_log.remove_steps_after(folder, 5), False),
     'events.out.tfevents.1.host': (_events(1.), learning_curves.read_learning_curves, True),
     'eval/events.out.tfevents.1.host': (_events(1.), learning_curves.read_last_evaluation, True),
     'run.lock': (_to_text({'host': 'a', 'pid': 1, 'boot': 'b'}), _locked, False),
     'rank_0_address.json': (_to_text({'launch_id': 'x', 'hosts': ['127.0.0.1'], 'port': 9}), lambda
-                            folder: horovod_engine._read_addresses(
+                            folder: horovod._read_addresses(
                                 os.path.join(folder, 'rank_0_address.json'), 'x'), False),
     'points/{}/throughput.json'.format(POINT.name): (
         _to_text({'examples_per_sec': 1., 'shares': {'input': .1}, 'devices': ['cpu']}),
@@ -178,7 +179,7 @@ def _mutations(content, name):
 def test_a_damaged_file_is_reported_or_read(tmp_path, monkeypatch, caplog, name):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
   monkeypatch.setattr(user_examples, '_count', lambda make_dataset: 123)
-  monkeypatch.setattr(image_checks, 'find_undecodable', lambda *given: [])
+  monkeypatch.setattr(bad_images, 'find_undecodable', lambda *given: [])
   monkeypatch.setattr(ImageFileSource, 'cache_key', lambda self: 'key')
   monkeypatch.setattr(storage.os, 'fsync', lambda descriptor: None)
   content, read, has_checksums = FILES[name]

@@ -5,7 +5,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.settings import Settings
 from estimator_train.system.signals import SignalState
-from estimator_train.training import model as models, trainer
+from estimator_train.training import preparation as models, trainer
 from estimator_train.training.evaluation import EvaluationLoop
 from estimator_train.training.run import open_run
 

@@ -15,7 +15,7 @@ from typing import Any, Callable, List, NamedTuple, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import images as image_files, random_numbers
+from estimator_train.data import decoding as image_files, random_numbers
 from estimator_train.data.batching import Batching, without_autograph
 
 _MIN_AREA, _MAX_ASPECT_RATIO, _CROP_ATTEMPTS = .08, 4 / 3, 10

@@ -5,7 +5,7 @@ from typing import Callable, NamedTuple, Optional, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data.sharding import UNSHARDED, ExampleOrder, Shard
+from estimator_train.data.order import UNSHARDED, ExampleOrder, Shard
 
 INFINITY = 2 ** 62  # The length of practically infinite datasets.
 NO_IMAGE = (0, 0, 0)  # The `image_shape` of examples that are not images.

@@ -15,14 +15,14 @@ from google.protobuf import message
 from estimator_train.data import (
   DataSet,
   ImageRecordSplit,
+  decoding,
   identity,
   image_source,
-  images,
   labels_file,
 )
 from estimator_train.data.batching import Batching, without_autograph
+from estimator_train.data.order import evenly_spaced
 from estimator_train.data.records import RecordReader, describe_record
-from estimator_train.data.sharding import evenly_spaced
 from estimator_train.data.source import FilePath, InputFn, translate_errors
 from estimator_train.errors import BadExample, UserError, WrongSchema, join_items, printable
 from estimator_train.run_dir import LABELS_FILE
@@ -93,8 +93,8 @@ class ImageRecordSource(image_source.ImageSource):
       return features[split.image_key], (tf.gather(np.array(self._class_indices, np.int64), index)
                                          if self._is_translated else index)
 
-    return lambda: images.make_published_batches(
-        images.shuffle_files(files, batching).apply(tf.data.experimental.parallel_interleave(
+    return lambda: decoding.make_published_batches(
+        decoding.shuffle_files(files, batching).apply(tf.data.experimental.parallel_interleave(
             read_file, min(_MAX_PUBLISHED_READERS, len(files)))), parse, batching)
 
   def class_indices(self) -> np.ndarray:

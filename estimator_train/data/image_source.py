@@ -20,11 +20,10 @@ from estimator_train.data import (
   ImageSplit,
   arrays,
   augmentation,
+  bad_images,
+  decoding,
   identity,
-  image_cache,
-  image_checks,
   image_folder,
-  images,
 )
 from estimator_train.data.batching import (
   Batching,
@@ -32,7 +31,8 @@ from estimator_train.data.batching import (
   index_chunks_of,
   without_autograph,
 )
-from estimator_train.data.sharding import evenly_spaced
+from estimator_train.data.cache import ImageCache
+from estimator_train.data.order import evenly_spaced
 from estimator_train.data.source import BadImage, FilePath, InputFn, Source, carry_errors
 from estimator_train.errors import BadExample, UserError, printable
 from estimator_train.settings.flags import InputFlags
@@ -59,13 +59,13 @@ class ImageSource(Source):
   Attributes:
     read: takes a reference of look_up, a scalar string, and returns the content of the image.
   """
-  read: Any  # images.Read, as a static method.
+  read: Any  # decoding.Read, as a static method.
   can_augment = True
   can_cache_in_folder = True
   _parallel_lookups: Optional[int] = None  # The number of chunks that are looked up in parallel.
   # The cache of the training images, which the `input_fn` keeps alive. It refers to this source, so
   # that a strong reference would make a cycle.
-  _cache: 'Optional[weakref.ReferenceType[image_cache.ImageCache]]' = None
+  _cache: 'Optional[weakref.ReferenceType[ImageCache]]' = None
   _expects_grey: Optional[bool] = None  # The result of expects_grey, once it has been called.
 
   @abc.abstractmethod
@@ -145,7 +145,7 @@ class ImageSource(Source):
           yield self.read_content(index)
 
     if self._expects_grey is None:
-      self._expects_grey = images.are_all_grey(read_sample())
+      self._expects_grey = decoding.are_all_grey(read_sample())
     return self._expects_grey
 
   def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
@@ -154,7 +154,7 @@ class ImageSource(Source):
         return lambda: self._make_batches(self._training_references(batching), batching)
       return lambda: augmentation.make_augmented_batches(
           self._training_references(batching), self.read, batching)
-    cached = image_cache.ImageCache(self, batching, cache)
+    cached = ImageCache(self, batching, cache)
     self._cache = weakref.ref(cached)
     # Reading from the cache waits for images that are still to be decoded. The private thread pool
     # keeps this wait off the threads of the model.
@@ -178,15 +178,15 @@ class ImageSource(Source):
                    expect_grey: bool) -> tf.data.Dataset:
     """Returns a dataset of the images at `indices`, in this order, in batches.
 
-    See images.make_examples for the elements of the batches.
+    See decoding.make_examples for the elements of the batches.
     """
-    return images.make_examples(self.references(index_chunks_of(indices, CHUNK_SIZE)), self.read,
-                                expect_grey, batching)
+    return decoding.make_examples(self.references(index_chunks_of(indices, CHUNK_SIZE)), self.read,
+                                  expect_grey, batching)
 
   def input_fns_before_last_stage(self, batching: Batching) -> Dict[str, InputFn]:
     expect_grey = self.expects_grey()
     channels = 0 if expect_grey or batching.image_shape[2] == 1 else 3
-    load_image = images.make_load_image(self.read, expect_grey, batching)
+    load_image = decoding.make_load_image(self.read, expect_grey, batching)
 
     def make_input_fn(stage: Callable[..., tf.Tensor]) -> InputFn:
       return lambda: batching.use_private_threadpool(self._training_references(batching).apply(
@@ -199,7 +199,7 @@ class ImageSource(Source):
     return {
         'read': make_input_fn(lambda reference, _: tf.strings.length(self.read(reference))),
         'decode': make_input_fn(
-            lambda reference, _: images.decode(self.read(reference), channels)[0, 0, 0]),
+            lambda reference, _: decoding.decode(self.read(reference), channels)[0, 0, 0]),
         'resize': make_input_fn(
             lambda reference, class_index: load_image(reference, class_index)[0][0, 0, 0])}
 
@@ -228,17 +228,17 @@ class ImageSource(Source):
   def explain_failure(self) -> Optional[UserError]:
     # Decode the images again, because TensorFlow's error does not name the file.
     for index, reason in self._find_undecodable():
-      return image_checks.undecodable_error(self.name_of(index), reason)
+      return bad_images.undecodable_error(self.name_of(index), reason)
     return None
 
   def _find_undecodable(self) -> Iterator[Tuple[int, str]]:
-    return image_checks.find_undecodable(self.read_content, len(self))
+    return bad_images.find_undecodable(self.read_content, len(self))
 
   def _training_references(self, batching: Batching) -> tf.data.Dataset:
     return self.references(self.training_index_chunks(len(self), batching, CHUNK_SIZE))
 
   def _make_batches(self, references: tf.data.Dataset, batching: Batching) -> tf.data.Dataset:
-    return images.make_batches(references, self.read, self.expects_grey(), batching)
+    return decoding.make_batches(references, self.read, self.expects_grey(), batching)
 
 
 def _check_and_log_skipped(bad: Sequence[BadImage], count: int, max_bad_images: float) -> None:
@@ -294,8 +294,8 @@ class ImageFileSource(ImageSource):
     return identity.of_image_files(self.split.files, self.class_indices())
 
   def make_published_input_fn(self, batching: Batching) -> InputFn:
-    return lambda: images.make_published_batches(
-        images.shuffle_files(self.split.files, batching, self.split.classes.astype(np.int64)),
+    return lambda: decoding.make_published_batches(
+        decoding.shuffle_files(self.split.files, batching, self.split.classes.astype(np.int64)),
         lambda path, class_index: (tf.read_file(path), class_index), batching)
 
   def class_indices(self) -> np.ndarray:

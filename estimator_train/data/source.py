@@ -109,7 +109,7 @@ class Source(abc.ABC):
     """Makes the `input_fn` of evaluation: each example once, in the order of the split."""
 
   def make_published_input_fn(self, batching: Batching) -> InputFn:
-    """Makes the `input_fn` of training with the stages of 2018; see images.py.
+    """Makes the `input_fn` of training with the stages of 2018; see decoding.py.
 
     Raises:
       UserError: the format has no such input pipeline.

@@ -180,7 +180,7 @@ def make_engine(settings: Settings, process: Process, devices: Devices) -> Engin
 
 def _cluster_engine_class(strategy: str) -> Type[Engine]:
   """Returns the class of the engine for several workers; other runs do not import its module."""
-  from estimator_train.distribution import cluster_engine, horovod_engine
-  return {'multi_worker_mirrored': cluster_engine.CollectiveEngine,
-          'parameter_server': cluster_engine.ParameterServerEngine,
-          'horovod': horovod_engine.HorovodEngine}[strategy]
+  from estimator_train.distribution import engines, horovod
+  return {'multi_worker_mirrored': engines.CollectiveEngine,
+          'parameter_server': engines.ParameterServerEngine,
+          'horovod': horovod.HorovodEngine}[strategy]

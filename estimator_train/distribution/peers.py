@@ -1,17 +1,17 @@
-"""The connections of this task to the others until the end of the run; see cluster_protocol.py."""
+"""The connections of this task to the others until the end of the run; see cluster_state.py."""
 
 import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from estimator_train.distribution.cluster_protocol import (
+from estimator_train.distribution.cluster_state import (
   MAX_REASON_CHARS,
   ClusterState,
   Event,
   Lost,
   Send,
 )
-from estimator_train.distribution.network import Connection, wait_readable
+from estimator_train.distribution.sockets import Connection, wait_readable
 from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.errors import PeerLost
 

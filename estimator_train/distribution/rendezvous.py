@@ -32,8 +32,8 @@ import socket
 import time
 from typing import Any, Dict, List, Optional, Sequence
 
-from estimator_train.distribution import network, tf_config
-from estimator_train.distribution.network import Connection, StartTimeout, wait_readable
+from estimator_train.distribution import sockets, tf_config
+from estimator_train.distribution.sockets import Connection, StartTimeout, wait_readable
 from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.errors import UserError, printable
 
@@ -81,7 +81,7 @@ def connect(cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeo
   if len(cluster.members) == 1:
     return {}
   address = cluster.address(cluster.chief)
-  if not key and not network.is_loopback(address):
+  if not key and not sockets.is_loopback(address):
     timeout.log('{} accepts every process that has the same flags, because {} is not set'.format(
         address, KEY_VARIABLE))
   with listener or tf_config.listen_on_own_port(cluster) as open_listener:
@@ -151,7 +151,7 @@ class _ChiefRendezvous:
     now = self._timeout.clock()
     for caller in callers:
       self._receive(caller, now)
-    for connection in network.accept_connections(self._listener):
+    for connection in sockets.accept_connections(self._listener):
       self._unregistered.append(_Caller(connection, now + _HANDSHAKE_TIMEOUT_SECS))
       connection.send(challenge=self._unregistered[-1].challenge)
     if now - self._heartbeat_sent_at >= _HEARTBEAT_SECS:
@@ -251,8 +251,8 @@ def _connect_to_chief(cluster: Cluster, shared_values: Dict[str, str],
   address = cluster.address(cluster.chief)
   while True:
     with contextlib.suppress(OSError):
-      connection = Connection(network.connect(
-          *network.split_address(address), timeout_secs=_CONNECT_TIMEOUT_SECS))
+      connection = Connection(sockets.connect(
+          *sockets.split_address(address), timeout_secs=_CONNECT_TIMEOUT_SECS))
       try:
         if _Registration(connection, cluster, shared_values, timeout, key).wait_for_release():
           return connection

@@ -11,7 +11,7 @@ import re
 import socket
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
-from estimator_train.distribution import network
+from estimator_train.distribution import sockets
 from estimator_train.errors import UserError
 
 ERROR_PREFIX = 'TF_CONFIG: '
@@ -84,7 +84,7 @@ class Cluster(NamedTuple):
   @property
   def local_rank(self) -> int:
     """Number of preceding tasks in `workers` whose addresses have the host of this task."""
-    hosts = [network.split_address(self.address(task))[0] for task in self.workers]
+    hosts = [sockets.split_address(self.address(task))[0] for task in self.workers]
     return hosts[:self.rank or 0].count(hosts[self.rank or 0])
 
   @property
@@ -166,7 +166,7 @@ def describe_task_counts(cluster: Cluster) -> str:
 def find_unresolved_host(cluster: Cluster) -> Optional[UserError]:
   """Returns an error for a host name of another task that cannot be resolved; None if all can."""
   for task in cluster.members:
-    host, port = network.split_address(cluster.address(task))
+    host, port = sockets.split_address(cluster.address(task))
     try:
       if task != cluster.task:
         socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
@@ -184,13 +184,13 @@ def listen_on_own_port(cluster: Cluster) -> socket.socket:
     UserError: the port cannot be opened.
   """
   address = cluster.address(cluster.task)
-  _, port = network.split_address(address)
+  _, port = sockets.split_address(address)
   try:
-    return network.listen(port)
+    return sockets.listen(port)
   except OSError as error:
     raise _error('the port of this task cannot be opened', '{}={} ({})'.format(
         _field_name(*cluster.task), address,
-        network.listening_process(port) or error.strerror or error),
+        sockets.listening_process(port) or error.strerror or error),
                  'stop the process that uses it, or give the task another port') from error
 
 

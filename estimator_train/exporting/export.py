@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.data import DataSet
 from estimator_train.data.source import Source
 from estimator_train.errors import UserError
-from estimator_train.exporting import h5_model, onnx_and_tflite, saved_model, trained_model
+from estimator_train.exporting import h5_model, onnx_and_tflite, restored_model, saved_model
 from estimator_train.run_dir import LABELS_FILE, make_folder
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import ExportFlags
@@ -25,7 +25,7 @@ from estimator_train.system import storage, temporary_files, watchdog
 
 # A function writes a restored model to a folder, and returns further keys of the result.
 PREPROCESSING_FILE, CHECKSUMS_FILE = 'preprocessing.json', 'SHA256SUMS'
-_FORMATS: Dict[str, Callable[[str, trained_model.RestoredModel], Dict[str, List[str]]]] = {
+_FORMATS: Dict[str, Callable[[str, restored_model.RestoredModel], Dict[str, List[str]]]] = {
     'saved_model': saved_model.write, 'h5': h5_model.write,
     'tflite': onnx_and_tflite.write_tflite, 'onnx': onnx_and_tflite.write_onnx}
 
@@ -62,9 +62,9 @@ def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str,
   names: Dict[str, List[str]] = {}
 
   def write_files(folder: str) -> None:
-    features = (trained_model.read_features(settings, source)
+    features = (restored_model.read_features(settings, source)
                 if source is not None and export_format in ('tflite', 'onnx') else [])
-    with trained_model.restored_model(settings, dataset, checkpoint) as restored:
+    with restored_model.restored_model(settings, dataset, checkpoint) as restored:
       restored.features_of_data = features
       names.update(_FORMATS[export_format](folder, restored))
       storage.write_json(os.path.join(folder, PREPROCESSING_FILE),

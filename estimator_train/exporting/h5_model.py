@@ -16,11 +16,11 @@ import h5py
 
 from estimator_train.data import DataSet
 from estimator_train.errors import UserError
-from estimator_train.exporting import keras_3_config, trained_model
+from estimator_train.exporting import keras_3_config, restored_model
+from estimator_train.model.optimizers import make_optimizer
 from estimator_train.settings import Settings, user_code
 from estimator_train.system import storage, temporary_files
 from estimator_train.tf_patches.keras import weights_from_one_run
-from estimator_train.training.optimizers import make_optimizer
 
 H5_FILE = 'model.h5'
 # The exceptions that Keras raises for a model with a layer that it cannot serialize.
@@ -34,7 +34,7 @@ _FULL_LOSS_NAMES = {
 _LOG = logging.getLogger('estimator_train')
 
 
-def write(folder: str, restored: trained_model.RestoredModel) -> Dict[str, List[str]]:
+def write(folder: str, restored: restored_model.RestoredModel) -> Dict[str, List[str]]:
   """Writes the .h5 file to the folder; raises a UserError if Keras cannot serialize the model."""
   try:
     write_h5(os.path.join(folder, H5_FILE), restored)
@@ -62,7 +62,7 @@ def save_model(settings: Settings, dataset: DataSet, checkpoint: str) -> Optiona
     # h5py opens the file by its name, so the folder is locked instead.
     with temporary_files.make_folder(path) as folder:
       temporary_path = os.path.join(folder, H5_FILE)
-      with trained_model.restored_model(settings, dataset, checkpoint) as restored:
+      with restored_model.restored_model(settings, dataset, checkpoint) as restored:
         write_h5(temporary_path, restored)
       storage.check_guards(path)
       os.replace(temporary_path, path)
@@ -75,7 +75,7 @@ def save_model(settings: Settings, dataset: DataSet, checkpoint: str) -> Optiona
   return path
 
 
-def write_h5(path: str, restored: trained_model.RestoredModel) -> None:
+def write_h5(path: str, restored: restored_model.RestoredModel) -> None:
   """Writes the model to an HDF5 file.
 
   `load_model` of TensorFlow 1.15, tf_keras and Keras 3 loads the file as a model that is compiled

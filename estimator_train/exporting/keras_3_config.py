@@ -30,7 +30,7 @@ from typing import Any, Dict, Iterator, List
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.models import ScaledResidualSum
+from estimator_train.model.networks import ScaledResidualSum
 
 Config = Dict[str, Any]
 

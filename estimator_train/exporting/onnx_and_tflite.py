@@ -2,7 +2,7 @@
 
 Models of images take pictures: images of any size, uint8 [N, any, any, C]. With
 `--export_input=tensor`, and for other examples, the inputs are those of the SavedModel's signature
-for tensors, see trained_model.RestoredModel. A TensorFlow Lite model is for one example; its
+for tensors, see restored_model.RestoredModel. A TensorFlow Lite model is for one example; its
 pictures have the size that the model was trained with, until `resize_tensor_input` changes it.
 An export whose outputs differ from those of the checkpoint is not written, see verification.py.
 tf2onnx, onnx and onnxruntime belong to the extra `onnx`, so they are
@@ -22,7 +22,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError
 from estimator_train.exporting import verification
-from estimator_train.exporting.trained_model import PICTURES_INPUT, RestoredModel
+from estimator_train.exporting.restored_model import PICTURES_INPUT, RestoredModel
 from estimator_train.exporting.verification import OTHER_FORMATS, Arrays, ModelFunction
 from estimator_train.system import keras_config, storage
 from estimator_train.tf_patches.sessions import toco_on_path

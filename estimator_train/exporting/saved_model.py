@@ -31,10 +31,10 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import TOP_K, images
+from estimator_train.data import TOP_K, decoding
 from estimator_train.errors import UserError
-from estimator_train.exporting import trained_model
-from estimator_train.exporting.trained_model import PICTURES_INPUT, PROBABILITIES_OUTPUT
+from estimator_train.exporting import restored_model
+from estimator_train.exporting.restored_model import PICTURES_INPUT, PROBABILITIES_OUTPUT
 from estimator_train.run_dir import LABELS_FILE
 from estimator_train.system import storage
 
@@ -53,7 +53,7 @@ _LOG = logging.getLogger('estimator_train')
 Tensors = Dict[str, tf.Tensor]
 
 
-def write(folder: str, restored: trained_model.RestoredModel) -> Dict[str, List[str]]:
+def write(folder: str, restored: restored_model.RestoredModel) -> Dict[str, List[str]]:
   """Writes the SavedModel, the class names and the warm-up requests; returns the signatures.
 
   The signature `examples` is left out, with a warning, if an input cannot be read from a
@@ -88,7 +88,7 @@ def write(folder: str, restored: trained_model.RestoredModel) -> Dict[str, List[
   return {'signatures': list(signatures)}
 
 
-def _image_file_signature(restored: trained_model.RestoredModel,
+def _image_file_signature(restored: restored_model.RestoredModel,
                           shape: Tuple[int, int, int]) -> Tuple[Tensors, Tensors]:
   """Returns the inputs and the outputs of the signature for files of images with this shape."""
   if shape[2] not in _CHANNELS:
@@ -96,13 +96,13 @@ def _image_file_signature(restored: trained_model.RestoredModel,
                     'the model takes {}'.format(shape[2]),
                     'give --export_input=tensor, or --export_format=h5, tflite or onnx')
   image_bytes = tf.placeholder(tf.string, [None], name='image_bytes')
-  pixels = tf.map_fn(lambda content: images.decode_and_resize(content, shape), image_bytes,
+  pixels = tf.map_fn(lambda content: decoding.decode_and_resize(content, shape), image_bytes,
                      tf.float32, back_prop=False)
   return {'image_bytes': image_bytes}, _outputs(restored, restored.call(
       restored.preprocess(pixels)))
 
 
-def _record_signature(restored: trained_model.RestoredModel) -> Tuple[Tensors, Tensors]:
+def _record_signature(restored: restored_model.RestoredModel) -> Tuple[Tensors, Tensors]:
   """Returns the inputs and the outputs of the signature for serialized examples.
 
   Raises:
@@ -115,7 +115,7 @@ def _record_signature(restored: trained_model.RestoredModel) -> Tuple[Tensors, T
       tf.cast(parsed[name], tensor.dtype) for name, tensor in restored.inputs.items()]))
 
 
-def _outputs(restored: trained_model.RestoredModel, outputs: Tensors) -> Tensors:
+def _outputs(restored: restored_model.RestoredModel, outputs: Tensors) -> Tensors:
   """Returns the outputs of a signature by name, see the docstring of the module."""
   class_names = restored.dataset.labels
   if not class_names:
@@ -147,7 +147,7 @@ def _make_feature(name: str, tensor: tf.Tensor) -> Any:
   raise ValueError('the input {} has the shape {}'.format(name, shape))
 
 
-def _write_model(folder: str, restored: trained_model.RestoredModel,
+def _write_model(folder: str, restored: restored_model.RestoredModel,
                  signatures: Dict[str, Tuple[Tensors, Tensors]]) -> None:
   """Writes the graph and the weights of the model, and the class names as an asset."""
   builder = tf.saved_model.Builder(folder)
@@ -163,7 +163,7 @@ def _write_model(folder: str, restored: trained_model.RestoredModel,
       restored.session, [tf.saved_model.tag_constants.SERVING], definitions,
       assets_collection=tf.get_collection(tf.GraphKeys.ASSET_FILEPATHS),
       main_op=tf.tables_initializer() if has_tables else None,
-      saver=trained_model.make_saver(restored.keras_model), strip_default_attrs=True)
+      saver=restored_model.make_saver(restored.keras_model), strip_default_attrs=True)
   builder.save()
 
 

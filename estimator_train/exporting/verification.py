@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import UserError, first_line
-from estimator_train.exporting.trained_model import PICTURES_INPUT, TENSOR_INPUT, RestoredModel
-from estimator_train.models import model_inputs
+from estimator_train.exporting.restored_model import PICTURES_INPUT, TENSOR_INPUT, RestoredModel
+from estimator_train.model import inputs
 
 _LOG = logging.getLogger('estimator_train')
 Arrays = Dict[str, np.ndarray]
@@ -188,7 +188,7 @@ def _to_inputs(restored: RestoredModel, features: Any) -> Arrays:
     channels = restored.image_shape[-1]
     pixels = np.broadcast_to(features, features.shape[:-1] + (channels,))
     return _to_image_input(restored, np.clip(np.rint(pixels), 0, 255).astype(np.uint8))
-  adapter = model_inputs.BatchAdapter(restored.keras_model, 'the data')
+  adapter = inputs.BatchAdapter(restored.keras_model, 'the data')
   arranged = adapter.arrange_features(tf.nest.map_structure(tf.constant, features))
   return dict(zip(restored.inputs, restored.session.run(arranged)))
 

@@ -23,12 +23,11 @@ import signal
 import sys
 from typing import Iterator, List, NoReturn, Optional, Sequence, Tuple
 
-from estimator_train import configs
 from estimator_train.distribution.tf_config import Task
 from estimator_train.errors import UserError
 from estimator_train.launcher import Supervisor, TaskResources, Timeouts, print_to_stderr
 from estimator_train.run_dir import RunDir, make_folder
-from estimator_train.settings import command_line
+from estimator_train.settings import command_line, workloads
 from estimator_train.system import child_process, logs
 
 _PROGRAM = (sys.executable, '-m', 'estimator_train')
@@ -36,7 +35,7 @@ _PROGRAM = (sys.executable, '-m', 'estimator_train')
 # also import modules from that folder.
 _SERVER = (sys.executable, '-m', 'estimator_train.launcher.tensorboard_server')
 # The argument of the program if the user gives no flags.
-_QUICKSTART_ARGUMENT = '--flagfile=' + os.path.join(configs.FOLDER, 'quickstart.flags')
+_QUICKSTART_ARGUMENT = '--flagfile=' + os.path.join(workloads.FOLDER, 'quickstart.flags')
 _COUNT_FLAGS = ('local_workers', 'local_ps', 'max_restarts', 'local_cores', 'local_gpus')
 _USER_ERROR_EXIT_CODE, _TIMEOUTS = 2, Timeouts()
 

@@ -9,7 +9,7 @@ import sys
 from typing import Any, Dict, Iterator, Optional
 
 from estimator_train.distribution.process import Process, this_process
-from estimator_train.run_dir import RunDir, disk_errors, run_lock
+from estimator_train.run_dir import RunDir, lock, resource_errors
 from estimator_train.settings import Settings
 from estimator_train.system import keras_config
 
@@ -39,14 +39,14 @@ def run(settings: Settings, process: Optional[Process] = None) -> Dict[str, Any]
   with contextlib.ExitStack() as stack:
     if flags.model_dir and flags.mode not in _READ_ONLY_MODES and (
         process is None or process.is_chief):
-      stack.enter_context(run_lock.locked(flags.model_dir))
+      stack.enter_context(lock.locked(flags.model_dir))
     previous_save_time_ns = RunDir(flags.model_dir).last_save_time_ns() if flags.model_dir else None
     try:
       module = stack.enter_context(open_mode(flags.mode, flags.verbosity))
       result: Dict[str, Any] = (
           module.run(settings, process) if flags.trains else module.run(settings))
     except Exception as error:
-      translated = disk_errors.translate_error(error, settings, previous_save_time_ns)
+      translated = resource_errors.translate_error(error, settings, previous_save_time_ns)
       if translated is None:
         raise
       raise translated from error

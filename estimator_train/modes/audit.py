@@ -13,10 +13,10 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy as np
 
-from estimator_train.data import datasets, image_checks, images
-from estimator_train.data.image_checks import FileIssue
+from estimator_train.data import bad_images, datasets, decoding
+from estimator_train.data.bad_images import FileIssue
 from estimator_train.data.image_source import ImageSource
-from estimator_train.data.run_data import make_image_sources
+from estimator_train.data.opening import make_image_sources
 from estimator_train.errors import BadExample
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
@@ -132,7 +132,7 @@ class AuditedSplit:
 
 def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result: the number of files, and the number of issues of each kind."""
-  image_checks.load_pillow()
+  bad_images.load_pillow()
   dataset = datasets.describe(settings)
   sources = make_image_sources(dataset, settings.run.mode)
   RunDir(settings.run.model_dir).make()
@@ -150,10 +150,10 @@ def _inspect_images(splits: Sequence[AuditedSplit]) -> List[ImageIssue]:
             for split in splits for name, reason in split.source.unreadable_parts()]
   # The files with the same contents, by digest; files that are empty or cannot be read have none.
   files_by_digest: Dict[bytes, List[Tuple[AuditedSplit, int]]] = {}
-  with contextlib.closing(images.make_shape_decoder()) as decoder:
+  with contextlib.closing(decoding.make_shape_decoder()) as decoder:
     for split in splits:
       inspect = functools.partial(_inspect_image, split.source, decoder)
-      for index, image in enumerate(image_checks.map_examples(
+      for index, image in enumerate(bad_images.map_examples(
           inspect, len(split.source), 'auditing ' + split.name)):
         split.add_image(image)
         issues.extend(split.make_issue(index, *issue) for issue in image.issues)
@@ -165,14 +165,14 @@ def _inspect_images(splits: Sequence[AuditedSplit]) -> List[ImageIssue]:
   return issues
 
 
-def _inspect_image(source: ImageSource, decoder: images.Decoder, index: int) -> InspectedImage:
+def _inspect_image(source: ImageSource, decoder: decoding.Decoder, index: int) -> InspectedImage:
   """Reads and decodes an image, and finds its issues."""
   name = source.name_of(index)
   try:
     contents = source.read_content(index)
   except OSError as error:
     is_broken_link = os.path.islink(name) and not os.path.exists(name)
-    reason = 'a broken link' if is_broken_link else image_checks.reason_of(error)
+    reason = 'a broken link' if is_broken_link else bad_images.reason_of(error)
     return InspectedImage(0, b'', None, (FileIssue('unreadable', reason),))
   except BadExample as error:
     return InspectedImage(0, b'', None, (FileIssue('bad_record', error.reason),))
@@ -184,7 +184,7 @@ def _inspect_image(source: ImageSource, decoder: images.Decoder, index: int) -> 
   except ValueError as error:
     decode_error = str(error)
   digest = hashlib.blake2b(contents, digest_size=_DIGEST_BYTES).digest() if contents else b''
-  return InspectedImage(len(contents), digest, shape, tuple(image_checks.find_issues(
+  return InspectedImage(len(contents), digest, shape, tuple(bad_images.find_issues(
       os.fsencode(name), contents, decode_error)))
 
 

@@ -12,15 +12,15 @@ import os
 import re
 from typing import Any, Dict, List, NamedTuple, Optional
 
+from estimator_train.checkpoints import finding
+from estimator_train.checkpoints.pinned_files import SavedCheckpoint
 from estimator_train.data import file_pattern
 from estimator_train.reports import evaluation, file_checks, learning_curves, page
 from estimator_train.run_dir import RunDir, data_record
 from estimator_train.settings import Settings
 from estimator_train.system import storage
-from estimator_train.training.checkpoints import restoring
-from estimator_train.training.checkpoints.pinned_files import SavedCheckpoint
 from estimator_train.training.evaluation import Evaluator
-from estimator_train.training.model import prepare
+from estimator_train.training.preparation import prepare
 from estimator_train.training.run import Run, open_run
 
 _LOG = logging.getLogger('estimator_train')
@@ -46,7 +46,7 @@ class _Differences(NamedTuple):
 
 def run(settings: Settings) -> Dict[str, Any]:
   """Returns the result, which has the metrics of the checkpoint on the test examples."""
-  with restoring.open_checkpoint(settings) as checkpoint:
+  with finding.open_checkpoint(settings) as checkpoint:
     run = open_run(settings, checkpoint=checkpoint)
     differences = _find_differences(run, checkpoint)
     texts: List[str] = list(filter(None, differences))
@@ -97,7 +97,7 @@ def _describe_other_checkpoint(run: Run, checkpoint: SavedCheckpoint,
                                before: Dict[str, Any]) -> Optional[str]:
   if run.settings.checkpoints.checkpoint == 'latest':
     return None
-  own = restoring.latest_checkpoint(run.run_dir.path) or before.get('checkpoint')
+  own = finding.latest_checkpoint(run.run_dir.path) or before.get('checkpoint')
   if own is None or own == checkpoint.path:
     return None
   # The index of a checkpoint has the checksums of its values. A training may delete the latest one.

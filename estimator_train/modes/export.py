@@ -2,7 +2,7 @@
 
 from typing import Any, Dict
 
-from estimator_train.exporting import export as exports, trained_model
+from estimator_train.exporting import export as exports, restored_model
 from estimator_train.settings import Settings
 
 
@@ -12,7 +12,7 @@ def run(settings: Settings) -> Dict[str, Any]:
   Raises:
     UserError: there is no checkpoint, the checkpoint does not fit the model, or the export failed.
   """
-  with trained_model.open_trained_checkpoint(settings) as trained:
+  with restored_model.open_trained_checkpoint(settings) as trained:
     exports.make_export_dir(settings.export)
     export = exports.export_checkpoint(settings, trained.dataset, trained.files)
   return dict(mode=settings.run.mode, model_dir=settings.run.model_dir,

@@ -16,16 +16,16 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.data.source import translate_errors
 from estimator_train.errors import UserError
+from estimator_train.model.schedules import Exponential
 from estimator_train.reports import page
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.system import storage
 from estimator_train.tf_patches import estimator as estimator_patches
-from estimator_train.training.hooks.progress import ShowProgress
-from estimator_train.training.hooks.step_measurements import StepMonitor
-from estimator_train.training.model import PreparedModel, prepare
+from estimator_train.training.preparation import PreparedModel, prepare
+from estimator_train.training.progress import ShowProgress
 from estimator_train.training.run import Run, open_run
-from estimator_train.training.schedules import Exponential
+from estimator_train.training.steps import StepMonitor
 from estimator_train.training.trainer import make_input_fn
 
 _LOG = logging.getLogger('estimator_train')

@@ -10,15 +10,14 @@ import os
 import re
 from typing import Any, BinaryIO, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
-from estimator_train import configs, settings as settings_lib
-from estimator_train.configs import WORKLOADS, Figure, RunResults, WorkloadPart
-from estimator_train.doctor import installation
+from estimator_train import settings as settings_lib
 from estimator_train.errors import UserError
 from estimator_train.reports import evaluation, file_checks, page, throughput
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, workloads
 from estimator_train.settings.flags import OUTPUT_FLAGS
-from estimator_train.system import child_process, machine, storage
+from estimator_train.settings.workloads import WORKLOADS, Figure, RunResults, WorkloadPart
+from estimator_train.system import child_process, machine, storage, tensorflow_probe
 
 _LOG = logging.getLogger('estimator_train')
 LEDGER_FILE, MARKDOWN_FILE = 'ledger.json', 'ledger.md'
@@ -48,7 +47,7 @@ class PartOutcome(NamedTuple):
 
 
 def run(settings: Settings, run_child: RunChild = child_process.run_program,
-        count_gpus: Callable[[], int] = installation.count_gpus) -> Dict[str, Any]:
+        count_gpus: Callable[[], int] = tensorflow_probe.count_gpus) -> Dict[str, Any]:
   """Runs the parts of the workload, and returns the published and the measured figures.
 
   Parts that are complete in this `model_dir` are not run again. The comparison of the published and
@@ -127,7 +126,7 @@ def part_arguments(part: WorkloadPart, settings: Settings, num_gpus: int) -> Seq
     flags.pop('num_cpu_replicas', None)
     flags['num_gpus'] = part.num_gpus
   flags['model_dir'] = os.path.join(str(settings.run.model_dir), part.folder)
-  return (['--flagfile=' + os.path.join(configs.FOLDER, part.flagfile + '.flags')]
+  return (['--flagfile=' + os.path.join(workloads.FOLDER, part.flagfile + '.flags')]
           + ['--{}={}'.format(name, value) for name, value in flags.items()]
           + [argument for argument in settings_lib.to_arguments(settings)
              if argument.partition('=')[0] not in ('--mode', '--workload', '--model_dir')])

@@ -8,6 +8,7 @@ the running step, with a checkpoint.
 import functools
 from typing import Any, Dict, Optional
 
+from estimator_train.checkpoints import finding
 from estimator_train.distribution.process import (
   EVALUATOR,
   PARAMETER_SERVER,
@@ -18,9 +19,8 @@ from estimator_train.exporting import export as exports, h5_model
 from estimator_train.reports import evaluation, learning_curves, page, throughput
 from estimator_train.settings import Settings
 from estimator_train.system.signals import SignalState
-from estimator_train.training.checkpoints import restoring
 from estimator_train.training.evaluation import EvaluationLoop, warn_of_inaccurate_batch_norm
-from estimator_train.training.model import PreparedModel, prepare
+from estimator_train.training.preparation import PreparedModel, prepare
 from estimator_train.training.run import Run, open_run
 from estimator_train.training.trainer import Outcome, raise_if_stopped, train
 
@@ -28,8 +28,8 @@ from estimator_train.training.trainer import Outcome, raise_if_stopped, train
 def run(settings: Settings, process: Process = SINGLE_PROCESS) -> Dict[str, Any]:
   """Performs the role of this process in the run, and returns the result of the mode."""
   if process.role == PARAMETER_SERVER:
-    from estimator_train.distribution import cluster_engine  # No other role imports it.
-    return cluster_engine.serve_variables(settings, process)
+    from estimator_train.distribution import engines  # No other role imports it.
+    return engines.serve_variables(settings, process)
   signals = SignalState()
   run = open_run(settings, process)  # The devices, the checkpoint to resume from, and the data.
   model = prepare(run)  # Compiled, with initial weights, and converted to an Estimator.
@@ -44,7 +44,7 @@ def run(settings: Settings, process: Process = SINGLE_PROCESS) -> Dict[str, Any]
     # Hooks save checkpoints, and evaluate after a save if --eval_every_steps asks for it.
     outcome = train(run, model, signals, loop.evaluate_latest if loop else None)
     result = _write_throughput_report(run, model, outcome)
-    checkpoint, _ = restoring.latest_checkpoint_and_step(run.run_dir.path)
+    checkpoint, _ = finding.latest_checkpoint_and_step(run.run_dir.path)
     assert checkpoint is not None
     result['checkpoint'] = checkpoint
     model_file = h5_model.save_model(settings, run.data.dataset, checkpoint)

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import datasets, image_checks, images, labels_file, run_data
+from estimator_train.data import bad_images, datasets, decoding, labels_file, opening
 from estimator_train.data.image_source import ImageSource
 from estimator_train.data.source import BadImage
 from estimator_train.errors import UserError, join_items
@@ -47,8 +47,8 @@ def run(settings: Settings) -> Dict[str, Any]:
   skipped: List[BadImage] = []
   make_folder(folder, 'output')
   if settings.input.on_bad_image == 'skip':
-    dataset, skipped = run_data.skip_bad_examples(dataset, settings.input, folder)
-  sources = run_data.make_image_sources(dataset, settings.run.mode)
+    dataset, skipped = opening.skip_bad_examples(dataset, settings.input, folder)
+  sources = opening.make_image_sources(dataset, settings.run.mode)
   for source in sources.values():
     source.check_and_count()
   num_shards = {name: _count_shards(name, source, settings) for name, source in sources.items()}
@@ -172,7 +172,7 @@ def _write_shards(shards: Sequence[_Shard], source: ImageSource,
     _LOG.warning('writing %s again: not as an earlier run has written them', join_items(damaged))
   indices = np.concatenate([shard.indices for shard in missing])
   make_example = _make_example_function(source, class_names)
-  examples = image_checks.map_examples(lambda position: make_example(int(indices[position])),
+  examples = bad_images.map_examples(lambda position: make_example(int(indices[position])),
                                        len(indices), 'writing images')
   for shard in missing:
     digest = hashlib.md5()
@@ -187,7 +187,7 @@ def _write_shards(shards: Sequence[_Shard], source: ImageSource,
 def _make_example_function(source: ImageSource,
                            class_names: Sequence[str]) -> Callable[[int], bytes]:
   """Returns a function that takes the index of an image, and returns a serialized example."""
-  class_indices, decoder = source.class_indices(), images.make_shape_decoder()
+  class_indices, decoder = source.class_indices(), decoding.make_shape_decoder()
 
   def make_example(index: int) -> bytes:
     name = source.name_of(index)
@@ -195,7 +195,7 @@ def _make_example_function(source: ImageSource,
       content = source.read_content(index)
       height, width, channels = map(int, decoder.decode(content))
     except (OSError, ValueError) as error:
-      raise image_checks.undecodable_error(name, image_checks.reason_of(error)) from error
+      raise bad_images.undecodable_error(name, bad_images.reason_of(error)) from error
     class_index = int(class_indices[index])
     return _serialize({
         'image/encoded': content,

@@ -8,9 +8,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from absl import flags
 
-from estimator_train import configs
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings, rules
+from estimator_train.settings import Settings, rules, workloads
 from estimator_train.settings.flag_type import GROUP_TITLES, all_flags, flags_of, unknown_flag_error
 from estimator_train.settings.flags import MODES_WITH_CHECKPOINT_FLAG
 
@@ -25,7 +24,7 @@ standard output is the result as a JSON object, on a terminal only with --json.
 
   estimator-train --flagfile=quickstart    trains for half a minute, on data of the package
   estimator-train --help                   lists all flags
-""".format(', '.join(configs.NAMES))
+""".format(', '.join(workloads.NAMES))
 
 # By the type of a flag's values: the function of absl that defines the flag, and the description of
 # valid values in errors.
@@ -320,7 +319,7 @@ def _expand_argument(argument: Argument, including_files: Tuple[str, ...]) -> Li
   if os.path.realpath(path) in including_files:
     raise UserError('a flagfile must not include itself', path_and_origin, 'remove that line')
   if os.path.basename(path) == path and not os.path.exists(path):  # May be one of the package.
-    bundled = os.path.join(configs.FOLDER, path.rpartition('.flags')[0] or path) + '.flags'
+    bundled = os.path.join(workloads.FOLDER, path.rpartition('.flags')[0] or path) + '.flags'
     path = bundled if os.path.isfile(bundled) else path
   arguments: List[Argument] = []
   lines = _read_lines(path, path_and_origin)
@@ -342,4 +341,4 @@ def _read_lines(path: str, path_and_origin: str) -> List[str]:
     reason = 'it is not UTF-8 text'
   raise UserError('the flagfile cannot be read', '{} ({})'.format(path_and_origin, reason),
                   'give --flagfile=FILE, a text file with one flag per line, or one of the '
-                  "package's: " + ', '.join(configs.NAMES))
+                  "package's: " + ', '.join(workloads.NAMES))

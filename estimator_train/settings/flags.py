@@ -7,18 +7,18 @@ import difflib
 import unicodedata
 from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
-from estimator_train.configs import WORKLOADS
 from estimator_train.errors import UserError
 from estimator_train.settings.flag_type import (
-    check_not_a_pattern,
-    flag,
-    flag_group,
-    format_value,
-    int_range,
-    not_empty,
-    satisfies,
+  check_not_a_pattern,
+  flag,
+  flag_group,
+  format_value,
+  int_range,
+  not_empty,
+  satisfies,
 )
 from estimator_train.settings.user_code import is_function_name
+from estimator_train.settings.workloads import WORKLOADS
 
 __all__ = [
     'CheckpointFlags', 'ClusterFlags', 'DataFlags', 'DeviceFlags', 'DurationFlags',
@@ -34,7 +34,7 @@ MODES_WITHOUT_MODEL_DIR = ('download', 'input_benchmark', 'doctor', 'write_tfrec
 MODES_OF_ALL_SPLITS = ('audit', 'write_tfrecords')
 DATASETS = ('fashion_mnist_sample', 'fashion_mnist', 'mnist', 'cifar10', 'oct2017', 'image_folder',
             'tfrecord', 'synthetic')
-# PACKAGE_MODELS are functions of models/__init__.py, KERAS_MODELS those of tf.keras.applications.
+# PACKAGE_MODELS are functions of model/networks.py, KERAS_MODELS those of tf.keras.applications.
 PACKAGE_MODELS = ('fashion_cnn', 'mnist_conv8', 'mnist_deep', 'mnist_dense', 'mnist_practical',
                   'residual_cnn')
 KERAS_MODELS = (
@@ -42,7 +42,7 @@ KERAS_MODELS = (
     'resnet152v2', 'inceptionv3', 'inceptionresnetv2', 'xception', 'mobilenet', 'mobilenetv2',
     'densenet121', 'densenet169', 'densenet201', 'nasnetmobile', 'nasnetlarge')
 MODELS = PACKAGE_MODELS + KERAS_MODELS
-# By the value of --optimizer: the class, of Keras or of training/optimizers.py, and its arguments.
+# By the value of --optimizer: the class, of Keras or of model/optimizers.py, and its arguments.
 # Its name in checkpoints is that of the class, unless `name` is given.
 OPTIMIZERS: Dict[str, Dict[str, Any]] = {
     'adam': {'class': 'Adam'},

@@ -8,10 +8,10 @@ import importlib.util
 from types import SimpleNamespace
 from typing import Any, Callable, NamedTuple, Tuple
 
-from estimator_train.configs import WORKLOADS
 from estimator_train.errors import UserError
 from estimator_train.settings import flags, user_code
 from estimator_train.settings.flag_type import all_flags, format_value
+from estimator_train.settings.workloads import WORKLOADS
 
 _TRAINING = flags.TRAINING_MODES
 # Pairs of flags that exclude each other. A flag on the command line also overrides the other flag

@@ -338,3 +338,16 @@ def _pass_on(operation: tf.Operation, loss_gradient: tf.Tensor,
 def gradient_seed(value: tf.Tensor) -> tf.Tensor:
   """Returns a tensor like a scalar, for KnownGradients; its value is 1 until it is replaced."""
   return tf.identity(tf.ones(value.shape, value.dtype))
+
+
+def find_ancestors(operations: Iterable[tf.Operation]) -> Set[tf.Operation]:
+  """Returns the operations that run if the given ones run, including the given ones."""
+  found: Set[tf.Operation] = set()
+  pending = list(operations)
+  while pending:
+    operation = pending.pop()
+    if operation not in found:
+      found.add(operation)
+      pending += [tensor.op for tensor in operation.inputs]
+      pending += operation.control_inputs
+  return found

@@ -11,23 +11,19 @@ from typing import Any, Callable, Dict, Optional, Set, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data.run_data import make_batching
+from estimator_train.checkpoints import best_checkpoint, compatibility, finding
+from estimator_train.checkpoints.pinned_files import pin
+from estimator_train.data.opening import make_batching
 from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import TrainingFailed, UserError, one_line
+from estimator_train.model import class_counts, evaluation_metrics, evaluation_samples
+from estimator_train.model.evaluation_samples import EvaluationSamples, SampleCollector
 from estimator_train.run_dir import listed_checkpoints
 from estimator_train.system import watchdog
-from estimator_train.training import (
-  class_counts,
-  early_stopping,
-  evaluation_metrics,
-  evaluation_samples,
-)
-from estimator_train.training.checkpoints import best_checkpoint, restoring
-from estimator_train.training.checkpoints.pinned_files import pin
-from estimator_train.training.early_stopping import StopReason
-from estimator_train.training.evaluation_samples import EvaluationSamples, SampleCollector
-from estimator_train.training.model import PreparedModel
+from estimator_train.training import selection
+from estimator_train.training.preparation import PreparedModel
 from estimator_train.training.run import Run
+from estimator_train.training.selection import StopReason
 
 _LOG = logging.getLogger('estimator_train')
 _POLL_SECS = 1.
@@ -74,7 +70,7 @@ class EvaluationLoop:
       The result of the evaluation, with the best checkpoint so far as `best`; {} if a signal
       interrupted the evaluation.
     """
-    path = path or restoring.latest_checkpoint_and_step(self._run_dir.path)[0]
+    path = path or finding.latest_checkpoint_and_step(self._run_dir.path)[0]
     assert path is not None
     if self._last_result.get('checkpoint') == path:
       return self._last_result
@@ -93,10 +89,10 @@ class EvaluationLoop:
         pinned_path, metrics['global_step'], best_checkpoint.values_of(metrics), self._best_metric,
         self._run_dir.path, metrics['examples_digest'])
     self._last_result['best'] = best.as_result()
-    self._stop_reason = early_stopping.find_stop_reason(
+    self._stop_reason = selection.find_stop_reason(
         self._settings, metrics, self._best_metric, best)
     if self._stop_reason is not None:
-      early_stopping.write_stop_reason(self._run_dir, self._settings, self._stop_reason,
+      selection.write_stop_reason(self._run_dir, self._settings, self._stop_reason,
                                        metrics['examples_digest'])
     return self._last_result
 
@@ -208,12 +204,12 @@ class Evaluator:
     source, batch_size = self._run.data.test, self._run.engine.examples_per_replica
     assert source is not None
     estimator = self._model.estimator
-    path = path or restoring.latest_checkpoint_and_step(estimator.model_dir)[0]
+    path = path or finding.latest_checkpoint_and_step(estimator.model_dir)[0]
     assert path is not None
     with translate_errors(source), watchdog.ending_hangs(
         'evaluation', self._run.settings.cluster.step_timeout_secs, lambda: self._num_batches):
       if self._graph is None or self._graph.names_of_averages != (
-          restoring.names_of_averages(path)):  # A resumed run may have omitted --ema_decay.
+          compatibility.names_of_averages(path)):  # A resumed run may have omitted --ema_decay.
         self._graph = _EvaluationGraph(estimator, source.make_eval_input_fn(make_batching(
             source.dataset, self._run.settings, self._model.one_hot, batch_size)), path)
       samples = SampleCollector(self._graph.sampled, source.num_examples, batch_size)
@@ -279,9 +275,9 @@ class _EvaluationGraph:
     checkpoint: the path of one of the checkpoints.
 
   Attributes:
-    names_of_averages: restoring.names_of_averages of the checkpoint, and of all that are evaluated.
+    names_of_averages: the names of the averages in the checkpoint, and in all that are evaluated.
     sampled: the tensors of which to collect some values.
-    batch_means: the names of the metrics that are means over batches; see metrics.batch_means.
+    batch_means: the names of the metrics that are means over batches.
   """
 
   def __init__(self, estimator: tf.estimator.Estimator, input_fn: InputFn,
@@ -302,8 +298,8 @@ class _EvaluationGraph:
       self._metric_values[tf.GraphKeys.GLOBAL_STEP] = global_step
       self._initialize_op = tf.group(tf.local_variables_initializer(), tf.tables_initializer(),
                                      iterator.initializer)
-      self._saver = restoring.make_saver(tf.global_variables(), checkpoint)
-      self.names_of_averages = restoring.names_of_averages(checkpoint)
+      self._saver = compatibility.make_saver(tf.global_variables(), checkpoint)
+      self.names_of_averages = compatibility.names_of_averages(checkpoint)
       self.sampled = evaluation_samples.sampled_tensors()
       self.batch_means = sorted(evaluation_metrics.batch_means())
       for name in self.batch_means:

@@ -7,23 +7,23 @@ from typing import Any, Dict, NamedTuple, Optional
 
 import tensorflow.compat.v1 as tf
 
+from estimator_train.checkpoints import best_checkpoint, compatibility, finding
+from estimator_train.checkpoints.pinned_files import SavedCheckpoint
 from estimator_train.data import DataSet, datasets, download, validation
-from estimator_train.data.run_data import Data, make_source, open_data
+from estimator_train.data.opening import Data, make_source, open_data
 from estimator_train.distribution.devices import find_devices, prepare_devices
 from estimator_train.distribution.engine import Engine, make_engine
 from estimator_train.distribution.process import EVALUATOR, SINGLE_PROCESS, Process
 from estimator_train.errors import PeerLost, UserError, join_items
+from estimator_train.model.schedules import Schedule, make_schedule
 from estimator_train.run_dir import RunDir
 from estimator_train.run_dir.data_record import Validation
 from estimator_train.run_dir.step_clock import StepClock
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import EvaluationFlags
 from estimator_train.system.progress import StartUpTimer
-from estimator_train.training import early_stopping
-from estimator_train.training.checkpoints import best_checkpoint, restoring
-from estimator_train.training.checkpoints.pinned_files import SavedCheckpoint
-from estimator_train.training.early_stopping import StopReason
-from estimator_train.training.schedules import Schedule, make_schedule
+from estimator_train.training import selection
+from estimator_train.training.selection import StopReason
 
 _LOG = logging.getLogger('estimator_train')
 _POLL_INTERVAL_SECS = 1.
@@ -49,7 +49,7 @@ def find_start(settings: Settings, run_dir: RunDir, engine: Engine,
 
   Args:
     settings, run_dir, engine: those of the run.
-    checkpoint_to_evaluate: the return value of restoring.open_checkpoint; None if the run trains.
+    checkpoint_to_evaluate: the return value of finding.open_checkpoint; None if the run trains.
 
   Raises:
     PeerLost: this process is the evaluator, and the chief has not saved a checkpoint in time.
@@ -62,7 +62,7 @@ def find_start(settings: Settings, run_dir: RunDir, engine: Engine,
     checkpoint = _wait_for_checkpoint(run_dir, settings.cluster.start_timeout_secs)
     step = int(tf.train.load_variable(checkpoint, tf.GraphKeys.GLOBAL_STEP))
   else:
-    checkpoint, step = restoring.find_intact_checkpoint(run_dir.path)
+    checkpoint, step = finding.find_intact_checkpoint(run_dir.path)
   return Start(checkpoint, step)
 
 
@@ -84,7 +84,7 @@ def _wait_for_checkpoint(run_dir: RunDir, timeout_secs: int) -> str:
   """
   deadline = time.monotonic() + timeout_secs
   while True:
-    latest = restoring.latest_checkpoint(run_dir.path)
+    latest = finding.latest_checkpoint(run_dir.path)
     if latest is not None:
       with contextlib.suppress(FileNotFoundError):  # The chief has deleted it: take the next one.
         return best_checkpoint.pin(latest, run_dir.path, EVALUATOR)
@@ -182,7 +182,7 @@ def open_run(settings: Settings, process: Process = SINGLE_PROCESS,
   engine = make_engine(settings, process, devices)
   start = find_start(settings, run_dir, engine, checkpoint)
   _LOG.info('preparing the data')
-  checkpoint_run_dir = restoring.run_dir_of_checkpoint(settings)
+  checkpoint_run_dir = finding.run_dir_of_checkpoint(settings)
   dataset = _obtain_dataset(settings, validation.find_recorded(
       settings, checkpoint_run_dir) if start.step else None)
   run_dir.make()
@@ -192,7 +192,7 @@ def open_run(settings: Settings, process: Process = SINGLE_PROCESS,
   end_step, schedule = start.step, Schedule(settings.optimizer.learning_rate)
   if settings.run.trains:
     assert data.train is not None
-    start = start._replace(stop_reason=early_stopping.read_stop_reason(
+    start = start._replace(stop_reason=selection.read_stop_reason(
         run_dir, settings.evaluation, start.step,
         data.test if settings.run.evaluates else None))
     clock = clock._replace(num_examples=data.train.num_examples)
@@ -241,7 +241,7 @@ def _obtain_dataset(settings: Settings, recorded: Optional[Validation]) -> DataS
   if dataset.files:
     assert settings.data.data_dir is not None
     download.download_files(dataset.files, settings.data.data_dir)
-  restoring.check_class_names(settings, dataset.labels)
+  compatibility.check_class_names(settings, dataset.labels)
   source = make_source(dataset, dataset.train) if settings.run.trains else None
   if source is not None and source.class_indices_are_known:
     counts = source.class_counts()

@@ -8,26 +8,27 @@ from typing import Callable, List, NamedTuple, Optional
 import tensorflow.compat.v1 as tf
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from estimator_train.checkpoints import best_checkpoint, finding
+from estimator_train.checkpoints.saving import RetryingSaver, SaveCheckpoints
 from estimator_train.data import arrays
-from estimator_train.data.run_data import make_batching, make_train_input_fn
-from estimator_train.data.sharding import Shard
+from estimator_train.data.opening import make_batching, make_train_input_fn
+from estimator_train.data.order import Shard
 from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import CheckpointNotSaved, PeerLost, StoppedBySignal, TrainingFailed
+from estimator_train.model import frozen_features
 from estimator_train.reports import metrics_log
 from estimator_train.reports.step_times import Timing
 from estimator_train.settings.flags import DEFAULT_SAVE_SECS
 from estimator_train.system.signals import SignalState
 from estimator_train.tf_patches import estimator as estimator_patches, saved_weights
-from estimator_train.training import early_stopping, frozen_features
-from estimator_train.training.checkpoints import best_checkpoint, restoring
-from estimator_train.training.checkpoints.saving import RetryingSaver, SaveCheckpoints
-from estimator_train.training.early_stopping import StopReason
-from estimator_train.training.hooks import make_user_hooks, stopping
-from estimator_train.training.hooks.progress import LogEpochs, ShowProgress
-from estimator_train.training.hooks.step_measurements import StepMonitor, StepTimer, TraceSteps
-from estimator_train.training.hooks.summaries import WriteSummaries
-from estimator_train.training.model import PreparedModel
+from estimator_train.training import selection, stopping
+from estimator_train.training.preparation import PreparedModel
+from estimator_train.training.progress import LogEpochs, ShowProgress
 from estimator_train.training.run import Run
+from estimator_train.training.selection import StopReason
+from estimator_train.training.steps import StepMonitor, StepTimer, TraceSteps
+from estimator_train.training.summaries import WriteSummaries
+from estimator_train.training.user_hooks import make_user_hooks
 
 _LOG = logging.getLogger('estimator_train')
 
@@ -74,7 +75,7 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
       _LOG.warning('--input_pipeline=published starts another epoch instead of continuing with '
                    'the next example')
   if run.process.is_chief:
-    early_stopping.remove_stop_reason(run.run_dir)
+    selection.remove_stop_reason(run.run_dir)
     metrics_log.remove_steps_after(run.run_dir.path, run.start.step)
     run.run_dir.record_clock(run.clock)
   source = run.data.train
@@ -127,7 +128,7 @@ def make_input_fn(run: Run, model: PreparedModel) -> InputFn:
   model_dir = run.run_dir.path
   features = frozen_features.compute_features(
       model.frozen_part,
-      restoring.latest_checkpoint_and_step(model_dir)[0]
+      finding.latest_checkpoint_and_step(model_dir)[0]
       or saved_weights.initial_weights_path(model_dir),
       source, settings, engine.devices)
   return arrays.make_train_input_fn(source, features, source.class_indices(), batching)
@@ -147,11 +148,11 @@ def _make_outcome(run: Run, signals: SignalState, hooks: 'RunHooks') -> Outcome:
   """Returns the outcome of a training that has ended without an error."""
   # Only the chief reads the step of the last checkpoint, because other tasks may run this code
   # before the chief has saved the checkpoint.
-  reached_step = (restoring.latest_checkpoint_and_step(run.run_dir.path)[1]
+  reached_step = (finding.latest_checkpoint_and_step(run.run_dir.path)[1]
                   if run.process.is_chief else hooks.monitor.global_step)
   has_stopped, stop_reason = hooks.stop_hook.has_stopped, None
   if has_stopped and signals.stop_signum is None:
-    stop_reason = early_stopping.read_stop_reason(
+    stop_reason = selection.read_stop_reason(
         run.run_dir, run.settings.evaluation, reached_step)
   return Outcome(hooks.make_timing(reached_step), has_stopped and stop_reason is None, stop_reason)
 

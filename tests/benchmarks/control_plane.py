@@ -30,8 +30,8 @@ import common
 
 sys.path.insert(0, str(common.ROOT))
 from estimator_train.distribution import rendezvous, tf_config  # noqa: E402
-from estimator_train.distribution.network import Connection, StartTimeout  # noqa: E402
 from estimator_train.distribution.peers import Peers  # noqa: E402
+from estimator_train.distribution.sockets import Connection, StartTimeout  # noqa: E402
 
 HEARTBEAT_SECS = 5
 MEASUREMENTS = {'step_secs_{}'.format(number): .1 for number in range(40)}

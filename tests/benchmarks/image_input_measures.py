@@ -21,20 +21,16 @@ import psutil
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import DataSet, ImageSplit, arrays, datasets
-from estimator_train.data.run_data import (
-  make_batching,
-  make_source,
-  make_train_input_fn,
-)
+from estimator_train.data.opening import make_batching, make_source, make_train_input_fn
 from estimator_train.data.source import Source
+from estimator_train.model import frozen_features
 from estimator_train.settings import Settings
 from estimator_train.system import machine, storage
 from estimator_train.system.progress import StartUpTimer
 from estimator_train.tf_patches import saved_weights
-from estimator_train.training import frozen_features
-from estimator_train.training.hooks.step_measurements import StepTimer
-from estimator_train.training.model import PreparedModel, prepare
+from estimator_train.training.preparation import PreparedModel, prepare
 from estimator_train.training.run import Run, open_run
+from estimator_train.training.steps import StepTimer
 
 # Small enough to diverge on no labels; a step costs the same at any rate.
 LEARNING_RATE = 1e-6

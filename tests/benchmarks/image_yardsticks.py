@@ -5,7 +5,7 @@ from typing import Sequence, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import images
+from estimator_train.data import decoding
 from estimator_train.data.source import InputFn
 from estimator_train.system import machine
 
@@ -30,7 +30,7 @@ def make_decoding_from_memory(contents: Sequence[bytes], image_size: Tuple[int, 
     return all_contents[numbers % len(all_contents)]
 
   def load(content: tf.Tensor) -> tf.Tensor:
-    return images.resize(images.decode(tf.reshape(content, []))[:, :, :1], *image_size)
+    return decoding.resize(decoding.decode(tf.reshape(content, []))[:, :, :1], *image_size)
 
   return lambda: (
       tf.data.Dataset.range(2 ** 60).batch(_CHUNK_SIZE)

@@ -16,7 +16,7 @@ import article_fashion_mnist
 import common
 import tensorflow as tf
 
-from estimator_train import models
+from estimator_train.model import networks
 
 
 class StepEnds(tf.keras.callbacks.Callback):
@@ -46,7 +46,7 @@ def main() -> None:
         args.train_steps, args.batch_size, args.warmup_steps, len(labels)))
 
   tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)
-  model = models.fashion_cnn((28, 28, 1), article_fashion_mnist.NUM_CLASSES)
+  model = networks.fashion_cnn((28, 28, 1), article_fashion_mnist.NUM_CLASSES)
   model.compile(optimizer=tf.keras.optimizers.Adam(0.001), loss='categorical_crossentropy',
                 metrics=['accuracy'])
   ends = StepEnds()

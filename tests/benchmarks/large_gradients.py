@@ -4,7 +4,7 @@ from typing import Any, Callable, Dict, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train import models
+from estimator_train.model import networks
 
 
 def dense_80mb(image_shape: Tuple[int, ...], num_classes: int) -> tf.keras.Model:
@@ -34,4 +34,4 @@ def _dense(image_shape: Tuple[int, ...], num_classes: int, units: int) -> tf.ker
 
 MODELS: Dict[str, Callable[..., Any]] = {
     'dense_5mb': dense_5mb, 'dense_20mb': dense_20mb, 'dense_80mb': dense_80mb,
-    'fashion_cnn': models.fashion_cnn}
+    'fashion_cnn': networks.fashion_cnn}

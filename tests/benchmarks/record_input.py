@@ -35,11 +35,11 @@ from estimator_train.data import (
   ImageRecordSplit,
   ImageSplit,
   ParsedRecordSplit,
+  opening,
   records as records_lib,
-  run_data,
 )
 from estimator_train.data.batching import Batching
-from estimator_train.data.sharding import Shard
+from estimator_train.data.order import Shard
 from estimator_train.data.source import InputFn
 from estimator_train.system import machine, storage
 
@@ -127,7 +127,7 @@ class Data:
 
   def dataset(self, shape: Tuple[int, int, int], split: Any) -> Any:
     """Returns the source of a split."""
-    return run_data.make_source(DataSet('any', self.labels, shape, split), split)
+    return opening.make_source(DataSet('any', self.labels, shape, split), split)
 
   @functools.lru_cache(maxsize=None)  # noqa: B019
   def image_source(self) -> Any:
@@ -398,12 +398,12 @@ def _bytes_of_worker(source: Any, rank: int) -> float:
 
 
 def _steps_per_sec(source: Any) -> float:
-  from estimator_train import models
+  from estimator_train.model import networks
   with tf.Graph().as_default(), tf.Session() as session:
     iterator = tf.data.make_initializable_iterator(source.make_train_input_fn(
         _batching(SMALL_SHAPE, SMALL_BATCH_SIZE), 'none')())
     pixels, labels = iterator.get_next()
-    outputs = models.mnist_dense(SMALL_SHAPE, 10)(tf.cast(pixels, tf.float32) / 255.)
+    outputs = networks.mnist_dense(SMALL_SHAPE, 10)(tf.cast(pixels, tf.float32) / 255.)
     loss = tf.losses.sparse_softmax_cross_entropy(labels, outputs)
     train = session.make_callable(tf.train.GradientDescentOptimizer(.001).minimize(loss))
     session.run([iterator.initializer, tf.global_variables_initializer()])

@@ -16,7 +16,7 @@ import common
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data.sharding import ExampleOrder, Shard
+from estimator_train.data.order import ExampleOrder, Shard
 
 EXAMPLES_PER_FILE, READERS = 1000, 16
 

@@ -26,8 +26,8 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train import TimeHistory
 from estimator_train.run_dir.step_clock import StepClock
-from estimator_train.training.hooks.progress import LogEpochs, ShowProgress
-from estimator_train.training.hooks.step_measurements import StepMonitor, add_accuracy
+from estimator_train.training.progress import LogEpochs, ShowProgress
+from estimator_train.training.steps import StepMonitor, add_accuracy
 
 TARGET_MICROSECS = 50.
 WARMUP_STEPS = 200

@@ -26,9 +26,9 @@ _FUNCTIONS = {
              'update_checkpoint_state_internal',
     'rename': 'tensorflow.python.lib.io.file_io:rename',
     'delete': 'tensorflow.python.lib.io.file_io:delete_file',
-    'lock': 'estimator_train.run_dir.run_lock:_acquire',
+    'lock': 'estimator_train.run_dir.lock:_acquire',
     'evaluate': 'estimator_train.training.evaluation:_EvaluationGraph.run',
-    'promote': 'estimator_train.training.checkpoints.best_checkpoint:promote_if_better',
+    'promote': 'estimator_train.checkpoints.best_checkpoint:promote_if_better',
     'page': 'estimator_train.reports.page:write_page_of_finished_run',
     'saved_model': 'tensorflow.compat.v1:saved_model.Builder.save',
     'model.h5': 'estimator_train.exporting.h5_model:write_h5'}

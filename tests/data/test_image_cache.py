@@ -10,10 +10,10 @@ import pytest
 from conftest import batches
 
 from estimator_train import DataSet, ImageSplit
-from estimator_train.data import arrays, image_cache, image_source
+from estimator_train.data import arrays, cache as cache_lib, image_source
 from estimator_train.data.batching import Batching, indices_by_first_use
 from estimator_train.data.image_source import ImageFileSource
-from estimator_train.data.sharding import ExampleOrder, Shard
+from estimator_train.data.order import ExampleOrder, Shard
 from estimator_train.data.source import translate_errors
 from estimator_train.errors import UserError
 
@@ -42,7 +42,7 @@ def source_of(split):
 
 
 def load(split, cache, batching=BATCHING):
-  return image_cache.ImageCache(source_of(split), batching, str(cache)).read_all()
+  return cache_lib.ImageCache(source_of(split), batching, str(cache)).read_all()
 
 
 def uncached(split, batching=BATCHING):
@@ -119,9 +119,9 @@ def test_the_first_batches_do_not_wait_for_the_last_images(split, cache, monkeyp
     filled.append(count)
     assert len(filled) != 2 or resume.wait(60)
 
-  monkeypatch.setattr(image_cache, '_FILL_BATCH_SIZE', 3)
+  monkeypatch.setattr(cache_lib, '_FILL_BATCH_SIZE', 3)
   monkeypatch.setattr('tqdm.tqdm.update', update)
-  images = image_cache.ImageCache(
+  images = cache_lib.ImageCache(
       source_of(split), BATCHING._replace(seed=3, shard=shard), cache)
   first, expected = ExampleOrder(18, 3, shard).indices(0, 6), uncached(split)
   pixels, class_indices = images.read(first)
@@ -140,7 +140,7 @@ def test_the_first_batches_do_not_wait_for_the_last_images(split, cache, monkeyp
     # The disk reports its error after the last image.
     ('disk', 'the cache cannot be stored: --cache=.*Input/output error.: give')])
 def test_an_error_after_the_first_batch(split, tmp_path, folder, monkeypatch, fault, message):
-  monkeypatch.setattr(image_cache, '_FILL_BATCH_SIZE', 3)
+  monkeypatch.setattr(cache_lib, '_FILL_BATCH_SIZE', 3)
   if fault == 'image':
     (tmp_path / 'damaged.jpeg').write_bytes(b'text')
     split.files[indices_by_first_use(18, BATCHING)[-1]] = bytes(tmp_path / 'damaged.jpeg')

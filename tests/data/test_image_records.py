@@ -11,7 +11,7 @@ from estimator_train.data import (
   RecordSplit,
   datasets,
   image_records as module,
-  run_data,
+  opening,
   tfrecord,
 )
 from estimator_train.data.batching import Batching
@@ -27,7 +27,7 @@ def source_of(folder, **given):
   dataset = tfrecord.describe(Settings(
       dataset='tfrecord', mode='train', train_steps=1, model_dir=str(folder / 'model'),
       train_pattern=str(folder / 'train-*'), image_size=SHAPE[:2], **given))
-  return run_data.make_source(dataset, dataset.train)
+  return opening.make_source(dataset, dataset.train)
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_class_names_of_the_records(tmp_path, image, labels_and_texts, given, is
     assert len(caplog.records) == (message is not None) and (message or '') in caplog.text
     caplog.clear()
     evaluated = source.dataset._replace(train=None, test=source.split)
-    run_data.make_source(evaluated, evaluated.test).check_and_count()
+    opening.make_source(evaluated, evaluated.test).check_and_count()
     assert 'no training records' not in caplog.text
 
 
@@ -149,7 +149,7 @@ def test_labels_of_test_records_are_translated_by_the_class_names(tmp_path, imag
     dataset = tfrecord.describe(Settings(
         dataset='tfrecord', train_steps=1, train_pattern=str(tmp_path / 'train' / 'rec*'),
         eval_pattern=str(tmp_path / 'test'), image_size=SHAPE[:2], **given))
-    source = run_data.make_source(dataset, getattr(dataset, split))
+    source = opening.make_source(dataset, getattr(dataset, split))
     source.check_and_count()
     published, _ = batches(source.make_published_input_fn(BATCHING._replace(
         num_classes=len(dataset.labels), examples_per_batch=1)), 20)
@@ -179,7 +179,7 @@ def test_labels_of_test_records_are_translated_by_the_class_names(tmp_path, imag
       'mine', ('a', 'b', 'c'), SHAPE, test=RecordSplit(str(tmp_path / 'test' / 'rec*'))))
   write_classes(tmp_path / 'test', image, 'ca')
   dataset = datasets.describe(Settings(dataset='m:f', mode='evaluate', model_dir=str(tmp_path)))
-  assert run_data.make_source(dataset, dataset.test).class_indices().tolist() == [2, 0]
+  assert opening.make_source(dataset, dataset.test).class_indices().tolist() == [2, 0]
 
 
 def test_the_digest_of_records_depends_on_the_classes_of_their_labels(tmp_path, image):
@@ -191,7 +191,7 @@ def test_the_digest_of_records_depends_on_the_classes_of_their_labels(tmp_path, 
     dataset = tfrecord.describe(Settings(
         dataset='tfrecord', train_steps=1, train_pattern=str(tmp_path / 'train'),
         eval_pattern=str(tmp_path / 'test'), model_dir=str(tmp_path / 'm'), image_size=SHAPE[:2]))
-    return run_data.make_source(dataset, dataset.test).digest()
+    return opening.make_source(dataset, dataset.test).digest()
 
   assert digest('abc') == digest('abc') != digest('acb')
 
@@ -207,7 +207,7 @@ def test_errors_about_labels_of_test_records(tmp_path, image):
         dataset='tfrecord', train_steps=1, train_pattern=str(tmp_path / 'train'),
         eval_pattern=str(tmp_path / 'test'), model_dir=str(tmp_path / 'm'), image_size=SHAPE[:2]))
     with pytest.raises(UserError) as caught:
-      run_data.make_source(dataset, dataset.test).check_and_count()
+      opening.make_source(dataset, dataset.test).check_and_count()
     assert 'label_offset' not in str(caught.value)
     return str(caught.value)
 

@@ -8,7 +8,7 @@ from conftest import batches
 
 from estimator_train.data.batching import Batching
 from estimator_train.data.mixup import draw_weights, mix_examples
-from estimator_train.data.sharding import Shard
+from estimator_train.data.order import Shard
 from estimator_train.errors import UserError
 
 IMAGES = np.random.RandomState(0).randint(0, 256, [48, 2, 3, 1]).astype(np.uint8)

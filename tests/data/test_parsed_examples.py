@@ -9,7 +9,7 @@ from tensorflow.compat import v2
 from test_source_contract import BATCHING, COUNT, SHAPE, parse, parse_batch, write_in_files
 
 from estimator_train import DataSet, ExampleSplit, RecordSplit
-from estimator_train.data import datasets, run_data, user_examples
+from estimator_train.data import datasets, opening, user_examples
 from estimator_train.data.source import translate_errors
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
@@ -29,7 +29,7 @@ def source_of(monkeypatch, tmp_path):
     dataset = DataSet('any', ('a', 'b', 'c'), SHAPE, split)
     monkeypatch.setattr(datasets.user_code, 'call_function', lambda *unused: dataset)
     settings = Settings(dataset='own:data', mode='train', train_steps=1, model_dir=str(tmp_path))
-    return run_data.open_data(datasets.describe(settings), settings, str(tmp_path)).train
+    return opening.open_data(datasets.describe(settings), settings, str(tmp_path)).train
 
   return source_of
 

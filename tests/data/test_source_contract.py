@@ -13,9 +13,9 @@ from generated_data import encoded, write_idx
 from PIL import Image
 
 from estimator_train import data
-from estimator_train.data import DataSet, binary_files, records, run_data
+from estimator_train.data import DataSet, binary_files, opening, records
 from estimator_train.data.batching import Batching
-from estimator_train.data.sharding import ExampleOrder, Shard
+from estimator_train.data.order import ExampleOrder, Shard
 from estimator_train.data.source import translate_errors
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
@@ -105,7 +105,7 @@ def make(tmp_path, monkeypatch):
         split = (data.ImageRecordSplit(index) if kind == 'image_records' else
                  data.ParsedRecordSplit(index, parse, None) if kind == 'records' else
                  data.ParsedRecordSplit(index, None, parse_batch))
-    return run_data.make_source(DataSet('any', LABELS, SHAPE, split), split)
+    return opening.make_source(DataSet('any', LABELS, SHAPE, split), split)
 
   return make
 
@@ -248,12 +248,12 @@ def test_a_damaged_example_is_named_or_skipped(make, tmp_path, kind, message):
     with pytest.raises(UserError, match=message), translate_errors(source):
       source.check_and_count()
       batches(make_input_fn(BATCHING), 12)
-  dataset, skipped = run_data.skip_bad_examples(source.dataset, InputFlags(max_bad_images=.05),
+  dataset, skipped = opening.skip_bad_examples(source.dataset, InputFlags(max_bad_images=.05),
                                                 str(tmp_path))
   assert len(skipped) == kind.startswith('image') and all(
       image.file.startswith(path) for image in skipped)
   if skipped:
-    rest = run_data.make_source(dataset, dataset.train)
+    rest = opening.make_source(dataset, dataset.train)
     assert rest.check_and_count() == len(rest.class_indices()) == COUNT - 1
     found, _ = batches(rest.make_eval_input_fn(BATCHING))
     assert numbers_of(found) == [number for number in range(COUNT)
@@ -321,14 +321,14 @@ def test_images_in_another_order_are_the_same(make):
   source = make('image_files')
   files, classes = source.split
   reverse = source.split._replace(files=files[::-1], classes=classes[::-1])
-  assert run_data.make_source(source.dataset, reverse).digest() == source.digest()
+  assert opening.make_source(source.dataset, reverse).digest() == source.digest()
 
 
 def test_examples_that_differ_each_time_are_known_by_their_number(make):
   def digest(count):
     split = data.ExampleSplit(lambda: tf.data.Dataset.range(1000).shuffle(1000).map(
         lambda number: (number, number % 3)).take(count), count)
-    return run_data.make_source(make('examples').dataset, split).digest()
+    return opening.make_source(make('examples').dataset, split).digest()
 
   assert digest(50) == digest(50) != digest(60)
 
@@ -362,8 +362,8 @@ def test_small_idx_files_are_cached_by_default(make, monkeypatch):
   for given, small_bytes, cache in (('auto', COUNT * 6, 'memory'), ('auto', COUNT * 6 - 1, 'none'),
                                     ('memory', 0, 'memory')):
     monkeypatch.setattr(binary_files, '_MAX_AUTO_CACHED_BYTES', small_bytes)
-    assert run_data.resolve_cache(source, InputFlags(cache=given)) == cache
-  assert run_data.resolve_cache(make('image_files'), InputFlags()) == 'none'
+    assert opening.resolve_cache(source, InputFlags(cache=given)) == cache
+  assert opening.resolve_cache(make('image_files'), InputFlags()) == 'none'
 
 
 @pytest.mark.parametrize('kind', FINITE)
@@ -376,9 +376,9 @@ def test_what_only_some_support(make, kind, flag, unsupported, message):
   dataset = make(kind).dataset
   if kind in unsupported:
     with pytest.raises(UserError, match=message):
-      run_data.open_data(dataset, settings, 'unused')
+      opening.open_data(dataset, settings, 'unused')
   else:
-    assert run_data.open_data(dataset, settings, 'unused').train.num_examples == COUNT
+    assert opening.open_data(dataset, settings, 'unused').train.num_examples == COUNT
 
 
 @pytest.mark.parametrize('kind', FINITE)

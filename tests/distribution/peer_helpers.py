@@ -6,8 +6,8 @@ from concurrent import futures
 from cluster_processes import free_addresses
 
 from estimator_train.distribution import rendezvous, tf_config
-from estimator_train.distribution.network import StartTimeout
 from estimator_train.distribution.peers import Peers
+from estimator_train.distribution.sockets import StartTimeout
 
 SECS = 60
 # Starts a function with its arguments in a thread, and returns its Future.

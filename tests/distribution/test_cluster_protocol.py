@@ -6,7 +6,7 @@ import json
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from estimator_train.distribution.cluster_protocol import ClusterState, Lost, Send
+from estimator_train.distribution.cluster_state import ClusterState, Lost, Send
 from estimator_train.distribution.tf_config import Cluster, Task
 
 W0, W1, W2, PS = (*(Task('worker', index) for index in range(3)), Task('ps', 0))

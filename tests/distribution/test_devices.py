@@ -6,7 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import DataSet
-from estimator_train.data.run_data import make_batching
+from estimator_train.data.opening import make_batching
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings

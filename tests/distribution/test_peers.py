@@ -10,9 +10,9 @@ from conftest import wait_until
 from peer_helpers import SECS, in_thread, joining, workers
 
 from estimator_train import errors
-from estimator_train.distribution import cluster_engine, network, peers as peers_module
-from estimator_train.distribution.cluster_engine import ClusterEngine
-from estimator_train.distribution.cluster_protocol import Lost
+from estimator_train.distribution import engines, peers as peers_module, sockets
+from estimator_train.distribution.cluster_state import Lost
+from estimator_train.distribution.engines import ClusterEngine
 from estimator_train.distribution.peers import Peers
 from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.settings import Settings
@@ -87,10 +87,10 @@ def test_a_failure_of_one_task(five, index):
 def chief():
   """The Peers of a chief with two workers, their ends of the connections, and the losses."""
   lost, near, far = [], {}, {}
-  with network.listen(0) as listener:
+  with sockets.listen(0) as listener:
     for task in (W1, W2):
-      near[task] = network.Connection(
-          network.connect('127.0.0.1', listener.getsockname()[1], SECS))
+      near[task] = sockets.Connection(
+          sockets.connect('127.0.0.1', listener.getsockname()[1], SECS))
       far[task] = listener.accept()[0]
   peers = Peers(Cluster({'worker': ('a:1', 'b:1', 'c:1')}, W0), near, SECS,
                 lost.append)
@@ -143,9 +143,9 @@ def test_an_engine_reports_errors_of_this_task_only(error, expected):
 
 def test_tasks_of_other_versions_are_refused(monkeypatch):
   connect = mock.Mock(return_value={})
-  monkeypatch.setattr(cluster_engine.rendezvous, 'connect', connect)
+  monkeypatch.setattr(engines.rendezvous, 'connect', connect)
   cluster = Cluster({'worker': ('a:1',)}, W0)
-  cluster_engine.join_peers(Settings(model_dir='x'), cluster, {'examples': '7'}).finish()
+  engines.join_peers(Settings(model_dir='x'), cluster, {'examples': '7'}).finish()
   (_, values, *_), _ = connect.call_args
   assert values['estimator_train'] == __version__ and values['TensorFlow'] == tf.version.VERSION
   assert values['examples'] == '7' and '--seed' in values and '--data_dir' not in values

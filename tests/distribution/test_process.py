@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from estimator_train.distribution import horovod_engine, network, process
+from estimator_train.distribution import horovod, process, sockets
 from estimator_train.distribution.process import LaunchedProcess
 from estimator_train.distribution.tf_config import Task
 from estimator_train.errors import PeerLost, UserError
@@ -81,7 +81,7 @@ def test_errors(environ, strategy, message):
     (dict(OPEN_MPI, HOROVOD_CONTROLLER='GLOO'), True, False),
     (dict(SLURM, HOROVOD_CONTROLLER='mpi'), True, True)])
 def test_who_connects_the_ranks_of_horovod(environ, is_mpi_built, expected):
-  assert horovod_engine.mpi_connects_ranks(environ, is_mpi_built) == expected
+  assert horovod.mpi_connects_ranks(environ, is_mpi_built) == expected
 
 
 def test_the_ranks_of_a_launch_have_the_same_id():
@@ -91,12 +91,12 @@ def test_the_ranks_of_a_launch_have_the_same_id():
 
 
 def wait(folder, secs=60, log=str):
-  return horovod_engine.wait_for_address(
-      LaunchedProcess(1, 2, 1, 'this'), str(folder), network.StartTimeout(secs, log))
+  return horovod.wait_for_address(
+      LaunchedProcess(1, 2, 1, 'this'), str(folder), sockets.StartTimeout(secs, log))
 
 
 def test_other_ranks_find_rank_0(tmp_path):
-  published, listener = horovod_engine.publish_address(
+  published, listener = horovod.publish_address(
       LaunchedProcess(0, 2, 0, 'this'), str(tmp_path))
   path = tmp_path / 'rank_0_address.json'
   content = path.read_text()
@@ -110,7 +110,7 @@ def test_other_ranks_find_rank_0(tmp_path):
   assert cluster.task == Task('worker', 1) and cluster.num_workers == 2
   address = cluster.address(cluster.chief)
   assert address.rpartition(':')[2] == published.address(published.chief).rpartition(':')[2]
-  horovod_engine.remove_address(str(tmp_path))
+  horovod.remove_address(str(tmp_path))
   assert not list(tmp_path.iterdir())
 
 
@@ -119,8 +119,8 @@ def test_other_ranks_find_rank_0(tmp_path):
     # Of an earlier run with the same ID, whose rank 0 has ended.
     '{"launch_id": "this", "hosts": ["127.0.0.1"], "port": 1}'])
 def test_rank_0_is_missing(content, tmp_path, monkeypatch):
-  monkeypatch.setattr(horovod_engine, '_RETRY_SECS', .01)
-  monkeypatch.setattr(network, '_LOG_EVERY_SECS', .1)
+  monkeypatch.setattr(horovod, '_RETRY_SECS', .01)
+  monkeypatch.setattr(sockets, '_LOG_EVERY_SECS', .1)
   if content is not None:
     (tmp_path / 'rank_0_address.json').write_text(content)
   lines = []

@@ -10,7 +10,7 @@ from cluster_processes import free_addresses
 from conftest import wait_until
 from peer_helpers import SECS, joining, workers
 
-from estimator_train.distribution import network, rendezvous
+from estimator_train.distribution import rendezvous, sockets
 from estimator_train.errors import PeerLost, UserError
 
 
@@ -27,7 +27,7 @@ def port_of(addresses):
 
 def server_of(addresses):
   """Returns a listener on the chief's port."""
-  server = network.listen(port_of(addresses))
+  server = sockets.listen(port_of(addresses))
   server.settimeout(SECS)
   return server
 
@@ -85,7 +85,7 @@ def test_all_are_connected_and_the_port_is_free(join, host, counts):
 
 @pytest.mark.parametrize('late', [0, 2])
 def test_all_know_who_is_late_and_wait(join, monkeypatch, late):
-  monkeypatch.setattr(network, '_LOG_EVERY_SECS', .1)
+  monkeypatch.setattr(sockets, '_LOG_EVERY_SECS', .1)
   addresses = workers(3)
   early = [join(addresses, index) for index in range(3) if index != late]
   wait_until(lambda: all(any('waiting for worker {}'.format(late) in line for line in member.log)
@@ -105,7 +105,7 @@ def test_nobody_comes(join, monkeypatch, host):
       super().connect(address)
 
   address = '{}:{}'.format(host, port_of(workers(1)))
-  monkeypatch.setattr(network.socket, 'socket', Unlucky)
+  monkeypatch.setattr(sockets.socket, 'socket', Unlucky)
   member = join({'worker': [address, 'localhost:1']}, 1, secs=.5)
   with pytest.raises(PeerLost, match='gave up waiting for worker 0 at {} after'.format(address)):
     member.peers()

@@ -10,14 +10,13 @@ import pytest
 import tensorflow.compat.v1 as tf
 from conftest import keras_session, run_process
 
-from estimator_train import models
 from estimator_train.data import binary_files, idx
 from estimator_train.exporting import h5_model, keras_3_config
-from estimator_train.models import ScaledResidualSum
+from estimator_train.model import losses, networks
+from estimator_train.model.networks import ScaledResidualSum
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import PACKAGE_MODELS
 from estimator_train.system import temporary_files
-from estimator_train.training import losses
 
 layers = tf.keras.layers
 IMAGE, SEQUENCE, NUM_CLASSES, BATCH = (9, 10, 3), (6, 4), 3, 4
@@ -109,7 +108,7 @@ PORTABLE = {build.__name__: build for build in (
 def compiled(name):
   """Returns a registered model or one of the above, compiled."""
   shape = (28, 28, 1) if name in PACKAGE_MODELS else (76, 76, 3)
-  model = PORTABLE[name]() if name in PORTABLE else models.build(name, shape, NUM_CLASSES)
+  model = PORTABLE[name]() if name in PORTABLE else networks.build(name, shape, NUM_CLASSES)
   loss = losses.default_loss(model)
   loss = {'attention_and_scaled_sum': {model.output_names[0]: loss},  # As for several outputs.
           'models_as_layers': 'mae'}.get(name, loss)
@@ -270,7 +269,7 @@ def test_another_process_in_the_folder_leaves_the_unfinished_file(tmp_path, monk
       file.write('model')
     temporary_files.remove_leftovers(str(tmp_path))
 
-  monkeypatch.setattr(h5_model.trained_model, 'restored_model', mock.MagicMock())
+  monkeypatch.setattr(h5_model.restored_model, 'restored_model', mock.MagicMock())
   monkeypatch.setattr(h5_model, 'write_h5', write)
   path = h5_model.save_model(Settings(model_dir=str(tmp_path)), mock.Mock(), 'model.ckpt-1')
   assert path == str(tmp_path / 'model.h5') and (tmp_path / 'model.h5').read_text() == 'model'

@@ -13,14 +13,13 @@ import tensorflow.compat.v1 as tf
 from conftest import keras_session
 from tensorflow.lite.python import convert
 
-from estimator_train import models
 from estimator_train.data import DataSet
 from estimator_train.errors import UserError
 from estimator_train.exporting import onnx_and_tflite as exports, verification
-from estimator_train.exporting.trained_model import RestoredModel
+from estimator_train.exporting.restored_model import RestoredModel
+from estimator_train.model import losses, networks
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import KERAS_MODELS, PACKAGE_MODELS
-from estimator_train.training import losses
 
 layers = tf.keras.layers
 
@@ -65,7 +64,7 @@ def shapes(folder):
     pytest.param(name, marks=pytest.mark.slow) for name in ('vgg16', 'resnet50')))
 def test_registered_models(tmp_path, name):
   shape = (32, 32, 3) if name in KERAS_MODELS else (28, 28, 1)
-  with restored(lambda: models.build(name, shape, 3), shape, ('é', 'b', 'c'),
+  with restored(lambda: networks.build(name, shape, 3), shape, ('é', 'b', 'c'),
                 export_input='tensor') as model:
     expected, found = export(tmp_path, model)
     assert exports.write_tflite(str(tmp_path), model) == {}  # It has verified the file.

@@ -14,11 +14,11 @@ import tensorflow.compat.v1 as tf
 from conftest import run_process, wait_until
 from mode_runs import QUICK, act_before, evaluated_steps
 
+from estimator_train.checkpoints import finding, saving
 from estimator_train.errors import UserError
-from estimator_train.run_dir import disk_errors
+from estimator_train.run_dir import resource_errors
 from estimator_train.settings import Settings
-from estimator_train.training.checkpoints import restoring, saving
-from estimator_train.training.hooks import progress
+from estimator_train.training import progress
 
 FLAGS = [*QUICK, '--log_every_steps=1000']
 
@@ -62,7 +62,7 @@ def test_a_disk_that_fills_up_ends_a_run_with_its_last_good_checkpoint(
   assert done.err.count('retrying in') >= 4 and 'Traceback' not in done.err
   names = os.listdir(str(disk / 'run'))
   assert not [name for name in names if '_temp_' in name or '.tmp' in name or '-20.' in name]
-  assert restoring.find_intact_checkpoint(str(disk / 'run'))[1] == 10
+  assert finding.find_intact_checkpoint(str(disk / 'run'))[1] == 10
   # With room, the same command goes on from there.
   (disk / 'fill').unlink()
   done = run_well('--mode=train', '--train_steps=30', '--model_dir', disk / 'run', *FLAGS)
@@ -105,7 +105,7 @@ def test_a_folder_that_is_removed(tmp_path, run_program, monkeypatch, no_waits):
                      '--model_dir', folder, '--save_retry_secs=2', *FLAGS)
   assert 'No such file or directory in {}'.format(folder) in done.err
   assert done.code == 3 and not folder.exists()
-  assert restoring.find_intact_checkpoint(str(away))[1] == 10
+  assert finding.find_intact_checkpoint(str(away))[1] == 10
 
 
 def test_a_report_that_cannot_be_written_does_not_hide_the_checkpoint(
@@ -141,11 +141,13 @@ def test_translated_errors():
        r'^out of memory on /device:GPU:1: a float tensor of shape \[32,64,224,224\] at --batch_s'),
       (ImportError('Traceback\nImportError: x.so: failed to map segment from shared object\nF'),
        'too little memory to import TensorFlow: a library cannot be mapped: raise the limit, for')):
-    translated = disk_errors.translate_error(error, Settings(train_steps=1, model_dir='DIR'), None)
+    translated = resource_errors.translate_error(
+        error, Settings(train_steps=1, model_dir='DIR'), None)
     assert isinstance(translated, UserError) and re.search(text, str(translated)), str(translated)
   for other in (FileNotFoundError(errno.ENOENT, 'x', 'a'), ValueError('x'), UserError('a', 'b', ''),
                 tf.errors.NotFoundError(None, None, 'a; No such file or directory')):
-    assert disk_errors.translate_error(other, Settings(model_dir=os.curdir), None) is None, other
+    translated = resource_errors.translate_error(other, Settings(model_dir=os.curdir), None)
+    assert translated is None, other
 
 
 def test_without_memory_to_start(tmp_path):

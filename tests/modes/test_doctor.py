@@ -1,11 +1,11 @@
-"""`--mode=doctor`, end to end, on this machine without a GPU; tests/doctor has other machines."""
+"""`--mode=doctor`, end to end, on this machine without a GPU; doctor/ has other machines."""
 
 import os
 import sys
 
 from conftest import run_process
 
-from estimator_train.doctor import CheckResult
+from estimator_train.modes.doctor.results import CheckResult
 
 
 def test_this_machine(run_well, tmp_path):

@@ -12,7 +12,7 @@ from conftest import ROOT, run_process
 from mode_runs import fails, image_flags
 from PIL import Image
 
-from estimator_train.data.run_data import make_batching
+from estimator_train.data.opening import make_batching
 from estimator_train.exporting import verification
 from estimator_train.settings import command_line
 

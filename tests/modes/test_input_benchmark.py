@@ -13,12 +13,12 @@ import tensorflow.compat.v1 as tf
 from conftest import contents_of
 from mode_runs import fails, image_flags, measure_shortly
 
-from estimator_train.data import images
+from estimator_train.data import decoding
+from estimator_train.model import compiling
 from estimator_train.modes import input_benchmark
 from estimator_train.modes.input_benchmark import measurement
 from estimator_train.modes.input_benchmark.measurement import InputMeasurement
 from estimator_train.settings import Settings, command_line
-from estimator_train.training import building
 from estimator_train.training.run import open_run
 
 SHORT = ['--mode=input_benchmark', '--batch_size=8', '--model=own_models:two_layers']
@@ -53,8 +53,8 @@ def test_image_folder(measure, flags, copied_run, tmp_path, monkeypatch):
 
   The model is measured on what the input delivers: float32, and uint8 from a cache.
   """
-  make, shapes = building.make_preprocess_function, []
-  monkeypatch.setattr(building, 'make_preprocess_function', lambda *given: lambda pixels: (
+  make, shapes = compiling.make_preprocess_function, []
+  monkeypatch.setattr(compiling, 'make_preprocess_function', lambda *given: lambda pixels: (
       shapes.append((pixels.shape.as_list(), pixels.dtype)) or make(*given)(pixels)))
   aside, cache = tmp_path / 'aside', tmp_path / 'cache'
   aside.mkdir()
@@ -90,9 +90,9 @@ def test_verdicts_of_a_slow_input_and_of_a_slow_model(measure, flags, monkeypatc
 
   for stage in ('decode', 'resize'):
     with monkeypatch.context() as patch:
-      make = getattr(images, stage)
-      patch.setattr(images, stage, lambda *given, make=make: wait(make(*given), .005))
-      patch.setattr(images, 'are_all_grey', lambda contents: True)  # Decodes a sample.
+      make = getattr(decoding, stage)
+      patch.setattr(decoding, stage, lambda *given, make=make: wait(make(*given), .005))
+      patch.setattr(decoding, 'are_all_grey', lambda contents: True)  # Decodes a sample.
       result, _ = measure('--num_parallel_calls=1', *flags)
     assert result['verdict'] == 'input-bound' and result['verdict_ratio'] > 1
     assert result['stages'][stage]['share'] > .5 and result['warm_images_per_sec'] < 1 / .005

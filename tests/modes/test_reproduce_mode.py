@@ -7,11 +7,10 @@ import pytest
 from conftest import ROOT
 from mode_runs import Runs
 
-from estimator_train import configs
-from estimator_train.configs import WORKLOADS
 from estimator_train.errors import UserError
 from estimator_train.modes import reproduce
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, workloads
+from estimator_train.settings.workloads import WORKLOADS
 
 
 @pytest.fixture
@@ -105,7 +104,7 @@ def test_a_real_run(run_well, tmp_path, monkeypatch):
   (part, *_) = WORKLOADS['fashion_mnist'].parts
   monkeypatch.setitem(WORKLOADS, 'fashion_mnist',
                       WORKLOADS['fashion_mnist']._replace(parts=[part]))
-  monkeypatch.setattr(configs, 'FOLDER', str(tmp_path))
+  monkeypatch.setattr(workloads, 'FOLDER', str(tmp_path))
   monkeypatch.setenv('PYTHONPATH', str(ROOT / 'tests'))
   done = run_well('--mode=reproduce', '--workload=fashion_mnist',
                   '--model_dir={}'.format(tmp_path / 'out'))

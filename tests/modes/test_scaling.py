@@ -11,9 +11,9 @@ from conftest import ROOT
 from mode_runs import Runs, image_flags
 
 from estimator_train.data import datasets
-from estimator_train.doctor import installation
 from estimator_train.errors import StoppedBySignal, UserError
 from estimator_train.modes import scaling
+from estimator_train.modes.doctor import installation
 from estimator_train.settings import command_line
 from estimator_train.system.child_process import ChildRun
 

@@ -16,14 +16,18 @@ import tensorflow.compat.v1 as tf
 from conftest import wait_until
 from mode_runs import QUICK, evaluated_steps, image_flags, signal_before
 
-from estimator_train import models
+from estimator_train.checkpoints import finding
 from estimator_train.data import image_source
 from estimator_train.exporting import saved_model
+from estimator_train.model import evaluation_samples, networks
 from estimator_train.reports import throughput
 from estimator_train.system import signals, storage
-from estimator_train.training import evaluation_samples, model as training_model, run as runs
-from estimator_train.training.checkpoints import restoring
-from estimator_train.training.hooks import progress, step_measurements as step_hooks
+from estimator_train.training import (
+  preparation as training_model,
+  progress,
+  run as runs,
+  steps as step_hooks,
+)
 
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129}
 
@@ -53,7 +57,7 @@ def last_line(done, signum):
   return done.err.splitlines()[-1]
 
 
-STARTS = ((runs, 'find_devices'), (runs.datasets, 'describe'), (models, 'build'),
+STARTS = ((runs, 'find_devices'), (runs.datasets, 'describe'), (networks, 'build'),
           (own_models, 'two_layers'),  # A function of the user's does not take it for its error.
           (training_model, 'to_estimator'), (step_hooks.StepMonitor, 'after_create_session'))
 
@@ -120,7 +124,7 @@ def test_while_training(train, inject, tmp_path, owner, name, at, signum, flags,
   if name == 'tensors':  # The evaluation is cut short.
     assert 'the evaluation of {}/model.ckpt-2 was interrupted'.format(tmp_path) in done.err
     assert next(calls) == at + 1
-  assert restoring.latest_checkpoint_and_step(str(tmp_path))[1] == step
+  assert finding.latest_checkpoint_and_step(str(tmp_path))[1] == step
   assert left_over(tmp_path) == [] and list((tmp_path / 'exports').iterdir()) == []
   assert json.loads((tmp_path / 'throughput.json').read_text())['global_step'] == step
   assert (tmp_path / 'model.h5').exists() and (tmp_path / 'report' / 'curves.json').exists()
@@ -148,7 +152,7 @@ def test_a_second_sigint_ends_at_once(train, inject, tmp_path):
   inject(tf.train.Saver, 'save', signal.SIGINT, at=2)
   done = train('--mode=train', '--train_steps=6')
   assert last_line(done, signal.SIGINT) == 'stopped by SIGINT' and left_over(tmp_path) == []
-  assert restoring.latest_checkpoint_and_step(str(tmp_path))[1] == 0
+  assert finding.latest_checkpoint_and_step(str(tmp_path))[1] == 0
   assert not (tmp_path / 'model.h5').exists()
   done = train('--mode=train', '--train_steps=6')
   assert done.code == 0 and done.result['steps_run'] == 6

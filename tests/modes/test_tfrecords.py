@@ -11,7 +11,7 @@ from mode_runs import fails, image_flags, measure_shortly
 from training_runs import assert_same_weights, variables
 
 from estimator_train.data import datasets
-from estimator_train.data.run_data import make_source
+from estimator_train.data.opening import make_source
 from estimator_train.settings import command_line
 
 TINY = '--model=own_models:two_layers'

@@ -13,9 +13,9 @@ from conftest import contents_of
 from mode_runs import evaluated_steps, fails
 
 from estimator_train.data.binary_files import IdxSource
+from estimator_train.model.evaluation_metrics import classifier_metric_names
 from estimator_train.settings import Settings, command_line
-from estimator_train.training.evaluation_metrics import classifier_metric_names
-from estimator_train.training.model import count_parameters, log_parameters
+from estimator_train.training.preparation import count_parameters, log_parameters
 
 MODEL = '--model=own_models:two_layers'
 

@@ -14,21 +14,21 @@ import pytest
 from conftest import ROOT, wait_until
 
 from estimator_train.errors import UserError
-from estimator_train.run_dir import run_lock
+from estimator_train.run_dir import lock
 from estimator_train.system import machine
 
 # Locks a folder until its input ends.
 HOLDER = '''
 import sys
 from estimator_train.run_dir import run_lock
-with run_lock.locked(sys.argv[1]):
+with lock.locked(sys.argv[1]):
   print(flush=True)
   sys.stdin.readline()
 '''
 
 
 def lock_file(folder):
-  return folder / run_lock.LOCK_FILE
+  return folder / lock.LOCK_FILE
 
 
 def owner(folder):
@@ -36,13 +36,13 @@ def owner(folder):
 
 
 def assert_refused(folder, text='locked by process', **options):
-  with pytest.raises(UserError, match=text), run_lock.locked(str(folder), **options):
+  with pytest.raises(UserError, match=text), lock.locked(str(folder), **options):
     pytest.fail('two hold it')
 
 
 def assert_taken(folder, **options):
   before = threading.active_count()
-  with run_lock.locked(str(folder), **options):
+  with lock.locked(str(folder), **options):
     assert owner(folder)['pid'] == os.getpid()
     assert_refused(folder)
   assert not lock_file(folder).exists()
@@ -75,9 +75,9 @@ def test_a_lock_that_the_kernel_does_not_know_stands_while_it_is_touched(
     left['boot'] = machine.boot_id()
   lock_file(tmp_path).write_text(json.dumps(left))
   with monkeypatch.context() as patch:  # Its owner touches it meanwhile.
-    patch.setattr(run_lock.time, 'sleep', lambda secs: os.utime(str(lock_file(tmp_path))))
+    patch.setattr(lock.time, 'sleep', lambda secs: os.utime(str(lock_file(tmp_path))))
     assert_refused(tmp_path, 'locked by process 7 on elsewhere')
-  with run_lock.locked(str(tmp_path), owner_timeout_secs=0.1, touch_interval_secs=0.01):
+  with lock.locked(str(tmp_path), owner_timeout_secs=0.1, touch_interval_secs=0.01):
     assert owner(tmp_path)['pid'] == os.getpid()
     began = lock_file(tmp_path).stat().st_mtime_ns
     wait_until(lambda: lock_file(tmp_path).stat().st_mtime_ns > began)
@@ -85,22 +85,22 @@ def test_a_lock_that_the_kernel_does_not_know_stands_while_it_is_touched(
   assert 'process 7 on elsewhere since 2018-12-09, which has ended' in caplog.text
   for content in (b'', b'[1]', b'\xff\xfe'):  # What cannot be read holds nobody off.
     lock_file(tmp_path).write_bytes(content)
-    with run_lock.locked(str(tmp_path)):
+    with lock.locked(str(tmp_path)):
       assert owner(tmp_path)['pid'] == os.getpid()
 
 
 def test_who_comes_as_the_lock_goes_gets_a_new_one(tmp_path, monkeypatch):
   """The file that was opened is removed, by whoever held it, before it is locked."""
-  lock, attempts = run_lock._lock, []
+  lock_file_once, attempts = lock._lock, []
 
   def removed_before_it_is_locked(file, path):
     if not attempts:
       os.remove(path)
     attempts.append(path)
-    return lock(file, path)
+    return lock_file_once(file, path)
 
-  monkeypatch.setattr(run_lock, '_lock', removed_before_it_is_locked)
-  with run_lock.locked(str(tmp_path)):
+  monkeypatch.setattr(lock, '_lock', removed_before_it_is_locked)
+  with lock.locked(str(tmp_path)):
     assert len(attempts) == 2 and lock_file(tmp_path).exists()
 
 
@@ -110,14 +110,14 @@ def test_the_file_is_not_made_again_after_its_removal(tmp_path, monkeypatch):
 
   def remove_and_touch(path):
     remove(path)
-    threads.append(threading.Thread(target=run_lock._keep_touching, args=(
+    threads.append(threading.Thread(target=lock._keep_touching, args=(
         locks[0], 0, mock.Mock(wait=mock.Mock(side_effect=[False, True])))))
     threads[0].start()
     threads[0].join(.2)
 
-  monkeypatch.setattr(run_lock, '_keep_touching', mock.Mock(side_effect=lambda lock, *_: (
+  monkeypatch.setattr(lock, '_keep_touching', mock.Mock(side_effect=lambda lock, *_: (
       locks.append(lock))), raising=True)
-  with run_lock.locked(str(tmp_path)):
+  with lock.locked(str(tmp_path)):
     wait_until(lambda: locks)
     monkeypatch.undo()
     monkeypatch.setattr(os, 'remove', remove_and_touch)
@@ -129,5 +129,5 @@ def test_a_folder_that_was_made_for_nothing_goes_again(tmp_path, monkeypatch):
   folder = tmp_path / 'run'
   assert_taken(folder)
   assert not folder.exists()
-  monkeypatch.setattr(run_lock, '_acquire', mock.Mock(side_effect=OSError(28, 'No space left')))
+  monkeypatch.setattr(lock, '_acquire', mock.Mock(side_effect=OSError(28, 'No space left')))
   assert_refused(tmp_path, '--model_dir cannot be written to: .*No space left')

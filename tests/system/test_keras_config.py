@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 from conftest import run_process
 
-from estimator_train.doctor import installation
+from estimator_train.modes.doctor import installation
 from estimator_train.system import keras_config
 
 TRAIN = ('-m', 'estimator_train', '--mode=train', '--dataset=synthetic', '--batch_size=8',

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
-from estimator_train.data import DataSet, ImageSplit, arrays, image_checks, records, user_examples
+from estimator_train.checkpoints import best_checkpoint
+from estimator_train.data import DataSet, ImageSplit, arrays, bad_images, records, user_examples
 from estimator_train.data.image_source import ImageFileSource
 from estimator_train.errors import UserError
 from estimator_train.modes.scaling import points
@@ -22,8 +23,7 @@ from estimator_train.run_dir import RunDir, data_record
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import InputFlags
 from estimator_train.system import record_framing, storage, temporary_files
-from estimator_train.training import early_stopping
-from estimator_train.training.checkpoints import best_checkpoint
+from estimator_train.training import selection
 
 
 def _change(change):
@@ -65,7 +65,7 @@ def _count_examples(folder, monkeypatch):
 
 
 def _find_bad_images(folder, monkeypatch):
-  monkeypatch.setattr(image_checks, 'find_undecodable', lambda *given: [])
+  monkeypatch.setattr(bad_images, 'find_undecodable', lambda *given: [])
   monkeypatch.setattr(ImageFileSource, 'cache_key', lambda self: 'key')
   source = ImageFileSource(DataSet('any', ('a', 'b'), None), ImageSplit([], np.zeros(0, int)))
   source.skip_bad_examples('test', InputFlags(), str(folder))
@@ -106,7 +106,7 @@ STATE = {
     'best/best.json': ('{"checkpoint": "3/model.ckpt-3", "global_step": 3, "last_evaluated": 3}',
                        best_checkpoint.read_best, None),
     'stopped.json': ('{"global_step": 3, "why": "x"}', lambda folder: (
-        early_stopping.read_stop_reason(RunDir(folder), RULES, 3)), None),
+        selection.read_stop_reason(RunDir(folder), RULES, 3)), None),
     'scaling.json': ('{"table": []}', lambda folder: page.read_page_data(folder).scaling, {}),
     'events.out.tfevents.1': ('x', lambda folder: (
         learning_curves.read_learning_curves(folder)['train_loss']), []),

@@ -7,10 +7,10 @@ import types
 import pytest
 import tensorflow.compat.v1 as tf
 
+from estimator_train.model.optimizers import make_optimizer
 from estimator_train.tf_patches import strategies
 from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
 from estimator_train.tf_patches.optimizers import average_weights, clip_global_norm
-from estimator_train.training.optimizers import make_optimizer
 
 
 @pytest.fixture

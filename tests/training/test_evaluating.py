@@ -11,7 +11,7 @@ from conftest import keras_session
 
 from estimator_train.data import idx
 from estimator_train.data.binary_files import IdxSource
-from estimator_train.data.run_data import make_batching
+from estimator_train.data.opening import make_batching
 from estimator_train.training.evaluation import Evaluator
 
 

@@ -14,11 +14,11 @@ from mode_runs import QUICK
 
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError
+from estimator_train.model.optimizers import make_optimizer
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import strategies
 from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
 from estimator_train.tf_patches.optimizers import average_weights, hyperparameter_names
-from estimator_train.training.optimizers import make_optimizer
 
 ON_CPU, ON_GPU = (devices.Devices((name,), (name,)) for name in ('/cpu:0', '/gpu:0'))
 

@@ -9,9 +9,9 @@ from typing import Any, Dict, Iterator, List, Sequence
 import attr
 import numpy as np
 
-from estimator_train import models
-from estimator_train.data.run_data import resolve_cache
+from estimator_train.data.opening import resolve_cache
 from estimator_train.data.source import translate_errors
+from estimator_train.model import networks
 from estimator_train.modes.input_benchmark.measurement import (
   ExamplesAndSecs,
   InputMeasurement,
@@ -23,7 +23,7 @@ from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import InputFlags
 from estimator_train.system import machine, storage
-from estimator_train.training.model import prepare
+from estimator_train.training.preparation import prepare
 from estimator_train.training.run import open_run
 
 _LOG = logging.getLogger('estimator_train')
@@ -61,7 +61,7 @@ def run(settings: Settings) -> Dict[str, Any]:
   result: Dict[str, Any] = {
       'mode': settings.run.mode, 'model_dir': settings.run.model_dir, **rates,
       'advice': make_advice(rates, make_input_advice(flags, measurement, cores, free_bytes),
-                            on_cpu, models.has_imagenet_weights(settings.model.model)),
+                            on_cpu, networks.has_imagenet_weights(settings.model.model)),
       **run.conditions, 'cache': flags.cache, 'cores': cores, 'model_shares_cores': on_cpu,
       'num_parallel_calls': flags.num_parallel_calls or cores,
       'shuffle_buffer': flags.shuffle_buffer, 'prefetch': flags.prefetch}

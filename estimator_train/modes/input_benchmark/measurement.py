@@ -15,13 +15,13 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import arrays, run_data
+from estimator_train.data import arrays, opening
 from estimator_train.data.source import FilePath, InputFn
 from estimator_train.distribution import devices
 from estimator_train.errors import TrainingFailed
 from estimator_train.settings.flags import DeviceFlags
 from estimator_train.system import storage
-from estimator_train.training.model import PreparedModel
+from estimator_train.training.preparation import PreparedModel
 from estimator_train.training.run import Run
 
 # (number of examples, seconds) of a pass of the input, or of a segment of training steps.
@@ -81,8 +81,8 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
   batch_size = settings.optimizer.batch_size
   assert source is not None
   num_examples = source.num_examples
-  batching = run_data.make_batching(source.dataset, settings, one_hot, batch_size)
-  cache = run_data.resolve_cache(source, settings.input)
+  batching = opening.make_batching(source.dataset, settings, one_hot, batch_size)
+  cache = opening.resolve_cache(source, settings.input)
   is_cached = cache != 'none' or source.is_in_memory
   num_batches = None if num_examples is None else math.ceil(num_examples / batch_size)
   evicted_files: List[FilePath] = [*source.files(), *(
@@ -90,7 +90,7 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
       else glob.glob(os.path.join(glob.escape(cache), 'images-*.npy')))]
   _evict(evicted_files)
   began = clock()
-  train_input_fn = run_data.make_train_input_fn(source, settings, batching)
+  train_input_fn = opening.make_train_input_fn(source, settings, batching)
   with _open_pipelines({'train': train_input_fn}, settings.devices) as pipelines:
     prepare_secs = clock() - began
     cold_pass = pipelines['train'].run_pass(
@@ -192,7 +192,7 @@ def measure_model(run: Run, model: PreparedModel,
   Raises:
     TrainingFailed: the loss is not finite.
   """
-  batching = run_data.make_batching(
+  batching = opening.make_batching(
       run.data.dataset, run.settings, model.one_hot,
       run.engine.examples_per_replica)._replace(image_shape=measurement.image_shape)
   batch_input_fn = arrays.make_synthetic_input_fn(batching, 1)

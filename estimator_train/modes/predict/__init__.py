@@ -14,11 +14,11 @@ import tensorflow.compat.v1 as tf
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from estimator_train.data import TOP_K, datasets
-from estimator_train.data.run_data import make_batching, make_source
+from estimator_train.data.opening import make_batching, make_source
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError, first_line
-from estimator_train.exporting import trained_model
-from estimator_train.exporting.trained_model import Predictor, RestoredModel, TrainedCheckpoint
+from estimator_train.exporting import restored_model
+from estimator_train.exporting.restored_model import Predictor, RestoredModel, TrainedCheckpoint
 from estimator_train.modes.predict import inputs, output_file, row_inputs, rows
 from estimator_train.modes.predict.inputs import Entry
 from estimator_train.modes.predict.output_file import Column
@@ -81,7 +81,7 @@ def open_predictions(settings: Settings) -> Iterator[Predictions]:
     UserError: there are no examples, or no checkpoint of the model.
   """
   with contextlib.ExitStack() as stack:
-    trained = stack.enter_context(trained_model.open_trained_checkpoint(settings))
+    trained = stack.enter_context(restored_model.open_trained_checkpoint(settings))
     if trained.dataset.image_shape is not None:
       yield _predict_images(settings, trained, stack)
     else:
@@ -101,11 +101,11 @@ def _predict_images(settings: Settings, trained: TrainedCheckpoint,
                     '--image_size={},{},{}'.format(*shape),
                     'give the --model_dir of a model that was trained on such images')
 
-  def add_pixels(model: RestoredModel, _: int) -> trained_model.Ends:
+  def add_pixels(model: RestoredModel, _: int) -> restored_model.Ends:
     pixels = tf.placeholder(tf.float32, [None, *shape[:2], None])
-    return [pixels], trained_model.check_sizes(model.call(model.preprocess(pixels)), pixels)
+    return [pixels], restored_model.check_sizes(model.call(model.preprocess(pixels)), pixels)
 
-  predictor = stack.enter_context(trained_model.load_predictor(settings, trained, add_pixels))
+  predictor = stack.enter_context(restored_model.load_predictor(settings, trained, add_pixels))
   batches = stack.enter_context(contextlib.closing(inputs.read_batches(
       files, settings.data.image_key, shape, predictor.batch_size,
       devices.num_parallel_calls(settings.input))))
@@ -117,12 +117,12 @@ def _predict_rows(settings: Settings, trained: TrainedCheckpoint, files: List[by
   """Predicts the rows of CSV and JSON Lines files, until the stack is closed."""
   found: Dict[str, RowInput] = {}
 
-  def add_values(model: RestoredModel, _: int) -> trained_model.Ends:
+  def add_values(model: RestoredModel, _: int) -> restored_model.Ends:
     found.update(row_inputs.describe(model.keras_model, model.inputs))
     return [tensor for each in found.values() for tensor in each.placeholders()], (
-        trained_model.check_sizes(model.outputs, model.inputs))
+        restored_model.check_sizes(model.outputs, model.inputs))
 
-  predictor = stack.enter_context(trained_model.load_predictor(settings, trained, add_values))
+  predictor = stack.enter_context(restored_model.load_predictor(settings, trained, add_values))
   entries = (entry for path in files for entry in rows.read_rows(path, found))
   batches = iter(lambda: list(itertools.islice(entries, predictor.batch_size)), [])
   return _predict_entries(batches, trained, predictor._replace(
@@ -181,16 +181,16 @@ def _predict_examples(settings: Settings, trained: TrainedCheckpoint,
   source = make_source(dataset, dataset.test)
   source.open(settings.run.folder)
 
-  def add_examples(model: RestoredModel, batch_size: int) -> trained_model.Ends:
+  def add_examples(model: RestoredModel, batch_size: int) -> restored_model.Ends:
     batching = make_batching(dataset, settings, False, batch_size)
     with tf.device('/cpu:0'):
       iterator = tf.data.make_initializable_iterator(source.make_eval_input_fn(batching)())
       features, _ = iterator.get_next()
     tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
-    return [], trained_model.check_sizes(model.call(features), features)
+    return [], restored_model.check_sizes(model.call(features), features)
 
   predictor = stack.enter_context(
-      trained_model.load_predictor(settings, trained, add_examples, source))
+      restored_model.load_predictor(settings, trained, add_examples, source))
   identify = source.identify_example
   return Predictions(trained, _columns(next(iter(identify(0))), dataset.labels, predictor),
                      _iter_example_predictions(predictor.predict, identify, dataset.labels))

@@ -1,7 +1,7 @@
 """Reads the images to predict, of image, idx and TFRecord files.
 
-Images are decoded and resized as in evaluation; see data/images.py. There is also an entry for each
-file that cannot be read.
+Images are decoded and resized as in evaluation; see data/decoding.py. There is also an entry for
+each file that cannot be read.
 """
 
 import collections
@@ -25,7 +25,7 @@ from typing import (
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import file_pattern, idx, image_records, images, records, tfrecord
+from estimator_train.data import decoding, file_pattern, idx, image_records, records, tfrecord
 from estimator_train.data.records import RecordReader
 from estimator_train.system import storage
 
@@ -100,8 +100,8 @@ def read_batches(files: Iterator[bytes], image_key: str, image_shape: Tuple[int,
   Yields:
     Lists of entries, in the order of the files.
   """
-  decoder = images.Decoder(
-      lambda content: images.decode_and_resize(content, image_shape), tf.float32)
+  decoder = decoding.Decoder(
+      lambda content: decoding.decode_and_resize(content, image_shape), tf.float32)
   reads = itertools.chain.from_iterable(
       _iter_reads(path, image_key, image_shape) for path in files)
   entries = _read_entries(reads, decoder, batch_size, num_parallel_calls)
@@ -148,7 +148,7 @@ def _iter_compressed_reads(path: bytes, image_key: str) -> Iterator[_Read]:
     yield functools.partial(_make_unreadable, next(names), error)
 
 
-def _read_entries(reads: Iterator[_Read], decoder: images.Decoder, num_ahead: int,
+def _read_entries(reads: Iterator[_Read], decoder: decoding.Decoder, num_ahead: int,
                   num_threads: int) -> Generator[Entry, None, None]:
   """Yields the entries in order. Threads read and decode up to `num_ahead` entries ahead."""
   pending: Any = collections.deque()  # Of futures.
@@ -169,7 +169,7 @@ def _read_entries(reads: Iterator[_Read], decoder: images.Decoder, num_ahead: in
         future.cancel()
 
 
-def _read_group(reads: List[_Read], decoder: images.Decoder) -> List[Iterable[Entry]]:
+def _read_group(reads: List[_Read], decoder: decoding.Decoder) -> List[Iterable[Entry]]:
   """Calls the functions, and decodes the images that they return."""
   found = [read() for read in reads]
   decoded = iter(decoder.decode_all([each.content for each in found if isinstance(each, _Image)]))

@@ -14,7 +14,6 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from estimator_train.data import DataSet, datasets
-from estimator_train.doctor import installation
 from estimator_train.errors import StoppedBySignal, UserError
 from estimator_train.modes.scaling import points
 from estimator_train.modes.scaling.points import Point, PointResult, RunChild
@@ -22,7 +21,7 @@ from estimator_train.reports import page
 from estimator_train.run_dir import RunDir, make_folder
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import OUTPUT_FLAGS, DeviceFlags
-from estimator_train.system import child_process, storage
+from estimator_train.system import child_process, storage, tensorflow_probe
 from estimator_train.system.machine import available_cores
 from estimator_train.system.progress import make_progress_bar
 
@@ -87,7 +86,7 @@ def _choose_max_workers(settings: Settings) -> Tuple[int, Settings]:
     settings = settings.evolve(distribution_strategy='multi_worker_mirrored')
   # num_gpus=-1 means all GPUs.
   wants_gpus = settings.devices.num_gpus and not settings.devices.num_cpu_replicas
-  gpus = installation.count_gpus() if wants_gpus else 0
+  gpus = tensorflow_probe.count_gpus() if wants_gpus else 0
   if gpus or (wants_gpus and settings.devices.num_gpus > 0):
     gpus_per_worker = max(settings.devices.num_gpus, 1)
     max_workers = max(gpus // gpus_per_worker, 1)
@@ -108,7 +107,7 @@ def _choose_max_replicas(flags: DeviceFlags) -> Tuple[str, int]:
   if flags.num_cpu_replicas:
     return points.CPU, flags.num_cpu_replicas
   # num_gpus=-1 means all GPUs.
-  gpus = installation.count_gpus() if flags.num_gpus < 0 else 0
+  gpus = tensorflow_probe.count_gpus() if flags.num_gpus < 0 else 0
   if gpus:
     return points.GPU, gpus
   max_replicas, _ = points.plan_cpu_workers()

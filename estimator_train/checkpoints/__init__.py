@@ -1,0 +1,1 @@
+"""Finds, compares, saves and restores checkpoints."""

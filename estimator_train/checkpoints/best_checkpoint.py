@@ -1,0 +1,267 @@
+"""Compares checkpoints by a metric, and keeps the best so far in `model_dir/best/`.
+
+    best/best.json     the path and metrics of the best checkpoint; written last
+    best/STEP/         the files of a checkpoint: the best one, one being evaluated, or a stale one
+    best/STEP-TASK/    like best/STEP/, but a task other than the chief evaluated the checkpoint
+"""
+
+import contextlib
+import errno
+import fcntl
+import glob
+import logging
+import os
+import re
+import shutil
+from typing import Any, BinaryIO, Dict, Iterator, NamedTuple, Optional
+
+from estimator_train.system import json_values, storage
+
+BEST_FOLDER = 'best'
+_RECORD_FILE = 'best.json'
+# The keys of best.json that are not metrics.
+_OTHER_KEYS = ('checkpoint', 'global_step', 'metric', 'value', 'last_evaluated', 'examples_digest',
+               'compared_since')
+# The path of the best checkpoint in `best/`. The path of a copied or moved run may begin elsewhere.
+_BEST_PATH = re.compile(r'(?:^|/)(\d[\w-]*/model\.ckpt-\d+)$')
+_LOG = logging.getLogger('estimator_train')
+
+
+class BestMetric(NamedTuple):
+  """The metric by which checkpoints are compared.
+
+  Attributes:
+    name: the name of the metric.
+    is_max: whether larger values are better.
+  """
+  name: str
+  is_max: bool
+
+  def is_better(self, value: Optional[float], best_value: Optional[float]) -> bool:
+    """Returns whether a value is better than the best so far; None is the worst value."""
+    if value is None or best_value is None:
+      return value is not None
+    return value > best_value if self.is_max else value < best_value
+
+  def __str__(self) -> str:
+    return self.name.replace('_', ' ')
+
+
+def values_of(metrics: Dict[str, Any]) -> Dict[str, Optional[float]]:
+  """Returns the metrics of an evaluation that can select the best checkpoint."""
+  return {name: value for name, value in metrics.items()
+          if value is None or isinstance(value, float)}
+
+
+class BestCheckpoint(NamedTuple):
+  """The best checkpoint so far.
+
+  Attributes:
+    path: the path of the checkpoint.
+    global_step: the global step of the checkpoint.
+    metrics: the metrics of the checkpoint by name; None for a metric that is not a number.
+    last_evaluated_step: the global step of the last evaluated checkpoint, best or not.
+    examples_digest: the digest of the test examples of the metrics; None: unknown.
+    compared_since: the global step from which on checkpoints were evaluated on these examples, and
+      for which early stopping therefore counts the steps.
+  """
+  path: str
+  global_step: int
+  metrics: Dict[str, Optional[float]]
+  last_evaluated_step: int
+  examples_digest: Optional[str] = None
+  compared_since: int = 0
+
+  def as_result(self) -> Dict[str, Any]:
+    """Returns the entry `best` in the result of an evaluation."""
+    return {'global_step': self.global_step, 'checkpoint': self.path, **self.metrics}
+
+
+def read_best(model_dir: str) -> Optional[BestCheckpoint]:
+  """Returns the best checkpoint, or None if there is none.
+
+  Also returns None, and logs a warning, if best.json is damaged or a file of the checkpoint is
+  missing.
+  """
+  path = os.path.join(model_dir, BEST_FOLDER, _RECORD_FILE)
+  best = _read_record(path)
+  while best is not None and not _is_complete(best.path):
+    # Another task may have replaced the checkpoint after this task had read best.json.
+    previous, best = best, _read_record(path)
+    if best == previous:
+      _LOG.warning('%s names %s, whose files are missing: continuing without a best checkpoint',
+                   path, best.path)
+      return None
+  return best
+
+
+def _read_record(path: str) -> Optional[BestCheckpoint]:
+  """Returns the checkpoint that best.json names; None if the file is missing or damaged."""
+  folder = os.path.dirname(path)
+
+  def parse(file: BinaryIO) -> BestCheckpoint:
+    record = storage.parse_json(file, json_values.fields({
+        'checkpoint': json_values.text, 'global_step': json_values.integer(),
+        'last_evaluated': json_values.integer()}, {
+            'examples_digest': json_values.optional(json_values.text),
+            'compared_since': json_values.integer()}))
+    match = _BEST_PATH.search(record['checkpoint'])
+    if match is None:
+      raise ValueError('no path of a checkpoint: {}'.format(record['checkpoint']))
+    return BestCheckpoint(os.path.join(folder, match.group(1)), record['global_step'], {
+        name: None if value is None else float(json_values.number()(value))
+        for name, value in record.items() if name not in _OTHER_KEYS}, record['last_evaluated'],
+                          record.get('examples_digest'), record.get('compared_since', 0))
+
+  return storage.load_or_warn(path, parse, 'continuing without a best checkpoint')
+
+
+def pin(checkpoint: str, model_dir: str, task_type: Optional[str] = None) -> str:
+  """Protects a checkpoint from deletion, by linking its data into a separate folder.
+
+  Args:
+    checkpoint: the path of the checkpoint.
+    model_dir: the directory of the run.
+    task_type: the type of the task that pins the checkpoint; None: the chief, or the only process.
+
+  Returns:
+    The path of the pinned checkpoint.
+
+  Raises:
+    FileNotFoundError: another process has deleted files of the checkpoint.
+  """
+  step, suffix = checkpoint.rpartition('-')[2], '-' + task_type if task_type else ''
+  with _locked_best_folder(model_dir) as best_folder:
+    best = read_best(model_dir)
+    folder_to_keep = None if best is None else os.path.dirname(best.path)
+    _remove_folders(best_folder, folder_to_keep, task_type)
+    new_folder = os.path.join(best_folder, step + suffix)
+    if new_folder == folder_to_keep:
+      # A resumed run has repeated the step of the best checkpoint, whose files must not change.
+      new_folder = os.path.join(best_folder, step + '-again' + suffix)
+    os.makedirs(new_folder)
+    for path in glob.glob(glob.escape(checkpoint) + '.*'):
+      _link_or_copy(path, os.path.join(new_folder, os.path.basename(path)))
+  pinned_path = os.path.join(new_folder, os.path.basename(checkpoint))
+  if not _is_complete(pinned_path):
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), checkpoint)
+  return pinned_path
+
+
+def promote_if_better(pinned_path: str, global_step: int, metrics: Dict[str, Optional[float]],
+                      best_metric: BestMetric, model_dir: str,
+                      examples_digest: Optional[str] = None) -> BestCheckpoint:
+  """Compares a pinned checkpoint with the best checkpoint so far, and removes the worse one.
+
+  Args:
+    pinned_path: the path of the pinned checkpoint, as returned by `pin`.
+    global_step: the global step of the pinned checkpoint.
+    metrics: the metrics of the pinned checkpoint, by name.
+    best_metric: the metric to compare.
+    model_dir: the directory of the run.
+    examples_digest: the digest of the test examples, on which the best checkpoint so far has been
+      evaluated, too; see update_metrics.
+
+  Returns:
+    The best checkpoint after the comparison.
+  """
+  name = best_metric.name
+  with _locked_best_folder(model_dir) as best_folder:
+    best = read_best(model_dir)
+    previous_folder = os.path.dirname(best.path) if best is not None else None
+    # The best checkpoint may lack the metric, if the previous run had another --best_metric.
+    if best is None or best_metric.is_better(metrics[name], best.metrics.get(name)):
+      best = BestCheckpoint(pinned_path, global_step, metrics, global_step, examples_digest,
+                            best.compared_since if best is not None else 0)
+      _LOG.info('best %s so far', best_metric)
+    best = best._replace(last_evaluated_step=global_step)
+    _write_record(best_folder, best, name)
+    # Also removes the folder of the replaced checkpoint, even if another task wrote this folder.
+    _remove_folders(best_folder, os.path.dirname(best.path),
+                    _task_type_of(os.path.dirname(pinned_path)), previous_folder)
+  return best
+
+
+def update_metrics(best: BestCheckpoint, metrics: Dict[str, Optional[float]],
+                   best_metric: BestMetric, model_dir: str, examples_digest: str,
+                   compared_since: int) -> None:
+  """Replaces the metrics of the best checkpoint by those on other test examples.
+
+  Args:
+    best: the checkpoint, as returned by `read_best`. If another task has replaced it meanwhile,
+      nothing is changed.
+    metrics: the metrics on the test examples, by name.
+    best_metric: the metric to compare.
+    model_dir: the directory of the run.
+    examples_digest, compared_since: see BestCheckpoint.
+  """
+  with _locked_best_folder(model_dir) as best_folder:
+    if read_best(model_dir) == best:
+      _write_record(best_folder, best._replace(
+          metrics=metrics, examples_digest=examples_digest, compared_since=compared_since),
+                    best_metric.name)
+
+
+def _write_record(best_folder: str, best: BestCheckpoint, metric_name: str) -> None:
+  """Writes best.json, with all metrics, because the next run may have another --best_metric."""
+  storage.write_json(os.path.join(best_folder, _RECORD_FILE), {
+      'checkpoint': os.path.relpath(best.path, best_folder), 'global_step': best.global_step,
+      'metric': metric_name, 'value': best.metrics.get(metric_name), **best.metrics,
+      'last_evaluated': best.last_evaluated_step, 'examples_digest': best.examples_digest,
+      'compared_since': best.compared_since})
+
+
+@contextlib.contextmanager
+def _locked_best_folder(model_dir: str) -> Iterator[str]:
+  """Yields the path of `model_dir/best/`, which is locked until the end of the `with` block.
+
+  Two tasks may evaluate at the same time: the evaluator, and a chief whose TF_CONFIG does not list
+  the evaluator.
+  """
+  folder = os.path.join(model_dir, BEST_FOLDER)
+  storage.check_guards(folder)
+  os.makedirs(folder, exist_ok=True)
+  descriptor = os.open(folder, os.O_RDONLY)
+  try:
+    with contextlib.suppress(OSError):  # The file system may not support locks.
+      fcntl.flock(descriptor, fcntl.LOCK_EX)
+    yield folder
+  finally:
+    os.close(descriptor)
+
+
+def _is_complete(checkpoint: str) -> bool:
+  """Returns whether all files of a checkpoint exist: the index, and N files `.data-I-of-N`."""
+  data_files = glob.glob(glob.escape(checkpoint) + '.data-*-of-*')
+  return (os.path.exists(checkpoint + '.index') and bool(data_files)
+          and len(data_files) == int(data_files[0].rpartition('-of-')[2]))
+
+
+def _remove_folders(best_folder: str, folder_to_keep: Optional[str], task_type: Optional[str],
+                    previous_folder: Optional[str] = None) -> None:
+  """Removes `previous_folder` and all folders of a type of task, except `folder_to_keep`.
+
+  Folders of other types of tasks are not removed, because these tasks may be reading the files.
+  """
+  for name in os.listdir(best_folder):
+    path = os.path.join(best_folder, name)
+    if os.path.isdir(path) and path != folder_to_keep and (
+        _task_type_of(path) == task_type or path == previous_folder):
+      shutil.rmtree(path)
+
+
+def _task_type_of(folder: str) -> Optional[str]:
+  """Returns the type of the task that wrote a folder, from the folder's name; None: the chief."""
+  return re.sub(r'^\d+(-again)?-?', '', os.path.basename(folder)) or None
+
+
+def _link_or_copy(path: str, target: str) -> None:
+  # A run that resumes saves the step again: TensorFlow then replaces the data, but overwrites the
+  # index, so that an index with another name would no longer fit its data.
+  if not path.endswith('.index'):
+    with contextlib.suppress(OSError):  # The file system may not support hard links.
+      os.link(path, target)
+      return
+  with open(path, 'rb') as source, storage.open_atomic(target) as copy:
+    for content in iter(lambda: source.read(1 << 20), b''):
+      copy.write(content)

@@ -1,0 +1,348 @@
+"""Saves checkpoints, to a disk that may be full, read-only or unmounted for a while."""
+
+import contextlib
+import glob
+import logging
+import os
+import re
+import threading
+import time
+from typing import Any, Callable, ContextManager, Dict, FrozenSet, List, Optional
+
+import tensorflow.compat.v1 as tf
+
+from estimator_train.checkpoints import finding
+from estimator_train.errors import CheckpointNotSaved, TrainingFailed
+from estimator_train.run_dir import CHECKPOINTS_FILE, RunDir, resource_errors
+from estimator_train.system import storage
+from estimator_train.tf_patches import checkpoints as checkpoint_patches
+
+_LOG = logging.getLogger('estimator_train')
+# The delay between two attempts doubles each time, up to the longest delay.
+_FIRST_DELAY_SECS, _LONGEST_DELAY_SECS = 1., 30.
+_POLL_INTERVAL_SECS = 0.2
+# Saving is not retried after these errors, because the cluster causes them, not the disk.
+_NOT_DISK_ERRORS = (tf.errors.AbortedError, tf.errors.UnavailableError, tf.errors.CancelledError)
+
+
+class RetryingSaver:
+  """Saves checkpoints, and retries for some time if saving fails.
+
+  Args:
+    run_dir: the directory of the run.
+    retry_secs: how long to retry after the first failed attempt, in seconds.
+    is_stopping: returns whether a signal has requested the end of the run.
+    clock: returns the time in seconds.
+    sleep: sleeps for the given number of seconds.
+
+  Attributes:
+    saved_step: the global step of the last saved checkpoint; None before the first checkpoint.
+  """
+
+  def __init__(self, run_dir: RunDir, retry_secs: float, is_stopping: Callable[[], bool],
+               clock: Callable[[], float] = time.monotonic,
+               sleep: Callable[[float], None] = time.sleep) -> None:
+    self._run_dir = run_dir
+    self._retry_secs = retry_secs
+    self._is_stopping = is_stopping
+    self._clock = clock
+    self._sleep = sleep
+    # Times of `clock`. `_first_failure_at` is None unless the last attempt failed.
+    self._first_failure_at: Optional[float] = None
+    self._retry_at = 0.
+    self._delay_secs = _FIRST_DELAY_SECS
+    self.saved_step: Optional[int] = None
+
+  @property
+  def is_failing(self) -> bool:
+    """Whether the last attempt failed."""
+    return self._first_failure_at is not None
+
+  @property
+  def is_due(self) -> bool:
+    """Whether it is time to retry after a failed attempt."""
+    return self.is_failing and self._clock() >= self._retry_at
+
+  def save(self, saver: tf.train.Saver, session: tf.Session, step: int,
+           writes_graph: bool = True) -> bool:
+    """Tries once to save a checkpoint, and returns whether the attempt succeeded.
+
+    Args:
+      saver: the saver of the variables.
+      session: the session with the values of the variables.
+      step: the global step.
+      writes_graph: whether to call save_graph after a successful attempt.
+
+    Raises:
+      CheckpointNotSaved: saving has failed for `retry_secs`, or failed while the run is stopping.
+    """
+    files_before: Optional[FrozenSet[str]] = None
+    restore_checkpoint_list = checkpoint_patches.checkpoint_list_restorer(saver)
+    try:
+      self._check_folder()
+      checkpoint_patches.delete_surplus_checkpoints(saver)
+      files_before = self._list_files()
+      saver.save(session, os.path.join(self._run_dir.path, 'model.ckpt'), global_step=step,
+                 write_meta_graph=False)
+    except (tf.errors.OpError, OSError, ValueError) as error:
+      if isinstance(error, _NOT_DISK_ERRORS) or (
+          # The saver raises a ValueError if the folder is missing; no other ValueError is retried.
+          isinstance(error, ValueError) and os.path.isdir(self._run_dir.path)):
+        raise
+      if self._remove_partial_checkpoint(step, files_before):
+        # Otherwise the saver would list, and later delete, a checkpoint that does not exist.
+        restore_checkpoint_list()
+      self._handle_failure(error, step, session)
+      return False
+    if self._first_failure_at is not None:
+      _LOG.warning('saved the checkpoint of step %d, %.0f s after the first failed attempt',
+                   step, self._clock() - self._first_failure_at)
+    self.saved_step, self._first_failure_at, self._delay_secs = step, None, _FIRST_DELAY_SECS
+    if writes_graph:
+      self.save_graph(saver, session, step)
+    return True
+
+  def save_final(self, saver: tf.train.Saver, session: tf.Session, step: int) -> None:
+    """Saves the checkpoint of the last step; waits and retries until an attempt succeeds.
+
+    Raises:
+      CheckpointNotSaved: saving has failed for `retry_secs`, or failed while the run is stopping.
+    """
+    while not self.save(saver, session, step):
+      while not self.is_due and not self._is_stopping():
+        self._sleep(_POLL_INTERVAL_SECS)
+
+  def save_graph(self, saver: tf.train.Saver, session: tf.Session, step: int) -> None:
+    """Writes the `.meta` file, which only other programs need; logs a warning on failure.
+
+    Can be called in another thread, but not while a checkpoint is saved.
+    """
+    name = 'model.ckpt-{}.meta'.format(step)
+    try:
+      self._check_folder()
+      with session.graph.as_default():
+        saver.export_meta_graph(os.path.join(self._run_dir.path, name))
+    except (tf.errors.OpError, OSError) as error:
+      with contextlib.suppress(OSError):
+        self._check_folder()
+        finding.remove_unfinished_files(self._run_dir.path)
+      _LOG.warning('%s could not be written (%s); the checkpoint is complete without it', name,
+                   resource_errors.error_reason(error))
+
+  def _check_folder(self) -> None:
+    """Raises an OSError if the folder is missing, or is not the one that this process has locked.
+
+    A missing folder is not created again, because the new folder might be on the wrong disk.
+    """
+    os.stat(self._run_dir.path)
+    storage.check_guards(self._run_dir.path_to(CHECKPOINTS_FILE))
+
+  def _handle_failure(self, error: Exception, step: int, session: tf.Session) -> None:
+    """Logs a failed attempt and schedules the next one, or raises CheckpointNotSaved."""
+    now = self._clock()
+    if self._first_failure_at is None:
+      self._first_failure_at = now
+    secs_left = self._first_failure_at + self._retry_secs - now
+    folder = self._run_dir.path
+    reason = '{} in {}'.format(
+        resource_errors.error_reason_with_free_space(
+            error, self._checkpoint_bytes(session), folder), folder)
+    text = 'the checkpoint of step {} could not be saved'.format(step)
+    if secs_left <= 0:
+      raise CheckpointNotSaved('{} for {:.0f} s (--save_retry_secs={}): {}'.format(
+          text, now - self._first_failure_at, self._retry_secs, reason)) from error
+    if self._is_stopping():
+      raise CheckpointNotSaved('{}, and a signal has requested the end of the run: {}'.format(
+          text, reason)) from error
+    delay_secs = min(self._delay_secs, secs_left)
+    _LOG.warning('%s: %s; retrying in %.0f s, for at most %.0f s more (--save_retry_secs); '
+                 'the last good checkpoint is %s', text, reason, delay_secs, secs_left,
+                 self._run_dir.last_checkpoint())
+    self._retry_at = now + delay_secs
+    self._delay_secs = min(2 * self._delay_secs, _LONGEST_DELAY_SECS)
+
+  def _checkpoint_bytes(self, session: tf.Session) -> int:
+    """Returns the size in bytes of the last checkpoint, or of the variables if there is none."""
+    last = self._run_dir.last_checkpoint()
+    with contextlib.suppress(OSError):
+      if last is not None:
+        return sum(os.path.getsize(path) for path in glob.glob(glob.escape(last) + '.*'))
+    return sum(variable.shape.num_elements() * variable.dtype.size
+               for variable in session.graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES))
+
+  def _list_files(self) -> Optional[FrozenSet[str]]:
+    """Returns the names of the files in the folder; None if the folder cannot be read."""
+    try:
+      return frozenset(os.listdir(self._run_dir.path))
+    except OSError:
+      return None
+
+  def _remove_partial_checkpoint(self, step: int, files_before: Optional[FrozenSet[str]]) -> bool:
+    """Removes the files of a failed attempt, so that the next attempt can use the disk space.
+
+    Args:
+      step: the global step of the failed checkpoint.
+      files_before: the return value of `_list_files` before the attempt.
+
+    Returns:
+      Whether it is certain that the folder has no checkpoint of this step.
+    """
+    try:
+      self._check_folder()
+    except OSError:  # The folder may belong to another run by now.
+      return False
+    finding.remove_unfinished_files(self._run_dir.path)
+    last = self._run_dir.last_checkpoint()
+    files = self._list_files()
+    if files is None or files_before is None or (
+        last is not None and last.endswith('model.ckpt-{}'.format(step))):
+      return False
+    checkpoint_file = re.compile(r'model\.ckpt-{}\.(index|meta|data-\d+-of-\d+)$'.format(step))
+    for name in filter(checkpoint_file.match, files - files_before):
+      with contextlib.suppress(OSError):
+        os.remove(os.path.join(self._run_dir.path, name))
+    return True
+
+
+class FiniteWeightsCheck:
+  """Raises TrainingFailed instead of saving a checkpoint whose weights are not finite.
+
+  StopAtNonFiniteLoss is not enough, because a step computes the loss before it updates the weights.
+  """
+
+  def __init__(self) -> None:
+    self._finite_at_start: Optional[List[str]] = None
+
+  def begin(self) -> None:
+    """Adds the operations that check the variables to the default graph."""
+    self._is_finite: Dict[str, tf.Tensor] = {}
+    axes: Dict[Optional[int], tf.Tensor] = {}  # By rank.
+    for variable in checkpoint_patches.single_copy_variables():
+      # Of a variable that has a copy on each replica, the first copy is checked.
+      copy = variable.values[0] if hasattr(variable, 'values') else variable
+      if copy.dtype.base_dtype.is_floating:
+        is_finite = tf.raw_ops.IsFinite(x=tf.convert_to_tensor(copy))
+        # tf.reduce_all would add another range for each variable, and is slower to build.
+        rank = is_finite.shape.ndims
+        if rank not in axes:
+          axes[rank] = tf.range(tf.rank(is_finite))
+        self._is_finite[checkpoint_patches.variable_name(variable)] = tf.raw_ops.All(
+            input=is_finite, axis=axes[rank])
+
+  def check(self, session: tf.Session, step: int) -> None:
+    """Raises TrainingFailed if a variable that was finite at first is not finite any more."""
+    is_finite = session.run(self._is_finite)
+    # A variable that is not finite at the first save, such as a mask of -inf, is not checked later.
+    if self._finite_at_start is None:
+      self._finite_at_start = [name for name, finite in is_finite.items() if finite]
+    not_finite = sorted(name for name in self._finite_at_start if not is_finite[name])
+    if not_finite:
+      raise TrainingFailed('the weights are not finite after step {} ({}{})'.format(
+          step, not_finite[0],
+          ' and {} others'.format(len(not_finite) - 1) if len(not_finite) > 1 else ''))
+
+
+class SaveCheckpoints(checkpoint_patches.CheckpointHook):
+  """Saves checkpoints, the first one before the first step.
+
+  If saving fails, the hook retries after a later step. After the last step, the hook waits and
+  retries, until saving succeeds or the time for retries is over.
+
+  Args:
+    model_dir: the directory of the run.
+    save_steps: the number of steps between two checkpoints; None: `save_secs` is used.
+    save_secs: the number of seconds between two checkpoints; None: `save_steps` is used.
+    retrying_saver: saves the checkpoints.
+    record_pause: makes a context that records a pause of the given kind; see StepTimer.
+    after_save: called with the global step after each checkpoint.
+  """
+
+  def __init__(self, model_dir: str, save_steps: Optional[int], save_secs: Optional[int],
+               retrying_saver: RetryingSaver,
+               record_pause: Callable[[str], ContextManager[None]],
+               after_save: Callable[[int], None]) -> None:
+    super().__init__(model_dir, save_steps, save_secs)
+    self._retrying_saver, self._record_pause = retrying_saver, record_pause
+    self._finite_check = FiniteWeightsCheck()
+    self._after_save = after_save
+    self._graph_thread: Optional[threading.Thread] = None  # Started after the first step.
+
+  def begin(self) -> None:
+    super().begin()
+    self._finite_check.begin()
+
+  def after_run(self, run_context: Any, run_values: Any) -> None:
+    self._start_to_write_graph()
+    if not self._retrying_saver.is_failing:
+      super().after_run(run_context, run_values)
+    elif self._retrying_saver.is_due:
+      step = self.global_step(run_context.session)
+      self.reset_timer(step)
+      self.save(run_context.session, step)
+
+  def end(self, session: tf.Session) -> None:
+    self.close()
+    step = self.global_step(session)
+    if step != self._retrying_saver.saved_step:
+      with self._record_pause('checkpoint'):
+        self._finite_check.check(session, step)
+        self._retrying_saver.save_final(self.saver, session, step)
+      self._record_checkpoint(step)
+
+  def save_now(self, session: tf.Session) -> Optional[str]:
+    """Saves a checkpoint of the current step, unless this checkpoint is saved already.
+
+    Returns:
+      The path of the checkpoint; None: saving failed, and will be retried.
+    """
+    step = self.global_step(session)
+    if self._retrying_saver.saved_step != step:
+      self.save(session, step)
+    return '{}-{}'.format(self.prefix, step) if self._retrying_saver.saved_step == step else None
+
+  def close(self) -> None:
+    """Waits until the graph is written; must be called after a failure, too."""
+    self._start_to_write_graph()
+    if self._graph_thread is not None:
+      self._graph_thread.join()
+      self._graph_thread = None
+
+  def _start_to_write_graph(self) -> None:
+    if self._graph_thread is not None and self._graph_thread.ident is None:
+      self._graph_thread.start()
+
+  def save_first(self, session: tf.Session, step: int) -> None:
+    """Saves the checkpoint before the first step; the graph is written after that step."""
+    self.save(session, step, writes_graph=False)
+    is_saved = self._retrying_saver.saved_step == step
+
+    def write_graph() -> None:
+      # TensorBoard needs this copy. Other programs can read the graph from a .meta file.
+      self.writer.add_graph(session.graph)
+      self.writer.flush()
+      if is_saved:
+        self._retrying_saver.save_graph(self.saver, session, step)
+
+    # No step depends on the graph's files, and to write them would delay the first step.
+    self._graph_thread = threading.Thread(target=write_graph)
+
+  def save(self, session: tf.Session, step: int, writes_graph: bool = True) -> None:
+    """Tries once to save a checkpoint."""
+    self.close()
+    was_failing = self._retrying_saver.is_failing
+    with self._record_pause('checkpoint'):
+      self._finite_check.check(session, step)
+      is_saved = self._retrying_saver.save(self.saver, session, step, writes_graph)
+    if is_saved and was_failing:
+      # Begins a new event file. The full disk may have truncated a record in the current file, and
+      # no reader can read the records after a truncated record.
+      self.writer.close()
+      self.writer.reopen()
+    if is_saved:
+      self._record_checkpoint(step)
+
+  def _record_checkpoint(self, step: int) -> None:
+    """Records the saved checkpoint in the event file, and calls `after_save`."""
+    self.writer.add_session_log(tf.SessionLog(
+        status=tf.SessionLog.CHECKPOINT, checkpoint_path=self.prefix), step)
+    self._after_save(step)

@@ -1,0 +1,306 @@
+"""Restores the Keras model of a checkpoint, without the data and the devices of the training."""
+
+import contextlib
+import copy
+import logging
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from estimator_train.checkpoints import compatibility, finding
+from estimator_train.data import DataSet, datasets
+from estimator_train.data.opening import make_batching
+from estimator_train.data.source import Source, translate_errors
+from estimator_train.distribution.devices import Devices, find_devices, make_session_config
+from estimator_train.model import compiling, inputs, losses
+from estimator_train.run_dir import RunDir
+from estimator_train.settings import Settings
+from estimator_train.tf_patches import compiled_models
+
+_LOG = logging.getLogger('estimator_train')
+_CPU_ONLY = Devices(('/cpu:0',), ('/cpu:0',))
+Ends = Tuple[List[tf.Tensor], Dict[str, tf.Tensor]]  # Inputs, and outputs by name.
+_FEATURES_PER_BATCH, _NUM_FEATURE_BATCHES = 16, 16
+PICTURES_INPUT, TENSOR_INPUT, PROBABILITIES_OUTPUT = 'pictures', 'images', 'probabilities'
+
+
+class TrainedCheckpoint(NamedTuple):
+  """The checkpoint that `--checkpoint` names, and the data set on which it was trained.
+
+  Attributes:
+    dataset: a data set with the class names and the image shape, but without examples.
+    checkpoint: the path of the checkpoint.
+    global_step: the global step of the checkpoint.
+    files: the path at which to read the checkpoint; see finding.open_checkpoint.
+  """
+  dataset: DataSet
+  checkpoint: str
+  global_step: int
+  files: str
+
+
+@contextlib.contextmanager
+def open_trained_checkpoint(settings: Settings) -> Iterator[TrainedCheckpoint]:
+  """Finds the checkpoint that `--checkpoint` names, and describes the data set of the training.
+
+  The checkpoint stays readable within the context, even if a training run deletes it.
+
+  Raises:
+    UserError: the checkpoint does not exist, or was trained with other class names or image sizes.
+  """
+  tf.logging.set_verbosity(tf.logging.INFO if settings.run.verbosity > 0 else tf.logging.ERROR)
+  with finding.open_checkpoint(settings) as checkpoint:
+    dataset = datasets.describe_classes(settings)
+    compatibility.check_class_names(settings, dataset.labels)
+    # A checkpoint can be restored with another size, too, but the predictions would be wrong.
+    RunDir(settings.run.model_dir).check_flags(settings, changeable_flags=[
+        name for name, _ in settings.items() if name != 'image_size'])
+    yield TrainedCheckpoint(dataset, *checkpoint)
+
+
+class RestoredModel:
+  """A model in inference mode with the weights of a checkpoint.
+
+  Attributes:
+    keras_model: the model, in the graph of the session.
+    session: the session that holds its weights.
+    settings: the settings of the run that trained the model.
+    dataset: the data set, for the class names.
+    image_shape: (height, width, channels) of the model's images; None: it has other inputs.
+    preprocess: the function that scales pixel values for the model; unused without images.
+    exports_pictures: whether its exports take images of any size and preprocess them.
+    inputs: the inputs by the names that they have in exports: the input of a model for images is
+      called `images`, and contains scaled pixel values; others have the names of the Keras model.
+    outputs: the class probabilities as `probabilities`; without classes, all outputs by name.
+    features_of_data: batches of features of the data set, see read_features; may be empty.
+  """
+
+  def __init__(self, keras_model: tf.keras.Model, session: tf.Session, settings: Settings,
+               dataset: DataSet) -> None:
+    self.keras_model, self.session = keras_model, session
+    self.settings, self.dataset = settings, dataset
+    self.features_of_data: Sequence[Any] = ()
+    self.image_shape = dataset.image_shape and (
+        dataset.image_shape[:2] + (keras_model.input_shape[-1],))
+    self.preprocess = compiling.make_model_preprocess(keras_model, settings.model, dataset)
+    self.exports_pictures = dataset.image_shape is not None and (
+        settings.export.export_format != 'h5' and settings.export.export_input != 'tensor')
+    input_names = keras_model.input_names if dataset.image_shape is None else [TENSOR_INPUT]
+    self.inputs = dict(zip(input_names, keras_model.inputs))
+    self.outputs = self._name_outputs(keras_model.outputs)
+
+  def call(self, features: Any) -> Dict[str, tf.Tensor]:
+    """Returns the outputs for a batch by name, like the attribute `outputs`.
+
+    Args:
+      features: a tensor, a tuple or list in the order of the inputs, or a dict by the names of the
+        inputs; or `{'features': ..., 'sample_weights': ...}`. See BatchAdapter.arrange_features.
+    """
+    features, _ = inputs.split_sample_weights(features)
+    model = self.keras_model
+    names = compiled_models.fed_input_names(model)
+    if isinstance(features, dict):
+      features = {name: features[name] for name in names}
+    # As in training: types are cast, and numbers [B] are a column for an input [B, 1].
+    fed = dict(zip(names, inputs.BatchAdapter(
+        model, '--dataset=' + self.dataset.name).arrange_features(features)))
+    tensors = [fed.get(name, tensor) for name, tensor in zip(model.input_names, model.inputs)]
+    outputs = model(tensors if len(tensors) > 1 else tensors[0])
+    return self._name_outputs(outputs if isinstance(outputs, list) else [outputs])
+
+  def with_pictures(self, dtype: tf.DType) -> 'RestoredModel':
+    """Returns this model with pictures of any size as its input, instead of its own input.
+
+    The input is `pictures`, [B, any, any, C], with the number of channels of the model, values from
+    0 to 255, and this dtype. They are resized as by the data sets, see data/decoding.py.
+    """
+    assert self.image_shape is not None
+    height, width, channels = self.image_shape
+    pictures = tf.placeholder(dtype, [None, None, None, channels], PICTURES_INPUT)
+    pixels = tf.image.resize_bilinear(tf.cast(pictures, tf.float32), (height, width))
+    other = copy.copy(self)
+    other.inputs = {PICTURES_INPUT: pictures}
+    # Without the broadcast in `preprocess`, which TensorFlow Lite does not support.
+    other.outputs = self.call(
+        inputs.SCALE_FUNCTIONS[self.settings.model.preprocess](pixels))
+    return other
+
+  def describe_inputs(self) -> Dict[str, Any]:
+    """Returns what a client must know of the inputs of an exported model, for a JSON object.
+
+    Returns:
+      A dict with the keys
+        input: 'pictures', if the export resizes and scales uint8 images itself, or 'tensor';
+        size: [height, width] of the network;
+        resize: the method and its conventions, which are those of TensorFlow 1;
+        channel_order: 'RGB' or 'BGR' in the tensor; None unless there are three channels. Pictures
+          are always RGB;
+        mean, scale: lists with a number per channel of the tensor: (resized - mean) * scale;
+        class_names: the class names in the order of the outputs.
+      If the examples are not images, only `input` and `class_names`.
+    """
+    description: Dict[str, Any] = {'input': 'pictures' if self.exports_pictures else 'tensor'}
+    if self.image_shape is not None:
+      height, width, channels = self.image_shape
+      name = self.settings.model.preprocess
+      mean, scale = (np.broadcast_to(values, channels).tolist()
+                     for values in inputs.MEANS_AND_SCALES[name])
+      order = None if channels != 3 else 'BGR' if name == 'caffe' else 'RGB'
+      description.update(
+          size=[height, width],
+          resize={'method': 'bilinear', 'antialias': False, 'half_pixel_centers': False,
+                  'align_corners': False},
+          channel_order=order, mean=mean, scale=scale)
+    return dict(description, class_names=list(self.dataset.labels))
+
+  def _name_outputs(self, outputs: Sequence[tf.Tensor]) -> Dict[str, tf.Tensor]:
+    if self.dataset.labels:
+      return {PROBABILITIES_OUTPUT: losses.class_probabilities(self.keras_model, *outputs)}
+    return dict(zip(self.keras_model.output_names, outputs))
+
+
+@contextlib.contextmanager
+def restored_model(settings: Settings, dataset: DataSet,
+                   checkpoint: str) -> Iterator[RestoredModel]:
+  """Restores the model of a checkpoint, on the CPU.
+
+  Args:
+    settings: the settings of the run that trained the model.
+    dataset: the data set, for the shapes of the model.
+    checkpoint: the path of the checkpoint.
+
+  Yields:
+    The model. Within the context, its session and a new graph are the defaults.
+
+  Raises:
+    UserError: the checkpoint belongs to another model.
+  """
+  with contextlib.closing(_make_session(settings, _CPU_ONLY)) as session, \
+      _as_default(session, _CPU_ONLY):
+    yield _restore_model(settings, dataset, checkpoint, session)
+
+
+def _make_session(settings: Settings, devices: Devices) -> tf.Session:
+  """Makes a session with a new graph."""
+  config = make_session_config(settings.devices, devices)
+  if devices is _CPU_ONLY:
+    config.device_count['GPU'] = 0
+  return tf.Session(graph=tf.Graph(), config=config)
+
+
+@contextlib.contextmanager
+def _as_default(session: tf.Session, devices: Devices) -> Iterator[None]:
+  """Makes the session, its graph and the first of the devices the defaults."""
+  with session.graph.as_default(), session.as_default(), tf.device(devices.names[0]):
+    yield
+
+
+def _restore_model(settings: Settings, dataset: DataSet, checkpoint: str,
+                   session: tf.Session) -> RestoredModel:
+  """Builds the model in the default graph, which is the session's graph; restores the weights."""
+  tf.keras.backend.set_session(session)
+  try:
+    tf.keras.backend.set_learning_phase(0)
+    model = compiling.build_by_name(settings.model, dataset)
+    if not model.optimizer:
+      compiling.compile_with_flags(model, settings, settings.optimizer.learning_rate)
+    compatibility.check_fits_checkpoint(model, settings, checkpoint)
+    with translate_errors():
+      compatibility.make_saver(model.weights, checkpoint).restore(session, checkpoint)
+    return RestoredModel(model, session, settings, dataset)
+  finally:
+    tf.keras.backend.set_session(None)
+
+
+def read_features(settings: Settings, source: Source) -> List[Any]:
+  """Returns some batches of the features of a source, which is open, as arrays."""
+  batches: List[Any] = []
+  with contextlib.closing(_make_session(settings, _CPU_ONLY)) as session, \
+      _as_default(session, _CPU_ONLY), translate_errors(source):
+    iterator = tf.data.make_initializable_iterator(source.make_eval_input_fn(make_batching(
+        source.dataset, settings, False, _FEATURES_PER_BATCH))())
+    features, _ = inputs.split_sample_weights(iterator.get_next()[0])
+    session.run((tf.tables_initializer(), iterator.initializer))
+    with contextlib.suppress(tf.errors.OutOfRangeError):
+      while len(batches) < _NUM_FEATURE_BATCHES:
+        batches.append(session.run(features))
+  return batches
+
+
+def make_saver(model: tf.keras.Model) -> tf.train.Saver:
+  """Makes a saver of the model's weights, under the names that they have in a checkpoint."""
+  return tf.train.Saver({weight.op.name: weight for weight in model.weights})
+
+
+def check_sizes(outputs: Dict[str, tf.Tensor], features: Any) -> Dict[str, tf.Tensor]:
+  """Returns the outputs by name; to compute one fails unless it has a value for each example.
+
+  Args:
+    outputs: the outputs of the model.
+    features: the batch, in any structure.
+  """
+  size = inputs.Batch(tf.nest.flatten(features)).size()
+
+  def check(name: str, output: tf.Tensor) -> tf.Tensor:
+    sizes = tf.shape(output, out_type=tf.int64)[:1]  # Of a scalar, [].
+    with tf.control_dependencies([tf.Assert(tf.reduce_all(tf.equal(tf.pad(
+        sizes, [[0, 1]], constant_values=-1)[:1], size)), [
+            'the output {} must have a value for each example'.format(name), sizes, size])]):
+      return tf.identity(output)
+
+  return {name: check(name, output) if isinstance(output, tf.Tensor) else output
+          for name, output in outputs.items()}
+
+
+class Predictor(NamedTuple):
+  """A restored model as a function.
+
+  Attributes:
+    model: the restored model.
+    batch_size: the maximum number of examples per call of `predict`: `--batch_size` divided by the
+      number of local devices.
+    output_shapes: the shapes of the outputs for one example, by name.
+    predict: takes a batch of each input, and returns the outputs of a batch by name, [B, ...];
+      with classes, the probabilities.
+  """
+  model: RestoredModel
+  batch_size: int
+  output_shapes: Dict[str, Sequence[Optional[int]]]
+  predict: Callable[..., Dict[str, np.ndarray]]
+
+
+@contextlib.contextmanager
+def load_predictor(settings: Settings, trained: TrainedCheckpoint,
+                   add_ends: Callable[[RestoredModel, int], Ends],
+                   source: Optional[Source] = None) -> Iterator[Predictor]:
+  """Restores the model of a checkpoint as a function, which is valid within the context.
+
+  Args:
+    settings: the settings of the run that trained the model.
+    trained: the checkpoint.
+    add_ends: takes the restored model and the batch size; adds to the graph, and returns, the
+      inputs to feed and the outputs by name.
+    source: the source of the examples, if the graph reads them, for errors in them.
+
+  Raises:
+    UserError: the checkpoint belongs to another model.
+  """
+  # Use all GPUs (-1) of this machine: --num_gpus is the number of GPUs that the training used, and
+  # this machine may have another number.
+  devices = find_devices(settings.evolve(
+      num_gpus=-1 if settings.devices.num_gpus else 0).devices)
+  batch_size = max(1, settings.optimizer.batch_size // devices.num_replicas)
+  device = Devices(devices.names[:1], devices.display_names[:1])
+  # The session is the default only while the graph is built, as other code runs between batches.
+  with contextlib.closing(_make_session(settings, device)) as session, translate_errors(source):
+    with _as_default(session, device):
+      model = _restore_model(settings, trained.dataset, trained.files, session)
+      inputs, outputs = add_ends(model, batch_size)
+      session.run(tf.tables_initializer())
+      predict = session.make_callable(outputs, inputs)
+    _LOG.info('predicting with %s of step %d on %s, %d %s at a time', settings.model.model,
+              trained.global_step, device.names[0], batch_size,
+              'examples' if trained.dataset.image_shape is None else 'images')
+    yield Predictor(model, batch_size, {
+        name: tensor.shape.as_list()[1:] for name, tensor in outputs.items()}, predict)

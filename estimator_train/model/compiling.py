@@ -1,0 +1,116 @@
+"""Builds and compiles the Keras model of a run."""
+
+import logging
+from typing import Any, Callable
+
+import tensorflow.compat.v1 as tf
+
+from estimator_train.data import DataSet
+from estimator_train.errors import UserError
+from estimator_train.model import losses, networks
+from estimator_train.model.inputs import make_preprocess_function
+from estimator_train.model.optimizers import (
+  LearningRate,
+  decay_weights,
+  make_optimizer,
+  scale_learning_rate,
+)
+from estimator_train.settings import Settings, user_code
+from estimator_train.settings.flag_type import all_flags, flags_of
+from estimator_train.settings.flags import ModelFlags, OptimizerFlags
+from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
+from estimator_train.tf_patches.optimizers import (
+  accumulate_gradients,
+  average_weights,
+  clip_global_norm,
+)
+
+_LOG = logging.getLogger('estimator_train')
+# The flags of the optimizer that apply to compiled models, too, or have no effect on them.
+_FLAGS_OF_ANY_MODEL = ('batch_size', 'base_batch_size', 'optimizer', 'learning_rate',
+                       'class_weights', 'on_nan', 'seed')
+
+
+def build_by_name(flags: ModelFlags, dataset: DataSet) -> tf.keras.Model:
+  """Builds the model that `--model` names. A user's function may return a compiled model.
+
+  Raises:
+    UserError: the model cannot be built for images of this shape.
+  """
+  if not user_code.is_function_name(flags.model):
+    dataset.require_images('--model=' + flags.model)
+  try:
+    model = networks.build(flags.model, dataset.image_shape, len(dataset.labels),
+                         flags.trainable_layers)
+  except ValueError as error:
+    shape = dataset.image_shape or ()
+    raise UserError('the model cannot be built for these images',
+                    '--model={} for {} ({})'.format(
+                        flags.model, 'x'.join(str(side) for side in shape), error),
+                    'give a larger --image_size or another --model') from error
+  # Other modules expect the loss itself in `model.loss`, not a list or dict that contains one loss.
+  if model.optimizer and len(model.outputs) == 1:
+    model.loss = losses.get_loss(model)
+  return model
+
+
+def compile_with_flags(model: tf.keras.Model, settings: Settings,
+                       learning_rate: LearningRate) -> None:
+  """Compiles the model with the optimizer of the flags and a loss that fits the last layer."""
+  optimizer = make_optimizer(settings.optimizer.optimizer, learning_rate)
+  if settings.optimizer.weight_decay and settings.run.trains:
+    decay_weights(model, optimizer, settings.optimizer.weight_decay)
+  if settings.optimizer.backbone_lr_factor != 1 and settings.run.trains:
+    head = [layer for layer in model.layers if layer.trainable_weights][-1:]
+    scale_learning_rate(optimizer, settings.optimizer.backbone_lr_factor,
+                        [weight for layer in head for weight in layer.weights])
+  if settings.optimizer.ema_decay is not None and settings.run.trains:
+    average_weights(optimizer, settings.optimizer.ema_decay)
+  if settings.devices.dtype == 'mixed' and settings.run.trains:
+    optimizer = LossScalingOptimizer(optimizer)
+  if settings.optimizer.gradient_accumulation_steps > 1 and settings.run.trains:
+    accumulate_gradients(optimizer, settings.optimizer.gradient_accumulation_steps)
+  if settings.optimizer.gradient_clip_norm and settings.run.trains:
+    clip_global_norm(optimizer, settings.optimizer.gradient_clip_norm)
+  model.compile(optimizer, loss=losses.default_loss(model))
+
+
+def check_flags_of_compiled_model(settings: Settings) -> None:
+  """Warns about flags that have no effect on a model with its own optimizer.
+
+  Raises:
+    UserError: a flag changes the optimizer, the loss or the labels.
+  """
+  def format_changed_flags(*names: str) -> str:
+    return ' '.join('--{}={}'.format(name, value) for name, value in settings.items()
+                    if name in names and value != all_flags()[name].default)
+
+  rejected = format_changed_flags('dtype', 'mixup_alpha', *(
+      flag.name for flag in flags_of(OptimizerFlags) if flag.name not in _FLAGS_OF_ANY_MODEL))
+  if settings.run.trains and rejected:
+    raise UserError('a compiled model trains with its own optimizer',
+                    '--model={} {}'.format(settings.model.model, rejected),
+                    'omit these flags, or return the model without compiling it')
+  ignored = format_changed_flags('optimizer', 'learning_rate')
+  if settings.run.trains and ignored:
+    _LOG.warning('--model=%s is compiled with its own optimizer: %s has no effect',
+                 settings.model.model, ignored)
+
+
+def make_model_preprocess(model: tf.keras.Model, flags: ModelFlags,
+                          dataset: DataSet) -> Callable[[Any], Any]:
+  """Makes the function that scales pixel values as `--preprocess` specifies.
+
+  If the examples are not images, the function returns the features unchanged.
+
+  Raises:
+    UserError: `--preprocess` does not support the model's number of channels.
+  """
+  if dataset.image_shape is None:
+    return lambda features: features
+  _, height, width, channels = model.input_shape
+  if flags.preprocess in ('caffe', 'torch') and channels != 3:
+    raise UserError('--preprocess={} requires three channels'.format(flags.preprocess),
+                    '--model={} takes {} channel(s)'.format(flags.model, channels),
+                    'give --preprocess=unit or tf')
+  return make_preprocess_function(flags.preprocess, height, width, channels)

@@ -1,0 +1,164 @@
+"""Implements `estimator_train.convert`, which replaces model_to_estimator in users' scripts."""
+
+import logging
+import os
+import tempfile
+from typing import Any, Mapping, Optional, Sequence
+
+import tensorflow.compat.v1 as tf
+
+from estimator_train.checkpoints import finding
+from estimator_train.distribution.devices import find_devices, make_local_strategy
+from estimator_train.errors import InvalidValue
+from estimator_train.model import estimator
+from estimator_train.model.estimator import ExportOutputs
+from estimator_train.model.own_graph import ModelGraph, OwnGraph
+from estimator_train.settings.flags import MULTI_WORKER_STRATEGIES, DeviceFlags
+from estimator_train.tf_patches import (
+  estimator as estimator_patches,
+  keras as keras_patches,
+  saved_weights,
+  strategies,
+)
+
+_LOG = logging.getLogger('estimator_train')
+# Whether to save checkpoints for tf.train.Checkpoint, by the value of `checkpoint_format`.
+_OBJECT_BASED = {'saver': False, 'checkpoint': True, None: True}
+
+
+def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[str],
+            custom_objects: Optional[Mapping[str, Any]], model_dir: Optional[str],
+            config: Optional[tf.estimator.RunConfig], checkpoint_format: Optional[str],
+            export_outputs: Optional[ExportOutputs], seed: Optional[int],
+            devices: Optional[DeviceFlags]) -> tf.estimator.Estimator:
+  """Converts a compiled model to an Estimator.
+
+  The arguments are those of `estimator_train.convert`, which explains them.
+
+  Args:
+    devices: the device flags; None: `config` determines the devices.
+  """
+  if checkpoint_format not in _OBJECT_BASED:
+    raise InvalidValue('checkpoint_format must be one of "checkpoint" or "saver"',
+                       repr(checkpoint_format), 'omit it for "saver"')
+  config = _adapt_config(config, model_dir, seed, devices)
+  model = _load_model(keras_model, keras_model_path, custom_objects)
+  object_based = _OBJECT_BASED[checkpoint_format]
+  _check_model(model, export_outputs, object_based)
+  keras_patches.ensure_session(model, config.session_config)
+  with estimator.translate_model_errors():
+    own_graph = OwnGraph(model)
+    if config.is_chief:
+      finding.use_own_checkpoints(config.model_dir)
+    checkpoint = finding.latest_checkpoint(config.model_dir)
+    if not own_graph.is_built_late:
+      names = own_graph.weight_names
+      if checkpoint is None:
+        saved_weights.save_initial_weights(
+            config, names, own_graph.weight_values(config.tf_random_seed))
+        if object_based:
+          _save_object_based_weights(own_graph, config)
+      elif not object_based:
+        _check_fits_checkpoint(model, names, checkpoint)
+  return estimator.to_estimator(
+      own_graph, config, saved_format=estimator.SavedFormat(object_based, export_outputs))
+
+
+def _adapt_config(config: Optional[tf.estimator.RunConfig], model_dir: Optional[str],
+                  seed: Optional[int],
+                  devices: Optional[DeviceFlags]) -> tf.estimator.RunConfig:
+  """Adds a model_dir, session options and, if given, `devices` to the configuration.
+
+  Raises:
+    InvalidValue: `devices` is given, but the configuration already has a strategy.
+    ValueError: `model_dir` differs from the model_dir of the configuration.
+  """
+  config = estimator_patches.complete_config(config, model_dir)
+  if seed is not None:
+    config = config.replace(tf_random_seed=seed)
+  if config.eval_distribute is not None:
+    _LOG.warning('evaluating on one device: with eval_distribute, TensorFlow 1.15 loses examples')
+    config = config.replace(eval_distribute=None)
+  if devices is None:
+    strategies.patch_aggregating_variables()  # The user's strategy may be a CentralStorageStrategy.
+    strategies.patch_hierarchical_copy()
+    return config
+  if config.train_distribute is not None:
+    raise InvalidValue('distribution_strategy, num_gpus and num_cpu_replicas must not be given '
+                       'if config has train_distribute', repr(config.train_distribute),
+                       'omit config.train_distribute or all of these arguments')
+  if devices.distribution_strategy in MULTI_WORKER_STRATEGIES:
+    raise InvalidValue('distribution_strategy must be one for a single process',
+                       devices.distribution_strategy,
+                       'give a strategy of TensorFlow as train_distribute of config')
+  training_devices = find_devices(devices)
+  session_config = tf.ConfigProto()
+  session_config.CopyFrom(config.session_config)
+  if training_devices.names[0].startswith('/cpu') and not session_config.device_count:
+    session_config.device_count['CPU'] = training_devices.num_replicas
+  return config.replace(train_distribute=make_local_strategy(devices, training_devices),
+                        session_config=session_config)
+
+
+def _load_model(model: Optional[tf.keras.Model], path: Optional[str],
+                custom_objects: Optional[Mapping[str, Any]]) -> tf.keras.Model:
+  """Returns the given model, or loads the model from the path; exactly one must be given."""
+  if model is not None:
+    if path:
+      raise InvalidValue('keras_model or keras_model_path must be given, but not both', repr(path),
+                         'give model_dir={!r} if this is the folder for checkpoints'.format(path))
+    return model
+  if not path:
+    raise InvalidValue('Either keras_model or keras_model_path must be given', 'neither',
+                       'give a compiled tf.keras.Model, or the path of an .h5 file')
+  with tempfile.TemporaryDirectory() as folder:
+    path = os.fspath(path)
+    if '://' in path:  # HDF5 cannot read URLs such as gs://bucket/model.h5.
+      local_path = os.path.join(folder, 'model.h5')
+      tf.gfile.Copy(path, local_path)
+      path = local_path
+    return tf.keras.models.load_model(path, custom_objects)
+
+
+def _check_model(model: Any, export_outputs: Optional[ExportOutputs], object_based: bool) -> None:
+  """Checks that the model is compiled and supports `export_outputs` and `object_based`."""
+  if not isinstance(model, tf.keras.Model):
+    raise InvalidValue('keras_model must be a tf.keras.Model', type(model).__name__,
+                       'give a model of tf.keras; models of the separate package `keras` differ')
+  if not model.optimizer:
+    raise InvalidValue('the model has not been compiled', repr(model.name),
+                       'call model.compile(optimizer, loss) first')
+  # A subclass of tf.keras.Model has no output names before its first call.
+  names = getattr(model, 'output_names', None) or ()
+  for name in export_outputs or ():
+    if names and name not in names:
+      raise InvalidValue('export_outputs must contain names of outputs of the model', repr(name),
+                         'choose from ' + ', '.join(names))
+
+
+def _save_object_based_weights(own_graph: OwnGraph, config: tf.estimator.RunConfig) -> None:
+  """Saves the initial weights in the form that an export without a checkpoint restores."""
+  with tf.Graph().as_default(), tf.Session(config=config.session_config) as session:
+    tf.train.create_global_step()
+    model_graph = ModelGraph(own_graph, own_graph.part(tf.estimator.ModeKeys.PREDICT),
+                             saved_weights.initial_weights_path(config.model_dir))
+    saver = estimator_patches.make_object_saver(
+        own_graph.model, model_graph.variables_by_original(), config)
+    session.run(tf.global_variables_initializer())
+    saver.save(session, saved_weights.initial_weights_path(config.model_dir, object_based=True),
+               write_meta_graph=False, write_state=False)
+
+
+def _check_fits_checkpoint(model: tf.keras.Model, names: Sequence[str], checkpoint: str) -> None:
+  """Raises an InvalidValue if a checkpoint lacks a weight, or has it in another shape."""
+  saved_shapes = dict(tf.train.list_variables(checkpoint))
+  for name, weight in zip(names, model.weights):
+    shape = weight.shape.as_list()
+    if saved_shapes.get(name) != shape:
+      raise InvalidValue(
+          'model_dir has a checkpoint of another model',
+          '{} has {}'.format(
+              checkpoint, 'no variable {}'.format(name) if name not in saved_shapes else
+              '{} of shape {}, not {}'.format(name, saved_shapes[name], shape)),
+          'give another model_dir; if one process built the same model twice, give names to the '
+          'layers')

@@ -1,0 +1,317 @@
+"""Makes an Estimator whose `model_fn` imports the graph of a compiled Keras model."""
+
+import contextlib
+import functools
+import logging
+import re
+import traceback
+from typing import (
+  Any,
+  Callable,
+  ContextManager,
+  Dict,
+  Iterator,
+  Mapping,
+  NamedTuple,
+  Optional,
+  Tuple,
+)
+
+import tensorflow.compat.v1 as tf
+
+from estimator_train.checkpoints import finding
+from estimator_train.errors import InvalidValue, UserError
+from estimator_train.model import evaluation_metrics, inputs, losses
+from estimator_train.model.own_graph import Fetches, ModelGraph, OwnGraph, Part
+from estimator_train.settings.user_code import find_location
+from estimator_train.tf_patches import (
+  checkpoints,
+  estimator as estimator_patches,
+  optimizers,
+  saved_weights,
+  strategies,
+)
+from estimator_train.tf_patches.graphs import find_ancestors
+from estimator_train.tf_patches.keras import nested_layers
+
+_LOG = logging.getLogger('estimator_train')
+
+# Maps the name of a model output to a class in tf.estimator.export, such as RegressionOutput.
+ExportOutputs = Mapping[str, Callable[[tf.Tensor], tf.estimator.export.ExportOutput]]
+
+# For each entry: a pattern of the text of TensorFlow's error, the broken rule, and the remedy.
+_MODEL_RULES = (
+    (r'must be from the same graph|not an element of this graph|different graph',
+     'an optimizer or a constraint must not use tensors or variables that were made outside of it',
+     'compute them in its methods, or give plain numbers'),
+    (r'`dynamic=True`', 'a layer must be able to run in a graph',
+     'omit dynamic=True, and use operations of TensorFlow instead of Python in its call'),
+    (r'has `None` for gradient|No gradients provided for any variable',
+     'each trainable weight must affect the loss',
+     'give a loss to each output, or set trainable=False for the layer'),
+)
+
+
+@contextlib.contextmanager
+def translate_model_errors() -> Iterator[None]:
+  """Translates the exceptions of a `with` block that builds or imports a model.
+
+  Raises:
+    InvalidValue: an exception of TensorFlow has a known remedy; other exceptions are not changed.
+  """
+  try:
+    yield
+  except UserError:
+    raise
+  except (ValueError, TypeError, RuntimeError) as error:
+    for pattern, rule, remedy in _MODEL_RULES:
+      match = re.search('[^\n]*({})[^\n]*'.format(pattern), str(error))
+      if match:
+        location = find_location((frame.filename, frame.lineno)
+                                 for frame in traceback.extract_tb(error.__traceback__))
+        raise InvalidValue(rule, location + match.group().strip(), remedy) from error
+    raise
+
+
+class GraphCallbacks(NamedTuple):
+  """Functions that are called while a graph is built.
+
+  Attributes:
+    preprocess: converts the features of a batch to the input of the model.
+    observe_batch: called in each replica with the features, labels and outputs of a training batch.
+    translate_errors: makes a context that translates errors of the user's code in the model.
+    input_description: what yields the batches, for error messages.
+  """
+  preprocess: Callable[[Any], Any] = lambda features: features
+  observe_batch: Optional[Callable[[Any, Any, tf.Tensor], None]] = None
+  translate_errors: Callable[[], ContextManager[None]] = translate_model_errors
+  input_description: str = 'input_fn'
+
+
+class SavedFormat(NamedTuple):
+  """The form of checkpoints and of a SavedModel.
+
+  Attributes:
+    object_based: whether to save checkpoints for tf.train.Checkpoint instead of tf.train.Saver.
+    export_outputs: further signatures of a SavedModel.
+  """
+  object_based: bool = False
+  export_outputs: Optional[ExportOutputs] = None
+
+
+def to_estimator(own_graph: OwnGraph, run_config: tf.estimator.RunConfig,
+                 callbacks: GraphCallbacks = GraphCallbacks(),
+                 saved_format: SavedFormat = SavedFormat(), num_classes: Optional[int] = None,
+                 frozen_part: Optional[tf.keras.Model] = None) -> tf.estimator.Estimator:
+  """Converts a compiled Keras model to an Estimator.
+
+  Several replicas train exactly like one. A checkpoint has one copy of each variable, so that a run
+  can be resumed with another number of replicas. Training starts from the weights in
+  saved_weights.initial_weights_path, or those of the model if its inputs are unknown until the
+  first batch. Evaluations also report the metrics of evaluation_metrics.make_metrics.
+
+  Args:
+    own_graph: the graph of the compiled model.
+    run_config: the configuration of the Estimator. It must not set `eval_distribute`, under which
+      TensorFlow 1.15 loses the examples of short batches.
+    callbacks, saved_format: see the classes.
+    num_classes: see evaluation_metrics.make_metrics.
+    frozen_part: the frozen layers, if the model trains on their cached outputs. Checkpoints also
+      contain the weights of these layers. None: the model is a complete network.
+  """
+  model_fn = _ModelFn(own_graph, callbacks, saved_format, num_classes, frozen_part)
+  path = saved_weights.initial_weights_path(run_config.model_dir, saved_format.object_based)
+  # The model_fn loads the initial weights. Only exports without a checkpoint use this setting.
+  warm_start = tf.estimator.WarmStartSettings(path, vars_to_warm_start=[])
+  has_initial_weights = not own_graph.is_built_late and (
+      finding.latest_checkpoint(run_config.model_dir) is None)
+  return tf.estimator.Estimator(model_fn.make_spec, config=run_config,
+                                warm_start_from=warm_start if has_initial_weights else None)
+
+
+class _ModelFn:
+  """Makes the EstimatorSpec of each mode; see to_estimator."""
+
+  def __init__(self, own_graph: OwnGraph, callbacks: GraphCallbacks, saved_format: SavedFormat,
+               num_classes: Optional[int], frozen_part: Optional[tf.keras.Model]) -> None:
+    self._own_graph, self._model = own_graph, own_graph.model
+    self._callbacks, self._saved_format = callbacks, saved_format
+    self._num_classes, self._frozen_part = num_classes, frozen_part
+    self._has_saved_weights = False
+    self._hyperparameters = own_graph.read_hyperparameters()
+    self._batch_adapter = inputs.BatchAdapter(self._model, callbacks.input_description)
+    for layer in nested_layers(self._model):
+      if layer.stateful and not isinstance(layer, (tf.keras.Model, tf.keras.metrics.Metric)):
+        raise InvalidValue('an Estimator does not keep the state of a layer from batch to batch',
+                           'layer {!r} has stateful=True'.format(layer.name),
+                           'give stateful=False, and whole sequences as examples')
+
+  def __deepcopy__(self, memo: Dict[int, Any]) -> '_ModelFn':
+    return self  # TensorFlow copies the Estimator in a cluster, and cannot copy a Keras model.
+
+  def make_spec(self, features: Any, labels: Any, mode: str,
+                config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
+    """Builds the model for a batch of features; this is the `model_fn` of the Estimator."""
+    with self._callbacks.translate_errors():
+      estimator_patches.keep_loss_unscaled()
+      plain_features, sample_weights = inputs.split_sample_weights(features)
+      if not self._model.inputs:
+        self._own_graph.build(self._batch_adapter.to_structure(
+            self._callbacks.preprocess(plain_features)))
+      part = self._own_graph.part(mode, sample_weights is not None, _is_exported(features))
+      weights_path = self._find_initial_weights(config)
+      model_graph = ModelGraph(self._own_graph, part, weights_path)
+      if mode == tf.estimator.ModeKeys.TRAIN:
+        optimizer = estimator_patches.copy_optimizer(self._model.optimizer, self._hyperparameters)
+        spec = self._add_training(model_graph, part, optimizer, (features, labels))
+        spec['training_hooks'] = [checkpoints.UseSingleCopySaver(
+            None if self._saved_format.object_based else config,
+            optimizers.hyperparameter_names(optimizer))]
+        self._add_frozen_weights(weights_path)
+      else:
+        batch, fetches, _ = self._apply(model_graph, part, features, labels)
+        spec = self._describe_predictions(fetches)
+        if mode == tf.estimator.ModeKeys.EVAL:
+          spec.update(self._add_evaluation(fetches, plain_features, batch))
+      if self._saved_format.object_based:
+        counterparts = model_graph.variables_by_original()
+        if mode == tf.estimator.ModeKeys.TRAIN:
+          counterparts[id(self._model.optimizer)] = optimizer
+        spec['scaffold'] = tf.train.Scaffold(saver=estimator_patches.make_object_saver(
+            self._model, counterparts, config))
+      return tf.estimator.EstimatorSpec(mode, **spec)
+
+  def _find_initial_weights(self, config: tf.estimator.RunConfig) -> Optional[str]:
+    """Returns the path of the initial weights; None if there is a checkpoint to restore.
+
+    The weights of a model whose inputs were unknown are saved when they are first needed.
+    """
+    if finding.latest_checkpoint(config.model_dir) is not None:
+      return None
+    if self._own_graph.is_built_late and not self._has_saved_weights:
+      saved_weights.save_initial_weights(
+          config, self._own_graph.weight_names,
+          self._own_graph.weight_values(config.tf_random_seed))
+      self._has_saved_weights = True
+    return saved_weights.initial_weights_path(config.model_dir)
+
+  def _apply(self, model_graph: ModelGraph, part: Part, features: Any,
+             labels: Any) -> Tuple[inputs.Batch, Fetches, Any]:
+    """Adds the operations on a batch to the graph; returns the batch and see ModelGraph.apply."""
+    features, sample_weights = inputs.split_sample_weights(features)
+    features = self._callbacks.preprocess(features)
+    batch = inputs.Batch(self._batch_adapter.arrange_features(features))
+    if part.endpoints:
+      batch = batch._replace(
+          labels=self._batch_adapter.arrange_labels(
+              labels, [endpoint.target for endpoint in part.endpoints]),
+          sample_weights=self._batch_adapter.arrange_sample_weights(sample_weights))
+    try:
+      return (batch, *model_graph.apply(batch))
+    except ValueError as error:
+      misfit = self._batch_adapter.describe_misfit(features)
+      if misfit is None:
+        raise
+      if part.endpoints or not _is_exported(features):
+        raise misfit from error
+      _LOG.warning('this SavedModel will not take the features of its serving function: %s', misfit)
+      return (batch, *model_graph.apply(batch.without_shapes()))
+
+  def _describe_predictions(self, fetches: Fetches) -> Dict[str, Any]:
+    """Returns the part of an EstimatorSpec that concerns predictions."""
+    predictions = dict(zip(self._model.output_names, fetches.outputs))
+    return {'predictions': predictions, 'export_outputs': _make_export_outputs(
+        predictions, self._saved_format.export_outputs)}
+
+  def _add_training(self, model_graph: ModelGraph, part: Part, optimizer: Any,
+                    batch: Tuple[Any, Any]) -> Dict[str, Any]:
+    """Adds the training operations to the graph; returns their part of the EstimatorSpec."""
+    if optimizers.accumulates_gradients(optimizer):
+      if part.fetches.updates and isinstance(
+          tf.distribute.get_strategy(), tf.distribute.experimental.CentralStorageStrategy):
+        raise InvalidValue(
+            'a layer such as batch normalization cannot update its statistics during gradient '
+            'accumulation with this strategy', '--distribution_strategy=central_storage',
+            'give --distribution_strategy=mirrored, or omit --gradient_accumulation_steps')
+      optimizer.make_micro_batch = functools.partial(self._make_micro_batch, model_graph, part,
+                                                     batch)
+      train_op = estimator_patches.make_train_op(
+          optimizer, tf.zeros([], part.loss_dtype), model_graph.trained_weights, [])
+      loss, output = optimizer.loss, optimizer.outputs
+      output.set_shape(self._model.outputs[0].shape)
+      spec: Dict[str, Any] = {}
+    else:
+      arranged, fetches, seed = self._apply(model_graph, part, *batch)
+      known = model_graph.known_gradients(fetches, seed)
+      train_op = estimator_patches.make_train_op(
+          optimizer, known.loss, model_graph.trained_weights, fetches.updates)
+      known.connect()
+      loss, output = fetches.loss, fetches.outputs[0]
+      spec = self._describe_predictions(fetches)
+      if fetches.metrics:
+        spec['eval_metric_ops'] = evaluation_metrics.model_metrics(
+            fetches.metrics, arranged.size(),
+            evaluation_metrics.make_keys((), fetches.metrics, self._num_classes).metrics)
+    train_op = strategies.with_averaged_statistics(model_graph.updated_statistics(), train_op)
+    self._warn_of_batch_losses(optimizer)
+    if self._callbacks.observe_batch is not None:
+      label = self._batch_adapter.arrange_labels(
+          batch[1], [endpoint.target for endpoint in part.endpoints])[0]
+      if losses.model_takes_class_indices(self._model):
+        label = tf.cast(tf.reshape(label, [-1]), tf.int64)
+      self._callbacks.observe_batch(batch[0], label, output)
+    return {**spec, 'train_op': train_op, 'loss': loss}
+
+  def _add_frozen_weights(self, weights_path: Optional[str]) -> None:
+    """Makes variables that no step uses; they only add the frozen weights to the checkpoints."""
+    for weight in self._frozen_part.weights if self._frozen_part is not None else ():
+      tf.get_variable(weight.op.name, weight.shape, weight.dtype.base_dtype,
+                      functools.partial(saved_weights.restored_value, weights_path, weight.op.name),
+                      trainable=False, use_resource=True)
+
+  def _make_micro_batch(self, model_graph: ModelGraph, part: Part, batch: Tuple[Any, Any],
+                        index: tf.Tensor) -> optimizers.MicroBatch:
+    """Adds the operations on a part of a batch to the graph."""
+    _, fetches, seed = self._apply(model_graph, part, *inputs.part_of_batch(
+        batch, index, self._model.optimizer.accumulation_steps))
+    return optimizers.MicroBatch(model_graph.known_gradients(fetches, seed).loss, fetches.loss,
+                                 fetches.outputs[0], fetches.updates)
+
+  def _add_evaluation(self, fetches: Fetches, features: Any,
+                      batch: inputs.Batch) -> Dict[str, Any]:
+    """Adds the metrics to the graph; returns their part of the EstimatorSpec."""
+    metrics = evaluation_metrics.make_metrics(
+        fetches, features, batch.size(), self._model, losses.unwrap(losses.get_loss(self._model)),
+        self._num_classes)
+    evaluation_metrics.make_updates_wait_for(
+        tf.nest.flatten(batch.features, expand_composites=True), metrics)
+    return {'eval_metric_ops': metrics, 'loss': fetches.loss}
+
+  def _warn_of_batch_losses(self, optimizer: Any) -> None:
+    """Warns of losses for which several replicas or micro-batches do not train like one."""
+    num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    parts = num_replicas * getattr(optimizer, 'accumulation_steps', 1)
+    if parts == 1 or tf.get_static_value(
+        tf.distribute.get_replica_context().replica_id_in_sync_group) not in (0, None):
+      return
+    names = self._own_graph.losses_that_are_no_means()
+    if names:
+      _LOG.warning('%d %s do not train like one with a loss that is no mean over the examples of a '
+                   'batch: %s', parts, 'replicas' if parts == num_replicas else 'micro-batches',
+                   ', '.join(names))
+
+
+def _is_exported(features: Any) -> bool:
+  """Returns whether features come from a placeholder: the graph becomes a SavedModel."""
+  tensors = tf.nest.flatten(features, expand_composites=True)
+  return any(operation.type == 'Placeholder' for operation in find_ancestors(
+      [tensor.op for tensor in tensors if isinstance(tensor, tf.Tensor)]))  # Not NumPy's arrays.
+
+
+def _make_export_outputs(predictions: Dict[str, tf.Tensor],
+                         further_outputs: Optional[ExportOutputs]) -> Dict[str, Any]:
+  """Returns the outputs of a SavedModel for the default signature and for `further_outputs`."""
+  return {tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY:
+              tf.estimator.export.PredictOutput(predictions),
+          **{name: make_output(predictions[name])
+             for name, make_output in (further_outputs or {}).items()}}

@@ -1,0 +1,139 @@
+"""Splits a network after its frozen layers, and caches the outputs of these layers for training."""
+
+import hashlib
+from typing import Any, List, Tuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from estimator_train.data import arrays
+from estimator_train.data.opening import make_batching
+from estimator_train.data.source import Source
+from estimator_train.distribution.devices import Devices, make_session_config
+from estimator_train.errors import UserError
+from estimator_train.model.inputs import Batch, make_preprocess_function
+from estimator_train.model.own_graph import ModelGraph, OwnGraph
+from estimator_train.settings import Settings
+from estimator_train.tf_patches.graphs import find_ancestors
+from estimator_train.tf_patches.keras import source_layers
+
+_BATCH_SIZE = 32
+
+
+def split_model(model: tf.keras.Model, model_name: str) -> Tuple[tf.keras.Model, tf.keras.Model]:
+  """Splits a network after as many of its frozen first layers as possible.
+
+  Args:
+    model: a network with one input and one output.
+    model_name: the value of `--model`, for error messages.
+
+  Returns:
+    The frozen part, from images to features, which has no trainable weights; and the rest, from
+    features to the output, which is made of the same layer objects as the network.
+
+  Raises:
+    UserError: there is no layer after which the network can be split.
+  """
+  layers = [layer for layer in model.layers
+            if not isinstance(layer, tf.keras.layers.InputLayer)]
+  num_frozen = _num_frozen_layers(model, layers)
+  if not any(layer.weights for layer in layers[:num_frozen]):
+    raise UserError('--cache_features needs frozen layers at the beginning of the network, before '
+                    'dropout and batch norm that uses batch statistics',
+                    '--model=' + model_name, 'give a pretrained network and '
+                    '--trainable_layers=N, or omit --cache_features')
+  frozen_part = tf.keras.Model(model.input, layers[num_frozen - 1].output)
+  features = tf.keras.layers.Input(frozen_part.output_shape[1:])
+  outputs = {layers[num_frozen - 1]: features}
+  for layer in layers[num_frozen:]:
+    sources = [outputs[source] for source in source_layers(layer)]
+    outputs[layer] = layer(sources if len(sources) > 1 else sources[0])
+  return frozen_part, tf.keras.Model(features, outputs[layers[-1]])
+
+
+def compute_features(frozen_part: tf.keras.Model, checkpoint: str, source: Source,
+                     settings: Settings, devices: Devices) -> np.ndarray:
+  """Computes the features of all training examples, or reads the features from a `--cache` folder.
+
+  Args:
+    frozen_part: the frozen layers; see split_model.
+    checkpoint: the path of the checkpoint with the weights of `frozen_part`.
+    source: the training examples.
+    settings: the settings of the run.
+    devices: the devices of this process; the first device computes the features.
+
+  Returns:
+    The features, float32 or float16 [N, ...], in the order of the examples.
+
+  Raises:
+    UserError: the features do not fit into the cache, or the data set is infinite.
+  """
+  dtype = np.dtype(settings.input.cache_features_dtype).type
+  weight_values = [tf.train.load_variable(checkpoint, weight.op.name)
+                   for weight in frozen_part.weights]
+  shape = (len(source.class_indices()),) + frozen_part.output_shape[1:]
+  # Features are always cached; if `--cache` names no folder, they are cached in memory.
+  cache = 'memory' if settings.input.cache in ('auto', 'none') else settings.input.cache
+
+  def fill(array: np.ndarray) -> None:
+    _compute_features_into(array, frozen_part, checkpoint, source, settings, devices)
+
+  name = 'features-' + _cache_key(frozen_part, weight_values, source, settings)
+  return arrays.load_or_fill_array(cache, name, shape, dtype, fill)
+
+
+def _num_frozen_layers(model: tf.keras.Model, layers: List[Any]) -> int:
+  """Returns how many frozen first layers can be split off; 0 if the network cannot be split.
+
+  The network can be split after layer N if no layer after N uses the output of a layer before N,
+  and if the output of layer N is the same in every step. Dropout and batch norm that uses batch
+  statistics therefore stay in the rest of the network, even if they are frozen.
+  """
+  num_frozen = 0
+  while num_frozen < len(layers) - 1 and not layers[num_frozen].trainable_weights:
+    num_frozen += 1
+  while num_frozen and _depends_on_learning_phase(layers[num_frozen - 1].output):
+    num_frozen -= 1
+  while num_frozen:
+    allowed_sources = set(layers[num_frozen:]) | {layers[num_frozen - 1]}
+    if all(allowed_sources.issuperset(source_layers(layer)) for layer in layers[num_frozen:]):
+      return num_frozen
+    num_frozen -= 1
+  return 0
+
+
+def _cache_key(frozen_part: tf.keras.Model, weight_values: List[np.ndarray],
+               source: Source, settings: Settings) -> str:
+  """Returns a digest of everything that determines the features."""
+  digest = hashlib.md5('{} {} {} {}'.format(
+      source.cache_key(), settings.model.preprocess, settings.input.cache_features_dtype,
+      frozen_part.to_json()).encode())
+  for value in weight_values:
+    digest.update(value.tobytes())
+  return digest.hexdigest()
+
+
+def _compute_features_into(array: np.ndarray, frozen_part: tf.keras.Model, checkpoint: str,
+                           source: Source, settings: Settings, devices: Devices) -> None:
+  """Computes the features of all examples in a new graph, and fills the array with the features."""
+  batching = make_batching(source.dataset, settings, one_hot=False, examples_per_batch=_BATCH_SIZE)
+  own_graph = OwnGraph(frozen_part)
+  with tf.Graph().as_default(), \
+      tf.Session(config=make_session_config(settings.devices, devices)) as session:
+    with tf.device(devices.names[0]):
+      dataset = source.make_eval_input_fn(batching)()
+      pixels, _ = tf.data.make_one_shot_iterator(dataset).get_next()
+      preprocess = make_preprocess_function(settings.model.preprocess,
+                                            *frozen_part.input_shape[1:])
+      model_graph = ModelGraph(own_graph, own_graph.part(tf.estimator.ModeKeys.PREDICT),
+                               checkpoint)
+      fetches, _ = model_graph.apply(Batch([preprocess(pixels)]))
+    session.run(tf.global_variables_initializer())
+    arrays.fill_in_batches(array, session.make_callable(fetches.outputs[0]), 'frozen layers')
+
+
+def _depends_on_learning_phase(features: tf.Tensor) -> bool:
+  """Returns whether features are computed differently in training, as by dropout."""
+  # Layers read the learning phase to behave differently in training and in inference.
+  return any(operation.name.startswith('keras_learning_phase')
+             for operation in find_ancestors([features.op]))

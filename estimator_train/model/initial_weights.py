@@ -1,0 +1,174 @@
+"""Loads the initial weights of a run."""
+
+import contextlib
+import logging
+import os
+import re
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Union
+
+import h5py
+import tensorflow.compat.v1 as tf
+
+from estimator_train.checkpoints import finding
+from estimator_train.checkpoints.pinned_files import pinned_files
+from estimator_train.data import ImageShape
+from estimator_train.errors import UserError, join_items
+from estimator_train.model import networks
+from estimator_train.settings.flags import ModelFlags
+from estimator_train.tf_patches import saved_weights
+from estimator_train.tf_patches.keras import nested_layers
+
+_LOG = logging.getLogger('estimator_train')
+
+
+def load_initial_weights(model: tf.keras.Model, flags: ModelFlags,
+                         image_shape: Optional[ImageShape]) -> None:
+  """Loads the weights given by `--weights` into the model, in Keras's session.
+
+  With a path, the weights of each layer are loaded whose name and shapes are those of a saved
+  layer; the other layers keep their random weights, and a log line names these layers. With
+  `imagenet`, the last layer keeps its random weights. If fewer than half of the layers match, at
+  least one of these must have a name that the user has chosen.
+
+  Args:
+    model: the model.
+    flags: the model flags of the run.
+    image_shape: (height, width, channels) of the images; None: the examples are not images.
+
+  Raises:
+    UserError: the file does not exist, or the weights of no layer fit the model.
+  """
+  if flags.weights == 'imagenet':
+    values = networks.imagenet_weights(flags.model, image_shape)
+    model.set_weights(values + model.get_weights()[len(values):])
+    return
+  path = flags.weights
+  try:
+    if os.path.isfile(path):
+      _load_h5(model, path)
+    else:
+      _load_matching(model, model.get_weights(), path, {}, _read_checkpoint(
+          path, {weight.op.name for weight in model.weights}))
+  except (ValueError, KeyError, OSError, tf.errors.OpError) as error:
+    raise UserError('the weights do not fit the model',
+                    '--weights={} ({})'.format(path, error),
+                    'give weights of this --model, or of layers that are given the same names '
+                    'and shapes') from error
+
+
+def _read_checkpoint(path: str, names: Set[str]) -> Dict[str, Any]:
+  """Returns the values of variables by name: of a checkpoint, a SavedModel or a run.
+
+  Another process may be training in the folder of the run, and may delete checkpoints.
+  """
+  previous = None
+  while True:
+    checkpoint: Optional[str] = path
+    if os.path.isfile(os.path.join(path, 'saved_model.pb')):
+      checkpoint = os.path.join(path, 'variables', 'variables')
+    elif os.path.isdir(path):
+      checkpoint = finding.latest_checkpoint(path)
+    if checkpoint is None or checkpoint == previous:
+      raise UserError('there are no weights at this path', '--weights=' + path,
+                      'give an .h5 file, a SavedModel, a checkpoint, or the --model_dir of a run')
+    with contextlib.suppress(FileNotFoundError), pinned_files(checkpoint) as files:
+      return saved_weights.read_variables(files, names)
+    previous = checkpoint
+
+
+def _load_h5(model: tf.keras.Model, path: str) -> None:
+  """Loads an .h5 file: in the order of the layers if all shapes fit, otherwise by names.
+
+  Raises:
+    UserError: the file refers to other files.
+    ValueError: the file is damaged, or does not fit the model.
+  """
+  try:
+    _read_h5(model, path)
+  except (UserError, ValueError):
+    raise
+  except Exception as error:  # h5py raises many kinds of exceptions for damaged files.
+    raise ValueError('{}: {}'.format(type(error).__name__, error)) from error
+
+
+def _read_h5(model: tf.keras.Model, path: str) -> None:
+  """Loads the weights; raises any exception if the file is damaged."""
+  with h5py.File(path, 'r') as file:
+    if _refers_to_other_files('', file) or file.visititems(_refers_to_other_files):
+      raise UserError('a weights file must not refer to other files', '--weights=' + path,
+                      'give a file that contains all weights; check where this file comes from')
+    initial_values, group = model.get_weights(), file.get('model_weights', file)
+    with contextlib.suppress(ValueError):
+      model.load_weights(path)
+      # Keras assigns arrays of other shapes to the variables without an error.
+      if [value.shape for value in model.get_weights()] == [
+          value.shape for value in initial_values]:
+        return
+    by_variable: Dict[str, Any] = {}
+    group.visititems(lambda name, item: by_variable.update(
+        {name.partition('/')[2].partition(':')[0]: item} if isinstance(item, h5py.Dataset) else {}))
+    _load_matching(model, initial_values, path, {
+        name: [layer[weight.decode('utf-8')] for weight in layer.attrs.get('weight_names', ())]
+        for name, layer in group.items()}, by_variable)
+
+
+def _load_matching(model: tf.keras.Model, initial_values: Sequence[Any], path: str,
+                   by_layer: Mapping[str, Sequence[Any]], by_variable: Mapping[str, Any]) -> None:
+  """Loads the weights of all layers that have the name and the shapes of a saved layer.
+
+  Args:
+    model: the model. A layer inside another layer counts as a layer of its own.
+    initial_values: the values of all weights, which the weights of the other layers get.
+    path: the path of the saved weights.
+    by_layer: the saved arrays of each layer, by the name of the layer; an `h5py.Dataset` counts as
+      an array.
+    by_variable: the saved arrays, by the name of the variable.
+
+  Raises:
+    ValueError: there is no such layer, or only few layers, with names that can match by chance.
+  """
+  owners = {id(weight): layer for layer in nested_layers(model) for weight in layer.weights}
+  values = dict(zip(map(id, model.weights), initial_values))
+  loaded: List[tf.keras.layers.Layer] = []
+  others: List[str] = []
+  for layer in dict.fromkeys(owners.values()):
+    weights = [weight for weight in layer.weights if owners[id(weight)] is layer]
+    for saved in (by_layer.get(layer.name, ()),
+                  [by_variable.get(weight.op.name) for weight in weights]):
+      if [getattr(value, 'shape', None) for value in saved] == [
+          tuple(weight.shape.as_list()) for weight in weights]:
+        values.update(zip(map(id, weights), saved))
+        loaded.append(layer)
+        break
+    else:
+      others.append(layer.name)
+  if not loaded:
+    raise ValueError('no layer of the model has the name and the shapes of a saved layer')
+  if len(loaded) < len(others) and all(map(_has_automatic_name, loaded)):
+    raise ValueError(
+        'only {} of {} layers have the name and the shapes of a saved layer, perhaps by chance, as '
+        'Keras has numbered them: {}'.format(len(loaded), len(loaded) + len(others),
+                                             join_items([layer.name for layer in loaded])))
+  tf.keras.backend.batch_set_value([(weight, values[id(weight)]) for weight in model.weights])
+  if others:
+    _LOG.info('%s has weights for %d of %d layers; these start from random weights, because their '
+              'names or shapes are not in the file: %s', path, len(loaded),
+              len(loaded) + len(others), join_items(others))
+
+
+def _has_automatic_name(layer: tf.keras.layers.Layer) -> bool:
+  """Returns whether Keras has named a layer by its class, such as `dense_1`."""
+  name = re.sub(r'_\d+$', '', layer.name)
+  return name.replace('_', '') == type(layer).__name__.replace('_', '').lower()
+
+
+def _refers_to_other_files(unused_name: str,
+                           item: Union[h5py.Group, h5py.Dataset]) -> Optional[bool]:
+  """Returns True if HDF5 would read the weights of an item from another file, else None.
+
+  A weights file from an untrusted source could use such an item to copy a private file into the
+  model.
+  """
+  if isinstance(item, h5py.Dataset):
+    return bool(item.external or item.is_virtual) or None  # visititems continues only on None.
+  return any(isinstance(item.get(name, getlink=True), h5py.ExternalLink) for name in item) or None

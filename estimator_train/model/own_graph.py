@@ -1,0 +1,315 @@
+"""Imports the graph that Keras has built for a compiled model into the graphs of an Estimator.
+
+The graph of a compiled model contains what `fit`, `evaluate` and `predict` compute. The gradients
+are computed there, too, where Python knows the loops, functions and custom gradients of the model.
+A `model_fn` makes variables, and imports the part of the graph that its mode needs, with these
+variables and with a batch in place of the placeholders. See docs/library.md.
+"""
+
+import threading
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from estimator_train.errors import InvalidValue
+from estimator_train.model import losses
+from estimator_train.model.inputs import Batch
+from estimator_train.system import machine
+from estimator_train.tf_patches import (
+  compiled_models,
+  estimator,
+  function_gradients,
+  graphs,
+  saved_weights,
+  sessions,
+  variables,
+)
+from estimator_train.tf_patches.compiled_models import OutputLoss
+
+_TRAIN, _EVAL = tf.estimator.ModeKeys.TRAIN, tf.estimator.ModeKeys.EVAL
+
+
+class OwnGraph:
+  """The graph of a compiled Keras model, which must not be compiled again.
+
+  Must be made where the model was made: in its graph, or in eager mode.
+
+  Args:
+    model: the model.
+    loss_functions: the losses to train with, one for each output, in place of those of the model;
+      None: those of the model.
+
+  Attributes:
+    model: the model.
+    is_built_late: whether the inputs of the model were unknown until its first batch.
+  """
+
+  def __init__(self, model: tf.keras.Model,
+               loss_functions: Optional[Sequence[tf.keras.losses.Loss]] = None) -> None:
+    self.model = model
+    self.is_built_late = not model.inputs
+    self._loss_functions = loss_functions
+    self._is_eager = tf.executing_eagerly()
+    self._graph = compiled_models.find_graph(model)
+    self._values = saved_weights.ValueReader(self._graph)
+    self._weight_names: Optional[List[str]] = None
+    self._parts: Dict[Tuple[Any, ...], 'Part'] = {}
+    self._lock = threading.RLock()  # Replicas build their graphs in threads.
+    with self._entered():
+      if compiled_models.runs_eagerly(model):
+        compiled_models.recompile(model)
+      if model.inputs and not self._is_eager:
+        function_gradients.make_training_function(model)
+
+  def _entered(self) -> Any:
+    return compiled_models.entered_graph(self._graph, self._is_eager)
+
+  def build(self, features: Any) -> None:
+    """Builds the model if its inputs are unknown, as the first call of `fit` does.
+
+    Args:
+      features: features of a batch, in the structure that the model takes.
+    """
+    with self._lock:
+      if not self.model.inputs:
+        with self._entered():
+          compiled_models.build_on_placeholders(self.model, features)
+          if not self._is_eager:
+            function_gradients.make_training_function(self.model)
+
+  @property
+  def weight_names(self) -> List[str]:
+    """The names of the weights in checkpoints, in the order of `model.weights`.
+
+    They are the names that the weights of the model have if no other model is in the graph.
+    """
+    with self._lock:
+      if self._weight_names is None:
+        with self._entered():
+          self._weight_names = saved_weights.checkpoint_names(self.model, self._graph)
+      return self._weight_names
+
+  def weight_values(self, seed: Optional[int] = None) -> List[np.ndarray]:
+    """Returns the values of the weights, in the order of `model.weights`.
+
+    Args:
+      seed: for random initial values, if the weights have no values yet; None: the seeds of the
+        graph of the model.
+    """
+    with self._entered():
+      return self._values.read(self.model.weights, seed)
+
+  def read_hyperparameters(self) -> estimator.Hyperparameters:
+    """See estimator.read_hyperparameters; must be called in the thread of the user."""
+    if self._is_eager:
+      return estimator.read_hyperparameters(self.model.optimizer)
+    with self._entered():
+      return estimator.read_hyperparameters(self.model.optimizer)
+
+  def losses_that_are_no_means(self) -> List[str]:
+    """See losses.losses_that_are_no_means."""
+    with self._lock, self._entered():
+      return losses.losses_that_are_no_means(self.model)
+
+  def part(self, mode: str, has_sample_weights: bool = False,
+           has_metrics: bool = False) -> 'Part':
+    """Returns what a mode needs; it is extracted once for all graphs and replicas.
+
+    Args:
+      mode: one of tf.estimator.ModeKeys.
+      has_sample_weights: whether batches have sample weights.
+      has_metrics: whether training also needs the metrics of the model.
+    """
+    num_replicas = tf.distribute.get_strategy().num_replicas_in_sync if mode == _TRAIN else 1
+    key = mode, has_sample_weights, mode == _EVAL or (mode == _TRAIN and has_metrics), num_replicas
+    with self._lock:
+      if key not in self._parts:
+        with self._entered(), compiled_models.as_compiled(self.model):
+          self._parts[key] = Part(self.model, self._graph, self._values, self._loss_functions,
+                                   *key)
+      return self._parts[key]
+
+
+class Fetches(NamedTuple):
+  """What a mode computes of a batch.
+
+  In a Part these are tensors and operations of the graph of the model, and in the result of
+  ModelGraph.apply their counterparts in the graph of the Estimator.
+
+  Attributes:
+    outputs: the outputs of the model.
+    loss: the loss of the batch; None for predictions.
+    gradients: the gradients of the loss, for each trained weight a tensor, IndexedSlices or None.
+    updates: operations that update statistics and other state, in training.
+    output_losses: the losses of the outputs without reduction, in evaluation.
+    regularization_losses: the losses that layers have added, in evaluation.
+    metrics: the metrics by name, in evaluation and in a SavedModel of the mode TRAIN.
+  """
+  outputs: Sequence[tf.Tensor]
+  loss: Optional[tf.Tensor] = None
+  gradients: Sequence[Any] = ()
+  updates: Sequence[tf.Operation] = ()
+  output_losses: Sequence[OutputLoss] = ()
+  regularization_losses: Sequence[tf.Tensor] = ()
+  metrics: Any = {}
+
+
+class Part:
+  """What a mode needs of the graph of a model. Must be made in this graph.
+
+  Args:
+    model: the model.
+    graph: its graph.
+    values: reads the values of variables.
+    loss_functions: see OwnGraph.
+    mode, has_sample_weights, has_metrics: see OwnGraph.part.
+    num_replicas: the number of replicas that train.
+
+  Attributes:
+    fetches: what the mode computes.
+    inputs: the tensors that the features replace.
+    endpoints: for each output, the tensors that the labels and sample weights replace.
+    fed_names: the names of the operations of all these.
+    trained_weights: the weights that each optimizer trains; `gradients` are those of these weights
+      in the same order.
+    subgraph: the nodes to import.
+  """
+
+  def __init__(self, model: tf.keras.Model, graph: tf.Graph, values: saved_weights.ValueReader,
+               loss_functions: Optional[Sequence[Any]], mode: str, has_sample_weights: bool,
+               has_metrics: bool, num_replicas: int) -> None:
+    self.mode = mode
+    self.inputs = compiled_models.fed_inputs(model)
+    self.endpoints: List[compiled_models.Endpoint] = []
+    self.trained_weights = compiled_models.trained_weights(model)
+    self.seed: Optional[tf.Tensor] = None
+    self.fetches = Fetches(model.outputs)
+    is_trained = mode == _TRAIN
+    if mode != tf.estimator.ModeKeys.PREDICT:
+      self.endpoints = compiled_models.make_endpoints(model, has_sample_weights)
+      self.fetches = self.fetches._replace(
+          loss=compiled_models.total_loss(model, num_replicas, loss_functions))
+    self.variables = variables.OwnVariables(model, graph, values)
+    if is_trained:
+      self.fetches = self.fetches._replace(updates=compiled_models.updates(model))
+    if mode == _EVAL:
+      self.fetches = self.fetches._replace(
+          output_losses=compiled_models.output_losses(model),
+          regularization_losses=compiled_models.regularization_losses(model))
+    if has_metrics:
+      self.fetches = self.fetches._replace(metrics=compiled_models.make_metrics(model))
+    self.variables.add_metrics([variable for metric in self.fetches.metrics.values()
+                                for variable in metric.variables])
+    self._extract(self._add_gradients() if is_trained else graph)
+
+  @property
+  def loss_dtype(self) -> tf.DType:
+    """The type of the loss."""
+    assert self.fetches.loss is not None
+    return self.fetches.loss.dtype
+
+  def _add_gradients(self) -> tf.Graph:
+    """Adds the gradients to the graph or to a copy of it; returns the graph that has them."""
+    handles = [self.variables.handle(weight) for weights in self.trained_weights
+               for weight in weights]
+    with_gradients = function_gradients.copy_if_gradients_change_it(self.fetches.loss)
+    loss, *handles = (with_gradients.as_graph_element(tensor.name)
+                      for tensor in (self.fetches.loss, *handles))
+    with with_gradients.as_default():
+      self.seed = graphs.gradient_seed(loss)
+      with sessions.padded_filter_gradients(machine.needs_padded_gradients()):
+        self.fetches = self.fetches._replace(gradients=tf.gradients(loss, handles, self.seed))
+    return with_gradients
+
+  def _extract(self, graph: tf.Graph) -> None:
+    phase = compiled_models.learning_phase()
+    fed = tf.nest.flatten([self.inputs, [endpoint.target for endpoint in self.endpoints]],
+                          expand_composites=True)
+    fed += [endpoint.sample_weight for endpoint in self.endpoints]
+    self.fed_names = {tensor.op.name for tensor in fed if tensor is not None}
+    replaced = set(self.fed_names)
+    constants = {}
+    if isinstance(phase, tf.Tensor):
+      constants[phase.op.name] = self.mode == _TRAIN
+    if self.seed is not None:
+      replaced.add(self.seed.op.name)
+    self.phase_name = phase.name if isinstance(phase, tf.Tensor) else ''
+    ends = [graph.as_graph_element(name) for name in graphs.fetch_names(self.fetches)]
+    self.subgraph = graphs.extract_subgraph(
+        graph, [getattr(end, 'op', end) for end in ends],
+        replaced | {*constants} | self.variables.handle_op_names, constants)
+    self.variables.select(self.subgraph)
+    for node in self.subgraph.nodes.values():
+      if node.op == 'Placeholder':
+        raise InvalidValue('the features of a model must be its inputs',
+                           'the model needs the placeholder ' + node.name,
+                           'make it an input of the model, or a constant')
+
+
+class ModelGraph:
+  """A model in the default graph: its variables, and the operations on one or several batches.
+
+  Must be made in each replica, in the mode of the part.
+
+  Args:
+    own_graph: the graph of the model.
+    part: the part of the graph that the mode needs.
+    weights_path: the path of a checkpoint with the initial values of the weights; None: they are
+      restored, or do not matter.
+
+  Attributes:
+    trained_weights: the weights that each optimizer trains.
+  """
+
+  def __init__(self, own_graph: OwnGraph, part: Part, weights_path: Optional[str]) -> None:
+    self._part = part
+    self._variables = part.variables.make(own_graph.weight_names, weights_path)
+    self.trained_weights = [[self._variables.by_id[id(weight)] for weight in weights]
+                            for weights in part.trained_weights]
+
+  def apply(self, batch: Batch) -> Tuple[Fetches, Optional[tf.Tensor]]:
+    """Imports the operations on a batch.
+
+    Returns:
+      The results, and the seed of the gradients, see KnownGradients.
+    """
+    part = self._part
+    replacements = self._variables.replacements()
+
+    def replace(tensor: Any, value: Any) -> None:
+      if tensor is not None and value is not None:
+        replacements.update((old.name, new) for old, new in zip(
+            *(tf.nest.flatten(item, expand_composites=True) for item in (tensor, value))))
+
+    for tensor, value in zip(part.inputs, batch.features):
+      replace(tensor, value)
+    for endpoint, label, weight in zip(part.endpoints, batch.labels, batch.sample_weights):
+      replace(endpoint.target, label)
+      replace(endpoint.sample_weight, weight)
+    if part.phase_name:
+      replacements[part.phase_name] = tf.constant(part.mode == _TRAIN)
+    seed = None
+    if part.seed is not None:
+      seed = replacements[part.seed.name] = graphs.gradient_seed(part.seed)
+    fetches = part.fetches
+    updates, assignments = self._variables.split(fetches.updates, part.subgraph,
+                                                   part.fed_names)
+    imported = graphs.Import(part.subgraph, replacements, graphs.fetch_names(
+        [fetches._replace(updates=updates), assignments]))
+    found = imported.find(fetches._replace(updates=updates))
+    return found._replace(updates=[*found.updates, *self._variables.assign(
+        assignments, imported)]), seed
+
+  def variables_by_original(self) -> Dict[int, Any]:
+    """Returns the variables by the ids of those of the model."""
+    return self._variables.by_id
+
+  def updated_statistics(self) -> List[Any]:
+    """Returns the float variables of which each replica updates its own copy."""
+    return self._variables.updated_copies(self._part.subgraph)
+
+  def known_gradients(self, fetches: Fetches, seed: tf.Tensor) -> graphs.KnownGradients:
+    """Returns the loss for an optimizer."""
+    return graphs.KnownGradients(fetches.loss, seed, sum(self.trained_weights, []),
+                                 fetches.gradients)

@@ -1,0 +1,67 @@
+"""Imports TensorFlow in a child process, and counts the GPUs that it sees."""
+
+import os
+from typing import NamedTuple, Optional
+
+from estimator_train.errors import UserError
+from estimator_train.system import keras_config
+from estimator_train.system.child_process import ChildRun, run_python
+
+# An import from a slow network disk can take a minute.
+_IMPORT_TIMEOUT_SECS = 120.
+# The child prints a line after each step, so that the output shows which step hung or crashed.
+_IMPORT_CODE = '''
+import json, time
+start_time = time.monotonic()
+import tensorflow.compat.v1 as tf
+print(json.dumps({'version': tf.__version__, 'secs': time.monotonic() - start_time,
+                  'has_cuda': tf.test.is_built_with_cuda()}), flush=True)
+print(json.dumps({'num_gpus': len(tf.config.experimental.list_physical_devices('GPU'))}),
+      flush=True)
+'''
+
+
+class ImportResult(NamedTuple):
+  """The outcome of importing TensorFlow and listing the GPUs.
+
+  Attributes:
+    child: the outcome of the child process.
+    version: version of TensorFlow; None if the import failed.
+    secs: duration of the import in seconds.
+    has_cuda: whether the build supports GPUs.
+    num_gpus: number of GPUs that TensorFlow sees; None if listing them failed.
+  """
+  child: ChildRun
+  version: Optional[str] = None
+  secs: float = 0.
+  has_cuda: bool = False
+  num_gpus: Optional[int] = None
+
+  @property
+  def failure(self) -> str:
+    """What failed, and why."""
+    if self.version is None:
+      return 'TensorFlow cannot be imported: {}'.format(self.child.error)
+    return 'TensorFlow {} in {:.1f} s, but it fails to list GPUs: {}'.format(
+        self.version, self.secs, self.child.error)
+
+
+def import_in_child(timeout_secs: float = _IMPORT_TIMEOUT_SECS) -> ImportResult:
+  """Imports TensorFlow in a child process."""
+  child = run_python(['-W', 'ignore', '-c', _IMPORT_CODE], timeout_secs,
+                     dict(os.environ, TF_CPP_MIN_LOG_LEVEL='0', **keras_config.VARIABLES))
+  return ImportResult(child, **{
+      key: value for values in child.results for key, value in values.items()})
+
+
+def count_gpus() -> int:
+  """Returns the number of GPUs that TensorFlow sees, without allocating GPU memory in this process.
+
+  Raises:
+    UserError: TensorFlow cannot be imported, or cannot list the GPUs.
+  """
+  imported = import_in_child()
+  if imported.num_gpus is None:
+    raise UserError('the GPUs cannot be counted', imported.failure,
+                    'see --mode=doctor, or give --num_gpus=N or --num_cpu_replicas=N')
+  return imported.num_gpus

@@ -1,1 +1,0 @@
-"""Saves, selects and compares checkpoints, and recovers from damaged checkpoints."""

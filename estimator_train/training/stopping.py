@@ -1,0 +1,212 @@
+"""The hooks that stop a run: at a loss that is not finite, after a signal, or if a step hangs."""
+
+import collections
+import logging
+import math
+import threading
+import time
+from typing import Any, Callable, Deque, Optional, Tuple
+
+import tensorflow.compat.v1 as tf
+
+from estimator_train.distribution.engine import Engine
+from estimator_train.errors import NonFiniteLoss
+from estimator_train.model.schedules import Schedule
+from estimator_train.system.signals import SignalState
+from estimator_train.system.watchdog import end_hanging_process
+from estimator_train.training.steps import StepMonitor
+
+_LOG = logging.getLogger('estimator_train')
+_NUM_LOSSES_KEPT = 5
+# With loss scaling, a run ends after this many consecutive steps whose loss is not finite. A loss
+# scale that is too large cannot cause so many steps, because each such step halves the scale, down
+# to 1.
+MAX_SKIPPED_STEPS = 100
+_POLL_SECS = 1.
+
+
+class StopAtNonFiniteLoss(tf.train.SessionRunHook):
+  """Raises NonFiniteLoss at the first loss that is not finite.
+
+  Args:
+    monitor: counts the steps, and provides the loss of the last one.
+    skips_updates: whether loss scaling skips the update of a step whose loss is not finite. If so,
+      the run ends only after MAX_SKIPPED_STEPS such steps in a row.
+    schedule: the learning rate schedule, or None if the rate is unknown.
+
+  Attributes:
+    last_finite_loss: the loss of the last step whose loss was finite, a mean over the global batch;
+      None if there was no such step.
+  """
+
+  def __init__(self, monitor: StepMonitor, skips_updates: bool = False,
+               schedule: Optional[Schedule] = None) -> None:
+    self._monitor, self._schedule = monitor, schedule
+    self._max_non_finite_steps = MAX_SKIPPED_STEPS if skips_updates else 1
+    # The number of consecutive steps, up to the last step, whose loss is not finite.
+    self._num_non_finite_steps = 0
+    self._finite_losses: Deque[Tuple[int, float]] = collections.deque(maxlen=_NUM_LOSSES_KEPT)
+
+  @property
+  def last_finite_loss(self) -> Optional[float]:
+    return self._finite_losses[-1][1] if self._finite_losses else None
+
+  @property
+  def loss_history(self) -> str:
+    """Returns the last finite losses and the learning rate as text, for the error message.
+
+    In an asynchronous cluster, the step of a finite loss is the global step at the start of the
+    session plus the number of steps of this process, see StepMonitor.local_step.
+    """
+    losses = ', '.join('{:.6g} at step {}'.format(loss, step)
+                       for step, loss in self._finite_losses)
+    rate = 'set by the model' if self._schedule is None else '{:g}'.format(
+        self._schedule.rate_at(max(self._monitor.global_step - 1, 0)))
+    return 'the last finite losses: {}; learning rate {}'.format(losses or 'none', rate)
+
+  def after_run(self, run_context: Any, run_values: Any) -> None:
+    loss = float(self._monitor.loss)
+    if math.isfinite(loss):
+      self._num_non_finite_steps = 0
+      self._finite_losses.append((self._monitor.local_step, loss))
+      return
+    self._monitor.update_global_step(run_context.session)
+    step = self._monitor.global_step
+    self._num_non_finite_steps += 1
+    if self._num_non_finite_steps >= self._max_non_finite_steps:
+      suffix = ', the {}th such step in a row'.format(self._num_non_finite_steps)
+      raise NonFiniteLoss('the loss is {} at step {}{}'.format(
+          loss, step, suffix if self._max_non_finite_steps > 1 else ''))
+    _LOG.warning('the loss is %s at step %d: loss scaling skips an update whose gradients are not '
+                 'finite (--on_nan=skip)', loss, step)
+
+
+class RespondToSignals(tf.train.SessionRunHook):
+  """Stops the training after a stop signal, and saves a checkpoint after SIGUSR1.
+
+  Training stops at the end of the running step or a few steps later. Estimator then saves a
+  checkpoint and closes the session. Workers that train together must stop at the same step, because
+  a worker that continued alone would wait forever for the other workers. So the worker that
+  receives the signal announces the next step as the last one, and starts it after all other workers
+  have confirmed. Until then, none of them can complete that step, which needs all workers.
+
+  This hook must come after the hook that evaluates, because an evaluation may request a stop too.
+
+  Args:
+    signals: the signals received so far. This hook installs the signal handlers before the first
+      step; before that, there is nothing to save, and a signal ends the run at once.
+    engine: the engine, which announces the stop to the other workers.
+    monitor: counts the steps.
+
+  Attributes:
+    save_now: a function that saves a checkpoint, and returns its path, or None if saving failed and
+      will be retried. If `save_now` itself is None, another task saves the checkpoints.
+    has_stopped: whether this hook has stopped the training, because of a signal to any task or a
+      call of `request_stop`.
+  """
+
+  def __init__(self, signals: SignalState, engine: Engine, monitor: StepMonitor) -> None:
+    self._signals, self._engine, self._monitor = signals, engine, monitor
+    self.save_now: Optional[Callable[[tf.Session], Optional[str]]] = None
+    self.has_stopped = False
+    self._is_stop_requested = False
+    self._has_announced = False
+
+  def after_create_session(self, session: tf.Session, coord: Any) -> None:
+    self._signals.begin()
+
+  def request_stop(self) -> None:
+    """Requests a stop, as a signal does."""
+    self._is_stop_requested = True
+
+  @property
+  def has_stop_signal(self) -> bool:
+    """Whether a signal to any task has requested a stop."""
+    is_announced_by_peer = (self._engine.announced_stop_step is not None
+                            and not self._has_announced)
+    return self._signals.stop_signum is not None or is_announced_by_peer
+
+  def after_run(self, run_context: Any, run_values: Any) -> None:
+    if self._signals.save_requested:
+      self._signals.save_requested = False
+      self._save(run_context.session)
+    is_requested = self._is_stop_requested or self._signals.stop_signum is not None
+    if is_requested and not self._has_announced:
+      self._has_announced = True
+      steps_to_go = 1 if self._engine.num_workers > 1 else 0
+      self._engine.stop_all_at(self._monitor.local_step + steps_to_go)
+    stop_step = self._engine.announced_stop_step
+    if stop_step is not None and self._monitor.local_step >= stop_step:
+      self.has_stopped = True
+      run_context.request_stop()
+
+  def _save(self, session: tf.Session) -> None:
+    if self.save_now is None:
+      _LOG.info('SIGUSR1: ignored, because only the chief saves checkpoints')
+      return
+    path = self.save_now(session)
+    if path is not None:
+      _LOG.info('SIGUSR1: saved %s', path)
+
+
+class StepWatchdog(tf.train.SessionRunHook):
+  """Limits the duration of each step, and of the creation of the session.
+
+  A separate thread checks the duration. The main thread may wait forever in a collective operation,
+  during which Python handles no signals. After a timeout, the thread ends the process. The time
+  between steps is not limited here, because an evaluation may take long; see
+  system/watchdog.py.
+
+  Args:
+    timeout_secs: the maximum duration of a step or of the creation of the session, in seconds.
+    is_wait_expected: a function that returns whether a step has to wait, for example for an
+      evaluation by another task. The time of such a wait does not count.
+    clock: a function that returns the time in seconds.
+  """
+
+  def __init__(self, timeout_secs: float, is_wait_expected: Callable[[], bool],
+               clock: Callable[[], float] = time.monotonic) -> None:
+    self._timeout_secs = timeout_secs
+    self._is_wait_expected = is_wait_expected
+    self._clock = clock
+    # Times on `clock`; _timer_start is None while no duration is limited. Only the main thread sets
+    # _timer_start, and only the watching thread sets _last_wait_at, so neither thread overwrites a
+    # value that the other thread has just set.
+    self._timer_start: Optional[float] = None
+    self._last_wait_at = -math.inf
+    self._is_closed = threading.Event()
+
+  def begin(self) -> None:
+    self._timer_start = self._clock()
+    threading.Thread(target=self._watch, name='step watchdog', daemon=True).start()
+
+  def after_create_session(self, session: tf.Session, coord: Any) -> None:
+    self._timer_start = None
+
+  def before_run(self, run_context: Any) -> None:
+    self._timer_start = self._clock()
+
+  def after_run(self, run_context: Any, run_values: Any) -> None:
+    self._timer_start = None
+
+  def close(self) -> None:
+    """Stops the thread; must also be called if the run failed."""
+    self._is_closed.set()
+
+  def has_timed_out(self) -> bool:
+    """Returns whether the running step, or the creation of the session, exceeds the timeout."""
+    timer_start = self._timer_start
+    if timer_start is None:
+      return False
+    if self._is_wait_expected():
+      self._last_wait_at = self._clock()
+      return False
+    return self._clock() - max(timer_start, self._last_wait_at) > self._timeout_secs
+
+  def _watch(self) -> None:
+    while not self._is_closed.wait(_POLL_SECS):
+      if self.has_timed_out():
+        end_hanging_process(
+            'no step finished for {:.0f} s (--step_timeout_secs): on several GPUs NCCL_DEBUG=INFO '
+            'logs the cause, and --all_reduce_alg=hierarchical_copy (on one machine) or ring (on '
+            'several machines) avoids NCCL'.format(self._timeout_secs))

@@ -1,0 +1,240 @@
+"""Writes TensorBoard summaries of a training run: scalars, example images and hyperparameters.
+
+Tensors are registered while the graph of the model is built. The hook WriteSummaries fetches these
+tensors only at the steps whose summaries it writes; other steps do not compute them. Estimator's
+own summaries are not used, because in a cluster they contain collective operations, which all
+workers would have to run in the same steps.
+"""
+
+import math
+from typing import Any, Dict, Optional
+
+import tensorflow.compat.v1 as tf
+from tensorboard.plugins.hparams import api_pb2 as hparams_api, summary as hparams
+
+from estimator_train.data import decoding
+from estimator_train.model import inputs
+from estimator_train.settings import Settings
+from estimator_train.tf_patches import estimator as estimator_patches, optimizers
+from estimator_train.training.run import Run
+from estimator_train.training.steps import (
+  MeanOfSteps,
+  StepMonitor,
+  add_accuracy,
+  is_logged,
+  training_loss,
+)
+
+# Keys of graph collections.
+_GRADIENT_NORM_KEY = 'estimator_train/gradient_norm'
+_PIXELS_KEY = 'estimator_train/example_pixels'
+_CLASS_INDICES_KEY = 'estimator_train/example_classes'
+_MAX_EXAMPLES = 8
+# The first steps are all points of the loss curve, see is_logged. Writing a point takes 30
+# microseconds, which would slow down a small model in a long run.
+_NUM_STEPS_WITH_POINTS = 500
+# The columns of TensorBoard's HParams table: settings, and metrics as (folder, tag).
+_STRING_HPARAMS = ('dataset', 'image_size', 'preprocess', 'model', 'weights', 'optimizer',
+                   'scale_learning_rate', 'class_weights', 'distribution_strategy')
+_NUMERIC_HPARAMS = ('trainable_layers', 'train_steps', 'train_epochs', 'batch_size',
+                    'learning_rate', 'base_batch_size', 'lr_warmup_epochs', 'seed')
+_HPARAMS_METRICS = (('eval', 'accuracy'), ('eval', 'average_loss'), ('', 'loss'),
+                    ('', 'examples_per_sec'))
+
+
+def write_scalars(model_dir: str, scalars: Dict[str, float], step: int) -> None:
+  """Writes scalars, given as a dict from tag to value, for a global step."""
+  _add_scalars(model_dir, scalars, step)
+  _writer(model_dir).flush()  # Otherwise TensorBoard would show the scalars minutes later.
+
+
+def _add_scalars(model_dir: str, scalars: Dict[str, float], step: int) -> None:
+  """Adds scalars, except nan, to those that the next flush writes."""
+  _writer(model_dir).add_summary(tf.Summary(value=[
+      tf.Summary.Value(tag=tag, simple_value=value) for tag, value in sorted(scalars.items())
+      if not math.isnan(value)]), step)
+
+
+def _writer(model_dir: str) -> tf.summary.FileWriter:
+  """Returns the writer that the Estimator uses for its own summaries."""
+  return tf.summary.FileWriterCache.get(model_dir)
+
+
+def register_batch(features: Any, labels: tf.Tensor, outputs: tf.Tensor) -> None:
+  """Registers some images of the training batch, and adds the accuracy on the batch.
+
+  Must be called in each replica after the model of the replica is built, because operations that
+  were added earlier would change the seeds of the model's random operations.
+
+  Args:
+    features: the images of this replica, uint8 or float32 [B, height, width, C] with pixel values
+      from 0 to 255; other features, such as outputs of frozen layers, are not shown. If there are
+      sample weights, `{'features': ..., 'sample_weights': ...}`.
+    labels: one-hot [B, num_classes] or class indices [B].
+    outputs: the outputs of the model, [B, num_classes].
+  """
+  class_indices = labels if labels.shape.ndims == 1 else tf.argmax(labels, -1)
+  add_accuracy(class_indices, outputs)
+  features, _ = inputs.split_sample_weights(features)
+  if decoding.is_image_batch(features):
+    tf.add_to_collection(_PIXELS_KEY, features[:_MAX_EXAMPLES])
+    tf.add_to_collection(_CLASS_INDICES_KEY, class_indices[:_MAX_EXAMPLES])
+
+
+def register_gradient_norm(optimizer: Any) -> None:
+  """Registers the norm of the gradient over the global batch, as `gradient_norm`.
+
+  The norm is that of the gradient without loss scaling, after any clipping by the optimizer,
+  because `apply_gradients` receives this gradient.
+
+  Args:
+    optimizer: the optimizer of a compiled Keras model, either of Keras or of `tf.train`.
+  """
+  optimizers.add_optimizer_base_class(optimizer, _GradientNormRecorder)
+
+
+class _GradientNormRecorder:
+  """A base class that makes an optimizer register `gradient_norm`."""
+
+  def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+    grads_and_vars = list(grads_and_vars)
+    result = super().apply_gradients(grads_and_vars, *args, **kwargs)  # type: ignore[misc]
+    # This merge_call must come second. At its first merge_call, a replica waits while the next one
+    # builds its model: operations that are added before would change its dropout masks.
+    tf.distribute.get_replica_context().merge_call(
+        _register_norm_of_sum, args=([
+            pair for pair in optimizers.gradients_to_add(self, grads_and_vars)
+            if pair[0] is not None],))
+    return result
+
+
+def _register_norm_of_sum(strategy: tf.distribute.Strategy, grads_and_vars: Any) -> None:
+  """Registers the norm of the sum of all replicas' gradients, as `gradient_norm`."""
+  # The optimizer computes the same sums, but does not return them.
+  sums = [strategy.experimental_local_results(gradient)
+          for gradient in strategy.extended.batch_reduce_to(
+              tf.distribute.ReduceOp.SUM, grads_and_vars)]
+  # A collective operation completes only if all replicas run it. The norm uses the sums on the
+  # first replica, so fetching the norm must also run the operations of the other replicas.
+  with tf.control_dependencies([tf.convert_to_tensor(copy) for copies in sums
+                                for copy in copies[1:]]):
+    tf.add_to_collection(_GRADIENT_NORM_KEY, tf.global_norm([
+        tf.cast(copies[0], tf.float32) for copies in sums]))
+
+
+class WriteSummaries(tf.train.SessionRunHook):
+  """Writes the curves of loss and accuracy, and, at logged steps, the registered tensors.
+
+  The registered tensors are also written at the first and the last step. The loss and the accuracy
+  are written as means over the steps since the last point. The first 500 steps are all points.
+
+  All workers of a cluster need this hook, and must fetch the tensors at the same steps, because
+  fetching runs collective operations. Evaluations use the tags `loss` and `accuracy`, too, so that
+  TensorBoard shows training and evaluation in the same charts.
+
+  Args:
+    run: the run.
+    monitor: counts the steps.
+  """
+
+  def __init__(self, run: Run, monitor: StepMonitor) -> None:
+    self._run = run
+    self._monitor = monitor
+    self._means = MeanOfSteps()
+
+  def begin(self) -> None:
+    estimator_patches.remove_loss_summary(training_loss())
+    # All replicas have registered the same sum; the first one is written.
+    scalars = dict(zip(['gradient_norm'], tf.get_collection(_GRADIENT_NORM_KEY)))
+    examples = tf.get_collection(_PIXELS_KEY)[:1] + tf.get_collection(_CLASS_INDICES_KEY)[:1]
+    # Every step that writes summaries fetches the same tensors, because TensorFlow prunes the graph
+    # again for each new set of fetches.
+    self._run_args = tf.train.SessionRunArgs((scalars, examples))
+    if examples:
+      self._image = tf.placeholder(tf.float32, [None, None, None])
+      self._png = tf.image.encode_png(tf.saturate_cast(tf.round(self._image), tf.uint8))
+
+  def after_create_session(self, session: tf.Session, coord: Any) -> None:
+    if self._run.event_dir is not None:
+      # Makes TensorBoard discard the summaries of a killed run for the steps that this run repeats.
+      _writer(self._run.event_dir).add_session_log(
+          tf.SessionLog(status=tf.SessionLog.START), self._monitor.start_step + 1)
+      _writer(self._run.event_dir).add_summary(
+          hparams.session_start_pb(_hyperparameters(self._run.settings)))
+      _writer(self._run.event_dir).add_summary(_hparams_experiment())
+
+  def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
+    # In synchronous training, local_step is the same on all workers, so all workers fetch in
+    # the same steps.
+    step = self._monitor.local_step + 1
+    if step in (self._monitor.start_step + 1, self._run.end_step) or (
+        is_logged(step, self._run.settings.reporting.log_every_steps)):
+      return self._run_args
+    return None
+
+  def after_run(self, run_context: Any, run_values: Any) -> None:
+    if self._run.event_dir is None:
+      return
+    self._means.add(self._monitor)
+    is_point = is_logged(self._monitor.local_step, num_before_thinning=_NUM_STEPS_WITH_POINTS)
+    if is_point or run_values.results is not None:
+      self._monitor.update_global_step(run_context.session)
+    if is_point:
+      self._write_means()
+    if run_values.results is None:
+      return
+    scalars, examples = run_values.results
+    write_scalars(self._run.event_dir, scalars, self._monitor.global_step)
+    if examples and self._monitor.local_step == 1:  # A resumed run writes no images.
+      self._write_images(run_context.session, *examples)
+
+  def _write_means(self) -> None:
+    """Writes the means over the steps since the last point."""
+    if self._run.event_dir is not None and not math.isnan(self._means.loss):
+      _add_scalars(self._run.event_dir, {
+          'loss': self._means.loss, 'accuracy': self._means.accuracy}, self._monitor.global_step)
+    self._means = MeanOfSteps()
+
+  def end(self, session: tf.Session) -> None:
+    self._write_means()
+    if self._monitor.local_step >= self._run.end_step:
+      self._write_session_end(hparams_api.STATUS_SUCCESS)
+
+  def record_failure(self) -> None:
+    """Marks the run as failed in TensorBoard's HParams table."""
+    self._write_means()
+    self._write_session_end(hparams_api.STATUS_FAILURE)
+
+  def _write_session_end(self, status: int) -> None:
+    """Writes how the run ended; TensorBoard's HParams table calls a run a session."""
+    if self._run.event_dir is not None:
+      _writer(self._run.event_dir).add_summary(hparams.session_end_pb(status))
+      _writer(self._run.event_dir).flush()
+
+  def _write_images(self, session: tf.Session, pixels: Any, class_indices: Any) -> None:
+    assert self._run.event_dir is not None
+    summary = tf.Summary()
+    for number, (image, class_index) in enumerate(zip(pixels, class_indices)):
+      height, width, channels = image.shape
+      summary.value.add(
+          tag='examples/{} {}'.format(number, self._run.data.dataset.labels[int(class_index)]),
+          image=tf.Summary.Image(
+              height=height, width=width, colorspace=channels,
+              encoded_image_string=session.run(self._png, {self._image: image})))
+    _writer(self._run.event_dir).add_summary(summary, self._monitor.local_step)
+
+
+def _hyperparameters(settings: Settings) -> Dict[str, Any]:
+  """Returns the settings that are columns of the HParams table, by name, without None values."""
+  return {name: value for name, value in settings.items()
+          if name in _STRING_HPARAMS + _NUMERIC_HPARAMS and value is not None}
+
+
+def _hparams_experiment() -> tf.Summary:
+  """Defines the columns of the HParams table, which would otherwise lack evaluation metrics."""
+  columns = [(name, hparams_api.DATA_TYPE_STRING) for name in _STRING_HPARAMS] + [
+      (name, hparams_api.DATA_TYPE_FLOAT64) for name in _NUMERIC_HPARAMS]
+  return hparams.experiment_pb(
+      [hparams_api.HParamInfo(name=name, type=data_type) for name, data_type in columns],
+      [hparams_api.MetricInfo(name=hparams_api.MetricName(group=folder, tag=tag))
+       for folder, tag in _HPARAMS_METRICS])

@@ -1,0 +1,297 @@
+"""`TimeHistory`: the hook of the library that reports the throughput of any Estimator."""
+
+import logging
+import math
+import numbers
+import os
+import re
+import sys
+from typing import Any, Dict, List, Optional, Tuple
+
+import tensorflow.compat.v1 as tf
+
+from estimator_train.errors import InvalidValue
+from estimator_train.reports import learning_curves, page, throughput
+from estimator_train.reports.step_times import Pause, Timing
+from estimator_train.run_dir.resource_errors import error_reason
+from estimator_train.system.progress import StartUpTimer
+from estimator_train.tf_patches import sessions
+from estimator_train.tf_patches.graphs import find_ancestors
+from estimator_train.training.steps import StepTimer, add_wait_measurements, make_wait_fetches
+
+_LOG = logging.getLogger('estimator_train')
+_WORKER_TYPES = ('chief', 'master', 'worker')
+
+
+class TimeHistory(tf.train.SessionRunHook):
+  """A hook that measures the throughput of training with any Estimator, and can write a report.
+
+  Add this hook to the `hooks` of `Estimator.train` or of a `TrainSpec`. When training starts again,
+  the measurement starts again. The wait for input is measured if the `input_fn` returns a
+  tf.data.Dataset; otherwise the wait is not observed. The time of a checkpoint, with the evaluation
+  that train_and_evaluate runs after it, is a pause between two steps. The recovery of a lost
+  session is a pause, too; steps that are repeated after it count once. The hook takes less than 50
+  microseconds per step.
+
+  Args:
+    batch_size: the number of examples per step, over all replicas of all workers; None: unknown,
+      so that the report has no rates of examples.
+    report_dir: the folder to which throughput.json and the report page are written when training
+      ends; None: nothing is written. In a cluster only the chief writes.
+    warmup_steps: the number of steps at the beginning that are left out of the report.
+
+  Raises:
+    UserError: an argument is invalid. The error is a ValueError, too.
+  """
+
+  def __init__(self, batch_size: Optional[int] = None, report_dir: Optional[str] = None,
+               warmup_steps: int = 10) -> None:
+    _check_integer('warmup_steps', warmup_steps, 0)
+    if batch_size is not None:
+      _check_integer('batch_size', batch_size, 1)
+    self._batch_size = batch_size
+    self._report_dir = None if report_dir is None else os.path.expanduser(report_dir)
+    self._warmup_steps = warmup_steps
+    self._steps = StepTimer(StartUpTimer())
+    self._session_tracker = _SessionTracker(self._steps)
+    self._conditions: Dict[str, Any] = {}
+    self._global_step: Optional[int] = None
+    self._loss: Optional[tf.Tensor] = None
+    self._fetches_loss = False
+    self._loss_curve = learning_curves.LossCurve()
+
+  @property
+  def times(self) -> List[float]:
+    """The seconds of each session.run. A long training keeps at least the last 100,000 steps."""
+    return [ended - began for began, ended in zip(self._steps.began, self._steps.ended)]
+
+  def begin(self) -> None:
+    start_up = self._steps.start_up
+    start_up.end_phase('graph')
+    self._session_tracker.timer.detach()  # An earlier training may have ended without `end`.
+    self._waits = _BatchWaitFetches(tf.get_default_graph())
+    if not _can_time_from_process_start():
+      start_up.restart()
+    self._steps = StepTimer(start_up)
+    self._session_tracker = _SessionTracker(self._steps, tf.train.get_global_step())
+    self._conditions = _find_conditions(self._batch_size)
+    self._global_step = None
+    self._loss = (tf.get_collection(tf.GraphKeys.LOSSES) or [None])[-1]
+    self._loss_curve = learning_curves.LossCurve()
+
+  def after_create_session(self, session: tf.Session, coord: Any) -> None:
+    self._session_tracker.track(session)
+    if not self._conditions['devices']:
+      names = [_short_name(device.name) for device in session.list_devices()]
+      gpus = [name for name in names if name.startswith('/gpu')]
+      self._conditions['devices'] = gpus[:1] or ['/cpu:0']
+
+  def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
+    self._session_tracker.begin_step()
+    self._steps.wait_fetches = self._waits.wait_fetches(
+        run_context.session.graph, run_context.original_args.fetches)
+    args = self._steps.before_run(run_context)
+    # Each step of an Estimator computes the loss anyway; a step of another session may not.
+    self._fetches_loss = self._report_dir is not None and self._loss is not None and any(
+        fetch is self._loss for fetch in tf.nest.flatten(run_context.original_args.fetches))
+    if self._fetches_loss:
+      return tf.train.SessionRunArgs((self._loss, [] if args is None else args.fetches))
+    return args
+
+  def after_run(self, run_context: Any, run_values: Any) -> None:
+    loss = math.nan
+    if self._fetches_loss:
+      loss, waits = run_values.results
+      run_values = run_values._replace(results=waits)
+    self._steps.after_run(run_context, run_values)
+    self._loss_curve.add(self._session_tracker.last_step, loss)
+    # The times of the timer exclude other hooks, which may run between session.run and this hook.
+    timer = self._session_tracker.timer
+    self._steps.began[-1], self._steps.ended[-1] = timer.began, timer.ended
+
+  def end(self, session: tf.Session) -> None:
+    self._session_tracker.timer.detach()
+    self._global_step = self._session_tracker.read_global_step(session)
+    self._conditions.update(throughput.duration_and_end_time(self._steps.start_up))
+    if self._report_dir is not None and self._steps.ended and _is_chief():
+      self._write_report(self._report_dir)
+
+  def report(self) -> Dict[str, Any]:
+    """Returns the content of throughput.json for the last training.
+
+    A value that was not observed is None. Before the first step, the dict is empty.
+    """
+    return self._make_report().figures if self._steps.ended else {}
+
+  def _make_report(self) -> throughput.ThroughputReport:
+    steps = self._steps
+    timing = Timing(
+        start_times=steps.began, end_times=steps.ended, input_wait_secs=steps.waited,
+        start_up_secs=dict(steps.start_up.secs), global_step=self._global_step or steps.count,
+        loss=None, pauses=self._session_tracker.pauses, discarded_steps=steps.discarded_steps)
+    report = throughput.make_throughput_report(
+        timing, self._conditions, self._warmup_steps)
+    report.figures['global_step'] = self._global_step
+    return report
+
+  def _write_report(self, folder: str) -> None:
+    """Writes the report; any error is only logged, because training has succeeded."""
+    try:
+      os.makedirs(folder, exist_ok=True)
+      self._make_report().write(folder)
+      learning_curves.write_learning_curves(folder, self._loss_curve.points)
+      page.write_page(folder)
+    except Exception as error:
+      _LOG.warning('the report in %s could not be written: %s: %s', folder,
+                   type(error).__name__, error_reason(error))
+
+
+class _BatchWaitFetches:
+  """The waits for the batches of each tf.data iterator in a graph."""
+
+  def __init__(self, graph: tf.Graph) -> None:
+    self._waits = add_wait_measurements(graph)
+    self._args_by_fetches: Dict[Any, Optional[tf.train.SessionRunArgs]] = {}
+
+  def wait_fetches(self, graph: tf.Graph, fetches: Any) -> Optional[tf.train.SessionRunArgs]:
+    """Returns the waits for the batches that a step with these fetches uses; None if it uses none.
+
+    Another iterator in the graph, for example of validation data, must not advance.
+    """
+    key = tuple(tf.nest.flatten(fetches))
+    if key not in self._args_by_fetches:
+      elements = [graph.as_graph_element(fetch) for fetch in key]
+      used = find_ancestors(getattr(element, 'op', element) for element in elements)
+      waits = [wait for get_next, wait in self._waits.items() if get_next in used]
+      self._args_by_fetches[key] = make_wait_fetches(waits)
+    return self._args_by_fetches[key]
+
+
+class _SessionTracker:
+  """Tracks the sessions of a training: their global steps, pauses, and repeated steps.
+
+  Args:
+    steps: the recorded steps, from which those that a new session repeats are removed.
+    global_step_tensor: the global step; None if the graph has none.
+
+  Attributes:
+    timer: measures each session.run.
+    pauses: the pauses between steps.
+  """
+
+  def __init__(self, steps: StepTimer, global_step_tensor: Optional[tf.Tensor] = None) -> None:
+    self._steps = steps
+    self._global_step_tensor = global_step_tensor
+    self._global_step_offset = 0
+    self._has_recovered = False
+    self.timer = sessions.SessionRunTimer(steps.clock)
+    self.pauses: List[Pause] = []
+
+  def track(self, session: tf.Session) -> None:
+    """Tracks a new session, which may take the place of a lost one."""
+    if self.timer.session not in (None, session):
+      self._has_recovered = True
+    self.timer.attach(session)
+    global_step = self.read_global_step(session)
+    if global_step is not None:
+      if self._has_recovered:  # The session starts from the last checkpoint.
+        repeated = self._global_step_offset + self._steps.count - global_step
+        self._steps.remove_last_steps(min(max(repeated, 0), self._steps.count))
+      self._global_step_offset = global_step - self._steps.count
+
+  def begin_step(self) -> None:
+    """Records a pause if a save or a recovery followed the last step; replaces pauses within it."""
+    if self._has_recovered or self.timer.has_saved:
+      if self._steps.ended:
+        last = self._steps.ended[-1]
+        while self.pauses and self.pauses[-1].start_time >= last:
+          self.pauses.pop()
+        self.pauses.append(Pause('recovery' if self._has_recovered else 'checkpoint', last,
+                                 self._steps.clock() - last))
+      self._has_recovered = False
+    self.timer.time_next_run()
+
+  @property
+  def last_step(self) -> int:
+    """The global step of the last step; without a global step, the number of steps."""
+    return self._global_step_offset + self._steps.count
+
+  def read_global_step(self, session: tf.Session) -> Optional[int]:
+    """Returns the global step; None if the graph has none."""
+    if self._global_step_tensor is None:
+      return None
+    return int(session.run(self._global_step_tensor))
+
+
+def _can_time_from_process_start() -> bool:
+  """Returns whether the start-up can be timed from the start of the process.
+
+  This is not the case if the interpreter waits for input between commands (`sys.ps1`, which IPython
+  and notebooks set, too), or if the process has trained before.
+  """
+  return not hasattr(sys, 'ps1') and not sessions.may_have_trained()
+
+
+def _check_integer(name: str, value: int, least: int) -> None:
+  if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+    raise InvalidValue('{} must be an integer of at least {}'.format(name, least),
+                       '{}={!r}'.format(name, value), 'give an integer')
+
+
+def _find_conditions(batch_size: Optional[int]) -> Dict[str, Any]:
+  """Returns the conditions of the measurement that are known when the graph is complete."""
+  strategy = tf.distribute.get_strategy() if tf.distribute.has_strategy() else None
+  num_replicas = 1 if strategy is None else strategy.num_replicas_in_sync
+  return {
+      'global_batch_size': batch_size,
+      'per_replica_batch_size': None if batch_size is None else batch_size / num_replicas,
+      'num_replicas': num_replicas,
+      'num_workers': _num_workers(),
+      'examples_per_step': batch_size,
+      'dataset': None,
+      'model': None,
+      'distribution_strategy': _strategy_name(strategy),
+      'devices': [] if strategy is None else [
+          _short_name(name) for name in strategy.extended.worker_devices],
+      'tensorflow_version': tf.version.VERSION,
+  }
+
+
+def _strategy_name(strategy: Optional[tf.distribute.Strategy]) -> Optional[str]:
+  """Returns the value of `--distribution_strategy` for a strategy."""
+  if strategy is None:
+    return None
+  words = re.sub(r'Strategy(V\d)?$', '', type(strategy).__name__)
+  name = re.sub(r'(?<!^)(?=[A-Z])', '_', words).lower()
+  return 'multi_worker_mirrored' if name == 'collective_all_reduce' else name
+
+
+def _short_name(device: str) -> str:
+  """Returns the name of a device in its process, such as `/gpu:0`."""
+  spec = tf.DeviceSpec.from_string(device)
+  return '/{}:{}'.format((spec.device_type or 'cpu').lower(), spec.device_index or 0)
+
+
+def _cluster_and_task() -> Tuple[Dict[str, Any], Tuple[Optional[str], int]]:
+  """Returns the tasks by type, and the type and index of this task; no tasks without a cluster.
+
+  Not by distribution.tf_config, which refuses clusters that TensorFlow accepts, or a TF_CONFIG that
+  was set after the Estimator was made: a measurement must not end a script that works.
+  """
+  try:
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    return resolver.cluster_spec().as_dict(), (resolver.task_type, resolver.task_id or 0)
+  except Exception:  # TensorFlow raises many kinds of exceptions if TF_CONFIG is malformed.
+    return {}, (None, 0)
+
+
+def _num_workers() -> int:
+  cluster, _ = _cluster_and_task()
+  return max(1, sum(len(cluster.get(task_type, ())) for task_type in _WORKER_TYPES))
+
+
+def _is_chief() -> bool:
+  """Returns whether this process is the chief of the cluster, or trains without a cluster."""
+  cluster, task = _cluster_and_task()
+  chief = next((name for name in _WORKER_TYPES if name in cluster), None)
+  return chief is None or task == (chief, 0)

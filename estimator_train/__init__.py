@@ -53,6 +53,7 @@ from estimator_train.errors import (
   UserError,
   naming_keywords,
 )
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import DeviceFlags
 from estimator_train.system import keras_config, logs, machine, progress
@@ -130,7 +131,8 @@ def predict(settings: Settings) -> Iterator[Dict[str, Any]]:
     settings = settings.for_mode('predict')
     with _restored_process_state(settings.run.verbosity), \
         modes.open_mode('predict', settings.run.verbosity) as predict_mode:
-      predictions = stack.enter_context(predict_mode.open_predictions(settings))
+      predictions = stack.enter_context(predict_mode.open_predictions(
+          settings, RunDir(settings.run.folder)))
   return _iterate(predictions.batches, stack)
 
 

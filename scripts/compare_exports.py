@@ -97,10 +97,13 @@ def export_all(settings, folder, pictures):
   """
   from estimator_train.errors import UserError
   from estimator_train.exporting import export as exports, restored_model
+  from estimator_train.run_dir import RunDir
   from estimator_train.settings.flag_type import all_flags
 
-  with restored_model.open_trained_checkpoint(settings) as trained, \
-      restored_model.restored_model(settings, trained.dataset, trained.files) as restored:
+  run_dir = RunDir(settings.run.folder)
+  with restored_model.open_trained_checkpoint(settings, run_dir) as trained, \
+      restored_model.restored_model(
+          settings, run_dir, trained.spec, trained.files) as restored:
     batches, outputs, keras_outputs = make_reference(restored, pictures)
   jobs, rows = [], []
   for name in all_flags()['export_format'].choices:
@@ -109,7 +112,7 @@ def export_all(settings, folder, pictures):
     try:
       version = exports.export_checkpoint(
           settings.evolve(export_format=name, export_dir=export_dir).for_mode('export'),
-          trained.dataset, trained.checkpoint)
+          run_dir, trained.spec, trained.checkpoint)
     except UserError as error:
       verdict = 'not exported: {}'.format(error)
       rows.append(dict(dict.fromkeys(COLUMNS), format=name, verdict=verdict))
@@ -120,7 +123,7 @@ def export_all(settings, folder, pictures):
       write_arrays(data, batches[signature], keras_outputs if name == 'h5' else outputs)
       path = version['path'] + ('' if name == 'saved_model' else '/model.' + name)
       jobs.append({'format': name, 'path': path, 'signature': signature, 'data': data,
-                   'has_classes': bool(trained.dataset.labels)})
+                   'has_classes': bool(trained.spec.labels)})
   return jobs, rows
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.system.signals import SignalState
 from estimator_train.training import preparation as models, trainer
@@ -21,7 +22,7 @@ def train(folder, write_reports=None, end_step=None, **values):
   """
   with SignalState() as signals:
     run = open_run(Settings(**{'mode': 'train', 'model': 'own_models:two_layers',
-                               'model_dir': str(folder), **values}))
+                               'model_dir': str(folder), **values}), RunDir(str(folder)))
     if end_step is not None:
       run = run._replace(end_step=end_step)
     model = models.prepare(run)
@@ -31,7 +32,7 @@ def train(folder, write_reports=None, end_step=None, **values):
 
 def prepare(settings):
   """Returns a run and its model."""
-  run = open_run(settings)
+  run = open_run(settings, RunDir(settings.run.folder))
   return run, models.prepare(run)
 
 

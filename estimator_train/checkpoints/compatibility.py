@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.checkpoints import finding
 from estimator_train.errors import UserError
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import NAMED_CHECKPOINTS
 from estimator_train.tf_patches.optimizers import AVERAGE_SLOT
@@ -19,26 +20,26 @@ _AVERAGE_VARIABLE = re.compile(r'training(_\d+)?/[^/]+/(.+)/' + AVERAGE_SLOT + '
 _LOSS_SCALE_VARIABLE = re.compile(r'training(_\d+)?/current_loss_scale$')
 
 
-def check_class_names(settings: Settings, class_names: Sequence[str]) -> None:
+def check_class_names(settings: Settings, run_dir: RunDir, class_names: Sequence[str]) -> None:
   """Raises a UserError if the run that saved the checkpoint had other class names."""
-  run_dir = finding.run_dir_of_checkpoint(settings)
-  run_dir.check_class_names(
-      class_names, 'model_dir' if run_dir.path == settings.run.model_dir else 'checkpoint')
+  recorded = finding.run_dir_of_checkpoint(settings, run_dir)
+  recorded.check_class_names(class_names, 'model_dir' if recorded is run_dir else 'checkpoint')
 
 
-def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, path: str) -> None:
+def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, run_dir: RunDir,
+                          path: str) -> None:
   """Checks that a checkpoint fits the model, optimizer, dtype and preprocessing of this run.
 
   Args:
     model: the model of this run.
-    settings: the settings of this run.
+    settings, run_dir: those of this run.
     path: the path of the checkpoint that `--checkpoint` names.
 
   Raises:
     UserError: the checkpoint does not fit. The error states the value of the flag in each run.
   """
-  run_dir = finding.run_dir_of_checkpoint(settings)
-  checkpoint_flags = run_dir.flags()
+  recorded = finding.run_dir_of_checkpoint(settings, run_dir)
+  checkpoint_flags = recorded.flags()
   # A difference is None if the checkpoint fits.
   for flag, value, difference in (
       ('model', settings.model.model, describe_model_difference(model, path)),
@@ -56,13 +57,13 @@ def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, path: str) 
     if difference:
       saved_value = checkpoint_flags.get(flag, 'unknown' if not checkpoint_flags else None)
       checkpoint = settings.checkpoints.checkpoint
-      path_flag, folder = (('model_dir', settings.run.model_dir)
+      path_flag, folder = (('model_dir', run_dir.path)
                            if checkpoint in NAMED_CHECKPOINTS
                            else ('checkpoint', checkpoint))
       reason = difference
       if saved_value == value:
         before = 'with another network of --{}={}'.format(flag, value)
-        reason = ', '.join([difference, *run_dir.flag_differences(settings, ['image_size'])])
+        reason = ', '.join([difference, *recorded.flag_differences(settings, ['image_size'])])
       elif saved_value is None:
         before = 'without --' + flag
       else:

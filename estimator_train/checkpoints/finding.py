@@ -183,7 +183,7 @@ def remove_unfinished_files(model_dir: str) -> None:
 
 
 @contextlib.contextmanager
-def open_checkpoint(settings: Settings) -> Iterator[SavedCheckpoint]:
+def open_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[SavedCheckpoint]:
   """Finds the checkpoint that `--checkpoint` names, and keeps it readable within the `with` block.
 
   Another process may be training in the same folder, and may delete the checkpoint.
@@ -191,7 +191,7 @@ def open_checkpoint(settings: Settings) -> Iterator[SavedCheckpoint]:
   Raises:
     UserError: the checkpoint does not exist or cannot be read.
   """
-  run_dir, checkpoint = RunDir(settings.run.model_dir), settings.checkpoints.checkpoint
+  checkpoint = settings.checkpoints.checkpoint
   with contextlib.ExitStack() as stack:
     if checkpoint == 'latest':
       found = pin_intact_checkpoint(run_dir.path, stack)
@@ -232,11 +232,11 @@ def _pin_best(model_dir: str, stack: contextlib.ExitStack) -> Tuple[str, str]:
     previous = best
 
 
-def run_dir_of_checkpoint(settings: Settings) -> RunDir:
+def run_dir_of_checkpoint(settings: Settings, run_dir: RunDir) -> RunDir:
   """Returns the directory of the run whose checkpoint `--checkpoint` names."""
   checkpoint = settings.checkpoints.checkpoint
   if checkpoint in NAMED_CHECKPOINTS:
-    return RunDir(settings.run.model_dir)
+    return run_dir
   folder = os.path.dirname(checkpoint)
   parent = os.path.dirname(folder)
   # The best checkpoint is in RUN/best/STEP.

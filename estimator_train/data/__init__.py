@@ -148,8 +148,8 @@ Split = Union[IdxSplit, ImageSplit, ArraySplit, BinarySplit, SyntheticSplit, Ima
               ParsedRecordSplit, ExampleSplit]
 
 
-class DataSet(NamedTuple):
-  """A data set: images, or any examples that the user's functions make.
+class DataSpec(NamedTuple):
+  """All that a model, an export or a report needs to know of a data set.
 
   Attributes:
     name: the name of the data set; for a data set of the user, the value of `--dataset`.
@@ -157,23 +157,10 @@ class DataSet(NamedTuple):
       classes, or if the model has several outputs.
     image_shape: (height, width, channels) of the model's input; None if the examples are not
       images, or have further features.
-    train: the training split, or None if the mode does not read training examples.
-    test: the test split, or None if the mode does not read test examples.
-    files: the published files; missing files are downloaded.
-    validation: which of the training examples are for validation; the program sets it.
   """
   name: str
   labels: Tuple[str, ...]
   image_shape: Optional[ImageShape]
-  train: Optional[Split] = None
-  test: Optional[Split] = None
-  files: Tuple[DataFile, ...] = ()
-  validation: Optional[Validation] = None
-
-  @property
-  def is_synthetic(self) -> bool:
-    """Whether the training examples are synthetic."""
-    return type(self.train) is SyntheticSplit
 
   def require_images(self, what: str) -> ImageShape:
     """Returns the image shape.
@@ -196,6 +183,43 @@ class DataSet(NamedTuple):
       raise UserError('{} requires classes'.format(what),
                       '--dataset={} has labels=()'.format(self.name),
                       'omit {}, or give another --dataset'.format(what))
+
+
+class DataSet(NamedTuple):
+  """A data set: images, or any examples that the user's functions make.
+
+  Attributes:
+    name, labels, image_shape: see DataSpec.
+    train: the training split, or None if the mode does not read training examples.
+    test: the test split, or None if the mode does not read test examples.
+    files: the published files; missing files are downloaded.
+    validation: which of the training examples are for validation; the program sets it.
+  """
+  name: str
+  labels: Tuple[str, ...]
+  image_shape: Optional[ImageShape]
+  train: Optional[Split] = None
+  test: Optional[Split] = None
+  files: Tuple[DataFile, ...] = ()
+  validation: Optional[Validation] = None
+
+  @property
+  def is_synthetic(self) -> bool:
+    """Whether the training examples are synthetic."""
+    return type(self.train) is SyntheticSplit
+
+  @property
+  def spec(self) -> DataSpec:
+    """What does not depend on the examples."""
+    return DataSpec(self.name, self.labels, self.image_shape)
+
+  def require_images(self, what: str) -> ImageShape:
+    """See DataSpec.require_images."""
+    return self.spec.require_images(what)
+
+  def require_classes(self, what: str) -> None:
+    """See DataSpec.require_classes."""
+    self.spec.require_classes(what)
 
 
 def require_data_dir(flags: DataFlags) -> str:

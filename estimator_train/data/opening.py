@@ -3,7 +3,7 @@
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_train import data
-from estimator_train.data import DataSet, Split, mixup
+from estimator_train.data import DataSet, DataSpec, Split, mixup
 from estimator_train.data.arrays import ArraySource, SyntheticSource
 from estimator_train.data.batching import NO_IMAGE, Batching
 from estimator_train.data.binary_files import BinarySource, IdxSource
@@ -15,6 +15,7 @@ from estimator_train.data.source import BadImage, InputFn, Source
 from estimator_train.data.user_examples import ExampleSource
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError
+from estimator_train.run_dir.data_record import Validation
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import CACHES, InputFlags
 
@@ -34,13 +35,15 @@ class Data(NamedTuple):
   """The data of a run, which open_data has checked and counted.
 
   Attributes:
-    dataset: the description of the data set, such as its class names.
+    spec: the class names and the image shape.
+    validation: which of the training examples are for validation.
     train: the training examples; None if there are none.
     test: the test examples; None if there are none.
     skipped_images: the images that were removed from the data set because they cannot be decoded;
       empty unless `--on_bad_image=skip`.
   """
-  dataset: DataSet
+  spec: DataSpec
+  validation: Optional[Validation]
   train: Optional[Source]
   test: Optional[Source]
   skipped_images: List[BadImage]
@@ -92,7 +95,7 @@ def open_data(dataset: DataSet, settings: Settings, folder: str) -> Data:
   for source, is_read in ((train, settings.run.trains), (test, settings.run.evaluates)):
     if source is not None and is_read:
       source.open(folder)
-  return Data(dataset, train, test, skipped_images)
+  return Data(dataset.spec, dataset.validation, train, test, skipped_images)
 
 
 def skip_bad_examples(dataset: DataSet, flags: InputFlags,
@@ -159,12 +162,12 @@ def make_train_input_fn(source: Source, settings: Settings, batching: Batching) 
   return mixup.mix_examples(input_fn, batching, alpha) if alpha else input_fn
 
 
-def make_batching(dataset: DataSet, settings: Settings, one_hot: bool, examples_per_batch: int,
+def make_batching(spec: DataSpec, settings: Settings, one_hot: bool, examples_per_batch: int,
                   shard: Shard = UNSHARDED) -> Batching:
   """Makes the Batching for the examples of a data set, from the settings of the run."""
   flags = settings.input
   return Batching(
-      image_shape=dataset.image_shape or NO_IMAGE, num_classes=len(dataset.labels),
+      image_shape=spec.image_shape or NO_IMAGE, num_classes=len(spec.labels),
       one_hot=one_hot, examples_per_batch=examples_per_batch, shuffle_buffer=flags.shuffle_buffer,
       num_parallel_calls=devices.num_parallel_calls(flags), prefetch=flags.prefetch,
       seed=settings.optimizer.seed, shard=shard, augment=flags.augment,

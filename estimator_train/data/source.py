@@ -68,7 +68,7 @@ class Source(abc.ABC):
   _digest: Optional[str] = None
 
   def __init__(self, dataset: DataSet, split: Any) -> None:
-    self.dataset, self.split = dataset, split
+    self.dataset, self.spec, self.split = dataset, dataset.spec, split
 
   @abc.abstractmethod
   def check_and_count(self) -> Optional[int]:

@@ -14,11 +14,11 @@ from typing import Any, Callable, Dict, List, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import DataSet
+from estimator_train.data import DataSpec
 from estimator_train.data.source import Source
 from estimator_train.errors import UserError
 from estimator_train.exporting import h5_model, onnx_and_tflite, restored_model, saved_model
-from estimator_train.run_dir import LABELS_FILE, make_folder
+from estimator_train.run_dir import LABELS_FILE, RunDir, make_folder
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import ExportFlags
 from estimator_train.system import storage, temporary_files, watchdog
@@ -36,12 +36,12 @@ def make_export_dir(flags: ExportFlags) -> None:
     make_folder(flags.export_dir, 'export_dir')
 
 
-def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str,
+def export_checkpoint(settings: Settings, run_dir: RunDir, spec: DataSpec, checkpoint: str,
                       source: Optional[Source] = None) -> Dict[str, Any]:
   """Exports a checkpoint as a new version in `--export_dir`.
 
   Args:
-    settings: the settings of the run that trained the model.
+    settings, run_dir: those of the run that trained the model.
     dataset: the data set, for the shapes and class names of the model.
     checkpoint: the path of the checkpoint.
     source: the examples with which a TensorFlow Lite or ONNX model is verified; None: only with
@@ -58,19 +58,19 @@ def export_checkpoint(settings: Settings, dataset: DataSet, checkpoint: str,
   export_format, export_dir = settings.export.export_format, settings.export.export_dir
   assert export_dir is not None
   if settings.export.export_input == 'pictures':
-    dataset.require_images('--export_input=pictures')
+    spec.require_images('--export_input=pictures')
   names: Dict[str, List[str]] = {}
 
   def write_files(folder: str) -> None:
     features = (restored_model.read_features(settings, source)
                 if source is not None and export_format in ('tflite', 'onnx') else [])
-    with restored_model.restored_model(settings, dataset, checkpoint) as restored:
+    with restored_model.restored_model(settings, run_dir, spec, checkpoint) as restored:
       restored.features_of_data = features
       names.update(_FORMATS[export_format](folder, restored))
       storage.write_json(os.path.join(folder, PREPROCESSING_FILE),
                          restored.describe_inputs())
-    if dataset.labels and export_format != 'saved_model':  # Which has them in its assets.
-      saved_model.write_class_names(os.path.join(folder, LABELS_FILE), dataset.labels)
+    if spec.labels and export_format != 'saved_model':  # Which has them in its assets.
+      saved_model.write_class_names(os.path.join(folder, LABELS_FILE), spec.labels)
 
   with watchdog.ending_hangs('export', settings.cluster.step_timeout_secs, watchdog.work_done):
     path = write_version(export_dir, write_files)

@@ -14,10 +14,11 @@ from typing import Any, Dict, List, Optional
 
 import h5py
 
-from estimator_train.data import DataSet
+from estimator_train.data import DataSpec
 from estimator_train.errors import UserError
 from estimator_train.exporting import keras_3_config, restored_model
 from estimator_train.model.optimizers import make_optimizer
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, user_code
 from estimator_train.system import storage, temporary_files
 from estimator_train.tf_patches.keras import weights_from_one_run
@@ -46,23 +47,24 @@ def write(folder: str, restored: restored_model.RestoredModel) -> Dict[str, List
   return {}
 
 
-def save_model(settings: Settings, dataset: DataSet, checkpoint: str) -> Optional[str]:
+def save_model(settings: Settings, run_dir: RunDir, spec: DataSpec,
+               checkpoint: str) -> Optional[str]:
   """Saves the model with the weights of a checkpoint to `model.h5` in `--model_dir`.
 
   Args:
-    settings: the settings of the run that trained the model.
+    settings, run_dir: those of the run that trained the model.
     dataset: the data set, for the shapes of the model.
     checkpoint: the path of the checkpoint.
 
   Returns:
     The path of the file, or None if Keras cannot serialize the user's model.
   """
-  path = os.path.join(settings.run.folder, H5_FILE)
+  path = run_dir.path_to(H5_FILE)
   try:
     # h5py opens the file by its name, so the folder is locked instead.
     with temporary_files.make_folder(path) as folder:
       temporary_path = os.path.join(folder, H5_FILE)
-      with restored_model.restored_model(settings, dataset, checkpoint) as restored:
+      with restored_model.restored_model(settings, run_dir, spec, checkpoint) as restored:
         write_h5(temporary_path, restored)
       storage.check_guards(path)
       os.replace(temporary_path, path)
@@ -86,7 +88,7 @@ def write_h5(path: str, restored: restored_model.RestoredModel) -> None:
   # package to load that optimizer.
   model.compile(make_optimizer('sgd', restored.settings.optimizer.learning_rate),
                 loss=full_loss_names(model.loss),
-                metrics=['accuracy'] if restored.dataset.labels else None,
+                metrics=['accuracy'] if restored.spec.labels else None,
                 loss_weights=model.loss_weights)
   with weights_from_one_run(model.weights):
     model.save(path, save_format='h5')

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.checkpoints import compatibility, finding
-from estimator_train.data import DataSet, datasets
+from estimator_train.data import DataSpec, datasets
 from estimator_train.data.opening import make_batching
 from estimator_train.data.source import Source, translate_errors
 from estimator_train.distribution.devices import Devices, find_devices, make_session_config
@@ -29,19 +29,21 @@ class TrainedCheckpoint(NamedTuple):
   """The checkpoint that `--checkpoint` names, and the data set on which it was trained.
 
   Attributes:
+    run_dir: the folder that `--model_dir` names.
     dataset: a data set with the class names and the image shape, but without examples.
     checkpoint: the path of the checkpoint.
     global_step: the global step of the checkpoint.
     files: the path at which to read the checkpoint; see finding.open_checkpoint.
   """
-  dataset: DataSet
+  run_dir: RunDir
+  spec: DataSpec
   checkpoint: str
   global_step: int
   files: str
 
 
 @contextlib.contextmanager
-def open_trained_checkpoint(settings: Settings) -> Iterator[TrainedCheckpoint]:
+def open_trained_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[TrainedCheckpoint]:
   """Finds the checkpoint that `--checkpoint` names, and describes the data set of the training.
 
   The checkpoint stays readable within the context, even if a training run deletes it.
@@ -50,13 +52,13 @@ def open_trained_checkpoint(settings: Settings) -> Iterator[TrainedCheckpoint]:
     UserError: the checkpoint does not exist, or was trained with other class names or image sizes.
   """
   tf.logging.set_verbosity(tf.logging.INFO if settings.run.verbosity > 0 else tf.logging.ERROR)
-  with finding.open_checkpoint(settings) as checkpoint:
-    dataset = datasets.describe_classes(settings)
-    compatibility.check_class_names(settings, dataset.labels)
+  with finding.open_checkpoint(settings, run_dir) as checkpoint:
+    spec = datasets.describe_classes(settings).spec
+    compatibility.check_class_names(settings, run_dir, spec.labels)
     # A checkpoint can be restored with another size, too, but the predictions would be wrong.
-    RunDir(settings.run.model_dir).check_flags(settings, changeable_flags=[
+    run_dir.check_flags(settings, changeable_flags=[
         name for name, _ in settings.items() if name != 'image_size'])
-    yield TrainedCheckpoint(dataset, *checkpoint)
+    yield TrainedCheckpoint(run_dir, spec, *checkpoint)
 
 
 class RestoredModel:
@@ -77,16 +79,16 @@ class RestoredModel:
   """
 
   def __init__(self, keras_model: tf.keras.Model, session: tf.Session, settings: Settings,
-               dataset: DataSet) -> None:
+               spec: DataSpec) -> None:
     self.keras_model, self.session = keras_model, session
-    self.settings, self.dataset = settings, dataset
+    self.settings, self.spec = settings, spec
     self.features_of_data: Sequence[Any] = ()
-    self.image_shape = dataset.image_shape and (
-        dataset.image_shape[:2] + (keras_model.input_shape[-1],))
-    self.preprocess = compiling.make_model_preprocess(keras_model, settings.model, dataset)
-    self.exports_pictures = dataset.image_shape is not None and (
+    self.image_shape = spec.image_shape and (
+        spec.image_shape[:2] + (keras_model.input_shape[-1],))
+    self.preprocess = compiling.make_model_preprocess(keras_model, settings.model, spec)
+    self.exports_pictures = spec.image_shape is not None and (
         settings.export.export_format != 'h5' and settings.export.export_input != 'tensor')
-    input_names = keras_model.input_names if dataset.image_shape is None else [TENSOR_INPUT]
+    input_names = keras_model.input_names if spec.image_shape is None else [TENSOR_INPUT]
     self.inputs = dict(zip(input_names, keras_model.inputs))
     self.outputs = self._name_outputs(keras_model.outputs)
 
@@ -104,7 +106,7 @@ class RestoredModel:
       features = {name: features[name] for name in names}
     # As in training: types are cast, and numbers [B] are a column for an input [B, 1].
     fed = dict(zip(names, inputs.BatchAdapter(
-        model, '--dataset=' + self.dataset.name).arrange_features(features)))
+        model, '--dataset=' + self.spec.name).arrange_features(features)))
     tensors = [fed.get(name, tensor) for name, tensor in zip(model.input_names, model.inputs)]
     outputs = model(tensors if len(tensors) > 1 else tensors[0])
     return self._name_outputs(outputs if isinstance(outputs, list) else [outputs])
@@ -152,21 +154,21 @@ class RestoredModel:
           resize={'method': 'bilinear', 'antialias': False, 'half_pixel_centers': False,
                   'align_corners': False},
           channel_order=order, mean=mean, scale=scale)
-    return dict(description, class_names=list(self.dataset.labels))
+    return dict(description, class_names=list(self.spec.labels))
 
   def _name_outputs(self, outputs: Sequence[tf.Tensor]) -> Dict[str, tf.Tensor]:
-    if self.dataset.labels:
+    if self.spec.labels:
       return {PROBABILITIES_OUTPUT: losses.class_probabilities(self.keras_model, *outputs)}
     return dict(zip(self.keras_model.output_names, outputs))
 
 
 @contextlib.contextmanager
-def restored_model(settings: Settings, dataset: DataSet,
+def restored_model(settings: Settings, run_dir: RunDir, spec: DataSpec,
                    checkpoint: str) -> Iterator[RestoredModel]:
   """Restores the model of a checkpoint, on the CPU.
 
   Args:
-    settings: the settings of the run that trained the model.
+    settings, run_dir: those of the run that trained the model.
     dataset: the data set, for the shapes of the model.
     checkpoint: the path of the checkpoint.
 
@@ -178,7 +180,7 @@ def restored_model(settings: Settings, dataset: DataSet,
   """
   with contextlib.closing(_make_session(settings, _CPU_ONLY)) as session, \
       _as_default(session, _CPU_ONLY):
-    yield _restore_model(settings, dataset, checkpoint, session)
+    yield _restore_model(settings, run_dir, spec, checkpoint, session)
 
 
 def _make_session(settings: Settings, devices: Devices) -> tf.Session:
@@ -196,19 +198,19 @@ def _as_default(session: tf.Session, devices: Devices) -> Iterator[None]:
     yield
 
 
-def _restore_model(settings: Settings, dataset: DataSet, checkpoint: str,
+def _restore_model(settings: Settings, run_dir: RunDir, spec: DataSpec, checkpoint: str,
                    session: tf.Session) -> RestoredModel:
   """Builds the model in the default graph, which is the session's graph; restores the weights."""
   tf.keras.backend.set_session(session)
   try:
     tf.keras.backend.set_learning_phase(0)
-    model = compiling.build_by_name(settings.model, dataset)
+    model = compiling.build_by_name(settings.model, spec)
     if not model.optimizer:
       compiling.compile_with_flags(model, settings, settings.optimizer.learning_rate)
-    compatibility.check_fits_checkpoint(model, settings, checkpoint)
+    compatibility.check_fits_checkpoint(model, settings, run_dir, checkpoint)
     with translate_errors():
       compatibility.make_saver(model.weights, checkpoint).restore(session, checkpoint)
-    return RestoredModel(model, session, settings, dataset)
+    return RestoredModel(model, session, settings, spec)
   finally:
     tf.keras.backend.set_session(None)
 
@@ -219,7 +221,7 @@ def read_features(settings: Settings, source: Source) -> List[Any]:
   with contextlib.closing(_make_session(settings, _CPU_ONLY)) as session, \
       _as_default(session, _CPU_ONLY), translate_errors(source):
     iterator = tf.data.make_initializable_iterator(source.make_eval_input_fn(make_batching(
-        source.dataset, settings, False, _FEATURES_PER_BATCH))())
+        source.spec, settings, False, _FEATURES_PER_BATCH))())
     features, _ = inputs.split_sample_weights(iterator.get_next()[0])
     session.run((tf.tables_initializer(), iterator.initializer))
     with contextlib.suppress(tf.errors.OutOfRangeError):
@@ -295,12 +297,12 @@ def load_predictor(settings: Settings, trained: TrainedCheckpoint,
   # The session is the default only while the graph is built, as other code runs between batches.
   with contextlib.closing(_make_session(settings, device)) as session, translate_errors(source):
     with _as_default(session, device):
-      model = _restore_model(settings, trained.dataset, trained.files, session)
+      model = _restore_model(settings, trained.run_dir, trained.spec, trained.files, session)
       inputs, outputs = add_ends(model, batch_size)
       session.run(tf.tables_initializer())
       predict = session.make_callable(outputs, inputs)
     _LOG.info('predicting with %s of step %d on %s, %d %s at a time', settings.model.model,
               trained.global_step, device.names[0], batch_size,
-              'examples' if trained.dataset.image_shape is None else 'images')
+              'examples' if trained.spec.image_shape is None else 'images')
     yield Predictor(model, batch_size, {
         name: tensor.shape.as_list()[1:] for name, tensor in outputs.items()}, predict)

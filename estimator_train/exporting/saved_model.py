@@ -117,7 +117,7 @@ def _record_signature(restored: restored_model.RestoredModel) -> Tuple[Tensors, 
 
 def _outputs(restored: restored_model.RestoredModel, outputs: Tensors) -> Tensors:
   """Returns the outputs of a signature by name, see the docstring of the module."""
-  class_names = restored.dataset.labels
+  class_names = restored.spec.labels
   if not class_names:
     return outputs
   class_probabilities = outputs[PROBABILITIES_OUTPUT]
@@ -151,10 +151,10 @@ def _write_model(folder: str, restored: restored_model.RestoredModel,
                  signatures: Dict[str, Tuple[Tensors, Tensors]]) -> None:
   """Writes the graph and the weights of the model, and the class names as an asset."""
   builder = tf.saved_model.Builder(folder)
-  if restored.dataset.labels:
+  if restored.spec.labels:
     asset_path = os.path.join(folder, 'assets', LABELS_FILE)
     os.makedirs(os.path.dirname(asset_path))
-    write_class_names(asset_path, restored.dataset.labels)
+    write_class_names(asset_path, restored.spec.labels)
     tf.add_to_collection(tf.GraphKeys.ASSET_FILEPATHS, tf.constant(asset_path, name='labels_file'))
   has_tables = bool(tf.get_collection(tf.GraphKeys.TABLE_INITIALIZERS))
   definitions = {name: tf.saved_model.predict_signature_def(*tensors)

@@ -26,7 +26,7 @@ from typing import Iterator, List, NoReturn, Optional, Sequence, Tuple
 from estimator_train.distribution.tf_config import Task
 from estimator_train.errors import UserError
 from estimator_train.launcher import Supervisor, TaskResources, Timeouts, print_to_stderr
-from estimator_train.run_dir import RunDir, make_folder
+from estimator_train.run_dir import make_folder
 from estimator_train.settings import command_line, workloads
 from estimator_train.system import child_process, logs
 
@@ -68,7 +68,7 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
       flag, rule = (('--tensorboard', 'TensorBoard can only be started with training')
                     if flags.tensorboard else ('--local_workers', 'a local cluster can only train'))
       raise UserError(rule, '{} --mode={}'.format(flag, settings.run.mode), 'leave one of them out')
-    log_dir = RunDir(settings.run.model_dir).path_to('logs')
+    log_dir = os.path.join(settings.run.folder, 'logs')
     make_folder(log_dir)
     if flags.tensorboard:
       _start_tensorboard(server, log_dir)

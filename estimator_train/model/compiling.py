@@ -5,7 +5,7 @@ from typing import Any, Callable
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import DataSet
+from estimator_train.data import DataSpec
 from estimator_train.errors import UserError
 from estimator_train.model import losses, networks
 from estimator_train.model.inputs import make_preprocess_function
@@ -31,19 +31,19 @@ _FLAGS_OF_ANY_MODEL = ('batch_size', 'base_batch_size', 'optimizer', 'learning_r
                        'class_weights', 'on_nan', 'seed')
 
 
-def build_by_name(flags: ModelFlags, dataset: DataSet) -> tf.keras.Model:
+def build_by_name(flags: ModelFlags, spec: DataSpec) -> tf.keras.Model:
   """Builds the model that `--model` names. A user's function may return a compiled model.
 
   Raises:
     UserError: the model cannot be built for images of this shape.
   """
   if not user_code.is_function_name(flags.model):
-    dataset.require_images('--model=' + flags.model)
+    spec.require_images('--model=' + flags.model)
   try:
-    model = networks.build(flags.model, dataset.image_shape, len(dataset.labels),
+    model = networks.build(flags.model, spec.image_shape, len(spec.labels),
                          flags.trainable_layers)
   except ValueError as error:
-    shape = dataset.image_shape or ()
+    shape = spec.image_shape or ()
     raise UserError('the model cannot be built for these images',
                     '--model={} for {} ({})'.format(
                         flags.model, 'x'.join(str(side) for side in shape), error),
@@ -98,7 +98,7 @@ def check_flags_of_compiled_model(settings: Settings) -> None:
 
 
 def make_model_preprocess(model: tf.keras.Model, flags: ModelFlags,
-                          dataset: DataSet) -> Callable[[Any], Any]:
+                          spec: DataSpec) -> Callable[[Any], Any]:
   """Makes the function that scales pixel values as `--preprocess` specifies.
 
   If the examples are not images, the function returns the features unchanged.
@@ -106,7 +106,7 @@ def make_model_preprocess(model: tf.keras.Model, flags: ModelFlags,
   Raises:
     UserError: `--preprocess` does not support the model's number of channels.
   """
-  if dataset.image_shape is None:
+  if spec.image_shape is None:
     return lambda features: features
   _, height, width, channels = model.input_shape
   if flags.preprocess in ('caffe', 'torch') and channels != 3:

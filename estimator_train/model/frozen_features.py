@@ -116,7 +116,7 @@ def _cache_key(frozen_part: tf.keras.Model, weight_values: List[np.ndarray],
 def _compute_features_into(array: np.ndarray, frozen_part: tf.keras.Model, checkpoint: str,
                            source: Source, settings: Settings, devices: Devices) -> None:
   """Computes the features of all examples in a new graph, and fills the array with the features."""
-  batching = make_batching(source.dataset, settings, one_hot=False, examples_per_batch=_BATCH_SIZE)
+  batching = make_batching(source.spec, settings, one_hot=False, examples_per_batch=_BATCH_SIZE)
   own_graph = OwnGraph(frozen_part)
   with tf.Graph().as_default(), \
       tf.Session(config=make_session_config(settings.devices, devices)) as session:

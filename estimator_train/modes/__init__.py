@@ -36,17 +36,17 @@ def run(settings: Settings, process: Optional[Process] = None) -> Dict[str, Any]
   # Errors in TF_CONFIG are reported before the import of TensorFlow, which takes seconds.
   if process is None and flags.trains:
     process = this_process(os.environ, settings.devices.distribution_strategy)
+  run_dir = RunDir(flags.model_dir) if flags.model_dir else None
   with contextlib.ExitStack() as stack:
-    if flags.model_dir and flags.mode not in _READ_ONLY_MODES and (
+    if run_dir is not None and flags.mode not in _READ_ONLY_MODES and (
         process is None or process.is_chief):
-      stack.enter_context(lock.locked(flags.model_dir))
-    previous_save_time_ns = RunDir(flags.model_dir).last_save_time_ns() if flags.model_dir else None
+      stack.enter_context(lock.locked(run_dir.path))
+    previous_save_time_ns = None if run_dir is None else run_dir.last_save_time_ns()
     try:
       module = stack.enter_context(open_mode(flags.mode, flags.verbosity))
-      result: Dict[str, Any] = (
-          module.run(settings, process) if flags.trains else module.run(settings))
+      result: Dict[str, Any] = module.run(settings, run_dir, *([process] if flags.trains else []))
     except Exception as error:
-      translated = resource_errors.translate_error(error, settings, previous_save_time_ns)
+      translated = resource_errors.translate_error(error, settings, run_dir, previous_save_time_ns)
       if translated is None:
         raise
       raise translated from error

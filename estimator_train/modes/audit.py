@@ -20,7 +20,6 @@ from estimator_train.data.opening import make_image_sources
 from estimator_train.errors import BadExample
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
-from estimator_train.settings.flags import DataFlags, RunFlags
 from estimator_train.system import storage
 
 AUDIT_FILE = 'audit.json'
@@ -130,18 +129,18 @@ class AuditedSplit:
     }
 
 
-def run(settings: Settings) -> Dict[str, Any]:
+def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   """Returns the result: the number of files, and the number of issues of each kind."""
   bad_images.load_pillow()
   dataset = datasets.describe(settings)
   sources = make_image_sources(dataset, settings.run.mode)
-  RunDir(settings.run.model_dir).make()
+  run_dir.make()
   began = time.monotonic()
   splits = [AuditedSplit(name, source, dataset.labels) for name, source in sources.items()]
   issues = _inspect_images(splits)
   count, secs = sum(map(len, sources.values())), time.monotonic() - began
   _LOG.info('audited %d images in %.1f s, %.0f images/sec', count, secs, count / secs)
-  return write_audit_report(settings.run, settings.data, splits, issues)
+  return write_audit_report(settings, run_dir, splits, issues)
 
 
 def _inspect_images(splits: Sequence[AuditedSplit]) -> List[ImageIssue]:
@@ -211,17 +210,16 @@ def _make_duplicate_issues(group: Sequence[Tuple[AuditedSplit, int]]) -> Iterato
                                same_contents + other.describe_file(first_index))
 
 
-def write_audit_report(run: RunFlags, data: DataFlags, splits: Sequence[AuditedSplit],
+def write_audit_report(settings: Settings, run_dir: RunDir, splits: Sequence[AuditedSplit],
                        issues: Sequence[ImageIssue]) -> Dict[str, Any]:
   """Writes `audit.json`, prints its contents as a table, and returns the result of `--mode=audit`.
 
   Args:
-    run: `--mode` and `--model_dir`.
-    data: the flags of the data set.
+    settings, run_dir: those of the mode.
     splits: all audited splits.
     issues: all issues, in any order.
   """
-  path = RunDir(run.model_dir).path_to(AUDIT_FILE)
+  path, data = run_dir.path_to(AUDIT_FILE), settings.data
   issues = sorted(issues)
   statistics = {split.name: split.statistics() for split in splits}
   issue_counts = collections.Counter(issue.kind for issue in issues)
@@ -237,7 +235,7 @@ def write_audit_report(run: RunFlags, data: DataFlags, splits: Sequence[AuditedS
                'full report: ' + _printable(path)]:
     # Characters that standard output cannot encode are escaped.
     print(line.encode(encoding, 'backslashreplace').decode(encoding))
-  return {'mode': run.mode, 'model_dir': run.model_dir, 'files': totals['files'],
+  return {'mode': settings.run.mode, 'model_dir': run_dir.path, 'files': totals['files'],
           'findings': totals['kinds'], 'undecodable': totals['undecodable'], 'audit': path}
 
 

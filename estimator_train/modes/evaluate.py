@@ -44,14 +44,14 @@ class _Differences(NamedTuple):
   preprocessing: Optional[str]
 
 
-def run(settings: Settings) -> Dict[str, Any]:
+def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   """Returns the result, which has the metrics of the checkpoint on the test examples."""
-  with finding.open_checkpoint(settings) as checkpoint:
-    run = open_run(settings, checkpoint=checkpoint)
+  with finding.open_checkpoint(settings, run_dir) as checkpoint:
+    run = open_run(settings, run_dir, checkpoint=checkpoint)
     differences = _find_differences(run, checkpoint)
     texts: List[str] = list(filter(None, differences))
-    record = RunDir(run.run_dir.path_to(_EVALUATIONS_FOLDER, _make_name(run, differences))
-                    if texts else run.run_dir.path)
+    record = (RunDir(run_dir.path_to(_EVALUATIONS_FOLDER, _make_name(run, differences)))
+              if texts else run_dir)
     if texts:
       _LOG.info('not the evaluation of the run (%s): writing to %s', ', '.join(texts), record.path)
     evaluator = Evaluator(run, prepare(run))
@@ -60,10 +60,10 @@ def run(settings: Settings) -> Dict[str, Any]:
   record.make()
   evaluator.write_summary(record.path_to('eval') if texts else None)
   if texts:
-    record.record_flags(settings, run.data.dataset.labels)
+    record.record_flags(settings, run.data.spec.labels)
     metrics['differs_from_run'] = texts
   result = evaluation.write_evaluation_report(
-      settings.run, run.data.dataset.labels, metrics, samples, record.path)
+      settings.run, run.data.spec.labels, metrics, samples, record)
   result.update(run.skipped_images_result)
   if texts:
     result.update(evaluation_dir=record.path, differs_from_run=texts)

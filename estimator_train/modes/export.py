@@ -3,17 +3,18 @@
 from typing import Any, Dict
 
 from estimator_train.exporting import export as exports, restored_model
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 
 
-def run(settings: Settings) -> Dict[str, Any]:
+def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   """Returns the result: the exported version and its checkpoint.
 
   Raises:
     UserError: there is no checkpoint, the checkpoint does not fit the model, or the export failed.
   """
-  with restored_model.open_trained_checkpoint(settings) as trained:
+  with restored_model.open_trained_checkpoint(settings, run_dir) as trained:
     exports.make_export_dir(settings.export)
-    export = exports.export_checkpoint(settings, trained.dataset, trained.files)
+    export = exports.export_checkpoint(settings, run_dir, trained.spec, trained.files)
   return dict(mode=settings.run.mode, model_dir=settings.run.model_dir,
               **dict(export, checkpoint=trained.checkpoint))

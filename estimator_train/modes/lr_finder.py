@@ -7,7 +7,6 @@ high.
 
 import logging
 import math
-import os
 import tempfile
 from typing import Any, Dict, List, Optional, Sequence
 
@@ -38,13 +37,13 @@ _SMOOTHED_FRACTION, _FITTED_FRACTION = 0.1, 0.12
 _MAX_LOSS_RATIO = 4
 
 
-def run(settings: Settings) -> Dict[str, Any]:
+def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   """Returns the result: the suggested learning rate, and the loss at each rate."""
-  RunDir(settings.run.folder).make()
+  run_dir.make()
   # The model is trained in a temporary folder. A run in model_dir is not changed, and a later
   # training cannot resume from the weights of this mode.
   with tempfile.TemporaryDirectory(prefix='lr_finder-') as folder:
-    run = open_run(_make_training_settings(settings, folder))
+    run = open_run(_make_training_settings(settings, folder), RunDir(folder))
     run = run._replace(schedule=Exponential(_LOWEST_RATE, _HIGHEST_RATE, run.end_step))
     model = prepare(run)
     if model.schedule is None:
@@ -57,8 +56,8 @@ def run(settings: Settings) -> Dict[str, Any]:
   result = {'mode': settings.run.mode, 'model_dir': settings.run.model_dir,
             **choose_rates(points, run.end_step), 'has_diverged': losses.has_diverged,
             **run.conditions, 'optimizer': settings.optimizer.optimizer, 'points': points}
-  storage.write_json(os.path.join(settings.run.folder, LR_FINDER_FILE), result)
-  page_file = page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)
+  storage.write_json(run_dir.path_to(LR_FINDER_FILE), result)
+  page_file = page.write_page_of_finished_run(run_dir.path, settings.reporting)
   if result['learning_rate'] is None:
     _LOG.warning('the loss did not decrease over %d steps: give more --train_steps', len(points))
   else:

@@ -20,15 +20,15 @@ from estimator_train.settings import Settings
 from estimator_train.settings.flags import OUTPUT_FLAGS
 
 
-def run(settings: Settings) -> Dict[str, Any]:
+def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   """Returns the result: the path of the page, and the main figures of each run."""
-  model_dir, folders = settings.run.folder, settings.reporting.runs
+  model_dir, folders = run_dir.path, settings.reporting.runs
   if len(folders) > 1 and any(os.path.realpath(model_dir) == os.path.realpath(folder)
                               for folder in folders):
     raise UserError('--model_dir must not be one of the compared runs, since its page would be '
                     'lost', '--model_dir=' + model_dir, 'give another folder')
   runs = [_read_run(*named) for named in zip(_short_names(folders), folders)]
-  RunDir(model_dir).make()
+  run_dir.make()
   if len(runs) == 1:
     path = page.write_page_from_data(runs[0].data, runs[0].folder, model_dir)
   else:

@@ -46,7 +46,7 @@ class PartOutcome(NamedTuple):
   placeholder: str = NOT_MEASURED
 
 
-def run(settings: Settings, run_child: RunChild = child_process.run_program,
+def run(settings: Settings, run_dir: RunDir, run_child: RunChild = child_process.run_program,
         count_gpus: Callable[[], int] = tensorflow_probe.count_gpus) -> Dict[str, Any]:
   """Runs the parts of the workload, and returns the published and the measured figures.
 
@@ -63,7 +63,6 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
       function would return.
   """
   assert settings.experiments.workload is not None
-  run_dir = RunDir(settings.run.model_dir)
   run_dir.check_flags(settings, _CHANGEABLE_FLAGS)
   run_dir.make()
   run_dir.record_flags(settings)
@@ -72,7 +71,7 @@ def run(settings: Settings, run_child: RunChild = child_process.run_program,
   outcomes = {part.name: _obtain_results(part, settings, num_gpus, run_child)
               for part in workload.parts}
   result = write_ledger(settings, outcomes)
-  page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)
+  page.write_page_of_finished_run(run_dir.path, settings.reporting)
   errors = [outcome.reason for outcome in outcomes.values() if outcome.placeholder == FAILED]
   if errors and not any(outcome.results for outcome in outcomes.values()):
     raise UserError('no part of the workload succeeded', errors[0],

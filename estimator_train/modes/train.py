@@ -17,6 +17,7 @@ from estimator_train.distribution.process import (
 )
 from estimator_train.exporting import export as exports, h5_model
 from estimator_train.reports import evaluation, learning_curves, page, throughput
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.system.signals import SignalState
 from estimator_train.training.evaluation import EvaluationLoop, warn_of_inaccurate_batch_norm
@@ -25,13 +26,14 @@ from estimator_train.training.run import Run, open_run
 from estimator_train.training.trainer import Outcome, raise_if_stopped, train
 
 
-def run(settings: Settings, process: Process = SINGLE_PROCESS) -> Dict[str, Any]:
+def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) -> Dict[str, Any]:
   """Performs the role of this process in the run, and returns the result of the mode."""
   if process.role == PARAMETER_SERVER:
     from estimator_train.distribution import engines  # No other role imports it.
     return engines.serve_variables(settings, process)
   signals = SignalState()
-  run = open_run(settings, process)  # The devices, the checkpoint to resume from, and the data.
+  # The devices, the checkpoint to resume from, and the data.
+  run = open_run(settings, run_dir, process)
   model = prepare(run)  # Compiled, with initial weights, and converted to an Estimator.
   loop = _make_evaluation_loop(run, model, signals)
   if process.role == EVALUATOR:
@@ -47,20 +49,20 @@ def run(settings: Settings, process: Process = SINGLE_PROCESS) -> Dict[str, Any]
     checkpoint, _ = finding.latest_checkpoint_and_step(run.run_dir.path)
     assert checkpoint is not None
     result['checkpoint'] = checkpoint
-    model_file = h5_model.save_model(settings, run.data.dataset, checkpoint)
+    model_file = h5_model.save_model(settings, run_dir, run.data.spec, checkpoint)
     if loop and signals.stop_signum is None and not outcome.stopped_by_signal:
       # A metric may have the name of a key of the training.
       result = {**loop.evaluate(), **result}
       warn_of_inaccurate_batch_norm(model, result)
-    learning_curves.write_learning_curves(settings.run.folder)
-    page_file = page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)
+    learning_curves.write_learning_curves(run_dir.path)
+    page_file = page.write_page_of_finished_run(run_dir.path, settings.reporting)
     throughput.log_summary(result, model.best_metric.name if loop else None, {
         'report': page_file, 'model': model_file, 'checkpoint': checkpoint},
         run.engine.devices.display_names)
   raise_if_stopped(outcome, signals)  # A signal from here on raises StoppedBySignal.
   if settings.export.export_dir:
     result['export'] = exports.export_checkpoint(
-        settings, run.data.dataset, checkpoint,
+        settings, run_dir, run.data.spec, checkpoint,
         run.data.test if loop is not None else run.data.train)
   return result
 
@@ -73,8 +75,9 @@ def _make_evaluation_loop(run: Run, model: PreparedModel,
   evaluates = process.is_chief and run.settings.run.evaluates and not process.has_evaluator
   if not evaluates and process.role != EVALUATOR:
     return None
-  write_report = functools.partial(evaluation.write_evaluation_report, run.settings.run,
-                                   run.data.dataset.labels)
+  write_report = functools.partial(
+      evaluation.write_evaluation_report, run.settings.run, run.data.spec.labels,
+      run_dir=run.run_dir)
   return EvaluationLoop(run, model, write_report, lambda: signals.stop_signum is not None)
 
 

@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -18,7 +18,7 @@ from estimator_train.data import bad_images, datasets, decoding, labels_file, op
 from estimator_train.data.image_source import ImageSource
 from estimator_train.data.source import BadImage
 from estimator_train.errors import UserError, join_items
-from estimator_train.run_dir import make_folder
+from estimator_train.run_dir import RunDir, make_folder
 from estimator_train.settings import Settings
 from estimator_train.system import json_values, record_framing, storage
 
@@ -41,7 +41,7 @@ class _Shard(NamedTuple):
   indices: np.ndarray
 
 
-def run(settings: Settings) -> Dict[str, Any]:
+def run(settings: Settings, unused_run_dir: Optional[RunDir]) -> Dict[str, Any]:
   """Returns the result: the numbers of examples, shards and bytes per split."""
   dataset, folder = datasets.describe(settings), settings.export.output
   skipped: List[BadImage] = []

@@ -28,7 +28,7 @@ _MAX_CONFUSIONS = 10
 
 def write_evaluation_report(flags: RunFlags, class_names: Sequence[str],
                             metrics: Dict[str, Any], sample_predictions: Any,
-                            folder: Optional[str] = None) -> Dict[str, Any]:
+                            run_dir: RunDir) -> Dict[str, Any]:
   """Writes `evaluation.json` and the sample predictions, and returns the main metrics.
 
   Args:
@@ -36,9 +36,9 @@ def write_evaluation_report(flags: RunFlags, class_names: Sequence[str],
     class_names: class names, by class index; empty if there are no classes.
     metrics: the metrics, `global_step` and `checkpoint`; see Evaluator.evaluate.
     sample_predictions: a few examples with the outputs of the model.
-    folder: the folder to write to; None: `model_dir`.
+    run_dir: the folder to write to, which may be one below `model_dir`.
   """
-  report, run_dir = dict(metrics), RunDir(folder or flags.model_dir)
+  report = dict(metrics)
   counts = report.pop('class_counts', None)
   if class_names:
     report['per_class'] = per_class_metrics(class_names, **counts)

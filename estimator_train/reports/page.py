@@ -98,16 +98,15 @@ def read_page_data(model_dir: str) -> PageData:
       for name, path in _FILES.items()})
 
 
-def write_page_of_finished_run(model_dir: Optional[str],
-                               flags: ReportingFlags) -> Optional[str]:
-  """Writes the page if the run has a `model_dir` and `--report_page` is set.
+def write_page_of_finished_run(model_dir: str, flags: ReportingFlags) -> Optional[str]:
+  """Writes the page if `--report_page` is set.
 
   If the page cannot be written, the function only logs a warning, so that the run still succeeds.
 
   Returns:
     The path of the page; None if it was not written.
   """
-  if flags.report_page and model_dir:
+  if flags.report_page:
     try:
       return write_page(model_dir)
     except OSError as error:

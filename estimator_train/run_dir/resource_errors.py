@@ -25,13 +25,14 @@ _OUT_OF_MEMORY_PATTERN = re.compile(
 _MAPPING_FAILURE_PATTERN = re.compile('failed to map segment|cannot allocate memory', re.IGNORECASE)
 
 
-def translate_error(error: BaseException, settings: Settings,
+def translate_error(error: BaseException, settings: Settings, run_dir: Optional[RunDir],
                     previous_save_time_ns: Optional[int]) -> Optional[Exception]:
   """Translates a disk or memory error for users; returns None for any other error.
 
   Args:
     error: the error that ended the run.
     settings: the settings of the run.
+    run_dir: None: the mode has none.
     previous_save_time_ns: the result of `RunDir.last_save_time_ns` when the run started. If the
       result is different now, the run has saved a checkpoint, and the translated error names it.
   """
@@ -45,16 +46,15 @@ def translate_error(error: BaseException, settings: Settings,
   code = disk_errno(error)
   if code is None or isinstance(error, UserError):
     return None
-  folder = settings.run.model_dir
-  if code == errno.ENOENT and (folder is None or os.path.isdir(folder)):
+  if code == errno.ENOENT and (run_dir is None or os.path.isdir(run_dir.path)):
     return None  # It is a disk error only if model_dir itself is missing.
-  path = _path_of(error) or folder
+  path = _path_of(error) or (None if run_dir is None else run_dir.path)
   what, remedy = _what_and_remedy(code)
   value = '{} ({}{})'.format(path or 'a file', os.strerror(code), _resource_suffix(code, path))
-  if settings.run.trains and folder is not None and (
-      RunDir(folder).last_save_time_ns() not in (None, previous_save_time_ns)):
+  if settings.run.trains and run_dir is not None and (
+      run_dir.last_save_time_ns() not in (None, previous_save_time_ns)):
     return TrainingFailed('{}: {}: {}; the last good checkpoint is {}'.format(
-        what, value, remedy, RunDir(folder).last_checkpoint()))
+        what, value, remedy, run_dir.last_checkpoint()))
   return UserError(what, value, remedy)
 
 

@@ -211,7 +211,7 @@ class Evaluator:
       if self._graph is None or self._graph.names_of_averages != (
           compatibility.names_of_averages(path)):  # A resumed run may have omitted --ema_decay.
         self._graph = _EvaluationGraph(estimator, source.make_eval_input_fn(make_batching(
-            source.dataset, self._run.settings, self._model.one_hot, batch_size)), path)
+            source.spec, self._run.settings, self._model.one_hot, batch_size)), path)
       samples = SampleCollector(self._graph.sampled, source.num_examples, batch_size)
       metrics = self._graph.run(path, samples, self._begin_batch)
     _release_free_memory()

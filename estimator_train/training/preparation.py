@@ -68,13 +68,13 @@ def prepare(run: Run) -> PreparedModel:
     UserError: the model does not accept the images, the checkpoint does not fit, or the workers
       differ in a value that must be the same.
   """
-  settings, dataset, engine = run.settings, run.data.dataset, run.engine
+  settings, spec, engine = run.settings, run.data.spec, run.engine
   # In a new graph, the layers get the same names even if this process has built models before. The
   # model is built outside the strategy's scope, as model_to_estimator requires.
   with tf.Graph().as_default():
     saved_weights.seed_graph(settings.optimizer.seed)
     _LOG.info('building the model')
-    model = compiling.build_by_name(settings.model, dataset)
+    model = compiling.build_by_name(settings.model, spec)
     if engine.num_workers > 1:
       engine.join(_values_to_compare(run, model))
       run.start_up.end_phase('peers')
@@ -88,26 +88,26 @@ def prepare(run: Run) -> PreparedModel:
   if settings.run.trains and is_chief:
     _log_changed_flags(run)
     _record_data(run)
-    run.run_dir.record_flags(settings, dataset.labels)
+    run.run_dir.record_flags(settings, spec.labels)
   _log_setup(run, prepared)
   return prepared
 
 
 def _convert(run: Run, model: tf.keras.Model) -> PreparedModel:
   """Compiles the model, checks that the checkpoint fits the model, and converts the model."""
-  settings, dataset, engine = run.settings, run.data.dataset, run.engine
+  settings, spec, engine = run.settings, run.data.spec, run.engine
   schedule = _compile(run, model)
   if run.start.checkpoint is not None:
-    compatibility.check_fits_checkpoint(model, settings, run.start.checkpoint)
+    compatibility.check_fits_checkpoint(model, settings, run.run_dir, run.start.checkpoint)
   summaries.register_gradient_norm(model.optimizer)
   _load_given_weights(run, model)
   run_config = engine.make_run_config()
   one_hot = not losses.model_takes_class_indices(model)
   loss = _training_loss(run, model)
-  callbacks = GraphCallbacks(compiling.make_model_preprocess(model, settings.model, dataset),
-                             summaries.register_batch if dataset.labels else None,
+  callbacks = GraphCallbacks(compiling.make_model_preprocess(model, settings.model, spec),
+                             summaries.register_batch if spec.labels else None,
                              functools.partial(_translate_errors, settings.model),
-                             '--dataset=' + dataset.name)
+                             '--dataset=' + spec.name)
   frozen_part = None
   with _translate_errors(settings.model):
     own_graph = OwnGraph(model, loss)
@@ -115,7 +115,7 @@ def _convert(run: Run, model: tf.keras.Model) -> PreparedModel:
       saved_weights.save_initial_weights(run_config, own_graph.weight_names,
                                          own_graph.weight_values())
     estimator = training_estimator = to_estimator(
-        own_graph, run_config, callbacks, num_classes=len(dataset.labels))
+        own_graph, run_config, callbacks, num_classes=len(spec.labels))
     if settings.input.cache_features and settings.run.trains:
       frozen_part, rest = frozen_features.split_model(model, settings.model.model)
       rest.compile(model.optimizer, model.loss, loss_weights=model.loss_weights)
@@ -125,7 +125,7 @@ def _convert(run: Run, model: tf.keras.Model) -> PreparedModel:
   tf.keras.backend.set_session(None)
   return PreparedModel(
       estimator, training_estimator, frozen_part, one_hot, schedule,
-      best_metric=selection.find_best_metric(settings.evaluation, model, len(dataset.labels)),
+      best_metric=selection.find_best_metric(settings.evaluation, model, len(spec.labels)),
       batch_norm_momentum=(
           _batch_norm_momentum(model) if settings.model.weights == 'none' else 0.),
       parameters=count_parameters(model))
@@ -140,7 +140,7 @@ def _batch_norm_momentum(model: tf.keras.Model) -> float:
 def _compile(run: Run, model: tf.keras.Model) -> Optional[Schedule]:
   """Compiles the model with the flags; returns None if the model has its own optimizer."""
   if run.settings.input.cache_features:
-    run.data.dataset.require_images('--cache_features')
+    run.data.spec.require_images('--cache_features')
   if model.optimizer:
     compiling.check_flags_of_compiled_model(run.settings)
     return None
@@ -157,7 +157,7 @@ def _load_given_weights(run: Run, model: tf.keras.Model) -> None:
   session_config = make_session_config(run.settings.devices, run.engine.devices)
   tf.keras.backend.set_session(tf.Session(config=session_config))
   initial_weights.load_initial_weights(model, run.settings.model,
-                                       run.data.dataset.image_shape)
+                                       run.data.spec.image_shape)
 
 
 def _training_loss(run: Run, model: tf.keras.Model) -> Optional[Sequence[losses.Loss]]:
@@ -167,7 +167,7 @@ def _training_loss(run: Run, model: tf.keras.Model) -> Optional[Sequence[losses.
   if settings.optimizer.label_smoothing:
     loss = losses.SmoothedLoss(loss, settings.optimizer.label_smoothing)
   if settings.run.trains and settings.optimizer.class_weights == 'balanced':
-    run.data.dataset.require_classes('--class_weights=balanced')
+    run.data.spec.require_classes('--class_weights=balanced')
     assert run.data.train is not None
     loss = losses.weight_classes(
         loss, losses.balanced_class_weights(run.data.train.class_counts()))
@@ -187,14 +187,14 @@ def _translate_errors(flags: ModelFlags) -> Iterator[None]:
 
 def _values_to_compare(run: Run, model: tf.keras.Model) -> Dict[str, str]:
   """Returns values that must be the same on all workers; the keys describe the values."""
-  dataset, source = run.data.dataset, run.data.train
+  spec, source = run.data.spec, run.data.train
   assert source is not None
   variables = json.dumps([[weight.op.name, weight.shape.as_list()] for weight in model.weights])
   return {
       'the step of the checkpoint in --model_dir': str(run.start.step),
       'the number of replicas': str(run.engine.devices.num_replicas),
-      'the image shape': str(dataset.image_shape),
-      'the class names': ','.join(dataset.labels),
+      'the image shape': str(spec.image_shape),
+      'the class names': ','.join(spec.labels),
       'the training examples (digest)': source.digest_of_examples(),
       "the model's variables (digest of their names and shapes)": hashlib.md5(
           variables.encode('utf-8')).hexdigest(),
@@ -208,7 +208,7 @@ def _record_data(run: Run) -> None:
   else:  # The run may have evaluated before, and may do so again.
     record = data_record.read(run.run_dir)
     test_examples = None if record is None else record.test_examples
-  data_record.write(run.run_dir, DataRecord(test_examples, run.data.dataset.validation))
+  data_record.write(run.run_dir, DataRecord(test_examples, run.data.validation))
 
 
 def _log_changed_flags(run: Run) -> None:

@@ -160,12 +160,12 @@ class Run(NamedTuple):
     return {'skipped_images': [image._asdict() for image in self.data.skipped_images]}
 
 
-def open_run(settings: Settings, process: Process = SINGLE_PROCESS,
+def open_run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS,
              checkpoint: Optional[SavedCheckpoint] = None) -> Run:
   """Finds the devices and the checkpoint, checks and counts the data, and computes the last step.
 
   Args:
-    settings: the settings of the run.
+    settings, run_dir: those of the run.
     process: the role of this process in the run.
     checkpoint: the checkpoint to evaluate; None if the run trains.
 
@@ -174,7 +174,6 @@ def open_run(settings: Settings, process: Process = SINGLE_PROCESS,
     UserError: a flag, the data or the checkpoint is invalid; nothing has been trained yet.
   """
   start_up = StartUpTimer()
-  run_dir = RunDir(settings.run.model_dir)
   tf.logging.set_verbosity(tf.logging.INFO if settings.run.verbosity > 0 else tf.logging.ERROR)
   _check_early_stopping_flags(settings.evaluation, process)
   devices = find_devices(settings.devices, process.local_rank)
@@ -182,12 +181,12 @@ def open_run(settings: Settings, process: Process = SINGLE_PROCESS,
   engine = make_engine(settings, process, devices)
   start = find_start(settings, run_dir, engine, checkpoint)
   _LOG.info('preparing the data')
-  checkpoint_run_dir = finding.run_dir_of_checkpoint(settings)
-  dataset = _obtain_dataset(settings, validation.find_recorded(
+  checkpoint_run_dir = finding.run_dir_of_checkpoint(settings, run_dir)
+  dataset = _obtain_dataset(settings, run_dir, validation.find_recorded(
       settings, checkpoint_run_dir) if start.step else None)
   run_dir.make()
   data = open_data(dataset, settings, run_dir.path)
-  checkpoint_run_dir.warn_of_missing_records(start.step, bool(data.dataset.labels))
+  checkpoint_run_dir.warn_of_missing_records(start.step, bool(data.spec.labels))
   clock = _make_clock(settings, run_dir, engine, start.step)
   end_step, schedule = start.step, Schedule(settings.optimizer.learning_rate)
   if settings.run.trains:
@@ -235,13 +234,14 @@ def _check_early_stopping_flags(flags: EvaluationFlags, process: Process) -> Non
                     'remove the evaluator, so that the chief evaluates, or omit these flags')
 
 
-def _obtain_dataset(settings: Settings, recorded: Optional[Validation]) -> DataSet:
+def _obtain_dataset(settings: Settings, run_dir: RunDir,
+                    recorded: Optional[Validation]) -> DataSet:
   """Downloads missing files, checks class names, logs class counts, and returns the data set."""
   dataset = datasets.describe(settings, recorded)
   if dataset.files:
     assert settings.data.data_dir is not None
     download.download_files(dataset.files, settings.data.data_dir)
-  compatibility.check_class_names(settings, dataset.labels)
+  compatibility.check_class_names(settings, run_dir, dataset.labels)
   source = make_source(dataset, dataset.train) if settings.run.trains else None
   if source is not None and source.class_indices_are_known:
     counts = source.class_counts()

@@ -217,7 +217,7 @@ class WriteSummaries(tf.train.SessionRunHook):
     for number, (image, class_index) in enumerate(zip(pixels, class_indices)):
       height, width, channels = image.shape
       summary.value.add(
-          tag='examples/{} {}'.format(number, self._run.data.dataset.labels[int(class_index)]),
+          tag='examples/{} {}'.format(number, self._run.data.spec.labels[int(class_index)]),
           image=tf.Summary.Image(
               height=height, width=width, colorspace=channels,
               encoded_image_string=session.run(self._png, {self._image: image})))

@@ -119,7 +119,7 @@ def make_input_fn(run: Run, model: PreparedModel) -> InputFn:
   assert source is not None and engine.process.rank is not None
   shard = Shard(engine.first_example(run.examples_seen), engine.num_workers,
                 engine.process.rank, engine.examples_per_worker)
-  batching = make_batching(source.dataset, settings, model.one_hot, engine.examples_per_replica,
+  batching = make_batching(source.spec, settings, model.one_hot, engine.examples_per_replica,
                            shard)
   if settings.input.class_sampling == 'balanced':
     batching = batching._replace(class_indices=source.class_indices())

@@ -24,6 +24,7 @@ from estimator_train.data import DataSet, ImageSplit, arrays, datasets
 from estimator_train.data.opening import make_batching, make_source, make_train_input_fn
 from estimator_train.data.source import Source
 from estimator_train.model import frozen_features
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.system import machine, storage
 from estimator_train.system.progress import StartUpTimer
@@ -180,7 +181,7 @@ def features(steps: int, **rest: Any) -> Dict[str, float]:
 def head(steps: int, **rest: Any) -> Dict[str, float]:
   """Measures the same steps on one random batch of features, over and over."""
   run, model = _prepare(steps, {'cache_features': True}, **rest)
-  frozen, labels = model.frozen_part, run.data.dataset.labels
+  frozen, labels = model.frozen_part, run.data.spec.labels
   batch_size, seed = run.engine.examples_per_replica, run.settings.optimizer.seed
   assert frozen is not None
 
@@ -303,14 +304,13 @@ def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: i
   run = open_run(_settings(
       data, mode='train', model='vgg16', trainable_layers=trainable_layers, model_dir=model_dir,
       batch_size=batch_size, train_steps=warmup_steps + steps, learning_rate=LEARNING_RATE,
-      **others))
-  dataset = run.data.dataset
+      **others), RunDir(model_dir))
+  dataset = datasets.describe(run.settings)
   split = _split(dataset)
   chosen = np.linspace(0, len(split.files) - 1, images).astype(int)
   some = dataset._replace(train=ImageSplit(
       [split.files[index] for index in chosen], split.classes[chosen]))
-  return (run._replace(data=run.data._replace(
-      dataset=some, train=make_source(some, some.train))), prepare(run))
+  return run._replace(data=run.data._replace(train=make_source(some, some.train))), prepare(run)
 
 
 def _train(run: Run, model: PreparedModel, input_fn: InputFn, steps: int) -> float:

@@ -208,14 +208,14 @@ def test_a_checkpoint_that_is_deleted_while_it_is_read(folder, monkeypatch, chec
   best_checkpoint.promote_if_better(pinned, 20, {'loss': 1.}, best_checkpoint.BestMetric(
       'loss', False), run)
   settings = Settings(mode='export', model_dir=run, export_dir='x', checkpoint=given)
-  with finding.open_checkpoint(settings) as found:
+  with finding.open_checkpoint(settings, RunDir(run)) as found:
     for path in [*folder.glob('model.ckpt-*'), *folder.glob('best/*/*')]:
       path.unlink()
     assert found.global_step == 24 and os.path.dirname(found.files) != run
     assert tf.train.load_variable(found.files, 'weights').shape == (100, 10)
   assert not os.path.exists(found.files + '.index')
   with pytest.raises(UserError, match='there is no|no checkpoint'), \
-      finding.open_checkpoint(settings):
+      finding.open_checkpoint(settings, RunDir(run)):
     pass
 
 

@@ -16,7 +16,7 @@ from mode_runs import QUICK, act_before, evaluated_steps
 
 from estimator_train.checkpoints import finding, saving
 from estimator_train.errors import UserError
-from estimator_train.run_dir import resource_errors
+from estimator_train.run_dir import RunDir, resource_errors
 from estimator_train.settings import Settings
 from estimator_train.training import progress
 
@@ -142,11 +142,11 @@ def test_translated_errors():
       (ImportError('Traceback\nImportError: x.so: failed to map segment from shared object\nF'),
        'too little memory to import TensorFlow: a library cannot be mapped: raise the limit, for')):
     translated = resource_errors.translate_error(
-        error, Settings(train_steps=1, model_dir='DIR'), None)
+        error, Settings(train_steps=1), RunDir('DIR'), None)
     assert isinstance(translated, UserError) and re.search(text, str(translated)), str(translated)
   for other in (FileNotFoundError(errno.ENOENT, 'x', 'a'), ValueError('x'), UserError('a', 'b', ''),
                 tf.errors.NotFoundError(None, None, 'a; No such file or directory')):
-    translated = resource_errors.translate_error(other, Settings(model_dir=os.curdir), None)
+    translated = resource_errors.translate_error(other, Settings(), RunDir(os.curdir), None)
     assert translated is None, other
 
 

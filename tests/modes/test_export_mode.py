@@ -22,7 +22,7 @@ def estimators_predictions(arguments, count):
   settings = command_line.parse(arguments + ['--mode=evaluate', '--num_cpu_replicas=1'])
   run, model = training_runs.prepare(settings)
   make = run.data.test.make_eval_input_fn(
-      make_batching(run.data.dataset, settings, model.one_hot, count))
+      make_batching(run.data.spec, settings, model.one_hot, count))
 
   predictions = model.estimator.predict(lambda: make().take(1))
   return np.array([list(found.values())[0] for found in predictions])

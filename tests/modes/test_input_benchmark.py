@@ -18,6 +18,7 @@ from estimator_train.model import compiling
 from estimator_train.modes import input_benchmark
 from estimator_train.modes.input_benchmark import measurement
 from estimator_train.modes.input_benchmark.measurement import InputMeasurement
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, command_line
 from estimator_train.training.run import open_run
 
@@ -141,7 +142,7 @@ def test_batches_of_the_passes(flags, tmp_path, monkeypatch, cache, num_examples
   run = open_run(command_line.parse([
       *flags, '--mode=train', '--train_steps=1', '--batch_size=4',
       '--cache={}'.format(cached.parent if cache == 'disk' else cache),
-      '--model_dir={}'.format(tmp_path / 'model')]))
+      '--model_dir={}'.format(tmp_path / 'model')]), RunDir(str(tmp_path / 'model')))
   run.data.train.num_examples = num_examples
   measured = measurement.measure_input(run, one_hot=True)
   passes, stages = [(4 * warm, warm)] * 5, ['read', 'decode', 'resize', 'batch']

@@ -9,6 +9,7 @@ from mode_runs import Runs
 
 from estimator_train.errors import UserError
 from estimator_train.modes import reproduce
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, workloads
 from estimator_train.settings.workloads import WORKLOADS
 
@@ -17,7 +18,7 @@ from estimator_train.settings.workloads import WORKLOADS
 def run(tmp_path):
   def reproduce_workload(workload, runner, gpus=0, **given):
     settings = Settings(mode='reproduce', workload=workload, model_dir=str(tmp_path), **given)
-    return reproduce.run(settings, runner, lambda: gpus)
+    return reproduce.run(settings, RunDir(str(tmp_path)), runner, lambda: gpus)
 
   return reproduce_workload
 

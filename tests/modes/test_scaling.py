@@ -13,8 +13,9 @@ from mode_runs import Runs, image_flags
 from estimator_train.data import datasets
 from estimator_train.errors import StoppedBySignal, UserError
 from estimator_train.modes import scaling
-from estimator_train.modes.doctor import installation
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import command_line
+from estimator_train.system import tensorflow_probe
 from estimator_train.system.child_process import ChildRun
 
 WEAK, STRONG, REAL, SYNTHETIC = 'weak', 'strong', 'real', 'synthetic'
@@ -24,9 +25,10 @@ WEAK, STRONG, REAL, SYNTHETIC = 'weak', 'strong', 'real', 'synthetic'
 def sweep(tmp_path):
   """Sweeps over 1 and 2 CPU replicas, twice each: 12 points."""
   def run(runs, *more):
-    return scaling.run(command_line.parse([
+    settings = command_line.parse([
         '--mode=scaling', '--model_dir={}'.format(tmp_path / 'sweep'), '--num_cpu_replicas=2',
-        '--repeats=2', *more]), runs)
+        '--repeats=2', *more])
+    return scaling.run(settings, RunDir(settings.run.folder), runs)
 
   return run
 
@@ -147,7 +149,7 @@ def test_what_is_refused(sweep, tmp_path, monkeypatch):
   runs = Runs()
   with pytest.raises(UserError, match='--data_dir is required'):
     sweep(runs, '--dataset=mnist')
-  monkeypatch.setattr(installation, 'import_in_child', import_in_child(-11))
+  monkeypatch.setattr(tensorflow_probe, 'import_in_child', import_in_child(-11))
   with pytest.raises(UserError, match='GPUs cannot be counted: .*killed by SIGSEGV: see --mode'):
     sweep(runs, '--num_cpu_replicas=0')
   with pytest.raises(UserError, match='all points of the sweep failed: a fault: 128: fix it: see'):
@@ -162,7 +164,7 @@ def test_what_is_refused(sweep, tmp_path, monkeypatch):
 def import_in_child(code, *result):
   """Stands in for an import of TensorFlow with that result."""
   done = ChildRun(code)
-  return lambda: installation.ImportResult(done, *result)
+  return lambda: tensorflow_probe.ImportResult(done, *result)
 
 
 LOGICAL, PINNED = ('cpu (logical)', 'no speed-up is expected'), ('cpu', 'pinned to 1 core(s)')
@@ -181,7 +183,7 @@ LOGICAL, PINNED = ('cpu (logical)', 'no speed-up is expected'), ('cpu', 'pinned 
     (1, 2, '--scale_over=workers --num_gpus=2', (1, 2, 0), ('gpu', 'None'))])
 def test_number_and_kind_of_replicas_or_workers(sweep, monkeypatch, gpus, cores, given, most, kind):
   """Of the largest point: the workers, and the GPUs and CPU replicas of each."""
-  monkeypatch.setattr(installation, 'import_in_child',
+  monkeypatch.setattr(tensorflow_probe, 'import_in_child',
                       import_in_child(0, '1.15.0', 1., True, gpus))
   monkeypatch.setattr(os, 'sched_getaffinity', lambda _: set(range(4, 4 + cores)))
   runs, is_pinned = Runs(), kind == PINNED

@@ -20,7 +20,7 @@ from estimator_train.system import machine
 # Locks a folder until its input ends.
 HOLDER = '''
 import sys
-from estimator_train.run_dir import run_lock
+from estimator_train.run_dir import lock
 with lock.locked(sys.argv[1]):
   print(flush=True)
   sys.stdin.readline()

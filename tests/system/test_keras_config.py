@@ -8,8 +8,7 @@ from unittest import mock
 import pytest
 from conftest import run_process
 
-from estimator_train.modes.doctor import installation
-from estimator_train.system import keras_config
+from estimator_train.system import keras_config, tensorflow_probe
 
 TRAIN = ('-m', 'estimator_train', '--mode=train', '--dataset=synthetic', '--batch_size=8',
          '--model=own_models:two_layers', '--train_steps=2', '--noreport_page',
@@ -53,7 +52,7 @@ def test_the_program_does_not_read_the_file(keras_json, tmp_path):
 
 def test_tensorflow_is_imported_for_the_doctor_and_to_count_gpus(keras_json):
   keras_json({'floatx': 'bfloat16'})
-  assert installation.count_gpus() == 0
+  assert tensorflow_probe.count_gpus() == 0
 
 
 def test_the_library_names_an_invalid_file_and_keeps_the_settings(keras_json, tmp_path):

@@ -36,7 +36,7 @@ def test_figures_are_those_of_estimator(evaluated_run):
   for counted in evaluated[:2]:
     expected = model.estimator.evaluate(
         run.data.test.make_eval_input_fn(make_batching(
-            run.data.dataset, settings, True, run.engine.examples_per_replica)),
+            run.data.spec, settings, True, run.engine.examples_per_replica)),
         checkpoint_path=counted['checkpoint'], name='estimators')
     assert counted['confusion_matrix'] == expected['confusion_matrix'].tolist()
     for name in ('global_step', 'accuracy', 'average_loss'):
@@ -83,5 +83,5 @@ def test_evaluation_of_unknown_length_leaves_keras_alone(evaluated_run):
     assert tf.keras.backend.get_session() is session
     assert tf.get_default_graph() is session.graph
     np.testing.assert_array_equal(model.get_weights()[0], before[0])
-  _, classes = IdxSource(run.data.dataset, run.data.dataset.test).arrays()
+  _, classes = run.data.test.arrays()
   assert [sample.class_index for sample in samples.images] == classes[:12].tolist()

@@ -9,6 +9,7 @@ from mode_runs import QUICK
 
 from estimator_train.reports.step_times import Pause
 from estimator_train.system.progress import StartUpTimer
+from estimator_train.tf_patches import graphs
 from estimator_train.training import steps
 
 
@@ -50,7 +51,7 @@ def test_the_wait_is_for_the_batch_and_not_for_the_model(monkeypatch):
       assert session.run([wait, model])[0] == .25
     # With a single thread the clock could otherwise be read after the model has run.
     clock, = batch.consumers()[0].control_inputs
-    assert steps.find_ancestors([clock]) >= {batch.op}
+    assert graphs.find_ancestors([clock]) >= {batch.op}
 
 
 def test_the_steps_of_the_range_that_are_run_are_traced(run_well, tmp_path):

@@ -14,6 +14,7 @@ from estimator_train.distribution import tf_config
 from estimator_train.errors import UserError
 from estimator_train.modes.doctor import hardware, installation
 from estimator_train.modes.doctor.results import CheckResult, error, ok, warning
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import CACHES
 from estimator_train.system import json_values, machine, storage, tensorflow_probe
@@ -27,7 +28,7 @@ _KAGGLE_VARIABLES = ('KAGGLE_USERNAME', 'KAGGLE_KEY')
 DOCKER_IMAGE_VARIABLE = 'ESTIMATOR_TRAIN_IMAGE'  # The Dockerfile sets this environment variable.
 
 
-def run(settings: Settings) -> Dict[str, Any]:
+def run(settings: Settings, unused_run_dir: Optional[RunDir]) -> Dict[str, Any]:
   """Runs all checks, prints a line for each, and returns their results.
 
   Raises:

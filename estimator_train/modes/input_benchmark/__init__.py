@@ -1,10 +1,9 @@
 """`--mode=input_benchmark`: measures the input and the model separately to find the bottleneck."""
 
 import logging
-import os
 import statistics
 import tempfile
-from typing import Any, Dict, Iterator, List, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import attr
 import numpy as np
@@ -34,19 +33,19 @@ INPUT_BOUND, COMPUTE_BOUND = 'input-bound', 'compute-bound'
 _MIN_INPUT_SHARE = 0.1
 
 
-def run(settings: Settings) -> Dict[str, Any]:
+def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
   """Returns the result: the rates of the input and of the model, a verdict and advice."""
-  if settings.run.model_dir:
-    RunDir(settings.run.model_dir).make()
+  if run_dir is not None:
+    run_dir.make()
   # The model is trained in a temporary folder, because the user's model_dir may have checkpoints.
   with tempfile.TemporaryDirectory(prefix='input_benchmark-') as folder:
     # A step takes as long as with the settings of the user. The class indices of the synthetic
     # batch are random; a tiny learning rate keeps the loss finite.
     run = open_run(settings.with_constant_rate(
         1e-9, mode='train', model_dir=folder, train_steps=2 ** 31 - 1, train_epochs=None,
-        weights='none'))
+        weights='none'), RunDir(folder))
     prepared = prepare(run)
-    run.data.dataset.require_images('--mode=input_benchmark')
+    run.data.spec.require_images('--mode=input_benchmark')
     free_bytes = machine.available_bytes()
     _LOG.info('measuring the input')
     assert run.data.train is not None
@@ -67,9 +66,9 @@ def run(settings: Settings) -> Dict[str, Any]:
       'shuffle_buffer': flags.shuffle_buffer, 'prefetch': flags.prefetch}
   for line in _format_table(result):
     print(line)
-  if settings.run.model_dir:
-    storage.write_json(os.path.join(settings.run.model_dir, INPUT_BENCHMARK_FILE), result)
-  page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)
+  if run_dir is not None:
+    storage.write_json(run_dir.path_to(INPUT_BENCHMARK_FILE), result)
+    page.write_page_of_finished_run(run_dir.path, settings.reporting)
   return result
 
 

@@ -81,7 +81,7 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
   batch_size = settings.optimizer.batch_size
   assert source is not None
   num_examples = source.num_examples
-  batching = opening.make_batching(source.dataset, settings, one_hot, batch_size)
+  batching = opening.make_batching(source.spec, settings, one_hot, batch_size)
   cache = opening.resolve_cache(source, settings.input)
   is_cached = cache != 'none' or source.is_in_memory
   num_batches = None if num_examples is None else math.ceil(num_examples / batch_size)
@@ -193,7 +193,7 @@ def measure_model(run: Run, model: PreparedModel,
     TrainingFailed: the loss is not finite.
   """
   batching = opening.make_batching(
-      run.data.dataset, run.settings, model.one_hot,
+      run.data.spec, run.settings, model.one_hot,
       run.engine.examples_per_replica)._replace(image_shape=measurement.image_shape)
   batch_input_fn = arrays.make_synthetic_input_fn(batching, 1)
 

@@ -24,6 +24,7 @@ from estimator_train.modes.predict.inputs import Entry
 from estimator_train.modes.predict.output_file import Column
 from estimator_train.modes.predict.row_inputs import RowInput
 from estimator_train.reports.evaluation import as_probabilities
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, rules
 from estimator_train.system import names
 from estimator_train.system.progress import make_progress_bar
@@ -47,7 +48,7 @@ class Predictions(NamedTuple):
   batches: Iterator[List[Dict[str, Any]]]
 
 
-def run(settings: Settings) -> Dict[str, Any]:
+def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   """Returns the result: the number of examples predicted, and of bad files.
 
   Raises:
@@ -55,7 +56,7 @@ def run(settings: Settings) -> Dict[str, Any]:
       result of the mode.
   """
   output_file.check_path(settings.export.output)
-  with open_predictions(settings) as (trained_checkpoint, columns, batches), \
+  with open_predictions(settings, run_dir) as (trained_checkpoint, columns, batches), \
       output_file.open_writer(settings.export.output, columns) as writer:
     for batch in _with_progress(batches, settings.reporting.log_every_steps):
       for prediction in batch:
@@ -74,20 +75,20 @@ def run(settings: Settings) -> Dict[str, Any]:
 
 
 @contextlib.contextmanager
-def open_predictions(settings: Settings) -> Iterator[Predictions]:
+def open_predictions(settings: Settings, run_dir: RunDir) -> Iterator[Predictions]:
   """Restores the model and finds the examples. Iterating over the batches predicts the examples.
 
   Raises:
     UserError: there are no examples, or no checkpoint of the model.
   """
   with contextlib.ExitStack() as stack:
-    trained = stack.enter_context(restored_model.open_trained_checkpoint(settings))
-    if trained.dataset.image_shape is not None:
+    trained = stack.enter_context(restored_model.open_trained_checkpoint(settings, run_dir))
+    if trained.spec.image_shape is not None:
       yield _predict_images(settings, trained, stack)
     else:
       files = rows.find_row_files(settings.export.input or '')
       yield (_predict_rows(settings, trained, files, stack) if files
-             else _predict_examples(settings, trained, stack))
+             else _predict_examples(settings, run_dir, trained, stack))
 
 
 def _predict_images(settings: Settings, trained: TrainedCheckpoint,
@@ -95,7 +96,7 @@ def _predict_images(settings: Settings, trained: TrainedCheckpoint,
   """Predicts the images in the files that `--input` names, until the stack is closed."""
   rules.INPUT_RULE.check(settings.export)
   files = inputs.find_files(str(settings.export.input))
-  shape = trained.dataset.require_images('--input')
+  shape = trained.spec.require_images('--input')
   if shape[2] not in (1, 3):
     raise UserError('images must have one channel or three',
                     '--image_size={},{},{}'.format(*shape),
@@ -131,7 +132,7 @@ def _predict_rows(settings: Settings, trained: TrainedCheckpoint, files: List[by
 
 def _predict_entries(batches: Iterator[List[Entry]], trained: TrainedCheckpoint,
                      predictor: Predictor) -> Predictions:
-  class_names = trained.dataset.labels
+  class_names = trained.spec.labels
   return Predictions(trained, _columns('file', class_names, predictor), (
       predict_batch(batch, predictor.predict, class_names) for batch in batches))
 
@@ -174,15 +175,15 @@ def _predict_together(entries: List[Entry], predict: Callable[..., Dict[str, np.
   return _make_predictions(outputs, sources, class_names)
 
 
-def _predict_examples(settings: Settings, trained: TrainedCheckpoint,
+def _predict_examples(settings: Settings, run_dir: RunDir, trained: TrainedCheckpoint,
                       stack: contextlib.ExitStack) -> Predictions:
   """Predicts the examples that functions of the user make, until the stack is closed."""
   dataset = datasets.describe_examples_to_predict(settings)
   source = make_source(dataset, dataset.test)
-  source.open(settings.run.folder)
+  source.open(run_dir.path)
 
   def add_examples(model: RestoredModel, batch_size: int) -> restored_model.Ends:
-    batching = make_batching(dataset, settings, False, batch_size)
+    batching = make_batching(dataset.spec, settings, False, batch_size)
     with tf.device('/cpu:0'):
       iterator = tf.data.make_initializable_iterator(source.make_eval_input_fn(batching)())
       features, _ = iterator.get_next()

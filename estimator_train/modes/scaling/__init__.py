@@ -37,7 +37,7 @@ _SHARED_CORE_NOTE = ('the workers share a single core, so no speed-up is expecte
 _CHANGEABLE_FLAGS = ('model_dir', 'repeats', *OUTPUT_FLAGS)
 
 
-def run(settings: Settings,
+def run(settings: Settings, run_dir: RunDir,
         run_child: RunChild = child_process.run_program) -> Dict[str, Any]:
   """Returns the result: rate, speed-up and efficiency for each number of replicas or workers.
 
@@ -48,7 +48,6 @@ def run(settings: Settings,
   Raises:
     UserError: every point failed; the error contains the result of the mode.
   """
-  run_dir = RunDir(settings.run.model_dir)
   points_dir = run_dir.path_to(points.POINTS_FOLDER)
   run_dir.check_flags(settings, _CHANGEABLE_FLAGS)
   # The data set is described as for the points, which train: it must have training examples, and
@@ -60,8 +59,8 @@ def run(settings: Settings,
   run_dir.record_flags(settings)
   results = _run_points(points.plan_points(settings, unit, max_count), base_settings, dataset,
                         run_child)
-  result = write_scaling_report(base_settings, results)
-  page.write_page_of_finished_run(settings.run.model_dir, settings.reporting)
+  result = write_scaling_report(base_settings, run_dir, results)
+  page.write_page_of_finished_run(run_dir.path, settings.reporting)
   if len(result['failures']) == len(results):
     raise UserError('all points of the sweep failed', result['failures'][0]['error'],
                     'see the logs in ' + points_dir, result)
@@ -145,9 +144,9 @@ def _run_points(planned: Sequence[Point], settings: Settings, dataset: DataSet,
   return results
 
 
-def write_scaling_report(settings: Settings, results: Sequence[PointResult]) -> Dict[str, Any]:
+def write_scaling_report(settings: Settings, run_dir: RunDir,
+                         results: Sequence[PointResult]) -> Dict[str, Any]:
   """Prints the table, writes the JSON and CSV files, and returns the contents of `scaling.json`."""
-  run_dir = RunDir(settings.run.model_dir)
   result = summarize(settings, results)
   for line in _format_table(result):
     print(line)

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 from estimator_train import settings as settings_lib
 from estimator_train.data import DataSet
 from estimator_train.reports import file_checks
-from estimator_train.run_dir import FLAGS_FILE, RunDir
+from estimator_train.run_dir import FLAGS_FILE
 from estimator_train.settings import Settings
 from estimator_train.system import json_values, storage
 from estimator_train.system.child_process import ChildRun
@@ -67,7 +67,7 @@ class Point(NamedTuple):
 
   def folder(self, model_dir: str) -> str:
     """Returns the path of the folder of the point in the `--model_dir` of the sweep."""
-    return RunDir(model_dir).path_to(POINTS_FOLDER, self.name)
+    return os.path.join(model_dir, POINTS_FOLDER, self.name)
 
   def global_batch_size(self, batch_size: int) -> int:
     """Returns `--batch_size`, multiplied by the number of units if the scaling is weak."""

@@ -13,9 +13,10 @@ from conftest import ROOT
 
 from estimator_train.modes.doctor import DOCKER_IMAGE_VARIABLE, hardware, installation
 from estimator_train.modes.doctor.hardware import Gpu, GpuInventory
-from estimator_train.modes.doctor.installation import BuildRate, ImportResult
+from estimator_train.modes.doctor.installation import BuildRate
 from estimator_train.modes.doctor.results import CheckResult
-from estimator_train.system import machine
+from estimator_train.system import machine, tensorflow_probe
+from estimator_train.system.tensorflow_probe import ImportResult
 
 HERE = installation.Interpreter('CPython', (3, 7, 16), 64, 'Linux', 'x86_64')
 PACKAGES = {'protobuf': '3.19.6', 'h5py': '2.10.0', 'numpy': '1.18.5'}
@@ -47,7 +48,8 @@ def diagnose(run_program, monkeypatch, tmp_path):
         if name.isupper():
           patch.setenv(name, value)
           continue
-        owner = next(module for module in (installation, hardware, machine, resource)
+        owner = next(module for module in (
+            installation, hardware, machine, resource, tensorflow_probe)
                      if hasattr(module, name))
         patch.setattr(owner, name, lambda *unused, value=value: value)
       done = run_program('--mode=doctor', *flags)

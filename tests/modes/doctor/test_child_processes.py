@@ -7,6 +7,7 @@ import sys
 from estimator_train import system
 from estimator_train.modes.doctor import hardware, installation
 from estimator_train.modes.doctor.installation import BuildRate, TensorFlowBuild
+from estimator_train.system import tensorflow_probe
 from estimator_train.system.machine import has_nvidia_driver
 
 # What NVML answers where the driver works; `{}` comes before.
@@ -74,7 +75,7 @@ def test_tensorflow_fails(tmp_path, monkeypatch):
        'SIGSEGV', 'CUDA_VISIBLE_DEVICES')):
     (tmp_path / 'tensorflow' / '__init__.py').write_text(init)
     (tmp_path / 'tensorflow' / 'compat' / 'v1' / '__init__.py').write_text(v1)
-    imported = installation.import_in_child(1. if 'sleep' in init else 120.)
+    imported = tensorflow_probe.import_in_child(1. if 'sleep' in init else 120.)
     check = installation.check_import(imported._replace(secs=0.))
     assert check.level == 'error' and found in check.found and remedy in check.remedy
 

@@ -13,7 +13,7 @@ from estimator_train.checkpoints import compatibility, finding
 from estimator_train.checkpoints.best_checkpoint import BestMetric
 from estimator_train.distribution.cluster_state import READY
 from estimator_train.distribution.devices import make_session_config
-from estimator_train.model import compiling, frozen_features, initial_weights, losses
+from estimator_train.model import compiling, frozen_features, initial_weights, losses, observation
 from estimator_train.model.estimator import GraphCallbacks, to_estimator, translate_model_errors
 from estimator_train.model.own_graph import OwnGraph
 from estimator_train.model.schedules import Schedule
@@ -23,7 +23,7 @@ from estimator_train.settings import user_code
 from estimator_train.settings.flags import OUTPUT_FLAGS, ModelFlags
 from estimator_train.tf_patches import saved_weights
 from estimator_train.tf_patches.keras import nested_layers
-from estimator_train.training import selection, summaries
+from estimator_train.training import selection
 from estimator_train.training.run import Run
 
 _LOG = logging.getLogger('estimator_train')
@@ -99,13 +99,13 @@ def _convert(run: Run, model: tf.keras.Model) -> PreparedModel:
   schedule = _compile(run, model)
   if run.start.checkpoint is not None:
     compatibility.check_fits_checkpoint(model, settings, run.run_dir, run.start.checkpoint)
-  summaries.register_gradient_norm(model.optimizer)
+  observation.register_gradient_norm(model.optimizer)
   _load_given_weights(run, model)
   run_config = engine.make_run_config()
   one_hot = not losses.model_takes_class_indices(model)
   loss = _training_loss(run, model)
   callbacks = GraphCallbacks(compiling.make_model_preprocess(model, settings.model, spec),
-                             summaries.register_batch if spec.labels else None,
+                             observation.add_batch if spec.labels else None,
                              functools.partial(_translate_errors, settings.model),
                              '--dataset=' + spec.name)
   frozen_part = None
@@ -121,7 +121,7 @@ def _convert(run: Run, model: tf.keras.Model) -> PreparedModel:
       rest.compile(model.optimizer, model.loss, loss_weights=model.loss_weights)
       training_estimator = to_estimator(
           OwnGraph(rest, loss), run_config,
-          GraphCallbacks(observe_batch=summaries.register_batch), frozen_part=frozen_part)
+          GraphCallbacks(observe_batch=observation.add_batch), frozen_part=frozen_part)
   tf.keras.backend.set_session(None)
   return PreparedModel(
       estimator, training_estimator, frozen_part, one_hot, schedule,

@@ -10,13 +10,12 @@ from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Optional, Seq
 
 import tensorflow.compat.v1 as tf
 
+from estimator_train.model import observation
 from estimator_train.reports.step_times import Pause
 from estimator_train.system import storage
 from estimator_train.system.progress import StartUpTimer
 from estimator_train.tf_patches import sessions
 
-# Key of the graph collection of accuracies, one per replica of this process.
-_REPLICA_ACCURACIES_KEY = 'estimator_train/replica_accuracies'
 _NUM_BEFORE_THINNING = 10000  # The first 10,000 multiples are all logged, see is_logged.
 # At least the last 100,000 steps are kept. A step takes 24 bytes, so the times of all steps of a
 # week-long run could fill the memory.
@@ -47,7 +46,7 @@ class StepMonitor(tf.train.SessionRunHook):
       then. In synchronous training, it is the global step.
     global_step: the last known value of the global step, at least `local_step`.
     loss: the loss of the last step, the mean over the global batch.
-    accuracy: the accuracy of the last step; nan if `add_accuracy` was not called.
+    accuracy: the accuracy of the last step; nan if the data has no classes.
   """
 
   def __init__(self, is_synchronous: bool = True) -> None:
@@ -56,12 +55,10 @@ class StepMonitor(tf.train.SessionRunHook):
     self.loss = self.accuracy = math.nan
 
   def begin(self) -> None:
-    accuracies = tf.get_collection(_REPLICA_ACCURACIES_KEY)
-    accuracy = tf.add_n(accuracies) / len(accuracies) if len(accuracies) > 1 else (
-        accuracies or [tf.constant(math.nan)])[0]
     # Every step fetches the same tensors: TensorFlow prunes the graph again for each new set of
     # fetches.
-    self._run_args = tf.train.SessionRunArgs([training_loss(), accuracy])
+    self._run_args = tf.train.SessionRunArgs([
+        observation.training_loss(), observation.accuracy()])
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     self.start_step = self.local_step = self.global_step = sessions.read_global_step(session)
@@ -103,25 +100,6 @@ class MeanOfSteps:
   def accuracy(self) -> float:
     """The mean accuracy; nan if it is unknown."""
     return self._accuracy_sum / self._num_steps if self._num_steps else math.nan
-
-
-def add_accuracy(class_indices: tf.Tensor, outputs: tf.Tensor) -> None:
-  """Adds the accuracy on a replica's batch to the graph, for StepMonitor to fetch.
-
-  Must be called after the model of the replica is built, see summaries.register_batch.
-
-  Args:
-    class_indices: the true class indices, [B].
-    outputs: the outputs of the model, [B, num_classes].
-  """
-  correct = tf.equal(tf.cast(class_indices, tf.int64), tf.argmax(outputs, -1))
-  tf.add_to_collection(_REPLICA_ACCURACIES_KEY, tf.reduce_mean(tf.cast(correct, tf.float32)))
-
-
-def training_loss() -> tf.Tensor:
-  """Returns the tensor of the training loss, the mean over the global batch."""
-  # Estimator adds the loss of the EstimatorSpec to the collection after all other losses.
-  return tf.get_collection(tf.GraphKeys.LOSSES)[-1]
 
 
 def is_logged(step: int, every: int = 1, num_before_thinning: int = _NUM_BEFORE_THINNING) -> bool:

@@ -1,9 +1,9 @@
 """Writes TensorBoard summaries of a training run: scalars, example images and hyperparameters.
 
-Tensors are registered while the graph of the model is built. The hook WriteSummaries fetches these
-tensors only at the steps whose summaries it writes; other steps do not compute them. Estimator's
-own summaries are not used, because in a cluster they contain collective operations, which all
-workers would have to run in the same steps.
+The hook WriteSummaries fetches the tensors of model/observation.py only at the steps whose
+summaries it writes; other steps do not compute them. Estimator's own summaries are not used,
+because in a cluster they contain collective operations, which all workers would have to run in the
+same steps.
 """
 
 import math
@@ -12,24 +12,12 @@ from typing import Any, Dict, Optional
 import tensorflow.compat.v1 as tf
 from tensorboard.plugins.hparams import api_pb2 as hparams_api, summary as hparams
 
-from estimator_train.data import decoding
-from estimator_train.model import inputs
+from estimator_train.model import observation
 from estimator_train.settings import Settings
-from estimator_train.tf_patches import estimator as estimator_patches, optimizers
+from estimator_train.tf_patches import estimator as estimator_patches
 from estimator_train.training.run import Run
-from estimator_train.training.steps import (
-  MeanOfSteps,
-  StepMonitor,
-  add_accuracy,
-  is_logged,
-  training_loss,
-)
+from estimator_train.training.steps import MeanOfSteps, StepMonitor, is_logged
 
-# Keys of graph collections.
-_GRADIENT_NORM_KEY = 'estimator_train/gradient_norm'
-_PIXELS_KEY = 'estimator_train/example_pixels'
-_CLASS_INDICES_KEY = 'estimator_train/example_classes'
-_MAX_EXAMPLES = 8
 # The first steps are all points of the loss curve, see is_logged. Writing a point takes 30
 # microseconds, which would slow down a small model in a long run.
 _NUM_STEPS_WITH_POINTS = 500
@@ -60,68 +48,6 @@ def _writer(model_dir: str) -> tf.summary.FileWriter:
   return tf.summary.FileWriterCache.get(model_dir)
 
 
-def register_batch(features: Any, labels: tf.Tensor, outputs: tf.Tensor) -> None:
-  """Registers some images of the training batch, and adds the accuracy on the batch.
-
-  Must be called in each replica after the model of the replica is built, because operations that
-  were added earlier would change the seeds of the model's random operations.
-
-  Args:
-    features: the images of this replica, uint8 or float32 [B, height, width, C] with pixel values
-      from 0 to 255; other features, such as outputs of frozen layers, are not shown. If there are
-      sample weights, `{'features': ..., 'sample_weights': ...}`.
-    labels: one-hot [B, num_classes] or class indices [B].
-    outputs: the outputs of the model, [B, num_classes].
-  """
-  class_indices = labels if labels.shape.ndims == 1 else tf.argmax(labels, -1)
-  add_accuracy(class_indices, outputs)
-  features, _ = inputs.split_sample_weights(features)
-  if decoding.is_image_batch(features):
-    tf.add_to_collection(_PIXELS_KEY, features[:_MAX_EXAMPLES])
-    tf.add_to_collection(_CLASS_INDICES_KEY, class_indices[:_MAX_EXAMPLES])
-
-
-def register_gradient_norm(optimizer: Any) -> None:
-  """Registers the norm of the gradient over the global batch, as `gradient_norm`.
-
-  The norm is that of the gradient without loss scaling, after any clipping by the optimizer,
-  because `apply_gradients` receives this gradient.
-
-  Args:
-    optimizer: the optimizer of a compiled Keras model, either of Keras or of `tf.train`.
-  """
-  optimizers.add_optimizer_base_class(optimizer, _GradientNormRecorder)
-
-
-class _GradientNormRecorder:
-  """A base class that makes an optimizer register `gradient_norm`."""
-
-  def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-    grads_and_vars = list(grads_and_vars)
-    result = super().apply_gradients(grads_and_vars, *args, **kwargs)  # type: ignore[misc]
-    # This merge_call must come second. At its first merge_call, a replica waits while the next one
-    # builds its model: operations that are added before would change its dropout masks.
-    tf.distribute.get_replica_context().merge_call(
-        _register_norm_of_sum, args=([
-            pair for pair in optimizers.gradients_to_add(self, grads_and_vars)
-            if pair[0] is not None],))
-    return result
-
-
-def _register_norm_of_sum(strategy: tf.distribute.Strategy, grads_and_vars: Any) -> None:
-  """Registers the norm of the sum of all replicas' gradients, as `gradient_norm`."""
-  # The optimizer computes the same sums, but does not return them.
-  sums = [strategy.experimental_local_results(gradient)
-          for gradient in strategy.extended.batch_reduce_to(
-              tf.distribute.ReduceOp.SUM, grads_and_vars)]
-  # A collective operation completes only if all replicas run it. The norm uses the sums on the
-  # first replica, so fetching the norm must also run the operations of the other replicas.
-  with tf.control_dependencies([tf.convert_to_tensor(copy) for copies in sums
-                                for copy in copies[1:]]):
-    tf.add_to_collection(_GRADIENT_NORM_KEY, tf.global_norm([
-        tf.cast(copies[0], tf.float32) for copies in sums]))
-
-
 class WriteSummaries(tf.train.SessionRunHook):
   """Writes the curves of loss and accuracy, and, at logged steps, the registered tensors.
 
@@ -143,10 +69,8 @@ class WriteSummaries(tf.train.SessionRunHook):
     self._means = MeanOfSteps()
 
   def begin(self) -> None:
-    estimator_patches.remove_loss_summary(training_loss())
-    # All replicas have registered the same sum; the first one is written.
-    scalars = dict(zip(['gradient_norm'], tf.get_collection(_GRADIENT_NORM_KEY)))
-    examples = tf.get_collection(_PIXELS_KEY)[:1] + tf.get_collection(_CLASS_INDICES_KEY)[:1]
+    estimator_patches.remove_loss_summary(observation.training_loss())
+    scalars, examples = observation.scalars_of_logged_steps(), observation.example_images()
     # Every step that writes summaries fetches the same tensors, because TensorFlow prunes the graph
     # again for each new set of fetches.
     self._run_args = tf.train.SessionRunArgs((scalars, examples))

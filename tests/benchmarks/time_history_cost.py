@@ -25,9 +25,10 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train import TimeHistory
+from estimator_train.model import observation
 from estimator_train.run_dir.step_clock import StepClock
 from estimator_train.training.progress import LogEpochs, ShowProgress
-from estimator_train.training.steps import StepMonitor, add_accuracy
+from estimator_train.training.steps import StepMonitor
 
 TARGET_MICROSECS = 50.
 WARMUP_STEPS = 200
@@ -125,7 +126,7 @@ def _make_loop(hooks_name: str) -> Loop:
     loss = tf.reduce_sum(features[0, 0, 0])
     step = tf.group(tf.train.create_global_step().assign_add(1, read_value=False), loss)
     tf.add_to_collection(tf.GraphKeys.LOSSES, loss)
-    add_accuracy(tf.zeros([128], tf.int64), tf.ones([128, 10]))
+    observation.add_accuracy(tf.zeros([128], tf.int64), tf.ones([128, 10]))
     hooks = _make_hooks(hooks_name) + [tf.train.StopAtStepHook(last_step=2 ** 31 - 1),
                                        tf.train.NanTensorHook(loss)]
     return Loop(tf.train.MonitoredTrainingSession(hooks=hooks), step)

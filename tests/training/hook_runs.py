@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from estimator_train.model import observation
 from estimator_train.run_dir.step_clock import StepClock
 from estimator_train.training import steps
 
@@ -37,7 +38,7 @@ class Steps:
       tf.add_to_collection(tf.GraphKeys.LOSSES, loss)
       if has_accuracy:
         is_first = tf.cast(tf.range(100) < tf.cast(loss * 10 + .5, tf.int32), tf.int64)
-        steps.add_accuracy(tf.ones([100], tf.int64), tf.one_hot(is_first, 2))
+        observation.add_accuracy(tf.ones([100], tf.int64), tf.one_hot(is_first, 2))
       scaffold = tf.train.Scaffold(init_fn=lambda _, session: session.run(assign))
       done = 0
       with tf.train.MonitoredSession(tf.train.ChiefSessionCreator(scaffold),

@@ -1,0 +1,122 @@
+"""The tensors of a training step that hooks fetch: loss, accuracy, gradient norm and images.
+
+They are added to collections of the graph while the model is built. Hooks fetch some of them only
+at logged steps; the other steps do not compute these.
+"""
+
+import math
+from typing import Any, Dict, List
+
+import tensorflow.compat.v1 as tf
+
+from estimator_train.data import decoding
+from estimator_train.model import inputs
+from estimator_train.tf_patches import optimizers
+
+# Keys of graph collections, which have one entry per replica of this process.
+_ACCURACIES_KEY = 'estimator_train/replica_accuracies'
+_GRADIENT_NORM_KEY = 'estimator_train/gradient_norm'
+_PIXELS_KEY = 'estimator_train/example_pixels'
+_CLASS_INDICES_KEY = 'estimator_train/example_classes'
+_MAX_IMAGES = 8
+
+
+def add_batch(features: Any, labels: tf.Tensor, outputs: tf.Tensor) -> None:
+  """Adds the accuracy on the batch of a replica, and some of its images.
+
+  Must be called in each replica after the model of the replica is built, because operations that
+  were added earlier would change the seeds of the model's random operations.
+
+  Args:
+    features: the images of this replica, uint8 or float32 [B, height, width, C] with pixel values
+      from 0 to 255; other features, such as outputs of frozen layers, are not shown. If there are
+      sample weights, `{'features': ..., 'sample_weights': ...}`.
+    labels: one-hot [B, num_classes] or class indices [B].
+    outputs: the outputs of the model, [B, num_classes].
+  """
+  class_indices = labels if labels.shape.ndims == 1 else tf.argmax(labels, -1)
+  add_accuracy(class_indices, outputs)
+  features, _ = inputs.split_sample_weights(features)
+  if decoding.is_image_batch(features):
+    tf.add_to_collection(_PIXELS_KEY, features[:_MAX_IMAGES])
+    tf.add_to_collection(_CLASS_INDICES_KEY, class_indices[:_MAX_IMAGES])
+
+
+def add_accuracy(class_indices: tf.Tensor, outputs: tf.Tensor) -> None:
+  """Adds the accuracy on the batch of a replica; see add_batch.
+
+  Args:
+    class_indices: the true class indices, [B].
+    outputs: the outputs of the model, [B, num_classes].
+  """
+  correct = tf.equal(tf.cast(class_indices, tf.int64), tf.argmax(outputs, -1))
+  tf.add_to_collection(_ACCURACIES_KEY, tf.reduce_mean(tf.cast(correct, tf.float32)))
+
+
+def register_gradient_norm(optimizer: Any) -> None:
+  """Registers the norm of the gradient over the global batch, as `gradient_norm`.
+
+  The norm is that of the gradient without loss scaling, after any clipping by the optimizer,
+  because `apply_gradients` receives this gradient.
+
+  Args:
+    optimizer: the optimizer of a compiled Keras model, either of Keras or of `tf.train`.
+  """
+  optimizers.add_optimizer_base_class(optimizer, _GradientNormRecorder)
+
+
+class _GradientNormRecorder:
+  """A base class that makes an optimizer register `gradient_norm`."""
+
+  def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+    grads_and_vars = list(grads_and_vars)
+    result = super().apply_gradients(grads_and_vars, *args, **kwargs)  # type: ignore[misc]
+    # This merge_call must come second. At its first merge_call, a replica waits while the next one
+    # builds its model: operations that are added before would change its dropout masks.
+    tf.distribute.get_replica_context().merge_call(
+        _register_norm_of_sum, args=([
+            pair for pair in optimizers.gradients_to_add(self, grads_and_vars)
+            if pair[0] is not None],))
+    return result
+
+
+def _register_norm_of_sum(strategy: tf.distribute.Strategy, grads_and_vars: Any) -> None:
+  """Registers the norm of the sum of all replicas' gradients, as `gradient_norm`."""
+  # The optimizer computes the same sums, but does not return them.
+  sums = [strategy.experimental_local_results(gradient)
+          for gradient in strategy.extended.batch_reduce_to(
+              tf.distribute.ReduceOp.SUM, grads_and_vars)]
+  # A collective operation completes only if all replicas run it. The norm uses the sums on the
+  # first replica, so fetching the norm must also run the operations of the other replicas.
+  with tf.control_dependencies([tf.convert_to_tensor(copy) for copies in sums
+                                for copy in copies[1:]]):
+    tf.add_to_collection(_GRADIENT_NORM_KEY, tf.global_norm([
+        tf.cast(copies[0], tf.float32) for copies in sums]))
+
+
+def training_loss() -> tf.Tensor:
+  """Returns the training loss, the mean over the global batch."""
+  # Estimator adds the loss of the EstimatorSpec to the collection after all other losses.
+  return tf.get_collection(tf.GraphKeys.LOSSES)[-1]
+
+
+def accuracy() -> tf.Tensor:
+  """Returns the mean accuracy of the replicas of this process; nan if the data has no classes."""
+  accuracies = tf.get_collection(_ACCURACIES_KEY)
+  return tf.add_n(accuracies) / len(accuracies) if len(accuracies) > 1 else (
+      accuracies or [tf.constant(math.nan)])[0]
+
+
+def scalars_of_logged_steps() -> Dict[str, tf.Tensor]:
+  """Returns the scalars that are only computed at logged steps, by their tags in TensorBoard.
+
+  In a cluster, they contain collective operations, so that all workers must fetch them in the same
+  steps.
+  """
+  # All replicas have registered the same sum; the first one is written.
+  return dict(zip(['gradient_norm'], tf.get_collection(_GRADIENT_NORM_KEY)))
+
+
+def example_images() -> List[tf.Tensor]:
+  """Returns pixel values [N, height, width, C] and class indices [N] of a batch; []: no images."""
+  return tf.get_collection(_PIXELS_KEY)[:1] + tf.get_collection(_CLASS_INDICES_KEY)[:1]

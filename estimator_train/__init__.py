@@ -56,7 +56,7 @@ from estimator_train.errors import (
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import DeviceFlags
-from estimator_train.system import keras_config, logs, machine, progress
+from estimator_train.system import keras_config, logs, machine, start_up
 from estimator_train.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ __all__ = ['ArraySplit', 'DataSet', 'ExampleSplit', 'IdxSplit', 'ImageSplit', 'R
            'UserError', 'convert', 'evaluate', 'export', 'predict', 'train']
 # The environment variables that a run sets.
 _CHANGED_VARIABLES = ('TF_CONFIG', 'TF_XLA_FLAGS', logs.CPP_LEVEL_VARIABLE,
-                      progress.START_TIME_VARIABLE, *machine.ONEDNN_VARIABLE_NAMES)
+                      start_up.START_TIME_VARIABLE, *machine.ONEDNN_VARIABLE_NAMES)
 
 
 def train(settings: Settings) -> Dict[str, Any]:
@@ -227,7 +227,7 @@ def _restored_process_state(verbosity: int = 0, restores_session: bool = True) -
   """
   variables = {name: os.environ[name] for name in _CHANGED_VARIABLES if name in os.environ}
   # The time to the first step is measured from this call, not from the start of the notebook.
-  os.environ[progress.START_TIME_VARIABLE] = progress.current_uptime()
+  os.environ[start_up.START_TIME_VARIABLE] = start_up.current_uptime()
   if verbosity < 1:
     logs.silence_tensorflow()
   keeps_memory = machine.tune_for_cpu_training()

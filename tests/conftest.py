@@ -396,10 +396,10 @@ def own_graph(monkeypatch):
   import tensorflow.compat.v1 as tf
   from tensorflow.python.training import training_util
 
-  from estimator_train.tf_patches import sessions
+  from estimator_train.tf_patches import environment
 
   monkeypatch.setattr(training_util, 'write_graph', lambda *arguments, **options: None)
-  with sessions.without_deprecation_checks(), tf.Graph().as_default():
+  with environment.without_deprecation_checks(), tf.Graph().as_default():
     tf.keras.backend.set_session(None)
     yield
     tf.keras.backend.set_session(None)

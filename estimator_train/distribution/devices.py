@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.errors import UserError
 from estimator_train.settings.flags import SINGLE_REPLICA_STRATEGIES, DeviceFlags, InputFlags
 from estimator_train.system import machine
-from estimator_train.tf_patches import sessions, strategies
+from estimator_train.tf_patches import environment, strategies
 
 _LOG = logging.getLogger('estimator_train')
 _MIN_FLOAT16_CAPABILITY = (7, 0)  # Volta.
@@ -86,7 +86,7 @@ def prepare_devices(flags: DeviceFlags, devices: Devices, trains: bool) -> None:
   """
   on_cpu = devices.names[0].startswith('/cpu')
   if flags.enable_xla and on_cpu:
-    sessions.enable_xla_on_cpus()
+    environment.enable_xla_on_cpus()
   if flags.dtype == 'mixed' and trains:
     without_float16 = list(devices.display_names) if on_cpu else [
         gpu for gpu in strategies.gpu_descriptions(make_session_config(flags, devices))

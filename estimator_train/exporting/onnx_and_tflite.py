@@ -25,7 +25,7 @@ from estimator_train.exporting import verification
 from estimator_train.exporting.restored_model import PICTURES_INPUT, RestoredModel
 from estimator_train.exporting.verification import OTHER_FORMATS, Arrays, ModelFunction
 from estimator_train.system import keras_config, storage
-from estimator_train.tf_patches.sessions import toco_on_path
+from estimator_train.tf_patches.environment import toco_on_path
 from estimator_train.version import __version__
 
 Tensors = Dict[str, tf.Tensor]

@@ -8,7 +8,7 @@ from estimator_train.data import decoding
 from estimator_train.model import class_counts, evaluation_samples, losses
 from estimator_train.model.own_graph import Fetches
 from estimator_train.system import names
-from estimator_train.tf_patches import estimator as estimator_patches, sessions
+from estimator_train.tf_patches import estimator as estimator_patches, operations
 from estimator_train.tf_patches.compiled_models import Metric, OutputLoss
 from estimator_train.tf_patches.graphs import find_ancestors
 
@@ -255,7 +255,7 @@ def make_updates_wait_for(inputs: Any, metrics: Mapping[str, Any]) -> None:
   updates = [update for _, update in metrics.values()]
   assignments = [operation for operation in find_ancestors(tf.group(*updates).control_inputs)
                  if operation.type.startswith(_CHANGES_OF_VARIABLES)]
-  sessions.run_before(tf.group(*tf.nest.flatten(inputs)), assignments)
+  operations.run_before(tf.group(*tf.nest.flatten(inputs)), assignments)
 
 
 def batch_means() -> List[str]:

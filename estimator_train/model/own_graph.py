@@ -21,8 +21,8 @@ from estimator_train.tf_patches import (
   estimator,
   function_gradients,
   graphs,
+  operations,
   saved_weights,
-  sessions,
   variables,
 )
 from estimator_train.tf_patches.compiled_models import OutputLoss
@@ -218,7 +218,7 @@ class Part:
                       for tensor in (self.fetches.loss, *handles))
     with with_gradients.as_default():
       self.seed = graphs.gradient_seed(loss)
-      with sessions.padded_filter_gradients(machine.needs_padded_gradients()):
+      with operations.padded_filter_gradients(machine.needs_padded_gradients()):
         self.fetches = self.fetches._replace(gradients=tf.gradients(loss, handles, self.seed))
     return with_gradients
 

@@ -68,10 +68,10 @@ def open_mode(mode: str, verbosity: int) -> Iterator[Any]:
     module = _import_mode(mode)
   with contextlib.ExitStack() as stack:
     if 'tensorflow' in sys.modules:
-      from estimator_train.tf_patches import keras, sessions
+      from estimator_train.tf_patches import environment, keras
       stack.enter_context(keras.default_settings())
       if verbosity <= 0:  # The log shows no deprecations.
-        stack.enter_context(sessions.without_deprecation_checks())
+        stack.enter_context(environment.without_deprecation_checks())
     yield module
 
 

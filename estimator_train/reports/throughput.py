@@ -13,7 +13,7 @@ from estimator_train.reports.step_times import TimedSteps, Timing, select_timed_
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import ReportingFlags, RunFlags
 from estimator_train.system import machine, storage
-from estimator_train.system.progress import StartUpTimer
+from estimator_train.system.start_up import StartUpTimer
 from estimator_train.version import __version__
 
 _LOG = logging.getLogger('estimator_train')

@@ -19,7 +19,7 @@ from typing import IO, Any, Dict, List, Mapping, NamedTuple, Optional, Sequence,
 
 from estimator_train.errors import printable
 from estimator_train.system import PACKAGE_PARENT_DIR
-from estimator_train.system.progress import START_TIME_VARIABLE
+from estimator_train.system.start_up import START_TIME_VARIABLE
 
 _ERROR_LINE = re.compile(r'error: |\w*Error: ')
 # Seconds between SIGTERM and SIGKILL. After SIGTERM, a run finishes its step and saves a

@@ -21,7 +21,7 @@ from estimator_train.run_dir.data_record import Validation
 from estimator_train.run_dir.step_clock import StepClock
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import EvaluationFlags
-from estimator_train.system.progress import StartUpTimer
+from estimator_train.system.start_up import StartUpTimer
 from estimator_train.training import selection
 from estimator_train.training.selection import StopReason
 

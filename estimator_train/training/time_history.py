@@ -14,7 +14,7 @@ from estimator_train.errors import InvalidValue
 from estimator_train.reports import learning_curves, page, throughput
 from estimator_train.reports.step_times import Pause, Timing
 from estimator_train.run_dir.resource_errors import error_reason
-from estimator_train.system.progress import StartUpTimer
+from estimator_train.system.start_up import StartUpTimer
 from estimator_train.tf_patches import sessions
 from estimator_train.tf_patches.graphs import find_ancestors
 from estimator_train.training.steps import StepTimer, add_wait_measurements, make_wait_fetches

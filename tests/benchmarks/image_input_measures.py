@@ -27,7 +27,7 @@ from estimator_train.model import frozen_features
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.system import machine, storage
-from estimator_train.system.progress import StartUpTimer
+from estimator_train.system.start_up import StartUpTimer
 from estimator_train.tf_patches import saved_weights
 from estimator_train.training.preparation import PreparedModel, prepare
 from estimator_train.training.run import Run, open_run

@@ -9,7 +9,7 @@ from conftest import ROOT, is_alive, wait_until
 from estimator_train.errors import StoppedBySignal
 from estimator_train.system import child_process
 from estimator_train.system.child_process import run_python
-from estimator_train.system.progress import START_TIME_VARIABLE
+from estimator_train.system.start_up import START_TIME_VARIABLE
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from conftest import run_process
 
 from estimator_train.system import logs, progress
-from estimator_train.system.progress import START_TIME_VARIABLE, current_uptime, process_age_secs
+from estimator_train.system.start_up import START_TIME_VARIABLE, current_uptime, process_age_secs
 
 LOG = logging.getLogger('estimator_train')
 FULL = 'error: cannot write to standard output: No space left on device: free some space, or '

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.distribute import distribute_coordinator
 from tensorflow.python.keras.optimizers import TFOptimizer
 
-from estimator_train.tf_patches import estimator, keras, sessions
+from estimator_train.tf_patches import environment, estimator, keras
 from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
 from estimator_train.tf_patches.optimizers import average_weights
 
@@ -24,7 +24,7 @@ def test_what_a_process_keeps_is_released_or_restored(monkeypatch):
       tf.keras.backend.set_session(tf.Session(graph=tf.Graph()))
     assert keras.backend._SESSION.session is before
   monkeypatch.setenv('PATH', '/nowhere')
-  with sessions.toco_on_path():
+  with environment.toco_on_path():
     subprocess.run([os.path.basename(sys.executable), '-c', ''], check=True)
   assert os.environ['PATH'] == '/nowhere'
 

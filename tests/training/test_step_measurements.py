@@ -8,7 +8,7 @@ from hook_runs import readings
 from mode_runs import QUICK
 
 from estimator_train.reports.step_times import Pause
-from estimator_train.system.progress import StartUpTimer
+from estimator_train.system.start_up import StartUpTimer
 from estimator_train.tf_patches import graphs
 from estimator_train.training import steps
 

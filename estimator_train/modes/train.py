@@ -86,9 +86,9 @@ def _train_as_worker(run: Run, model: PreparedModel, signals: SignalState) -> Di
   with signals:
     outcome = train(run, model, signals)
     run.engine.finish(throughput.worker_figures(
-        run.settings.reporting, run.conditions, outcome.timing))
+        run.settings.reporting, run.conditions, outcome.times))
   raise_if_stopped(outcome, signals)
-  return dict(throughput.training_result(run.settings.run, outcome.timing),
+  return dict(throughput.training_result(run.settings.run, outcome.times),
               task=run.process.name)
 
 
@@ -97,9 +97,9 @@ def _write_throughput_report(run: Run, model: PreparedModel, outcome: Outcome) -
   measurements_of_workers = run.engine.finish()  # Waits for them.
   result = throughput.write_throughput_report(
       run.settings, dict(run.conditions, parameters=model.parameters,
-                         examples_seen=run.clock.examples_at(outcome.timing.global_step),
+                         examples_seen=run.clock.examples_at(outcome.times.global_step),
                          **throughput.duration_and_end_time(run.start_up)),
-      outcome.timing, measurements_of_workers)
+      outcome.times, measurements_of_workers)
   result.update(run.skipped_images_result)
   if outcome.stop_reason is not None:
     result['stopped_early'] = outcome.stop_reason.text

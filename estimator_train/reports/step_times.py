@@ -1,7 +1,4 @@
-"""Defines the step times of a training run, and computes its rates and its bottleneck from them.
-
-The hooks of a training run report the step times as Timing and Pause.
-"""
+"""Computes the rates and the bottleneck of a training run from the times of its steps."""
 
 from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -10,7 +7,6 @@ import numpy as np
 _MAX_OUTLIERS = 20
 # The input or the time between steps is a bottleneck if it takes this share of the step time.
 _BOTTLENECK_SHARE = 0.25
-_VERDICTS = {'input': 'input-bound', 'compute': 'compute-bound', 'between': 'overhead-bound'}
 
 
 class Pause(NamedTuple):
@@ -18,30 +14,30 @@ class Pause(NamedTuple):
 
   Attributes:
     kind: what it is spent on: `checkpoint`, `evaluation`, `trace` or `recovery`.
-    start_time: start time in seconds, on the clock of the times in Timing.
-    secs: duration in seconds.
+    start_time: in seconds, on the clock of the times in RunTimes.
+    secs: its duration.
   """
   kind: str
   start_time: float
   secs: float
 
 
-class Timing(NamedTuple):
-  """The times of the steps of one run. Of a long run, only the last steps are kept.
+class RunTimes(NamedTuple):
+  """The times of the steps of one run, in seconds. Of a long run, only the last steps are kept.
 
   Attributes:
     start_times: for each step, `time.perf_counter` just before session.run.
     end_times: for each step, `time.perf_counter` just after session.run.
-    input_wait_secs: for each step, the seconds from the start of the step until its batch was
-      available on all replicas; nan if the wait was not observed.
-    start_up_secs: the seconds of each phase of the start-up, which lasts from the start of the
+    input_wait_secs: for each step, the time from its start until its batch was available on all
+      replicas; nan if the wait was not observed.
+    start_up_secs: the duration of each phase of the start-up, which lasts from the start of the
       process to the end of its first step, or, in a TimeHistory of a later training run, from the
       complete graph on; empty if no step was run.
-    global_step: global step of the last checkpoint of the run.
+    global_step: the global step of the last checkpoint of the run.
     loss: the last finite training loss, a mean over the global batch; None if there is none.
-    pauses: pauses between the steps.
-    traced_steps: global steps that were traced. Tracing makes a step slower.
-    discarded_steps: number of steps at the start of the run whose times were not kept.
+    pauses: the pauses between the steps.
+    traced_steps: global steps. Tracing makes a step slower.
+    discarded_steps: the number of steps at the start of the run whose times were not kept.
   """
   start_times: Sequence[float]
   end_times: Sequence[float]
@@ -65,16 +61,16 @@ class Timing(NamedTuple):
 
 
 class TimedSteps(NamedTuple):
-  """The timed steps of a run. All arrays have shape [num_steps].
+  """The steps of a run after its warm-up. All arrays have shape [num_steps].
 
   Attributes:
-    global_step: global step of each step, int.
-    wall_secs: seconds from the end of the previous step to the end of this step.
+    global_step: the global step of each step, int.
+    wall_secs: the seconds from the end of the previous step to the end of this step.
     session_run_secs: the part of `wall_secs` inside session.run.
     input_wait_secs: the part of `session_run_secs` until the step's batch was available; nan if
       the wait was not observed.
     secs_without_pauses: `wall_secs` without the pauses.
-    is_untraced: whether the step was not traced, bool.
+    is_traced: bool.
     pauses: `count` and total `secs` of the pauses, by kind.
   """
   global_step: np.ndarray
@@ -82,34 +78,35 @@ class TimedSteps(NamedTuple):
   session_run_secs: np.ndarray
   input_wait_secs: np.ndarray
   secs_without_pauses: np.ndarray
-  is_untraced: np.ndarray
+  is_traced: np.ndarray
   pauses: Dict[str, Dict[str, Any]]
 
   @property
   def steady(self) -> 'TimedSteps':
     """The steps that were not traced, or all steps if all were traced."""
-    selected = self.is_untraced if self.is_untraced.any() else ~self.is_untraced
+    selected = ~self.is_traced | self.is_traced.all()
     return self._replace(**{name: getattr(self, name)[selected]
                             for name in self._fields if name != 'pauses'})
 
 
-def select_timed_steps(timing: Timing, warmup_steps: int) -> TimedSteps:
+def select_timed_steps(times: RunTimes, warmup_steps: int) -> TimedSteps:
   """Returns the steps after the warm-up, or all steps if the run is not longer than the warm-up.
 
   Args:
-    timing: times of the run, with at least one step.
-    warmup_steps: number of steps at the beginning of the run that are not timed.
+    times: of at least one step.
+    warmup_steps: the number of steps at the beginning of the run that are not timed.
   """
-  first = max(warmup_steps - timing.discarded_steps, 0) if timing.steps_run > warmup_steps else 0
-  edges = np.concatenate([timing.start_times[:1], timing.end_times])[first:]
-  wall_secs = np.diff(edges)
-  secs_without_pauses, pauses = _subtract_pauses(edges, timing.pauses)
-  global_step = np.arange(len(wall_secs)) + timing.global_step - len(wall_secs) + 1
-  session_run_secs = np.subtract(timing.end_times, timing.start_times)[first:]
+  first = max(warmup_steps - times.discarded_steps, 0) if times.steps_run > warmup_steps else 0
+  # The start of the first step, then the end of each step.
+  boundaries = np.concatenate([times.start_times[:1], times.end_times])[first:]
+  wall_secs = np.diff(boundaries)
+  secs_without_pauses, pauses = _subtract_pauses(boundaries, times.pauses)
+  global_step = np.arange(len(wall_secs)) + times.global_step - len(wall_secs) + 1
+  session_run_secs = np.subtract(times.end_times, times.start_times)[first:]
   # Clipped because waits are measured by the system clock, which may be adjusted during a step.
-  input_wait_secs = np.clip(timing.input_wait_secs[first:], 0, session_run_secs)
+  input_wait_secs = np.clip(times.input_wait_secs[first:], 0, session_run_secs)
   return TimedSteps(global_step, wall_secs, session_run_secs, input_wait_secs, secs_without_pauses,
-                    ~np.isin(global_step, list(timing.traced_steps)), pauses)
+                    np.isin(global_step, list(times.traced_steps)), pauses)
 
 
 def summarize(steps: TimedSteps, examples_per_step: Optional[int],
@@ -121,44 +118,46 @@ def summarize(steps: TimedSteps, examples_per_step: Optional[int],
   excludes pauses and traced steps.
 
   Args:
-    steps: timed steps, at least one.
-    examples_per_step: examples per step; None if unknown. All rates in examples/sec are then None.
-    num_replicas: number of replicas.
+    steps: at least one.
+    examples_per_step: None if unknown. All rates in examples/sec are then None.
+    num_replicas: of all workers.
 
   Returns:
     The figures by their keys in `throughput.json`, in seconds, steps/sec and examples/sec.
   """
-  steady = steps.steady
+  steady, num_steps = steps.steady, len(steps.wall_secs)
+  steady_secs = steady.secs_without_pauses
   wall_secs = float(steps.wall_secs.sum())
-  steps_per_sec = len(steps.wall_secs) / wall_secs
+  steps_per_sec, steady_steps_per_sec = num_steps / wall_secs, 1 / float(steady_secs.mean())
+  shares = _time_shares(steady)
 
   def to_examples(steps_or_rate: float) -> Optional[float]:
     """Converts steps to examples, or steps/sec to examples/sec."""
     return None if examples_per_step is None else steps_or_rate * examples_per_step
 
-  figures: Dict[str, Any] = {
+  return {
       'examples_per_sec': to_examples(steps_per_sec),
       'examples_per_sec_per_replica': to_examples(steps_per_sec / num_replicas),
-      'steady_examples_per_sec': to_examples(1 / float(steady.secs_without_pauses.mean())),
+      'steady_examples_per_sec': to_examples(steady_steps_per_sec),
       'steps_per_sec': steps_per_sec,
-      'steady_steps_per_sec': 1 / float(steady.secs_without_pauses.mean()),
+      'steady_steps_per_sec': steady_steps_per_sec,
       'step_secs': _distribution(steps.wall_secs),
       'session_run_secs': _distribution(steps.session_run_secs),
       'between_secs': _distribution(steps.wall_secs - steps.session_run_secs),
       'input_wait_secs': _distribution(steps.input_wait_secs),
-      'steady_step_secs': _distribution(steady.secs_without_pauses),
-      'standard_error_secs': _standard_error(steady.secs_without_pauses),
-      'drift': _drift(steady.secs_without_pauses),
+      'steady_step_secs': _distribution(steady_secs),
+      'standard_error_secs': float(np.std(steady_secs, ddof=1) / np.sqrt(len(steady_secs)))
+                             if len(steady_secs) > 1 else None,
+      'drift': _drift(steady_secs),
       'outliers': _find_outliers(steady),
       'pauses': steps.pauses,
-      'traced_steps': int((~steps.is_untraced).sum()),
+      'traced_steps': int(steps.is_traced.sum()),
       'wall_secs': wall_secs,
-      'examples': to_examples(len(steps.wall_secs)),
-      'steps_timed': len(steps.wall_secs),
-      'shares': _time_shares(steady),
+      'examples': to_examples(num_steps),
+      'steps_timed': num_steps,
+      'shares': shares,
+      'verdict': _find_bottleneck(shares),
   }
-  figures['verdict'] = _find_bottleneck(figures['shares'])
-  return figures
 
 
 def _time_shares(steady: TimedSteps) -> Dict[str, Optional[float]]:
@@ -168,11 +167,11 @@ def _time_shares(steady: TimedSteps) -> Dict[str, Optional[float]]:
   """
   total_secs = float(steady.secs_without_pauses.sum())
   run_secs, wait_secs = steady.session_run_secs.sum(), steady.input_wait_secs.sum()
-  between = 1 - float(run_secs) / total_secs
+  overhead = 1 - float(run_secs) / total_secs
   if np.isnan(wait_secs):
-    return {'input': None, 'compute': None, 'between': between}
+    return {'input': None, 'compute': None, 'between': overhead}
   return {'input': float(wait_secs) / total_secs,
-          'compute': float(run_secs - wait_secs) / total_secs, 'between': between}
+          'compute': float(run_secs - wait_secs) / total_secs, 'between': overhead}
 
 
 def _find_bottleneck(shares: Dict[str, Optional[float]]) -> Optional[str]:
@@ -181,38 +180,33 @@ def _find_bottleneck(shares: Dict[str, Optional[float]]) -> Optional[str]:
   Batches are prefetched, so a step waits only if the input is slower than the model. If the wait
   was not observed, the verdict is known only if the time between steps is the bottleneck.
   """
-  largest = max(('input', 'between'), key=lambda part: shares[part] or 0.)
-  if (shares[largest] or 0.) >= _BOTTLENECK_SHARE:
-    return _VERDICTS[largest]
-  return None if shares['input'] is None else _VERDICTS['compute']
+  input_share, overhead = shares['input'] or 0., shares['between'] or 0.
+  if max(input_share, overhead) >= _BOTTLENECK_SHARE:
+    return 'input-bound' if input_share >= overhead else 'overhead-bound'
+  return None if shares['input'] is None else 'compute-bound'
 
 
-def _subtract_pauses(edges: np.ndarray,
+def _subtract_pauses(boundaries: np.ndarray,
                      pauses: Sequence[Pause]) -> Tuple[np.ndarray, Dict[str, Dict[str, Any]]]:
   """Subtracts each pause from the time of the step that contains it.
 
   Args:
-    edges: start of the first step, then the end of each step, in seconds.
-    pauses: pauses; a pause before the first step or after the last step is ignored.
+    boundaries: the start of the first step, then the end of each step, in seconds.
+    pauses: a pause before the first step or after the last step is ignored.
 
   Returns:
     The seconds of each step without pauses, and, by kind, `count` and total `secs` of the pauses.
   """
-  secs = np.diff(edges)
+  secs = np.diff(boundaries)
   totals: Dict[str, Dict[str, Any]] = {}
   for pause in pauses:
-    index = int(np.searchsorted(edges, pause.start_time, side='right')) - 1
-    if 0 <= index < len(secs):
-      secs[index] -= pause.secs
+    step = int(np.searchsorted(boundaries, pause.start_time, side='right')) - 1
+    if 0 <= step < len(secs):
+      secs[step] -= pause.secs
       total = totals.setdefault(pause.kind, {'count': 0, 'secs': 0.})
       total['count'] += 1
       total['secs'] += pause.secs
   return secs, totals
-
-
-def _standard_error(secs: np.ndarray) -> Optional[float]:
-  """Returns the standard error of the mean; None for a single step."""
-  return float(np.std(secs, ddof=1) / np.sqrt(len(secs))) if len(secs) > 1 else None
 
 
 def _drift(secs: np.ndarray) -> Optional[float]:

@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Sequence,
 import numpy as np
 
 from estimator_train.reports import make_report_folder
-from estimator_train.reports.step_times import TimedSteps, Timing, select_timed_steps, summarize
+from estimator_train.reports.step_times import RunTimes, TimedSteps, select_timed_steps, summarize
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import ReportingFlags, RunFlags
 from estimator_train.system import machine, storage
@@ -27,7 +27,7 @@ _VERDICT_TEXTS = {
 
 
 def write_throughput_report(
-    settings: Settings, conditions: Dict[str, Any], timing: Timing,
+    settings: Settings, conditions: Dict[str, Any], timing: RunTimes,
     workers: Optional[Mapping[str, Dict[str, Any]]] = None) -> Dict[str, Any]:
   """Writes the throughput report of this run if it ran at least one step.
 
@@ -66,7 +66,7 @@ class ThroughputReport(NamedTuple):
 
 
 def make_throughput_report(
-    timing: Timing, conditions: Mapping[str, Any], warmup_steps: int,
+    timing: RunTimes, conditions: Mapping[str, Any], warmup_steps: int,
     workers: Optional[Mapping[str, Dict[str, Any]]] = None) -> ThroughputReport:
   """Computes the throughput report of a training run.
 
@@ -103,7 +103,7 @@ def duration_and_end_time(start_up: StartUpTimer) -> Dict[str, Any]:
           'finished_at': datetime.datetime.now().astimezone().isoformat(timespec='seconds')}
 
 
-def training_result(flags: RunFlags, timing: Timing) -> Dict[str, Any]:
+def training_result(flags: RunFlags, timing: RunTimes) -> Dict[str, Any]:
   """Returns the main figures of a training task, except the throughput."""
   return {'mode': flags.mode, 'model_dir': flags.model_dir,
           'global_step': timing.global_step, 'steps_run': timing.steps_run,
@@ -111,7 +111,7 @@ def training_result(flags: RunFlags, timing: Timing) -> Dict[str, Any]:
 
 
 def worker_figures(flags: ReportingFlags, conditions: Dict[str, Any],
-                   timing: Timing) -> Dict[str, Any]:
+                   timing: RunTimes) -> Dict[str, Any]:
   """Returns the figures of a worker for the chief's report; empty if no step was run."""
   if not timing.end_times:
     return {}

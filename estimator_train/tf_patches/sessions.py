@@ -1,10 +1,9 @@
-"""Initializes sessions, and times and traces their runs.
+"""Initializes sessions, observes their steps, and makes traces of runs.
 
 The first `session.run` of other tensors takes about 20 ms longer, because TensorFlow prunes and
 optimizes the graph for them.
 """
 
-import time
 from typing import Any, Callable, Dict, Optional
 
 import tensorflow.compat.v1 as tf
@@ -65,67 +64,64 @@ def may_have_trained() -> bool:
   return created > (2 if has_keras_session else 0)
 
 
-class SessionRunTimer:
-  """Times a requested run of a session, and records checkpoints that are saved after the request.
+class StepObserver:
+  """Observes the steps of a session from within its `run`, and checkpoints saved between steps.
 
   Defect: MonitoredTrainingSession (tensorflow_core/python/training/monitored_session.py:544 and
   580) calls Estimator's hooks before the user's hooks. One of Estimator's hooks saves checkpoints
   and starts their evaluation. Symptom: to a hook of the user, saving and evaluating a checkpoint
   seem to be part of the step.
 
+  Args:
+    before_step: called just before the run of an expected step.
+    after_step: called just after this run.
+
   Attributes:
     session: the session whose `run` is replaced; None: no session.
-    began: the time of the clock just before the requested run, in seconds.
-    ended: the time of the clock just after the requested run, in seconds.
-    has_saved: whether a saver has saved a checkpoint since the request, in another run.
+    has_saved: whether a saver has saved a checkpoint since `expect_step`, in another run.
   """
 
-  def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+  def __init__(self, before_step: Callable[[], None], after_step: Callable[[], None]) -> None:
     self.session: Optional[tf.Session] = None
-    self.began = self.ended = 0.
     self.has_saved = False
-    self._clock = clock
-    self._is_run_requested = False
-    self._timed_run: Optional[Callable[..., Any]] = None
+    self._before_step, self._after_step = before_step, after_step
+    self._is_step_expected = False
+    self._observed_run: Optional[Callable[..., Any]] = None
     self._replaced_run: Optional[Callable[..., Any]] = None
 
   def attach(self, session: tf.Session) -> None:
-    """Replaces `run` of a session by a method that records the times, until `detach`.
-
-    The session that was attached before is detached.
-    """
+    """Replaces `run` of a session, in place of the session that was attached before."""
     self.detach()
     self._replaced_run = vars(session).get('run')
-    run, clock = session.run, self._clock
+    run = session.run
 
-    def timed_run(fetches: Any, *args: Any, **options: Any) -> Any:
+    def observed_run(fetches: Any, *args: Any, **options: Any) -> Any:
       # The run of a step has a dict of the fetches of the caller and of the hooks.
-      is_step = isinstance(fetches, dict) and 'caller' in fetches
-      if not (self._is_run_requested and is_step):
+      if not (self._is_step_expected and isinstance(fetches, dict) and 'caller' in fetches):
         result = run(fetches, *args, **options)
         self.has_saved = self.has_saved or _is_checkpoint(
             result, args[0] if args else options.get('feed_dict'))
         return result
-      self._is_run_requested = False
-      self.began = clock()
+      self._is_step_expected = False
+      self._before_step()
       result = run(fetches, *args, **options)
-      self.ended = clock()
+      self._after_step()
       return result
 
-    session.run = self._timed_run = timed_run
+    session.run = self._observed_run = observed_run
     self.session = session
 
   def detach(self) -> None:
     """Restores `run` of the session, unless another object has replaced it since then."""
-    if self.session is not None and vars(self.session).get('run') is self._timed_run:
+    if self.session is not None and vars(self.session).get('run') is self._observed_run:
       del self.session.run
       if self._replaced_run is not None:
         self.session.run = self._replaced_run
-    self.session = self._timed_run = self._replaced_run = None
+    self.session = self._observed_run = self._replaced_run = None
 
-  def time_next_run(self) -> None:
-    """Requests that the next run of the session be timed: the run of a training step."""
-    self._is_run_requested = True
+  def expect_step(self) -> None:
+    """Announces that a run of the session that follows is a step."""
+    self._is_step_expected = True
     self.has_saved = False
 
 

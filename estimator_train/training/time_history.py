@@ -12,12 +12,12 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.errors import InvalidValue
 from estimator_train.reports import learning_curves, page, throughput
-from estimator_train.reports.step_times import Pause, Timing
+from estimator_train.reports.step_times import Pause
 from estimator_train.run_dir.resource_errors import error_reason
 from estimator_train.system.start_up import StartUpTimer
 from estimator_train.tf_patches import sessions
 from estimator_train.tf_patches.graphs import find_ancestors
-from estimator_train.training.steps import StepTimer, add_wait_measurements, make_wait_fetches
+from estimator_train.training.timing import StepTimes, add_wait_measurements, make_wait_fetches
 
 _LOG = logging.getLogger('estimator_train')
 _WORKER_TYPES = ('chief', 'master', 'worker')
@@ -52,68 +52,60 @@ class TimeHistory(tf.train.SessionRunHook):
     self._batch_size = batch_size
     self._report_dir = None if report_dir is None else os.path.expanduser(report_dir)
     self._warmup_steps = warmup_steps
-    self._steps = StepTimer(StartUpTimer())
-    self._session_tracker = _SessionTracker(self._steps)
+    self._start_up = StartUpTimer()
+    self._make_recorders()
     self._conditions: Dict[str, Any] = {}
     self._global_step: Optional[int] = None
-    self._loss: Optional[tf.Tensor] = None
-    self._fetches_loss = False
+
+  def _make_recorders(self, global_step_tensor: Optional[tf.Tensor] = None) -> None:
+    self._times = StepTimes(self._start_up)
+    self._sessions = _SessionTracker(self._times, global_step_tensor)
     self._loss_curve = learning_curves.LossCurve()
 
   @property
   def times(self) -> List[float]:
     """The seconds of each session.run. A long training keeps at least the last 100,000 steps."""
-    return [ended - began for began, ended in zip(self._steps.began, self._steps.ended)]
+    return [ended - began for began, ended in zip(self._times.began, self._times.ended)]
 
   def begin(self) -> None:
-    start_up = self._steps.start_up
-    start_up.end_phase('graph')
-    self._session_tracker.timer.detach()  # An earlier training may have ended without `end`.
+    self._start_up.end_phase('graph')
+    self._sessions.observer.detach()  # An earlier training may have ended without `end`.
     self._waits = _BatchWaitFetches(tf.get_default_graph())
     if not _can_time_from_process_start():
-      start_up.restart()
-    self._steps = StepTimer(start_up)
-    self._session_tracker = _SessionTracker(self._steps, tf.train.get_global_step())
+      self._start_up.restart()
+    self._make_recorders(tf.train.get_global_step())
     self._conditions = _find_conditions(self._batch_size)
     self._global_step = None
     self._loss = (tf.get_collection(tf.GraphKeys.LOSSES) or [None])[-1]
-    self._loss_curve = learning_curves.LossCurve()
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    self._session_tracker.track(session)
+    self._sessions.track(session)
     if not self._conditions['devices']:
       names = [_short_name(device.name) for device in session.list_devices()]
       gpus = [name for name in names if name.startswith('/gpu')]
       self._conditions['devices'] = gpus[:1] or ['/cpu:0']
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
-    self._session_tracker.begin_step()
-    self._steps.wait_fetches = self._waits.wait_fetches(
-        run_context.session.graph, run_context.original_args.fetches)
-    args = self._steps.before_run(run_context)
+    self._sessions.expect_step()
+    fetches = run_context.original_args.fetches
+    args = self._waits.wait_fetches(run_context.session.graph, fetches)
     # Each step of an Estimator computes the loss anyway; a step of another session may not.
     self._fetches_loss = self._report_dir is not None and self._loss is not None and any(
-        fetch is self._loss for fetch in tf.nest.flatten(run_context.original_args.fetches))
+        fetch is self._loss for fetch in tf.nest.flatten(fetches))
     if self._fetches_loss:
       return tf.train.SessionRunArgs((self._loss, [] if args is None else args.fetches))
     return args
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    loss = math.nan
-    if self._fetches_loss:
-      loss, waits = run_values.results
-      run_values = run_values._replace(results=waits)
-    self._steps.after_run(run_context, run_values)
-    self._loss_curve.add(self._session_tracker.last_step, loss)
-    # The times of the timer exclude other hooks, which may run between session.run and this hook.
-    timer = self._session_tracker.timer
-    self._steps.began[-1], self._steps.ended[-1] = timer.began, timer.ended
+    loss, waits = run_values.results if self._fetches_loss else (math.nan, run_values.results)
+    self._times.add_step(waits)
+    self._loss_curve.add(self._sessions.last_step, loss)
 
   def end(self, session: tf.Session) -> None:
-    self._session_tracker.timer.detach()
-    self._global_step = self._session_tracker.read_global_step(session)
-    self._conditions.update(throughput.duration_and_end_time(self._steps.start_up))
-    if self._report_dir is not None and self._steps.ended and _is_chief():
+    self._sessions.observer.detach()
+    self._global_step = self._sessions.read_global_step(session)
+    self._conditions.update(throughput.duration_and_end_time(self._start_up))
+    if self._report_dir is not None and self._times.ended and _is_chief():
       self._write_report(self._report_dir)
 
   def report(self) -> Dict[str, Any]:
@@ -121,16 +113,12 @@ class TimeHistory(tf.train.SessionRunHook):
 
     A value that was not observed is None. Before the first step, the dict is empty.
     """
-    return self._make_report().figures if self._steps.ended else {}
+    return self._make_report().figures if self._times.ended else {}
 
   def _make_report(self) -> throughput.ThroughputReport:
-    steps = self._steps
-    timing = Timing(
-        start_times=steps.began, end_times=steps.ended, input_wait_secs=steps.waited,
-        start_up_secs=dict(steps.start_up.secs), global_step=self._global_step or steps.count,
-        loss=None, pauses=self._session_tracker.pauses, discarded_steps=steps.discarded_steps)
     report = throughput.make_throughput_report(
-        timing, self._conditions, self._warmup_steps)
+        self._times.of_run(self._global_step or self._times.num_steps), self._conditions,
+        self._warmup_steps)
     report.figures['global_step'] = self._global_step
     return report
 
@@ -171,50 +159,48 @@ class _SessionTracker:
   """Tracks the sessions of a training: their global steps, pauses, and repeated steps.
 
   Args:
-    steps: the recorded steps, from which those that a new session repeats are removed.
-    global_step_tensor: the global step; None if the graph has none.
+    times: the recorded steps, from which those that a new session repeats are removed.
+    global_step_tensor: None if the graph has no global step.
 
   Attributes:
-    timer: measures each session.run.
-    pauses: the pauses between steps.
+    observer: sees when the steps of the current session begin and end.
   """
 
-  def __init__(self, steps: StepTimer, global_step_tensor: Optional[tf.Tensor] = None) -> None:
-    self._steps = steps
-    self._global_step_tensor = global_step_tensor
+  def __init__(self, times: StepTimes, global_step_tensor: Optional[tf.Tensor]) -> None:
+    self._times, self._global_step_tensor = times, global_step_tensor
     self._global_step_offset = 0
     self._has_recovered = False
-    self.timer = sessions.SessionRunTimer(steps.clock)
-    self.pauses: List[Pause] = []
+    # A hook is called before or after other hooks, whose time is no part of session.run.
+    self.observer = sessions.StepObserver(times.start_step, times.end_step)
 
   def track(self, session: tf.Session) -> None:
     """Tracks a new session, which may take the place of a lost one."""
-    if self.timer.session not in (None, session):
+    if self.observer.session not in (None, session):
       self._has_recovered = True
-    self.timer.attach(session)
+    self.observer.attach(session)
     global_step = self.read_global_step(session)
     if global_step is not None:
       if self._has_recovered:  # The session starts from the last checkpoint.
-        repeated = self._global_step_offset + self._steps.count - global_step
-        self._steps.remove_last_steps(min(max(repeated, 0), self._steps.count))
-      self._global_step_offset = global_step - self._steps.count
+        num_repeated = self.last_step - global_step
+        self._times.remove_last_steps(min(max(num_repeated, 0), self._times.num_steps))
+      self._global_step_offset = global_step - self._times.num_steps
 
-  def begin_step(self) -> None:
+  def expect_step(self) -> None:
     """Records a pause if a save or a recovery followed the last step; replaces pauses within it."""
-    if self._has_recovered or self.timer.has_saved:
-      if self._steps.ended:
-        last = self._steps.ended[-1]
-        while self.pauses and self.pauses[-1].start_time >= last:
-          self.pauses.pop()
-        self.pauses.append(Pause('recovery' if self._has_recovered else 'checkpoint', last,
-                                 self._steps.clock() - last))
-      self._has_recovered = False
-    self.timer.time_next_run()
+    times = self._times
+    if times.ended and (self._has_recovered or self.observer.has_saved):
+      last = times.ended[-1]
+      while times.pauses and times.pauses[-1].start_time >= last:
+        times.pauses.pop()
+      times.pauses.append(Pause('recovery' if self._has_recovered else 'checkpoint', last,
+                                times.clock() - last))
+    self._has_recovered = False
+    self.observer.expect_step()
 
   @property
   def last_step(self) -> int:
     """The global step of the last step; without a global step, the number of steps."""
-    return self._global_step_offset + self._steps.count
+    return self._global_step_offset + self._times.num_steps
 
   def read_global_step(self, session: tf.Session) -> Optional[int]:
     """Returns the global step; None if the graph has none."""

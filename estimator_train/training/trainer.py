@@ -17,7 +17,7 @@ from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import CheckpointNotSaved, PeerLost, StoppedBySignal, TrainingFailed
 from estimator_train.model import frozen_features
 from estimator_train.reports import metrics_log
-from estimator_train.reports.step_times import Timing
+from estimator_train.reports.step_times import RunTimes
 from estimator_train.settings.flags import DEFAULT_SAVE_SECS
 from estimator_train.system.signals import SignalState
 from estimator_train.tf_patches import estimator as estimator_patches, saved_weights
@@ -26,8 +26,9 @@ from estimator_train.training.preparation import PreparedModel
 from estimator_train.training.progress import LogEpochs, ShowProgress
 from estimator_train.training.run import Run
 from estimator_train.training.selection import StopReason
-from estimator_train.training.steps import StepMonitor, StepTimer, TraceSteps
+from estimator_train.training.steps import StepMonitor
 from estimator_train.training.summaries import WriteSummaries
+from estimator_train.training.timing import StepTimes, TimeSteps, TraceSteps
 from estimator_train.training.user_hooks import make_user_hooks
 
 _LOG = logging.getLogger('estimator_train')
@@ -40,11 +41,11 @@ class Outcome(NamedTuple):
   """The outcome of a training run.
 
   Attributes:
-    timing: the times of the steps; empty if there was nothing left to train.
+    times: the times of the steps; empty if there was nothing left to train.
     stopped_by_signal: whether a signal to this worker or another worker stopped the training.
     stop_reason: the reason why an evaluation stopped the run; None: no evaluation stopped the run.
   """
-  timing: Timing
+  times: RunTimes
   stopped_by_signal: bool = False
   stop_reason: Optional[StopReason] = None
 
@@ -99,18 +100,18 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
 def _outcome_without_training(run: Run) -> Outcome:
   """Logs why there is nothing to train, and returns an outcome without steps."""
   step, end_step = run.start.step, run.end_step
-  timing = Timing([], [], [], {}, global_step=step, loss=None)
+  times = RunTimes([], [], [], {}, global_step=step, loss=None)
   if step >= end_step:
     # Only --train_steps can end a run before the checkpoint's step; see find_end_step.
     _LOG.info('nothing to train: %s is at step %d%s', run.run_dir.path, step,
               ' of {}'.format(end_step) if step == end_step
               else ', past --train_steps={}'.format(end_step))
-    return Outcome(timing)
+    return Outcome(times)
   assert run.start.stop_reason is not None
   _LOG.info('nothing to train: %s was stopped at step %d (%s); to continue, change or omit '
             '--early_stopping_steps or --stop_at_accuracy', run.run_dir.path, step,
             run.start.stop_reason.text)
-  return Outcome(timing, stop_reason=run.start.stop_reason)
+  return Outcome(times, stop_reason=run.start.stop_reason)
 
 
 def make_input_fn(run: Run, model: PreparedModel) -> InputFn:
@@ -154,7 +155,7 @@ def _make_outcome(run: Run, signals: SignalState, hooks: 'RunHooks') -> Outcome:
   if has_stopped and signals.stop_signum is None:
     stop_reason = selection.read_stop_reason(
         run.run_dir, run.settings.evaluation, reached_step)
-  return Outcome(hooks.make_timing(reached_step), has_stopped and stop_reason is None, stop_reason)
+  return Outcome(hooks.run_times(reached_step), has_stopped and stop_reason is None, stop_reason)
 
 
 def raise_if_stopped(outcome: Outcome, signals: SignalState) -> None:
@@ -168,10 +169,10 @@ def raise_if_stopped(outcome: Outcome, signals: SignalState) -> None:
   if signum is not None:
     raise StoppedBySignal(
         signum, 'stopped by {} at step {}, whose checkpoint is saved; the same command resumes '
-        'from there'.format(signal.Signals(signum).name, outcome.timing.global_step))
+        'from there'.format(signal.Signals(signum).name, outcome.times.global_step))
   if outcome.stopped_by_signal:
     raise PeerLost('stopped at step {}, because another task received a signal; the same command '
-                   'resumes from there'.format(outcome.timing.global_step))
+                   'resumes from there'.format(outcome.times.global_step))
 
 
 class RunHooks:
@@ -198,8 +199,7 @@ class RunHooks:
       estimator_patches.open_event_file(run.event_dir)
     engine, is_chief = run.engine, run.process.is_chief
     user_hooks = make_user_hooks(run.settings)  # Fails before the other hooks start threads.
-    self._run = run
-    self._step_timer = StepTimer(run.start_up)
+    self._times = StepTimes(run.start_up)
     watchdog = stopping.StepWatchdog(run.settings.cluster.step_timeout_secs or math.inf,
                                      engine.is_waiting_for_peer)
     self.monitor = StepMonitor(engine.is_synchronous)
@@ -208,14 +208,14 @@ class RunHooks:
     self.summaries = WriteSummaries(run, self.monitor)
     self.stop_hook = stopping.RespondToSignals(signals, engine, self.monitor)
     progress = ShowProgress(run, model, self.monitor)
-    self._saver = _make_saver(run, self._step_timer, self.stop_hook, signals, evaluate_latest)
-    self._tracer = _make_tracer(run, self.monitor, self._step_timer)
+    self._saver = _make_saver(run, self._times, self.stop_hook, signals, evaluate_latest)
+    self._tracer = _make_tracer(run, self.monitor, self._times)
     if is_chief:
       self.stop_hook.save_now = self._saver.save_now
     self._close_hooks = (progress.close, watchdog.close, self._saver.close)
     # The loss check precedes the saver, so that nothing is saved after the check has ended the run.
     self.all: List[tf.train.SessionRunHook] = [
-        self._step_timer,
+        TimeSteps(self._times),
         self.monitor,
         watchdog,
         self.loss_check,
@@ -233,18 +233,13 @@ class RunHooks:
     for close in self._close_hooks:
       close()
 
-  def make_timing(self, reached_step: int) -> Timing:
+  def run_times(self, reached_step: int) -> RunTimes:
     """Returns the measured times of the run, which ended at a global step."""
-    steps, tracer = self._step_timer, self._tracer
-    return Timing(
-        start_times=steps.began, end_times=steps.ended, input_wait_secs=steps.waited,
-        start_up_secs=self._run.start_up.secs, global_step=reached_step,
-        loss=self.loss_check.last_finite_loss, pauses=steps.pauses,
-        traced_steps=tracer.traced_steps if tracer else frozenset(),
-        discarded_steps=steps.discarded_steps)
+    return self._times.of_run(reached_step, self.loss_check.last_finite_loss,
+                              self._tracer.traced_steps if self._tracer else frozenset())
 
 
-def _make_tracer(run: Run, monitor: StepMonitor, timer: StepTimer) -> Optional[TraceSteps]:
+def _make_tracer(run: Run, monitor: StepMonitor, times: StepTimes) -> Optional[TraceSteps]:
   """Makes the hook of `--trace_steps`; None if this process traces no step."""
   settings, end_step = run.settings, run.end_step
   if settings.reporting.trace_steps is None or not run.process.is_chief:
@@ -254,10 +249,10 @@ def _make_tracer(run: Run, monitor: StepMonitor, timer: StepTimer) -> Optional[T
     _LOG.warning('no step of --trace_steps=%d:%d is traced: this run trains steps %d to %d', first,
                  last, run.start.step + 1, end_step)
     return None
-  return TraceSteps(monitor, timer, run.run_dir.path, first, min(last, end_step))
+  return TraceSteps(monitor, times, run.run_dir.path, first, min(last, end_step))
 
 
-def _make_saver(run: Run, timer: StepTimer, stop_hook: stopping.RespondToSignals,
+def _make_saver(run: Run, times: StepTimes, stop_hook: stopping.RespondToSignals,
                 signals: SignalState,
                 evaluate_latest: Optional[EvaluateLatest]) -> SaveCheckpoints:
   """Makes the hook that saves checkpoints, and that calls `evaluate_latest` after some saves."""
@@ -267,7 +262,7 @@ def _make_saver(run: Run, timer: StepTimer, stop_hook: stopping.RespondToSignals
   def evaluate() -> None:
     if stop_hook.has_stop_signal or evaluate_latest is None:
       return  # After a signal, the resumed run will evaluate this checkpoint.
-    with timer.record_pause('evaluation'), run.engine.busy('evaluating'):
+    with times.record_pause('evaluation'), run.engine.busy('evaluating'):
       stop_reason = evaluate_latest()
     if stop_reason is not None:
       _LOG.info('stopping: %s', stop_reason.text)
@@ -283,7 +278,7 @@ def _make_saver(run: Run, timer: StepTimer, stop_hook: stopping.RespondToSignals
   retrying_saver = RetryingSaver(run.run_dir, flags.save_retry_secs,
                                  is_stopping=lambda: signals.stop_signum is not None)
   return SaveCheckpoints(run.run_dir.path, save_steps, save_secs, retrying_saver,
-                         timer.record_pause, after_save)
+                         times.record_pause, after_save)
 
 
 def make_periodic_callback(every_steps: int, due_after_step: int, end_step: int,

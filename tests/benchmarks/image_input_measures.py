@@ -31,7 +31,7 @@ from estimator_train.system.start_up import StartUpTimer
 from estimator_train.tf_patches import saved_weights
 from estimator_train.training.preparation import PreparedModel, prepare
 from estimator_train.training.run import Run, open_run
-from estimator_train.training.steps import StepTimer
+from estimator_train.training.timing import StepTimes, TimeSteps
 
 # Small enough to diverge on no labels; a step costs the same at any rate.
 LEARNING_RATE = 1e-6
@@ -315,9 +315,9 @@ def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: i
 
 def _train(run: Run, model: PreparedModel, input_fn: InputFn, steps: int) -> float:
   """Returns the images a second of the last so many steps, what is between them included."""
-  history = StepTimer(StartUpTimer())
-  model.training_estimator.train(input_fn, hooks=[history], max_steps=run.end_step)
-  secs = history.ended[-1] - history.ended[-1 - steps]
+  times = StepTimes(StartUpTimer())
+  model.training_estimator.train(input_fn, hooks=[TimeSteps(times)], max_steps=run.end_step)
+  secs = times.ended[-1] - times.ended[-1 - steps]
   return steps * run.settings.optimizer.batch_size / secs
 
 

@@ -17,7 +17,7 @@ def train(tmp_path):
   def run(steps, **values):
     _, outcome = training_runs.train(tmp_path, dataset='synthetic', image_size=(18, 18),
                                      batch_size=12, train_steps=steps, **values)
-    assert outcome.timing.global_step == steps
+    assert outcome.times.global_step == steps
     assert finding.latest_checkpoint_and_step(str(tmp_path))[1] == steps
     return training_runs.variables(tmp_path)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from estimator_train.reports import throughput
-from estimator_train.reports.step_times import Pause, Timing
+from estimator_train.reports.step_times import Pause, RunTimes
 from estimator_train.settings import Settings
 from estimator_train.system import machine
 
@@ -18,9 +18,9 @@ CONDITIONS = {'global_batch_size': 8, 'examples_per_step': 8, 'num_replicas': 1,
 
 
 def timing(*spans, pauses=(), traced=(), discarded_steps=0):
-  """Makes a Timing of steps that are given as (seconds before, inside, of that waiting: or 0)."""
+  """Makes RunTimes of steps that are given as (seconds before, inside, of that waiting: or 0)."""
   edges = 100. + np.cumsum([span[:2] for span in spans])
-  return Timing(edges[::2].tolist(), edges[1::2].tolist(), [sum(span[2:]) for span in spans],
+  return RunTimes(edges[::2].tolist(), edges[1::2].tolist(), [sum(span[2:]) for span in spans],
                 START_UP, 100 + len(spans), .25, pauses, frozenset(traced), discarded_steps)
 
 
@@ -98,7 +98,7 @@ def test_figures(tmp_path):
 
 def test_files_and_results(tmp_path):
   settings = Settings(model_dir=str(tmp_path), train_steps=2, throughput_warmup_steps=1)
-  no_step = Timing([], [], [], {}, 2, None)
+  no_step = RunTimes([], [], [], {}, 2, None)
   assert throughput.write_throughput_report(settings, CONDITIONS, no_step)['steps_run'] == 0
   assert throughput.worker_figures(settings, CONDITIONS, no_step) == {}
   assert not list(tmp_path.iterdir())

@@ -43,7 +43,7 @@ def train(folder, name, strategy, replicas):
       'optimizer': 'sgd', 'learning_rate': RUNS[name][0], 'distribution_strategy': strategy,
       'num_cpu_replicas': replicas, 'train_steps': STEPS, 'batch_size': 48, 'log_every_steps': 5,
       **values})
-  return training_runs.weights(folder), trained.timing.loss, training_runs.scalars(folder, 'loss')
+  return training_runs.weights(folder), trained.times.loss, training_runs.scalars(folder, 'loss')
 
 
 @pytest.fixture(scope='module')

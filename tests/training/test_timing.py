@@ -1,6 +1,7 @@
 """What is measured of the steps, under a clock that is given to it, and which steps are logged."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -10,27 +11,28 @@ from mode_runs import QUICK
 from estimator_train.reports.step_times import Pause
 from estimator_train.system.start_up import StartUpTimer
 from estimator_train.tf_patches import graphs
-from estimator_train.training import steps
+from estimator_train.training import steps, timing
 
 
 def test_times_of_the_last_steps_and_of_the_way_to_the_first(monkeypatch):
   """Before the first of them, a run of the session fails."""
-  monkeypatch.setattr(steps, '_NUM_STEPS_KEPT', 3)
+  monkeypatch.setattr(timing, '_NUM_STEPS_KEPT', 3)
   start_up = StartUpTimer(clock=readings(10., 12., 14., 15., 21., 99.), process_age=lambda: 1.)
-  timer = steps.StepTimer(start_up, clock=readings(*range(99)))
+  times = timing.StepTimes(start_up, clock=readings(*range(99)))
+  hook = timing.TimeSteps(times)
   with tf.Graph().as_default():
-    timer.begin()
-  timer.before_run(None)
+    hook.begin()
+  hook.before_run(None)
   for _ in range(13):
-    timer.before_run(None)
-    timer.after_run(None, None)
+    hook.before_run(None)
+    hook.after_run(None, SimpleNamespace(results=None))
   assert start_up.secs == {'import': 1., 'graph': 2., 'session': 3., 'first_step': 6.}
-  assert timer.discarded_steps == 9
-  assert list(timer.began) == [19, 21, 23, 25] and list(timer.ended) == [20, 22, 24, 26]
-  np.testing.assert_array_equal(timer.waited, [np.nan] * 4, 'there is no input to wait for')
-  with timer.record_pause('evaluation'):
-    timer.clock()
-  assert timer.pauses == [Pause('evaluation', 27, 2)]
+  assert times.num_steps == 13 and times.of_run(13).discarded_steps == 9
+  assert list(times.began) == [19, 21, 23, 25] and list(times.ended) == [20, 22, 24, 26]
+  np.testing.assert_array_equal(times.waited, [np.nan] * 4, 'there is no input to wait for')
+  with times.record_pause('evaluation'):
+    times.clock()
+  assert times.pauses == [Pause('evaluation', 27, 2)]
 
 
 def test_the_wait_is_for_the_batch_and_not_for_the_model(monkeypatch):
@@ -46,7 +48,7 @@ def test_the_wait_is_for_the_batch_and_not_for_the_model(monkeypatch):
     batch = tf.data.make_one_shot_iterator(
         tf.data.Dataset.range(10).map(lambda number: take(.25, number))).get_next()
     model = take(4., batch)
-    wait, = steps.add_wait_measurements(graph).values()
+    wait, = timing.add_wait_measurements(graph).values()
     for _ in range(3):
       assert session.run([wait, model])[0] == .25
     # With a single thread the clock could otherwise be read after the model has run.
@@ -59,7 +61,7 @@ def test_the_steps_of_the_range_that_are_run_are_traced(run_well, tmp_path):
     done = run_well(*QUICK, '--mode=train', '--train_steps={}'.format(num_steps),
                     '--trace_steps=' + traced, '--throughput_warmup_steps=2',
                     '--num_cpu_replicas=2', '--model_dir', tmp_path)
-    events = json.loads((tmp_path / steps.TRACE_FILE).read_text())['traceEvents']
+    events = json.loads((tmp_path / timing.TRACE_FILE).read_text())['traceEvents']
     spans = {event['args']['global_step']: (event['ts'], event['ts'] + event['dur'])
              for event in events if event['name'].startswith('step ')}
     return events, spans, done.err

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from estimator_train import settings as settings_lib
 from estimator_train.errors import UserError
@@ -312,3 +312,27 @@ def test_any_command_line_gives_settings_or_a_user_error(values, arguments):
   if not error_of(*given):
     parsed = command_line.parse(ENOUGH + given)
     assert command_line.parse(settings_lib.to_arguments(parsed)) == parsed
+
+
+# Texts that a flagfile can contain; also those that are syntax of a list.
+_ITEMS = st.text() | st.text('"\',: #-1a') | st.floats(allow_nan=False).map(str)
+VALUES = {str: _ITEMS, int: st.integers(), float: st.floats(allow_nan=False), bool: st.booleans()}
+
+
+def values_of(flag):
+  if flag.value_type is not tuple:
+    return VALUES[flag.value_type]
+  items = VALUES[flag.types[0].__args__[0]]
+  return st.lists(items.map(lambda item: item.strip() if isinstance(item, str) else item)).map(
+      tuple)
+
+
+@settings(max_examples=300, deadline=None, database=None)
+@given(data=st.data(), flag=st.sampled_from(sorted(all_flags().values(), key=str)))
+def test_parse_and_format_are_inverse(data, flag):
+  value = data.draw(values_of(flag))
+  items = value if isinstance(value, tuple) else (value,)
+  assume(all(item.splitlines() in ([], [item]) and '\0' not in item
+             for item in items if isinstance(item, str)))
+  assert flag.parse(flag.format(value)) == value
+  assert flag.to_argument(value) == '--{}={}'.format(flag.name, flag.format(value))

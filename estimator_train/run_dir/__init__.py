@@ -148,11 +148,11 @@ class RunDir:
       names: the names of the flags to compare.
     """
     recorded: Mapping[str, Optional[str]] = self.flags()
-    given = settings_lib.parse_flagfile(settings_lib.to_flagfile(settings))
+    texts = settings_lib.to_texts(settings)
     return ['{} before and {} now'.format(*(
         'no --' + name if flags.get(name) is None else '--{}={}'.format(name, flags[name])
-        for flags in (recorded, given)))
-            for name in names if recorded and recorded.get(name) != given.get(name)]
+        for flags in (recorded, texts)))
+            for name in names if recorded and recorded.get(name) != texts.get(name)]
 
   def class_names(self) -> Tuple[str, ...]:
     """Returns the class names of the last training run; empty for a new folder."""

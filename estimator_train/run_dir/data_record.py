@@ -8,7 +8,9 @@
 import base64
 from typing import BinaryIO, NamedTuple, Optional
 
+from estimator_train.errors import UserError
 from estimator_train.run_dir import RunDir
+from estimator_train.settings.flag_type import all_flags
 from estimator_train.system import json_values, storage
 
 DATA_FILE = 'data.json'
@@ -54,13 +56,13 @@ def read(run_dir: RunDir) -> Optional[DataRecord]:
                                 'using what {} states'.format(run_dir.path_to('flags.txt')))
   if record is not None:
     return record
-  flags = run_dir.flags()
-  fraction = flags.get('validation_fraction')
+  texts = run_dir.flags()
   try:
-    return DataRecord(validation=Validation(
-        float(fraction), int(flags['seed'])) if fraction else None) if flags else None
-  except (KeyError, ValueError):  # The file was edited.
+    validation = Validation(*(all_flags()[name].parse(texts[name]) for name in (
+        'validation_fraction', 'seed'))) if texts.get('validation_fraction') else None
+  except (KeyError, UserError):  # The file was edited.
     return None
+  return DataRecord(validation=validation) if texts else None
 
 
 def write(run_dir: RunDir, record: DataRecord) -> None:

@@ -3,8 +3,6 @@
 flags.py declares the flags, rules.py the rules between them.
 """
 
-import csv
-import io
 import math
 import os
 import re
@@ -174,27 +172,29 @@ def learning_rate_scale(flags: OptimizerFlags) -> float:
   return factors[flags.scale_learning_rate]
 
 
+def to_texts(settings: Settings) -> Dict[str, Optional[str]]:
+  """Returns the value of each flag as on the command line, by name; None: the flag is not set."""
+  flags = all_flags()
+  return {name: None if value in (None, ()) else flags[name].format(value)
+          for name, value in settings.items()}
+
+
 def to_flagfile(settings: Settings) -> str:
   """Returns the content of a flagfile with the values of all flags; unset flags are comments."""
-  lines = []
-  for name, value in settings.items():
-    if value is None or value == ():
-      lines.append('# --{} is not set'.format(name))
-    else:
-      lines.append(_format_argument(name, value))
-  return '\n'.join(lines) + '\n'
+  return ''.join(('# --{} is not set\n' if text is None else '--{}={}\n').format(name, text)
+                 for name, text in to_texts(settings).items())
 
 
-def parse_flagfile(text: str) -> Dict[str, Optional[str]]:
-  """Returns the flags in a text of to_flagfile by name; None: the flag is not set."""
-  return {name or unset: value if name else None for name, value, unset in re.findall(
-      r'^(?:--(\w+)=(.*)|# --(\w+) is not set)$', text, re.MULTILINE)}
+def parse_flagfile(content: str) -> Dict[str, Optional[str]]:
+  """Returns what `to_texts` returned for the settings of a flagfile of `to_flagfile`."""
+  return {name or unset: text if name else None for name, text, unset in re.findall(
+      r'^(?:--(\w+)=(.*)|# --(\w+) is not set)$', content, re.MULTILINE)}
 
 
 def to_arguments(settings: Settings) -> List[str]:
   """Returns command-line arguments for these settings, omitting flags that have their defaults."""
   flags = all_flags()
-  return [_format_argument(name, value) for name, value in settings.items()
+  return [flags[name].to_argument(value) for name, value in settings.items()
           if value != flags[name].default]
 
 
@@ -205,18 +205,6 @@ def _to_flag_value(value: Any) -> Any:
   if isinstance(value, os.PathLike):
     return os.fspath(value)
   return tuple(value) if isinstance(value, list) else value
-
-
-def _format_argument(name: str, value: Any) -> str:
-  """Returns `--NAME=VALUE`, with quotes around items of a tuple that contain the separator."""
-  if isinstance(value, bool):
-    value = str(value).lower()
-  elif isinstance(value, tuple):
-    row = io.StringIO()
-    csv.writer(row, delimiter=all_flags()[name].separator,
-               lineterminator='').writerow(value)
-    value = row.getvalue()
-  return '--{}={}'.format(name, value)
 
 
 def _describe_keywords() -> str:

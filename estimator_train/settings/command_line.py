@@ -1,12 +1,14 @@
-"""Parses the command line, with its flagfiles, into Settings. No other module uses absl.flags."""
+"""Parses the command line, with its flagfiles, into Settings.
+
+The syntax is that of absl: one dash or two, `--FLAG=VALUE` or `--FLAG VALUE`, and `--noFLAG` for
+`--FLAG=false`.
+"""
 
 import glob
 import os
 import re
 import textwrap
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
-
-from absl import flags
 
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings, rules, workloads
@@ -25,14 +27,6 @@ standard output is the result as a JSON object, on a terminal only with --json.
   estimator-train --flagfile=quickstart    trains for half a minute, on data of the package
   estimator-train --help                   lists all flags
 """.format(', '.join(workloads.NAMES))
-
-# By the type of a flag's values: the function of absl that defines the flag, and the description of
-# valid values in errors.
-_DEFINERS = {str: (flags.DEFINE_string, 'a string'),
-             int: (flags.DEFINE_integer, 'an integer'),
-             float: (flags.DEFINE_float, 'a number'),
-             bool: (flags.DEFINE_boolean, 'true or false'),
-             tuple: (flags.DEFINE_list, 'a comma-separated list with balanced quotes')}
 
 # The default of --dataset has no patterns.
 _FLAGS_OF_PATTERNS = ('train_pattern', 'eval_pattern', 'validation_fraction')
@@ -86,9 +80,6 @@ def parse(argv: Sequence[str]) -> Settings:
       arguments = _drop_unset_flags(recorded + arguments)
       values = _parse_values(arguments)
     _prefer_command_line(values, arguments)
-    for name, flag in all_flags().items():
-      if flag.value_type is tuple:
-        values[name] = flag.parse(values[name])
     settings = Settings.from_flags(values)
     return settings.for_mode(settings.run.mode)
   except UserError as error:
@@ -121,20 +112,31 @@ def _check_plain(argument: Argument) -> None:
 
 
 def _parse_values(arguments: Sequence[Argument]) -> Dict[str, Any]:
-  """Returns the values of all flags by name; those of tuples are lists of strings."""
-  absl_flags = _define_flags()
-  _check_values_present(arguments, absl_flags)
-  try:
-    # With known_only, absl returns the unknown flags. Without known_only, absl would search for
-    # similar names to propose, and would exceed Python's recursion limit with a long name.
-    unknown = absl_flags(['estimator_train'] + [argument.text for argument in arguments],
-                         known_only=True)[1:]
-  except (flags.Error, ValueError) as error:
-    raise _translate_error(error) from error
-  for text in unknown:
-    if text != '--':  # absl returns this separator, too.
-      raise unknown_flag_error(text, list(absl_flags))
-  return {name: absl_flags[name].value for name in all_flags()}
+  """Returns the values of all flags by name."""
+  flags = all_flags()
+  values = {name: flag.default for name, flag in flags.items()}
+  texts = iter([argument.text for argument in arguments])
+  for argument in texts:
+    name, equals, text = argument[2 if argument.startswith('--') else 1:].partition('=')
+    flag = flags.get(name)
+    negated = flags.get(name[2:]) if name.startswith('no') else None
+    if flag is not None and argument.startswith('-'):
+      if not equals:
+        text = 'true' if flag.value_type is bool else next(texts, '--')
+        if text.startswith('--'):
+          raise UserError('--{} has no value'.format(name), argument,
+                          'write it as --{}=VALUE'.format(name))
+    elif negated is not None and argument.startswith('-') and negated.value_type is bool:
+      if equals:
+        raise UserError('the flags cannot be parsed', argument + ' does not take an argument',
+                        'see --help')
+      flag, text = negated, 'false'
+    elif argument == '--':
+      continue
+    else:
+      raise unknown_flag_error(argument, list(flags))
+    values[flag.name] = flag.parse(text)
+  return values
 
 
 def _read_flags_of_run(values: Dict[str, Any], given: Set[str]) -> List[Argument]:
@@ -193,8 +195,8 @@ def _full_help_text() -> str:
   for group, title in GROUP_TITLES.items():
     lines.append('{}:'.format(title))
     for flag in flags_of(group):
-      default = flag.default
-      suffix = '' if default in (None, ()) else ' (default: {})'.format(str(default).lower())
+      suffix = '' if flag.default in (None, ()) else ' (default: {})'.format(
+          flag.format(flag.default))
       lines.append('  --{}: {}{}'.format(flag.name, flag.description, suffix))
     lines.append('')
   lines.append('  --flagfile: file to read flags from, one per line, or the name of one of the '
@@ -214,27 +216,6 @@ def wants_help(argv: Sequence[str]) -> bool:
              or _HELP_WITH_WORD.match(argument) for argument in argv)
 
 
-def _define_flags() -> flags.FlagValues:
-  """Returns a FlagValues of absl in which all flags are defined."""
-  absl_flags = flags.FlagValues()  # absl's global FlagValues would keep values between calls.
-  for flag in all_flags().values():
-    definer, _ = _DEFINERS[flag.value_type]
-    definer(flag.name, flag.default, flag.help, flag_values=absl_flags)
-  return absl_flags
-
-
-def _check_values_present(arguments: Sequence[Argument],
-                          absl_flags: flags.FlagValues) -> None:
-  """Raises a UserError if a flag has no value; absl would take the next flag as the value."""
-  texts = [argument.text for argument in arguments]
-  for text, following in zip(texts, texts[1:] + ['--']):
-    name = text.lstrip('-')
-    if text.startswith('-') and following.startswith('--') and (
-        name in absl_flags and not absl_flags[name].boolean):
-      raise UserError('--{} has no value'.format(name), text,
-                      'write it as --{}=VALUE'.format(name))
-
-
 def _prefer_command_line(values: Dict[str, Any],
                          arguments: Sequence[Argument]) -> None:
   """If one flag of an exclusive pair is on the command line, unsets the other flag."""
@@ -244,18 +225,6 @@ def _prefer_command_line(values: Dict[str, Any],
     if len(chosen) == 1:
       (other,) = set(pair) - chosen
       values[other] = None
-
-
-def _translate_error(error: Exception) -> UserError:
-  """Translates an error of absl into a UserError."""
-  text = str(error)
-  match = re.match(r'flag --(\w+)=(.*?): ', text, re.DOTALL)
-  if match:
-    name, value = match.groups()
-    _, expected = _DEFINERS[all_flags()[name].value_type]
-    return UserError('--{} must be {}'.format(name, expected),
-                     '--{}={}'.format(name, value), 'see --help')
-  return UserError('the flags cannot be parsed', text, 'see --help')
 
 
 def expand_arguments(argv: Sequence[str]) -> List[Argument]:
@@ -277,7 +246,7 @@ def expand_arguments(argv: Sequence[str]) -> List[Argument]:
     if text in ('--flagfile', '-flagfile') and rest:
       text = '--flagfile=' + rest.pop(0)
     arguments += _expand_argument(Argument(text, ''), ())
-  # absl uses the last value of a flag. The stable sort moves the flags of the command line to the
+  # The last value of a flag counts. The stable sort moves the flags of the command line to the
   # end, so that they override flagfiles.
   return sorted(arguments, key=lambda argument: not argument.location)
 

@@ -9,8 +9,10 @@ derived from these declarations.
 """
 
 import contextlib
+import csv
 import difflib
 import functools
+import io
 import os
 import re
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
@@ -19,8 +21,8 @@ import attr
 
 from estimator_train.errors import UnknownKeyword, UserError
 
-# A function that takes the name and a value of a flag, and raises a UserError for an invalid value.
-ValueCheck = Callable[[str, Any], None]
+# A function that takes a flag and a value, and raises a UserError for an invalid value.
+ValueCheck = Callable[['Flag', Any], None]
 Group = TypeVar('Group', bound=type)
 
 _MAX_INT = 2 ** 31 - 1
@@ -33,8 +35,12 @@ _NAMES_ELSEWHERE = {
     'workers': 'num_parallel_calls', 'imgsz': 'image_size', 'warmup_epochs': 'lr_warmup_epochs',
     'variable_update': 'distribution_strategy', 'use_fp16': 'dtype', 'fp16': 'dtype',
     'save_steps': 'save_checkpoints_steps', 'logging_steps': 'log_every_steps'}
+# In errors, the names of the types of Python values, and of the texts that `Flag.parse` takes.
 _TYPE_NAMES = {str: 'a string', int: 'an integer', float: 'a number', bool: 'True or False',
                type(None): 'None'}
+_TEXT_NAMES = {int: 'an integer', float: 'a number', bool: 'true or false',
+               tuple: 'a comma-separated list with balanced quotes'}
+_BOOLEANS = {'true': True, 't': True, '1': True, 'false': False, 'f': False, '0': False}
 
 
 class Flag(NamedTuple):
@@ -77,19 +83,46 @@ class Flag(NamedTuple):
       return self.help.replace('{names}', _format_names(self.built_in_names))
     return (self.help + ': ' if self.help else '') + _format_names(self.choices)
 
-  def parse(self, items: Optional[Sequence[str]]) -> Optional[Tuple[Any, ...]]:
-    """Converts the items, which absl has split at commas, to a tuple; returns None for None."""
-    if items is None:
-      return None
-    if self.separator != ',':
-      items = ','.join(items).split(self.separator)
+  def parse(self, text: str) -> Any:
+    """Returns the value of a text on the command line or in a flagfile; the inverse of `format`.
+
+    Raises:
+      UserError: the text does not stand for a value of the flag's type.
+    """
+    kind = self.value_type
+    items: List[str] = []
+    try:
+      if kind is int:
+        return int(text, {'0x': 16, '0o': 8}.get(text[:2], 10))
+      if kind is bool:
+        return _BOOLEANS[text.lower()]
+      if kind is not tuple:
+        return kind(text)
+      for row in csv.reader([text] if text else [], delimiter=self.separator, strict=True):
+        items += [item.strip() for item in row]
+    except (ValueError, KeyError, csv.Error) as error:
+      raise UserError('--{} must be {}'.format(self.name, _TEXT_NAMES[kind]),
+                      '--{}={}'.format(self.name, text), 'see --help') from error
     item_type = self.types[0].__args__[0]
     try:
       return tuple(item_type(item) for item in items)
     except ValueError as error:
       rule, remedy = self.item_rule
-      raise UserError('--{} {}'.format(self.name, rule),
-                      '--{}={}'.format(self.name, self.separator.join(items)), remedy) from error
+      raise UserError('--{} {}'.format(self.name, rule), self.to_argument(items), remedy) from error
+
+  def format(self, value: Any) -> str:
+    """Returns the text for a value; quotes items of a tuple that contain the separator."""
+    if isinstance(value, bool):
+      return str(value).lower()
+    if not isinstance(value, (tuple, list)):
+      return str(value)
+    row = io.StringIO()
+    csv.writer(row, delimiter=self.separator, lineterminator='').writerow(value)
+    return row.getvalue()
+
+  def to_argument(self, value: Any) -> str:
+    """Returns `--NAME=VALUE`."""
+    return '--{}={}'.format(self.name, self.format(value))
 
   def expand_user(self, value: Any) -> Any:
     """Returns the value; if it is a path, replaces `~` and `~USER` by the user's home folder.
@@ -100,7 +133,17 @@ class Flag(NamedTuple):
       return value
     if isinstance(value, tuple):
       return tuple(map(self.expand_user, value))
-    return ','.join(_expand_user(self.name, path) for path in value.split(','))
+    return ','.join(map(self._expand_user, value.split(',')))
+
+  def _expand_user(self, path: str) -> str:
+    if not path.startswith('~'):
+      return path
+    with contextlib.suppress(KeyError):  # CPython 3.7: the user ID of the process has no entry.
+      expanded = os.path.expanduser(path)
+      if not expanded.startswith('~'):
+        return expanded
+    raise UserError('--{} begins with ~, but there is no such home folder'.format(self.name),
+                    '--{}={}'.format(self.name, path), 'give another path, or ./{}'.format(path))
 
   def check_value(self, value: Any) -> None:
     """Raises a UserError if the value is invalid, regardless of the values of other flags."""
@@ -113,7 +156,7 @@ class Flag(NamedTuple):
     names = self.choices or self.built_in_names
     if names and value not in names and not (self.built_in_names and ':' in value):
       raise UserError('--{} has no such choice'.format(self.name),
-                      '--{}={}'.format(self.name, value), '{}choose from {}{}'.format(
+                      self.to_argument(value), '{}choose from {}{}'.format(
                           ''.join('did you mean {}? '.format(name) for name in
                                   difflib.get_close_matches(str(value), names, 1)),
                           ', '.join(names),
@@ -122,7 +165,7 @@ class Flag(NamedTuple):
       if isinstance(text, str):
         _check_text(self.name, text)
     if self.check is not None:
-      self.check(self.name, value)
+      self.check(self, value)
 
 
 # The titles in --help of the classes of flags, in registration order.
@@ -187,11 +230,8 @@ def _similar_names(name: str, names: Sequence[str]) -> List[str]:
 
 def int_range(first: int, last: int = _MAX_INT) -> ValueCheck:
   """Returns a check that an integer is between `first` and `last`, inclusive."""
-  def check(name: str, value: int) -> None:
-    if not first <= value <= last:
-      raise UserError('--{} is out of range'.format(name), '--{}={}'.format(name, value),
-                      'give an integer from {} to {}'.format(first, last))
-  return check
+  return satisfies(lambda value: first <= value <= last, 'is out of range',
+                   'give an integer from {} to {}'.format(first, last))
 
 
 def satisfies(is_valid: Callable[[Any], bool], rule: str, remedy: str) -> ValueCheck:
@@ -202,10 +242,9 @@ def satisfies(is_valid: Callable[[Any], bool], rule: str, remedy: str) -> ValueC
     rule: the rule in the error, without the name of the flag, such as 'must be positive'.
     remedy: the remedy in the error, such as 'give a rate such as 0.001'.
   """
-  def check(name: str, value: Any) -> None:
+  def check(flag: Flag, value: Any) -> None:
     if not is_valid(value):
-      raise UserError('--{} {}'.format(name, rule), '--{}={}'.format(name, format_value(value)),
-                      remedy)
+      raise UserError('--{} {}'.format(flag.name, rule), flag.to_argument(value), remedy)
   return check
 
 
@@ -214,7 +253,7 @@ def not_empty(remedy: str) -> ValueCheck:
   return satisfies(bool, 'is empty', remedy)
 
 
-def check_not_a_pattern(name: str, path: str) -> None:
+def check_not_a_pattern(flag: Flag, path: str) -> None:
   """Raises a UserError for a path of checkpoints that TensorFlow could write, but not restore.
 
   To find a checkpoint, the operation RestoreV2 interprets its path as a pattern; to read the
@@ -223,24 +262,8 @@ def check_not_a_pattern(name: str, path: str) -> None:
   """
   if set(path) & set('*?[\\'):
     raise UserError('--{} must not contain *, ?, [ or \\, because TensorFlow interprets the paths '
-                    'of checkpoints as patterns'.format(name), '--{}={}'.format(name, path),
+                    'of checkpoints as patterns'.format(flag.name), flag.to_argument(path),
                     'rename or move the folder, or give a symbolic link to it')
-
-
-def format_value(value: Any, separator: str = ',') -> str:
-  """Formats a value as on the command line, but does not quote the items of a tuple."""
-  return separator.join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _expand_user(name: str, path: str) -> str:
-  if not path.startswith('~'):
-    return path
-  with contextlib.suppress(KeyError):  # CPython 3.7: the user ID of the process has no entry.
-    expanded = os.path.expanduser(path)
-    if not expanded.startswith('~'):
-      return expanded
-  raise UserError('--{} begins with ~, but there is no such home folder'.format(name),
-                  '--{}={}'.format(name, path), 'give another path, or ./{}'.format(path))
 
 
 def _format_names(names: Sequence[str]) -> str:

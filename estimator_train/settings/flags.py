@@ -9,10 +9,10 @@ from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
 from estimator_train.errors import UserError
 from estimator_train.settings.flag_type import (
+  Flag,
   check_not_a_pattern,
   flag,
   flag_group,
-  format_value,
   int_range,
   not_empty,
   satisfies,
@@ -81,38 +81,38 @@ IMAGE_SIZE_REMEDY = ('give a size such as 28,28 or, with --dataset=tfrecord or s
 DEFAULT_SAVE_SECS = 600
 
 
-def _check_traced_steps(name: str, steps: Tuple[int, ...]) -> None:
-  given = '--{}={}'.format(name, format_value(steps, ':'))
+def _check_traced_steps(flag: Flag, steps: Tuple[int, ...]) -> None:
+  rule = ''
   if len(steps) != 2:
-    raise UserError('--{} must be first:last, two steps'.format(name), given,
+    rule = 'two steps'
+  elif not 1 <= steps[0] <= steps[1] < steps[0] + MAX_TRACED_STEPS:
+    rule = 'starting from 1, at most {} steps'.format(MAX_TRACED_STEPS)
+  if rule:
+    raise UserError('--{} must be first:last, {}'.format(flag.name, rule), flag.to_argument(steps),
                     'give steps such as 101:110')
-  first, last = steps
-  if not 1 <= first <= last < first + MAX_TRACED_STEPS:
-    raise UserError('--{} must be first:last, starting from 1, at most {} steps'.format(
-        name, MAX_TRACED_STEPS), given, 'give steps such as 101:110')
 
 
-def _check_checkpoint(name: str, checkpoint: str) -> None:
-  not_empty('give latest, best, or a path')(name, checkpoint)
-  check_not_a_pattern(name, checkpoint)
+def _check_checkpoint(flag: Flag, checkpoint: str) -> None:
+  not_empty('give latest, best, or a path')(flag, checkpoint)
+  check_not_a_pattern(flag, checkpoint)
 
 
-def _check_augment(name: str, value: str) -> None:
+def _check_augment(flag: Flag, value: str) -> None:
   names = value.replace('crop_flip', 'crop,flip').split(',')
   if value != 'none' and not (set(names) <= set(AUGMENTATIONS)
                               and len(set(names)) == len(names)):
     unknown = [name for name in value.split(',') if name not in AUGMENTATIONS]
     nearest = difflib.get_close_matches((unknown or [''])[0], AUGMENTATIONS, 1)
-    raise UserError('--{} takes names of augmentations, each once'.format(name),
-                    '--{}={}'.format(name, value), '{}give none, crop_flip, or some of {}'.format(
+    raise UserError('--{} takes names of augmentations, each once'.format(flag.name),
+                    flag.to_argument(value), '{}give none, crop_flip, or some of {}'.format(
                         ''.join(map('did you mean {}? '.format, nearest)),
                         ','.join(AUGMENTATIONS)))
 
 
-def _check_weights(name: str, path: str) -> None:
-  not_empty('give none, or the path of a file')(name, path)
+def _check_weights(flag: Flag, path: str) -> None:
+  not_empty('give none, or the path of a file')(flag, path)
   if not path.endswith('.h5'):
-    check_not_a_pattern(name, path)
+    check_not_a_pattern(flag, path)
 
 
 def normalize(name: str) -> str:

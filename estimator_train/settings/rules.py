@@ -10,7 +10,7 @@ from typing import Any, Callable, NamedTuple, Tuple
 
 from estimator_train.errors import UserError
 from estimator_train.settings import flags, user_code
-from estimator_train.settings.flag_type import all_flags, format_value
+from estimator_train.settings.flag_type import all_flags
 from estimator_train.settings.workloads import WORKLOADS
 
 _TRAINING = flags.TRAINING_MODES
@@ -295,7 +295,6 @@ RULES = (
 def _format_flags(settings: Any, *names: str) -> str:
   """Formats the flags that have a value as on a command line."""
   declared = all_flags()
-  given = [name for name in names if getattr(settings, name) not in (None, ())]
-  return ' '.join('--{}={}'.format(name, format_value(getattr(settings, name),
-                                                      declared[name].separator))
-                  for name in given or names)
+  with_value = [name for name in names if getattr(settings, name) not in (None, ())]
+  return ' '.join(declared[name].to_argument(getattr(settings, name))
+                  for name in with_value or names)

@@ -16,7 +16,7 @@ from estimator_train.reports import evaluation, file_checks, page, throughput
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, workloads
 from estimator_train.settings.flags import OUTPUT_FLAGS
-from estimator_train.settings.workloads import WORKLOADS, Figure, RunResults, WorkloadPart
+from estimator_train.settings.workloads import WORKLOADS, PublishedValue, RunResults, WorkloadPart
 from estimator_train.system import child_process, machine, storage, tensorflow_probe
 
 _LOG = logging.getLogger('estimator_train')
@@ -183,7 +183,7 @@ def _make_rows(workload_name: str,
       yield _make_row(figure, None, None, 'requires the results of all runs')
 
 
-def _make_row(figure: Figure, measured: Optional[float], conditions: Optional[str],
+def _make_row(figure: PublishedValue, measured: Optional[float], conditions: Optional[str],
               reason: Optional[str], placeholder: str = NOT_MEASURED) -> Dict[str, Optional[str]]:
   """Returns a row of ledger.json.
 
@@ -200,7 +200,7 @@ def _make_row(figure: Figure, measured: Optional[float], conditions: Optional[st
           'conditions': conditions, 'ratio': _ratio(figure, measured), 'why': reason or None}
 
 
-def _ratio(figure: Figure, measured: Optional[float]) -> Optional[str]:
+def _ratio(figure: PublishedValue, measured: Optional[float]) -> Optional[str]:
   """Returns measured ÷ published as text; None if one of the numbers is unknown.
 
   If a range was published, `measured` is divided by the closest value within the range.
@@ -221,7 +221,7 @@ def _describe_conditions(results: RunResults) -> str:
       throughput['global_step'])
 
 
-def _explain_difference(figure: Figure, part: WorkloadPart, results: RunResults) -> str:
+def _explain_difference(figure: PublishedValue, part: WorkloadPart, results: RunResults) -> str:
   """Returns the known reasons why the measured and the published figure differ."""
   reasons = []
   devices = results['throughput']['devices']

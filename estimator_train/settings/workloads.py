@@ -1,7 +1,6 @@
 """The flagfiles of the package in `configs/`, and the published workloads that they describe.
 
-The figures are quoted as they were published. A caveat gives a reason why a measured figure may
-differ from the published figure. The flagfiles contain the settings of the runs.
+The values are quoted as they were published. The flagfiles contain the settings of the runs.
 """
 
 import os
@@ -14,19 +13,18 @@ NAMES = sorted(name[:-len('.flags')] for name in os.listdir(FOLDER) if name.ends
 RunResults = Dict[str, Dict[str, Any]]
 
 
-class Figure(NamedTuple):
-  """A quantity of a workload: the published figure, and how to measure the same quantity.
+class PublishedValue(NamedTuple):
+  """The published value of a quantity of a workload, and how to measure the same quantity.
 
   Attributes:
     name: the quantity, with its unit.
-    published: the published figure, or the lowest and the highest one, as text; None if the
-      quantity was not published.
+    published: the value, or the lowest and the highest one, as text; None: not published.
     conditions: the conditions of the published measurement.
-    measure: returns the measured figure. The argument for the figure of a part is the RunResults of
+    measure: returns the measured value. The argument for a figure of a part is the RunResults of
       the part. The argument for a combined figure is a dict from part names to RunResults.
-    number_format: the format string of the measured figure.
-    depends_on_devices: whether the figure is a speed or a time.
-    caveat: a reason, other than the devices, why the published and the measured figure may differ.
+    number_format: the format string of the measured value.
+    depends_on_devices: whether the value is a speed or a time.
+    caveat: a reason, other than the devices, why the measured value may differ.
   """
   name: str
   published: Optional[str]
@@ -41,34 +39,27 @@ class WorkloadPart(NamedTuple):
   """One run of a workload.
 
   Attributes:
-    name: the name of the part.
     flagfile: the name of the flagfile, without its extension.
     flags: further flags of the run, by name. They override the flags in the flagfile.
-    figures: the figures that the run yields.
     folder: the `model_dir` of the run, as a folder in the `model_dir` of --mode=reproduce. A part
       resumes the run of the previous part in the same folder.
     num_gpus: the number of GPUs of the published run.
-    needs_all_gpus: whether the part is skipped on a machine with fewer GPUs than `num_gpus`,
-      because the run would take days without GPUs.
+    needs_all_gpus: whether the part is skipped on a machine with fewer GPUs, where it would take
+      days.
   """
   name: str
   flagfile: str
   flags: Dict[str, Any]
-  figures: Sequence[Figure]
+  figures: Sequence[PublishedValue]
   folder: str
   num_gpus: int = 1
   needs_all_gpus: bool = False
 
 
 class Workload(NamedTuple):
-  """A published workload.
-
-  Attributes:
-    parts: the runs, in order.
-    combined_figures: figures that are computed from the results of several parts.
-  """
+  """A published workload: its runs, in order, and figures that combine the results of the runs."""
   parts: Sequence[WorkloadPart]
-  combined_figures: Sequence[Figure] = ()
+  combined_figures: Sequence[PublishedValue] = ()
 
 
 def _accuracy(results: RunResults) -> float:
@@ -101,8 +92,8 @@ def _speed_up_of_8_gpus(part_results: Dict[str, RunResults]) -> float:
   return _images_per_sec(part_results['8_gpus']) / _images_per_sec(part_results['1_gpu'])
 
 
-def _accuracy_figure(when: str, published: str, conditions: str) -> Figure:
-  return Figure('test accuracy ' + when, published, conditions, _accuracy, '{:.4f}',
+def _published_accuracy(when: str, published: str, conditions: str) -> PublishedValue:
+  return PublishedValue('test accuracy ' + when, published, conditions, _accuracy, '{:.4f}',
                 caveat=_OTHER_SEED)
 
 
@@ -116,76 +107,82 @@ WORKLOADS: Dict[str, Workload] = {}
 
 WORKLOADS['fashion_mnist'] = Workload((
     WorkloadPart('1000_steps', 'fashion_mnist', {}, (
-        _accuracy_figure('at step 1,000', '0.883 to 0.890', _FASHION_2_GPUS),
-        Figure('steps/s', '230', _FASHION_2_GPUS, _steps_per_sec, '{:.1f}',
-               depends_on_devices=True)), folder='256', num_gpus=2),
+        _published_accuracy('at step 1,000', '0.883 to 0.890', _FASHION_2_GPUS),
+        PublishedValue('steps/s', '230', _FASHION_2_GPUS, _steps_per_sec, '{:.1f}',
+                       depends_on_devices=True)), folder='256', num_gpus=2),
     WorkloadPart('2000_steps', 'fashion_mnist', {'train_steps': 2000}, (
-        _accuracy_figure('at step 2,000', '0.8965', _FASHION_2_GPUS),
-        Figure('test loss at step 2,000', '0.283', _FASHION_2_GPUS, _average_loss, '{:.3f}',
-               caveat=_OTHER_SEED + '; mean over batches (published) or examples (measured)')),
+        _published_accuracy('at step 2,000', '0.8965', _FASHION_2_GPUS),
+        PublishedValue('test loss at step 2,000', '0.283', _FASHION_2_GPUS, _average_loss, '{:.3f}',
+                       caveat=_OTHER_SEED + '; mean over batches (published) or examples '
+                       '(measured)')),
                  folder='256', num_gpus=2),
     WorkloadPart('batch_1024', 'fashion_mnist', {'batch_size': 1024, 'train_epochs': 5}, (
-        _accuracy_figure('after 293 steps', '0.845', _FASHION_2_GPUS_1024),
-        Figure('images/s', '60,560', _FASHION_2_GPUS_1024, _images_per_sec, '{:,.0f}', True,
-               'batch size / mean step time (published) or examples / wall time (measured)'),
-        Figure('total time of 293 steps', 'half the actual time', _FASHION_2_GPUS_1024,
-               _secs_for_examples(293 * 1024), '{:.1f} s', True,
-               'the first release of the published script divided the sum of the step times by '
-               'the number of GPUs, although the GPUs run in parallel; double the published figure '
-               'to compare')), folder='1024', num_gpus=2),
+        _published_accuracy('after 293 steps', '0.845', _FASHION_2_GPUS_1024),
+        PublishedValue('images/s', '60,560', _FASHION_2_GPUS_1024, _images_per_sec, '{:,.0f}', True,
+                       'batch size / mean step time (published) or examples / wall time '
+                       '(measured)'),
+        PublishedValue('total time of 293 steps', 'half the actual time', _FASHION_2_GPUS_1024,
+                       _secs_for_examples(293 * 1024), '{:.1f} s', True,
+                       'the first release of the published script divided the sum of the step '
+                       'times by the number of GPUs, although the GPUs run in parallel; double the '
+                       'published figure to compare')), folder='1024', num_gpus=2),
 ))
 
 WORKLOADS['oct2017'] = Workload((
     WorkloadPart('1000_steps', 'oct2017', {
         'train_steps': 1000, 'input_pipeline': 'published'}, (
-            _accuracy_figure('at step 1,000', '0.950', _OCT_2_GPUS),),
+            _published_accuracy('at step 1,000', '0.950', _OCT_2_GPUS),),
                  folder='64', num_gpus=2, needs_all_gpus=True),
     WorkloadPart('2_epochs', 'oct2017', {'input_pipeline': 'published'}, (
-        _accuracy_figure('at step 2,609', '0.979', _OCT_2_GPUS),
-        Figure('images/s', '637', _OCT_2_GPUS, _images_per_sec, '{:,.0f}',
-               depends_on_devices=True)), folder='64', num_gpus=2, needs_all_gpus=True),
+        _published_accuracy('at step 2,609', '0.979', _OCT_2_GPUS),
+        PublishedValue('images/s', '637', _OCT_2_GPUS, _images_per_sec, '{:,.0f}',
+                       depends_on_devices=True)), folder='64', num_gpus=2, needs_all_gpus=True),
 ))
 
 WORKLOADS['mnist_tf_data'] = Workload((
     WorkloadPart('files', 'mnist_tf_data', {'cache': 'none'}, (
-        Figure('test accuracy, tf.data', None, _10_EPOCHS, _accuracy, '{:.4f}'),), folder='files'),
+        PublishedValue('test accuracy, tf.data', None, _10_EPOCHS, _accuracy, '{:.4f}'),),
+                 folder='files'),
     WorkloadPart('arrays', 'mnist_tf_data', {'cache': 'memory'}, (
-        Figure('test accuracy, NumPy arrays', None, _10_EPOCHS, _accuracy, '{:.4f}'),),
+        PublishedValue('test accuracy, NumPy arrays', None, _10_EPOCHS, _accuracy, '{:.4f}'),),
                  folder='arrays'),
     WorkloadPart('replicas', 'mnist_tf_data', {
         'cache': 'none', 'batch_size': 512, 'num_cpu_replicas': 2}, (
-            Figure('test accuracy, tf.data on 2 replicas', None, _10_EPOCHS, _accuracy, '{:.4f}'),),
+            PublishedValue('test accuracy, tf.data on 2 replicas', None, _10_EPOCHS, _accuracy,
+                           '{:.4f}'),),
                  folder='replicas', num_gpus=2),
 ), (
-    Figure('largest difference of the three test accuracies', 'the same result', '',
-           _accuracy_spread, '{:.4f}',
-           caveat='with twice the global batch size, the same epochs take half as many steps'),
+    PublishedValue('largest difference of the three test accuracies', 'the same result', '',
+                   _accuracy_spread, '{:.4f}',
+                   caveat='with twice the global batch size, the same epochs take half as many '
+                   'steps'),
 ))
 
 WORKLOADS['mnist_8gpu'] = Workload((
     WorkloadPart('1_gpu', 'mnist_8gpu', {'batch_size': 128, 'eval_every_steps': 469}, (
-        Figure('seconds per epoch', '47', '1 GPU, 128 per replica', _secs_for_examples(60000),
-               '{:.1f}', depends_on_devices=True),
-        _accuracy_figure('after 12 epochs', '0.989', '1 GPU, 128 per replica')),
+        PublishedValue('seconds per epoch', '47', '1 GPU, 128 per replica',
+                       _secs_for_examples(60000), '{:.1f}', depends_on_devices=True),
+        _published_accuracy('after 12 epochs', '0.989', '1 GPU, 128 per replica')),
                  folder='1_gpu', num_gpus=1, needs_all_gpus=True),
     WorkloadPart('8_gpus', 'mnist_8gpu', {}, (
-        Figure('seconds per epoch', '7', '8 GPUs, 128 per replica', _secs_for_examples(60000),
-               '{:.1f}', depends_on_devices=True),
-        _accuracy_figure('after 12 epochs', '0.992', '8 GPUs, 128 per replica')),
+        PublishedValue('seconds per epoch', '7', '8 GPUs, 128 per replica',
+                       _secs_for_examples(60000), '{:.1f}', depends_on_devices=True),
+        _published_accuracy('after 12 epochs', '0.992', '8 GPUs, 128 per replica')),
                  folder='8_gpus', num_gpus=8, needs_all_gpus=True),
 ), (
-    Figure('speed-up of 8 GPUs', '6.7', '8 GPUs and 1 GPU, 84 % efficiency', _speed_up_of_8_gpus,
-           '{:.1f}', depends_on_devices=True),
+    PublishedValue('speed-up of 8 GPUs', '6.7', '8 GPUs and 1 GPU, 84 % efficiency',
+                   _speed_up_of_8_gpus, '{:.1f}', depends_on_devices=True),
 ))
 
 # The publication has two examples. They are called the simple form and the practical form in this
 # package.
 WORKLOADS['mnist_multi_worker'] = Workload((
     WorkloadPart('simple', 'mnist_multi_worker_simple', {}, (
-        Figure('test accuracy after 210 steps, simple form', None, 'SGD, 64 per worker', _accuracy,
-               '{:.4f}'),), folder='simple'),
+        PublishedValue('test accuracy after 210 steps, simple form', None, 'SGD, 64 per worker',
+                       _accuracy, '{:.4f}'),), folder='simple'),
     WorkloadPart('practical', 'mnist_multi_worker_practical', {}, (
-        Figure('test accuracy after 12 epochs, practical form', None,
-               '64 per replica, learning rate decaying from 1e-3 to 1e-5', _accuracy, '{:.4f}'),),
+        PublishedValue('test accuracy after 12 epochs, practical form', None,
+                       '64 per replica, learning rate decaying from 1e-3 to 1e-5', _accuracy,
+                       '{:.4f}'),),
                  folder='practical'),
 ))

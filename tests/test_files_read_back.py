@@ -88,6 +88,7 @@ PAGE_FILES = {
     'throughput.json': {'examples_per_sec': 5., 'shares': {'input': .1}, 'devices': ['cpu']},
     'evaluation.json': {'accuracy': .5, 'examples': 9, 'per_class': {'a': {'support': 3}},
                         'confusions': [{'label': 'a', 'predicted': 'b', 'examples': 2}],
+                        'calibration_bins': [{'examples': 9, 'confidence': .5, 'accuracy': .5}],
                         'differs_from_run': ['x']},
     'lr_finder.json': {'points': [{'learning_rate': .1, 'loss': 1., 'smoothed_loss': 1.}]},
     'input_benchmark.json': {'warm_images_per_sec': 9.}, 'ledger.json': {'rows': [{'what': 'x'}]},

@@ -1,6 +1,6 @@
 """Counts of true and predicted classes, from which an evaluation computes metrics of classes."""
 
-from typing import Dict, NamedTuple, Optional, Tuple
+from typing import Dict, NamedTuple, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -8,8 +8,8 @@ import tensorflow.compat.v1 as tf
 # million numbers for the 1,000 classes of ImageNet, and 2 GB for 16,000 classes.
 MAX_CLASSES_OF_MATRIX = 100
 _MAX_CONFUSIONS = 100
-# The graph collection of the counts of an evaluation.
-_COUNTS_KEY = 'estimator_train/class_counts'
+# The graph collection of (name, counts) of an evaluation.
+_COUNTS_KEY = 'estimator_train/counts'
 
 
 class ClassCounts(NamedTuple):
@@ -97,12 +97,14 @@ def macro_averages(counts: ClassCounts) -> Dict[str, Tuple[tf.Tensor, tf.Operati
                               ('f1', (true + predicted) / 2))}
 
 
-def add_to_graph(counts: tf.Tensor) -> None:
-  """Records the counts over all batches, int64 [3, num_classes], in the default graph."""
-  tf.add_to_collection(_COUNTS_KEY, counts)
+def add_to_graph(name: str, counts: tf.Tensor) -> None:
+  """Records counts over all batches in the default graph.
+
+  Unlike a metric, they are not in the result and the log of `Estimator.evaluate`.
+  """
+  tf.add_to_collection(_COUNTS_KEY, (name, counts))
 
 
-def find_in_graph() -> Optional[tf.Tensor]:
-  """Returns the recorded counts of the default graph; None if the model is no classifier."""
-  recorded = tf.get_collection(_COUNTS_KEY)
-  return recorded[-1] if recorded else None
+def find_in_graph() -> Dict[str, tf.Tensor]:
+  """Returns the recorded counts of the default graph by name; {} if the model is no classifier."""
+  return dict(tf.get_collection(_COUNTS_KEY))

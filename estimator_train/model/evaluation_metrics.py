@@ -22,10 +22,10 @@ _CHANGES_OF_VARIABLES = ('Assign', 'ResourceScatter', 'ScatterAdd', 'ScatterUpda
 # The keys of evaluation.json, best.json, a line of metrics.jsonl and the result of an evaluation,
 # with or without classes, that are no losses of outputs and no metrics of a model.
 _OTHER_KEYS = frozenset((
-    'average_loss', 'batch_means', 'best', 'checkpoint', 'class_counts', 'compared_since',
-    'confusion_matrix', 'confusions', 'differs_from_run', 'evaluation_dir', 'examples',
-    'examples_digest', 'global_step', 'kind', 'last_evaluated', 'loss', 'metric', 'mode',
-    'model_dir', 'per_class', 'regularization_loss', 'skipped_images', 'time', 'value'))
+    'average_loss', 'batch_means', 'best', 'calibration_bins', 'checkpoint', 'class_counts',
+    'compared_since', 'confusion_matrix', 'confusions', 'differs_from_run', 'evaluation_dir',
+    'examples', 'examples_digest', 'global_step', 'kind', 'last_evaluated', 'loss', 'metric',
+    'mode', 'model_dir', 'per_class', 'regularization_loss', 'skipped_images', 'time', 'value'))
 _MIN_CLASSES_OF_TOP_5 = 10  # With fewer classes, even a bad model has most classes among its top 5.
 
 
@@ -112,7 +112,8 @@ def classifier_metrics(features: Any, loss: OutputLoss, model: tf.keras.Model,
     MAX_CLASSES_OF_MATRIX classes, `confusion_matrix` (int64 [num_classes, num_classes], one row per
     true class, one column per predicted class), otherwise `confusions`, see
     class_counts.count_confusions. Examples that are masked do not count. The metrics do not depend
-    on sample weights. The ClassCounts of all batches are recorded in the graph.
+    on sample weights. The graph also records `class_counts`, the ClassCounts of all batches, and
+    `calibration_bins`, see _calibration_error.
   """
   labels, outputs = loss.targets, loss.outputs
   class_indices = tf.reshape(  # The rank may be unknown.
@@ -127,7 +128,7 @@ def classifier_metrics(features: Any, loss: OutputLoss, model: tf.keras.Model,
         for tensor in (class_indices, predicted, outputs))
   count_sums, add_counts = _running_sum(
       class_counts.count_batch(class_indices, predicted, num_classes), 'class_counts')
-  class_counts.add_to_graph(count_sums)
+  class_counts.add_to_graph('class_counts', count_sums)
   counts = class_counts.ClassCounts(*tf.unstack(count_sums))
   return {
       'accuracy': (tf.reduce_sum(counts.correct) / tf.reduce_sum(counts.true), add_counts),
@@ -163,6 +164,9 @@ def _calibration_error(probabilities: tf.Tensor,
                        is_correct: tf.Tensor) -> Tuple[tf.Tensor, tf.Operation]:
   """Returns the expected calibration error, and the operation that adds a batch.
 
+  For each bin, the graph records the number of examples, the sum of the probabilities of the
+  predicted classes, and the number of correct predictions, float64 [3, _NUM_CALIBRATION_BINS].
+
   The error is the sum over bins of |number of correct predictions − sum of the probabilities of the
   predicted classes|, divided by the number of examples. Source: Guo et al., On Calibration of
   Modern Neural Networks (2017), equation 3, with bins of equal width that include their upper ends.
@@ -170,10 +174,12 @@ def _calibration_error(probabilities: tf.Tensor,
   confidences = tf.cast(tf.reduce_max(probabilities, -1), tf.float64)
   bins = tf.clip_by_value(tf.cast(tf.ceil(confidences * _NUM_CALIBRATION_BINS), tf.int32) - 1,
                           0, _NUM_CALIBRATION_BINS - 1)
-  gaps, update = _running_mean(
-      tf.math.unsorted_segment_sum(tf.cast(is_correct, tf.float64) - confidences, bins,
-                                   _NUM_CALIBRATION_BINS), tf.size(is_correct), 'calibration')
-  return tf.reduce_sum(tf.abs(gaps)), update
+  sums, update = _running_sum(tf.stack([
+      tf.math.unsorted_segment_sum(values, bins, _NUM_CALIBRATION_BINS) for values in (
+          tf.ones_like(confidences), confidences, tf.cast(is_correct, tf.float64))]), 'calibration')
+  class_counts.add_to_graph('calibration_bins', sums)
+  examples, confidence_sums, correct = tf.unstack(sums)
+  return tf.reduce_sum(tf.abs(correct - confidence_sums)) / tf.reduce_sum(examples), update
 
 
 def model_metrics(metrics: Mapping[str, Metric], batch_size: tf.Tensor,

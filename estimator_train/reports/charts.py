@@ -160,6 +160,41 @@ def draw_confusion_matrix(shown: ShownClasses) -> Chart:
                     Axis('true class', size, 0, ticks=ticks), (), cells, caption, 480)
 
 
+def draw_reliability(evaluation: Dict[str, Any]) -> Iterator[Chart]:
+  """Draws the accuracy over the confidence, which is the probability of the predicted class.
+
+  Args:
+    evaluation: the contents of `evaluation.json`; those of an earlier version have no bins.
+
+  Yields:
+    The chart, unless no bin has examples.
+  """
+  bins = evaluation.get('calibration_bins') or []
+  filled = [each for each in bins if is_number(each.get('confidence'))
+            and is_number(each.get('accuracy'))]
+  if not filled:
+    return
+  num_examples, ends = sum(each['examples'] for each in bins), np.linspace(0, 100, len(bins) + 1)
+  shares = [Box(start, 100 * each['examples'] / num_examples, end, 0,
+                'confidence {} to {} %: {:,} examples, mean confidence {}, accuracy {}'.format(
+                    *map(format_number, (start, end)), each['examples'],
+                    *map(format_percent, (each['confidence'], each['accuracy']))), 'sky', .35)
+            for start, end, each in zip(ends, ends[1:], bins) if each in filled]
+  num_below = sum(each['accuracy'] < each['confidence'] for each in filled)
+  yield draw_chart(
+      'reliability.png', 'Line chart of the accuracy over the confidence: in {} of {} bins with '
+      'examples, the accuracy is below the confidence; in the last of them, it is {} at a '
+      'confidence of {}.'.format(num_below, len(filled), *map(format_percent, (
+          filled[-1]['accuracy'], filled[-1]['confidence']))),
+      Axis('confidence (%)', 0, 100), Axis('accuracy (%)', 0, 100),
+      [Line('ink', [0, 100], [0, 100], 'accuracy = confidence', 1, 5),
+       Line('blue', [100 * each['confidence'] for each in filled],
+            [100 * each['accuracy'] for each in filled], 'accuracy', dot=6)], shares,
+      'The confidence is the probability of the predicted class. Below the dashed line, the model '
+      'is over-confident. Bars: the share of the examples in each of {} bins. Calibration error: '
+      '{}.'.format(len(bins), format_percent(evaluation.get('calibration_error'))), 360)
+
+
 def draw_output_charts(outputs: Dict[str, Any]) -> Iterator[Chart]:
   """Yields the charts of the first outputs that predict numbers, as in `outputs.json`."""
   for index, (name, output) in enumerate(list(outputs.items())[:_MAX_OUTPUTS]):

@@ -6,6 +6,7 @@
 
 import io
 import logging
+import math
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
@@ -42,6 +43,10 @@ def write_evaluation_report(flags: RunFlags, class_names: Sequence[str],
   counts = report.pop('class_counts', None)
   if class_names:
     report['per_class'] = per_class_metrics(class_names, **counts)
+    report['calibration_bins'] = [
+        {'examples': int(examples), 'confidence': _ratio(confidence_sum, examples),
+         'accuracy': _ratio(correct, examples)}
+        for examples, confidence_sum, correct in zip(*metrics['calibration_bins'])]
     if 'confusions' in report:
       report['confusions'] = [
           {'label': class_names[true], 'predicted': class_names[predicted], 'examples': examples}
@@ -79,8 +84,8 @@ def per_class_metrics(class_names: Sequence[str], correct: Sequence[int], true: 
           for name, hits, support, predictions in zip(class_names, correct, true, predicted)}
 
 
-def _ratio(numerator: int, denominator: int) -> Optional[float]:
-  return numerator / denominator if denominator else None
+def _ratio(numerator: float, denominator: float) -> Optional[float]:
+  return numerator / denominator if denominator and math.isfinite(numerator) else None
 
 
 def write_samples(model_dir: str, class_names: Sequence[str], samples: Sequence[Any],

@@ -68,6 +68,8 @@ _EVALUATION = fields({}, {
     **_optional({'confusion_matrix': _check_matrix, 'checkpoint': text, 'examples_digest': text,
                  'differs_from_run': list_of(text), 'confusions': list_of(fields({
                      'label': text, 'predicted': text, 'examples': _COUNT})),
+                 'calibration_bins': list_of(fields({'examples': _COUNT}, _optional({
+                     'confidence': number(), 'accuracy': _FRACTION}))),
                  'per_class': mapping(fields({'support': _COUNT}, _all(
                      _FRACTION, 'precision', 'recall', 'f1')))})})
 

@@ -28,8 +28,9 @@ _OMITTED = 'the report page omits it'
 _PNG_SIGNATURE = b'\x89PNG\r\n\x1a\n'
 # The charts that earlier runs may have written. Those for which this run has no data are removed.
 _CHART_FILES = ('step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png',
-                'confusion-matrix.png', 'output-*.png', 'scaling.png', 'scaling-efficiency.png',
-                'lr-finder.png', 'rates.png', 'compared-loss.png', 'compared-accuracy.png')
+                'confusion-matrix.png', 'reliability.png', 'output-*.png', 'scaling.png',
+                'scaling-efficiency.png', 'lr-finder.png', 'rates.png', 'compared-loss.png',
+                'compared-accuracy.png')
 # The longer side of a sample image in CSS pixels. Three samples fit in a row on a phone.
 _SAMPLE_SIZE = 112
 
@@ -155,8 +156,10 @@ def write_page_from_data(data: PageData, model_dir: str, output_dir: str) -> str
            *charts.draw_curves(data.curves), *charts.draw_output_charts(data.outputs),
            *experiment_charts.draw_scaling_chart(data.scaling),
            *experiment_charts.draw_lr_finder_chart(data.lr_finder)]
-  if classes is not None and classes.matrix is not None:
-    drawn.append(charts.draw_confusion_matrix(classes))
+  if classes is not None:
+    drawn += charts.draw_reliability(data.evaluation)
+    if classes.matrix is not None:
+      drawn.append(charts.draw_confusion_matrix(classes))
   return _write_files(
       output_dir, 'page.html', drawn, data=data, content=page_content, classes=classes,
       defaults=parse_flagfile(to_flagfile(Settings())),

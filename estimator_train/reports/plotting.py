@@ -267,7 +267,8 @@ def draw_chart(name: str, description: str, x_axis: Axis, y_axis: Axis, lines: S
       canvas.add_line(points, line.color, line.width, line.dash)
     if line.dot or len(points) == 1:
       canvas.add_dots(points, line.color, line.dot or 5)
-  _add_tips(canvas, placed, x_axis.label, (left, right), (top, bottom))
+  if not boxes:  # Otherwise, these columns would hide the tips of the boxes.
+    _add_tips(canvas, placed, x_axis.label, (left, right), (top, bottom))
   return Chart(name, description, caption, height, canvas.shapes, canvas.to_png())
 
 

@@ -192,8 +192,8 @@ class Evaluator:
       A tuple of the metrics and of some examples with the outputs of the model. The metrics are
       `average_loss`, `examples`, `examples_digest` (see Source.digest), `global_step`, `checkpoint`
       and the compiled metrics of the model; with classes, also `accuracy`, `class_counts` (lists by
-      the attributes of ClassCounts) and `confusion_matrix` or `confusions` (see
-      evaluation_metrics.classifier_metrics); without classes, also `loss`, which includes the
+      the attributes of ClassCounts), `calibration_bins` and `confusion_matrix` or `confusions`
+      (see evaluation_metrics.classifier_metrics); without classes, also `loss`, which includes the
       losses of the layers, such as weight decay.
 
     Raises:
@@ -255,7 +255,8 @@ class Evaluator:
     if has_classes:
       result['class_counts'] = class_counts.ClassCounts(
           *metrics['class_counts'].tolist())._asdict()
-      result.update({name: metrics[name].tolist() for name in ('confusion_matrix', 'confusions')
+      result.update({name: metrics[name].tolist()
+                     for name in ('calibration_bins', 'confusion_matrix', 'confusions')
                      if np.ndim(metrics.get(name, 0)) == 2})
     assert self._graph is not None
     if self._graph.batch_means:
@@ -292,9 +293,7 @@ class _EvaluationGraph:
       metrics = dict(spec.eval_metric_ops, loss=tf.metrics.mean(spec.loss))
       self._update_op = tf.group(*[update for _, update in metrics.values()])
       self._metric_values = {name: value for name, (value, _) in metrics.items()}
-      counts = class_counts.find_in_graph()
-      if counts is not None:
-        self._metric_values['class_counts'] = counts
+      self._metric_values.update(class_counts.find_in_graph())
       self._metric_values[tf.GraphKeys.GLOBAL_STEP] = global_step
       self._initialize_op = tf.group(tf.local_variables_initializer(), tf.tables_initializer(),
                                      iterator.initializer)

@@ -128,6 +128,12 @@ def test_the_program_with_more_classes_than_the_limit(copied_run, run_well, monk
   matrix, names = np.array(expected.pop('confusion_matrix')), list(expected['per_class'])
   assert matrix.shape == (10, 10) and len(names) == 10
   assert 'class_counts' not in expected
+  bins, examples = expected['calibration_bins'], expected['examples']
+  assert len(bins) == 15 and sum(each['examples'] for each in bins) == examples
+  assert expected['calibration_error'] == pytest.approx(sum(
+      each['examples'] / examples * abs(each['accuracy'] - each['confidence'])
+      for each in bins if each['examples']))
+  assert ('over the confidence' in page) == ('Confusion matrix of 10 classes' in page)
   assert 'confusion-matrix' not in page or 'Confusion matrix of 10 classes' in page
   monkeypatch.setattr(class_counts, 'MAX_CLASSES_OF_MATRIX', 9)
   found, page, result_without = evaluate()

@@ -15,7 +15,7 @@ import pytest
 from conftest import run_process
 from PIL import Image
 
-from estimator_train.reports import evaluation, page
+from estimator_train.reports import charts, evaluation, page
 from estimator_train.settings.flags import ReportingFlags
 
 # The files of a run. The class metrics and the pictures are not there, as they depend on HOSTILE.
@@ -27,7 +27,7 @@ HOSTILE = ('<script>alert(1)</script>', '"\'><img src=x onerror=alert(1)>', '$\\
 # The pictures and the section of each file alone.
 OF_FILES = {
     'throughput.json': (set(), {'verdict', 'steps', 'run'}),
-    'evaluation.json': ({'confusion-matrix.png'}, {'classes'}),
+    'evaluation.json': ({'confusion-matrix.png', 'reliability.png'}, {'classes'}),
     'report/steps.json': ({'step-time.png', 'step-histogram.png'}, {'steps'}),
     'report/curves.json': ({'loss.png', 'accuracy.png'}, {'curves'}),
     'report/samples.json': (set(), {'samples', 'mistakes'}),
@@ -148,8 +148,11 @@ def test_everything_is_on_the_page(full):
                'loss: training, 2.30 at step 1 to 0.500 at step 469; evaluation, 0.443',
                'weak scaling on real input from 1,000\u00a0examples/sec on 1 to '
                '2,000\u00a0examples/sec on 4', 'number of logical CPU devices, which share',
-               'Confusion matrix of 11 classes', 'the errors of <price>: mean 0.333, mean absolute '
-               'error 0.333, root mean squared error 0.577, 5 % below 0, 95 % below 0.900.',
+               'Line chart of the accuracy over the confidence: in 2 of 3 bins with examples, the '
+               'accuracy is below the confidence; in the last of them, it is 91.8\u00a0% at a '
+               'confidence of 96.2\u00a0%.', 'Confusion matrix of 11 classes',
+               'the errors of <price>: mean 0.333, mean absolute error 0.333, root mean squared '
+               'error 0.577, 5 % below 0, 95 % below 0.900.',
                'values of <price>: true values from 1 to 3, predicted values from 1 to 4.'):
     assert gist in found.alts, gist
 
@@ -216,6 +219,7 @@ def test_the_pointer_shows_values_and_colors_suit_the_screen(full):
               'training: 0.500 at global step 469\nevaluation: 0.443 at global step 469',
               'longest step: 900 at global step 16\nmean: 51 at global step 16',
               '50 to 60 ms: 6 steps', '&amp; predicted as &amp;: 9, 100.0\u00a0%',
+              'confidence 50 to 75 %: 300 examples, mean confidence 70.0\u00a0%, accuracy 60.0',
               'loss: 1.90 at learning rate 1.00e-05\nsmoothed loss: 1.90 at learning rate 1.00e-05',
               'weak scaling, real input: 100 at logical CPU devices, which share the same cores 1'):
     assert any(tip in shown for shown in tips), tip
@@ -261,6 +265,29 @@ def test_figures_of_other_runs(tmp_path):
                '1,000\u00a0examples/sec on 1 to 2,000\u00a0examples/sec on 4',
                'one worker times the number of workers'):
     assert text in found.source
+
+
+def test_reliability():
+  """A model whose probabilities are too high is below the diagonal; most bins are empty."""
+  def draw(*bins):
+    names = ('examples', 'confidence', 'accuracy')
+    return list(charts.draw_reliability({'calibration_error': .25, 'calibration_bins': [
+        dict(zip(names, values)) for values in bins]}))
+
+  empty = (0, None, None)
+  (chart,) = draw(empty, empty, (30, .6, .35), (10, .99, .74))
+  assert 'in 2 of 2 bins with examples, the accuracy is below the confidence' in chart.description
+  assert 'in each of 4 bins. Calibration error: 25.0\u00a0%.' in chart.caption
+  points, = [shape['dots'] for shape in chart.shapes if 'dots' in shape and len(shape['dots']) == 2]
+  diagonal = [shape['line'] for shape in chart.shapes if 'line' in shape and shape['dash']][-1]
+  (left, bottom), (right, top) = diagonal
+  for x, y in points:  # The y axis of pictures points downwards.
+    assert y > bottom + (top - bottom) * (x - left) / (right - left)
+  bars = [shape['box'] for shape in chart.shapes if 'box' in shape and shape['opacity']]
+  assert len(bars) == 2
+  (chart,) = draw((4, .1, .25), (0, None, None))
+  assert 'in 0 of 1 bins' in chart.description
+  assert draw(empty) == [] == draw() == list(charts.draw_reliability({'calibration_error': .1}))
 
 
 @pytest.mark.page

@@ -8,9 +8,8 @@ from estimator_train.data import decoding
 from estimator_train.model import class_counts, evaluation_samples, losses
 from estimator_train.model.own_graph import Fetches
 from estimator_train.system import names
-from estimator_train.tf_patches import estimator as estimator_patches, operations
+from estimator_train.tf_patches import estimator as estimator_patches, graphs
 from estimator_train.tf_patches.compiled_models import Metric, OutputLoss
-from estimator_train.tf_patches.graphs import find_ancestors
 
 # For each metric, a tensor with its value, and the operation that adds a batch.
 Metrics = Dict[str, Tuple[tf.Tensor, tf.Operation]]
@@ -259,9 +258,9 @@ def make_updates_wait_for(inputs: Any, metrics: Mapping[str, Any]) -> None:
   the size of a batch with a static shape.
   """
   updates = [update for _, update in metrics.values()]
-  assignments = [operation for operation in find_ancestors(tf.group(*updates).control_inputs)
+  assignments = [operation for operation in graphs.find_ancestors(tf.group(*updates).control_inputs)
                  if operation.type.startswith(_CHANGES_OF_VARIABLES)]
-  operations.run_before(tf.group(*tf.nest.flatten(inputs)), assignments)
+  graphs.run_before(tf.group(*tf.nest.flatten(inputs)), assignments)
 
 
 def batch_means() -> List[str]:

@@ -19,9 +19,8 @@ from estimator_train.system import machine
 from estimator_train.tf_patches import (
   compiled_models,
   estimator,
-  function_gradients,
+  gradients,
   graphs,
-  operations,
   saved_weights,
   variables,
 )
@@ -60,7 +59,7 @@ class OwnGraph:
       if compiled_models.runs_eagerly(model):
         compiled_models.recompile(model)
       if model.inputs and not self._is_eager:
-        function_gradients.make_training_function(model)
+        gradients.make_training_function(model)
 
   def _entered(self) -> Any:
     return compiled_models.entered_graph(self._graph, self._is_eager)
@@ -76,7 +75,7 @@ class OwnGraph:
         with self._entered():
           compiled_models.build_on_placeholders(self.model, features)
           if not self._is_eager:
-            function_gradients.make_training_function(self.model)
+            gradients.make_training_function(self.model)
 
   @property
   def weight_names(self) -> List[str]:
@@ -213,12 +212,12 @@ class Part:
     """Adds the gradients to the graph or to a copy of it; returns the graph that has them."""
     handles = [self.variables.handle(weight) for weights in self.trained_weights
                for weight in weights]
-    with_gradients = function_gradients.copy_if_gradients_change_it(self.fetches.loss)
+    with_gradients = gradients.copy_if_gradients_change_it(self.fetches.loss)
     loss, *handles = (with_gradients.as_graph_element(tensor.name)
                       for tensor in (self.fetches.loss, *handles))
     with with_gradients.as_default():
-      self.seed = graphs.gradient_seed(loss)
-      with operations.padded_filter_gradients(machine.needs_padded_gradients()):
+      self.seed = gradients.gradient_seed(loss)
+      with gradients.padded_filter_gradients(machine.needs_padded_gradients()):
         self.fetches = self.fetches._replace(gradients=tf.gradients(loss, handles, self.seed))
     return with_gradients
 
@@ -291,7 +290,7 @@ class ModelGraph:
       replacements[part.phase_name] = tf.constant(part.mode == _TRAIN)
     seed = None
     if part.seed is not None:
-      seed = replacements[part.seed.name] = graphs.gradient_seed(part.seed)
+      seed = replacements[part.seed.name] = gradients.gradient_seed(part.seed)
     fetches = part.fetches
     updates, assignments = self._variables.split(fetches.updates, part.subgraph,
                                                    part.fed_names)
@@ -309,7 +308,7 @@ class ModelGraph:
     """Returns the float variables of which each replica updates its own copy."""
     return self._variables.updated_copies(self._part.subgraph)
 
-  def known_gradients(self, fetches: Fetches, seed: tf.Tensor) -> graphs.KnownGradients:
+  def known_gradients(self, fetches: Fetches, seed: tf.Tensor) -> gradients.KnownGradients:
     """Returns the loss for an optimizer."""
-    return graphs.KnownGradients(fetches.loss, seed, sum(self.trained_weights, []),
-                                 fetches.gradients)
+    return gradients.KnownGradients(fetches.loss, seed, sum(self.trained_weights, []),
+                                    fetches.gradients)

@@ -1,6 +1,6 @@
-"""Extracts parts of a graph, simplifies them, and imports them into another graph.
+"""Extracts parts of a graph, imports them into another graph, and orders operations.
 
-No defect, except where a function names one: the public `tf.import_graph_def` imports what a
+No defect: the public `tf.import_graph_def` imports what a
 GraphDef contains, but does not select nodes, and does not make two imports independent.
 """
 
@@ -10,7 +10,6 @@ import tensorflow.compat.v1 as tf
 
 NodeDef = Any  # A tf.NodeDef.
 Nodes = Dict[str, NodeDef]
-_KNOWN_GRADIENTS = 'EstimatorTrainKnownGradients'
 # Added to the second seed of an operation for each replica. It exceeds the numbers of operations.
 _SEED_OF_REPLICA = 1000003
 
@@ -288,58 +287,6 @@ def _replica_index() -> int:
   return int(tf.get_static_value(index) or 0)
 
 
-class KnownGradients:
-  """A loss for optimizers, whose gradients have been computed already.
-
-  `tf.gradients` of the attribute `loss` returns these gradients, so that each optimizer can use and
-  change them as it does with a loss of its own graph.
-
-  Args:
-    value: the value of the loss.
-    seed: the tensor that represents the gradient of what the optimizer minimizes with respect to
-      the loss, which the gradients are multiples of; it has no other use.
-    variables: the variables.
-    gradients: for each variable a tensor, IndexedSlices or None.
-
-  Attributes:
-    loss: a scalar tensor. Its value is right after `connect`.
-  """
-
-  def __init__(self, value: tf.Tensor, seed: tf.Tensor, variables: Sequence[Any],
-               gradients: Sequence[Any]) -> None:
-    self._value, self._seed = value, seed
-    for variable, gradient in zip(variables, gradients):
-      if isinstance(gradient, tf.Tensor):
-        gradient.set_shape(variable.shape)  # Loops lose the shapes.
-    # Not the loss itself, so that tf.gradients does not search the imported operations, of whose
-    # loops Python knows nothing.
-    stand_in = tf.zeros(value.shape, value.dtype)
-    with tf.get_default_graph().gradient_override_map({'IdentityN': _KNOWN_GRADIENTS}):
-      self.loss = tf.identity_n([stand_in, *map(tf.convert_to_tensor, variables)])[0]
-    self.loss.op.known_gradients = self
-    self._gradients = list(gradients)
-
-  def pass_on(self, loss_gradient: tf.Tensor) -> List[Any]:
-    """Returns the gradients, for a gradient with respect to the loss."""
-    self._seed.op._update_input(0, loss_gradient)
-    return [None, *self._gradients]
-
-  def connect(self) -> None:
-    """Gives `loss` its value; call this method when all gradients have been computed."""
-    self.loss.op._update_input(0, self._value)
-
-
-@tf.RegisterGradient(_KNOWN_GRADIENTS)
-def _pass_on(operation: tf.Operation, loss_gradient: tf.Tensor,
-             *unused_gradients: Any) -> List[Any]:
-  return list(operation.known_gradients.pass_on(loss_gradient))
-
-
-def gradient_seed(value: tf.Tensor) -> tf.Tensor:
-  """Returns a tensor like a scalar, for KnownGradients; its value is 1 until it is replaced."""
-  return tf.identity(tf.ones(value.shape, value.dtype))
-
-
 def find_ancestors(operations: Iterable[tf.Operation]) -> Set[tf.Operation]:
   """Returns the operations that run if the given ones run, including the given ones."""
   found: Set[tf.Operation] = set()
@@ -351,3 +298,26 @@ def find_ancestors(operations: Iterable[tf.Operation]) -> Set[tf.Operation]:
       pending += [tensor.op for tensor in operation.inputs]
       pending += operation.control_inputs
   return found
+
+
+def run_before(first: tf.Operation, operations: Sequence[tf.Operation]) -> None:
+  """Makes operations that are already in the graph wait for the operation `first`.
+
+  Private API: `_add_control_input` (tensorflow_core/python/framework/ops.py:2089), because the
+  public `tf.control_dependencies` applies to new operations only.
+
+  Args:
+    first: the operation to run first.
+    operations: the operations that wait for `first`.
+  """
+  for operation in operations:
+    operation._add_control_input(first)
+
+
+def is_in_control_flow(operation: tf.Operation) -> bool:
+  """Returns whether an operation belongs to a condition or a loop.
+
+  Private API: `_get_control_flow_context` (tensorflow_core/python/framework/ops.py:2247), because
+  there is no public one.
+  """
+  return operation._get_control_flow_context() is not None

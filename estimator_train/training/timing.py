@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.reports.step_times import Pause, RunTimes
 from estimator_train.system import storage
 from estimator_train.system.start_up import StartUpTimer
-from estimator_train.tf_patches import operations, sessions
+from estimator_train.tf_patches import graphs, sessions
 from estimator_train.training.steps import StepMonitor
 
 # At least the last 100,000 steps are kept. A step takes 24 bytes, so the times of all steps of a
@@ -164,7 +164,7 @@ def add_wait_measurements(graph: tf.Graph) -> Dict[tf.Operation, tf.Tensor]:
   with graph.as_default():
     return {operation: _measure_wait(operation) for operation in graph.get_operations()
             if operation.type in _GET_NEXT_TYPES
-            and not operations.is_in_control_flow(operation)}
+            and not graphs.is_in_control_flow(operation)}
 
 
 def _measure_wait(get_next: tf.Operation) -> tf.Tensor:
@@ -174,11 +174,11 @@ def _measure_wait(get_next: tf.Operation) -> tf.Tensor:
   with tf.control_dependencies(None), tf.device(
       device.replace(device_type='CPU', device_index=0).to_string()):
     start_time = tf.timestamp()
-    operations.run_before(start_time.op, [get_next])
+    graphs.run_before(start_time.op, [get_next])
     with tf.control_dependencies([get_next]):
       arrival_time = tf.timestamp()
     wait_secs = tf.maximum(arrival_time - start_time, 0)  # The clock may be set back.
-  operations.run_before(arrival_time.op, consumers)
+  graphs.run_before(arrival_time.op, consumers)
   return wait_secs
 
 

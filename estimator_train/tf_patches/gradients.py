@@ -1,0 +1,167 @@
+"""Gradients: of functions, of convolutions, and those that were computed in another graph."""
+
+import contextlib
+from typing import Any, Iterator, List, Sequence, Tuple
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.framework import func_graph, ops
+from tensorflow.python.ops import control_flow_ops, nn_grad
+
+_KNOWN_GRADIENTS = 'EstimatorTrainKnownGradients'
+_NUM_PADDED_CHANNELS = 3  # MKL-DNN has a kernel for images with three channels.
+# Operations that call functions, and have gradients.
+_CALLS = frozenset(['PartitionedCall', 'StatefulPartitionedCall', 'If', 'StatelessIf', 'While',
+                    'StatelessWhile'])
+
+
+def _depends_on_calls(tensor: tf.Tensor) -> bool:
+  found, pending = set(), [tensor.op]
+  while pending:
+    operation = pending.pop()
+    if operation.type in _CALLS:
+      return True
+    if operation not in found:
+      found.add(operation)
+      pending += [source.op for source in operation.inputs]
+  return False
+
+
+def copy_if_gradients_change_it(loss: tf.Tensor) -> tf.Graph:
+  """Returns the graph of a loss, or a copy of it if `tf.gradients` would change its operations.
+
+  Defect: the gradient of a tf.function adds outputs to its operation
+  (tensorflow_core/python/eager/function.py:659), as do those of loops and conditions that are
+  functions. A session does not see the change of an operation that it has run. Symptom: every
+  further call of the session fails with `Connecting to invalid output`; the Keras model is of no
+  use anymore.
+  """
+  graph = loss.graph
+  if isinstance(graph, func_graph.FuncGraph) or not _depends_on_calls(loss):
+    return graph  # No session runs Keras's graph of eager mode.
+  copy = tf.Graph()
+  with copy.as_default():
+    tf.import_graph_def(graph.as_graph_def(), name='')
+    # An import does not know the loops and conditions of TensorFlow 1.
+    for key, context in ((tf.GraphKeys.WHILE_CONTEXT, control_flow_ops.WhileContext),
+                         (tf.GraphKeys.COND_CONTEXT, control_flow_ops.CondContext)):
+      for original in graph.get_collection(key):
+        context.from_proto(original.to_proto())
+    for initializer in graph.get_collection(tf.GraphKeys.TABLE_INITIALIZERS):
+      tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS,
+                           copy.as_graph_element(initializer.name))
+  copy.as_graph_element(loss.name).set_shape(loss.shape)  # An import loses it behind functions.
+  return copy
+
+
+def make_training_function(model: tf.keras.Model) -> None:
+  """Makes Keras's training function before a session runs a model that has tf.functions.
+
+  Without it, `fit` would fail after a conversion, which reads the weights in Keras's session.
+
+  Private API: `_make_train_function` (keras/engine/training.py:2091), and `_keras_initialized`
+  (keras/backend.py:888), by which Keras marks the weights that it has initialized.
+
+  Args:
+    model: a model whose inputs are known, and whose graph is the default graph.
+  """
+  loss = getattr(model, 'total_loss', None)  # A model that is not compiled has none.
+  if isinstance(loss, tf.Tensor) and _depends_on_calls(loss) and not any(
+      getattr(weight, '_keras_initialized', False) for weight in model.weights):
+    with contextlib.suppress(ValueError):  # The model cannot be trained, by `fit` either.
+      model._make_train_function()
+
+
+@contextlib.contextmanager
+def padded_filter_gradients(is_necessary: bool) -> Iterator[None]:
+  """Pads single-channel images for the gradients of convolutions that a `with` block computes.
+
+  Defect: for this gradient, MKL-DNN 0.20 stores images in blocks of 8 channels on processors with
+  AVX2, unless the images have three channels (jit_avx2_conv_kernel_f32.cpp, a C++ source that the
+  wheel of the oneDNN build does not contain). Symptom: for single-channel images, the kernel
+  computes eight times what is needed. Padding the images to three channels with zeros selects the
+  kernel for three channels. The padding does not change the gradient, except by rounding. The
+  kernels for AVX-512 do not have the defect.
+
+  Private API: the registry of gradients, because `tf.Graph.gradient_override_map` applies to
+  operations that are made later.
+
+  Args:
+    is_necessary: whether the processor has the defect.
+  """
+  registered = ops._gradient_registry._registry['Conv2D']
+  original = registered['type']
+  if is_necessary:
+    registered['type'] = _compute_gradients
+  try:
+    yield
+  finally:
+    registered['type'] = original
+
+
+def _compute_gradients(convolution: tf.Operation, gradient: tf.Tensor) -> Tuple[Any, Any]:
+  """Returns the gradients of the inputs [B, height, width, channels] and of the filters."""
+  images, filters = convolution.inputs
+  strides, padding, data_format, dilations = (
+      convolution.get_attr(name) for name in ('strides', 'padding', 'data_format', 'dilations'))
+  if (images.shape[-1] != 1 or data_format != b'NHWC' or padding not in (b'SAME', b'VALID')
+      or images.dtype != tf.float32 or not filters.shape.is_fully_defined()):
+    return nn_grad._Conv2DGrad(convolution, gradient)
+  options = {'strides': strides, 'padding': padding.decode(), 'dilations': dilations}
+  height, width, _, num_filters = filters.shape.as_list()
+  padded_images = tf.pad(images, [[0, 0]] * 3 + [[0, _NUM_PADDED_CHANNELS - 1]])
+  filter_gradient = tf.nn.conv2d_backprop_filter(
+      padded_images, [height, width, _NUM_PADDED_CHANNELS, num_filters], gradient, **options)
+  return (tf.nn.conv2d_backprop_input(tf.shape(images), filters, gradient, **options),
+          filter_gradient[:, :, :1, :])
+
+
+class KnownGradients:
+  """A loss for optimizers, whose gradients have been computed already.
+
+  `tf.gradients` of the attribute `loss` returns these gradients, so that each optimizer can use and
+  change them as it does with a loss of its own graph.
+
+  Args:
+    value: the value of the loss.
+    seed: the tensor that represents the gradient of what the optimizer minimizes with respect to
+      the loss, which the gradients are multiples of; it has no other use.
+    variables: the variables.
+    gradients: for each variable a tensor, IndexedSlices or None.
+
+  Attributes:
+    loss: a scalar tensor. Its value is right after `connect`.
+  """
+
+  def __init__(self, value: tf.Tensor, seed: tf.Tensor, variables: Sequence[Any],
+               gradients: Sequence[Any]) -> None:
+    self._value, self._seed = value, seed
+    for variable, gradient in zip(variables, gradients):
+      if isinstance(gradient, tf.Tensor):
+        gradient.set_shape(variable.shape)  # Loops lose the shapes.
+    # Not the loss itself, so that tf.gradients does not search the imported operations, of whose
+    # loops Python knows nothing.
+    stand_in = tf.zeros(value.shape, value.dtype)
+    with tf.get_default_graph().gradient_override_map({'IdentityN': _KNOWN_GRADIENTS}):
+      self.loss = tf.identity_n([stand_in, *map(tf.convert_to_tensor, variables)])[0]
+    self.loss.op.known_gradients = self
+    self._gradients = list(gradients)
+
+  def pass_on(self, loss_gradient: tf.Tensor) -> List[Any]:
+    """Returns the gradients, for a gradient with respect to the loss."""
+    self._seed.op._update_input(0, loss_gradient)
+    return [None, *self._gradients]
+
+  def connect(self) -> None:
+    """Gives `loss` its value; call this method when all gradients have been computed."""
+    self.loss.op._update_input(0, self._value)
+
+
+@tf.RegisterGradient(_KNOWN_GRADIENTS)
+def _pass_on(operation: tf.Operation, loss_gradient: tf.Tensor,
+             *unused_gradients: Any) -> List[Any]:
+  return list(operation.known_gradients.pass_on(loss_gradient))
+
+
+def gradient_seed(value: tf.Tensor) -> tf.Tensor:
+  """Returns a tensor like a scalar, for KnownGradients; its value is 1 until it is replaced."""
+  return tf.identity(tf.ones(value.shape, value.dtype))

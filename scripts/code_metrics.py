@@ -2,8 +2,22 @@
 
   PYTHON scripts/code_metrics.py [CHECKOUT] [--json] [--list]
 
-Code lines are all lines except docstrings, comments and blank lines. The files are only parsed, not
-imported, so any commit of the project can be measured, with Python 3.6 or later.
+The files are only parsed, not imported, so any commit of the project can be measured, with Python
+3.6 or later. What is counted:
+
+- code lines: all lines except docstrings, comments and blank lines
+- docstring lines: the lines of statements that consist of strings only, with their blank lines
+- functions, also methods and functions in functions; their code lines, without decorators
+- private functions with one caller: functions and methods `_name` whose name the rest of their
+  module uses once
+- circles between files: groups of modules that import each other, directly or not; imports in
+  functions and for TYPE_CHECKING count
+- imports upwards: a module in a sub-package imports another part of the package around it, which
+  imports the sub-package, directly or not
+- places that make a source: calls of `make_source`, or of `source` of a split
+- replacements of a class: calls of a function that assigns to `__class__` of one of its
+  parameters. A function that passes two of its own parameters on to such a function is one itself;
+  this call does not count
 """
 
 import argparse
@@ -18,7 +32,7 @@ from pathlib import Path
 PACKAGE = 'estimator_train'
 BENCHMARKS = 'tests/benchmarks'
 PATCHES = 'tf_patches'  # The only package that may use TensorFlow's private names.
-MAX_LINES, MAX_PARAMETERS, MAX_ATTRIBUTES = 40, 6, 10
+MAX_LINES, MAX_SHORT_LINES, MAX_PARAMETERS, MAX_ATTRIBUTES = 40, 3, 6, 10
 TENSORFLOW = ('tensorflow', 'tensorflow_core', 'tensorflow_estimator')
 TENSORFLOW_INTERNAL = ('tensorflow.python', 'tensorflow_core', 'tensorflow_estimator.python')
 NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
@@ -51,17 +65,34 @@ def measure(checkout):
   benchmarks = [file for file in tests if file.path.startswith(BENCHMARKS + '/')]
   graph = import_graph(package)
   imports = module_imports(package)
+  folders = {name_of(file) for file in package if file.path.endswith('/__init__.py')}
+  imports_of_files = {(source, target) for source, target in imports if target not in folders}
   path, cycles = longest_path(graph)
   return {
       'code_lines': {
           'package': sum(len(file.code_lines) for file in package),
           'tests': sum(len(file.code_lines) for file in tests if file not in benchmarks),
           'benchmarks': sum(len(file.code_lines) for file in benchmarks)},
+      'docstring_lines': sum(len(file.docstring_lines) for file in package),
+      'functions': sum(1 for file in package for _ in extents(file.tokens)),
+      'functions_of_at_most_3_code_lines': collect(package, short_in_code),
+      'private_functions_with_one_caller': collect(package, private_with_one_caller),
       'modules': len(package),
-      'imports_between_modules': len(imports),
+      'imports_between_modules': len(imports_of_files),
       'modules_with_one_importer': sorted(
-          module for module, count in Counter(target for _, target in imports).items()
+          module for module, count in Counter(target for _, target in imports_of_files).items()
           if count == 1),
+      'circles_between_files': [' <> '.join(circle) for circle in find_circles(imports)],
+      'imports_upwards_inside_packages': upward_imports(imports),
+      'run_dirs_made_outside_run_dir': collect(
+          [file for file in package if not file.path.startswith(PACKAGE + '/run_dir/')],
+          lambda file: calls_of(file, 'RunDir')),
+      'uses_of_trains': collect(package, lambda file: [
+          (node.lineno, '.trains') for node in ast.walk(file.tree)
+          if getattr(node, 'attr', None) == 'trains']),
+      'places_that_make_a_source': collect(
+          package, lambda file: calls_of(file, 'make_source', 'source')),
+      'replacements_of_a_class': replacements_of_a_class(package),
       'top_level_modules': sorted(name_of(file).split('.')[1] if '.' in name_of(file)
                                   else '__init__' for file in package
                                   if file.path.count('/') == 1),
@@ -90,6 +121,8 @@ def describe(metrics, with_names=False):
 
   for part in ('package', 'tests', 'benchmarks'):
     add('code lines, ' + part, metrics['code_lines'][part])
+  for key in ('docstring_lines', 'functions'):
+    add(key.replace('_', ' '), metrics[key])
   add('modules of the package', metrics['modules'])
   add('imports between modules', metrics['imports_between_modules'])
   add('modules with one importer', len(metrics['modules_with_one_importer']),
@@ -99,7 +132,10 @@ def describe(metrics, with_names=False):
   add('layers', metrics['layers'], [' > '.join(metrics['longest_import_path'])])
   cycles = [' <> '.join(cycle) for cycle in metrics['import_cycles']]
   add('import cycles', '; '.join(cycles) or 0)
-  for key in ('functions_over_40_lines', 'functions_over_40_code_lines',
+  for key in ('functions_of_at_most_3_code_lines', 'private_functions_with_one_caller',
+              'circles_between_files', 'imports_upwards_inside_packages',
+              'run_dirs_made_outside_run_dir', 'uses_of_trains', 'places_that_make_a_source',
+              'replacements_of_a_class', 'functions_over_40_lines', 'functions_over_40_code_lines',
               'functions_over_6_parameters', 'classes_over_10_attributes',
               'tensorflow_private_names'):
     add(key.replace('_', ' ').replace('tensorflow', "TensorFlow's"), len(metrics[key]),
@@ -113,13 +149,13 @@ def collect(files, find):
 
 
 class File:
-  """A Python file: its tokens, its syntax tree, and the numbers of its code lines."""
+  """A Python file: its tokens, its syntax tree, and the numbers of its lines by kind."""
 
   def __init__(self, path, text):
     self.path = path  # Relative to the checkout, with slashes.
     self.tree = ast.parse(text, path)
     self.tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
-    self.code_lines = find_code_lines(self.tokens, text.split('\n'))
+    self.code_lines, self.docstring_lines = classify_lines(self.tokens, text.split('\n'))
 
 
 def read_files(checkout, folder):
@@ -127,22 +163,21 @@ def read_files(checkout, folder):
           for path in sorted((checkout / folder).rglob('*.py'))]
 
 
-def find_code_lines(tokens, lines):
-  """Returns the set of numbers of the code lines.
+def classify_lines(tokens, lines):
+  """Returns the set of numbers of the code lines, and that of the docstring lines.
 
-  A statement that consists of strings only counts as a docstring. The tokens are used because
-  syntax trees lack the first line of a string before Python 3.8.
+  The tokens are used because syntax trees lack the first line of a string before Python 3.8.
   """
-  found, statement = set(), []
+  code, docstrings, statement = set(), set(), []
   for token in tokens:
     if token.type not in NO_CODE:
       statement.append(token)
     elif token.type in (tokenize.NEWLINE, tokenize.ENDMARKER):
-      if any(part.type != tokenize.STRING for part in statement):
-        found.update(number for part in statement
-                     for number in range(part.start[0], part.end[0] + 1))
+      is_code = any(part.type != tokenize.STRING for part in statement)
+      (code if is_code else docstrings).update(
+          number for part in statement for number in range(part.start[0], part.end[0] + 1))
       statement = []
-  return {number for number in found if lines[number - 1].strip()}
+  return {number for number in code if lines[number - 1].strip()}, docstrings
 
 
 # Imports.
@@ -172,11 +207,15 @@ def import_graph(files):
 
 
 def module_imports(files):
-  """Returns the pairs of a module and a module that it imports; `__init__` files do not count."""
-  modules = {name_of(file) for file in files if not file.path.endswith('/__init__.py')}
-  return {(name_of(file), target) for file in files for name in imported_names(file)
-          for target in (name, name.rpartition('.')[0])
-          if target in modules - {name_of(file)}}
+  """Returns the pairs of a module and a module or `__init__` that it imports."""
+  modules = {name_of(file) for file in files}
+  found = set()
+  for file in files:
+    for name in imported_names(file):
+      target = name if name in modules else name.rpartition('.')[0]
+      if target in modules - {name_of(file)}:
+        found.add((name_of(file), target))
+  return found
 
 
 def imported_names(file):
@@ -198,9 +237,7 @@ def longest_path(graph):
 
   Modules that import each other form one layer, which the path lists by its first module.
   """
-  reached = {unit: reachable(graph, unit) for unit in graph}
-  group = {unit: tuple(sorted({unit} | {other for other in reached[unit]
-                                        if unit in reached[other]})) for unit in graph}
+  group = group_by_circle(graph)
   paths = {}
 
   def path_from(members):
@@ -214,6 +251,13 @@ def longest_path(graph):
   return path, sorted(list(members) for members in set(group.values()) if len(members) > 1)
 
 
+def group_by_circle(graph):
+  """Returns for each unit the tuple of those in a circle with it; for others, of itself."""
+  reached = {unit: reachable(graph, unit) for unit in graph}
+  return {unit: tuple(sorted({unit} | {other for other in reached[unit]
+                                       if unit in reached[other]})) for unit in graph}
+
+
 def reachable(graph, start):
   found, waiting = set(), [start]
   while waiting:
@@ -221,6 +265,34 @@ def reachable(graph, start):
       found.add(target)
       waiting.append(target)
   return found
+
+
+def graph_of(imports):
+  graph = {}
+  for source, target in imports:
+    graph.setdefault(source, set()).add(target)
+    graph.setdefault(target, set())
+  return graph
+
+
+def find_circles(imports):
+  return sorted({group for group in group_by_circle(graph_of(imports)).values() if len(group) > 1})
+
+
+def upward_imports(imports):
+  """Returns `MODULE > MODULE` for each import upwards inside a package."""
+  found = set()
+  packages = {name.rpartition('.')[0] for pair in imports for name in pair} - {''}
+  for package in packages:
+    depth = package.count('.') + 2
+    # The parts of the package are its modules, its sub-packages and its `__init__`.
+    inside = {pair: tuple('.'.join(name.split('.')[:depth]) for name in pair) for pair in imports
+              if all((name + '.').startswith(package + '.') for name in pair)}
+    group = group_by_circle(graph_of(parts for parts in inside.values() if parts[0] != parts[1]))
+    found.update('{} > {}'.format(*pair) for pair, parts in inside.items()
+                 if parts[0] in packages - {package} and parts[0] != parts[1]
+                 and group[parts[0]] == group[parts[1]])
+  return sorted(found)
 
 
 # Functions and classes. Each of the following functions yields lines and descriptions.
@@ -261,11 +333,60 @@ def long_functions(file):
       yield first, '{}: {} lines'.format(name, last - first + 1)
 
 
-def long_in_code(file):
+def code_lines_of_functions(file):
   for name, first, last in sorted(extents(file.tokens), key=lambda extent: extent[1]):
-    count = sum(first <= line <= last for line in file.code_lines)
+    yield name, first, sum(first <= line <= last for line in file.code_lines)
+
+
+def long_in_code(file):
+  for name, first, count in code_lines_of_functions(file):
     if count > MAX_LINES:
       yield first, '{}: {} code lines'.format(name, count)
+
+
+def short_in_code(file):
+  for name, first, count in code_lines_of_functions(file):
+    if count <= MAX_SHORT_LINES:
+      yield first, name
+
+
+def private_with_one_caller(file):
+  nodes = list(ast.walk(file.tree))
+  uses = Counter(getattr(node, 'id', None) or getattr(node, 'attr', None) for node in nodes)
+  for node in nodes:
+    if isinstance(node, FUNCTIONS) and is_private(node.name) and uses[node.name] == 1:
+      yield node.lineno, node.name
+
+
+def calls_of(file, *names):
+  for node in ast.walk(file.tree):
+    if isinstance(node, ast.Call) and called_name(node) in names:
+      yield node.lineno, called_name(node)
+
+
+def called_name(call):
+  return getattr(call.func, 'id', None) or getattr(call.func, 'attr', None)
+
+
+def replacements_of_a_class(files):
+  """Returns `PATH:LINE FUNCTION` for each replacement of a class; see above."""
+  functions = [node for file in files for node in ast.walk(file.tree)
+               if isinstance(node, FUNCTIONS)]
+  own = {id(function): {argument.arg for argument in [*function.args.args, function.args.vararg]
+                        if argument} for function in functions}
+  replacing = {function.name for function in functions for node in ast.walk(function)
+               if getattr(node, 'attr', None) == '__class__' and isinstance(node.ctx, ast.Store)
+               and getattr(node.value, 'id', None) in own[id(function)]}
+  forwarded = set()
+  for function in functions:
+    for call in ast.walk(function):
+      if isinstance(call, ast.Call) and called_name(call) in replacing and len(
+          own[id(function)] & {getattr(part, 'id', None) for part in call.args}) > 1:
+        forwarded.add(call)
+        replacing.add(function.name)
+  return ['{}:{} {}'.format(file.path, node.lineno, called_name(node)) for file in files
+          for node in ast.walk(file.tree) if isinstance(node, ast.Call)
+          and called_name(node) in replacing and node not in forwarded]
 
 
 def functions_with_many_parameters(file):

@@ -10,8 +10,9 @@ from estimator_train.errors import UserError
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import NAMED_CHECKPOINTS
-from estimator_train.tf_patches.optimizers import AVERAGE_SLOT
 
+# The slot of an optimizer that has the moving average of a weight.
+AVERAGE_SLOT = 'average'
 # A checkpoint of a converted Keras model contains the variables of the model under their own names.
 # Names of optimizer variables begin with `training` and the name of the optimizer. Examples are the
 # hyperparameter training/Adam/learning_rate and the slot training/Adam/conv2d/kernel/m.

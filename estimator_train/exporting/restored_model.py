@@ -14,6 +14,7 @@ from estimator_train.data.opening import make_batching
 from estimator_train.data.source import Source, translate_errors
 from estimator_train.distribution.devices import Devices, find_devices, make_session_config
 from estimator_train.model import compiling, inputs, losses
+from estimator_train.model.schedules import Schedule
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import compiled_models
@@ -206,7 +207,7 @@ def _restore_model(settings: Settings, run_dir: RunDir, spec: DataSpec, checkpoi
     tf.keras.backend.set_learning_phase(0)
     model = compiling.build_by_name(settings.model, spec)
     if not model.optimizer:
-      compiling.compile_with_flags(model, settings, settings.optimizer.learning_rate)
+      compiling.compile_model(model, settings, Schedule(settings.optimizer.learning_rate))
     compatibility.check_fits_checkpoint(model, settings, run_dir, checkpoint)
     with translate_errors():
       compatibility.make_saver(model.weights, checkpoint).restore(session, checkpoint)

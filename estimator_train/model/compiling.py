@@ -1,29 +1,29 @@
 """Builds and compiles the Keras model of a run."""
 
 import logging
-from typing import Any, Callable
+from typing import Any, Callable, List, Optional
 
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import DataSpec
 from estimator_train.errors import UserError
 from estimator_train.model import losses, networks
-from estimator_train.model.inputs import make_preprocess_function
-from estimator_train.model.optimizers import (
-  LearningRate,
-  decay_weights,
-  make_optimizer,
-  scale_learning_rate,
+from estimator_train.model.gradients import (
+  BackboneRate,
+  Feature,
+  GlobalNormClipping,
+  GradientAccumulation,
+  GradientNorm,
+  WeightAveraging,
+  add_features,
 )
+from estimator_train.model.inputs import make_preprocess_function
+from estimator_train.model.optimizers import decay_weights, make_optimizer
+from estimator_train.model.schedules import Schedule
 from estimator_train.settings import Settings, user_code
 from estimator_train.settings.flag_type import all_flags, flags_of
 from estimator_train.settings.flags import ModelFlags, OptimizerFlags
 from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
-from estimator_train.tf_patches.optimizers import (
-  accumulate_gradients,
-  average_weights,
-  clip_global_norm,
-)
 
 _LOG = logging.getLogger('estimator_train')
 # The flags of the optimizer that apply to compiled models, too, or have no effect on them.
@@ -54,28 +54,58 @@ def build_by_name(flags: ModelFlags, spec: DataSpec) -> tf.keras.Model:
   return model
 
 
-def compile_with_flags(model: tf.keras.Model, settings: Settings,
-                       learning_rate: LearningRate) -> None:
-  """Compiles the model with the optimizer of the flags and a loss that fits the last layer."""
-  optimizer = make_optimizer(settings.optimizer.optimizer, learning_rate)
-  if settings.optimizer.weight_decay and settings.run.trains:
-    decay_weights(model, optimizer, settings.optimizer.weight_decay)
-  if settings.optimizer.backbone_lr_factor != 1 and settings.run.trains:
-    head = [layer for layer in model.layers if layer.trainable_weights][-1:]
-    scale_learning_rate(optimizer, settings.optimizer.backbone_lr_factor,
-                        [weight for layer in head for weight in layer.weights])
-  if settings.optimizer.ema_decay is not None and settings.run.trains:
-    average_weights(optimizer, settings.optimizer.ema_decay)
-  if settings.devices.dtype == 'mixed' and settings.run.trains:
-    optimizer = LossScalingOptimizer(optimizer)
-  if settings.optimizer.gradient_accumulation_steps > 1 and settings.run.trains:
-    accumulate_gradients(optimizer, settings.optimizer.gradient_accumulation_steps)
-  if settings.optimizer.gradient_clip_norm and settings.run.trains:
-    clip_global_norm(optimizer, settings.optimizer.gradient_clip_norm)
+def compile_model(model: tf.keras.Model, settings: Settings,
+                  schedule: Schedule) -> Optional[Schedule]:
+  """Compiles the model with the optimizer of the flags and a loss that fits the last layer.
+
+  Returns:
+    The schedule; None if the user has compiled the model, which keeps its own optimizer.
+
+  Raises:
+    UserError: the user has compiled the model, and a flag changes the optimizer or the labels.
+  """
+  if model.optimizer:
+    if settings.run.trains:
+      _check_flags_of_compiled_model(settings)
+    add_features(model.optimizer, [(GradientNorm, {})])
+    return None
+  optimizer = make_optimizer(settings.optimizer.optimizer, schedule)
+  if settings.run.trains:
+    optimizer = _with_training_flags(optimizer, model, settings)
   model.compile(optimizer, loss=losses.default_loss(model))
+  return schedule
 
 
-def check_flags_of_compiled_model(settings: Settings) -> None:
+def _with_training_flags(optimizer: tf.keras.optimizers.Optimizer, model: tf.keras.Model,
+                         settings: Settings) -> tf.keras.optimizers.Optimizer:
+  """Returns the optimizer with what the flags do to its gradients and updates."""
+  flags = settings.optimizer
+  outside: List[Feature] = [(GradientNorm, {})]  # The gradients are not scaled.
+  inside: List[Feature] = []  # Loss scaling may skip the update.
+  if flags.gradient_clip_norm:
+    outside.append((GlobalNormClipping, {'max_norm': flags.gradient_clip_norm}))
+  if flags.gradient_accumulation_steps > 1:
+    outside.append((GradientAccumulation, {
+        'accumulation_steps': flags.gradient_accumulation_steps}))
+  if flags.ema_decay is not None:
+    inside.append((WeightAveraging, {'ema_decay': flags.ema_decay}))
+  if flags.backbone_lr_factor != 1:
+    head = [layer for layer in model.layers if layer.trainable_weights][-1:]
+    inside.append((BackboneRate, {
+        'backbone_factor': flags.backbone_lr_factor,
+        'head_names': {weight.op.name for layer in head for weight in layer.weights}}))
+  if flags.weight_decay:
+    decay_weights(model, optimizer, flags.weight_decay)
+  if settings.devices.dtype != 'mixed':
+    add_features(optimizer, outside + inside)
+    return optimizer
+  add_features(optimizer, inside)
+  scaling = LossScalingOptimizer(optimizer)
+  add_features(scaling, outside)
+  return scaling
+
+
+def _check_flags_of_compiled_model(settings: Settings) -> None:
   """Warns about flags that have no effect on a model with its own optimizer.
 
   Raises:
@@ -87,12 +117,12 @@ def check_flags_of_compiled_model(settings: Settings) -> None:
 
   rejected = format_changed_flags('dtype', 'mixup_alpha', *(
       flag.name for flag in flags_of(OptimizerFlags) if flag.name not in _FLAGS_OF_ANY_MODEL))
-  if settings.run.trains and rejected:
+  if rejected:
     raise UserError('a compiled model trains with its own optimizer',
                     '--model={} {}'.format(settings.model.model, rejected),
                     'omit these flags, or return the model without compiling it')
   ignored = format_changed_flags('optimizer', 'learning_rate')
-  if settings.run.trains and ignored:
+  if ignored:
     _LOG.warning('--model=%s is compiled with its own optimizer: %s has no effect',
                  settings.model.model, ignored)
 

@@ -22,6 +22,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.checkpoints import finding
 from estimator_train.errors import InvalidValue, UserError
 from estimator_train.model import evaluation_metrics, inputs, losses
+from estimator_train.model.gradients import GradientAccumulation, MicroBatch
 from estimator_train.model.own_graph import Fetches, ModelGraph, OwnGraph, Part
 from estimator_train.settings.user_code import find_location
 from estimator_train.tf_patches import (
@@ -226,7 +227,7 @@ class _ModelFn:
   def _add_training(self, model_graph: ModelGraph, part: Part, optimizer: Any,
                     batch: Tuple[Any, Any]) -> Dict[str, Any]:
     """Adds the training operations to the graph; returns their part of the EstimatorSpec."""
-    if optimizers.accumulates_gradients(optimizer):
+    if isinstance(optimizer, GradientAccumulation):
       if part.fetches.updates and isinstance(
           tf.distribute.get_strategy(), tf.distribute.experimental.CentralStorageStrategy):
         raise InvalidValue(
@@ -270,11 +271,11 @@ class _ModelFn:
                       trainable=False, use_resource=True)
 
   def _make_micro_batch(self, model_graph: ModelGraph, part: Part, batch: Tuple[Any, Any],
-                        index: tf.Tensor) -> optimizers.MicroBatch:
+                        index: tf.Tensor) -> MicroBatch:
     """Adds the operations on a part of a batch to the graph."""
     _, fetches, seed = self._apply(model_graph, part, *inputs.part_of_batch(
         batch, index, self._model.optimizer.accumulation_steps))
-    return optimizers.MicroBatch(model_graph.known_gradients(fetches, seed).loss, fetches.loss,
+    return MicroBatch(model_graph.known_gradients(fetches, seed).loss, fetches.loss,
                                  fetches.outputs[0], fetches.updates)
 
   def _add_evaluation(self, fetches: Fetches, features: Any,

@@ -11,7 +11,6 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.data import decoding
 from estimator_train.model import inputs
-from estimator_train.tf_patches import optimizers
 
 # Keys of graph collections, which have one entry per replica of this process.
 _ACCURACIES_KEY = 'estimator_train/replica_accuracies'
@@ -53,45 +52,9 @@ def add_accuracy(class_indices: tf.Tensor, outputs: tf.Tensor) -> None:
   tf.add_to_collection(_ACCURACIES_KEY, tf.reduce_mean(tf.cast(correct, tf.float32)))
 
 
-def register_gradient_norm(optimizer: Any) -> None:
-  """Registers the norm of the gradient over the global batch, as `gradient_norm`.
-
-  The norm is that of the gradient without loss scaling, after any clipping by the optimizer,
-  because `apply_gradients` receives this gradient.
-
-  Args:
-    optimizer: the optimizer of a compiled Keras model, either of Keras or of `tf.train`.
-  """
-  optimizers.add_optimizer_base_class(optimizer, _GradientNormRecorder)
-
-
-class _GradientNormRecorder:
-  """A base class that makes an optimizer register `gradient_norm`."""
-
-  def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-    grads_and_vars = list(grads_and_vars)
-    result = super().apply_gradients(grads_and_vars, *args, **kwargs)  # type: ignore[misc]
-    # This merge_call must come second. At its first merge_call, a replica waits while the next one
-    # builds its model: operations that are added before would change its dropout masks.
-    tf.distribute.get_replica_context().merge_call(
-        _register_norm_of_sum, args=([
-            pair for pair in optimizers.gradients_to_add(self, grads_and_vars)
-            if pair[0] is not None],))
-    return result
-
-
-def _register_norm_of_sum(strategy: tf.distribute.Strategy, grads_and_vars: Any) -> None:
-  """Registers the norm of the sum of all replicas' gradients, as `gradient_norm`."""
-  # The optimizer computes the same sums, but does not return them.
-  sums = [strategy.experimental_local_results(gradient)
-          for gradient in strategy.extended.batch_reduce_to(
-              tf.distribute.ReduceOp.SUM, grads_and_vars)]
-  # A collective operation completes only if all replicas run it. The norm uses the sums on the
-  # first replica, so fetching the norm must also run the operations of the other replicas.
-  with tf.control_dependencies([tf.convert_to_tensor(copy) for copies in sums
-                                for copy in copies[1:]]):
-    tf.add_to_collection(_GRADIENT_NORM_KEY, tf.global_norm([
-        tf.cast(copies[0], tf.float32) for copies in sums]))
+def add_gradient_norm(norm: tf.Tensor) -> None:
+  """Adds the norm of the gradient over the global batch, which all replicas compute."""
+  tf.add_to_collection(_GRADIENT_NORM_KEY, norm)
 
 
 def training_loss() -> tf.Tensor:
@@ -113,7 +76,7 @@ def scalars_of_logged_steps() -> Dict[str, tf.Tensor]:
   In a cluster, they contain collective operations, so that all workers must fetch them in the same
   steps.
   """
-  # All replicas have registered the same sum; the first one is written.
+  # All replicas have added the same norm.
   return dict(zip(['gradient_norm'], tf.get_collection(_GRADIENT_NORM_KEY)))
 
 

@@ -1,15 +1,13 @@
-"""Optimizers, weight decay, and the learning rate of a backbone."""
+"""Optimizers, and weight decay."""
 
-import contextlib
 import functools
 import re
-from typing import Any, Dict, Iterable, Iterator, List, Set, Union
+from typing import Any, Dict, List, Union
 
 import tensorflow.compat.v1 as tf
 
 from estimator_train.settings.flags import OPTIMIZERS
 from estimator_train.tf_patches.keras import nested_layers
-from estimator_train.tf_patches.optimizers import add_optimizer_base_class
 
 # Keras's names of biases, of the parameters of normalization, and of the slopes of PReLU, which He
 # et al. 2015 (arXiv:1502.01852, section 2.1) do not decay either.
@@ -219,50 +217,3 @@ def decay_weights(model: tf.keras.Model, optimizer: tf.keras.optimizers.Optimize
         regularizer = tf.keras.regularizers.l2(factor / 2)
         setattr(layer, name, regularizer)  # The configuration of the layer contains it.
         layer.add_loss(functools.partial(regularizer, kernel))
-
-
-def scale_learning_rate(optimizer: tf.keras.optimizers.Optimizer, factor: float,
-                        head_weights: Iterable[tf.Variable]) -> None:
-  """Makes an optimizer multiply the learning rate by a factor, except for the weights of the head.
-
-  Args:
-    optimizer: the optimizer itself, not a LossScalingOptimizer around it.
-    factor: the factor.
-    head_weights: the weights that are trained at the full learning rate.
-  """
-  add_optimizer_base_class(optimizer, type('BackboneRate', (_BackboneRate,), {
-      'backbone_factor': factor, 'head_names': {weight.op.name for weight in head_weights}}))
-
-
-class _BackboneRate:
-  """A base class of an optimizer; see scale_learning_rate."""
-  backbone_factor: float
-  head_names: Set[str]
-  _factor = 1.
-
-  def _decayed_lr(self, dtype: tf.DType) -> tf.Tensor:
-    return self._factor * super()._decayed_lr(dtype)  # type: ignore[misc]
-
-  @contextlib.contextmanager
-  def _use_rate_of(self, weight: tf.Variable) -> Iterator[None]:
-    # The copies of a weight on other replicas are called NAME/replica_1 and so on.
-    is_head = weight.op.name.split('/replica_')[0] in self.head_names
-    self._factor = 1. if is_head else self.backbone_factor
-    yield
-    self._factor = 1.
-
-  # `apply_state`, which has one learning rate for all weights, is not passed on. The optimizer then
-  # calls _decayed_lr for each weight.
-  def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable,
-                            apply_state: Any = None) -> tf.Operation:
-    del apply_state
-    with self._use_rate_of(var):
-      return super()._resource_apply_dense(grad, var)  # type: ignore[misc]
-
-  def _resource_apply_sparse_duplicate_indices(self, grad: tf.Tensor, var: tf.Variable,
-                                               indices: tf.Tensor,
-                                               apply_state: Any = None) -> tf.Operation:
-    del apply_state
-    with self._use_rate_of(var):
-      return super()._resource_apply_sparse_duplicate_indices(  # type: ignore[misc]
-          grad, var, indices)

@@ -18,15 +18,12 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
   global step stays proportional to the number of examples.
 
   Defect: TensorFlow's own LossScaleOptimizer
-  (tensorflow_core/python/keras/mixed_precision/experimental/loss_scale_optimizer.py:47) lacks
-  `get_config` and `from_config`, which model_to_estimator needs to create the optimizer again.
-  Symptom: a model with a LossScaleOptimizer cannot be converted to an Estimator.
-  LossScaleOptimizer also changes the names of the optimizer's variables, so that a run could not
-  resume with another `--dtype`.
+  (tensorflow_core/python/keras/mixed_precision/experimental/loss_scale_optimizer.py:47) changes the
+  names of the variables of the optimizer that it wraps, and lacks `get_config`. Symptom: a run
+  cannot resume with another `--dtype`, and the optimizer of a checkpoint cannot be compared.
 
   Args:
-    optimizer: the optimizer that applies the gradients. The names of this optimizer's variables do
-      not change.
+    optimizer: the optimizer that applies the gradients.
   """
 
   def __init__(self, optimizer: tf.keras.optimizers.Optimizer) -> None:
@@ -96,14 +93,7 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
     return tf.group(tf.cond(is_finite, apply, skip), self._scale.update_after(is_finite))
 
   def get_config(self) -> Dict[str, Any]:
-    # The class itself, because optimizers.py changes classes without changing their names.
-    return {'name': self._name, 'class': type(self.optimizer),
-            'config': self.optimizer.get_config()}
-
-  @classmethod
-  def from_config(cls, config: Dict[str, Any],
-                  custom_objects: Any = None) -> 'LossScalingOptimizer':
-    return cls(config['class'].from_config(dict(config['config'])))
+    return {'name': self._name}
 
 
 def _with_values(gradient: Any, change: Callable[[tf.Tensor], tf.Tensor]) -> Any:

@@ -5,7 +5,7 @@ from typing import Any, List, Sequence
 import tensorflow.compat.v1 as tf
 from tensorflow.python.keras.optimizer_v2 import optimizer_v2
 
-from estimator_train.tf_patches.optimizers import add_last_base_class, with_inner_optimizers
+from estimator_train.tf_patches.optimizers import add_base_classes, with_inner_optimizers
 
 
 def make_updates_linear(optimizer: Any) -> None:
@@ -23,10 +23,10 @@ def make_updates_linear(optimizer: Any) -> None:
     optimizer: an optimizer of Keras or of `tf.train`.
   """
   if isinstance(optimizer, optimizer_v2.OptimizerV2):
-    add_last_base_class(optimizer, _LinearOptimizer)
+    add_base_classes(optimizer, last=[_LinearOptimizer])
   else:
     for each in with_inner_optimizers(optimizer):
-      add_last_base_class(each, _LinearTrainOptimizer)
+      add_base_classes(each, last=[_LinearTrainOptimizer])
 
 
 class _LinearOptimizer(optimizer_v2.OptimizerV2):

@@ -96,10 +96,11 @@ def prepare(run: Run) -> PreparedModel:
 def _convert(run: Run, model: tf.keras.Model) -> PreparedModel:
   """Compiles the model, checks that the checkpoint fits the model, and converts the model."""
   settings, spec, engine = run.settings, run.data.spec, run.engine
-  schedule = _compile(run, model)
+  if settings.input.cache_features:
+    spec.require_images('--cache_features')
+  schedule = compiling.compile_model(model, settings, run.schedule)
   if run.start.checkpoint is not None:
     compatibility.check_fits_checkpoint(model, settings, run.run_dir, run.start.checkpoint)
-  observation.register_gradient_norm(model.optimizer)
   _load_given_weights(run, model)
   run_config = engine.make_run_config()
   one_hot = not losses.model_takes_class_indices(model)
@@ -135,17 +136,6 @@ def _batch_norm_momentum(model: tf.keras.Model) -> float:
   """Returns the highest momentum of the batch normalization that training updates, or 0."""
   return max((layer.momentum for layer in nested_layers(model) if layer.trainable and isinstance(
       layer, tf.keras.layers.BatchNormalization)), default=0.)
-
-
-def _compile(run: Run, model: tf.keras.Model) -> Optional[Schedule]:
-  """Compiles the model with the flags; returns None if the model has its own optimizer."""
-  if run.settings.input.cache_features:
-    run.data.spec.require_images('--cache_features')
-  if model.optimizer:
-    compiling.check_flags_of_compiled_model(run.settings)
-    return None
-  compiling.compile_with_flags(model, run.settings, run.schedule)
-  return run.schedule
 
 
 def _load_given_weights(run: Run, model: tf.keras.Model) -> None:

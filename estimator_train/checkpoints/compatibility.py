@@ -1,23 +1,21 @@
-"""Checks whether a checkpoint fits the model, the flags and the class names of a run."""
+"""Refuses a checkpoint that does not fit the model, the flags or the class names of a run."""
 
 import re
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, Iterable, List, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
 from estimator_train.checkpoints import finding
+from estimator_train.checkpoints.restoring import names_of_averages
 from estimator_train.errors import UserError
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import NAMED_CHECKPOINTS
 
-# The slot of an optimizer that has the moving average of a weight.
-AVERAGE_SLOT = 'average'
 # A checkpoint of a converted Keras model contains the variables of the model under their own names.
 # Names of optimizer variables begin with `training` and the name of the optimizer. Examples are the
 # hyperparameter training/Adam/learning_rate and the slot training/Adam/conv2d/kernel/m.
 _OPTIMIZER_VARIABLE = re.compile(r'training(_\d+)?/([^/]+)/')
-_AVERAGE_VARIABLE = re.compile(r'training(_\d+)?/[^/]+/(.+)/' + AVERAGE_SLOT + '$')
 _LOSS_SCALE_VARIABLE = re.compile(r'training(_\d+)?/current_loss_scale$')
 
 
@@ -27,66 +25,72 @@ def check_class_names(settings: Settings, run_dir: RunDir, class_names: Sequence
   recorded.check_class_names(class_names, 'model_dir' if recorded is run_dir else 'checkpoint')
 
 
-def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, run_dir: RunDir,
+def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, recorded: RunDir,
                           path: str) -> None:
   """Checks that a checkpoint fits the model, optimizer, dtype and preprocessing of this run.
 
   Args:
-    model: the model of this run.
-    settings, run_dir: those of this run.
+    model: the compiled model of this run.
+    recorded: the folder of the run that has saved the checkpoint.
     path: the path of the checkpoint that `--checkpoint` names.
 
   Raises:
     UserError: the checkpoint does not fit. The error states the value of the flag in each run.
   """
-  recorded = finding.run_dir_of_checkpoint(settings, run_dir)
-  checkpoint_flags = recorded.flags()
-  # A difference is None if the checkpoint fits.
-  for flag, value, difference in (
-      ('model', settings.model.model, describe_model_difference(model, path)),
-      ('optimizer', settings.optimizer.optimizer,
-       describe_optimizer_difference(model, path) if settings.run.trains else None),
-      ('dtype', settings.devices.dtype, 'the checkpoint has no loss scale'
-       if settings.run.trains and settings.devices.dtype == 'mixed'
-       and lacks_loss_scale(path) else None),
-      ('ema_decay', settings.optimizer.ema_decay, 'the checkpoint has no averages of the weights'
-       if settings.run.trains and settings.optimizer.ema_decay is not None
-       and not names_of_averages(path) else None),
-      ('preprocess', settings.model.preprocess, 'the pixel values were scaled differently'
-       if checkpoint_flags.get('preprocess', settings.model.preprocess)
-       != settings.model.preprocess else None)):
-    if difference:
-      saved_value = checkpoint_flags.get(flag, 'unknown' if not checkpoint_flags else None)
-      checkpoint = settings.checkpoints.checkpoint
-      path_flag, folder = (('model_dir', run_dir.path)
-                           if checkpoint in NAMED_CHECKPOINTS
-                           else ('checkpoint', checkpoint))
-      reason = difference
-      if saved_value == value:
-        before = 'with another network of --{}={}'.format(flag, value)
-        reason = ', '.join([difference, *recorded.flag_differences(settings, ['image_size'])])
-      elif saved_value is None:
-        before = 'without --' + flag
-      else:
-        before = 'with --{}={}, not --{}={}'.format(flag, saved_value, flag, value)
-      raise UserError(
-          'the checkpoint does not fit --' + flag,
-          '{} at step {} was trained {} ({})'.format(
-              folder, tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP), before, reason),
-          'give another --' + path_flag + ('' if saved_value in ('unknown', value, None)
-                                           else ', or --{}={}'.format(flag, saved_value)))
+  flags = recorded.flags()
+  shapes: Dict[str, List[int]] = dict(tf.train.list_variables(path))
+  # For each flag, its value, and what does not fit; None: the checkpoint fits.
+  misfits = [('model', settings.model.model, _model_difference(model, shapes))]
+  if settings.run.trains:
+    misfits += [
+        ('optimizer', settings.optimizer.optimizer, _optimizer_difference(model, shapes)),
+        ('dtype', settings.devices.dtype, 'the checkpoint has no loss scale'
+         if settings.devices.dtype == 'mixed'
+         and not any(map(_LOSS_SCALE_VARIABLE.match, shapes)) else None),
+        ('ema_decay', str(settings.optimizer.ema_decay),
+         'the checkpoint has no averages of the weights'
+         if settings.optimizer.ema_decay is not None and not names_of_averages(path) else None)]
+  preprocess = settings.model.preprocess
+  misfits.append(('preprocess', preprocess, 'the pixel values were scaled differently'
+                  if flags.get('preprocess', preprocess) != preprocess else None))
+  for flag, value, difference in misfits:
+    if difference is not None:
+      raise _misfit(flag, value, difference, settings, recorded, path)
 
 
-def describe_model_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str]:
-  """Returns the first difference between a checkpoint's and a model's variables; None if equal."""
+def _misfit(flag: str, value: str, difference: str, settings: Settings, recorded: RunDir,
+            path: str) -> UserError:
+  """Returns the error about a flag whose value does not fit the checkpoint."""
+  flags = recorded.flags()  # Empty if flags.txt is missing.
+  saved_value = flags.get(flag) if flags else 'unknown'
+  remedy = ''
+  if saved_value == value:
+    trained = 'with another network of --{}={}'.format(flag, value)
+    difference = ', '.join([difference, *recorded.flag_differences(settings, ['image_size'])])
+  elif saved_value is None:
+    trained = 'without --' + flag
+  else:
+    trained = 'with --{}={}, not --{}={}'.format(flag, saved_value, flag, value)
+    remedy = ', or --{}={}'.format(flag, saved_value) if flags else ''
+  checkpoint = settings.checkpoints.checkpoint
+  path_flag, folder = (('model_dir', recorded.path) if checkpoint in NAMED_CHECKPOINTS
+                       else ('checkpoint', checkpoint))
+  return UserError(
+      'the checkpoint does not fit --' + flag,
+      '{} at step {} was trained {} ({})'.format(
+          folder, tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP), trained, difference),
+      'give another --' + path_flag + remedy)
+
+
+def _model_difference(model: tf.keras.Model, shapes: Mapping[str, List[int]]) -> Optional[str]:
+  """Returns the first difference between the variables of a checkpoint and a model, or None."""
   expected = {weight.op.name: weight.shape.as_list() for weight in model.weights}
   # Ignores the optimizer's variables. A `tf.train` optimizer has scalars, and slots whose names are
   # the name of a weight and a suffix, such as conv2d/kernel/Adam.
-  stored: Dict[str, List[int]] = {
-      name: shape for name, shape in tf.train.list_variables(checkpoint)
-      if name in expected or (
-          shape and not _OPTIMIZER_VARIABLE.match(name)
-          and name.rpartition('/')[0] not in expected)}
+  stored = {name: shape for name, shape in shapes.items()
+            if name in expected or (
+                shape and not _OPTIMIZER_VARIABLE.match(name)
+                and name.rpartition('/')[0] not in expected)}
   for name in sorted(set(stored) | set(expected)):
     if stored.get(name) != expected.get(name):
       return '{} is {} in the checkpoint and {} in the model'.format(
@@ -94,10 +98,9 @@ def describe_model_difference(model: tf.keras.Model, checkpoint: str) -> Optiona
   return None
 
 
-def describe_optimizer_difference(model: tf.keras.Model, checkpoint: str) -> Optional[str]:
-  """Returns the difference between a checkpoint's and a model's optimizer; None if equal."""
-  stored = {match.group(2) for match in (
-      _OPTIMIZER_VARIABLE.match(name) for name, _ in tf.train.list_variables(checkpoint)) if match}
+def _optimizer_difference(model: tf.keras.Model, names: Iterable[str]) -> Optional[str]:
+  """Returns the difference between the optimizers of a checkpoint and a model, or None."""
+  stored = {match.group(2) for match in map(_OPTIMIZER_VARIABLE.match, names) if match}
   try:
     name = model.optimizer.get_config()['name']
   except NotImplementedError:  # An optimizer of `tf.train` cannot be compared by name.
@@ -105,28 +108,3 @@ def describe_optimizer_difference(model: tf.keras.Model, checkpoint: str) -> Opt
   if stored and name not in stored:
     return '{} in the checkpoint and {} in the model'.format(', '.join(sorted(stored)), name)
   return None
-
-
-def names_of_averages(checkpoint: str) -> Dict[str, str]:
-  """Returns the names of the averages of the weights in a checkpoint, by the names of the weights.
-  """
-  matches = [_AVERAGE_VARIABLE.match(name) for name, _ in tf.train.list_variables(checkpoint)]
-  return {match.group(2): match.group(0) for match in matches if match}
-
-
-def make_saver(variables: Sequence[tf.Variable], checkpoint: str) -> tf.train.Saver:
-  """Makes a saver that restores variables, and weights from their averages in the checkpoint.
-
-  Also restores the tables of the default graph.
-  """
-  names = names_of_averages(checkpoint)
-  by_name = {names.get(variable.op.name, variable.op.name): variable for variable in variables}
-  by_name.update((table.name, table)
-                 for table in tf.get_collection(tf.GraphKeys.SAVEABLE_OBJECTS))
-  return tf.train.Saver(by_name, sharded=True)
-
-
-def lacks_loss_scale(checkpoint: str) -> bool:
-  """Returns whether the checkpoint was saved by a training run without loss scaling."""
-  return not any(_LOSS_SCALE_VARIABLE.match(name)
-                 for name, _ in tf.train.list_variables(checkpoint))

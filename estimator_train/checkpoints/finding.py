@@ -1,4 +1,4 @@
-"""Finds the checkpoint to restore, compares it with a model, and recovers a damaged model_dir."""
+"""Finds the checkpoint from which a run starts, and recovers a damaged model_dir."""
 
 import contextlib
 import glob
@@ -6,13 +6,20 @@ import logging
 import os
 import re
 import shutil
-from typing import Dict, Iterator, List, Optional, Tuple
+import time
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
 from estimator_train.checkpoints import best_checkpoint
-from estimator_train.checkpoints.pinned_files import SavedCheckpoint, pin, pinned_files
-from estimator_train.errors import UserError, one_line
+from estimator_train.checkpoints.pinned_files import (
+  SavedCheckpoint,
+  pin_found,
+  pin_if_intact,
+  pinned_files,
+)
+from estimator_train.distribution.process import EVALUATOR, Process
+from estimator_train.errors import PeerLost, UserError, one_line
 from estimator_train.run_dir import (
   CHECKPOINTS_FILE,
   RunDir,
@@ -30,6 +37,58 @@ _LISTED_NAME = re.compile(r'model\.ckpt-(\d+)$')
 # The temporary names that TensorFlow uses, and the folders that can contain them.
 _TEMPORARY_NAME = re.compile(r'model\.ckpt-\d+_temp_\w+$|.+\.tmp[0-9a-f]{32}$')
 _FOLDERS_OF_TENSORFLOW = ('', 'keras')
+_POLL_INTERVAL_SECS = 1.
+
+
+class Start(NamedTuple):
+  """Where a run starts.
+
+  Attributes:
+    checkpoint: the path of the checkpoint to resume from, or to evaluate; None: there is none.
+    step: the global step of the checkpoint; 0 if there is no checkpoint.
+    recorded: the folder of the run that has saved the checkpoint.
+  """
+  checkpoint: Optional[str]
+  step: int
+  recorded: RunDir
+
+
+def find_start(settings: Settings, run_dir: RunDir, process: Process,
+               checkpoint_to_evaluate: Optional[SavedCheckpoint]) -> Start:
+  """Finds the checkpoint to resume from, or to evaluate.
+
+  Args:
+    checkpoint_to_evaluate: the return value of open_checkpoint; None if the run trains.
+
+  Raises:
+    PeerLost: this process is the evaluator, and the chief has not saved a checkpoint in time.
+    UserError: there are checkpoints, but none of them loads.
+  """
+  recorded = run_dir_of_checkpoint(settings, run_dir)
+  if checkpoint_to_evaluate is not None:
+    return Start(checkpoint_to_evaluate.files, checkpoint_to_evaluate.global_step, recorded)
+  if process.role == EVALUATOR:
+    checkpoint = _wait_for_checkpoint(run_dir, settings.cluster.start_timeout_secs)
+    return Start(checkpoint, _read_step(checkpoint), recorded)
+  return Start(*find_intact_checkpoint(run_dir.path), recorded)
+
+
+def _wait_for_checkpoint(run_dir: RunDir, timeout_secs: int) -> str:
+  """Waits until the chief has saved a first checkpoint, and pins the latest one.
+
+  Raises:
+    PeerLost: no checkpoint was saved within `timeout_secs`.
+  """
+  deadline = time.monotonic() + timeout_secs
+  while True:
+    latest = latest_checkpoint(run_dir.path)
+    if latest is not None:
+      with contextlib.suppress(FileNotFoundError):  # The chief has deleted it: take the next one.
+        return best_checkpoint.pin(latest, run_dir.path, EVALUATOR)
+    if time.monotonic() > deadline:
+      raise PeerLost('no checkpoint appeared in {} within {} s (--start_timeout_secs)'.format(
+          run_dir.path, timeout_secs))
+    time.sleep(_POLL_INTERVAL_SECS)
 
 
 def latest_checkpoint(model_dir: str) -> Optional[str]:
@@ -47,7 +106,11 @@ def latest_checkpoint_and_step(model_dir: str) -> Tuple[Optional[str], int]:
   path = latest_checkpoint(model_dir)
   if path is None:
     return None, 0
-  return path, int(tf.train.load_variable(path, tf.GraphKeys.GLOBAL_STEP))
+  return path, _read_step(path)
+
+
+def _read_step(checkpoint: str) -> int:
+  return int(tf.train.load_variable(checkpoint, tf.GraphKeys.GLOBAL_STEP))
 
 
 def find_intact_checkpoint(model_dir: str) -> Tuple[Optional[str], int]:
@@ -88,7 +151,7 @@ def pin_intact_checkpoint(model_dir: str, stack: contextlib.ExitStack) -> Option
     with contextlib.ExitStack() as attempt:
       for step in dict.fromkeys(listed_steps[:1] + steps):
         try:
-          found = pin(_checkpoint_path(model_dir, step), step, attempt)
+          found = pin_if_intact(_checkpoint_path(model_dir, step), step, attempt)
           break
         except (OSError, ValueError) as error:
           skip_reasons[step] = '{}: {}'.format(_checkpoint_path(model_dir, step), one_line(
@@ -200,7 +263,13 @@ def open_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[SavedCheckp
                         'train first, or give the --model_dir of a run with a checkpoint')
       path, files = found.path, found.files
     elif checkpoint == 'best':
-      path, files = _pin_best(run_dir.path, stack)
+      best = pin_found(lambda: _best_path(run_dir.path), stack)
+      if best is None:
+        raise UserError('there is no best checkpoint',
+                        '--checkpoint=best --model_dir=' + run_dir.path,
+                        'train with --mode=train_and_evaluate and --eval_every_steps=N, or give '
+                        + _describe_checkpoints(run_dir.path))
+      path, files = best
     else:
       path = re.sub(r'\.(index|meta|data-\d+-of-\d+)$', '', checkpoint)
       try:
@@ -210,7 +279,7 @@ def open_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[SavedCheckp
         raise UserError('there is no such checkpoint', '--checkpoint=' + checkpoint,
                         'give ' + _describe_checkpoints(folder)) from error
     try:
-      step = int(tf.train.load_variable(files, tf.GraphKeys.GLOBAL_STEP))
+      step = _read_step(files)
     except (tf.errors.OpError, ValueError) as error:
       raise UserError('the checkpoint is damaged, or was not saved by a training run',
                       '{} ({})'.format(path, str(error).replace(files, path)),
@@ -218,18 +287,9 @@ def open_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[SavedCheckp
     yield SavedCheckpoint(path, step, files)
 
 
-def _pin_best(model_dir: str, stack: contextlib.ExitStack) -> Tuple[str, str]:
-  """Keeps the best checkpoint readable; returns its path, and the path of its files."""
-  previous = None
-  while True:
-    best = best_checkpoint.read_best(model_dir)
-    if best is None or best == previous:
-      raise UserError('there is no best checkpoint', '--checkpoint=best --model_dir=' + model_dir,
-                      'train with --mode=train_and_evaluate and --eval_every_steps=N, or give '
-                      + _describe_checkpoints(model_dir))
-    with contextlib.suppress(FileNotFoundError):  # Another process has found a better one.
-      return best.path, stack.enter_context(pinned_files(best.path))
-    previous = best
+def _best_path(model_dir: str) -> Optional[str]:
+  best = best_checkpoint.read_best(model_dir)
+  return None if best is None else best.path
 
 
 def run_dir_of_checkpoint(settings: Settings, run_dir: RunDir) -> RunDir:

@@ -10,7 +10,7 @@ import errno
 import glob
 import os
 import tempfile
-from typing import Iterator, NamedTuple, Optional
+from typing import Callable, Iterator, NamedTuple, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -63,11 +63,30 @@ def pinned_files(checkpoint: str) -> Iterator[str]:
     yield pinned if os.path.exists(pinned + '.index') else checkpoint
 
 
-def pin(path: str, step: int, stack: contextlib.ExitStack) -> SavedCheckpoint:
+def pin_found(find: Callable[[], Optional[str]],
+              stack: contextlib.ExitStack) -> Optional[Tuple[str, str]]:
+  """Keeps a checkpoint readable that another process may replace by another one.
+
+  Args:
+    find: returns the path of the current checkpoint; None if there is none.
+    stack: closes the files.
+
+  Returns:
+    The path of the checkpoint, and the path at which to read its files; None if there is none, or
+    if files are missing although the checkpoint has not been replaced.
+  """
+  path, previous = find(), None
+  while path is not None and path != previous:
+    with contextlib.suppress(FileNotFoundError):
+      return path, stack.enter_context(pinned_files(path))
+    path, previous = find(), path
+  return None
+
+
+def pin_if_intact(path: str, step: int, stack: contextlib.ExitStack) -> SavedCheckpoint:
   """Keeps a checkpoint readable until the stack is closed, if all its values can be read.
 
   Args:
-    path: the path of the checkpoint.
     step: the global step, unless the checkpoint contains it.
     stack: closes the files.
 

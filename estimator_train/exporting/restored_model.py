@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.checkpoints import compatibility, finding
+from estimator_train.checkpoints import compatibility, finding, restoring
 from estimator_train.data import DataSpec, datasets
 from estimator_train.data.opening import make_batching
 from estimator_train.data.source import Source, translate_errors
@@ -208,9 +208,10 @@ def _restore_model(settings: Settings, run_dir: RunDir, spec: DataSpec, checkpoi
     model = compiling.build_by_name(settings.model, spec)
     if not model.optimizer:
       compiling.compile_model(model, settings, Schedule(settings.optimizer.learning_rate))
-    compatibility.check_fits_checkpoint(model, settings, run_dir, checkpoint)
+    compatibility.check_fits_checkpoint(
+        model, settings, finding.run_dir_of_checkpoint(settings, run_dir), checkpoint)
     with translate_errors():
-      compatibility.make_saver(model.weights, checkpoint).restore(session, checkpoint)
+      restoring.make_saver(model.weights, checkpoint).restore(session, checkpoint)
     return RestoredModel(model, session, settings, spec)
   finally:
     tf.keras.backend.set_session(None)

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Se
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.checkpoints.compatibility import AVERAGE_SLOT
+from estimator_train.checkpoints.restoring import AVERAGE_SLOT
 from estimator_train.model import observation
 from estimator_train.tf_patches.optimizers import (
   add_base_classes,

@@ -10,7 +10,7 @@ import h5py
 import tensorflow.compat.v1 as tf
 
 from estimator_train.checkpoints import finding
-from estimator_train.checkpoints.pinned_files import pinned_files
+from estimator_train.checkpoints.pinned_files import pin_found
 from estimator_train.data import ImageShape
 from estimator_train.errors import UserError, join_items
 from estimator_train.model import networks
@@ -61,19 +61,18 @@ def _read_checkpoint(path: str, names: Set[str]) -> Dict[str, Any]:
 
   Another process may be training in the folder of the run, and may delete checkpoints.
   """
-  previous = None
-  while True:
-    checkpoint: Optional[str] = path
+  def find() -> Optional[str]:
     if os.path.isfile(os.path.join(path, 'saved_model.pb')):
-      checkpoint = os.path.join(path, 'variables', 'variables')
-    elif os.path.isdir(path):
-      checkpoint = finding.latest_checkpoint(path)
-    if checkpoint is None or checkpoint == previous:
-      raise UserError('there are no weights at this path', '--weights=' + path,
-                      'give an .h5 file, a SavedModel, a checkpoint, or the --model_dir of a run')
-    with contextlib.suppress(FileNotFoundError), pinned_files(checkpoint) as files:
-      return saved_weights.read_variables(files, names)
-    previous = checkpoint
+      return os.path.join(path, 'variables', 'variables')
+    return finding.latest_checkpoint(path) if os.path.isdir(path) else path
+
+  with contextlib.ExitStack() as stack:
+    found = pin_found(find, stack)
+    values = None if found is None else saved_weights.read_variables(found[1], names)
+  if values is None:
+    raise UserError('there are no weights at this path', '--weights=' + path,
+                    'give an .h5 file, a SavedModel, a checkpoint, or the --model_dir of a run')
+  return values
 
 
 def _load_h5(model: tf.keras.Model, path: str) -> None:

@@ -11,8 +11,8 @@ from typing import Any, Callable, Dict, Optional, Set, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.checkpoints import best_checkpoint, compatibility, finding
-from estimator_train.checkpoints.pinned_files import pin
+from estimator_train.checkpoints import best_checkpoint, finding, restoring
+from estimator_train.checkpoints.pinned_files import pin_if_intact
 from estimator_train.data.opening import make_batching
 from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import TrainingFailed, UserError, one_line
@@ -109,7 +109,7 @@ class EvaluationLoop:
     values: Dict[str, Optional[float]] = {}  # Without any, another checkpoint becomes the best one.
     with contextlib.ExitStack() as stack:
       try:  # Another task may replace the best checkpoint meanwhile.
-        files = pin(best.path, best.global_step, stack).files
+        files = pin_if_intact(best.path, best.global_step, stack).files
       except (OSError, ValueError) as error:
         _LOG.warning('%s cannot be evaluated again: %s', best.path,
                      one_line(str(error)))
@@ -209,7 +209,7 @@ class Evaluator:
     with translate_errors(source), watchdog.ending_hangs(
         'evaluation', self._run.settings.cluster.step_timeout_secs, lambda: self._num_batches):
       if self._graph is None or self._graph.names_of_averages != (
-          compatibility.names_of_averages(path)):  # A resumed run may have omitted --ema_decay.
+          restoring.names_of_averages(path)):  # A resumed run may have omitted --ema_decay.
         self._graph = _EvaluationGraph(estimator, source.make_eval_input_fn(make_batching(
             source.spec, self._run.settings, self._model.one_hot, batch_size)), path)
       samples = SampleCollector(self._graph.sampled, source.num_examples, batch_size)
@@ -297,8 +297,8 @@ class _EvaluationGraph:
       self._metric_values[tf.GraphKeys.GLOBAL_STEP] = global_step
       self._initialize_op = tf.group(tf.local_variables_initializer(), tf.tables_initializer(),
                                      iterator.initializer)
-      self._saver = compatibility.make_saver(tf.global_variables(), checkpoint)
-      self.names_of_averages = compatibility.names_of_averages(checkpoint)
+      self._saver = restoring.make_saver(tf.global_variables(), checkpoint)
+      self.names_of_averages = restoring.names_of_averages(checkpoint)
       self.sampled = evaluation_samples.sampled_tensors()
       self.batch_means = sorted(evaluation_metrics.batch_means())
       for name in self.batch_means:

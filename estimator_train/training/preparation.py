@@ -100,7 +100,7 @@ def _convert(run: Run, model: tf.keras.Model) -> PreparedModel:
     spec.require_images('--cache_features')
   schedule = compiling.compile_model(model, settings, run.schedule)
   if run.start.checkpoint is not None:
-    compatibility.check_fits_checkpoint(model, settings, run.run_dir, run.start.checkpoint)
+    compatibility.check_fits_checkpoint(model, settings, run.start.recorded, run.start.checkpoint)
   _load_given_weights(run, model)
   run_config = engine.make_run_config()
   one_hot = not losses.model_takes_class_indices(model)

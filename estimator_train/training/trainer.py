@@ -67,7 +67,7 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
     TrainingFailed: the loss or the weights are not finite, or a checkpoint could not be saved.
     UserError: the input could not be read.
   """
-  if run.start.step >= run.end_step or run.start.stop_reason is not None:
+  if run.start.step >= run.end_step or run.stop_reason is not None:
     return _outcome_without_training(run)
   if run.start.step:
     _LOG.info('resuming from step %d, %d examples seen, in %s', run.start.step,
@@ -107,11 +107,11 @@ def _outcome_without_training(run: Run) -> Outcome:
               ' of {}'.format(end_step) if step == end_step
               else ', past --train_steps={}'.format(end_step))
     return Outcome(times)
-  assert run.start.stop_reason is not None
+  assert run.stop_reason is not None
   _LOG.info('nothing to train: %s was stopped at step %d (%s); to continue, change or omit '
             '--early_stopping_steps or --stop_at_accuracy', run.run_dir.path, step,
-            run.start.stop_reason.text)
-  return Outcome(times, stop_reason=run.start.stop_reason)
+            run.stop_reason.text)
+  return Outcome(times, stop_reason=run.stop_reason)
 
 
 def make_input_fn(run: Run, model: PreparedModel) -> InputFn:

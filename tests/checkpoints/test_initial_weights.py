@@ -13,6 +13,7 @@ from numpy.testing import assert_array_equal
 from tensorflow.python.keras import utils as keras_utils
 
 from estimator_train import modes
+from estimator_train.checkpoints import pinned_files
 from estimator_train.errors import UserError
 from estimator_train.model import initial_weights, networks
 from estimator_train.settings import Settings
@@ -170,15 +171,15 @@ def test_weights_of_a_run_that_is_training(trained, tmp_path, monkeypatch):
   shutil.copytree(str(trained), str(run))
   text = 'model_checkpoint_path: "/elsewhere/model.ckpt-{}"\n'
   (run / 'checkpoint').write_text(text.format(0))
-  pinned_files = initial_weights.pinned_files
+  open_files = pinned_files.pinned_files
 
   def save_and_pin(path):
     for old in run.glob('model.ckpt-0.*'):
       old.unlink()
       (run / 'checkpoint').write_text(text.format(1))
-    return pinned_files(path)
+    return open_files(path)
 
-  monkeypatch.setattr(initial_weights, 'pinned_files', save_and_pin)
+  monkeypatch.setattr(pinned_files, 'pinned_files', save_and_pin)
   found, expected = load(run), training_runs.weights(trained, 1)
   assert all(np.array_equal(value, expected[name]) for name, value in found.items())
 

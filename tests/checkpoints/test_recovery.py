@@ -221,7 +221,7 @@ def test_a_checkpoint_that_is_deleted_while_it_is_read(folder, monkeypatch, chec
 
 def test_a_checkpoint_that_is_deleted_before_it_is_read(folder, monkeypatch, caplog):
   """The search continues with the next one, which is saved meanwhile."""
-  pin, deleted = finding.pin, []
+  pin, deleted = finding.pin_if_intact, []
 
   def pin_after_save(path, *given):
     if not deleted:
@@ -231,7 +231,7 @@ def test_a_checkpoint_that_is_deleted_before_it_is_read(folder, monkeypatch, cap
       write_list(folder, '', 10, 110, 120)
     return pin(path, *given)
 
-  monkeypatch.setattr(finding, 'pin', pin_after_save)
+  monkeypatch.setattr(finding, 'pin_if_intact', pin_after_save)
   assert finding.find_intact_checkpoint(str(folder)) == (str(folder / 'model.ckpt-120'), 24)
   assert deleted == [str(folder / 'model.ckpt-20')] and not caplog.text
 

@@ -12,7 +12,7 @@ from estimator_train.system.progress import is_shown, make_progress_bar
 from estimator_train.training import summaries
 from estimator_train.training.preparation import PreparedModel
 from estimator_train.training.run import Run
-from estimator_train.training.steps import MeanOfSteps, StepMonitor, is_logged
+from estimator_train.training.steps import StepMonitor, Window, Windows, is_logged
 
 _LOG = logging.getLogger('estimator_train')
 
@@ -26,10 +26,7 @@ class ShowProgress(tf.train.SessionRunHook):
   and the accuracy are means since the previous logged step.
 
   Args:
-    run: the run.
-    model: the model, whose learning rate schedule may be unknown.
-    monitor: counts the steps, and provides the loss and the accuracy of the last one.
-    clock: a function that returns the time in seconds.
+    clock: returns the time in seconds.
   """
 
   def __init__(self, run: Run, model: PreparedModel, monitor: StepMonitor,
@@ -37,23 +34,21 @@ class ShowProgress(tf.train.SessionRunHook):
     self._run = run
     self._schedule = model.schedule
     self._monitor = monitor
-    self._clock = clock
-    _LOG.info('building the graph and running the first step')
-    self._last_logged_step, self._last_logged_at = 0, 0.
-    self._means = MeanOfSteps()
+    self._windows = Windows(monitor, clock)
     self._bar: Any = None
+    _LOG.info('building the graph and running the first step')
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    step = self._monitor.global_step
-    self._last_logged_step, self._last_logged_at = step, self._clock()
+    self._windows.open_first()
     if is_shown():
       # Drawn after the first step, and then once a second. `postfix` can be any object.
       self._bar = make_progress_bar(
-          total=self._run.end_step, initial=step, leave=False, dynamic_ncols=True, delay=1e-3,
-          mininterval=0, miniters=1, postfix=self, bar_format='{postfix.text_of_bar} |{bar}|')
+          total=self._run.end_step, initial=self._monitor.global_step, leave=False,
+          dynamic_ncols=True, delay=1e-3, mininterval=0, miniters=1, postfix=self,
+          bar_format='{postfix.text_of_bar} |{bar}|')
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    self._means.add(self._monitor)
+    self._windows.add_step()
     step = self._monitor.global_step
     if is_logged(step, self._run.settings.reporting.log_every_steps) or step >= self._run.end_step:
       self._monitor.update_global_step(run_context.session)
@@ -64,22 +59,21 @@ class ShowProgress(tf.train.SessionRunHook):
 
   def _log(self) -> None:
     """Writes the metrics since the last logged step, and logs a line unless there is a bar."""
-    now, step = self._clock(), self._monitor.global_step
-    means, self._means = self._means, MeanOfSteps()
-    step_secs = (now - self._last_logged_at) / max(step - self._last_logged_step, 1)
+    window = self._windows.close()
+    step = window.last_step
+    step_secs = window.secs / max(step - window.first_step + 1, 1)
     rate = self._run.engine.examples_per_step / step_secs
-    self._last_logged_step, self._last_logged_at = step, now
     if self._run.event_dir is not None:
       scalars = {'examples_per_sec': rate, 'step_secs': step_secs}
       if self._schedule is not None:
         scalars['learning_rate'] = self._schedule.rate_at(step - 1)
       summaries.write_scalars(self._run.event_dir, scalars, step)
       metrics_log.append(self._run.event_dir, 'train', step, dict(
-          scalars, loss=means.loss, accuracy=means.accuracy))
+          scalars, loss=window.loss, accuracy=window.accuracy))
     if self._bar is None:
       _LOG.info('step %d/%d%s: loss %.4f%s, %s examples/sec, %s left', step, self._run.end_step,
-                self._format_epoch(), means.loss,
-                format_unless_nan(', accuracy {:.4f}', means.accuracy),
+                self._format_epoch(), window.loss,
+                format_unless_nan(', accuracy {:.4f}', window.accuracy),
                 '{:,.0f}'.format(rate),
                 format_duration((self._run.end_step - step) * step_secs))
 
@@ -117,77 +111,64 @@ class ShowProgress(tf.train.SessionRunHook):
 
 
 class LogEpochs(tf.train.SessionRunHook):
-  """Logs loss, accuracy and examples/sec at the end of an epoch.
+  """Logs loss, accuracy and examples/sec at the end of an epoch, and writes them to metrics.jsonl.
 
   After the first 10,000 epochs, only some epochs are logged, see is_logged. Loss and accuracy
   are means over the steps that this process ran since the previous epoch ended. A step that takes
   examples from two epochs counts for the earlier epoch. In the first epoch of a resumed run, the
-  line names the first of the steps. The same figures are written to metrics.jsonl.
+  line names the first of the steps. The line has the learning rate if the rate has changed.
 
   Args:
-    run: the run, whose training examples are counted.
-    model: the model. The line of an epoch contains the learning rate if the rate has changed.
-    monitor: counts the steps, and provides the loss and the accuracy of the last one.
-    clock: a function that returns the time in seconds.
+    run: its training examples are counted.
+    clock: returns the time in seconds.
   """
 
   def __init__(self, run: Run, model: PreparedModel, monitor: StepMonitor,
                clock: Callable[[], float] = time.perf_counter) -> None:
-    self._event_dir = run.event_dir
-    self._clock_of_run = run.clock
-    self._num_epochs = run.clock.epoch_at(run.end_step)
-    self._schedule = model.schedule
-    self._monitor = monitor
-    self._clock = clock
+    self._run, self._schedule, self._monitor = run, model.schedule, monitor
+    self._windows = Windows(monitor, clock)
+    self._end_step = 0  # Of the current epoch.
     self._learning_rate = math.nan
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     # A resumed run starts in the epoch of its checkpoint: earlier epochs have been logged already.
-    step = self._monitor.start_step
-    self._begin_epoch(self._clock_of_run.completed_epochs(step) + 1, step)
+    step, clock = self._monitor.start_step, self._run.clock
+    self._windows.open_first()
+    self._end_step = clock.step_at_epoch(clock.completed_epochs(step) + 1)
     if self._schedule is not None:
       self._learning_rate = self._schedule.rate_at(step)
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    self._means.add(self._monitor)
-    step = self._monitor.global_step
-    if step < self._end_step:
+    self._windows.add_step()
+    if self._monitor.global_step < self._end_step:
       return
+    window, clock = self._windows.close(), self._run.clock
     # Other workers may increment the global step, too, so several epochs may have ended at once.
-    epoch = self._clock_of_run.completed_epochs(step)
+    epoch = clock.completed_epochs(window.last_step)
     if is_logged(epoch):
-      self._log(epoch, step)
-    self._begin_epoch(epoch + 1, step)
+      self._log(epoch, window)
+    self._end_step = clock.step_at_epoch(epoch + 1)
 
-  def _log(self, epoch: int, step: int) -> None:
-    """Logs the line of an epoch that has ended at the global step `step`."""
-    secs = max(self._clock() - self._began_at, 1e-9)
-    means, start_step = self._means, self._start_step
-    clock = self._clock_of_run
+  def _log(self, epoch: int, window: Window) -> None:
+    """Logs the line of an epoch that has ended with a window."""
+    clock, start_step, step = self._run.clock, window.first_step - 1, window.last_step
+    secs = max(window.secs, 1e-9)
     rate = (clock.examples_at(step) - clock.examples_at(start_step)) / secs
     is_part = start_step > clock.step_at_epoch(epoch - 1)
-    _LOG.info('epoch %d/%d%s: loss %.4f%s, %s, %s examples/sec%s', epoch, self._num_epochs,
-              ' (from step {})'.format(start_step + 1) if is_part else '', means.loss,
-              format_unless_nan(', accuracy {:.4f}', means.accuracy),
-              format_duration(secs), '{:,.0f}'.format(rate),
-              self._format_changed_learning_rate(step))
-    if self._event_dir is not None:
-      metrics_log.append(self._event_dir, 'epoch', step, {
-          'epoch': epoch, 'first_step': start_step + 1, 'loss': means.loss,
-          'accuracy': means.accuracy, 'secs': secs, 'examples_per_sec': rate})
-
-  def _format_changed_learning_rate(self, step: int) -> str:
-    """Returns the learning rate as text, or '' if the rate has not changed since the last line."""
-    if self._schedule is None:
-      return ''
-    previous_rate, self._learning_rate = self._learning_rate, self._schedule.rate_at(step - 1)
-    if previous_rate == self._learning_rate:
-      return ''
-    return ', learning rate {:g}'.format(self._learning_rate)
-
-  def _begin_epoch(self, epoch: int, start_step: int) -> None:
-    self._start_step, self._means, self._began_at = start_step, MeanOfSteps(), self._clock()
-    self._end_step = self._clock_of_run.step_at_epoch(epoch)
+    learning_rate = ''
+    if self._schedule is not None:
+      previous_rate, self._learning_rate = self._learning_rate, self._schedule.rate_at(step - 1)
+      if previous_rate != self._learning_rate:
+        learning_rate = ', learning rate {:g}'.format(self._learning_rate)
+    _LOG.info('epoch %d/%d%s: loss %.4f%s, %s, %s examples/sec%s', epoch,
+              clock.epoch_at(self._run.end_step),
+              ' (from step {})'.format(window.first_step) if is_part else '', window.loss,
+              format_unless_nan(', accuracy {:.4f}', window.accuracy), format_duration(secs),
+              '{:,.0f}'.format(rate), learning_rate)
+    if self._run.event_dir is not None:
+      metrics_log.append(self._run.event_dir, 'epoch', step, {
+          'epoch': epoch, 'first_step': window.first_step, 'loss': window.loss,
+          'accuracy': window.accuracy, 'secs': secs, 'examples_per_sec': rate})
 
 
 def format_unless_nan(template: str, value: float) -> str:

@@ -1,7 +1,8 @@
 """Counts the steps, and fetches the loss and the accuracy of each step."""
 
 import math
-from typing import Any
+import time
+from typing import Any, Callable, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
@@ -59,29 +60,55 @@ class StepMonitor(tf.train.SessionRunHook):
       self.global_step = max(sessions.read_global_step(session), self.global_step)
 
 
-class MeanOfSteps:
-  """The mean loss and accuracy of steps, without the steps whose loss is not finite."""
+class Window(NamedTuple):
+  """Consecutive steps of a run.
 
-  def __init__(self) -> None:
-    self._num_steps = 0
+  Attributes:
+    first_step: a global step.
+    last_step: a global step; `first_step - 1` if there is no step.
+    secs: the time from the end of the previous window to the end of the last step.
+    loss: the mean over the steps of this process whose loss is finite; nan if there are none.
+    accuracy: the mean over the same steps; nan if it is unknown.
+  """
+  first_step: int
+  last_step: int
+  secs: float
+  loss: float
+  accuracy: float
+
+
+class Windows:
+  """Divides the steps of a run into windows, each of which begins where the previous one ends."""
+
+  def __init__(self, monitor: StepMonitor,
+               clock: Callable[[], float] = time.perf_counter) -> None:
+    self._monitor, self._clock = monitor, clock
+    self._open(0.)
+
+  def _open(self, began_at: float) -> None:
+    self._first_step, self._began_at = self._monitor.global_step + 1, began_at
+    self._num_steps = 0  # Without steps whose loss is not finite.
     self._loss_sum = self._accuracy_sum = 0.
 
-  def add(self, monitor: StepMonitor) -> None:
-    """Adds the last step."""
-    if math.isfinite(monitor.loss):
+  def open_first(self) -> None:
+    """Opens the first window; must be called when the session has been created."""
+    self._open(self._clock())
+
+  def add_step(self) -> None:
+    """Adds the last step of the monitor to the window."""
+    if math.isfinite(self._monitor.loss):
       self._num_steps += 1
-      self._loss_sum += monitor.loss
-      self._accuracy_sum += monitor.accuracy
+      self._loss_sum += self._monitor.loss
+      self._accuracy_sum += self._monitor.accuracy
 
-  @property
-  def loss(self) -> float:
-    """The mean loss; nan if no loss was finite."""
-    return self._loss_sum / self._num_steps if self._num_steps else math.nan
-
-  @property
-  def accuracy(self) -> float:
-    """The mean accuracy; nan if it is unknown."""
-    return self._accuracy_sum / self._num_steps if self._num_steps else math.nan
+  def close(self) -> Window:
+    """Ends the window at the last known global step, and opens the next one."""
+    now, num_steps = self._clock(), self._num_steps
+    window = Window(self._first_step, self._monitor.global_step, now - self._began_at,
+                    self._loss_sum / num_steps if num_steps else math.nan,
+                    self._accuracy_sum / num_steps if num_steps else math.nan)
+    self._open(now)
+    return window
 
 
 def is_logged(step: int, every: int = 1, num_before_thinning: int = _NUM_BEFORE_THINNING) -> bool:

@@ -16,7 +16,7 @@ from estimator_train.model import observation
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import estimator as estimator_patches
 from estimator_train.training.run import Run
-from estimator_train.training.steps import MeanOfSteps, StepMonitor, is_logged
+from estimator_train.training.steps import StepMonitor, Windows, is_logged
 
 # The first steps are all points of the loss curve, see is_logged. Writing a point takes 30
 # microseconds, which would slow down a small model in a long run.
@@ -64,9 +64,7 @@ class WriteSummaries(tf.train.SessionRunHook):
   """
 
   def __init__(self, run: Run, monitor: StepMonitor) -> None:
-    self._run = run
-    self._monitor = monitor
-    self._means = MeanOfSteps()
+    self._run, self._monitor, self._windows = run, monitor, Windows(monitor)
 
   def begin(self) -> None:
     estimator_patches.remove_loss_summary(observation.training_loss())
@@ -79,6 +77,7 @@ class WriteSummaries(tf.train.SessionRunHook):
       self._png = tf.image.encode_png(tf.saturate_cast(tf.round(self._image), tf.uint8))
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
+    self._windows.open_first()
     if self._run.event_dir is not None:
       # Makes TensorBoard discard the summaries of a killed run for the steps that this run repeats.
       _writer(self._run.event_dir).add_session_log(
@@ -99,7 +98,7 @@ class WriteSummaries(tf.train.SessionRunHook):
   def after_run(self, run_context: Any, run_values: Any) -> None:
     if self._run.event_dir is None:
       return
-    self._means.add(self._monitor)
+    self._windows.add_step()
     is_point = is_logged(self._monitor.local_step, num_before_thinning=_NUM_STEPS_WITH_POINTS)
     if is_point or run_values.results is not None:
       self._monitor.update_global_step(run_context.session)
@@ -114,10 +113,10 @@ class WriteSummaries(tf.train.SessionRunHook):
 
   def _write_means(self) -> None:
     """Writes the means over the steps since the last point."""
-    if self._run.event_dir is not None and not math.isnan(self._means.loss):
-      _add_scalars(self._run.event_dir, {
-          'loss': self._means.loss, 'accuracy': self._means.accuracy}, self._monitor.global_step)
-    self._means = MeanOfSteps()
+    window = self._windows.close()
+    if self._run.event_dir is not None and not math.isnan(window.loss):
+      _add_scalars(self._run.event_dir, {'loss': window.loss, 'accuracy': window.accuracy},
+                   window.last_step)
 
   def end(self, session: tf.Session) -> None:
     self._write_means()

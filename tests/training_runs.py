@@ -27,7 +27,7 @@ def train(folder, write_reports=None, end_step=None, **values):
       run = run._replace(end_step=end_step)
     model = models.prepare(run)
     loop = write_reports and EvaluationLoop(run, model, write_reports, lambda: False)
-    return run, trainer.train(run, model, signals, loop.evaluate_latest if loop else None)
+    return run, trainer.train(run, model, signals, loop)
 
 
 def prepare(settings):

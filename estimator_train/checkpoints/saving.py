@@ -7,7 +7,7 @@ import os
 import re
 import threading
 import time
-from typing import Any, Callable, ContextManager, Dict, FrozenSet, List, Optional
+from typing import Any, Callable, ContextManager, Dict, FrozenSet, List, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -15,7 +15,7 @@ from estimator_train.checkpoints import finding
 from estimator_train.errors import CheckpointNotSaved, TrainingFailed
 from estimator_train.run_dir import CHECKPOINTS_FILE, RunDir, resource_errors
 from estimator_train.system import storage
-from estimator_train.tf_patches import checkpoints as checkpoint_patches
+from estimator_train.tf_patches import checkpoints as checkpoint_patches, sessions
 
 _LOG = logging.getLogger('estimator_train')
 # The delay between two attempts doubles each time, up to the longest delay.
@@ -29,24 +29,22 @@ class RetryingSaver:
   """Saves checkpoints, and retries for some time if saving fails.
 
   Args:
-    run_dir: the directory of the run.
-    retry_secs: how long to retry after the first failed attempt, in seconds.
+    retry_secs: how long to retry after the first failed attempt.
     is_stopping: returns whether a signal has requested the end of the run.
     clock: returns the time in seconds.
     sleep: sleeps for the given number of seconds.
 
   Attributes:
+    prefix: the path of a checkpoint up to the `-` before its step.
     saved_step: the global step of the last saved checkpoint; None before the first checkpoint.
   """
 
   def __init__(self, run_dir: RunDir, retry_secs: float, is_stopping: Callable[[], bool],
                clock: Callable[[], float] = time.monotonic,
                sleep: Callable[[float], None] = time.sleep) -> None:
-    self._run_dir = run_dir
-    self._retry_secs = retry_secs
-    self._is_stopping = is_stopping
-    self._clock = clock
-    self._sleep = sleep
+    self._run_dir, self._retry_secs, self._is_stopping = run_dir, retry_secs, is_stopping
+    self._clock, self._sleep = clock, sleep
+    self.prefix = os.path.join(run_dir.path, 'model.ckpt')
     # Times of `clock`. `_first_failure_at` is None unless the last attempt failed.
     self._first_failure_at: Optional[float] = None
     self._retry_at = 0.
@@ -65,13 +63,7 @@ class RetryingSaver:
 
   def save(self, saver: tf.train.Saver, session: tf.Session, step: int,
            writes_graph: bool = True) -> bool:
-    """Tries once to save a checkpoint, and returns whether the attempt succeeded.
-
-    Args:
-      saver: the saver of the variables.
-      session: the session with the values of the variables.
-      step: the global step.
-      writes_graph: whether to call save_graph after a successful attempt.
+    """Tries once to save a checkpoint, then its graph; returns whether the checkpoint is saved.
 
     Raises:
       CheckpointNotSaved: saving has failed for `retry_secs`, or failed while the run is stopping.
@@ -82,8 +74,7 @@ class RetryingSaver:
       self._check_folder()
       checkpoint_patches.delete_surplus_checkpoints(saver)
       files_before = self._list_files()
-      saver.save(session, os.path.join(self._run_dir.path, 'model.ckpt'), global_step=step,
-                 write_meta_graph=False)
+      saver.save(session, self.prefix, global_step=step, write_meta_graph=False)
     except (tf.errors.OpError, OSError, ValueError) as error:
       if isinstance(error, _NOT_DISK_ERRORS) or (
           # The saver raises a ValueError if the folder is missing; no other ValueError is retried.
@@ -117,17 +108,17 @@ class RetryingSaver:
 
     Can be called in another thread, but not while a checkpoint is saved.
     """
-    name = 'model.ckpt-{}.meta'.format(step)
+    path = '{}-{}.meta'.format(self.prefix, step)
     try:
       self._check_folder()
       with session.graph.as_default():
-        saver.export_meta_graph(os.path.join(self._run_dir.path, name))
+        saver.export_meta_graph(path)
     except (tf.errors.OpError, OSError) as error:
       with contextlib.suppress(OSError):
         self._check_folder()
         finding.remove_unfinished_files(self._run_dir.path)
-      _LOG.warning('%s could not be written (%s); the checkpoint is complete without it', name,
-                   resource_errors.error_reason(error))
+      _LOG.warning('%s could not be written (%s); the checkpoint is complete without it',
+                   os.path.basename(path), resource_errors.error_reason(error))
 
   def _check_folder(self) -> None:
     """Raises an OSError if the folder is missing, or is not the one that this process has locked.
@@ -181,7 +172,6 @@ class RetryingSaver:
     """Removes the files of a failed attempt, so that the next attempt can use the disk space.
 
     Args:
-      step: the global step of the failed checkpoint.
       files_before: the return value of `_list_files` before the attempt.
 
     Returns:
@@ -208,13 +198,11 @@ class FiniteWeightsCheck:
   """Raises TrainingFailed instead of saving a checkpoint whose weights are not finite.
 
   StopAtNonFiniteLoss is not enough, because a step computes the loss before it updates the weights.
+  The constructor adds the operations that check the variables to the default graph.
   """
 
   def __init__(self) -> None:
     self._finite_at_start: Optional[List[str]] = None
-
-  def begin(self) -> None:
-    """Adds the operations that check the variables to the default graph."""
     self._is_finite: Dict[str, tf.Tensor] = {}
     axes: Dict[Optional[int], tf.Tensor] = {}  # By rank.
     for variable in checkpoint_patches.single_copy_variables():
@@ -242,63 +230,85 @@ class FiniteWeightsCheck:
           ' and {} others'.format(len(not_finite) - 1) if len(not_finite) > 1 else ''))
 
 
-class SaveCheckpoints(checkpoint_patches.CheckpointHook):
+class SaveCheckpoints(tf.train.SessionRunHook):
   """Saves checkpoints, the first one before the first step.
 
   If saving fails, the hook retries after a later step. After the last step, the hook waits and
   retries, until saving succeeds or the time for retries is over.
 
+  TensorFlow's CheckpointSaverHook also writes the graph as text, which takes a tenth of the
+  start-up time, and counts the steps to the next checkpoint from the first step of the run, so that
+  a resumed run would save at other steps than an uninterrupted run.
+
   Args:
-    model_dir: the directory of the run.
     save_steps: the number of steps between two checkpoints; None: `save_secs` is used.
     save_secs: the number of seconds between two checkpoints; None: `save_steps` is used.
-    retrying_saver: saves the checkpoints.
-    record_pause: makes a context that records a pause of the given kind; see StepTimer.
-    after_save: called with the global step after each checkpoint.
+    record_pause: makes a context that records a pause of the given kind.
+    listeners: their `after_save` is called after each checkpoint.
+
+  Attributes:
+    is_stop_requested: whether `after_save` of a listener has returned True. This hook does not stop
+      the training, because workers that train together must stop at the same step.
   """
 
-  def __init__(self, model_dir: str, save_steps: Optional[int], save_secs: Optional[int],
-               retrying_saver: RetryingSaver,
-               record_pause: Callable[[str], ContextManager[None]],
-               after_save: Callable[[int], None]) -> None:
-    super().__init__(model_dir, save_steps, save_secs)
+  def __init__(self, retrying_saver: RetryingSaver, save_steps: Optional[int],
+               save_secs: Optional[int], record_pause: Callable[[str], ContextManager[None]],
+               listeners: Sequence[tf.train.CheckpointSaverListener]) -> None:
     self._retrying_saver, self._record_pause = retrying_saver, record_pause
-    self._finite_check = FiniteWeightsCheck()
-    self._after_save = after_save
+    self._listeners, self.is_stop_requested = listeners, False
+    self._timer = checkpoint_patches.MonotonicTimer(save_secs, save_steps)
+    self._save_steps = save_steps or 1
     self._graph_thread: Optional[threading.Thread] = None  # Started after the first step.
 
   def begin(self) -> None:
-    super().begin()
-    self._finite_check.begin()
+    self._writer = tf.summary.FileWriterCache.get(os.path.dirname(self._retrying_saver.prefix))
+    self._step_fetch = tf.train.SessionRunArgs(
+        sessions.global_step_tensor(tf.get_default_graph()))
+    self._finite_check = FiniteWeightsCheck()
+
+  def after_create_session(self, session: tf.Session, coord: Any) -> None:
+    step = sessions.read_global_step(session)
+    self._saver, = session.graph.get_collection(tf.GraphKeys.SAVERS)
+    self._save(session, step, writes_graph=False)
+    is_saved = self._retrying_saver.saved_step == step
+
+    def write_graph() -> None:
+      # TensorBoard needs this copy. Other programs can read the graph from a .meta file.
+      self._writer.add_graph(session.graph)
+      self._writer.flush()
+      if is_saved:
+        self._retrying_saver.save_graph(self._saver, session, step)
+
+    # No step depends on the graph's files, and to write them would delay the first step.
+    self._graph_thread = threading.Thread(target=write_graph)
+    self._count_from_multiple(step)
+
+  def before_run(self, run_context: Any) -> tf.train.SessionRunArgs:
+    return self._step_fetch
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     self._start_to_write_graph()
-    if not self._retrying_saver.is_failing:
-      super().after_run(run_context, run_values)
-    elif self._retrying_saver.is_due:
-      step = self.global_step(run_context.session)
-      self.reset_timer(step)
-      self.save(run_context.session, step)
+    session = run_context.session
+    if self._retrying_saver.is_failing:
+      if self._retrying_saver.is_due:
+        step = sessions.read_global_step(session)
+        self._count_from_multiple(step)
+        self._save(session, step)
+    # The step was fetched before or after it was incremented. Other workers increment it, too.
+    elif self._timer.should_trigger_for_step(run_values.results + 1):
+      step = sessions.read_global_step(session)
+      if self._timer.should_trigger_for_step(step):
+        self._timer.update_last_triggered_step(step)
+        self._save(session, step)
 
   def end(self, session: tf.Session) -> None:
     self.close()
-    step = self.global_step(session)
+    step = sessions.read_global_step(session)
     if step != self._retrying_saver.saved_step:
       with self._record_pause('checkpoint'):
         self._finite_check.check(session, step)
-        self._retrying_saver.save_final(self.saver, session, step)
-      self._record_checkpoint(step)
-
-  def save_now(self, session: tf.Session) -> Optional[str]:
-    """Saves a checkpoint of the current step, unless this checkpoint is saved already.
-
-    Returns:
-      The path of the checkpoint; None: saving failed, and will be retried.
-    """
-    step = self.global_step(session)
-    if self._retrying_saver.saved_step != step:
-      self.save(session, step)
-    return '{}-{}'.format(self.prefix, step) if self._retrying_saver.saved_step == step else None
+        self._retrying_saver.save_final(self._saver, session, step)
+      self._report_checkpoint(session, step)
 
   def close(self) -> None:
     """Waits until the graph is written; must be called after a failure, too."""
@@ -307,42 +317,46 @@ class SaveCheckpoints(checkpoint_patches.CheckpointHook):
       self._graph_thread.join()
       self._graph_thread = None
 
-  def _start_to_write_graph(self) -> None:
-    if self._graph_thread is not None and self._graph_thread.ident is None:
-      self._graph_thread.start()
+  def save_now(self, session: tf.Session) -> Optional[str]:
+    """Saves a checkpoint of the current step, unless this checkpoint is saved already.
 
-  def save_first(self, session: tf.Session, step: int) -> None:
-    """Saves the checkpoint before the first step; the graph is written after that step."""
-    self.save(session, step, writes_graph=False)
-    is_saved = self._retrying_saver.saved_step == step
+    Returns:
+      The path of the checkpoint; None: saving failed, and will be retried.
+    """
+    step = sessions.read_global_step(session)
+    if self._retrying_saver.saved_step != step:
+      self._save(session, step)
+    if self._retrying_saver.saved_step != step:
+      return None
+    return '{}-{}'.format(self._retrying_saver.prefix, step)
 
-    def write_graph() -> None:
-      # TensorBoard needs this copy. Other programs can read the graph from a .meta file.
-      self.writer.add_graph(session.graph)
-      self.writer.flush()
-      if is_saved:
-        self._retrying_saver.save_graph(self.saver, session, step)
-
-    # No step depends on the graph's files, and to write them would delay the first step.
-    self._graph_thread = threading.Thread(target=write_graph)
-
-  def save(self, session: tf.Session, step: int, writes_graph: bool = True) -> None:
+  def _save(self, session: tf.Session, step: int, writes_graph: bool = True) -> None:
     """Tries once to save a checkpoint."""
     self.close()
     was_failing = self._retrying_saver.is_failing
     with self._record_pause('checkpoint'):
       self._finite_check.check(session, step)
-      is_saved = self._retrying_saver.save(self.saver, session, step, writes_graph)
+      is_saved = self._retrying_saver.save(self._saver, session, step, writes_graph)
     if is_saved and was_failing:
       # Begins a new event file. The full disk may have truncated a record in the current file, and
       # no reader can read the records after a truncated record.
-      self.writer.close()
-      self.writer.reopen()
+      self._writer.close()
+      self._writer.reopen()
     if is_saved:
-      self._record_checkpoint(step)
+      self._report_checkpoint(session, step)
 
-  def _record_checkpoint(self, step: int) -> None:
-    """Records the saved checkpoint in the event file, and calls `after_save`."""
-    self.writer.add_session_log(tf.SessionLog(
-        status=tf.SessionLog.CHECKPOINT, checkpoint_path=self.prefix), step)
-    self._after_save(step)
+  def _report_checkpoint(self, session: tf.Session, step: int) -> None:
+    """Records the saved checkpoint in the event file, and calls the listeners."""
+    self._writer.add_session_log(tf.SessionLog(
+        status=tf.SessionLog.CHECKPOINT, checkpoint_path=self._retrying_saver.prefix), step)
+    for listener in self._listeners:
+      if listener.after_save(session, step):
+        self.is_stop_requested = True
+
+  def _count_from_multiple(self, step: int) -> None:
+    """Counts the steps to the next checkpoint from the last multiple of `save_steps`."""
+    self._timer.update_last_triggered_step(step - step % self._save_steps)
+
+  def _start_to_write_graph(self) -> None:
+    if self._graph_thread is not None and self._graph_thread.ident is None:
+      self._graph_thread.start()

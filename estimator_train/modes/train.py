@@ -44,7 +44,7 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
   exports.make_export_dir(settings.export)
   with signals:  # The hook RespondToSignals installs the handlers once the session is created.
     # Hooks save checkpoints, and evaluate after a save if --eval_every_steps asks for it.
-    outcome = train(run, model, signals, loop.evaluate_latest if loop else None)
+    outcome = train(run, model, signals, loop)
     result = _write_throughput_report(run, model, outcome)
     checkpoint, _ = finding.latest_checkpoint_and_step(run.run_dir.path)
     assert checkpoint is not None

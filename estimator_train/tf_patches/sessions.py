@@ -40,15 +40,20 @@ def share_ready_op() -> None:
     tf.get_collection_ref(tf.GraphKeys.READY_OP)[:] = ready_for_local_init
 
 
-def read_global_step(session: tf.Session) -> int:
-  """Returns the value of the global step, through the tensor that TensorFlow's hooks read.
+def global_step_tensor(graph: tf.Graph) -> tf.Tensor:
+  """Returns the tensor of the global step that TensorFlow's hooks read.
 
   Private API: `GLOBAL_STEP_READ_KEY` (tensorflow_core/python/training/training_util.py:34), because
   the public `get_global_step` returns the variable, whose value is another tensor; the first run of
   another tensor takes longer.
   """
-  read = session.graph.get_collection(training_util.GLOBAL_STEP_READ_KEY)
-  return int(session.run(read[0] if read else tf.train.get_global_step(session.graph)))
+  read = graph.get_collection(training_util.GLOBAL_STEP_READ_KEY)
+  return read[0] if read else tf.train.get_global_step(graph)
+
+
+def read_global_step(session: tf.Session) -> int:
+  """Returns the value of the global step."""
+  return int(session.run(global_step_tensor(session.graph)))
 
 
 def may_have_trained() -> bool:

@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import time
-from typing import Any, Callable, Dict, Optional, Set, Tuple
+from typing import Any, Callable, ContextManager, Dict, Optional, Set, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -20,6 +20,7 @@ from estimator_train.model import class_counts, evaluation_metrics, evaluation_s
 from estimator_train.model.evaluation_samples import EvaluationSamples, SampleCollector
 from estimator_train.run_dir import listed_checkpoints
 from estimator_train.system import watchdog
+from estimator_train.system.signals import SignalState
 from estimator_train.training import selection
 from estimator_train.training.preparation import PreparedModel
 from estimator_train.training.run import Run
@@ -146,6 +147,44 @@ class EvaluationLoop:
       except FileNotFoundError:
         _LOG.warning('%s was deleted before it could be evaluated', new_paths[0])
     return result
+
+
+class EvaluateAfterSave(tf.train.CheckpointSaverListener):
+  """Evaluates the first checkpoint in each `--eval_every_steps` steps, except the last checkpoint.
+
+  Args:
+    record_pause: makes a context that records a pause of the given kind.
+  """
+
+  def __init__(self, run: Run, loop: EvaluationLoop, signals: SignalState,
+               record_pause: Callable[[str], ContextManager[None]]) -> None:
+    assert run.settings.evaluation.eval_every_steps is not None
+    self._every_steps = run.settings.evaluation.eval_every_steps
+    self._engine, self._end_step = run.engine, run.end_step
+    self._loop, self._signals, self._record_pause = loop, signals, record_pause
+    self._requests_stop = False
+    start_step, best = run.start.step, best_checkpoint.read_best(run.run_dir.path)
+    if best is None or best.last_evaluated_step != start_step:
+      start_step = max(start_step - 1, 0)  # An evaluation at the first step may be missing.
+    self._last_interval = start_step // self._every_steps
+
+  def after_save(self, session: tf.Session, global_step_value: int) -> bool:
+    """Returns whether the training must stop."""
+    # With parameter servers, checkpoints need not be at multiples of the interval, because other
+    # workers increment the global step, too. What counts is that a new interval has begun.
+    interval = global_step_value // self._every_steps
+    if interval > self._last_interval and global_step_value < self._end_step:
+      self._last_interval = interval
+      # After a signal to any task, the resumed run will evaluate this checkpoint.
+      is_stopped_by_peer = (self._engine.announced_stop_step is not None
+                            and not self._requests_stop)
+      if self._signals.stop_signum is None and not is_stopped_by_peer:
+        with self._record_pause('evaluation'), self._engine.busy('evaluating'):
+          stop_reason = self._loop.evaluate_latest()
+        if stop_reason is not None:
+          _LOG.info('stopping: %s', stop_reason.text)
+          self._requests_stop = True
+    return self._requests_stop
 
 
 def warn_of_inaccurate_batch_norm(model: PreparedModel, result: Dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Callable, Deque, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
+from estimator_train.checkpoints.saving import SaveCheckpoints
 from estimator_train.distribution.engine import Engine
 from estimator_train.errors import NonFiniteLoss
 from estimator_train.model.schedules import Schedule
@@ -90,47 +91,33 @@ class RespondToSignals(tf.train.SessionRunHook):
   receives the signal announces the next step as the last one, and starts it after all other workers
   have confirmed. Until then, none of them can complete that step, which needs all workers.
 
-  This hook must come after the hook that evaluates, because an evaluation may request a stop too.
+  This hook must come after `saver`, because an evaluation after a save may request a stop, too.
 
   Args:
-    signals: the signals received so far. This hook installs the signal handlers before the first
-      step; before that, there is nothing to save, and a signal ends the run at once.
-    engine: the engine, which announces the stop to the other workers.
-    monitor: counts the steps.
+    signals: this hook installs the signal handlers before the first step; before that, there is
+      nothing to save, and a signal ends the run at once.
+    saver: None: another task saves the checkpoints.
 
   Attributes:
-    save_now: a function that saves a checkpoint, and returns its path, or None if saving failed and
-      will be retried. If `save_now` itself is None, another task saves the checkpoints.
-    has_stopped: whether this hook has stopped the training, because of a signal to any task or a
-      call of `request_stop`.
+    has_stopped: whether this hook has stopped the training, because of a signal to any task or an
+      evaluation.
   """
 
-  def __init__(self, signals: SignalState, engine: Engine, monitor: StepMonitor) -> None:
-    self._signals, self._engine, self._monitor = signals, engine, monitor
-    self.save_now: Optional[Callable[[tf.Session], Optional[str]]] = None
+  def __init__(self, signals: SignalState, engine: Engine, monitor: StepMonitor,
+               saver: Optional[SaveCheckpoints]) -> None:
+    self._signals, self._engine, self._monitor, self._saver = signals, engine, monitor, saver
     self.has_stopped = False
-    self._is_stop_requested = False
     self._has_announced = False
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     self._signals.begin()
 
-  def request_stop(self) -> None:
-    """Requests a stop, as a signal does."""
-    self._is_stop_requested = True
-
-  @property
-  def has_stop_signal(self) -> bool:
-    """Whether a signal to any task has requested a stop."""
-    is_announced_by_peer = (self._engine.announced_stop_step is not None
-                            and not self._has_announced)
-    return self._signals.stop_signum is not None or is_announced_by_peer
-
   def after_run(self, run_context: Any, run_values: Any) -> None:
     if self._signals.save_requested:
       self._signals.save_requested = False
       self._save(run_context.session)
-    is_requested = self._is_stop_requested or self._signals.stop_signum is not None
+    is_requested = self._signals.stop_signum is not None or (
+        self._saver is not None and self._saver.is_stop_requested)
     if is_requested and not self._has_announced:
       self._has_announced = True
       steps_to_go = 1 if self._engine.num_workers > 1 else 0
@@ -141,10 +128,10 @@ class RespondToSignals(tf.train.SessionRunHook):
       run_context.request_stop()
 
   def _save(self, session: tf.Session) -> None:
-    if self.save_now is None:
+    if self._saver is None:
       _LOG.info('SIGUSR1: ignored, because only the chief saves checkpoints')
       return
-    path = self.save_now(session)
+    path = self._saver.save_now(session)
     if path is not None:
       _LOG.info('SIGUSR1: saved %s', path)
 

@@ -1,6 +1,8 @@
 """Evaluation in a graph that is built once: the figures of Estimator, and training untouched."""
 
+import contextlib
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -12,7 +14,7 @@ from conftest import keras_session
 from estimator_train.data import idx
 from estimator_train.data.binary_files import IdxSource
 from estimator_train.data.opening import make_batching
-from estimator_train.training.evaluation import Evaluator
+from estimator_train.training.evaluation import EvaluateAfterSave, Evaluator
 
 
 def train(folder, **values):
@@ -85,3 +87,26 @@ def test_evaluation_of_unknown_length_leaves_keras_alone(evaluated_run):
     np.testing.assert_array_equal(model.get_weights()[0], before[0])
   _, classes = run.data.test.arrays()
   assert [sample.class_index for sample in samples.images] == classes[:12].tolist()
+
+
+@pytest.mark.parametrize('start_step, stop_at, peer_stops_at, evaluated', [
+    (0, None, None, [13, 27, 30, 49]), (10, None, None, [10, 27, 30, 49]),
+    (0, 27, None, [13, 27, 30]), (0, None, 30, [13, 27])])
+def test_which_checkpoints_are_evaluated(tmp_path, start_step, stop_at, peer_stops_at, evaluated):
+  """One in each ten steps, as parameter servers save them, and none when another task stops."""
+  steps = []
+  engine = SimpleNamespace(announced_stop_step=None, busy=lambda activity: contextlib.ExitStack())
+  loop = SimpleNamespace(evaluate_latest=lambda: steps.append(step) or (
+      SimpleNamespace(text='good enough') if step == stop_at else None))
+  listener = EvaluateAfterSave(
+      SimpleNamespace(settings=SimpleNamespace(evaluation=SimpleNamespace(eval_every_steps=10)),
+                      engine=engine, start=SimpleNamespace(step=start_step), end_step=50,
+                      run_dir=SimpleNamespace(path=str(tmp_path))),
+      loop, SimpleNamespace(stop_signum=None), lambda kind: contextlib.ExitStack())
+  for step in (start_step, 13, 19, 27, 30, 49, 50):
+    if step == peer_stops_at or step - 3 == stop_at:  # All tasks announce a stop that one requests.
+      engine.announced_stop_step = step
+    assert listener.after_save(None, step) == (stop_at is not None and step >= stop_at)
+    if engine.announced_stop_step is not None:
+      break
+  assert steps == evaluated

@@ -108,19 +108,20 @@ def test_all_stop_after_the_next_step(caplog, asks):
   caplog.set_level('INFO', 'estimator_train')
   engine = SimpleNamespace(num_workers=2, announced_stop_step=None if asks else 5)
   engine.stop_all_at = lambda step: setattr(engine, 'announced_stop_step', step)
+  saver = SimpleNamespace(is_stop_requested=False, save_now=lambda session: 'a') if asks else None
   steps = Steps()
 
   def before_step(step):
     if step in (2, 4):
       os.kill(os.getpid(), signal.SIGUSR1)
     if asks and step == 4:
-      stop.request_stop()
+      saver.is_stop_requested = True
 
   with SignalState() as signals:
-    stop = stopping.RespondToSignals(signals, engine, steps.last)
+    stop = stopping.RespondToSignals(signals, engine, steps.last, saver)
     assert steps.run([1.] * 9, stop, before_step=before_step) == 5
-  assert stop.has_stopped and stop.has_stop_signal != asks
-  assert caplog.text.count('SIGUSR1: ignored, because only the chief') == 2
+  assert stop.has_stopped
+  assert caplog.text.count('SIGUSR1: saved a' if asks else 'SIGUSR1: ignored, because only') == 2
 
 
 def test_the_creation_of_the_session_and_each_step_are_limited(monkeypatch):

@@ -171,14 +171,11 @@ class ClusterState:
     """Returns the events of a message to all connected tasks that have not finished."""
     return [Send(task, message) for task, peer in self._peers.items() if not peer.is_finished]
 
-  def busy_peer(self) -> Optional[Tuple[Task, str]]:
-    """Returns a task whose next step may take long, and its state; None: there is no such task."""
-    reported: Any = None
-    if not self._cluster.is_chief and not self._chief.is_finished:
-      reported = self._chief.message.get('busy')
-    task, state = reported if isinstance(reported, list) and len(reported) == 2 else (None, None)
-    busy = parse_task(task)
-    return next(self._busy_peers(), None if busy is None else (busy, str(state)[:_MAX_STATE_CHARS]))
+  def is_any_busy(self) -> bool:
+    """Whether the next step of another task may take long."""
+    return any(self._busy_peers()) or bool(
+        not self._cluster.is_chief and not self._chief.is_finished
+        and self._chief.message.get('busy'))
 
   def has_chief_started(self) -> bool:
     """Whether the chief has left the state STARTING; not on the chief."""

@@ -1,132 +1,172 @@
-"""Trains in several processes by TensorFlow's strategies: collectives, or parameter servers."""
+"""Engines: each trains an Estimator, in this process alone or together with other workers."""
 
-import contextlib
 import logging
 import os
-import socket
 import time
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.distribution import rendezvous, tf_config
-from estimator_train.distribution.cluster_state import TRAINED, TRAINING, Lost
-from estimator_train.distribution.devices import Devices, collective_communication
-from estimator_train.distribution.engine import Engine
-from estimator_train.distribution.peers import Peers
-from estimator_train.distribution.process import Process
-from estimator_train.distribution.sockets import StartTimeout
-from estimator_train.distribution.tf_config import Cluster
-from estimator_train.errors import NonFiniteLoss
-from estimator_train.settings import Settings
-from estimator_train.settings.flags import OUTPUT_FLAGS
-from estimator_train.system.signals import exit_now
+from estimator_train.distribution import horovod, rendezvous
+from estimator_train.distribution.cluster_state import TRAINED, TRAINING
+from estimator_train.distribution.devices import (
+  Devices,
+  collective_communication,
+  make_local_strategy,
+  make_session_config,
+)
+from estimator_train.distribution.peers import Peers, Star
+from estimator_train.distribution.process import EVALUATOR, Process
+from estimator_train.errors import NonFiniteLoss, PeerLost, UserError
+from estimator_train.settings import Settings, per_replica_batch_size
+from estimator_train.settings.flags import MULTI_WORKER_STRATEGIES
 from estimator_train.tf_patches import estimator as estimator_patches, strategies
-from estimator_train.version import __version__
 
 _LOG = logging.getLogger('estimator_train')
-_FLAGS_THAT_MAY_DIFFER = (
-    'data_dir', 'cache', 'inter_op_parallelism_threads', 'intra_op_parallelism_threads',
-    'num_parallel_calls', 'prefetch', 'gpu_memory_growth', 'report_page', *OUTPUT_FLAGS)
-_NETWORK_RETRY_SECS, _LOG_EVERY_SECS = 1., 60.
+# After an error of Horovod, the lost rank is found within this time.
+_LOSS_DETECTION_SECS = 10.
 
 
-class ClusterEngine(Engine):
-  """Trains together with the other tasks of a cluster; see Engine."""
-  uses_server = True
+class Engine:
+  """Trains an Estimator. This base class trains in one process, on one or several replicas.
+
+  Attributes:
+    settings, process, devices: the arguments.
+    peers: the other processes of the run.
+    num_workers: number of processes that train together; 1 for an evaluator.
+    examples_per_replica: number of examples that each replica uses per step.
+    is_synchronous: whether this process takes part in every global step.
+    uses_server: whether this process trains through a tf.train.Server of its own, whose threads
+      are then used.
+
+  Raises:
+    UserError: the batch size is not divisible by the number of replicas or, with `--mixup_alpha`,
+      a replica would have an odd number of examples.
+  """
+  is_synchronous = True
+  uses_server = False
 
   def __init__(self, settings: Settings, process: Process, devices: Devices) -> None:
-    super().__init__(settings, process, devices)
-    # The chief's listener, if its port was opened before the rendezvous.
-    self._listener: Optional[socket.socket] = None
-    self._connected_peers: Optional[Peers] = None
-    self.cluster: Cluster = self._wait_for_cluster()
+    self.settings, self.process, self.devices = settings, process, devices
+    self.num_workers = 1 if process.role == EVALUATOR else process.num_workers
+    self.examples_per_replica = per_replica_batch_size(
+        settings.optimizer.batch_size, self.num_replicas,
+        settings.optimizer.gradient_accumulation_steps if settings.run.trains else 1)
+    if settings.run.trains and settings.input.mixup_alpha and self.examples_per_replica % 2:
+      raise UserError('--mixup_alpha mixes pairs, and requires an even number of examples per '
+                      'replica', '--batch_size={} for {} replica(s)'.format(
+                          settings.optimizer.batch_size, self.num_replicas),
+                      'give --batch_size={}'.format(
+                          settings.optimizer.batch_size + self.num_replicas))
+    self.peers = self._make_peers()
 
-  def _wait_for_cluster(self) -> Cluster:
-    """Returns the cluster, after a check of the addresses of its tasks."""
+  def _make_peers(self) -> Peers:
+    return Peers()
+
+  @property
+  def num_replicas(self) -> int:
+    """Number of replicas in all processes."""
+    return self.devices.num_replicas * self.num_workers
+
+  @property
+  def examples_per_step(self) -> int:
+    """Number of examples per global step."""
+    # `is_synchronous` is not enough: it is also True for the evaluator of an asynchronous cluster,
+    # where each global step uses only the part of the batch of one worker.
+    is_asynchronous = self.settings.devices.distribution_strategy == 'parameter_server'
+    return self.settings.optimizer.batch_size // (
+        self.process.num_workers if is_asynchronous else 1)
+
+  @property
+  def examples_per_worker(self) -> int:
+    """Number of examples that this process uses per step."""
+    return self.examples_per_replica * self.devices.num_replicas
+
+  def first_example(self, examples_seen: int) -> int:
+    """Returns the position from which a resumed run reads.
+
+    The position is an index in the sequence of training examples over all epochs.
+
+    Args:
+      examples_seen: number of examples that previous runs have used up to the checkpoint.
+    """
+    return examples_seen
+
+  def make_strategy(self) -> Optional[tf.distribute.Strategy]:
+    """Makes the strategy for training; returns None for an Estimator without a strategy."""
+    return make_local_strategy(self.settings.devices, self.devices)
+
+  def make_run_config(self) -> tf.estimator.RunConfig:
+    """Makes the RunConfig for training and evaluation; in a cluster, the peers must have joined."""
+    return tf.estimator.RunConfig(
+        model_dir=self.settings.run.model_dir,
+        tf_random_seed=self.settings.optimizer.seed,
+        train_distribute=self.make_strategy(),
+        session_config=make_session_config(self.settings.devices, self.devices,
+                                           in_cluster=self.uses_server),
+        save_checkpoints_steps=None,  # The hook SaveCheckpoints saves them.
+        save_checkpoints_secs=None,
+        keep_checkpoint_max=self.settings.checkpoints.keep_checkpoint_max,
+        # In a cluster, Estimator must not compute summaries: it would do so only on the chief, and
+        # a summary can contain collective operations, which wait for all workers. Only the hook
+        # WriteSummaries then writes summaries.
+        save_summary_steps=self.settings.reporting.log_every_steps if self.num_workers == 1 else 0,
+        log_step_count_steps=None)
+
+  def train(self, estimator: tf.estimator.Estimator, input_fn: Any,
+            hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
+    """Trains up to the global step `max_steps`, or until a hook stops the training."""
+    estimator.train(input_fn, hooks=hooks, max_steps=max_steps)
+
+
+class _ClusterEngine(Engine):
+  """Trains together with the other workers of a cluster."""
+  uses_server = True
+  peers: Star
+
+  def _make_peers(self) -> Star:
     cluster = self.process.cluster
     assert cluster is not None
-    wait_for_network(cluster, self.settings.cluster.start_timeout_secs)
-    return cluster
-
-  def join(self, shared_values: Mapping[str, str]) -> None:
-    self._connected_peers = join_peers(self.settings, self.cluster, shared_values, self._listener)
-    self._start_communication()
-    if not self.process.is_chief:
-      # This worker reads the initial weights, so it waits until the chief has written them.
-      self.peers.wait_until_chief_started()
+    rendezvous.wait_for_network(cluster, self.settings.cluster.start_timeout_secs)
+    return Star(self.settings, cluster)
 
   def train(self, estimator: tf.estimator.Estimator, input_fn: Any,
             hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
     try:
-      self._train_estimator(estimator, input_fn, hooks, max_steps)
-      self.peers.announce_state(TRAINED)
+      self._train_estimator(estimator, input_fn, [*hooks, _AnnounceTraining(self.peers)], max_steps)
+      self.peers.announce(TRAINED)
       # The last step of another worker may still need TensorFlow's server of this worker.
       self.peers.wait_until_trained()
+    except NonFiniteLoss:  # All workers raise this error, and each of them prints its own.
+      self.peers.leave()
+      raise
     except BaseException as error:
-      self._report_failure(error)
+      self.peers.report_failure(str(error) or type(error).__name__,
+                                getattr(error, 'exit_code', None))
       raise
     finally:
       estimator_patches.release_server()
 
-  def _start_communication(self) -> None:
-    """Connects this process to the others for the exchange of tensors, if the engine must."""
-
   def _train_estimator(self, estimator: tf.estimator.Estimator, input_fn: Any,
                        hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
-    """Trains up to the global step `max_steps`, or until a hook stops the training."""
-    # In a cluster of TF_CONFIG, Estimator.train raises a ValueError. train_and_evaluate evaluates
+    # With a cluster in TF_CONFIG, Estimator.train raises a ValueError. train_and_evaluate evaluates
     # only in an evaluator, which does not use this class.
     tf.estimator.train_and_evaluate(
         estimator, tf.estimator.TrainSpec(input_fn, max_steps, hooks),
         tf.estimator.EvalSpec(input_fn))
 
-  def hooks(self) -> Sequence[tf.train.SessionRunHook]:
-    return (_AnnounceTraining(self),)
 
-  def announce(self, state: str) -> None:
-    self.peers.announce_state(state)
+class _AnnounceTraining(tf.train.SessionRunHook):
+  """Announces that this process trains, once its session has been created."""
 
-  @contextlib.contextmanager
-  def busy(self, activity: str) -> Iterator[None]:
-    self.peers.announce_state(activity)
-    yield
-    self.peers.announce_state(TRAINING)
+  def __init__(self, peers: Peers) -> None:
+    self._peers = peers
 
-  def is_waiting_for_peer(self) -> bool:
-    return self.peers.busy_peer() is not None
-
-  @property
-  def announced_stop_step(self) -> Optional[int]:  # type: ignore[override]
-    return self.peers.stop_step
-
-  def stop_all_at(self, global_step: int) -> None:
-    self.peers.stop_all_at(global_step)
-
-  def finish(self, measurements: Optional[Dict[str, Any]] = None) -> Dict[str, Dict[str, Any]]:
-    if not self.process.is_chief:
-      self.peers.finish(measurements)
-      return {}
-    measurements_by_task = self.peers.wait_until_finished()
-    self.peers.finish()
-    return {str(task): values for task, values in measurements_by_task.items()}
-
-  @property
-  def peers(self) -> Peers:
-    """The connections to the other tasks; available after `join`."""
-    assert self._connected_peers is not None
-    return self._connected_peers
-
-  def _report_failure(self, error: BaseException) -> None:
-    """Reports the error that ends this task to the others, which raise NonFiniteLoss themselves."""
-    if isinstance(error, NonFiniteLoss):
-      self.peers.finish()
-    else:
-      self.peers.report_failure(str(error) or type(error).__name__,
-                                getattr(error, 'exit_code', None))
+  def after_create_session(self, session: tf.Session, coord: Any) -> None:
+    self._peers.announce(TRAINING)
 
 
-class CollectiveEngine(ClusterEngine):
+class CollectiveEngine(_ClusterEngine):
   """Trains with MultiWorkerMirroredStrategy, whose workers exchange gradients by collectives."""
 
   def make_strategy(self) -> Optional[tf.distribute.Strategy]:
@@ -134,8 +174,8 @@ class CollectiveEngine(ClusterEngine):
         self.devices.names, collective_communication(self.settings.devices))
 
 
-class ParameterServerEngine(ClusterEngine):
-  """Trains with ParameterServerStrategy: each step of a worker is a global step; see Engine."""
+class ParameterServerEngine(_ClusterEngine):
+  """Trains with ParameterServerStrategy: each step of a worker is a global step."""
   is_synchronous = False
 
   def first_example(self, examples_seen: int) -> int:
@@ -148,98 +188,85 @@ class ParameterServerEngine(ClusterEngine):
     return tf.distribute.experimental.ParameterServerStrategy()
 
 
-def wait_for_network(cluster: Cluster, timeout_secs: float,
-                     clock: Callable[[], float] = time.monotonic,
-                     sleep: Callable[[float], None] = time.sleep) -> None:
-  """Checks the port of this task, and waits until the host names of all members can be resolved.
+class HorovodEngine(_ClusterEngine):
+  """Trains with one replica in each rank of Horovod. For TensorFlow, each rank trains alone."""
+  uses_server = False
 
-  In Kubernetes, the host name of a pod cannot be resolved until the pod has started.
+  def _make_peers(self) -> Star:
+    return horovod.Ranks(self.settings, self.process)
 
-  Args:
-    cluster: the cluster.
-    timeout_secs: maximum number of seconds to wait.
-    clock: returns the time in seconds, from any origin.
-    sleep: waits for a number of seconds.
+  def make_strategy(self) -> Optional[tf.distribute.Strategy]:
+    return strategies.HorovodStrategy(self.devices.names[0])
+
+  def _train_estimator(self, estimator: tf.estimator.Estimator, input_fn: Any,
+                       hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
+    try:
+      estimator.train(input_fn, hooks=[*hooks, _BroadcastVariables()], max_steps=max_steps)
+    except tf.errors.OpError as error:
+      if 'Horovod' not in str(error):
+        raise
+      # An operation of Horovod fails if another rank has ended. The thread of the peers ends this
+      # process, with the reason, as soon as it has found the lost rank.
+      time.sleep(_LOSS_DETECTION_SECS)
+      raise PeerLost('Horovod has failed: {}'.format(error.message)) from error
+
+
+class _BroadcastVariables(tf.train.SessionRunHook):
+  """Copies the variables of rank 0 to all ranks when a session has been created or restored."""
+
+  def begin(self) -> None:
+    self._broadcast = strategies.broadcast_variables()
+
+  def after_create_session(self, session: tf.Session, coord: Any) -> None:
+    session.run(self._broadcast)
+
+
+_CLUSTER_ENGINES = {'multi_worker_mirrored': CollectiveEngine, 'horovod': HorovodEngine,
+                    'parameter_server': ParameterServerEngine}
+
+
+def make_engine(settings: Settings, process: Process, devices: Devices) -> Engine:
+  """Makes the engine of a process that trains or evaluates, and sets TF_CONFIG for TensorFlow.
+
+  In a cluster, waits until the host names of the other tasks can be resolved.
 
   Raises:
-    UserError: the port of this task is in use, or a host name cannot be resolved in time.
+    PeerLost: the first rank of Horovod did not publish its address in time.
+    UserError: the batch size does not suit the replicas, or the port of this task or a host name is
+      invalid.
   """
-  tf_config.listen_on_own_port(cluster).close()
-  deadline, next_log_at = clock() + timeout_secs, clock()
-  while True:
-    error = tf_config.find_unresolved_host(cluster)
-    if error is None:
-      return
-    if clock() > deadline:
-      raise error
-    if clock() >= next_log_at:
-      next_log_at += _LOG_EVERY_SECS
-      _LOG.info('%s; retrying for another %.0f s', error, deadline - clock())
-    sleep(_NETWORK_RETRY_SECS)
-
-
-def join_peers(settings: Settings, cluster: Cluster, shared_values: Mapping[str, str],
-               listener: Optional[socket.socket] = None) -> Peers:
-  """Connects to the other tasks. From then on, this process ends when another task is lost.
-
-  Args:
-    settings: the flags. Only `_FLAGS_THAT_MAY_DIFFER` may differ between tasks.
-    cluster: the tasks.
-    shared_values: further values that must be the same on all tasks, by name.
-    listener: see rendezvous.connect.
-
-  Raises:
-    PeerLost: a task did not connect in time.
-    UserError: a flag or another shared value of this task differs from that of the chief.
-  """
-  flag_values = {'--' + name: str(value) for name, value in settings.items()
-                 if name not in _FLAGS_THAT_MAY_DIFFER}
-  connections = rendezvous.connect(
-      cluster, dict(flag_values, **shared_values, TensorFlow=tf.version.VERSION,
-                    estimator_train=__version__),
-      StartTimeout(settings.cluster.start_timeout_secs), listener,
-      os.environ.get(rendezvous.KEY_VARIABLE, ''))
-  peers = Peers(cluster, connections, settings.cluster.peer_timeout_secs, _end_process)
-  _LOG.info('all %d tasks are connected: %s', len(cluster.members),
-            tf_config.describe_task_counts(cluster))
-  return peers
+  # TensorFlow reads TF_CONFIG, too, and would connect to the other tasks.
+  text = os.environ.pop('TF_CONFIG', None)
+  strategy = settings.devices.distribution_strategy
+  if process.num_workers > 1 and process.role != EVALUATOR:
+    engine = _CLUSTER_ENGINES[strategy](settings, process, devices)
+    if engine.uses_server and process.cluster is not None:
+      os.environ['TF_CONFIG'] = process.cluster.to_tf_config()
+    return engine
+  if settings.run.trains and strategy in MULTI_WORKER_STRATEGIES and process.role != EVALUATOR:
+    _LOG.info('--distribution_strategy=%s with one worker: TF_CONFIG %s', strategy,
+              'names no other task' if text is not None else 'is not set'
+              + (', and no launcher has started several processes' if strategy == 'horovod'
+                 else ''))
+  return Engine(settings, process, devices)
 
 
 def serve_variables(settings: Settings, process: Process) -> Dict[str, Any]:
-  """Serves variables to the workers until all workers have finished.
-
-  Args:
-    settings: the settings of the run.
-    process: the role of this process, which is a parameter server.
+  """Serves variables to the workers until all workers have finished; for a parameter server.
 
   Returns:
     The result of the mode for this process.
   """
   cluster = process.cluster
   assert cluster is not None
-  wait_for_network(cluster, settings.cluster.start_timeout_secs)
-  peers = join_peers(settings, cluster, {})  # The other shared values describe data and model.
+  rendezvous.wait_for_network(cluster, settings.cluster.start_timeout_secs)
+  peers = Star(settings, cluster)
+  peers.connect({})  # The other shared values describe data and model.
   server = tf.train.Server(
       tf.train.ClusterSpec({kind: list(addresses) for kind, addresses in cluster.addresses.items()
                             if kind != 'evaluator'}),
       cluster.task.type, cluster.task.index, config=tf.ConfigProto(device_count={'GPU': 0}))
-  peers.announce_state(TRAINING)
-  peers.wait_until_finished()  # The chief waits for the other workers.
+  peers.announce(TRAINING)
   peers.finish()
   del server
   return {'mode': settings.run.mode, 'model_dir': settings.run.model_dir, 'task': process.name}
-
-
-class _AnnounceTraining(tf.train.SessionRunHook):
-  """Announces to the other tasks that this task trains, once its session has been created."""
-
-  def __init__(self, engine: ClusterEngine) -> None:
-    self._engine = engine
-
-  def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    self._engine.announce(TRAINING)
-
-
-def _end_process(lost: Lost) -> None:
-  """Ends this process because another task was lost."""
-  exit_now(str(lost), lost.exit_code)

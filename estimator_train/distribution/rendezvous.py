@@ -27,10 +27,11 @@ import contextlib
 import hashlib
 import hmac
 import json
+import logging
 import secrets
 import socket
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from estimator_train.distribution import sockets, tf_config
 from estimator_train.distribution.sockets import Connection, StartTimeout, wait_readable
@@ -52,6 +53,32 @@ _MAX_NAMES, _MAX_NAME_CHARS, _MAX_LOGGED_CHARS = 20, 40, 80
 KEY_VARIABLE = 'ESTIMATOR_TRAIN_CLUSTER_KEY'
 # A process that is not of this cluster could otherwise fill the disk of the log.
 _MAX_LOGGED_REFUSALS = 20
+_NETWORK_RETRY_SECS, _LOG_EVERY_SECS = 1., 60.
+_LOG = logging.getLogger('estimator_train')
+
+
+def wait_for_network(cluster: Cluster, timeout_secs: float,
+                     clock: Callable[[], float] = time.monotonic,
+                     sleep: Callable[[float], None] = time.sleep) -> None:
+  """Checks the port of this task, and waits until the host names of all members can be resolved.
+
+  In Kubernetes, the host name of a pod cannot be resolved until the pod has started.
+
+  Raises:
+    UserError: the port of this task is in use, or a host name cannot be resolved in time.
+  """
+  tf_config.listen_on_own_port(cluster).close()
+  deadline, next_log_at = clock() + timeout_secs, clock()
+  while True:
+    error = tf_config.find_unresolved_host(cluster)
+    if error is None:
+      return
+    if clock() > deadline:
+      raise error
+    if clock() >= next_log_at:
+      next_log_at += _LOG_EVERY_SECS
+      _LOG.info('%s; retrying for another %.0f s', error, deadline - clock())
+    sleep(_NETWORK_RETRY_SECS)
 
 
 def connect(cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeout,

@@ -115,14 +115,14 @@ def own_addresses() -> List[str]:
           if not address.startswith(('127.', 'fe80:')) and address != '::1'] or ['127.0.0.1']
 
 
-def interface_of(address: str) -> str:
+def interface_with_address(address: str) -> str:
   """Returns the name of the network interface that has an IP address; empty if there is none."""
   import psutil
   return next((name for name, entries in psutil.net_if_addrs().items()
                if any(entry.address == address for entry in entries)), '')
 
 
-def route_to(host: str, port: int) -> str:
+def own_address_towards(host: str, port: int) -> str:
   """Returns the IP address from which this host connects to another host.
 
   Raises:

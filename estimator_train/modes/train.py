@@ -9,6 +9,7 @@ import functools
 from typing import Any, Dict, Optional
 
 from estimator_train.checkpoints import finding
+from estimator_train.distribution.engines import serve_variables
 from estimator_train.distribution.process import (
   EVALUATOR,
   PARAMETER_SERVER,
@@ -29,8 +30,7 @@ from estimator_train.training.trainer import Outcome, raise_if_stopped, train
 def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) -> Dict[str, Any]:
   """Performs the role of this process in the run, and returns the result of the mode."""
   if process.role == PARAMETER_SERVER:
-    from estimator_train.distribution import engines  # No other role imports it.
-    return engines.serve_variables(settings, process)
+    return serve_variables(settings, process)
   signals = SignalState()
   # The devices, the checkpoint to resume from, and the data.
   run = open_run(settings, run_dir, process)
@@ -85,7 +85,7 @@ def _train_as_worker(run: Run, model: PreparedModel, signals: SignalState) -> Di
   """Trains, sends the measurements to the chief, and returns the result."""
   with signals:
     outcome = train(run, model, signals)
-    run.engine.finish(throughput.worker_figures(
+    run.peers.finish(throughput.worker_figures(
         run.settings.reporting, run.conditions, outcome.times))
   raise_if_stopped(outcome, signals)
   return dict(throughput.training_result(run.settings.run, outcome.times),
@@ -94,7 +94,7 @@ def _train_as_worker(run: Run, model: PreparedModel, signals: SignalState) -> Di
 
 def _write_throughput_report(run: Run, model: PreparedModel, outcome: Outcome) -> Dict[str, Any]:
   """Writes the throughput report of all workers; returns the result without the evaluation."""
-  measurements_of_workers = run.engine.finish()  # Waits for them.
+  measurements_of_workers = run.peers.finish()  # Waits for them.
   result = throughput.write_throughput_report(
       run.settings, dict(run.conditions, parameters=model.parameters,
                          examples_seen=run.clock.examples_at(outcome.times.global_step),

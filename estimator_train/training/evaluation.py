@@ -160,7 +160,7 @@ class EvaluateAfterSave(tf.train.CheckpointSaverListener):
                record_pause: Callable[[str], ContextManager[None]]) -> None:
     assert run.settings.evaluation.eval_every_steps is not None
     self._every_steps = run.settings.evaluation.eval_every_steps
-    self._engine, self._end_step = run.engine, run.end_step
+    self._peers, self._end_step = run.peers, run.end_step
     self._loop, self._signals, self._record_pause = loop, signals, record_pause
     self._requests_stop = False
     start_step, best = run.start.step, best_checkpoint.read_best(run.run_dir.path)
@@ -176,10 +176,10 @@ class EvaluateAfterSave(tf.train.CheckpointSaverListener):
     if interval > self._last_interval and global_step_value < self._end_step:
       self._last_interval = interval
       # After a signal to any task, the resumed run will evaluate this checkpoint.
-      is_stopped_by_peer = (self._engine.announced_stop_step is not None
+      is_stopped_by_peer = (self._peers.stop_step is not None
                             and not self._requests_stop)
       if self._signals.stop_signum is None and not is_stopped_by_peer:
-        with self._record_pause('evaluation'), self._engine.busy('evaluating'):
+        with self._record_pause('evaluation'), self._peers.busy('evaluating'):
           stop_reason = self._loop.evaluate_latest()
         if stop_reason is not None:
           _LOG.info('stopping: %s', stop_reason.text)

@@ -57,7 +57,7 @@ class PreparedModel(NamedTuple):
 def prepare(run: Run) -> PreparedModel:
   """Builds the model of a run and converts it to an Estimator.
 
-  In a cluster, `engine.join` waits until all workers are connected and, on every worker except the
+  In a cluster, `Peers.join` waits until all workers are connected and, on every worker except the
   chief, until the chief has converted its model and written the initial weights.
 
   Args:
@@ -76,14 +76,14 @@ def prepare(run: Run) -> PreparedModel:
     _LOG.info('building the model')
     model = compiling.build_by_name(settings.model, spec)
     if engine.num_workers > 1:
-      engine.join(_values_to_compare(run, model))
+      run.peers.join(_values_to_compare(run, model))
       run.start_up.end_phase('peers')
     is_chief = engine.process.is_chief
     if is_chief and settings.run.trains:
       finding.repair_model_dir(run.run_dir.path, run.start.checkpoint)
     _LOG.info('converting the model to an Estimator')
     prepared = _convert(run, model)
-  engine.announce(READY)
+  run.peers.announce(READY)
   run.start_up.end_phase('model')
   if settings.run.trains and is_chief:
     _log_changed_flags(run)

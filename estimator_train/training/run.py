@@ -11,7 +11,8 @@ from estimator_train.checkpoints.pinned_files import SavedCheckpoint
 from estimator_train.data import DataSet, datasets, download, validation
 from estimator_train.data.opening import Data, make_source, open_data
 from estimator_train.distribution.devices import find_devices, prepare_devices
-from estimator_train.distribution.engine import Engine, make_engine
+from estimator_train.distribution.engines import Engine, make_engine
+from estimator_train.distribution.peers import Peers
 from estimator_train.distribution.process import SINGLE_PROCESS, Process
 from estimator_train.errors import UserError, join_items
 from estimator_train.model.schedules import Schedule, make_schedule
@@ -53,6 +54,11 @@ class Run(NamedTuple):
   def process(self) -> Process:
     """The role of this process in the run."""
     return self.engine.process
+
+  @property
+  def peers(self) -> Peers:
+    """The other processes of the run."""
+    return self.engine.peers
 
   @property
   def event_dir(self) -> Optional[str]:

@@ -10,7 +10,7 @@ from typing import Any, Callable, Deque, Optional, Tuple
 import tensorflow.compat.v1 as tf
 
 from estimator_train.checkpoints.saving import SaveCheckpoints
-from estimator_train.distribution.engine import Engine
+from estimator_train.distribution.engines import Engine
 from estimator_train.errors import NonFiniteLoss
 from estimator_train.model.schedules import Schedule
 from estimator_train.system.signals import SignalState
@@ -121,8 +121,8 @@ class RespondToSignals(tf.train.SessionRunHook):
     if is_requested and not self._has_announced:
       self._has_announced = True
       steps_to_go = 1 if self._engine.num_workers > 1 else 0
-      self._engine.stop_all_at(self._monitor.local_step + steps_to_go)
-    stop_step = self._engine.announced_stop_step
+      self._engine.peers.stop_all_at(self._monitor.local_step + steps_to_go)
+    stop_step = self._engine.peers.stop_step
     if stop_step is not None and self._monitor.local_step >= stop_step:
       self.has_stopped = True
       run_context.request_stop()

@@ -74,7 +74,7 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
     return _outcome_without_training(run)
   settings, engine, is_chief = run.settings, run.engine, run.process.is_chief
   _resume(run)
-  with translate_errors(run.data.train), engine.busy('preparing its input'):
+  with translate_errors(run.data.train), run.peers.busy('preparing its input'):
     input_fn = make_input_fn(run, model)
   run.start_up.end_phase('data')
 
@@ -83,7 +83,7 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
   user_hooks = _make_user_hooks(settings)
   times, monitor = StepTimes(run.start_up), StepMonitor(engine.is_synchronous)
   watchdog = StepWatchdog(settings.cluster.step_timeout_secs or math.inf,
-                          engine.is_waiting_for_peer)
+                          run.peers.is_any_busy)
   loss_check = StopAtNonFiniteLoss(monitor, settings.optimizer.on_nan == 'skip', model.schedule)
   summaries = WriteSummaries(run, monitor)
   progress = ShowProgress(run, model, monitor)
@@ -101,8 +101,8 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
       *([saver] if saver else []),
       *([tracer] if tracer else []),
       *user_hooks,
-      stop_hook,
-      *engine.hooks()]
+      stop_hook]
+
   try:
     # Log lines would break the progress bar, so tqdm writes the lines above the bar.
     with logging_redirect_tqdm([_LOG] if _LOG.handlers else []), \

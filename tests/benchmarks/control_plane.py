@@ -30,8 +30,9 @@ import common
 
 sys.path.insert(0, str(common.ROOT))
 from estimator_train.distribution import rendezvous, tf_config  # noqa: E402
-from estimator_train.distribution.peers import Peers  # noqa: E402
+from estimator_train.distribution.peers import Star  # noqa: E402
 from estimator_train.distribution.sockets import Connection, StartTimeout  # noqa: E402
+from estimator_train.settings import Settings  # noqa: E402
 
 HEARTBEAT_SECS = 5
 MEASUREMENTS = {'step_secs_{}'.format(number): .1 for number in range(40)}
@@ -69,9 +70,10 @@ def _run_task(cluster: tf_config.Cluster, pipe: Any, is_lost: bool) -> None:
   memory_mb = _memory_mb()
   _wait_until(pipe.recv())
   lost: List[float] = []
-  peers = Peers(cluster, rendezvous.connect(cluster, FLAGS, StartTimeout(300)), 300,
-                lambda *_: lost.append(time.monotonic()))
-  peers.announce_state('training')
+  peers = Star(Settings(model_dir='x', peer_timeout_secs=300), cluster,
+               on_task_lost=lambda _: lost.append(time.monotonic()))
+  peers.exchange_messages(rendezvous.connect(cluster, FLAGS, StartTimeout(300)))
+  peers.announce('training')
   pipe.send({'at': time.monotonic(), 'messages': counter.messages, 'bytes': counter.bytes,
              'memory_mb': _memory_mb() - memory_mb})
 
@@ -90,15 +92,14 @@ def _run_task(cluster: tf_config.Cluster, pipe: Any, is_lost: bool) -> None:
     os._exit(0)
   if cluster.rank == cluster.num_workers - 1:
     peers.stop_all_at(77)
-  while peers.end_step != 77:
+  while peers.stop_step != 77:
     time.sleep(.001)
   pipe.send(time.monotonic())
   _wait_until(pipe.recv())
   if cluster.is_chief:
-    found = peers.wait_until_finished()
-    assert len(found) == cluster.num_workers - 1 and all(found.values())
+    found = peers.finish()
     pipe.send(time.monotonic())
-    peers.finish()
+    assert len(found) == cluster.num_workers - 1 and all(found.values())
   else:
     peers.finish(MEASUREMENTS)
     pipe.send(0.)

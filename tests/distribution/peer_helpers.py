@@ -6,8 +6,9 @@ from concurrent import futures
 from cluster_processes import free_addresses
 
 from estimator_train.distribution import rendezvous, tf_config
-from estimator_train.distribution.peers import Peers
+from estimator_train.distribution.peers import Star
 from estimator_train.distribution.sockets import StartTimeout
+from estimator_train.settings import Settings
 
 SECS = 60
 # Starts a function with its arguments in a thread, and returns its Future.
@@ -35,16 +36,18 @@ class Member:
     self._peers = in_thread(self._connect, values or {}, secs, listener, key)
 
   def _connect(self, values, secs, *listener_and_key):
-    connections = rendezvous.connect(
-        self.cluster, values, StartTimeout(secs, self.log.append), *listener_and_key)
-    return Peers(self.cluster, connections, SECS, self.lost.append)
+    peers = Star(Settings(model_dir='x', peer_timeout_secs=SECS), self.cluster,
+                 on_task_lost=self.lost.append)
+    peers.exchange_messages(rendezvous.connect(
+        self.cluster, values, StartTimeout(secs, self.log.append), *listener_and_key))
+    return peers
 
   @property
   def is_done(self):
     return self._peers.done()
 
   def peers(self, secs=SECS):
-    """Waits for the Peers; raises what `connect` has raised."""
+    """Waits for the Star; raises what `connect` has raised."""
     return self._peers.result(secs)
 
 
@@ -62,4 +65,4 @@ def joining():
   finally:
     for member in members:
       with contextlib.suppress(Exception):  # It is not connected.
-        in_thread(member.peers(0).finish)
+        in_thread(member.peers(0).leave)

@@ -10,10 +10,10 @@ from conftest import wait_until
 from peer_helpers import SECS, in_thread, joining, workers
 
 from estimator_train import errors
-from estimator_train.distribution import engines, peers as peers_module, sockets
+from estimator_train.distribution import peers as peers_module, sockets
 from estimator_train.distribution.cluster_state import Lost
-from estimator_train.distribution.engines import ClusterEngine
-from estimator_train.distribution.peers import Peers
+from estimator_train.distribution.engines import HorovodEngine
+from estimator_train.distribution.peers import Star
 from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.settings import Settings
 from estimator_train.version import __version__
@@ -37,21 +37,21 @@ def test_what_concerns_all_reaches_all(five):
   waiting = in_thread(peers[2].wait_until_chief_started)
   assert not futures.wait([waiting], .1).done
   for each in peers:
-    each.announce_state('training')
+    each.announce('training')
   waiting.result(SECS)
-  peers[1].announce_state('saving')
-  wait_until(lambda: [each.busy_peer() for each in peers] == [
-      (W1, 'saving'), None, *[(W1, 'saving')] * 3])
+  peers[1].announce('saving')
+  wait_until(lambda: [each.is_any_busy() for each in peers] == [
+      True, False, True, True, True])
   for sender, step, lowest in ((4, 70, 70), (1, 50, 50), (3, 90, 50), (0, 40, 40)):
     peers[sender].stop_all_at(step)  # Returns when all know it.
     assert {each.stop_step for each in peers} == {lowest}
 
   for each in peers[1:]:
-    each.announce_state('trained')
+    each.announce('trained')
   waiting = [in_thread(each.wait_until_trained) for each in peers[1:]]
   assert not futures.wait(waiting, .1).done
-  peers[0].announce_state('trained')
-  peers[0].announce_state('evaluating')
+  peers[0].announce('trained')
+  peers[0].announce('evaluating')
   for each in (*waiting, in_thread(peers[0].wait_until_trained)):
     each.result(SECS)
 
@@ -59,8 +59,7 @@ def test_what_concerns_all_reaches_all(five):
   figures = {Task('worker', index): {'figures': 'x' * size}
              for index, size in ((1, 0), (2, 1), (3, 1000), (4, 60000))}
   finishing = [in_thread(peers[task.index].finish, values) for task, values in figures.items()]
-  assert peers[0].wait_until_finished() == figures
-  peers[0].finish()
+  assert peers[0].finish() == {str(task): values for task, values in figures.items()}
   for each in finishing:
     each.result(SECS)
   assert not any(member.lost for member in five)
@@ -76,7 +75,8 @@ def test_a_failure_of_one_task(five, index):
     assert code == 3
     assert task == failed.cluster.task and len(reason) <= 200
     assert reason.startswith('the disk is full...')
-    for wait in (member.peers().wait_until_trained, member.peers().wait_until_finished):
+    is_chief = member.cluster.is_chief
+    for wait in (member.peers().wait_until_trained, *[member.peers().finish] * is_chief):
       with pytest.raises(errors.PeerLost, match='{} failed: '.format(task)) as caught:
         wait()
       assert caught.value.exit_code == 3
@@ -85,19 +85,20 @@ def test_a_failure_of_one_task(five, index):
 
 @pytest.fixture
 def chief():
-  """The Peers of a chief with two workers, their ends of the connections, and the losses."""
+  """The Star of a chief with two workers, their ends of the connections, and the losses."""
   lost, near, far = [], {}, {}
   with sockets.listen(0) as listener:
     for task in (W1, W2):
       near[task] = sockets.Connection(
           sockets.connect('127.0.0.1', listener.getsockname()[1], SECS))
       far[task] = listener.accept()[0]
-  peers = Peers(Cluster({'worker': ('a:1', 'b:1', 'c:1')}, W0), near, SECS,
-                lost.append)
+  peers = Star(Settings(model_dir='x', peer_timeout_secs=SECS),
+               Cluster({'worker': ('a:1', 'b:1', 'c:1')}, W0), on_task_lost=lost.append)
+  peers.exchange_messages(near)
   yield peers, far, lost
   for each in far.values():
     each.close()
-  peers.finish()
+  peers.leave()
 
 
 @pytest.mark.parametrize('line, reason', [
@@ -116,10 +117,10 @@ def test_one_that_does_not_read_blocks_nothing(chief, monkeypatch):
   peers, far, _ = chief
   reader, num_sent = far[W2].makefile('rb'), 300  # More than the buffers of a connection hold.
   for number in range(num_sent):
-    peers.announce_state('x' * 100000 + ' {}'.format(number))
+    peers.announce('x' * 100000 + ' {}'.format(number))
     while ' {}"'.format(number) not in reader.readline().decode():
       pass
-  finishing = in_thread(peers.finish)
+  finishing = in_thread(peers.leave)
   lines = far[W1].makefile('rb').readlines()
   finishing.result(SECS)
   assert json.loads(lines[-1].decode()) == {'bye': True, 'note': {}}
@@ -128,14 +129,14 @@ def test_one_that_does_not_read_blocks_nothing(chief, monkeypatch):
 
 @pytest.mark.parametrize('error, expected', [
     # All workers raise this error, and each worker reports its own.
-    (errors.NonFiniteLoss('the loss is nan'), mock.call.finish()),
+    (errors.NonFiniteLoss('the loss is nan'), mock.call.leave()),
     # Only the chief raises this error: it alone saves.
     (errors.CheckpointNotSaved('no disk'), mock.call.report_failure('no disk', 3)),
     (errors.UserError('a', 'b', 'c'), mock.call.report_failure('a: b: c', 2)),
     (KeyboardInterrupt(), mock.call.report_failure('KeyboardInterrupt', None))])
 def test_an_engine_reports_errors_of_this_task_only(error, expected):
-  engine = ClusterEngine.__new__(ClusterEngine)
-  engine._connected_peers, engine._train_estimator = mock.Mock(), mock.Mock(side_effect=error)
+  engine = HorovodEngine.__new__(HorovodEngine)
+  engine.peers, engine._train_estimator = mock.Mock(), mock.Mock(side_effect=error)
   with pytest.raises(type(error)):
     engine.train(None, None, (), 1)
   assert engine.peers.method_calls == [expected]
@@ -143,9 +144,11 @@ def test_an_engine_reports_errors_of_this_task_only(error, expected):
 
 def test_tasks_of_other_versions_are_refused(monkeypatch):
   connect = mock.Mock(return_value={})
-  monkeypatch.setattr(engines.rendezvous, 'connect', connect)
+  monkeypatch.setattr(peers_module.rendezvous, 'connect', connect)
   cluster = Cluster({'worker': ('a:1',)}, W0)
-  engines.join_peers(Settings(model_dir='x'), cluster, {'examples': '7'}).finish()
+  star = Star(Settings(model_dir='x'), cluster)
+  star.join({'examples': '7'})
+  star.leave()
   (_, values, *_), _ = connect.call_args
   assert values['estimator_train'] == __version__ and values['TensorFlow'] == tf.version.VERSION
   assert values['examples'] == '7' and '--seed' in values and '--data_dir' not in values

@@ -110,7 +110,7 @@ def test_other_ranks_find_rank_0(tmp_path):
   assert cluster.task == Task('worker', 1) and cluster.num_workers == 2
   address = cluster.address(cluster.chief)
   assert address.rpartition(':')[2] == published.address(published.chief).rpartition(':')[2]
-  horovod.remove_address(str(tmp_path))
+  (tmp_path / 'rank_0_address.json').unlink()
   assert not list(tmp_path.iterdir())
 
 

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 from cluster_processes import free_addresses
 
-from estimator_train.distribution import engines, sockets, tf_config
+from estimator_train.distribution import rendezvous, sockets, tf_config
 from estimator_train.distribution.tf_config import Task
 from estimator_train.errors import UserError
 
@@ -110,16 +110,16 @@ def test_the_port_and_the_host_names_are_checked(monkeypatch):
   with sockets.listen(0) as listener:
     here = 'localhost:{}'.format(listener.getsockname()[1])
     # Another's port may be taken, and one's own name need not have an address.
-    engines.wait_for_network(
+    rendezvous.wait_for_network(
         read({'worker': [own.replace('127.0.0.1', 'no.such.host.invalid'), here]}), 60)
     for shown in ('process {} '.format(os.getpid()), 'Address already in use'):
       with pytest.raises(UserError, match=(
           r'the port of this task cannot be opened: cluster.worker\[0\]={} .{}'.format(
               here, shown))):
-        engines.wait_for_network(read({'worker': [here]}), 60)
+        rendezvous.wait_for_network(read({'worker': [here]}), 60)
       monkeypatch.setattr(sockets, 'listening_process', lambda port: '')  # As of another user.
     with pytest.raises(UserError, match=r'cannot be resolved: cluster.ps\[0\]=a..b:1 '):
-      engines.wait_for_network(read({'worker': [own], 'ps': ['a..b:1']}), -1)
+      rendezvous.wait_for_network(read({'worker': [own], 'ps': ['a..b:1']}), -1)
 
 
 def test_waits_until_a_host_has_an_address(monkeypatch, caplog):
@@ -129,7 +129,7 @@ def test_waits_until_a_host_has_an_address(monkeypatch, caplog):
       side_effect=[unknown] * 5 + [None] + [unknown] * 99))
   monkeypatch.setattr(tf_config, 'listen_on_own_port', lambda cluster: socket.socket())
   secs = itertools.count()
-  engines.wait_for_network(read(WORKERS), 60, secs.__next__, lambda secs: None)
+  rendezvous.wait_for_network(read(WORKERS), 60, secs.__next__, lambda secs: None)
   assert 'DNS entry; retrying for another 56 s' in caplog.text
   with pytest.raises(UserError, match=r'cluster.worker\[1\]=b:2 \(unknown\)'):
-    engines.wait_for_network(read(WORKERS), 60, secs.__next__, lambda secs: None)
+    rendezvous.wait_for_network(read(WORKERS), 60, secs.__next__, lambda secs: None)

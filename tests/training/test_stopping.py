@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf
 from hook_runs import Steps
 from mode_runs import QUICK
 
+from estimator_train.distribution.peers import Peers
 from estimator_train.errors import TrainingFailed
 from estimator_train.exporting import export as exports
 from estimator_train.model import schedules
@@ -106,8 +107,9 @@ def test_all_stop_after_the_next_step(caplog, asks):
   Only the chief saves after a signal: tests/modes/test_signals.py has the chief.
   """
   caplog.set_level('INFO', 'estimator_train')
-  engine = SimpleNamespace(num_workers=2, announced_stop_step=None if asks else 5)
-  engine.stop_all_at = lambda step: setattr(engine, 'announced_stop_step', step)
+  peers = Peers()
+  peers.stop_step = None if asks else 5
+  engine = SimpleNamespace(num_workers=2, peers=peers)
   saver = SimpleNamespace(is_stop_requested=False, save_now=lambda session: 'a') if asks else None
   steps = Steps()
 

@@ -17,7 +17,7 @@ stop, a busy task, and the first lost task.
 import itertools
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
-from estimator_train.distribution.tf_config import Cluster, Task, parse_task
+from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.errors import PeerLost, TrainingFailed, UserError
 
 # States of a task. A task is READY once its model is prepared, and TRAINED after its last step. Any
@@ -82,11 +82,6 @@ class _Peer:
     """Whether the next step of the task may take long."""
     return not self.is_finished and self.state not in (READY, TRAINING, TRAINED)
 
-  def step(self, name: str) -> Optional[int]:
-    """Returns a step in the last message; None if it has none."""
-    value = self.message.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
 
 class ClusterState:
   """The states of this task and of the tasks to which it is connected.
@@ -128,18 +123,16 @@ class ClusterState:
     peer = self._peers[task]
     peer.heard_at = None
     if 'state' in message:
-      peer.message, peer.state = message, str(message['state'])[:_MAX_STATE_CHARS]
+      peer.message, peer.state = message, message['state'][:_MAX_STATE_CHARS]
       peer.has_trained = peer.has_trained or peer.state == TRAINED
-      stop_step = peer.step('stop_at')
-      if stop_step is not None:
-        self.request_stop(stop_step)
+      if message.get('stop_at') is not None:
+        self.request_stop(message['stop_at'])
     if message.get('bye'):
-      peer.measurements = message['note'] if isinstance(message.get('note'), dict) else {}
-    lost = parse_task(message.get('lost'))
+      peer.measurements = message.get('note', {})
     if 'failed' in message:
-      self._lose(task, str(message['failed']), message.get('code'))
-    elif lost is not None:
-      reason = str(message.get('reason'))
+      self._lose(task, message['failed'], message.get('code'))
+    elif 'lost' in message:
+      lost, reason = Task(*message['lost']), message.get('reason', '')
       if lost == self._cluster.task:
         reason = ('this task was reported as lost by {} ({}); the longest time in which this task '
                   'read no messages was {:.1f} s').format(
@@ -185,13 +178,13 @@ class ClusterState:
     """Whether all tasks know that they stop at a step, for which this task has asked, or before."""
     if self._cluster.is_chief:
       return self._confirmed_stop_step() is not None
-    confirmed = self._chief.step('all_stop_at')
+    confirmed = self._chief.message.get('all_stop_at')
     return self._chief.is_finished or (confirmed is not None and confirmed <= global_step)
 
   def have_all_trained(self) -> bool:
     """Whether all workers have completed their last step."""
     if not self._cluster.is_chief:
-      return self._chief.is_finished or self._chief.message.get('all_trained') is True
+      return self._chief.is_finished or bool(self._chief.message.get('all_trained'))
     return self._has_trained and all(
         peer.is_finished or peer.has_trained for _, peer in self._worker_peers())
 
@@ -213,7 +206,8 @@ class ClusterState:
 
   def _confirmed_stop_step(self) -> Optional[int]:
     """Returns the stop step if all connected tasks have confirmed it; only on the chief."""
-    confirmed = {peer.step('stop_at') for peer in self._peers.values() if not peer.is_finished}
+    confirmed = {peer.message.get('stop_at')
+                 for peer in self._peers.values() if not peer.is_finished}
     return self.stop_step if confirmed <= {self.stop_step} else None
 
   def _heartbeats(self, now: float) -> Iterator[Send]:

@@ -17,7 +17,8 @@ from estimator_train.distribution.cluster_state import (
   Lost,
   Send,
 )
-from estimator_train.distribution.sockets import Connection, StartTimeout, wait_readable
+from estimator_train.distribution.messages import Connection, wait_readable
+from estimator_train.distribution.sockets import StartTimeout
 from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.errors import PeerLost
 from estimator_train.settings import Settings
@@ -81,7 +82,7 @@ class Peers:
     self.stop_step = global_step
 
   def finish(self, measurements: Optional[Dict[str, Any]] = None) -> Dict[str, Dict[str, Any]]:
-    """Leaves the run; the chief first waits for the other workers, a parameter server for the chief.
+    """Leaves the run. The chief first waits for other workers, a parameter server for the chief.
 
     Args:
       measurements: the measurements of this process, for the report of the chief.

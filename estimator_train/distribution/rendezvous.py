@@ -31,10 +31,11 @@ import logging
 import secrets
 import socket
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, Generator, Iterator, List, Optional, Sequence
 
 from estimator_train.distribution import sockets, tf_config
-from estimator_train.distribution.sockets import Connection, StartTimeout, wait_readable
+from estimator_train.distribution.messages import Connection, accept_connections, wait_readable
+from estimator_train.distribution.sockets import StartTimeout
 from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.errors import UserError, printable
 
@@ -55,6 +56,7 @@ KEY_VARIABLE = 'ESTIMATOR_TRAIN_CLUSTER_KEY'
 _MAX_LOGGED_REFUSALS = 20
 _NETWORK_RETRY_SECS, _LOG_EVERY_SECS = 1., 60.
 _LOG = logging.getLogger('estimator_train')
+_Conversation = Generator[None, Dict[str, Any], None]
 
 
 def wait_for_network(cluster: Cluster, timeout_secs: float,
@@ -104,7 +106,7 @@ def connect(cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeo
   shared_values = {name: _shorten(value) for name, value in dict(
       shared_values, TF_CONFIG=tf_config.describe_task_counts(cluster)).items()}
   if not cluster.is_chief:
-    return {cluster.chief: _connect_to_chief(cluster, shared_values, timeout, key)}
+    return {cluster.chief: _Member(cluster, shared_values, timeout, key).connect()}
   if len(cluster.members) == 1:
     return {}
   address = cluster.address(cluster.chief)
@@ -112,12 +114,12 @@ def connect(cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeo
     timeout.log('{} accepts every process that has the same flags, because {} is not set'.format(
         address, KEY_VARIABLE))
   with listener or tf_config.listen_on_own_port(cluster) as open_listener:
-    rendezvous = _ChiefRendezvous(cluster, shared_values, timeout, open_listener, key)
-    while rendezvous.missing_tasks():
-      rendezvous.poll()
+    chief = _Chief(cluster, shared_values, timeout, open_listener, key)
+    while chief.missing_tasks():
+      chief.poll()
   # The listener has to be closed before the release, because the released members expect
   # TensorFlow's server on this port.
-  return rendezvous.release()
+  return chief.release()
 
 
 def _shorten(value: str) -> str:
@@ -128,41 +130,27 @@ def _shorten(value: str) -> str:
 
 
 def _make_proof(key: str, sender: str, chief_challenge: str, member_challenge: str,
-                task: Task) -> bytes:
+                task: Task) -> str:
   """Returns the proof of the chief or of a member, the sender, that it has the key."""
   return hmac.new(key.encode('utf-8', 'surrogateescape'), json.dumps(
-      [sender, chief_challenge, member_challenge, *task]).encode(), 'sha256').hexdigest().encode()
+      [sender, chief_challenge, member_challenge, *task]).encode(), 'sha256').hexdigest()
 
 
-def _is_proof(proof: Any, expected: bytes) -> bool:
-  return hmac.compare_digest(str(proof).encode('utf-8', 'replace'), expected)
+def _has_proof(message: Dict[str, Any], proof: str) -> bool:
+  return hmac.compare_digest(
+      message.get('proof', '').encode('utf-8', 'replace'), proof.encode())
 
 
-class _Caller:
-  """A process that has connected to the chief.
-
-  Attributes:
-    connection: the connection.
-    challenge: the random ID that its proof must contain; empty once the process is refused.
-    task: the task of the process, once it has proved that it has the key.
-    close_at: when to close the connection.
-  """
-
-  def __init__(self, connection: Connection, close_at: float) -> None:
-    self.connection, self.close_at = connection, close_at
-    self.challenge = secrets.token_hex()
-    self.task: Optional[Task] = None
-
-
-class _ChiefRendezvous:
+class _Chief:
   """Registers the processes that connect to the chief."""
 
   def __init__(self, cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeout,
                listener: socket.socket, key: str) -> None:
     self._cluster, self._shared_values, self._key = cluster, shared_values, key
     self._timeout, self._listener = timeout, listener
-    self._unregistered: List[_Caller] = []
-    self._members: Dict[Task, _Caller] = {}
+    self._conversations: Dict[Connection, _Conversation] = {}
+    self._close_at: Dict[Connection, float] = {}
+    self._members: Dict[Task, Connection] = {}  # Those that are registered.
     self._heartbeat_sent_at = timeout.clock()
     self._num_refusals = 0
 
@@ -173,18 +161,27 @@ class _ChiefRendezvous:
 
   def poll(self) -> None:
     """Waits briefly for messages and new connections, and handles them."""
-    callers = [*self._members.values(), *self._unregistered]
-    wait_readable([self._listener, *(caller.connection for caller in callers)], _POLL_SECS)
+    wait_readable([self._listener, *self._conversations], _POLL_SECS)
     now = self._timeout.clock()
-    for caller in callers:
-      self._receive(caller, now)
-    for connection in sockets.accept_connections(self._listener):
-      self._unregistered.append(_Caller(connection, now + _HANDSHAKE_TIMEOUT_SECS))
-      connection.send(challenge=self._unregistered[-1].challenge)
+    for connection, conversation in list(self._conversations.items()):
+      messages = connection.receive()
+      connection.flush()
+      if connection.end_reason or now > self._close_at[connection]:
+        connection.close()
+        del self._conversations[connection], self._close_at[connection]
+        self._members = {task: member for task, member in self._members.items()
+                         if member is not connection}
+        continue
+      for message in messages:
+        with contextlib.suppress(StopIteration):  # The process has been refused.
+          conversation.send(message)
+    for connection in accept_connections(self._listener):
+      self._conversations[connection] = self._converse(connection)
+      next(self._conversations[connection])
     if now - self._heartbeat_sent_at >= _HEARTBEAT_SECS:
       self._heartbeat_sent_at = now
       for member in self._members.values():
-        if member.connection.has_sent_all:
+        if member.has_sent_all:
           self._send_missing(member)
     missing = self.missing_tasks()
     if missing:
@@ -192,47 +189,29 @@ class _ChiefRendezvous:
 
   def release(self) -> Dict[Task, Connection]:
     """Releases the members, and returns their connections; closes all others."""
-    for caller in self._unregistered:
-      caller.connection.close()
+    for connection in set(self._conversations).difference(self._members.values()):
+      connection.close()
     for member in self._members.values():
-      member.connection.send(go=True)
-    return {task: member.connection for task, member in self._members.items()}
+      member.send(go=True)
+    return self._members
 
-  def _receive(self, caller: _Caller, now: float) -> None:
-    """Handles what a process has sent, and removes the process if it is lost."""
-    messages = caller.connection.receive()
-    caller.connection.flush()
-    is_member = caller not in self._unregistered
-    if messages and is_member:
-      caller.close_at = now + _SILENCE_TIMEOUT_SECS
-    if caller.connection.end_reason or now > caller.close_at:
-      caller.connection.close()
-      if not is_member:
-        self._unregistered.remove(caller)
-      elif caller.task is not None:
-        del self._members[caller.task]
-    # An unregistered process sends one message, and then waits for the answer.
-    elif messages and not is_member and caller.challenge:
-      if caller.task is None:
-        self._authenticate(caller, messages[0], now)
-      elif isinstance(messages[0].get('values'), dict):
-        self._admit(caller, caller.task, messages[0]['values'], now)
+  def _converse(self, connection: Connection) -> _Conversation:
+    """Identifies a process, and registers or refuses it. Each `yield` waits for its next message.
+    """
+    self._close_at[connection] = self._timeout.clock() + _HANDSHAKE_TIMEOUT_SECS
+    challenge = secrets.token_hex()
+    connection.send(challenge=challenge)
 
-  def _authenticate(self, caller: _Caller, message: Dict[str, Any], now: float) -> None:
-    """Checks the proof of a process, and sends that of the chief; ignores other messages."""
-    task = tf_config.parse_task(message.get('task'))
-    if task is None:
-      return
-    challenges = caller.challenge, str(message.get('challenge')), task
-    if _is_proof(message.get('proof'), _make_proof(self._key, 'member', *challenges)):
-      caller.task = task
-      caller.connection.send(proof=_make_proof(self._key, 'chief', *challenges).decode())
-    else:
+    message = yield from _message_with('task')
+    task = Task(*message['task'])
+    challenges = challenge, message.get('challenge', ''), task
+    if not _has_proof(message, _make_proof(self._key, 'member', *challenges)):
       self._log_refusal('refused {}: it has another {}'.format(task, KEY_VARIABLE))
-      self._refuse(caller, now, wrong_key=True)
+      self._refuse(connection, wrong_key=True)
+      return
+    connection.send(proof=_make_proof(self._key, 'chief', *challenges))
 
-  def _admit(self, caller: _Caller, task: Task, values: Dict[str, Any], now: float) -> None:
-    """Registers a process as a member, or refuses it."""
+    values = (yield from _message_with('values'))['values']
     # A parameter server builds no model, and sends fewer values. Only those are compared.
     names = values if task.type == 'ps' else [*self._shared_values, *values]
     name = next((name for name in names if values.get(name) != self._shared_values.get(name)), None)
@@ -241,28 +220,28 @@ class _ChiefRendezvous:
           task, *(printable(str(text))[:_MAX_LOGGED_CHARS] for text in (name, values.get(name))),
           self._shared_values.get(name)))
       # Without the chief's value, because the process may not belong to the cluster.
-      self._refuse(caller, now, refused=name, is_known=name in self._shared_values)
+      self._refuse(connection, refused=name, is_known=name in self._shared_values)
     elif task == self._cluster.task or task not in self._cluster.members:
-      self._refuse(caller, now, taken=True)
+      self._refuse(connection, taken=True)
     else:
       if task in self._members:
         # The earlier connection is an old one of this process or of its predecessor, or that of a
         # process that has the same task by mistake. Only the latter reads this message.
         self._log_refusal('another process has started as {}'.format(task))
-        self._unregistered.append(self._members[task])
-        self._refuse(self._members[task], now, taken=True)
-      self._unregistered.remove(caller)
-      self._members[task] = caller
-      caller.close_at = now + _SILENCE_TIMEOUT_SECS
-      self._send_missing(caller)
+        self._refuse(self._members[task], taken=True)
+      self._members[task] = connection
+      self._send_missing(connection)
+      while self._members.get(task) is connection:
+        self._close_at[connection] = self._timeout.clock() + _SILENCE_TIMEOUT_SECS
+        yield
 
-  def _send_missing(self, member: _Caller) -> None:
-    member.connection.send(missing=[str(task) for task in self.missing_tasks()[:_MAX_NAMES]])
+  def _send_missing(self, member: Connection) -> None:
+    member.send(missing=[str(task) for task in self.missing_tasks()[:_MAX_NAMES]])
 
-  def _refuse(self, caller: _Caller, now: float, **message: Any) -> None:
-    caller.connection.send(**message)
-    caller.connection.end_sending()
-    caller.challenge, caller.close_at = '', now + _HANDSHAKE_TIMEOUT_SECS
+  def _refuse(self, connection: Connection, **message: Any) -> None:
+    connection.send(**message)
+    connection.end_sending()
+    self._close_at[connection] = self._timeout.clock() + _HANDSHAKE_TIMEOUT_SECS
 
   def _log_refusal(self, text: str) -> None:
     self._num_refusals += 1
@@ -272,92 +251,103 @@ class _ChiefRendezvous:
       self._timeout.log('refused further processes, which are not logged')
 
 
-def _connect_to_chief(cluster: Cluster, shared_values: Dict[str, str],
-                      timeout: StartTimeout, key: str) -> Connection:
-  """Returns a connection to the chief once the chief has released this member."""
-  address = cluster.address(cluster.chief)
-  while True:
-    with contextlib.suppress(OSError):
-      connection = Connection(sockets.connect(
-          *sockets.split_address(address), timeout_secs=_CONNECT_TIMEOUT_SECS))
-      try:
-        if _Registration(connection, cluster, shared_values, timeout, key).wait_for_release():
-          return connection
-      except UserError:
-        connection.close()
-        raise
-      connection.close()
-    timeout.log_or_raise(['{} at {}'.format(cluster.chief, address)])
-    time.sleep(_RETRY_SECS)
+def _message_with(field: str) -> Generator[None, Dict[str, Any], Dict[str, Any]]:
+  """Waits for a message with a field, and ignores all others."""
+  message = yield
+  while field not in message:
+    message = yield
+  return message
 
 
-class _Registration:
-  """Registers this member over a connection to a process at the chief's address."""
+class _Member:
+  """Registers this task, which is not the chief."""
 
-  def __init__(self, connection: Connection, cluster: Cluster, shared_values: Dict[str, str],
-               timeout: StartTimeout, key: str) -> None:
-    self._connection, self._task, self._timeout = connection, cluster.task, timeout
-    self._shared_values, self._key = shared_values, key
-    self._challenge, self._expected_proof = secrets.token_hex(), b''
-    self._chief_is_authenticated = False
+  def __init__(self, cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeout,
+               key: str) -> None:
+    self._cluster, self._shared_values, self._key = cluster, shared_values, key
+    self._timeout = timeout
     self._missing: Sequence[str] = [str(cluster.chief)]
 
-  def wait_for_release(self) -> bool:
-    """Waits until the chief releases this member; returns False if the connection is lost."""
-    clock = self._timeout.clock
-    heard_at = sent_at = clock()
-    silence_secs = _ANSWER_TIMEOUT_SECS
-    while not self._connection.end_reason and clock() - heard_at <= silence_secs:
-      wait_readable([self._connection], _POLL_SECS)
-      messages = self._connection.receive()
-      for index, message in enumerate(messages):
-        heard_at, silence_secs = clock(), _SILENCE_TIMEOUT_SECS
-        if not self._chief_is_authenticated:
-          self._authenticate(message)
-        elif message.get('go') is True:
-          self._connection.unread = messages[index + 1:]
-          return True
-        else:
-          _raise_refusal(self._task, self._shared_values, message)
-          if isinstance(message.get('missing'), list):
-            self._missing = [
-                str(name)[:_MAX_NAME_CHARS] for name in message['missing']] or self._missing
-      if self._chief_is_authenticated and clock() - sent_at >= _HEARTBEAT_SECS:
-        sent_at = clock()
-        self._connection.send(waiting=True)
-      self._timeout.log_or_raise(self._missing)
-    return False
+  def connect(self) -> Connection:
+    """Returns a connection to the chief once the chief has released this member."""
+    address = self._cluster.address(self._cluster.chief)
+    while True:
+      with contextlib.suppress(OSError):
+        connection = Connection(sockets.connect(
+            *sockets.split_address(address), timeout_secs=_CONNECT_TIMEOUT_SECS))
+        try:
+          self._register(connection)
+          return connection
+        except BaseException:
+          connection.close()
+          raise
+      self._timeout.log_or_raise(['{} at {}'.format(self._cluster.chief, address)])
+      time.sleep(_RETRY_SECS)
 
-  def _authenticate(self, message: Dict[str, Any]) -> None:
-    """Sends the proof of this member, and its values once the chief has proved to be the chief."""
-    if 'challenge' in message:
-      challenges = str(message['challenge']), self._challenge, self._task
-      self._expected_proof = _make_proof(self._key, 'chief', *challenges)
-      self._connection.send(task=list(self._task), challenge=self._challenge, proof=_make_proof(
-          self._key, 'member', *challenges).decode())
-    elif message.get('wrong_key') or (
-        'proof' in message and not _is_proof(message['proof'], self._expected_proof)):
-      raise UserError('this {} must have the key of the chief'.format(self._task.type),
+  def _register(self, connection: Connection) -> None:
+    """Registers this task over a connection to a process at the chief's address.
+
+    Raises:
+      ConnectionError: the connection is lost, or the process does not answer.
+      UserError: the chief has refused this task.
+    """
+    messages, task = self._receive_messages(connection), self._cluster.task
+    challenges = next(message['challenge'] for message in messages
+                      if 'challenge' in message), secrets.token_hex(), task
+    connection.send(task=list(task), challenge=challenges[1],
+                    proof=_make_proof(self._key, 'member', *challenges))
+    reply = next(message for message in messages if 'proof' in message or 'wrong_key' in message)
+    if not _has_proof(reply, _make_proof(self._key, 'chief', *challenges)):
+      raise UserError('this {} must have the key of the chief'.format(task.type),
                       '{} is {} here, and not the same on the chief'.format(
                           KEY_VARIABLE, 'set' if self._key else 'not set'),
                       'set it to the same value for all tasks, or for none')
-    elif 'proof' in message:
-      self._chief_is_authenticated = True
-      self._connection.send(values=self._shared_values)
+    connection.send(values=self._shared_values)
+    for message in self._receive_messages(connection, sends_heartbeats=True):
+      if message.get('go'):
+        return
+      if message.get('taken'):
+        raise UserError('another process runs as {}'.format(task),
+                        'TF_CONFIG: task.type={} task.index={}'.format(*task),
+                        'stop that process, or give each process its own task')
+      if 'refused' in message:
+        raise self._make_refusal(message['refused'], bool(message.get('is_known')))
+      self._missing = [name[:_MAX_NAME_CHARS]
+                       for name in message.get('missing', ())] or self._missing
 
+  def _receive_messages(self, connection: Connection,
+                        sends_heartbeats: bool = False) -> Iterator[Dict[str, Any]]:
+    """Yields the messages of the chief, and leaves the unread ones in the connection.
 
-def _raise_refusal(task: Task, shared_values: Dict[str, str], message: Dict[str, Any]) -> None:
-  """Raises a UserError if the chief has refused this task."""
-  if message.get('taken'):
-    raise UserError('another process runs as {}'.format(task),
-                    'TF_CONFIG: task.type={} task.index={}'.format(*task),
-                    'stop that process, or give each process its own task')
-  if 'refused' not in message:
-    return
-  name = str(message['refused'])
-  given = '{} here and {} on the chief, whose log has both'.format(
-      '{}={}'.format(name, shared_values[name]) if name in shared_values else 'no ' + name,
-      'another value' if message.get('is_known') else 'none')
-  raise UserError('this {} must match the chief'.format(task.type), given,
-                  'give all tasks the same ' + (
-                      'TF_CONFIG, except for its task' if name == 'TF_CONFIG' else name))
+    Raises:
+      ConnectionError: the connection is lost, or the process does not answer.
+    """
+    clock = self._timeout.clock
+    heard_at = sent_at = clock()
+    silence_secs = _SILENCE_TIMEOUT_SECS if sends_heartbeats else _ANSWER_TIMEOUT_SECS
+    while not connection.end_reason and clock() - heard_at <= silence_secs:
+      wait_readable([connection], _POLL_SECS)
+      connection.unread = connection.receive()
+      if connection.unread:
+        heard_at, silence_secs = clock(), _SILENCE_TIMEOUT_SECS
+      while connection.unread:
+        yield connection.unread.pop(0)
+      if sends_heartbeats and clock() - sent_at >= _HEARTBEAT_SECS:
+        sent_at = clock()
+        connection.send(waiting=True)
+      self._timeout.log_or_raise(self._missing)
+    raise ConnectionError(connection.end_reason or 'no answer')
+
+  def _make_refusal(self, name: str, is_known: bool) -> UserError:
+    """Returns the error for a value that differs from that of the chief.
+
+    Args:
+      is_known: whether the chief has the value, too.
+    """
+    return UserError(
+        'this {} must match the chief'.format(self._cluster.task.type),
+        '{} here and {} on the chief, whose log has both'.format(
+            '{}={}'.format(name, self._shared_values[name]) if name in self._shared_values
+            else 'no ' + name, 'another value' if is_known else 'none'),
+        'give all tasks the same ' + (
+            'TF_CONFIG, except for its task' if name == 'TF_CONFIG' else name))

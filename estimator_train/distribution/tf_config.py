@@ -38,14 +38,6 @@ class Task(NamedTuple):
     return self.type if self.type in _SINGLE_TASK_TYPES else '{} {}'.format(self.type, self.index)
 
 
-def parse_task(value: Any) -> Optional[Task]:
-  """Converts `[type, index]` from a message to a task; returns None for any other value."""
-  if (isinstance(value, list) and len(value) == 2 and value[0] in TASK_TYPES
-      and isinstance(value[1], int) and not isinstance(value[1], bool)):
-    return Task(*value)
-  return None
-
-
 class Cluster(NamedTuple):
   """The tasks of a cluster, and the task of this process.
 

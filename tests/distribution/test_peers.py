@@ -13,6 +13,7 @@ from estimator_train import errors
 from estimator_train.distribution import peers as peers_module, sockets
 from estimator_train.distribution.cluster_state import Lost
 from estimator_train.distribution.engines import HorovodEngine
+from estimator_train.distribution.messages import Connection
 from estimator_train.distribution.peers import Star
 from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.settings import Settings
@@ -89,7 +90,7 @@ def chief():
   lost, near, far = [], {}, {}
   with sockets.listen(0) as listener:
     for task in (W1, W2):
-      near[task] = sockets.Connection(
+      near[task] = Connection(
           sockets.connect('127.0.0.1', listener.getsockname()[1], SECS))
       far[task] = listener.accept()[0]
   peers = Star(Settings(model_dir='x', peer_timeout_secs=SECS),

@@ -1,0 +1,160 @@
+"""Messages between tasks: JSON objects, one per line, over non-blocking TCP connections.
+
+rendezvous.py and cluster_state.py describe the messages. Reading continues after a failed write, so
+that the last message of a task arrives even if the task has already ended.
+"""
+
+import contextlib
+import json
+import select
+import socket
+from typing import Any, Dict, List, Sequence
+
+from estimator_train.distribution.tf_config import TASK_TYPES
+from estimator_train.system import json_values
+
+_MAX_MESSAGE_BYTES = _RECEIVE_BYTES = 64 * 1024
+
+
+def _task(value: Any) -> Any:
+  """Accepts the type and the index of a task."""
+  json_values.tuple_of(json_values.text, json_values.integer())(value)
+  if value[0] not in TASK_TYPES:
+    raise ValueError('unknown task type')
+  return value
+
+
+# The fields of all messages. Further fields are ignored.
+_MESSAGE = json_values.fields({}, {
+    # Of the rendezvous.
+    'challenge': json_values.text,
+    'task': _task,
+    'proof': json_values.text,
+    'wrong_key': json_values.boolean,
+    'values': json_values.mapping(json_values.text),
+    'waiting': json_values.boolean,
+    'refused': json_values.text,
+    'is_known': json_values.boolean,
+    'taken': json_values.boolean,
+    'missing': json_values.list_of(json_values.text),
+    'go': json_values.boolean,
+    # Of the state of the cluster.
+    'state': json_values.text,
+    'stop_at': json_values.optional(json_values.integer()),
+    'busy': json_values.optional(json_values.tuple_of(_task, json_values.text)),
+    'all_trained': json_values.boolean,
+    'all_stop_at': json_values.optional(json_values.integer()),
+    'bye': json_values.boolean,
+    'note': json_values.mapping(json_values.anything),
+    'failed': json_values.text,
+    'code': json_values.optional(json_values.integer()),
+    'lost': _task,
+    'reason': json_values.text})
+
+
+class Connection:
+  """A connection to another task, or to a process that has not identified itself yet.
+
+  Attributes:
+    unread: messages that a caller of `receive` has left for the next one.
+    end_reason: why no more messages will arrive; empty while the connection is open.
+  """
+
+  def __init__(self, connection: socket.socket) -> None:
+    connection.setblocking(False)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    self._socket = connection
+    self.unread: List[Dict[str, Any]] = []
+    self.end_reason = ''
+    self._incoming = self._outgoing = b''  # Bytes of an incomplete message; bytes to be sent.
+
+  def fileno(self) -> int:
+    """Returns the file descriptor, which `wait_readable` needs."""
+    return self._socket.fileno()
+
+  @property
+  def has_sent_all(self) -> bool:
+    """Whether the kernel has accepted all bytes of the messages that were sent."""
+    return not self._outgoing
+
+  def send(self, **message: Any) -> None:
+    """Sends a message; queues the bytes that the socket does not accept yet."""
+    self._outgoing += json.dumps(message).encode() + b'\n'
+    self.flush()
+
+  def flush(self) -> None:
+    """Sends as many of the queued bytes as the socket accepts."""
+    try:
+      while self._outgoing:
+        self._outgoing = self._outgoing[self._socket.send(self._outgoing):]
+    except BlockingIOError:
+      pass
+    except OSError:
+      # The connection has ended. `receive` sets `end_reason` after it has read the last messages.
+      self._outgoing = b''
+
+  def receive(self) -> List[Dict[str, Any]]:
+    """Returns the newly received messages; sets `end_reason` if no more messages will arrive."""
+    messages, self.unread = self.unread, []
+    *lines, self._incoming = (self._incoming + self._read()).split(b'\n')
+    try:
+      for line in lines:
+        if len(line) > _MAX_MESSAGE_BYTES:
+          raise ValueError('too long')
+        messages.append(json_values.parse(line.decode(), _MESSAGE))
+    except (ValueError, RecursionError):
+      self.end_reason = 'it uses another protocol'
+    if len(self._incoming) > _MAX_MESSAGE_BYTES:
+      self.end_reason = 'it sent more than {} bytes in one message'.format(_MAX_MESSAGE_BYTES)
+    return messages
+
+  def _read(self) -> bytes:
+    """Returns the bytes that have arrived, up to a limit; sets `end_reason` at their end."""
+    data = b''
+    try:
+      while len(data) <= _MAX_MESSAGE_BYTES:
+        new = self._socket.recv(_RECEIVE_BYTES)
+        if not new:
+          self.end_reason = 'its connection ended'
+          break
+        data += new
+    except BlockingIOError:
+      pass
+    except OSError as error:
+      self.end_reason = 'its connection ended ({})'.format(error.strerror or error)
+    return data
+
+  def end_sending(self) -> None:
+    """Signals to the other process that no more messages follow; call again until all are sent."""
+    self.flush()
+    with contextlib.suppress(OSError):  # The connection may have ended.
+      if self.has_sent_all:
+        self._socket.shutdown(socket.SHUT_WR)
+
+  def close(self) -> None:
+    """Closes the connection in both directions."""
+    self.end_reason = self.end_reason or 'closed by this process'
+    self._socket.close()
+
+
+def accept_connections(listener: socket.socket) -> List[Connection]:
+  """Accepts and returns all connections that are waiting at a listener."""
+  connections = []
+  with contextlib.suppress(OSError):  # None is waiting, or the next one has already ended.
+    while True:
+      connections.append(Connection(listener.accept()[0]))
+  return connections
+
+
+def wait_readable(sockets: Sequence[Any], timeout_secs: float) -> List[Any]:
+  """Waits until at least one socket is readable, and returns all readable sockets.
+
+  Args:
+    sockets: sockets, or other objects with a `fileno` method.
+    timeout_secs: maximum number of seconds to wait.
+  """
+  poll = select.poll()  # Not select.select, which accepts only file descriptors below 1024.
+  by_descriptor = {each.fileno(): each for each in sockets}
+  for descriptor in by_descriptor:
+    poll.register(descriptor, select.POLLIN)
+  return [by_descriptor[descriptor] for descriptor, _ in poll.poll(timeout_secs * 1000)]

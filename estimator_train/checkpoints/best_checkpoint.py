@@ -7,7 +7,6 @@
 
 import contextlib
 import errno
-import fcntl
 import glob
 import logging
 import os
@@ -15,7 +14,7 @@ import re
 import shutil
 from typing import Any, BinaryIO, Dict, Iterator, NamedTuple, Optional
 
-from estimator_train.system import json_values, storage
+from estimator_train.system import json_values, locks, storage
 
 BEST_FOLDER = 'best'
 _RECORD_FILE = 'best.json'
@@ -224,7 +223,7 @@ def _locked_best_folder(model_dir: str) -> Iterator[str]:
   descriptor = os.open(folder, os.O_RDONLY)
   try:
     with contextlib.suppress(OSError):  # The file system may not support locks.
-      fcntl.flock(descriptor, fcntl.LOCK_EX)
+      locks.wait_for_lock(descriptor, folder)
     yield folder
   finally:
     os.close(descriptor)

@@ -11,8 +11,6 @@ the same path, or to a folder that another run has locked since the lock file wa
 """
 
 import contextlib
-import errno
-import fcntl
 import json
 import logging
 import os
@@ -24,7 +22,7 @@ from typing import Any, BinaryIO, Dict, Iterator, Optional
 
 from estimator_train.errors import RunLockLost, UserError
 from estimator_train.run_dir import make_folder
-from estimator_train.system import json_values, machine, storage
+from estimator_train.system import json_values, locks, machine, storage
 
 _LOG = logging.getLogger('estimator_train')
 LOCK_FILE = 'run.lock'
@@ -32,8 +30,6 @@ LOCK_FILE = 'run.lock'
 # process on another machine assumes that the owner has ended if no touch occurs before the timeout.
 _TOUCH_INTERVAL_SECS, _OWNER_TIMEOUT_SECS = 5., 15.
 _POLL_SECS = 0.5
-# Errors of file systems that do not support locks.
-_UNSUPPORTED_ERRNOS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 @contextlib.contextmanager
@@ -152,11 +148,10 @@ class _RunLock:
       file.close()
       return
     try:
-      fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+      locks.try_lock(file.fileno())
     except OSError as error:
-      if error.errno not in _UNSUPPORTED_ERRNOS:
-        file.close()
-        raise self._lost_error() from error
+      file.close()
+      raise self._lost_error() from error
     self._file.close()
     self._file = file
 
@@ -183,32 +178,18 @@ def _acquire(path: str, owner_timeout_secs: float) -> _RunLock:
   while True:
     with contextlib.ExitStack() as stack:
       file = stack.enter_context(open(path, 'a+b', buffering=0))
-      supports_locks = _lock(file, path)
+      try:
+        supports_locks = locks.try_lock(file.fileno())
+      except BlockingIOError:
+        raise _locked_error(path, _read_owner(path)) from None
       # The previous owner may have removed the file after this process had opened the file. If so,
       # try again with a new file.
       with contextlib.suppress(FileNotFoundError):
-        if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+        if locks.is_at_path(file.fileno(), path):
           _check_owner(path, supports_locks, owner_timeout_secs)
           lock = _RunLock(path, file)
           stack.pop_all()  # Keep the file open, which keeps the lock.
           return lock
-
-
-def _lock(file: BinaryIO, path: str) -> bool:
-  """Locks the file; returns False if the file system does not support locks.
-
-  Raises:
-    UserError: another process has locked the file.
-  """
-  try:
-    fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:
-    raise _locked_error(path, _read_owner(path)) from None
-  except OSError as error:
-    if error.errno not in _UNSUPPORTED_ERRNOS:
-      raise
-    return False
-  return True
 
 
 def _check_owner(path: str, supports_locks: bool, owner_timeout_secs: float) -> None:

@@ -7,7 +7,6 @@ kernel on files.
 
 import contextlib
 import errno
-import fcntl
 import functools
 import hashlib
 import io
@@ -15,13 +14,11 @@ import json
 import logging
 import os
 import stat
-import time
 from typing import Any, BinaryIO, Callable, Dict, Iterator, Optional, Sequence, TypeVar, Union
 
-from estimator_train.system import json_values, temporary_files
+from estimator_train.system import json_values, locks, temporary_files
 
 _LOG = logging.getLogger('estimator_train')
-_POLL_SECS = 0.1
 _CHUNK_BYTES = 1 << 16
 # Functions that raise an OSError if this process must not write to a folder, by the folder's path.
 _guards: Dict[str, Callable[[], None]] = {}
@@ -53,7 +50,7 @@ def open_atomic(path: str) -> Iterator[BinaryIO]:
   temporary_path = None
   try:
     # The file stays locked until it has its final name.
-    with temporary_files.open_locked(path) as file:
+    with temporary_files.make_file(path) as file:
       temporary_path = file.name
       yield file
       file.flush()
@@ -124,29 +121,12 @@ def open_locked(path: str, check: Callable[[], None] = lambda: None) -> Iterator
   """
   while True:
     with open(path, 'ab') as file:
-      _wait_for_lock(file, check)
+      locks.wait_for_lock(file.fileno(), path, check)
       # While this process waited, the previous owner of the lock may have renamed or removed the
       # opened file. If so, open the file that `path` names now.
-      is_current = False
-      with contextlib.suppress(FileNotFoundError):
-        is_current = os.path.samestat(os.fstat(file.fileno()), os.stat(path))
-      if is_current:
+      if locks.is_at_path(file.fileno(), path):
         yield file
         return
-
-
-def _wait_for_lock(file: BinaryIO, check: Callable[[], None]) -> None:
-  """Locks a file, as soon as no other process has locked it."""
-  is_waiting = False
-  while True:
-    try:
-      return fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      if not is_waiting:
-        _LOG.info('waiting for another process that writes %s', file.name)
-    is_waiting = True
-    check()
-    time.sleep(_POLL_SECS)
 
 
 def open_regular(path: Union[str, bytes]) -> io.BufferedReader:

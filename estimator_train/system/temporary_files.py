@@ -5,7 +5,6 @@ The first temporary file that a process makes in a folder removes the leftovers 
 """
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import os
@@ -16,7 +15,7 @@ import stat
 import time
 from typing import BinaryIO, Iterator, Set
 
-from estimator_train.system import machine
+from estimator_train.system import locks, machine
 
 # Ends with a digest of the boot of the writer's machine, and with a random number.
 _TEMPORARY_NAME = re.compile(r'.+\.([0-9a-f]{6})-[0-9a-f]{12}\.part$', re.DOTALL)
@@ -64,7 +63,7 @@ def make_folder(path: str) -> Iterator[str]:
     os.close(descriptor)
 
 
-def open_locked(path: str) -> BinaryIO:
+def make_file(path: str) -> BinaryIO:
   """Makes, opens and locks the temporary file that will be renamed to `path`."""
   _remove_leftovers_once(os.path.dirname(path))
   while True:
@@ -81,11 +80,9 @@ def _lock(descriptor: int) -> bool:
     False if another process has taken it for a leftover, and removes it.
   """
   try:
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    locks.try_lock(descriptor)
   except BlockingIOError:
     return False
-  except OSError:  # The file system may not support locks.
-    return True
   return os.fstat(descriptor).st_nlink > 0
 
 
@@ -113,7 +110,7 @@ def remove_leftovers(folder: str) -> None:
     for name in os.listdir(folder or os.curdir):
       match = _TEMPORARY_NAME.match(name)
       if match:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # The writer has locked it, or has renamed it.
           _remove_leftover(os.path.join(folder, name), match.group(1) == _boot_digest())
 
 
@@ -121,13 +118,8 @@ def _remove_leftover(path: str, is_of_this_boot: bool) -> None:
   """Removes a file or folder with a temporary name, unless its writer may be alive."""
   descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
   try:
-    is_unlocked = is_of_this_boot and int(_boot_digest(), 16) != 0
-    try:
-      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      return
-    except OSError:
-      is_unlocked = False
+    is_unlocked = (locks.try_lock(descriptor) and is_of_this_boot
+                   and int(_boot_digest(), 16) != 0)
     status = os.fstat(descriptor)
     if is_unlocked or time.time() - status.st_mtime > _LEFTOVER_AGE_SECS:
       # Before unlocking: a writer that has just made the file finds that it was removed.

@@ -21,7 +21,7 @@ from estimator_train.data import image_source
 from estimator_train.exporting import saved_model
 from estimator_train.model import evaluation_samples, networks
 from estimator_train.reports import throughput
-from estimator_train.system import signals, storage
+from estimator_train.system import locks, signals, storage
 from estimator_train.training import (
   preparation as training_model,
   progress,
@@ -94,8 +94,8 @@ def test_while_caching(run_program, inject, image_folders, tmp_path, monkeypatch
   shutil.rmtree(str(model))
   with storage.open_locked(str(file) + '.part'):
     # Only the sleep of this wait: threads of earlier tests sleep too.
-    monkeypatch.setattr(storage, 'time', types.SimpleNamespace(sleep=time.sleep))
-    inject(storage.time, 'sleep', signal.SIGTERM)
+    monkeypatch.setattr(locks, 'time', types.SimpleNamespace(sleep=time.sleep))
+    inject(locks.time, 'sleep', signal.SIGTERM)
     done = run()
   assert done.code == 143 and 'waiting for another process' in done.err
   signals.install_handlers()  # Forgets the error, which keeps the cache.

@@ -15,7 +15,7 @@ from conftest import ROOT, wait_until
 
 from estimator_train.errors import UserError
 from estimator_train.run_dir import lock
-from estimator_train.system import machine
+from estimator_train.system import locks, machine
 
 # Locks a folder until its input ends.
 HOLDER = '''
@@ -91,15 +91,15 @@ def test_a_lock_that_the_kernel_does_not_know_stands_while_it_is_touched(
 
 def test_who_comes_as_the_lock_goes_gets_a_new_one(tmp_path, monkeypatch):
   """The file that was opened is removed, by whoever held it, before it is locked."""
-  lock_file_once, attempts = lock._lock, []
+  try_lock, attempts = locks.try_lock, []
 
-  def removed_before_it_is_locked(file, path):
+  def removed_before_it_is_locked(descriptor):
     if not attempts:
-      os.remove(path)
-    attempts.append(path)
-    return lock_file_once(file, path)
+      os.remove(str(lock_file(tmp_path)))
+    attempts.append(descriptor)
+    return try_lock(descriptor)
 
-  monkeypatch.setattr(lock, '_lock', removed_before_it_is_locked)
+  monkeypatch.setattr(locks, 'try_lock', removed_before_it_is_locked)
   with lock.locked(str(tmp_path)):
     assert len(attempts) == 2 and lock_file(tmp_path).exists()
 

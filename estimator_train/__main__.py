@@ -33,7 +33,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     logs.prepare_streams()
     return _run(sys.argv[1:] if argv is None else argv)
   except StoppedBySignal as stopped:
-    signals.ignore_further_signals(stopped)
+    signals.finish_stop(stopped)
     return _print_error(str(stopped), SIGNAL_CODE_BASE + stopped.signum, prefix='')
   except KeyboardInterrupt:
     return _print_error('stopped by SIGINT', SIGNAL_CODE_BASE + signal.SIGINT, prefix='')
@@ -49,12 +49,12 @@ def _run(argv: Sequence[str]) -> int:
   if text is not None:
     print(text, flush=True)
     return 0
-  signals.install_handlers()
+  signals.raise_on_stop_signals()
   try:
     settings = command_line.parse(argv)
     logs.set_up(settings.run.verbosity)
     machine.tune_for_cpu_training()
-    with signals.raising_lost_stop():
+    with signals.reraising_stop():
       result = modes.run(settings)
     _print_result(result, settings)
     return 0

@@ -2,8 +2,9 @@
 
 Python runs a handler between two instructions of the main thread, so not while a C++ function runs.
 If the exception of a handler passes through a C++ function or a finalizer, it may be discarded, or
-replaced by another one. The thread of `watch` repeats such a signal, and `raising_lost_stop`
-raises the exception again. `exit_now` ends the process although some of its threads hang.
+replaced by another one. The thread of `watch` repeats a signal whose exception was discarded, and
+`reraising_stop` raises an exception that was replaced. `exit_now` ends the process although some of
+its threads hang.
 """
 
 import contextlib
@@ -24,16 +25,18 @@ _LOG = logging.getLogger('estimator_train')
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STOP_TIMEOUT_SECS, _REPEAT_SECS = 10., .1
 _PRINT_TIMEOUT_SECS = 2.
+_STOPPING = 'stopping'
 _FINISHING = 'finishing the step, then saving a checkpoint and writing the reports'
 
 
 class _Stop:
-  """The first stop signal that was received, if any.
+  """The first stop signal.
 
   Attributes:
     signum: the number of the signal; None: none was received.
     is_raised: whether the signal arrived outside of training, where it raises StoppedBySignal.
-    error: returns the StoppedBySignal that the handler has raised; None if it was discarded.
+    reference: a weak reference to this StoppedBySignal, which Python may discard.
+    final_error: the StoppedBySignal that has ended the program.
   """
 
   def __init__(self) -> None:
@@ -43,20 +46,21 @@ class _Stop:
     """Forgets the signal."""
     self.signum: Optional[int] = None
     self.is_raised = False
-    self.error: Callable[[], Optional[StoppedBySignal]] = lambda: None
-    self._is_answering, self._is_answered = threading.Lock(), threading.Event()
+    self.reference: Callable[[], Optional[StoppedBySignal]] = lambda: None
+    self.final_error: Optional[StoppedBySignal] = None
+    self._mutex, self._is_logged = threading.Lock(), threading.Event()
 
-  def answer(self, signum: int, text: str) -> None:
+  def log(self, signum: int, text: str) -> None:
     """Logs the first signal, in the handler or in the thread of `watch`, whichever is first."""
+    self.signum = self.signum or signum
     # Must not wait: the handler may have interrupted the log, for which the other thread waits.
-    if self._is_answering.acquire(False):
-      self.signum = signum
+    if self._mutex.acquire(False):
       _LOG.info('%s: %s', signal.Signals(signum).name, text)
-      self._is_answered.set()
+      self._is_logged.set()
 
-  def wait_until_answered(self) -> None:
+  def wait_until_logged(self) -> None:
     if self.signum is not None:
-      self._is_answered.wait(1.)
+      self._is_logged.wait(1.)
 
 
 _stop = _Stop()
@@ -67,24 +71,37 @@ def exit_on_stop_signals() -> None:
   _set_handlers(_exit_at_once)
 
 
-def install_handlers() -> None:
-  """Installs the handlers for the time outside of training; see SignalState for training.
+def raise_on_stop_signals() -> None:
+  """Makes stop signals raise StoppedBySignal, outside of training; see SignalState for training.
 
-  A stop signal raises StoppedBySignal. SIGUSR1 logs that there is nothing to save; without a
-  handler, SIGUSR1 would end the process.
+  SIGUSR1 logs that there is nothing to save; without a handler, SIGUSR1 would end the process.
   """
   _stop.reset()
   _set_handlers(_raise_stopped)
   signal.signal(signal.SIGUSR1, _log_nothing_to_save)
 
 
-def ignore_further_signals(error: StoppedBySignal) -> None:
-  """Ignores further signals, and waits until the signal is logged, before the last line is printed.
+@contextlib.contextmanager
+def reraising_stop() -> Iterator[None]:
+  """Raises StoppedBySignal at the end of the `with` block if a handler has raised it in the block.
+
+  The run must not end otherwise, for example because a function of the user catches all exceptions.
+  """
+  try:
+    yield
+  finally:
+    error = sys.exc_info()[1]
+    if _stop.is_raised and not isinstance(error, StoppedBySignal):
+      raise _make_error(_stop.signum) from error
+
+
+def finish_stop(error: StoppedBySignal) -> None:
+  """Waits until the signal is logged, before the last line is printed; ignores further signals.
 
   Keeps the error, because the finalizers of objects that the signal interrupted may fail.
   """
-  _stop.error = lambda: error
-  _stop.wait_until_answered()
+  _stop.final_error, _stop.reference = error, lambda: error
+  _stop.wait_until_logged()
 
 
 def prepare_exit() -> None:
@@ -101,38 +118,36 @@ def prepare_exit() -> None:
   signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
-@contextlib.contextmanager
-def raising_lost_stop() -> Iterator[None]:
-  """Raises StoppedBySignal at the end of the `with` block if a handler has raised it in the block.
-
-  The run must not end otherwise, for example because a function of the user catches all exceptions.
-  """
-  try:
-    yield
-  except StoppedBySignal:
-    raise
-  except BaseException as error:
-    if _stop.is_raised:
-      raise _make_error(_stop.signum) from error
-    raise
-  if _stop.is_raised:
-    raise _make_error(_stop.signum)
-
-
 def watch() -> None:
-  """Starts a thread that answers stop signals at once, and bounds the time to stop.
+  """Starts a thread that logs stop signals at once, and bounds the time to stop.
 
   Outside of training, the thread repeats a signal whose exception was discarded, and ends the
   process _STOP_TIMEOUT_SECS after the signal, even if the main thread hangs.
   """
   read_end, write_end = os.pipe()
   os.set_blocking(write_end, False)
-  signal.set_wakeup_fd(write_end)
-  threading.Thread(target=_watch, args=(read_end,), name='signals', daemon=True).start()
+  signal.set_wakeup_fd(write_end)  # Python writes the number of each signal to the pipe.
+
+  def run() -> None:
+    while True:
+      signum = os.read(read_end, 1)[0]
+      is_training = getattr(signal.getsignal(signum), '__func__', None) is SignalState.record
+      if signum in _STOP_SIGNALS:
+        _stop.log(signum, _FINISHING if is_training else _STOPPING)
+        if not is_training:
+          break
+    deadline = time.monotonic() + _STOP_TIMEOUT_SECS
+    while time.monotonic() < deadline:
+      time.sleep(_REPEAT_SECS)
+      if signal.getsignal(signum) is _raise_stopped and _stop.reference() is None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signum)
+    _exit_at_once(signum, None)
+
+  threading.Thread(target=run, name='signals', daemon=True).start()
 
 
 class SignalState:
-  """Records the signals received from `begin` until the end of the `with` block.
+  """Records the signals received from `start_recording` until the end of the `with` block.
 
   The first stop signal requests a stop; a later SIGINT raises KeyboardInterrupt. SIGUSR1 requests a
   checkpoint. A signal that is ignored stays ignored.
@@ -150,7 +165,7 @@ class SignalState:
   def __enter__(self) -> 'SignalState':
     return self
 
-  def begin(self) -> None:
+  def start_recording(self) -> None:
     """Installs the handlers. Does nothing in another thread than the main thread."""
     if threading.current_thread() is not threading.main_thread() or self._previous_handlers:
       return
@@ -170,7 +185,7 @@ class SignalState:
       self.save_requested = True
     elif self.stop_signum is None:
       self.stop_signum = signum
-      _stop.answer(signum, _FINISHING)
+      _stop.log(signum, _FINISHING)
     elif signum == signal.SIGINT:
       raise KeyboardInterrupt
 
@@ -193,12 +208,12 @@ def _make_error(signum: Any) -> StoppedBySignal:
 
 
 def _raise_stopped(signum: int, frame: Any) -> None:
-  _stop.answer(signum, 'stopping')
+  _stop.log(signum, _STOPPING)
   _stop.is_raised = True
-  if _stop.error() is not None or _discards_exceptions(frame):
+  if _stop.reference() is not None or _discards_exceptions(frame):
     return  # A second exception would interrupt the clean-up.
   error = _make_error(signum)
-  _stop.error = weakref.ref(error)
+  _stop.reference = weakref.ref(error)
   try:
     raise error
   finally:
@@ -213,49 +228,17 @@ def _discards_exceptions(frame: Any) -> bool:
   called when the lock of an imported module is finalized.
   """
   while frame is not None:
-    name, module = frame.f_code.co_name, frame.f_globals.get('__name__')
-    if name == '__del__' or module in ('weakref', '_weakrefset') or (
-        name == 'cb' and module in ('importlib._bootstrap', '_frozen_importlib')) or (
-        name in ('create_module', 'exec_module')
-        and isinstance(frame.f_locals.get('self'), importlib.machinery.ExtensionFileLoader)) or (
-            _constructs_finalized_object(frame)):
+    code, module = frame.f_code, frame.f_globals.get('__name__')
+    if code.co_name == '__del__' or module in ('weakref', '_weakrefset') or (
+        code.co_name == 'cb' and module in ('importlib._bootstrap', '_frozen_importlib')):
       return True
+    if code.co_name in ('create_module', 'exec_module', '__new__', '__init__') and code.co_argcount:
+      first = frame.f_locals.get(code.co_varnames[0])
+      kind = first if isinstance(first, type) else type(first)
+      if hasattr(kind, '__del__') or issubclass(kind, importlib.machinery.ExtensionFileLoader):
+        return True
     frame = frame.f_back
   return False
-
-
-def _constructs_finalized_object(frame: Any) -> bool:
-  """Returns whether a frame is `__new__` or `__init__` of a class that has a finalizer."""
-  code = frame.f_code
-  if not code.co_argcount:
-    return False
-  first = frame.f_locals.get(code.co_varnames[0])
-  for name, kind in (('__init__', type(first)), ('__new__', first)):
-    if isinstance(kind, type) and hasattr(kind, '__del__'):
-      functions = [base.__dict__.get(name) for base in kind.__mro__]
-      if any(getattr(getattr(function, '__func__', function), '__code__', None) is code
-             for function in functions):
-        return True
-  return False
-
-
-def _watch(read_end: int) -> None:
-  """Runs in the thread of `watch`. Python writes the number of each signal to the pipe."""
-  while True:
-    signum = os.read(read_end, 1)[0]
-    if signum not in _STOP_SIGNALS:
-      continue
-    if getattr(signal.getsignal(signum), '__func__', None) is SignalState.record:
-      _stop.answer(signum, _FINISHING)
-    else:
-      _stop.answer(signum, 'stopping')
-      break
-  deadline = time.monotonic() + _STOP_TIMEOUT_SECS
-  while time.monotonic() < deadline:
-    time.sleep(_REPEAT_SECS)
-    if signal.getsignal(signum) is _raise_stopped and _stop.error() is None:
-      signal.pthread_kill(threading.main_thread().ident or 0, signum)
-  _exit_at_once(signum, None)
 
 
 def _log_nothing_to_save(signum: int, frame: Any) -> None:

@@ -110,7 +110,7 @@ class RespondToSignals(tf.train.SessionRunHook):
     self._has_announced = False
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    self._signals.begin()
+    self._signals.start_recording()
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     if self._signals.save_requested:

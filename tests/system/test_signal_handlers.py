@@ -68,9 +68,9 @@ def test_signals_during_training(caplog):
   """One that is ignored stays ignored, as nohup wants it."""
   caplog.set_level('INFO')
   signal.signal(signal.SIGHUP, signal.SIG_IGN)
-  signals.install_handlers()
+  signals.raise_on_stop_signals()
   with signals.SignalState() as state:
-    state.begin()
+    state.start_recording()
     os.kill(os.getpid(), signal.SIGHUP)
     assert state.stop_signum is None and not caplog.messages
     os.kill(os.getpid(), signal.SIGTERM)

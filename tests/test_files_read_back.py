@@ -124,16 +124,16 @@ FILES = {
                                 os.path.join(folder, 'rank_0_address.json'), 'x'), False),
     'points/{}/throughput.json'.format(POINT.name): (
         _to_text({'examples_per_sec': 1., 'shares': {'input': .1}, 'devices': ['cpu']}),
-        lambda folder: points.read_completed_points([POINT], folder), False),
+        lambda folder: points.read_completed(os.path.join(folder, 'points', POINT.name)), False),
     'points/{}/done.json'.format(POINT.name): (
         _to_text({'point': POINT.name}),
-        lambda folder: points.read_completed_points([POINT], folder), False),
+        lambda folder: points.read_completed(os.path.join(folder, 'points', POINT.name)), False),
     'part.json': (_to_text({
         'throughput': {'num_replicas': 1, 'devices': ['cpu'], 'per_replica_batch_size': 4,
                        'global_step': 3, 'examples_per_sec': 5., 'global_batch_size': 4,
                        'steps_per_sec': 2., 'step_secs': {'mean': .1}},
         'evaluation': {'accuracy': .5, 'average_loss': .5}}), lambda folder: storage.load_or_warn(
-            os.path.join(folder, 'part.json'), functools.partial(reproduce._parse_results, PART)),
+            os.path.join(folder, 'part.json'), functools.partial(reproduce.parse_reports, PART)),
                   False),
     'write_tfrecords.json': (_to_text({'digest': 'x', 'shards': {'a': 'b'}}),
                              lambda folder: write_tfrecords._Plan(folder, 'x')._written, False),

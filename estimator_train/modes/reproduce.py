@@ -8,15 +8,23 @@ import json
 import logging
 import os
 import re
-from typing import Any, BinaryIO, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Sequence
 
 from estimator_train import settings as settings_lib
 from estimator_train.errors import UserError
+from estimator_train.modes.parts import Part, PartResult, RunChild, run_parts
 from estimator_train.reports import evaluation, file_checks, page, throughput
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, workloads
 from estimator_train.settings.flags import OUTPUT_FLAGS
-from estimator_train.settings.workloads import WORKLOADS, PublishedValue, RunResults, WorkloadPart
+from estimator_train.settings.workloads import (
+  WORKLOADS,
+  PublishedValue,
+  RunResults,
+  Workload,
+  WorkloadPart,
+)
 from estimator_train.system import child_process, machine, storage, tensorflow_probe
 
 _LOG = logging.getLogger('estimator_train')
@@ -29,21 +37,6 @@ _COLUMNS = (('what', 'figure'), ('published', 'published'), ('published_conditio
             ('why', 'why they differ'))
 # Flags that may differ when the mode is run again in the same model_dir.
 _CHANGEABLE_FLAGS = ('model_dir', 'log_every_steps', *OUTPUT_FLAGS)
-# The type of `child_process.run_program`. Its two arguments are the flags and the path of the log.
-RunChild = Callable[[Sequence[str], str], child_process.ChildRun]
-
-
-class PartOutcome(NamedTuple):
-  """The results of a part of a workload, or why there are none.
-
-  Attributes:
-    results: throughput.json and evaluation.json of the run; None if it was not run, or failed.
-    reason: why there are no results.
-    placeholder: the text in place of the figures that were not measured.
-  """
-  results: Optional[RunResults]
-  reason: str = ''
-  placeholder: str = NOT_MEASURED
 
 
 def run(settings: Settings, run_dir: RunDir, run_child: RunChild = child_process.run_program,
@@ -52,11 +45,6 @@ def run(settings: Settings, run_dir: RunDir, run_child: RunChild = child_process
 
   Parts that are complete in this `model_dir` are not run again. The comparison of the published and
   the measured figures, called the ledger, is printed and written to ledger.json.
-
-  Args:
-    settings: settings of the mode.
-    run_child: runs the program in a child process.
-    count_gpus: returns the number of GPUs.
 
   Raises:
     UserError: at least one part failed and none succeeded; the error carries the dict that this
@@ -68,43 +56,36 @@ def run(settings: Settings, run_dir: RunDir, run_child: RunChild = child_process
   run_dir.record_flags(settings)
   num_gpus = count_gpus()
   workload = WORKLOADS[settings.experiments.workload]
-  outcomes = {part.name: _obtain_results(part, settings, num_gpus, run_child)
-              for part in workload.parts}
-  result = write_ledger(settings, outcomes)
+  by_name = {part.name: part for part in workload.parts
+             if part.num_gpus <= num_gpus or not part.needs_all_gpus}
+
+  def run_part(part: Part) -> child_process.ChildRun:
+    _LOG.info('running part %s: %s', part.name, ' '.join(part.arguments))
+    return run_child(part.arguments, part.log_path)
+
+  results = run_parts(
+      [Part(name, name, part_arguments(part, settings, num_gpus), run_dir.path_to(name + '.log'))
+       for name, part in by_name.items()], 'part',
+      lambda name: storage.load_or_warn(
+          run_dir.path_to(name + '.json'), functools.partial(parse_reports, by_name[name]),
+          'the part runs again'),
+      run_part, lambda name: _keep_reports(run_dir, by_name[name]))
+  result = _write_ledger(settings, run_dir, list(_make_rows(workload, results, num_gpus)))
   page.write_page_of_finished_run(run_dir.path, settings.reporting)
-  errors = [outcome.reason for outcome in outcomes.values() if outcome.placeholder == FAILED]
-  if errors and not any(outcome.results for outcome in outcomes.values()):
+  errors = [each.error for each in results.values() if each.error is not None]
+  if errors and len(errors) == len(results):
     raise UserError('no part of the workload succeeded', errors[0],
                     'see the logs in ' + run_dir.path, result)
   return result
 
 
-def _obtain_results(part: WorkloadPart, settings: Settings, num_gpus: int,
-                    run_child: RunChild) -> PartOutcome:
-  """Returns the results of a part of an earlier run, or else runs the part if this machine can."""
-  if part.needs_all_gpus and part.num_gpus > num_gpus:
-    return PartOutcome(None, 'requires {} GPU(s), this machine has {}'.format(
-        part.num_gpus, num_gpus or 'none'))
-  run_dir = RunDir(settings.run.model_dir)
-  results = storage.load_or_warn(_part_file(run_dir.path, part, 'json'),
-                                 functools.partial(_parse_results, part), 'the part runs again')
-  if results is not None:
-    _LOG.info('part %s is already complete', part.name)
-    return PartOutcome(results)
-  arguments = part_arguments(part, settings, num_gpus)
-  _LOG.info('running part %s: %s', part.name, ' '.join(arguments))
-  child = run_child(arguments, _part_file(run_dir.path, part, 'log'))
-  if child.error is not None:
-    _LOG.warning('part %s failed: %s', part.name, child.error)
-    return PartOutcome(None, child.error, FAILED)
-  results = {}
-  for name, file in (('throughput', throughput.THROUGHPUT_FILE),
-                     ('evaluation', evaluation.EVALUATION_FILE)):
-    with open(run_dir.path_to(part.folder, file), encoding='utf-8') as content:
-      results[name] = json.load(content)
-  # The next part may resume in the same folder and overwrite both files, so they are copied.
-  storage.write_json(_part_file(run_dir.path, part, 'json'), results)
-  return PartOutcome(results)
+def _keep_reports(run_dir: RunDir, part: WorkloadPart) -> RunResults:
+  """Copies the reports of a part, since the next part may resume in its folder."""
+  reports = {name: json.loads(Path(run_dir.path_to(part.folder, file)).read_text('utf-8'))
+             for name, file in (('throughput', throughput.THROUGHPUT_FILE),
+                                ('evaluation', evaluation.EVALUATION_FILE))}
+  storage.write_json(run_dir.path_to(part.name + '.json'), reports)
+  return reports
 
 
 def part_arguments(part: WorkloadPart, settings: Settings, num_gpus: int) -> Sequence[str]:
@@ -113,7 +94,6 @@ def part_arguments(part: WorkloadPart, settings: Settings, num_gpus: int) -> Seq
   The order is: the flagfile, the flags of the part, the user's flags. Later flags override.
 
   Args:
-    part: part to run.
     settings: settings of the mode, with the user's flags, which override the flags of the part.
     num_gpus: number of GPUs of this machine.
   """
@@ -131,54 +111,50 @@ def part_arguments(part: WorkloadPart, settings: Settings, num_gpus: int) -> Seq
              if argument.partition('=')[0] not in ('--mode', '--workload', '--model_dir')])
 
 
-def _parse_results(part: WorkloadPart, file: BinaryIO) -> RunResults:
-  results: RunResults = storage.parse_json(file, file_checks.WORKLOAD_PART)
-  for figure in part.figures:  # Raises an exception if a figure is missing, or null.
-    _make_row(figure, float(figure.measure(results)), _describe_conditions(results),
-              _explain_difference(figure, part, results))
-  return results
+def parse_reports(part: WorkloadPart, file: BinaryIO) -> RunResults:
+  """Parses the copied reports of a part; raises an exception if a figure is missing, or null."""
+  reports: RunResults = storage.parse_json(file, file_checks.WORKLOAD_PART)
+  for figure in part.figures:
+    _make_row(figure, float(figure.measure(reports)), _describe_conditions(reports),
+              _explain_difference(figure, part, reports))
+  return reports
 
 
-def _part_file(folder: str, part: WorkloadPart, extension: str) -> str:
-  return os.path.join(folder, '{}.{}'.format(part.name, extension))
-
-
-def write_ledger(settings: Settings, outcomes: Dict[str, PartOutcome]) -> Dict[str, Any]:
-  """Prints and writes the ledger, and returns the contents of `ledger.json`.
-
-  Args:
-    settings: settings of the mode.
-    outcomes: the outcome of each part of the workload, by its name.
-  """
-  run_dir, workload = RunDir(settings.run.model_dir), str(settings.experiments.workload)
-  rows = list(_make_rows(workload, outcomes))
-  this_machine = machine.describe()
+def _write_ledger(settings: Settings, run_dir: RunDir,
+                  rows: List[Dict[str, Optional[str]]]) -> Dict[str, Any]:
+  """Prints and writes the ledger, and returns the contents of `ledger.json`."""
+  workload, this_machine = settings.experiments.workload, machine.describe()
   result = {'mode': settings.run.mode, 'model_dir': run_dir.path, 'workload': workload,
             'machine': this_machine, 'rows': rows}
-  table = list(_format_markdown(workload, this_machine, rows))
-  for line in table:
-    print(line)
-  storage.write_text(run_dir.path_to(MARKDOWN_FILE), '\n'.join(table) + '\n')
+  table = '\n'.join([
+      '`{}` on {}'.format(workload, this_machine), '', *(
+          '| {} |'.format(' | '.join(cells)) for cells in (
+              [title for _, title in _COLUMNS], ['---'] * len(_COLUMNS),
+              *([(row[key] or '').replace('|', '\\|') for key, _ in _COLUMNS] for row in rows)))])
+  print(table)
+  storage.write_text(run_dir.path_to(MARKDOWN_FILE), table + '\n')
   storage.write_json(run_dir.path_to(LEDGER_FILE), result)
   return result
 
 
-def _make_rows(workload_name: str,
-               outcomes: Dict[str, PartOutcome]) -> Iterator[Dict[str, Optional[str]]]:
+def _make_rows(workload: Workload, results: Dict[str, PartResult],
+               num_gpus: int) -> Iterator[Dict[str, Optional[str]]]:
   """Yields one row per figure, first the figures of the parts, then the combined figures."""
-  workload = WORKLOADS[workload_name]
-  part_results = {name: outcome.results for name, outcome in outcomes.items() if outcome.results}
+  reports = {name: result.reports for name, result in results.items() if result.reports}
   for part in workload.parts:
-    results, reason, placeholder = outcomes[part.name]
     for figure in part.figures:
-      if results is None:
-        yield _make_row(figure, None, None, reason, placeholder)
+      if part.name in reports:
+        yield _make_row(figure, figure.measure(reports[part.name]),
+                        _describe_conditions(reports[part.name]),
+                        _explain_difference(figure, part, reports[part.name]))
+      elif part.name in results:
+        yield _make_row(figure, None, None, results[part.name].error, FAILED)
       else:
-        yield _make_row(figure, figure.measure(results), _describe_conditions(results),
-                        _explain_difference(figure, part, results))
+        yield _make_row(figure, None, None, 'requires {} GPU(s), this machine has {}'.format(
+            part.num_gpus, num_gpus or 'none'))
   for figure in workload.combined_figures:
-    if len(part_results) == len(workload.parts):
-      yield _make_row(figure, figure.measure(part_results), 'the runs above', figure.caveat)
+    if len(reports) == len(workload.parts):
+      yield _make_row(figure, figure.measure(reports), 'the runs above', figure.caveat)
     else:
       yield _make_row(figure, None, None, 'requires the results of all runs')
 
@@ -188,7 +164,6 @@ def _make_row(figure: PublishedValue, measured: Optional[float], conditions: Opt
   """Returns a row of ledger.json.
 
   Args:
-    figure: the published figure.
     measured: the measured figure; None if the figure was not measured.
     conditions: the conditions of the measurement.
     reason: the reason why the figures differ or why there is no measurement.
@@ -234,17 +209,3 @@ def _explain_difference(figure: PublishedValue, part: WorkloadPart, results: Run
   if figure.caveat:
     reasons.append(figure.caveat)
   return '; '.join(reasons)
-
-
-def _format_markdown(workload: str, machine_name: str,
-                     rows: List[Dict[str, Optional[str]]]) -> Iterator[str]:
-  yield '`{}` on {}'.format(workload, machine_name)
-  yield ''
-  yield _format_row(title for _, title in _COLUMNS)
-  yield _format_row('---' for _ in _COLUMNS)
-  for row in rows:
-    yield _format_row((row[key] or '').replace('|', '\\|') for key, _ in _COLUMNS)
-
-
-def _format_row(cells: Any) -> str:
-  return '| ' + ' | '.join(cells) + ' |'

@@ -95,7 +95,7 @@ POINT = points.Point(points.CPU, 1, points.BOTH, points.REAL, 1)
 
 
 def _read_points(folder):
-  return points.read_completed_points([POINT], str(folder))
+  return points.read_completed(os.path.join(str(folder), 'points', POINT.name))
 
 
 # What is read from a damaged file.
@@ -110,8 +110,8 @@ STATE = {
     'scaling.json': ('{"table": []}', lambda folder: page.read_page_data(folder).scaling, {}),
     'events.out.tfevents.1': ('x', lambda folder: (
         learning_curves.read_learning_curves(folder)['train_loss']), []),
-    'points/{}/throughput.json'.format(POINT.name): ('{"examples_per_sec": 1}', _read_points, []),
-    'points/{}/done.json'.format(POINT.name): ('{"point": 1}', _read_points, []),
+    'points/{}/throughput.json'.format(POINT.name): ('{"examples_per_sec": 1}', _read_points, None),
+    'points/{}/done.json'.format(POINT.name): ('{"point": 1}', _read_points, None),
 }
 
 

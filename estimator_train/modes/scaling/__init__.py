@@ -5,25 +5,23 @@ Each point of the sweep is a training run in new processes.
 
 import csv
 import io
+import itertools
 import logging
 import os
-import signal
 import statistics
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
-from tqdm.contrib.logging import logging_redirect_tqdm
-
-from estimator_train.data import DataSet, datasets
-from estimator_train.errors import StoppedBySignal, UserError
+from estimator_train.data import datasets
+from estimator_train.errors import UserError
+from estimator_train.modes.parts import PartResult, RunChild, run_parts
 from estimator_train.modes.scaling import points
-from estimator_train.modes.scaling.points import Point, PointResult, RunChild
+from estimator_train.modes.scaling.points import Point
 from estimator_train.reports import page
 from estimator_train.run_dir import RunDir, make_folder
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import OUTPUT_FLAGS, DeviceFlags
 from estimator_train.system import child_process, storage, tensorflow_probe
 from estimator_train.system.machine import available_cores
-from estimator_train.system.progress import make_progress_bar
 
 _LOG = logging.getLogger('estimator_train')
 JSON_FILE, CSV_FILE = 'scaling.json', 'scaling.csv'
@@ -41,10 +39,6 @@ def run(settings: Settings, run_dir: RunDir,
         run_child: RunChild = child_process.run_program) -> Dict[str, Any]:
   """Returns the result: rate, speed-up and efficiency for each number of replicas or workers.
 
-  Args:
-    settings: settings of the points.
-    run_child: runs a point in a child process.
-
   Raises:
     UserError: every point failed; the error contains the result of the mode.
   """
@@ -57,9 +51,17 @@ def run(settings: Settings, run_dir: RunDir,
   unit, max_count, base_settings = _choose_unit(settings)
   make_folder(points_dir)
   run_dir.record_flags(settings)
-  results = _run_points(points.plan_points(settings, unit, max_count), base_settings, dataset,
-                        run_child)
-  result = write_scaling_report(base_settings, run_dir, results)
+  planned = points.plan_points(settings, unit, max_count)
+  results = run_parts(
+      [points.make_part(point, base_settings, dataset) for point in planned], 'point',
+      lambda name: points.read_completed(os.path.join(points_dir, name)),
+      lambda part: points.run_in_empty_folder(part, run_child),
+      lambda name: points.mark_as_complete(os.path.join(points_dir, name)))
+  result = summarize(base_settings, {point: results[point.name] for point in planned})
+  for line in _format_table(result):
+    print(line)
+  storage.write_text(run_dir.path_to(CSV_FILE), _format_csv(result['table']))
+  storage.write_json(run_dir.path_to(JSON_FILE), result)
   page.write_page_of_finished_run(run_dir.path, settings.reporting)
   if len(result['failures']) == len(results):
     raise UserError('all points of the sweep failed', result['failures'][0]['error'],
@@ -115,75 +117,33 @@ def _choose_max_replicas(flags: DeviceFlags) -> Tuple[str, int]:
   return points.CPU, max_replicas
 
 
-def _run_points(planned: Sequence[Point], settings: Settings, dataset: DataSet,
-                run_child: RunChild) -> List[PointResult]:
-  """Runs the points that are not complete yet, and returns the results of all points."""
-  results = points.read_completed_points(planned, settings.run.folder)
-  completed = {result.point for result in results}
-  remaining = [point for point in planned if point not in completed]
-  if completed:
-    _LOG.info('%d of %d points are already complete%s', len(completed), len(planned),
-              '; resuming with the others' if remaining else '')
-  try:
-    with logging_redirect_tqdm([_LOG]), \
-        make_progress_bar(total=len(planned), initial=len(completed), unit='point') as bar:
-      for point in remaining:
-        result = points.run_point(point, settings, dataset, run_child)
-        results.append(result)
-        bar.update()
-        if bar.disable or result.error:
-          _LOG.info('point %d/%d: %s: %s', len(results), len(planned), point.describe(),
-                    'failed: {}'.format(result.error) if result.figures is None else
-                    '{:,.0f} examples/sec'.format(result.figures['examples_per_sec']))
-  except (KeyboardInterrupt, StoppedBySignal) as stopped:
-    signum = signal.Signals(getattr(stopped, 'signum', signal.SIGINT))
-    raise StoppedBySignal(
-        signum, 'stopped by {} with {} of {} points complete; the same command resumes from there'
-        .format(signum.name, sum(result.error is None for result in results),
-                len(planned))) from stopped
-  return results
-
-
-def write_scaling_report(settings: Settings, run_dir: RunDir,
-                         results: Sequence[PointResult]) -> Dict[str, Any]:
-  """Prints the table, writes the JSON and CSV files, and returns the contents of `scaling.json`."""
-  result = summarize(settings, results)
-  for line in _format_table(result):
-    print(line)
-  storage.write_text(run_dir.path_to(CSV_FILE), _format_csv(result['table']))
-  storage.write_json(run_dir.path_to(JSON_FILE), result)
-  return result
-
-
-def summarize(settings: Settings, results: Sequence[PointResult]) -> Dict[str, Any]:
-  """Returns the contents of `scaling.json`. A figure that could not be measured is None.
-
-  Args:
-    settings: settings of the sweep.
-    results: results of all points.
-  """
+def summarize(settings: Settings, results: Dict[Point, PartResult]) -> Dict[str, Any]:
+  """Returns the contents of `scaling.json`. A figure that could not be measured is None."""
   # The point with the most units uses all devices that the other points use.
-  largest = max((result for result in results if result.figures is not None),
-                key=lambda result: result.point.count, default=None)
-  largest_figures: Dict[str, Any] = (largest and largest.figures) or {}
+  descending = sorted(results, key=lambda point: -point.count)
+  largest: Dict[str, Any] = next(iter(_completed(results[point] for point in descending)), {})
   return {
       'mode': settings.run.mode, 'model_dir': settings.run.model_dir,
       'scale_over': settings.experiments.scale_over,
-      **_describe_devices(settings, results[0].point.unit),
+      **_describe_devices(settings, next(iter(results)).unit),
       'table': _make_rows(settings, results),
       'failures': [
-          {'point': result.point.name, 'repeat': result.point.repeat, 'code': result.exit_code,
+          {'point': point.name, 'repeat': point.repeat, 'code': result.exit_code,
            'error': result.error,
-           'log': os.path.join(result.point.folder(settings.run.folder), points.LOG_FILE)}
-          for result in results if result.error is not None],
+           'log': os.path.join(point.folder(settings.run.folder), points.LOG_FILE)}
+          for point, result in results.items() if result.error is not None],
       'dataset': settings.data.dataset, 'model': settings.model.model,
       'distribution_strategy': settings.devices.distribution_strategy,
-      'devices': largest_figures.get('devices'),
-      'tensorflow_version': largest_figures.get('tensorflow_version'),
+      'devices': largest.get('devices'), 'tensorflow_version': largest.get('tensorflow_version'),
       'batch_size': settings.optimizer.batch_size, 'repeats': settings.experiments.repeats,
       'steps': points.steps_per_point(settings),
       'warmup_steps': settings.reporting.throughput_warmup_steps,
   }
+
+
+def _completed(results: Iterable[PartResult]) -> List[Dict[str, Any]]:
+  """Returns the contents of the throughput.json of each complete point."""
+  return [result.reports['throughput'] for result in results if result.reports is not None]
 
 
 def _describe_devices(settings: Settings, unit: str) -> Dict[str, Any]:
@@ -199,34 +159,37 @@ def _describe_devices(settings: Settings, unit: str) -> Dict[str, Any]:
   return {'device_kind': kind, 'note': note, 'cores_per_worker': cores_per_worker}
 
 
-def _make_rows(settings: Settings, results: Sequence[PointResult]) -> List[Dict[str, Any]]:
+def _make_rows(settings: Settings, results: Dict[Point, PartResult]) -> List[Dict[str, Any]]:
   """Returns the table, with one row for each combination of scaling, input and number of units."""
   rows = []
-  for scaling in (points.WEAK, points.STRONG):
-    for input_name in (points.REAL, points.SYNTHETIC):
-      series = [result for result in results if result.point.input == input_name
-                and result.point.scaling in (scaling, points.BOTH)]
-      rate_of_one_unit: Optional[float] = None
-      for count in sorted({result.point.count for result in series}):
-        repeats = [result for result in series if result.point.count == count]
-        figures = _summarize_repeats(repeats)
-        rate = figures['examples_per_sec']
-        if count == 1:
-          rate_of_one_unit = rate
-        speed_up = rate / rate_of_one_unit if rate and rate_of_one_unit else None
-        rows.append({
-            'scaling': scaling, 'input': input_name, settings.experiments.scale_over: count,
-            'global_batch_size': repeats[0].point.global_batch_size(settings.optimizer.batch_size),
-            **figures, 'speed_up': speed_up, 'efficiency': speed_up and speed_up / count,
-            'input_share': _input_share(repeats),
-            'error': next((result.error for result in repeats if result.error is not None), None)})
+  for scaling, input_name in itertools.product((points.WEAK, points.STRONG),
+                                               (points.REAL, points.SYNTHETIC)):
+    series = {point: result for point, result in results.items()
+              if point.input == input_name and point.scaling in (scaling, points.BOTH)}
+    rate_of_one_unit: Optional[float] = None
+    for count in sorted({point.count for point in series}):
+      repeats = [result for point, result in series.items() if point.count == count]
+      figures = _summarize_repeats(repeats)
+      rate = figures['examples_per_sec']
+      if count == 1:
+        rate_of_one_unit = rate
+      speed_up = rate / rate_of_one_unit if rate and rate_of_one_unit else None
+      point = next(point for point in series if point.count == count)
+      shares = [(each.get('shares') or {}).get('input') for each in _completed(repeats)]
+      observed = [share for share in shares if share is not None]
+      rows.append({
+          'scaling': scaling, 'input': input_name, settings.experiments.scale_over: count,
+          'global_batch_size': point.global_batch_size(settings.optimizer.batch_size),
+          **figures, 'speed_up': speed_up, 'efficiency': speed_up and speed_up / count,
+          # The fraction of the time that steps wait for input.
+          'input_share': statistics.median(observed) if observed else None,
+          'error': next((result.error for result in repeats if result.error is not None), None)})
   return rows
 
 
-def _summarize_repeats(repeats: Sequence[PointResult]) -> Dict[str, Any]:
+def _summarize_repeats(repeats: Sequence[PartResult]) -> Dict[str, Any]:
   """Returns the number of completed and failed repeats, their rate, and its range."""
-  rates = [result.figures['examples_per_sec'] for result in repeats
-           if result.figures is not None]
+  rates = [figures['examples_per_sec'] for figures in _completed(repeats)]
   median = None
   if rates:  # Of an even number, the examples of the two in the middle ÷ their times.
     low, high = statistics.median_low(rates), statistics.median_high(rates)
@@ -235,14 +198,6 @@ def _summarize_repeats(repeats: Sequence[PointResult]) -> Dict[str, Any]:
           'min': min(rates, default=None), 'max': max(rates, default=None),
           # A single rate has no spread.
           'spread': (max(rates) - min(rates)) / median if median and len(rates) > 1 else None}
-
-
-def _input_share(repeats: Sequence[PointResult]) -> Optional[float]:
-  """Returns the median fraction of the time that steps wait for input; None if not observed."""
-  shares = [(result.figures.get('shares') or {}).get('input') for result in repeats
-            if result.figures is not None]
-  observed = [share for share in shares if share is not None]
-  return statistics.median(observed) if observed else None
 
 
 def _format_csv(rows: Sequence[Dict[str, Any]]) -> str:

@@ -3,11 +3,13 @@
 import os
 import random
 import shutil
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_train import settings as settings_lib
 from estimator_train.data import DataSet
+from estimator_train.modes.parts import Part, RunChild
 from estimator_train.reports import file_checks
+from estimator_train.reports.throughput import THROUGHPUT_FILE
 from estimator_train.run_dir import FLAGS_FILE
 from estimator_train.settings import Settings
 from estimator_train.system import json_values, storage
@@ -16,14 +18,13 @@ from estimator_train.system.machine import available_cores
 
 POINTS_FOLDER = 'points'
 LOG_FILE = 'log.txt'
-_FIGURES_FILE = 'throughput.json'
 # Written last, so that only the folder of a completed point has this file.
 _DONE_FILE = 'done.json'
 _RUN_AGAIN = 'the point runs again'
 _FIGURES = json_values.fields({'examples_per_sec': json_values.number(low=1e-9)},
                               file_checks.THROUGHPUT_FIELDS)
 # `logs` is a folder with the output of all workers except the first.
-_KEPT_FILES = (FLAGS_FILE, LOG_FILE, _FIGURES_FILE, 'logs')
+_KEPT_FILES = (FLAGS_FILE, LOG_FILE, THROUGHPUT_FILE, 'logs')
 
 GPU, CPU, WORKER = 'gpu', 'cpu', 'worker'
 WEAK, STRONG, BOTH = 'weak', 'strong', 'both'
@@ -31,9 +32,6 @@ REAL, SYNTHETIC = 'real', 'synthetic'
 # Default number of steps after the warm-up. A small network on a CPU needs a few seconds for them.
 _DEFAULT_TIMED_STEPS = 20
 _NEVER_SECS = 2 ** 31 - 1  # An interval that no run reaches.
-
-# The type of `child_process.run_program`.
-RunChild = Callable[..., ChildRun]
 
 
 class Point(NamedTuple):
@@ -58,8 +56,9 @@ class Point(NamedTuple):
     """The name of the folder of the point."""
     return '{}{}-{}-{}-{}'.format(*self)
 
-  def describe(self) -> str:
-    """Returns a description for the log."""
+  @property
+  def description(self) -> str:
+    """The point in the log."""
     return '{}, {} {}{}, {} input, repeat {}'.format(
         'weak and strong' if self.scaling == BOTH else self.scaling, self.count,
         WORKER if self.unit == WORKER else 'replica', '' if self.count == 1 else 's', self.input,
@@ -72,21 +71,6 @@ class Point(NamedTuple):
   def global_batch_size(self, batch_size: int) -> int:
     """Returns `--batch_size`, multiplied by the number of units if the scaling is weak."""
     return batch_size * (self.count if self.scaling == WEAK else 1)
-
-
-class PointResult(NamedTuple):
-  """The result of a point.
-
-  Attributes:
-    point: the point.
-    figures: contents of the throughput.json of the point; None if the process failed.
-    exit_code: exit code of the process.
-    error: error message; None if the process succeeded.
-  """
-  point: Point
-  figures: Optional[Dict[str, Any]]
-  exit_code: int = 0
-  error: Optional[str] = None
 
 
 def steps_per_point(settings: Settings) -> int:
@@ -102,7 +86,6 @@ def plan_points(settings: Settings, unit: str, max_count: int) -> List[Point]:
   Other load on the machine thus affects all combinations alike.
 
   Args:
-    settings: settings of the sweep.
     unit: GPU, CPU or WORKER.
     max_count: largest number of replicas or workers.
   """
@@ -138,7 +121,6 @@ def point_settings(point: Point, settings: Settings, dataset: DataSet) -> Settin
   """Returns the settings of the training run of a point.
 
   Args:
-    point: the point.
     settings: settings of the sweep. If the unit is WORKER, the device flags are for one worker.
     dataset: data set of the sweep.
   """
@@ -163,62 +145,53 @@ def point_settings(point: Point, settings: Settings, dataset: DataSet) -> Settin
   return run_settings
 
 
-def run_point(point: Point, settings: Settings, dataset: DataSet,
-              run_child: RunChild) -> PointResult:
-  """Runs a point in child processes, and returns its result.
+def make_part(point: Point, settings: Settings, dataset: DataSet) -> Part:
+  """Makes the part that runs a point; see `point_settings` for the arguments."""
+  arguments = settings_lib.to_arguments(point_settings(point, settings, dataset))
+  module, cores, cores_per_worker = 'estimator_train', [], 0
+  if point.unit == WORKER and not settings.devices.num_gpus:
+    cores_per_worker = plan_cpu_workers()[1]
+  if point.unit == WORKER and point.count > 1:
+    module = 'estimator_train.launcher.local_cluster'
+    arguments = ['--local_workers={}'.format(point.count),
+                 '--local_cores={}'.format(cores_per_worker),
+                 '--local_gpus={}'.format(settings.devices.num_gpus), *arguments]
+  else:
+    cores = sorted(os.sched_getaffinity(0))[:cores_per_worker]
+  return Part(point.name, point.description, arguments,
+              os.path.join(point.folder(settings.run.folder), LOG_FILE), module, cores)
+
+
+def run_in_empty_folder(part: Part, run_child: RunChild) -> ChildRun:
+  """Runs the part of a point.
 
   Files that an incomplete run of the point left in its folder are removed before the run, and all
-  files but _KEPT_FILES after it. If the point succeeded, it is marked as complete.
-
-  Args:
-    point, settings, dataset: as in `point_settings`.
-    run_child: runs the program in a child process.
+  files but _KEPT_FILES after it.
   """
-  folder = point.folder(settings.run.folder)
+  folder = os.path.dirname(part.log_path)
   shutil.rmtree(folder, ignore_errors=True)
   os.makedirs(folder)
-  arguments, module, cores = _make_command(point, settings, dataset)
-  child_run = run_child(arguments, os.path.join(folder, LOG_FILE), module, cores)
+  child = run_child(part.arguments, part.log_path, part.module, part.cores)
   for name in set(os.listdir(folder)).difference(_KEPT_FILES):
     path = os.path.join(folder, name)
     if os.path.isdir(path):
       shutil.rmtree(path)
     else:
       os.remove(path)
-  if child_run.code:
-    return PointResult(point, None, child_run.code, child_run.error)
-  figures = storage.load_json(os.path.join(folder, _FIGURES_FILE), _FIGURES)
-  storage.write_json(os.path.join(folder, _DONE_FILE), {'point': point.name})
-  return PointResult(point, figures)
+  return child
 
 
-def _make_command(point: Point, settings: Settings,
-                  dataset: DataSet) -> Tuple[List[str], str, Sequence[int]]:
-  """Returns the arguments of a point, the module to run, and the IDs of the cores it may use.
-
-  The module is the program or the launcher of a cluster. Without IDs, the new process may use the
-  cores of this process.
-  """
-  arguments = settings_lib.to_arguments(point_settings(point, settings, dataset))
-  if point.unit != WORKER:
-    return arguments, 'estimator_train', ()
-  cores_per_worker = 0 if settings.devices.num_gpus else plan_cpu_workers()[1]
-  if point.count == 1:
-    return arguments, 'estimator_train', sorted(os.sched_getaffinity(0))[:cores_per_worker]
-  cluster_flags = ['--local_workers={}'.format(point.count),
-                   '--local_cores={}'.format(cores_per_worker),
-                   '--local_gpus={}'.format(settings.devices.num_gpus)]
-  return cluster_flags + arguments, 'estimator_train.launcher.local_cluster', ()
+def mark_as_complete(folder: str) -> Dict[str, Any]:
+  """Records that the point in this folder is complete, and returns its reports."""
+  figures = storage.load_json(os.path.join(folder, THROUGHPUT_FILE), _FIGURES)
+  storage.write_json(os.path.join(folder, _DONE_FILE), {'point': os.path.basename(folder)})
+  return {'throughput': figures}
 
 
-def read_completed_points(points: Sequence[Point], model_dir: str) -> List[PointResult]:
-  """Returns the results of the points that are already complete."""
-  results = []
-  for point in points:
-    folder = point.folder(model_dir)
-    done = storage.load_json_or_warn(os.path.join(folder, _DONE_FILE),
-                                json_values.fields({'point': json_values.text}), _RUN_AGAIN)
-    figures = storage.load_json_or_warn(os.path.join(folder, _FIGURES_FILE), _FIGURES, _RUN_AGAIN)
-    if done is not None and done['point'] == point.name and figures is not None:
-      results.append(PointResult(point, figures))
-  return results
+def read_completed(folder: str) -> Optional[Dict[str, Any]]:
+  """Returns the reports of the point in this folder; None if it is not complete."""
+  done = storage.load_json_or_warn(os.path.join(folder, _DONE_FILE),
+                                   json_values.fields({'point': json_values.text}), _RUN_AGAIN)
+  figures = storage.load_json_or_warn(os.path.join(folder, THROUGHPUT_FILE), _FIGURES, _RUN_AGAIN)
+  is_complete = done is not None and done['point'] == os.path.basename(folder)
+  return {'throughput': figures} if is_complete and figures is not None else None

@@ -1,0 +1,94 @@
+"""Runs the parts of a mode, each a training in new processes; complete parts are not run again."""
+
+import logging
+import signal
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
+
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+from estimator_train.errors import StoppedBySignal
+from estimator_train.system.child_process import ChildRun
+from estimator_train.system.progress import make_progress_bar
+
+_LOG = logging.getLogger('estimator_train')
+# The type of `child_process.run_program`.
+RunChild = Callable[..., ChildRun]
+
+
+class Part(NamedTuple):
+  """A training, and the process that runs it.
+
+  Attributes:
+    name: the name, which no other part has.
+    description: what the log calls the part.
+    arguments: the arguments of the module.
+    log_path: the file for the standard error of the process.
+    module: the program or the launcher of a cluster.
+    cores: the IDs of the cores that the process may use; empty: those of this process.
+  """
+  name: str
+  description: str
+  arguments: Sequence[str]
+  log_path: str
+  module: str = 'estimator_train'
+  cores: Sequence[int] = ()
+
+
+class PartResult(NamedTuple):
+  """The result of a part.
+
+  Attributes:
+    reports: the contents of `throughput.json` and of other reports by the names of the files
+      without their extension; None if the part failed.
+    exit_code: see ChildRun.code.
+    error: the reason why the part failed, one line; None if it is complete.
+  """
+  reports: Optional[Dict[str, Any]]
+  exit_code: Optional[int] = 0
+  error: Optional[str] = None
+
+
+def run_parts(parts: Sequence[Part], noun: str,
+              read: Callable[[str], Optional[Dict[str, Any]]], run: Callable[[Part], ChildRun],
+              keep: Callable[[str], Dict[str, Any]]) -> Dict[str, PartResult]:
+  """Runs the parts that are not complete, in order.
+
+  Args:
+    noun: `part`, or another noun for the log.
+    read: returns the reports of a part, by its name, if an earlier run has completed it.
+    run: runs a part.
+    keep: records that the part of this name is complete, and returns its reports.
+
+  Returns:
+    The results of all parts by name.
+
+  Raises:
+    StoppedBySignal: a signal or Ctrl-C has interrupted a part.
+  """
+  earlier = {part.name: read(part.name) for part in parts}
+  results = {name: PartResult(reports) for name, reports in earlier.items() if reports is not None}
+  if results:
+    _LOG.info('%d of %d %ss are already complete%s', len(results), len(parts), noun,
+              '; resuming with the others' if len(results) < len(parts) else '')
+  try:
+    with logging_redirect_tqdm([_LOG]), \
+        make_progress_bar(total=len(parts), initial=len(results), unit=noun) as bar:
+      for part in parts:
+        if part.name in results:
+          continue
+        child = run(part)
+        result = (PartResult(keep(part.name)) if child.error is None
+                  else PartResult(None, child.code, child.error))
+        results[part.name] = result
+        bar.update()
+        if bar.disable or result.reports is None:
+          _LOG.info('%s %d/%d: %s: %s', noun, len(results), len(parts), part.description,
+                    'failed: {}'.format(result.error) if result.reports is None else
+                    '{:,.0f} examples/sec'.format(result.reports['throughput']['examples_per_sec']))
+  except (KeyboardInterrupt, StoppedBySignal) as stopped:
+    signum = signal.Signals(getattr(stopped, 'signum', signal.SIGINT))
+    raise StoppedBySignal(
+        signum, 'stopped by {} with {} of {} {}s complete; the same command resumes from there'
+        .format(signum.name, sum(result.error is None for result in results.values()),
+                len(parts), noun)) from stopped
+  return results

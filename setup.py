@@ -31,7 +31,8 @@ setup(
   packages=find_packages(include=['estimator_train', 'estimator_train.*']),
   package_data={
     'estimator_train': ['configs/*.flags', 'data/fashion_mnist_sample_files/*',
-                        'install_requires.txt', 'reports/*.html', 'reports/page.css'],
+                        'install_requires.txt', 'reports/*.html', 'reports/page.css',
+                        'reports/fonts/*'],
   },
   entry_points={'console_scripts': ['estimator-train = estimator_train.__main__:run_and_exit']},
   zip_safe=False,
@@ -48,6 +49,10 @@ setup(
       'onnx==1.14.1; python_version >= "3.7"',
       'onnxruntime==1.10.0',  # Later versions require numpy 1.21.
       'packaging',  # tf2onnx imports it, but does not require it.
+    ],
+    'notebooks': [  # For examples/*.ipynb.
+      'matplotlib==3.3.4; python_version < "3.7"',
+      'matplotlib==3.5.3; python_version >= "3.7"',
     ],
     'tests': [
       'pytest==7.0.1; python_version < "3.7"',

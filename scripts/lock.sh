@@ -3,8 +3,8 @@
 #
 #   py36.txt, py37.txt                   the package with its extras
 #   py36-onednn.txt, py37-onednn.txt     the same with the oneDNN build of TensorFlow
-#   image36.txt, image37.txt             for the Dockerfile: the same pins without the test packages
-#                                        and without TensorFlow, which the base image has
+#   image36.txt, image37.txt             for the Dockerfile: the same pins without the packages of
+#                                        notebooks and tests, and without TensorFlow, which the base image has
 #   image37-stock.txt,                   for the Dockerfile, with a build of TensorFlow
 #   image37-onednn.txt
 #   lint.txt, docs.txt                   the linters, and the tools of scripts/build_docs, for
@@ -70,8 +70,9 @@ compile() {  # VERSION LOCK PIP-COMPILE-ARGUMENT...
   cp "$lock" "$requirements/$lock"
 }
 extras=(--extra=images --extra=onnx --extra=report)
-compile 3.6 py36.txt "${extras[@]}" --extra=tests "$@" setup.py
-compile 3.7 py37.txt --resolver=backtracking "${extras[@]}" --extra=tests "$@" setup.py
+of_clones=(--extra=notebooks --extra=tests)
+compile 3.6 py36.txt "${extras[@]}" "${of_clones[@]}" "$@" setup.py
+compile 3.7 py37.txt --resolver=backtracking "${extras[@]}" "${of_clones[@]}" "$@" setup.py
 
 # Writes a lock file that starts from the pins that the tests run with: pip-compile keeps those pins
 # in its output file that satisfy the requirements.
@@ -79,8 +80,8 @@ compile_like() {  # VERSION LOCK SETUP.PY PIP-COMPILE-ARGUMENT...
   cp "py${1/./}.txt" "$2"
   compile "$1" "$2" "${@:4}" "${extras[@]}" "$3"
 }
-compile_like 3.6 py36-onednn.txt onednn/setup.py --extra=tests
-compile_like 3.7 py37-onednn.txt onednn/setup.py --extra=tests --resolver=backtracking
+compile_like 3.6 py36-onednn.txt onednn/setup.py "${of_clones[@]}"
+compile_like 3.7 py37-onednn.txt onednn/setup.py "${of_clones[@]}" --resolver=backtracking
 compile_like 3.6 image36.txt base/setup.py
 compile_like 3.7 image37.txt base/setup.py --resolver=backtracking
 compile_like 3.7 image37-stock.txt setup.py --resolver=backtracking

@@ -46,7 +46,8 @@ def test_a_later_python_without_tensorflow(monkeypatch, capsys):
   runpy.run_path(str(ROOT / 'setup.py'))
   extras, required = called[0]['extras_require'], ' '.join(called[0]['install_requires'])
   assert extras['report'] == extras['images'] == []
-  assert all(name in required for name in ('matplotlib', 'Jinja2', 'Pillow'))
+  assert all(name in required for name in ('Jinja2', 'Pillow'))
+  assert 'matplotlib' not in required and 'matplotlib' in ' '.join(extras['notebooks'])
 
 
 def test_help_and_flag_errors_import_no_tensorflow():

@@ -5,7 +5,6 @@ import and its drawing take more than a second.
 """
 
 import functools
-import importlib.util
 import io
 import math
 import os
@@ -22,6 +21,7 @@ from estimator_train.reports.page_content import format_number
 _WIDTH = 480
 _FONT_SIZE, _SMALL_FONT_SIZE, _LINE_HEIGHT, _MARGIN = 12, 9.5, 17, 8
 _MOST_LARGE_TICKS = 12
+_FONT_FILE = os.path.join(os.path.dirname(__file__), 'fonts', 'DejaVuSans.ttf')
 # A PNG has twice as many pixels, to be sharp on phones and in print. All but its texts is drawn
 # with twice as many again, because Pillow's lines have hard edges.
 _PNG_SCALE, _DRAWN_SCALE = 2, 4
@@ -144,11 +144,11 @@ def spread(values: Any, margin: float = .05) -> Tuple[float, float]:
 
 @functools.lru_cache()
 def _load_font(size: float) -> ImageFont.FreeTypeFont:
-  """Returns DejaVu Sans, which comes with matplotlib, so every machine has it."""
-  package = importlib.util.find_spec('matplotlib')  # Does not import it.
-  assert package and package.origin
-  folder = os.path.join(os.path.dirname(package.origin), 'mpl-data', 'fonts', 'ttf')
-  return ImageFont.truetype(os.path.join(folder, 'DejaVuSans.ttf'), int(size * _PNG_SCALE),
+  """Returns the font of the PNG files, which has Latin, Greek and Cyrillic letters, but no Chinese.
+
+  The fonts of the SVG are those of the browser, which have all letters.
+  """
+  return ImageFont.truetype(_FONT_FILE, int(size * _PNG_SCALE),
                             layout_engine=0)  # Basic: without ligatures, but much faster.
 
 

@@ -1,19 +1,9 @@
-"""Finds images that cannot be decoded, and issues of image files that their headers show.
-
-The decoder that training uses determines whether an image can be decoded. For an image that cannot
-be decoded, `find_issues` finds the reason. For any other image, it finds the properties that the
-decoder ignores. It inspects the first and the last bytes, and the header that Pillow reads.
-"""
+"""Finds images that training cannot read or decode, by the decoder that training uses."""
 
 import contextlib
-import io
 import logging
-import os
-import re
-import struct
-import warnings
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Iterator, Optional, Tuple
 
 from estimator_train.data import decoding
 from estimator_train.errors import BadExample, UserError, WrongSchema, printable
@@ -24,27 +14,6 @@ _LOG = logging.getLogger('estimator_train')
 # The number of examples that are submitted to the thread pool at a time. If a million examples were
 # submitted at once, their futures would take 1 GB.
 _EXAMPLES_PER_CHUNK = 1024
-# The first bytes, by which the decoder recognizes the format, and the last bytes. The decoder
-# ignores the file name.
-_FORMATS = {'JPEG': (b'\xff\xd8\xff', b'\xff\xd9'),
-            'PNG': (b'\x89PNG\r\n\x1a\n', b'IEND\xaeB`\x82'),
-            'GIF': (b'GIF8', b';')}
-# Formats that the decoder does not support, but that Pillow recognizes reliably.
-_UNSUPPORTED_FORMATS = ('BMP', 'JPEG2000', 'TIFF', 'WEBP')
-_ORIENTATION_TAG = 0x0112  # The EXIF tag of the orientation.
-_GIF_CANVAS, _GIF_CANVAS_OFFSET = struct.Struct('<HH'), 6  # Its width and height.
-_PNG_DEPTH_OFFSET = 24  # The position of the byte that contains the bits per channel.
-
-
-class FileIssue(NamedTuple):
-  """An issue of a file.
-
-  Attributes:
-    kind: one of ISSUE_KINDS in modes/audit.py.
-    reason: a description of the issue.
-  """
-  kind: str
-  reason: str
 
 
 def map_examples(function: Callable[[int], Any], count: int, description: str) -> Iterator[Any]:
@@ -103,115 +72,3 @@ def reason_of(error: Exception) -> str:
   """Returns the reason in an error about an image, without the name of the file."""
   return (error.reason if isinstance(error, BadExample)
           else getattr(error, 'strerror', None) or str(error))
-
-
-def load_pillow() -> None:
-  """Imports Pillow and prepares it for use in several threads."""
-  from PIL import Image
-
-  # The audit reports issues itself, so Pillow's warnings are hidden. All threads share the
-  # filters, so they are set before threads start.
-  warnings.filterwarnings('ignore', module=r'PIL\.')
-  logging.getLogger('PIL').setLevel(logging.CRITICAL + 1)
-  Image.MAX_IMAGE_PIXELS = None  # The limit is for decoding; the audit reads only headers.
-  Image.init()
-
-
-def find_issues(path: bytes, content: bytes, decoder_error: Optional[str]) -> Iterator[FileIssue]:
-  """Yields the issues of a file.
-
-  Args:
-    path: the path of the file.
-    content: the content of the file.
-    decoder_error: the error message of the decoder; None if the decoder can decode the file.
-  """
-  from PIL import Image
-  format_name = next((name for name, (first_bytes, _) in _FORMATS.items()
-                      if content.startswith(first_bytes)), None)
-  image, pillow_error = _open_with_pillow(content, format_name)
-  if decoder_error is not None:
-    yield _explain_decoder_error(content, format_name, image, decoder_error, pillow_error)
-  extension = os.path.splitext(os.fsdecode(path))[1].lower()
-  # Unknown extensions are accepted.
-  if format_name is not None and Image.EXTENSION.get(extension, format_name) != format_name:
-    yield FileIssue('wrong_extension', 'a {} file with extension {}'.format(format_name, extension))
-  if re.match('Got [0-9]+ frames', decoder_error or ''):
-    yield FileIssue('animated', 'the decoder does not support GIFs with several frames')
-  if image is not None and decoder_error is None:
-    yield from _find_ignored_properties(content, image)
-
-
-def _open_with_pillow(content: bytes, format_name: Optional[str]) -> Tuple[Any, str]:
-  """Opens an image with Pillow, without decoding the pixels.
-
-  Returns:
-    (Pillow's image, '') or, if Pillow cannot open the image, (None, Pillow's error message).
-  """
-  from PIL import GifImagePlugin, Image, JpegImagePlugin, PngImagePlugin
-  file = io.BytesIO(content)
-  try:
-    if format_name is None:
-      return Image.open(file, formats=_UNSUPPORTED_FORMATS), ''
-    # Use the format's own class: Image.open would replace errors by 'cannot identify image file'.
-    return {'JPEG': JpegImagePlugin.JpegImageFile, 'PNG': PngImagePlugin.PngImageFile,
-            'GIF': GifImagePlugin.GifImageFile}[format_name](file), ''
-  except Exception as error:  # Pillow raises various exceptions for damaged files.
-    return None, str(error)
-
-
-def _explain_decoder_error(content: bytes, format_name: Optional[str], image: Any,
-                           decoder_error: str, pillow_error: str) -> FileIssue:
-  """Returns the issue that prevents decoding. `image` is None if Pillow cannot open the file."""
-  if not content:
-    return FileIssue('empty', 'the file has no bytes')
-  if format_name is None:
-    if image is None:
-      return FileIssue('not_an_image', decoder_error)
-    return FileIssue('cannot_be_decoded', 'a {} image: {}'.format(image.format, decoder_error))
-  if _is_truncated(content, format_name):
-    return FileIssue('truncated', 'the data ends early: ' + decoder_error)
-  return FileIssue('cannot_be_decoded', decoder_error if not pillow_error else (
-      '{} (Pillow: {})'.format(decoder_error, pillow_error)))
-
-
-def _is_truncated(content: bytes, format_name: str) -> bool:
-  """Returns whether a file that cannot be decoded ends early, rather than being damaged."""
-  _, last_bytes = _FORMATS[format_name]
-  is_complete = content.rstrip(b'\0').endswith(last_bytes)  # Zeros may follow as padding.
-  if is_complete or format_name != 'PNG':
-    return not is_complete
-  position = 8
-  # Skips complete chunks. A chunk is its length (4 bytes), its type (4 letters), the data and a
-  # checksum (4 bytes).
-  while re.fullmatch(b'[A-Za-z]{4}', content[position + 4:position + 8]):
-    position += 12 + int.from_bytes(content[position:position + 4], 'big')
-  return position + 8 > len(content)
-
-
-def _find_ignored_properties(content: bytes, image: Any) -> Iterator[FileIssue]:
-  """Yields the properties of an image that the decoder silently ignores, as issues."""
-  from PIL import Image
-  if image.mode == 'CMYK':
-    yield FileIssue('cmyk', 'the decoder converts CMYK to RGB without the colour profile')
-  if image.format == 'PNG' and content[_PNG_DEPTH_OFFSET] == 16:
-    yield FileIssue('16_bit', 'the decoder keeps 8 of 16 bits')
-  # JPEGs have no transparency. Transparent colors of a palette precede the pixels.
-  if image.mode in ('LA', 'PA', 'RGBA') or 'transparency' in image.info:
-    yield FileIssue('transparent', 'the decoder ignores the transparency')
-  if image.format == 'GIF':
-    width, height = _GIF_CANVAS.unpack_from(content, _GIF_CANVAS_OFFSET)
-    box = image.tile[0][1] if image.tile else (0, 0, width, height)
-    if box != (0, 0, width, height):
-      yield FileIssue('gif_canvas', 'the decoder reads only the frame of {}x{} of the canvas of '
-                      '{}x{}'.format(box[2] - box[0], box[3] - box[1], width, height))
-  if getattr(image, 'is_animated', False) and image.format == 'PNG':
-    yield FileIssue('animated', 'the decoder reads only the first frame')
-  try:
-    # Call the method of the base class. The method of PNG images would decode the pixels to find
-    # EXIF data after the pixels.
-    orientation = int(Image.Image.getexif(image).get(_ORIENTATION_TAG, 1))
-  except Exception:  # Pillow raises various exceptions for damaged EXIF data.
-    orientation = 1
-  if 2 <= orientation <= 8:
-    yield FileIssue('exif_rotated',
-                    'the decoder does not apply EXIF orientation {}'.format(orientation))

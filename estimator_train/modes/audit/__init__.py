@@ -14,21 +14,16 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 
 from estimator_train.data import bad_images, datasets, decoding
-from estimator_train.data.bad_images import FileIssue
 from estimator_train.data.image_source import ImageSource
 from estimator_train.data.opening import make_image_sources
 from estimator_train.errors import BadExample
+from estimator_train.modes.audit import file_issues
+from estimator_train.modes.audit.file_issues import KINDS, FileIssue
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.system import storage
 
 AUDIT_FILE = 'audit.json'
-# All kinds of issues, in the order in which the table lists them. A file with an issue of one of
-# the first six kinds cannot be decoded. By default, training fails when it reads such a file.
-ISSUE_KINDS = ('unreadable', 'bad_record', 'empty', 'not_an_image', 'truncated',
-               'cannot_be_decoded', 'wrong_extension', 'cmyk', '16_bit', 'transparent',
-               'gif_canvas', 'exif_rotated', 'animated', 'duplicate', 'under_several_labels',
-               'in_train_and_eval')
 # The table shows at most this many image sizes per split, and at most this many files per kind of
 # issue. audit.json lists all image sizes and all files with issues.
 _MAX_SHOWN = 20
@@ -43,7 +38,7 @@ class ImageIssue(NamedTuple):
     file: the path. Bytes of the path that cannot be decoded become surrogate escapes, as in
       `os.fsdecode`.
     split: `train` or `eval`. A file that is in both splits has separate issues for each split.
-    kind: one of ISSUE_KINDS.
+    kind: one of KINDS.
     label: the class name of the file.
     reason: a description of the issue.
   """
@@ -131,7 +126,7 @@ class AuditedSplit:
 
 def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   """Returns the result: the number of files, and the number of issues of each kind."""
-  bad_images.load_pillow()
+  file_issues.load_pillow()
   dataset = datasets.describe(settings)
   sources = make_image_sources(dataset, settings.run.mode)
   run_dir.make()
@@ -183,7 +178,7 @@ def _inspect_image(source: ImageSource, decoder: decoding.Decoder, index: int) -
   except ValueError as error:
     decode_error = str(error)
   digest = hashlib.blake2b(contents, digest_size=_DIGEST_BYTES).digest() if contents else b''
-  return InspectedImage(len(contents), digest, shape, tuple(bad_images.find_issues(
+  return InspectedImage(len(contents), digest, shape, tuple(file_issues.find_issues(
       os.fsencode(name), contents, decode_error)))
 
 
@@ -225,7 +220,7 @@ def write_audit_report(settings: Settings, run_dir: RunDir, splits: Sequence[Aud
   issue_counts = collections.Counter(issue.kind for issue in issues)
   totals: Dict[str, Any] = {key: sum(figures[key] for figures in statistics.values())
                             for key in ('files', 'bytes', 'undecodable')}
-  totals['kinds'] = {kind: issue_counts[kind] for kind in ISSUE_KINDS if issue_counts[kind]}
+  totals['kinds'] = {kind: issue_counts[kind] for kind in KINDS if issue_counts[kind]}
   storage.write_json(path, {
       'dataset': data.dataset, 'train_pattern': data.train_pattern,
       'eval_pattern': data.eval_pattern, **totals, 'splits': statistics,
@@ -259,7 +254,7 @@ def _format_statistics(statistics: Dict[str, Dict[str, Any]]) -> Iterator[str]:
 def _format_issues(issues: Sequence[ImageIssue]) -> Iterator[str]:
   if not issues:
     yield 'no issues found'
-  by_kind: Dict[str, List[ImageIssue]] = {kind: [] for kind in ISSUE_KINDS}
+  by_kind: Dict[str, List[ImageIssue]] = {kind: [] for kind in KINDS}
   for issue in issues:
     by_kind[issue.kind].append(issue)
   for kind, issues_of_kind in by_kind.items():

@@ -100,19 +100,18 @@ def export_all(settings, folder, pictures):
   from estimator_train.run_dir import RunDir
   from estimator_train.settings.flag_type import all_flags
 
-  run_dir = RunDir(settings.run.folder)
-  with restored_model.open_trained_checkpoint(settings, run_dir) as trained, \
-      restored_model.restored_model(
-          settings, run_dir, trained.spec, trained.files) as restored:
+  with restored_model.open_trained_checkpoint(
+      settings, RunDir(settings.run.folder)) as trained, trained.restored() as restored:
     batches, outputs, keras_outputs = make_reference(restored, pictures)
+  # A checkpoint of a finished run need not be kept readable for the exports.
+  trained = trained._replace(saved=trained.saved._replace(files=trained.saved.path))
   jobs, rows = [], []
   for name in all_flags()['export_format'].choices:
     export_dir = os.path.join(folder, name)
     os.mkdir(export_dir)
     try:
-      version = exports.export_checkpoint(
-          settings.evolve(export_format=name, export_dir=export_dir).for_mode('export'),
-          run_dir, trained.spec, trained.checkpoint)
+      version = exports.export_checkpoint(trained._replace(settings=settings.evolve(
+          export_format=name, export_dir=export_dir).for_mode('export')))
     except UserError as error:
       verdict = 'not exported: {}'.format(error)
       rows.append(dict(dict.fromkeys(COLUMNS), format=name, verdict=verdict))

@@ -14,18 +14,17 @@ from typing import Any, Callable, Dict, List, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import DataSpec
 from estimator_train.data.source import Source
 from estimator_train.errors import UserError
-from estimator_train.exporting import h5_model, onnx_and_tflite, restored_model, saved_model
-from estimator_train.run_dir import LABELS_FILE, RunDir, make_folder
-from estimator_train.settings import Settings
+from estimator_train.exporting import h5_model, onnx_and_tflite, saved_model
+from estimator_train.exporting.restored_model import RestoredModel, TrainedCheckpoint
+from estimator_train.run_dir import LABELS_FILE, make_folder
 from estimator_train.settings.flags import ExportFlags
 from estimator_train.system import storage, temporary_files, watchdog
 
-# A function writes a restored model to a folder, and returns further keys of the result.
 PREPROCESSING_FILE, CHECKSUMS_FILE = 'preprocessing.json', 'SHA256SUMS'
-_FORMATS: Dict[str, Callable[[str, restored_model.RestoredModel], Dict[str, List[str]]]] = {
+# A function writes a restored model to a folder, and returns further keys of the result.
+_FORMATS: Dict[str, Callable[[str, RestoredModel], Dict[str, List[str]]]] = {
     'saved_model': saved_model.write, 'h5': h5_model.write,
     'tflite': onnx_and_tflite.write_tflite, 'onnx': onnx_and_tflite.write_onnx}
 
@@ -36,14 +35,12 @@ def make_export_dir(flags: ExportFlags) -> None:
     make_folder(flags.export_dir, 'export_dir')
 
 
-def export_checkpoint(settings: Settings, run_dir: RunDir, spec: DataSpec, checkpoint: str,
+def export_checkpoint(trained: TrainedCheckpoint,
                       source: Optional[Source] = None) -> Dict[str, Any]:
   """Exports a checkpoint as a new version in `--export_dir`.
 
   Args:
-    settings, run_dir: those of the run that trained the model.
-    dataset: the data set, for the shapes and class names of the model.
-    checkpoint: the path of the checkpoint.
+    trained: the checkpoint, with settings that give `--export_dir`.
     source: the examples with which a TensorFlow Lite or ONNX model is verified; None: only with
       random ones.
 
@@ -55,6 +52,7 @@ def export_checkpoint(settings: Settings, run_dir: RunDir, spec: DataSpec, check
   Raises:
     UserError: the model cannot be exported to this format, or the folder cannot be written to.
   """
+  settings, spec = trained.settings, trained.spec
   export_format, export_dir = settings.export.export_format, settings.export.export_dir
   assert export_dir is not None
   if settings.export.export_input == 'pictures':
@@ -62,10 +60,8 @@ def export_checkpoint(settings: Settings, run_dir: RunDir, spec: DataSpec, check
   names: Dict[str, List[str]] = {}
 
   def write_files(folder: str) -> None:
-    features = (restored_model.read_features(settings, source)
-                if source is not None and export_format in ('tflite', 'onnx') else [])
-    with restored_model.restored_model(settings, run_dir, spec, checkpoint) as restored:
-      restored.features_of_data = features
+    is_verified = export_format in ('tflite', 'onnx')
+    with trained.restored(source if is_verified else None) as restored:
       names.update(_FORMATS[export_format](folder, restored))
       storage.write_json(os.path.join(folder, PREPROCESSING_FILE),
                          restored.describe_inputs())
@@ -74,8 +70,8 @@ def export_checkpoint(settings: Settings, run_dir: RunDir, spec: DataSpec, check
 
   with watchdog.ending_hangs('export', settings.cluster.step_timeout_secs, watchdog.work_done):
     path = write_version(export_dir, write_files)
-  return dict({'path': path, 'format': export_format}, **names, checkpoint=checkpoint,
-              global_step=int(tf.train.load_variable(checkpoint, tf.GraphKeys.GLOBAL_STEP)))
+  return dict({'path': path, 'format': export_format}, **names, checkpoint=trained.saved.path,
+              global_step=trained.saved.global_step)
 
 
 def write_version(export_dir: str, write_files: Callable[[str], None]) -> str:

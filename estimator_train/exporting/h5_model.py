@@ -14,12 +14,11 @@ from typing import Any, Dict, List, Optional
 
 import h5py
 
-from estimator_train.data import DataSpec
 from estimator_train.errors import UserError
-from estimator_train.exporting import keras_3_config, restored_model
+from estimator_train.exporting import keras_3_config
+from estimator_train.exporting.restored_model import RestoredModel, TrainedCheckpoint
 from estimator_train.model.optimizers import make_optimizer
-from estimator_train.run_dir import RunDir
-from estimator_train.settings import Settings, user_code
+from estimator_train.settings import user_code
 from estimator_train.system import storage, temporary_files
 from estimator_train.tf_patches.keras import weights_from_one_run
 
@@ -35,7 +34,7 @@ _FULL_LOSS_NAMES = {
 _LOG = logging.getLogger('estimator_train')
 
 
-def write(folder: str, restored: restored_model.RestoredModel) -> Dict[str, List[str]]:
+def write(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
   """Writes the .h5 file to the folder; raises a UserError if Keras cannot serialize the model."""
   try:
     write_h5(os.path.join(folder, H5_FILE), restored)
@@ -47,37 +46,32 @@ def write(folder: str, restored: restored_model.RestoredModel) -> Dict[str, List
   return {}
 
 
-def save_model(settings: Settings, run_dir: RunDir, spec: DataSpec,
-               checkpoint: str) -> Optional[str]:
+def save_model(trained: TrainedCheckpoint) -> Optional[str]:
   """Saves the model with the weights of a checkpoint to `model.h5` in `--model_dir`.
-
-  Args:
-    settings, run_dir: those of the run that trained the model.
-    dataset: the data set, for the shapes of the model.
-    checkpoint: the path of the checkpoint.
 
   Returns:
     The path of the file, or None if Keras cannot serialize the user's model.
   """
-  path = run_dir.path_to(H5_FILE)
+  path = trained.run_dir.path_to(H5_FILE)
   try:
     # h5py opens the file by its name, so the folder is locked instead.
     with temporary_files.make_folder(path) as folder:
       temporary_path = os.path.join(folder, H5_FILE)
-      with restored_model.restored_model(settings, run_dir, spec, checkpoint) as restored:
+      with trained.restored() as restored:
         write_h5(temporary_path, restored)
       storage.check_guards(path)
       os.replace(temporary_path, path)
   except _SERIALIZATION_ERRORS as error:
-    if not user_code.is_function_name(settings.model.model):
+    model = trained.settings.model.model
+    if not user_code.is_function_name(model):
       raise
     _LOG.warning('%s is not written, because Keras cannot serialize a layer of --model=%s: %s',
-                 H5_FILE, settings.model.model, error)
+                 H5_FILE, model, error)
     return None
   return path
 
 
-def write_h5(path: str, restored: restored_model.RestoredModel) -> None:
+def write_h5(path: str, restored: RestoredModel) -> None:
   """Writes the model to an HDF5 file.
 
   `load_model` of TensorFlow 1.15, tf_keras and Keras 3 loads the file as a model that is compiled

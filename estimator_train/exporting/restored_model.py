@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.checkpoints import compatibility, finding, restoring
+from estimator_train.checkpoints.pinned_files import SavedCheckpoint
 from estimator_train.data import DataSpec, datasets
 from estimator_train.data.opening import make_batching
 from estimator_train.data.source import Source, translate_errors
@@ -26,64 +27,27 @@ _FEATURES_PER_BATCH, _NUM_FEATURE_BATCHES = 16, 16
 PICTURES_INPUT, TENSOR_INPUT, PROBABILITIES_OUTPUT = 'pictures', 'images', 'probabilities'
 
 
-class TrainedCheckpoint(NamedTuple):
-  """The checkpoint that `--checkpoint` names, and the data set on which it was trained.
-
-  Attributes:
-    run_dir: the folder that `--model_dir` names.
-    dataset: a data set with the class names and the image shape, but without examples.
-    checkpoint: the path of the checkpoint.
-    global_step: the global step of the checkpoint.
-    files: the path at which to read the checkpoint; see finding.open_checkpoint.
-  """
-  run_dir: RunDir
-  spec: DataSpec
-  checkpoint: str
-  global_step: int
-  files: str
-
-
-@contextlib.contextmanager
-def open_trained_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[TrainedCheckpoint]:
-  """Finds the checkpoint that `--checkpoint` names, and describes the data set of the training.
-
-  The checkpoint stays readable within the context, even if a training run deletes it.
-
-  Raises:
-    UserError: the checkpoint does not exist, or was trained with other class names or image sizes.
-  """
-  tf.logging.set_verbosity(tf.logging.INFO if settings.run.verbosity > 0 else tf.logging.ERROR)
-  with finding.open_checkpoint(settings, run_dir) as checkpoint:
-    spec = datasets.describe_classes(settings).spec
-    compatibility.check_class_names(settings, run_dir, spec.labels)
-    # A checkpoint can be restored with another size, too, but the predictions would be wrong.
-    run_dir.check_flags(settings, changeable_flags=[
-        name for name, _ in settings.items() if name != 'image_size'])
-    yield TrainedCheckpoint(run_dir, spec, *checkpoint)
-
-
 class RestoredModel:
   """A model in inference mode with the weights of a checkpoint.
 
   Attributes:
     keras_model: the model, in the graph of the session.
     session: the session that holds its weights.
-    settings: the settings of the run that trained the model.
-    dataset: the data set, for the class names.
     image_shape: (height, width, channels) of the model's images; None: it has other inputs.
     preprocess: the function that scales pixel values for the model; unused without images.
     exports_pictures: whether its exports take images of any size and preprocess them.
     inputs: the inputs by the names that they have in exports: the input of a model for images is
       called `images`, and contains scaled pixel values; others have the names of the Keras model.
     outputs: the class probabilities as `probabilities`; without classes, all outputs by name.
-    features_of_data: batches of features of the data set, see read_features; may be empty.
+    features_of_data: batches of features of the data set, with which exports are verified in
+      addition to random ones; may be empty.
   """
 
   def __init__(self, keras_model: tf.keras.Model, session: tf.Session, settings: Settings,
-               spec: DataSpec) -> None:
+               spec: DataSpec, features_of_data: Sequence[Any] = ()) -> None:
     self.keras_model, self.session = keras_model, session
     self.settings, self.spec = settings, spec
-    self.features_of_data: Sequence[Any] = ()
+    self.features_of_data = features_of_data
     self.image_shape = spec.image_shape and (
         spec.image_shape[:2] + (keras_model.input_shape[-1],))
     self.preprocess = compiling.make_model_preprocess(keras_model, settings.model, spec)
@@ -163,33 +127,126 @@ class RestoredModel:
     return dict(zip(self.keras_model.output_names, outputs))
 
 
+class Predictor(NamedTuple):
+  """A restored model as a function.
+
+  Attributes:
+    batch_size: the maximum number of examples per call of `predict`: `--batch_size` divided by the
+      number of local devices.
+    output_shapes: the shapes of the outputs for one example, by name.
+    predict: takes a batch of each input, and returns the outputs of a batch by name, [B, ...];
+      with classes, the probabilities.
+  """
+  model: RestoredModel
+  batch_size: int
+  output_shapes: Dict[str, Sequence[Optional[int]]]
+  predict: Callable[..., Dict[str, np.ndarray]]
+
+
+class TrainedCheckpoint(NamedTuple):
+  """A checkpoint, and what is necessary to restore its model without the data of the training.
+
+  Attributes:
+    settings: those of the run that trained the model, with any `mode`.
+    spec: the class names and the image shape of the training.
+    saved: the path and the global step of the checkpoint, and the path at which it is read.
+  """
+  settings: Settings
+  run_dir: RunDir
+  spec: DataSpec
+  saved: SavedCheckpoint
+
+  @contextlib.contextmanager
+  def restored(self, source: Optional[Source] = None) -> Iterator[RestoredModel]:
+    """Restores the model on the CPU. Its session and a new graph are the defaults of the context.
+
+    Args:
+      source: an open source, whose first batches become `features_of_data`.
+
+    Raises:
+      UserError: the checkpoint belongs to another model.
+    """
+    features = [] if source is None else _read_features(self.settings, source)
+    with _open_session(self.settings, _CPU_ONLY) as session, _as_default(session, _CPU_ONLY):
+      yield self._restore(session, features)
+
+  @contextlib.contextmanager
+  def predictor(self, add_ends: Callable[[RestoredModel, int], Ends],
+                source: Optional[Source] = None) -> Iterator[Predictor]:
+    """Restores the model as a function, which is valid within the context.
+
+    Args:
+      add_ends: takes the restored model and the batch size; adds to the graph, and returns, the
+        inputs to feed and the outputs by name.
+      source: the source of the examples, if the graph reads them, for errors in them.
+
+    Raises:
+      UserError: the checkpoint belongs to another model.
+    """
+    # Use all GPUs (-1) of this machine: --num_gpus is the number of GPUs that the training used,
+    # and this machine may have another number.
+    devices = find_devices(self.settings.evolve(
+        num_gpus=-1 if self.settings.devices.num_gpus else 0).devices)
+    batch_size = max(1, self.settings.optimizer.batch_size // devices.num_replicas)
+    device = Devices(devices.names[:1], devices.display_names[:1])
+    # The session is the default only while the graph is built: other code runs between batches.
+    with _open_session(self.settings, device) as session, translate_errors(source):
+      with _as_default(session, device):
+        model = self._restore(session)
+        inputs, outputs = add_ends(model, batch_size)
+        session.run(tf.tables_initializer())
+        predict = session.make_callable(outputs, inputs)
+      _LOG.info('predicting with %s of step %d on %s, %d %s at a time', self.settings.model.model,
+                self.saved.global_step, device.names[0], batch_size,
+                'examples' if self.spec.image_shape is None else 'images')
+      yield Predictor(model, batch_size, {
+          name: tensor.shape.as_list()[1:] for name, tensor in outputs.items()}, predict)
+
+  def _restore(self, session: tf.Session, features_of_data: Sequence[Any] = ()) -> RestoredModel:
+    """Builds the model in the default graph, which is the session's graph; restores the weights."""
+    settings, spec, files = self.settings, self.spec, self.saved.files
+    tf.keras.backend.set_session(session)
+    try:
+      tf.keras.backend.set_learning_phase(0)
+      model = compiling.build_by_name(settings.model, spec)
+      if not model.optimizer:
+        compiling.compile_model(model, settings, Schedule(settings.optimizer.learning_rate))
+      compatibility.check_fits_checkpoint(
+          model, settings, finding.run_dir_of_checkpoint(settings, self.run_dir), files)
+      with translate_errors():
+        restoring.make_saver(model.weights, files).restore(session, files)
+      return RestoredModel(model, session, settings, spec, features_of_data)
+    finally:
+      tf.keras.backend.set_session(None)
+
+
 @contextlib.contextmanager
-def restored_model(settings: Settings, run_dir: RunDir, spec: DataSpec,
-                   checkpoint: str) -> Iterator[RestoredModel]:
-  """Restores the model of a checkpoint, on the CPU.
+def open_trained_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[TrainedCheckpoint]:
+  """Finds the checkpoint that `--checkpoint` names, and describes the data set of the training.
 
-  Args:
-    settings, run_dir: those of the run that trained the model.
-    dataset: the data set, for the shapes of the model.
-    checkpoint: the path of the checkpoint.
-
-  Yields:
-    The model. Within the context, its session and a new graph are the defaults.
+  The checkpoint stays readable within the context, even if a training run deletes it.
 
   Raises:
-    UserError: the checkpoint belongs to another model.
+    UserError: the checkpoint does not exist, or was trained with other class names or image sizes.
   """
-  with contextlib.closing(_make_session(settings, _CPU_ONLY)) as session, \
-      _as_default(session, _CPU_ONLY):
-    yield _restore_model(settings, run_dir, spec, checkpoint, session)
+  tf.logging.set_verbosity(tf.logging.INFO if settings.run.verbosity > 0 else tf.logging.ERROR)
+  with finding.open_checkpoint(settings, run_dir) as saved:
+    spec = datasets.describe_classes(settings).spec
+    compatibility.check_class_names(settings, run_dir, spec.labels)
+    # A checkpoint can be restored with another size, too, but the predictions would be wrong.
+    run_dir.check_flags(settings, changeable_flags=[
+        name for name, _ in settings.items() if name != 'image_size'])
+    yield TrainedCheckpoint(settings, run_dir, spec, saved)
 
 
-def _make_session(settings: Settings, devices: Devices) -> tf.Session:
-  """Makes a session with a new graph."""
+@contextlib.contextmanager
+def _open_session(settings: Settings, devices: Devices) -> Iterator[tf.Session]:
+  """Opens a session with a new graph, without making them the defaults."""
   config = make_session_config(settings.devices, devices)
   if devices is _CPU_ONLY:
     config.device_count['GPU'] = 0
-  return tf.Session(graph=tf.Graph(), config=config)
+  with contextlib.closing(tf.Session(graph=tf.Graph(), config=config)) as session:
+    yield session
 
 
 @contextlib.contextmanager
@@ -199,29 +256,11 @@ def _as_default(session: tf.Session, devices: Devices) -> Iterator[None]:
     yield
 
 
-def _restore_model(settings: Settings, run_dir: RunDir, spec: DataSpec, checkpoint: str,
-                   session: tf.Session) -> RestoredModel:
-  """Builds the model in the default graph, which is the session's graph; restores the weights."""
-  tf.keras.backend.set_session(session)
-  try:
-    tf.keras.backend.set_learning_phase(0)
-    model = compiling.build_by_name(settings.model, spec)
-    if not model.optimizer:
-      compiling.compile_model(model, settings, Schedule(settings.optimizer.learning_rate))
-    compatibility.check_fits_checkpoint(
-        model, settings, finding.run_dir_of_checkpoint(settings, run_dir), checkpoint)
-    with translate_errors():
-      restoring.make_saver(model.weights, checkpoint).restore(session, checkpoint)
-    return RestoredModel(model, session, settings, spec)
-  finally:
-    tf.keras.backend.set_session(None)
-
-
-def read_features(settings: Settings, source: Source) -> List[Any]:
-  """Returns some batches of the features of a source, which is open, as arrays."""
+def _read_features(settings: Settings, source: Source) -> List[Any]:
+  """Returns some batches of the features of an open source, as arrays."""
   batches: List[Any] = []
-  with contextlib.closing(_make_session(settings, _CPU_ONLY)) as session, \
-      _as_default(session, _CPU_ONLY), translate_errors(source):
+  with _open_session(settings, _CPU_ONLY) as session, _as_default(session, _CPU_ONLY), \
+      translate_errors(source):
     iterator = tf.data.make_initializable_iterator(source.make_eval_input_fn(make_batching(
         source.spec, settings, False, _FEATURES_PER_BATCH))())
     features, _ = inputs.split_sample_weights(iterator.get_next()[0])
@@ -230,11 +269,6 @@ def read_features(settings: Settings, source: Source) -> List[Any]:
       while len(batches) < _NUM_FEATURE_BATCHES:
         batches.append(session.run(features))
   return batches
-
-
-def make_saver(model: tf.keras.Model) -> tf.train.Saver:
-  """Makes a saver of the model's weights, under the names that they have in a checkpoint."""
-  return tf.train.Saver({weight.op.name: weight for weight in model.weights})
 
 
 def check_sizes(outputs: Dict[str, tf.Tensor], features: Any) -> Dict[str, tf.Tensor]:
@@ -255,56 +289,3 @@ def check_sizes(outputs: Dict[str, tf.Tensor], features: Any) -> Dict[str, tf.Te
 
   return {name: check(name, output) if isinstance(output, tf.Tensor) else output
           for name, output in outputs.items()}
-
-
-class Predictor(NamedTuple):
-  """A restored model as a function.
-
-  Attributes:
-    model: the restored model.
-    batch_size: the maximum number of examples per call of `predict`: `--batch_size` divided by the
-      number of local devices.
-    output_shapes: the shapes of the outputs for one example, by name.
-    predict: takes a batch of each input, and returns the outputs of a batch by name, [B, ...];
-      with classes, the probabilities.
-  """
-  model: RestoredModel
-  batch_size: int
-  output_shapes: Dict[str, Sequence[Optional[int]]]
-  predict: Callable[..., Dict[str, np.ndarray]]
-
-
-@contextlib.contextmanager
-def load_predictor(settings: Settings, trained: TrainedCheckpoint,
-                   add_ends: Callable[[RestoredModel, int], Ends],
-                   source: Optional[Source] = None) -> Iterator[Predictor]:
-  """Restores the model of a checkpoint as a function, which is valid within the context.
-
-  Args:
-    settings: the settings of the run that trained the model.
-    trained: the checkpoint.
-    add_ends: takes the restored model and the batch size; adds to the graph, and returns, the
-      inputs to feed and the outputs by name.
-    source: the source of the examples, if the graph reads them, for errors in them.
-
-  Raises:
-    UserError: the checkpoint belongs to another model.
-  """
-  # Use all GPUs (-1) of this machine: --num_gpus is the number of GPUs that the training used, and
-  # this machine may have another number.
-  devices = find_devices(settings.evolve(
-      num_gpus=-1 if settings.devices.num_gpus else 0).devices)
-  batch_size = max(1, settings.optimizer.batch_size // devices.num_replicas)
-  device = Devices(devices.names[:1], devices.display_names[:1])
-  # The session is the default only while the graph is built, as other code runs between batches.
-  with contextlib.closing(_make_session(settings, device)) as session, translate_errors(source):
-    with _as_default(session, device):
-      model = _restore_model(settings, trained.run_dir, trained.spec, trained.files, session)
-      inputs, outputs = add_ends(model, batch_size)
-      session.run(tf.tables_initializer())
-      predict = session.make_callable(outputs, inputs)
-    _LOG.info('predicting with %s of step %d on %s, %d %s at a time', settings.model.model,
-              trained.global_step, device.names[0], batch_size,
-              'examples' if trained.spec.image_shape is None else 'images')
-    yield Predictor(model, batch_size, {
-        name: tensor.shape.as_list()[1:] for name, tensor in outputs.items()}, predict)

@@ -163,7 +163,8 @@ def _write_model(folder: str, restored: restored_model.RestoredModel,
       restored.session, [tf.saved_model.tag_constants.SERVING], definitions,
       assets_collection=tf.get_collection(tf.GraphKeys.ASSET_FILEPATHS),
       main_op=tf.tables_initializer() if has_tables else None,
-      saver=restored_model.make_saver(restored.keras_model), strip_default_attrs=True)
+      saver=tf.train.Saver({weight.op.name: weight
+                             for weight in restored.keras_model.weights}), strip_default_attrs=True)
   builder.save()
 
 

@@ -15,6 +15,5 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   """
   with restored_model.open_trained_checkpoint(settings, run_dir) as trained:
     exports.make_export_dir(settings.export)
-    export = exports.export_checkpoint(settings, run_dir, trained.spec, trained.files)
-  return dict(mode=settings.run.mode, model_dir=settings.run.model_dir,
-              **dict(export, checkpoint=trained.checkpoint))
+    export = exports.export_checkpoint(trained)
+  return dict(mode=settings.run.mode, model_dir=settings.run.model_dir, **export)

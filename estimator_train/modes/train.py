@@ -9,6 +9,7 @@ import functools
 from typing import Any, Dict, Optional
 
 from estimator_train.checkpoints import finding
+from estimator_train.checkpoints.pinned_files import SavedCheckpoint
 from estimator_train.distribution.engines import serve_variables
 from estimator_train.distribution.process import (
   EVALUATOR,
@@ -17,6 +18,7 @@ from estimator_train.distribution.process import (
   Process,
 )
 from estimator_train.exporting import export as exports, h5_model
+from estimator_train.exporting.restored_model import TrainedCheckpoint
 from estimator_train.reports import evaluation, learning_curves, page, throughput
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
@@ -46,10 +48,12 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
     # Hooks save checkpoints, and evaluate after a save if --eval_every_steps asks for it.
     outcome = train(run, model, signals, loop)
     result = _write_throughput_report(run, model, outcome)
-    checkpoint, _ = finding.latest_checkpoint_and_step(run.run_dir.path)
+    checkpoint, step = finding.latest_checkpoint_and_step(run.run_dir.path)
     assert checkpoint is not None
     result['checkpoint'] = checkpoint
-    model_file = h5_model.save_model(settings, run_dir, run.data.spec, checkpoint)
+    trained = TrainedCheckpoint(settings, run_dir, run.data.spec,
+                                SavedCheckpoint(checkpoint, step, checkpoint))
+    model_file = h5_model.save_model(trained)
     if loop and signals.stop_signum is None and not outcome.stopped_by_signal:
       # A metric may have the name of a key of the training.
       result = {**loop.evaluate(), **result}
@@ -62,8 +66,7 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
   raise_if_stopped(outcome, signals)  # A signal from here on raises StoppedBySignal.
   if settings.export.export_dir:
     result['export'] = exports.export_checkpoint(
-        settings, run_dir, run.data.spec, checkpoint,
-        run.data.test if loop is not None else run.data.train)
+        trained, run.data.test if loop is not None else run.data.train)
   return result
 
 

@@ -66,11 +66,12 @@ def test_pictures_in_every_library(compare, clients_python, image_folders):
 def test_verdicts_of_changed_and_missing_exports(compare, monkeypatch):
   export = exports.export_checkpoint
 
-  def export_with_faults(settings, *given):
-    if settings.export.export_format == 'tflite':
+  def export_with_faults(trained):
+    export_format = trained.settings.export.export_format
+    if export_format == 'tflite':
       raise UserError('the rule', 'the value', 'the remedy')
-    version = export(settings, *given)
-    if settings.export.export_format == 'h5':
+    version = export(trained)
+    if export_format == 'h5':
       with h5py.File(os.path.join(version['path'], 'model.h5'), 'r+') as file:
         names = []
         file['model_weights'].visit(names.append)

@@ -15,7 +15,6 @@ from estimator_train.exporting import h5_model, keras_3_config
 from estimator_train.model import losses, networks
 from estimator_train.model.networks import ScaledResidualSum
 from estimator_train.run_dir import RunDir
-from estimator_train.settings import Settings
 from estimator_train.settings.flags import PACKAGE_MODELS
 from estimator_train.system import temporary_files
 
@@ -270,8 +269,7 @@ def test_another_process_in_the_folder_leaves_the_unfinished_file(tmp_path, monk
       file.write('model')
     temporary_files.remove_leftovers(str(tmp_path))
 
-  monkeypatch.setattr(h5_model.restored_model, 'restored_model', mock.MagicMock())
   monkeypatch.setattr(h5_model, 'write_h5', write)
-  path = h5_model.save_model(Settings(), RunDir(str(tmp_path)), mock.Mock(), 'model.ckpt-1')
+  path = h5_model.save_model(mock.MagicMock(run_dir=RunDir(str(tmp_path))))
   assert path == str(tmp_path / 'model.h5') and (tmp_path / 'model.h5').read_text() == 'model'
   assert [entry.name for entry in tmp_path.iterdir()] == ['model.h5']

@@ -64,8 +64,8 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
       writer.flush()
   result = {'mode': settings.run.mode, 'model_dir': settings.run.model_dir,
             'output': settings.export.output, 'predicted': writer.num_predicted,
-            'bad': writer.num_errors, 'global_step': trained_checkpoint.global_step,
-            'checkpoint': trained_checkpoint.checkpoint}
+            'bad': writer.num_errors, 'global_step': trained_checkpoint.saved.global_step,
+            'checkpoint': trained_checkpoint.saved.path}
   if writer.first_error is not None:
     raise UserError('some files could not be predicted',
                     '{} bad file(s), the first is {!r} ({})'.format(
@@ -106,7 +106,7 @@ def _predict_images(settings: Settings, trained: TrainedCheckpoint,
     pixels = tf.placeholder(tf.float32, [None, *shape[:2], None])
     return [pixels], restored_model.check_sizes(model.call(model.preprocess(pixels)), pixels)
 
-  predictor = stack.enter_context(restored_model.load_predictor(settings, trained, add_pixels))
+  predictor = stack.enter_context(trained.predictor(add_pixels))
   batches = stack.enter_context(contextlib.closing(inputs.read_batches(
       files, settings.data.image_key, shape, predictor.batch_size,
       devices.num_parallel_calls(settings.input))))
@@ -123,7 +123,7 @@ def _predict_rows(settings: Settings, trained: TrainedCheckpoint, files: List[by
     return [tensor for each in found.values() for tensor in each.placeholders()], (
         restored_model.check_sizes(model.outputs, model.inputs))
 
-  predictor = stack.enter_context(restored_model.load_predictor(settings, trained, add_values))
+  predictor = stack.enter_context(trained.predictor(add_values))
   entries = (entry for path in files for entry in rows.read_rows(path, found))
   batches = iter(lambda: list(itertools.islice(entries, predictor.batch_size)), [])
   return _predict_entries(batches, trained, predictor._replace(
@@ -190,8 +190,7 @@ def _predict_examples(settings: Settings, run_dir: RunDir, trained: TrainedCheck
     tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
     return [], restored_model.check_sizes(model.call(features), features)
 
-  predictor = stack.enter_context(
-      restored_model.load_predictor(settings, trained, add_examples, source))
+  predictor = stack.enter_context(trained.predictor(add_examples, source))
   identify = source.identify_example
   return Predictions(trained, _columns(next(iter(identify(0))), dataset.labels, predictor),
                      _iter_example_predictions(predictor.predict, identify, dataset.labels))

@@ -43,7 +43,8 @@ def _published_files(base_urls: Tuple[str, ...],
 # package. scripts/make_fashion_mnist_sample.py generates the files.
 SAMPLE_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)),
                              'fashion_mnist_sample_files')
-# 60,000 training and 10,000 test images each, of clothes and of handwritten digits.
+# 60,000 training and 10,000 test images each: clothes, handwritten digits, and ten hiragana in
+# cursive script (Clanuwat et al., 2018, arXiv:1812.01718).
 FASHION_MNIST_FILES = _published_files(
     ('http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/',
      'https://storage.googleapis.com/tensorflow/tf-keras-datasets/'),
@@ -57,12 +58,19 @@ MNIST_FILES = _published_files(
     ('train-labels-idx1-ubyte.gz', 28881, 'd53e105ee54ea40749a09fcbcd1e9432'),
     ('t10k-images-idx3-ubyte.gz', 1648877, '9fb629c4189551a2d022fa330f9573f3'),
     ('t10k-labels-idx1-ubyte.gz', 4542, 'ec29112dd5afa0611ce80d1b7f02629c'))
+KMNIST_FILES = _published_files(
+    ('http://codh.rois.ac.jp/kmnist/dataset/kmnist/',),
+    ('train-images-idx3-ubyte.gz', 18165135, 'bdb82020997e1d708af4cf47b453dcf7'),
+    ('train-labels-idx1-ubyte.gz', 29497, 'e144d726b3acfaa3e44228e80efcd344'),
+    ('t10k-images-idx3-ubyte.gz', 3041136, '5c965bf0a639b31b8f53240b1b52f4d7'),
+    ('t10k-labels-idx1-ubyte.gz', 5120, '7320c461ea6c1c855c0b718fb2a4b134'))
 FASHION_MNIST_CLASSES = ('T-shirt/top', 'Trouser', 'Pullover', 'Dress', 'Coat', 'Sandal', 'Shirt',
                          'Sneaker', 'Bag', 'Ankle boot')
 # The class names and the published files.
 DATA_SETS = {'fashion_mnist': (FASHION_MNIST_CLASSES, FASHION_MNIST_FILES),
              'fashion_mnist_sample': (FASHION_MNIST_CLASSES, ()),
-             'mnist': (tuple('0123456789'), MNIST_FILES)}
+             'mnist': (tuple('0123456789'), MNIST_FILES),
+             'kmnist': (('o', 'ki', 'su', 'tsu', 'na', 'ha', 'ma', 'ya', 're', 'wo'), KMNIST_FILES)}
 
 
 def describe(name: str, data_dir: str = '') -> DataSet:

@@ -32,8 +32,8 @@ OUTPUT_FLAGS = ('hooks', 'json', 'verbosity')
 MODES_WITHOUT_MODEL_DIR = ('download', 'input_benchmark', 'doctor', 'write_tfrecords')
 # These modes read all splits whose patterns are given.
 MODES_OF_ALL_SPLITS = ('audit', 'write_tfrecords')
-DATASETS = ('fashion_mnist_sample', 'fashion_mnist', 'mnist', 'cifar10', 'oct2017', 'image_folder',
-            'tfrecord', 'synthetic')
+DATASETS = ('fashion_mnist_sample', 'fashion_mnist', 'mnist', 'kmnist', 'cifar10',
+            'oct2017', 'image_folder', 'tfrecord', 'synthetic')
 # PACKAGE_MODELS are functions of model/networks.py, KERAS_MODELS those of tf.keras.applications.
 PACKAGE_MODELS = ('fashion_cnn', 'mnist_conv8', 'mnist_deep', 'mnist_dense', 'mnist_practical',
                   'residual_cnn')

@@ -29,7 +29,7 @@ TERMS = (
     ('go on|goes on|going on|went on|gone on', 'resume, or continue'),
     ('mend(s|ed|ing)?', 'recover, or repair'),
     ('pass(ed|es|ing)?[ _]over', 'skip'),
-    ('bears?', 'retry'),
+    ("(?<!')bears?(?!')", 'retry'),  # In quotes, it is a class of CIFAR-100.
     ('(give|gives|giving|gave|given) out', 'run out of'),
     ('meeting', 'rendezvous'),
     ('patience', 'timeout'),

@@ -34,15 +34,15 @@ def write_idx_files(folder, num_train, num_test):
     write_idx(folder / (split + '-labels-idx1-ubyte.gz'), labels)
 
 
-def cifar10_archive(contents):
-  """Returns an archive as that of CIFAR-10's binary version, with the files of `contents`."""
+def cifar_archive(contents, folder_name='cifar-10-batches-bin'):
+  """Returns an archive as those of CIFAR's binary versions, with the files of `contents`."""
   result = io.BytesIO()
   with tarfile.open(fileobj=result, mode='w:gz', format=tarfile.GNU_FORMAT) as archive:
-    folder = tarfile.TarInfo('cifar-10-batches-bin')
+    folder = tarfile.TarInfo(folder_name)
     folder.type = tarfile.DIRTYPE
     archive.addfile(folder)
     for name, content in contents.items():
-      member = tarfile.TarInfo('cifar-10-batches-bin/' + name)
+      member = tarfile.TarInfo(folder_name + '/' + name)
       member.size = len(content)
       archive.addfile(member, io.BytesIO(content))
   return result.getvalue()

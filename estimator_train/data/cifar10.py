@@ -2,14 +2,14 @@
 
 The archive of the binary version has five files of training images and one of test images. A record
 is the class index, one byte, and the pixel values of the red, the green and the blue channel, 1,024
-bytes each.
+bytes each. In records of CIFAR-100, another index precedes the class index, see cifar100.py.
 """
 
 import functools
 import os
 import tarfile
 import zlib
-from typing import Tuple
+from typing import List, Sequence, Tuple
 
 import numpy as np
 
@@ -24,21 +24,34 @@ CLASS_NAMES = ('airplane', 'automobile', 'bird', 'cat', 'deer', 'dog', 'frog', '
 IMAGE_SHAPE = (32, 32, 3)
 TRAIN_FILES = tuple('cifar-10-batches-bin/data_batch_{}.bin'.format(n) for n in range(1, 6))
 TEST_FILES = ('cifar-10-batches-bin/test_batch.bin',)
-_RECORD_BYTES = 1 + 32 * 32 * 3
+_IMAGE_BYTES = 32 * 32 * 3
 Images = Tuple[np.ndarray, np.ndarray]  # uint8 [N, 32, 32, 3], class indices uint8 [N].
 
 
 def describe(settings: Settings) -> DataSet:
   """Describes the images in `--data_dir`, whose archive need not exist yet."""
-  path = os.path.join(settings.data.data_dir or '', FILES[0].name)
-  read = functools.lru_cache(maxsize=1)(_read_archive)  # Both splits are in one archive.
-  return DataSet('cifar10', CLASS_NAMES, IMAGE_SHAPE,
-                 train=BinarySplit((path,), lambda paths: read(*paths)[0]),
-                 test=BinarySplit((path,), lambda paths: read(*paths)[1]), files=FILES)
+  return describe_archive(settings, FILES, CLASS_NAMES, (TRAIN_FILES, TEST_FILES))
 
 
-def _read_archive(path: str) -> Tuple[Images, Images]:
-  """Reads the training and the test images of an archive whose MD5 checksum has been verified.
+def describe_archive(settings: Settings, files: Tuple[DataFile, ...], class_names: Tuple[str, ...],
+                     names: Sequence[Sequence[str]], num_indices: int = 1) -> DataSet:
+  """Describes the images of an archive in `--data_dir`, which need not exist yet.
+
+  Args:
+    files: the archive.
+    names: the names of the training and of the test files in the archive.
+    num_indices: the number of indices in a record, the last of which is the class index.
+  """
+  path = os.path.join(settings.data.data_dir or '', files[0].name)
+  # Both splits are in one archive.
+  read = functools.lru_cache(maxsize=1)(lambda: _read_archive(path, names, num_indices))
+  return DataSet(settings.data.dataset, class_names, IMAGE_SHAPE,
+                 train=BinarySplit((path,), lambda _: read()[0]),
+                 test=BinarySplit((path,), lambda _: read()[1]), files=files)
+
+
+def _read_archive(path: str, names: Sequence[Sequence[str]], num_indices: int) -> List[Images]:
+  """Reads the splits of an archive whose MD5 checksum has been verified; see describe_archive.
 
   Raises:
     UserError: the archive cannot be read, or is another one.
@@ -48,21 +61,20 @@ def _read_archive(path: str) -> Tuple[Images, Images]:
     with tarfile.open(path, 'r|gz') as archive:  # In one pass: gzip cannot seek backwards.
       for member in archive:
         content = archive.extractfile(member)
-        if content is not None and member.name in TRAIN_FILES + TEST_FILES:
-          records[member.name] = _decode(content.read())
-    splits = [[records[name] for name in names] for names in (TRAIN_FILES, TEST_FILES)]
+        if content is not None and any(member.name in of_split for of_split in names):
+          records[member.name] = _decode(content.read(), num_indices)
+    splits = [[records[name] for name in of_split] for of_split in names]
   except (OSError, EOFError, KeyError, ValueError, zlib.error, tarfile.TarError) as error:
     raise UserError('a data file cannot be read', '{} ({})'.format(
         path, getattr(error, 'strerror', None) or error),
                     'remove it and download it again with --mode=download') from error
-  train, test = ((np.concatenate([images for images, _ in split]),
-                  np.concatenate([class_indices for _, class_indices in split]))
-                 for split in splits)
-  return train, test
+  return [(np.concatenate([images for images, _ in split]),
+           np.concatenate([class_indices for _, class_indices in split])) for split in splits]
 
 
-def _decode(content: bytes) -> Images:
+def _decode(content: bytes, num_indices: int) -> Images:
   """Returns the images and the class indices of a file, with the channels last."""
-  records = np.frombuffer(content, np.uint8).reshape(-1, _RECORD_BYTES)
-  channels_first = records[:, 1:].reshape(-1, 3, 32, 32)
-  return np.ascontiguousarray(channels_first.transpose(0, 2, 3, 1)), records[:, 0].copy()
+  records = np.frombuffer(content, np.uint8).reshape(-1, num_indices + _IMAGE_BYTES)
+  channels_first = records[:, num_indices:].reshape(-1, 3, 32, 32)
+  return (np.ascontiguousarray(channels_first.transpose(0, 2, 3, 1)),
+          records[:, num_indices - 1].copy())

@@ -32,7 +32,7 @@ OUTPUT_FLAGS = ('hooks', 'json', 'verbosity')
 MODES_WITHOUT_MODEL_DIR = ('download', 'input_benchmark', 'doctor', 'write_tfrecords')
 # These modes read all splits whose patterns are given.
 MODES_OF_ALL_SPLITS = ('audit', 'write_tfrecords')
-DATASETS = ('fashion_mnist_sample', 'fashion_mnist', 'mnist', 'kmnist', 'cifar10',
+DATASETS = ('fashion_mnist_sample', 'fashion_mnist', 'mnist', 'kmnist', 'cifar10', 'cifar100',
             'oct2017', 'image_folder', 'tfrecord', 'synthetic')
 # PACKAGE_MODELS are functions of model/networks.py, KERAS_MODELS those of tf.keras.applications.
 PACKAGE_MODELS = ('fashion_cnn', 'mnist_conv8', 'mnist_deep', 'mnist_dense', 'mnist_practical',

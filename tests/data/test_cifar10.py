@@ -1,18 +1,18 @@
-"""CIFAR-10: its archive is downloaded, read as published, and refused if it is damaged."""
+"""CIFAR: its archives are downloaded, read as published, and refused if they are damaged."""
 
 import hashlib
 
 import file_server
 import numpy as np
 import pytest
-from generated_data import cifar10_archive, cifar10_files
+from generated_data import cifar10_files, cifar_archive
 
-from estimator_train.data import cifar10
+from estimator_train.data import cifar10, cifar100
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
 
 IMAGES, FILES = cifar10_files(10)
-ARCHIVE = cifar10_archive(FILES)
+ARCHIVE = cifar_archive(FILES)
 
 
 def read(folder, archive, split='train'):
@@ -25,7 +25,7 @@ def read(folder, archive, split='train'):
 
 def test_what_is_read(tmp_path):
   """Of members in any order; the channels are last."""
-  for archive in (ARCHIVE, cifar10_archive(dict(reversed(list(FILES.items()))))):
+  for archive in (ARCHIVE, cifar_archive(dict(reversed(list(FILES.items()))))):
     for split, expected in (('train', IMAGES[:5]), ('test', IMAGES[5:])):
       images, classes = read(tmp_path, archive, split)
       assert images.dtype == classes.dtype == np.uint8 and images.flags.c_contiguous
@@ -38,13 +38,31 @@ def test_what_is_read(tmp_path):
 @pytest.mark.parametrize('archive, message', [
     (None, 'cannot be read: {} .No such file .*: remove it and download it again'),
     (ARCHIVE[:len(ARCHIVE) // 2], 'cannot be read: {} .*: remove it and download it again'),
-    (cifar10_archive({'other.bin': b''}), 'cifar-10-batches-bin/data_batch_1.bin'),
-    (cifar10_archive(dict(FILES, **{'data_batch_2.bin': bytes(3072)})), 'cannot reshape')],
+    (cifar_archive({'other.bin': b''}), 'cifar-10-batches-bin/data_batch_1.bin'),
+    (cifar_archive(dict(FILES, **{'data_batch_2.bin': bytes(3072)})), 'cannot reshape')],
     ids=range(4))
 def test_archives_that_are_refused(tmp_path, archive, message):
   """That of a run is refused before, by its MD5 checksum."""
   with pytest.raises(UserError, match=message.format(tmp_path / 'cifar-10-binary.tar.gz')):
     read(tmp_path, archive)
+
+
+def test_cifar100(tmp_path):
+  """The class index is the second index of a record."""
+  pixels = np.arange(3 * 3072).astype(np.uint8).reshape(3, 3072)
+  records = np.column_stack([[4, 1, 14], [73, 9, 99], pixels]).astype(np.uint8)
+  (tmp_path / 'cifar-100-binary.tar.gz').write_bytes(cifar_archive(
+      {'train.bin': records[:2].tobytes(), 'test.bin': records[2:].tobytes()}, 'cifar-100-binary'))
+  dataset = cifar100.describe(Settings(
+      dataset='cifar100', data_dir=str(tmp_path), model_dir='x', train_steps=1))
+  assert len(set(dataset.labels)) == 100 and dataset.name == 'cifar100'
+  for split, expected, class_names in ((dataset.train, pixels[:2], ['shark', 'bottle']),
+                                       (dataset.test, pixels[2:], ['worm'])):
+    images, classes = split.read(split.files)
+    np.testing.assert_array_equal(
+        images, expected.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+    assert [dataset.labels[index] for index in classes] == class_names
+  assert dataset.files[0].md5 == '03b5dce01913d631647c71ecec9e9cb8'
 
 
 @pytest.mark.page

@@ -79,7 +79,7 @@ def write_version(export_dir: str, write_files: Callable[[str], None]) -> str:
 
   Args:
     export_dir: the folder of all versions, which must exist.
-    write_files: a function that takes the path of a folder, and writes the version's files there.
+    write_files: takes the path of a folder, and writes the files of the version there.
 
   Returns:
     The path of the version.

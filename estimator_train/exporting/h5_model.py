@@ -106,9 +106,6 @@ def make_portable(path: str) -> Optional[str]:
   Nothing is written before all changes are known. The weights stay unchanged. The caller makes the
   file visible under its final name afterwards.
 
-  Args:
-    path: the path of the file.
-
   Returns:
     None if the file was rewritten; otherwise the reason why Keras 3 cannot load the model. The file
     is unchanged then.

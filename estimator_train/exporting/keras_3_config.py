@@ -11,18 +11,11 @@ Keras 3 rejects some of what TensorFlow 1.15 writes. This module changes only wh
   the class.
 - Arguments that Keras 3 lacks are left out where they have the default value (`time_major`,
   `causal`) or no effect (`kernel_initializer` of a SeparableConv2D).
-- Each call of a model that is a layer of a functional model is repeated. TensorFlow 1.15 and
-  tf_keras count the calls of such a layer from 1, and Keras 3 from 0, so that an index refers to
-  the first copy in the former and to the second copy in the latter. The output of the other copy is
-  not used. The second copy is in inference mode, or TensorFlow 1.15 would update the statistics of
-  batch norm twice per step; Keras 3 overrides this in training.
+- Each call of a model that is a layer of a functional model is repeated, see _repeat_calls.
 - Slashes in the names of inner layers, as in DenseNet, are underscores. Weights are loaded by their
   order.
-- The Lambda layers of InceptionResNetV2, `inputs[0] + inputs[1] * scale`, are replaced by other
-  layers, because a Lambda layer is saved as code for one version of Python. No layer multiplies by
-  a constant, but LeakyReLU multiplies numbers below 0: `s * x` is `s * min(x, 0) - s * min(-x, 0)`,
-  where one of the two terms is 0. The result and its gradient are those of the Lambda layer bit by
-  bit.
+- The Lambda layers of InceptionResNetV2 are replaced by other layers, because a Lambda layer is
+  saved as code for one version of Python, see _scaled_sum_parts.
 """
 
 import copy
@@ -100,7 +93,13 @@ def _rewrite(layer: Config) -> None:
   elif name == 'Model':
     _rewrite_functional(options)
   else:
-    _rewrite_initializers(options)
+    for initializer in dicts_in(options):
+      if (initializer.get('class_name') in _INITIALIZERS
+          and isinstance(initializer.get('config'), dict)):
+        dtype = initializer['config'].pop('dtype', 'float32')
+        if dtype != 'float32':
+          raise NotPortable('an initializer of {} has the dtype {}'.format(
+              options.get('name'), dtype))
     if _is_of_keras(name):
       _rewrite_keras_layer(name, options)
 
@@ -108,17 +107,6 @@ def _rewrite(layer: Config) -> None:
 def _is_of_keras(class_name: str) -> bool:
   """Returns whether the class is Keras's, or one of the user that has the same name."""
   return hasattr(tf.keras.layers, class_name)
-
-
-def _rewrite_initializers(options: Config) -> None:
-  """Removes the dtype from the initializers in the configuration of a layer."""
-  for initializer in dicts_in(options):
-    if (initializer.get('class_name') in _INITIALIZERS
-        and isinstance(initializer.get('config'), dict)):
-      dtype = initializer['config'].pop('dtype', 'float32')
-      if dtype != 'float32':
-        raise NotPortable('an initializer of {} has the dtype {}'.format(
-            options.get('name'), dtype))
 
 
 def dicts_in(value: Any) -> Iterator[Config]:
@@ -178,23 +166,19 @@ def _rewrite_sequential(options: Config) -> None:
 
 
 def _rewrite_functional(options: Config) -> None:
-  """Rewrites the layers of a functional model, and repeats the calls of the models inside it."""
-  models = set()
+  """Rewrites the layers of a functional model and their calls."""
   _rename_inner_layers(options)
   options['layers'] = [part for layer in options['layers'] for part in (
       _scaled_sum_parts(layer) if layer['class_name'] == ScaledResidualSum.__name__ else [layer])]
   for layer in options['layers']:
     _rewrite(layer)
-    _check_calls(layer)
-    if _counts_calls_from_one(layer):
-      models.add(layer['name'])
-      _check_repeatable(layer)
-      layer['inbound_nodes'] = [repeated for call in layer['inbound_nodes'] for repeated in (call, [
-          [*reference[:3], dict({'training': False}, **reference[3])] for reference in call])]
-  for reference in _references_in([[layer['inbound_nodes'] for layer in options['layers']],
-                                   options['input_layers'], options['output_layers']]):
-    if reference[0] in models:
-      reference[1] = 2 * reference[1] - 1
+    for call in layer['inbound_nodes']:
+      references = list(_references_in(call))
+      if not isinstance(call, list) or len(references) > len(call) or (
+          len(call) > 1 and 'return_sequences' in layer['config']):
+        # Keras 3 does not restore such an argument.
+        raise NotPortable('{} has another layer as an argument'.format(layer['name']))
+  _repeat_calls(options)
   for key in ('input_layers', 'output_layers'):
     if isinstance(options[key], list) and len(options[key]) == 1:
       options[key] = options[key][0]
@@ -214,13 +198,29 @@ def _rename_inner_layers(options: Config) -> None:
       reference[0] = names[reference[0]]
 
 
-def _check_calls(layer: Config) -> None:
-  """Raises NotPortable if a call of the layer has an argument that Keras 3 does not restore."""
-  for call in layer['inbound_nodes']:
-    references = list(_references_in(call))
-    if not isinstance(call, list) or len(references) > len(call) or (
-        len(call) > 1 and 'return_sequences' in layer['config']):
-      raise NotPortable('{} has another layer as an argument'.format(layer['name']))
+def _repeat_calls(options: Config) -> None:
+  """Repeats each call of a model inside a functional model, so that an index has one meaning.
+
+  TensorFlow 1.15 and tf_keras count the calls of such a model from 1, and Keras 3 counts them from
+  0. After the repetition, the index of a call refers to its first copy in the former, and to its
+  second copy in the latter. The output of the other copy is not used. The second copy is in
+  inference mode, or TensorFlow 1.15 would update the statistics of batch norm twice per step; Keras
+  3 overrides this in training.
+
+  Raises:
+    NotPortable: a second call of a model could have an effect on training.
+  """
+  models = set()
+  for layer in options['layers']:
+    if _counts_calls_from_one(layer):
+      models.add(layer['name'])
+      _check_repeatable(layer)
+      layer['inbound_nodes'] = [repeated for call in layer['inbound_nodes'] for repeated in (call, [
+          [*reference[:3], dict({'training': False}, **reference[3])] for reference in call])]
+  for reference in _references_in([[layer['inbound_nodes'] for layer in options['layers']],
+                                   options['input_layers'], options['output_layers']]):
+    if reference[0] in models:
+      reference[1] = 2 * reference[1] - 1
 
 
 def _counts_calls_from_one(layer: Config) -> bool:
@@ -254,7 +254,12 @@ def _references_in(value: Any) -> Iterator[List[Any]]:
 
 
 def _scaled_sum_parts(layer: Config) -> List[Config]:
-  """Returns the layers that compute a scaled sum; the last one has the name of the given layer."""
+  """Returns the layers that compute `inputs[0] + inputs[1] * scale`, in place of a Lambda layer.
+
+  No layer multiplies by a constant, but LeakyReLU multiplies numbers below 0: `s * x` is
+  `s * min(x, 0) - s * min(-x, 0)`, where one of the two terms is 0. The result and its gradient are
+  those of the Lambda layer bit by bit. The last layer has the name of the Lambda layer.
+  """
   name, scale = layer['name'], layer['config']['arguments']['scale']
   parts: List[Config] = []
 

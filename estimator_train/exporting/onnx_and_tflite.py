@@ -5,8 +5,7 @@ Models of images take pictures: images of any size, uint8 [N, any, any, C]. With
 for tensors, see restored_model.RestoredModel. A TensorFlow Lite model is for one example; its
 pictures have the size that the model was trained with, until `resize_tensor_input` changes it.
 An export whose outputs differ from those of the checkpoint is not written, see verification.py.
-tf2onnx, onnx and onnxruntime belong to the extra `onnx`, so they are
-imported only during an export.
+The extra `onnx` installs tf2onnx, onnx and onnxruntime, so they are imported only during an export.
 """
 
 import contextlib
@@ -26,6 +25,7 @@ from estimator_train.exporting.restored_model import PICTURES_INPUT, RestoredMod
 from estimator_train.exporting.verification import OTHER_FORMATS, Arrays, ModelFunction
 from estimator_train.system import keras_config, storage
 from estimator_train.tf_patches.environment import toco_on_path
+from estimator_train.tf_patches.keras import nested_layers
 from estimator_train.version import __version__
 
 Tensors = Dict[str, tf.Tensor]
@@ -142,7 +142,9 @@ def write_tflite(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
   Raises:
     UserError: the converter does not support an operation of the model, or its result is wrong.
   """
-  if _has_feature_columns(restored.keras_model):  # The converter would abort without a reason.
+  if any(isinstance(layer, tf.keras.layers.DenseFeatures)
+         for layer in nested_layers(restored.keras_model)):
+    # The converter would abort without a reason.
     raise UserError(_CANNOT_CONVERT.format(_TFLITE_CONVERTER), 'it has a layer DenseFeatures',
                     'give --export_format=saved_model')
   if restored.exports_pictures:
@@ -192,13 +194,6 @@ def _load_tflite(path: str, output_names: List[str]) -> ModelFunction:
     return dict(zip(output_names, map(np.concatenate, zip(*rows))))
 
   return run
-
-
-def _has_feature_columns(model: tf.keras.Model) -> bool:
-  """Returns whether a model has feature columns, also in a model that is a layer."""
-  return any(isinstance(layer, tf.keras.layers.DenseFeatures)
-             or (isinstance(layer, tf.keras.Model) and _has_feature_columns(layer))
-             for layer in model.layers)
 
 
 def _tflite_failure(error: Exception) -> str:

@@ -33,8 +33,11 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.data import TOP_K, decoding
 from estimator_train.errors import UserError
-from estimator_train.exporting import restored_model
-from estimator_train.exporting.restored_model import PICTURES_INPUT, PROBABILITIES_OUTPUT
+from estimator_train.exporting.restored_model import (
+  PICTURES_INPUT,
+  PROBABILITIES_OUTPUT,
+  RestoredModel,
+)
 from estimator_train.run_dir import LABELS_FILE
 from estimator_train.system import storage
 
@@ -53,15 +56,11 @@ _LOG = logging.getLogger('estimator_train')
 Tensors = Dict[str, tf.Tensor]
 
 
-def write(folder: str, restored: restored_model.RestoredModel) -> Dict[str, List[str]]:
+def write(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
   """Writes the SavedModel, the class names and the warm-up requests; returns the signatures.
 
   The signature `examples` is left out, with a warning, if an input cannot be read from a
   tf.train.Example.
-
-  Args:
-    folder: an empty folder to write to.
-    restored: the model.
 
   Raises:
     UserError: the model takes images with a number of channels other than 1 or 3.
@@ -75,8 +74,10 @@ def write(folder: str, restored: restored_model.RestoredModel) -> Dict[str, List
                   PICTURES_INPUT: (pictures.inputs, _outputs(restored, pictures.outputs)),
                   IMAGES_SIGNATURE: tensor_signature}
     text = restored.session.run(tf.image.encode_jpeg(tf.zeros(restored.image_shape, tf.uint8)))
-  requests = {signature: {name: _make_example_tensor(tensor, text)
-                          for name, tensor in inputs.items()}
+  # One example of zeros or, where the input is a file, of a JPEG.
+  requests = {signature: {name: tf.make_tensor_proto(
+      text if tensor.dtype == tf.string else 0, tensor.dtype,
+      [size or 1 for size in tensor.shape.as_list()]) for name, tensor in inputs.items()}
               for signature, (inputs, _) in signatures.items()}
   if not restored.exports_pictures:
     try:
@@ -88,7 +89,7 @@ def write(folder: str, restored: restored_model.RestoredModel) -> Dict[str, List
   return {'signatures': list(signatures)}
 
 
-def _image_file_signature(restored: restored_model.RestoredModel,
+def _image_file_signature(restored: RestoredModel,
                           shape: Tuple[int, int, int]) -> Tuple[Tensors, Tensors]:
   """Returns the inputs and the outputs of the signature for files of images with this shape."""
   if shape[2] not in _CHANNELS:
@@ -102,7 +103,7 @@ def _image_file_signature(restored: restored_model.RestoredModel,
       restored.preprocess(pixels)))
 
 
-def _record_signature(restored: restored_model.RestoredModel) -> Tuple[Tensors, Tensors]:
+def _record_signature(restored: RestoredModel) -> Tuple[Tensors, Tensors]:
   """Returns the inputs and the outputs of the signature for serialized examples.
 
   Raises:
@@ -115,7 +116,7 @@ def _record_signature(restored: restored_model.RestoredModel) -> Tuple[Tensors, 
       tf.cast(parsed[name], tensor.dtype) for name, tensor in restored.inputs.items()]))
 
 
-def _outputs(restored: restored_model.RestoredModel, outputs: Tensors) -> Tensors:
+def _outputs(restored: RestoredModel, outputs: Tensors) -> Tensors:
   """Returns the outputs of a signature by name, see the docstring of the module."""
   class_names = restored.spec.labels
   if not class_names:
@@ -127,12 +128,6 @@ def _outputs(restored: restored_model.RestoredModel, outputs: Tensors) -> Tensor
   top = tf.math.top_k(class_probabilities, min(TOP_K, len(class_names)))
   return {PROBABILITIES_OUTPUT: class_probabilities, 'labels': repeated_names,
           'top_probabilities': top.values, 'top_labels': tf.gather(names, top.indices)}
-
-
-def _make_example_tensor(tensor: tf.Tensor, text: bytes) -> Any:
-  """Returns a TensorProto for an input, with one example of zeros or of the bytes `text`."""
-  return tf.make_tensor_proto(text if tensor.dtype == tf.string else 0, tensor.dtype,
-                              [size or 1 for size in tensor.shape.as_list()])
 
 
 def _make_feature(name: str, tensor: tf.Tensor) -> Any:
@@ -147,7 +142,7 @@ def _make_feature(name: str, tensor: tf.Tensor) -> Any:
   raise ValueError('the input {} has the shape {}'.format(name, shape))
 
 
-def _write_model(folder: str, restored: restored_model.RestoredModel,
+def _write_model(folder: str, restored: RestoredModel,
                  signatures: Dict[str, Tuple[Tensors, Tensors]]) -> None:
   """Writes the graph and the weights of the model, and the class names as an asset."""
   builder = tf.saved_model.Builder(folder)
@@ -174,10 +169,9 @@ def write_class_names(path: str, class_names: Sequence[str]) -> None:
 
 
 def write_warm_up_requests(folder: str, requests: Dict[str, Dict[str, Any]]) -> None:
-  """Writes the file with the warm-up requests.
+  """Writes a file of warm-up requests into the folder of a SavedModel.
 
   Args:
-    folder: the folder of the SavedModel.
     requests: for each signature, the TensorProtos of its inputs by name.
   """
   path = os.path.join(folder, WARM_UP_FILE)

@@ -62,9 +62,7 @@ def verify(batches: Sequence[ComparisonBatch], load: Callable[[], ModelFunction]
 
   Args:
     batches: examples that were made before the export, see make_batches.
-    load: loads the exported model.
-    format_name: the format, for error messages.
-    library: the library with which `load` runs the model, for error messages.
+    library: what `load` loads the exported model with, for error messages.
 
   Raises:
     UserError: the library cannot run the model, or its outputs differ too much.
@@ -93,23 +91,18 @@ def largest_difference(expected: Arrays, found: Arrays) -> float:
 
   If an output has values beyond [-1, 1], its differences are divided by its largest absolute value.
 
-  Args:
-    expected: the outputs of the checkpoint, by name.
-    found: outputs with the same names.
-
-  Returns:
-    The difference; infinity if a value is not a number, a name is missing or a shape is different.
+  The difference is infinite if a value is not a number, a name is missing or a shape is different.
   """
-  return max(_difference(np.asarray(array, np.float64), np.asarray(found.get(name)))
-             for name, array in expected.items())
-
-
-def _difference(expected: np.ndarray, found: np.ndarray) -> float:
-  """Returns the largest difference of two arrays."""
-  if expected.shape != found.shape:
-    return float('inf')
-  difference = np.abs(expected - found).max(initial=0) / np.abs(expected).max(initial=1)
-  return float(difference) if np.isfinite(difference) else float('inf')
+  largest = 0.
+  for name, output in expected.items():
+    wanted, actual = np.asarray(output, np.float64), np.asarray(found.get(name))
+    if wanted.shape != actual.shape:
+      return float('inf')
+    difference = np.abs(wanted - actual).max(initial=0) / np.abs(wanted).max(initial=1)
+    if not np.isfinite(difference):
+      return float('inf')
+    largest = max(largest, float(difference))
+  return largest
 
 
 def make_batches(restored: RestoredModel,
@@ -145,8 +138,6 @@ def make_batch(restored: RestoredModel, batch_size: int, seed: int = 0) -> Compa
   """Makes random examples that the model accepts.
 
   Args:
-    restored: the model.
-    batch_size: the number of examples.
     seed: determines the examples. If it is odd, floats are normally distributed or, if the model
       does not accept that, integers; otherwise they are between 0 and 1.
 

@@ -13,7 +13,15 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from estimator_train.checkpoints import best_checkpoint
-from estimator_train.data import DataSet, ImageSplit, arrays, bad_images, records, user_examples
+from estimator_train.data import (
+  DataSpec,
+  ImageSplit,
+  Role,
+  bad_images,
+  cache as array_cache,
+  record_index,
+  user_examples,
+)
 from estimator_train.data.image_source import ImageFileSource
 from estimator_train.distribution import horovod
 from estimator_train.errors import UserError
@@ -49,18 +57,19 @@ def _record_index(folder):
   if not os.path.exists(path):
     storage.write_bytes(path, b''.join(record_framing.frame(b'x' * size) for size in range(9)))
   os.utime(path, (1, 1))
-  index = records.load_index((os.fsencode(path),))
+  index = record_index.load_index((os.fsencode(path),))
   return index.lengths.tolist(), index.first_records.tolist(), index.damages
 
 
 def _array(folder):
-  return arrays.load_or_fill_array(
+  return array_cache.load_or_fill_array(
       folder, 'a', (50, 4), np.uint8, lambda array: array.fill(7)).shape
 
 
 def _bad_images(folder):
-  source = ImageFileSource(DataSet('any', ('a', 'b'), None), ImageSplit([], np.zeros(0, int)))
-  return source.skip_bad_examples('test', InputFlags(), folder)[1]
+  source = ImageFileSource(
+      DataSpec('any', ('a', 'b'), None), ImageSplit([], np.zeros(0, int)), Role.TEST)
+  return source.without_bad_images(InputFlags(), folder)[1]
 
 
 def _model():

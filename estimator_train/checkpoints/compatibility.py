@@ -1,11 +1,10 @@
-"""Refuses a checkpoint that does not fit the model, the flags or the class names of a run."""
+"""Refuses a checkpoint that does not fit the model or the flags of a run."""
 
 import re
-from typing import Dict, Iterable, List, Mapping, Optional, Sequence
+from typing import Dict, Iterable, List, Mapping, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.checkpoints import finding
 from estimator_train.checkpoints.restoring import names_of_averages
 from estimator_train.errors import UserError
 from estimator_train.run_dir import RunDir
@@ -17,12 +16,6 @@ from estimator_train.settings.flags import NAMED_CHECKPOINTS
 # hyperparameter training/Adam/learning_rate and the slot training/Adam/conv2d/kernel/m.
 _OPTIMIZER_VARIABLE = re.compile(r'training(_\d+)?/([^/]+)/')
 _LOSS_SCALE_VARIABLE = re.compile(r'training(_\d+)?/current_loss_scale$')
-
-
-def check_class_names(settings: Settings, run_dir: RunDir, class_names: Sequence[str]) -> None:
-  """Raises a UserError if the run that saved the checkpoint had other class names."""
-  recorded = finding.run_dir_of_checkpoint(settings, run_dir)
-  recorded.check_class_names(class_names, 'model_dir' if recorded is run_dir else 'checkpoint')
 
 
 def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, recorded: RunDir,

@@ -1,13 +1,19 @@
-"""Defines the types that describe a data set, its splits, and its files to download."""
+"""Defines the types that describe a data set, its splits, and its files to download.
 
+A split makes the source that reads it. Sources need TensorFlow, so that a split imports the module
+of its source when it makes the source: the import would delay --help.
+"""
+
+import enum
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence, Tuple, Union
 
 from estimator_train.errors import UserError
 from estimator_train.run_dir.data_record import Validation
 from estimator_train.settings.flags import DataFlags
 
-if TYPE_CHECKING:  # NumPy, which it imports, would delay --help.
-  from estimator_train.data.records import RecordIndex
+if TYPE_CHECKING:
+  from estimator_train.data.record_index import RecordIndex
+  from estimator_train.data.source import Source
 
 # A prediction lists the TOP_K most probable classes, or all classes if there are fewer.
 TOP_K = 5
@@ -28,124 +34,7 @@ class DataFile(NamedTuple):
   urls: Tuple[str, ...]
 
 
-class IdxSplit(NamedTuple):
-  """A split (train or test) stored in two gzipped idx files.
-
-  Attributes:
-    images: the path of the file of images, uint8 [examples, height, width].
-    labels: the path of the file of class indices, uint8 [examples].
-  """
-  images: str
-  labels: str
-
-
-class ImageSplit(NamedTuple):
-  """A split stored in image files: JPEG, PNG or GIF.
-
-  Attributes:
-    files: the paths of the files.
-    classes: the class index of each file, an integer array [examples].
-  """
-  files: Sequence[bytes]
-  classes: Any
-
-
-class ArraySplit(NamedTuple):
-  """A split stored in NumPy arrays, which may be memory-mapped (`np.load(path, mmap_mode='r')`).
-
-  Attributes:
-    images: uint8 [examples, height, width, channels].
-    classes: the class index of each image, an integer array [examples].
-  """
-  images: Any
-  classes: Any
-
-
-class BinarySplit(NamedTuple):
-  """A split stored in binary files that are read into memory as a whole.
-
-  Attributes:
-    files: the paths of the files.
-    read: takes these paths, and returns (images, class indices): uint8 [examples, height, width,
-      channels] and uint8 [examples]. Raises a UserError if a file is missing or damaged.
-  """
-  files: Tuple[str, ...]
-  read: Callable[[Tuple[str, ...]], Tuple[Any, Any]]
-
-
-class SyntheticSplit(NamedTuple):
-  """A split of synthetic images: one random batch, repeated.
-
-  Attributes:
-    num_batches: the number of batches, or None if the batch is repeated without end.
-  """
-  num_batches: Optional[int]
-
-
-class ImageRecordSplit(NamedTuple):
-  """A split of images in TFRecord files, one tf.train.Example per image.
-
-  Attributes:
-    records: the positions of the records.
-    image_key: the key of the encoded image, a JPEG, PNG or GIF file.
-    label_key: the key of the label, an integer.
-    label_offset: the class index of an image is its label plus this number; with `label_names`, it
-      is the class index of the name at this position.
-    kept: the indices of the records that are read, int64 [examples]; None: all records.
-    label_names: the class names in `labels.txt` next to the files; (): those of the data set.
-  """
-  records: 'RecordIndex'
-  image_key: str = 'image/encoded'
-  label_key: str = 'image/class/label'
-  label_offset: int = 0
-  kept: Optional[Any] = None
-  label_names: Tuple[str, ...] = ()
-
-
-class RecordSplit(NamedTuple):
-  """A split stored in TFRecord files. Without a function, they have the standard image schema.
-
-  Attributes:
-    pattern: the pattern of the files, such as `DATA/train-*`.
-    parse: takes a record, a scalar string tensor, and returns `(features, label)` or `(features,
-      label, weight)` of one example.
-    parse_batch: like `parse`, but for a vector of records, which is faster: the first dimension of
-      all tensors is that of the vector. Give one of the two functions, or none.
-    compression: `auto`, `none`, `gzip` or `zlib`.
-  """
-  pattern: str
-  parse: Optional[Callable[[Any], Any]] = None
-  parse_batch: Optional[Callable[[Any], Any]] = None
-  compression: str = 'auto'
-
-
-class ExampleSplit(NamedTuple):
-  """A split of examples that a tf.data.Dataset of the user yields.
-
-  Attributes:
-    make_dataset: returns a dataset of single examples, `(features, label)` or `(features, label,
-      weight)`, always in the same order. Features are a tensor, a tuple or a dict.
-    num_examples: the number of examples; None: they are counted once.
-  """
-  make_dataset: Callable[[], Any]
-  num_examples: Optional[int] = None
-
-
-class ParsedRecordSplit(NamedTuple):
-  """A RecordSplit with a function, whose files have been found.
-
-  Attributes:
-    records: the positions of the records.
-    parse, parse_batch: see RecordSplit.
-  """
-  records: 'RecordIndex'
-  parse: Optional[Callable[[Any], Any]]
-  parse_batch: Optional[Callable[[Any], Any]]
-
-
 ImageShape = Tuple[int, int, int]  # (height, width, channels)
-Split = Union[IdxSplit, ImageSplit, ArraySplit, BinarySplit, SyntheticSplit, ImageRecordSplit,
-              ParsedRecordSplit, ExampleSplit]
 
 
 class DataSpec(NamedTuple):
@@ -185,6 +74,171 @@ class DataSpec(NamedTuple):
                       'omit {}, or give another --dataset'.format(what))
 
 
+class Role(enum.Enum):
+  """What a run does with the examples of a split."""
+  TRAIN = 'train'
+  TEST = 'test'  # And the run also reads the training examples.
+  TEST_ALONE = 'test alone'
+
+
+class IdxSplit(NamedTuple):
+  """A split (train or test) stored in two gzipped idx files.
+
+  Attributes:
+    images: the path of the file of images, uint8 [examples, height, width].
+    labels: the path of the file of class indices, uint8 [examples].
+    are_verified: whether the files have been compared with published checksums; the program sets
+      it.
+  """
+  images: str
+  labels: str
+  are_verified: bool = False
+
+  def source(self, spec: DataSpec, role: Role) -> 'Source':
+    from estimator_train.data.binary_files import IdxSource
+    return IdxSource(spec, self, role)
+
+
+class ImageSplit(NamedTuple):
+  """A split stored in image files: JPEG, PNG or GIF.
+
+  Attributes:
+    files: the paths of the files.
+    classes: the class index of each file, an integer array [examples].
+  """
+  files: Sequence[bytes]
+  classes: Any
+
+  def source(self, spec: DataSpec, role: Role) -> 'Source':
+    from estimator_train.data.image_source import ImageFileSource
+    return ImageFileSource(spec, self, role)
+
+
+class ArraySplit(NamedTuple):
+  """A split stored in NumPy arrays, which may be memory-mapped (`np.load(path, mmap_mode='r')`).
+
+  Attributes:
+    images: uint8 [examples, height, width, channels].
+    classes: the class index of each image, an integer array [examples].
+  """
+  images: Any
+  classes: Any
+
+  def source(self, spec: DataSpec, role: Role) -> 'Source':
+    from estimator_train.data.arrays import ArraySource
+    return ArraySource(spec, self, role)
+
+
+class BinarySplit(NamedTuple):
+  """A split stored in binary files that are read into memory as a whole.
+
+  Attributes:
+    files: the paths of the files.
+    read: takes these paths, and returns (images, class indices): uint8 [examples, height, width,
+      channels] and uint8 [examples]. Raises a UserError if a file is missing or damaged.
+    are_verified: whether the files have been compared with published checksums.
+  """
+  files: Tuple[str, ...]
+  read: Callable[[Tuple[str, ...]], Tuple[Any, Any]]
+  are_verified: bool = False
+
+  def source(self, spec: DataSpec, role: Role) -> 'Source':
+    from estimator_train.data.binary_files import BinarySource
+    return BinarySource(spec, self, role)
+
+
+class SyntheticSplit(NamedTuple):
+  """A split of synthetic images: one random batch, repeated.
+
+  Attributes:
+    num_batches: the number of batches, or None if the batch is repeated without end.
+    seed: the seed of the batch; the program sets it.
+  """
+  num_batches: Optional[int]
+  seed: int = 1
+
+  def source(self, spec: DataSpec, role: Role) -> 'Source':
+    from estimator_train.data.arrays import SyntheticSource
+    return SyntheticSource(spec, self, role)
+
+
+class ImageRecordSplit(NamedTuple):
+  """A split of images in TFRecord files, one tf.train.Example per image.
+
+  Attributes:
+    records: the positions of the records.
+    image_key: the key of the encoded image, a JPEG, PNG or GIF file.
+    label_key: the key of the label, an integer.
+    label_offset: the class index of an image is its label plus this number; with `label_names`, it
+      is the class index of the name at this position.
+    kept: the indices of the records that are read, int64 [examples]; None: all records.
+    label_names: the class names in `labels.txt` next to the files; (): those of the data set.
+  """
+  records: 'RecordIndex'
+  image_key: str = 'image/encoded'
+  label_key: str = 'image/class/label'
+  label_offset: int = 0
+  kept: Optional[Any] = None
+  label_names: Tuple[str, ...] = ()
+
+  def source(self, spec: DataSpec, role: Role) -> 'Source':
+    from estimator_train.data.image_records import ImageRecordSource
+    return ImageRecordSource(spec, self, role)
+
+
+class RecordSplit(NamedTuple):
+  """A split stored in TFRecord files. Without a function, they have the standard image schema.
+
+  Attributes:
+    pattern: the pattern of the files, such as `DATA/train-*`.
+    parse: takes a record, a scalar string tensor, and returns `(features, label)` or `(features,
+      label, weight)` of one example.
+    parse_batch: like `parse`, but for a vector of records, which is faster: the first dimension of
+      all tensors is that of the vector. Give one of the two functions, or none.
+    compression: `auto`, `none`, `gzip` or `zlib`.
+  """
+  pattern: str
+  parse: Optional[Callable[[Any], Any]] = None
+  parse_batch: Optional[Callable[[Any], Any]] = None
+  compression: str = 'auto'
+
+
+class ExampleSplit(NamedTuple):
+  """A split of examples that a tf.data.Dataset of the user yields.
+
+  Attributes:
+    make_dataset: returns a dataset of single examples, `(features, label)` or `(features, label,
+      weight)`, always in the same order. Features are a tensor, a tuple or a dict.
+    num_examples: the number of examples; None: they are counted once.
+  """
+  make_dataset: Callable[[], Any]
+  num_examples: Optional[int] = None
+
+  def source(self, spec: DataSpec, role: Role) -> 'Source':
+    from estimator_train.data.user_examples import ExampleSource
+    return ExampleSource(spec, self, role)
+
+
+class ParsedRecordSplit(NamedTuple):
+  """A RecordSplit with a function, whose files have been found.
+
+  Attributes:
+    records: the positions of the records.
+    parse, parse_batch: see RecordSplit.
+  """
+  records: 'RecordIndex'
+  parse: Optional[Callable[[Any], Any]]
+  parse_batch: Optional[Callable[[Any], Any]]
+
+  def source(self, spec: DataSpec, role: Role) -> 'Source':
+    from estimator_train.data.user_examples import ParsedRecordSource
+    return ParsedRecordSource(spec, self, role)
+
+
+Split = Union[IdxSplit, ImageSplit, ArraySplit, BinarySplit, SyntheticSplit, ImageRecordSplit,
+              ParsedRecordSplit, ExampleSplit]
+
+
 class DataSet(NamedTuple):
   """A data set: images, or any examples that the user's functions make.
 
@@ -212,14 +266,6 @@ class DataSet(NamedTuple):
   def spec(self) -> DataSpec:
     """What does not depend on the examples."""
     return DataSpec(self.name, self.labels, self.image_shape)
-
-  def require_images(self, what: str) -> ImageShape:
-    """See DataSpec.require_images."""
-    return self.spec.require_images(what)
-
-  def require_classes(self, what: str) -> None:
-    """See DataSpec.require_classes."""
-    self.spec.require_classes(what)
 
 
 def require_data_dir(flags: DataFlags) -> str:

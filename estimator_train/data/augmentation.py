@@ -7,71 +7,81 @@ resumed, and on any number of workers, replicas and threads.
 Images are [N, height, width, C], uint8 or float32, with pixel values from 0 to 255 and C = 1 or 3.
 Small images are augmented in groups: most of the time of an operation on a single small image is
 not spent on its pixels.
+
+`--mixup_alpha` mixes pairs of images and their labels (Zhang et al. 2018, arXiv:1710.09412). Pairs
+are neighbors in the sequence of training examples, so that any number of replicas and workers makes
+the same pairs. This requires an even number of examples per replica.
 """
 
 import math
-from typing import Any, Callable, List, NamedTuple, Tuple
+from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import decoding as image_files, random_numbers
-from estimator_train.data.batching import Batching, without_autograph
+from estimator_train.data import decoding
+from estimator_train.data.batching import INFINITY, Batch, Order, Pixels, without_autograph
 
 _MIN_AREA, _MAX_ASPECT_RATIO, _CROP_ATTEMPTS = .08, 4 / 3, 10
 _PADDING = 4  # In pixels, on each side.
 _MAX_JITTER = .4
 _MAX_ANGLE = math.radians(15)
 _MAX_GROUP_VALUES = 2 ** 17  # As float32, they fit into the cache of a core.
+_EXAMPLES_PER_DRAW = 256
+_PAIRS_PER_DRAW = 256
+_LOW_BITS = 2 ** 32 - 1
 
 
-def augment_and_prefetch(batches: tf.data.Dataset, batching: Batching) -> tf.data.Dataset:
+def augment_and_prefetch(batches: tf.data.Dataset, order: Order, pixels: Pixels,
+                         batch: Batch) -> tf.data.Dataset:
   """Augments and prefetches a dataset of batches of (images, labels), decoded and resized."""
-  names, count = _names(batching), batching.examples_per_batch
+  names = _names(pixels)
   if not names:
-    return batching.prefetch_batches(batches)
-  num_groups = -(-count // _max_group_size(batching))
-  size = -(-count // num_groups)
+    return batch.prefetch_batches(batches)
+  # The crops differ in size.
+  max_group_size = 1 if 'crop' in names else max(
+      1, _MAX_GROUP_VALUES // max(1, int(np.prod(pixels.image_shape))))
+  num_groups = -(-batch.size // max_group_size)
+  size = -(-batch.size // num_groups)
 
   @without_autograph
-  def split(batch: Tuple[tf.Tensor, tf.Tensor], numbers: tf.Tensor) -> Tuple[tf.Tensor, ...]:
-    num_added = num_groups * size - count  # Examples that make the groups equal; dropped again.
+  def split(examples: Tuple[tf.Tensor, tf.Tensor], numbers: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+    num_added = num_groups * size - batch.size  # They make the groups equal; dropped again.
     return tuple(_reshape(tf.concat([tensor, tensor[:num_added]], 0) if num_added else tensor,
-                          [num_groups, size], tensor.shape[1:]) for tensor in (*batch, numbers))
+                          [num_groups, size], tensor.shape[1:]) for tensor in (*examples, numbers))
 
   @without_autograph
   def augment(images: tf.Tensor, labels: tf.Tensor,
               numbers: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    return _apply(names, images, numbers, batching), labels
+    return _apply(names, images, numbers, pixels), labels
 
   groups = tf.data.Dataset.zip((
-      batches, random_numbers.draw_groups(batching, count, _columns(names)))).map(split).apply(
+      batches, _draw_groups(order, batch.size, _columns(names)))).map(split).apply(
           tf.data.experimental.unbatch())
-  batches = image_files.map_and_batch(
-      groups, augment, batching._replace(examples_per_batch=num_groups))
-  return batching.prefetch_image_batches(batches.map(without_autograph(lambda *groups: tuple(
-      _reshape(tensor, [-1], tensor.shape[2:])[:count] for tensor in groups))))
+  augmented = batch.map_and_batch(groups, augment, num_groups)
+  return batch.prefetch_image_batches(augmented.map(without_autograph(lambda *groups: tuple(
+      _reshape(tensor, [-1], tensor.shape[2:])[:batch.size] for tensor in groups))))
 
 
-def make_augmented_batches(references: tf.data.Dataset, read: image_files.Read,
-                           batching: Batching) -> tf.data.Dataset:
+def make_augmented_batches(references: tf.data.Dataset, read: decoding.ReadContent, order: Order,
+                           pixels: Pixels, batch: Batch) -> tf.data.Dataset:
   """Returns a dataset of batches (images, labels) of augmented images, float32.
 
   Args:
     references: (reference, class index) of each example of this worker, scalars.
-    read: the function that returns the content of an image.
-    batching: how the images are augmented and combined into batches.
+    read: returns the content of an image.
+    order, pixels, batch: which batches are made.
   """
   @without_autograph
   def load(reference: Any, numbers: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     content, class_index = reference
-    return _decode_and_augment(read(content), numbers, batching)[0], class_index
+    return _decode_and_augment(read(content), numbers, pixels)[0], class_index
 
   examples = tf.data.Dataset.zip((
-      references, random_numbers.draw_groups(batching, 1, _columns(_names(batching)))))
-  return batching.prefetch_image_batches(image_files.map_and_batch(examples, load, batching).map(
-      without_autograph(lambda pixels, class_indices: (
-          pixels, batching.encode_labels(class_indices)))))
+      references, _draw_groups(order, 1, _columns(_names(pixels)))))
+  return batch.prefetch_image_batches(batch.map_and_batch(examples, load).map(
+      without_autograph(lambda images, class_indices: (
+          images, batch.encode_labels(class_indices)))))
 
 
 def _reshape(tensor: tf.Tensor, first_sizes: List[int], last_sizes: tf.TensorShape) -> tf.Tensor:
@@ -82,55 +92,47 @@ def _reshape(tensor: tf.Tensor, first_sizes: List[int], last_sizes: tf.TensorSha
   return tensor
 
 
-def _names(batching: Batching) -> List[str]:
+def _names(pixels: Pixels) -> List[str]:
   """Returns the names of the augmentations, in their order."""
-  names = batching.augment.replace('crop_flip', 'crop,flip')
+  names = pixels.augment.replace('crop_flip', 'crop,flip')
   return [] if names == 'none' else names.split(',')
 
 
-def _max_group_size(batching: Batching) -> int:
-  """Returns the maximum number of images per group."""
-  if 'crop' in _names(batching):  # The crops differ in size.
-    return 1
-  return max(1, _MAX_GROUP_VALUES // max(1, int(np.prod(batching.image_shape))))
-
-
 def _columns(names: List[str]) -> np.ndarray:
-  """Returns the columns of the random numbers of augmentations; see random_numbers.draw."""
+  """Returns the columns of the random numbers of augmentations; see draw_numbers."""
   owners = [name for name in AUGMENTATIONS for _ in range(AUGMENTATIONS[name].num_random)]
   return np.concatenate([np.flatnonzero(np.array(owners) == name) for name in names])
 
 
-def _decode_and_augment(content: tf.Tensor, numbers: tf.Tensor, batching: Batching) -> tf.Tensor:
+def _decode_and_augment(content: tf.Tensor, numbers: tf.Tensor, pixels: Pixels) -> tf.Tensor:
   """Decodes, augments and resizes an image, float32 [1, height, width, C].
 
   `crop` cuts its part out of the image of the file, whose resolution it uses. What is listed before
   `crop` is therefore applied to the whole image of the file, all else to the resized image.
 
   Args:
-    content: the content of the image, a scalar string.
+    content: a scalar string.
     numbers: the random numbers of the example, [1, columns].
-    batching: the image shape and `augment`.
+    pixels: the image shape and the augmentations.
   """
-  height, width, channels = batching.image_shape
-  names = _names(batching)
+  height, width, channels = pixels.image_shape
+  names = _names(pixels)
   if 'crop' not in names:
-    image = image_files.decode_and_resize(content, batching.image_shape)
-    return _apply(names, image[tf.newaxis], numbers, batching)
+    image = decoding.decode_and_resize(content, pixels.image_shape)
+    return _apply(names, image[tf.newaxis], numbers, pixels)
   if names[0] == 'crop':
     num_random = AUGMENTATIONS['crop'].num_random
     names, crop, numbers = names[1:], numbers[0, :num_random], numbers[:, num_random:]
-    image = image_files.resize(_decode_crop(content, crop), height, width)
+    image = decoding.resize(_decode_crop(content, crop), height, width)
   else:
-    image = image_files.decode(content, 3)
-  image = _apply(names, image[tf.newaxis], numbers, batching)
+    image = decoding.decode(content, 3)
+  image = _apply(names, image[tf.newaxis], numbers, pixels)
   return tf.image.rgb_to_grayscale(image) if channels == 1 else image
 
 
-def _apply(names: List[str], images: tf.Tensor, numbers: tf.Tensor,
-           batching: Batching) -> tf.Tensor:
+def _apply(names: List[str], images: tf.Tensor, numbers: tf.Tensor, pixels: Pixels) -> tf.Tensor:
   """Augments images; `numbers` are the random numbers of the augmentations, in their order."""
-  height, width, _ = batching.image_shape
+  height, width, _ = pixels.image_shape
   sizes = [AUGMENTATIONS[name].num_random for name in names]
   for name, own_numbers in zip(names, tf.split(numbers, sizes, 1) if names else []):
     images = AUGMENTATIONS[name].apply(images, own_numbers)
@@ -160,7 +162,7 @@ def _decode_crop(content: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
 
   # The other formats cannot be decoded partially.
   return tf.cond(tf.image.is_jpeg(content), crop_jpeg, lambda: _crop(
-      image_files.decode(content, 3)[tf.newaxis], numbers[tf.newaxis])[0])
+      decoding.decode(content, 3)[tf.newaxis], numbers[tf.newaxis])[0])
 
 
 def choose_crop(shape: tf.Tensor, numbers: tf.Tensor) -> Tuple[tf.Tensor, ...]:
@@ -291,3 +293,94 @@ AUGMENTATIONS = {
     'rotate': Augmentation(_rotate, 1),
     'cutout': Augmentation(_cut_out, 2),
 }
+
+
+def _draw_groups(order: Order, size: int, columns: np.ndarray) -> tf.data.Dataset:
+  """Returns a dataset of the random numbers of groups of examples, float32 [size, columns]."""
+  num_drawn = size * -(-_EXAMPLES_PER_DRAW // size)
+
+  def draw_some(index: np.ndarray) -> np.ndarray:
+    positions = np.arange(index * num_drawn, (index + 1) * num_drawn)
+    numbers = draw_numbers(order.seed, order.shard.to_global_positions(positions), columns)
+    return numbers.reshape(-1, size, len(columns))
+
+  @without_autograph
+  def draw_in_python(index: tf.Tensor) -> tf.Tensor:
+    numbers = tf.numpy_function(draw_some, [index], tf.float32)
+    numbers.set_shape([None, size, len(columns)])
+    return numbers
+
+  return tf.data.Dataset.range(INFINITY // num_drawn).map(draw_in_python).apply(
+      tf.data.experimental.unbatch())
+
+
+def draw_numbers(seed: int, positions: np.ndarray, columns: np.ndarray) -> np.ndarray:
+  """Returns random numbers from 0 to 1 for each position, float32 [positions, columns].
+
+  They are those of tf.random.stateless_uniform([more columns], [seed, position]), which takes ten
+  times as long, because it takes one position at a time. TensorFlow's generator makes four numbers
+  at a time, from their index and from a mixture of seed and position.
+  """
+  seeds, places = np.array([seed], np.uint64), positions.astype(np.uint64)[:, np.newaxis]
+  counter = [word for pair in (seeds, places) for word in (pair & _LOW_BITS, pair >> 32)]
+  mixed = _philox(counter, [np.array([word], np.uint64) for word in (0x3ec8f720, 0x02461e29)])
+  fours = np.unique(columns // 4)
+  words = _philox([fours.astype(np.uint64), np.zeros(1, np.uint64), *mixed[2:]], mixed[:2])
+  chosen = np.stack(words, -1)[:, np.searchsorted(fours, columns // 4), columns % 4]
+  return ((chosen & (2 ** 23 - 1)) / 2 ** 23).astype(np.float32)
+
+
+def _philox(counter: Sequence[np.ndarray], key: Sequence[np.ndarray]) -> List[np.ndarray]:
+  """Returns four random words of 32 bits, as uint64, for four words and a key of two words.
+
+  The generator is Philox4x32-10. Source: Salmon et al., Parallel random numbers: as easy as 1, 2, 3
+  (2011).
+  """
+  first, second, third, fourth = counter
+  for number in range(10):
+    keys = [word + np.uint64(number * step) & _LOW_BITS
+            for word, step in zip(key, (0x9e3779b9, 0xbb67ae85))]
+    product, other = first * np.uint64(0xd2511f53), third * np.uint64(0xcd9e8d57)
+    first, second = other >> 32 ^ second ^ keys[0], other & _LOW_BITS
+    third, fourth = product >> 32 ^ fourth ^ keys[1], product & _LOW_BITS
+  return np.broadcast_arrays(first, second, third, fourth)
+
+
+def mix_pairs(batches: tf.data.Dataset, order: Order, batch: Batch,
+              alpha: float) -> tf.data.Dataset:
+  """Mixes the images and the one-hot labels of the two examples of each pair.
+
+  Example a of a pair becomes λa + (1 - λ)b, and b becomes λb + (1 - λ)a. The weight λ is from the
+  beta distribution, both of whose parameters are `alpha`, and depends only on the seed and on the
+  position of the pair.
+  """
+  neighbors = np.arange(batch.size) ^ 1
+
+  def draw(index: np.ndarray) -> np.ndarray:
+    positions = order.shard.to_global_positions(
+        np.arange(index * batch.size, (index + 1) * batch.size, 2))
+    return np.repeat(draw_weights(order.seed, positions // 2, alpha), 2)
+
+  @without_autograph
+  def mix(examples: Tuple[tf.Tensor, tf.Tensor], index: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+    weights = tf.numpy_function(draw, [index], tf.float32)
+
+    def mix_values(values: tf.Tensor) -> tf.Tensor:
+      own = tf.reshape(weights, [-1] + [1] * (values.shape.ndims - 1))
+      return own * values + (1 - own) * tf.gather(values, neighbors)
+
+    return tuple(mix_values(tf.cast(values, tf.float32)) for values in examples)
+
+  return batch.prefetch_batches(tf.data.Dataset.zip(
+      (batches, tf.data.Dataset.range(INFINITY))).map(mix, batch.num_parallel_calls))
+
+
+def draw_weights(seed: int, pairs: np.ndarray, alpha: float) -> np.ndarray:
+  """Returns the weight λ of each pair, float32 [N]; `pairs` are the positions of the pairs."""
+  blocks, places = np.divmod(pairs, _PAIRS_PER_DRAW)
+  weights = np.empty(len(pairs), np.float32)
+  for block in np.unique(blocks):
+    # The 1 separates these random numbers from those that shuffle an epoch.
+    random = np.random.RandomState([seed % 2 ** 32, block % 2 ** 32, 1])
+    weights[blocks == block] = random.beta(alpha, alpha, _PAIRS_PER_DRAW)[places[blocks == block]]
+  return weights

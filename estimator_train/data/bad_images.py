@@ -47,10 +47,10 @@ def find_undecodable(read_content: Callable[[int], bytes], count: int) -> Iterat
   Raises:
     UserError: an example has other features or labels than the flags state.
   """
-  with contextlib.closing(decoding.make_shape_decoder()) as decoder:
+  with contextlib.closing(decoding.make_shape_function()) as shape_of:
     def find_reason(index: int) -> Optional[str]:
       try:
-        decoder.decode(read_content(index))
+        shape_of.call(read_content(index))
       except WrongSchema as error:
         raise error.to_user_error() from error
       except (OSError, ValueError) as error:

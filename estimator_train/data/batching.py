@@ -1,10 +1,11 @@
-"""Shuffles and batches the examples of all input formats, and encodes their labels."""
+"""Describes the order of training examples, the pixels of images, and the batches of both."""
 
-from typing import Callable, NamedTuple, Optional, Tuple
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from estimator_train.data import ImageShape
 from estimator_train.data.order import UNSHARDED, ExampleOrder, Shard
 
 INFINITY = 2 ** 62  # The length of practically infinite datasets.
@@ -16,45 +17,50 @@ _SEED_STRIDE = 1000003
 without_autograph = tf.autograph.experimental.do_not_convert
 
 
-class Batching(NamedTuple):
-  """How examples are shuffled, sharded and combined into batches.
+class Order(NamedTuple):
+  """The order in which a worker reads the training examples.
+
+  All workers shuffle in the same order, and each worker reads its shard of the examples of every
+  step. Together, the workers train on the same examples as one process with as many replicas.
 
   Attributes:
-    image_shape: (height, width, channels), or NO_IMAGE.
-    num_classes: the number of classes, which is the length of a one-hot label; 0: the examples have
-      no classes, and their labels are not encoded.
-    one_hot: whether labels are one-hot vectors instead of class indices.
-    examples_per_batch: the number of examples per batch; in training, the batch size per replica.
-    shuffle_buffer: the number of examples in the shuffle buffer.
-    num_parallel_calls: the number of images that are decoded in parallel.
-    prefetch: the number of batches to prefetch.
-    seed: the seed for the order of the examples.
-    shard: the training examples that this worker reads.
-    augment: how training images are augmented: the value of `--augment`.
-    private_threadpool_size: the number of threads of the input pipeline's own thread pool; 0: the
-      input pipeline shares TensorFlow's threads with the model.
-    pixel_dtype: the dtype of decoded images; pixel values are rounded for tf.uint8.
-    num_queued_calls: the number of further images that wait until a thread can decode them.
+    shuffle_buffer: the number of examples in the shuffle buffer of sequential reading.
     class_indices: the class index of each training example, if every class is read equally often;
       None: every example is read equally often.
   """
-  image_shape: Tuple[int, int, int]
-  num_classes: int
-  one_hot: bool
-  examples_per_batch: int
-  shuffle_buffer: int = 1
-  num_parallel_calls: int = 1
-  prefetch: int = 1
   seed: int = 1
   shard: Shard = UNSHARDED
-  augment: str = 'none'
-  private_threadpool_size: int = 0
-  pixel_dtype: tf.DType = tf.float32
-  num_queued_calls: int = 0
+  shuffle_buffer: int = 1
   class_indices: Optional[np.ndarray] = None
 
+  def index_chunks(self, num_examples: int, chunk_size: int, is_sequential: bool) -> (
+      tf.data.Dataset):
+    """Returns an infinite dataset of the indices of the training examples, int64 [chunk_size].
+
+    Reading a cache by these indices yields the same order as reading without a cache.
+
+    Args:
+      num_examples: the number of examples per epoch.
+      chunk_size: the number of indices per element.
+      is_sequential: whether the examples are read through a shuffle buffer without a cache.
+    """
+    if is_sequential and self.class_indices is None:
+      return self.shuffle_and_shard(tf.data.Dataset.range(num_examples),
+                                    num_examples).batch(chunk_size)
+    return _map_to_chunks(INFINITY, self._example_order(num_examples).indices, chunk_size)
+
+  def indices_by_first_use(self, num_examples: int) -> np.ndarray:
+    """Returns the indices of all examples, int64 [num_examples], ordered by their first use.
+
+    First are the examples that this worker trains on, in the order of training; then all others.
+    """
+    used = self._example_order(num_examples).indices(0, num_examples)
+    _, first_positions = np.unique(used, return_index=True)
+    ordered = used[np.sort(first_positions)]
+    return np.concatenate([ordered, np.setdiff1d(np.arange(num_examples), ordered)])
+
   def shuffle_and_shard(self, examples: tf.data.Dataset, num_examples: int) -> tf.data.Dataset:
-    """Returns the training examples of this worker, shuffled and repeated infinitely.
+    """Returns the examples of this worker from the dataset of one epoch, repeated infinitely.
 
     This method is for sequential reading. See ExampleOrder for examples that can be read in any
     order.
@@ -63,15 +69,9 @@ class Batching(NamedTuple):
     the seed and the index of the epoch. A resumed run therefore starts reading in the epoch in
     which the run was interrupted. With `tf.data.experimental.shuffle_and_repeat`, a resumed run
     would have to read all earlier epochs first.
-
-    All workers shuffle in the same order, and each worker reads its shard of the examples of every
-    step. Together, the workers train on the same examples as one process with as many replicas.
-
-    Args:
-      examples: the examples of one epoch.
-      num_examples: the number of examples per epoch.
     """
-    first_epoch, num_skipped = divmod(self.shard.first_example, num_examples)
+    shard = self.shard
+    first_epoch, num_skipped = divmod(shard.first_example, num_examples)
 
     @without_autograph
     def shuffle_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
@@ -80,14 +80,59 @@ class Batching(NamedTuple):
 
     epochs = tf.data.Dataset.range(first_epoch, INFINITY)
     shuffled = epochs.flat_map(shuffle_epoch).skip(num_skipped)
-    if self.shard.num_workers == 1:
+    if shard.num_workers == 1:
       return shuffled
-    return (shuffled.batch(self.shard.worker_batch_size)
-            .shard(self.shard.num_workers, self.shard.rank).unbatch())
+    return (shuffled.batch(shard.worker_batch_size)
+            .shard(shard.num_workers, shard.rank).unbatch())
+
+  def _example_order(self, num_examples: int) -> ExampleOrder:
+    return ExampleOrder(num_examples, self.seed, self.shard, self.class_indices)
+
+
+class Pixels(NamedTuple):
+  """The pixels of the images of a batch.
+
+  Attributes:
+    image_shape: (height, width, channels), or NO_IMAGE.
+    augment: the value of `--augment`; `none` in evaluation.
+    dtype: tf.float32; or tf.uint8, for which pixel values are rounded.
+  """
+  image_shape: ImageShape
+  augment: str = 'none'
+  dtype: tf.DType = tf.float32
+
+
+class Batch(NamedTuple):
+  """How examples are combined into batches, and how many threads do so.
+
+  Attributes:
+    size: the number of examples per batch; in training, the batch size per replica.
+    num_classes: the length of a one-hot label; 0: labels are not encoded.
+    one_hot: whether labels are one-hot vectors instead of class indices.
+    num_parallel_calls: the number of examples that are made in parallel.
+    num_queued_calls: the number of further images that wait until a thread can decode them.
+    prefetch: the number of batches to prefetch.
+    private_threads: the number of threads of the input pipeline's own thread pool; 0: the input
+      pipeline shares TensorFlow's threads with the model.
+  """
+  size: int
+  num_classes: int
+  one_hot: bool
+  num_parallel_calls: int = 1
+  num_queued_calls: int = 0
+  prefetch: int = 1
+  private_threads: int = 0
+
+  def map_and_batch(self, examples: tf.data.Dataset, load: Callable[..., Any],
+                    size: Optional[int] = None) -> tf.data.Dataset:
+    """Returns a dataset of batches of what `load` returns for each example, in parallel."""
+    return examples.apply(tf.data.experimental.map_and_batch(
+        load, size or self.size,
+        num_parallel_calls=self.num_parallel_calls + self.num_queued_calls))
 
   def prefetch_batches(self, batches: tf.data.Dataset) -> tf.data.Dataset:
     """Adds prefetching and, if there is one, the private thread pool to a dataset of batches."""
-    return self.use_private_threadpool(batches.prefetch(self.prefetch))
+    return self.use_private_threads(batches.prefetch(self.prefetch))
 
   def prefetch_image_batches(self, batches: tf.data.Dataset) -> tf.data.Dataset:
     """Like prefetch_batches, for batches of images that are decoded in parallel.
@@ -100,12 +145,12 @@ class Batching(NamedTuple):
     options.experimental_threading.max_intra_op_parallelism = 1
     return self.prefetch_batches(batches.with_options(options))
 
-  def use_private_threadpool(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+  def use_private_threads(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the dataset with the option to run on the private thread pool, if there is one."""
-    if not self.private_threadpool_size:
+    if not self.private_threads:
       return dataset
     options = tf.data.Options()
-    options.experimental_threading.private_threadpool_size = self.private_threadpool_size
+    options.experimental_threading.private_threadpool_size = self.private_threads
     return dataset.with_options(options)
 
   def encode_labels(self, class_indices: tf.Tensor) -> tf.Tensor:
@@ -126,38 +171,21 @@ class Batching(NamedTuple):
       return self.encode_labels(tf.identity(class_indices))
 
 
-def indices_by_first_use(num_examples: int, batching: Batching) -> np.ndarray:
-  """Returns the indices of all examples, int64 [num_examples], ordered by their first use.
-
-  First are the examples that this worker trains on, in the order of training; then all others.
-  """
-  used = _make_order(num_examples, batching).indices(0, num_examples)
-  _, first_positions = np.unique(used, return_index=True)
-  ordered = used[np.sort(first_positions)]
-  return np.concatenate([ordered, np.setdiff1d(np.arange(num_examples), ordered)])
+def chunks_in_order(num_examples: int, chunk_size: int) -> tf.data.Dataset:
+  """Returns a dataset of the indices of all examples in order, int64 [chunk_size or fewer]."""
+  return tf.data.Dataset.range(num_examples).batch(chunk_size)
 
 
-def training_index_chunks(num_examples: int, batching: Batching,
-                          chunk_size: int) -> tf.data.Dataset:
-  """Returns an infinite dataset of the indices of the training examples, int64 [chunk_size]."""
-  return _map_to_chunks(INFINITY, _make_order(num_examples, batching).indices, chunk_size)
-
-
-def _make_order(num_examples: int, batching: Batching) -> ExampleOrder:
-  return ExampleOrder(num_examples, batching.seed, batching.shard, batching.class_indices)
-
-
-def index_chunks_of(indices: np.ndarray, chunk_size: int) -> tf.data.Dataset:
+def chunks_of(indices: np.ndarray, chunk_size: int) -> tf.data.Dataset:
   """Returns a dataset of the given indices, int64 [chunk_size or fewer]."""
   return _map_to_chunks(-(-len(indices) // chunk_size), lambda start, stop: indices[start:stop],
                         chunk_size)
 
 
-def _map_to_chunks(num_chunks: int, get_indices: Callable[[int, int], np.ndarray],
+def _map_to_chunks(num_chunks: int, indices_between: Callable[[int, int], np.ndarray],
                    chunk_size: int) -> tf.data.Dataset:
-  """Returns a dataset of the results of `get_indices`, which takes the range of each chunk."""
   def compute_chunk(chunk: np.ndarray) -> np.ndarray:
-    return get_indices(int(chunk) * chunk_size, (int(chunk) + 1) * chunk_size)
+    return indices_between(int(chunk) * chunk_size, (int(chunk) + 1) * chunk_size)
 
   @without_autograph
   def make_chunk(chunk: tf.Tensor) -> tf.Tensor:
@@ -166,8 +194,3 @@ def _map_to_chunks(num_chunks: int, get_indices: Callable[[int, int], np.ndarray
     return indices
 
   return tf.data.Dataset.range(num_chunks).map(make_chunk)
-
-
-def evaluation_index_chunks(num_examples: int, chunk_size: int) -> tf.data.Dataset:
-  """Returns a dataset of the indices of all examples in order, int64 [chunk_size or fewer]."""
-  return tf.data.Dataset.range(num_examples).batch(chunk_size)

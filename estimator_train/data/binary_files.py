@@ -13,10 +13,10 @@ from typing import Dict, List, Optional, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import IdxSplit, arrays, idx
-from estimator_train.data.arrays import ArraySource
+from estimator_train.data import ImageShape, idx
+from estimator_train.data.arrays import ArraySource, gather_batches
 from estimator_train.data.augmentation import augment_and_prefetch
-from estimator_train.data.batching import Batching
+from estimator_train.data.batching import Batch, Order, Pixels, without_autograph
 from estimator_train.data.source import FilePath, InputFn
 from estimator_train.errors import UserError
 from estimator_train.system import storage
@@ -38,7 +38,7 @@ class BinarySource(ArraySource):
 
   def check_and_count(self) -> Optional[int]:
     images, class_indices = self.arrays()
-    shape, num_classes = self.dataset.image_shape, len(self.dataset.labels)
+    shape, num_classes = self.spec.image_shape, len(self.spec.labels)
     last_class = class_indices.max(initial=0)
     if not len(images) or images.shape != (len(class_indices), *(shape or ())) or (
         last_class >= num_classes):
@@ -46,7 +46,7 @@ class BinarySource(ArraySource):
                       '{}: images of shape {}, classes up to {}'.format(
                           ', '.join(self.split.files), images.shape, last_class),
                       'give the files of --dataset={}, with images of shape {} and {} '
-                      'classes'.format(self.dataset.name, shape, num_classes))
+                      'classes'.format(self.spec.name, shape, num_classes))
     return len(images)
 
   def cache_key(self) -> str:
@@ -54,7 +54,7 @@ class BinarySource(ArraySource):
 
   def digest_of_examples(self) -> str:
     # Published files need no digest: each worker has already compared them with their checksums.
-    return '' if self.dataset.files else storage.fingerprint_arrays([self.class_indices()])
+    return '' if self.split.are_verified else storage.fingerprint_arrays([self.class_indices()])
 
   def files(self) -> List[FilePath]:
     return list(self.split.files)
@@ -73,16 +73,17 @@ class IdxSource(BinarySource):
 
   def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
     images = np.frombuffer(idx.read_images(self.split), np.uint8)
-    return images.reshape(-1, *self.dataset.require_images('an IdxSplit')), self.class_indices()
+    return images.reshape(-1, *self.spec.require_images('an IdxSplit')), self.class_indices()
 
   def check_and_count(self) -> Optional[int]:
-    # Published files have already been compared with their checksums.
-    return idx.check_split(self.split, self.dataset.require_images('an IdxSplit'),
-                           len(self.dataset.labels), checksummed=bool(self.dataset.files))
+    return idx.check_split(self.split, self.spec.require_images('an IdxSplit'),
+                           len(self.spec.labels))
 
-  def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
-    if cache == 'none' and batching.class_indices is None:
-      return lambda: _decode_batches(_shuffle_records(self.split, batching), batching)
+  def make_train_input_fn(self, order: Order, pixels: Pixels, batch: Batch, cache: str) -> InputFn:
+    if cache == 'none' and order.class_indices is None:
+      return lambda: augment_and_prefetch(self._decode(
+          self._shuffled_records(order, pixels).batch(batch.size), pixels, batch),
+                                          order, pixels, batch)
     num_examples = idx.count_examples(self.split)
     # A thread reads the files into arrays while the graph is built. The executor is not kept in a
     # variable: when it is garbage-collected, its thread ends as soon as the files are read.
@@ -92,17 +93,17 @@ class IdxSource(BinarySource):
       images, class_indices = future.result()
       return images[indices], class_indices[indices]
 
-    return lambda: arrays.gather_batches(
-        self.training_index_chunks(num_examples, batching, batching.examples_per_batch), read,
-        np.uint8, batching.image_shape, batching)
+    return lambda: augment_and_prefetch(gather_batches(
+        order.index_chunks(num_examples, batch.size, self.is_sequential), read, np.uint8,
+        pixels.image_shape, batch), order, pixels, batch)
 
-  def make_eval_input_fn(self, batching: Batching) -> InputFn:
-    return lambda: _decode_batches(_make_record_dataset(self.split, batching),
-                                   batching._replace(augment='none'))
+  def make_eval_input_fn(self, pixels: Pixels, batch: Batch) -> InputFn:
+    return lambda: batch.prefetch_batches(self._decode(
+        self._records(pixels.image_shape).batch(batch.size), pixels, batch))
 
   @property
   def default_cache(self) -> str:
-    size = idx.count_examples(self.split) * int(np.prod(self.dataset.image_shape))
+    size = idx.count_examples(self.split) * int(np.prod(self.spec.image_shape))
     return 'memory' if size <= _MAX_AUTO_CACHED_BYTES else 'none'
 
   def class_indices(self) -> np.ndarray:
@@ -111,20 +112,13 @@ class IdxSource(BinarySource):
   def files(self) -> List[FilePath]:
     return [self.split.images, self.split.labels]
 
-  def input_fns_before_last_stage(self, batching: Batching) -> Dict[str, InputFn]:
-    batch_size = batching.examples_per_batch
+  def stages_before_last(self, order: Order, pixels: Pixels, batch: Batch) -> Dict[str, InputFn]:
+    # `read` reads all examples, but yields only the last one of each batch: one element per batch.
+    return {'read': lambda: self._records(pixels.image_shape).repeat().shard(
+                batch.size, batch.size - 1),
+            'batch': lambda: self._shuffled_records(order, pixels).batch(batch.size)}
 
-    def read() -> tf.data.Dataset:
-      # Read all examples, but yield only the last example of each batch: one element per batch.
-      records = _make_record_dataset(self.split, batching).repeat()
-      return records.shard(batch_size, batch_size - 1)
-
-    def batch() -> tf.data.Dataset:
-      return _shuffle_records(self.split, batching).batch(batch_size)
-
-    return {'read': read, 'batch': batch}
-
-  def explain_failure(self) -> Optional[UserError]:
+  def find_failure(self) -> Optional[UserError]:
     try:
       idx.read_images(self.split)
       idx.read_labels(self.split)
@@ -132,31 +126,28 @@ class IdxSource(BinarySource):
       return error
     return None
 
+  def _records(self, image_shape: ImageShape) -> tf.data.Dataset:
+    """Returns a dataset of (image, class index), as undecoded bytes, in the order of the files."""
+    images, labels = (
+        tf.data.FixedLengthRecordDataset(path, num_bytes, header_bytes=header_bytes,
+                                         compression_type='GZIP')
+        for path, num_bytes, header_bytes in (
+            (self.split.images, int(np.prod(image_shape)), idx.IMAGE_HEADER_BYTES),
+            (self.split.labels, 1, idx.LABEL_HEADER_BYTES)))
+    return tf.data.Dataset.zip((images, labels))
 
-def _make_record_dataset(split: IdxSplit, batching: Batching) -> tf.data.Dataset:
-  """Returns a dataset of (image, class index), as undecoded bytes, in the order of the files."""
-  height, width, channels = batching.image_shape
-  images = tf.data.FixedLengthRecordDataset(
-      split.images, height * width * channels, header_bytes=idx.IMAGE_HEADER_BYTES,
-      compression_type='GZIP')
-  labels = tf.data.FixedLengthRecordDataset(
-      split.labels, 1, header_bytes=idx.LABEL_HEADER_BYTES, compression_type='GZIP')
-  return tf.data.Dataset.zip((images, labels))
+  def _shuffled_records(self, order: Order, pixels: Pixels) -> tf.data.Dataset:
+    """Returns the undecoded training examples of this worker, repeated infinitely."""
+    return order.shuffle_and_shard(self._records(pixels.image_shape),
+                                   idx.count_examples(self.split))
 
+  @staticmethod
+  def _decode(batches: tf.data.Dataset, pixels: Pixels, batch: Batch) -> tf.data.Dataset:
+    """Decodes each batch of undecoded examples in one call."""
+    @without_autograph
+    def decode(image_bytes: tf.Tensor, class_bytes: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+      images = tf.reshape(tf.decode_raw(image_bytes, tf.uint8), (-1,) + pixels.image_shape)
+      class_indices = tf.cast(tf.reshape(tf.decode_raw(class_bytes, tf.uint8), [-1]), tf.int64)
+      return images, batch.encode_labels(class_indices)
 
-def _shuffle_records(split: IdxSplit, batching: Batching) -> tf.data.Dataset:
-  """Returns the undecoded training examples of this worker, shuffled and repeated infinitely."""
-  return batching.shuffle_and_shard(_make_record_dataset(split, batching),
-                                    idx.count_examples(split))
-
-
-def _decode_batches(records: tf.data.Dataset, batching: Batching) -> tf.data.Dataset:
-  """Combines records into batches, decodes each batch in one call, and augments the images."""
-  # Without this decorator, AutoGraph would take half a second, although it converts nothing.
-  @tf.autograph.experimental.do_not_convert
-  def decode(image_bytes: tf.Tensor, class_bytes: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    images = tf.reshape(tf.decode_raw(image_bytes, tf.uint8), (-1,) + batching.image_shape)
-    class_indices = tf.cast(tf.reshape(tf.decode_raw(class_bytes, tf.uint8), [-1]), tf.int64)
-    return images, batching.encode_labels(class_indices)
-
-  return augment_and_prefetch(records.batch(batching.examples_per_batch).map(decode), batching)
+    return batches.map(decode)

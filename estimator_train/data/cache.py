@@ -1,25 +1,27 @@
-"""Caches the decoded and resized images of a split, while the training already uses them."""
+"""Caches arrays, in memory or in a file, such as the decoded and resized images of a split."""
 
-import hashlib
+import contextlib
 import logging
+import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Optional, Tuple
+from typing import BinaryIO, Callable, Iterator, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import arrays
-from estimator_train.data.batching import Batching, indices_by_first_use
+from estimator_train.errors import UserError
+from estimator_train.system import storage
+from estimator_train.system.machine import available_bytes
 from estimator_train.system.progress import make_progress_bar
-
-if TYPE_CHECKING:  # It imports this module.
-  from estimator_train.data.image_source import ImageSource
 
 _LOG = logging.getLogger('estimator_train')
 _FILL_BATCH_SIZE = 64
+FillFunction = Callable[[np.ndarray], None]
 # (images, class indices)
 Examples = Tuple[np.ndarray, np.ndarray]
+# Takes the indices of images, int64 [N], a number of channels, and a batch size; see ImageCache.
+DecodeImages = Callable[[np.ndarray, int, int], tf.data.Dataset]
 
 
 class ImageCache:
@@ -32,18 +34,24 @@ class ImageCache:
   thread ends when the cache is full, when this object is garbage-collected, or when Python exits.
 
   Args:
-    source: the images.
-    batching: gives the order, the image size and the number of images to decode in parallel.
-    cache: `memory`, or the path of a folder. A cache that an earlier run wrote to the folder is
-      reused if the paths, sizes and modification times of the files and the image size have not
-      changed. If another process is filling the cache, the constructor waits until it is full.
+    cache: `memory`, or the path of a folder. The cache that an earlier run wrote to the folder is
+      reused. If another process is filling it, the constructor waits until it is full.
+    name: the name of the file without `.npy`, which must identify the content of the images.
+    shapes: the shapes of the array, (N, height, width, C), from the fewest channels on. If an image
+      has more channels, the cache is filled again in the next shape.
+    fill_order: the indices of all images, int64 [N].
+    decode: returns a dataset of batches (images, class indices, whether no image has more channels
+      than requested).
+    class_indices: returns the class indices of all images, [N].
 
   Raises:
     UserError: there is not enough memory or disk space; the message states the required size.
   """
 
-  def __init__(self, source: 'ImageSource', batching: Batching, cache: str) -> None:
-    self._filling = _CacheFiller(source, batching, cache)
+  def __init__(self, cache: str, name: str, shapes: Sequence[Tuple[int, ...]],
+               fill_order: np.ndarray, decode: DecodeImages,
+               class_indices: Callable[[], np.ndarray]) -> None:
+    self._filling = _CacheFiller(cache, name, shapes, fill_order, decode, class_indices)
     weakref.finalize(self, self._filling.stop)
     self._filling.start()
 
@@ -51,11 +59,11 @@ class ImageCache:
     """Returns images and their class indices, as soon as these images are in the cache.
 
     Args:
-      indices: the indices of the images, int64 [B].
+      indices: int64 [B].
 
     Returns:
-      The images, uint8 [B, height, width, C]; C is 1 if the model takes grey images, or if all
-      images that have been cached so far are grey, else 3, so that it can change once. The class
+      The images, uint8 [B, height, width, C]; C is 1 if the model takes gray images, or if all
+      images that have been cached so far are gray, else 3, so that it can change once. The class
       indices, int64 [B].
 
     Raises:
@@ -66,28 +74,24 @@ class ImageCache:
     return images[indices], class_indices[indices]
 
   def read_all(self) -> np.ndarray:
-    """Returns all images, [N, height, width, C], as soon as the cache is full; see `read`.
-
-    Raises:
-      UserError: the cache could not be written to the disk.
-      tf.errors.OpError: an image cannot be decoded.
-    """
+    """Returns all images, [N, height, width, C], as soon as the cache is full; see `read`."""
     return self._filling.wait_for(None)[0]
 
 
 class _CacheFiller:
   """Fills a cache in a thread, which must not keep a reference to the ImageCache."""
 
-  def __init__(self, source: 'ImageSource', batching: Batching, cache: str) -> None:
-    self._source, self._cache = source, cache
-    self._batching = batching._replace(examples_per_batch=_FILL_BATCH_SIZE, one_hot=False,
-                                       pixel_dtype=tf.uint8)
+  def __init__(self, cache: str, name: str, shapes: Sequence[Tuple[int, ...]],
+               fill_order: np.ndarray, decode: DecodeImages,
+               class_indices: Callable[[], np.ndarray]) -> None:
+    self._cache, self._name, self._shapes, self._fill_order = cache, name, shapes, fill_order
+    self._decode, self._class_indices = decode, class_indices
     self._stopping = threading.Event()
     self._thread = threading.Thread(target=self._run, name='fill-cache', daemon=True)
     # Protects the attributes below.
     self._changed = threading.Condition()
     self._examples: Optional[Examples] = None
-    self._is_filled = np.zeros(len(source), bool)
+    self._is_filled = np.zeros(len(fill_order), bool)
     self._is_full = False
     self._error: Optional[BaseException] = None
 
@@ -120,8 +124,7 @@ class _CacheFiller:
     try:
       images = self._load_images()
       with self._changed:
-        class_indices = (self._source.class_indices() if self._examples is None
-                         else self._examples[1])
+        class_indices = (self._class_indices() if self._examples is None else self._examples[1])
         self._examples, self._is_full = (images, class_indices), True
         self._changed.notify_all()
     except BaseException as error:  # pylint: disable=broad-except
@@ -131,19 +134,11 @@ class _CacheFiller:
 
   def _load_images(self) -> np.ndarray:
     """Returns the images of all examples, which are read from an earlier cache or decoded."""
-    height, width, model_channels = self._batching.image_shape
-    # For a model that takes grey images, colour images are converted to grey.
-    # In memory, the key would not be used: computing it reads the metadata of all files.
-    key = 'memory' if self._cache == 'memory' else hashlib.md5('{} {}x{}{}'.format(
-        self._source.cache_key(), height, width,
-        '' if model_channels == 3 else ' grey').encode()).hexdigest()
-    for channels in ((1,) if model_channels == 1 else (1, 3) if self._source.expects_grey()
-                     else (3,)):
-      shape = (len(self._source), height, width, channels)
+    for shape in self._shapes:
       try:
-        return arrays.load_or_fill_array(self._cache, 'images-' + key, shape, np.uint8, self._fill,
-                                         self._check_not_stopping)
-      except _ColourImageFound:
+        return load_or_fill_array(self._cache, self._name, shape, np.uint8, self._fill,
+                                  self._check_not_stopping)
+      except _ColorImageFound:
         _LOG.info('not all images are grey: caching three channels')
     raise AssertionError('every image fits into three channels')
 
@@ -155,17 +150,15 @@ class _CacheFiller:
     """Decodes all images into an array, uint8 [N, height, width, C].
 
     Raises:
-      _ColourImageFound: C is 1, and an image is not grey.
+      _ColorImageFound: an image has more channels than the array.
     """
     class_indices = np.empty(len(images), np.int64)
-    fill_order = indices_by_first_use(len(images), self._batching)
-    expects_grey = images.shape[-1] < self._batching.image_shape[2]
     # The threads of all other sessions can be waiting for this one.
     config = tf.ConfigProto(device_count={'GPU': 0}, use_per_session_threads=True)
     with tf.Graph().as_default(), tf.Session(config=config) as session, \
         make_progress_bar(total=len(images), desc='caching', unit='image') as bar, \
-        arrays.open_writer(images) as write:
-      dataset = self._source.make_dataset(fill_order, self._batching, expects_grey)
+        _open_writer(images) as write:
+      dataset = self._decode(self._fill_order, images.shape[-1], _FILL_BATCH_SIZE)
       next_batch = session.make_callable(tf.data.make_one_shot_iterator(dataset).get_next())
       with self._changed:
         self._examples = images, class_indices
@@ -175,9 +168,9 @@ class _CacheFiller:
         self._check_not_stopping()
         pixels, classes, fit_channels = next_batch()
         if not fit_channels:
-          raise _ColourImageFound
-        indices = fill_order[start:start + _FILL_BATCH_SIZE]
-        write(indices, pixels)  # If the array has three channels, a grey channel is repeated.
+          raise _ColorImageFound
+        indices = self._fill_order[start:start + _FILL_BATCH_SIZE]
+        write(indices, pixels)  # If the array has three channels, a gray channel is repeated.
         class_indices[indices] = classes
         with self._changed:
           self._is_filled[indices] = True
@@ -185,9 +178,127 @@ class _CacheFiller:
         bar.update(len(indices))
 
 
-class _ColourImageFound(Exception):
-  """A colour image was found while only one channel of each image was being cached."""
+class _ColorImageFound(Exception):
+  """A color image was found while only one channel of each image was being cached."""
 
 
 class _Stopped(Exception):
   """The cache is not needed any more."""
+
+
+def load_or_fill_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type,
+                       fill: FillFunction,
+                       check: Callable[[], None] = lambda: None) -> np.ndarray:
+  """Fills and returns an array in memory, or in the file `NAME.npy` of a folder.
+
+  A complete file of an earlier run is reused. A file gets its final name only when it is complete;
+  the incomplete file of a killed run is filled again. If several processes call this function for
+  the same file, one process fills the file and the other processes wait.
+
+  Args:
+    cache: `memory`, or the path of a folder.
+    name: the name of the file without `.npy`, which must identify the content of the array.
+    shape, dtype: those of the array.
+    fill: writes the content into an empty array.
+    check: see storage.open_locked.
+
+  Raises:
+    UserError: there is not enough memory or disk space, or the folder is not writable.
+  """
+  num_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+  description = 'a {} array of shape {} and {:,} bytes'.format(
+      np.dtype(dtype).name, 'x'.join(map(str, shape)), num_bytes)
+  if cache == 'memory':
+    free_bytes = available_bytes()
+    if num_bytes > free_bytes:
+      raise UserError('the cache does not fit into memory',
+                      '--cache=memory for {}, with {:,} free'.format(description, free_bytes),
+                      'give --cache=FOLDER, or a smaller --image_size')
+    _LOG.info('caching %s in memory', description)
+    array = np.empty(shape, dtype)
+    fill(array)
+    return array
+  path = os.path.join(cache, name + '.npy')
+
+  def map_file(file: BinaryIO) -> np.ndarray:
+    array = np.load(file.name, mmap_mode='r', allow_pickle=False)
+    if array.shape != shape or array.dtype != dtype:
+      raise ValueError('it contains another array')
+    return array
+
+  try:
+    os.makedirs(cache, exist_ok=True)
+    array = storage.load_or_warn(path, map_file)
+    if array is None:
+      with _open_part_file(path, check) as part_file:
+        # Another process may have completed the cache while this process waited for the lock.
+        with contextlib.suppress(storage.DamagedFile):
+          array = storage.load(path, map_file)
+        if array is None:
+          _LOG.info('caching %s in %s', description, path)
+          _fill_file(part_file, shape, dtype, fill)
+          os.replace(part_file.name, path)
+          array = np.load(path, mmap_mode='r', allow_pickle=False)
+    return array
+  except OSError as error:
+    raise UserError('the cache cannot be stored',
+                    '--cache={} for {} ({})'.format(cache, description, error.strerror or error),
+                    'give a writable folder on a disk with enough free space') from error
+
+
+@contextlib.contextmanager
+def _open_part_file(path: str, check: Callable[[], None]) -> Iterator[BinaryIO]:
+  """Opens and locks the partial file of a path, and removes it unless it has been renamed."""
+  with storage.open_locked(path + '.part', check) as part_file:
+    try:
+      yield part_file
+    finally:
+      with contextlib.suppress(FileNotFoundError):
+        os.remove(part_file.name)
+
+
+def fill_in_batches(array: np.ndarray, next_batch: Callable[[], np.ndarray],
+                    description: str) -> None:
+  """Fills an array with consecutive batches, and shows the progress.
+
+  Args:
+    array: [N, ...], in memory or mapped from a file.
+    next_batch: returns the next batch, [B, ...].
+    description: the text in front of the progress bar.
+  """
+  with make_progress_bar(total=len(array), desc=description, unit='image') as bar, \
+      _open_writer(array) as write:
+    num_filled = 0
+    while num_filled < len(array):
+      batch = next_batch()
+      write(np.arange(num_filled, num_filled + len(batch)), batch)
+      num_filled += len(batch)
+      bar.update(len(batch))
+
+
+@contextlib.contextmanager
+def _open_writer(array: np.ndarray) -> Iterator[Callable[[np.ndarray, np.ndarray], None]]:
+  """Yields a function that takes the indices of rows, [B], and writes a batch to these rows."""
+  if not isinstance(array, np.memmap):
+    yield array.__setitem__
+    return
+  # Each mapped page that is changed would cause a page fault, which takes longer than the copy.
+  with open(array.filename, 'r+b') as file:
+    def write(indices: np.ndarray, batch: np.ndarray) -> None:
+      rows = np.broadcast_to(batch, (len(batch),) + array.shape[1:]).astype(array.dtype, copy=False)
+      for index, row in zip(indices, np.ascontiguousarray(rows)):
+        file.seek(array.offset + int(index) * array.strides[0])
+        file.write(row.data)
+      file.flush()
+
+    yield write
+
+
+def _fill_file(file: BinaryIO, shape: Tuple[int, ...], dtype: type, fill: FillFunction) -> None:
+  """Writes an array to an .npy file: the header, and the content that `fill` writes."""
+  array = np.lib.format.open_memmap(file.name, 'w+', dtype, shape)
+  # Allocate the space first. On a full disk, writing to the mapped memory would kill the process.
+  os.posix_fallocate(file.fileno(), 0, array.offset + array.nbytes)
+  fill(array)
+  array.flush()
+  os.fsync(file.fileno())

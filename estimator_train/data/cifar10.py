@@ -1,4 +1,4 @@
-"""Describes and reads CIFAR-10 (Krizhevsky, 2009): 60,000 colour images, 32x32, of ten classes.
+"""Describes and reads CIFAR-10 (Krizhevsky, 2009): 60,000 color images, 32x32, of ten classes.
 
 The archive of the binary version has five files of training images and one of test images. A record
 is the class index, one byte, and the pixel values of the red, the green and the blue channel, 1,024
@@ -28,7 +28,7 @@ _IMAGE_BYTES = 32 * 32 * 3
 Images = Tuple[np.ndarray, np.ndarray]  # uint8 [N, 32, 32, 3], class indices uint8 [N].
 
 
-def describe(settings: Settings) -> DataSet:
+def describe_data_set(settings: Settings, unused_recorded_names: Tuple[str, ...] = ()) -> DataSet:
   """Describes the images in `--data_dir`, whose archive need not exist yet."""
   return describe_archive(settings, FILES, CLASS_NAMES, (TRAIN_FILES, TEST_FILES))
 
@@ -46,8 +46,9 @@ def describe_archive(settings: Settings, files: Tuple[DataFile, ...], class_name
   # Both splits are in one archive.
   read = functools.lru_cache(maxsize=1)(lambda: _read_archive(path, names, num_indices))
   return DataSet(settings.data.dataset, class_names, IMAGE_SHAPE,
-                 train=BinarySplit((path,), lambda _: read()[0]),
-                 test=BinarySplit((path,), lambda _: read()[1]), files=files)
+                 train=BinarySplit((path,), lambda _: read()[0], are_verified=True),
+                 test=BinarySplit((path,), lambda _: read()[1], are_verified=True),
+                 files=files)
 
 
 def _read_archive(path: str, names: Sequence[Sequence[str]], num_indices: int) -> List[Images]:

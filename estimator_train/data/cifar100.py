@@ -4,6 +4,8 @@ A record of the binary version begins with two bytes: the index of the superclas
 and the index of the class, such as `shark`, which is used. See cifar10.py for the rest.
 """
 
+from typing import Tuple
+
 from estimator_train.data import DataFile, DataSet, cifar10
 from estimator_train.settings import Settings
 
@@ -25,7 +27,7 @@ CLASS_NAMES = (
 TRAIN_FILES, TEST_FILES = ('cifar-100-binary/train.bin',), ('cifar-100-binary/test.bin',)
 
 
-def describe(settings: Settings) -> DataSet:
+def describe_data_set(settings: Settings, unused_recorded_names: Tuple[str, ...] = ()) -> DataSet:
   """Describes the images in `--data_dir`, whose archive need not exist yet."""
   return cifar10.describe_archive(settings, FILES, CLASS_NAMES, (TRAIN_FILES, TEST_FILES),
                                   num_indices=2)

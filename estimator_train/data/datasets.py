@@ -1,8 +1,9 @@
 """Finds the data set of --dataset: a built-in one, or one that a function of the user describes.
 
 A built-in data set NAME is the module estimator_train.data.NAME, unless _BUILT_IN has it. The
-module has a function `describe`, which takes the settings and returns the DataSet. It may also have
-a function `describe_classes`, which does so without listing the files of the splits.
+module has a function `describe_data_set`, which takes the settings and the class names that an
+earlier run has recorded in `model_dir`, and returns the DataSet. It may also have a function
+`describe_spec`, which takes the same and returns the DataSpec without listing files.
 """
 
 import importlib
@@ -14,6 +15,7 @@ import numpy as np
 from estimator_train.data import (
   ArraySplit,
   DataSet,
+  DataSpec,
   ExampleSplit,
   IdxSplit,
   ImageRecordSplit,
@@ -30,7 +32,7 @@ from estimator_train.data import (
   tfrecord,
 )
 from estimator_train.data.download import DownloadResult, download_files
-from estimator_train.data.validation import split_examples
+from estimator_train.data.validation import hold_out
 from estimator_train.errors import UserError
 from estimator_train.run_dir.data_record import Validation
 from estimator_train.settings import Settings, user_code
@@ -38,36 +40,52 @@ from estimator_train.settings.flags import are_distinct
 
 _NUM_SYNTHETIC_EVAL_BATCHES = 10
 _SPLITS_OF_USERS = (ArraySplit, ImageSplit, IdxSplit, SyntheticSplit, RecordSplit, ExampleSplit)
-_Functions = Tuple[Callable[[Settings], DataSet], Callable[[Settings], DataSet]]
 
 
-def describe(settings: Settings, recorded: Optional[Validation] = None) -> DataSet:
+def describe_data_set(settings: Settings, recorded_names: Tuple[str, ...] = (),
+                      recorded_validation: Optional[Validation] = None) -> DataSet:
   """Describes the data set of the settings.
 
   Args:
-    settings: the settings of the run.
-    recorded: which examples are for validation; None: `--validation_fraction` and `--seed` decide.
+    settings: those of the run.
+    recorded_names: the class names that an earlier run has recorded in `model_dir`.
+    recorded_validation: which examples are for validation; None: `--validation_fraction` and
+      `--seed` decide.
 
   Raises:
     UserError: a required folder or pattern is not given, image files are missing, or the user's
       function does not return a valid DataSet.
   """
-  dataset = _find_functions(settings.data.dataset)[0](settings)
+  name = settings.data.dataset
+  if user_code.is_function_name(name):
+    dataset = _describe_own(settings)
+  elif name in _BUILT_IN:
+    dataset = _BUILT_IN[name](settings)
+  else:
+    dataset = importlib.import_module('estimator_train.data.' + name).describe_data_set(
+        settings, recorded_names)
   if settings.data.validation_fraction:
-    dataset = _split_validation(dataset, settings, recorded)
+    dataset = _hold_out_validation(dataset, settings, recorded_validation)
   if dataset.files:
     require_data_dir(settings.data)
   return dataset
 
 
-def describe_classes(settings: Settings) -> DataSet:
+def describe_spec(settings: Settings, recorded_names: Tuple[str, ...]) -> DataSpec:
   """Describes the data set without its splits, which are not required to build the model.
 
   Raises:
     UserError: neither the settings nor `model_dir` determines the classes.
   """
-  dataset = _find_functions(settings.data.dataset)[1](settings)
-  return dataset._replace(train=None, test=None, files=())
+  name = settings.data.dataset
+  if user_code.is_function_name(name):
+    return _call_function_of_user(settings).spec
+  if name not in _BUILT_IN:
+    module = importlib.import_module('estimator_train.data.' + name)
+    if hasattr(module, 'describe_spec'):
+      spec: DataSpec = module.describe_spec(settings, recorded_names)
+      return spec
+  return describe_data_set(settings, recorded_names).spec
 
 
 def download_missing_files(settings: Settings) -> List[DownloadResult]:
@@ -83,7 +101,7 @@ def download_missing_files(settings: Settings) -> List[DownloadResult]:
     return oct2017.download_images(require_data_dir(settings.data))
   if settings.data.dataset in ('image_folder', 'tfrecord'):  # The user provides the files.
     return []
-  files = describe(settings).files
+  files = describe_data_set(settings).files
   return download_files(files, require_data_dir(settings.data)) if files else []
 
 
@@ -96,7 +114,7 @@ def describe_examples_to_predict(settings: Settings) -> DataSet:
   Raises:
     UserError: there are no such examples.
   """
-  dataset = _describe_own_classes(settings)
+  dataset = _call_function_of_user(settings)
   split: Any = dataset.test if dataset.test is not None else dataset.train
   if settings.export.input:
     if type(split) is not RecordSplit:
@@ -108,12 +126,12 @@ def describe_examples_to_predict(settings: Settings) -> DataSet:
     raise UserError('there are no examples to predict',
                     '--dataset={} with test=None'.format(settings.data.dataset),
                     'give DataSet(test=...)')
-  return dataset._replace(train=None,
-                          test=_check_split('test', split, dataset, settings))
+  return dataset._replace(train=None, test=_check_split(
+      'test', split, dataset, settings, labels_file.make_reader(settings.data.label_offset, True)))
 
 
 def _describe_idx(settings: Settings) -> DataSet:
-  return idx.describe(settings.data.dataset, settings.data.data_dir or '')
+  return idx.describe_data_set(settings.data.dataset, settings.data.data_dir or '')
 
 
 def _describe_synthetic(settings: Settings) -> DataSet:
@@ -127,22 +145,12 @@ def _describe_synthetic(settings: Settings) -> DataSet:
       name='synthetic',
       labels=settings.data.labels or tuple('class_{}'.format(index) for index in range(10)),
       image_shape=(height, width, channels),
-      train=SyntheticSplit(None),
-      test=SyntheticSplit(_NUM_SYNTHETIC_EVAL_BATCHES))
+      train=SyntheticSplit(None, settings.optimizer.seed),
+      test=SyntheticSplit(_NUM_SYNTHETIC_EVAL_BATCHES, settings.optimizer.seed))
 
 
 _BUILT_IN: Dict[str, Callable[[Settings], DataSet]] = {
     'synthetic': _describe_synthetic, **dict.fromkeys(idx.DATA_SETS, _describe_idx)}
-
-
-def _find_functions(name: str) -> _Functions:
-  """Returns the functions that describe a data set with its splits, and only its classes."""
-  if user_code.is_function_name(name):
-    return _describe_own, _describe_own_classes
-  if name in _BUILT_IN:
-    return _BUILT_IN[name], _BUILT_IN[name]
-  module = importlib.import_module('estimator_train.data.' + name)
-  return module.describe, getattr(module, 'describe_classes', module.describe)
 
 
 def _describe_own(settings: Settings) -> DataSet:
@@ -152,23 +160,22 @@ def _describe_own(settings: Settings) -> DataSet:
     UserError: the function does not exist or raises an exception, or the data set is invalid or
       lacks a split that the mode reads.
   """
-  dataset = _describe_own_classes(settings)
-  if settings.data.validation_fraction:  # `describe` splits the training examples.
-    return dataset._replace(train=_check_split('train', dataset.train, dataset, settings))
-  for name, is_required in (('train', settings.run.trains),
-                            ('test', settings.run.evaluates)):
-    if is_required and getattr(dataset, name) is None:
+  dataset = _call_function_of_user(settings)
+  # With --validation_fraction, the test examples are taken from the training examples later.
+  names = ('train',) if settings.data.validation_fraction else ('train', 'test')
+  for name, is_required in (('train', settings.run.trains), ('test', settings.run.evaluates)):
+    if is_required and getattr(dataset, name) is None and len(names) == 2:
       raise UserError('the data set has no examples to {}'.format(
           'train on' if name == 'train' else 'evaluate on'),
           '--dataset={} with {}=None'.format(settings.data.dataset, name),
           'give DataSet({}=...)'.format(name))
-  train, test = (_check_split(name, getattr(dataset, name), dataset, settings)
-                 for name in ('train', 'test'))
-  return dataset._replace(train=train, test=test)
+  read_labels = labels_file.make_reader(settings.data.label_offset, are_given=True)
+  return dataset._replace(**{name: _check_split(
+      name, getattr(dataset, name), dataset, settings, read_labels) for name in names})
 
 
-def _split_validation(dataset: DataSet, settings: Settings,
-                      recorded: Optional[Validation]) -> DataSet:
+def _hold_out_validation(dataset: DataSet, settings: Settings,
+                         recorded: Optional[Validation]) -> DataSet:
   """Returns the data set with `--validation_fraction` of the training examples as `test`."""
   train: Any = dataset.train
   if type(train) not in (ImageSplit, ImageRecordSplit) or dataset.test is not None:
@@ -176,7 +183,7 @@ def _split_validation(dataset: DataSet, settings: Settings,
                     'and test=None', '--dataset={} with {} and {}'.format(dataset.name, *(
                         type(split).__name__ for split in (dataset.train, dataset.test))),
                     'omit --validation_fraction, and give DataSet(test=...)')
-  train, test, validation = split_examples(train, settings, recorded)
+  train, test, validation = hold_out(train, settings, recorded)
   reads_train, reads_test = image_folder.splits_to_read(settings, test_flag=True)
   if reads_train and isinstance(train, ImageSplit):
     image_folder.check_no_class_missing(dataset.labels, train)
@@ -184,8 +191,8 @@ def _split_validation(dataset: DataSet, settings: Settings,
                           validation=validation)
 
 
-def _describe_own_classes(settings: Settings) -> DataSet:
-  """Like _describe_own, but without checking the splits, whose files need not exist."""
+def _call_function_of_user(settings: Settings) -> DataSet:
+  """Returns the data set of the user, whose splits have not been checked: files need not exist."""
   location = '--dataset=' + settings.data.dataset
   dataset = user_code.call_function('dataset', settings.data.dataset, 'settings', settings)
   if not isinstance(dataset, DataSet):
@@ -197,14 +204,10 @@ def _describe_own_classes(settings: Settings) -> DataSet:
 
 
 def _check_class_names(dataset: DataSet, location: str) -> Tuple[str, ...]:
-  """Returns the checked `labels` of a DataSet, which are class names; () if there are no classes.
-
-  Args:
-    dataset: the data set that the function of the user has returned.
-    location: the flag, with which an error message starts.
+  """Returns the checked `labels` of a DataSet of the user; () if there are no classes.
 
   Raises:
-    UserError: `labels` is invalid.
+    UserError: `labels` is invalid. The message starts with the location, a flag.
   """
   labels: Any = dataset.labels
   if not isinstance(labels, (tuple, list)) or not all(
@@ -234,7 +237,8 @@ def _check_shape(shape: Any, location: str) -> Optional[ImageShape]:
   return height, width, channels
 
 
-def _check_split(split_name: str, split: Any, dataset: DataSet, settings: Settings) -> Any:
+def _check_split(split_name: str, split: Any, dataset: DataSet, settings: Settings,
+                 read_labels: labels_file.ReadLabels) -> Any:
   """Returns the checked split, with int32 class indices; raises a UserError if it is invalid."""
   if split is None:
     return None
@@ -250,12 +254,17 @@ def _check_split(split_name: str, split: Any, dataset: DataSet, settings: Settin
                     '{} is {} with image_shape=None'.format(location, type(split).__name__),
                     'give a RecordSplit with parse or parse_batch, or an ExampleSplit')
   if type(split) is RecordSplit:
-    return _find_records(split, location, dataset, settings)
+    return _find_records(split, location, dataset, settings, read_labels)
   if type(split) is ArraySplit:
     examples: Any = np.asanyarray(split.images)
     _check_images(examples, dataset.image_shape, location)
   elif type(split) is ImageSplit:
-    examples = _check_files(split.files, location)
+    if isinstance(split.files, (str, bytes)) or not hasattr(split.files, '__iter__'):
+      raise UserError('the files of a split must be a list',
+                      '{}: {!r}'.format(location, split.files), 'give a list of paths')
+    examples = [os.fsencode(path) for path in split.files]
+  elif type(split) is SyntheticSplit:
+    return SyntheticSplit(split.num_batches, settings.optimizer.seed)
   else:  # The source checks the other splits later.
     return split
   classes = _check_class_indices(split.classes, len(examples), dataset.labels, location)
@@ -265,28 +274,22 @@ def _check_split(split_name: str, split: Any, dataset: DataSet, settings: Settin
   return checked
 
 
-def _check_files(files: Any, location: str) -> List[bytes]:
-  """Returns the paths of an ImageSplit; raises a UserError if they are not a list."""
-  if isinstance(files, (str, bytes)) or not hasattr(files, '__iter__'):
-    raise UserError('the files of a split must be a list', '{}: {!r}'.format(location, files),
-                    'give a list of paths')
-  return [os.fsencode(path) for path in files]
-
-
-def _find_records(split: RecordSplit, location: str, dataset: DataSet,
-                  settings: Settings) -> Union[ImageRecordSplit, ParsedRecordSplit]:
+def _find_records(
+    split: RecordSplit, location: str, dataset: DataSet, settings: Settings,
+    read_labels: labels_file.ReadLabels) -> Union[ImageRecordSplit, ParsedRecordSplit]:
   """Returns the split with the positions of the records."""
   if split.parse is not None and split.parse_batch is not None:
     raise UserError('a RecordSplit has parse or parse_batch, not both', location,
                     'omit one of them')
-  records = tfrecord.load_index(str(split.pattern), '{} has pattern={}'.format(
-      location, split.pattern), split.compression, settings)
+  pattern = str(split.pattern)
+  records = tfrecord.find_records(pattern, '{} has pattern={}'.format(location, pattern),
+                                  split.compression, settings)
   if split.parse is None and split.parse_batch is None:
     train: Any = dataset.train
     return labels_file.add_labels(
-        ImageRecordSplit(records, settings.data.image_key, settings.data.label_key,
-                         settings.data.label_offset), str(split.pattern), dataset.labels,
-        str(train.pattern) if type(train) is RecordSplit else None, are_given=True)
+        tfrecord.image_split(records, settings.data), pattern, dataset.labels,
+        str(train.pattern) if type(train) is RecordSplit else None, are_given=True,
+        read_labels=read_labels)
   return ParsedRecordSplit(records, split.parse, split.parse_batch)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data.order import evenly_spaced
-from estimator_train.data.records import FOOTER_BYTES, PositionedFile, RecordIndex, is_remote
+from estimator_train.data.record_index import FOOTER_BYTES, PositionedFile, RecordIndex, is_remote
 from estimator_train.system import storage
 
 # The examples of a sample, and the bytes at the end of an image file, by which PNGs differ, too.

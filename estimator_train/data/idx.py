@@ -73,31 +73,30 @@ DATA_SETS = {'fashion_mnist': (FASHION_MNIST_CLASSES, FASHION_MNIST_FILES),
              'kmnist': (('o', 'ki', 'su', 'tsu', 'na', 'ha', 'ma', 'ya', 're', 'wo'), KMNIST_FILES)}
 
 
-def describe(name: str, data_dir: str = '') -> DataSet:
+def describe_data_set(name: str, data_dir: str = '') -> DataSet:
   """Describes one of DATA_SETS: 28x28 grayscale images in four files, which need not exist yet."""
   class_names, files = DATA_SETS[name]
   folder = data_dir if files else SAMPLE_FOLDER
 
   def make_split(prefix: str) -> IdxSplit:
     return IdxSplit(os.path.join(folder, prefix + '-images-idx3-ubyte.gz'),
-                    os.path.join(folder, prefix + '-labels-idx1-ubyte.gz'))
+                    os.path.join(folder, prefix + '-labels-idx1-ubyte.gz'),
+                    are_verified=bool(files))
 
   return DataSet(name=name, labels=class_names, image_shape=(28, 28, 1),
                  train=make_split('train'), test=make_split('t10k'), files=files)
 
 
-def check_split(split: IdxSplit, image_shape: Sequence[int], num_classes: int,
-                checksummed: bool) -> int:
+def check_split(split: IdxSplit, image_shape: Sequence[int], num_classes: int) -> int:
   """Checks that the two files of a split are complete, and match each other and the model.
 
-  TensorFlow 1.15 does not verify the CRC of a gzip file, so a run would train on damaged data.
+  TensorFlow 1.15 does not verify the CRC of a gzip file, so a run would train on damaged data. The
+  images of verified files are not decompressed.
 
   Args:
     split: the two files.
     image_shape: the required image size, (height, width, ...).
-    num_classes: the number of classes; each label must be less than this number.
-    checksummed: whether the files have already been compared with published checksums. If so,
-      the images are not decompressed.
+    num_classes: each label must be less than this number.
 
   Returns:
     The number of examples.
@@ -112,7 +111,7 @@ def check_split(split: IdxSplit, image_shape: Sequence[int], num_classes: int,
         'the images have the wrong size',
         '{}: {}x{}, expected {}x{}'.format(split.images, height, width, *image_shape[:2]),
         'choose the --dataset that these files belong to')
-  if not checksummed:
+  if not split.are_verified:
     read_images(split)
   labels = np.frombuffer(read_labels(split), np.uint8)
   num_labels = len(labels)

@@ -1,20 +1,28 @@
 """Describes data sets whose image files are in one folder per class."""
 
+import contextlib
 import os
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from estimator_train.data import ArraySplit, DataSet, ImageSplit, file_pattern, records
+from estimator_train.data import (
+  ArraySplit,
+  DataSet,
+  DataSpec,
+  ImageSplit,
+  file_pattern,
+  record_index,
+)
 from estimator_train.errors import UserError, join_items, printable
-from estimator_train.run_dir import LABELS_FILE, RunDir
+from estimator_train.run_dir import LABELS_FILE
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import MODES_OF_ALL_SPLITS, DataFlags, are_distinct, normalize
 
 DEFAULT_IMAGE_SIZE = (224, 224)  # (height, width)
 
 
-def describe(settings: Settings) -> DataSet:
+def describe_data_set(settings: Settings, recorded_names: Tuple[str, ...] = ()) -> DataSet:
   """Describes the files of `--train_pattern` and `--eval_pattern` that the mode reads.
 
   Raises:
@@ -22,17 +30,18 @@ def describe(settings: Settings) -> DataSet:
       name, or a class has no training file.
   """
   data = settings.data
-  return describe_patterns(settings, data.train_pattern, data.eval_pattern, data.labels)
+  return describe_patterns(settings, data.train_pattern, data.eval_pattern,
+                           data.labels or (() if settings.run.trains else recorded_names))
 
 
 def describe_patterns(settings: Settings, train_pattern: Optional[str],
                       eval_pattern: Optional[str], class_names: Tuple[str, ...]) -> DataSet:
-  """Like `describe`, but takes the patterns and the class names from the arguments."""
-  if not class_names and not settings.run.trains and settings.run.model_dir:
-    class_names = RunDir(settings.run.model_dir).class_names()
+  """Like `describe_data_set`, of these patterns and class names.
+
+  Without class names, the folders of the training files determine the classes.
+  """
   fraction = settings.data.validation_fraction
   reads_train, reads_eval = splits_to_read(settings, eval_pattern or fraction)
-  # Without class names, the folders of the training files determine the classes.
   train_files = (_list_files('train_pattern', train_pattern, is_class_list=not class_names)
                  if reads_train or fraction or not class_names else [])
   eval_files = (_list_files('eval_pattern', eval_pattern)
@@ -46,35 +55,28 @@ def describe_patterns(settings: Settings, train_pattern: Optional[str],
   train, test = _make_split(train_files, class_names), _make_split(eval_files, class_names)
   if reads_train:
     check_no_class_missing(class_names, train)
-  return _make_data_set(settings.data, class_names, train if reads_train or fraction else None,
-                        test if reads_eval and not fraction else None)
+  return DataSet(*make_spec(settings.data, class_names),
+                 train=train if reads_train or fraction else None,
+                 test=test if reads_eval and not fraction else None)
 
 
-def describe_classes(settings: Settings, class_names: Tuple[str, ...] = ()) -> DataSet:
+def describe_spec(settings: Settings, recorded_names: Tuple[str, ...] = ()) -> DataSpec:
   """Describes the data set without listing files.
-
-  Args:
-    settings: the settings of the run.
-    class_names: the class names. If there are none, the value of `--labels` is used or, without
-      `--labels`, the class names that an earlier run has recorded in `model_dir`.
 
   Raises:
     UserError: neither the settings nor `model_dir` determines the classes.
   """
-  run_dir = RunDir(settings.run.model_dir)
-  class_names = class_names or settings.data.labels or run_dir.class_names()
+  class_names = settings.data.labels or recorded_names
   if not class_names:
     raise UserError('the classes are unknown', 'no {} in --model_dir={}'.format(
-        LABELS_FILE, run_dir.path), 'give the --model_dir of a run, or --labels')
-  return _make_data_set(settings.data, class_names, None, None)
+        LABELS_FILE, settings.run.model_dir), 'give the --model_dir of a run, or --labels')
+  return make_spec(settings.data, class_names)
 
 
-def _make_data_set(flags: DataFlags, class_names: Tuple[str, ...],
-                   train_split: Optional[ImageSplit],
-                   test_split: Optional[ImageSplit]) -> DataSet:
+def make_spec(flags: DataFlags, class_names: Tuple[str, ...]) -> DataSpec:
+  """Returns the spec of color images of the size of the flags."""
   height, width = (flags.image_size or DEFAULT_IMAGE_SIZE)[:2]
-  return DataSet(name=flags.dataset, labels=class_names, image_shape=(height, width, 3),
-                 train=train_split, test=test_split, files=())
+  return DataSpec(flags.dataset, class_names, (height, width, 3))
 
 
 def check_no_class_missing(class_names: Sequence[str],
@@ -127,20 +129,15 @@ def _list_files(flag: str, pattern: Optional[str], is_class_list: bool = False) 
     if is_class_list:
       file_pattern.check_class_folders(flag, part, found)
     files += found
-  if _is_record_file(files[0]):
+  is_record_file = False
+  with contextlib.suppress(OSError):  # The error is reported when the image is decoded.
+    is_record_file = record_index.starts_with_record(files[0])
+  if is_record_file:
     raise UserError('--{} must match image files'.format(flag),
                     '{} is a TFRecord file'.format(printable(os.fsdecode(files[0]))),
                     'give --dataset=tfrecord')
   file_pattern.warn_about_unmatched_images(flag, files, listings)
   return list(dict.fromkeys(files))
-
-
-def _is_record_file(path: bytes) -> bool:
-  """Returns whether a file is an uncompressed TFRecord file."""
-  try:
-    return records.starts_with_record(path)
-  except OSError:  # The error is reported when the image is decoded.
-    return False
 
 
 def _find_class_names(files: Sequence[bytes]) -> Tuple[str, ...]:

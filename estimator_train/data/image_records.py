@@ -5,38 +5,27 @@ The standard schema is that of TensorFlow's own scripts; flags name other keys.
 
 import collections
 import hashlib
-import logging
-from typing import Any, Counter, Dict, Iterable, List, Optional, Set, Tuple
+from typing import Any, Iterable, List, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 from google.protobuf import message
 
-from estimator_train.data import (
-  DataSet,
-  ImageRecordSplit,
-  decoding,
-  identity,
-  image_source,
-  labels_file,
-)
-from estimator_train.data.batching import Batching, without_autograph
+from estimator_train.data import DataSpec, ImageRecordSplit, Role, decoding, identity, image_source
+from estimator_train.data.batching import Batch, Order, Pixels, without_autograph
+from estimator_train.data.labels_file import LabelMap, NameCounts
 from estimator_train.data.order import evenly_spaced
-from estimator_train.data.records import RecordReader, describe_record
+from estimator_train.data.record_index import RecordReader, describe_record
 from estimator_train.data.source import FilePath, InputFn, translate_errors
-from estimator_train.errors import BadExample, UserError, WrongSchema, join_items, printable
-from estimator_train.run_dir import LABELS_FILE
+from estimator_train.errors import BadExample, WrongSchema, printable
 from estimator_train.system import storage
 
-_LOG = logging.getLogger('estimator_train')
 _TEXT_KEY = 'image/class/text'  # Of the class name, in files of TensorFlow's own scripts.
 _IMAGE_MAGICS = (b'\xff\xd8', b'\x89PNG', b'GIF8')
 _RECORDS_PER_LABEL_READ = 1024
 _MAX_PUBLISHED_READERS = 16  # TFRecord files that --input_pipeline=published reads alternately.
 # All records are checked before training if that takes less than a second, else a sample of them.
 _MAX_CHECKED_RECORDS, _MAX_CHECKED_BYTES, _SAMPLE_SIZE = 1 << 15, 1 << 28, 256
-# The number of records of each (class index of the label, class name in the record or None).
-_Counts = Counter[Tuple[int, Optional[str]]]
 
 
 class ImageRecordSource(image_source.ImageSource):
@@ -45,13 +34,10 @@ class ImageRecordSource(image_source.ImageSource):
   read = staticmethod(lambda reference: reference)  # The content itself.
   _parallel_lookups = 2  # One chunk of records is read while another one is waiting for the disk.
 
-  def __init__(self, dataset: DataSet, split: ImageRecordSplit) -> None:
-    super().__init__(dataset, split)
+  def __init__(self, spec: DataSpec, split: ImageRecordSplit, role: Role = Role.TRAIN) -> None:
+    super().__init__(spec, split, role)
     self._reader = RecordReader(split.records)
-    self._label_names = split.label_names or dataset.labels
-    # The class index of each label, from the label -label_offset on; -1: no class of the data set.
-    self._class_indices = labels_file.indices_of(self._label_names, dataset.labels)
-    self._is_translated = self._class_indices != tuple(range(len(dataset.labels)))
+    self._labels = LabelMap(split, spec.labels, role)
 
   def __len__(self) -> int:
     return self.split.records.num_records if self.split.kept is None else len(self.split.kept)
@@ -59,8 +45,8 @@ class ImageRecordSource(image_source.ImageSource):
   def check_and_count(self) -> Optional[int]:
     self.split.records.check()
     counts = self._check_schema()
-    if self.split is self.dataset.train and sum(counts.values()) == len(self):
-      self._warn_about_empty_classes(counts)
+    if self.role is Role.TRAIN and sum(counts.values()) == len(self):
+      self._labels.warn_about_empty_classes(counts)
     return len(self)
 
   def look_up(self, indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
@@ -78,8 +64,8 @@ class ImageRecordSource(image_source.ImageSource):
     return self.split._replace(kept=np.delete(kept, indices) if indices else self.split.kept,
                                records=self.split.records._replace(damages=()))
 
-  def make_published_input_fn(self, batching: Batching) -> InputFn:
-    files, split = self.split.records.files, self.split
+  def make_published_input_fn(self, order: Order, pixels: Pixels, batch: Batch) -> InputFn:
+    files, split, labels = self.split.records.files, self.split, self._labels
 
     @without_autograph
     def read_file(path: tf.Tensor) -> tf.data.Dataset:
@@ -89,13 +75,13 @@ class ImageRecordSource(image_source.ImageSource):
       features = tf.io.parse_single_example(record, {
           split.image_key: tf.io.FixedLenFeature([], tf.string),
           split.label_key: tf.io.FixedLenFeature([], tf.int64)})
-      index = features[split.label_key] + split.label_offset
-      return features[split.image_key], (tf.gather(np.array(self._class_indices, np.int64), index)
-                                         if self._is_translated else index)
+      position = features[split.label_key] + labels.offset
+      return features[split.image_key], (position if labels.is_identity else tf.gather(
+          np.array(labels.class_indices, np.int64), position))
 
     return lambda: decoding.make_published_batches(
-        decoding.shuffle_files(files, batching).apply(tf.data.experimental.parallel_interleave(
-            read_file, min(_MAX_PUBLISHED_READERS, len(files)))), parse, batching)
+        decoding.shuffle_files(files, order).apply(tf.data.experimental.parallel_interleave(
+            read_file, min(_MAX_PUBLISHED_READERS, len(files)))), parse, order, pixels, batch)
 
   def class_indices(self) -> np.ndarray:
     parts = np.array_split(np.arange(len(self)), len(self) // _RECORDS_PER_LABEL_READ + 1)
@@ -111,7 +97,7 @@ class ImageRecordSource(image_source.ImageSource):
     return hashlib.md5(key.encode()).hexdigest()
 
   def digest_of_examples(self) -> str:
-    translation = [np.array(self._class_indices)] if self._is_translated else []
+    translation = [] if self._labels.is_identity else [np.array(self._labels.class_indices)]
     return storage.fingerprint_arrays([self.split.records.lengths, *translation])
 
   def identity(self) -> str:
@@ -122,7 +108,7 @@ class ImageRecordSource(image_source.ImageSource):
     """Returns the keys of an image and its label, and what the labels mean."""
     split = self.split
     text = '{} {} {}'.format(split.image_key, split.label_key, split.label_offset)
-    return '{} {}'.format(text, self._class_indices) if self._is_translated else text
+    return text if self._labels.is_identity else '{} {}'.format(text, self._labels.class_indices)
 
   def files(self) -> List[FilePath]:
     return list(self.split.records.files)
@@ -157,28 +143,21 @@ class ImageRecordSource(image_source.ImageSource):
         raise BadExample(printable(self.name_of(index)), str(error)) from error
       try:
         content = image_content(features, self.split.image_key)
-        class_index = self._class_index(features)
+        class_index = self._labels.class_index(
+            int(_value(features, self.split.label_key, 'int64_list')))
       except ValueError as error:
         raise self._wrong_schema(index, features, str(error)) from error
       yield content, class_index, features
 
-  def _class_index(self, features: Any) -> int:
-    """Returns the class index of an example; raises a ValueError if its label is invalid."""
-    label = int(_value(features, self.split.label_key, 'int64_list'))
-    position = label + self.split.label_offset
-    if not 0 <= position < len(self._label_names):
-      raise ValueError('label {}{} for {} classes'.format(
-          label, ' with --label_offset={}'.format(self.split.label_offset)
-          if self.split.label_offset else '', len(self._label_names)))
-    if self._class_indices[position] < 0:
-      raise ValueError('label {} is {} in {}, which is not one of the {} class names'.format(
-          label, printable(self._label_names[position]), LABELS_FILE, len(self.dataset.labels)))
-    return self._class_indices[position]
-
   def _wrong_schema(self, index: int, features: Any, reason: str) -> WrongSchema:
-    return WrongSchema(printable(self.name_of(index)), reason, self._find_remedy(features))
+    """Returns the error about an example, with the values of flags that would fit it."""
+    flags = _find_keys(features, self.split) or [self._labels.remedy(
+        _value(features, self.split.label_key, 'int64_list'), _class_text(features))]
+    return WrongSchema(printable(self.name_of(index)), reason,
+                       'give {}, or a data set with RecordSplit(parse=FUNCTION)'.format(
+                           ' '.join(flags)))
 
-  def _check_schema(self) -> _Counts:
+  def _check_schema(self) -> NameCounts:
     """Checks the features of all records or, in a large data set, of a sample.
 
     Raises:
@@ -187,7 +166,7 @@ class ImageRecordSource(image_source.ImageSource):
     is_small = (len(self) <= _MAX_CHECKED_RECORDS
                 and self.split.records.lengths.sum() <= _MAX_CHECKED_BYTES)
     indices = evenly_spaced(len(self), len(self) if is_small else _SAMPLE_SIZE)
-    counts: _Counts = collections.Counter()
+    counts: NameCounts = collections.Counter()
     has_images = False
     with translate_errors():
       for part in np.array_split(indices, len(indices) // image_source.CHUNK_SIZE + 1):
@@ -202,79 +181,8 @@ class ImageRecordSource(image_source.ImageSource):
       if counts and not has_images:
         raise self._wrong_schema(indices[-1], features, '{} is not a JPEG, PNG or GIF file, as in '
                                  'all other records'.format(self.split.image_key))
-    self._check_texts(counts)
+    self._labels.check_names(counts, _TEXT_KEY)
     return counts
-
-  def _find_remedy(self, features: Any) -> str:
-    """Returns the values of flags that would fit the features of an example."""
-    flags = _find_keys(features, self.split)
-    if not flags:
-      label = _value(features, self.split.label_key, 'int64_list')
-      flags.append(self._find_label_flag(label, _class_text(features)))
-    return 'give {}, or a data set with RecordSplit(parse=FUNCTION)'.format(' '.join(flags))
-
-  def _find_label_flag(self, label: int, text: Optional[str]) -> str:
-    """Returns the flag that makes a label the index of a class; `text` is its name, if any."""
-    names, offset = self.dataset.labels, self.split.label_offset
-    position = label + offset
-    if 0 <= position < len(self._label_names):
-      return ('--image_key=KEY' if self._class_indices[position] >= 0
-              else '--labels with all classes, or files without this class')
-    if self.split.label_names:
-      return 'a {} with all labels'.format(LABELS_FILE)
-    if not self._may_have_other_offset():
-      return 'a {} next to these files, with the names of their labels'.format(LABELS_FILE)
-    shift = names.index(text) - position if text in names else -1
-    if text in names or position == len(names):
-      return '--label_offset={} if the first label is {}'.format(offset + shift, -offset - shift)
-    return '--labels, --label_offset or --label_key that fit'
-
-  def _may_have_other_offset(self) -> bool:
-    """Whether another `--label_offset`, which is that of both splits, may fit the records."""
-    return not self.split.label_names and (
-        self.split is self.dataset.train or self.dataset.train is None)
-
-  def _check_texts(self, counts: _Counts) -> None:
-    """Compares the class names in the records with the class names of the labels.
-
-    Raises:
-      UserError: most records of a class have the name of another class.
-    """
-    names, offset = self.dataset.labels, self.split.label_offset
-    index_of = {name: index for index, name in enumerate(names)}
-    other = [(class_index, text, count) for (class_index, text), count in counts.items()
-             if text is not None and index_of.get(text) != class_index]
-    for class_index, text, count in other:
-      if text in index_of and count > counts[class_index, names[class_index]]:
-        shifts = _find_shifts(counts, index_of)
-        remedy = 'write {} with the names of their labels next to them'.format(LABELS_FILE)
-        if self.split.label_names:
-          remedy = 'correct {} next to them'.format(LABELS_FILE)
-        elif len(shifts) == 1 and self._may_have_other_offset():
-          remedy = 'give --label_offset={}'.format(offset + shifts.pop())
-        elif self.split is self.dataset.train:
-          remedy = 'give --labels in the order of the labels, or correct ' + LABELS_FILE
-        raise UserError(
-            'the labels of the records are in another order than the class names',
-            'label {} is the class {}, but {} of {} record(s) is {}'.format(
-                self._class_indices.index(class_index) - offset, names[class_index], _TEXT_KEY,
-                count, text), remedy)
-    if other:
-      class_index, text, _ = other[0]
-      _LOG.warning('%s of %d records is not the class of their label, such as %s for %s', _TEXT_KEY,
-                   sum(count for _, _, count in other), printable(str(text)),
-                   printable(names[class_index]))
-
-  def _warn_about_empty_classes(self, counts: _Counts) -> None:
-    """Logs a warning if a class has no records; a class for the background may be meant so."""
-    found = {class_index for class_index, _ in counts}
-    empty = [name for index, name in enumerate(self.dataset.labels) if index not in found]
-    offset = self.split.label_offset
-    if empty:
-      _LOG.warning(
-          '%d class(es) have no training records: %s%s', len(empty), join_items(empty),
-          '' if 0 in found or self._is_translated else
-          '; if the first label is {}, give --label_offset={}'.format(1 - offset, offset - 1))
 
 
 def parse_features(record: bytes) -> Any:
@@ -313,15 +221,6 @@ def _class_text(features: Any) -> Optional[str]:
   """Returns the class name that an example contains; None if there is none."""
   values = features[_TEXT_KEY].bytes_list.value if _TEXT_KEY in features else ()
   return values[0].decode('utf-8', 'backslashreplace') if len(values) == 1 else None
-
-
-def _find_shifts(counts: _Counts, index_of: Dict[str, int]) -> Set[int]:
-  """Returns the differences of the index of the most frequent name of each class and its index."""
-  most_frequent: Dict[int, Tuple[int, str]] = {}
-  for (class_index, text), count in counts.items():
-    if text in index_of:
-      most_frequent[class_index] = max((count, str(text)), most_frequent.get(class_index, (0, '')))
-  return {index_of[text] - class_index for class_index, (_, text) in most_frequent.items()}
 
 
 def _find_keys(features: Any, split: ImageRecordSplit) -> List[str]:

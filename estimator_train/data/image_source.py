@@ -6,6 +6,7 @@ ImageSource is also the base of the source that reads images from TFRecord files
 import abc
 import contextlib
 import fractions
+import hashlib
 import logging
 import os
 import weakref
@@ -16,8 +17,9 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import (
-  DataSet,
+  DataSpec,
   ImageSplit,
+  Role,
   arrays,
   augmentation,
   bad_images,
@@ -26,9 +28,11 @@ from estimator_train.data import (
   image_folder,
 )
 from estimator_train.data.batching import (
-  Batching,
-  evaluation_index_chunks,
-  index_chunks_of,
+  Batch,
+  Order,
+  Pixels,
+  chunks_in_order,
+  chunks_of,
   without_autograph,
 )
 from estimator_train.data.cache import ImageCache
@@ -43,7 +47,7 @@ _SKIPPED_FILE = 'skipped_images.json'
 _SKIPPED = json_values.mapping(json_values.fields({
     'files': json_values.text,
     'bad': json_values.list_of(json_values.tuple_of(json_values.integer(), json_values.text))}))
-_GREY_SAMPLE_SIZE = 16  # The maximum number of images that expects_grey decodes.
+_GRAY_SAMPLE_SIZE = 16  # The maximum number of images that expects_gray decodes.
 # The number of examples that one call of a Python function looks up. With one call per image, the
 # calls would take a tenth of the time that decoding takes.
 CHUNK_SIZE = 64
@@ -54,19 +58,19 @@ class ImageSource(Source):
   """A source of encoded images, which are read in any order, decoded, and resized.
 
   A subclass reads one format. A worker without a cache reads only the images of its shard and, in
-  expects_grey, a small sample of all images.
+  expects_gray, a small sample of all images.
 
   Attributes:
     read: takes a reference of look_up, a scalar string, and returns the content of the image.
   """
-  read: Any  # decoding.Read, as a static method.
+  read: Any  # decoding.ReadContent, as a static method.
   can_augment = True
   can_cache_in_folder = True
   _parallel_lookups: Optional[int] = None  # The number of chunks that are looked up in parallel.
   # The cache of the training images, which the `input_fn` keeps alive. It refers to this source, so
   # that a strong reference would make a cycle.
   _cache: 'Optional[weakref.ReferenceType[ImageCache]]' = None
-  _expects_grey: Optional[bool] = None  # The result of expects_grey, once it has been called.
+  _expects_gray: Optional[bool] = None  # The result of expects_gray, once it has been called.
 
   @abc.abstractmethod
   def __len__(self) -> int:
@@ -132,67 +136,86 @@ class ImageSource(Source):
     return (chunks.map(make_references, self._parallel_lookups).prefetch(1)
             .apply(tf.data.experimental.unbatch()))
 
-  def expects_grey(self) -> bool:
-    """Returns whether all images of a sample are grey.
+  def expects_gray(self) -> bool:
+    """Returns whether all images of a sample are gray.
 
-    The result only selects the faster of two code paths; each code path reads grey and colour
-    images correctly. The result is kept, because filling a cache calls this method twice.
+    The result only selects the faster of two code paths; each code path reads gray and color images
+    correctly.
     """
     def read_sample() -> Iterator[bytes]:
-      for index in evenly_spaced(len(self), _GREY_SAMPLE_SIZE):
+      for index in evenly_spaced(len(self), _GRAY_SAMPLE_SIZE):
         # An error is reported when the image is read for training.
         with contextlib.suppress(OSError, BadExample):
           yield self.read_content(index)
 
-    if self._expects_grey is None:
-      self._expects_grey = decoding.are_all_grey(read_sample())
-    return self._expects_grey
+    if self._expects_gray is None:
+      self._expects_gray = decoding.are_all_gray(read_sample())
+    return self._expects_gray
 
-  def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
+  def make_train_input_fn(self, order: Order, pixels: Pixels, batch: Batch, cache: str) -> InputFn:
     if cache == 'none':
-      if batching.augment == 'none':
-        return lambda: self._make_batches(self._training_references(batching), batching)
+      if pixels.augment == 'none':
+        return lambda: decoding.make_batches(self._training_references(order), self.read,
+                                             self.expects_gray(), pixels, batch)
       return lambda: augmentation.make_augmented_batches(
-          self._training_references(batching), self.read, batching)
-    cached = ImageCache(self, batching, cache)
+          self._training_references(order), self.read, order, pixels, batch)
+    cached = self.open_cache(order, pixels, batch, cache)
     self._cache = weakref.ref(cached)
     # Reading from the cache waits for images that are still to be decoded. The private thread pool
     # keeps this wait off the threads of the model.
-    batching = batching._replace(private_threadpool_size=max(
-        1 if batching.augment == 'none' else batching.num_parallel_calls,
-        batching.private_threadpool_size))
-    return lambda: arrays.gather_batches(
-        self.training_index_chunks(len(self), batching, batching.examples_per_batch),
-        carry_errors(cached.read), np.uint8, batching.image_shape[:2] + (None,), batching)
+    num_threads = 1 if pixels.augment == 'none' else batch.num_parallel_calls
+    waiting = batch._replace(private_threads=max(num_threads, batch.private_threads))
+    return lambda: augmentation.augment_and_prefetch(arrays.gather_batches(
+        order.index_chunks(len(self), batch.size, self.is_sequential), carry_errors(cached.read),
+        np.uint8, pixels.image_shape[:2] + (None,), batch), order, pixels, waiting)
+
+  def open_cache(self, order: Order, pixels: Pixels, batch: Batch, cache: str) -> ImageCache:
+    """Opens the cache of all images, which a thread fills in the order of their first use.
+
+    A cache in a folder is reused if the paths, sizes and modification times of the files and the
+    image size have not changed.
+
+    Args:
+      order, pixels, batch: those of training.
+      cache: `memory`, or the path of a folder.
+    """
+    height, width, model_channels = pixels.image_shape
+    cached_pixels = Pixels(pixels.image_shape, dtype=tf.uint8)
+
+    def decode(indices: np.ndarray, channels: int, batch_size: int) -> tf.data.Dataset:
+      return decoding.make_batches_to_cache(
+          self.references(chunks_of(indices, CHUNK_SIZE)), self.read, channels < model_channels,
+          cached_pixels, batch._replace(size=batch_size))
+
+    # For a model that takes gray images, color images are converted to gray.
+    # In memory, the key would not be used: computing it reads the metadata of all files.
+    key = 'memory' if cache == 'memory' else hashlib.md5('{} {}x{}{}'.format(
+        self.cache_key(), height, width, '' if model_channels == 3 else ' grey').encode()
+                                                         ).hexdigest()
+    channel_counts = (1,) if model_channels == 1 else (1, 3) if self.expects_gray() else (3,)
+    return ImageCache(cache, 'images-' + key,
+                      [(len(self), height, width, channels) for channels in channel_counts],
+                      order.indices_by_first_use(len(self)), decode, self.class_indices)
 
   def wait_until_cached(self) -> None:
     cached = self._cache and self._cache()
     if cached:
       cached.read_all()
 
-  def make_eval_input_fn(self, batching: Batching) -> InputFn:
-    return lambda: self._make_batches(
-        self.references(evaluation_index_chunks(len(self), CHUNK_SIZE)), batching)
+  def make_eval_input_fn(self, pixels: Pixels, batch: Batch) -> InputFn:
+    return lambda: decoding.make_batches(
+        self.references(chunks_in_order(len(self), CHUNK_SIZE)), self.read, self.expects_gray(),
+        pixels, batch)
 
-  def make_dataset(self, indices: np.ndarray, batching: Batching,
-                   expect_grey: bool) -> tf.data.Dataset:
-    """Returns a dataset of the images at `indices`, in this order, in batches.
-
-    See decoding.make_examples for the elements of the batches.
-    """
-    return decoding.make_examples(self.references(index_chunks_of(indices, CHUNK_SIZE)), self.read,
-                                  expect_grey, batching)
-
-  def input_fns_before_last_stage(self, batching: Batching) -> Dict[str, InputFn]:
-    expect_grey = self.expects_grey()
-    channels = 0 if expect_grey or batching.image_shape[2] == 1 else 3
-    load_image = decoding.make_load_image(self.read, expect_grey, batching)
+  def stages_before_last(self, order: Order, pixels: Pixels, batch: Batch) -> Dict[str, InputFn]:
+    expect_gray = self.expects_gray()
+    channels = 0 if expect_gray or pixels.image_shape[2] == 1 else 3
+    load_image = decoding.make_load_image(self.read, expect_gray, pixels)
 
     def make_input_fn(stage: Callable[..., tf.Tensor]) -> InputFn:
-      return lambda: batching.use_private_threadpool(self._training_references(batching).apply(
+      return lambda: batch.use_private_threads(self._training_references(order).apply(
           tf.data.experimental.map_and_batch(
-              without_autograph(stage), batching.examples_per_batch,
-              num_parallel_calls=batching.num_parallel_calls)))
+              without_autograph(stage), batch.size, num_parallel_calls=batch.num_parallel_calls)))
 
     # Each stage computes its complete result, but returns only a scalar. Images of different sizes
     # cannot be batched, and copying images would add to the measured time.
@@ -203,13 +226,13 @@ class ImageSource(Source):
         'resize': make_input_fn(
             lambda reference, class_index: load_image(reference, class_index)[0][0, 0, 0])}
 
-  def skip_bad_examples(self, split_name: str, flags: InputFlags,
-                        model_dir: str) -> Tuple[Any, List[BadImage]]:
+  def without_bad_images(self, flags: InputFlags, folder: str) -> Tuple[Any, List[BadImage]]:
     # All images are decoded once before the first step, so that the numbers of steps and examples
     # are known from the start. The bad images are stored, and searched for again only if a
     # file changes.
-    path = os.path.join(model_dir, _SKIPPED_FILE)
+    path = os.path.join(folder, _SKIPPED_FILE)
     results = storage.load_json_or_warn(path, _SKIPPED) or {}
+    split_name = 'train' if self.role is Role.TRAIN else 'test'
     files_digest = self.cache_key()
     stored = results.get(split_name)
     if stored is None or stored['files'] != files_digest or any(
@@ -221,11 +244,11 @@ class ImageSource(Source):
     skipped += [BadImage(name, reason) for name, reason in self.unreadable_parts()]
     _check_and_log_skipped(skipped, len(self), flags.max_bad_images)
     split = self.without([index for index, _ in bad])
-    if split_name == 'train' and isinstance(split, ImageSplit):
-      image_folder.check_no_class_missing(self.dataset.labels, split)
-    return split, skipped
+    if self.role is Role.TRAIN and isinstance(split, ImageSplit):
+      image_folder.check_no_class_missing(self.spec.labels, split)
+    return split.source(self.spec, self.role), skipped
 
-  def explain_failure(self) -> Optional[UserError]:
+  def find_failure(self) -> Optional[UserError]:
     # Decode the images again, because TensorFlow's error does not name the file.
     for index, reason in self._find_undecodable():
       return bad_images.undecodable_error(self.name_of(index), reason)
@@ -234,11 +257,8 @@ class ImageSource(Source):
   def _find_undecodable(self) -> Iterator[Tuple[int, str]]:
     return bad_images.find_undecodable(self.read_content, len(self))
 
-  def _training_references(self, batching: Batching) -> tf.data.Dataset:
-    return self.references(self.training_index_chunks(len(self), batching, CHUNK_SIZE))
-
-  def _make_batches(self, references: tf.data.Dataset, batching: Batching) -> tf.data.Dataset:
-    return decoding.make_batches(references, self.read, self.expects_grey(), batching)
+  def _training_references(self, order: Order) -> tf.data.Dataset:
+    return self.references(order.index_chunks(len(self), CHUNK_SIZE, self.is_sequential))
 
 
 def _check_and_log_skipped(bad: Sequence[BadImage], count: int, max_bad_images: float) -> None:
@@ -268,8 +288,8 @@ class ImageFileSource(ImageSource):
   class_indices_are_known = True
   read = staticmethod(tf.read_file)
 
-  def __init__(self, dataset: DataSet, split: ImageSplit) -> None:
-    super().__init__(dataset, split)
+  def __init__(self, spec: DataSpec, split: ImageSplit, role: Role = Role.TRAIN) -> None:
+    super().__init__(spec, split, role)
     self._threads = ThreadPoolExecutor(_READAHEAD_THREADS)
 
   def __len__(self) -> int:
@@ -281,7 +301,8 @@ class ImageFileSource(ImageSource):
     return paths, self.split.classes[indices]
 
   def read_content(self, index: int) -> bytes:
-    return read_regular_file(self.split.files[index])
+    with storage.open_regular(self.split.files[index]) as file:
+      return file.read()
 
   def name_of(self, index: int) -> str:
     return os.fsdecode(self.split.files[index])
@@ -293,10 +314,10 @@ class ImageFileSource(ImageSource):
   def identity(self) -> str:
     return identity.of_image_files(self.split.files, self.class_indices())
 
-  def make_published_input_fn(self, batching: Batching) -> InputFn:
+  def make_published_input_fn(self, order: Order, pixels: Pixels, batch: Batch) -> InputFn:
     return lambda: decoding.make_published_batches(
-        decoding.shuffle_files(self.split.files, batching, self.split.classes.astype(np.int64)),
-        lambda path, class_index: (tf.read_file(path), class_index), batching)
+        decoding.shuffle_files(self.split.files, order, self.split.classes.astype(np.int64)),
+        lambda path, class_index: (tf.read_file(path), class_index), order, pixels, batch)
 
   def class_indices(self) -> np.ndarray:
     return np.asarray(self.split.classes)
@@ -304,8 +325,3 @@ class ImageFileSource(ImageSource):
   def files(self) -> List[FilePath]:
     return list(self.split.files)
 
-
-def read_regular_file(path: bytes) -> bytes:
-  """Returns the content of a regular file; raises an OSError as storage.open_regular does."""
-  with storage.open_regular(path) as file:
-    return file.read()

@@ -1,20 +1,24 @@
-"""Reads and writes `labels.txt`: the class names of the labels in the TFRecord files next to it.
+"""Reads and writes `labels.txt`, and maps the labels of TFRecord files to class indices by it.
 
-A line is a class name or, in all lines, a label and a class name, such as `0:daisy`.
+The file has the class names of the labels in the TFRecord files next to it. A line is a class name
+or, in all lines, a label and a class name, such as `0:daisy`.
 """
 
+import functools
 import logging
 import os
 import re
-from typing import Iterator, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Counter, Dict, Iterator, NamedTuple, Optional, Sequence, Set, Tuple
 
-from estimator_train.data import ImageRecordSplit, file_pattern
+from estimator_train.data import ImageRecordSplit, Role, file_pattern
 from estimator_train.errors import UserError, join_items, printable
 from estimator_train.run_dir import LABELS_FILE
 from estimator_train.settings.flags import are_distinct, normalize
 from estimator_train.system import storage
 
 _LOG = logging.getLogger('estimator_train')
+# The number of records of each (class index of the label, class name in the record or None).
+NameCounts = Counter[Tuple[int, Optional[str]]]
 
 
 class Labels(NamedTuple):
@@ -68,27 +72,42 @@ def read(patterns: Optional[str], label_offset: int, ignores_invalid: bool = Fal
   return found[0] if found else Labels((), label_offset)
 
 
-def add_labels(split: ImageRecordSplit, patterns: str, class_names: Tuple[str, ...],
-               train_patterns: Optional[str], are_given: bool) -> ImageRecordSplit:
+ReadLabels = Callable[[Optional[str]], Labels]
+
+
+def make_reader(label_offset: int, are_given: bool) -> ReadLabels:
+  """Returns a function that reads the class names next to patterns, the files of each once.
+
+  Args:
+    label_offset: `--label_offset`, if a file has no labels.
+    are_given: whether the user has given the class names with a flag or a function, so that an
+      invalid file only causes a warning.
+  """
+  return functools.lru_cache(None)(
+      lambda patterns: read(patterns, label_offset, ignores_invalid=are_given))
+
+
+def add_labels(split: ImageRecordSplit, patterns: Optional[str], class_names: Tuple[str, ...],
+               train_patterns: Optional[str], are_given: bool,
+               read_labels: ReadLabels) -> ImageRecordSplit:
   """Returns a split with the class names of its labels, of which some may not be in `class_names`.
 
   Without `labels.txt`, the labels are those of `class_names`, and the split does not change.
 
   Args:
-    split: the split, with the value of `--label_offset`.
+    split: has the value of `--label_offset`.
     patterns: the patterns of the files of the split.
     class_names: the class names of the data set, in the order of the model's outputs.
     train_patterns: the patterns of the training files.
     are_given: whether the user has given `class_names` with a flag or a function, and may have
       given all classes other names than `labels.txt`.
+    read_labels: see make_reader.
 
   Raises:
     UserError: a `labels.txt` is invalid, or has other classes.
   """
-  names, offset, are_stated = read(patterns, split.label_offset, ignores_invalid=are_given)
-  train_names: Tuple[str, ...] = ()
-  if are_given:
-    train_names = read(train_patterns, split.label_offset, ignores_invalid=True).names or names
+  names, offset, are_stated = read_labels(patterns)
+  train_names = (read_labels(train_patterns).names or names) if are_given else ()
   if len(train_names) == len(class_names) and not _have_common(train_names, class_names):
     new_names = dict(zip(train_names, class_names))
     names = tuple(new_names.get(name, name) for name in names)
@@ -104,6 +123,114 @@ def add_labels(split: ImageRecordSplit, patterns: str, class_names: Tuple[str, .
             patterns, join_items(names), join_items(class_names)),
         'correct {}, or give other files'.format(LABELS_FILE))
   return split._replace(label_names=names, label_offset=offset)
+
+
+class LabelMap:
+  """Maps the labels of records to class indices, and finds remedies for labels that do not fit.
+
+  Args:
+    split: the records.
+    class_names: those of the data set.
+    role: what the run does with the records.
+
+  Attributes:
+    offset: the position of a label in `class_indices` is the label plus this number.
+    class_indices: the class index of each label; -1: no class of the data set.
+    is_identity: whether the class index of each label is its position.
+  """
+
+  def __init__(self, split: ImageRecordSplit, class_names: Sequence[str], role: Role) -> None:
+    self._class_names, self.offset, self._role = class_names, split.label_offset, role
+    self._is_from_file = bool(split.label_names)
+    self._names = split.label_names or class_names
+    self.class_indices = indices_of(self._names, class_names)
+    self.is_identity = self.class_indices == tuple(range(len(class_names)))
+    # Whether another --label_offset, which is that of both splits, may fit the records.
+    self._may_shift = not self._is_from_file and role is not Role.TEST
+
+  def class_index(self, label: int) -> int:
+    """Returns the class index of a label; raises a ValueError if it is invalid."""
+    position = label + self.offset
+    if not 0 <= position < len(self._names):
+      raise ValueError('label {}{} for {} classes'.format(
+          label, ' with --label_offset={}'.format(self.offset) if self.offset else '',
+          len(self._names)))
+    if self.class_indices[position] < 0:
+      raise ValueError('label {} is {} in {}, which is not one of the {} class names'.format(
+          label, printable(self._names[position]), LABELS_FILE, len(self._class_names)))
+    return self.class_indices[position]
+
+  def remedy(self, label: int, name: Optional[str]) -> str:
+    """Returns what to give so that a record fits; `name` is the class name in the record, if any.
+    """
+    names, position = self._class_names, label + self.offset
+    is_known = 0 <= position < len(self._names)
+    shift = names.index(name) - position if name in names else -1
+    return next(remedy for applies, remedy in (
+        (is_known and self.class_indices[position] >= 0, '--image_key=KEY'),
+        (is_known, '--labels with all classes, or files without this class'),
+        (self._is_from_file, 'a {} with all labels'.format(LABELS_FILE)),
+        (not self._may_shift, 'a {} next to these files, with the names of their labels'.format(
+            LABELS_FILE)),
+        (name in names or position == len(names), '--label_offset={} if the first label is {}'
+         .format(self.offset + shift, -self.offset - shift)),
+        (True, '--labels, --label_offset or --label_key that fit')) if applies)
+
+  def check_names(self, counts: NameCounts, key: str) -> None:
+    """Compares the class names in the records with the class names of the labels.
+
+    Args:
+      counts: the number of records of each class index and name.
+      key: the key of the class name in the records.
+
+    Raises:
+      UserError: most records of a class have the name of another class.
+    """
+    names = self._class_names
+    index_of = {name: index for index, name in enumerate(names)}
+    other = [(class_index, name, count) for (class_index, name), count in counts.items()
+             if name is not None and index_of.get(name) != class_index]
+    for class_index, name, count in other:
+      if name in index_of and count > counts[class_index, names[class_index]]:
+        shifts = _find_shifts(counts, index_of)
+        remedy = next(remedy for applies, remedy in (
+            (self._is_from_file, 'correct {} next to them'.format(LABELS_FILE)),
+            (len(shifts) == 1 and self._may_shift, 'give --label_offset={}'.format(
+                self.offset + min(shifts))),
+            (self._role is Role.TRAIN, 'give --labels in the order of the labels, or correct '
+             + LABELS_FILE),
+            (True, 'write {} with the names of their labels next to them'.format(LABELS_FILE)))
+                      if applies)
+        raise UserError(
+            'the labels of the records are in another order than the class names',
+            'label {} is the class {}, but {} of {} record(s) is {}'.format(
+                self.class_indices.index(class_index) - self.offset, names[class_index], key,
+                count, name), remedy)
+    if other:
+      class_index, name, _ = other[0]
+      _LOG.warning('%s of %d records is not the class of their label, such as %s for %s', key,
+                   sum(count for _, _, count in other), printable(str(name)),
+                   printable(names[class_index]))
+
+  def warn_about_empty_classes(self, counts: NameCounts) -> None:
+    """Logs a warning if a class has no records; a class for the background may be meant so."""
+    found = {class_index for class_index, _ in counts}
+    empty = [name for index, name in enumerate(self._class_names) if index not in found]
+    if empty:
+      _LOG.warning(
+          '%d class(es) have no training records: %s%s', len(empty), join_items(empty),
+          '' if 0 in found or not self.is_identity else
+          '; if the first label is {}, give --label_offset={}'.format(
+              1 - self.offset, self.offset - 1))
+
+
+def _find_shifts(counts: NameCounts, index_of: Dict[str, int]) -> Set[int]:
+  """Returns the differences of the index of the most frequent name of each class and its index."""
+  most_frequent: Dict[int, Tuple[int, str]] = {}
+  for (class_index, name), count in counts.items():
+    if name in index_of:
+      most_frequent[class_index] = max((count, str(name)), most_frequent.get(class_index, (0, '')))
+  return {index_of[name] - class_index for class_index, (_, name) in most_frequent.items()}
 
 
 def indices_of(names: Sequence[str], class_names: Sequence[str]) -> Tuple[int, ...]:

@@ -26,7 +26,7 @@ import zipfile
 import zlib
 from typing import BinaryIO, Dict, Iterable, List, Optional, Tuple
 
-from estimator_train.data import DataSet, download, image_folder, require_data_dir
+from estimator_train.data import DataSet, DataSpec, download, image_folder, require_data_dir
 from estimator_train.data.download import DownloadResult
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
@@ -64,7 +64,7 @@ _DAMAGE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueE
 _MAX_DEPTH = 4
 
 
-def describe(settings: Settings) -> DataSet:
+def describe_data_set(settings: Settings, unused_recorded_names: Tuple[str, ...] = ()) -> DataSet:
   """Describes the images in `--data_dir`.
 
   Raises:
@@ -76,9 +76,9 @@ def describe(settings: Settings) -> DataSet:
   return image_folder.describe_patterns(settings, train_pattern, test_pattern, CLASS_NAMES)
 
 
-def describe_classes(settings: Settings) -> DataSet:
+def describe_spec(settings: Settings, unused_recorded_names: Tuple[str, ...] = ()) -> DataSpec:
   """Describes the data set without listing files."""
-  return image_folder.describe_classes(settings, CLASS_NAMES)
+  return image_folder.make_spec(settings.data, CLASS_NAMES)
 
 
 def find_image_root(data_dir: str) -> str:

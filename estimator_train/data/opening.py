@@ -1,41 +1,28 @@
-"""Opens the data of a run: chooses the source of each split, checks the files, and counts."""
+"""Opens the data of a run. Only this module makes sources, apart from those without bad images."""
 
-from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
+import logging
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
-from estimator_train import data
-from estimator_train.data import DataSet, DataSpec, Split, mixup
-from estimator_train.data.arrays import ArraySource, SyntheticSource
-from estimator_train.data.batching import NO_IMAGE, Batching
-from estimator_train.data.binary_files import BinarySource, IdxSource
-from estimator_train.data.image_records import ImageRecordSource
-from estimator_train.data.image_source import ImageFileSource, ImageSource
+from estimator_train.data import DataSet, DataSpec, Role, augmentation, datasets, validation
+from estimator_train.data.batching import NO_IMAGE, Batch, Order, Pixels
+from estimator_train.data.download import download_files
+from estimator_train.data.image_source import ImageSource
 from estimator_train.data.order import UNSHARDED, Shard
-from estimator_train.data.parsed_records import ParsedRecordSource
-from estimator_train.data.source import BadImage, InputFn, Source
-from estimator_train.data.user_examples import ExampleSource
+from estimator_train.data.source import AnySource, BadImage, InputFn, Source
 from estimator_train.distribution import devices
-from estimator_train.errors import UserError
+from estimator_train.errors import UserError, join_items
+from estimator_train.run_dir import RunDir
 from estimator_train.run_dir.data_record import Validation
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import CACHES, InputFlags
 
-SOURCE_CLASSES: Dict[type, Callable[..., Source]] = {
-    data.IdxSplit: IdxSource,
-    data.ImageSplit: ImageFileSource,
-    data.ImageRecordSplit: ImageRecordSource,
-    data.ParsedRecordSplit: ParsedRecordSource,
-    data.ExampleSplit: ExampleSource,
-    data.ArraySplit: ArraySource,
-    data.BinarySplit: BinarySource,
-    data.SyntheticSplit: SyntheticSource,
-}
+_LOG = logging.getLogger('estimator_train')
 
 
 class Data(NamedTuple):
   """The data of a run, which open_data has checked and counted.
 
   Attributes:
-    spec: the class names and the image shape.
     validation: which of the training examples are for validation.
     train: the training examples; None if there are none.
     test: the test examples; None if there are none.
@@ -49,127 +36,205 @@ class Data(NamedTuple):
   skipped_images: List[BadImage]
 
 
-def make_source(dataset: DataSet, split: Optional[Split]) -> Source:
-  """Returns the source that reads a split."""
-  return SOURCE_CLASSES[type(split)](dataset, split)
-
-
-def make_image_sources(dataset: DataSet, mode: str) -> Dict[str, ImageSource]:
-  """Returns the sources by split, `train` and `eval`, for a mode that reads only images.
-
-  Raises:
-    UserError: the examples of the data set are not images.
-  """
-  sources = {}
-  for name, split in (('train', dataset.train), ('eval', dataset.test)):
-    if split is not None:
-      source = make_source(dataset, split)
-      if not isinstance(source, ImageSource):
-        raise UserError('--mode={} requires a data set of image files or of images in '
-                        'TFRecords'.format(mode), '--dataset=' + dataset.name,
-                        'give --dataset=image_folder or tfrecord with --train_pattern, or '
-                        '--dataset=oct2017')
-      sources[name] = source
-  return sources
-
-
-def open_data(dataset: DataSet, settings: Settings, folder: str) -> Data:
-  """Removes bad images if requested, and checks and counts the examples that the mode reads.
+def open_data(settings: Settings, run_dir: RunDir, recorded: RunDir, is_resumed: bool) -> Data:
+  """Finds, downloads, checks and counts the examples that the mode reads.
 
   Args:
-    dataset: the data set, whose files are complete.
-    settings: the settings of the run.
-    folder: the folder of the run, in which the results are stored for the next run.
+    settings, run_dir: those of the run. What takes time is stored in the folder for the next run.
+    recorded: the folder of the run that saved the checkpoint.
+    is_resumed: whether there is a checkpoint.
 
   Raises:
-    UserError: a file is missing or invalid, the examples of a split cannot be counted, or the
-      format does not support the value of `--cache`, `--augment` or `--mixup_alpha`.
+    UserError: a file is missing or invalid, the class names are not those of the checkpoint, the
+      examples of a split cannot be counted, or the format does not support the value of a flag.
   """
+  dataset = datasets.describe_data_set(
+      settings, run_dir.class_names(),
+      validation.find_recorded(settings, recorded) if is_resumed else None)
+  spec = dataset.spec
+  _check_class_names(spec, run_dir, recorded)
+  if dataset.files:
+    assert settings.data.data_dir is not None
+    download_files(dataset.files, settings.data.data_dir)
+  sources = _make_sources(dataset)
+  train = sources.get('train')
+  if train is not None and settings.run.trains and train.class_indices_are_known:
+    _log_class_counts(train, settings)
+  run_dir.make()
   skipped_images: List[BadImage] = []
   if settings.input.on_bad_image == 'skip':
-    dataset, skipped_images = skip_bad_examples(dataset, settings.input, folder)
-  train, test = (None if split is None else make_source(dataset, split)
-                 for split in (dataset.train, dataset.test))
+    sources, skipped_images = skip_bad_images(sources, settings.input, run_dir.path)
+  train, test = map(sources.get, ('train', 'eval'))
   if train is not None:
     _check_support(train, settings)
   for source, is_read in ((train, settings.run.trains), (test, settings.run.evaluates)):
     if source is not None and is_read:
-      source.open(folder)
-  return Data(dataset.spec, dataset.validation, train, test, skipped_images)
+      source.open(run_dir.path)
+  return Data(spec, dataset.validation, train, test, skipped_images)
 
 
-def skip_bad_examples(dataset: DataSet, flags: InputFlags,
-                      folder: str) -> Tuple[DataSet, List[BadImage]]:
-  """Removes from a data set the bad images: images that cannot be decoded.
+def describe(settings: Settings, run_dir: RunDir, recorded: RunDir) -> DataSpec:
+  """Describes the data on which a checkpoint was trained, without its examples.
 
   Args:
-    dataset: the data set.
-    flags: the input flags of the run.
-    folder: the folder in which the list of bad images is stored for the next run.
-
-  Returns:
-    The data set without the bad images, and the bad images.
+    settings, run_dir: those of the run.
+    recorded: the folder of the run that saved the checkpoint.
 
   Raises:
-    UserError: the fraction of bad images exceeds `--max_bad_images`, or all training images of a
-      class are bad.
+    UserError: the class names are unknown, or not those of the checkpoint.
   """
-  skipped: List[BadImage] = []
-  for name in ('train', 'test'):
-    split = getattr(dataset, name)
-    if split is not None:
-      split, bad = make_source(dataset, split).skip_bad_examples(name, flags, folder)
-      dataset, skipped = dataset._replace(**{name: split}), skipped + bad
-  return dataset, skipped
+  spec = datasets.describe_spec(settings, run_dir.class_names())
+  _check_class_names(spec, run_dir, recorded)
+  return spec
 
 
-def _check_support(source: Source, settings: Settings) -> None:
+def open_examples_to_predict(settings: Settings, run_dir: RunDir) -> Source:
+  """Opens the examples that functions of the user make for `--mode=predict`.
+
+  Raises:
+    UserError: there are no examples, or they are invalid.
+  """
+  source = _make_sources(datasets.describe_examples_to_predict(settings))['eval']
+  source.open(run_dir.path)
+  return source
+
+
+def open_images(settings: Settings,
+                run_dir: Optional[RunDir]) -> Tuple[DataSpec, Dict[str, ImageSource]]:
+  """Finds the images of all splits, for a mode that reads only images; does not check them.
+
+  Args:
+    settings: those of the run.
+    run_dir: the folder that `--model_dir` names; None without this flag.
+
+  Returns:
+    The spec, and the sources by `train` and `eval`.
+
+  Raises:
+    UserError: the examples of the data set are not images.
+  """
+  dataset = datasets.describe_data_set(settings, run_dir.class_names() if run_dir else ())
+  sources = _make_sources(dataset)
+  images = {name: source for name, source in sources.items() if isinstance(source, ImageSource)}
+  if len(images) < len(sources):
+    raise UserError('--mode={} requires a data set of image files or of images in '
+                    'TFRecords'.format(settings.run.mode), '--dataset=' + dataset.name,
+                    'give --dataset=image_folder or tfrecord with --train_pattern, or '
+                    '--dataset=oct2017')
+  return dataset.spec, images
+
+
+def skip_bad_images(sources: Dict[str, AnySource], flags: InputFlags,
+                    folder: str) -> Tuple[Dict[str, AnySource], List[BadImage]]:
+  """Returns the sources without the images that cannot be decoded, and these images.
+
+  Raises:
+    UserError: see Source.without_bad_images.
+  """
+  results = {name: source.without_bad_images(flags, folder) for name, source in sources.items()}
+  return ({name: source for name, (source, _) in results.items()},
+          [image for _, skipped in results.values() for image in skipped])
+
+
+def _make_sources(dataset: DataSet) -> Dict[str, Source]:
+  """Returns the sources of the splits that the mode reads, by `train` and `eval`."""
+  sources: Dict[str, Source] = {}
+  if dataset.train is not None:
+    sources['train'] = dataset.train.source(dataset.spec, Role.TRAIN)
+  if dataset.test is not None:
+    sources['eval'] = dataset.test.source(
+        dataset.spec, Role.TEST_ALONE if dataset.train is None else Role.TEST)
+  return sources
+
+
+def _check_class_names(spec: DataSpec, run_dir: RunDir, recorded: RunDir) -> None:
+  """Raises a UserError if the run that saved the checkpoint had other class names."""
+  recorded.check_class_names(spec.labels, 'model_dir' if recorded is run_dir else 'checkpoint')
+
+
+def _log_class_counts(train: Source, settings: Settings) -> None:
+  counts = train.class_counts()
+  smallest = min(filter(None, counts))
+  _LOG.info('%d training images: %s; the largest class has %.1f times as many as the smallest%s',
+            sum(counts), join_items(list(map('{} {}'.format, train.spec.labels, counts))),
+            max(counts) / smallest,
+            '' if max(counts) < 1.5 * smallest or 'balanced' in (
+                settings.optimizer.class_weights, settings.input.class_sampling)
+            else ' (--class_weights=balanced compensates for that)')
+
+
+def _check_support(train: Source, settings: Settings) -> None:
   """Raises a UserError if the training examples do not support a flag of the input."""
   # A value of --cache that is not in CACHES is the path of a folder.
-  is_cache_folder = settings.input.cache not in CACHES
-  if is_cache_folder and not source.can_cache_in_folder:
+  if settings.input.cache not in CACHES and not train.can_cache_in_folder:
     raise UserError('only image files can be cached in a folder',
                     '--cache={} --dataset={}'.format(settings.input.cache, settings.data.dataset),
                     'give --cache=memory, or omit --cache')
+  if not settings.run.trains:
+    return
   for name, value, default in (('augment', settings.input.augment, 'none'),
                                ('mixup_alpha', settings.input.mixup_alpha, 0.)):
-    if value != default and settings.run.trains:
-      if not source.can_augment:
+    if value != default:
+      if not train.can_augment:
         raise UserError('examples of a function and synthetic examples cannot be augmented',
                         '--{}={} --dataset={}'.format(name, value, settings.data.dataset),
                         'omit --{}; a function of a split can augment its examples itself'.format(
                             name))
-      source.dataset.require_images('--' + name)
-  if settings.input.class_sampling == 'balanced' and settings.run.trains:
-    source.dataset.require_classes('--class_sampling=balanced')
-    if source.is_sequential and source.is_made_by_user:
+      train.spec.require_images('--' + name)
+  if settings.input.class_sampling == 'balanced':
+    train.spec.require_classes('--class_sampling=balanced')
+    if train.is_sequential and train.is_made_by_user:
       raise UserError('an ExampleSplit can only be read in its own order',
                       '--class_sampling=balanced --dataset=' + settings.data.dataset,
                       'give --class_weights=balanced instead')
 
 
+def plan_training_input(source: Source, settings: Settings, one_hot: bool, batch_size: int,
+                        shard: Shard = UNSHARDED) -> Tuple[Order, Pixels, Batch]:
+  """Returns how the training examples are read.
+
+  Args:
+    source: the training examples.
+    settings: those of the run.
+    one_hot: whether labels are one-hot vectors.
+    batch_size: the number of examples per replica.
+    shard: the training examples that this worker reads.
+  """
+  is_balanced = settings.input.class_sampling == 'balanced'
+  return (Order(settings.optimizer.seed, shard, settings.input.shuffle_buffer,
+                source.class_indices() if is_balanced else None),
+          Pixels(source.spec.image_shape or NO_IMAGE, settings.input.augment),
+          make_batch(source.spec, settings, one_hot, batch_size))
+
+
+def make_train_input_fn(source: Source, settings: Settings, order: Order, pixels: Pixels,
+                        batch: Batch) -> InputFn:
+  """Makes the `input_fn` of training, which yields (features, labels)."""
+  if settings.input.input_pipeline == 'published':
+    return source.make_published_input_fn(order, pixels, batch)
+  input_fn = source.make_train_input_fn(order, pixels, batch,
+                                        resolve_cache(source, settings.input))
+  alpha = settings.input.mixup_alpha
+  if not alpha:
+    return input_fn
+  return lambda: augmentation.mix_pairs(input_fn(), order, batch, alpha)
+
+
+def make_eval_input_fn(source: Source, settings: Settings, one_hot: bool,
+                       batch_size: int) -> InputFn:
+  """Makes the `input_fn` of evaluation: each example once, in the order of the split."""
+  return source.make_eval_input_fn(Pixels(source.spec.image_shape or NO_IMAGE),
+                                   make_batch(source.spec, settings, one_hot, batch_size))
+
+
+def make_batch(spec: DataSpec, settings: Settings, one_hot: bool, size: int) -> Batch:
+  """Returns how examples are combined into batches, from the settings of the run."""
+  flags = settings.input
+  return Batch(size, len(spec.labels), one_hot, devices.num_parallel_calls(flags),
+               devices.num_queued_calls(flags), flags.prefetch,
+               devices.private_threadpool_size(flags, settings.devices))
+
+
 def resolve_cache(source: Source, flags: InputFlags) -> str:
   """Returns where the training examples are cached: `memory`, `none` or the path of a folder."""
   return source.default_cache if flags.cache == 'auto' else flags.cache
-
-
-def make_train_input_fn(source: Source, settings: Settings, batching: Batching) -> InputFn:
-  """Makes the `input_fn` of training, which yields (features, labels)."""
-  if settings.input.input_pipeline == 'published':
-    return source.make_published_input_fn(batching)
-  input_fn = source.make_train_input_fn(batching, resolve_cache(source, settings.input))
-  alpha = settings.input.mixup_alpha
-  return mixup.mix_examples(input_fn, batching, alpha) if alpha else input_fn
-
-
-def make_batching(spec: DataSpec, settings: Settings, one_hot: bool, examples_per_batch: int,
-                  shard: Shard = UNSHARDED) -> Batching:
-  """Makes the Batching for the examples of a data set, from the settings of the run."""
-  flags = settings.input
-  return Batching(
-      image_shape=spec.image_shape or NO_IMAGE, num_classes=len(spec.labels),
-      one_hot=one_hot, examples_per_batch=examples_per_batch, shuffle_buffer=flags.shuffle_buffer,
-      num_parallel_calls=devices.num_parallel_calls(flags), prefetch=flags.prefetch,
-      seed=settings.optimizer.seed, shard=shard, augment=flags.augment,
-      private_threadpool_size=devices.private_threadpool_size(flags, settings.devices),
-      num_queued_calls=devices.num_queued_calls(flags))

@@ -9,19 +9,32 @@ import functools
 import hashlib
 import json
 import re
-from typing import Any, Callable, ClassVar, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import (
+  Any,
+  Callable,
+  ClassVar,
+  Dict,
+  Iterator,
+  List,
+  NamedTuple,
+  Optional,
+  Tuple,
+  TypeVar,
+  Union,
+)
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import DataSet, Split, identity
-from estimator_train.data.batching import NO_IMAGE, Batching, training_index_chunks
+from estimator_train.data import DataSpec, Role
+from estimator_train.data.batching import Batch, Order, Pixels
 from estimator_train.errors import BadExample, UserError, first_line
 from estimator_train.settings.flags import InputFlags
 from estimator_train.system import storage
 
 InputFn = Callable[[], tf.data.Dataset]
 FilePath = Union[str, bytes]
+AnySource = TypeVar('AnySource', bound='Source')
 _FILE_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.UnknownError,
                 tf.errors.PermissionDeniedError, tf.errors.FailedPreconditionError)
 
@@ -31,17 +44,17 @@ class _CarriedError(Exception):
 
 
 class BadImage(NamedTuple):
-  """An image file that cannot be decoded, and the reason."""
+  """An image that cannot be decoded.
+
+  Attributes:
+    file: the path and, if the file has several images, the place in the file.
+  """
   file: str
   reason: str
 
 
 class Source(abc.ABC):
   """The examples of a split. A subclass reads one file format, NumPy arrays or synthetic data.
-
-  Args:
-    dataset: the data set of the split.
-    split: the description of the split, which gives the location of its examples.
 
   Attributes:
     format_name: the name of the format in reports.
@@ -51,10 +64,10 @@ class Source(abc.ABC):
     is_in_memory: whether the examples are in memory, so that nothing is read or decoded.
     is_made_by_user: whether functions of the user make the examples.
     is_sequential: whether the examples are read one after the other, through a shuffle buffer.
-    num_examples: the number of examples that open_data has counted; None if it has not counted
-      them, or if the data set is infinite.
     last_stage: the name of the last stage of the input pipeline; None: the input pipeline has no
       stages for --mode=input_benchmark to measure.
+    num_examples: the number of examples that `open` has counted; None before, and if the data set
+      is infinite.
   """
   format_name: ClassVar[str]
   class_indices_are_known = False
@@ -63,23 +76,12 @@ class Source(abc.ABC):
   is_in_memory = False
   is_made_by_user = False
   is_sequential = False
-  num_examples: Optional[int] = None
   last_stage: ClassVar[Optional[str]] = 'batch'
+  num_examples: Optional[int] = None
   _digest: Optional[str] = None
 
-  def __init__(self, dataset: DataSet, split: Any) -> None:
-    self.dataset, self.spec, self.split = dataset, dataset.spec, split
-
-  @abc.abstractmethod
-  def check_and_count(self) -> Optional[int]:
-    """Runs quick checks of the files, and counts the examples.
-
-    Returns:
-      The number of examples, or None if the data set is infinite.
-
-    Raises:
-      UserError: a file is missing or invalid.
-    """
+  def __init__(self, spec: DataSpec, split: Any, role: Role = Role.TRAIN) -> None:
+    self.spec, self.split, self.role = spec, split, role
 
   def open(self, folder: str) -> None:
     """Checks the files, and sets num_examples.
@@ -93,34 +95,67 @@ class Source(abc.ABC):
     self.num_examples = self.check_and_count()
 
   @abc.abstractmethod
-  def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
+  def check_and_count(self) -> Optional[int]:
+    """Runs quick checks of the files, and counts the examples.
+
+    Returns:
+      The number of examples, or None if the data set is infinite.
+
+    Raises:
+      UserError: a file is missing or invalid.
+    """
+
+  def without_bad_images(self: AnySource, flags: InputFlags,
+                         folder: str) -> Tuple[AnySource, List[BadImage]]:
+    """Returns a source without the images that cannot be decoded, and these images.
+
+    Args:
+      flags: have the value of `--max_bad_images`.
+      folder: the folder in which the result is stored for the next run.
+
+    Raises:
+      UserError: the fraction of bad images exceeds `--max_bad_images`, or a class would have no
+        training images left.
+    """
+    return self, []
+
+  @abc.abstractmethod
+  def make_train_input_fn(self, order: Order, pixels: Pixels, batch: Batch, cache: str) -> InputFn:
     """Makes the `input_fn` of training: shuffled, infinite, with full batches.
 
     Args:
-      batching: how the examples are combined into batches.
+      order, pixels, batch: which batches the `input_fn` yields.
       cache: where the examples are cached: `memory`, `none` or the path of a folder.
     """
 
-  def wait_until_cached(self) -> None:  # noqa: B027
-    """Waits until the cache of the `input_fn` of training is full, if there is one."""
-
-  @abc.abstractmethod
-  def make_eval_input_fn(self, batching: Batching) -> InputFn:
-    """Makes the `input_fn` of evaluation: each example once, in the order of the split."""
-
-  def make_published_input_fn(self, batching: Batching) -> InputFn:
+  def make_published_input_fn(self, order: Order, pixels: Pixels, batch: Batch) -> InputFn:
     """Makes the `input_fn` of training with the stages of 2018; see decoding.py.
 
     Raises:
       UserError: the format has no such input pipeline.
     """
     raise UserError('--input_pipeline=published requires image files or TFRecord files',
-                    '--dataset=' + self.dataset.name, 'give --input_pipeline=exact, or omit it')
+                    '--dataset=' + self.spec.name, 'give --input_pipeline=exact, or omit it')
+
+  @abc.abstractmethod
+  def make_eval_input_fn(self, pixels: Pixels, batch: Batch) -> InputFn:
+    """Makes the `input_fn` of evaluation: each example once, in the order of the split."""
+
+  def stages_before_last(self, order: Order, pixels: Pixels, batch: Batch) -> Dict[str, InputFn]:
+    """Returns a dict from the name of each stage before the last to an `input_fn`.
+
+    The `input_fn` runs all stages up to and including this stage, on examples that are not cached.
+    Each element that an `input_fn` yields counts as `batch.size` examples.
+    """
+    return {}
 
   @property
   def default_cache(self) -> str:
     """The value that `--cache=auto` stands for: `memory` or `none`."""
     return 'none'
+
+  def wait_until_cached(self) -> None:  # noqa: B027
+    """Waits until the cache of the `input_fn` of training is full, if there is one."""
 
   @abc.abstractmethod
   def class_indices(self) -> np.ndarray:
@@ -128,7 +163,11 @@ class Source(abc.ABC):
 
   def class_counts(self) -> List[int]:
     """Returns the number of examples per class; raises a UserError for infinite data."""
-    return np.bincount(self.class_indices(), minlength=len(self.dataset.labels)).tolist()
+    return np.bincount(self.class_indices(), minlength=len(self.spec.labels)).tolist()
+
+  def files(self) -> List[FilePath]:
+    """Returns the paths of the files with the examples; [] if there are no files."""
+    return []
 
   def cache_key(self) -> str:
     """Returns a fingerprint of the examples, which changes if a file or an array changes.
@@ -164,79 +203,15 @@ class Source(abc.ABC):
       self._digest = hashlib.md5(text.encode()).hexdigest()
     return self._digest
 
+  @abc.abstractmethod
   def identity(self) -> str:
-    """Returns text that identifies these examples among those of the same format.
-
-    Of examples that a function makes, it is their number and the content of the first ones. If they
-    are others each time, the name of the data set takes the place of the content.
-    """
-    batching = Batching(self.dataset.image_shape or NO_IMAGE, len(self.dataset.labels),
-                        one_hot=False, examples_per_batch=1)
-    first = identity.of_first_examples(self.make_eval_input_fn(batching))
-    return '{} {}'.format(self.check_and_count(), first or self.dataset.name)
-
-  def skip_bad_examples(self, split_name: str, flags: InputFlags,
-                        model_dir: str) -> Tuple[Split, List[BadImage]]:
-    """Removes the examples that cannot be decoded.
-
-    Args:
-      split_name: the name of the split, `train` or `test`.
-      flags: the input flags of the run.
-      model_dir: the folder in which the result is stored for the next run.
-
-    Returns:
-      The split without the removed examples, and the removed examples.
-
-    Raises:
-      UserError: the fraction of removed examples would exceed `--max_bad_images`, or a class would
-        have no training examples left.
-    """
-    return self.split, []
-
-  def training_index_chunks(self, num_examples: int, batching: Batching,
-                            chunk_size: int) -> tf.data.Dataset:
-    """Returns an infinite dataset of the indices of the training examples, int64 [chunk_size].
-
-    Reading a cache by these indices yields the same order as reading without a cache.
-    """
-    if self.is_sequential and batching.class_indices is None:
-      return batching.shuffle_and_shard(tf.data.Dataset.range(num_examples),
-                                        num_examples).batch(chunk_size)
-    return training_index_chunks(num_examples, batching, chunk_size)
+    """Returns text that identifies these examples among those of the same format."""
 
   def identify_example(self, index: int) -> Dict[str, Any]:
     """Returns what identifies an example in predictions: its record, or only its index."""
     return {'example': index}
 
-  def files(self) -> List[FilePath]:
-    """Returns the paths of the files with the examples; [] if there are no files."""
-    return []
-
-  def stage_input_fns(self, batching: Batching, is_cached: bool,
-                      train_input_fn: InputFn) -> Dict[str, InputFn]:
-    """Returns a dict from the name of each stage to an `input_fn` that ends with this stage.
-
-    Args:
-      batching: how the examples are combined into batches.
-      is_cached: whether the examples are cached, so that batching is the only stage.
-      train_input_fn: the `input_fn` of training, which runs all stages.
-    """
-    if self.last_stage is None:
-      return {}
-    if is_cached or self.is_in_memory:
-      return {'batch': train_input_fn}
-    return dict(self.input_fns_before_last_stage(batching),
-                **{self.last_stage: train_input_fn})
-
-  def input_fns_before_last_stage(self, batching: Batching) -> Dict[str, InputFn]:
-    """Returns a dict from the name of each stage before the last to an `input_fn`.
-
-    The `input_fn` runs all stages up to and including this stage, on examples that are not cached.
-    Each element that an `input_fn` yields counts as `batching.examples_per_batch` examples.
-    """
-    return {}
-
-  def explain_failure(self) -> Optional[UserError]:
+  def find_failure(self) -> Optional[UserError]:
     """Reads all files, and returns an error that names the first unreadable file.
 
     An image that cannot be decoded counts as unreadable. Returns None if all files are readable.
@@ -266,8 +241,8 @@ def translate_errors(source: Optional[Source] = None) -> Iterator[None]:
   """Raises a UserError in place of TensorFlow's errors about data files and checkpoints.
 
   Args:
-    source: the source of the examples. The source finds the unreadable file, because TensorFlow's
-      error may not name the file. None: errors about unreadable files are not translated.
+    source: finds the unreadable file, because TensorFlow's error may not name it. None: errors
+      about unreadable files are not translated.
   """
   try:
     yield
@@ -292,10 +267,10 @@ def _find_user_error(error: tf.errors.OpError, source: Optional[Source]) -> Opti
   if missing:
     return UserError('--model_dir holds a checkpoint of another model or optimizer',
                      missing.group(), 'give another --model_dir')
-  user_error = source.explain_failure() if source is not None else None
+  user_error = source.find_failure() if source is not None else None
   if user_error is None and source is not None and source.is_made_by_user:
     return UserError('the model cannot process an example',
-                     '--dataset={} ({})'.format(source.dataset.name, first_line(error)),
+                     '--dataset={} ({})'.format(source.spec.name, first_line(error)),
                      'check the shapes and the values that the functions of the data set return, '
                      'such as class indices')
   return user_error

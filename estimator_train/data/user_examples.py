@@ -1,27 +1,42 @@
-"""Reads the examples that functions of the user make; those of records: parsed_records.py."""
+"""Reads the examples that functions of the user make, of records or as a tf.data.Dataset."""
 
 import abc
 import logging
 import os
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import DataSet, ExampleSplit
-from estimator_train.data.batching import NO_IMAGE, Batching, without_autograph
-from estimator_train.data.source import InputFn, Source, carry_errors, translate_errors
+from estimator_train.data import DataSpec, ExampleSplit, ParsedRecordSplit, Role, identity
+from estimator_train.data.batching import (
+  NO_IMAGE,
+  Batch,
+  Order,
+  Pixels,
+  chunks_in_order,
+  without_autograph,
+)
+from estimator_train.data.record_index import RecordReader, describe_record
+from estimator_train.data.source import (
+  FilePath,
+  InputFn,
+  Source,
+  carry_errors,
+  translate_errors,
+)
 from estimator_train.errors import UserError, first_line
 from estimator_train.settings import user_code
 from estimator_train.settings.user_code import qualified_name
 from estimator_train.system import json_values, machine, storage
 
-FAILED = 'a function of a split failed'
+_FAILED = 'a function of a split failed'
 _LOG = logging.getLogger('estimator_train')
 _COUNTS_FILE, _COUNTS = 'example_counts.json', json_values.mapping(json_values.integer(1))
 # Also the base class of the datasets of tf.compat.v2.
 _DATASET_BASE_CLASS = tf.data.Dataset.__mro__[1]
-CHUNK_SIZE = 64  # The number of examples that one Python call reads.
+_CHUNK_SIZE = 64  # The number of examples that one Python call reads.
+_PARALLEL_READS = 2  # The number of calls that read records at once.
 
 
 class UserExampleSource(Source):
@@ -34,19 +49,19 @@ class UserExampleSource(Source):
   function: Any
 
   @abc.abstractmethod
-  def read_in_order(self, batching: Batching) -> tf.data.Dataset:
+  def read_in_order(self, batch: Batch) -> tf.data.Dataset:
     """Returns a dataset of batches of all examples, as the function makes them."""
 
   @abc.abstractmethod
-  def read_shuffled(self, batching: Batching) -> tf.data.Dataset:
+  def read_shuffled(self, order: Order, batch: Batch) -> tf.data.Dataset:
     """Returns an infinite dataset of batches of the training examples of this worker."""
 
-  def make_train_input_fn(self, batching: Batching, cache: str) -> InputFn:
+  def make_train_input_fn(self, order: Order, pixels: Pixels, batch: Batch, cache: str) -> InputFn:
     if cache != 'memory':
-      return lambda: self._encode(self.read_shuffled(batching), batching)
+      return lambda: self._encode(self.read_shuffled(order, batch), batch)
     num_examples = self.check_and_count() or 0
     with tf.Graph().as_default():
-      arrays, element = _read_all(self.read_in_order(batching))
+      arrays, element = _read_all(self.read_in_order(batch))
 
     @without_autograph
     def gather(indices: tf.Tensor) -> Any:
@@ -56,36 +71,43 @@ class UserExampleSource(Source):
         tensor.set_shape((None,) + array.shape[1:])
       return tf.nest.pack_sequence_as(element, tensors)
 
-    return lambda: self._encode(self.training_index_chunks(
-        num_examples, batching, batching.examples_per_batch).map(gather), batching)
+    return lambda: self._encode(order.index_chunks(
+        num_examples, batch.size, self.is_sequential).map(gather), batch)
 
-  def make_eval_input_fn(self, batching: Batching) -> InputFn:
-    return lambda: self._encode(self.read_in_order(batching), batching)
+  def make_eval_input_fn(self, pixels: Pixels, batch: Batch) -> InputFn:
+    return lambda: self._encode(self.read_in_order(batch), batch)
 
   def class_indices(self) -> np.ndarray:
-    batching = Batching(self.dataset.image_shape or NO_IMAGE, len(self.dataset.labels),
-                        one_hot=False, examples_per_batch=CHUNK_SIZE)
     with tf.Graph().as_default(), translate_errors(self):
-      examples = self.read_in_order(batching)
+      examples = self.read_in_order(self._batch_of_indices(_CHUNK_SIZE))
       self._check_structure(examples)
       labels, _ = _read_all(examples.map(lambda *parts: parts[1]))
     return labels[0].astype(np.int64).reshape(-1)
 
+  def identity(self) -> str:
+    # If the first examples are others each time, the name of the data set takes their place.
+    first = identity.of_first_examples(self.make_eval_input_fn(
+        Pixels(self.spec.image_shape or NO_IMAGE), self._batch_of_indices(1)))
+    return '{} {}'.format(self.check_and_count(), first or self.spec.name)
+
+  def _batch_of_indices(self, size: int) -> Batch:
+    return Batch(size, len(self.spec.labels), one_hot=False)
+
   def find_invalid_class(self, label: Any) -> Optional[str]:
     """Describes the label of an example if it is no valid class index, or else returns None."""
-    num_classes = len(self.dataset.labels)
+    num_classes = len(self.spec.labels)
     if not num_classes or (np.ndim(label) == 0 and 0 <= label < num_classes):
       return None
     return 'the label is {}, but classes are from 0 to {}'.format(label, num_classes - 1)
 
-  def _encode(self, batches: tf.data.Dataset, batching: Batching) -> tf.data.Dataset:
+  def _encode(self, batches: tf.data.Dataset, batch: Batch) -> tf.data.Dataset:
     """Returns a dataset of batches (features, labels), prefetched.
 
     If there are weights, the features are `{'features': ..., 'sample_weights': ...}`.
 
     Args:
       batches: (features, labels) or (features, labels, weights).
-      batching: how labels are encoded.
+      batch: how labels are encoded.
 
     Raises:
       UserError: the function does not return (features, label) or (features, label, weight), or
@@ -95,13 +117,13 @@ class UserExampleSource(Source):
 
     @without_autograph
     def encode(features: Any, labels: Any, weights: Any = None) -> Tuple[Any, Any]:
-      if batching.num_classes:
-        labels = batching.check_and_encode_labels(tf.cast(labels, tf.int64))
+      if batch.num_classes:
+        labels = batch.check_and_encode_labels(tf.cast(labels, tf.int64))
       if weights is not None:
         features = {'features': features, 'sample_weights': weights}
       return features, labels
 
-    return batching.prefetch_batches(batches.map(encode))
+    return batch.prefetch_batches(batches.map(encode))
 
   def _check_structure(self, batches: tf.data.Dataset) -> None:
     """Raises a UserError if the examples have a wrong structure, or a wrong dtype of labels."""
@@ -110,7 +132,7 @@ class UserExampleSource(Source):
       raise UserError('an example must be (features, label) or (features, label, weight)',
                       '{} returns {}'.format(name, structure), 'return a tuple of two or three')
     for part_name, part in zip(('labels', 'weights'), structure[1:]):
-      must_be_integers = bool(self.dataset.labels) and part_name == 'labels'
+      must_be_integers = bool(self.spec.labels) and part_name == 'labels'
       for dtype in tf.nest.flatten(part):
         if dtype == tf.string or (must_be_integers and not (dtype.is_integer or dtype.is_bool)):
           raise UserError(
@@ -130,8 +152,8 @@ class ExampleSource(UserExampleSource):
   last_stage = None
   is_sequential = True
 
-  def __init__(self, dataset: DataSet, split: ExampleSplit) -> None:
-    super().__init__(dataset, split)
+  def __init__(self, spec: DataSpec, split: ExampleSplit, role: Role = Role.TRAIN) -> None:
+    super().__init__(spec, split, role)
     self.function = split.make_dataset
     self._count_place, self._count_remedy = 'of num_examples', 'correct num_examples'
 
@@ -145,16 +167,16 @@ class ExampleSource(UserExampleSource):
 
   def check_and_count(self) -> Optional[int]:
     if not self.split.num_examples:
-      raise UserError('a split of the data set has no examples', '--dataset=' + self.dataset.name,
+      raise UserError('a split of the data set has no examples', '--dataset=' + self.spec.name,
                       'return a dataset with examples from make_dataset')
     return int(self.split.num_examples)
 
-  def read_in_order(self, batching: Batching) -> tf.data.Dataset:
-    return self._drop_indices(self._read_pass().batch(batching.examples_per_batch))
+  def read_in_order(self, batch: Batch) -> tf.data.Dataset:
+    return self._drop_indices(self._read_pass().batch(batch.size))
 
-  def read_shuffled(self, batching: Batching) -> tf.data.Dataset:
-    return self._drop_indices(batching.shuffle_and_shard(
-        self._read_pass(), self.split.num_examples).batch(batching.examples_per_batch))
+  def read_shuffled(self, order: Order, batch: Batch) -> tf.data.Dataset:
+    return self._drop_indices(order.shuffle_and_shard(
+        self._read_pass(), self.split.num_examples).batch(batch.size))
 
   def _read_pass(self) -> tf.data.Dataset:
     """Returns pairs of one of the num_examples examples of a pass, and its index.
@@ -200,10 +222,10 @@ class ExampleSource(UserExampleSource):
 
   def cache_key(self) -> str:
     raise UserError('--cache_features requires data whose changes are noticed',
-                    '--dataset={} is an ExampleSplit'.format(self.dataset.name),
+                    '--dataset={} is an ExampleSplit'.format(self.spec.name),
                     'omit --cache_features')
 
-  def explain_failure(self) -> Optional[UserError]:
+  def find_failure(self) -> Optional[UserError]:
     with tf.Graph().as_default(), tf.Session(
         config=tf.ConfigProto(device_count={'GPU': 0})) as session:
       dataset = _make_user_dataset(self.function)
@@ -218,6 +240,98 @@ class ExampleSource(UserExampleSource):
           return UserError('make_dataset of a split failed', '{}, example {} ({})'.format(
               qualified_name(self.function), index, reason), 'fix this function, or the example')
     return None
+
+
+class ParsedRecordSource(UserExampleSource):
+  """The source of a ParsedRecordSplit. A worker reads only the records of its shard."""
+  format_name = 'records'
+
+  def __init__(self, spec: DataSpec, split: ParsedRecordSplit, role: Role = Role.TRAIN) -> None:
+    super().__init__(spec, split, role)
+    self.function = split.parse or split.parse_batch
+    self._reader = RecordReader(split.records)
+
+  def check_and_count(self) -> Optional[int]:
+    self.split.records.check()
+    return self.split.records.num_records
+
+  def read_in_order(self, batch: Batch) -> tf.data.Dataset:
+    return self._parse_batches(lambda chunk_size: chunks_in_order(
+        self.split.records.num_records, chunk_size), batch)
+
+  def read_shuffled(self, order: Order, batch: Batch) -> tf.data.Dataset:
+    return self._parse_batches(
+        lambda chunk_size: self._training_chunks(order, chunk_size), batch)
+
+  def digest_of_examples(self) -> str:
+    return storage.fingerprint_arrays([self.split.records.lengths])
+
+  def identity(self) -> str:
+    return super().identity() + identity.of_records(self.split.records)
+
+  def identify_example(self, index: int) -> Dict[str, Any]:
+    path, record = self.split.records.locate(index)
+    return {'file': '{}:{}'.format(os.fsdecode(path), record)}
+
+  def files(self) -> List[FilePath]:
+    return list(self.split.records.files)
+
+  def stages_before_last(self, order: Order, pixels: Pixels, batch: Batch) -> Dict[str, InputFn]:
+    return {'read': lambda: batch.use_private_threads(
+        self._read(self._training_chunks(order, batch.size)))}
+
+  def find_failure(self) -> Optional[UserError]:
+    with tf.Graph().as_default(), tf.Session(
+        config=tf.ConfigProto(device_count={'GPU': 0})) as session:
+      record = tf.placeholder(tf.string, [])
+      parts = (self.split.parse(record) if self.split.parse is not None
+               else tf.nest.map_structure(tf.squeeze, self.split.parse_batch(record[tf.newaxis])))
+      run_parse = session.make_callable((parts[1], tf.nest.flatten(parts)), [record])
+      for index in range(self.split.records.num_records):
+        try:
+          label, _ = run_parse(self._reader.read(np.array([index]))[0])
+          reason = self.find_invalid_class(label)
+        except tf.errors.OpError as error:
+          frames = error.op.traceback if error.op is not None else []
+          reason = user_code.find_location(
+              (frame[0], frame[1]) for frame in frames) + first_line(error)
+        if reason is not None:
+          return UserError(_FAILED, '{} for {} ({})'.format(
+              qualified_name(self.function), describe_record(*self.split.records.locate(index)),
+              reason), 'fix this function, or the record')
+    return None
+
+  def _training_chunks(self, order: Order, chunk_size: int) -> tf.data.Dataset:
+    return order.index_chunks(self.split.records.num_records, chunk_size, self.is_sequential)
+
+  def _parse_batches(self, make_chunks: Callable[[int], tf.data.Dataset],
+                     batch: Batch) -> tf.data.Dataset:
+    """Returns a dataset of batches, as the function of the user returns them.
+
+    Args:
+      make_chunks: takes a chunk size, and returns a dataset of the indices of the records.
+      batch: how the examples are combined into batches.
+    """
+    with user_code.translate_errors(_FAILED, qualified_name(self.function)):
+      if self.split.parse_batch is not None:
+        return self._read(make_chunks(batch.size)).map(self.function, batch.num_parallel_calls)
+      records = self._read(make_chunks(_CHUNK_SIZE)).apply(tf.data.experimental.unbatch())
+      return records.apply(tf.data.experimental.map_and_batch(
+          self.function, batch.size, num_parallel_calls=batch.num_parallel_calls))
+
+  def _read(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns a dataset of records, string [n], for a dataset of indices, int64 [n]."""
+    @carry_errors
+    def read_records(indices: np.ndarray) -> np.ndarray:
+      return np.array(self._reader.read(indices), object)
+
+    @without_autograph
+    def read(indices: tf.Tensor) -> tf.Tensor:
+      records = tf.numpy_function(read_records, [indices], tf.string)
+      records.set_shape(indices.shape)
+      return records
+
+    return chunks.map(read, _PARALLEL_READS)
 
 
 def _read_all(batches: tf.data.Dataset) -> Tuple[List[np.ndarray], Any]:
@@ -252,7 +366,7 @@ def _read_all(batches: tf.data.Dataset) -> Tuple[List[np.ndarray], Any]:
 
 def _make_user_dataset(make_dataset: Callable[[], Any]) -> tf.data.Dataset:
   """Returns the dataset of the user; raises a UserError if the function fails."""
-  with user_code.translate_errors(FAILED, qualified_name(make_dataset)):
+  with user_code.translate_errors(_FAILED, qualified_name(make_dataset)):
     dataset = make_dataset()
   if not isinstance(dataset, _DATASET_BASE_CLASS):
     raise UserError('make_dataset must return a tf.data.Dataset', '{} returns {}'.format(
@@ -261,15 +375,15 @@ def _make_user_dataset(make_dataset: Callable[[], Any]) -> tf.data.Dataset:
   return dataset
 
 
-def _count_once(make_dataset: Callable[[], Any], model_dir: str) -> int:
-  """Returns the number of examples. It is stored in `model_dir` for later runs.
+def _count_once(make_dataset: Callable[[], Any], folder: str) -> int:
+  """Returns the number of examples. It is stored in the folder for later runs.
 
   The number of a lambda or a nested function is not stored, because several of them can have the
   same name.
   """
   if not user_code.is_importable(make_dataset):
     return _count(make_dataset)
-  name, path = qualified_name(make_dataset), os.path.join(model_dir, _COUNTS_FILE)
+  name, path = qualified_name(make_dataset), os.path.join(folder, _COUNTS_FILE)
   counts = storage.load_json_or_warn(path, _COUNTS) or {}
   if name not in counts:
     counts[name] = _count(make_dataset)

@@ -1,6 +1,6 @@
-"""Splits the training examples for `--validation_fraction`.
+"""Holds out training examples for `--validation_fraction`.
 
-The split belongs to the run: a resumed run and `--mode=evaluate` use what the run has recorded.
+The choice belongs to the run: a resumed run and `--mode=evaluate` use what the run has recorded.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ def find_recorded(settings: Settings, run_dir: RunDir) -> Optional[Validation]:
   """Returns the validation that the run has recorded; None if this run chooses the examples.
 
   Args:
-    settings: the settings of this run.
+    settings: those of this run.
     run_dir: the folder of the run that saved the checkpoint.
 
   Raises:
@@ -47,8 +47,8 @@ def find_recorded(settings: Settings, run_dir: RunDir) -> Optional[Validation]:
   return before
 
 
-def split_examples(split: _Split, settings: Settings,
-                   recorded: Optional[Validation]) -> Tuple[_Split, _Split, Validation]:
+def hold_out(split: _Split, settings: Settings,
+             recorded: Optional[Validation]) -> Tuple[_Split, _Split, Validation]:
   """Returns the examples to train on, those of `--validation_fraction`, and what to record.
 
   When a run begins, a hash of its name decides about an example, and two or more examples of a
@@ -90,7 +90,13 @@ def split_examples(split: _Split, settings: Settings,
         '--validation_fraction={} of {} example(s)'.format(fraction, len(names)),
         'add examples' if begins else 'restore the files and their names, or give another '
         '--model_dir')
-  return (_take(split, np.flatnonzero(~is_validation)), _take(split, np.flatnonzero(is_validation)),
+
+  def part(indices: np.ndarray) -> _Split:
+    if isinstance(split, ImageSplit):
+      return ImageSplit([split.files[index] for index in indices], split.classes[indices])
+    return split._replace(kept=indices)
+
+  return (part(np.flatnonzero(~is_validation)), part(np.flatnonzero(is_validation)),
           recorded._replace(examples=np.sort(identities[is_validation]).astype('>u8').tobytes()))
 
 
@@ -108,9 +114,3 @@ def _names_of(split: _Split) -> List[bytes]:
           for name, count in zip(split.records.names, np.diff(split.records.first_records))
           for number in range(count)]
 
-
-def _take(split: _Split, chosen: np.ndarray) -> _Split:
-  """Returns the split with the examples of these indices."""
-  if isinstance(split, ImageSplit):
-    return ImageSplit([split.files[index] for index in chosen], split.classes[chosen])
-  return split._replace(kept=chosen)

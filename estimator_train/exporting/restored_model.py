@@ -10,8 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.checkpoints import compatibility, finding, restoring
 from estimator_train.checkpoints.pinned_files import SavedCheckpoint
-from estimator_train.data import DataSpec, datasets
-from estimator_train.data.opening import make_batching
+from estimator_train.data import DataSpec, opening
 from estimator_train.data.source import Source, translate_errors
 from estimator_train.distribution.devices import Devices, find_devices, make_session_config
 from estimator_train.model import compiling, inputs, losses
@@ -231,8 +230,7 @@ def open_trained_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[Tra
   """
   tf.logging.set_verbosity(tf.logging.INFO if settings.run.verbosity > 0 else tf.logging.ERROR)
   with finding.open_checkpoint(settings, run_dir) as saved:
-    spec = datasets.describe_classes(settings).spec
-    compatibility.check_class_names(settings, run_dir, spec.labels)
+    spec = opening.describe(settings, run_dir, finding.run_dir_of_checkpoint(settings, run_dir))
     # A checkpoint can be restored with another size, too, but the predictions would be wrong.
     run_dir.check_flags(settings, changeable_flags=[
         name for name, _ in settings.items() if name != 'image_size'])
@@ -261,8 +259,8 @@ def _read_features(settings: Settings, source: Source) -> List[Any]:
   batches: List[Any] = []
   with _open_session(settings, _CPU_ONLY) as session, _as_default(session, _CPU_ONLY), \
       translate_errors(source):
-    iterator = tf.data.make_initializable_iterator(source.make_eval_input_fn(make_batching(
-        source.spec, settings, False, _FEATURES_PER_BATCH))())
+    iterator = tf.data.make_initializable_iterator(opening.make_eval_input_fn(
+        source, settings, False, _FEATURES_PER_BATCH)())
     features, _ = inputs.split_sample_weights(iterator.get_next()[0])
     session.run((tf.tables_initializer(), iterator.initializer))
     with contextlib.suppress(tf.errors.OutOfRangeError):

@@ -6,8 +6,8 @@ from typing import Any, List, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import arrays
-from estimator_train.data.opening import make_batching
+from estimator_train.data import cache as array_cache
+from estimator_train.data.opening import make_eval_input_fn
 from estimator_train.data.source import Source
 from estimator_train.distribution.devices import Devices, make_session_config
 from estimator_train.errors import UserError
@@ -79,7 +79,7 @@ def compute_features(frozen_part: tf.keras.Model, checkpoint: str, source: Sourc
     _compute_features_into(array, frozen_part, checkpoint, source, settings, devices)
 
   name = 'features-' + _cache_key(frozen_part, weight_values, source, settings)
-  return arrays.load_or_fill_array(cache, name, shape, dtype, fill)
+  return array_cache.load_or_fill_array(cache, name, shape, dtype, fill)
 
 
 def _num_frozen_layers(model: tf.keras.Model, layers: List[Any]) -> int:
@@ -116,12 +116,11 @@ def _cache_key(frozen_part: tf.keras.Model, weight_values: List[np.ndarray],
 def _compute_features_into(array: np.ndarray, frozen_part: tf.keras.Model, checkpoint: str,
                            source: Source, settings: Settings, devices: Devices) -> None:
   """Computes the features of all examples in a new graph, and fills the array with the features."""
-  batching = make_batching(source.spec, settings, one_hot=False, examples_per_batch=_BATCH_SIZE)
   own_graph = OwnGraph(frozen_part)
   with tf.Graph().as_default(), \
       tf.Session(config=make_session_config(settings.devices, devices)) as session:
     with tf.device(devices.names[0]):
-      dataset = source.make_eval_input_fn(batching)()
+      dataset = make_eval_input_fn(source, settings, one_hot=False, batch_size=_BATCH_SIZE)()
       pixels, _ = tf.data.make_one_shot_iterator(dataset).get_next()
       preprocess = make_preprocess_function(settings.model.preprocess,
                                             *frozen_part.input_shape[1:])
@@ -129,7 +128,7 @@ def _compute_features_into(array: np.ndarray, frozen_part: tf.keras.Model, check
                                checkpoint)
       fetches, _ = model_graph.apply(Batch([preprocess(pixels)]))
     session.run(tf.global_variables_initializer())
-    arrays.fill_in_batches(array, session.make_callable(fetches.outputs[0]), 'frozen layers')
+    array_cache.fill_in_batches(array, session.make_callable(fetches.outputs[0]), 'frozen layers')
 
 
 def _depends_on_learning_phase(features: tf.Tensor) -> bool:

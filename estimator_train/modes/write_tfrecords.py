@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import bad_images, datasets, decoding, labels_file, opening
+from estimator_train.data import bad_images, decoding, labels_file, opening
 from estimator_train.data.image_source import ImageSource
 from estimator_train.data.source import BadImage
 from estimator_train.errors import UserError, join_items
@@ -41,23 +41,23 @@ class _Shard(NamedTuple):
   indices: np.ndarray
 
 
-def run(settings: Settings, unused_run_dir: Optional[RunDir]) -> Dict[str, Any]:
+def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
   """Returns the result: the numbers of examples, shards and bytes per split."""
-  dataset, folder = datasets.describe(settings), settings.export.output
+  folder = settings.export.output
   skipped: List[BadImage] = []
+  spec, sources = opening.open_images(settings, run_dir)
   make_folder(folder, 'output')
   if settings.input.on_bad_image == 'skip':
-    dataset, skipped = opening.skip_bad_examples(dataset, settings.input, folder)
-  sources = opening.make_image_sources(dataset, settings.run.mode)
+    sources, skipped = opening.skip_bad_images(sources, settings.input, folder)
   for source in sources.values():
     source.check_and_count()
   num_shards = {name: _count_shards(name, source, settings) for name, source in sources.items()}
-  plan = _Plan(folder, _digest_plan(sources, dataset.labels, num_shards, settings.optimizer.seed))
-  labels_file.write(folder, dataset.labels)
+  plan = _Plan(folder, _digest_plan(sources, spec.labels, num_shards, settings.optimizer.seed))
+  labels_file.write(folder, spec.labels)
   began, splits = time.monotonic(), {}
   for name, source in sources.items():
     shards = _plan_shards(folder, name, len(source), num_shards[name], settings.optimizer.seed)
-    _write_shards(shards, source, dataset.labels, plan)
+    _write_shards(shards, source, spec.labels, plan)
     splits[name] = {'examples': len(source), 'shards': len(shards),
                     'bytes': sum(os.path.getsize(shard.path) for shard in shards)}
   secs = time.monotonic() - began
@@ -187,13 +187,13 @@ def _write_shards(shards: Sequence[_Shard], source: ImageSource,
 def _make_example_function(source: ImageSource,
                            class_names: Sequence[str]) -> Callable[[int], bytes]:
   """Returns a function that takes the index of an image, and returns a serialized example."""
-  class_indices, decoder = source.class_indices(), decoding.make_shape_decoder()
+  class_indices, shape_of = source.class_indices(), decoding.make_shape_function()
 
   def make_example(index: int) -> bytes:
     name = source.name_of(index)
     try:
       content = source.read_content(index)
-      height, width, channels = map(int, decoder.decode(content))
+      height, width, channels = map(int, shape_of.call(content))
     except (OSError, ValueError) as error:
       raise bad_images.undecodable_error(name, bad_images.reason_of(error)) from error
     class_index = int(class_indices[index])

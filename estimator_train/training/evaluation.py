@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.checkpoints import best_checkpoint, finding, restoring
 from estimator_train.checkpoints.pinned_files import pin_if_intact
-from estimator_train.data.opening import make_batching
+from estimator_train.data.opening import make_eval_input_fn
 from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import TrainingFailed, UserError, one_line
 from estimator_train.model import class_counts, evaluation_metrics, evaluation_samples
@@ -249,8 +249,8 @@ class Evaluator:
         'evaluation', self._run.settings.cluster.step_timeout_secs, lambda: self._num_batches):
       if self._graph is None or self._graph.names_of_averages != (
           restoring.names_of_averages(path)):  # A resumed run may have omitted --ema_decay.
-        self._graph = _EvaluationGraph(estimator, source.make_eval_input_fn(make_batching(
-            source.spec, self._run.settings, self._model.one_hot, batch_size)), path)
+        self._graph = _EvaluationGraph(estimator, make_eval_input_fn(
+            source, self._run.settings, self._model.one_hot, batch_size), path)
       samples = SampleCollector(self._graph.sampled, source.num_examples, batch_size)
       metrics = self._graph.run(path, samples, self._begin_batch)
     _release_free_memory()

@@ -5,19 +5,17 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.checkpoints import compatibility, finding
+from estimator_train.checkpoints import finding
 from estimator_train.checkpoints.finding import Start
 from estimator_train.checkpoints.pinned_files import SavedCheckpoint
-from estimator_train.data import DataSet, datasets, download, validation
-from estimator_train.data.opening import Data, make_source, open_data
+from estimator_train.data.opening import Data, open_data
 from estimator_train.distribution.devices import find_devices, prepare_devices
 from estimator_train.distribution.engines import Engine, make_engine
 from estimator_train.distribution.peers import Peers
 from estimator_train.distribution.process import SINGLE_PROCESS, Process
-from estimator_train.errors import UserError, join_items
+from estimator_train.errors import UserError
 from estimator_train.model.schedules import Schedule, make_schedule
 from estimator_train.run_dir import RunDir
-from estimator_train.run_dir.data_record import Validation
 from estimator_train.run_dir.step_clock import StepClock
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import EvaluationFlags
@@ -116,10 +114,7 @@ def open_run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROC
   engine = make_engine(settings, process, devices)
   start = finding.find_start(settings, run_dir, process, checkpoint)
   _LOG.info('preparing the data')
-  dataset = _obtain_dataset(settings, run_dir, validation.find_recorded(
-      settings, start.recorded) if start.step else None)
-  run_dir.make()
-  data = open_data(dataset, settings, run_dir.path)
+  data = open_data(settings, run_dir, start.recorded, is_resumed=start.step > 0)
   start.recorded.warn_of_missing_records(start.step, bool(data.spec.labels))
   clock, end_step, schedule, stop_reason = plan_steps(settings, run_dir, engine, data, start.step)
   start_up.end_phase('data')
@@ -177,23 +172,3 @@ def _check_early_stopping_flags(flags: EvaluationFlags, process: Process) -> Non
                     '--early_stopping_steps or --stop_at_accuracy with an evaluator in TF_CONFIG',
                     'remove the evaluator, so that the chief evaluates, or omit these flags')
 
-
-def _obtain_dataset(settings: Settings, run_dir: RunDir,
-                    recorded: Optional[Validation]) -> DataSet:
-  """Downloads missing files, checks class names, logs class counts, and returns the data set."""
-  dataset = datasets.describe(settings, recorded)
-  if dataset.files:
-    assert settings.data.data_dir is not None
-    download.download_files(dataset.files, settings.data.data_dir)
-  compatibility.check_class_names(settings, run_dir, dataset.labels)
-  source = make_source(dataset, dataset.train) if settings.run.trains else None
-  if source is not None and source.class_indices_are_known:
-    counts = source.class_counts()
-    smallest = min(filter(None, counts))
-    _LOG.info('%d training images: %s; the largest class has %.1f times as many as the smallest%s',
-              sum(counts), join_items(list(map('{} {}'.format, dataset.labels, counts))),
-              max(counts) / smallest,
-              '' if max(counts) < 1.5 * smallest or 'balanced' in (
-                  settings.optimizer.class_weights, settings.input.class_sampling)
-              else ' (--class_weights=balanced compensates for that)')
-  return dataset

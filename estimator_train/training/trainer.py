@@ -12,7 +12,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from estimator_train.checkpoints import finding
 from estimator_train.checkpoints.saving import RetryingSaver, SaveCheckpoints
 from estimator_train.data import arrays
-from estimator_train.data.opening import make_batching, make_train_input_fn
+from estimator_train.data.opening import make_train_input_fn, plan_training_input
 from estimator_train.data.order import Shard
 from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import (
@@ -166,19 +166,16 @@ def make_input_fn(run: Run, model: PreparedModel) -> InputFn:
   assert source is not None and engine.process.rank is not None
   shard = Shard(engine.first_example(run.examples_seen), engine.num_workers,
                 engine.process.rank, engine.examples_per_worker)
-  batching = make_batching(source.spec, settings, model.one_hot, engine.examples_per_replica,
-                           shard)
-  if settings.input.class_sampling == 'balanced':
-    batching = batching._replace(class_indices=source.class_indices())
+  plan = plan_training_input(source, settings, model.one_hot, engine.examples_per_replica, shard)
   if model.frozen_part is None:
-    return make_train_input_fn(source, settings, batching)
+    return make_train_input_fn(source, settings, *plan)
   model_dir = run.run_dir.path
   features = frozen_features.compute_features(
       model.frozen_part,
       finding.latest_checkpoint_and_step(model_dir)[0]
       or saved_weights.initial_weights_path(model_dir),
       source, settings, engine.devices)
-  return arrays.make_train_input_fn(source, features, source.class_indices(), batching)
+  return arrays.make_train_input_fn(source, features, source.class_indices(), *plan)
 
 
 def _failure_with_context(error: TrainingFailed, run: Run,

@@ -20,8 +20,8 @@ import numpy as np
 import psutil
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import DataSet, ImageSplit, arrays, datasets
-from estimator_train.data.opening import make_batching, make_source, make_train_input_fn
+from estimator_train.data import DataSet, ImageSplit, Role, arrays, datasets
+from estimator_train.data.opening import make_train_input_fn, plan_training_input
 from estimator_train.data.source import Source
 from estimator_train.model import frozen_features
 from estimator_train.run_dir import RunDir
@@ -56,7 +56,7 @@ def cold(data: Dict[str, Any], batch_size: int) -> Dict[str, float]:
     made the kernel get from storage.
   """
   settings = _settings(data)
-  dataset = datasets.describe(settings)
+  dataset = datasets.describe_data_set(settings)
   split = _split(dataset)
   batches = -(-len(split.files) // batch_size)
   size = sum(os.stat(file).st_size for file in split.files)
@@ -66,7 +66,7 @@ def cold(data: Dict[str, Any], batch_size: int) -> Dict[str, float]:
   os.sync()  # Pages that are still to be written cannot be dropped.
   for name, input_fn in (
       ('published', _make_published_input_fn(dataset, batch_size)),
-      ('package', _make_input_fn(make_source(dataset, dataset.train), settings, True, batch_size)),
+      ('package', _make_input_fn(_source(dataset), settings, True, batch_size)),
       ('from_memory', image_yardsticks.make_decoding_from_memory(
           [_read(file) for file in split.files], settings.data.image_size[:2], batch_size)),
       ('decoding', _make_decoding_input_fn(split, batch_size))):
@@ -99,7 +99,7 @@ def fill(data: Dict[str, Any], batch_size: int, passes: int, folder: str) -> Dic
     Images a second of the first epoch, by the value of --cache.
   """
   settings = _settings(data)
-  dataset = datasets.describe(settings)
+  dataset = datasets.describe_data_set(settings)
   files = _split(dataset).files
   batches = len(files) // batch_size
   rates: Dict[str, List[float]] = {'none': [], 'memory': [], 'folder': []}
@@ -111,7 +111,7 @@ def fill(data: Dict[str, Any], batch_size: int, passes: int, folder: str) -> Dic
       os.sync()  # Pages that are still to be written cannot be dropped.
       storage.advise_kernel(files, os.POSIX_FADV_DONTNEED)
       began = time.perf_counter()
-      source = make_source(dataset, dataset.train)
+      source = _source(dataset)
       kept.append(source)
       cached_settings = settings.evolve(cache=value)
       with _opened(_make_input_fn(source, cached_settings, True, batch_size)) as take:
@@ -139,13 +139,13 @@ def cache(data: Dict[str, Any], batch_size: int, window_secs: float,
     Images a second of each input.
   """
   settings = _settings(data)
-  dataset = datasets.describe(settings)
+  dataset = datasets.describe_data_set(settings)
   batches = -(-len(_split(dataset).files) // batch_size)
   input_fns = {'published': _make_published_input_fn(dataset, batch_size)}
   figures: Dict[str, float] = {}
   for name, value in (('memory', 'memory'), ('folder', folder)):
     input_fns[name] = _make_input_fn(
-        make_source(dataset, dataset.train), settings.evolve(cache=value), True, batch_size)
+        _source(dataset), settings.evolve(cache=value), True, batch_size)
   for name, input_fn in input_fns.items():
     with _opened(input_fn) as take:
       for _ in range(batches):
@@ -172,8 +172,9 @@ def features(steps: int, **rest: Any) -> Dict[str, float]:
       model.frozen_part, saved_weights.initial_weights_path(run.run_dir.path),
       source, settings, engine.devices)
   secs = time.perf_counter() - began
-  input_fn = arrays.make_train_input_fn(source, computed, source.class_indices(), make_batching(
-      source.dataset, settings, model.one_hot, engine.examples_per_replica))
+  input_fn = arrays.make_train_input_fn(
+      source, computed, source.class_indices(), *plan_training_input(
+          source, settings, model.one_hot, engine.examples_per_replica))
   return {'images_per_sec': _train(run, model, input_fn, steps),
           'computed_per_sec': rest['images'] / secs}
 
@@ -212,6 +213,10 @@ def _settings(data: Dict[str, Any], **others: Any) -> Settings:
 def _split(dataset: DataSet) -> ImageSplit:
   assert isinstance(dataset.train, ImageSplit)
   return dataset.train
+
+
+def _source(dataset: DataSet) -> Source:
+  return _split(dataset).source(dataset.spec, Role.TRAIN)
 
 
 def _make_published_input_fn(dataset: DataSet, batch_size: int) -> InputFn:
@@ -282,8 +287,8 @@ def _images_per_sec(take: Take, batch_size: int, min_batches: int, min_secs: flo
 
 def _make_input_fn(source: Source, settings: Settings, one_hot: bool,
                    batch_size: int) -> InputFn:
-  return make_train_input_fn(source, settings, make_batching(
-      source.dataset, settings, one_hot, batch_size))
+  return make_train_input_fn(
+      source, settings, *plan_training_input(source, settings, one_hot, batch_size))
 
 
 def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: int,
@@ -305,12 +310,12 @@ def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: i
       data, mode='train', model='vgg16', trainable_layers=trainable_layers, model_dir=model_dir,
       batch_size=batch_size, train_steps=warmup_steps + steps, learning_rate=LEARNING_RATE,
       **others), RunDir(model_dir))
-  dataset = datasets.describe(run.settings)
+  dataset = datasets.describe_data_set(run.settings)
   split = _split(dataset)
   chosen = np.linspace(0, len(split.files) - 1, images).astype(int)
-  some = dataset._replace(train=ImageSplit(
-      [split.files[index] for index in chosen], split.classes[chosen]))
-  return run._replace(data=run.data._replace(train=make_source(some, some.train))), prepare(run)
+  some = ImageSplit([split.files[index] for index in chosen], split.classes[chosen])
+  return run._replace(data=run.data._replace(
+      train=some.source(dataset.spec, Role.TRAIN))), prepare(run)
 
 
 def _train(run: Run, model: PreparedModel, input_fn: InputFn, steps: int) -> float:

@@ -30,15 +30,15 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import (
-  DataSet,
+  DataSpec,
   IdxSplit,
   ImageRecordSplit,
   ImageSplit,
   ParsedRecordSplit,
-  opening,
-  records as records_lib,
+  Role,
+  record_index as records_lib,
 )
-from estimator_train.data.batching import Batching
+from estimator_train.data.batching import Batch, Order, Pixels
 from estimator_train.data.order import Shard
 from estimator_train.data.source import InputFn
 from estimator_train.system import machine, storage
@@ -127,7 +127,7 @@ class Data:
 
   def dataset(self, shape: Tuple[int, int, int], split: Any) -> Any:
     """Returns the source of a split."""
-    return opening.make_source(DataSet('any', self.labels, shape, split), split)
+    return split.source(DataSpec('any', self.labels, shape), Role.TRAIN)
 
   @functools.lru_cache(maxsize=None)  # noqa: B019
   def image_source(self) -> Any:
@@ -167,10 +167,10 @@ def _example(contents: Dict[str, bytes], labels: Dict[str, int]) -> bytes:
   return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
 
 
-def _batching(shape: Tuple[int, int, int], batch_size: int, first_example: int = 0) -> Batching:
-  return Batching(shape, 10, False, batch_size, shuffle_buffer=2048,
-                  num_parallel_calls=machine.available_cores(), prefetch=2,
-                  shard=Shard(first_example))
+def _plan(shape: Tuple[int, int, int], batch_size: int,
+          first_example: int = 0) -> Tuple[Order, Pixels, Batch]:
+  return (Order(shard=Shard(first_example), shuffle_buffer=2048), Pixels(shape),
+          Batch(batch_size, 10, False, num_parallel_calls=machine.available_cores(), prefetch=2))
 
 
 def _rate(input_fn: InputFn, batches: int, batch_size: int, evicted: Sequence[Any] = ()) -> float:
@@ -227,17 +227,17 @@ def _parse_small_batch(records: tf.Tensor) -> Any:
 
 
 def _cold(data: Data) -> Subject:
-  batching = _batching(IMAGE_SIZE + (3,), BATCH_SIZE)
+  plan = _plan(IMAGE_SIZE + (3,), BATCH_SIZE)
   records, files = data.record_source(), data.image_source()
   contents = [files.read_content(index) for index in range(len(data.files))]
   evicted = list(records.files()) + list(files.files())
   batches = max(1, len(data.files) // BATCH_SIZE - 1)
   measure = functools.partial(_rate, batches=batches, batch_size=BATCH_SIZE, evicted=evicted)
   return Subject({
-      'records': lambda: measure(records.make_train_input_fn(batching, 'none')),
+      'records': lambda: measure(records.make_train_input_fn(*plan, 'none')),
       'chain of 2018': lambda: measure(lambda: _chain_of_2018(records.files(), _parse_image,
                                                               BATCH_SIZE)),
-      'image folder': lambda: measure(files.make_train_input_fn(batching, 'none')),
+      'image folder': lambda: measure(files.make_train_input_fn(*plan, 'none')),
       'decoding from memory': lambda: measure(
           image_yardsticks.make_decoding_from_memory(contents, IMAGE_SIZE, BATCH_SIZE)),
   }, (Ratio('JPEG records, cold, of the chain of 2018', 'records', 'chain of 2018', 2.5),
@@ -249,11 +249,11 @@ def _cold(data: Data) -> Subject:
 def _small(data: Data) -> Subject:
   index = data.small_index()
   source = data.dataset(SMALL_SHAPE, ParsedRecordSplit(index, None, _parse_small_batch))
-  batching = _batching(SMALL_SHAPE, SMALL_BATCH_SIZE)
+  plan = _plan(SMALL_SHAPE, SMALL_BATCH_SIZE)
   batches = max(1, min(data.num_small, 50000) // SMALL_BATCH_SIZE - 1)
   measure = functools.partial(_rate, batches=batches, batch_size=SMALL_BATCH_SIZE)
   return Subject({
-      'records': lambda: measure(source.make_train_input_fn(batching, 'none')),
+      'records': lambda: measure(source.make_train_input_fn(*plan, 'none')),
       'chain of 2018': lambda: measure(lambda: _chain_of_2018(index.files, _parse_small,
                                                               SMALL_BATCH_SIZE)),
   }, (Ratio('small records, of per-record parsing', 'records', 'chain of 2018', 5.),),
@@ -269,12 +269,12 @@ def _resume(data: Data) -> Subject:
   first_image = count * epochs * 9 // 10
   return Subject({
       'small, resumed': lambda: _secs_until_batch(small.make_train_input_fn(
-          _batching(SMALL_SHAPE, SMALL_BATCH_SIZE, first), 'none'), 0),
+          *_plan(SMALL_SHAPE, SMALL_BATCH_SIZE, first), 'none'), 0),
       'small, read': lambda: _secs_until_batch(
           lambda: _chain_of_2018(index.files, _parse_small, SMALL_BATCH_SIZE),
           first // SMALL_BATCH_SIZE),
       'JPEG, resumed': lambda: _secs_until_batch(records.make_train_input_fn(
-          _batching(IMAGE_SIZE + (3,), BATCH_SIZE, first_image), 'none'), 0),
+          *_plan(IMAGE_SIZE + (3,), BATCH_SIZE, first_image), 'none'), 0),
       'JPEG, read': lambda: _secs_until_batch(
           lambda: _chain_of_2018(records.files(), _parse_image, BATCH_SIZE),
           first_image // BATCH_SIZE),
@@ -284,8 +284,8 @@ def _resume(data: Data) -> Subject:
 
 def _cached(data: Data) -> Subject:
   records = data.record_source()
-  batching = _batching(IMAGE_SIZE + (3,), BATCH_SIZE)
-  cached_input_fn = records.make_train_input_fn(batching, 'memory')
+  plan = _plan(IMAGE_SIZE + (3,), BATCH_SIZE)
+  cached_input_fn = records.make_train_input_fn(*plan, 'memory')
   measure = functools.partial(_rate, batch_size=BATCH_SIZE)
   return Subject({
       'memory cache': lambda: measure(cached_input_fn, 500),
@@ -298,7 +298,7 @@ def _cached(data: Data) -> Subject:
 def _fill(data: Data) -> Subject:
   """The whole first epoch of cold files, from making the input to the last batch."""
   records = data.record_source()
-  batching = _batching(IMAGE_SIZE + (3,), BATCH_SIZE)
+  plan = _plan(IMAGE_SIZE + (3,), BATCH_SIZE)
   batches = max(1, len(data.files) // BATCH_SIZE)
   caches = {'memory': lambda: 'memory', 'folder': lambda: tempfile.mkdtemp(dir=data.folder)}
 
@@ -308,7 +308,7 @@ def _fill(data: Data) -> Subject:
     storage.advise_kernel(records.files(), os.POSIX_FADV_DONTNEED)
 
     def input_fn() -> tf.data.Dataset:
-      return records.make_train_input_fn(batching, cache)()
+      return records.make_train_input_fn(*plan, cache)()
 
     secs = _secs_until_batch(input_fn, batches - 1)
     return batches * BATCH_SIZE / secs
@@ -336,12 +336,12 @@ def _shards(data: Data) -> Subject:
   few, many = (data.dataset(IMAGE_SIZE + (3,), ImageRecordSplit(index)) for index in (
       data.write('few', records(), count), records_lib.load_index(
           tuple(map(os.fsencode, paths)))))
-  batching = _batching(IMAGE_SIZE + (3,), BATCH_SIZE)
+  plan = _plan(IMAGE_SIZE + (3,), BATCH_SIZE)
   measure = functools.partial(_rate, batches=max(1, min(count, 3200) // BATCH_SIZE - 1),
                               batch_size=BATCH_SIZE)
   return Subject({
-      'many files': lambda: measure(many.make_train_input_fn(batching, 'none')),
-      'seven files': lambda: measure(few.make_train_input_fn(batching, 'none')),
+      'many files': lambda: measure(many.make_train_input_fn(*plan, 'none')),
+      'seven files': lambda: measure(few.make_train_input_fn(*plan, 'none')),
   }, (Ratio('JPEG records in {:,} files, of seven files'.format(count), 'many files',
             'seven files', 1.),), 'images/s')
 
@@ -388,10 +388,11 @@ def _bytes_of_worker(source: Any, rank: int) -> float:
 
   with mock.patch.object(records_lib.PositionedFile, 'read', count):
     records_lib._scan_files(source.files())  # pylint: disable=protected-access
-    batching = _batching(IMAGE_SIZE + (3,), BATCH_SIZE)._replace(shard=Shard(0, 2, rank, 1))
+    order = Order(shard=Shard(0, 2, rank, 1))
     with tf.Graph().as_default(), tf.Session() as session:
-      following = tf.data.make_one_shot_iterator(source.references(
-          source.training_index_chunks(len(source), batching, 1).take(len(source) // 2))).get_next()
+      chunks = order.index_chunks(len(source), 1, source.is_sequential)
+      following = tf.data.make_one_shot_iterator(
+          source.references(chunks.take(len(source) // 2))).get_next()
       for _ in range(len(source) // 2):
         session.run(following)
   return float(sum(counts))
@@ -401,7 +402,7 @@ def _steps_per_sec(source: Any) -> float:
   from estimator_train.model import networks
   with tf.Graph().as_default(), tf.Session() as session:
     iterator = tf.data.make_initializable_iterator(source.make_train_input_fn(
-        _batching(SMALL_SHAPE, SMALL_BATCH_SIZE), 'none')())
+        *_plan(SMALL_SHAPE, SMALL_BATCH_SIZE), 'none')())
     pixels, labels = iterator.get_next()
     outputs = networks.mnist_dense(SMALL_SHAPE, 10)(tf.cast(pixels, tf.float32) / 255.)
     loss = tf.losses.sparse_softmax_cross_entropy(labels, outputs)

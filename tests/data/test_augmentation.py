@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import batches
+from input_plans import plan
 from PIL import Image
 
-from estimator_train.data import DataSet, ImageSplit, augmentation, random_numbers
-from estimator_train.data.batching import Batching
+from estimator_train.data import DataSpec, ImageSplit, augmentation
 from estimator_train.data.image_source import ImageFileSource
 
 SHAPE = (10, 12, 3)
@@ -25,9 +25,9 @@ def read(tmp_path, write_images):
               for number in range(COUNT)}
     write_images(images)
     split = ImageSplit([bytes(path) for path in images], np.arange(COUNT, dtype=np.int32))
-    source = ImageFileSource(DataSet('any', tuple(map(str, range(COUNT))), SHAPE, split), split)
-    found, _ = batches(source.make_train_input_fn(Batching(
-        SHAPE, COUNT, one_hot=False, examples_per_batch=4, augment=augment), 'none'), 3)
+    source = ImageFileSource(DataSpec('any', tuple(map(str, range(COUNT))), SHAPE), split)
+    found, _ = batches(source.make_train_input_fn(
+        *plan(SHAPE, COUNT, 4, augment=augment), 'none'), 3)
     return np.concatenate([pixels for pixels, _ in found])
 
   return read
@@ -65,7 +65,7 @@ def augmented(image, names, position):
   """Applies augmentations in turn, with the random numbers of the example at a position."""
   columns = {'flip': [0], 'crop': range(1, 23), 'cutout': [29, 30]}
   for name in names.split(','):
-    (numbers,) = random_numbers.draw(1, np.array([position]), np.array(columns[name]))
+    (numbers,) = augmentation.draw_numbers(1, np.array([position]), np.array(columns[name]))
     image = apply(name, image, numbers)
   return image
 
@@ -117,7 +117,7 @@ def test_the_effect_of_each_augmentation(channels):
 @pytest.mark.parametrize('count', [6, 7, 3])
 def test_images_are_augmented_in_groups_also_of_a_prime_batch(monkeypatch, count):
   """The groups do not change the images, and their size need not divide that of the batch."""
-  batching = Batching(SHAPE, 2, one_hot=True, examples_per_batch=count, augment='flip,cutout')
+  flips = plan(SHAPE, 2, count, one_hot=True, augment='flip,cutout')
   images = np.random.RandomState(0).uniform(0, 255, (3 * count, *SHAPE)).astype(np.float32)
   labels = np.arange(3 * count)
   apply_all, sizes, found = augmentation._apply, [], []
@@ -126,7 +126,7 @@ def test_images_are_augmented_in_groups_also_of_a_prime_batch(monkeypatch, count
   for size in (1, 4):
     monkeypatch.setattr(augmentation, '_MAX_GROUP_VALUES', size * int(np.prod(SHAPE)))
     found.append(batches(lambda: augmentation.augment_and_prefetch(
-        tf.data.Dataset.from_tensor_slices((images, labels)).batch(count), batching))[0])
+        tf.data.Dataset.from_tensor_slices((images, labels)).batch(count), *flips))[0])
   assert [int(size) for size in sizes] == [1, 4 if count == 7 else 3]
   for single, grouped in zip(*found):
     np.testing.assert_allclose(grouped[0], single[0], atol=1e-4)

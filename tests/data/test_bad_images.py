@@ -11,7 +11,7 @@ import pytest
 from generated_data import encoded
 from PIL import Image
 
-from estimator_train.data import DataSet, ImageSplit, bad_images, opening
+from estimator_train.data import DataSpec, ImageSplit, Role, bad_images
 from estimator_train.data.image_source import ImageFileSource
 from estimator_train.errors import UserError
 from estimator_train.settings.flags import InputFlags
@@ -20,9 +20,9 @@ NOISE = Image.fromarray(np.random.RandomState(0).randint(0, 256, (50, 60, 3)).as
 JPEG, GIF = (encoded(NOISE, form) for form in ('JPEG', 'GIF'))
 
 
-def dataset_of(paths):
+def source_of(paths):
   split = ImageSplit([bytes(path) for path in paths], np.arange(len(paths), dtype=np.int32) % 2)
-  return DataSet('image_folder', ('A', 'B'), (8, 8, 3), split)
+  return split.source(DataSpec('image_folder', ('A', 'B'), (8, 8, 3)), Role.TRAIN)
 
 
 @pytest.fixture
@@ -40,9 +40,8 @@ def test_pipes_and_devices_are_not_read(tmp_path):
   """Reading the one would wait for ever, and the other would fill the memory."""
   os.mkfifo(str(tmp_path / 'pipe.jpeg'))
   (tmp_path / 'zero.jpeg').symlink_to('/dev/zero')
-  dataset = dataset_of([tmp_path / 'pipe.jpeg', tmp_path / 'zero.jpeg'])
-  assert list(bad_images.find_undecodable(
-      ImageFileSource(dataset, dataset.train).read_content, 2)) == [
+  source = source_of([tmp_path / 'pipe.jpeg', tmp_path / 'zero.jpeg'])
+  assert list(bad_images.find_undecodable(source.read_content, 2)) == [
           (0, 'not a regular file'), (1, 'not a regular file')]
 
 
@@ -62,17 +61,16 @@ def test_pixels_that_a_header_promises_take_no_memory():
 
 
 def without_bad(paths, folder, fraction):
-  return opening.skip_bad_examples(dataset_of(paths), InputFlags(max_bad_images=fraction),
-                                    str(folder))
+  return source_of(paths).without_bad_images(InputFlags(max_bad_images=fraction), str(folder))
 
 
 def test_skip_until_a_file_changes(files, tmp_path, monkeypatch):
   searched, search = [], bad_images.find_undecodable
   monkeypatch.setattr(bad_images, 'find_undecodable',
                       lambda *given: searched.append(1) or search(*given))
-  dataset, skipped = without_bad(files, tmp_path, 0.3)
-  assert dataset.train.files == [bytes(path) for path in files[:5] + files[9:]]
-  assert dataset.train.classes.tolist() == [0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0]
+  source, skipped = without_bad(files, tmp_path, 0.3)
+  assert source.split.files == [bytes(path) for path in files[:5] + files[9:]]
+  assert source.split.classes.tolist() == [0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0]
   assert [image.file for image in skipped] == [str(path) for path in files[5:9]]
   assert all(reason in image.reason for image, reason in zip(skipped, (
       'Invalid JPEG data', 'unknown format', 'empty file')))

@@ -18,8 +18,8 @@ ARCHIVE = cifar_archive(FILES)
 def read(folder, archive, split='train'):
   if archive is not None:
     (folder / 'cifar-10-binary.tar.gz').write_bytes(archive)
-  split = getattr(cifar10.describe(Settings(dataset='cifar10', data_dir=str(folder), model_dir='x',
-                                            train_steps=1)), split)
+  split = getattr(cifar10.describe_data_set(Settings(
+      dataset='cifar10', data_dir=str(folder), model_dir='x', train_steps=1)), split)
   return split.read(split.files)
 
 
@@ -53,7 +53,7 @@ def test_cifar100(tmp_path):
   records = np.column_stack([[4, 1, 14], [73, 9, 99], pixels]).astype(np.uint8)
   (tmp_path / 'cifar-100-binary.tar.gz').write_bytes(cifar_archive(
       {'train.bin': records[:2].tobytes(), 'test.bin': records[2:].tobytes()}, 'cifar-100-binary'))
-  dataset = cifar100.describe(Settings(
+  dataset = cifar100.describe_data_set(Settings(
       dataset='cifar100', data_dir=str(tmp_path), model_dir='x', train_steps=1))
   assert len(set(dataset.labels)) == 100 and dataset.name == 'cifar100'
   for split, expected, class_names in ((dataset.train, pixels[:2], ['shark', 'bottle']),

@@ -83,7 +83,7 @@ def test_archives(tree):
       settings = Settings(dataset=dataset, train_pattern=pattern, mode='train', train_steps=1,
                           model_dir='m')
       with pytest.raises(UserError) as caught:
-        datasets.describe(settings)
+        datasets.describe_data_set(settings)
       assert str(caught.value) == (
           'an archive is not read: --train_pattern={} ({}): unpack it, and give the folder'.format(
               pattern, names))

@@ -38,7 +38,7 @@ def check(folder, images_gz, labels_gz, checksummed=False):
     if data is not None:
       with open(path, 'wb') as file:
         file.write(data)
-  return idx.check_split(split, (4, 3, 1), 3, checksummed)
+  return idx.check_split(split._replace(are_verified=checksummed), (4, 3, 1), 3)
 
 
 def test_files_that_are_accepted(tmp_path):
@@ -88,11 +88,12 @@ def test_published_files(tmp_path, data, expected):
     folder = real_data(name.replace('_', '-')) if data == 'real' else tmp_path
     if data == 'generated':
       generated_data.write_idx_files(folder, *expected)
-    found = idx.describe(name, str(folder))
-    assert found.name == name and found.train + found.test == tuple(
+    found = idx.describe_data_set(name, str(folder))
+    assert found.name == name and found.train[:2] + found.test[:2] == tuple(
         str(folder / file.name) for file in found.files)
+    assert found.train.are_verified and found.test.are_verified
     assert found.image_shape == (28, 28, 1) and len(set(found.labels)) == 10
-    assert [idx.check_split(split, found.image_shape, 10, checksummed=False)
+    assert [idx.check_split(split._replace(are_verified=False), found.image_shape, 10)
             for split in (found.train, found.test)] == expected
     for file in found.files:
       assert {url.rpartition('/')[2] for url in file.urls} == {file.name}
@@ -102,10 +103,10 @@ def test_published_files(tmp_path, data, expected):
 
 
 def test_the_sample_is_balanced():
-  sample = idx.describe('fashion_mnist_sample')
-  assert sample.labels == idx.describe('fashion_mnist').labels and not sample.files
+  sample = idx.describe_data_set('fashion_mnist_sample')
+  assert sample.labels == idx.describe_data_set('fashion_mnist').labels and not sample.files
   for split, per_class in ((sample.train, 600), (sample.test, 100)):
-    assert idx.check_split(split, sample.image_shape, 10, False) == 10 * per_class
+    assert idx.check_split(split, sample.image_shape, 10) == 10 * per_class
     assert collections.Counter(idx.read_labels(split)) == dict.fromkeys(range(10), per_class)
 
 

@@ -8,16 +8,16 @@ from unittest import mock
 import numpy as np
 import pytest
 from conftest import batches
+from input_plans import plan
 
-from estimator_train import DataSet, ImageSplit
-from estimator_train.data import arrays, cache as cache_lib, image_source
-from estimator_train.data.batching import Batching, indices_by_first_use
+from estimator_train import ImageSplit
+from estimator_train.data import DataSpec, cache as cache_lib, image_source
 from estimator_train.data.image_source import ImageFileSource
 from estimator_train.data.order import ExampleOrder, Shard
 from estimator_train.data.source import translate_errors
 from estimator_train.errors import UserError
 
-BATCHING = Batching((20, 16, 3), 2, one_hot=False, examples_per_batch=3, num_parallel_calls=2)
+PLAN = plan((20, 16, 3), 2, 3, num_parallel_calls=2)
 
 
 @pytest.fixture
@@ -38,15 +38,15 @@ def cache(request, folder):
 
 
 def source_of(split):
-  return ImageFileSource(DataSet('any', ('a', 'b'), BATCHING.image_shape), split)
+  return ImageFileSource(DataSpec('any', ('a', 'b'), PLAN.pixels.image_shape), split)
 
 
-def load(split, cache, batching=BATCHING):
-  return cache_lib.ImageCache(source_of(split), batching, str(cache)).read_all()
+def load(split, cache, plan=PLAN):
+  return source_of(split).open_cache(*plan, str(cache)).read_all()
 
 
-def uncached(split, batching=BATCHING):
-  found, _ = batches(source_of(split).make_eval_input_fn(batching))
+def uncached(split, plan=PLAN):
+  found, _ = batches(source_of(split).make_eval_input_fn(*plan.evaluation))
   channels = max(pixels.shape[-1] for pixels, _ in found)
   return np.concatenate([np.broadcast_to(pixels, pixels.shape[:-1] + (channels,))
                          for pixels, _ in found])
@@ -59,19 +59,19 @@ def test_every_pixel_value_is_rounded_ties_to_even(write_images, tmp_path, cache
   values = np.arange(256, dtype=np.uint8)[np.newaxis, :, np.newaxis]
   write_images({path: np.broadcast_to(values, (2, 256, 1))})
   split = ImageSplit([bytes(path)] * 3, np.zeros(3, 'i4'))
-  batching = BATCHING._replace(image_shape=(2, 512, channels))
-  pixels = uncached(split, batching)
+  wide = PLAN.given(image_shape=(2, 512, channels))
+  pixels = uncached(split, wide)
   assert {k + .5 for k in range(255)} <= set(pixels.ravel().tolist())
-  cached = load(split, cache, batching)
+  cached = load(split, cache, wide)
   np.testing.assert_array_equal(cached, np.rint(pixels))
   assert cached.dtype == np.uint8
 
 
 @pytest.mark.parametrize('sample_size, is_unexpected', [(1, True), (19, False)])
-def test_a_colour_image_among_grey_ones(split, cache, write_images, tmp_path, caplog, monkeypatch,
-                                        sample_size, is_unexpected):
+def test_a_color_image_among_gray_ones(split, cache, write_images, tmp_path, caplog, monkeypatch,
+                                       sample_size, is_unexpected):
   caplog.set_level('INFO')
-  monkeypatch.setattr(image_source, '_GREY_SAMPLE_SIZE', sample_size)
+  monkeypatch.setattr(image_source, '_GRAY_SAMPLE_SIZE', sample_size)
   odd = tmp_path / 'odd.jpeg'
   write_images({odd: np.full((9, 9, 3), (250, 0, 9), np.uint8)})
   split = ImageSplit(split.files[:5] + [bytes(odd)] + split.files[5:], np.zeros(19, 'i4'))
@@ -90,14 +90,14 @@ def test_a_folder_is_filled_once_for_each_content(split, folder):
     os.utime(files[0], ns=(1, 1))
     caches = []
     for _ in range(2):
-      images = load(ImageSplit(of_files, classes), folder, BATCHING._replace(image_shape=shape))
+      images = load(ImageSplit(of_files, classes), folder, PLAN.given(image_shape=shape))
       assert images.shape[:3] == (len(of_files),) + shape[:2]
       caches.append({path: path.stat().st_ino for path in folder.iterdir()})
     assert caches[0] == caches[1] and len(caches[0]) == number
 
 
 def test_what_does_not_fit_is_foreseen(split, tmp_path, folder, monkeypatch):
-  monkeypatch.setattr(arrays, 'available_bytes', lambda: 5000)
+  monkeypatch.setattr(cache_lib, 'available_bytes', lambda: 5000)
   monkeypatch.setattr(os, 'posix_fallocate', mock.Mock(
       side_effect=OSError(28, 'No space left on device')))
   size = 'for a uint8 array of shape 18x20x16x1 and 5,760 bytes'
@@ -121,8 +121,7 @@ def test_the_first_batches_do_not_wait_for_the_last_images(split, cache, monkeyp
 
   monkeypatch.setattr(cache_lib, '_FILL_BATCH_SIZE', 3)
   monkeypatch.setattr('tqdm.tqdm.update', update)
-  images = cache_lib.ImageCache(
-      source_of(split), BATCHING._replace(seed=3, shard=shard), cache)
+  images = source_of(split).open_cache(*PLAN.given(seed=3, shard=shard), cache)
   first, expected = ExampleOrder(18, 3, shard).indices(0, 6), uncached(split)
   pixels, class_indices = images.read(first)
   np.testing.assert_allclose(pixels, expected[first], atol=.5001)
@@ -143,10 +142,10 @@ def test_an_error_after_the_first_batch(split, tmp_path, folder, monkeypatch, fa
   monkeypatch.setattr(cache_lib, '_FILL_BATCH_SIZE', 3)
   if fault == 'image':
     (tmp_path / 'damaged.jpeg').write_bytes(b'text')
-    split.files[indices_by_first_use(18, BATCHING)[-1]] = bytes(tmp_path / 'damaged.jpeg')
+    split.files[PLAN.order.indices_by_first_use(18)[-1]] = bytes(tmp_path / 'damaged.jpeg')
   else:
     monkeypatch.setattr(os, 'fsync', mock.Mock(side_effect=OSError(5, 'Input/output error')))
   source = source_of(split)
   with pytest.raises(UserError, match=message), translate_errors(source):
-    batches(source.make_train_input_fn(BATCHING, str(folder)), 10000)
+    batches(source.make_train_input_fn(*PLAN, str(folder)), 10000)
   assert not list(folder.glob('*'))

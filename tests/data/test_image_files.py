@@ -1,27 +1,27 @@
-"""The pixels that image files become, whatever the mixture of grey and colour, and the audit of
+"""The pixels that image files become, whatever the mixture of gray and color, and the audit of
 their headers for that."""
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import batches
+from input_plans import plan
 
-from estimator_train.data import DataSet, ImageSplit, image_source
-from estimator_train.data.batching import Batching
+from estimator_train.data import DataSpec, ImageSplit, image_source
 from estimator_train.data.image_source import ImageFileSource
 
 SIZE = (40, 32)
-BATCHING = Batching(SIZE + (3,), 4, one_hot=False, examples_per_batch=6, num_parallel_calls=2)
+PLAN = plan(SIZE + (3,), 4, 6, num_parallel_calls=2)
 
 
 def source_of(paths):
   split = ImageSplit([str(path).encode() for path in paths], np.arange(len(paths), dtype=np.int32))
-  return ImageFileSource(DataSet('any', ('a', 'b'), SIZE + (3,)), split)
+  return ImageFileSource(DataSpec('any', ('a', 'b'), SIZE + (3,)), split)
 
 
 def evaluate(paths, **given):
   """Returns the batches of pixels, of which each image must have those of the article."""
-  found, _ = batches(source_of(paths).make_eval_input_fn(BATCHING._replace(**given)))
+  found, _ = batches(source_of(paths).make_eval_input_fn(*PLAN.given(**given).evaluation))
   assert np.concatenate([classes for _, classes in found]).tolist() == list(range(len(paths)))
   expected, _ = batches(lambda: tf.data.Dataset.from_tensor_slices(list(map(bytes, paths))).map(
       lambda path: tf.image.resize_images(tf.image.convert_image_dtype(
@@ -35,7 +35,7 @@ def evaluate(paths, **given):
 
 @pytest.fixture
 def images(tmp_path, write_images):
-  """Five grey images and a colour one, of several sizes; the last is a PNG by another name."""
+  """Five gray images and a color one, of several sizes; the last is a PNG by another name."""
   random = np.random.RandomState(3)
   paths = [tmp_path / '{} \'".jpeg'.format(index) for index in range(6)]
   png = tmp_path / 'x.png'
@@ -47,19 +47,19 @@ def images(tmp_path, write_images):
   return paths
 
 
-def test_grey_and_colour_images(images, monkeypatch):
-  """Where colour is not expected, a batch with it is decoded again, in the same order."""
-  assert not source_of(images).expects_grey()
+def test_gray_and_color_images(images, monkeypatch):
+  """Where color is not expected, a batch with it is decoded again, in the same order."""
+  assert not source_of(images).expects_gray()
   assert [batch.shape for batch in evaluate(images)] == [(6,) + SIZE + (3,)]
-  monkeypatch.setattr(image_source, '_GREY_SAMPLE_SIZE', 1)
-  assert [batch.shape[-1] for batch in evaluate(images, examples_per_batch=2)] == [1, 1, 3]
+  monkeypatch.setattr(image_source, '_GRAY_SAMPLE_SIZE', 1)
+  assert [batch.shape[-1] for batch in evaluate(images, size=2)] == [1, 1, 3]
   assert [batch.shape[-1] for batch in evaluate(images)] == [3]
 
 
-def test_a_model_of_grey_images_gets_one_channel(images):
-  """The fourth of the images is in colour."""
+def test_a_model_of_gray_images_gets_one_channel(images):
+  """The fourth of the images is in color."""
   ((pixels, _),), _ = batches(source_of(images).make_eval_input_fn(
-      BATCHING._replace(image_shape=SIZE + (1,))))
+      *PLAN.given(image_shape=SIZE + (1,)).evaluation))
   assert pixels.shape == (6,) + SIZE + (1,)
-  ((colour, _),), _ = batches(source_of(images).make_eval_input_fn(BATCHING))
-  assert pixels[4, :, :, 0] == pytest.approx(colour[4].dot([0.2989, 0.587, 0.114]), abs=0.01)
+  ((color, _),), _ = batches(source_of(images).make_eval_input_fn(*PLAN.evaluation))
+  assert pixels[4, :, :, 0] == pytest.approx(color[4].dot([0.2989, 0.587, 0.114]), abs=0.01)

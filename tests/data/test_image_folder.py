@@ -8,6 +8,7 @@ import pytest
 from estimator_train.data import datasets, image_folder, labels_file, tfrecord
 from estimator_train.errors import UserError
 from estimator_train.modes.predict import inputs
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.system.record_framing import frame
 
@@ -35,9 +36,11 @@ def assert_logged(caplog, warnings):
 
 
 def describe(train, test=None, module=image_folder, **given):
-  return module.describe(Settings(train_pattern=train, eval_pattern=test, train_steps=1, **dict(
-      {'dataset': module.__name__.rpartition('.')[2], 'model_dir': 'model',
-       'mode': 'train_and_evaluate' if test else 'train'}, **given)))
+  return module.describe_data_set(Settings(**dict(
+      {'dataset': module.__name__.rpartition('.')[2], 'model_dir': 'model', 'train_steps': 1,
+       'train_pattern': train, 'eval_pattern': test,
+       'mode': 'train_and_evaluate' if test else 'train'}, **given)),
+                                  RunDir('model').class_names())
 
 
 TRAIN, TEST = 'train/**/*.jpeg', 'test/[ABC]/*.jpeg'
@@ -137,9 +140,9 @@ def test_folders_and_several_patterns(folders, caplog):
 
 
 def describe_split(folder, recorded=None, **given):
-  return datasets.describe(Settings(**dict(
+  return datasets.describe_data_set(Settings(**dict(
       {'dataset': 'image_folder', 'train_pattern': folder, 'validation_fraction': .25,
-       'model_dir': 'model', 'mode': 'train', 'train_steps': 1}, **given)), recorded)
+       'model_dir': 'model', 'mode': 'train', 'train_steps': 1}, **given)), (), recorded)
 
 
 def test_validation_fraction(tmp_path):
@@ -230,7 +233,7 @@ def test_unicode_forms_of_folders():
 
 def names_in(content, **given):
   make_files('labels.txt', content=content)
-  return tfrecord.describe_classes(Settings(dataset='tfrecord', train_pattern='*', **given)).labels
+  return tfrecord.describe_spec(Settings(dataset='tfrecord', train_pattern='*', **given)).labels
 
 
 def test_labels_file():

@@ -5,29 +5,30 @@ import re
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import batches, record_of, write_records
+from input_plans import plan
 
 from estimator_train.data import (
   DataSet,
   RecordSplit,
+  Role,
   datasets,
   image_records as module,
-  opening,
   tfrecord,
 )
-from estimator_train.data.batching import Batching
 from estimator_train.data.source import translate_errors
 from estimator_train.errors import UserError
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 
 SHAPE, LABEL = (20, 24, 3), 'image/class/label'
-BATCHING = Batching(SHAPE, 2, one_hot=False, examples_per_batch=3, num_parallel_calls=2)
+PLAN = plan(SHAPE, 2, 3, num_parallel_calls=2)
 
 
 def source_of(folder, **given):
-  dataset = tfrecord.describe(Settings(
+  dataset = tfrecord.describe_data_set(Settings(
       dataset='tfrecord', mode='train', train_steps=1, model_dir=str(folder / 'model'),
       train_pattern=str(folder / 'train-*'), image_size=SHAPE[:2], **given))
-  return opening.make_source(dataset, dataset.train)
+  return dataset.train.source(dataset.spec, Role.TRAIN)
 
 
 @pytest.fixture
@@ -87,12 +88,12 @@ def test_a_record_of_another_schema_is_never_skipped(image_records, image, tmp_p
                        'give {}, or '.format(path, reason, remedy)), translate_errors(source):
       function(*arguments)
 
-  skip = source.skip_bad_examples, 'train', Settings(max_bad_images=1).input, str(tmp_path)
+  skip = source.without_bad_images, Settings(max_bad_images=1).input, str(tmp_path)
   refuses(source.check_and_count)
   refuses(*skip)
-  refuses(lambda: batches(source.make_train_input_fn(BATCHING, 'none'), 9))
+  refuses(lambda: batches(source.make_train_input_fn(*PLAN, 'none'), 9))
   with pytest.raises(UserError), translate_errors(source):
-    batches(source.make_published_input_fn(BATCHING), 9)
+    batches(source.make_published_input_fn(*PLAN), 9)
   # In a large data set, it is noticed when it is read.
   monkeypatch.setattr(module, '_MAX_CHECKED_BYTES', 0)
   monkeypatch.setattr(module, '_SAMPLE_SIZE', 2)
@@ -126,8 +127,7 @@ def test_class_names_of_the_records(tmp_path, image, labels_and_texts, given, is
     source.check_and_count()
     assert len(caplog.records) == (message is not None) and (message or '') in caplog.text
     caplog.clear()
-    evaluated = source.dataset._replace(train=None, test=source.split)
-    opening.make_source(evaluated, evaluated.test).check_and_count()
+    source.split.source(source.spec, Role.TEST_ALONE).check_and_count()
     assert 'no training records' not in caplog.text
 
 
@@ -146,13 +146,15 @@ def test_labels_of_test_records_are_translated_by_the_class_names(tmp_path, imag
     write_classes(tmp_path / 'train', image, train)
     write_classes(tmp_path / 'test', image, test)
     given = dict({'mode': 'train_and_evaluate', 'model_dir': str(tmp_path / 'model')}, **given)
-    dataset = tfrecord.describe(Settings(
+    dataset = tfrecord.describe_data_set(Settings(
         dataset='tfrecord', train_steps=1, train_pattern=str(tmp_path / 'train' / 'rec*'),
-        eval_pattern=str(tmp_path / 'test'), image_size=SHAPE[:2], **given))
-    source = opening.make_source(dataset, getattr(dataset, split))
+        eval_pattern=str(tmp_path / 'test'), image_size=SHAPE[:2], **given),
+        RunDir(str(tmp_path / 'model')).class_names())
+    source = getattr(dataset, split).source(
+        dataset.spec, Role.TRAIN if split == 'train' else Role.TEST)
     source.check_and_count()
-    published, _ = batches(source.make_published_input_fn(BATCHING._replace(
-        num_classes=len(dataset.labels), examples_per_batch=1)), 20)
+    published, _ = batches(source.make_published_input_fn(*PLAN.given(
+        num_classes=len(dataset.labels), size=1)), 20)
     found = source.class_indices().tolist()
     assert {int(label) for _, label in published} == set(found)
     return found
@@ -178,8 +180,9 @@ def test_labels_of_test_records_are_translated_by_the_class_names(tmp_path, imag
   monkeypatch.setattr(datasets.user_code, 'call_function', lambda *_: DataSet(
       'mine', ('a', 'b', 'c'), SHAPE, test=RecordSplit(str(tmp_path / 'test' / 'rec*'))))
   write_classes(tmp_path / 'test', image, 'ca')
-  dataset = datasets.describe(Settings(dataset='m:f', mode='evaluate', model_dir=str(tmp_path)))
-  assert opening.make_source(dataset, dataset.test).class_indices().tolist() == [2, 0]
+  dataset = datasets.describe_data_set(
+      Settings(dataset='m:f', mode='evaluate', model_dir=str(tmp_path)))
+  assert dataset.test.source(dataset.spec, Role.TEST).class_indices().tolist() == [2, 0]
 
 
 def test_the_digest_of_records_depends_on_the_classes_of_their_labels(tmp_path, image):
@@ -188,10 +191,10 @@ def test_the_digest_of_records_depends_on_the_classes_of_their_labels(tmp_path, 
 
   def digest(class_names):
     (tmp_path / 'test' / 'labels.txt').write_text('\n'.join(class_names))
-    dataset = tfrecord.describe(Settings(
+    dataset = tfrecord.describe_data_set(Settings(
         dataset='tfrecord', train_steps=1, train_pattern=str(tmp_path / 'train'),
         eval_pattern=str(tmp_path / 'test'), model_dir=str(tmp_path / 'm'), image_size=SHAPE[:2]))
-    return opening.make_source(dataset, dataset.test).digest()
+    return dataset.test.source(dataset.spec, Role.TEST).digest()
 
   assert digest('abc') == digest('abc') != digest('acb')
 
@@ -203,11 +206,11 @@ def test_errors_about_labels_of_test_records(tmp_path, image):
     write_classes(tmp_path / 'test', image, test, has_text=True, has_file=False)
     if file_names:
       (tmp_path / 'test' / 'labels.txt').write_text('\n'.join(file_names))
-    dataset = tfrecord.describe(Settings(
+    dataset = tfrecord.describe_data_set(Settings(
         dataset='tfrecord', train_steps=1, train_pattern=str(tmp_path / 'train'),
         eval_pattern=str(tmp_path / 'test'), model_dir=str(tmp_path / 'm'), image_size=SHAPE[:2]))
     with pytest.raises(UserError) as caught:
-      opening.make_source(dataset, dataset.test).check_and_count()
+      dataset.test.source(dataset.spec, Role.TEST).check_and_count()
     assert 'label_offset' not in str(caught.value)
     return str(caught.value)
 

@@ -5,9 +5,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 import training_runs
 from conftest import batches
+from input_plans import plan
 
-from estimator_train.data.batching import Batching
-from estimator_train.data.mixup import draw_weights, mix_examples
+from estimator_train.data.augmentation import draw_weights, mix_pairs
 from estimator_train.data.order import Shard
 from estimator_train.errors import UserError
 
@@ -23,10 +23,10 @@ ALPHA = .4
 def test_each_pair_has_its_own_weight(shard):
   """On any worker, and in a resumed run, of images that are read in their order, repeated."""
   batch_size, positions = shard.worker_batch_size, shard.to_global_positions(np.arange(24))
-  found, _ = batches(mix_examples(
-      lambda: tf.data.Dataset.from_tensor_slices(
-          (IMAGES[positions % 48], LABELS[positions % 48])).batch(batch_size),
-      Batching((2, 3, 1), 4, True, batch_size, seed=7, shard=shard), ALPHA))
+  order, _, batch = plan((2, 3, 1), 4, batch_size, one_hot=True, seed=7, shard=shard)
+  found, _ = batches(lambda: mix_pairs(
+      tf.data.Dataset.from_tensor_slices(
+          (IMAGES[positions % 48], LABELS[positions % 48])).batch(batch_size), order, batch, ALPHA))
   weights = draw_weights(7, positions // 2, ALPHA)
   assert len(np.unique(weights)) == 12
   images, labels = map(np.concatenate, zip(*found))

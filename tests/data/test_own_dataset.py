@@ -24,7 +24,7 @@ def describe(monkeypatch):
   def described(returned, **values):
     monkeypatch.setitem(sys.modules, 'mine', types.SimpleNamespace(
         data=returned if callable(returned) else lambda: returned))
-    return datasets.describe(Settings(**dict(
+    return datasets.describe_data_set(Settings(**dict(
         {'dataset': 'mine:data', 'model_dir': 'x', 'train_steps': 1}, **values)))
 
   return described

@@ -6,12 +6,13 @@ import pytest
 import tensorflow.compat.v1 as tf
 from conftest import batches, record_of
 from tensorflow.compat import v2
-from test_source_contract import BATCHING, COUNT, SHAPE, parse, parse_batch, write_in_files
+from test_source_contract import COUNT, PLAN, SHAPE, parse, parse_batch, write_in_files
 
 from estimator_train import DataSet, ExampleSplit, RecordSplit
 from estimator_train.data import datasets, opening, user_examples
 from estimator_train.data.source import translate_errors
 from estimator_train.errors import UserError
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 
 
@@ -29,7 +30,7 @@ def source_of(monkeypatch, tmp_path):
     dataset = DataSet('any', ('a', 'b', 'c'), SHAPE, split)
     monkeypatch.setattr(datasets.user_code, 'call_function', lambda *unused: dataset)
     settings = Settings(dataset='own:data', mode='train', train_steps=1, model_dir=str(tmp_path))
-    return opening.open_data(datasets.describe(settings), settings, str(tmp_path)).train
+    return opening.open_data(settings, RunDir(str(tmp_path)), RunDir(str(tmp_path)), False).train
 
   return source_of
 
@@ -42,8 +43,8 @@ def make_dataset():
 def test_weights_and_dicts(source_of):
   source = source_of(ExampleSplit(lambda: v2.data.Dataset.range(8).map(  # Of TensorFlow 2.
       lambda number: ({'a': tf.fill(SHAPE, number)}, number % 3, 0.5))))
-  for input_fn in (source.make_eval_input_fn(BATCHING),
-                   source.make_train_input_fn(BATCHING, 'memory')):
+  for input_fn in (source.make_eval_input_fn(*PLAN.evaluation),
+                   source.make_train_input_fn(*PLAN, 'memory')):
     ((features, _),), _ = batches(input_fn, 1)
     assert set(features) == {'features', 'sample_weights'} and set(features['features']) == {'a'}
     assert features['features']['a'].shape == (4,) + SHAPE
@@ -53,7 +54,7 @@ def test_weights_and_dicts(source_of):
 def test_a_cache_that_does_not_fit(source_of, pattern, monkeypatch):
   monkeypatch.setattr(user_examples.machine, 'available_bytes', lambda: 300)
   with pytest.raises(UserError, match='the cache does not fit into memory'):
-    source_of(RecordSplit(pattern, parse)).make_train_input_fn(BATCHING, 'memory')
+    source_of(RecordSplit(pattern, parse)).make_train_input_fn(*PLAN, 'memory')
 
 
 def test_examples_are_counted_once(source_of, caplog, tmp_path):
@@ -74,21 +75,22 @@ def test_counts_of_other_data_are_noticed(source_of, tmp_path, count):
       {user_examples.qualified_name(make_dataset): count}))
   source, given = source_of(ExampleSplit(make_dataset)), source_of(
       ExampleSplit(make_dataset, count))
-  worker = BATCHING._replace(shard=BATCHING.shard._replace(
+  worker = PLAN.given(shard=PLAN.order.shard._replace(
       rank=1, num_workers=2, worker_batch_size=4))
   place = 'in {}: remove this file'.format(tmp_path / 'example_counts.json')
-  for read, batching, by in (
-      (given.make_eval_input_fn, BATCHING, 'of num_examples: correct num_examples'),
-      (source.make_eval_input_fn, BATCHING, place),
-      (lambda batching: source.make_train_input_fn(batching, 'none'), BATCHING, place),
-      (lambda batching: source.make_train_input_fn(batching, 'none'), worker, place),
-      (lambda batching: source.make_train_input_fn(batching, 'memory'), BATCHING, place)):
+  for make_input_fn, by in (
+      (lambda: given.make_eval_input_fn(*PLAN.evaluation),
+       'of num_examples: correct num_examples'),
+      (lambda: source.make_eval_input_fn(*PLAN.evaluation), place),
+      (lambda: source.make_train_input_fn(*PLAN, 'none'), place),
+      (lambda: source.make_train_input_fn(*worker, 'none'), place),
+      (lambda: source.make_train_input_fn(*PLAN, 'memory'), place)):
     with pytest.raises(UserError, match='the number of examples has changed: .*make_dataset makes '
                        '{} than the {} {}'.format(
                            'more' if count < COUNT else 'fewer', count, by)), \
         translate_errors(source):
-      batches(read(batching), 2 * COUNT)
-  right = source_of(ExampleSplit(make_dataset, COUNT)).make_train_input_fn(BATCHING, 'none')
+      batches(make_input_fn(), 2 * COUNT)
+  right = source_of(ExampleSplit(make_dataset, COUNT)).make_train_input_fn(*PLAN, 'none')
   assert len(batches(right, 2 * COUNT)[0]) == 2 * COUNT
 
 
@@ -100,7 +102,8 @@ def make_sparse_and_ragged():
 
 def test_counted_examples_can_be_sparse_and_ragged(source_of):
   """ParsedRecordSource and ExampleSource pass on composite tensors as they are."""
-  dataset = source_of(ExampleSplit(make_sparse_and_ragged, 3)).make_eval_input_fn(BATCHING)()
+  source = source_of(ExampleSplit(make_sparse_and_ragged, 3))
+  dataset = source.make_eval_input_fn(*PLAN.evaluation)()
   features, _ = dataset.element_spec
   assert type(features['sparse']) is tf.SparseTensorSpec
   assert type(features['ragged']) is tf.RaggedTensorSpec
@@ -145,7 +148,7 @@ def test_an_example_that_fails_is_named(source_of, pattern, make, message):
                      else ExampleSplit(make, 9))
   for one_hot in (True, False):
     with pytest.raises(UserError, match=message), translate_errors(source):
-      batches(source.make_train_input_fn(BATCHING._replace(one_hot=one_hot), 'none'), 7)
+      batches(source.make_train_input_fn(*PLAN.given(one_hot=one_hot), 'none'), 7)
 
 
 @pytest.mark.parametrize('convert, message', [
@@ -155,7 +158,7 @@ def test_an_example_that_fails_is_named(source_of, pattern, make, message):
      'weights must be numbers: .* returns string: convert')])
 def test_dtypes_of_labels_and_weights(source_of, pattern, convert, message):
   source = source_of(RecordSplit(pattern, lambda record: convert(*parse(record))))
-  for use in (source.class_indices, source.make_train_input_fn(BATCHING, 'none'),
-              source.make_eval_input_fn(BATCHING)):
+  for use in (source.class_indices, source.make_train_input_fn(*PLAN, 'none'),
+              source.make_eval_input_fn(*PLAN.evaluation)):
     with tf.Graph().as_default(), pytest.raises(UserError, match=message):
       use()

@@ -10,20 +10,21 @@ import pytest
 import tensorflow.compat.v1 as tf
 from conftest import batches, record_of, write_records
 from generated_data import encoded, write_idx
+from input_plans import plan
 from PIL import Image
 
 from estimator_train import data
-from estimator_train.data import DataSet, binary_files, opening, records
-from estimator_train.data.batching import Batching
+from estimator_train.data import DataSet, DataSpec, Role, binary_files, opening, record_index
 from estimator_train.data.order import ExampleOrder, Shard
 from estimator_train.data.source import translate_errors
 from estimator_train.errors import UserError
+from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import InputFlags
 
 COUNT, SHAPE, LABELS = 21, (2, 3, 1), ('a', 'b', 'c')
-BATCHING = Batching(SHAPE, len(LABELS), one_hot=False, examples_per_batch=4, shuffle_buffer=5,
-                    num_parallel_calls=2)
+SPEC = DataSpec('any', LABELS, SHAPE)
+PLAN = plan(SHAPE, len(LABELS), 4, shuffle_buffer=5, num_parallel_calls=2)
 # By --seed=1. An interrupted run must find the same order after an update of the program.
 RANDOM_ORDER = [13, 14, 7, 5, 12, 8, 19, 0]
 STREAMED_ORDER = [0, 2, 5, 4, 1, 6, 9, 10]
@@ -101,11 +102,11 @@ def make(tmp_path, monkeypatch):
         split = data.ExampleSplit(lambda: tf.data.TFRecordDataset(
             [str(path) for path in paths]).map(parse), count)
       else:
-        index = records.load_index(tuple(map(bytes, paths)))
+        index = record_index.load_index(tuple(map(bytes, paths)))
         split = (data.ImageRecordSplit(index) if kind == 'image_records' else
                  data.ParsedRecordSplit(index, parse, None) if kind == 'records' else
                  data.ParsedRecordSplit(index, None, parse_batch))
-    return opening.make_source(DataSet('any', LABELS, SHAPE, split), split)
+    return split.source(SPEC, Role.TRAIN)
 
   return make
 
@@ -134,8 +135,8 @@ def train(make):
   """Returns the numbers of the examples in the first batches of training."""
   def train(kind, cache, num_batches, **given):
     found, graph = batches(make(kind).make_train_input_fn(
-        BATCHING._replace(**given), cache), num_batches)
-    assert {len(labels) for _, labels in found} == {given.get('examples_per_batch', 4)}
+        *PLAN.given(**given), cache), num_batches)
+    assert {len(labels) for _, labels in found} == {given.get('size', 4)}
     assert graph.as_graph_def().ByteSize() < 30000  # No examples and no paths of files.
     return numbers_of(found)
 
@@ -150,10 +151,10 @@ def test_evaluation_has_each_example_once_in_order(make, tmp_path, kind):
   assert list(map(os.fsdecode, source.files())) == (
       [] if kind in ('arrays', 'examples')
       else sorted(str(path) for path in (tmp_path / 'data').iterdir()))
-  found, _ = batches(source.make_eval_input_fn(BATCHING))
+  found, _ = batches(source.make_eval_input_fn(*PLAN.evaluation))
   assert numbers_of(found) == list(range(COUNT))
   assert [len(labels) for _, labels in found] == 5 * [4] + [1]
-  ((_, labels),), _ = batches(source.make_eval_input_fn(BATCHING._replace(one_hot=True)), 1)
+  ((_, labels),), _ = batches(source.make_eval_input_fn(*PLAN.given(one_hot=True).evaluation), 1)
   assert labels.dtype == np.float32 and labels.tolist() == np.eye(3)[[0, 1, 2, 0]].tolist()
 
 
@@ -164,7 +165,7 @@ def test_training_has_each_example_once_an_epoch(train, kind, cache):
   epochs = [seen[start:start + COUNT] for start in range(0, 3 * COUNT, COUNT)]
   assert [sorted(epoch) for epoch in epochs] == 3 * [list(range(COUNT))]
   assert len(set(map(tuple, epochs))) == 3
-  assert train(kind, cache, 4, examples_per_batch=2, num_parallel_calls=1, prefetch=3) == seen[:8]
+  assert train(kind, cache, 4, size=2, num_parallel_calls=1, prefetch=3) == seen[:8]
   assert train(kind, cache, 2, seed=2) != seen[:8]
 
 
@@ -173,13 +174,13 @@ def test_resuming_and_shards(train, kind, cache):
   """Workers read together what one process would, and each can resume."""
   batch_size, replicas, workers, steps = 2, 2, 3, 3
   first = 10 ** 9 * COUNT + 5  # To read the epochs before would take minutes.
-  of_one = np.reshape(train(kind, cache, steps * workers * replicas, examples_per_batch=batch_size,
+  of_one = np.reshape(train(kind, cache, steps * workers * replicas, size=batch_size,
                             shard=Shard(first)), (steps, workers, -1))
   assert len(set(of_one.ravel()[:COUNT - 5])) == COUNT - 5  # The rest of an epoch.
   for rank in range(workers):
     resumed = min(rank, 1)
     shard = Shard(first + resumed * of_one[0].size, workers, rank, batch_size * replicas)
-    own = train(kind, cache, (steps - resumed) * replicas, examples_per_batch=batch_size,
+    own = train(kind, cache, (steps - resumed) * replicas, size=batch_size,
                 shard=shard)
     assert own == of_one[resumed:, rank].ravel().tolist()
 
@@ -188,13 +189,13 @@ def test_resuming_and_shards(train, kind, cache):
 def test_classes_are_read_equally_often(train, kind, cache):
   """Also by several workers that resume."""
   classes = np.array([0] * 17 + [1] * 4)
-  seen = np.reshape(train(kind, cache, 21, examples_per_batch=3, class_indices=classes), (3, -1))
+  seen = np.reshape(train(kind, cache, 21, size=3, class_indices=classes), (3, -1))
   for epoch in seen:
     counts = np.bincount(classes[epoch])
     assert sorted(counts) == [10, 11] and len(set(epoch[classes[epoch] == 0])) == counts[0]
     assert set(np.bincount(epoch)[17:]) <= {2, 3}
   assert len(set(map(tuple, seen))) == 3
-  own = train(kind, cache, 4, examples_per_batch=3, class_indices=classes, shard=Shard(5, 2, 1, 6))
+  own = train(kind, cache, 4, size=3, class_indices=classes, shard=Shard(5, 2, 1, 6))
   assert own == seen.ravel()[[*range(11, 17), *range(23, 29)]].tolist()
 
 
@@ -205,7 +206,7 @@ def test_augmented_examples(make, kind, cache):
   source = make(kind)
 
   def read(augment):
-    found, _ = batches(source.make_train_input_fn(BATCHING._replace(
+    found, _ = batches(source.make_train_input_fn(*PLAN.given(
         augment=augment, shard=Shard(40, 2, 1, 4), one_hot=True, seed=3), cache), 3)
     return map(np.concatenate, zip(*found))
 
@@ -216,7 +217,7 @@ def test_augmented_examples(make, kind, cache):
                            for start in (44, 52, 60) for position in range(start, start + 4)])
   np.testing.assert_allclose(
       pixels, (plain * np.reshape(factors, (-1, 1, 1, 1))).clip(0, 255), rtol=1e-4)
-  evaluated, _ = batches(source.make_eval_input_fn(BATCHING._replace(augment='color', seed=3)))
+  evaluated, _ = batches(source.make_eval_input_fn(*PLAN.given(augment='color').evaluation))
   assert numbers_of(evaluated) == list(range(COUNT))
 
 
@@ -228,7 +229,7 @@ def test_a_worker_reads_no_file_of_another(make, kind):
   own = ExampleOrder(512, 1, shard).indices(0, 256)
   for number in set(range(512)) - set(own):
     os.truncate(source.files()[number], 0)
-  found, _ = batches(source.make_train_input_fn(BATCHING._replace(shard=shard), 'none'), 5)
+  found, _ = batches(source.make_train_input_fn(*PLAN.given(shard=shard), 'none'), 5)
   assert numbers_of(found) == (own[:20] % COUNT).tolist()
 
 
@@ -243,19 +244,17 @@ def test_a_damaged_example_is_named_or_skipped(make, tmp_path, kind, message):
   source = make(kind)
   path = str(min((tmp_path / 'data').iterdir()))
   os.truncate(path, os.path.getsize(path) - 18)
-  for make_input_fn in (source.make_eval_input_fn,
-                        lambda batching: source.make_train_input_fn(batching, 'none')):
+  for make_input_fn in (lambda: source.make_eval_input_fn(*PLAN.evaluation),
+                        lambda: source.make_train_input_fn(*PLAN, 'none')):
     with pytest.raises(UserError, match=message), translate_errors(source):
       source.check_and_count()
-      batches(make_input_fn(BATCHING), 12)
-  dataset, skipped = opening.skip_bad_examples(source.dataset, InputFlags(max_bad_images=.05),
-                                                str(tmp_path))
+      batches(make_input_fn(), 12)
+  rest, skipped = source.without_bad_images(InputFlags(max_bad_images=.05), str(tmp_path))
   assert len(skipped) == kind.startswith('image') and all(
       image.file.startswith(path) for image in skipped)
   if skipped:
-    rest = opening.make_source(dataset, dataset.train)
     assert rest.check_and_count() == len(rest.class_indices()) == COUNT - 1
-    found, _ = batches(rest.make_eval_input_fn(BATCHING))
+    found, _ = batches(rest.make_eval_input_fn(*PLAN.evaluation))
     assert numbers_of(found) == [number for number in range(COUNT)
                                  if number != (0 if kind == 'image_files' else 6)]
     assert rest.cache_key() != source.cache_key()
@@ -285,7 +284,7 @@ def test_keys_of_the_content(make, kind):
     assert make(kind).cache_key() == key != make(kind, shift=1).cache_key()
   # Each worker has compared published files with the checksums.
   if kind in ('idx_files', 'binary_files'):
-    source.dataset = source.dataset._replace(files=(data.DataFile('any', 1, '', ()),))
+    source = source.split._replace(are_verified=True).source(SPEC, Role.TRAIN)
     assert source.digest_of_examples() == ''
 
 
@@ -321,14 +320,14 @@ def test_images_in_another_order_are_the_same(make):
   source = make('image_files')
   files, classes = source.split
   reverse = source.split._replace(files=files[::-1], classes=classes[::-1])
-  assert opening.make_source(source.dataset, reverse).digest() == source.digest()
+  assert reverse.source(SPEC, Role.TRAIN).digest() == source.digest()
 
 
 def test_examples_that_differ_each_time_are_known_by_their_number(make):
   def digest(count):
     split = data.ExampleSplit(lambda: tf.data.Dataset.range(1000).shuffle(1000).map(
         lambda number: (number, number % 3)).take(count), count)
-    return opening.make_source(make('examples').dataset, split).digest()
+    return split.source(SPEC, Role.TRAIN).digest()
 
   assert digest(50) == digest(50) != digest(60)
 
@@ -336,7 +335,7 @@ def test_examples_that_differ_each_time_are_known_by_their_number(make):
 def test_binary_files_of_another_data_set(make):
   source = make('binary_files')
   for changed in ({'image_shape': (3, 2, 1)}, {'labels': ('a', 'b')}):
-    source.dataset = make('binary_files').dataset._replace(**changed)
+    source = source.split.source(SPEC._replace(**changed), Role.TRAIN)
     with pytest.raises(UserError, match=r'images of shape \(21, 2, 3, 1\), classes up to 2: give'):
       source.check_and_count()
 
@@ -347,9 +346,9 @@ def test_synthetic_examples_are_one_batch_again_and_again(make):
   with pytest.raises(UserError, match='require a finite data set'):
     source.class_indices()
   assert not source.digest_of_examples()
-  batching = BATCHING._replace(image_shape=(16, 15, 1))
-  for input_fn in (source.make_train_input_fn(batching, 'none'),
-                   source.make_eval_input_fn(batching)):
+  large = PLAN.given(image_shape=(16, 15, 1))
+  for input_fn in (source.make_train_input_fn(*large, 'none'),
+                   source.make_eval_input_fn(*large.evaluation)):
     ((pixels, labels), (again, same_labels)), _ = batches(input_fn, 2)
     assert pixels.shape == (4, 16, 15, 1) and pixels.dtype == np.uint8
     assert 0 <= pixels.min() < 20 and 235 < pixels.max() <= 255
@@ -371,14 +370,15 @@ def test_small_idx_files_are_cached_by_default(make, monkeypatch):
     ({'class_sampling': 'balanced'}, ['examples'], 'only be read in its own order'),
     ({'cache': 'folder'}, set(FINITE) - set(IMAGES), 'only image files can be cached in a folder'),
     ({'augment': 'flip'}, MADE_BY_FUNCTIONS, 'examples of a function .* cannot be augmented')])
-def test_what_only_some_support(make, kind, flag, unsupported, message):
-  settings = Settings(model_dir='any', train_steps=1, mode='train', **flag)
-  dataset = make(kind).dataset
+def test_what_only_some_support(make, kind, flag, unsupported, message, monkeypatch):
+  settings, run_dir = Settings(model_dir='any', train_steps=1, mode='train', **flag), RunDir('any')
+  monkeypatch.setattr(opening.datasets, 'describe_data_set', lambda *unused: DataSet(
+      *SPEC, make(kind).split))
   if kind in unsupported:
     with pytest.raises(UserError, match=message):
-      opening.open_data(dataset, settings, 'unused')
+      opening.open_data(settings, run_dir, run_dir, False)
   else:
-    assert opening.open_data(dataset, settings, 'unused').train.num_examples == COUNT
+    assert opening.open_data(settings, run_dir, run_dir, False).train.num_examples == COUNT
 
 
 @pytest.mark.parametrize('kind', FINITE)
@@ -386,12 +386,12 @@ def test_the_published_pipeline(make, kind):
   """The stages of 2018, each example once a pass, and another order in a resumed run."""
   if kind not in IMAGES:
     with pytest.raises(UserError, match='published requires image files or TFRecord files'):
-      make(kind).make_published_input_fn(BATCHING)
+      make(kind).make_published_input_fn(*PLAN)
     return
 
   def read(num_batches, **given):
-    found, graph = batches(make(kind).make_published_input_fn(BATCHING._replace(**dict(
-        {'image_shape': (2, 3, 3), 'examples_per_batch': 7, 'shuffle_buffer': 99}, **given))),
+    found, graph = batches(make(kind).make_published_input_fn(*PLAN.given(**dict(
+        {'image_shape': (2, 3, 3), 'size': 7, 'shuffle_buffer': 99}, **given))),
                            num_batches)
     assert all(pixels.shape[3] == 3 for pixels, _ in found)
     return numbers_of([(np.rint(pixels[..., 1:2]), labels) for pixels, labels in found]), graph
@@ -405,7 +405,7 @@ def test_the_published_pipeline(make, kind):
     assert read(3)[0] == seen[:COUNT]
   resumed, _ = read(3, shard=Shard(first_example=6))
   assert resumed != seen[:COUNT] and sorted(resumed) == list(range(COUNT))
-  shards = [set(read(7, examples_per_batch=1, shard=Shard(0, 2, rank, 1))[0]) for rank in (0, 1)]
+  shards = [set(read(7, size=1, shard=Shard(0, 2, rank, 1))[0]) for rank in (0, 1)]
   assert len(shards[0]) == len(shards[1]) == 7 and not shards[0] & shards[1]
   if kind == 'image_records':
     with pytest.raises(UserError, match=r'requires a file per worker: 3 file\(s\) for 4 workers: '):

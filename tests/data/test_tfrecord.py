@@ -27,7 +27,7 @@ def members(*stops, between=b''):
 
 def count_records(folder, content):
   (folder / 'train-0').write_bytes(content)
-  return tfrecord.load_index(str(folder / 'train-*'), 'given', 'auto',
+  return tfrecord.find_records(str(folder / 'train-*'), 'given', 'auto',
                              Settings(model_dir=str(folder / 'model'))).num_records
 
 
@@ -46,11 +46,11 @@ def test_all_records_are_read(tmp_path):
 def test_what_cannot_be_read(tmp_path):
   (tmp_path / 'train-0').symlink_to('train-0')
   with pytest.raises(UserError, match='TFRecord file cannot be read: given .*symbolic links'):
-    tfrecord.load_index(str(tmp_path / 'train-*'), 'given', 'auto', Settings())
+    tfrecord.find_records(str(tmp_path / 'train-*'), 'given', 'auto', Settings())
   (tmp_path / 'train-0').unlink()
   os.mkfifo(str(tmp_path / 'train-0'))  # Opening it for reading would wait for a writer.
   with pytest.raises(UserError, match='TFRecord file cannot be read: given .*not a regular file'):
-    tfrecord.load_index(str(tmp_path / 'train-*'), 'given', 'auto', Settings())
+    tfrecord.find_records(str(tmp_path / 'train-*'), 'given', 'auto', Settings())
 
 
 @pytest.mark.parametrize('content', DAMAGED, ids=['truncated', 'signature only', 'damaged member',

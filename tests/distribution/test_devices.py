@@ -5,8 +5,8 @@ import os
 import pytest
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import DataSet
-from estimator_train.data.opening import make_batching
+from estimator_train.data import DataSpec
+from estimator_train.data.opening import make_batch
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
@@ -68,10 +68,9 @@ def test_numbers_of_threads(monkeypatch, gpus, has_onednn, values, inter_op, pri
   monkeypatch.setattr(machine, 'has_onednn', lambda: has_onednn)
   settings = Settings(intra_op_parallelism_threads=7, num_cpu_replicas=2,
                          gpu_memory_growth=False, **values)
-  batching = make_batching(DataSet('x', ('a', 'b'), (2, 2, 1), None, None), settings, False,
-                           examples_per_batch=1)
-  assert batching.private_threadpool_size == private
-  assert batching.num_queued_calls == (0 if values.get('num_parallel_calls') else CORES)
+  batch = make_batch(DataSpec('x', ('a', 'b'), (2, 2, 1)), settings, False, size=1)
+  assert batch.private_threads == private
+  assert batch.num_queued_calls == (0 if values.get('num_parallel_calls') else CORES)
   assert devices.num_parallel_calls(settings) == values.get('num_parallel_calls', CORES)
   for in_cluster in (False, True):  # Sessions of clusters have their server's threads.
     config = devices.make_session_config(settings, devices.find_devices(settings), in_cluster)

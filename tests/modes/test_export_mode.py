@@ -12,7 +12,7 @@ from conftest import ROOT, run_process
 from mode_runs import fails, image_flags
 from PIL import Image
 
-from estimator_train.data.opening import make_batching
+from estimator_train.data.opening import make_eval_input_fn
 from estimator_train.exporting import verification
 from estimator_train.settings import command_line
 
@@ -21,9 +21,7 @@ def estimators_predictions(arguments, count):
   """Returns the Estimator's outputs of the checkpoint for the first test examples."""
   settings = command_line.parse(arguments + ['--mode=evaluate', '--num_cpu_replicas=1'])
   run, model = training_runs.prepare(settings)
-  make = run.data.test.make_eval_input_fn(
-      make_batching(run.data.spec, settings, model.one_hot, count))
-
+  make = make_eval_input_fn(run.data.test, settings, model.one_hot, count)
   predictions = model.estimator.predict(lambda: make().take(1))
   return np.array([list(found.values())[0] for found in predictions])
 

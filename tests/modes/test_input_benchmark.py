@@ -93,7 +93,7 @@ def test_verdicts_of_a_slow_input_and_of_a_slow_model(measure, flags, monkeypatc
     with monkeypatch.context() as patch:
       make = getattr(decoding, stage)
       patch.setattr(decoding, stage, lambda *given, make=make: wait(make(*given), .005))
-      patch.setattr(decoding, 'are_all_grey', lambda contents: True)  # Decodes a sample.
+      patch.setattr(decoding, 'are_all_gray', lambda contents: True)  # Decodes a sample.
       result, _ = measure('--num_parallel_calls=1', *flags)
     assert result['verdict'] == 'input-bound' and result['verdict_ratio'] > 1
     assert result['stages'][stage]['share'] > .5 and result['warm_images_per_sec'] < 1 / .005

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from conftest import batches, record_of, write_records
 
-from estimator_train.data import DataSet, ImageSplit
-from estimator_train.data.batching import Batching
+from estimator_train.data import DataSpec, ImageSplit
+from estimator_train.data.batching import Batch, Pixels
 from estimator_train.data.image_source import ImageFileSource
 from estimator_train.modes.predict import inputs
 
@@ -27,8 +27,8 @@ def test_pixels_are_those_of_evaluation(write_images, awkward_images, tmp_path, 
       'cmyk', 'exif_orientation_6', 'gif_renamed', 'png16_gray_renamed', 'progressive'))]
   for shape in (SHAPE, SHAPE[:2] + (1,)):
     split = ImageSplit([bytes(path) for path in files], np.zeros(len(files), np.int32))
-    source = ImageFileSource(DataSet('any', ('a', 'b'), shape), split)
-    expected, _ = batches(source.make_eval_input_fn(Batching(shape, 2, False, batch_size)))
+    source = ImageFileSource(DataSpec('any', ('a', 'b'), shape), split)
+    expected, _ = batches(source.make_eval_input_fn(Pixels(shape), Batch(batch_size, 2, False)))
     found = inputs.read_batches(map(bytes, files), 'image/encoded', shape, batch_size, 2)
     for batch, (pixels, _) in itertools.zip_longest(found, expected):
       stacked = np.stack([entry.values[0] for entry in batch])

@@ -136,7 +136,7 @@ def test_flags_of_the_runs(sweep, tmp_path, image_folders):
         'dataset': 'image_folder' if is_real else 'synthetic',
         'class_weights': 'balanced' if is_real else 'none'}
     assert {flag: flags[flag] for flag in expected} == expected
-    dataset = datasets.describe(settings)
+    dataset = datasets.describe_data_set(settings)
     assert (dataset.image_shape, dataset.labels) == ((20, 24, 3), ('A', 'B'))
   runs = Runs()
   sweep(runs, '--dataset=synthetic', '--image_size=30,40', '--train_steps=50',

@@ -17,7 +17,7 @@ from conftest import wait_until
 from mode_runs import QUICK, evaluated_steps, image_flags, signal_before
 
 from estimator_train.checkpoints import finding
-from estimator_train.data import image_source
+from estimator_train.data.image_source import ImageFileSource
 from estimator_train.exporting import saved_model
 from estimator_train.model import evaluation_samples, networks
 from estimator_train.reports import throughput
@@ -81,7 +81,7 @@ def test_while_caching(run_program, inject, image_folders, tmp_path, monkeypatch
                        '--model=own_models:two_layers', '--batch_size=4', '--train_steps=1',
                        '--cache', cache, '--model_dir', model, '--on_bad_image=skip')
 
-  inject(image_source, 'read_regular_file', signal.SIGINT, at=3)  # In a thread.
+  inject(ImageFileSource, 'read_content', signal.SIGINT, at=3)  # In a thread.
   done = run()
   assert done.code == 130 and left_over(tmp_path) == [], done.err
   assert not (model / 'skipped_images.json').exists()

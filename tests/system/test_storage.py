@@ -14,7 +14,15 @@ import pytest
 from conftest import ROOT
 
 from estimator_train.checkpoints import best_checkpoint
-from estimator_train.data import DataSet, ImageSplit, arrays, bad_images, records, user_examples
+from estimator_train.data import (
+  DataSpec,
+  ImageSplit,
+  Role,
+  bad_images,
+  cache as array_cache,
+  record_index,
+  user_examples,
+)
 from estimator_train.data.image_source import ImageFileSource
 from estimator_train.errors import UserError
 from estimator_train.modes.scaling import points
@@ -49,13 +57,13 @@ def _read_record_index(folder, monkeypatch):
     data.write_bytes(b''.join(record_framing.frame(b'x' * size) for size in range(9)))
   os.utime(str(data), (1, 1))
   monkeypatch.setenv('XDG_CACHE_HOME', str(folder))
-  index = records.load_index((bytes(data),))
+  index = record_index.load_index((bytes(data),))
   return index.lengths.tolist(), index.first_records.tolist()
 
 
 def _read_array(folder, monkeypatch):
   (folder / 'a.npy.part').write_text('x' * 999)  # Of a process that was killed.
-  return arrays.load_or_fill_array(str(folder), 'a', (50, 4), np.uint8,
+  return array_cache.load_or_fill_array(str(folder), 'a', (50, 4), np.uint8,
                                    lambda array: array.fill(7)).tolist()
 
 
@@ -67,8 +75,9 @@ def _count_examples(folder, monkeypatch):
 def _find_bad_images(folder, monkeypatch):
   monkeypatch.setattr(bad_images, 'find_undecodable', lambda *given: [])
   monkeypatch.setattr(ImageFileSource, 'cache_key', lambda self: 'key')
-  source = ImageFileSource(DataSet('any', ('a', 'b'), None), ImageSplit([], np.zeros(0, int)))
-  source.skip_bad_examples('test', InputFlags(), str(folder))
+  source = ImageFileSource(
+      DataSpec('any', ('a', 'b'), None), ImageSplit([], np.zeros(0, int)), Role.TEST)
+  source.without_bad_images(InputFlags(), str(folder))
   return (folder / 'skipped_images.json').read_text()
 
 

@@ -13,7 +13,7 @@ from conftest import keras_session
 
 from estimator_train.data import idx
 from estimator_train.data.binary_files import IdxSource
-from estimator_train.data.opening import make_batching
+from estimator_train.data.opening import make_eval_input_fn
 from estimator_train.training.evaluation import EvaluateAfterSave, Evaluator
 
 
@@ -37,8 +37,7 @@ def test_figures_are_those_of_estimator(evaluated_run):
   run, model = training_runs.prepare(settings)
   for counted in evaluated[:2]:
     expected = model.estimator.evaluate(
-        run.data.test.make_eval_input_fn(make_batching(
-            run.data.spec, settings, True, run.engine.examples_per_replica)),
+        make_eval_input_fn(run.data.test, settings, True, run.engine.examples_per_replica),
         checkpoint_path=counted['checkpoint'], name='estimators')
     assert counted['confusion_matrix'] == expected['confusion_matrix'].tolist()
     for name in ('global_step', 'accuracy', 'average_loss'):
@@ -53,8 +52,8 @@ def test_figures_are_those_of_estimator(evaluated_run):
 
 def test_samples_are_from_first_to_last(evaluated_run):
   """Images that are evenly spaced, and mistakes from all parts of the data."""
-  dataset = idx.describe('fashion_mnist_sample')
-  images, classes = IdxSource(dataset, dataset.test).arrays()
+  dataset = idx.describe_data_set('fashion_mnist_sample')
+  images, classes = IdxSource(dataset.spec, dataset.test).arrays()
   expected = np.linspace(0, len(images) - 1, 12).astype(int)
   for samples in evaluated_run[2]:
     assert [sample.class_index for sample in samples.images] == classes[expected].tolist()

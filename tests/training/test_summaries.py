@@ -13,8 +13,7 @@ from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_g
 from training_runs import all_scalars, events, scalars
 
 from estimator_train import __main__ as program
-from estimator_train.data import datasets, opening
-from estimator_train.data.order import Shard
+from estimator_train.data import Role, datasets, opening
 from estimator_train.settings import Settings
 
 FLAGS = ['--dataset=fashion_mnist_sample', '--model=own_models:two_layers', '--optimizer=sgd',
@@ -38,13 +37,13 @@ def model_dir(tmp_path_factory):
 def first_batch(model_dir):
   """The pixels and class indices of the first batch, and its scalars at the initial weights."""
   settings = Settings(mode='train', model_dir=str(model_dir), batch_size=24, train_steps=4)
-  dataset = datasets.describe(settings)
+  dataset = datasets.describe_data_set(settings)
 
   def input_fn():
     tf.set_random_seed(settings.optimizer.seed)  # As Estimator does.
-    return opening.make_train_input_fn(
-        opening.make_source(dataset, dataset.train), settings,
-        opening.make_batching(dataset, settings, True, 24, Shard(0)))()
+    source = dataset.train.source(dataset.spec, Role.TRAIN)
+    return opening.make_train_input_fn(source, settings, *opening.plan_training_input(
+        source, settings, True, 24))()
 
   ((pixels, labels),), _ = batches(input_fn, 1)
   with keras_session():

@@ -46,8 +46,8 @@ def test_evaluations_and_model_h5_have_the_averages(run_well, tmp_path):
                '--learning_rate=0.2', '--ema_decay=0.9', '--model=own_models:two_layers']
   result = run_well(*arguments, '--train_steps=3', '--eval_every_steps=3', '--dtype=mixed').result
   saved = training_runs.variables(tmp_path)
-  dataset = idx.describe('fashion_mnist_sample')
-  images, classes = binary_files.IdxSource(dataset, dataset.test).arrays()
+  dataset = idx.describe_data_set('fashion_mnist_sample')
+  images, classes = binary_files.IdxSource(dataset.spec, dataset.test).arrays()
   with tf.Graph().as_default(), tf.Session().as_default():
     model = tf.keras.models.load_model(str(tmp_path / 'model.h5'))
     for weight in model.weights:

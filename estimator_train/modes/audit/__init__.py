@@ -13,9 +13,9 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy as np
 
-from estimator_train.data import bad_images, datasets, decoding
+from estimator_train.data import bad_images, decoding
 from estimator_train.data.image_source import ImageSource
-from estimator_train.data.opening import make_image_sources
+from estimator_train.data.opening import open_images
 from estimator_train.errors import BadExample
 from estimator_train.modes.audit import file_issues
 from estimator_train.modes.audit.file_issues import KINDS, FileIssue
@@ -127,11 +127,10 @@ class AuditedSplit:
 def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   """Returns the result: the number of files, and the number of issues of each kind."""
   file_issues.load_pillow()
-  dataset = datasets.describe(settings)
-  sources = make_image_sources(dataset, settings.run.mode)
+  spec, sources = open_images(settings, run_dir)
   run_dir.make()
   began = time.monotonic()
-  splits = [AuditedSplit(name, source, dataset.labels) for name, source in sources.items()]
+  splits = [AuditedSplit(name, source, spec.labels) for name, source in sources.items()]
   issues = _inspect_images(splits)
   count, secs = sum(map(len, sources.values())), time.monotonic() - began
   _LOG.info('audited %d images in %.1f s, %.0f images/sec', count, secs, count / secs)
@@ -144,9 +143,9 @@ def _inspect_images(splits: Sequence[AuditedSplit]) -> List[ImageIssue]:
             for split in splits for name, reason in split.source.unreadable_parts()]
   # The files with the same contents, by digest; files that are empty or cannot be read have none.
   files_by_digest: Dict[bytes, List[Tuple[AuditedSplit, int]]] = {}
-  with contextlib.closing(decoding.make_shape_decoder()) as decoder:
+  with contextlib.closing(decoding.make_shape_function()) as shape_of:
     for split in splits:
-      inspect = functools.partial(_inspect_image, split.source, decoder)
+      inspect = functools.partial(_inspect_image, split.source, shape_of)
       for index, image in enumerate(bad_images.map_examples(
           inspect, len(split.source), 'auditing ' + split.name)):
         split.add_image(image)
@@ -159,7 +158,8 @@ def _inspect_images(splits: Sequence[AuditedSplit]) -> List[ImageIssue]:
   return issues
 
 
-def _inspect_image(source: ImageSource, decoder: decoding.Decoder, index: int) -> InspectedImage:
+def _inspect_image(source: ImageSource, shape_of: decoding.ImageFunction,
+                   index: int) -> InspectedImage:
   """Reads and decodes an image, and finds its issues."""
   name = source.name_of(index)
   try:
@@ -173,7 +173,7 @@ def _inspect_image(source: ImageSource, decoder: decoding.Decoder, index: int) -
   shape: Optional[Tuple[int, int, int]] = None
   decode_error = None
   try:
-    height, width, channels = decoder.decode(contents).tolist()
+    height, width, channels = shape_of.call(contents).tolist()
     shape = height, width, channels
   except ValueError as error:
     decode_error = str(error)

@@ -81,7 +81,7 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
   batch_size = settings.optimizer.batch_size
   assert source is not None
   num_examples = source.num_examples
-  batching = opening.make_batching(source.spec, settings, one_hot, batch_size)
+  plan = opening.plan_training_input(source, settings, one_hot, batch_size)
   cache = opening.resolve_cache(source, settings.input)
   is_cached = cache != 'none' or source.is_in_memory
   num_batches = None if num_examples is None else math.ceil(num_examples / batch_size)
@@ -90,7 +90,7 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
       else glob.glob(os.path.join(glob.escape(cache), 'images-*.npy')))]
   _evict(evicted_files)
   began = clock()
-  train_input_fn = opening.make_train_input_fn(source, settings, batching)
+  train_input_fn = opening.make_train_input_fn(source, settings, *plan)
   with _open_pipelines({'train': train_input_fn}, settings.devices) as pipelines:
     prepare_secs = clock() - began
     cold_pass = pipelines['train'].run_pass(
@@ -102,8 +102,10 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
   max_batches = None
   if not is_cached and num_batches is not None and batches_read < num_batches:
     max_batches = batches_read - 1  # A warm pass takes one more batch, which is not timed.
-  stage_input_fns = {} if settings.input.input_pipeline == 'published' else source.stage_input_fns(
-      batching, is_cached, train_input_fn)
+  stage_input_fns: Dict[str, InputFn] = {}
+  if settings.input.input_pipeline != 'published' and source.last_stage is not None:
+    stage_input_fns = {'batch': train_input_fn} if is_cached else dict(
+        source.stages_before_last(*plan), **{source.last_stage: train_input_fn})
   with _open_pipelines(stage_input_fns or {'train': train_input_fn},
                        settings.devices) as pipelines:
     warm_passes: Dict[str, List[ExamplesAndSecs]] = {name: [] for name in pipelines}
@@ -192,10 +194,10 @@ def measure_model(run: Run, model: PreparedModel,
   Raises:
     TrainingFailed: the loss is not finite.
   """
-  batching = opening.make_batching(
-      run.data.spec, run.settings, model.one_hot,
-      run.engine.examples_per_replica)._replace(image_shape=measurement.image_shape)
-  batch_input_fn = arrays.make_synthetic_input_fn(batching, 1)
+  batch_input_fn = arrays.make_synthetic_input_fn(
+      measurement.image_shape, run.settings.optimizer.seed,
+      opening.make_batch(run.data.spec, run.settings, model.one_hot,
+                         run.engine.examples_per_replica), num_batches=1)
 
   @tf.autograph.experimental.do_not_convert
   def cast(pixels: tf.Tensor, labels: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:

@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from estimator_train.data import TOP_K, datasets
-from estimator_train.data.opening import make_batching, make_source
+from estimator_train.data import TOP_K
+from estimator_train.data.opening import make_eval_input_fn, open_examples_to_predict
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError, first_line
 from estimator_train.exporting import restored_model
@@ -178,22 +178,20 @@ def _predict_together(entries: List[Entry], predict: Callable[..., Dict[str, np.
 def _predict_examples(settings: Settings, run_dir: RunDir, trained: TrainedCheckpoint,
                       stack: contextlib.ExitStack) -> Predictions:
   """Predicts the examples that functions of the user make, until the stack is closed."""
-  dataset = datasets.describe_examples_to_predict(settings)
-  source = make_source(dataset, dataset.test)
-  source.open(run_dir.path)
+  source = open_examples_to_predict(settings, run_dir)
 
   def add_examples(model: RestoredModel, batch_size: int) -> restored_model.Ends:
-    batching = make_batching(dataset.spec, settings, False, batch_size)
     with tf.device('/cpu:0'):
-      iterator = tf.data.make_initializable_iterator(source.make_eval_input_fn(batching)())
+      iterator = tf.data.make_initializable_iterator(
+          make_eval_input_fn(source, settings, False, batch_size)())
       features, _ = iterator.get_next()
     tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
     return [], restored_model.check_sizes(model.call(features), features)
 
   predictor = stack.enter_context(trained.predictor(add_examples, source))
-  identify = source.identify_example
-  return Predictions(trained, _columns(next(iter(identify(0))), dataset.labels, predictor),
-                     _iter_example_predictions(predictor.predict, identify, dataset.labels))
+  identify, class_names = source.identify_example, source.spec.labels
+  return Predictions(trained, _columns(next(iter(identify(0))), class_names, predictor),
+                     _iter_example_predictions(predictor.predict, identify, class_names))
 
 
 def _iter_example_predictions(

@@ -25,8 +25,15 @@ from typing import (
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import decoding, file_pattern, idx, image_records, records, tfrecord
-from estimator_train.data.records import RecordReader
+from estimator_train.data import (
+  compressed_records,
+  decoding,
+  file_pattern,
+  idx,
+  image_records,
+  record_index,
+)
+from estimator_train.data.record_index import RecordReader
 from estimator_train.system import storage
 
 
@@ -80,7 +87,7 @@ def find_files(patterns: str) -> Iterator[bytes]:
 
 def _has_records(path: bytes) -> bool:
   try:
-    return records.starts_with_record(path) or tfrecord.has_compressed_records(path)
+    return record_index.starts_with_record(path) or compressed_records.has_compressed_records(path)
   except OSError:
     return False
 
@@ -100,7 +107,7 @@ def read_batches(files: Iterator[bytes], image_key: str, image_shape: Tuple[int,
   Yields:
     Lists of entries, in the order of the files.
   """
-  decoder = decoding.Decoder(
+  decoder = decoding.ImageFunction(
       lambda content: decoding.decode_and_resize(content, image_shape), tf.float32)
   reads = itertools.chain.from_iterable(
       _iter_reads(path, image_key, image_shape) for path in files)
@@ -120,8 +127,8 @@ def _iter_reads(path: bytes, image_key: str,
                 image_shape: Tuple[int, int, int]) -> Iterator[_Read]:
   """Yields a function per record of a TFRecord file, or one function for any other file."""
   try:
-    index = records.load_index((path,)) if records.starts_with_record(path) else None
-    is_compressed = index is None and tfrecord.has_compressed_records(path)
+    index = record_index.load_index((path,)) if record_index.starts_with_record(path) else None
+    is_compressed = index is None and compressed_records.has_compressed_records(path)
   except OSError as error:
     yield functools.partial(_make_unreadable, path, error)
     return
@@ -142,13 +149,13 @@ def _iter_compressed_reads(path: bytes, image_key: str) -> Iterator[_Read]:
   """Yields a function per record of a compressed file, which is decompressed as it is read."""
   names = (b'%s:%d' % (path, record) for record in itertools.count())
   try:
-    for read in tfrecord.iter_compressed_records(path):
+    for read in compressed_records.iter_compressed_records(path):
       yield functools.partial(_read_record, next(names), read, image_key)
   except (OSError, ValueError, zlib.error) as error:
     yield functools.partial(_make_unreadable, next(names), error)
 
 
-def _read_entries(reads: Iterator[_Read], decoder: decoding.Decoder, num_ahead: int,
+def _read_entries(reads: Iterator[_Read], decoder: decoding.ImageFunction, num_ahead: int,
                   num_threads: int) -> Generator[Entry, None, None]:
   """Yields the entries in order. Threads read and decode up to `num_ahead` entries ahead."""
   pending: Any = collections.deque()  # Of futures.
@@ -169,10 +176,10 @@ def _read_entries(reads: Iterator[_Read], decoder: decoding.Decoder, num_ahead: 
         future.cancel()
 
 
-def _read_group(reads: List[_Read], decoder: decoding.Decoder) -> List[Iterable[Entry]]:
+def _read_group(reads: List[_Read], decoder: decoding.ImageFunction) -> List[Iterable[Entry]]:
   """Calls the functions, and decodes the images that they return."""
   found = [read() for read in reads]
-  decoded = iter(decoder.decode_all([each.content for each in found if isinstance(each, _Image)]))
+  decoded = iter(decoder.call_all([each.content for each in found if isinstance(each, _Image)]))
   return [_make_entry(each.name, next(decoded)) if isinstance(each, _Image) else each
           for each in found]
 

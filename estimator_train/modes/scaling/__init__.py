@@ -46,8 +46,8 @@ def run(settings: Settings, run_dir: RunDir,
   run_dir.check_flags(settings, _CHANGEABLE_FLAGS)
   # The data set is described as for the points, which train: it must have training examples, and
   # the class names of image files are not read from `model_dir`.
-  dataset = datasets.describe(settings.evolve(mode='train'))
-  dataset.require_images('--mode=scaling')
+  dataset = datasets.describe_data_set(settings.evolve(mode='train'))
+  dataset.spec.require_images('--mode=scaling')
   unit, max_count, base_settings = _choose_unit(settings)
   make_folder(points_dir)
   run_dir.record_flags(settings)

@@ -8,8 +8,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 from conftest import write_records
 
-from estimator_train.data import records as records_lib
-from estimator_train.data.records import RecordReader
+from estimator_train.data import record_index as records_lib
+from estimator_train.data.record_index import RecordReader
 
 # Of three files, the second of which is empty: an empty record, small ones, and large ones.
 LENGTHS = [[0, 1, 7, 5000, 3, 70000], [], [12] * 40 + [9000] * 20 + [1]]

@@ -1,31 +1,42 @@
 """Finds images that training cannot read or decode, by the decoder that training uses."""
 
 import contextlib
+import fractions
 import logging
+import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Iterator, Optional, Tuple
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_train.data import decoding
 from estimator_train.errors import BadExample, UserError, WrongSchema, printable
+from estimator_train.system import json_values, storage
 from estimator_train.system.machine import available_cores
 from estimator_train.system.progress import make_progress_bar
 
 _LOG = logging.getLogger('estimator_train')
+_SKIPPED_FILE = 'skipped_images.json'
+_SKIPPED = json_values.mapping(json_values.fields({
+    'files': json_values.text,
+    'bad': json_values.list_of(json_values.tuple_of(json_values.integer(), json_values.text))}))
 # The number of examples that are submitted to the thread pool at a time. If a million examples were
 # submitted at once, their futures would take 1 GB.
 _EXAMPLES_PER_CHUNK = 1024
 
 
+class BadImage(NamedTuple):
+  """An image that cannot be decoded.
+
+  Attributes:
+    file: the path and, if the file has several images, the place in the file.
+  """
+  file: str
+  reason: str
+
+
 def map_examples(function: Callable[[int], Any], count: int, description: str) -> Iterator[Any]:
-  """Applies a function to the indices of examples in parallel, and shows the progress.
+  """Yields the result of a function for each index of an example, in order.
 
-  Args:
-    function: takes the index of an example.
-    count: the number of examples.
-    description: the text in front of the progress bar.
-
-  Yields:
-    The result for each example, in order.
+  The calls run in parallel. The description is the text in front of the progress bar.
   """
   with ThreadPoolExecutor(available_cores()) as threads, \
       make_progress_bar(total=count, desc=description, unit='image') as bar:
@@ -60,6 +71,43 @@ def find_undecodable(read_content: Callable[[int], bytes], count: int) -> Iterat
     for index, reason in enumerate(map_examples(find_reason, count, 'checking images')):
       if reason is not None:
         yield index, reason
+
+
+def find_undecodable_once(read_content: Callable[[int], bytes], count: int, folder: str,
+                          split_name: str, files_digest: str) -> List[Tuple[int, str]]:
+  """Like find_undecodable, but stores the result in a folder.
+
+  Args:
+    read_content, count: as in find_undecodable.
+    folder: the folder, in which the result is stored by the name of the split.
+    files_digest: a digest that changes if a file changes, so that the images are decoded again.
+  """
+  path = os.path.join(folder, _SKIPPED_FILE)
+  results = storage.load_json_or_warn(path, _SKIPPED) or {}
+  stored = results.get(split_name)
+  if stored is None or stored['files'] != files_digest or any(
+      index >= count for index, _ in stored['bad']):
+    results[split_name] = {'files': files_digest, 'bad': list(find_undecodable(
+        read_content, count))}
+    storage.write_json(path, results)
+  found: List[Tuple[int, str]] = results[split_name]['bad']
+  return found
+
+
+def check_and_log_skipped(bad: Sequence[BadImage], count: int, max_bad_images: float) -> None:
+  """Logs the bad images, of `count` images, that are skipped.
+
+  Raises:
+    UserError: the fraction of bad images exceeds the value of `--max_bad_images`.
+  """
+  # Exact arithmetic: as floats, 0.29 * 100 is less than 29.
+  if len(bad) > fractions.Fraction(str(max_bad_images)) * count:
+    raise UserError('the fraction of images that cannot be decoded exceeds --max_bad_images',
+                    '{} of {} with --max_bad_images={:g}, the first is {} ({})'.format(
+                        len(bad), count, max_bad_images, printable(bad[0].file), bad[0].reason),
+                    'repair or remove them (--mode=audit lists them), or give a larger fraction')
+  for image in bad:
+    _LOG.warning('skipping %s (%s)', printable(image.file), image.reason)
 
 
 def undecodable_error(name: str, reason: str) -> UserError:

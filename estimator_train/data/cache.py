@@ -20,7 +20,7 @@ _FILL_BATCH_SIZE = 64
 FillFunction = Callable[[np.ndarray], None]
 # (images, class indices)
 Examples = Tuple[np.ndarray, np.ndarray]
-# Takes the indices of images, int64 [N], a number of channels, and a batch size; see ImageCache.
+# Takes the indices of images, int64 [N], a number of channels, and a batch size; see CacheFiller.
 DecodeImages = Callable[[np.ndarray, int, int], tf.data.Dataset]
 
 
@@ -34,26 +34,16 @@ class ImageCache:
   thread ends when the cache is full, when this object is garbage-collected, or when Python exits.
 
   Args:
-    cache: `memory`, or the path of a folder. The cache that an earlier run wrote to the folder is
-      reused. If another process is filling it, the constructor waits until it is full.
-    name: the name of the file without `.npy`, which must identify the content of the images.
-    shapes: the shapes of the array, (N, height, width, C), from the fewest channels on. If an image
-      has more channels, the cache is filled again in the next shape.
-    fill_order: the indices of all images, int64 [N].
-    decode: returns a dataset of batches (images, class indices, whether no image has more channels
-      than requested).
-    class_indices: returns the class indices of all images, [N].
+    filler: fills the cache. It must not refer to this object.
 
   Raises:
     UserError: there is not enough memory or disk space; the message states the required size.
   """
 
-  def __init__(self, cache: str, name: str, shapes: Sequence[Tuple[int, ...]],
-               fill_order: np.ndarray, decode: DecodeImages,
-               class_indices: Callable[[], np.ndarray]) -> None:
-    self._filling = _CacheFiller(cache, name, shapes, fill_order, decode, class_indices)
-    weakref.finalize(self, self._filling.stop)
-    self._filling.start()
+  def __init__(self, filler: 'CacheFiller') -> None:
+    self._filler = filler
+    weakref.finalize(self, filler.stop)
+    filler.start()
 
   def read(self, indices: np.ndarray) -> Examples:
     """Returns images and their class indices, as soon as these images are in the cache.
@@ -70,16 +60,28 @@ class ImageCache:
       UserError: the cache could not be written to the disk.
       tf.errors.OpError: an image cannot be decoded.
     """
-    images, class_indices = self._filling.wait_for(indices)
+    images, class_indices = self._filler.wait_for(indices)
     return images[indices], class_indices[indices]
 
   def read_all(self) -> np.ndarray:
     """Returns all images, [N, height, width, C], as soon as the cache is full; see `read`."""
-    return self._filling.wait_for(None)[0]
+    return self._filler.wait_for(None)[0]
 
 
-class _CacheFiller:
-  """Fills a cache in a thread, which must not keep a reference to the ImageCache."""
+class CacheFiller:
+  """Fills a cache in a thread.
+
+  Args:
+    cache: `memory`, or the path of a folder. The cache that an earlier run wrote to the folder is
+      reused. If another process is filling it, this process waits until it is full.
+    name: the name of the file without `.npy`, which must identify the content of the images.
+    shapes: the shapes of the array, (N, height, width, C), from the fewest channels on. If an image
+      has more channels, the cache is filled again in the next shape.
+    fill_order: the indices of all images, int64 [N].
+    decode: returns a dataset of batches (images, class indices, whether no image has more channels
+      than requested).
+    class_indices: returns the class indices of all images, [N].
+  """
 
   def __init__(self, cache: str, name: str, shapes: Sequence[Tuple[int, ...]],
                fill_order: np.ndarray, decode: DecodeImages,

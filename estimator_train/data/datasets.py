@@ -26,12 +26,12 @@ from estimator_train.data import (
   SyntheticSplit,
   idx,
   image_folder,
-  labels_file,
   oct2017,
   require_data_dir,
   tfrecord,
 )
 from estimator_train.data.download import DownloadResult, download_files
+from estimator_train.data.labels_file import LabelFiles
 from estimator_train.data.validation import hold_out
 from estimator_train.errors import UserError
 from estimator_train.run_dir.data_record import Validation
@@ -127,7 +127,7 @@ def describe_examples_to_predict(settings: Settings) -> DataSet:
                     '--dataset={} with test=None'.format(settings.data.dataset),
                     'give DataSet(test=...)')
   return dataset._replace(train=None, test=_check_split(
-      'test', split, dataset, settings, labels_file.make_reader(settings.data.label_offset, True)))
+      'test', split, dataset, settings, LabelFiles(settings.data.label_offset, are_given=True)))
 
 
 def _describe_idx(settings: Settings) -> DataSet:
@@ -161,17 +161,20 @@ def _describe_own(settings: Settings) -> DataSet:
       lacks a split that the mode reads.
   """
   dataset = _call_function_of_user(settings)
-  # With --validation_fraction, the test examples are taken from the training examples later.
-  names = ('train',) if settings.data.validation_fraction else ('train', 'test')
+  label_files = LabelFiles(settings.data.label_offset, are_given=True)
+
+  def check(name: str) -> Any:
+    return _check_split(name, getattr(dataset, name), dataset, settings, label_files)
+
+  if settings.data.validation_fraction:  # The test examples are taken from these later.
+    return dataset._replace(train=check('train'))
   for name, is_required in (('train', settings.run.trains), ('test', settings.run.evaluates)):
-    if is_required and getattr(dataset, name) is None and len(names) == 2:
+    if is_required and getattr(dataset, name) is None:
       raise UserError('the data set has no examples to {}'.format(
           'train on' if name == 'train' else 'evaluate on'),
           '--dataset={} with {}=None'.format(settings.data.dataset, name),
           'give DataSet({}=...)'.format(name))
-  read_labels = labels_file.make_reader(settings.data.label_offset, are_given=True)
-  return dataset._replace(**{name: _check_split(
-      name, getattr(dataset, name), dataset, settings, read_labels) for name in names})
+  return dataset._replace(train=check('train'), test=check('test'))
 
 
 def _hold_out_validation(dataset: DataSet, settings: Settings,
@@ -238,7 +241,7 @@ def _check_shape(shape: Any, location: str) -> Optional[ImageShape]:
 
 
 def _check_split(split_name: str, split: Any, dataset: DataSet, settings: Settings,
-                 read_labels: labels_file.ReadLabels) -> Any:
+                 label_files: LabelFiles) -> Any:
   """Returns the checked split, with int32 class indices; raises a UserError if it is invalid."""
   if split is None:
     return None
@@ -254,7 +257,7 @@ def _check_split(split_name: str, split: Any, dataset: DataSet, settings: Settin
                     '{} is {} with image_shape=None'.format(location, type(split).__name__),
                     'give a RecordSplit with parse or parse_batch, or an ExampleSplit')
   if type(split) is RecordSplit:
-    return _find_records(split, location, dataset, settings, read_labels)
+    return _find_records(split, location, dataset, settings, label_files)
   if type(split) is ArraySplit:
     examples: Any = np.asanyarray(split.images)
     _check_images(examples, dataset.image_shape, location)
@@ -276,7 +279,7 @@ def _check_split(split_name: str, split: Any, dataset: DataSet, settings: Settin
 
 def _find_records(
     split: RecordSplit, location: str, dataset: DataSet, settings: Settings,
-    read_labels: labels_file.ReadLabels) -> Union[ImageRecordSplit, ParsedRecordSplit]:
+    label_files: LabelFiles) -> Union[ImageRecordSplit, ParsedRecordSplit]:
   """Returns the split with the positions of the records."""
   if split.parse is not None and split.parse_batch is not None:
     raise UserError('a RecordSplit has parse or parse_batch, not both', location,
@@ -286,10 +289,9 @@ def _find_records(
                                   split.compression, settings)
   if split.parse is None and split.parse_batch is None:
     train: Any = dataset.train
-    return labels_file.add_labels(
+    return label_files.add_to(
         tfrecord.image_split(records, settings.data), pattern, dataset.labels,
-        str(train.pattern) if type(train) is RecordSplit else None, are_given=True,
-        read_labels=read_labels)
+        str(train.pattern) if type(train) is RecordSplit else None)
   return ParsedRecordSplit(records, split.parse, split.parse_batch)
 
 

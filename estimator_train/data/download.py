@@ -41,7 +41,7 @@ _SIZES = {200: ('Content-Length', r'(\d+)$'), 206: ('Content-Range', r'bytes {}-
 
 
 class DownloadResult(NamedTuple):
-  """The result of downloading a file or folder of a data set, which is present afterwards.
+  """A file or folder of a data set, which is present after the download.
 
   Attributes:
     name: the path in `data_dir`.
@@ -70,9 +70,8 @@ class SecureHandler(urllib.request.BaseHandler):
 def download_files(files: Sequence[DataFile], data_dir: str) -> List[DownloadResult]:
   """Downloads the missing files to `data_dir`, and verifies their checksums.
 
-  Returns the path and size of every file, and whether it was downloaded. `data_dir` is created if
-  it does not exist. No request is sent for a file that is present. Several processes may call this
-  function at once.
+  `data_dir` is created if it does not exist. No request is sent for a file that is present. Several
+  processes may call this function at once.
 
   Raises:
     UserError: a file cannot be downloaded or stored, or an existing file is not the published one.
@@ -80,14 +79,18 @@ def download_files(files: Sequence[DataFile], data_dir: str) -> List[DownloadRes
   paths = [os.path.join(data_dir, file.name) for file in files]
   # Check existing files first, so that a wrong file is reported before a long download.
   for file, path in zip(files, paths):
-    if os.path.exists(path):
-      _verify(file, path)
-  return [DownloadResult(file.name, file.size, fetch_file(
-      path, file.size, functools.partial(_download_remainder, file)))
+    md5 = storage.digest_file(path) if os.path.exists(path) else file.md5
+    if md5 != file.md5:
+      raise UserError('a data file is not the published one',
+                      '{} has {} bytes, md5 {}, expected {} bytes, md5 {}'.format(
+                          path, os.path.getsize(path), md5, file.size, file.md5),
+                      'remove it and run --mode=download again')
+  return [DownloadResult(file.name, file.size, download_if_missing(
+      path, file.size, functools.partial(_complete_published_file, file)))
           for file, path in zip(files, paths)]
 
 
-def fetch_file(path: str, needed_bytes: int, download: Callable[[BinaryIO], None]) -> bool:
+def download_if_missing(path: str, needed_bytes: int, complete: Callable[[BinaryIO], None]) -> bool:
   """Downloads a file unless it is present. Several processes may call this function at once.
 
   The file is downloaded to `path`.part and renamed when it is complete. If a call is interrupted,
@@ -96,23 +99,23 @@ def fetch_file(path: str, needed_bytes: int, download: Callable[[BinaryIO], None
   Args:
     path: the path of the file; its folder is created if it does not exist.
     needed_bytes: the disk space for the file and for everything that is unpacked from the file.
-    download: a function that appends the missing bytes to the partial file.
+    complete: appends the missing bytes to the partial file.
 
   Returns:
     Whether this call has downloaded the file.
 
   Raises:
-    UserError: the disk is too small or cannot be written, or `download` failed.
+    UserError: the disk is too small or cannot be written, or `complete` failed.
   """
   if os.path.exists(path):
     return False
   folder = os.path.dirname(path) or '.'
-  with storing_in(folder, needed_bytes), storage.open_locked(path + '.part') as part_file:
+  with making_folder(folder, needed_bytes), storage.open_locked(path + '.part') as part_file:
     if os.path.exists(path):  # Another process has downloaded it in the meantime.
       os.remove(part_file.name)
       return False
     check_free_space(folder, needed_bytes - partial_size(part_file))
-    download(part_file)
+    complete(part_file)
     part_file.flush()
     os.fsync(part_file.fileno())
     os.replace(part_file.name, path)
@@ -120,8 +123,8 @@ def fetch_file(path: str, needed_bytes: int, download: Callable[[BinaryIO], None
 
 
 @contextlib.contextmanager
-def storing_in(folder: str, needed_bytes: int) -> Iterator[None]:
-  """Creates a folder, and translates the errors of storing files in it into UserErrors."""
+def making_folder(folder: str, needed_bytes: int) -> Iterator[None]:
+  """Makes a folder, and translates the errors of storing files in it into UserErrors."""
   try:
     os.makedirs(folder, exist_ok=True)
     yield
@@ -142,16 +145,16 @@ def check_free_space(folder: str, needed_bytes: int) -> None:
                     'free some space, or choose a --data_dir on a larger disk')
 
 
-def receive_file(url: str, part_file: BinaryIO, authorization: str = '',
-                 size: Optional[int] = None) -> None:
-  """Appends the missing bytes to a partial file, and retries after interruptions.
+def append_missing_bytes(url: str, part_file: BinaryIO, authorization: str = '',
+                         size: Optional[int] = None) -> None:
+  """Downloads the missing bytes of a partial file, and retries after interruptions.
 
   Args:
     url: the URL of the file.
     part_file: the partial file, open for appending.
-    size: the published size of the file in bytes, of which no more is received; None: unknown.
     authorization: a secret for the server of the URL, not for those to which it redirects. With a
       secret, requests without TLS are refused.
+    size: the published size of the file in bytes, of which no more is received; None: unknown.
 
   Raises:
     DownloadFailed: this server does not provide the file, or MAX_ATTEMPTS attempts in a row failed.
@@ -198,17 +201,7 @@ def show_progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[i
     yield advance
 
 
-def _verify(file: DataFile, path: str) -> None:
-  """Raises a UserError unless the content of an existing file is the published one."""
-  md5 = storage.digest_file(path)
-  if md5 != file.md5:
-    raise UserError('a data file is not the published one',
-                    '{} has {} bytes, md5 {}, expected {} bytes, md5 {}'.format(
-                        path, os.path.getsize(path), md5, file.size, file.md5),
-                    'remove it and run --mode=download again')
-
-
-def _download_remainder(file: DataFile, part_file: BinaryIO) -> None:
+def _complete_published_file(file: DataFile, part_file: BinaryIO) -> None:
   """Completes a partial file from the first URL that serves the published file."""
   _LOG.info('downloading %s (%d bytes)', file.name, file.size)
   failures = []
@@ -219,7 +212,7 @@ def _download_remainder(file: DataFile, part_file: BinaryIO) -> None:
       # The bytes of an earlier run or of another URL may be wrong. If so, they are discarded, and
       # the complete file is requested.
       for _ in range(2 if partial_size(part_file) else 1):
-        receive_file(url, part_file, size=file.size)
+        append_missing_bytes(url, part_file, size=file.size)
         part_file.flush()
         md5 = storage.digest_file(part_file.name)
         if md5 == file.md5:
@@ -251,23 +244,17 @@ def _append(response: Any, start: int, part_file: BinaryIO, size: Optional[int])
   check_rate = _make_rate_check()
   with show_progress(os.path.basename(part_file.name), total, partial_size(part_file)) as advance:
     while partial_size(part_file) < total:
-      chunk = _receive(response, min(_CHUNK_BYTES, total - partial_size(part_file)))
+      try:
+        # `read` would wait for all bytes, each of which restarts the timeout.
+        chunk = response.read1(min(_CHUNK_BYTES, total - partial_size(part_file)))
+      except OSError as error:  # Must not be taken for an error of the disk.
+        raise ConnectionError(str(error)) from error
       if not chunk:  # http.client reports an interruption as the end of the body.
         raise ConnectionError('interrupted after {:,} of {:,} bytes'.format(
             partial_size(part_file), total))
       part_file.write(chunk)
       advance(len(chunk))
       check_rate(len(chunk))
-
-
-def _receive(response: Any, count: int) -> bytes:
-  """Returns the next bytes, up to `count`; b'' at the end or after an interruption."""
-  try:
-    # `read` would wait for all bytes, each of which restarts the timeout.
-    chunk: bytes = response.read1(count)
-    return chunk
-  except OSError as error:  # Must not be taken for an error of the disk.
-    raise ConnectionError(str(error)) from error
 
 
 def _make_rate_check() -> Callable[[int], None]:
@@ -320,7 +307,7 @@ def _total_size(response: Any, start: int, published: int) -> int:
   """Returns the size of the complete file in bytes, or 0 if the response cannot be used.
 
   Args:
-    response: the response.
+    response: the response, whose code may be that of an error.
     start: the first requested byte.
     published: the published size, which a proxy that sends chunks omits; 0: unknown.
 

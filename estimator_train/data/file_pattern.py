@@ -124,8 +124,12 @@ def warn_about_unmatched_images(flag: str, files: List[bytes], listings: Listing
   if counts:
     _LOG.warning('--%s leaves out %d images in the folders that it searches: %s', flag,
                  sum(counts.values()), _join_counts(counts))
-  above = {parent for folder, listing in listings.items() if listing.num_matched
-           for parent in _folders_above(folder)}
+  above: Set[bytes] = set()
+  for path in (folder for folder, listing in listings.items() if listing.num_matched):
+    parent = path
+    while parent not in (b'', b'/'):
+      parent = os.path.dirname(parent)
+      above.add(parent)
   without = [_display(folder) for folder, listing in listings.items()
              if not listing.num_matched and folder not in above and os.path.isdir(folder or b'.')
              and (not listing.others or counts.keys() & set(map(_extension, listing.others)))]
@@ -134,11 +138,11 @@ def warn_about_unmatched_images(flag: str, files: List[bytes], listings: Listing
                  join_items(without))
 
 
-def check_no_archives(given: str, files: List[bytes]) -> None:
-  """Raises a UserError if all files of a pattern, which `given` names, are archives."""
+def check_no_archives(location: str, files: List[bytes]) -> None:
+  """Raises a UserError if all files of a pattern, which is at a location, are archives."""
   if files and all(name.lower().endswith(_ARCHIVE_EXTENSIONS) for name in files):
     raise UserError('an archive is not read', '{} ({})'.format(
-        given, join_items(list(map(_display, files)))), 'unpack it, and give the folder')
+        location, join_items(list(map(_display, files)))), 'unpack it, and give the folder')
 
 
 def check_class_folders(flag: str, pattern: str, files: List[bytes]) -> None:
@@ -176,11 +180,11 @@ def check_class_folders(flag: str, pattern: str, files: List[bytes]) -> None:
     warn('{} class name(s) are of several folders'.format(len(same_name)), *same_name[0][:2])
 
 
-def check_shards(given: str, files: List[bytes]) -> None:
+def check_shards(location: str, files: List[bytes]) -> None:
   """Checks that files named as shards, `train-00000-of-00004`, are one complete set.
 
   Raises:
-    UserError: there are several complete sets of the same name.
+    UserError: there are several complete sets of the same name. The message has the location.
   """
   sets: Dict[_ShardSet, Set[int]] = collections.defaultdict(set)
   for path in files:
@@ -189,39 +193,45 @@ def check_shards(given: str, files: List[bytes]) -> None:
       sets[match.group(1), int(match.group(3)), match.group(4)].add(int(match.group(2)))
   complete: Dict[bytes, bytes] = {}
   for shards, found in sets.items():
-    missing = [path for path in (_shard_path(shards, index) for index in range(shards[1]))
-               if not os.path.lexists(path)] if len(found) < shards[1] else []
+    start, count, rest = shards
+    paths = [b'%s-%05d-of-%05d%s' % (start, index, count, rest) for index in range(count)]
+    missing = [path for path in paths
+               if not os.path.lexists(path)] if len(found) < count else []
     if missing:
-      _LOG.warning('%d of %d shards are missing: %s', len(missing), shards[1],
+      _LOG.warning('%d of %d shards are missing: %s', len(missing), count,
                    join_items([_display(path) for path in missing]))
-    elif complete.setdefault(shards[0], _pattern_of(shards)) != _pattern_of(shards):
+    elif complete.setdefault(start, _pattern_of(shards)) != _pattern_of(shards):
       raise UserError('a pattern matches the same shards twice', '{} ({} and {})'.format(
-          given, _display(complete[shards[0]]), _display(_pattern_of(shards))),
+          location, _display(complete[start]), _display(_pattern_of(shards))),
                       'give the pattern of one of them, or give them different names')
   if len(sets) > 1:
     _LOG.warning('a pattern matches %d sets of shards: %s', len(sets),
                  join_items([_display(_pattern_of(shards)) for shards in sets]))
 
 
-def no_match_error(what: str, given: str, pattern: str, example: str) -> UserError:
+def no_match_error(what: str, location: str, pattern: str, example: str) -> UserError:
   """Returns the error about a pattern that matches no file, which names the files that exist.
 
   Args:
     what: the rule.
-    given: the flag with the pattern.
+    location: what gives the pattern, such as a flag and its value.
     pattern: the pattern.
     example: a pattern to propose if there is no better one.
   """
-  escaped, folder = _escape_folders(pattern), fixed_folder(pattern)
+  folder, parts = fixed_folder(pattern), pattern.split('/')
+  # With the brackets escaped in the names of folders that exist.
+  escaped = '/'.join([
+      glob.escape(part) if '[' in part and os.path.isdir('/'.join(parts[:number])) else part
+      for number, part in enumerate(parts[:-1], 1)] + parts[-1:])
   if escaped != pattern:
-    return UserError(what, given, 'give {!r}: brackets in a pattern are special'.format(escaped))
+    return UserError(what, location, 'give {!r}: brackets in a pattern are special'.format(escaped))
   while not os.path.isdir(folder or '.') and not os.path.isdir(os.path.dirname(folder) or '.'):
     folder = os.path.dirname(folder)
   if os.path.isfile(folder):
-    return UserError(what, '{} ({} is a file)'.format(given, printable(folder)),
+    return UserError(what, '{} ({} is a file)'.format(location, printable(folder)),
                      'give a pattern of files in a folder; unpack an archive')
   if not os.path.isdir(folder or '.'):
-    return UserError(what, '{} (there is no {})'.format(given, printable(folder)),
+    return UserError(what, '{} (there is no {})'.format(location, printable(folder)),
                      'correct the pattern')
   names = list(itertools.islice(_walk(folder or '.'), _MAX_FILES_IN_ERROR))
   counts = _count_images(map(_extension, names))
@@ -231,7 +241,7 @@ def no_match_error(what: str, given: str, pattern: str, example: str) -> UserErr
     example = os.path.join(glob.escape(folder), '**', '*' + os.fsdecode(extension))
   found += [_display(name) for name in names if _extension(name) not in counts]
   return UserError(what, '{} ({} has {})'.format(
-      given, printable(folder or '.'), join_items(found) or 'no files'),
+      location, printable(folder or '.'), join_items(found) or 'no files'),
                    'give a pattern such as \'{}\', in quotes'.format(example))
 
 
@@ -295,13 +305,6 @@ def _is_folder(entry: 'os.DirEntry[bytes]') -> bool:
   return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
 
 
-def _escape_folders(pattern: str) -> str:
-  """Returns a pattern with the brackets escaped in the names of folders that exist."""
-  parts = pattern.split('/')
-  return '/'.join([glob.escape(part) if '[' in part and os.path.isdir('/'.join(parts[:number]))
-                   else part for number, part in enumerate(parts[:-1], 1)] + parts[-1:])
-
-
 def fixed_folder(pattern: str) -> str:
   """Returns the folder in the part of a pattern that has no special characters."""
   parts = pattern.split('/')
@@ -315,16 +318,6 @@ def _walk(folder: str) -> Iterator[bytes]:
   for _, folders, names in os.walk(os.fsencode(folder)):
     folders[:] = sorted(name for name in folders if not name.startswith(b'.'))
     yield from sorted(name for name in names if not name.startswith(b'.'))
-
-
-def _folders_above(folder: bytes) -> Iterator[bytes]:
-  while folder not in (b'', b'/'):
-    folder = os.path.dirname(folder)
-    yield folder
-
-
-def _shard_path(shards: _ShardSet, index: int) -> bytes:
-  return b'%s-%05d-of-%05d%s' % (shards[0], index, *shards[1:])
 
 
 def _pattern_of(shards: _ShardSet) -> bytes:

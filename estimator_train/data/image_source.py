@@ -5,13 +5,11 @@ ImageSource is also the base of the source that reads images from TFRecord files
 
 import abc
 import contextlib
-import fractions
 import hashlib
-import logging
 import os
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -27,6 +25,7 @@ from estimator_train.data import (
   identity,
   image_folder,
 )
+from estimator_train.data.bad_images import BadImage
 from estimator_train.data.batching import (
   Batch,
   Order,
@@ -35,18 +34,13 @@ from estimator_train.data.batching import (
   chunks_of,
   without_autograph,
 )
-from estimator_train.data.cache import ImageCache
+from estimator_train.data.cache import CacheFiller, ImageCache
 from estimator_train.data.order import evenly_spaced
-from estimator_train.data.source import BadImage, FilePath, InputFn, Source, carry_errors
-from estimator_train.errors import BadExample, UserError, printable
+from estimator_train.data.source import FilePath, InputFn, Source, carry_errors
+from estimator_train.errors import BadExample, UserError
 from estimator_train.settings.flags import InputFlags
-from estimator_train.system import json_values, storage
+from estimator_train.system import storage
 
-_LOG = logging.getLogger('estimator_train')
-_SKIPPED_FILE = 'skipped_images.json'
-_SKIPPED = json_values.mapping(json_values.fields({
-    'files': json_values.text,
-    'bad': json_values.list_of(json_values.tuple_of(json_values.integer(), json_values.text))}))
 _GRAY_SAMPLE_SIZE = 16  # The maximum number of images that expects_gray decodes.
 # The number of examples that one call of a Python function looks up. With one call per image, the
 # calls would take a tenth of the time that decoding takes.
@@ -193,9 +187,10 @@ class ImageSource(Source):
         self.cache_key(), height, width, '' if model_channels == 3 else ' grey').encode()
                                                          ).hexdigest()
     channel_counts = (1,) if model_channels == 1 else (1, 3) if self.expects_gray() else (3,)
-    return ImageCache(cache, 'images-' + key,
-                      [(len(self), height, width, channels) for channels in channel_counts],
-                      order.indices_by_first_use(len(self)), decode, self.class_indices)
+    shapes = [(len(self), height, width, channels) for channels in channel_counts]
+    fill_order = order.indices_by_first_use(len(self))
+    return ImageCache(CacheFiller(
+        cache, 'images-' + key, shapes, fill_order, decode, self.class_indices))
 
   def wait_until_cached(self) -> None:
     cached = self._cache and self._cache()
@@ -228,21 +223,13 @@ class ImageSource(Source):
 
   def without_bad_images(self, flags: InputFlags, folder: str) -> Tuple[Any, List[BadImage]]:
     # All images are decoded once before the first step, so that the numbers of steps and examples
-    # are known from the start. The bad images are stored, and searched for again only if a
-    # file changes.
-    path = os.path.join(folder, _SKIPPED_FILE)
-    results = storage.load_json_or_warn(path, _SKIPPED) or {}
-    split_name = 'train' if self.role is Role.TRAIN else 'test'
-    files_digest = self.cache_key()
-    stored = results.get(split_name)
-    if stored is None or stored['files'] != files_digest or any(
-        index >= len(self) for index, _ in stored['bad']):
-      results[split_name] = {'files': files_digest, 'bad': list(self._find_undecodable())}
-      storage.write_json(path, results)
-    bad = results[split_name]['bad']
+    # are known from the start.
+    bad = bad_images.find_undecodable_once(
+        self.read_content, len(self), folder, 'train' if self.role is Role.TRAIN else 'test',
+        self.cache_key())
     skipped = [BadImage(self.name_of(index), reason) for index, reason in bad]
     skipped += [BadImage(name, reason) for name, reason in self.unreadable_parts()]
-    _check_and_log_skipped(skipped, len(self), flags.max_bad_images)
+    bad_images.check_and_log_skipped(skipped, len(self), flags.max_bad_images)
     split = self.without([index for index, _ in bad])
     if self.role is Role.TRAIN and isinstance(split, ImageSplit):
       image_folder.check_no_class_missing(self.spec.labels, split)
@@ -250,36 +237,12 @@ class ImageSource(Source):
 
   def find_failure(self) -> Optional[UserError]:
     # Decode the images again, because TensorFlow's error does not name the file.
-    for index, reason in self._find_undecodable():
+    for index, reason in bad_images.find_undecodable(self.read_content, len(self)):
       return bad_images.undecodable_error(self.name_of(index), reason)
     return None
 
-  def _find_undecodable(self) -> Iterator[Tuple[int, str]]:
-    return bad_images.find_undecodable(self.read_content, len(self))
-
   def _training_references(self, order: Order) -> tf.data.Dataset:
     return self.references(order.index_chunks(len(self), CHUNK_SIZE, self.is_sequential))
-
-
-def _check_and_log_skipped(bad: Sequence[BadImage], count: int, max_bad_images: float) -> None:
-  """Logs the bad images, which are skipped.
-
-  Args:
-    bad: the bad images.
-    count: the number of all images.
-    max_bad_images: the value of `--max_bad_images`.
-
-  Raises:
-    UserError: the fraction of bad images exceeds `--max_bad_images`.
-  """
-  # Exact arithmetic: as floats, 0.29 * 100 is less than 29.
-  if len(bad) > fractions.Fraction(str(max_bad_images)) * count:
-    raise UserError('the fraction of images that cannot be decoded exceeds --max_bad_images',
-                    '{} of {} with --max_bad_images={:g}, the first is {} ({})'.format(
-                        len(bad), count, max_bad_images, printable(bad[0].file), bad[0].reason),
-                    'repair or remove them (--mode=audit lists them), or give a larger fraction')
-  for image in bad:
-    _LOG.warning('skipping %s (%s)', printable(image.file), image.reason)
 
 
 class ImageFileSource(ImageSource):

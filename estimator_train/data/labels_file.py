@@ -4,11 +4,10 @@ The file has the class names of the labels in the TFRecord files next to it. A l
 or, in all lines, a label and a class name, such as `0:daisy`.
 """
 
-import functools
 import logging
 import os
 import re
-from typing import Callable, Counter, Dict, Iterator, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Counter, Dict, Iterator, NamedTuple, Optional, Sequence, Set, Tuple
 
 from estimator_train.data import ImageRecordSplit, Role, file_pattern
 from estimator_train.errors import UserError, join_items, printable
@@ -35,94 +34,87 @@ class Labels(NamedTuple):
 
 
 def write(folder: str, class_names: Sequence[str]) -> None:
-  """Writes the class names and their indices, so that `read` returns exactly these names."""
-  # `read` takes a space after each colon for a part of the separator.
+  """Writes the class names and their indices, so that reading them returns exactly these names."""
+  # Reading takes a space after each colon for a part of the separator.
   separator = ': ' if all(name[:1].isspace() for name in class_names) else ':'
   storage.write_text(os.path.join(folder, LABELS_FILE), ''.join(
       '{}{}{}\n'.format(index, separator, name) for index, name in enumerate(class_names)))
 
 
-def read(patterns: Optional[str], label_offset: int, ignores_invalid: bool = False) -> Labels:
-  """Returns the class names in `labels.txt` next to the files that match patterns, if any.
-
-  Args:
-    patterns: the patterns.
-    label_offset: `--label_offset`, if the file has no labels.
-    ignores_invalid: whether an invalid file only causes a warning.
-
-  Raises:
-    UserError: the file is invalid, or the files are next to different ones.
-  """
-  paths = list(dict.fromkeys(path for pattern in file_pattern.split_patterns(patterns or '')
-                             for path in _find(pattern)))
-  found = []
-  for path in paths:
-    try:
-      found.append(_parse(path, label_offset))
-    except UserError as error:
-      if not ignores_invalid:
-        raise
-      _LOG.warning('the file is ignored, because the class names are given: %s', error)
-      return Labels((), label_offset)
-  for path, labels in zip(paths, found):
-    if labels[:2] != found[0][:2]:
-      raise UserError('the files of a split must have the same class names',
-                      '{} differs from {}'.format(printable(path), printable(paths[0])),
-                      'write these files again, with the labels of the same class names')
-  return found[0] if found else Labels((), label_offset)
-
-
-ReadLabels = Callable[[Optional[str]], Labels]
-
-
-def make_reader(label_offset: int, are_given: bool) -> ReadLabels:
-  """Returns a function that reads the class names next to patterns, the files of each once.
+class LabelFiles:
+  """The `labels.txt` next to the files that match patterns. Each of them is read once.
 
   Args:
     label_offset: `--label_offset`, if a file has no labels.
-    are_given: whether the user has given the class names with a flag or a function, so that an
-      invalid file only causes a warning.
+    are_given: whether the user has given the class names with a flag or a function. An invalid file
+      then only causes a warning, and the user may have given all classes other names.
   """
-  return functools.lru_cache(None)(
-      lambda patterns: read(patterns, label_offset, ignores_invalid=are_given))
 
+  def __init__(self, label_offset: int, are_given: bool) -> None:
+    self._label_offset, self._are_given = label_offset, are_given
+    self._by_patterns: Dict[Optional[str], Labels] = {}
 
-def add_labels(split: ImageRecordSplit, patterns: Optional[str], class_names: Tuple[str, ...],
-               train_patterns: Optional[str], are_given: bool,
-               read_labels: ReadLabels) -> ImageRecordSplit:
-  """Returns a split with the class names of its labels, of which some may not be in `class_names`.
+  def read(self, patterns: Optional[str]) -> Labels:
+    """Returns the class names next to the files that match patterns, if there are any.
 
-  Without `labels.txt`, the labels are those of `class_names`, and the split does not change.
+    Raises:
+      UserError: a file is invalid, or the files are next to different ones.
+    """
+    if patterns not in self._by_patterns:
+      self._by_patterns[patterns] = self._read(patterns or '')
+    return self._by_patterns[patterns]
 
-  Args:
-    split: has the value of `--label_offset`.
-    patterns: the patterns of the files of the split.
-    class_names: the class names of the data set, in the order of the model's outputs.
-    train_patterns: the patterns of the training files.
-    are_given: whether the user has given `class_names` with a flag or a function, and may have
-      given all classes other names than `labels.txt`.
-    read_labels: see make_reader.
+  def _read(self, patterns: str) -> Labels:
+    paths = list(dict.fromkeys(path for pattern in file_pattern.split_patterns(patterns)
+                               for path in _find(pattern)))
+    found = []
+    for path in paths:
+      try:
+        found.append(_parse(path, self._label_offset))
+      except UserError as error:
+        if not self._are_given:
+          raise
+        _LOG.warning('the file is ignored, because the class names are given: %s', error)
+        return Labels((), self._label_offset)
+    for path, labels in zip(paths, found):
+      if labels[:2] != found[0][:2]:
+        raise UserError('the files of a split must have the same class names',
+                        '{} differs from {}'.format(printable(path), printable(paths[0])),
+                        'write these files again, with the labels of the same class names')
+    return found[0] if found else Labels((), self._label_offset)
 
-  Raises:
-    UserError: a `labels.txt` is invalid, or has other classes.
-  """
-  names, offset, are_stated = read_labels(patterns)
-  train_names = (read_labels(train_patterns).names or names) if are_given else ()
-  if len(train_names) == len(class_names) and not _have_common(train_names, class_names):
-    new_names = dict(zip(train_names, class_names))
-    names = tuple(new_names.get(name, name) for name in names)
-  # The lines may be those of all labels, although the first labels are no classes.
-  if not names or not are_stated and class_names in (names, names[max(-offset, 0):]):
-    return split
-  if not _have_common(names, class_names):
-    if are_given:
+  def add_to(self, split: ImageRecordSplit, patterns: Optional[str], class_names: Tuple[str, ...],
+             train_patterns: Optional[str]) -> ImageRecordSplit:
+    """Returns the split with the class names of its labels; some may not be in `class_names`.
+
+    Without `labels.txt`, the labels are those of `class_names`, and the split does not change.
+
+    Args:
+      split: has the value of `--label_offset`.
+      patterns: the patterns of the files of the split.
+      class_names: the class names of the data set, in the order of the model's outputs.
+      train_patterns: the patterns of the training files.
+
+    Raises:
+      UserError: a `labels.txt` is invalid, or has other classes.
+    """
+    names, offset, are_stated = self.read(patterns)
+    train_names = (self.read(train_patterns).names or names) if self._are_given else ()
+    if len(train_names) == len(class_names) and not _have_common(train_names, class_names):
+      new_names = dict(zip(train_names, class_names))
+      names = tuple(new_names.get(name, name) for name in names)
+    # The lines may be those of all labels, although the first labels are no classes.
+    if not names or not are_stated and class_names in (names, names[max(-offset, 0):]):
       return split
-    raise UserError(
-        '{} next to the files must have class names of the model'.format(LABELS_FILE),
-        '{} has {}, and the model has {}'.format(
-            patterns, join_items(names), join_items(class_names)),
-        'correct {}, or give other files'.format(LABELS_FILE))
-  return split._replace(label_names=names, label_offset=offset)
+    if not _have_common(names, class_names):
+      if self._are_given:
+        return split
+      raise UserError(
+          '{} next to the files must have class names of the model'.format(LABELS_FILE),
+          '{} has {}, and the model has {}'.format(
+              patterns, join_items(names), join_items(class_names)),
+          'correct {}, or give other files'.format(LABELS_FILE))
+    return split._replace(label_names=names, label_offset=offset)
 
 
 class LabelMap:

@@ -84,8 +84,8 @@ def describe_spec(settings: Settings, unused_recorded_names: Tuple[str, ...] = (
 def find_image_root(data_dir: str) -> str:
   """Returns the folder whose subfolder `train` has a folder for each class.
 
-  The folder is `data_dir` or at most three levels below `data_dir`. If there are several such
-  folders, the highest level takes precedence and, on the same level, the first name.
+  The folder is `data_dir` or at most three levels below. If there are several such folders, the
+  highest level takes precedence and, on the same level, the first name.
 
   Raises:
     UserError: there is no such folder.
@@ -99,10 +99,7 @@ def find_image_root(data_dir: str) -> str:
 
 
 def eval_folder(root: str) -> str:
-  """Returns the folder of the test images: `test` or, if there is no such folder, `val`.
-
-  Args:
-    root: the folder that find_image_root returned.
+  """Returns the folder of the test images in `root`: `test` or, if there is no such folder, `val`.
 
   Raises:
     UserError: neither folder exists.
@@ -129,7 +126,7 @@ def download_images(data_dir: str) -> List[DownloadResult]:
   """
   was_complete = _is_complete(data_dir)
   if not was_complete:
-    with download.storing_in(data_dir, ARCHIVE_BYTES + IMAGE_BYTES), open_locked(
+    with download.making_folder(data_dir, ARCHIVE_BYTES + IMAGE_BYTES), open_locked(
         os.path.join(data_dir, ARCHIVE_NAME + '.lock')) as lock:
       was_complete = _is_complete(data_dir)  # Another process may have downloaded the images.
       if not was_complete:
@@ -142,8 +139,8 @@ def download_images(data_dir: str) -> List[DownloadResult]:
 
 def _download_and_unpack(data_dir: str) -> None:
   archive, root = (os.path.join(data_dir, name) for name in (ARCHIVE_NAME, ARCHIVE_FOLDER))
-  is_new = download.fetch_file(archive, ARCHIVE_BYTES + IMAGE_BYTES,
-                               functools.partial(receive_archive, archive))
+  is_new = download.download_if_missing(archive, ARCHIVE_BYTES + IMAGE_BYTES,
+                               functools.partial(complete_archive, archive))
   unpack_images(archive, root)
   if is_new:
     os.sync()  # Write the images to the disk before the archive is removed.
@@ -152,7 +149,7 @@ def _download_and_unpack(data_dir: str) -> None:
     _LOG.info('%s has been unpacked and can be removed', archive)
 
 
-def receive_archive(path: str, part_file: BinaryIO) -> None:
+def complete_archive(path: str, part_file: BinaryIO) -> None:
   """Appends the missing bytes to the partial file of the archive.
 
   Raises:
@@ -164,7 +161,7 @@ def receive_archive(path: str, part_file: BinaryIO) -> None:
             ', resuming after %d bytes' % size if size else '')
   authorization = 'Basic ' + base64.b64encode('{}:{}'.format(user, key).encode()).decode()
   try:
-    download.receive_file(url, part_file, authorization=authorization)
+    download.append_missing_bytes(url, part_file, authorization=authorization)
   except download.DownloadFailed as error:
     raise UserError(
         'cannot download {} from Kaggle'.format(KAGGLE_DATASET),

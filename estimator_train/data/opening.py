@@ -4,11 +4,12 @@ import logging
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_train.data import DataSet, DataSpec, Role, augmentation, datasets, validation
+from estimator_train.data.bad_images import BadImage
 from estimator_train.data.batching import NO_IMAGE, Batch, Order, Pixels
 from estimator_train.data.download import download_files
 from estimator_train.data.image_source import ImageSource
 from estimator_train.data.order import UNSHARDED, Shard
-from estimator_train.data.source import AnySource, BadImage, InputFn, Source
+from estimator_train.data.source import AnySource, InputFn, Source
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError, join_items
 from estimator_train.run_dir import RunDir

@@ -43,7 +43,7 @@ class PositionedFile:
     path: the path of a local file, or a URL such as `gs://bucket/file`.
 
   Attributes:
-    size: the size of the file in bytes when it was opened.
+    size: the size in bytes when the file was opened.
 
   Raises:
     OSError: the file cannot be opened, or is not a regular file.
@@ -52,8 +52,12 @@ class PositionedFile:
   def __init__(self, path: bytes) -> None:
     self._lock = threading.Lock() if is_remote(path) else None
     if self._lock is not None:
-      self._file = _open_remote(path)
-      self.size = self._file.size()
+      import tensorflow.compat.v1 as tf
+      self._file: Any = tf.gfile.GFile(path, 'rb')
+      try:
+        self.size = self._file.size()
+      except tf.errors.OpError as error:
+        raise OSError(first_line(error)) from error
     else:
       # A reader keeps many files open: without buffers.
       self._file = storage.open_regular(path).detach()
@@ -145,11 +149,7 @@ class RecordIndex(NamedTuple):
 
 
 class RecordReader:
-  """Reads the records of an index. Several threads can share a reader.
-
-  Args:
-    index: the positions of the records.
-  """
+  """Reads the records of an index. Several threads can share a reader."""
 
   def __init__(self, index: RecordIndex) -> None:
     self._index, self._offsets = index, index.offsets()
@@ -161,10 +161,7 @@ class RecordReader:
         lambda file_index: PositionedFile(index.files[file_index]))
 
   def read(self, records: np.ndarray) -> List[bytes]:
-    """Returns the data of records.
-
-    Args:
-      records: the indices of the records, int64 [n].
+    """Returns the data of the records at these indices, int64 [n].
 
     Raises:
       OSError: a file cannot be read.
@@ -177,8 +174,8 @@ class RecordReader:
     # The kernel reads all records in parallel while this function waits for the first one.
     for file, offset, count in places:
       file.request_readahead(offset, count)
-    contents = [file.read(offset, count) for file, offset, count in places]
-    return [self._check(record, content) for record, content in zip(records, contents)]
+    return [self._check(record, file.read(offset, count))
+            for record, (file, offset, count) in zip(records, places)]
 
   def _check(self, record: int, content: bytes) -> bytes:
     """Returns the data of a record whose data and checksum have been read."""
@@ -204,18 +201,18 @@ def load_index(files: Tuple[bytes, ...]) -> RecordIndex:
   caches = os.environ.get('XDG_CACHE_HOME') or os.path.join(os.path.expanduser('~'), '.cache')
   path = os.path.join(caches, 'estimator_train', 'record_index', key + '.npz')
   index = _read_cached(path, files, key)
-  if index is None:
-    index = _scan_files(files)
-    _write_cached(path, index, key)
+  if index is not None:
+    return index
+  with ThreadPoolExecutor(available_cores()) as threads:
+    lengths, damages = zip(*threads.map(_scan_file, range(len(files)), files))
+  index = RecordIndex(files, files, np.cumsum([0, *map(len, lengths)], dtype=np.int64),
+                      np.concatenate(lengths), tuple(damage for damage in damages if damage))
+  _write_cached(path, index, key)
   return index
 
 
 def starts_with_record(path: bytes) -> bool:
-  """Returns whether a file of this machine starts with a record.
-
-  Raises:
-    OSError: the file cannot be read, or is not a regular file.
-  """
+  """Returns whether a local file starts with a record; raises an OSError if it cannot be read."""
   with storage.open_regular(path) as file:
     return record_framing.is_header(file.read(HEADER_BYTES))
 
@@ -223,25 +220,6 @@ def starts_with_record(path: bytes) -> bool:
 def describe_record(path: bytes, record: int) -> str:
   """Returns the text that names a record in messages."""
   return '{}: record {}'.format(printable(os.fsdecode(path)), record)
-
-
-def _open_remote(path: bytes) -> Any:
-  """Opens a file at a URL; raises an OSError if that fails."""
-  import tensorflow.compat.v1 as tf
-  file = tf.gfile.GFile(path, 'rb')
-  try:
-    file.size()
-  except tf.errors.OpError as error:
-    raise OSError(first_line(error)) from error
-  return file
-
-
-def _scan_files(files: Tuple[bytes, ...]) -> RecordIndex:
-  """Scans the files in parallel."""
-  with ThreadPoolExecutor(available_cores()) as threads:
-    lengths, damages = zip(*threads.map(_scan_file, range(len(files)), files))
-  return RecordIndex(files, files, np.cumsum([0, *map(len, lengths)], dtype=np.int64),
-                     np.concatenate(lengths), tuple(damage for damage in damages if damage))
 
 
 def _scan_file(file_index: int, path: bytes) -> Tuple[np.ndarray, Optional[Damage]]:
@@ -296,14 +274,10 @@ def _write_cached(path: str, index: RecordIndex, key: str) -> None:
       np.savez(file, first_records=index.first_records, lengths=index.lengths,
                **{name: np.frombuffer(text.encode(), np.uint8) for name, text in (
                    ('damages', json.dumps(index.damages)), ('key', key))})
-    _remove_old_files(os.path.dirname(path))
+    with os.scandir(os.path.dirname(path)) as entries:
+      newest_first = sorted(entries, key=lambda entry: entry.stat().st_mtime, reverse=True)
+    for entry in newest_first[_MAX_CACHED_INDICES:]:
+      os.remove(entry.path)
   except OSError as error:
     _LOG.debug('cannot store the positions of the records (%s)', error)
 
-
-def _remove_old_files(folder: str) -> None:
-  """Removes all but the _MAX_CACHED_INDICES newest files of a folder."""
-  with os.scandir(folder) as entries:
-    newest_first = sorted(entries, key=lambda entry: entry.stat().st_mtime, reverse=True)
-  for entry in newest_first[_MAX_CACHED_INDICES:]:
-    os.remove(entry.path)

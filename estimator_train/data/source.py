@@ -16,7 +16,6 @@ from typing import (
   Dict,
   Iterator,
   List,
-  NamedTuple,
   Optional,
   Tuple,
   TypeVar,
@@ -27,6 +26,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import DataSpec, Role
+from estimator_train.data.bad_images import BadImage
 from estimator_train.data.batching import Batch, Order, Pixels
 from estimator_train.errors import BadExample, UserError, first_line
 from estimator_train.settings.flags import InputFlags
@@ -41,16 +41,6 @@ _FILE_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.erro
 
 class _CarriedError(Exception):
   """Carries a UserError out of a function that TensorFlow calls, as a JSON list of its parts."""
-
-
-class BadImage(NamedTuple):
-  """An image that cannot be decoded.
-
-  Attributes:
-    file: the path and, if the file has several images, the place in the file.
-  """
-  file: str
-  reason: str
 
 
 class Source(abc.ABC):

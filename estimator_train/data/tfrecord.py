@@ -14,9 +14,9 @@ from estimator_train.data import (
   compressed_records,
   file_pattern,
   image_folder,
-  labels_file,
   record_index,
 )
+from estimator_train.data.labels_file import LabelFiles
 from estimator_train.data.record_index import PositionedFile, RecordIndex, is_remote
 from estimator_train.errors import UserError, first_line, printable
 from estimator_train.run_dir import LABELS_FILE
@@ -34,16 +34,14 @@ def describe_data_set(settings: Settings, recorded_names: Tuple[str, ...] = ()) 
     UserError: a pattern is not given or matches no file, a file is damaged, or the class names are
       unknown.
   """
-  data, are_given = settings.data, bool(settings.data.labels)
-  fraction = data.validation_fraction
+  data, fraction = settings.data, settings.data.validation_fraction
   reads_train, reads_eval = image_folder.splits_to_read(settings, data.eval_pattern or fraction)
   # labels.txt is next to the files, so a wrong pattern is reported first.
   train = _make_split('train_pattern', settings) if reads_train or fraction else None
   test = _make_split('eval_pattern', settings) if reads_eval and not fraction else None
-  read_labels = labels_file.make_reader(data.label_offset, are_given)
-  spec = _make_spec(settings, recorded_names, read_labels)
-  train, test = (split and labels_file.add_labels(
-      split, pattern, spec.labels, data.train_pattern, are_given, read_labels)
+  label_files = LabelFiles(data.label_offset, are_given=bool(data.labels))
+  spec = _make_spec(settings, recorded_names, label_files)
+  train, test = (split and label_files.add_to(split, pattern, spec.labels, data.train_pattern)
                  for split, pattern in ((train, data.train_pattern), (test, data.eval_pattern)))
   if train is not None and data.label_offset not in (0, train.label_offset):
     raise UserError('--label_offset contradicts {}'.format(LABELS_FILE),
@@ -59,17 +57,17 @@ def describe_spec(settings: Settings, recorded_names: Tuple[str, ...] = ()) -> D
   Raises:
     UserError: the class names are unknown.
   """
-  return _make_spec(settings, recorded_names, labels_file.make_reader(
-      settings.data.label_offset, bool(settings.data.labels)))
+  return _make_spec(settings, recorded_names, LabelFiles(
+      settings.data.label_offset, are_given=bool(settings.data.labels)))
 
 
 def _make_spec(settings: Settings, recorded_names: Tuple[str, ...],
-               read_labels: labels_file.ReadLabels) -> DataSpec:
+               label_files: LabelFiles) -> DataSpec:
   data = settings.data
   # The labels of other test files are translated to the classes of the trained model.
   class_names = (data.labels or (() if settings.run.trains else recorded_names)
-                 or read_labels(data.train_pattern).names or read_labels(data.eval_pattern).names
-                 or recorded_names)
+                 or label_files.read(data.train_pattern).names
+                 or label_files.read(data.eval_pattern).names or recorded_names)
   if len(class_names) < 2:
     raise UserError('the names of at least two classes are required',
                     '--dataset=tfrecord without --labels and without a {} next to the files'.format(

@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import bad_images, decoding, labels_file, opening
+from estimator_train.data.bad_images import BadImage
 from estimator_train.data.image_source import ImageSource
-from estimator_train.data.source import BadImage
 from estimator_train.errors import UserError, join_items
 from estimator_train.run_dir import RunDir, make_folder
 from estimator_train.settings import Settings

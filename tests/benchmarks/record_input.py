@@ -387,7 +387,8 @@ def _bytes_of_worker(source: Any, rank: int) -> float:
     return content
 
   with mock.patch.object(records_lib.PositionedFile, 'read', count):
-    records_lib._scan_files(source.files())  # pylint: disable=protected-access
+    for number, path in enumerate(source.files()):
+      records_lib._scan_file(number, path)  # pylint: disable=protected-access
     order = Order(shard=Shard(0, 2, rank, 1))
     with tf.Graph().as_default(), tf.Session() as session:
       chunks = order.index_chunks(len(source), 1, source.is_sequential)

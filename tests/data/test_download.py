@@ -48,8 +48,8 @@ def fetch_file(server, folder):
 
 def fetch_archive(server, folder):
   path = str(folder / NAME)
-  downloaded = download.fetch_file(path, len(BODY), functools.partial(
-      oct2017.receive_archive, path))
+  downloaded = download.download_if_missing(path, len(BODY), functools.partial(
+      oct2017.complete_archive, path))
   return NAME, len((folder / NAME).read_bytes()), downloaded
 
 
@@ -151,10 +151,11 @@ def test_no_server_has_the_file(server, folder):
 
 
 def test_the_first_request_is_encrypted_if_any_is(folder, monkeypatch):
-  monkeypatch.setattr(download, 'receive_file', mock.Mock(side_effect=download.DownloadFailed))
+  monkeypatch.setattr(download, 'append_missing_bytes', mock.Mock(
+      side_effect=download.DownloadFailed))
   with pytest.raises(UserError):
     download.download_files([DataFile(NAME, 9, MD5, ('http://a/', 'https://b/'))], str(folder))
-  assert [call[0][0] for call in download.receive_file.call_args_list] == ['https://b/', 'http://a/']
+  assert [call[0][0] for call in download.append_missing_bytes.call_args_list] == ['https://b/', 'http://a/']
 
 
 def test_what_needs_no_request(server, tmp_path):

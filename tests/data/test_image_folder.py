@@ -243,7 +243,7 @@ def test_labels_file():
     assert names_in(content, label_offset=offset) == ('a', 'b'), content
   for names in (('a ', 'a', '\ta'), (' a', '  a'), ('0:a', '1:b'), (' ', 'a')):
     labels_file.write('.', names)
-    assert labels_file.read('*', 5) == (names, 0, True)
+    assert labels_file.LabelFiles(5, False).read('*') == (names, 0, True)
   assert names_in('10:30\nnoon\n\u00b2:x\n'.encode()) == ('10:30', 'noon', '\u00b2:x')
 
 

@@ -20,7 +20,14 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import decoding
-from estimator_train.data.batching import INFINITY, Batch, Order, Pixels, without_autograph
+from estimator_train.data.batching import (
+  INFINITY,
+  Batch,
+  Order,
+  Pixels,
+  map_in_python,
+  without_autograph,
+)
 
 _MIN_AREA, _MAX_ASPECT_RATIO, _CROP_ATTEMPTS = .08, 4 / 3, 10
 _PADDING = 4  # In pixels, on each side.
@@ -304,14 +311,8 @@ def _draw_groups(order: Order, size: int, columns: np.ndarray) -> tf.data.Datase
     numbers = draw_numbers(order.seed, order.shard.to_global_positions(positions), columns)
     return numbers.reshape(-1, size, len(columns))
 
-  @without_autograph
-  def draw_in_python(index: tf.Tensor) -> tf.Tensor:
-    numbers = tf.numpy_function(draw_some, [index], tf.float32)
-    numbers.set_shape([None, size, len(columns)])
-    return numbers
-
-  return tf.data.Dataset.range(INFINITY // num_drawn).map(draw_in_python).apply(
-      tf.data.experimental.unbatch())
+  return map_in_python(tf.data.Dataset.range(INFINITY // num_drawn), draw_some, [
+      (tf.float32, [None, size, len(columns)])]).apply(tf.data.experimental.unbatch())
 
 
 def draw_numbers(seed: int, positions: np.ndarray, columns: np.ndarray) -> np.ndarray:

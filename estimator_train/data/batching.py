@@ -1,6 +1,6 @@
 """Describes the order of training examples, the pixels of images, and the batches of both."""
 
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -184,13 +184,28 @@ def chunks_of(indices: np.ndarray, chunk_size: int) -> tf.data.Dataset:
 
 def _map_to_chunks(num_chunks: int, indices_between: Callable[[int, int], np.ndarray],
                    chunk_size: int) -> tf.data.Dataset:
-  def compute_chunk(chunk: np.ndarray) -> np.ndarray:
-    return indices_between(int(chunk) * chunk_size, (int(chunk) + 1) * chunk_size)
+  return map_in_python(
+      tf.data.Dataset.range(num_chunks),
+      lambda chunk: indices_between(int(chunk) * chunk_size, (int(chunk) + 1) * chunk_size),
+      [(tf.int64, [None])])
 
+
+def map_in_python(dataset: tf.data.Dataset, function: Callable[..., Any],
+                  results: Sequence[Tuple[tf.DType, Any]],
+                  num_parallel_calls: Optional[int] = None) -> tf.data.Dataset:
+  """Returns a dataset of what a Python function returns for each element.
+
+  Args:
+    dataset: a dataset of single tensors.
+    function: takes a NumPy array; returns one array or, if there are several results, a tuple.
+    results: the dtype and the shape of each result.
+    num_parallel_calls: as in Dataset.map.
+  """
   @without_autograph
-  def make_chunk(chunk: tf.Tensor) -> tf.Tensor:
-    indices = tf.numpy_function(compute_chunk, [chunk], tf.int64)
-    indices.set_shape([None])
-    return indices
+  def call(element: tf.Tensor) -> Any:
+    tensors = tf.numpy_function(function, [element], [dtype for dtype, _ in results])
+    for tensor, (_, shape) in zip(tensors, results):
+      tensor.set_shape(shape)
+    return tuple(tensors) if len(tensors) > 1 else tensors[0]
 
-  return tf.data.Dataset.range(num_chunks).map(make_chunk)
+  return dataset.map(call, num_parallel_calls)

@@ -32,6 +32,7 @@ from estimator_train.data.batching import (
   Pixels,
   chunks_in_order,
   chunks_of,
+  map_in_python,
   without_autograph,
 )
 from estimator_train.data.cache import CacheFiller, ImageCache
@@ -118,17 +119,10 @@ class ImageSource(Source):
       references, class_indices = self.look_up(indices)
       return np.array(references, object), np.asarray(class_indices, np.int64)
 
-    @without_autograph
-    def make_references(indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-      references, class_indices = tf.numpy_function(look_up, [indices], [tf.string, tf.int64])
-      references.set_shape([None])
-      class_indices.set_shape([None])
-      return references, class_indices
-
     # Prefetching chunks is cheap, and the kernel reads files ahead while the chunk before is
     # decoded.
-    return (chunks.map(make_references, self._parallel_lookups).prefetch(1)
-            .apply(tf.data.experimental.unbatch()))
+    return map_in_python(chunks, look_up, [(tf.string, [None]), (tf.int64, [None])],
+                         self._parallel_lookups).prefetch(1).apply(tf.data.experimental.unbatch())
 
   def expects_gray(self) -> bool:
     """Returns whether all images of a sample are gray.

@@ -57,9 +57,7 @@ class ExampleOrder:
 
   Args:
     num_examples: the number of examples per epoch.
-    seed: the seed of the permutations.
-    shard: the training examples that the worker reads.
-    class_indices: see Batching.
+    seed, shard, class_indices: see batching.Order.
   """
 
   def __init__(self, num_examples: int, seed: int, shard: Shard,

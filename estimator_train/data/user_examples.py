@@ -15,6 +15,7 @@ from estimator_train.data.batching import (
   Order,
   Pixels,
   chunks_in_order,
+  map_in_python,
   without_autograph,
 )
 from estimator_train.data.record_index import RecordReader, describe_record
@@ -322,16 +323,10 @@ class ParsedRecordSource(UserExampleSource):
   def _read(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
     """Returns a dataset of records, string [n], for a dataset of indices, int64 [n]."""
     @carry_errors
-    def read_records(indices: np.ndarray) -> np.ndarray:
+    def read(indices: np.ndarray) -> np.ndarray:
       return np.array(self._reader.read(indices), object)
 
-    @without_autograph
-    def read(indices: tf.Tensor) -> tf.Tensor:
-      records = tf.numpy_function(read_records, [indices], tf.string)
-      records.set_shape(indices.shape)
-      return records
-
-    return chunks.map(read, _PARALLEL_READS)
+    return map_in_python(chunks, read, [(tf.string, [None])], _PARALLEL_READS)
 
 
 def _read_all(batches: tf.data.Dataset) -> Tuple[List[np.ndarray], Any]:

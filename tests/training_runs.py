@@ -3,10 +3,11 @@
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from estimator_train.checkpoints import finding
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.system.signals import SignalState
-from estimator_train.training import preparation as models, trainer
+from estimator_train.training import preparation, trainer
 from estimator_train.training.evaluation import EvaluationLoop
 from estimator_train.training.run import open_run
 
@@ -25,7 +26,7 @@ def train(folder, write_reports=None, end_step=None, **values):
                                'model_dir': str(folder), **values}), RunDir(str(folder)))
     if end_step is not None:
       run = run._replace(end_step=end_step)
-    model = models.prepare(run)
+    model = _prepare(run)
     loop = write_reports and EvaluationLoop(run, model, write_reports, lambda: False)
     return run, trainer.train(run, model, signals, loop)
 
@@ -33,7 +34,18 @@ def train(folder, write_reports=None, end_step=None, **values):
 def prepare(settings):
   """Returns a run and its model."""
   run = open_run(settings, RunDir(settings.run.folder))
-  return run, models.prepare(run)
+  return run, _prepare(run)
+
+
+def _prepare(run):
+  """Does what `--mode=train` does before its first step."""
+  built = preparation.build(run)
+  if run.settings.run.trains:
+    finding.repair_model_dir(run.run_dir.path, run.start.checkpoint)
+  model = preparation.convert(run, built)
+  if run.settings.run.trains:
+    preparation.record(run)
+  return model
 
 
 def variables(folder, step=None):

@@ -1,11 +1,12 @@
 """Builds and compiles the Keras model of a run."""
 
 import logging
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, List, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import DataSpec
+from estimator_train.data.source import Source
 from estimator_train.errors import UserError
 from estimator_train.model import losses, networks
 from estimator_train.model.gradients import (
@@ -59,21 +60,23 @@ def compile_model(model: tf.keras.Model, settings: Settings,
   """Compiles the model with the optimizer of the flags and a loss that fits the last layer.
 
   Returns:
-    The schedule; None if the user has compiled the model, which keeps its own optimizer.
+    The schedule; None if the user has compiled the model, which keeps its own optimizer, or if the
+    mode does not train.
 
   Raises:
     UserError: the user has compiled the model, and a flag changes the optimizer or the labels.
   """
+  trains = settings.run.trains
   if model.optimizer:
-    if settings.run.trains:
+    if trains:
       _check_flags_of_compiled_model(settings)
     add_features(model.optimizer, [(GradientNorm, {})])
     return None
   optimizer = make_optimizer(settings.optimizer.optimizer, schedule)
-  if settings.run.trains:
+  if trains:
     optimizer = _with_training_flags(optimizer, model, settings)
   model.compile(optimizer, loss=losses.default_loss(model))
-  return schedule
+  return schedule if trains else None
 
 
 def _with_training_flags(optimizer: tf.keras.optimizers.Optimizer, model: tf.keras.Model,
@@ -103,6 +106,26 @@ def _with_training_flags(optimizer: tf.keras.optimizers.Optimizer, model: tf.ker
   scaling = LossScalingOptimizer(optimizer)
   add_features(scaling, outside)
   return scaling
+
+
+def training_loss(model: tf.keras.Model, settings: Settings,
+                  source: Optional[Source]) -> Optional[Sequence[losses.Loss]]:
+  """Returns the loss with label smoothing and class weights; None: that of the model.
+
+  Args:
+    source: the training examples.
+
+  Raises:
+    UserError: `--class_weights=balanced` is given, but the examples have no classes.
+  """
+  loss = own_loss = losses.get_loss(model)
+  if settings.optimizer.label_smoothing:
+    loss = losses.SmoothedLoss(loss, settings.optimizer.label_smoothing)
+  if settings.optimizer.class_weights == 'balanced':
+    assert source is not None
+    source.spec.require_classes('--class_weights=balanced')
+    loss = losses.weight_classes(loss, losses.balanced_class_weights(source.class_counts()))
+  return None if loss is own_loss else [loss]
 
 
 def _check_flags_of_compiled_model(settings: Settings) -> None:

@@ -10,14 +10,13 @@ import tensorflow.compat.v1 as tf
 from estimator_train.checkpoints import finding
 from estimator_train.distribution.devices import find_devices, make_local_strategy
 from estimator_train.errors import InvalidValue
-from estimator_train.model import estimator
-from estimator_train.model.estimator import ExportOutputs
+from estimator_train.model import estimator, initial_weights
+from estimator_train.model.estimator import ExportOutputs, ModelFn
 from estimator_train.model.own_graph import ModelGraph, OwnGraph
 from estimator_train.settings.flags import MULTI_WORKER_STRATEGIES, DeviceFlags
 from estimator_train.tf_patches import (
   estimator as estimator_patches,
   keras as keras_patches,
-  saved_weights,
   strategies,
 )
 
@@ -54,14 +53,14 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
     if not own_graph.is_built_late:
       names = own_graph.weight_names
       if checkpoint is None:
-        saved_weights.save_initial_weights(
+        initial_weights.save_initial_weights(
             config, names, own_graph.weight_values(config.tf_random_seed))
         if object_based:
           _save_object_based_weights(own_graph, config)
       elif not object_based:
         _check_fits_checkpoint(model, names, checkpoint)
-  return estimator.to_estimator(
-      own_graph, config, saved_format=estimator.SavedFormat(object_based, export_outputs))
+  return estimator.to_estimator(ModelFn(
+      own_graph, object_based=object_based, export_outputs=export_outputs), config)
 
 
 def _adapt_config(config: Optional[tf.estimator.RunConfig], model_dir: Optional[str],
@@ -141,11 +140,11 @@ def _save_object_based_weights(own_graph: OwnGraph, config: tf.estimator.RunConf
   with tf.Graph().as_default(), tf.Session(config=config.session_config) as session:
     tf.train.create_global_step()
     model_graph = ModelGraph(own_graph, own_graph.part(tf.estimator.ModeKeys.PREDICT),
-                             saved_weights.initial_weights_path(config.model_dir))
+                             initial_weights.initial_weights_path(config.model_dir))
     saver = estimator_patches.make_object_saver(
         own_graph.model, model_graph.variables_by_original(), config)
     session.run(tf.global_variables_initializer())
-    saver.save(session, saved_weights.initial_weights_path(config.model_dir, object_based=True),
+    saver.save(session, initial_weights.initial_weights_path(config.model_dir, object_based=True),
                write_meta_graph=False, write_state=False)
 
 

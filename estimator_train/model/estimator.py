@@ -12,7 +12,6 @@ from typing import (
   Dict,
   Iterator,
   Mapping,
-  NamedTuple,
   Optional,
   Tuple,
 )
@@ -21,7 +20,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.checkpoints import finding
 from estimator_train.errors import InvalidValue, UserError
-from estimator_train.model import evaluation_metrics, inputs, losses
+from estimator_train.model import evaluation_metrics, initial_weights, inputs, losses, observation
 from estimator_train.model.gradients import GradientAccumulation, MicroBatch
 from estimator_train.model.own_graph import Fetches, ModelGraph, OwnGraph, Part
 from estimator_train.settings.user_code import find_location
@@ -74,99 +73,81 @@ def translate_model_errors() -> Iterator[None]:
     raise
 
 
-class GraphCallbacks(NamedTuple):
-  """Functions that are called while a graph is built.
-
-  Attributes:
-    preprocess: converts the features of a batch to the input of the model.
-    observe_batch: called in each replica with the features, labels and outputs of a training batch.
-    translate_errors: makes a context that translates errors of the user's code in the model.
-    input_description: what yields the batches, for error messages.
-  """
-  preprocess: Callable[[Any], Any] = lambda features: features
-  observe_batch: Optional[Callable[[Any, Any, tf.Tensor], None]] = None
-  translate_errors: Callable[[], ContextManager[None]] = translate_model_errors
-  input_description: str = 'input_fn'
-
-
-class SavedFormat(NamedTuple):
-  """The form of checkpoints and of a SavedModel.
-
-  Attributes:
-    object_based: whether to save checkpoints for tf.train.Checkpoint instead of tf.train.Saver.
-    export_outputs: further signatures of a SavedModel.
-  """
-  object_based: bool = False
-  export_outputs: Optional[ExportOutputs] = None
-
-
-def to_estimator(own_graph: OwnGraph, run_config: tf.estimator.RunConfig,
-                 callbacks: GraphCallbacks = GraphCallbacks(),
-                 saved_format: SavedFormat = SavedFormat(), num_classes: Optional[int] = None,
-                 frozen_part: Optional[tf.keras.Model] = None) -> tf.estimator.Estimator:
-  """Converts a compiled Keras model to an Estimator.
+def to_estimator(model_fn: 'ModelFn',
+                 run_config: tf.estimator.RunConfig) -> tf.estimator.Estimator:
+  """Makes the Estimator of a compiled Keras model.
 
   Several replicas train exactly like one. A checkpoint has one copy of each variable, so that a run
   can be resumed with another number of replicas. Training starts from the weights in
-  saved_weights.initial_weights_path, or those of the model if its inputs are unknown until the
-  first batch. Evaluations also report the metrics of evaluation_metrics.make_metrics.
+  initial_weights_path, or those of the model if its inputs are unknown until the first batch.
+  Evaluations also report the metrics of evaluation_metrics.make_metrics.
 
   Args:
-    own_graph: the graph of the compiled model.
-    run_config: the configuration of the Estimator. It must not set `eval_distribute`, under which
-      TensorFlow 1.15 loses the examples of short batches.
-    callbacks, saved_format: see the classes.
-    num_classes: see evaluation_metrics.make_metrics.
-    frozen_part: the frozen layers, if the model trains on their cached outputs. Checkpoints also
-      contain the weights of these layers. None: the model is a complete network.
+    run_config: must not set `eval_distribute`, under which TensorFlow 1.15 loses the examples of
+      short batches.
   """
-  model_fn = _ModelFn(own_graph, callbacks, saved_format, num_classes, frozen_part)
-  path = saved_weights.initial_weights_path(run_config.model_dir, saved_format.object_based)
+  path = initial_weights.initial_weights_path(run_config.model_dir, model_fn.object_based)
   # The model_fn loads the initial weights. Only exports without a checkpoint use this setting.
   warm_start = tf.estimator.WarmStartSettings(path, vars_to_warm_start=[])
-  has_initial_weights = not own_graph.is_built_late and (
+  has_initial_weights = not model_fn.own_graph.is_built_late and (
       finding.latest_checkpoint(run_config.model_dir) is None)
   return tf.estimator.Estimator(model_fn.make_spec, config=run_config,
                                 warm_start_from=warm_start if has_initial_weights else None)
 
 
-class _ModelFn:
-  """Makes the EstimatorSpec of each mode; see to_estimator."""
+class ModelFn:
+  """Makes the EstimatorSpec of each mode from the graph of a compiled model.
 
-  def __init__(self, own_graph: OwnGraph, callbacks: GraphCallbacks, saved_format: SavedFormat,
-               num_classes: Optional[int], frozen_part: Optional[tf.keras.Model]) -> None:
-    self._own_graph, self._model = own_graph, own_graph.model
-    self._callbacks, self._saved_format = callbacks, saved_format
+  Args:
+    num_classes: see evaluation_metrics.make_metrics. With classes, hooks can fetch the tensors of
+      observation.add_batch in training.
+    preprocess: converts the features of a batch to the input of the model.
+    translate_errors: makes a context that translates errors of the user's code in the model.
+    input_description: what yields the batches, for error messages.
+    frozen_part: the frozen layers, if the model trains on their cached outputs. Checkpoints also
+      contain the weights of these layers. None: the model is a complete network.
+    object_based: whether to save checkpoints for tf.train.Checkpoint instead of tf.train.Saver.
+    export_outputs: further signatures of a SavedModel.
+  """
+
+  def __init__(self, own_graph: OwnGraph, num_classes: Optional[int] = None,
+               preprocess: Callable[[Any], Any] = lambda features: features,
+               translate_errors: Callable[[], ContextManager[None]] = translate_model_errors,
+               input_description: str = 'input_fn', frozen_part: Optional[tf.keras.Model] = None,
+               object_based: bool = False, export_outputs: Optional[ExportOutputs] = None) -> None:
+    self.own_graph, self._model = own_graph, own_graph.model
     self._num_classes, self._frozen_part = num_classes, frozen_part
+    self._preprocess, self._translate_errors = preprocess, translate_errors
+    self.object_based, self._export_outputs = object_based, export_outputs
     self._has_saved_weights = False
     self._hyperparameters = own_graph.read_hyperparameters()
-    self._batch_adapter = inputs.BatchAdapter(self._model, callbacks.input_description)
+    self._batch_adapter = inputs.BatchAdapter(self._model, input_description)
     for layer in nested_layers(self._model):
       if layer.stateful and not isinstance(layer, (tf.keras.Model, tf.keras.metrics.Metric)):
         raise InvalidValue('an Estimator does not keep the state of a layer from batch to batch',
                            'layer {!r} has stateful=True'.format(layer.name),
                            'give stateful=False, and whole sequences as examples')
 
-  def __deepcopy__(self, memo: Dict[int, Any]) -> '_ModelFn':
+  def __deepcopy__(self, memo: Dict[int, Any]) -> 'ModelFn':
     return self  # TensorFlow copies the Estimator in a cluster, and cannot copy a Keras model.
 
   def make_spec(self, features: Any, labels: Any, mode: str,
                 config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
     """Builds the model for a batch of features; this is the `model_fn` of the Estimator."""
-    with self._callbacks.translate_errors():
+    with self._translate_errors():
       estimator_patches.keep_loss_unscaled()
       plain_features, sample_weights = inputs.split_sample_weights(features)
       if not self._model.inputs:
-        self._own_graph.build(self._batch_adapter.to_structure(
-            self._callbacks.preprocess(plain_features)))
-      part = self._own_graph.part(mode, sample_weights is not None, _is_exported(features))
+        self.own_graph.build(self._batch_adapter.to_structure(
+            self._preprocess(plain_features)))
+      part = self.own_graph.part(mode, sample_weights is not None, _is_exported(features))
       weights_path = self._find_initial_weights(config)
-      model_graph = ModelGraph(self._own_graph, part, weights_path)
+      model_graph = ModelGraph(self.own_graph, part, weights_path)
       if mode == tf.estimator.ModeKeys.TRAIN:
         optimizer = estimator_patches.copy_optimizer(self._model.optimizer, self._hyperparameters)
         spec = self._add_training(model_graph, part, optimizer, (features, labels))
         spec['training_hooks'] = [checkpoints.UseSingleCopySaver(
-            None if self._saved_format.object_based else config,
+            None if self.object_based else config,
             optimizers.hyperparameter_names(optimizer))]
         self._add_frozen_weights(weights_path)
       else:
@@ -174,7 +155,7 @@ class _ModelFn:
         spec = self._describe_predictions(fetches)
         if mode == tf.estimator.ModeKeys.EVAL:
           spec.update(self._add_evaluation(fetches, plain_features, batch))
-      if self._saved_format.object_based:
+      if self.object_based:
         counterparts = model_graph.variables_by_original()
         if mode == tf.estimator.ModeKeys.TRAIN:
           counterparts[id(self._model.optimizer)] = optimizer
@@ -189,18 +170,18 @@ class _ModelFn:
     """
     if finding.latest_checkpoint(config.model_dir) is not None:
       return None
-    if self._own_graph.is_built_late and not self._has_saved_weights:
-      saved_weights.save_initial_weights(
-          config, self._own_graph.weight_names,
-          self._own_graph.weight_values(config.tf_random_seed))
+    if self.own_graph.is_built_late and not self._has_saved_weights:
+      initial_weights.save_initial_weights(
+          config, self.own_graph.weight_names,
+          self.own_graph.weight_values(config.tf_random_seed))
       self._has_saved_weights = True
-    return saved_weights.initial_weights_path(config.model_dir)
+    return initial_weights.initial_weights_path(config.model_dir)
 
   def _apply(self, model_graph: ModelGraph, part: Part, features: Any,
              labels: Any) -> Tuple[inputs.Batch, Fetches, Any]:
     """Adds the operations on a batch to the graph; returns the batch and see ModelGraph.apply."""
     features, sample_weights = inputs.split_sample_weights(features)
-    features = self._callbacks.preprocess(features)
+    features = self._preprocess(features)
     batch = inputs.Batch(self._batch_adapter.arrange_features(features))
     if part.endpoints:
       batch = batch._replace(
@@ -222,7 +203,7 @@ class _ModelFn:
     """Returns the part of an EstimatorSpec that concerns predictions."""
     predictions = dict(zip(self._model.output_names, fetches.outputs))
     return {'predictions': predictions, 'export_outputs': _make_export_outputs(
-        predictions, self._saved_format.export_outputs)}
+        predictions, self._export_outputs)}
 
   def _add_training(self, model_graph: ModelGraph, part: Part, optimizer: Any,
                     batch: Tuple[Any, Any]) -> Dict[str, Any]:
@@ -255,12 +236,12 @@ class _ModelFn:
             evaluation_metrics.make_keys((), fetches.metrics, self._num_classes).metrics)
     train_op = strategies.with_averaged_statistics(model_graph.updated_statistics(), train_op)
     self._warn_of_batch_losses(optimizer)
-    if self._callbacks.observe_batch is not None:
+    if self._num_classes:
       label = self._batch_adapter.arrange_labels(
           batch[1], [endpoint.target for endpoint in part.endpoints])[0]
       if losses.model_takes_class_indices(self._model):
         label = tf.cast(tf.reshape(label, [-1]), tf.int64)
-      self._callbacks.observe_batch(batch[0], label, output)
+      observation.add_batch(batch[0], label, output)
     return {**spec, 'train_op': train_op, 'loss': loss}
 
   def _add_frozen_weights(self, weights_path: Optional[str]) -> None:
@@ -295,7 +276,7 @@ class _ModelFn:
     if parts == 1 or tf.get_static_value(
         tf.distribute.get_replica_context().replica_id_in_sync_group) not in (0, None):
       return
-    names = self._own_graph.losses_that_are_no_means()
+    names = self.own_graph.losses_that_are_no_means()
     if names:
       _LOG.warning('%d %s do not train like one with a loss that is no mean over the examples of a '
                    'batch: %s', parts, 'replicas' if parts == num_replicas else 'micro-batches',

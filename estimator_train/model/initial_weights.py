@@ -1,4 +1,4 @@
-"""Loads the initial weights of a run."""
+"""Loads the initial weights of a run, and writes them to `MODEL_DIR/keras/`."""
 
 import contextlib
 import logging
@@ -7,6 +7,7 @@ import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Union
 
 import h5py
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.checkpoints import finding
@@ -15,10 +16,50 @@ from estimator_train.data import ImageShape
 from estimator_train.errors import UserError, join_items
 from estimator_train.model import networks
 from estimator_train.settings.flags import ModelFlags
-from estimator_train.tf_patches import saved_weights
+from estimator_train.tf_patches import checkpoints, saved_weights
 from estimator_train.tf_patches.keras import nested_layers
 
 _LOG = logging.getLogger('estimator_train')
+
+
+def initial_weights_path(model_dir: str, object_based: bool = False) -> str:
+  """Returns the path of the initial weights, which is that of Keras's model_to_estimator.
+
+  Those that the saver of object-based checkpoints can restore are in another file.
+  """
+  return os.path.join(model_dir, 'keras',
+                      'object_based.ckpt' if object_based else 'keras_model.ckpt')
+
+
+def save_initial_weights(config: tf.estimator.RunConfig, names: Sequence[str],
+                         values: Sequence[np.ndarray]) -> None:
+  """Saves the initial weights of a model.
+
+  Existing ones are overwritten. Keras's model_to_estimator would start from those of an earlier
+  model (tensorflow_estimator/python/estimator/keras.py:370).
+
+  Args:
+    config: the configuration of the Estimator. In a cluster, the chief always writes the weights;
+      another task writes the weights only if there is no file yet.
+    names: the names of the weights in checkpoints. A weight that two models share can occur twice.
+    values: the values.
+  """
+  path = initial_weights_path(config.model_dir)
+  folder = os.path.dirname(path)
+  if '://' in folder:  # Such as gs://bucket/run, with `convert`.
+    tf.gfile.MakeDirs(folder)
+  else:
+    os.makedirs(folder, exist_ok=True)  # tf.gfile ignores the umask.
+  if not config.is_chief and tf.train.checkpoint_exists(path):
+    return
+  by_name = {tf.GraphKeys.GLOBAL_STEP: np.int64(0), **dict(zip(names, values))}
+  with tf.Graph().as_default(), tf.Session(config=config.session_config) as session:
+    placeholders = [tf.placeholder(value.dtype, value.shape) for value in by_name.values()]
+    with tf.device('/cpu:0'):
+      save = tf.raw_ops.SaveV2(prefix=path, tensor_names=list(by_name),
+                               shape_and_slices=[''] * len(by_name), tensors=placeholders)
+    session.run(save, dict(zip(placeholders, by_name.values())))
+  checkpoints.write_checkpoint_state(folder, path, [path])
 
 
 def load_initial_weights(model: tf.keras.Model, flags: ModelFlags,

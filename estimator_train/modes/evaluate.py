@@ -20,7 +20,7 @@ from estimator_train.run_dir import RunDir, data_record
 from estimator_train.settings import Settings
 from estimator_train.system import storage
 from estimator_train.training.evaluation import Evaluator
-from estimator_train.training.preparation import prepare
+from estimator_train.training.preparation import build, convert
 from estimator_train.training.run import Run, open_run
 
 _LOG = logging.getLogger('estimator_train')
@@ -54,7 +54,7 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
               if texts else run_dir)
     if texts:
       _LOG.info('not the evaluation of the run (%s): writing to %s', ', '.join(texts), record.path)
-    evaluator = Evaluator(run, prepare(run))
+    evaluator = Evaluator(run, convert(run, build(run)))
     metrics, samples = evaluator.evaluate(checkpoint.files)
   metrics['checkpoint'] = checkpoint.path
   record.make()

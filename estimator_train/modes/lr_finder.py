@@ -21,7 +21,7 @@ from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.system import storage
 from estimator_train.tf_patches import estimator as estimator_patches
-from estimator_train.training.preparation import PreparedModel, prepare
+from estimator_train.training.preparation import PreparedModel, build, convert
 from estimator_train.training.progress import ShowProgress
 from estimator_train.training.run import Run, open_run
 from estimator_train.training.steps import StepMonitor
@@ -45,7 +45,7 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   with tempfile.TemporaryDirectory(prefix='lr_finder-') as folder:
     run = open_run(_make_training_settings(settings, folder), RunDir(folder))
     run = run._replace(schedule=Exponential(_LOWEST_RATE, _HIGHEST_RATE, run.end_step))
-    model = prepare(run)
+    model = convert(run, build(run))
     if model.schedule is None:
       raise UserError('a compiled model trains with its own learning rate',
                       '--mode=lr_finder --model=' + settings.model.model,

@@ -10,6 +10,7 @@ from typing import Any, Dict, Optional
 
 from estimator_train.checkpoints import finding
 from estimator_train.checkpoints.pinned_files import SavedCheckpoint
+from estimator_train.distribution.cluster_state import READY
 from estimator_train.distribution.engines import serve_variables
 from estimator_train.distribution.process import (
   EVALUATOR,
@@ -23,8 +24,9 @@ from estimator_train.reports import evaluation, learning_curves, page, throughpu
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.system.signals import SignalState
+from estimator_train.training import preparation
 from estimator_train.training.evaluation import EvaluationLoop, warn_of_inaccurate_batch_norm
-from estimator_train.training.preparation import PreparedModel, prepare
+from estimator_train.training.preparation import PreparedModel
 from estimator_train.training.run import Run, open_run
 from estimator_train.training.trainer import Outcome, raise_if_stopped, train
 
@@ -34,9 +36,18 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
   if process.role == PARAMETER_SERVER:
     return serve_variables(settings, process)
   signals = SignalState()
-  # The devices, the checkpoint to resume from, and the data.
-  run = open_run(settings, run_dir, process)
-  model = prepare(run)  # Compiled, with initial weights, and converted to an Estimator.
+  run = open_run(settings, run_dir, process)  # Devices, checkpoint, data, last step: reads only.
+  built = preparation.build(run)  # A compiled Keras model that fits the checkpoint: reads only.
+  if run.engine.num_workers > 1:
+    # The other workers wait until the chief has announced READY.
+    run.peers.join(preparation.shared_values(run, built.keras_model))
+    run.start_up.end_phase('peers')
+  if process.is_chief:
+    finding.repair_model_dir(run_dir.path, run.start.checkpoint)
+  model = preparation.convert(run, built)  # Writes the initial weights.
+  run.peers.announce(READY)
+  if process.is_chief:
+    preparation.record(run)  # The flags, the class names, and which examples are used.
   loop = _make_evaluation_loop(run, model, signals)
   if process.role == EVALUATOR:
     assert loop is not None

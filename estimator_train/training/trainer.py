@@ -22,13 +22,13 @@ from estimator_train.errors import (
   TrainingFailed,
   UserError,
 )
-from estimator_train.model import frozen_features
+from estimator_train.model import frozen_features, initial_weights
 from estimator_train.reports import metrics_log
 from estimator_train.reports.step_times import RunTimes
 from estimator_train.settings import Settings, user_code
 from estimator_train.settings.flags import DEFAULT_SAVE_SECS
 from estimator_train.system.signals import SignalState
-from estimator_train.tf_patches import estimator as estimator_patches, saved_weights
+from estimator_train.tf_patches import estimator as estimator_patches
 from estimator_train.training import selection
 from estimator_train.training.evaluation import EvaluateAfterSave, EvaluationLoop
 from estimator_train.training.preparation import PreparedModel
@@ -173,7 +173,7 @@ def make_input_fn(run: Run, model: PreparedModel) -> InputFn:
   features = frozen_features.compute_features(
       model.frozen_part,
       finding.latest_checkpoint_and_step(model_dir)[0]
-      or saved_weights.initial_weights_path(model_dir),
+      or initial_weights.initial_weights_path(model_dir),
       source, settings, engine.devices)
   return arrays.make_train_input_fn(source, features, source.class_indices(), *plan)
 

@@ -23,13 +23,12 @@ import tensorflow.compat.v1 as tf
 from estimator_train.data import DataSet, ImageSplit, Role, arrays, datasets
 from estimator_train.data.opening import make_train_input_fn, plan_training_input
 from estimator_train.data.source import Source
-from estimator_train.model import frozen_features
+from estimator_train.model import frozen_features, initial_weights
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.system import machine, storage
 from estimator_train.system.start_up import StartUpTimer
-from estimator_train.tf_patches import saved_weights
-from estimator_train.training.preparation import PreparedModel, prepare
+from estimator_train.training.preparation import PreparedModel, build, convert
 from estimator_train.training.run import Run, open_run
 from estimator_train.training.timing import StepTimes, TimeSteps
 
@@ -169,7 +168,7 @@ def features(steps: int, **rest: Any) -> Dict[str, float]:
   assert source is not None and model.frozen_part is not None
   began = time.perf_counter()
   computed = frozen_features.compute_features(
-      model.frozen_part, saved_weights.initial_weights_path(run.run_dir.path),
+      model.frozen_part, initial_weights.initial_weights_path(run.run_dir.path),
       source, settings, engine.devices)
   secs = time.perf_counter() - began
   input_fn = arrays.make_train_input_fn(
@@ -314,8 +313,8 @@ def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: i
   split = _split(dataset)
   chosen = np.linspace(0, len(split.files) - 1, images).astype(int)
   some = ImageSplit([split.files[index] for index in chosen], split.classes[chosen])
-  return run._replace(data=run.data._replace(
-      train=some.source(dataset.spec, Role.TRAIN))), prepare(run)
+  return (run._replace(data=run.data._replace(train=some.source(dataset.spec, Role.TRAIN))),
+          convert(run, build(run)))
 
 
 def _train(run: Run, model: PreparedModel, input_fn: InputFn, steps: int) -> float:

@@ -21,7 +21,7 @@ BATCH_SIZE, STEPS = 32, 120
 _FUNCTIONS = {
     'os.replace': 'os:replace', 'os.rename': 'os:rename', 'os.link': 'os:link',
     'rmtree': 'shutil:rmtree', 'save': 'tensorflow.compat.v1:train.Saver.save',
-    'weights': 'estimator_train.tf_patches.saved_weights:_save_variables',
+    'weights': 'estimator_train.model.initial_weights:save_initial_weights',
     'state': 'tensorflow.python.training.saver:checkpoint_management.'
              'update_checkpoint_state_internal',
     'rename': 'tensorflow.python.lib.io.file_io:rename',

@@ -23,7 +23,7 @@ FEW = [('_temp_', 'during', 'model_dir/model.ckpt-[1-9]*_temp_*'),
 # In the order of a run.
 OTHERS = [
     ('lock', 'after'),
-    ('weights', 'before', 'keras_model'), ('weights', 'after', 'keras_model'),
+    ('weights', 'before'), ('weights', 'after'),
     ('save', 'before', r'model\.ckpt$'),
     ('_temp_', 'during', 'model_dir/model.ckpt-0_temp_*'), ('state', 'before', 'model.ckpt-0$'),
     ('rename', 'before', r'model_dir/checkpoint$'), ('state', 'after', 'model.ckpt-0$'),

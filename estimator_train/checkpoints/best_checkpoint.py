@@ -19,8 +19,8 @@ from estimator_train.system import json_values, locks, storage
 BEST_FOLDER = 'best'
 _RECORD_FILE = 'best.json'
 # The keys of best.json that are not metrics.
-_OTHER_KEYS = ('checkpoint', 'global_step', 'metric', 'value', 'last_evaluated', 'examples_digest',
-               'compared_since')
+RECORD_KEYS = frozenset(('checkpoint', 'global_step', 'metric', 'value', 'last_evaluated',
+                         'examples_digest', 'compared_since'))
 # The path of the best checkpoint in `best/`. The path of a copied or moved run may begin elsewhere.
 _BEST_PATH = re.compile(r'(?:^|/)(\d[\w-]*/model\.ckpt-\d+)$')
 _LOG = logging.getLogger('estimator_train')
@@ -109,7 +109,7 @@ def _read_record(path: str) -> Optional[BestCheckpoint]:
       raise ValueError('no path of a checkpoint: {}'.format(record['checkpoint']))
     return BestCheckpoint(os.path.join(folder, match.group(1)), record['global_step'], {
         name: None if value is None else float(json_values.number()(value))
-        for name, value in record.items() if name not in _OTHER_KEYS}, record['last_evaluated'],
+        for name, value in record.items() if name not in RECORD_KEYS}, record['last_evaluated'],
                           record.get('examples_digest'), record.get('compared_since', 0))
 
   return storage.load_or_warn(path, parse, 'continuing without a best checkpoint')

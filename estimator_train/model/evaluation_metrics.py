@@ -4,11 +4,13 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Seq
 
 import tensorflow.compat.v1 as tf
 
+from estimator_train.checkpoints import best_checkpoint
 from estimator_train.data import decoding
-from estimator_train.model import class_counts, evaluation_samples, losses
+from estimator_train.model import confusion_matrix, evaluation_samples, losses
 from estimator_train.model.own_graph import Fetches
+from estimator_train.model.running_means import mean_over_batches, running_mean, running_sum
 from estimator_train.system import names
-from estimator_train.tf_patches import estimator as estimator_patches, graphs
+from estimator_train.tf_patches import graphs
 from estimator_train.tf_patches.compiled_models import Metric, OutputLoss
 
 # For each metric, a tensor with its value, and the operation that adds a batch.
@@ -18,21 +20,20 @@ _BATCH_MEANS_KEY = 'estimator_train/batch_means'
 _NUM_CALIBRATION_BINS = 15
 # The first letters of the types of operations that change variables.
 _CHANGES_OF_VARIABLES = ('Assign', 'ResourceScatter', 'ScatterAdd', 'ScatterUpdate')
-# The keys of evaluation.json, best.json, a line of metrics.jsonl and the result of an evaluation,
-# with or without classes, that are no losses of outputs and no metrics of a model.
-_OTHER_KEYS = frozenset((
-    'average_loss', 'batch_means', 'best', 'calibration_bins', 'checkpoint', 'class_counts',
-    'compared_since', 'confusion_matrix', 'confusions', 'differs_from_run', 'evaluation_dir',
-    'examples', 'examples_digest', 'global_step', 'kind', 'last_evaluated', 'loss', 'metric',
-    'mode', 'model_dir', 'per_class', 'regularization_loss', 'skipped_images', 'time', 'value'))
+# The keys of evaluation.json, metrics.jsonl, best.json and the result of an evaluation, with or
+# without classes, that are no losses of outputs and no metrics of a model.
+_RESERVED_KEYS = best_checkpoint.RECORD_KEYS.union((
+    'average_loss', 'batch_means', 'best', 'calibration_bins', 'class_counts', 'confusion_matrix',
+    'confusions', 'differs_from_run', 'evaluation_dir', 'examples', 'kind', 'loss', 'mode',
+    'model_dir', 'per_class', 'regularization_loss', 'skipped_images', 'time'))
 _MIN_CLASSES_OF_TOP_5 = 10  # With fewer classes, even a bad model has most classes among its top 5.
 
 
 class MetricKeys(NamedTuple):
-  """The keys of losses and metrics of a model in the result of an evaluation, which are distinct.
+  """The distinct keys of the losses and metrics of a model in the result of an evaluation.
 
   Attributes:
-    losses: the keys of the losses of outputs, by output; {} unless several outputs have a loss.
+    losses: the keys of the losses, by output; {} unless several outputs have a loss.
     metrics: the keys of the metrics, by name.
   """
   losses: Dict[str, str]
@@ -43,7 +44,7 @@ def make_keys(outputs: Sequence[str], metrics: Iterable[str],
               num_classes: Optional[int]) -> MetricKeys:
   """Returns the keys `OUTPUT_loss` and the names of the metrics, with a prefix where necessary.
 
-  A loss whose key would be one of the program has the prefix `output_`, and a metric `metric_`. In
+  If the program itself has such a key, a loss gets the prefix `output_`, and a metric `metric_`. In
   an Estimator of `convert`, the metrics keep the names that Keras's model_to_estimator gives them.
 
   Args:
@@ -52,7 +53,7 @@ def make_keys(outputs: Sequence[str], metrics: Iterable[str],
     num_classes: see make_metrics.
   """
   metrics, outputs = list(metrics), outputs if len(outputs) > 1 else ()
-  reserved = _OTHER_KEYS.union(classifier_metric_names(num_classes) if num_classes else ())
+  reserved = _RESERVED_KEYS.union(classifier_metric_names(num_classes) if num_classes else ())
   loss_names = [output + '_loss' for output in outputs]
   if num_classes is None:
     # tf.estimator.Estimator defines these two.
@@ -69,14 +70,12 @@ def make_metrics(fetches: Fetches, features: Any, batch_size: tf.Tensor, model: 
   """Returns the metrics of a model, and those of classifier_metrics or loss_metrics.
 
   Args:
-    fetches: what the model computes of a batch.
     features: images [B, height, width, C] or any other features.
-    batch_size: the number of examples, int64.
-    model: the compiled model.
-    loss: the loss of the model, in any form that Keras accepts.
-    num_classes: the number of classes; 0: the model is no classifier; None: a model with an output
-      [B, N] and a categorical cross-entropy is a classifier of N classes, and of metrics with the
-      same name, those of the model are returned.
+    batch_size: int64.
+    loss: the loss of the model, without class weights and label smoothing.
+    num_classes: 0: the model is no classifier; None: a model with an output [B, N] and a
+      categorical cross-entropy is a classifier of N classes, and of metrics with the same name,
+      those of the model are returned.
   """
   class_count = _infer_num_classes(model, loss) if num_classes is None else num_classes
   keys = make_keys([each.output_name for each in fetches.output_losses], fetches.metrics,
@@ -98,21 +97,19 @@ def _infer_num_classes(model: tf.keras.Model, loss: losses.Loss) -> Optional[int
 
 def classifier_metrics(features: Any, loss: OutputLoss, model: tf.keras.Model,
                        num_classes: int) -> Metrics:
-  """Returns the metrics of a classifier for an EstimatorSpec.
+  """Returns the metrics of a classifier.
+
+  Examples that are masked do not count. The metrics do not depend on sample weights. The counts of
+  all batches are recorded in the graph, see confusion_matrix.ClassCounts.
 
   Args:
     features: images [B, height, width, C] or any other features.
     loss: the loss of the only output [B, num_classes] of the model.
-    model: the compiled model.
-    num_classes: the number of classes.
 
   Returns:
-    The metrics in classifier_metric_names (float) except `average_loss` and, with at most
-    MAX_CLASSES_OF_MATRIX classes, `confusion_matrix` (int64 [num_classes, num_classes], one row per
-    true class, one column per predicted class), otherwise `confusions`, see
-    class_counts.count_confusions. Examples that are masked do not count. The metrics do not depend
-    on sample weights. The graph also records `class_counts`, the ClassCounts of all batches, and
-    `calibration_bins`, see _calibration_error.
+    The metrics in classifier_metric_names except `average_loss`, float, and those of
+    confusion_matrix.confusions. The graph also records `class_counts`, the ClassCounts of all
+    batches, and `calibration_bins`, see _calibration_error.
   """
   labels, outputs = loss.targets, loss.outputs
   class_indices = tf.reshape(  # The rank may be unknown.
@@ -125,18 +122,18 @@ def classifier_metrics(features: Any, loss: OutputLoss, model: tf.keras.Model,
     class_indices, predicted, outputs = (
         tf.boolean_mask(tensor, tf.reshape(loss.mask, [-1]) > 0)
         for tensor in (class_indices, predicted, outputs))
-  count_sums, add_counts = _running_sum(
-      class_counts.count_batch(class_indices, predicted, num_classes), 'class_counts')
-  class_counts.add_to_graph('class_counts', count_sums)
-  counts = class_counts.ClassCounts(*tf.unstack(count_sums))
+  count_sums, add_counts = running_sum(
+      confusion_matrix.count_batch(class_indices, predicted, num_classes), 'class_counts')
+  confusion_matrix.add_to_graph('class_counts', count_sums)
+  counts = confusion_matrix.ClassCounts(*tf.unstack(count_sums))
   return {
       'accuracy': (tf.reduce_sum(counts.correct) / tf.reduce_sum(counts.true), add_counts),
       'calibration_error': _calibration_error(
           losses.class_probabilities(model, outputs),
           tf.equal(predicted, class_indices)),
-      **class_counts.macro_averages(counts),
-      **_confusions(class_indices, predicted, num_classes),
-      **({'top_5_accuracy': _running_mean(
+      **confusion_matrix.macro_averages(counts),
+      **confusion_matrix.confusions(class_indices, predicted, num_classes),
+      **({'top_5_accuracy': running_mean(
           tf.math.count_nonzero(tf.equal(tf.cast(tf.nn.top_k(outputs, 5).indices, tf.int64),
                                          class_indices[:, tf.newaxis])),
           tf.size(class_indices), 'top_5')} if num_classes >= _MIN_CLASSES_OF_TOP_5 else {}),
@@ -149,16 +146,6 @@ def classifier_metric_names(num_classes: int) -> List[str]:
           'macro_recall', *['top_5_accuracy'] * (num_classes >= _MIN_CLASSES_OF_TOP_5)]
 
 
-def _confusions(class_indices: tf.Tensor, predicted: tf.Tensor, num_classes: int) -> Metrics:
-  """Returns the confusion matrix as a metric, or the most frequent confusions of many classes."""
-  if num_classes > class_counts.MAX_CLASSES_OF_MATRIX:
-    estimator_patches.omit_from_summary('confusions')
-    return {'confusions': class_counts.count_confusions(class_indices, predicted, num_classes)}
-  estimator_patches.omit_from_summary('confusion_matrix')
-  return {'confusion_matrix': _running_sum(tf.math.confusion_matrix(
-      class_indices, predicted, num_classes, dtype=tf.int64), 'confusion_matrix')}
-
-
 def _calibration_error(probabilities: tf.Tensor,
                        is_correct: tf.Tensor) -> Tuple[tf.Tensor, tf.Operation]:
   """Returns the expected calibration error, and the operation that adds a batch.
@@ -167,16 +154,16 @@ def _calibration_error(probabilities: tf.Tensor,
   predicted classes, and the number of correct predictions, float64 [3, _NUM_CALIBRATION_BINS].
 
   The error is the sum over bins of |number of correct predictions − sum of the probabilities of the
-  predicted classes|, divided by the number of examples. Source: Guo et al., On Calibration of
-  Modern Neural Networks (2017), equation 3, with bins of equal width that include their upper ends.
+  predicted classes|, divided by the number of examples (Guo et al. 2017, arXiv:1706.04599, equation
+  3). The bins have equal widths, and include their upper ends.
   """
   confidences = tf.cast(tf.reduce_max(probabilities, -1), tf.float64)
   bins = tf.clip_by_value(tf.cast(tf.ceil(confidences * _NUM_CALIBRATION_BINS), tf.int32) - 1,
                           0, _NUM_CALIBRATION_BINS - 1)
-  sums, update = _running_sum(tf.stack([
+  sums, update = running_sum(tf.stack([
       tf.math.unsorted_segment_sum(values, bins, _NUM_CALIBRATION_BINS) for values in (
           tf.ones_like(confidences), confidences, tf.cast(is_correct, tf.float64))]), 'calibration')
-  class_counts.add_to_graph('calibration_bins', sums)
+  confusion_matrix.add_to_graph('calibration_bins', sums)
   examples, confidence_sums, correct = tf.unstack(sums)
   return tf.reduce_sum(tf.abs(correct - confidence_sums)) / tf.reduce_sum(examples), update
 
@@ -195,7 +182,7 @@ def model_metrics(metrics: Mapping[str, Metric], batch_size: tf.Tensor,
     found[key] = metric.result, metric.update
     if metric.batch_value is not None:
       tf.add_to_collection(_BATCH_MEANS_KEY, key)
-      found[key] = _mean_over_batches(metric.batch_value, batch_size, name)
+      found[key] = mean_over_batches(metric.batch_value, batch_size, name)
   return found
 
 
@@ -204,15 +191,15 @@ def loss_metrics(fetches: Fetches, batch_size: tf.Tensor, keys: Mapping[str, str
 
   TensorFlow's model_to_estimator reports the mean of the mean losses of the batches, which depends
   on the batch size when the last batch is short. The losses are summed in float64, so that the
-  first seven digits of the mean depend on neither the batch size nor the order of the examples.
+  first seven digits of the mean depend on neither the batch size nor the order of the examples. A
+  loss that is a sum over the examples is divided by their number.
 
   Returns:
     `examples` (int64); `average_loss` (float), the loss that Keras would compute for one batch with
     all examples, without regularization; if there are several outputs, the loss of each output by
-    its key; and if the layers add losses, `regularization_loss`. A loss that
-    is a sum over the examples is divided by their number.
+    its key; and if the layers add losses, `regularization_loss`.
   """
-  examples, add_examples = _running_sum(batch_size, 'examples')
+  examples, add_examples = running_sum(batch_size, 'examples')
   metrics: Metrics = {'examples': (examples, add_examples)}
   total, updates = tf.constant(0., tf.float64), []
   for loss in fetches.output_losses:
@@ -225,7 +212,7 @@ def loss_metrics(fetches: Fetches, batch_size: tf.Tensor, keys: Mapping[str, str
                            keys.get(loss.output_name, loss.output_name + '_loss'))
       values = tf.reduce_mean(values) * tf.cast(batch_size, tf.float64)
       count = tf.cast(batch_size, tf.float64)
-    mean, update = _running_mean(tf.reduce_sum(values), count, loss.output_name + '_loss')
+    mean, update = running_mean(tf.reduce_sum(values), count, loss.output_name + '_loss')
     total += loss.weight * mean
     updates.append(update)
     if loss.output_name in keys:
@@ -235,7 +222,7 @@ def loss_metrics(fetches: Fetches, batch_size: tf.Tensor, keys: Mapping[str, str
   metrics['average_loss'] = total, tf.group(*updates)
   if fetches.regularization_losses:
     # Losses of activities depend on the batch; those of weights are the same for all batches.
-    metrics['regularization_loss'] = _mean_over_batches(
+    metrics['regularization_loss'] = mean_over_batches(
         tf.add_n(list(fetches.regularization_losses)), batch_size, 'regularization_loss')
   return metrics
 
@@ -269,26 +256,3 @@ def batch_means() -> List[str]:
   They are exact only if their functions return the mean over the examples of the batch.
   """
   return list(tf.get_collection(_BATCH_MEANS_KEY))
-
-
-def _mean_over_batches(value: tf.Tensor, batch_size: tf.Tensor,
-                       name: str) -> Tuple[tf.Tensor, tf.Operation]:
-  """Returns the mean of a scalar over the batches, weighted by their sizes; see _running_mean."""
-  weight = tf.cast(batch_size, tf.float64)
-  return _running_mean(tf.cast(value, tf.float64) * weight, weight, name)
-
-
-def _running_mean(batch_sum: tf.Tensor, batch_count: tf.Tensor,
-                  name: str) -> Tuple[tf.Tensor, tf.Operation]:
-  """Returns the sum ÷ the count over all batches, and the operation that adds a batch."""
-  total, add_sum = _running_sum(tf.cast(batch_sum, tf.float64), name + '_sum')
-  count, add_count = _running_sum(tf.cast(batch_count, tf.float64), name + '_count')
-  return total / count, tf.group(add_sum, add_count)
-
-
-def _running_sum(value: tf.Tensor, name: str) -> Tuple[Any, tf.Operation]:
-  """Returns the sum of `value` over all batches, and the operation that adds a batch to the sum."""
-  total = tf.Variable(
-      tf.zeros(value.shape, value.dtype), trainable=False, use_resource=True, name=name,
-      collections=[tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.METRIC_VARIABLES])
-  return total.read_value(), total.assign_add(value, read_value=False)

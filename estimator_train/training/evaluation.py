@@ -16,7 +16,7 @@ from estimator_train.checkpoints.pinned_files import pin_if_intact
 from estimator_train.data.opening import make_eval_input_fn
 from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import TrainingFailed, UserError, one_line
-from estimator_train.model import class_counts, evaluation_metrics, evaluation_samples
+from estimator_train.model import confusion_matrix, evaluation_metrics, evaluation_samples
 from estimator_train.model.evaluation_samples import EvaluationSamples, SampleCollector
 from estimator_train.run_dir import listed_checkpoints
 from estimator_train.system import watchdog
@@ -292,7 +292,7 @@ class Evaluator:
         {'loss': average_loss + (scalars.get('regularization_loss') or 0.)})
     result.update({'average_loss': average_loss, 'examples': int(metrics['examples']), **scalars})
     if has_classes:
-      result['class_counts'] = class_counts.ClassCounts(
+      result['class_counts'] = confusion_matrix.ClassCounts(
           *metrics['class_counts'].tolist())._asdict()
       result.update({name: metrics[name].tolist()
                      for name in ('calibration_bins', 'confusion_matrix', 'confusions')
@@ -332,7 +332,7 @@ class _EvaluationGraph:
       metrics = dict(spec.eval_metric_ops, loss=tf.metrics.mean(spec.loss))
       self._update_op = tf.group(*[update for _, update in metrics.values()])
       self._metric_values = {name: value for name, (value, _) in metrics.items()}
-      self._metric_values.update(class_counts.find_in_graph())
+      self._metric_values.update(confusion_matrix.find_in_graph())
       self._metric_values[tf.GraphKeys.GLOBAL_STEP] = global_step
       self._initialize_op = tf.group(tf.local_variables_initializer(), tf.tables_initializer(),
                                      iterator.initializer)

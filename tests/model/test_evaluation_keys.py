@@ -13,7 +13,7 @@ from estimator_train.model.evaluation_metrics import make_keys
 
 keras = tf.keras
 # Of files and results: the names of their own figures, which a model may use, too.
-NAMES = sorted(evaluation_metrics._OTHER_KEYS) + ['examples_per_sec']
+NAMES = sorted(evaluation_metrics._RESERVED_KEYS) + ['examples_per_sec']
 OUTPUTS = ['average', 'regularization', 'metric_value']
 
 
@@ -111,7 +111,7 @@ def test_names_of_metrics(tmp_path):
           for name in NAMES]
   for record in [*found, result['best'], evaluated]:
     assert [record[key] for key in keys] == pytest.approx(list(range(len(NAMES))))
-    assert set(record) - set(keys) <= evaluation_metrics._OTHER_KEYS
+    assert set(record) - set(keys) <= evaluation_metrics._RESERVED_KEYS
   assert result['examples_per_sec'] != len(NAMES) - 1
   assert result['metric_time'] == NAMES.index('time')
 

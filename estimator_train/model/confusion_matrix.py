@@ -1,8 +1,11 @@
-"""Counts of true and predicted classes, from which an evaluation computes metrics of classes."""
+"""The confusion matrix of an evaluation, and the metrics of its classes."""
 
 from typing import Dict, NamedTuple, Tuple
 
 import tensorflow.compat.v1 as tf
+
+from estimator_train.model.running_means import running_sum
+from estimator_train.tf_patches import estimator as estimator_patches
 
 # The confusion matrix has a number for each pair of classes. Nobody reads a larger one, which has 1
 # million numbers for the 1,000 classes of ImageNet, and 2 GB for 16,000 classes.
@@ -31,7 +34,6 @@ def count_batch(class_indices: tf.Tensor, predicted: tf.Tensor, num_classes: int
   Args:
     class_indices: the true classes, int64 [B].
     predicted: the predicted classes, int64 [B].
-    num_classes: the number of classes.
   """
   # Without these checks, as in tf.math.confusion_matrix, negative indices would not be counted.
   with tf.control_dependencies([
@@ -48,12 +50,11 @@ def count_batch(class_indices: tf.Tensor, predicted: tf.Tensor, num_classes: int
 
 def count_confusions(class_indices: tf.Tensor, predicted: tf.Tensor,
                      num_classes: int) -> Tuple[tf.Tensor, tf.Operation]:
-  """Counts the mistakes by pairs of classes, as a metric whose size depends only on their number.
+  """Counts the mistakes by pairs of classes, in a table that has only the pairs that occur.
 
   Args:
     class_indices: the true classes of a batch, int64 [B].
     predicted: the predicted classes, int64 [B].
-    num_classes: the number of classes.
 
   Returns:
     The most frequent pairs of all batches, int64 [at most 100, 3]: true class, predicted class and
@@ -80,6 +81,23 @@ def count_confusions(class_indices: tf.Tensor, predicted: tf.Tensor,
     totals, selected = tf.math.top_k(totals, tf.minimum(_MAX_CONFUSIONS, tf.size(totals)))
     pairs = tf.gather(pairs, selected)
     return tf.stack([pairs // num_classes, pairs % num_classes, totals], -1), update
+
+
+def confusions(class_indices: tf.Tensor, predicted: tf.Tensor,
+               num_classes: int) -> Dict[str, Tuple[tf.Tensor, tf.Operation]]:
+  """Returns the confusion matrix as a metric or, with many classes, the most frequent confusions.
+
+  Returns:
+    `confusion_matrix`, int64 [num_classes, num_classes], with one row per true class and one column
+    per predicted class; with more than MAX_CLASSES_OF_MATRIX classes `confusions`, see
+    count_confusions.
+  """
+  if num_classes > MAX_CLASSES_OF_MATRIX:
+    estimator_patches.omit_from_summary('confusions')
+    return {'confusions': count_confusions(class_indices, predicted, num_classes)}
+  estimator_patches.omit_from_summary('confusion_matrix')
+  return {'confusion_matrix': running_sum(tf.math.confusion_matrix(
+      class_indices, predicted, num_classes, dtype=tf.int64), 'confusion_matrix')}
 
 
 def macro_averages(counts: ClassCounts) -> Dict[str, Tuple[tf.Tensor, tf.Operation]]:

@@ -9,7 +9,7 @@ import training_runs
 from conftest import keras_session
 
 from estimator_train import convert
-from estimator_train.model import class_counts
+from estimator_train.model import confusion_matrix
 
 layers = tf.keras.layers
 
@@ -81,7 +81,7 @@ def test_most_frequent_confusions_of_many_batches():
   matrix = expected_metrics(true, predicted, 300)[1]
   with tf.Graph().as_default() as graph, tf.Session() as session:
     batch = [tf.placeholder(tf.int64, [None]) for _ in range(2)]
-    confusions, update = class_counts.count_confusions(*batch, 300)
+    confusions, update = confusion_matrix.count_confusions(*batch, 300)
     initialize = tf.tables_initializer()
     graph.finalize()
     for _ in range(2):
@@ -96,8 +96,8 @@ def test_the_size_of_a_graph_of_the_metrics():
   """No tensor has a number for each pair of classes."""
   with tf.Graph().as_default() as graph:
     indices = tf.placeholder(tf.int64, [None])
-    class_counts.count_batch(indices, indices, 10 ** 5)
-    class_counts.count_confusions(indices, indices, 10 ** 5)
+    confusion_matrix.count_batch(indices, indices, 10 ** 5)
+    confusion_matrix.count_confusions(indices, indices, 10 ** 5)
     assert all(tensor.shape.num_elements() in (None, 1, 10 ** 5, 3 * 10 ** 5)
                or tensor.shape.num_elements() < 10
                for operation in graph.get_operations() for tensor in operation.outputs)
@@ -108,7 +108,7 @@ def test_labels_out_of_range(index, message):
   """They are an error as in the confusion matrix, instead of not being counted."""
   with tf.Graph().as_default(), tf.Session() as session:
     indices = tf.placeholder(tf.int64, [None])
-    counts = class_counts.count_batch(indices, tf.zeros_like(indices), 5)
+    counts = confusion_matrix.count_batch(indices, tf.zeros_like(indices), 5)
     assert session.run(counts, {indices: [0, 4, 4]}).tolist() == [
         [1, 0, 0, 0, 0], [1, 0, 0, 0, 2], [3, 0, 0, 0, 0]]
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
@@ -135,7 +135,7 @@ def test_the_program_with_more_classes_than_the_limit(copied_run, run_well, monk
       for each in bins if each['examples']))
   assert ('over the confidence' in page) == ('Confusion matrix of 10 classes' in page)
   assert 'confusion-matrix' not in page or 'Confusion matrix of 10 classes' in page
-  monkeypatch.setattr(class_counts, 'MAX_CLASSES_OF_MATRIX', 9)
+  monkeypatch.setattr(confusion_matrix, 'MAX_CLASSES_OF_MATRIX', 9)
   found, page, result_without = evaluate()
   assert found.pop('confusions') == [
       {'label': names[true], 'predicted': names[predicted], 'examples': examples}

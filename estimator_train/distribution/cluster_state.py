@@ -32,9 +32,7 @@ class Lost(NamedTuple):
   """Event: the first task that is lost; the later ones are consequences of the first.
 
   Attributes:
-    task: the lost task.
-    reason: why it is lost.
-    exit_code: with which all tasks end: that of the lost task if a restart cannot help.
+    exit_code: the code with which all tasks end: that of the lost task if a restart cannot help.
   """
   task: Task
   reason: str
@@ -56,13 +54,12 @@ Event = Union[Send, Lost]
 
 
 class _Peer:
-  """A task to which this task is connected, as known from its messages; see the module.
+  """A task to which this task is connected, as known from its messages.
 
   Attributes:
     message: the last message with the state of the task.
-    state: the state of the task.
     has_trained: whether the task has completed its last step.
-    measurements: the measurements that the task sent with its goodbye; None before.
+    measurements: those that the task sent with its goodbye; None before.
     heard_at: the time of the last message; None: a message has arrived since the last tick.
   """
 
@@ -87,7 +84,6 @@ class ClusterState:
   """The states of this task and of the tasks to which it is connected.
 
   Args:
-    cluster: the cluster.
     peer_timeout_secs: seconds without a message until a task counts as lost. If `tick` was not
       called for longer, this task was suspended, and counts as lost itself.
 

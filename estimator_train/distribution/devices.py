@@ -13,17 +13,16 @@ from estimator_train.tf_patches import environment, strategies
 
 _LOG = logging.getLogger('estimator_train')
 _MIN_FLOAT16_CAPABILITY = (7, 0)  # Volta.
-_COLLECTIVE_COMMUNICATION = {None: 'AUTO', 'nccl': 'NCCL', 'ring': 'RING'}
 
 
 class Devices(NamedTuple):
   """The devices of a process, with one replica on each.
 
   Attributes:
-    names: the names of the devices in TensorFlow, such as `/gpu:0`.
-    display_names: the names of the devices in logs and reports. The name of one of several logical
-      CPU devices ends with `(logical)`.
-    gpu_index: the index of the only GPU that TensorFlow may use; None: it may use all GPUs.
+    names: in TensorFlow, such as `/gpu:0`.
+    display_names: in logs and reports. The name of one of several logical CPU devices ends with
+      `(logical)`.
+    gpu_index: of the only GPU that TensorFlow may use; None: it may use all GPUs.
   """
   names: Tuple[str, ...]
   display_names: Tuple[str, ...]
@@ -35,15 +34,14 @@ class Devices(NamedTuple):
 
 
 def find_devices(flags: DeviceFlags, local_rank: int = 0) -> Devices:
-  """Finds the devices that the settings request.
+  """Finds the devices that the flags request.
 
   Args:
-    flags: the settings that specify the devices.
     local_rank: index of this process among those on this host. With Horovod, each process uses the
       GPU with this index, which has not been tested with GPUs.
 
   Raises:
-    UserError: there are fewer GPUs than requested.
+    UserError: there are fewer GPUs than requested, or than processes.
   """
   num_available = len(tf.config.experimental.list_physical_devices('GPU'))
   if flags.num_gpus > num_available:
@@ -55,49 +53,36 @@ def find_devices(flags: DeviceFlags, local_rank: int = 0) -> Devices:
   if flags.distribution_strategy in SINGLE_REPLICA_STRATEGIES:
     num_gpus = min(num_gpus, 1)
   if flags.distribution_strategy == 'horovod' and num_gpus and num_available > 1:
-    return _choose_gpu(local_rank, num_available)
+    if local_rank >= num_available:
+      raise UserError('a host must have a GPU for each of its processes',
+                      'local rank {} and {} GPUs'.format(local_rank, num_available),
+                      'start at most {} processes on this host, or give --num_gpus=0'.format(
+                          num_available))
+    return Devices(('/gpu:0',), ('/gpu:{}'.format(local_rank),), gpu_index=local_rank)
   if num_gpus and not flags.num_cpu_replicas:
     names = tuple('/gpu:{}'.format(index) for index in range(num_gpus))
     return Devices(names, names)
-  num_replicas = max(flags.num_cpu_replicas, 1)
-  names = tuple('/cpu:{}'.format(index) for index in range(num_replicas))
-  if num_replicas == 1:
-    return Devices(names, names)
-  return Devices(names, tuple(name + ' (logical)' for name in names))
-
-
-def _choose_gpu(local_rank: int, num_available: int) -> Devices:
-  """Returns the GPU of a process that shares the GPUs of its host with other processes."""
-  if local_rank >= num_available:
-    raise UserError('a host must have a GPU for each of its processes',
-                    'local rank {} and {} GPUs'.format(local_rank, num_available),
-                    'start at most {} processes on this host, or give --num_gpus=0'.format(
-                        num_available))
-  return Devices(('/gpu:0',), ('/gpu:{}'.format(local_rank),), gpu_index=local_rank)
+  names = tuple('/cpu:{}'.format(index) for index in range(max(flags.num_cpu_replicas, 1)))
+  suffix = ' (logical)' if len(names) > 1 else ''
+  return Devices(names, tuple(name + suffix for name in names))
 
 
 def prepare_devices(flags: DeviceFlags, devices: Devices, trains: bool) -> None:
-  """Enables XLA on CPUs if requested; warns about mixed precision on devices without float16.
-
-  Args:
-    flags: the settings that specify XLA and mixed precision.
-    devices: the devices of this process.
-    trains: whether the run trains; the warning concerns only training.
-  """
+  """Enables XLA on CPUs if requested; warns of training in mixed precision without float16."""
   on_cpu = devices.names[0].startswith('/cpu')
   if flags.enable_xla and on_cpu:
     environment.enable_xla_on_cpus()
   if flags.dtype == 'mixed' and trains:
     without_float16 = list(devices.display_names) if on_cpu else [
         gpu for gpu in strategies.gpu_descriptions(make_session_config(flags, devices))
-        if not _uses_float16(gpu)]
+        if not _has_fast_float16(gpu)]
     if without_float16:
       _LOG.warning('--dtype=mixed: computing in float32, with dynamic loss scaling, since float16 '
                    'requires GPUs of compute capability %d.%d or newer; this run uses %s',
                    *_MIN_FLOAT16_CAPABILITY, ', '.join(without_float16))
 
 
-def _uses_float16(description: str) -> bool:
+def _has_fast_float16(description: str) -> bool:
   """Whether TensorFlow uses float16 on the GPU with this description."""
   match = re.search(r'compute capability: (\d+)\.(\d+)', description)
   return match is not None and tuple(map(int, match.groups())) >= _MIN_FLOAT16_CAPABILITY
@@ -120,13 +105,7 @@ def make_local_strategy(flags: DeviceFlags,
 
 def make_session_config(flags: DeviceFlags, devices: Devices,
                         in_cluster: bool = False) -> tf.ConfigProto:
-  """Makes the session configuration.
-
-  Args:
-    flags: the settings that specify the devices and threads.
-    devices: the devices of this process.
-    in_cluster: whether the session uses the TensorFlow server of this task, and its threads.
-  """
+  """Makes the configuration of a session; see set_thread_counts for `in_cluster`."""
   config = tf.ConfigProto(allow_soft_placement=True)
   set_thread_counts(config, flags, in_cluster)
   config.gpu_options.allow_growth = flags.gpu_memory_growth
@@ -147,15 +126,13 @@ def make_session_config(flags: DeviceFlags, devices: Devices,
 
 def set_thread_counts(config: tf.ConfigProto, flags: DeviceFlags,
                       in_cluster: bool = False) -> None:
-  """Sets the numbers of threads in a session configuration.
+  """Sets the numbers of threads in the configuration of a session.
 
   Args:
-    config: the configuration, which is modified.
-    flags: the settings that specify the numbers.
     in_cluster: whether the session uses the TensorFlow server of this task, and its threads.
   """
   config.intra_op_parallelism_threads = flags.intra_op_parallelism_threads
-  num_threads = inter_op_threads(flags)
+  num_threads = _inter_op_threads(flags)
   config.inter_op_parallelism_threads = num_threads
   if num_threads and not in_cluster:
     # Without its own pool, this session would share the thread pool of the first session in the
@@ -163,11 +140,9 @@ def set_thread_counts(config: tf.ConfigProto, flags: DeviceFlags,
     config.session_inter_op_thread_pool.add(num_threads=num_threads)
 
 
-def inter_op_threads(flags: DeviceFlags) -> int:
-  """Returns the number of operations that may run in parallel; 0: one per core.
-
-  With oneDNN, each operation uses all cores, so by default only one operation runs at a time.
-  """
+def _inter_op_threads(flags: DeviceFlags) -> int:
+  """Returns the number of operations that may run in parallel; 0: one per core."""
+  # With oneDNN, each operation uses all cores, so by default only one operation runs at a time.
   return flags.inter_op_parallelism_threads or int(machine.has_onednn())
 
 
@@ -191,7 +166,7 @@ def private_threadpool_size(flags: InputFlags, devices: DeviceFlags) -> int:
 
   Returns 0 if graph operations have one thread per core, which then runs these functions, too.
   """
-  return num_parallel_calls(flags) if inter_op_threads(devices) else 0
+  return num_parallel_calls(flags) if _inter_op_threads(devices) else 0
 
 
 def _make_cross_device_ops(flags: DeviceFlags) -> Optional[tf.distribute.CrossDeviceOps]:
@@ -207,8 +182,3 @@ def _make_cross_device_ops(flags: DeviceFlags) -> Optional[tf.distribute.CrossDe
   if flags.all_reduce_alg == 'reduction_to_one_device':
     return tf.distribute.ReductionToOneDevice()
   return None  # `ring` applies only between workers.
-
-
-def collective_communication(flags: DeviceFlags) -> str:
-  """Returns TensorFlow's name of the all-reduce algorithm between workers: AUTO, NCCL or RING."""
-  return _COLLECTIVE_COMMUNICATION[flags.all_reduce_alg]

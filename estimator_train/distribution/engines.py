@@ -9,12 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.distribution import horovod, rendezvous
 from estimator_train.distribution.cluster_state import TRAINED, TRAINING
-from estimator_train.distribution.devices import (
-  Devices,
-  collective_communication,
-  make_local_strategy,
-  make_session_config,
-)
+from estimator_train.distribution.devices import Devices, make_local_strategy, make_session_config
 from estimator_train.distribution.peers import Peers, Star
 from estimator_train.distribution.process import EVALUATOR, Process
 from estimator_train.errors import NonFiniteLoss, PeerLost, UserError
@@ -23,6 +18,8 @@ from estimator_train.settings.flags import MULTI_WORKER_STRATEGIES
 from estimator_train.tf_patches import estimator as estimator_patches, strategies
 
 _LOG = logging.getLogger('estimator_train')
+# TensorFlow's names of the all-reduce algorithms between workers.
+_COLLECTIVE_COMMUNICATION = {None: 'AUTO', 'nccl': 'NCCL', 'ring': 'RING'}
 # After an error of Horovod, the lost rank is found within this time.
 _LOSS_DETECTION_SECS = 10.
 
@@ -31,8 +28,6 @@ class Engine:
   """Trains an Estimator. This base class trains in one process, on one or several replicas.
 
   Attributes:
-    settings, process, devices: the arguments.
-    peers: the other processes of the run.
     num_workers: number of processes that train together; 1 for an evaluator.
     examples_per_replica: number of examples that each replica uses per step.
     is_synchronous: whether this process takes part in every global step.
@@ -171,7 +166,7 @@ class CollectiveEngine(_ClusterEngine):
 
   def make_strategy(self) -> Optional[tf.distribute.Strategy]:
     return strategies.MultiWorkerMirroredStrategy(
-        self.devices.names, collective_communication(self.settings.devices))
+        self.devices.names, _COLLECTIVE_COMMUNICATION[self.settings.devices.all_reduce_alg])
 
 
 class ParameterServerEngine(_ClusterEngine):

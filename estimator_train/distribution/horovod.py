@@ -111,9 +111,24 @@ def _gloo_environment(process: Process, host: str, port: int) -> Dict[str, str]:
       'HOROVOD_CPU_OPERATIONS': 'gloo',
       'HOROVOD_GLOO_RENDEZVOUS_ADDR': host,
       'HOROVOD_GLOO_RENDEZVOUS_PORT': str(port),
-      'HOROVOD_GLOO_IFACE': sockets.interface_with_address(
-          sockets.own_address_towards(host, port)),
+      'HOROVOD_GLOO_IFACE': _interface_towards(host, port),
   }
+
+
+def _interface_towards(host: str, port: int) -> str:
+  """Returns the network interface by which this host reaches another one; '' if unknown.
+
+  Raises:
+    OSError: the host name cannot be resolved, or there is no route.
+  """
+  import psutil
+  family, socket_type, protocol, _, address = socket.getaddrinfo(
+      host, port, 0, socket.SOCK_DGRAM)[0]
+  with socket.socket(family, socket_type, protocol) as datagrams:
+    datagrams.connect(address)  # Sends nothing.
+    own_address = datagrams.getsockname()[0]
+  return next((name for name, entries in psutil.net_if_addrs().items()
+               if any(entry.address == own_address for entry in entries)), '')
 
 
 def _hostname(rank: int) -> str:
@@ -144,10 +159,20 @@ def publish_address(launch: LaunchedProcess, folder: str) -> Tuple[Cluster, sock
   """
   listener = sockets.listen(0)
   port = int(listener.getsockname()[1])
-  hosts = sockets.own_addresses()
+  hosts = _own_addresses()
   storage.write_text(os.path.join(folder, _ADDRESS_FILE), json.dumps(
       {'launch_id': launch.launch_id, 'hosts': hosts, 'port': port}))
   return _make_cluster(launch, hosts[0], port), listener
+
+
+def _own_addresses() -> List[str]:
+  """Returns the IP addresses of this host; the loopback address only if there is no other one."""
+  import psutil  # Not imported at the top, because few runs need psutil.
+  addresses = [address.address for entries in psutil.net_if_addrs().values() for address in entries
+               if address.family in (socket.AF_INET, socket.AF_INET6)]
+  # Link-local IPv6 addresses, such as fe80::1%eth0, name an interface of this host.
+  return [address for address in addresses
+          if not address.startswith(('127.', 'fe80:')) and address != '::1'] or ['127.0.0.1']
 
 
 def wait_for_address(launch: LaunchedProcess, folder: str, timeout: StartTimeout) -> Cluster:
@@ -180,7 +205,7 @@ def _read_addresses(path: str, launch_id: str) -> List[Tuple[str, int]]:
 
 
 def _make_cluster(launch: LaunchedProcess, host: str, port: int) -> Cluster:
-  """Returns a cluster in which only the address of rank 0 is known: no other rank listens."""
+  """Returns a cluster in which only rank 0 has an address: no other rank listens."""
   addresses: List[str] = [':0'] * launch.num_processes
   addresses[0] = '{}:{}'.format('[{}]'.format(host) if ':' in host else host, port)
   return Cluster({'worker': tuple(addresses)}, launch.task)

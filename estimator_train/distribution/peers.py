@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set
 
-from estimator_train.distribution import rendezvous, tf_config
+from estimator_train.distribution import rendezvous
 from estimator_train.distribution.cluster_state import (
   MAX_REASON_CHARS,
   TRAINING,
@@ -133,7 +133,7 @@ class Star(Peers):
         StartTimeout(self._settings.cluster.start_timeout_secs), self._listener,
         os.environ.get(rendezvous.KEY_VARIABLE, '')))
     _LOG.info('all %d tasks are connected: %s', len(self._cluster.members),
-              tf_config.describe_task_counts(self._cluster))
+              self._cluster.task_counts)
 
   def exchange_messages(self, connections: Dict[Task, Connection]) -> None:
     """Starts the thread. From then on, this process ends when another task is lost.

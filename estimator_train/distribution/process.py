@@ -27,10 +27,10 @@ class LaunchedProcess(NamedTuple):
   """One process of those that a launcher has started together.
 
   Attributes:
-    rank: index of this process, from 0.
-    num_processes: number of processes.
-    local_rank: index of this process among the processes on the same host, from 0.
-    launch_id: text that is the same for all processes of the launch.
+    rank: index among all of them, from 0.
+    num_processes: how many the launcher has started.
+    local_rank: index among those on the same host, from 0.
+    launch_id: text that is the same for all of them; may be empty.
   """
   rank: int
   num_processes: int
@@ -88,12 +88,10 @@ SINGLE_PROCESS = Process()
 
 
 def this_process(environ: Mapping[str, str], strategy: str) -> Process:
-  """Makes the Process that describes this process.
+  """Returns which process of a run this process is.
 
-  Args:
-    environ: the environment variables, which may include TF_CONFIG. With the strategy `horovod` and
-      without TF_CONFIG, the variables of horovodrun, mpirun or srun determine the rank.
-    strategy: the value of `--distribution_strategy`.
+  With the strategy `horovod` and without TF_CONFIG, the variables of horovodrun, mpirun or srun
+  determine the rank.
 
   Raises:
     UserError: TF_CONFIG or another variable is invalid, or TF_CONFIG does not fit the strategy.
@@ -107,11 +105,11 @@ def this_process(environ: Mapping[str, str], strategy: str) -> Process:
       return SINGLE_PROCESS
     role = WORKER if launch.rank else CHIEF
     return Process(launch.rank, launch.num_processes, role, launch=launch)
-  check_strategy(cluster, strategy)
+  _check_strategy(cluster, strategy)
   if len(cluster.members) == 1 and not cluster.has_evaluator:
     return SINGLE_PROCESS
   role = CHIEF if cluster.is_chief else cluster.task.type
-  return Process(cluster.rank, cluster.num_workers, role, cluster)
+  return Process(cluster.rank, len(cluster.workers), role, cluster)
 
 
 def _check_launch(launch: Optional[LaunchedProcess], cluster: Optional[Cluster]) -> None:
@@ -121,15 +119,15 @@ def _check_launch(launch: Optional[LaunchedProcess], cluster: Optional[Cluster])
     raise UserError(
         'each process of a launcher must be a task of TF_CONFIG', '{} processes, but {}'.format(
             launch.num_processes, 'TF_CONFIG has no cluster' if cluster is None
-            else 'cluster has ' + tf_config.describe_task_counts(cluster)),
+            else 'cluster has ' + cluster.task_counts),
         'start one process per task, such as one per node')
 
 
-def check_strategy(cluster: Cluster, strategy: str) -> None:
+def _check_strategy(cluster: Cluster, strategy: str) -> None:
   """Raises a UserError if the --distribution_strategy cannot be used on the cluster."""
   servers = ['cluster.ps[{}]={}'.format(task.index, cluster.address(task))
              for task in cluster.parameter_servers]
-  counts = 'cluster has ' + tf_config.describe_task_counts(cluster)
+  counts = 'cluster has ' + cluster.task_counts
   flag = '--distribution_strategy=' + strategy
   if strategy in ('multi_worker_mirrored', 'horovod'):
     if servers:

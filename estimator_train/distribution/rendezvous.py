@@ -88,9 +88,7 @@ def connect(cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeo
   """Waits for all other members, and returns once all of them are connected to the chief.
 
   Args:
-    cluster: the cluster, of which this process is a member.
     shared_values: values that must be the same on all members, such as flags and versions, by name.
-    timeout: the timeout.
     listener: on the chief, a listener at its address, which this function closes. None: this
       function opens the port in TF_CONFIG.
     key: the value of ESTIMATOR_TRAIN_CLUSTER_KEY; empty if it is not set.
@@ -104,7 +102,7 @@ def connect(cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeo
       process has registered as this task, or the chief's port cannot be opened.
   """
   shared_values = {name: _shorten(value) for name, value in dict(
-      shared_values, TF_CONFIG=tf_config.describe_task_counts(cluster)).items()}
+      shared_values, TF_CONFIG=cluster.task_counts).items()}
   if not cluster.is_chief:
     return {cluster.chief: _Member(cluster, shared_values, timeout, key).connect()}
   if len(cluster.members) == 1:
@@ -155,7 +153,7 @@ class _Chief:
     self._num_refusals = 0
 
   def missing_tasks(self) -> List[Task]:
-    """Returns the members that are not registered."""
+    """Returns the other members that are not registered."""
     return [task for task in self._cluster.members
             if task != self._cluster.task and task not in self._members]
 
@@ -252,7 +250,7 @@ class _Chief:
 
 
 def _message_with(field: str) -> Generator[None, Dict[str, Any], Dict[str, Any]]:
-  """Waits for a message with a field, and ignores all others."""
+  """Waits for a message with a field, and ignores messages without it."""
   message = yield
   while field not in message:
     message = yield

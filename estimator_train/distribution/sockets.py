@@ -7,7 +7,7 @@ import logging
 import socket
 import struct
 import time
-from typing import Callable, List, Sequence, Tuple
+from typing import Callable, Sequence, Tuple
 
 from estimator_train.errors import PeerLost
 
@@ -33,15 +33,13 @@ def is_loopback(address: str) -> bool:
 def listen(port: int) -> socket.socket:
   """Returns a non-blocking listener on all interfaces, for IPv4 and, where available, IPv6.
 
-  The listener is not bound to a host name, because a container may be unable to resolve its own
-  host name.
-
   Args:
-    port: the port to listen on; 0: any free port.
+    port: 0: any free port.
 
   Raises:
     OSError: the port cannot be opened.
   """
+  # Not bound to a host name, because a container may be unable to resolve its own.
   try:
     return _listen(socket.AF_INET6, '::', port)
   except OSError as error:
@@ -51,7 +49,6 @@ def listen(port: int) -> socket.socket:
 
 
 def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
-  """Returns a non-blocking listener for one address family, such as AF_INET6."""
   listener = socket.socket(family, socket.SOCK_STREAM)
   try:
     # Without SO_REUSEADDR, earlier connections in TIME_WAIT would make the port unavailable.
@@ -101,38 +98,8 @@ def connect(host: str, port: int, timeout_secs: float) -> socket.socket:
   raise last_error
 
 
-def own_addresses() -> List[str]:
-  """Returns the IP addresses of this host; the loopback address only if there is no other one."""
-  import psutil  # Not imported at the top, because few runs need psutil.
-  addresses = [address.address for entries in psutil.net_if_addrs().values() for address in entries
-               if address.family in (socket.AF_INET, socket.AF_INET6)]
-  # Link-local IPv6 addresses, such as fe80::1%eth0, name an interface of this host.
-  return [address for address in addresses
-          if not address.startswith(('127.', 'fe80:')) and address != '::1'] or ['127.0.0.1']
-
-
-def interface_with_address(address: str) -> str:
-  """Returns the name of the network interface that has an IP address; empty if there is none."""
-  import psutil
-  return next((name for name, entries in psutil.net_if_addrs().items()
-               if any(entry.address == address for entry in entries)), '')
-
-
-def own_address_towards(host: str, port: int) -> str:
-  """Returns the IP address from which this host connects to another host.
-
-  Raises:
-    OSError: the host name cannot be resolved, or there is no route.
-  """
-  family, socket_type, protocol, _, address = socket.getaddrinfo(
-      host, port, 0, socket.SOCK_DGRAM)[0]
-  with socket.socket(family, socket_type, protocol) as datagrams:
-    datagrams.connect(address)  # Sends nothing.
-    return str(datagrams.getsockname()[0])
-
-
 def listening_process(port: int) -> str:
-  """Returns the ID and name of the process that listens on a local port; empty if unknown."""
+  """Returns the ID and name of the process that listens on a local port as text; '' if unknown."""
   import psutil  # Not imported at the top, because only error messages need psutil.
   # psutil raises an error if the process has ended or belongs to another user.
   with contextlib.suppress(psutil.Error):
@@ -147,9 +114,8 @@ class StartTimeout:
   """The timeout of the rendezvous, which starts when this object is made.
 
   Args:
-    timeout_secs: seconds to wait for the other members.
     log: called with each line to log, such as the missing members once a minute.
-    clock: returns the time in seconds, from any origin.
+    clock: returns seconds from any origin.
   """
 
   def __init__(self, timeout_secs: float,
@@ -163,7 +129,7 @@ class StartTimeout:
     """Logs the missing tasks if a minute has passed since the last such line.
 
     Args:
-      missing: descriptions of the tasks that this task waits for.
+      missing: the tasks that this task waits for, as text.
 
     Raises:
       PeerLost: the timeout has expired.

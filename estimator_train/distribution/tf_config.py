@@ -18,8 +18,9 @@ ERROR_PREFIX = 'TF_CONFIG: '
 TASK_TYPES = ('chief', 'worker', 'ps', 'evaluator')
 _SINGLE_TASK_TYPES = ('chief', 'evaluator')
 _OBSOLETE_TASK_TYPES = {'master': 'chief'}  # SageMaker and the old AI Platform write `master`.
-_EXAMPLE_REMEDY = ('give {"cluster": {"worker": ["HOST:PORT", ...]}, '
-            '"task": {"type": "worker", "index": 0}}, or unset TF_CONFIG to train in one process')
+_EXAMPLE_REMEDY = (
+    'give {"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", "index": 0}}, or '
+    'unset TF_CONFIG to train in one process')
 _HOST_PATTERN = re.compile(r'[A-Za-z0-9_.-]+')
 _MAX_SHOWN_CHARS = 60
 
@@ -28,8 +29,8 @@ class Task(NamedTuple):
   """One process of a cluster.
 
   Attributes:
-    type: chief, worker, ps or evaluator.
-    index: index among the tasks of this type, from 0.
+    type: one of TASK_TYPES.
+    index: among the tasks of this type, from 0.
   """
   type: str
   index: int  # type: ignore[assignment]  # The field hides tuple.index, which no code calls.
@@ -43,7 +44,6 @@ class Cluster(NamedTuple):
 
   Attributes:
     addresses: by type of task, the HOST:PORT of each task in the order of the indices.
-    task: the task of this process.
   """
   addresses: Dict[str, Tuple[str, ...]]
   task: Task
@@ -62,11 +62,6 @@ class Cluster(NamedTuple):
   def workers(self) -> Tuple[Task, ...]:
     """The tasks that train, the chief first."""
     return self._tasks_of_type('chief') + self._tasks_of_type('worker')
-
-  @property
-  def num_workers(self) -> int:
-    """Number of tasks that train, including the chief."""
-    return len(self.workers)
 
   @property
   def rank(self) -> Optional[int]:
@@ -94,6 +89,12 @@ class Cluster(NamedTuple):
     """All tasks except the evaluator, the chief first. Training needs all members."""
     return self.workers + self.parameter_servers
 
+  @property
+  def task_counts(self) -> str:
+    """The number of tasks of each type as text, such as `1 chief, 2 worker`."""
+    return ', '.join('{} {}'.format(len(self.addresses[task_type]), task_type)
+                     for task_type in TASK_TYPES if task_type in self.addresses)
+
   def address(self, task: Task) -> str:
     """Returns the HOST:PORT of a task.
 
@@ -113,9 +114,6 @@ class Cluster(NamedTuple):
 def parse_cluster(environ: Mapping[str, str]) -> Optional[Cluster]:
   """Parses TF_CONFIG; returns None if the variable is not set or contains no cluster.
 
-  Args:
-    environ: the environment variables.
-
   Raises:
     UserError: TF_CONFIG is invalid.
   """
@@ -125,12 +123,13 @@ def parse_cluster(environ: Mapping[str, str]) -> Optional[Cluster]:
   try:
     config = json.loads(text)
   except (ValueError, RecursionError) as error:
-    raise _error('it must be JSON', str(error), _EXAMPLE_REMEDY) from error
+    raise _make_error('it must be JSON', str(error), _EXAMPLE_REMEDY) from error
   if not isinstance(config, dict):
-    raise _error('it must be a JSON object', _describe(config), _EXAMPLE_REMEDY)
+    raise _make_error('it must be a JSON object', _abbreviate(config), _EXAMPLE_REMEDY)
   for field in ('cluster', 'task'):
     if not isinstance(config.get(field, {}), dict):
-      raise _error('{} must be an object'.format(field), _describe(config[field]), _EXAMPLE_REMEDY)
+      raise _make_error('{} must be an object'.format(field), _abbreviate(config[field]),
+                        _EXAMPLE_REMEDY)
   if not config.get('cluster'):
     _check_is_local(config)
     return None
@@ -141,18 +140,13 @@ def parse_cluster(environ: Mapping[str, str]) -> Optional[Cluster]:
 def _check_is_local(config: Mapping[str, Any]) -> None:
   """Raises a UserError unless, as RunConfig requires without a cluster, the task is worker 0."""
   task = config.get('task', {})
-  given = ['unknown field ' + _describe(field)
-           for field in config if 'cluster' in field.lower() and field != 'cluster']
-  if given or (task.get('type', 'worker'), str(task.get('index', 0))) != ('worker', '0'):
-    given = ['task.{}={}'.format(field, _describe(task[field]))
-             for field in ('type', 'index') if field in task] + given
-    raise _error('it must have a cluster', 'no cluster, but ' + ', '.join(given), _EXAMPLE_REMEDY)
-
-
-def describe_task_counts(cluster: Cluster) -> str:
-  """Returns the number of tasks of each type as text, such as `1 chief, 2 worker`."""
-  return ', '.join('{} {}'.format(len(cluster.addresses[task_type]), task_type)
-                   for task_type in TASK_TYPES if task_type in cluster.addresses)
+  unknown = ['unknown field ' + _abbreviate(field)
+             for field in config if 'cluster' in field.lower() and field != 'cluster']
+  if unknown or (task.get('type', 'worker'), str(task.get('index', 0))) != ('worker', '0'):
+    found = ['task.{}={}'.format(field, _abbreviate(task[field]))
+             for field in ('type', 'index') if field in task] + unknown
+    raise _make_error('it must have a cluster', 'no cluster, but ' + ', '.join(found),
+                      _EXAMPLE_REMEDY)
 
 
 def find_unresolved_host(cluster: Cluster) -> Optional[UserError]:
@@ -163,9 +157,9 @@ def find_unresolved_host(cluster: Cluster) -> Optional[UserError]:
       if task != cluster.task:
         socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-      return _error('a host name cannot be resolved', '{}={} ({})'.format(
+      return _make_error('a host name cannot be resolved', '{}={} ({})'.format(
           _field_name(*task), cluster.address(task), getattr(error, 'strerror', None) or error),
-                    'correct the name, or its DNS entry')
+                         'correct the name, or its DNS entry')
   return None
 
 
@@ -180,56 +174,56 @@ def listen_on_own_port(cluster: Cluster) -> socket.socket:
   try:
     return sockets.listen(port)
   except OSError as error:
-    raise _error('the port of this task cannot be opened', '{}={} ({})'.format(
+    raise _make_error('the port of this task cannot be opened', '{}={} ({})'.format(
         _field_name(*cluster.task), address,
         sockets.listening_process(port) or error.strerror or error),
-                 'stop the process that uses it, or give the task another port') from error
+                      'stop the process that uses it, or give the task another port') from error
 
 
 def _parse_addresses(cluster: Mapping[str, Any]) -> Dict[str, Tuple[str, ...]]:
   """Checks the addresses, and returns them by type of task; omits types without addresses."""
   addresses: Dict[str, Tuple[str, ...]] = {}
   fields_by_address: Dict[Tuple[str, int], str] = {}
-  for given_type, type_addresses in cluster.items():
-    name = 'cluster.{}'.format(_describe(given_type))
-    task_type = _parse_type(name, given_type)
+  for spelled_type, type_addresses in cluster.items():
+    name = 'cluster.{}'.format(_abbreviate(spelled_type))
+    task_type = _parse_type(name, spelled_type)
     if not isinstance(type_addresses, list) and type_addresses is not None:
-      raise _error('each type of task must have a list of addresses',
-                   '{}={}'.format(name, _describe(type_addresses)), _EXAMPLE_REMEDY)
+      raise _make_error('each type of task must have a list of addresses',
+                        '{}={}'.format(name, _abbreviate(type_addresses)), _EXAMPLE_REMEDY)
     for index, address in enumerate(type_addresses or ()):
-      field = _field_name(given_type, index)
+      field = _field_name(spelled_type, index)
       host_and_port = _parse_address(field, address)
       if host_and_port in fields_by_address:
-        raise _error('each task must have its own address', '{}={}, the same as {}'.format(
+        raise _make_error('each task must have its own address', '{}={}, the same as {}'.format(
             field, address, fields_by_address[host_and_port]), 'change one of the two addresses')
       fields_by_address[host_and_port] = field
       addresses[task_type] = addresses.get(task_type, ()) + (address,)
   for task_type in _SINGLE_TASK_TYPES:
     if len(addresses.get(task_type, ())) > 1:
-      raise _error('a cluster can have only one {}'.format(task_type),
-                   'cluster.{} has {} addresses'.format(task_type, len(addresses[task_type])),
-                   'keep one of them')
+      raise _make_error('a cluster can have only one {}'.format(task_type),
+                        'cluster.{} has {} addresses'.format(task_type, len(addresses[task_type])),
+                        'keep one of them')
   if 'chief' not in addresses and 'worker' not in addresses:
-    raise _error('a cluster must have a chief or a worker', 'cluster has neither',
-                 _EXAMPLE_REMEDY)
+    raise _make_error('a cluster must have a chief or a worker', 'cluster has neither',
+                      _EXAMPLE_REMEDY)
   return addresses
 
 
 def _parse_address(field: str, address: Any) -> Tuple[str, int]:
   """Returns the host and port, normalized so that two spellings of an address compare equal."""
   match = isinstance(address, str) and re.fullmatch(r'(.+):([0-9]{1,5})', address)
-  given = '{}={}'.format(field, _describe(address))
+  found = '{}={}'.format(field, _abbreviate(address))
   if not match:
-    raise _error('an address must be HOST:PORT', given, 'give one such as host:2222')
+    raise _make_error('an address must be HOST:PORT', found, 'give one such as host:2222')
   host, port = match.groups()
   if not 1 <= int(port) <= 65535:
-    raise _error('a port is out of range', given, 'give one from 1 to 65535')
+    raise _make_error('a port is out of range', found, 'give one from 1 to 65535')
   if host.startswith('[') and host.endswith(']'):
     with contextlib.suppress(ValueError):
       return str(ipaddress.IPv6Address(host[1:-1])), int(port)
   if not _HOST_PATTERN.fullmatch(host):
-    raise _error('an address must be HOST:PORT', given,
-                 'give one such as host:2222 or [::1]:2222, without grpc://')
+    raise _make_error('an address must be HOST:PORT', found,
+                      'give one such as host:2222 or [::1]:2222, without grpc://')
   return host.lower(), int(port)
 
 
@@ -237,41 +231,41 @@ def _parse_task(task: Mapping[str, Any], addresses: Mapping[str, Tuple[str, ...]
   """Checks the task of this process, and returns it."""
   for field in ('type', 'index'):
     if task.get(field) is None:
-      raise _error('task must have a type and an index', 'task.{} is missing'.format(field),
-                   _EXAMPLE_REMEDY)
+      raise _make_error('task must have a type and an index', 'task.{} is missing'.format(field),
+                        _EXAMPLE_REMEDY)
   index = task['index']
-  task_type = _parse_type('task.type={}'.format(_describe(task['type'])), task['type'])
+  task_type = _parse_type('task.type={}'.format(_abbreviate(task['type'])), task['type'])
   type_addresses = addresses.get(task_type, ())
   if not type_addresses and task_type != 'evaluator':  # An evaluator needs no address.
-    raise _error('this task is not in the cluster', 'task.type={}, and cluster has {}'.format(
+    raise _make_error('this task is not in the cluster', 'task.type={}, and cluster has {}'.format(
         task_type, ', '.join(addresses)), 'add cluster.{}, or correct task.type'.format(task_type))
   is_digits = isinstance(index, str) and re.fullmatch('[0-9]{1,9}', index)
   if isinstance(index, bool) or not (isinstance(index, int) or is_digits):
-    raise _error('task.index must be a whole number', 'task.index={}'.format(_describe(index)),
-                 'count from 0')
+    raise _make_error('task.index must be a whole number',
+                      'task.index={}'.format(_abbreviate(index)), 'count from 0')
   number, max_index = int(index), max(len(type_addresses), 1) - 1
   if not 0 <= number <= max_index:
-    raise _error('this task is not in the cluster', 'task.type={} task.index={}'.format(
-        task_type, _describe(index)), 'give an index from 0 to {}'.format(max_index))
+    raise _make_error('this task is not in the cluster', 'task.type={} task.index={}'.format(
+        task_type, _abbreviate(index)), 'give an index from 0 to {}'.format(max_index))
   return Task(task_type, number)
 
 
-def _parse_type(given: str, task_type: Any) -> str:
-  """Returns the type of a task; raises a UserError, with the text `given`, if it is unknown."""
+def _parse_type(found: str, task_type: Any) -> str:
+  """Returns the type of a task; raises a UserError, with the text `found`, if it is unknown."""
   if isinstance(task_type, str):
     task_type = _OBSOLETE_TASK_TYPES.get(task_type, task_type)
   if task_type not in TASK_TYPES:
-    raise _error('unknown task type', given, 'choose from ' + ', '.join(TASK_TYPES))
+    raise _make_error('unknown task type', found, 'choose from ' + ', '.join(TASK_TYPES))
   return str(task_type)
 
 
 def _field_name(task_type: str, index: int) -> str:
-  """Returns the field of TF_CONFIG that contains the address of a task, for errors."""
+  """Returns the field of TF_CONFIG with the address of a task."""
   return 'cluster.{}[{}]'.format(task_type, index)
 
 
-def _describe(value: Any) -> str:
-  """Returns a short description of a value for an error, without nested values."""
+def _abbreviate(value: Any) -> str:
+  """Returns a value as a short text for an error, without nested values."""
   if isinstance(value, dict):
     return 'an object' if value else 'an empty object'
   if isinstance(value, list):
@@ -280,5 +274,5 @@ def _describe(value: Any) -> str:
   return text if len(text) <= _MAX_SHOWN_CHARS else text[:_MAX_SHOWN_CHARS] + '...'
 
 
-def _error(rule: str, given: str, remedy: str) -> UserError:
-  return UserError(ERROR_PREFIX + rule, given, remedy)
+def _make_error(rule: str, found: str, remedy: str) -> UserError:
+  return UserError(ERROR_PREFIX + rule, found, remedy)

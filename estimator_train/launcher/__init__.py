@@ -14,7 +14,7 @@ import time
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_train.distribution.rendezvous import KEY_VARIABLE
-from estimator_train.distribution.tf_config import Cluster, Task, describe_task_counts
+from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.errors import SIGNAL_CODE_BASE, PeerLost
 from estimator_train.system import child_process
 
@@ -105,7 +105,7 @@ class Supervisor:
     Returns:
       The exit code.
     """
-    counts = describe_task_counts(_make_cluster(self._tasks, [0] * len(self._tasks)))
+    counts = _make_cluster(self._tasks, [0] * len(self._tasks)).task_counts
     print_to_stderr('starting tasks ({}): the output of {} follows, the others log to {}'.format(
         counts, self._tasks[0], self._log_dir))
     for num_restarts in range(max_restarts + 1):

@@ -85,13 +85,13 @@ def _run_task(cluster: tf_config.Cluster, pipe: Any, is_lost: bool) -> None:
 
   _wait_until(pipe.recv())
   if is_lost:
-    if cluster.rank == cluster.num_workers // 2:
+    if cluster.rank == len(cluster.workers) // 2:
       os._exit(1)
     while not lost:
       time.sleep(.001)
     pipe.send(lost[0])
     os._exit(0)
-  if cluster.rank == cluster.num_workers - 1:
+  if cluster.rank == len(cluster.workers) - 1:
     peers.stop_all_at(77)
   while peers.stop_step != 77:
     time.sleep(.001)
@@ -100,7 +100,7 @@ def _run_task(cluster: tf_config.Cluster, pipe: Any, is_lost: bool) -> None:
   if cluster.is_chief:
     found = peers.finish()
     pipe.send(time.monotonic())
-    assert len(found) == cluster.num_workers - 1 and all(found.values())
+    assert len(found) == len(cluster.workers) - 1 and all(found.values())
   else:
     peers.finish(MEASUREMENTS)
     pipe.send(0.)

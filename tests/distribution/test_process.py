@@ -107,7 +107,7 @@ def test_other_ranks_find_rank_0(tmp_path):
     cluster = wait(tmp_path)
     assert path.read_text() == content
     assert cluster == wait(tmp_path)
-  assert cluster.task == Task('worker', 1) and cluster.num_workers == 2
+  assert cluster.task == Task('worker', 1) and len(cluster.workers) == 2
   address = cluster.address(cluster.chief)
   assert address.rpartition(':')[2] == published.address(published.chief).rpartition(':')[2]
   (tmp_path / 'rank_0_address.json').unlink()

@@ -24,8 +24,8 @@ def _task(value: Any) -> Any:
   return value
 
 
-# The fields of all messages. Further fields are ignored.
-_MESSAGE = json_values.fields({}, {
+# The fields of all messages.
+_FIELDS: Dict[str, json_values.Check] = {
     # Of the rendezvous.
     'challenge': json_values.text,
     'task': _task,
@@ -49,7 +49,16 @@ _MESSAGE = json_values.fields({}, {
     'failed': json_values.text,
     'code': json_values.optional(json_values.integer()),
     'lost': _task,
-    'reason': json_values.text})
+    'reason': json_values.text}
+
+
+def _message(value: Any) -> Any:
+  """Accepts an object whose fields have the right types; ignores fields that are not known."""
+  if not isinstance(value, dict):
+    raise ValueError('not an object')
+  for name, field in value.items():
+    _FIELDS.get(name, json_values.anything)(field)
+  return value
 
 
 class Connection:
@@ -101,7 +110,7 @@ class Connection:
       for line in lines:
         if len(line) > _MAX_MESSAGE_BYTES:
           raise ValueError('too long')
-        messages.append(json_values.parse(line.decode(), _MESSAGE))
+        messages.append(json_values.parse(line.decode(), _message))
     except (ValueError, RecursionError):
       self.end_reason = 'it uses another protocol'
     if len(self._incoming) > _MAX_MESSAGE_BYTES:

@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from estimator_train.distribution import rendezvous
 from estimator_train.distribution.cluster_state import (
@@ -111,6 +111,7 @@ class Star(Peers):
     self._settings, self._cluster, self._listener = settings, cluster, listener
     self._on_task_lost = on_task_lost or (lambda lost: exit_now(str(lost), lost.exit_code))
     self._connections: Dict[Task, Connection] = {}
+    self._tasks: Dict[Connection, Task] = {}
     self._state = ClusterState(cluster, settings.cluster.peer_timeout_secs)
     self._changed = threading.Condition()  # Guards the state and the final message.
     self._final_message: Optional[Dict[str, Any]] = None
@@ -142,6 +143,7 @@ class Star(Peers):
       connections: on the chief, to all other members; on another member, to the chief.
     """
     self._connections.update(connections)
+    self._tasks.update((connection, task) for task, connection in connections.items())
     self._thread.start()
 
   def announce(self, state: str) -> None:
@@ -170,12 +172,19 @@ class Star(Peers):
     self._wait_until(self._state.have_all_trained)
 
   def finish(self, measurements: Optional[Dict[str, Any]] = None) -> Dict[str, Dict[str, Any]]:
-    measurements_by_task: Dict[Task, Dict[str, Any]] = {}
-    if self._cluster.is_chief or self._cluster.rank is None:
-      self._wait_until(lambda: self._state.measurements() is not None)
-      measurements_by_task = self._state.measurements() or {}
+    waits = self._cluster.is_chief or self._cluster.rank is None
+    measurements_of_others = self.wait_for_measurements() if waits else {}
     self.leave(measurements)
-    return {str(task): values for task, values in measurements_by_task.items()}
+    return measurements_of_others
+
+  def wait_for_measurements(self) -> Dict[str, Dict[str, Any]]:
+    """Waits until the chief has finished; on the chief, until all other workers have finished.
+
+    Returns:
+      The measurements of these tasks, by the name of the task.
+    """
+    self._wait_until(lambda: self._state.measurements() is not None)
+    return {str(task): values for task, values in (self._state.measurements() or {}).items()}
 
   def leave(self, measurements: Optional[Dict[str, Any]] = None) -> None:
     """Sends a goodbye. From then on, this task reports no lost task, and is not reported as lost.
@@ -212,7 +221,7 @@ class Star(Peers):
     """Runs in the thread until the final message is sent or a task is lost."""
     try:
       while True:
-        readable = set(wait_readable(self._open_connections(), _POLL_SECS))
+        readable = wait_readable(self._open_connections(), _POLL_SECS)
         with self._changed:
           final_message = self._final_message
           events = (self._handle_messages(readable) if final_message is None
@@ -230,11 +239,10 @@ class Star(Peers):
       for connection in self._connections.values():
         connection.close()
 
-  def _handle_messages(self, readable: Set[Connection]) -> Sequence[Event]:
+  def _handle_messages(self, readable: Sequence[Connection]) -> Sequence[Event]:
     """Handles the messages that have arrived; returns what to do next."""
-    for task, connection in self._connections.items():
-      if connection not in readable:
-        continue
+    for connection in readable:
+      task = self._tasks[connection]
       for message in connection.receive():
         self._state.update(task, message)
         if message.get('bye'):

@@ -209,14 +209,8 @@ class _Chief:
       return
     connection.send(proof=_make_proof(self._key, 'chief', *challenges))
 
-    values = (yield from _message_with('values'))['values']
-    # A parameter server builds no model, and sends fewer values. Only those are compared.
-    names = values if task.type == 'ps' else [*self._shared_values, *values]
-    name = next((name for name in names if values.get(name) != self._shared_values.get(name)), None)
+    name = self._find_difference(task, (yield from _message_with('values'))['values'])
     if name is not None:
-      self._log_refusal('refused {}: it has {}={}, the chief has {}'.format(
-          task, *(printable(str(text))[:_MAX_LOGGED_CHARS] for text in (name, values.get(name))),
-          self._shared_values.get(name)))
       # Without the chief's value, because the process may not belong to the cluster.
       self._refuse(connection, refused=name, is_known=name in self._shared_values)
     elif task == self._cluster.task or task not in self._cluster.members:
@@ -232,6 +226,17 @@ class _Chief:
       while self._members.get(task) is connection:
         self._close_at[connection] = self._timeout.clock() + _SILENCE_TIMEOUT_SECS
         yield
+
+  def _find_difference(self, task: Task, values: Dict[str, str]) -> Optional[str]:
+    """Logs and returns the name of a value that is not that of the chief; None if there is none."""
+    # A parameter server builds no model, and sends fewer values. Only those are compared.
+    names = values if task.type == 'ps' else [*self._shared_values, *values]
+    name = next((name for name in names if values.get(name) != self._shared_values.get(name)), None)
+    if name is not None:
+      self._log_refusal('refused {}: it has {}={}, the chief has {}'.format(
+          task, *(printable(str(text))[:_MAX_LOGGED_CHARS] for text in (name, values.get(name))),
+          self._shared_values.get(name)))
+    return name
 
   def _send_missing(self, member: Connection) -> None:
     member.send(missing=[str(task) for task in self.missing_tasks()[:_MAX_NAMES]])

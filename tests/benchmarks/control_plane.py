@@ -98,11 +98,12 @@ def _run_task(cluster: tf_config.Cluster, pipe: Any, is_lost: bool) -> None:
   pipe.send(time.monotonic())
   _wait_until(pipe.recv())
   if cluster.is_chief:
-    found = peers.finish()
-    pipe.send(time.monotonic())
+    found = peers.wait_for_measurements()
     assert len(found) == len(cluster.workers) - 1 and all(found.values())
+    pipe.send(time.monotonic())
+    peers.leave()
   else:
-    peers.finish(MEASUREMENTS)
+    peers.leave(MEASUREMENTS)
     pipe.send(0.)
 
 

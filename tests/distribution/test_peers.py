@@ -76,8 +76,7 @@ def test_a_failure_of_one_task(five, index):
     assert code == 3
     assert task == failed.cluster.task and len(reason) <= 200
     assert reason.startswith('the disk is full...')
-    is_chief = member.cluster.is_chief
-    for wait in (member.peers().wait_until_trained, *[member.peers().finish] * is_chief):
+    for wait in (member.peers().wait_until_trained, member.peers().wait_for_measurements):
       with pytest.raises(errors.PeerLost, match='{} failed: '.format(task)) as caught:
         wait()
       assert caught.value.exit_code == 3

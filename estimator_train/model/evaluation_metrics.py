@@ -99,8 +99,7 @@ def classifier_metrics(features: Any, loss: OutputLoss, model: tf.keras.Model,
                        num_classes: int) -> Metrics:
   """Returns the metrics of a classifier.
 
-  Examples that are masked do not count. The metrics do not depend on sample weights. The counts of
-  all batches are recorded in the graph, see confusion_matrix.ClassCounts.
+  Examples that are masked do not count. The metrics do not depend on sample weights.
 
   Args:
     features: images [B, height, width, C] or any other features.

@@ -92,7 +92,7 @@ def make_throughput_report(
   # The phases of time_to_first_step_secs.
   figures['first_step_parts_secs'] = timing.start_up_secs
   figures['global_step'] = timing.global_step
-  figures.update(conditions, machine=machine.describe(), package_version=__version__,
+  figures.update(conditions, machine=machine.processor_and_cores(), package_version=__version__,
                  python_version=platform.python_version())
   return ThroughputReport(figures, steps)
 

@@ -240,8 +240,7 @@ def _keep_touching(lock: _RunLock, interval_secs: float, is_released: threading.
 def _read_owner(path: str) -> Optional[Dict[str, Any]]:
   """Returns the process that is recorded in the file; None if the file cannot be read."""
   with contextlib.suppress(storage.DamagedFile):
-    owner: Optional[Dict[str, Any]] = storage.load_json(path, json_values.mapping(
-        json_values.anything))
+    owner: Optional[Dict[str, Any]] = storage.load_json(path, json_values.fields({}))
     return owner
   return None
 

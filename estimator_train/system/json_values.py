@@ -1,12 +1,12 @@
 """Checks the types and ranges of values that were read from JSON.
 
-A check is a function that returns its argument, or raises a ValueError. The functions of this
-module make or combine checks, for example `mapping(list_of(integer()))`. Checks run inside of
+A check is a function that returns the value, or raises a ValueError. The functions of this module
+are checks, or make checks, such as `mapping(list_of(integer()))`. Checks run inside of
 `storage.load`, which reports all errors of a file in the same way.
 """
 
 import json
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import Any, Callable, Mapping, Optional
 
 Check = Callable[[Any], Any]
 _MAX_INTEGER = 2 ** 53  # Larger integers are not exact in all programs that read JSON.
@@ -19,11 +19,6 @@ def parse(text: str, check: Check) -> Any:
   JSON has no numbers that are not finite, although the module `json` reads them.
   """
   return check(json.loads(text, parse_constant=_refuse))
-
-
-def anything(value: Any) -> Any:
-  """Accepts each value."""
-  return value
 
 
 def text(value: Any) -> str:
@@ -95,14 +90,16 @@ def fields(required: Mapping[str, Check],
     required: the check of each field that must be present.
     others: the check of each field that may be missing.
   """
-  def check_fields(value: Any) -> Dict[str, Any]:
+  checks = {**(others or {}), **required}
+
+  def check_fields(value: Any) -> Any:
     _require(isinstance(value, dict), 'an object', value)
-    for name, check in {**required, **(others or {})}.items():
+    for name, check in checks.items():
       if name in value:
         _check_part(check, name, value[name])
       elif name in required:
         raise ValueError('{} is missing'.format(name))
-    return dict(value)
+    return value
 
   return check_fields
 

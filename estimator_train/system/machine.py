@@ -108,14 +108,14 @@ def needs_padded_gradients() -> bool:
   """Returns whether gradients of single-channel convolutions are faster with padded images.
 
   This is the case for the oneDNN build with AVX2, but without AVX-512; see
-  tf_patches/optimizers.py.
+  `padded_filter_gradients` in tf_patches.
   """
   flags = cpu_property('flags').split()
   return 'avx2' in flags and 'avx512f' not in flags and has_onednn()
 
 
-def describe() -> str:
-  """Returns the processor, and the number of cores that this process may use."""
+def processor_and_cores() -> str:
+  """Returns the name of the processor and, in brackets, the number of `available_cores`."""
   return '{} ({} cores)'.format(cpu_property('model name') or 'an unknown CPU', available_cores())
 
 

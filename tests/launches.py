@@ -48,10 +48,9 @@ exec(plan)
 LAUNCHER = '''
 import sys
 sys.path.insert(0, {root!r})
-from estimator_train import launcher
-from estimator_train.launcher import local_cluster
+from estimator_train.launcher import local_cluster, supervisor
 program = [sys.executable, 'stand_in.py']
-sys.exit(local_cluster.main(sys.argv[1:], program, launcher.Timeouts{limits!r}))
+sys.exit(local_cluster.main(sys.argv[1:], program, supervisor.Timeouts{limits!r}))
 '''
 # Ends with the wanted code on the signal, and is only there once it would.
 OBEYS = 'on(signal.{}, {}); ready(); wait()'

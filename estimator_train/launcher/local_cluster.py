@@ -25,7 +25,12 @@ from typing import Iterator, List, NoReturn, Optional, Sequence, Tuple
 
 from estimator_train.distribution.tf_config import Task
 from estimator_train.errors import UserError
-from estimator_train.launcher import Supervisor, TaskResources, Timeouts, print_to_stderr
+from estimator_train.launcher.supervisor import (
+  Supervisor,
+  TaskResources,
+  Timeouts,
+  print_to_stderr,
+)
 from estimator_train.run_dir import make_folder
 from estimator_train.settings import command_line, workloads
 from estimator_train.system import child_process, logs
@@ -37,7 +42,7 @@ _SERVER = (sys.executable, '-m', 'estimator_train.launcher.tensorboard_server')
 # The argument of the program if the user gives no flags.
 _QUICKSTART_ARGUMENT = '--flagfile=' + os.path.join(workloads.FOLDER, 'quickstart.flags')
 _COUNT_FLAGS = ('local_workers', 'local_ps', 'max_restarts', 'local_cores', 'local_gpus')
-_USER_ERROR_EXIT_CODE, _TIMEOUTS = 2, Timeouts()
+_TIMEOUTS = Timeouts()
 
 
 def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM,
@@ -45,9 +50,8 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
   """Runs the cluster, or the program with TensorBoard.
 
   Args:
-    argv: the arguments, without the program's name; by default those of this process.
+    argv: the arguments, without the program's name; None: those of this process.
     program: the command that runs a task, without flags.
-    timeouts: how long to wait for tasks to end.
     server: the command that serves TensorBoard, without the paths of the folder and the log.
 
   Returns:
@@ -80,11 +84,10 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
                         resources).run(flags.max_restarts)
   except UserError as error:
     print_to_stderr('error: {}'.format(error))
-    return _USER_ERROR_EXIT_CODE
+    return error.exit_code
 
 
 def _start_tensorboard(server: Sequence[str], log_dir: str) -> None:
-  """Starts TensorBoard as a child process; see `main` for `server`."""
   log_path = os.path.join(log_dir, 'tensorboard.log')
   with open(log_path, 'ab') as log:
     # The URL goes to our standard error. Without a new session, Ctrl-C would end TensorBoard before
@@ -121,9 +124,8 @@ def _divide_resources(tasks: Sequence[Task], cores_per_task: int,
   If CUDA_VISIBLE_DEVICES is not set, the machine is assumed to have enough GPUs.
 
   Args:
-    tasks: the tasks.
-    cores_per_task: number of cores reserved for each task; 0: all tasks share all cores.
-    gpus_per_task: number of GPUs reserved for each task; 0: all tasks share all GPUs.
+    cores_per_task: 0: all tasks share all cores.
+    gpus_per_task: 0: all tasks share all GPUs.
 
   Raises:
     UserError: there are too few cores or GPUs.

@@ -28,8 +28,7 @@ def serve(folder: str, log_path: str) -> None:
     tensorboard.configure(logdir='.', host='localhost', port=0)
     url = tensorboard.launch()
   except Exception:
-    print('TensorBoard was not started: see {}'.format(log_path),
-          flush=True)
+    print('TensorBoard was not started: see {}'.format(log_path), flush=True)
     raise
   print('TensorBoard: {} until the training run ends'.format(url), flush=True)
   signal.pause()

@@ -21,6 +21,11 @@ def parse(text: str, check: Check) -> Any:
   return check(json.loads(text, parse_constant=_refuse))
 
 
+def anything(value: Any) -> Any:
+  """Accepts each value."""
+  return value
+
+
 def text(value: Any) -> str:
   """Accepts text."""
   return _require(isinstance(value, str), 'text', value)

@@ -1,0 +1,238 @@
+"""Runs all tasks of a cluster on this machine, and restarts them together after a failure.
+
+The first task is the leader: it inherits the outputs of this process, and its end ends the run.
+"""
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from estimator_train.distribution.rendezvous import KEY_VARIABLE
+from estimator_train.distribution.tf_config import Cluster, Task
+from estimator_train.errors import SIGNAL_CODE_BASE, PeerLost
+from estimator_train.system import child_process
+
+_POLL_SECS = 0.1
+
+
+class Timeouts(NamedTuple):
+  """How long to wait for tasks to end.
+
+  Attributes:
+    peer_loss_secs: from the failure of a task with an exit code of 128 or above until the
+      supervisor kills the other tasks.
+    finish_secs: from the end of the leader, or from the failure of a task with an exit code below
+      128, until the supervisor sends SIGTERM to the other tasks.
+    save_secs: from SIGINT or SIGTERM, on which a task saves a checkpoint and ends, until the
+      supervisor kills the tasks.
+  """
+  peer_loss_secs: float = 60.
+  finish_secs: float = 5.
+  save_secs: float = 10.
+
+
+class TaskResources(NamedTuple):
+  """The cores and GPUs of a task.
+
+  Attributes:
+    cores: IDs of cores; empty: the cores of this process.
+    gpus: the value of CUDA_VISIBLE_DEVICES; None: the value of this process.
+  """
+  cores: Tuple[int, ...] = ()
+  gpus: Optional[str] = None
+
+
+class TaskFailure(NamedTuple):
+  """The failure of a task that was not ended by the supervisor.
+
+  Attributes:
+    code: exit code of the task; 128 + n if signal n killed the task, as in a shell.
+    reason: the name of the task, the exit code and the error.
+  """
+  code: int
+  reason: str
+
+
+class _RunningTask(NamedTuple):
+  """A task that has been started.
+
+  Attributes:
+    log_path: None for the leader, which writes no log file.
+    log_offset: position in the log file, in bytes, at which the output of this process begins.
+  """
+  task: Task
+  process: 'subprocess.Popen[bytes]'
+  log_path: Optional[str]
+  log_offset: int
+
+
+class Supervisor:
+  """Runs the tasks of a cluster on this machine.
+
+  Args:
+    tasks: the tasks, first the leader.
+    command: the command that each task runs.
+    log_dir: path of the folder for the log files of all tasks but the leader.
+    received_signals: signal handlers append to this list while the cluster runs.
+    resources: those of each task.
+  """
+
+  def __init__(self, tasks: Sequence[Task], command: Sequence[str], log_dir: str,
+               received_signals: List[int], timeouts: Timeouts,
+               resources: Sequence[TaskResources]) -> None:
+    self._tasks, self._command, self._log_dir, self._timeouts = tasks, command, log_dir, timeouts
+    self._received_signals, self._resources = received_signals, resources
+    self._running_tasks: List[_RunningTask] = []
+    self._num_forwarded_signals = 0
+    self._key = secrets.token_hex()  # Other users of this machine cannot join the cluster.
+
+  def run(self, max_restarts: int) -> int:
+    """Runs the tasks, and restarts all of them after a failure from which the run can resume.
+
+    Returns:
+      The exit code.
+    """
+    counts = _make_cluster(self._tasks, [0] * len(self._tasks)).task_counts
+    print_to_stderr('starting tasks ({}): the output of {} follows, the others log to {}'.format(
+        counts, self._tasks[0], self._log_dir))
+    for num_restarts in range(max_restarts + 1):
+      failures = self._run_once()
+      stop_signals = [signum for signum in self._received_signals if signum != signal.SIGUSR1]
+      if stop_signals:
+        return SIGNAL_CODE_BASE + stop_signals[0]
+      if not failures:
+        return 0
+      # A failure that no restart can fix takes precedence. A task that only lost a peer comes last,
+      # because the failure of that peer is the cause.
+      failure = min(failures, key=lambda failure: (failure.code >= SIGNAL_CODE_BASE,
+                                                   failure.code == PeerLost.exit_code))
+      if failure.code < SIGNAL_CODE_BASE or num_restarts == max_restarts:
+        return failure.code
+      print_to_stderr('restarting all tasks (restart {} of {}): {}'.format(
+          num_restarts + 1, max_restarts, failure.reason))
+    raise AssertionError('not reached')
+
+  def _run_once(self) -> List[TaskFailure]:
+    """Runs all tasks until they have ended, and returns the failures in the order of detection."""
+    with _reserve_ports(len(self._tasks)) as ports:
+      try:
+        cluster = _make_cluster(self._tasks, ports)
+        for task, resources in zip(self._tasks, self._resources):
+          self._running_tasks.append(self._start(cluster._replace(task=task), resources))
+        return self._wait()
+      finally:
+        self._send_signal(signal.SIGKILL)
+        for running_task in self._running_tasks:
+          running_task.process.wait()
+        self._running_tasks = []
+
+  def _start(self, cluster: Cluster, resources: TaskResources) -> _RunningTask:
+    task, log_path, log_offset, out = cluster.task, None, 0, None
+    environment = dict(child_process.child_environment(), TF_CONFIG=cluster.to_tf_config())
+    environment.setdefault(KEY_VARIABLE, self._key)
+    if resources.gpus is not None:
+      environment['CUDA_VISIBLE_DEVICES'] = resources.gpus
+    with contextlib.ExitStack() as files:
+      if task != self._tasks[0]:
+        log_path = os.path.join(self._log_dir, str(task).replace(' ', '-') + '.log')
+        out = files.enter_context(open(log_path, 'ab'))
+        log_offset = os.fstat(out.fileno()).st_size
+      # Without a new session, a task would receive SIGINT on Ctrl-C from the terminal and from this
+      # process, and the second SIGINT would abort the task.
+      process = child_process.start(self._command, environment, out, out, resources.cores)
+    return _RunningTask(task, process, log_path, log_offset)
+
+  def _wait(self) -> List[TaskFailure]:
+    """Waits until all tasks have ended, forwards signals, and ends tasks that exceed a timeout.
+
+    Returns:
+      The failures that occurred before this process began to end tasks.
+    """
+    failures: List[TaskFailure] = []
+    terminate_at = kill_at = float('inf')  # Times by time.monotonic.
+    is_ending_tasks = False
+    while True:
+      ended = [task for task in self._running_tasks if task.process.poll() is not None]
+      self._running_tasks = [task for task in self._running_tasks if task not in ended]
+      for running_task in ended:
+        code = running_task.process.returncode
+        if code and not is_ending_tasks:
+          failures.append(_report_failure(running_task))
+          if failures[-1].code >= SIGNAL_CODE_BASE:
+            kill_at = min(kill_at, time.monotonic() + self._timeouts.peer_loss_secs)
+        # The other tasks must end if the leader has finished, or if a restart cannot help.
+        if (code == 0 and running_task.task == self._tasks[0]) or 0 < code < SIGNAL_CODE_BASE:
+          is_ending_tasks = is_ending_tasks or code == 0
+          terminate_at = min(terminate_at, time.monotonic() + self._timeouts.finish_secs)
+      if not self._running_tasks:
+        return failures
+      for signum in self._received_signals[self._num_forwarded_signals:]:
+        self._send_signal(signum)
+        self._num_forwarded_signals += 1
+        if signum != signal.SIGUSR1:  # After SIGUSR1 the tasks save a checkpoint, and continue.
+          is_ending_tasks = True
+          kill_at = min(kill_at, time.monotonic() + self._timeouts.save_secs)
+      if time.monotonic() >= terminate_at:
+        self._send_signal(signal.SIGTERM)
+        is_ending_tasks, terminate_at = True, float('inf')
+        kill_at = min(kill_at, time.monotonic() + self._timeouts.save_secs)
+      if time.monotonic() >= kill_at:
+        print_to_stderr('killed tasks that did not end in time: {}'.format(
+            ', '.join(str(running_task.task) for running_task in self._running_tasks)))
+        self._send_signal(signal.SIGKILL)
+        is_ending_tasks, kill_at = True, float('inf')
+      time.sleep(_POLL_SECS)
+
+  def _send_signal(self, signum: int) -> None:
+    for running_task in self._running_tasks:
+      running_task.process.send_signal(signum)
+
+
+def _report_failure(running_task: _RunningTask) -> TaskFailure:
+  """Returns the failure of a task; prints the reason unless the leader has printed an error."""
+  code = running_task.process.returncode
+  has_printed_error = running_task.log_path is None and code > 0
+  error = 'see above' if has_printed_error else child_process.failure_reason(
+      code, running_task.log_path or os.devnull, running_task.log_offset)
+  code = SIGNAL_CODE_BASE - code if code < 0 else code
+  failure = TaskFailure(code, '{} ended with code {}: {}'.format(running_task.task, code, error))
+  if not has_printed_error:
+    print_to_stderr(failure.reason + (
+        '' if running_task.log_path is None else ': see ' + running_task.log_path))
+  return failure
+
+
+def _make_cluster(tasks: Sequence[Task], ports: Sequence[int]) -> Cluster:
+  """Returns the cluster, with the first task as the task of this process."""
+  addresses: Dict[str, Tuple[str, ...]] = {}
+  for task, port in zip(tasks, ports):
+    addresses[task.type] = (*addresses.get(task.type, ()), '127.0.0.1:{}'.format(port))
+  return Cluster(addresses, tasks[0])
+
+
+@contextlib.contextmanager
+def _reserve_ports(count: int) -> Iterator[List[int]]:
+  """Reserves free ports for the tasks, so that Linux assigns none of them to another connection.
+
+  A task can nevertheless listen on its reserved port, because Linux lets two sockets bind the same
+  port if each sets SO_REUSEADDR and only one of the two sockets listens.
+  """
+  with contextlib.ExitStack() as sockets:
+    ports = []
+    for _ in range(count):
+      reserved = sockets.enter_context(socket.socket())
+      reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+      reserved.bind(('', 0))
+      ports.append(reserved.getsockname()[1])
+    yield ports
+
+
+def print_to_stderr(text: str) -> None:
+  """Prints a line to standard error."""
+  print(text, file=sys.stderr, flush=True)

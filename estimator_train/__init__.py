@@ -132,7 +132,7 @@ def predict(settings: Settings) -> Iterator[Dict[str, Any]]:
     with _restored_process_state(settings.run.verbosity), \
         modes.open_mode('predict', settings.run.verbosity) as predict_mode:
       predictions = stack.enter_context(predict_mode.open_predictions(
-          settings, RunDir(settings.run.folder)))
+          settings, RunDir(settings.run.required_model_dir)))
   return _iterate(predictions.batches, stack)
 
 

@@ -33,7 +33,7 @@ def train(folder, write_reports=None, end_step=None, **values):
 
 def prepare(settings):
   """Returns a run and its model."""
-  run = open_run(settings, RunDir(settings.run.folder))
+  run = open_run(settings, RunDir(settings.run.required_model_dir))
   return run, _prepare(run)
 
 

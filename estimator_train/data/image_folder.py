@@ -17,7 +17,7 @@ from estimator_train.data import (
 from estimator_train.errors import UserError, join_items, printable
 from estimator_train.run_dir import LABELS_FILE
 from estimator_train.settings import Settings
-from estimator_train.settings.flags import MODES_OF_ALL_SPLITS, DataFlags, are_distinct, normalize
+from estimator_train.settings.flags import MODES_OF_ALL_SPLITS, DataFlags, are_distinct, to_nfc
 
 DEFAULT_IMAGE_SIZE = (224, 224)  # (height, width)
 
@@ -147,7 +147,7 @@ def _find_class_names(files: Sequence[bytes]) -> Tuple[str, ...]:
   if not are_distinct(class_names):
     raise UserError('class names must not differ only in their Unicode form',
                     ', '.join(ascii(name) for name in class_names if any(
-                        normalize(name) == normalize(other) != other for other in class_names)),
+                        to_nfc(name) == to_nfc(other) != other for other in class_names)),
                     'rename the folders of one class')
   return class_names
 
@@ -163,18 +163,18 @@ def _class_name(folder: bytes) -> str:
 
 def _make_split(files: List[bytes], class_names: Sequence[str]) -> ImageSplit:
   """Returns the split of the files; raises a UserError if a folder is not a class name."""
-  index_by_name = {normalize(name): index for index, name in enumerate(class_names)}
+  index_by_name = {to_nfc(name): index for index, name in enumerate(class_names)}
   index_by_folder: Dict[bytes, int] = {}
   class_indices = np.empty(len(files), np.int32)
   for position, path in enumerate(files):
     folder = os.path.dirname(path)
     if folder not in index_by_folder:
       name = _class_name(folder)
-      if normalize(name) not in index_by_name:
+      if to_nfc(name) not in index_by_name:
         raise UserError(
             'the folder of a file is not a class name',
             '{} (class names: {})'.format(printable(os.fsdecode(path)), join_items(class_names)),
             'change the pattern so that it excludes this file, or add {} to --labels'.format(name))
-      index_by_folder[folder] = index_by_name[normalize(name)]
+      index_by_folder[folder] = index_by_name[to_nfc(name)]
     class_indices[position] = index_by_folder[folder]
   return ImageSplit(files, class_indices)

@@ -12,7 +12,7 @@ from typing import Counter, Dict, Iterator, NamedTuple, Optional, Sequence, Set,
 from estimator_train.data import ImageRecordSplit, Role, file_pattern
 from estimator_train.errors import UserError, join_items, printable
 from estimator_train.run_dir import LABELS_FILE
-from estimator_train.settings.flags import are_distinct, normalize
+from estimator_train.settings.flags import are_distinct, to_nfc
 from estimator_train.system import storage
 
 _LOG = logging.getLogger('estimator_train')
@@ -227,8 +227,8 @@ def _find_shifts(counts: NameCounts, index_of: Dict[str, int]) -> Set[int]:
 
 def indices_of(names: Sequence[str], class_names: Sequence[str]) -> Tuple[int, ...]:
   """Returns the index of each name in `class_names`; -1 if it is none of them."""
-  index_by_name = {normalize(name): index for index, name in enumerate(class_names)}
-  return tuple(index_by_name.get(normalize(name), -1) for name in names)
+  index_by_name = {to_nfc(name): index for index, name in enumerate(class_names)}
+  return tuple(index_by_name.get(to_nfc(name), -1) for name in names)
 
 
 def _have_common(names: Sequence[str], others: Sequence[str]) -> bool:

@@ -40,7 +40,7 @@ _PROGRAM = (sys.executable, '-m', 'estimator_train')
 # also import modules from that folder.
 _SERVER = (sys.executable, '-m', 'estimator_train.launcher.tensorboard_server')
 # The argument of the program if the user gives no flags.
-_QUICKSTART_ARGUMENT = '--flagfile=' + os.path.join(workloads.FOLDER, 'quickstart.flags')
+_QUICKSTART_ARGUMENT = '--flagfile=' + os.path.join(workloads.FLAGFILES_DIR, 'quickstart.flags')
 _COUNT_FLAGS = ('local_workers', 'local_ps', 'max_restarts', 'local_cores', 'local_gpus')
 _TIMEOUTS = Timeouts()
 
@@ -72,7 +72,7 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
       flag, rule = (('--tensorboard', 'TensorBoard can only be started with training')
                     if flags.tensorboard else ('--local_workers', 'a local cluster can only train'))
       raise UserError(rule, '{} --mode={}'.format(flag, settings.run.mode), 'leave one of them out')
-    log_dir = os.path.join(settings.run.folder, 'logs')
+    log_dir = os.path.join(settings.run.required_model_dir, 'logs')
     make_folder(log_dir)
     if flags.tensorboard:
       _start_tensorboard(server, log_dir)

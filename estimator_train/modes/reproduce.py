@@ -105,7 +105,7 @@ def part_arguments(part: WorkloadPart, settings: Settings, num_gpus: int) -> Seq
     flags.pop('num_cpu_replicas', None)
     flags['num_gpus'] = part.num_gpus
   flags['model_dir'] = os.path.join(str(settings.run.model_dir), part.folder)
-  return (['--flagfile=' + os.path.join(workloads.FOLDER, part.flagfile + '.flags')]
+  return (['--flagfile=' + os.path.join(workloads.FLAGFILES_DIR, part.flagfile + '.flags')]
           + ['--{}={}'.format(name, value) for name, value in flags.items()]
           + [argument for argument in settings_lib.to_arguments(settings)
              if argument.partition('=')[0] not in ('--mode', '--workload', '--model_dir')])

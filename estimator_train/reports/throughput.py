@@ -46,7 +46,7 @@ def write_throughput_report(
     return result
   report = make_throughput_report(timing, conditions, settings.reporting.throughput_warmup_steps,
                                   workers)
-  report.write(settings.run.folder)
+  report.write(settings.run.required_model_dir)
   result.update((name, report.figures[name]) for name in (
       'examples_per_sec', 'time_to_first_step_secs', 'steady_state', 'verdict'))
   return result

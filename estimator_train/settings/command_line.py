@@ -26,7 +26,7 @@ standard output is the result as a JSON object, on a terminal only with --json.
 
   estimator-train --flagfile=quickstart    trains for half a minute, on data of the package
   estimator-train --help                   lists all flags
-""".format(', '.join(workloads.NAMES))
+""".format(', '.join(workloads.FLAGFILE_NAMES))
 
 # The default of --dataset has no patterns.
 _FLAGS_OF_PATTERNS = ('train_pattern', 'eval_pattern', 'validation_fraction')
@@ -288,7 +288,7 @@ def _expand_argument(argument: Argument, including_files: Tuple[str, ...]) -> Li
   if os.path.realpath(path) in including_files:
     raise UserError('a flagfile must not include itself', path_and_origin, 'remove that line')
   if os.path.basename(path) == path and not os.path.exists(path):  # May be one of the package.
-    bundled = os.path.join(workloads.FOLDER, path.rpartition('.flags')[0] or path) + '.flags'
+    bundled = os.path.join(workloads.FLAGFILES_DIR, path.rpartition('.flags')[0] or path) + '.flags'
     path = bundled if os.path.isfile(bundled) else path
   arguments: List[Argument] = []
   lines = _read_lines(path, path_and_origin)
@@ -310,4 +310,4 @@ def _read_lines(path: str, path_and_origin: str) -> List[str]:
     reason = 'it is not UTF-8 text'
   raise UserError('the flagfile cannot be read', '{} ({})'.format(path_and_origin, reason),
                   'give --flagfile=FILE, a text file with one flag per line, or one of the '
-                  "package's: " + ', '.join(workloads.NAMES))
+                  "package's: " + ', '.join(workloads.FLAGFILE_NAMES))

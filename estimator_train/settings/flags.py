@@ -115,14 +115,14 @@ def _check_weights(flag: Flag, path: str) -> None:
     check_not_a_pattern(flag, path)
 
 
-def normalize(name: str) -> str:
+def to_nfc(name: str) -> str:
   """Returns a class name in the form that equals that of each name which looks the same."""
   return unicodedata.normalize('NFC', name)
 
 
 def are_distinct(names: Sequence[str]) -> bool:
   """Returns whether class names are different for a reader, not only in their Unicode form."""
-  return len(set(map(normalize, names))) == len(names)
+  return len(set(map(to_nfc, names))) == len(names)
 
 
 @flag_group('run')
@@ -135,7 +135,7 @@ class RunFlags:
                         'TensorFlow')
 
   @property
-  def folder(self) -> str:
+  def required_model_dir(self) -> str:
     """`model_dir`, in a mode that requires it."""
     assert self.model_dir is not None
     return self.model_dir

@@ -3,12 +3,11 @@
 The values are quoted as they were published. The flagfiles contain the settings of the runs.
 """
 
-import os
 from pathlib import Path
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
 
-FOLDER = str(Path(__file__).resolve().parents[1] / 'configs')
-NAMES = sorted(name[:-len('.flags')] for name in os.listdir(FOLDER) if name.endswith('.flags'))
+FLAGFILES_DIR = str(Path(__file__).resolve().parents[1] / 'configs')
+FLAGFILE_NAMES = sorted(path.stem for path in Path(FLAGFILES_DIR).glob('*.flags'))
 # Contents of the reports of a run: {'throughput': throughput.json, 'evaluation': evaluation.json}.
 RunResults = Dict[str, Dict[str, Any]]
 

@@ -105,7 +105,7 @@ def test_a_real_run(run_well, tmp_path, monkeypatch):
   (part, *_) = WORKLOADS['fashion_mnist'].parts
   monkeypatch.setitem(WORKLOADS, 'fashion_mnist',
                       WORKLOADS['fashion_mnist']._replace(parts=[part]))
-  monkeypatch.setattr(workloads, 'FOLDER', str(tmp_path))
+  monkeypatch.setattr(workloads, 'FLAGFILES_DIR', str(tmp_path))
   monkeypatch.setenv('PYTHONPATH', str(ROOT / 'tests'))
   done = run_well('--mode=reproduce', '--workload=fashion_mnist',
                   '--model_dir={}'.format(tmp_path / 'out'))

@@ -28,7 +28,7 @@ def sweep(tmp_path):
     settings = command_line.parse([
         '--mode=scaling', '--model_dir={}'.format(tmp_path / 'sweep'), '--num_cpu_replicas=2',
         '--repeats=2', *more])
-    return scaling.run(settings, RunDir(settings.run.folder), runs)
+    return scaling.run(settings, RunDir(settings.run.required_model_dir), runs)
 
   return run
 

@@ -130,7 +130,7 @@ def summarize(settings: Settings, results: Dict[Point, PartResult]) -> Dict[str,
       'failures': [
           {'point': point.name, 'repeat': point.repeat, 'code': result.exit_code,
            'error': result.error,
-           'log': os.path.join(point.folder(settings.run.folder), points.LOG_FILE)}
+           'log': os.path.join(point.folder(settings.run.required_model_dir), points.LOG_FILE)}
           for point, result in results.items() if result.error is not None],
       'dataset': settings.data.dataset, 'model': settings.model.model,
       'distribution_strategy': settings.devices.distribution_strategy,

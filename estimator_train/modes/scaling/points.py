@@ -127,7 +127,7 @@ def point_settings(point: Point, settings: Settings, dataset: DataSet) -> Settin
   # Random weights and a tiny learning rate do not change the cost of a step. The tiny learning rate
   # keeps the loss finite.
   run_settings = settings.with_constant_rate(
-      1e-9, weights='none', mode='train', model_dir=point.folder(settings.run.folder),
+      1e-9, weights='none', mode='train', model_dir=point.folder(settings.run.required_model_dir),
       export_dir=None, report_page=False, train_steps=steps_per_point(settings),
       batch_size=point.global_batch_size(settings.optimizer.batch_size),
       eval_every_steps=None, early_stopping_steps=None, stop_at_accuracy=None,
@@ -159,7 +159,7 @@ def make_part(point: Point, settings: Settings, dataset: DataSet) -> Part:
   else:
     cores = sorted(os.sched_getaffinity(0))[:cores_per_worker]
   return Part(point.name, point.description, arguments,
-              os.path.join(point.folder(settings.run.folder), LOG_FILE), module, cores)
+              os.path.join(point.folder(settings.run.required_model_dir), LOG_FILE), module, cores)
 
 
 def run_in_empty_folder(part: Part, run_child: RunChild) -> ChildRun:

@@ -41,7 +41,8 @@ class Ranks(Star):
       raise UserError('--distribution_strategy=horovod requires Horovod with TensorFlow',
                       'the import of horovod.tensorflow fails ({})'.format(error),
                       'run scripts/install_horovod, or see docs/distribution.md') from error
-    self._horovod, self._process, self._model_dir = horovod, process, settings.run.required_model_dir
+    self._horovod, self._process = horovod, process
+    self._model_dir = settings.run.required_model_dir
     self._address_server: Any = None
     cluster, listener, timeout_secs = process.cluster, None, settings.cluster.start_timeout_secs
     if process.launch is None:

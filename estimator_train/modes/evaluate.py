@@ -15,10 +15,9 @@ from typing import Any, Dict, List, NamedTuple, Optional
 from estimator_train.checkpoints import finding
 from estimator_train.checkpoints.pinned_files import SavedCheckpoint
 from estimator_train.data import file_pattern
-from estimator_train.reports import evaluation, file_checks, learning_curves, page
+from estimator_train.reports import evaluation, learning_curves, page, report_files
 from estimator_train.run_dir import RunDir, data_record
 from estimator_train.settings import Settings
-from estimator_train.system import storage
 from estimator_train.training.evaluation import Evaluator
 from estimator_train.training.preparation import build, convert
 from estimator_train.training.run import Run, open_run
@@ -75,8 +74,7 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
 
 def _find_differences(run: Run, checkpoint: SavedCheckpoint) -> _Differences:
   """Compares with the run in `model_dir`; without one, with the first evaluation in it."""
-  before = storage.load_json_or_warn(run.run_dir.path_to(evaluation.EVALUATION_FILE),
-                                     file_checks.CHECKS['evaluation']) or {}
+  before = report_files.read_or_warn(run.run_dir.path, 'evaluation')
   preprocessing = run.run_dir.flag_differences(run.settings, _PREPROCESSING_FLAGS)
   return _Differences(
       _describe_other_examples(run, before), _describe_other_checkpoint(run, checkpoint, before),

@@ -16,10 +16,9 @@ import tensorflow.compat.v1 as tf
 from estimator_train.data.source import translate_errors
 from estimator_train.errors import UserError
 from estimator_train.model.schedules import Exponential
-from estimator_train.reports import page
+from estimator_train.reports import page, report_files
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
-from estimator_train.system import storage
 from estimator_train.tf_patches import estimator as estimator_patches
 from estimator_train.training.preparation import PreparedModel, build, convert
 from estimator_train.training.progress import ShowProgress
@@ -28,7 +27,6 @@ from estimator_train.training.steps import StepMonitor
 from estimator_train.training.trainer import make_input_fn
 
 _LOG = logging.getLogger('estimator_train')
-LR_FINDER_FILE = 'lr_finder.json'
 _LOWEST_RATE, _HIGHEST_RATE = 1e-7, 10.
 _DEFAULT_STEPS = 100
 # The number of steps of the moving average and of the regression, as a fraction of all steps. The
@@ -56,7 +54,7 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   result = {'mode': settings.run.mode, 'model_dir': settings.run.model_dir,
             **choose_rates(points, run.end_step), 'has_diverged': losses.has_diverged,
             **run.conditions, 'optimizer': settings.optimizer.optimizer, 'points': points}
-  storage.write_json(run_dir.path_to(LR_FINDER_FILE), result)
+  report_files.write(run_dir.path, 'lr_finder', result)
   page_file = page.write_page_of_finished_run(run_dir.path, settings.reporting)
   if result['learning_rate'] is None:
     _LOG.warning('the loss did not decrease over %d steps: give more --train_steps', len(points))

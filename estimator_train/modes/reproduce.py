@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Sequ
 from estimator_train import settings as settings_lib
 from estimator_train.errors import UserError
 from estimator_train.modes.parts import Part, PartResult, RunChild, run_parts
-from estimator_train.reports import evaluation, file_checks, page, throughput
+from estimator_train.reports import page, report_files
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, workloads
 from estimator_train.settings.flags import OUTPUT_FLAGS
@@ -28,7 +28,7 @@ from estimator_train.settings.workloads import (
 from estimator_train.system import child_process, machine, storage, tensorflow_probe
 
 _LOG = logging.getLogger('estimator_train')
-LEDGER_FILE, MARKDOWN_FILE = 'ledger.json', 'ledger.md'
+MARKDOWN_FILE = 'ledger.md'
 NOT_MEASURED = 'not measured here'
 FAILED = 'failed'
 # The columns of the table: (key in a row of ledger.json, title in ledger.md).
@@ -81,9 +81,9 @@ def run(settings: Settings, run_dir: RunDir, run_child: RunChild = child_process
 
 def _keep_reports(run_dir: RunDir, part: WorkloadPart) -> RunResults:
   """Copies the reports of a part, since the next part may resume in its folder."""
-  reports = {name: json.loads(Path(run_dir.path_to(part.folder, file)).read_text('utf-8'))
-             for name, file in (('throughput', throughput.THROUGHPUT_FILE),
-                                ('evaluation', evaluation.EVALUATION_FILE))}
+  folder = run_dir.path_to(part.folder)
+  reports = {name: json.loads(Path(report_files.path_to(folder, name)).read_text('utf-8'))
+             for name in ('throughput', 'evaluation')}
   storage.write_json(run_dir.path_to(part.name + '.json'), reports)
   return reports
 
@@ -113,7 +113,7 @@ def part_arguments(part: WorkloadPart, settings: Settings, num_gpus: int) -> Seq
 
 def parse_reports(part: WorkloadPart, file: BinaryIO) -> RunResults:
   """Parses the copied reports of a part; raises an exception if a figure is missing, or null."""
-  reports: RunResults = storage.parse_json(file, file_checks.WORKLOAD_PART)
+  reports: RunResults = storage.parse_json(file, report_files.WORKLOAD_PART)
   for figure in part.figures:
     _make_row(figure, float(figure.measure(reports)), _describe_conditions(reports),
               _explain_difference(figure, part, reports))
@@ -133,7 +133,7 @@ def _write_ledger(settings: Settings, run_dir: RunDir,
               *([(row[key] or '').replace('|', '\\|') for key, _ in _COLUMNS] for row in rows)))])
   print(table)
   storage.write_text(run_dir.path_to(MARKDOWN_FILE), table + '\n')
-  storage.write_json(run_dir.path_to(LEDGER_FILE), result)
+  report_files.write(run_dir.path, 'ledger', result)
   return result
 
 

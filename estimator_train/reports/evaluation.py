@@ -12,13 +12,12 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from estimator_train.reports import make_report_folder, metrics_log
+from estimator_train.reports import make_report_folder, metrics_log, report_files
 from estimator_train.run_dir import RunDir
 from estimator_train.settings.flags import RunFlags
 from estimator_train.system import storage
 
 _LOG = logging.getLogger('estimator_train')
-EVALUATION_FILE, SAMPLES_FILE, OUTPUTS_FILE = 'evaluation.json', 'samples.json', 'outputs.json'
 # The charts of an output, by its index in outputs.json.
 VALUES_FILE, ERRORS_FILE = 'output-{}-values.png', 'output-{}-errors.png'
 _MAX_VALUES = 5000  # Per output, of which an example may have several.
@@ -51,7 +50,7 @@ def write_evaluation_report(flags: RunFlags, class_names: Sequence[str],
       report['confusions'] = [
           {'label': class_names[true], 'predicted': class_names[predicted], 'examples': examples}
           for true, predicted, examples in report['confusions']]
-  storage.write_json(run_dir.path_to(EVALUATION_FILE), report)
+  report_files.write(run_dir.path, 'evaluation', report)
   write_samples(run_dir.path, class_names, sample_predictions.images, sample_predictions.mistakes)
   write_output_samples(run_dir.path, sample_predictions.outputs)
   values = {name: value for name, value in metrics.items() if isinstance(value, float)}
@@ -102,7 +101,7 @@ def write_samples(model_dir: str, class_names: Sequence[str], samples: Sequence[
   """
   if samples:
     folder = make_report_folder(model_dir)
-    storage.write_json(os.path.join(folder, SAMPLES_FILE), {
+    report_files.write(model_dir, 'samples', {
         'samples': _write_images(folder, 'sample', class_names, samples),
         'mistakes': _write_images(folder, 'mistake', class_names, mistakes)})
 
@@ -135,14 +134,11 @@ def write_output_samples(model_dir: str, samples: Sequence[Any]) -> None:
     samples: for each output, an object with the attributes `output_name`, `targets` and `outputs`,
       arrays of the same shape.
   """
-  if not samples:
-    return
-  folder = make_report_folder(model_dir)
-  storage.write_json(os.path.join(folder, OUTPUTS_FILE), {
-      sample.output_name: {'examples': len(sample.targets), **{
-          name: _finite_numbers(values) for name, values in (
-              ('true', sample.targets), ('predicted', sample.outputs))}}
-      for sample in samples})
+  if samples:
+    report_files.write(model_dir, 'outputs', {
+        sample.output_name: {'examples': len(sample.targets),
+                             'true': _finite_numbers(sample.targets),
+                             'predicted': _finite_numbers(sample.outputs)} for sample in samples})
 
 
 def _finite_numbers(values: np.ndarray) -> List[Optional[float]]:

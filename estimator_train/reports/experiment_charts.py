@@ -14,20 +14,9 @@ _COLORS = {('weak', 'real'): 'blue', ('weak', 'synthetic'): 'red',
 SeriesKey = Tuple[str, str]
 
 
-def unit_key(sweep: Dict[str, Any]) -> str:
-  """Returns the plural of the unit that the sweep varies: `workers` or `replicas`.
-
-  In a row of the table, this is the key of the number of units.
-
-  Args:
-    sweep: the contents of `scaling.json`, as in all functions of this module.
-  """
-  return 'workers' if sweep.get('scale_over') == 'workers' else 'replicas'
-
-
 def group_rows_by_series(sweep: Dict[str, Any]) -> Dict[SeriesKey, List[Dict[str, Any]]]:
-  """Returns the table rows that have a rate, by series, in ascending number of units."""
-  unit = unit_key(sweep)
+  """Returns the rows with a rate of the table in `scaling.json`, by ascending number of units."""
+  unit = sweep.get('scale_over')
   series: Dict[SeriesKey, List[Dict[str, Any]]] = {}
   for row in sorted(sweep.get('table', []), key=lambda row: row[unit]):
     key = (row['scaling'], row['input'])
@@ -39,7 +28,7 @@ def group_rows_by_series(sweep: Dict[str, Any]) -> Dict[SeriesKey, List[Dict[str
 def describe_units(sweep: Dict[str, Any]) -> str:
   """Returns a plural noun for the units, for example `GPUs`."""
   device_kind = sweep.get('device_kind', '')
-  if unit_key(sweep) == 'workers':
+  if sweep['scale_over'] == 'workers':
     cores = sweep.get('cores_per_worker')
     if is_number(cores) and cores:
       return 'workers with {} core(s) each'.format(cores)
@@ -57,7 +46,7 @@ def draw_scaling_chart(sweep: Dict[str, Any]) -> Iterator[Chart]:
   series = group_rows_by_series(sweep)
   if not series:
     return
-  unit = unit_key(sweep)
+  unit = sweep['scale_over']
   all_counts = sorted({row[unit] for rows in series.values() for row in rows})
   rates, efficiencies, descriptions = [Line('faint', [], [], 'ideal', 1, 2)], [
       Line('faint', [all_counts[0], all_counts[-1]], [100, 100], width=1, dash=2)], []

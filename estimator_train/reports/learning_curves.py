@@ -8,11 +8,10 @@ import re
 import struct
 from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from estimator_train.reports import make_report_folder
+from estimator_train.reports import report_files
 from estimator_train.system import record_framing, storage
 
 _LOG = logging.getLogger('estimator_train')
-CURVES_FILE = 'curves.json'
 # The Estimator of a Keras model writes `loss_1`, because its graph has a scope named `loss`.
 _LOSS_TAG = r'loss(_\d+)?'
 # (pattern of folders with event files, pattern of the tag, name of the curve). A curve listed twice
@@ -83,7 +82,7 @@ def write_learning_curves(model_dir: str, losses: Sequence[Tuple[int, float]] = 
   if losses:
     curves['train_loss'] = _downsample([
         point for point in curves['train_loss'] if point[0] < losses[0][0]] + list(losses))
-  storage.write_json(os.path.join(make_report_folder(model_dir), CURVES_FILE), curves)
+  report_files.write(model_dir, 'curves', curves)
 
 
 def read_learning_curves(model_dir: str) -> Dict[str, Curve]:

@@ -11,11 +11,9 @@ from typing import Any, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
 from estimator_train.reports import (
   REPORT_FOLDER,
   evaluation,
-  file_checks,
-  learning_curves,
   make_report_folder,
   page_content,
-  throughput,
+  report_files,
 )
 from estimator_train.run_dir import FLAGS_FILE
 from estimator_train.settings import Settings, parse_flagfile, to_flagfile
@@ -35,27 +33,11 @@ _CHART_FILES = ('step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png
 _SAMPLE_SIZE = 112
 
 
-# The path of the file of each attribute of PageData, except `flags`.
-_FILES = {
-    'throughput': (throughput.THROUGHPUT_FILE,), 'evaluation': (evaluation.EVALUATION_FILE,),
-    'input_benchmark': ('input_benchmark.json',), 'scaling': ('scaling.json',),
-    'lr_finder': ('lr_finder.json',), 'ledger': ('ledger.json',),
-    'steps': (REPORT_FOLDER, throughput.STEPS_FILE),
-    'curves': (REPORT_FOLDER, learning_curves.CURVES_FILE),
-    'samples': (REPORT_FOLDER, evaluation.SAMPLES_FILE),
-    'outputs': (REPORT_FOLDER, evaluation.OUTPUTS_FILE)}
-
-
 class PageData(NamedTuple):
-  """The contents of the files in a `model_dir`. A missing or invalid file has empty contents.
+  """The flags and the reports in a `model_dir`; a file that is missing or damaged is empty.
 
   Attributes:
-    flags: the flags in `flags.txt` by name; None: the flag is not set.
-    throughput, evaluation, input_benchmark, scaling, lr_finder: contents of the JSON file of the
-      same name.
-    ledger: contents of `ledger.json`: the published and measured figures of `--mode=reproduce`.
-    steps, curves: contents of `report/steps.json` and `report/curves.json`.
-    samples, outputs: contents of `report/samples.json` and `report/outputs.json`.
+    flags: None: the flag is not set.
   """
   flags: Dict[str, Optional[str]]
   throughput: Dict[str, Any]
@@ -93,10 +75,8 @@ def read_page_data(model_dir: str) -> PageData:
   """Reads the files in a `model_dir` that the report page shows."""
   flags = storage.load_or_warn(
       os.path.join(model_dir, FLAGS_FILE), storage.parse_text, _OMITTED) or ''
-  return PageData(flags=parse_flagfile(flags), **{
-      name: storage.load_json_or_warn(os.path.join(model_dir, *path), file_checks.CHECKS[name],
-                                      _OMITTED) or {}
-      for name, path in _FILES.items()})
+  return PageData(parse_flagfile(flags), **{
+      name: report_files.read_or_warn(model_dir, name, _OMITTED) for name in report_files.CHECKS})
 
 
 def write_page_of_finished_run(model_dir: str, flags: ReportingFlags) -> Optional[str]:

@@ -9,15 +9,11 @@ import datetime
 import math
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from estimator_train.reports import verdicts
 from estimator_train.reports.evaluation import ERRORS_FILE, VALUES_FILE
 
 MISSING = '–'
 _NO_BREAK_SPACE = '\u00a0'  # Keeps a number and its unit on one line.
-_VERDICT_TEXTS = {
-    'input-bound': 'Training waits for the input pipeline.',
-    'compute-bound': 'Training is limited by the computation of the model.',
-    'overhead-bound': 'Training is limited by the time between steps.',
-}
 # The parts of a step: (key of `shares` in throughput.json, name on the page).
 _STEP_PARTS = (
     ('input', 'waiting for input'), ('compute', 'computing'),
@@ -263,7 +259,7 @@ def verdict(throughput: Dict[str, Any], benchmark: Dict[str, Any]) -> Optional[D
       ('model_images_per_sec', 'model')) if is_number(benchmark.get(key))]
   if not (name or shares or benchmark):
     return None
-  text = _VERDICT_TEXTS.get(name or '', '')
+  text = verdicts.TEXTS[name].page if name in verdicts.TEXTS else ''
   if shares and shares.get('input') is None:
     text += ' The wait for input was not observed.'
     shares = dict(shares, unobserved=1 - (shares.get('between') or 0))

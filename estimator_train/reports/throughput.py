@@ -2,28 +2,21 @@
 
 import datetime
 import logging
-import os
 import platform
 from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from estimator_train.reports import make_report_folder
+from estimator_train.reports import report_files, verdicts
 from estimator_train.reports.step_times import RunTimes, TimedSteps, select_timed_steps, summarize
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import ReportingFlags, RunFlags
-from estimator_train.system import machine, storage
+from estimator_train.system import machine
 from estimator_train.system.start_up import StartUpTimer
 from estimator_train.version import __version__
 
 _LOG = logging.getLogger('estimator_train')
-THROUGHPUT_FILE, STEPS_FILE = 'throughput.json', 'steps.json'
 _MAX_POINTS, _MAX_BINS = 500, 60  # Of the charts of the step times.
-_VERDICT_TEXTS = {
-    'input-bound': 'input-bound: steps wait for input',
-    'compute-bound': 'compute-bound: steps wait for computation',
-    'overhead-bound': 'overhead-bound: much time passes between steps',
-}
 
 
 def write_throughput_report(
@@ -59,7 +52,7 @@ class ThroughputReport(NamedTuple):
 
   def write(self, folder: str) -> None:
     """Writes `throughput.json` and `report/steps.json`, and logs the main figures."""
-    storage.write_json(os.path.join(folder, THROUGHPUT_FILE), self.figures)
+    report_files.write(folder, 'throughput', self.figures)
     write_step_curve(folder, self.steps.steady.global_step,
                      self.steps.steady.secs_without_pauses)
     _LOG.info('%s', _format_log_line(self.figures))
@@ -197,7 +190,7 @@ def write_step_curve(model_dir: str, global_steps: np.ndarray, secs: np.ndarray)
   # ended at the slowest step, they could be so wide that one bin contains almost all steps.
   low, high = np.percentile(secs, [0, 99])
   edges = np.linspace(low, max(high, low * 1.001), min(_MAX_BINS, len(secs)) + 1)
-  storage.write_json(os.path.join(make_report_folder(model_dir), STEPS_FILE), {
+  report_files.write(model_dir, 'steps', {
       'global_step': [int(global_steps[steps[-1]]) for steps in steps_of_points],
       'mean_secs': [float(secs[steps].mean()) for steps in steps_of_points],
       'max_secs': [float(secs[steps].max()) for steps in steps_of_points],
@@ -220,7 +213,7 @@ def log_summary(result: Dict[str, Any], best_metric: Optional[str],
   for name, text in [*_format_figures(result, best_metric), *paths.items()]:
     if text is not None:
       _LOG.info('  %-11s %s', name, text)
-  if (result.get('steady_state') and result['verdict'] == 'compute-bound'
+  if (result.get('steady_state') and result['verdict'] == verdicts.COMPUTE_BOUND
       and devices[0].startswith('/cpu') and machine.would_gain_from_onednn()):
     _LOG.info('the oneDNN build of TensorFlow computes convolutions about 2.5 times as fast here: '
               'ESTIMATOR_TRAIN_TF=onednn ./run_train.sh')
@@ -240,6 +233,7 @@ def _format_figures(result: Dict[str, Any],
         'not a number' if value is None else '{:.4f}'.format(value), best['global_step'],
         ', the last step' if is_last else '')
   if 'examples_per_sec' in result:
-    bottleneck = _VERDICT_TEXTS.get(result['verdict'])
+    verdict = result['verdict']
     yield 'throughput', '{:,.0f} examples/sec{}'.format(
-        result['examples_per_sec'], '; ' + bottleneck if bottleneck else '')
+        result['examples_per_sec'], verdict and '; {}: {}'.format(
+            verdict, verdicts.TEXTS[verdict].log) or '')

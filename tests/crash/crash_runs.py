@@ -161,7 +161,7 @@ def assert_same_end(run, undisturbed):
 
   assert outcome(run) == outcome(undisturbed)
   assert run.result['examples_seen'] == STEPS * BATCH_SIZE
-  assert not [path for path in run.required_model_dir.rglob('*') if _PARTIAL_FILES.search(path.name)]
+  assert not [path for path in run.folder.rglob('*') if _PARTIAL_FILES.search(path.name)]
   curves = curves_of(run)
   # The first step of each start is there, too.
   for name, curve in curves_of(undisturbed).items():

@@ -17,17 +17,15 @@ from estimator_train.modes.input_benchmark.measurement import (
   measure_input,
   measure_model,
 )
-from estimator_train.reports import page
+from estimator_train.reports import page, report_files, verdicts
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import InputFlags
-from estimator_train.system import machine, storage
+from estimator_train.system import machine
 from estimator_train.training.preparation import build, convert
 from estimator_train.training.run import open_run
 
 _LOG = logging.getLogger('estimator_train')
-INPUT_BENCHMARK_FILE = 'input_benchmark.json'
-INPUT_BOUND, COMPUTE_BOUND = 'input-bound', 'compute-bound'
 # Even compute-bound training gets advice on a faster input if input and model share cores and the
 # input takes at least this fraction of the training time.
 _MIN_INPUT_SHARE = 0.1
@@ -67,7 +65,7 @@ def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
   for line in _format_table(result):
     print(line)
   if run_dir is not None:
-    storage.write_json(run_dir.path_to(INPUT_BENCHMARK_FILE), result)
+    report_files.write(run_dir.path, 'input_benchmark', result)
     page.write_page_of_finished_run(run_dir.path, settings.reporting)
   return result
 
@@ -103,7 +101,8 @@ def summarize(measurement: InputMeasurement,
     stage['share'] /= secs
   warm, model = (spread[name]['median'] for name in ('warm', 'model'))
   return {**{name + '_images_per_sec': figures['median'] for name, figures in spread.items()},
-          'verdict': INPUT_BOUND if model > warm else COMPUTE_BOUND, 'verdict_ratio': model / warm,
+          'verdict': verdicts.INPUT_BOUND if model > warm else verdicts.COMPUTE_BOUND,
+          'verdict_ratio': model / warm,
           'prepare_secs': measurement.prepare_secs, 'stages': stages, 'spread': spread}
 
 
@@ -122,20 +121,16 @@ def make_advice(rates: Dict[str, Any], input_advice: str, on_cpu: bool,
     is_pretrained: whether the model is a pretrained network, whose first layers can be frozen.
   """
   warm, model = rates['warm_images_per_sec'], rates['model_images_per_sec']
-  is_input_bound = rates['verdict'] == INPUT_BOUND
-  template = (
-      'input-bound: the model can process {} images/sec, {:.2f} times the rate of the input ({})'
-      if is_input_bound else
-      'compute-bound: the input delivers {} images/sec, {:.2f} times the rate of the model ({})')
-  fast, slow = max(warm, model), min(warm, model)
-  clauses = [template.format(_format_rate(fast), fast / slow, _format_rate(slow))]
+  verdict, fast, slow = rates['verdict'], max(warm, model), min(warm, model)
+  clauses = ['{}: {}'.format(verdict, verdicts.TEXTS[verdict].benchmark.format(
+      _format_rate(fast), fast / slow, _format_rate(slow)))]
   # If input and model run on the same cores, the input takes this fraction of the training time.
   input_share = model / (warm + model)
   if on_cpu:
     clauses.append('input and model run on the same cores, so training reaches about {} images/sec '
                    'and the input takes {:.0%} of the time'.format(
                        _format_rate(warm * input_share), input_share))
-  if is_input_bound:
+  if verdict == verdicts.INPUT_BOUND:
     return '; '.join([*clauses, input_advice])
   clauses.append('to reduce the time of the input: ' + input_advice
                  if on_cpu and input_share >= _MIN_INPUT_SHARE

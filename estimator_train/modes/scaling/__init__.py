@@ -16,7 +16,7 @@ from estimator_train.errors import UserError
 from estimator_train.modes.parts import PartResult, RunChild, run_parts
 from estimator_train.modes.scaling import points
 from estimator_train.modes.scaling.points import Point
-from estimator_train.reports import page
+from estimator_train.reports import page, report_files
 from estimator_train.run_dir import RunDir, make_folder
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import OUTPUT_FLAGS, DeviceFlags
@@ -24,7 +24,7 @@ from estimator_train.system import child_process, storage, tensorflow_probe
 from estimator_train.system.machine import available_cores
 
 _LOG = logging.getLogger('estimator_train')
-JSON_FILE, CSV_FILE = 'scaling.json', 'scaling.csv'
+CSV_FILE = 'scaling.csv'
 _CPU_REPLICAS_NOTE = ('CPU replicas share the same cores, so no speed-up is expected: the '
                       'figures show the overhead of replicas, not the benefit of more devices')
 _PINNED_WORKERS_NOTE = ('each worker is pinned to {} core(s), regardless of the number of workers, '
@@ -61,7 +61,7 @@ def run(settings: Settings, run_dir: RunDir,
   for line in _format_table(result):
     print(line)
   storage.write_text(run_dir.path_to(CSV_FILE), _format_csv(result['table']))
-  storage.write_json(run_dir.path_to(JSON_FILE), result)
+  report_files.write(run_dir.path, 'scaling', result)
   page.write_page_of_finished_run(run_dir.path, settings.reporting)
   if len(result['failures']) == len(results):
     raise UserError('all points of the sweep failed', result['failures'][0]['error'],

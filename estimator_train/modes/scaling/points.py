@@ -8,8 +8,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from estimator_train import settings as settings_lib
 from estimator_train.data import DataSet
 from estimator_train.modes.parts import Part, RunChild
-from estimator_train.reports import file_checks
-from estimator_train.reports.throughput import THROUGHPUT_FILE
+from estimator_train.reports import report_files
 from estimator_train.run_dir import FLAGS_FILE
 from estimator_train.settings import Settings
 from estimator_train.system import json_values, storage
@@ -22,9 +21,9 @@ LOG_FILE = 'log.txt'
 _DONE_FILE = 'done.json'
 _RUN_AGAIN = 'the point runs again'
 _FIGURES = json_values.fields({'examples_per_sec': json_values.number(low=1e-9)},
-                              file_checks.THROUGHPUT_FIELDS)
+                              report_files.THROUGHPUT_FIELDS)
 # `logs` is a folder with the output of all workers except the first.
-_KEPT_FILES = (FLAGS_FILE, LOG_FILE, THROUGHPUT_FILE, 'logs')
+_KEPT_FILES = (FLAGS_FILE, LOG_FILE, 'throughput.json', 'logs')
 
 GPU, CPU, WORKER = 'gpu', 'cpu', 'worker'
 WEAK, STRONG, BOTH = 'weak', 'strong', 'both'
@@ -183,7 +182,7 @@ def run_in_empty_folder(part: Part, run_child: RunChild) -> ChildRun:
 
 def mark_as_complete(folder: str) -> Dict[str, Any]:
   """Records that the point in this folder is complete, and returns its reports."""
-  figures = storage.load_json(os.path.join(folder, THROUGHPUT_FILE), _FIGURES)
+  figures = storage.load_json(report_files.path_to(folder, 'throughput'), _FIGURES)
   storage.write_json(os.path.join(folder, _DONE_FILE), {'point': os.path.basename(folder)})
   return {'throughput': figures}
 
@@ -192,6 +191,7 @@ def read_completed(folder: str) -> Optional[Dict[str, Any]]:
   """Returns the reports of the point in this folder; None if it is not complete."""
   done = storage.load_json_or_warn(os.path.join(folder, _DONE_FILE),
                                    json_values.fields({'point': json_values.text}), _RUN_AGAIN)
-  figures = storage.load_json_or_warn(os.path.join(folder, THROUGHPUT_FILE), _FIGURES, _RUN_AGAIN)
+  figures = storage.load_json_or_warn(
+      report_files.path_to(folder, 'throughput'), _FIGURES, _RUN_AGAIN)
   is_complete = done is not None and done['point'] == os.path.basename(folder)
   return {'throughput': figures} if is_complete and figures is not None else None

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from estimator_train.modes import report
-from estimator_train.reports import evaluation, file_checks, page
+from estimator_train.reports import evaluation, page, report_files
 from estimator_train.system import storage
 
 EXAMPLE = Path(__file__).with_name('example_run')
-CONTENTS = {name: json.loads(EXAMPLE.joinpath(*path).read_text())
-            for name, path in page._FILES.items() if EXAMPLE.joinpath(*path).exists()}
+PATHS = {name: Path(report_files.path_to(str(EXAMPLE), name)) for name in report_files.CHECKS}
+CONTENTS = {name: json.loads(path.read_text()) for name, path in PATHS.items() if path.exists()}
 SAMPLE = {'label': 'a', 'predicted': 'b', 'probability': .5, 'image': 'x.png'}
 CONTENTS['samples'] = {'samples': [SAMPLE], 'mistakes': [SAMPLE]}
 CONTENTS['evaluation'].update(loss=.5, regularization_loss=.1, per_class={
@@ -42,19 +42,20 @@ def changed(value):
     yield other
 
 
-@pytest.mark.parametrize('name', page._FILES)
+@pytest.mark.parametrize('name', PATHS)
 def test_what_passes_the_check_can_be_shown(tmp_path, monkeypatch, name):
   monkeypatch.setattr(storage, 'write_bytes', lambda path, content: None)
   good = CONTENTS[name]
-  assert file_checks.CHECKS[name](good) == good
+  checked = report_files.CHECKS[name](good)
+  assert {key: checked[key] for key in good} == good
   num_refused = 0
   for content in changed(good):
     try:
-      file_checks.CHECKS[name](content)
+      checked = report_files.CHECKS[name](content)
     except ValueError:
       num_refused += 1
       continue
-    data = EMPTY._replace(**{name: content or {}})
+    data = EMPTY._replace(**{name: checked or {}})
     try:
       page.write_page_from_data(data, '', str(tmp_path))
       report._make_table([page.ComparedRun('a', 'a', data), page.ComparedRun('b', 'b', EMPTY)])

@@ -1,11 +1,14 @@
-"""Checks the types and ranges of the report files, for all that read them.
+"""The JSON files that the report page shows: where they are, and which types and ranges they have.
 
 The page of a run reads files of other runs and versions, so each field may be missing or null.
 A file that passes its check can be shown; tests change each value of each file.
 """
 
+import os
 from typing import Any, Dict, Mapping
 
+from estimator_train.reports import REPORT_FOLDER
+from estimator_train.system import storage
 from estimator_train.system.json_values import (
   Check,
   boolean,
@@ -75,13 +78,13 @@ _EVALUATION = fields({}, {
 
 
 def _check_scaling(value: Any) -> Any:
-  """Checks scaling.json; a row has the number of units, and the range of its rate."""
-  sweep = fields({}, {
+  """Checks scaling.json; a row has the number of units, by the value of `scale_over`."""
+  sweep = dict(fields({}, {
       **_all(text, 'scale_over', 'device_kind', 'note'),
-      'cores_per_worker': optional(_COUNT), 'table': list_of(_ROW)})(value)
+      'cores_per_worker': optional(_COUNT), 'table': list_of(_ROW)})(value))
+  sweep['scale_over'] = 'workers' if sweep.get('scale_over') == 'workers' else 'replicas'
   for row in sweep.get('table', []):
-    integer(1, _MAX_COUNT)(
-        row.get('workers' if sweep.get('scale_over') == 'workers' else 'replicas'))
+    integer(1, _MAX_COUNT)(row.get(sweep['scale_over']))
     if row.get('examples_per_sec') is not None:
       fields({'examples_per_sec': number(1e-9, 1e30), 'min': _RATE, 'max': _RATE})(row)
   return sweep
@@ -119,7 +122,7 @@ def _check_outputs(value: Any) -> Any:
 
 _SAMPLES = list_of(fields({'label': text, 'predicted': text}, _optional(
     {'probability': number(0, 1.001), 'image': text})))  # Outputs of float32 add up to about 1.
-# The check of each file, by the name of its attribute in PageData.
+# The check of each file, by its name without the extension.
 CHECKS: Dict[str, Check] = {
     'throughput': fields({}, THROUGHPUT_FIELDS),
     'evaluation': _EVALUATION,
@@ -142,3 +145,23 @@ WORKLOAD_PART = fields({
         'num_replicas': _COUNT, 'devices': list_of(text), 'per_replica_batch_size': _RATE,
         'global_step': _COUNT}, THROUGHPUT_FIELDS),
     'evaluation': _EVALUATION})
+_IN_REPORT_FOLDER = ('steps', 'curves', 'samples', 'outputs')  # Only the page shows these.
+
+
+def path_to(folder: str, name: str) -> str:
+  """Returns the path of a report, whose name is a key of CHECKS, in the `model_dir` of a run."""
+  return os.path.join(folder, *[REPORT_FOLDER] * (name in _IN_REPORT_FOLDER), name + '.json')
+
+
+def write(folder: str, name: str, content: Dict[str, Any]) -> None:
+  """Writes a report, and makes its folder if it is missing."""
+  path = path_to(folder, name)
+  os.makedirs(os.path.dirname(path), exist_ok=True)
+  storage.write_json(path, content)
+
+
+def read_or_warn(folder: str, name: str, consequence: str = 'it is made again') -> Dict[str, Any]:
+  """Reads a report; {} if it is missing or damaged. Damage is logged with its consequence."""
+  content: Dict[str, Any] = storage.load_json_or_warn(
+      path_to(folder, name), CHECKS[name], consequence) or {}
+  return content

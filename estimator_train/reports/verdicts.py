@@ -1,0 +1,30 @@
+"""What limits the speed of a training: the verdicts in reports, and the texts that explain them."""
+
+from typing import NamedTuple
+
+INPUT_BOUND, COMPUTE_BOUND, OVERHEAD_BOUND = 'input-bound', 'compute-bound', 'overhead-bound'
+
+
+class Texts(NamedTuple):
+  """The texts of a verdict.
+
+  Attributes:
+    log: the text after the verdict in the log.
+    page: a sentence on the report page.
+    benchmark: the template of `--mode=input_benchmark`, for the higher rate, the ratio and the
+      lower rate of input and model.
+  """
+  log: str
+  page: str
+  benchmark: str = ''
+
+
+TEXTS = {
+    INPUT_BOUND: Texts(
+        'steps wait for input', 'Training waits for the input pipeline.',
+        'the model can process {} images/sec, {:.2f} times the rate of the input ({})'),
+    COMPUTE_BOUND: Texts(
+        'steps wait for computation', 'Training is limited by the computation of the model.',
+        'the input delivers {} images/sec, {:.2f} times the rate of the model ({})'),
+    OVERHEAD_BOUND: Texts(
+        'much time passes between steps', 'Training is limited by the time between steps.')}

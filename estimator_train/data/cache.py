@@ -10,6 +10,7 @@ from typing import BinaryIO, Callable, Iterator, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from estimator_train.distribution import devices
 from estimator_train.errors import UserError
 from estimator_train.system import storage
 from estimator_train.system.machine import available_bytes
@@ -156,7 +157,7 @@ class CacheFiller:
     """
     class_indices = np.empty(len(images), np.int64)
     # The threads of all other sessions can be waiting for this one.
-    config = tf.ConfigProto(device_count={'GPU': 0}, use_per_session_threads=True)
+    config = devices.make_cpu_config(use_per_session_threads=True)
     with tf.Graph().as_default(), tf.Session(config=config) as session, \
         make_progress_bar(total=len(images), desc='caching', unit='image') as bar, \
         _open_writer(images) as write:

@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.data import ImageShape
 from estimator_train.data.batching import Batch, Order, Pixels, without_autograph
+from estimator_train.distribution import devices
 from estimator_train.errors import UserError, first_line
 
 # From a reference to an image, a scalar string such as a path, to the content of the image.
@@ -68,8 +69,8 @@ class ImageFunction:
       results = tf.map_fn(compute, contents, dtype, parallel_iterations=1, back_prop=False)
     # A negative number makes the calling thread run the operations. To hand them to other threads
     # takes longer than to decode a small image.
-    self._session = tf.Session(graph=graph, config=tf.ConfigProto(
-        device_count={'GPU': 0}, inter_op_parallelism_threads=-1))
+    self._session = tf.Session(
+        graph=graph, config=devices.make_cpu_config(inter_op_parallelism_threads=-1))
     self._compute = self._session.make_callable(results, [contents])
 
   def call(self, content: bytes) -> np.ndarray:

@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.data.order import evenly_spaced
 from estimator_train.data.record_index import FOOTER_BYTES, PositionedFile, RecordIndex, is_remote
+from estimator_train.distribution import devices
 from estimator_train.system import storage
 
 # The examples of a sample, and the bytes at the end of an image file, by which PNGs differ, too.
@@ -83,8 +84,7 @@ def of_first_examples(make_dataset: Callable[[], tf.data.Dataset]) -> str:
 
 def _read_first_examples(make_dataset: Callable[[], tf.data.Dataset]) -> str:
   arrays: List[Any] = []
-  with tf.Graph().as_default(), tf.Session(
-      config=tf.ConfigProto(device_count={'GPU': 0})) as session:
+  with devices.cpu_session() as session:
     iterator = tf.data.make_initializable_iterator(make_dataset())
     example = tf.nest.flatten(iterator.get_next(), expand_composites=True)
     session.run(tf.tables_initializer())

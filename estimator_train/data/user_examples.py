@@ -26,6 +26,7 @@ from estimator_train.data.source import (
   carry_errors,
   translate_errors,
 )
+from estimator_train.distribution import devices
 from estimator_train.errors import UserError, first_line
 from estimator_train.settings import user_code
 from estimator_train.settings.user_code import qualified_name
@@ -227,8 +228,7 @@ class ExampleSource(UserExampleSource):
                     'omit --cache_features')
 
   def find_failure(self) -> Optional[UserError]:
-    with tf.Graph().as_default(), tf.Session(
-        config=tf.ConfigProto(device_count={'GPU': 0})) as session:
+    with devices.cpu_session() as session:
       dataset = _make_user_dataset(self.function)
       next_example = tf.data.make_one_shot_iterator(dataset).get_next()
       read = session.make_callable((next_example[1], tf.nest.flatten(next_example)))
@@ -282,8 +282,7 @@ class ParsedRecordSource(UserExampleSource):
         self._read(self._training_chunks(order, batch.size)))}
 
   def find_failure(self) -> Optional[UserError]:
-    with tf.Graph().as_default(), tf.Session(
-        config=tf.ConfigProto(device_count={'GPU': 0})) as session:
+    with devices.cpu_session() as session:
       record = tf.placeholder(tf.string, [])
       parts = (self.split.parse(record) if self.split.parse is not None
                else tf.nest.map_structure(tf.squeeze, self.split.parse_batch(record[tf.newaxis])))
@@ -343,7 +342,7 @@ def _read_all(batches: tf.data.Dataset) -> Tuple[List[np.ndarray], Any]:
   element = tf.data.make_one_shot_iterator(batches).get_next()
   parts: List[List[np.ndarray]] = [[] for _ in tf.nest.flatten(element)]
   num_bytes, free_bytes = 0, machine.available_bytes()
-  with tf.Session(config=tf.ConfigProto(device_count={'GPU': 0})) as session:
+  with tf.Session(config=devices.make_cpu_config()) as session:
     read_batch = session.make_callable(tf.nest.flatten(element))
     while True:
       try:
@@ -394,8 +393,7 @@ def _count(make_dataset: Callable[[], Any]) -> int:
   """
   name = qualified_name(make_dataset)
   _LOG.info('counting the examples of %s', name)
-  with tf.Graph().as_default(), tf.Session(
-      config=tf.ConfigProto(device_count={'GPU': 0})) as session:
+  with devices.cpu_session() as session:
     dataset = _make_user_dataset(make_dataset)
     if session.run(tf.data.experimental.cardinality(dataset)) == (
         tf.data.experimental.INFINITE_CARDINALITY):

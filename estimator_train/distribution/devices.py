@@ -1,8 +1,9 @@
 """Selects the devices and threads of a run; makes its strategy and session configuration."""
 
+import contextlib
 import logging
 import re
-from typing import NamedTuple, Optional, Tuple
+from typing import Any, Iterator, NamedTuple, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -122,6 +123,18 @@ def make_session_config(flags: DeviceFlags, devices: Devices,
     config.device_count['CPU'] = devices.num_replicas
     config.device_count['GPU'] = 0
   return config
+
+
+def make_cpu_config(**options: Any) -> tf.ConfigProto:
+  """Makes the configuration of a session that leaves the GPUs to the training."""
+  return tf.ConfigProto(device_count={'GPU': 0}, **options)
+
+
+@contextlib.contextmanager
+def cpu_session() -> Iterator[tf.Session]:
+  """Opens a session without GPUs, and a new graph; they are the defaults of the `with` block."""
+  with tf.Graph().as_default(), tf.Session(config=make_cpu_config()) as session:
+    yield session
 
 
 def set_thread_counts(config: tf.ConfigProto, flags: DeviceFlags,

@@ -9,7 +9,12 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.distribution import horovod, rendezvous
 from estimator_train.distribution.cluster_state import TRAINED, TRAINING
-from estimator_train.distribution.devices import Devices, make_local_strategy, make_session_config
+from estimator_train.distribution.devices import (
+  Devices,
+  make_cpu_config,
+  make_local_strategy,
+  make_session_config,
+)
 from estimator_train.distribution.peers import Peers, Star
 from estimator_train.distribution.process import EVALUATOR, Process
 from estimator_train.errors import NonFiniteLoss, PeerLost, UserError
@@ -260,7 +265,7 @@ def serve_variables(settings: Settings, process: Process) -> Dict[str, Any]:
   server = tf.train.Server(
       tf.train.ClusterSpec({kind: list(addresses) for kind, addresses in cluster.addresses.items()
                             if kind != 'evaluator'}),
-      cluster.task.type, cluster.task.index, config=tf.ConfigProto(device_count={'GPU': 0}))
+      cluster.task.type, cluster.task.index, config=make_cpu_config())
   peers.announce(TRAINING)
   peers.finish()
   del server

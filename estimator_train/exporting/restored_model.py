@@ -240,10 +240,8 @@ def open_trained_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[Tra
 @contextlib.contextmanager
 def _open_session(settings: Settings, devices: Devices) -> Iterator[tf.Session]:
   """Opens a session with a new graph, without making them the defaults."""
-  config = make_session_config(settings.devices, devices)
-  if devices is _CPU_ONLY:
-    config.device_count['GPU'] = 0
-  with contextlib.closing(tf.Session(graph=tf.Graph(), config=config)) as session:
+  with contextlib.closing(tf.Session(
+      graph=tf.Graph(), config=make_session_config(settings.devices, devices))) as session:
     yield session
 
 

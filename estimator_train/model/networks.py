@@ -16,6 +16,7 @@ from typing import Any, List, Optional, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from estimator_train.distribution import devices
 from estimator_train.errors import UserError
 from estimator_train.settings import user_code
 from estimator_train.settings.flags import KERAS_MODELS
@@ -291,8 +292,7 @@ def imagenet_weights(name: str, image_shape: Optional[ImageShape]) -> List[np.nd
   previous_timeout = socket.getdefaulttimeout()
   socket.setdefaulttimeout(_SOCKET_TIMEOUT_SECS)
   try:
-    with tf.Graph().as_default(), tf.Session(
-        config=tf.ConfigProto(device_count={'GPU': 0})) as session:
+    with devices.cpu_session() as session:
       tf.keras.backend.set_session(session)
       with contextlib.redirect_stdout(sys.stderr):  # Keras prints progress to standard output.
         return _build_backbone(name, image_shape, weights='imagenet').get_weights()

@@ -169,7 +169,7 @@ def _open_pipelines(input_fns: Dict[str, InputFn],
     iterators = {name: tf.data.make_initializable_iterator(input_fn())
                  for name, input_fn in input_fns.items()}
     tensors = {name: tf.nest.flatten(iterator.get_next()) for name, iterator in iterators.items()}
-    config = tf.ConfigProto(device_count={'GPU': 0})
+    config = devices.make_cpu_config()
     devices.set_thread_counts(config, flags)
     with tf.Session(config=config) as session:
       # tf.group fetches no values, because training does not copy batches to Python either.

@@ -164,7 +164,6 @@ def write_checkpoint_state(model_dir: str, latest: str, paths: Sequence[str]) ->
   would not exist after the folder is moved or mounted elsewhere.
 
   Args:
-    model_dir: the path of the folder of the run.
     latest: the path of the checkpoint from which the next run resumes.
     paths: the paths of all checkpoints, the oldest first.
   """

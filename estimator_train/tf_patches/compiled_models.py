@@ -35,7 +35,6 @@ def entered_graph(graph: tf.Graph, is_eager: bool) -> Iterator[None]:
   model may use this function.
 
   Args:
-    graph: the graph of the model.
     is_eager: whether the model was made in eager mode, in which Keras has a graph of its own.
   """
   is_finalized = graph.finalized
@@ -58,7 +57,6 @@ def build_on_placeholders(model: tf.keras.Model, features: Any) -> None:
   """Calls a model whose inputs are unknown on placeholders, as the first `fit` does (line 2567).
 
   Args:
-    model: the model.
     features: tensors, in the structure that the model takes.
   """
   def make_placeholder(tensor: tf.Tensor) -> tf.Tensor:
@@ -153,8 +151,6 @@ def total_loss(model: tf.keras.Model, num_replicas: int,
   losses that are means by the number of replicas.
 
   Args:
-    model: the model.
-    num_replicas: the number of replicas.
     loss_functions: a tf.keras.losses.Loss for each output, or None for an output without a loss, in
       place of those with which the model was compiled; None: as compiled.
   """
@@ -240,7 +236,6 @@ class OutputLoss(NamedTuple):
   """The loss of one output of a model on a batch. See output_losses.
 
   Attributes:
-    output_name: the name of the output.
     weight: the weight of the loss in the loss of the model.
     values: the losses, multiplied by the sample weights and masks: [B] or, for outputs of a higher
       rank, [B, ...]. A scalar if the loss function returns only one number per batch.

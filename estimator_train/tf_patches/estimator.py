@@ -153,7 +153,6 @@ def copy_optimizer(optimizer: Any, hyperparameters: Hyperparameters) -> Any:
   `get_config` lacks have their defaults, or the constructor fails.
 
   Args:
-    optimizer: the optimizer.
     hyperparameters: the return value of read_hyperparameters.
 
   Raises:
@@ -217,7 +216,6 @@ def make_train_op(optimizer: Any, loss: tf.Tensor, trained_weights: Sequence[Seq
 
   Args:
     optimizer: the return value of copy_optimizer.
-    loss: the loss.
     trained_weights: for each optimizer, the weights to train; several entries for one optimizer
       are trained one after the other.
     updates: further operations of the step.
@@ -249,7 +247,6 @@ def make_object_saver(model: tf.keras.Model, counterparts: Mapping[int, Any],
     model: the model, whose objects name the variables.
     counterparts: the variables and the optimizer of the default graph, by the ids of those of the
       model.
-    config: the configuration of the Estimator.
   """
   root = _counterpart(model, dict(counterparts))
   root._track_trackable(tf.train.get_global_step(), 'estimator_global_step')

@@ -7,6 +7,8 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.framework import func_graph, ops
 from tensorflow.python.ops import control_flow_ops, nn_grad
 
+from estimator_train.tf_patches.graphs import find_ancestors
+
 _KNOWN_GRADIENTS = 'EstimatorTrainKnownGradients'
 _NUM_PADDED_CHANNELS = 3  # MKL-DNN has a kernel for images with three channels.
 # Operations that call functions, and have gradients.
@@ -15,15 +17,9 @@ _CALLS = frozenset(['PartitionedCall', 'StatefulPartitionedCall', 'If', 'Statele
 
 
 def _depends_on_calls(tensor: tf.Tensor) -> bool:
-  found, pending = set(), [tensor.op]
-  while pending:
-    operation = pending.pop()
-    if operation.type in _CALLS:
-      return True
-    if operation not in found:
-      found.add(operation)
-      pending += [source.op for source in operation.inputs]
-  return False
+  # Gradients do not follow control inputs.
+  return any(operation.type in _CALLS
+             for operation in find_ancestors([tensor.op], with_control_inputs=False))
 
 
 def copy_if_gradients_change_it(loss: tf.Tensor) -> tf.Graph:
@@ -86,7 +82,7 @@ def padded_filter_gradients(is_necessary: bool) -> Iterator[None]:
   operations that are made later.
 
   Args:
-    is_necessary: whether the processor has the defect.
+    is_necessary: whether the processor has the defect; if not, the gradients stay as they are.
   """
   registered = ops._gradient_registry._registry['Conv2D']
   original = registered['type']
@@ -123,9 +119,8 @@ class KnownGradients:
 
   Args:
     value: the value of the loss.
-    seed: the tensor that represents the gradient of what the optimizer minimizes with respect to
-      the loss, which the gradients are multiples of; it has no other use.
-    variables: the variables.
+    seed: a tensor of gradient_seed. The gradients are multiples of it. When an optimizer asks for
+      the gradients, it takes the value of the gradient with respect to the loss.
     gradients: for each variable a tensor, IndexedSlices or None.
 
   Attributes:
@@ -138,8 +133,8 @@ class KnownGradients:
     for variable, gradient in zip(variables, gradients):
       if isinstance(gradient, tf.Tensor):
         gradient.set_shape(variable.shape)  # Loops lose the shapes.
-    # Not the loss itself, so that tf.gradients does not search the imported operations, of whose
-    # loops Python knows nothing.
+    # tf.gradients must not search the imported operations, because Python does not know the loops
+    # among them. Until `connect`, zeros therefore take the place of the loss.
     stand_in = tf.zeros(value.shape, value.dtype)
     with tf.get_default_graph().gradient_override_map({'IdentityN': _KNOWN_GRADIENTS}):
       self.loss = tf.identity_n([stand_in, *map(tf.convert_to_tensor, variables)])[0]

@@ -18,11 +18,9 @@ class Subgraph(NamedTuple):
   """Nodes of a graph, in the order in which they were made, that can be imported several times.
 
   Attributes:
-    nodes: the nodes by name.
     replaced: the names of the operations that the nodes use and that are not among the nodes.
     table_initializers: the names of those nodes that initialize lookup tables.
     library: the functions of the graph.
-    versions: the versions of the graph.
   """
   nodes: Nodes
   replaced: Set[str]
@@ -36,11 +34,10 @@ def extract_subgraph(graph: tf.Graph, ends: Iterable[tf.Operation], replaced: Se
   """Returns what is necessary to run operations.
 
   Args:
-    graph: the graph.
     ends: the operations.
     replaced: the names of operations whose results an import replaces.
-    constants: for names of scalar boolean operations, their values. Branches of a tf.cond that
-      these values exclude are left out.
+    constants: the values of scalar boolean operations, by name. Branches of a tf.cond that these
+      values exclude are left out.
   """
   graph_def = graph.as_graph_def()
   all_nodes = {node.name: node for node in graph_def.node}
@@ -109,8 +106,7 @@ def _remove_excluded_branches(nodes: Nodes, constants: Mapping[str, bool]) -> No
   one of its inputs is, as at run time.
 
   Args:
-    nodes: the nodes; this function changes them. They contain all their inputs but for constants
-      and replaced operations.
+    nodes: are changed. They contain all their inputs but for constants and replaced operations.
     constants: the values of the boolean constants, by the name of the operation.
   """
   if any(_output(source)[1] and nodes[operation_name(source)].op == 'Merge'
@@ -191,7 +187,6 @@ class Import:
   The import has its own loops, and its own random numbers in each replica.
 
   Args:
-    subgraph: what is imported.
     replacements: the tensors of the default graph by the names of the tensors they replace.
     fetches: the names of the tensors and operations that `find` can return.
   """
@@ -215,11 +210,12 @@ class Import:
   def _prepare(self, graph_def: tf.GraphDef, name: str) -> None:
     """Makes the nodes of this import independent of those of others."""
     graph = tf.get_default_graph()
-    # import_graph_def does not rename the frames of loops, and two loops must not share a frame.
+    # Two loops must not share a frame, and import_graph_def does not rename the frames.
     prefix = graph.unique_name(name, mark_as_used=False)
     devices = {name: tensor.device for name, tensor in self._replacements.items()
                if tensor.dtype == tf.resource and tensor.device}
-    replica, graph_seed = _replica_index(), graph.seed
+    context = tf.distribute.get_replica_context()
+    replica = int(tf.get_static_value(context.replica_id_in_sync_group) or 0) if context else 0
     for index, node in enumerate(graph_def.node):
       for source in node.input:
         # An operation on a variable runs where the variable is.
@@ -231,8 +227,8 @@ class Import:
             prefix, node.attr['frame_name'].s.decode()).encode()
       if 'seed' in node.attr and 'seed2' in node.attr:
         seeds = node.attr['seed'].i, node.attr['seed2'].i
-        if seeds == (0, 0) and graph_seed is not None:
-          seeds = graph_seed, index + 1
+        if seeds == (0, 0) and graph.seed is not None:
+          seeds = graph.seed, index + 1
         if seeds != (0, 0):
           node.attr['seed'].i, node.attr['seed2'].i = (
               seeds[0], (seeds[1] + _SEED_OF_REPLICA * replica) % 2 ** 31)
@@ -281,13 +277,8 @@ def fetch_names(structure: Any) -> List[str]:
   return []
 
 
-def _replica_index() -> int:
-  context = tf.distribute.get_replica_context()
-  index = context.replica_id_in_sync_group if context else 0
-  return int(tf.get_static_value(index) or 0)
-
-
-def find_ancestors(operations: Iterable[tf.Operation]) -> Set[tf.Operation]:
+def find_ancestors(operations: Iterable[tf.Operation],
+                   with_control_inputs: bool = True) -> Set[tf.Operation]:
   """Returns the operations that run if the given ones run, including the given ones."""
   found: Set[tf.Operation] = set()
   pending = list(operations)
@@ -296,7 +287,8 @@ def find_ancestors(operations: Iterable[tf.Operation]) -> Set[tf.Operation]:
     if operation not in found:
       found.add(operation)
       pending += [tensor.op for tensor in operation.inputs]
-      pending += operation.control_inputs
+      if with_control_inputs:
+        pending += operation.control_inputs
   return found
 
 
@@ -306,9 +298,6 @@ def run_before(first: tf.Operation, operations: Sequence[tf.Operation]) -> None:
   Private API: `_add_control_input` (tensorflow_core/python/framework/ops.py:2089), because the
   public `tf.control_dependencies` applies to new operations only.
 
-  Args:
-    first: the operation to run first.
-    operations: the operations that wait for `first`.
   """
   for operation in operations:
     operation._add_control_input(first)

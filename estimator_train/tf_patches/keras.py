@@ -123,8 +123,7 @@ def is_graph_network(model: tf.keras.Model) -> bool:
   """Returns whether a model is defined by its inputs and outputs, not by its own `call`.
 
   Private API: `_is_graph_network` (engine/network.py:276 and 376), because no public attribute
-  distinguishes these models. To copy a model with its own `call`, Keras needs the tensors of a
-  batch, on which it calls the copy.
+  distinguishes these models.
   """
   return bool(model._is_graph_network)
 

@@ -77,7 +77,6 @@ def _sum_gradients(devices: Sequence[str], gradients: Sequence[Any]) -> List[Any
   """Returns, per replica, the pairs (summed gradient, variable).
 
   Args:
-    devices: the device of each replica.
     gradients: per replica, the pairs (gradient, variable).
   """
   if len(devices) % 2 == 0:

@@ -146,7 +146,7 @@ def _capture(tensor: Any, consumers: Sequence[Any]) -> Callable[[], tf.Tensor]:
   """Returns a function that makes the counterpart of a tensor of eager mode in the default graph.
 
   Args:
-    tensor: a tensor with a value, or the handle of a variable or of a lookup table.
+    tensor: has a value, or is the handle of a variable or of a lookup table.
     consumers: the nodes that use the tensor.
   """
   with context.eager_mode():
@@ -253,8 +253,6 @@ class MadeVariables:
     or if the replicas assign the same value.
 
     Args:
-      updates: the updates.
-      subgraph: the part of the graph that contains them.
       fed_names: the names of the operations that a batch replaces.
 
     Raises:

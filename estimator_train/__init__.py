@@ -133,14 +133,13 @@ def predict(settings: Settings) -> Iterator[Dict[str, Any]]:
         modes.open_mode('predict', settings.run.verbosity) as predict_mode:
       predictions = stack.enter_context(predict_mode.open_predictions(
           settings, RunDir(settings.run.required_model_dir)))
-  return _iterate(predictions.batches, stack)
 
+  def predicted_examples() -> Iterator[Dict[str, Any]]:
+    with stack:
+      for batch in predictions.batches:
+        yield from batch
 
-def _iterate(batches: Iterator[List[Any]], stack: ExitStack) -> Iterator[Any]:
-  """Yields the items of all batches, and closes `stack` at the end of the iteration."""
-  with stack:
-    for batch in batches:
-      yield from batch
+  return predicted_examples()
 
 
 def export(settings: Settings) -> Dict[str, Any]:
@@ -218,12 +217,12 @@ def convert(keras_model: Any = None, keras_model_path: Optional[str] = None,
 def _restored_process_state(verbosity: int = 0, restores_session: bool = True) -> Iterator[None]:
   """Imports TensorFlow for a `with` block, and restores the caller's process after the block.
 
-  The state of the process comprises environment variables, TensorFlow's log level, malloc's
-  parameters and the Keras session.
+  The state comprises environment variables, TensorFlow's log level, malloc's parameters and the
+  Keras session.
 
   Args:
     verbosity: value of --verbosity. Below 1, warnings of TensorFlow are not shown.
-    restores_session: whether to restore the Keras session.
+    restores_session: whether the state comprises the Keras session.
   """
   variables = {name: os.environ[name] for name in _CHANGED_VARIABLES if name in os.environ}
   # The time to the first step is measured from this call, not from the start of the notebook.

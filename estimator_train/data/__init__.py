@@ -109,6 +109,10 @@ class ImageSplit(NamedTuple):
   files: Sequence[bytes]
   classes: Any
 
+  def take(self, indices: Any) -> 'ImageSplit':
+    """Returns the split of the examples at these indices, an integer array."""
+    return ImageSplit([self.files[index] for index in indices], self.classes[indices])
+
   def source(self, spec: DataSpec, role: Role) -> 'Source':
     from estimator_train.data.image_source import ImageFileSource
     return ImageFileSource(spec, self, role)
@@ -180,6 +184,10 @@ class ImageRecordSplit(NamedTuple):
   label_offset: int = 0
   kept: Optional[Any] = None
   label_names: Tuple[str, ...] = ()
+
+  def take(self, indices: Any) -> 'ImageRecordSplit':
+    """Returns the split of the examples at these indices, an integer array."""
+    return self._replace(kept=indices if self.kept is None else self.kept[indices])
 
   def source(self, spec: DataSpec, role: Role) -> 'Source':
     from estimator_train.data.image_records import ImageRecordSource

@@ -68,7 +68,6 @@ def make_train_input_fn(source: Source, examples: np.ndarray, class_indices: np.
     source: the source of the examples; whether it is sequential determines their order.
     examples: [N, ...], any numeric dtype.
     class_indices: integer [N].
-    order, pixels, batch: which batches the `input_fn` yields.
 
   Returns:
     A function that returns a dataset of (examples, labels). The examples are [B, ...] with the
@@ -92,9 +91,7 @@ def gather_batches(chunks: tf.data.Dataset, read: ReadExamples, dtype: Any,
   Args:
     chunks: the indices of the examples of each batch, int64 [B].
     read: a Python function.
-    dtype: the dtype of the examples.
-    example_shape: the shape of an example; None for an unknown dimension.
-    batch: how labels are encoded.
+    dtype, example_shape: those of an example; None for an unknown dimension.
   """
   def read_as_int64(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     examples, class_indices = read(indices)
@@ -139,11 +136,7 @@ def make_synthetic_input_fn(image_shape: ImageShape, seed: int, batch: Batch,
                             num_batches: Optional[int] = None) -> InputFn:
   """Makes an `input_fn` that repeats one random batch.
 
-  Args:
-    image_shape: (height, width, channels) of the images.
-    seed: the seed of pixel values and class indices.
-    batch: the size of the batch, and how labels are encoded.
-    num_batches: the number of batches; None: infinite.
+  The number of batches is infinite by default.
 
   Returns:
     A function that returns a dataset of (images, labels). The images are uint8 [B, height, width,

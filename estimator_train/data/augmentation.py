@@ -77,7 +77,6 @@ def make_augmented_batches(references: tf.data.Dataset, read: decoding.ReadConte
   Args:
     references: (reference, class index) of each example of this worker, scalars.
     read: returns the content of an image.
-    order, pixels, batch: which batches are made.
   """
   @without_autograph
   def load(reference: Any, numbers: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
@@ -120,7 +119,6 @@ def _decode_and_augment(content: tf.Tensor, numbers: tf.Tensor, pixels: Pixels) 
   Args:
     content: a scalar string.
     numbers: the random numbers of the example, [1, columns].
-    pixels: the image shape and the augmentations.
   """
   height, width, channels = pixels.image_shape
   names = _names(pixels)
@@ -176,7 +174,7 @@ def choose_crop(shape: tf.Tensor, numbers: tf.Tensor) -> Tuple[tf.Tensor, ...]:
   """Chooses a part of an image: 8 % to 100 % of its area, with sides from 3:4 to 4:3.
 
   Args:
-    shape: the shape of the image, int32 [3].
+    shape: int32 [3].
     numbers: random numbers from 0 to 1, [22].
 
   Returns:

@@ -37,12 +37,8 @@ class Order(NamedTuple):
       tf.data.Dataset):
     """Returns an infinite dataset of the indices of the training examples, int64 [chunk_size].
 
-    Reading a cache by these indices yields the same order as reading without a cache.
-
-    Args:
-      num_examples: the number of examples per epoch.
-      chunk_size: the number of indices per element.
-      is_sequential: whether the examples are read through a shuffle buffer without a cache.
+    Reading a cache by these indices yields the same order as reading without a cache: that of a
+    shuffle buffer, if reading without a cache is sequential.
     """
     if is_sequential and self.class_indices is None:
       return self.shuffle_and_shard(tf.data.Dataset.range(num_examples),
@@ -154,11 +150,7 @@ class Batch(NamedTuple):
     return dataset.with_options(options)
 
   def encode_labels(self, class_indices: tf.Tensor) -> tf.Tensor:
-    """Encodes class indices, int64 [B] or scalar, as labels.
-
-    Returns:
-      One-hot vectors, float32 [B, num_classes], if `one_hot` is set; else the class indices.
-    """
+    """Encodes class indices, int64 [B] or [], as labels: float32 [B, num_classes] if one-hot."""
     return tf.one_hot(class_indices, self.num_classes) if self.one_hot else class_indices
 
   def check_and_encode_labels(self, class_indices: tf.Tensor) -> tf.Tensor:

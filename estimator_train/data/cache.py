@@ -201,7 +201,6 @@ def load_or_fill_array(cache: str, name: str, shape: Tuple[int, ...], dtype: typ
   Args:
     cache: `memory`, or the path of a folder.
     name: the name of the file without `.npy`, which must identify the content of the array.
-    shape, dtype: those of the array.
     fill: writes the content into an empty array.
     check: see storage.open_locked.
 
@@ -239,7 +238,13 @@ def load_or_fill_array(cache: str, name: str, shape: Tuple[int, ...], dtype: typ
           array = storage.load(path, map_file)
         if array is None:
           _LOG.info('caching %s in %s', description, path)
-          _fill_file(part_file, shape, dtype, fill)
+          new_array = np.lib.format.open_memmap(part_file.name, 'w+', dtype, shape)
+          # Allocate the space first: on a full disk, writing to the mapped memory would kill the
+          # process.
+          os.posix_fallocate(part_file.fileno(), 0, new_array.offset + new_array.nbytes)
+          fill(new_array)
+          new_array.flush()
+          os.fsync(part_file.fileno())
           os.replace(part_file.name, path)
           array = np.load(path, mmap_mode='r', allow_pickle=False)
     return array
@@ -296,12 +301,3 @@ def _open_writer(array: np.ndarray) -> Iterator[Callable[[np.ndarray, np.ndarray
 
     yield write
 
-
-def _fill_file(file: BinaryIO, shape: Tuple[int, ...], dtype: type, fill: FillFunction) -> None:
-  """Writes an array to an .npy file: the header, and the content that `fill` writes."""
-  array = np.lib.format.open_memmap(file.name, 'w+', dtype, shape)
-  # Allocate the space first. On a full disk, writing to the mapped memory would kill the process.
-  os.posix_fallocate(file.fileno(), 0, array.offset + array.nbytes)
-  fill(array)
-  array.flush()
-  os.fsync(file.fileno())

@@ -80,9 +80,7 @@ def _make_read(path: bytes) -> Callable[[int], bytes]:
 def decompress(compressed: List[bytes], settings: Settings) -> Dict[bytes, bytes]:
   """Returns the paths of decompressed copies, by the path of the compressed file.
 
-  Args:
-    compressed: the paths of the files.
-    settings: determine the folder of the copies: that of `--cache`, or `--model_dir`.
+  The copies are in the folder of `--cache`, or in `--model_dir`.
 
   Raises:
     UserError: there is no folder for the copies, or a file is damaged.
@@ -96,20 +94,17 @@ def decompress(compressed: List[bytes], settings: Settings) -> Dict[bytes, bytes
                     '{} without --model_dir'.format(printable(os.fsdecode(compressed[0]))),
                     'give --model_dir, or --cache=FOLDER')
   os.makedirs(folder, exist_ok=True)
-  copies = {path: _copy_path(folder, path) for path in compressed}
+  copies: Dict[bytes, bytes] = {}
+  for path in compressed:
+    key = '{} {}'.format(_COPY_VERSION, storage.fingerprint_files([path]))  # Changes with the file.
+    copies[path] = os.path.join(os.fsencode(folder), b'%s-%s' % (
+        os.path.basename(path), hashlib.md5(key.encode()).hexdigest().encode()))
   missing = [path for path, copy in copies.items() if not os.path.exists(copy)]
   if missing:
     _LOG.info('decompressing %d TFRecord files into %s', len(missing), folder)
   with ThreadPoolExecutor(available_cores()) as threads:
     list(threads.map(lambda path: _decompress_file(path, copies[path]), missing))
   return copies
-
-
-def _copy_path(folder: str, path: bytes) -> bytes:
-  """Returns the path of the decompressed copy; it changes if the file changes."""
-  key = '{} {}'.format(_COPY_VERSION, storage.fingerprint_files([path]))
-  digest = hashlib.md5(key.encode()).hexdigest()
-  return os.path.join(os.fsencode(folder), os.path.basename(path) + b'-' + digest.encode())
 
 
 def _decompress_file(source_path: bytes, copy_path: bytes) -> None:

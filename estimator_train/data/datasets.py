@@ -48,7 +48,7 @@ def describe_data_set(settings: Settings, recorded_names: Tuple[str, ...] = (),
 
   Args:
     settings: those of the run.
-    recorded_names: the class names that an earlier run has recorded in `model_dir`.
+    recorded_names: see above.
     recorded_validation: which examples are for validation; None: `--validation_fraction` and
       `--seed` decide.
 
@@ -130,10 +130,6 @@ def describe_examples_to_predict(settings: Settings) -> DataSet:
       'test', split, dataset, settings, LabelFiles(settings.data.label_offset, are_given=True)))
 
 
-def _describe_idx(settings: Settings) -> DataSet:
-  return idx.describe_data_set(settings.data.dataset, settings.data.data_dir or '')
-
-
 def _describe_synthetic(settings: Settings) -> DataSet:
   """Describes synthetic images, to measure the speed of a model without an input pipeline.
 
@@ -150,7 +146,9 @@ def _describe_synthetic(settings: Settings) -> DataSet:
 
 
 _BUILT_IN: Dict[str, Callable[[Settings], DataSet]] = {
-    'synthetic': _describe_synthetic, **dict.fromkeys(idx.DATA_SETS, _describe_idx)}
+    'synthetic': _describe_synthetic,
+    **dict.fromkeys(idx.DATA_SETS, lambda settings: idx.describe_data_set(
+        settings.data.dataset, settings.data.data_dir or ''))}
 
 
 def _describe_own(settings: Settings) -> DataSet:

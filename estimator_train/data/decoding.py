@@ -25,10 +25,7 @@ ReadContent = Callable[[tf.Tensor], tf.Tensor]
 def decode(content: tf.Tensor, channels: int = 0) -> tf.Tensor:
   """Decodes the content of an image file, a scalar string, to uint8 [height, width, C].
 
-  Args:
-    content: the content.
-    channels: 3, to convert the image to C = 3; or 0, to keep the channels of the image (C = 1 for a
-      gray image).
+  With `channels=0`, C is 1 for a gray image, else 3; with `channels=3`, it is always 3.
   """
   # In spite of its name, decode_jpeg also recognizes and decodes PNG and GIF.
   return tf.image.decode_jpeg(content, channels=channels)
@@ -58,9 +55,9 @@ class ImageFunction:
   """A function of the content of an image, which TensorFlow computes. Threads can share it.
 
   Args:
-    compute: takes the content of an image, a scalar string tensor, and returns the result. The
-      shape of the result is the same for all images.
-    dtype: the type of the result.
+    compute: takes the content of an image, a scalar string tensor, and returns the result, whose
+      shape is the same for all images.
+    dtype: the dtype of the result.
   """
 
   def __init__(self, compute: Callable[[tf.Tensor], tf.Tensor], dtype: tf.DType) -> None:
@@ -124,8 +121,7 @@ def make_batches(references: tf.data.Dataset, read: ReadContent, expect_gray: bo
     references: (reference, class index) of each example, scalars.
     read: returns the content of an image.
     expect_gray: whether most images are expected to be gray, so that only one channel is resized.
-    pixels: the size of the images; they are not augmented.
-    batch: how the examples are combined into batches.
+    pixels: the images are not augmented.
   """
   @without_autograph
   def finish(images: tf.Tensor, color_references: tf.Tensor,
@@ -233,7 +229,6 @@ def make_published_batches(elements: tf.data.Dataset,
   Args:
     elements: what is shuffled.
     parse: takes an element; returns the content of an image and its class index.
-    order, pixels, batch: which batches are made.
   """
   height, width, channels = pixels.image_shape
 

@@ -182,13 +182,7 @@ def partial_size(part_file: BinaryIO) -> int:
 def show_progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
   """Shows a progress bar, or logs every 10 % of the total where no bar is shown.
 
-  Args:
-    label: the text that precedes the progress.
-    total: the number of bytes at the end.
-    done: the number of bytes at the start.
-
-  Yields:
-    A function that adds a number of bytes to the progress.
+  Yields a function that adds a number of bytes to the progress, which begins at `done`.
   """
   with make_progress_bar(total=total, initial=done, unit='B', unit_scale=True, desc=label) as bar:
     def advance(count: int) -> None:
@@ -227,7 +221,7 @@ def _complete_published_file(file: DataFile, part_file: BinaryIO) -> None:
 
 
 def _append(response: Any, start: int, part_file: BinaryIO, size: Optional[int]) -> None:
-  """Appends the response to a request for the bytes from `start` on to the partial file.
+  """Appends the response, which has the bytes of the file from `start` on, to the partial file.
 
   Raises:
     ConnectionError: the response is incomplete, or cannot be used; a retry may help.
@@ -241,7 +235,7 @@ def _append(response: Any, start: int, part_file: BinaryIO, size: Optional[int])
         response.code, *map(response.headers.get, ('Content-Length', 'Content-Range'))))
   if size is not None and total != size:
     raise DownloadFailed('the server has a file of {:,} bytes instead of {:,}'.format(total, size))
-  check_rate = _make_rate_check()
+  began, received = time.monotonic(), 0
   with show_progress(os.path.basename(part_file.name), total, partial_size(part_file)) as advance:
     while partial_size(part_file) < total:
       try:
@@ -254,26 +248,12 @@ def _append(response: Any, start: int, part_file: BinaryIO, size: Optional[int])
             partial_size(part_file), total))
       part_file.write(chunk)
       advance(len(chunk))
-      check_rate(len(chunk))
-
-
-def _make_rate_check() -> Callable[[int], None]:
-  """Returns a function that takes numbers of bytes as they arrive.
-
-  It raises a ConnectionError if the server sends so slowly that the download would not end.
-  """
-  began, received = time.monotonic(), 0
-
-  def check(count: int) -> None:
-    nonlocal began, received
-    received += count
-    secs = time.monotonic() - began
-    if secs >= _SLOW_SECS:
-      if received < _MIN_BYTES_PER_SEC * secs:
-        raise ConnectionError('stalled: {:,} bytes in {:.0f} s'.format(received, secs))
-      began, received = time.monotonic(), 0
-
-  return check
+      received += len(chunk)
+      secs = time.monotonic() - began
+      if secs >= _SLOW_SECS:  # So slow that the download would not end.
+        if received < _MIN_BYTES_PER_SEC * secs:
+          raise ConnectionError('stalled: {:,} bytes in {:.0f} s'.format(received, secs))
+        began, received = time.monotonic(), 0
 
 
 def _request(url: str, start: int, authorization: str) -> Any:

@@ -151,7 +151,7 @@ def check_class_folders(flag: str, pattern: str, files: List[bytes]) -> None:
   Args:
     flag: the name of the flag.
     pattern: one of its patterns.
-    files: the files that match this pattern.
+    files: those that match this pattern.
 
   Raises:
     UserError: images are next to the class folders.

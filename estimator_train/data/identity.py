@@ -23,12 +23,7 @@ _NUM_FIRST_EXAMPLES = 64
 
 
 def of_image_files(files: Sequence[bytes], classes: np.ndarray) -> str:
-  """Returns a digest of image files, in whatever folders and order they are.
-
-  Args:
-    files: the paths.
-    classes: the class indices, integer [N].
-  """
+  """Returns a digest of image files and their class indices, in whatever folders and order."""
   digest = hashlib.md5()
   images = sorted((os.path.basename(path), int(class_index), _size(path), path)
                   for path, class_index in zip(files, classes))

@@ -95,7 +95,7 @@ def check_split(split: IdxSplit, image_shape: Sequence[int], num_classes: int) -
 
   Args:
     split: the two files.
-    image_shape: the required image size, (height, width, ...).
+    image_shape: (height, width, ...), which the images must have.
     num_classes: each label must be less than this number.
 
   Returns:
@@ -176,9 +176,8 @@ def _read_header(path: str, content: str, magic: int, header_bytes: int) -> Tupl
 
   Args:
     path: the path of the file.
-    content: what the file contains, `images` or `labels`, for the text of the error.
-    magic: the required magic number.
-    header_bytes: the size of the header.
+    content: what the file must contain, `images` or `labels`.
+    magic, header_bytes: the magic number of such a file, and the size of its header.
   """
   try:
     with gzip.open(path) as file:
@@ -215,14 +214,9 @@ def is_idx_or_gzip(first_bytes: bytes) -> bool:
 
 
 def iter_images(path: bytes, height: int, width: int) -> Iterator[np.ndarray]:
-  """Yields the images of an idx file, uint8 [height, width, 1]. The file may be gzipped.
+  """Yields the images of an idx file, which may be gzipped, uint8 [height, width, 1].
 
   Of a damaged file, yields the images that can be read before the damage.
-
-  Args:
-    path: the path of the file.
-    height: the height that the images must have.
-    width: the width that the images must have.
 
   Raises:
     ValueError: the file cannot be read, is damaged, is not an idx file of images, or has images of

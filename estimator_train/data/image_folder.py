@@ -106,12 +106,9 @@ def require_pattern(flag: str, pattern: Optional[str], example: str) -> str:
 
 
 def _list_files(flag: str, pattern: Optional[str], is_class_list: bool = False) -> List[bytes]:
-  """Returns the files that match the value of a flag.
+  """Returns the files that match a pattern, the value of a flag.
 
-  Args:
-    flag: the name of the flag.
-    pattern: its value.
-    is_class_list: whether the names of the folders of the files are the class names.
+  With `is_class_list`, the names of the folders of the files will be the class names.
 
   Raises:
     UserError: no file matches, the files are not images, or the folders cannot be classes.

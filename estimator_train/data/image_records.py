@@ -60,9 +60,8 @@ class ImageRecordSource(image_source.ImageSource):
     return describe_record(*self.split.records.locate(record))
 
   def without(self, indices: List[int]) -> ImageRecordSplit:
-    kept = np.arange(len(self)) if self.split.kept is None else self.split.kept
-    return self.split._replace(kept=np.delete(kept, indices) if indices else self.split.kept,
-                               records=self.split.records._replace(damages=()))
+    split = super().without(indices) if indices else self.split
+    return split._replace(records=split.records._replace(damages=()))
 
   def make_published_input_fn(self, order: Order, pixels: Pixels, batch: Batch) -> InputFn:
     files, split, labels = self.split.records.files, self.split, self._labels
@@ -199,12 +198,9 @@ def image_content(features: Any, image_key: str) -> bytes:
 
 
 def _value(features: Any, key: str, kind: str) -> Any:
-  """Returns the only value of a feature; raises a ValueError if there is no such value.
+  """Returns the only value of a feature of an example; raises a ValueError if there is none.
 
-  Args:
-    features: the features of a tf.train.Example, by key.
-    key: the key of the feature.
-    kind: the expected kind of values: `bytes_list` or `int64_list`.
+  The kind is `bytes_list` or `int64_list`.
   """
   if key not in features:
     raise ValueError('no {}; the keys are {}'.format(key, ', '.join(sorted(features)) or 'missing'))

@@ -97,9 +97,9 @@ class ImageSource(Source):
     Bytes of a path that cannot be decoded become surrogate escapes, as in `os.fsdecode`.
     """
 
-  @abc.abstractmethod
   def without(self, indices: List[int]) -> Any:
-    """Returns the split without the images at these indices."""
+    """Returns the split without the images at these indices, and without unreadable parts."""
+    return self.split.take(np.delete(np.arange(len(self)), indices))
 
   def class_indices_or_minus_one(self) -> np.ndarray:
     """Returns the class index of each image, integer [N]; -1 for an image with an invalid label."""
@@ -263,10 +263,6 @@ class ImageFileSource(ImageSource):
 
   def name_of(self, index: int) -> str:
     return os.fsdecode(self.split.files[index])
-
-  def without(self, indices: List[int]) -> ImageSplit:
-    kept = np.delete(np.arange(len(self)), indices)
-    return ImageSplit([self.split.files[index] for index in kept], self.split.classes[kept])
 
   def identity(self) -> str:
     return identity.of_image_files(self.split.files, self.class_indices())

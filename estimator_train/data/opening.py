@@ -41,7 +41,8 @@ def open_data(settings: Settings, run_dir: RunDir, recorded: RunDir, is_resumed:
   """Finds, downloads, checks and counts the examples that the mode reads.
 
   Args:
-    settings, run_dir: those of the run. What takes time is stored in the folder for the next run.
+    settings: those of the run.
+    run_dir: what takes time is stored in this folder for the next run.
     recorded: the folder of the run that saved the checkpoint.
     is_resumed: whether there is a checkpoint.
 
@@ -74,12 +75,8 @@ def open_data(settings: Settings, run_dir: RunDir, recorded: RunDir, is_resumed:
   return Data(spec, dataset.validation, train, test, skipped_images)
 
 
-def describe(settings: Settings, run_dir: RunDir, recorded: RunDir) -> DataSpec:
-  """Describes the data on which a checkpoint was trained, without its examples.
-
-  Args:
-    settings, run_dir: those of the run.
-    recorded: the folder of the run that saved the checkpoint.
+def describe_trained_data(settings: Settings, run_dir: RunDir, recorded: RunDir) -> DataSpec:
+  """Describes the data on which the run of the folder `recorded` was trained, without examples.
 
   Raises:
     UserError: the class names are unknown, or not those of the checkpoint.
@@ -105,8 +102,7 @@ def open_images(settings: Settings,
   """Finds the images of all splits, for a mode that reads only images; does not check them.
 
   Args:
-    settings: those of the run.
-    run_dir: the folder that `--model_dir` names; None without this flag.
+    run_dir: None if `--model_dir` is not given.
 
   Returns:
     The spec, and the sources by `train` and `eval`.
@@ -199,7 +195,7 @@ def plan_training_input(source: Source, settings: Settings, one_hot: bool, batch
     settings: those of the run.
     one_hot: whether labels are one-hot vectors.
     batch_size: the number of examples per replica.
-    shard: the training examples that this worker reads.
+    shard: the part of this worker.
   """
   is_balanced = settings.input.class_sampling == 'balanced'
   return (Order(settings.optimizer.seed, shard, settings.input.shuffle_buffer,

@@ -76,8 +76,7 @@ class Source(abc.ABC):
   def open(self, folder: str) -> None:
     """Checks the files, and sets num_examples.
 
-    Args:
-      folder: the folder of the run, in which a result that takes time is stored for the next run.
+    A result that takes time is stored in the folder, that of the run, for the next run.
 
     Raises:
       UserError: a file is missing or invalid, or the examples cannot be counted.
@@ -99,9 +98,7 @@ class Source(abc.ABC):
                          folder: str) -> Tuple[AnySource, List[BadImage]]:
     """Returns a source without the images that cannot be decoded, and these images.
 
-    Args:
-      flags: have the value of `--max_bad_images`.
-      folder: the folder in which the result is stored for the next run.
+    The result is stored in the folder for the next run.
 
     Raises:
       UserError: the fraction of bad images exceeds `--max_bad_images`, or a class would have no
@@ -113,9 +110,7 @@ class Source(abc.ABC):
   def make_train_input_fn(self, order: Order, pixels: Pixels, batch: Batch, cache: str) -> InputFn:
     """Makes the `input_fn` of training: shuffled, infinite, with full batches.
 
-    Args:
-      order, pixels, batch: which batches the `input_fn` yields.
-      cache: where the examples are cached: `memory`, `none` or the path of a folder.
+    The examples are cached if `cache` is `memory` or the path of a folder, but not if it is `none`.
     """
 
   def make_published_input_fn(self, order: Order, pixels: Pixels, batch: Batch) -> InputFn:

@@ -81,7 +81,7 @@ def find_records(pattern: str, location: str, compression: str,
   """Finds the files that match a pattern, and the positions of their records.
 
   Args:
-    pattern: the pattern of the files, or a URL pattern such as `gs://bucket/train-*`.
+    pattern: the pattern of files, or of URLs such as `gs://bucket/train-*`.
     location: what gives the pattern, for messages, such as `--train_pattern=DATA/*`.
     compression: a value of `--compression`.
     settings: decompressed files are written to the folder of `--cache`, or to `--model_dir`.

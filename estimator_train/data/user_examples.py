@@ -109,7 +109,6 @@ class UserExampleSource(Source):
 
     Args:
       batches: (features, labels) or (features, labels, weights).
-      batch: how labels are encoded.
 
     Raises:
       UserError: the function does not return (features, label) or (features, label, weight), or
@@ -310,7 +309,6 @@ class ParsedRecordSource(UserExampleSource):
 
     Args:
       make_chunks: takes a chunk size, and returns a dataset of the indices of the records.
-      batch: how the examples are combined into batches.
     """
     with user_code.translate_errors(_FAILED, qualified_name(self.function)):
       if self.split.parse_batch is not None:

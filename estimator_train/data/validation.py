@@ -24,7 +24,6 @@ def find_recorded(settings: Settings, run_dir: RunDir) -> Optional[Validation]:
   """Returns the validation that the run has recorded; None if this run chooses the examples.
 
   Args:
-    settings: those of this run.
     run_dir: the folder of the run that saved the checkpoint.
 
   Raises:
@@ -57,7 +56,6 @@ def hold_out(split: _Split, settings: Settings,
 
   Args:
     split: all training examples.
-    settings: have `--validation_fraction` and `--seed`.
     recorded: see find_recorded.
 
   Raises:
@@ -90,13 +88,7 @@ def hold_out(split: _Split, settings: Settings,
         '--validation_fraction={} of {} example(s)'.format(fraction, len(names)),
         'add examples' if begins else 'restore the files and their names, or give another '
         '--model_dir')
-
-  def part(indices: np.ndarray) -> _Split:
-    if isinstance(split, ImageSplit):
-      return ImageSplit([split.files[index] for index in indices], split.classes[indices])
-    return split._replace(kept=indices)
-
-  return (part(np.flatnonzero(~is_validation)), part(np.flatnonzero(is_validation)),
+  return (split.take(np.flatnonzero(~is_validation)), split.take(np.flatnonzero(is_validation)),
           recorded._replace(examples=np.sort(identities[is_validation]).astype('>u8').tobytes()))
 
 

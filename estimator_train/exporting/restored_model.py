@@ -230,7 +230,8 @@ def open_trained_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[Tra
   """
   tf.logging.set_verbosity(tf.logging.INFO if settings.run.verbosity > 0 else tf.logging.ERROR)
   with finding.open_checkpoint(settings, run_dir) as saved:
-    spec = opening.describe(settings, run_dir, finding.run_dir_of_checkpoint(settings, run_dir))
+    spec = opening.describe_trained_data(
+        settings, run_dir, finding.run_dir_of_checkpoint(settings, run_dir))
     # A checkpoint can be restored with another size, too, but the predictions would be wrong.
     run_dir.check_flags(settings, changeable_flags=[
         name for name, _ in settings.items() if name != 'image_size'])

@@ -7,7 +7,7 @@ import os
 import re
 import threading
 import time
-from typing import Any, Callable, ContextManager, Dict, FrozenSet, List, Optional, Sequence
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Set
 
 import tensorflow.compat.v1 as tf
 
@@ -68,12 +68,12 @@ class RetryingSaver:
     Raises:
       CheckpointNotSaved: saving has failed for `retry_secs`, or failed while the run is stopping.
     """
-    files_before: Optional[FrozenSet[str]] = None
+    files_before: Optional[Set[str]] = None
     restore_checkpoint_list = checkpoint_patches.checkpoint_list_restorer(saver)
     try:
       self._check_folder()
       checkpoint_patches.delete_surplus_checkpoints(saver)
-      files_before = self._list_files()
+      files_before = set(os.listdir(self._run_dir.path))
       saver.save(session, self.prefix, global_step=step, write_meta_graph=False)
     except (tf.errors.OpError, OSError, ValueError) as error:
       if isinstance(error, _NOT_DISK_ERRORS) or (
@@ -94,11 +94,7 @@ class RetryingSaver:
     return True
 
   def save_final(self, saver: tf.train.Saver, session: tf.Session, step: int) -> None:
-    """Saves the checkpoint of the last step; waits and retries until an attempt succeeds.
-
-    Raises:
-      CheckpointNotSaved: saving has failed for `retry_secs`, or failed while the run is stopping.
-    """
+    """Saves the checkpoint of the last step; waits and retries until `save` succeeds."""
     while not self.save(saver, session, step):
       while not self.is_due and not self._is_stopping():
         self._sleep(_POLL_INTERVAL_SECS)
@@ -130,15 +126,13 @@ class RetryingSaver:
 
   def _handle_failure(self, error: Exception, step: int, session: tf.Session) -> None:
     """Logs a failed attempt and schedules the next one, or raises CheckpointNotSaved."""
-    now = self._clock()
+    now, folder = self._clock(), self._run_dir.path
     if self._first_failure_at is None:
       self._first_failure_at = now
     secs_left = self._first_failure_at + self._retry_secs - now
-    folder = self._run_dir.path
-    reason = '{} in {}'.format(
-        resource_errors.error_reason_with_free_space(
-            error, self._checkpoint_bytes(session), folder), folder)
     text = 'the checkpoint of step {} could not be saved'.format(step)
+    reason = '{} in {}'.format(resource_errors.error_reason_with_free_space(
+        error, self._checkpoint_bytes(session), folder), folder)
     if secs_left <= 0:
       raise CheckpointNotSaved('{} for {:.0f} s (--save_retry_secs={}): {}'.format(
           text, now - self._first_failure_at, self._retry_secs, reason)) from error
@@ -155,39 +149,31 @@ class RetryingSaver:
   def _checkpoint_bytes(self, session: tf.Session) -> int:
     """Returns the size in bytes of the last checkpoint, or of the variables if there is none."""
     last = self._run_dir.last_checkpoint()
-    with contextlib.suppress(OSError):
-      if last is not None:
+    if last is not None:
+      with contextlib.suppress(OSError):
         return sum(os.path.getsize(path) for path in glob.glob(glob.escape(last) + '.*'))
     return sum(variable.shape.num_elements() * variable.dtype.size
                for variable in session.graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES))
 
-  def _list_files(self) -> Optional[FrozenSet[str]]:
-    """Returns the names of the files in the folder; None if the folder cannot be read."""
-    try:
-      return frozenset(os.listdir(self._run_dir.path))
-    except OSError:
-      return None
-
-  def _remove_partial_checkpoint(self, step: int, files_before: Optional[FrozenSet[str]]) -> bool:
+  def _remove_partial_checkpoint(self, step: int, files_before: Optional[Set[str]]) -> bool:
     """Removes the files of a failed attempt, so that the next attempt can use the disk space.
 
     Args:
-      files_before: the return value of `_list_files` before the attempt.
+      files_before: the names of the files before the attempt; None if the folder was missing.
 
     Returns:
       Whether it is certain that the folder has no checkpoint of this step.
     """
     try:
       self._check_folder()
+      finding.remove_unfinished_files(self._run_dir.path)
+      files = set(os.listdir(self._run_dir.path))
     except OSError:  # The folder may belong to another run by now.
       return False
-    finding.remove_unfinished_files(self._run_dir.path)
-    last = self._run_dir.last_checkpoint()
-    files = self._list_files()
-    if files is None or files_before is None or (
-        last is not None and last.endswith('model.ckpt-{}'.format(step))):
+    name = 'model.ckpt-{}'.format(step)
+    if files_before is None or os.path.basename(self._run_dir.last_checkpoint() or '') == name:
       return False
-    checkpoint_file = re.compile(r'model\.ckpt-{}\.(index|meta|data-\d+-of-\d+)$'.format(step))
+    checkpoint_file = re.compile(re.escape(name) + r'\.(index|meta|data-\d+-of-\d+)$')
     for name in filter(checkpoint_file.match, files - files_before):
       with contextlib.suppress(OSError):
         os.remove(os.path.join(self._run_dir.path, name))

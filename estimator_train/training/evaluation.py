@@ -42,22 +42,18 @@ class EvaluationLoop:
   """Evaluates the checkpoints of a training run, and promotes the best of them.
 
   Args:
-    run: the run.
-    model: the model to evaluate.
-    write_reports: a function that is called after each evaluation, see WriteReports.
+    write_reports: called after each evaluation, see WriteReports.
     is_stop_requested: see Evaluator.
   """
 
   def __init__(self, run: Run, model: PreparedModel, write_reports: WriteReports,
                is_stop_requested: Callable[[], bool]) -> None:
-    self._run_dir, self._settings = run.run_dir, run.settings.evaluation
-    self._evaluator = Evaluator(run, model, is_stop_requested)
     assert run.data.test is not None
-    self._test, self._first_step = run.data.test, run.start.step
+    self._run_dir, self._flags, self._test = run.run_dir, run.settings.evaluation, run.data.test
+    self._first_step, self._best_metric = run.start.step, model.best_metric
+    self._evaluator = Evaluator(run, model, is_stop_requested)
     self._write_reports = write_reports
-    process = run.process
-    self._pinned_by = None if process.is_chief else process.role
-    self._best_metric = model.best_metric
+    self._pinned_by = None if run.process.is_chief else run.process.role
     self._last_result: Dict[str, Any] = {}
     self._stop_reason: Optional[StopReason] = None
 
@@ -65,7 +61,7 @@ class EvaluationLoop:
     """Evaluates a checkpoint, unless the same checkpoint was evaluated last.
 
     Args:
-      path: the path of the checkpoint, or None for the latest one.
+      path: None: the latest checkpoint.
 
     Returns:
       The result of the evaluation, with the best checkpoint so far as `best`; {} if a signal
@@ -90,11 +86,10 @@ class EvaluationLoop:
         pinned_path, metrics['global_step'], best_checkpoint.values_of(metrics), self._best_metric,
         self._run_dir.path, metrics['examples_digest'])
     self._last_result['best'] = best.as_result()
-    self._stop_reason = selection.find_stop_reason(
-        self._settings, metrics, self._best_metric, best)
+    self._stop_reason = selection.find_stop_reason(self._flags, metrics, self._best_metric, best)
     if self._stop_reason is not None:
-      selection.write_stop_reason(self._run_dir, self._settings, self._stop_reason,
-                                       metrics['examples_digest'])
+      selection.write_stop_reason(self._run_dir, self._flags, self._stop_reason,
+                                  metrics['examples_digest'])
     return self._last_result
 
   def _evaluate_best_on_same_examples(self) -> None:
@@ -112,8 +107,7 @@ class EvaluationLoop:
       try:  # Another task may replace the best checkpoint meanwhile.
         files = pin_if_intact(best.path, best.global_step, stack).files
       except (OSError, ValueError) as error:
-        _LOG.warning('%s cannot be evaluated again: %s', best.path,
-                     one_line(str(error)))
+        _LOG.warning('%s cannot be evaluated again: %s', best.path, one_line(str(error)))
       else:
         values = best_checkpoint.values_of(self._evaluator.evaluate(files)[0])
     best_checkpoint.update_metrics(best, values, self._best_metric, self._run_dir.path,
@@ -125,9 +119,6 @@ class EvaluationLoop:
 
   def evaluate_new_checkpoints(self, last_step: int) -> Dict[str, Any]:
     """Evaluates each checkpoint that another process saves, up to the checkpoint of the last step.
-
-    Args:
-      last_step: the global step at which the training ends.
 
     Returns:
       The result of the last evaluation.
@@ -191,9 +182,7 @@ def warn_of_inaccurate_batch_norm(model: PreparedModel, result: Dict[str, Any]) 
   """Warns if an evaluation may be bad because the averages of batch normalization are young.
 
   Args:
-    model: the trained model.
-    result: the result of the run: `train_loss`, and `average_loss` of the evaluation at
-      `global_step`.
+    result: `train_loss`, and `average_loss` of the evaluation at `global_step`.
   """
   young = model.batch_norm_momentum ** result['global_step']
   if young > .1 and result.get('average_loss', 0.) > 1.5 * (result['train_loss'] or math.inf):
@@ -207,10 +196,7 @@ class Evaluator:
   """Evaluates checkpoints of a run on all test examples.
 
   Args:
-    run: the run, which provides the settings, the data and the devices.
-    model: the model to evaluate.
-    is_stop_requested: a function that is called before each batch. If it returns True, the
-      evaluation is interrupted.
+    is_stop_requested: called before each batch. If it returns True, the evaluation is interrupted.
   """
 
   def __init__(self, run: Run, model: PreparedModel,
@@ -221,11 +207,8 @@ class Evaluator:
     self._num_batches = 0  # In all evaluations.
     self._last_metrics: Dict[str, Any] = {}
 
-  def evaluate(self, path: Optional[str] = None) -> Tuple[Dict[str, Any], EvaluationSamples]:
+  def evaluate(self, path: str) -> Tuple[Dict[str, Any], EvaluationSamples]:
     """Evaluates a checkpoint.
-
-    Args:
-      path: the path of the checkpoint, or None for the latest one.
 
     Returns:
       A tuple of the metrics and of some examples with the outputs of the model. The metrics are
@@ -242,14 +225,11 @@ class Evaluator:
     """
     source, batch_size = self._run.data.test, self._run.engine.examples_per_replica
     assert source is not None
-    estimator = self._model.estimator
-    path = path or finding.latest_checkpoint_and_step(estimator.model_dir)[0]
-    assert path is not None
     with translate_errors(source), watchdog.ending_hangs(
         'evaluation', self._run.settings.cluster.step_timeout_secs, lambda: self._num_batches):
       if self._graph is None or self._graph.names_of_averages != (
           restoring.names_of_averages(path)):  # A resumed run may have omitted --ema_decay.
-        self._graph = _EvaluationGraph(estimator, make_eval_input_fn(
+        self._graph = _EvaluationGraph(self._model.estimator, make_eval_input_fn(
             source, self._run.settings, self._model.one_hot, batch_size), path)
       samples = SampleCollector(self._graph.sampled, source.num_examples, batch_size)
       metrics = self._graph.run(path, samples, self._begin_batch)
@@ -266,13 +246,24 @@ class Evaluator:
     return dict(self._as_result(metrics, path), examples_digest=source.digest()), samples.samples
 
   def write_summary(self, folder: Optional[str] = None) -> None:
-    """Writes the metrics of the last evaluation for TensorBoard.
+    """Writes the scalar metrics of the last evaluation for TensorBoard, as an Estimator does.
 
     Args:
-      folder: the folder; None: that of the run.
+      folder: None: that of the run.
     """
+    folder = folder or self._model.estimator.eval_dir()
+    # TensorFlow ignores the umask, and would make a folder that only its owner can write to.
+    os.makedirs(folder, exist_ok=True)
     assert self._graph is not None
-    self._graph.write_summary(folder or self._model.estimator.eval_dir(), self._last_metrics)
+    # A new writer writes the default graph to its file.
+    with self._graph.session.graph.as_default():
+      writer = tf.summary.FileWriterCache.get(folder)
+    writer.add_summary(
+        tf.Summary(value=[tf.Summary.Value(tag=name, simple_value=float(value))
+                          for name, value in self._last_metrics.items()
+                          if name != tf.GraphKeys.GLOBAL_STEP and value.ndim == 0]),
+        int(self._last_metrics[tf.GraphKeys.GLOBAL_STEP]))
+    writer.flush()
 
   def _begin_batch(self) -> bool:
     """Counts a batch, which is progress; returns whether to interrupt the evaluation instead."""
@@ -310,12 +301,11 @@ class _EvaluationGraph:
   than evaluating a small model, and old graphs stay in memory until Python's cycle collector runs.
 
   Args:
-    estimator: the estimator that provides the model_fn and the configuration.
-    input_fn: the input function, which yields each test example once.
-    checkpoint: the path of one of the checkpoints.
+    input_fn: yields each test example once.
+    checkpoint: the path of one of the checkpoints, all of which have the same averages of weights.
 
   Attributes:
-    names_of_averages: the names of the averages in the checkpoint, and in all that are evaluated.
+    names_of_averages: the names of the averages of weights in the checkpoint.
     sampled: the tensors of which to collect some values.
     batch_means: the names of the metrics that are means over batches.
   """
@@ -344,12 +334,12 @@ class _EvaluationGraph:
         _LOG.warning('%s is computed once per batch: its mean over the batches is exact only if it '
                      'is a mean over the examples of a batch', name)
       graph.finalize()
-    self._session = tf.Session(graph=graph, config=estimator.config.session_config)
+    self.session = tf.Session(graph=graph, config=estimator.config.session_config)
 
   def run(self, checkpoint: str, samples: SampleCollector,
           is_stop_requested: Callable[[], bool]) -> Dict[str, Any]:
     """Evaluates a checkpoint; returns a dict of `global_step` and the metrics over all examples."""
-    session = self._session
+    session = self.session
     self._saver.restore(session, checkpoint)
     session.run(self._initialize_op)
     while True:
@@ -362,19 +352,6 @@ class _EvaluationGraph:
       samples.add_batch(values)
     metrics: Dict[str, Any] = session.run(self._metric_values)
     return metrics
-
-  def write_summary(self, folder: str, metrics: Dict[str, Any]) -> None:
-    """Writes the scalar metrics for TensorBoard, as `Estimator.evaluate` does."""
-    # TensorFlow ignores the umask, and would make a folder that only its owner can write to.
-    os.makedirs(folder, exist_ok=True)
-    with self._session.graph.as_default():  # A new writer writes the default graph to its file.
-      writer = tf.summary.FileWriterCache.get(folder)
-    writer.add_summary(
-        tf.Summary(value=[tf.Summary.Value(tag=name, simple_value=float(value))
-                          for name, value in metrics.items()
-                          if name != tf.GraphKeys.GLOBAL_STEP and value.ndim == 0]),
-        int(metrics[tf.GraphKeys.GLOBAL_STEP]))
-    writer.flush()
 
 
 def _release_free_memory() -> None:

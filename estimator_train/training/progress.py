@@ -20,10 +20,9 @@ _LOG = logging.getLogger('estimator_train')
 class ShowProgress(tf.train.SessionRunHook):
   """Shows the progress of the training: as a bar, or as log lines where no bar is shown.
 
-  Also writes scalars for TensorBoard, and a line of metrics.jsonl, at each logged step.
-  `examples_per_sec` and `step_secs` are the mean rate and the mean time per step since the previous
-  logged step; the time includes pauses. `learning_rate` is the learning rate of the step. The loss
-  and the accuracy are means since the previous logged step.
+  Also writes scalars for TensorBoard, and a line of metrics.jsonl, at each logged step. The rate,
+  the time per step, which includes pauses, the loss and the accuracy are means since the previous
+  logged step.
 
   Args:
     clock: returns the time in seconds.
@@ -31,9 +30,7 @@ class ShowProgress(tf.train.SessionRunHook):
 
   def __init__(self, run: Run, model: PreparedModel, monitor: StepMonitor,
                clock: Callable[[], float] = time.perf_counter) -> None:
-    self._run = run
-    self._schedule = model.schedule
-    self._monitor = monitor
+    self._run, self._schedule, self._monitor = run, model.schedule, monitor
     self._windows = Windows(monitor, clock)
     self._bar: Any = None
     _LOG.info('building the graph and running the first step')

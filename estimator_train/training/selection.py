@@ -1,6 +1,4 @@
-"""Selects the metric of the best checkpoint, decides whether an evaluation stops the training, and
-records the stop in `stopped.json`.
-"""
+"""Finds the metric that selects the best checkpoint, and applies the rules that stop a training."""
 
 import contextlib
 import os
@@ -19,9 +17,8 @@ from estimator_train.system import json_values, storage
 from estimator_train.tf_patches import keras as keras_patches
 
 _STOP_REASON_FILE = 'stopped.json'
+# The settings on which the decision to stop depends.
 _RULE_SETTINGS = ('early_stopping_steps', 'stop_at_accuracy', 'best_metric', 'best_mode')
-
-
 # The words of names of metrics that are better if they are larger, or smaller.
 _MAX_WORDS = {'acc', 'accuracy', 'auc', 'precision', 'recall', 'specificity', 'sensitivity', 'iou',
               'f1', 'top', 'bleu', 'r2', 'similarity', 'correct', 'positives', 'negatives'}
@@ -33,7 +30,7 @@ class StopReason(NamedTuple):
   """The reason for which an evaluation stopped the training.
 
   Attributes:
-    global_step: the global step of the checkpoint that was evaluated.
+    global_step: that of the evaluated checkpoint.
     text: the reason in words, for the log and the result.
   """
   global_step: int
@@ -45,10 +42,8 @@ def find_stop_reason(flags: EvaluationFlags, metrics: Dict[str, Any],
   """Returns the reason to stop after an evaluation, or None to continue.
 
   Args:
-    flags: the early stopping rules.
-    metrics: the metrics and the `global_step` of the evaluation.
-    best_metric: the metric that selects the best checkpoint.
-    best: the best checkpoint so far, which may be the one that was just evaluated.
+    metrics: the result of the evaluation, with its `global_step`.
+    best: may be the checkpoint that was just evaluated.
   """
   if flags.stop_at_accuracy is not None and metrics['accuracy'] >= flags.stop_at_accuracy:
     return StopReason(metrics['global_step'], 'accuracy {:.4f} reaches {:g}'.format(
@@ -74,9 +69,8 @@ def read_stop_reason(run_dir: RunDir, flags: EvaluationFlags, global_step: int,
   """Returns the recorded reason to stop; None if no stop is recorded or the record is ignored.
 
   Args:
-    run_dir: the directory of the run.
-    flags: the early stopping rules. A stop that other rules caused is ignored.
-    global_step: the last global step of the run. A stop recorded at a later step is ignored.
+    flags: a stop by other rules is ignored.
+    global_step: a stop at a later step is ignored.
     test: the test examples of the run. A stop by an evaluation of other examples is ignored.
   """
   def parse(file: BinaryIO) -> Optional[StopReason]:
@@ -98,7 +92,6 @@ def remove_stop_reason(run_dir: RunDir) -> None:
 
 
 def _rules(flags: EvaluationFlags) -> Dict[str, Any]:
-  """Returns the settings on which the decision to stop depends, by name."""
   return {name: getattr(flags, name) for name in _RULE_SETTINGS}
 
 
@@ -106,12 +99,12 @@ def find_best_metric(flags: EvaluationFlags, model: tf.keras.Model,
                      num_classes: int) -> BestMetric:
   """Returns the metric that selects the best checkpoint.
 
+  Without --best_metric, it is the accuracy or, without classes, the average loss. It is the
+  complete loss if the outputs have no loss, or the model adds losses that depend on the examples.
+
   Args:
-    flags: the evaluation flags. If --best_metric is not given, the metric is the accuracy or,
-      without classes, the average loss; it is the complete loss if the outputs have no loss, or
-      the model adds losses that depend on the examples.
-    model: the compiled model, which gives the names of its metrics.
-    num_classes: the number of classes of the examples; 0: they have no classes.
+    model: must be compiled.
+    num_classes: 0: the examples have no classes.
 
   Raises:
     UserError: the model has no such metric, or --best_mode is needed.
@@ -127,7 +120,7 @@ def find_best_metric(flags: EvaluationFlags, model: tf.keras.Model,
                     '--stop_at_accuracy={} with {}'.format(flags.stop_at_accuracy,
                                                            ', '.join(names)),
                     'give --best_metric and --early_stopping_steps instead')
-  return BestMetric(name, _is_max(name, flags.best_mode))
+  return BestMetric(name, _is_better_if_larger(name, flags.best_mode))
 
 
 def _metric_names(model: tf.keras.Model, num_classes: int) -> List[str]:
@@ -141,8 +134,8 @@ def _metric_names(model: tf.keras.Model, num_classes: int) -> List[str]:
   return [*names, *keys.losses.values(), *keys.metrics.values()]
 
 
-def _is_max(name: str, mode: str) -> bool:
-  """Returns whether larger values of a metric are better."""
+def _is_better_if_larger(name: str, mode: str) -> bool:
+  """Returns whether larger values of a metric are better, from `--best_mode` or its name."""
   if mode != 'auto':
     return mode == 'max'
   words = set(re.split('[^a-z0-9]+', re.sub('([a-z])([A-Z])', r'\1_\2', name).lower()))

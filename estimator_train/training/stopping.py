@@ -30,14 +30,9 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
   """Raises NonFiniteLoss at the first loss that is not finite.
 
   Args:
-    monitor: counts the steps, and provides the loss of the last one.
     skips_updates: whether loss scaling skips the update of a step whose loss is not finite. If so,
       the run ends only after MAX_SKIPPED_STEPS such steps in a row.
-    schedule: the learning rate schedule, or None if the rate is unknown.
-
-  Attributes:
-    last_finite_loss: the loss of the last step whose loss was finite, a mean over the global batch;
-      None if there was no such step.
+    schedule: None if the model sets the rate.
   """
 
   def __init__(self, monitor: StepMonitor, skips_updates: bool = False,
@@ -50,11 +45,12 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
 
   @property
   def last_finite_loss(self) -> Optional[float]:
+    """The last finite loss, a mean over the global batch; None if there was none."""
     return self._finite_losses[-1][1] if self._finite_losses else None
 
   @property
   def loss_history(self) -> str:
-    """Returns the last finite losses and the learning rate as text, for the error message.
+    """The last finite losses and the learning rate as text, for the error message.
 
     In an asynchronous cluster, the step of a finite loss is the global step at the start of the
     session plus the number of steps of this process, see StepMonitor.local_step.
@@ -115,7 +111,12 @@ class RespondToSignals(tf.train.SessionRunHook):
   def after_run(self, run_context: Any, run_values: Any) -> None:
     if self._signals.save_requested:
       self._signals.save_requested = False
-      self._save(run_context.session)
+      if self._saver is None:
+        _LOG.info('SIGUSR1: ignored, because only the chief saves checkpoints')
+      else:
+        path = self._saver.save_now(run_context.session)
+        if path is not None:
+          _LOG.info('SIGUSR1: saved %s', path)
     is_requested = self._signals.stop_signum is not None or (
         self._saver is not None and self._saver.is_stop_requested)
     if is_requested and not self._has_announced:
@@ -127,14 +128,6 @@ class RespondToSignals(tf.train.SessionRunHook):
       self.has_stopped = True
       run_context.request_stop()
 
-  def _save(self, session: tf.Session) -> None:
-    if self._saver is None:
-      _LOG.info('SIGUSR1: ignored, because only the chief saves checkpoints')
-      return
-    path = self._saver.save_now(session)
-    if path is not None:
-      _LOG.info('SIGUSR1: saved %s', path)
-
 
 class StepWatchdog(tf.train.SessionRunHook):
   """Limits the duration of each step, and of the creation of the session.
@@ -145,17 +138,14 @@ class StepWatchdog(tf.train.SessionRunHook):
   system/watchdog.py.
 
   Args:
-    timeout_secs: the maximum duration of a step or of the creation of the session, in seconds.
-    is_wait_expected: a function that returns whether a step has to wait, for example for an
-      evaluation by another task. The time of such a wait does not count.
-    clock: a function that returns the time in seconds.
+    is_wait_expected: returns whether a step has to wait, for example for an evaluation by another
+      task. The time of such a wait does not count.
+    clock: returns the time in seconds.
   """
 
   def __init__(self, timeout_secs: float, is_wait_expected: Callable[[], bool],
                clock: Callable[[], float] = time.monotonic) -> None:
-    self._timeout_secs = timeout_secs
-    self._is_wait_expected = is_wait_expected
-    self._clock = clock
+    self._timeout_secs, self._is_wait_expected, self._clock = timeout_secs, is_wait_expected, clock
     # Times on `clock`; _timer_start is None while no duration is limited. Only the main thread sets
     # _timer_start, and only the watching thread sets _last_wait_at, so neither thread overwrites a
     # value that the other thread has just set.

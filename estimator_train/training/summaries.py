@@ -13,7 +13,6 @@ import tensorflow.compat.v1 as tf
 from tensorboard.plugins.hparams import api_pb2 as hparams_api, summary as hparams
 
 from estimator_train.model import observation
-from estimator_train.settings import Settings
 from estimator_train.tf_patches import estimator as estimator_patches
 from estimator_train.training.run import Run
 from estimator_train.training.steps import StepMonitor, Windows, is_logged
@@ -57,14 +56,11 @@ class WriteSummaries(tf.train.SessionRunHook):
   All workers of a cluster need this hook, and must fetch the tensors at the same steps, because
   fetching runs collective operations. Evaluations use the tags `loss` and `accuracy`, too, so that
   TensorBoard shows training and evaluation in the same charts.
-
-  Args:
-    run: the run.
-    monitor: counts the steps.
   """
 
   def __init__(self, run: Run, monitor: StepMonitor) -> None:
     self._run, self._monitor, self._windows = run, monitor, Windows(monitor)
+    self._event_dir = run.event_dir  # None: this process only fetches.
 
   def begin(self) -> None:
     estimator_patches.remove_loss_summary(observation.training_loss())
@@ -78,13 +74,15 @@ class WriteSummaries(tf.train.SessionRunHook):
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     self._windows.open_first()
-    if self._run.event_dir is not None:
+    if self._event_dir is not None:
+      writer = _writer(self._event_dir)
       # Makes TensorBoard discard the summaries of a killed run for the steps that this run repeats.
-      _writer(self._run.event_dir).add_session_log(
+      writer.add_session_log(
           tf.SessionLog(status=tf.SessionLog.START), self._monitor.start_step + 1)
-      _writer(self._run.event_dir).add_summary(
-          hparams.session_start_pb(_hyperparameters(self._run.settings)))
-      _writer(self._run.event_dir).add_summary(_hparams_experiment())
+      writer.add_summary(hparams.session_start_pb({
+          name: value for name, value in self._run.settings.items()
+          if name in _STRING_HPARAMS + _NUMERIC_HPARAMS and value is not None}))
+      writer.add_summary(_hparams_experiment())
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
     # In synchronous training, local_step is the same on all workers, so all workers fetch in
@@ -96,7 +94,7 @@ class WriteSummaries(tf.train.SessionRunHook):
     return None
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    if self._run.event_dir is None:
+    if self._event_dir is None:
       return
     self._windows.add_step()
     is_point = is_logged(self._monitor.local_step, num_before_thinning=_NUM_STEPS_WITH_POINTS)
@@ -104,18 +102,18 @@ class WriteSummaries(tf.train.SessionRunHook):
       self._monitor.update_global_step(run_context.session)
     if is_point:
       self._write_means()
-    if run_values.results is None:
-      return
-    scalars, examples = run_values.results
-    write_scalars(self._run.event_dir, scalars, self._monitor.global_step)
-    if examples and self._monitor.local_step == 1:  # A resumed run writes no images.
-      self._write_images(run_context.session, *examples)
+    if run_values.results is not None:
+      scalars, examples = run_values.results
+      write_scalars(self._event_dir, scalars, self._monitor.global_step)
+      if examples and self._monitor.local_step == 1:  # A resumed run writes no images.
+        _writer(self._event_dir).add_summary(
+            self._make_image_summary(run_context.session, *examples), 1)
 
   def _write_means(self) -> None:
     """Writes the means over the steps since the last point."""
     window = self._windows.close()
-    if self._run.event_dir is not None and not math.isnan(window.loss):
-      _add_scalars(self._run.event_dir, {'loss': window.loss, 'accuracy': window.accuracy},
+    if self._event_dir is not None and not math.isnan(window.loss):
+      _add_scalars(self._event_dir, {'loss': window.loss, 'accuracy': window.accuracy},
                    window.last_step)
 
   def end(self, session: tf.Session) -> None:
@@ -130,12 +128,12 @@ class WriteSummaries(tf.train.SessionRunHook):
 
   def _write_session_end(self, status: int) -> None:
     """Writes how the run ended; TensorBoard's HParams table calls a run a session."""
-    if self._run.event_dir is not None:
-      _writer(self._run.event_dir).add_summary(hparams.session_end_pb(status))
-      _writer(self._run.event_dir).flush()
+    if self._event_dir is not None:
+      _writer(self._event_dir).add_summary(hparams.session_end_pb(status))
+      _writer(self._event_dir).flush()
 
-  def _write_images(self, session: tf.Session, pixels: Any, class_indices: Any) -> None:
-    assert self._run.event_dir is not None
+  def _make_image_summary(self, session: tf.Session, pixels: Any,
+                          class_indices: Any) -> tf.Summary:
     summary = tf.Summary()
     for number, (image, class_index) in enumerate(zip(pixels, class_indices)):
       height, width, channels = image.shape
@@ -144,13 +142,7 @@ class WriteSummaries(tf.train.SessionRunHook):
           image=tf.Summary.Image(
               height=height, width=width, colorspace=channels,
               encoded_image_string=session.run(self._png, {self._image: image})))
-    _writer(self._run.event_dir).add_summary(summary, self._monitor.local_step)
-
-
-def _hyperparameters(settings: Settings) -> Dict[str, Any]:
-  """Returns the settings that are columns of the HParams table, by name, without None values."""
-  return {name: value for name, value in settings.items()
-          if name in _STRING_HPARAMS + _NUMERIC_HPARAMS and value is not None}
+    return summary
 
 
 def _hparams_experiment() -> tf.Summary:

@@ -228,11 +228,12 @@ def _find_conditions(batch_size: Optional[int]) -> Dict[str, Any]:
   """Returns the conditions of the measurement that are known when the graph is complete."""
   strategy = tf.distribute.get_strategy() if tf.distribute.has_strategy() else None
   num_replicas = 1 if strategy is None else strategy.num_replicas_in_sync
+  cluster, _ = _cluster_and_task()
   return {
       'global_batch_size': batch_size,
       'per_replica_batch_size': None if batch_size is None else batch_size / num_replicas,
       'num_replicas': num_replicas,
-      'num_workers': _num_workers(),
+      'num_workers': max(1, sum(len(cluster.get(task_type, ())) for task_type in _WORKER_TYPES)),
       'examples_per_step': batch_size,
       'dataset': None,
       'model': None,
@@ -269,11 +270,6 @@ def _cluster_and_task() -> Tuple[Dict[str, Any], Tuple[Optional[str], int]]:
     return resolver.cluster_spec().as_dict(), (resolver.task_type, resolver.task_id or 0)
   except Exception:  # TensorFlow raises many kinds of exceptions if TF_CONFIG is malformed.
     return {}, (None, 0)
-
-
-def _num_workers() -> int:
-  cluster, _ = _cluster_and_task()
-  return max(1, sum(len(cluster.get(task_type, ())) for task_type in _WORKER_TYPES))
 
 
 def _is_chief() -> bool:

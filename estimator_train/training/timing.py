@@ -185,15 +185,12 @@ def _measure_wait(get_next: tf.Operation) -> tf.Tensor:
 class TraceSteps(tf.train.SessionRunHook):
   """Traces a range of steps, and writes the trace after the last of them.
 
-  Open the file in chrome://tracing or Perfetto. Traced steps are slower than other steps.
-
-  In an asynchronous cluster, `first` and `last` are compared with the global step at the start of
-  the session plus the number of steps of this process, see StepMonitor.local_step.
+  Open `trace.json` in chrome://tracing or Perfetto. Traced steps are slower than other steps.
 
   Args:
     times: records the pause in which the file is written.
-    model_dir: the directory for `trace.json`.
-    first, last: the first and the last global step to trace.
+    first, last: the first and the last global step to trace. In an asynchronous cluster, they are
+      compared with StepMonitor.local_step.
   """
 
   def __init__(self, monitor: StepMonitor, times: StepTimes, model_dir: str, first: int,
@@ -224,7 +221,12 @@ class TraceSteps(tf.train.SessionRunHook):
         'name': 'step {}'.format(step), 'ph': 'X', 'pid': _STEPS_PID, 'tid': 0,
         'ts': 1e6 * self._step_began, 'dur': 1e6 * (time.time() - self._step_began),
         'args': {'global_step': step}})
-    self._append_step_stats(run_values.run_metadata.step_stats)
+    rows = {row.device: row for row in self._step_stats.dev_stats}
+    for row in run_values.run_metadata.step_stats.dev_stats:  # One per device.
+      if row.device in rows:
+        rows[row.device].node_stats.extend(row.node_stats)
+      else:
+        self._step_stats.dev_stats.add().CopyFrom(row)
     if step == self._last:
       self._write()
 
@@ -232,15 +234,6 @@ class TraceSteps(tf.train.SessionRunHook):
     # If training stops within the range, after_run has not written the file.
     if self._step_events and self._monitor.local_step < self._last:
       self._write()
-
-  def _append_step_stats(self, step_stats: Any) -> None:
-    """Adds the operations of a step to the trace, which has one row per device."""
-    rows = {row.device: row for row in self._step_stats.dev_stats}
-    for row in step_stats.dev_stats:
-      if row.device in rows:
-        rows[row.device].node_stats.extend(row.node_stats)
-      else:
-        self._step_stats.dev_stats.add().CopyFrom(row)
 
   def _write(self) -> None:
     with self._times.record_pause('trace'):

@@ -17,7 +17,7 @@ def train(run_well, monkeypatch, tmp_path):
   """Trains with evaluations every two steps that find the accuracies above."""
   of = Evaluator.evaluate
 
-  def evaluate(self, path=None):
+  def evaluate(self, path):
     counted, samples = of(self, path)
     return dict(counted, accuracy=ACCURACY[counted['global_step']]), samples
 

@@ -80,7 +80,7 @@ def test_evaluation_of_unknown_length_leaves_keras_alone(evaluated_run):
   with keras_session() as session:
     model = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=(3,))])
     before = model.get_weights()
-    _, samples = Evaluator(run, prepared).evaluate()
+    _, samples = Evaluator(run, prepared).evaluate(run.start.checkpoint)
     assert tf.keras.backend.get_session() is session
     assert tf.get_default_graph() is session.graph
     np.testing.assert_array_equal(model.get_weights()[0], before[0])

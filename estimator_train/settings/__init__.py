@@ -11,27 +11,12 @@ from typing import Any, Dict, List, Optional, Tuple
 import attr
 
 from estimator_train.errors import InvalidValue, UserError, naming_keywords, to_keywords
-from estimator_train.settings import rules, user_code
+from estimator_train.settings import flags as groups, rules, user_code
 from estimator_train.settings.flag_type import (
   GROUP_TITLES,
   all_flags,
   flags_of,
   unknown_keyword_error,
-)
-from estimator_train.settings.flags import (
-  CheckpointFlags,
-  ClusterFlags,
-  DataFlags,
-  DeviceFlags,
-  DurationFlags,
-  EvaluationFlags,
-  ExperimentFlags,
-  ExportFlags,
-  InputFlags,
-  ModelFlags,
-  OptimizerFlags,
-  ReportingFlags,
-  RunFlags,
 )
 
 
@@ -45,26 +30,23 @@ class Settings:
   one flag. Functions of users may also read a flag directly, such as `settings.data_dir`, unless a
   group has its name. `evolve` and `items` take and return the values of flags by name.
 
-  Args:
-    **values: the values of flags, by the flags' names.
-
   Raises:
     UserError: a keyword is unknown (the error is then also a TypeError), or a value is invalid by
       itself or in combination with other values (the error is then also a ValueError).
   """
-  run: RunFlags
-  data: DataFlags
-  model: ModelFlags
-  duration: DurationFlags
-  evaluation: EvaluationFlags
-  optimizer: OptimizerFlags
-  devices: DeviceFlags
-  cluster: ClusterFlags
-  input: InputFlags
-  checkpoints: CheckpointFlags
-  reporting: ReportingFlags
-  experiments: ExperimentFlags
-  export: ExportFlags
+  run: groups.RunFlags
+  data: groups.DataFlags
+  model: groups.ModelFlags
+  duration: groups.DurationFlags
+  evaluation: groups.EvaluationFlags
+  optimizer: groups.OptimizerFlags
+  devices: groups.DeviceFlags
+  cluster: groups.ClusterFlags
+  input: groups.InputFlags
+  checkpoints: groups.CheckpointFlags
+  reporting: groups.ReportingFlags
+  experiments: groups.ExperimentFlags
+  export: groups.ExportFlags
 
   def __init__(self, **values: Any) -> None:
     for name in values:
@@ -138,8 +120,6 @@ def per_replica_batch_size(global_batch_size: int, num_replicas: int,
   """Returns the number of examples per step and replica.
 
   Args:
-    global_batch_size: the number of examples per step.
-    num_replicas: the number of replicas.
     micro_batches: the number of parts into which each replica splits its examples.
 
   Raises:
@@ -160,7 +140,7 @@ def per_replica_batch_size(global_batch_size: int, num_replicas: int,
       'use ' + ' or '.join(str(size) for size in near))
 
 
-def learning_rate_scale(flags: OptimizerFlags) -> float:
+def learning_rate_scale(flags: groups.OptimizerFlags) -> float:
   """Returns the factor by which `--scale_learning_rate` multiplies the learning rates.
 
   The flags give the learning rates for `--base_batch_size`. When the batch size grows, `linear`

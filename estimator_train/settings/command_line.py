@@ -40,10 +40,9 @@ _COMMENT = re.compile(r'\s(?:#(?!\d)\s*\w|//)')  # `C #,F #` are names.
 
 
 class Argument(NamedTuple):
-  """A command-line argument and its origin.
+  """A command-line argument, such as `--batch_size=64`, and its origin.
 
   Attributes:
-    text: the argument, such as `--batch_size=64`.
     location: `FILE:LINE` if the argument is in a flagfile, '' if it is on the command line.
     is_recorded: whether the program has written the flagfile.
   """
@@ -58,32 +57,33 @@ class Argument(NamedTuple):
 
 
 def parse(argv: Sequence[str]) -> Settings:
-  """Parses a command line into Settings.
-
-  Args:
-    argv: the arguments, without the program's name.
+  """Parses a command line, without the program's name, into Settings.
 
   Raises:
     UserError: a flag is unknown, has an invalid value, or contradicts another flag.
   """
-  arguments = _drop_unset_flags(expand_arguments(argv))
+  arguments = _drop_unset_flags(_expand_arguments(argv))
   try:
     for argument in {argument.flag: argument for argument in arguments}.values():
       if argument.location and not argument.is_recorded:
         _check_plain(argument)
     values = _parse_values(arguments)
-    given = {argument.flag for argument in arguments}
-    excluded = {name for pair in rules.EXCLUSIVE_PAIRS if given.intersection(pair) for name in pair}
-    recorded = [argument for argument in _read_flags_of_run(values, given)
+    names = {argument.flag for argument in arguments}
+    excluded = {name for pair in rules.EXCLUSIVE_PAIRS if names.intersection(pair) for name in pair}
+    recorded = [argument for argument in _read_flags_of_run(values, names)
                 if argument.flag not in excluded]
     if recorded:
       arguments = _drop_unset_flags(recorded + arguments)
       values = _parse_values(arguments)
-    _prefer_command_line(values, arguments)
+    # A flag on the command line also unsets the flag that it excludes.
+    on_command_line = {argument.flag for argument in arguments if not argument.location}
+    for pair in rules.EXCLUSIVE_PAIRS:
+      if len(on_command_line.intersection(pair)) == 1:
+        values.update(dict.fromkeys(set(pair) - on_command_line))
     settings = Settings.from_flags(values)
     return settings.for_mode(settings.run.mode)
   except UserError as error:
-    raise with_locations(error, arguments) from error
+    raise _with_locations(error, arguments) from error
 
 
 def _check_plain(argument: Argument) -> None:
@@ -139,17 +139,20 @@ def _parse_values(arguments: Sequence[Argument]) -> Dict[str, Any]:
   return values
 
 
-def _read_flags_of_run(values: Dict[str, Any], given: Set[str]) -> List[Argument]:
+def _read_flags_of_run(values: Dict[str, Any], names: Set[str]) -> List[Argument]:
   """Returns the flags of the run in --model_dir, if the mode reads the checkpoints of a run.
 
+  Args:
+    names: those of the flags that are given.
+
   Raises:
-    UserError: there is no run, and the flags given do not name the data set.
+    UserError: there is no run, and the given flags do not name the data set.
   """
   path = os.path.join(os.path.expanduser(values['model_dir'] or ''), 'flags.txt')
   if values['mode'] not in MODES_WITH_CHECKPOINT_FLAG or not values['model_dir']:
     return []
   if not os.path.isfile(path):
-    if 'dataset' not in given and given.intersection(_FLAGS_OF_PATTERNS):
+    if 'dataset' not in names and names.intersection(_FLAGS_OF_PATTERNS):
       raise UserError('--model_dir has no run, whose --dataset would be used',
                       '{} (there is no flags.txt)'.format(values['model_dir']),
                       'give the --model_dir of a run, or --dataset')
@@ -171,8 +174,7 @@ def help_text(argv: Sequence[str] = (), width: Optional[int] = None) -> str:
   """Returns the text that `--help` prints or, for `--help=WORD`, the flags whose lines have WORD.
 
   Args:
-    argv: the command line.
-    width: the width of the terminal; None: each flag is one line.
+    width: that of the terminal; None: each flag is one line.
 
   Raises:
     UserError: no flag has the word.
@@ -216,18 +218,7 @@ def wants_help(argv: Sequence[str]) -> bool:
              or _HELP_WITH_WORD.match(argument) for argument in argv)
 
 
-def _prefer_command_line(values: Dict[str, Any],
-                         arguments: Sequence[Argument]) -> None:
-  """If one flag of an exclusive pair is on the command line, unsets the other flag."""
-  on_command_line = {argument.flag for argument in arguments if not argument.location}
-  for pair in rules.EXCLUSIVE_PAIRS:
-    chosen = on_command_line.intersection(pair)
-    if len(chosen) == 1:
-      (other,) = set(pair) - chosen
-      values[other] = None
-
-
-def expand_arguments(argv: Sequence[str]) -> List[Argument]:
+def _expand_arguments(argv: Sequence[str]) -> List[Argument]:
   """Replaces each --flagfile, on the command line or in a flagfile, by the flags in the file.
 
   The arguments of the command line are returned last, so that they override the arguments in
@@ -251,7 +242,7 @@ def expand_arguments(argv: Sequence[str]) -> List[Argument]:
   return sorted(arguments, key=lambda argument: not argument.location)
 
 
-def with_locations(error: UserError, arguments: Sequence[Argument]) -> UserError:
+def _with_locations(error: UserError, arguments: Sequence[Argument]) -> UserError:
   """Returns the error; if a flagfile sets a flag that the error names, adds `FILE:LINE`.
 
   If the error also names a flag of the command line, adds where each of the two was set.
@@ -274,7 +265,6 @@ def _expand_argument(argument: Argument, including_files: Tuple[str, ...]) -> Li
   """Returns the argument itself or, if the argument is a --flagfile, the arguments in the file.
 
   Args:
-    argument: the argument to expand.
     including_files: the real paths of the flagfiles that include this argument, to detect cycles.
   """
   match = _FLAGFILE.fullmatch(argument.text)

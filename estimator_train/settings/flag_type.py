@@ -49,12 +49,11 @@ class Flag(NamedTuple):
   Attributes:
     name: the name, without dashes.
     types: the allowed types of the value, such as int, NoneType or Tuple[int, int].
-    default: the value if the flag is not given.
     help: the text of --help, without the choices; `{names}` stands for `built_in_names`.
     choices: the allowed values; empty: all values are allowed.
     built_in_names: if the flag accepts `package.module:function`, its other allowed values, such as
       `fashion_cnn`; empty for all other flags.
-    check: a further check of the value, which is skipped if the value is None; None: no such check.
+    check: a further check of values other than None.
     item_rule: the rule and the remedy in the error if the items of a tuple cannot be parsed.
     separator: the text between the items of a tuple on the command line.
     is_path: whether the value is a path, or consists of paths that are separated by commas.
@@ -238,9 +237,8 @@ def satisfies(is_valid: Callable[[Any], bool], rule: str, remedy: str) -> ValueC
   """Returns a check that raises a UserError unless a condition holds.
 
   Args:
-    is_valid: the condition, a function of the value.
+    is_valid: the condition.
     rule: the rule in the error, without the name of the flag, such as 'must be positive'.
-    remedy: the remedy in the error, such as 'give a rate such as 0.001'.
   """
   def check(flag: Flag, value: Any) -> None:
     if not is_valid(value):

@@ -20,10 +20,6 @@ from estimator_train.settings.flag_type import (
 from estimator_train.settings.user_code import is_function_name
 from estimator_train.settings.workloads import WORKLOADS
 
-__all__ = [
-    'CheckpointFlags', 'ClusterFlags', 'DataFlags', 'DeviceFlags', 'DurationFlags',
-    'EvaluationFlags', 'ExperimentFlags', 'ExportFlags', 'InputFlags', 'ModelFlags',
-    'OptimizerFlags', 'ReportingFlags', 'RunFlags']
 MODES = ('train_and_evaluate', 'train', 'evaluate', 'predict', 'export', 'input_benchmark', 'audit',
          'write_tfrecords', 'download', 'doctor', 'scaling', 'lr_finder', 'reproduce', 'report')
 TRAINING_MODES = ('train_and_evaluate', 'train')
@@ -116,7 +112,7 @@ def _check_weights(flag: Flag, path: str) -> None:
 
 
 def to_nfc(name: str) -> str:
-  """Returns a class name in the form that equals that of each name which looks the same."""
+  """Returns a class name in the Unicode form NFC, which is equal for names that look the same."""
   return unicodedata.normalize('NFC', name)
 
 
@@ -136,13 +132,12 @@ class RunFlags:
 
   @property
   def required_model_dir(self) -> str:
-    """`model_dir`, in a mode that requires it."""
+    """`model_dir`, in a mode that requires this flag."""
     assert self.model_dir is not None
     return self.model_dir
 
   @property
   def trains(self) -> bool:
-    """Whether the mode trains."""
     return self.mode in TRAINING_MODES
 
   @property

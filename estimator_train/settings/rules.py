@@ -107,10 +107,6 @@ def _is_built_in(settings: Any) -> bool:
   return not user_code.is_function_name(settings.dataset)
 
 
-def _is_cached(settings: Any) -> bool:
-  return settings.cache not in ('auto', 'none')
-
-
 def _is_decay(settings: Any) -> bool:
   return settings.lr_schedule in ('exponential', 'cosine')
 
@@ -161,7 +157,8 @@ RULES = (
          'give --save_checkpoints_steps={s.eval_every_steps}, or omit it',
          lambda s: s.eval_every_steps and s.save_checkpoints_steps and (
              s.eval_every_steps % s.save_checkpoints_steps)),
-    _unsupported('input_pipeline', 'exact', '--cache', _is_cached),
+    _unsupported('input_pipeline', 'exact', '--cache',
+                 lambda s: s.cache not in ('auto', 'none')),
     *(_unsupported(name, default, '--cache_features', lambda s: s.cache_features)
       for name, default in (('augment', 'none'), ('mixup_alpha', 0.), ('input_pipeline', 'exact'))),
     *(_unsupported(name, default, '--input_pipeline=published',

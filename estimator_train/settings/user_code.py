@@ -51,20 +51,18 @@ def is_importable(function: Callable[..., Any]) -> bool:
 def call_function(flag: str, name: str, parameter_names: str, *arguments: Any) -> Any:
   """Imports a function, calls it, and returns the result.
 
-  The function is called with the arguments if it has required parameters, otherwise
-  without arguments.
+  The function is called without arguments if it has no required parameters.
 
   Args:
     flag: the name of the flag that names the function.
     name: the value of the flag, `package.module:function`.
     parameter_names: the names of the arguments, such as `image_shape, num_classes`, for an error.
-    *arguments: the arguments that the function may take.
 
   Raises:
     UserError: the function does not exist, has other parameters, or raises an exception.
   """
-  given = '--{}={}'.format(flag, name)
-  function = _import_function(flag, name, given)
+  flag_text = '--{}={}'.format(flag, name)
+  function = _import_function(flag, name)
   try:
     parameters = inspect.signature(function).parameters.values()
     required = [parameter for parameter in parameters
@@ -74,35 +72,44 @@ def call_function(flag: str, name: str, parameter_names: str, *arguments: Any) -
     inspect.signature(function).bind(*passed_arguments)
   except (TypeError, ValueError) as error:
     raise UserError('the function of --{} has the wrong parameters'.format(flag),
-                    '{} ({})'.format(given, error),
+                    '{} ({})'.format(flag_text, error),
                     'define it without parameters or with ({})'.format(parameter_names)) from error
-  with translate_errors('the function of --{} failed'.format(flag), given):
+  with translate_errors('the function of --{} failed'.format(flag), flag_text):
     return function(*passed_arguments)
 
 
 @contextmanager
-def translate_errors(what: str, given: str) -> Iterator[None]:
+def translate_errors(what: str, code_name: str) -> Iterator[None]:
   """Translates exceptions of the user's code into a UserError with the file and line.
 
   Args:
     what: what failed, the first part of the error.
-    given: the flag that names the code and the value of this flag, as on the command line.
+    code_name: the flag that names the code, with its value, or the name of a function.
   """
   try:
     yield
   except UserError:
     raise
   except (Exception, SystemExit) as error:
-    _LOG.debug('%s: %s', what, given, exc_info=True)
-    raise UserError(what, '{} ({}{})'.format(given, _error_location(error), _describe_error(error)),
+    _LOG.debug('%s: %s', what, code_name, exc_info=True)
+    message = str(error)
+    location = find_location((frame.filename, frame.lineno)
+                             for frame in traceback.extract_tb(error.__traceback__))
+    if isinstance(error, SyntaxError):
+      message = error.msg
+      if error.filename:
+        location = '{}:{}: '.format(error.filename, error.lineno)
+    raise UserError(what, '{} ({}{})'.format(
+        code_name, location, ': '.join(filter(None, (type(error).__name__, message)))),
                     'fix this code; --verbosity=1 shows the traceback') from error
 
 
-def _import_function(flag: str, name: str, given: str) -> Any:
+def _import_function(flag: str, name: str) -> Any:
   """Imports and returns a function; raises a UserError if the module or function is missing."""
+  flag_text = '--{}={}'.format(flag, name)
   module_name, _, attribute_name = name.partition(':')
   try:
-    with translate_errors('the module of --{} failed'.format(flag), given):
+    with translate_errors('the module of --{} failed'.format(flag), flag_text):
       module = importlib.import_module(module_name)
   except UserError as error:
     cause = error.__cause__
@@ -111,7 +118,7 @@ def _import_function(flag: str, name: str, given: str) -> Any:
     if isinstance(cause, ModuleNotFoundError) and cause.name and (module_name + '.').startswith(
         cause.name + '.') or isinstance(cause, ValueError) and not module_name:
       raise UserError('--{} names a module that cannot be found'.format(flag),
-                      '{} ({})'.format(given, cause),
+                      '{} ({})'.format(flag_text, cause),
                       'give package.module:function, importable from this folder or PYTHONPATH'
                       ) from cause
     raise
@@ -121,17 +128,9 @@ def _import_function(flag: str, name: str, given: str) -> Any:
   defined = [key for key, value in vars(module).items()
              if callable(value) and getattr(value, '__module__', None) == module.__name__]
   near = difflib.get_close_matches(attribute_name, defined) or sorted(defined)
-  raise UserError('--{} names a function that does not exist'.format(flag), given,
+  raise UserError('--{} names a function that does not exist'.format(flag), flag_text,
                   'did you mean {}?'.format(', '.join(near[:5])) if near else
                   '{} defines no function'.format(getattr(module, '__file__', module_name)))
-
-
-def _error_location(error: BaseException) -> str:
-  """Returns the innermost line of the user's code in the traceback, `file:line: `, or ''."""
-  if isinstance(error, SyntaxError) and error.filename:
-    return '{}:{}: '.format(error.filename, error.lineno)
-  return find_location((frame.filename, frame.lineno)
-                       for frame in traceback.extract_tb(error.__traceback__))
 
 
 def find_location(frames: Iterable[Tuple[str, Optional[int]]]) -> str:
@@ -144,9 +143,3 @@ def find_location(frames: Iterable[Tuple[str, Optional[int]]]) -> str:
                if not file.startswith(_LIBRARY_FOLDERS + ('<frozen',))
                and '-packages' + os.sep not in file]
   return locations[-1] if locations else ''
-
-
-def _describe_error(error: BaseException) -> str:
-  """Returns `TYPE: MESSAGE`, or `TYPE` if the message is empty."""
-  text = error.msg if isinstance(error, SyntaxError) else str(error)
-  return ': '.join(filter(None, (type(error).__name__, text)))

@@ -37,9 +37,7 @@ class ChildRun(NamedTuple):
   Attributes:
     code: exit code, or the negative number of the signal that ended the process; None if the
       process was still running when the timeout expired.
-    stdout: standard output of the process.
-    stderr: standard error of the process.
-    secs: duration of the process in seconds.
+    secs: duration of the process.
   """
   code: Optional[int]
   stdout: str = ''
@@ -66,8 +64,8 @@ def run_program(arguments: Sequence[str], log_path: str, module: str = 'estimato
   Args:
     arguments: the flags.
     log_path: path of the file for the child's standard error.
-    module: the module to run: the program, or one of its launchers.
-    cores: IDs of the cores that the child may use; empty: the cores of this process.
+    module: the program, or the module that launches it.
+    cores: see start.
   """
   with open(log_path, 'w+b') as log:
     return run_python(['-m', module, *arguments], environment=child_environment(), stderr=log,
@@ -84,11 +82,11 @@ def run_python(arguments: Sequence[str], timeout_secs: Optional[float] = None,
 
   Args:
     arguments: arguments of the interpreter, such as `-c` and code.
-    timeout_secs: seconds after which the process is stopped; None: no limit.
-    environment: environment variables; None: those of this process.
+    timeout_secs: None: no limit.
+    environment: None: the variables of this process.
     python: path of the interpreter; '': the interpreter of this process.
-    stderr: the file for standard error; None: a temporary file.
-    cores: IDs of the cores that the child may use; empty: the cores of this process.
+    stderr: None: a temporary file.
+    cores: see start.
 
   Raises:
     OSError: the interpreter does not exist, or cannot be started.
@@ -106,12 +104,11 @@ def run_python(arguments: Sequence[str], timeout_secs: Optional[float] = None,
     finally:
       _stop(process)
     secs = time.monotonic() - start_time
-    return ChildRun(code, _read(out), _read(stderr or temporary), secs)
-
-
-def _read(file: IO[bytes]) -> str:
-  file.seek(0)
-  return file.read().decode('utf-8', 'replace')
+    texts = []
+    for file in (out, stderr or temporary):
+      file.seek(0)
+      texts.append(file.read().decode('utf-8', 'replace'))
+    return ChildRun(code, texts[0], texts[1], secs)
 
 
 def child_environment() -> Dict[str, str]:
@@ -134,9 +131,8 @@ def start(command: Sequence[str], environment: Optional[Mapping[str, str]],
   this function from the main thread, so that the child is killed only when this process ends.
 
   Args:
-    command: the program and its arguments.
-    environment: environment variables; None: those of this process.
-    stdout, stderr: the files or descriptors for its output; None: those of this process.
+    environment: None: the variables of this process.
+    stdout, stderr: files or descriptors; None: those of this process.
     cores: IDs of the cores that the child may use; empty: the cores of this process.
   """
   parent = os.getpid()
@@ -177,10 +173,9 @@ def failure_reason(code: int, log_path: str, offset: int = 0) -> str:
   """Returns one line with the reason why a process failed.
 
   Args:
-    code: exit code of the process, or the negative number of the signal that killed the
-      process.
+    code: see ChildRun.
     log_path: path of the file with the standard error of the process.
-    offset: position in the file, in bytes, where the output of the process begins.
+    offset: position in the file, in bytes, at which the output of the process begins.
   """
   with open(log_path, 'rb') as file:
     file.seek(offset)
@@ -188,7 +183,6 @@ def failure_reason(code: int, log_path: str, offset: int = 0) -> str:
 
 
 def _failure_reason(code: int, text: str) -> str:
-  """Like failure_reason, for the text that the process has written."""
   if code < 0:
     names = {each.value: each.name for each in signal.Signals}  # Real-time signals have no name.
     # The kernel sends SIGKILL when memory runs out, but a user may also have sent this signal.

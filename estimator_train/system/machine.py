@@ -16,7 +16,7 @@ import importlib.util
 import os
 import re
 import resource
-from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
+from typing import Dict, Iterator, Mapping, Optional, Tuple
 
 # The variables for the oneDNN build.
 ONEDNN_VARIABLE_NAMES = ('KMP_BLOCKTIME', 'MKL_DEBUG_CPU_TYPE', 'TF_MKL_ALLOC_MAX_BYTES')
@@ -25,8 +25,7 @@ _CGROUPS = (('/sys/fs/cgroup', 'memory.max', 'memory.current'),
             ('/sys/fs/cgroup/memory', 'memory.limit_in_bytes', 'memory.usage_in_bytes'))
 # Address space, in bytes, for TensorFlow's libraries, the stacks of threads and malloc's arenas.
 _RESERVED_ADDRESS_BYTES = 2 << 30
-# The result of bytes_left_under_limits is at least this number, even if less is left, so
-# that TensorFlow can start.
+# The minimum of bytes_left_under_limits, so that TensorFlow can start even if less is left.
 _MIN_LIMIT_BYTES = 256 << 20
 _CPU_INFO = '/proc/cpuinfo'
 # Numbers of parameters of mallopt(3), and the environment variables by which users set parameters.
@@ -156,20 +155,16 @@ def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
 def return_freed_memory() -> None:
   """Restores glibc's defaults, and returns the free memory to the kernel."""
   if _set_parameters(_DEFAULT_PARAMETERS):
-    _libc().malloc_trim(ctypes.c_size_t(0))
+    ctypes.CDLL(None).malloc_trim(ctypes.c_size_t(0))
 
 
 def _set_parameters(parameters: Mapping[int, int]) -> bool:
   """Sets parameters of malloc; returns False if they cannot be set."""
-  libc = _libc()
+  libc = ctypes.CDLL(None)
   # C libraries other than glibc lack mallopt, or implement it with other parameters.
   if not hasattr(libc, 'mallopt') or not hasattr(libc, 'gnu_get_libc_version'):
     return False
   return all(libc.mallopt(parameter, value) for parameter, value in parameters.items())
-
-
-def _libc() -> Any:
-  return ctypes.CDLL(None)
 
 
 def available_bytes() -> int:
@@ -186,7 +181,12 @@ def bytes_left_under_limits() -> Optional[int]:
   Ignores the free memory of the machine, unlike available_bytes. The result becomes the limit of
   the allocator of TensorFlow's oneDNN build (`TF_MKL_ALLOC_MAX_BYTES`).
   """
-  bytes_left = [_bytes_left_in_cgroups(), _address_bytes_left()]
+  bytes_left = [_bytes_left_in_cgroups()]
+  address_limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+  if address_limit != resource.RLIM_INFINITY:
+    import psutil
+    used = int(psutil.Process().memory_info().vms)
+    bytes_left.append(address_limit - used - _RESERVED_ADDRESS_BYTES)
   return min((max(left, _MIN_LIMIT_BYTES) for left in bytes_left if left is not None),
              default=None)
 
@@ -228,15 +228,6 @@ def _cgroup_files() -> Iterator[Tuple[str, str, str]]:
     for folder in sorted(folders):
       yield tuple(os.path.join(folder, name)  # type: ignore
                   for name in (limit, usage, 'memory.stat'))
-
-
-def _address_bytes_left() -> Optional[int]:
-  """Returns the bytes of address space left for tensors; None if there is no limit."""
-  limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-  if limit == resource.RLIM_INFINITY:
-    return None
-  import psutil
-  return limit - int(psutil.Process().memory_info().vms) - _RESERVED_ADDRESS_BYTES
 
 
 def _read_number(path: str, pattern: str) -> int:

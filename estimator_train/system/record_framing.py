@@ -62,7 +62,7 @@ def parse_data(content: bytes, length: int) -> bytes:
 
   Args:
     content: the data and its checksum, as they were read.
-    length: the size of the data in the header.
+    length: the size of the data, from the header.
 
   Raises:
     DamagedRecord: the data is truncated, or has a wrong checksum.

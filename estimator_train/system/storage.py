@@ -1,8 +1,7 @@
-"""Writes files atomically, locks them, and reads the files of earlier runs: caches and reports.
+"""Writes files atomically, and reads the files of earlier runs: caches and reports.
 
 A file that is written atomically gets its final name when it is complete. The key of a cache
-contains a fingerprint of the files or arrays from which it was made. This module also advises the
-kernel on files.
+contains a fingerprint of the files or arrays from which it was made.
 """
 
 import contextlib
@@ -72,7 +71,6 @@ def guarded(folder: str, check: Callable[[], None]) -> Iterator[None]:
   """Calls `check` before each atomic write to a folder, or to folders in it, in a `with` block.
 
   Args:
-    folder: the path of the folder.
     check: raises an OSError if this process must not write to the folder.
   """
   _guards[folder] = check
@@ -116,7 +114,6 @@ def open_locked(path: str, check: Callable[[], None] = lambda: None) -> Iterator
   """Opens a file for appending and locks it. Other callers wait until the file is closed.
 
   Args:
-    path: the path of the file.
     check: called repeatedly during the wait; raises an exception to end the wait.
   """
   while True:
@@ -131,23 +128,16 @@ def open_locked(path: str, check: Callable[[], None] = lambda: None) -> Iterator
 
 def open_regular(path: Union[str, bytes]) -> io.BufferedReader:
   """Opens a regular file for reading; raises an OSError, without blocking, for anything else."""
-  file = open(path, 'rb', opener=_open_without_blocking)  # noqa: SIM115 (The caller closes it.)
+  file = open(  # noqa: SIM115 (The caller closes it.)
+      path, 'rb', opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
   if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
     file.close()
     raise OSError(errno.EINVAL, 'not a regular file', path)
   return file
 
 
-def _open_without_blocking(path: str, flags: int) -> int:
-  return os.open(path, flags | os.O_NONBLOCK)
-
-
 class DamagedFile(Exception):
-  """A file cannot be read, or has other contents than those that the program has written.
-
-  Attributes:
-    reason: what is wrong with the file.
-  """
+  """A file cannot be read, or has other contents than those that the program has written."""
 
   def __init__(self, path: str, reason: str) -> None:
     super().__init__('{} cannot be used ({})'.format(path, reason))
@@ -158,7 +148,6 @@ def load(path: str, parse: Callable[[BinaryIO], _T]) -> Optional[_T]:
   """Returns the result of `parse` for a file; None if there is no file.
 
   Args:
-    path: the path of the file.
     parse: takes the open file; raises any exception if the contents are not as expected.
 
   Raises:

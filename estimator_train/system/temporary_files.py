@@ -45,7 +45,7 @@ def make_folder(path: str) -> Iterator[str]:
   """Makes a folder with a temporary name, and removes it after the `with` block if it still exists.
 
   Args:
-    path: the path to which the caller may rename the folder, or another path next to it.
+    path: the path to which the caller may rename the folder, or any path next to it.
   """
   _remove_leftovers_once(os.path.dirname(path))
   while True:

@@ -25,11 +25,10 @@ class ImportResult(NamedTuple):
   """The outcome of importing TensorFlow and listing the GPUs.
 
   Attributes:
-    child: the outcome of the child process.
     version: version of TensorFlow; None if the import failed.
-    secs: duration of the import in seconds.
+    secs: duration of the import.
     has_cuda: whether the build supports GPUs.
-    num_gpus: number of GPUs that TensorFlow sees; None if listing them failed.
+    num_gpus: None if listing the GPUs failed.
   """
   child: ChildRun
   version: Optional[str] = None

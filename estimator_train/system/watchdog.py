@@ -27,9 +27,9 @@ def ending_hangs(activity: str, timeout_secs: float, progress: Callable[[], Any]
   The duration of the block is not limited. Time in which this process was suspended does not count.
 
   Args:
-    activity: the name of what the block does, such as `evaluation`.
-    timeout_secs: the value of --step_timeout_secs; 0: no limit.
-    progress: returns a value that has changed if there was progress. Called in another thread.
+    activity: what the block does, such as `evaluation`.
+    timeout_secs: `--step_timeout_secs`; 0: no limit.
+    progress: returns a value that changes with progress. Called in another thread.
   """
   has_ended = threading.Event()
 

@@ -26,7 +26,6 @@ def run(settings: Settings, process: Optional[Process] = None) -> Dict[str, Any]
   """Runs the mode that the settings name, and locks `model_dir` if the mode writes to this folder.
 
   Args:
-    settings: settings of the run.
     process: role of this process in the cluster; None: the role that TF_CONFIG specifies.
 
   Returns:
@@ -59,10 +58,6 @@ def open_mode(mode: str, verbosity: int) -> Iterator[Any]:
 
   Every mode runs in such a `with` block, in the program as in a function of the library, so that
   no setting of the user changes a result. The settings are restored at the end of the block.
-
-  Args:
-    mode: a value of `--mode`.
-    verbosity: value of --verbosity.
   """
   with keras_config.ignored():
     module = _import_mode(mode)

@@ -34,8 +34,6 @@ class _Differences(NamedTuple):
   """What differs from the evaluation of the run, in words; None: nothing.
 
   Attributes:
-    examples: the test examples.
-    checkpoint: the checkpoint.
     preprocessing: the network, or how it gets the examples.
   """
   examples: Optional[str]

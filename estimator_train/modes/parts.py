@@ -21,7 +21,6 @@ class Part(NamedTuple):
   Attributes:
     name: the name, which no other part has.
     description: what the log calls the part.
-    arguments: the arguments of the module.
     log_path: the file for the standard error of the process.
     module: the program or the launcher of a cluster.
     cores: the IDs of the cores that the process may use; empty: those of this process.
@@ -40,7 +39,6 @@ class PartResult(NamedTuple):
   Attributes:
     reports: the contents of `throughput.json` and of other reports by the names of the files
       without their extension; None if the part failed.
-    exit_code: see ChildRun.code.
     error: the reason why the part failed, one line; None if it is complete.
   """
   reports: Optional[Dict[str, Any]]

@@ -94,7 +94,6 @@ def _make_cells(run: page.ComparedRun, first: page.ComparedRun,
   """Returns (title, text) of each cell of a run, whose rates are compared with the first run.
 
   Args:
-    run, first: the run, and the run to compare with.
     flags: the names of the flags that differ between the runs.
   """
   throughput, evaluation = run.data.throughput, run.data.evaluation

@@ -95,7 +95,6 @@ def part_arguments(part: WorkloadPart, settings: Settings, num_gpus: int) -> Seq
 
   Args:
     settings: settings of the mode, with the user's flags, which override the flags of the part.
-    num_gpus: number of GPUs of this machine.
   """
   flags = dict(part.flags)
   if settings.devices.num_gpus >= 0 or settings.devices.num_cpu_replicas:

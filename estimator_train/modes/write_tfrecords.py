@@ -34,7 +34,6 @@ class _Shard(NamedTuple):
   """A file to write.
 
   Attributes:
-    path: the path of the file.
     indices: the indices of its images in the source, in the order of the records.
   """
   path: str
@@ -92,11 +91,7 @@ def _plan_shards(folder: str, name: str, num_images: int, num_shards: int,
   """Distributes shuffled images over shards whose sizes differ by at most one image.
 
   Args:
-    folder: the folder of the shards.
     name: the first part of their names, such as `train`.
-    num_images: the number of images.
-    num_shards: the number of shards.
-    seed: the seed of the order.
   """
   order = np.random.RandomState(seed % 2 ** 32).permutation(num_images)
   return [_Shard(os.path.join(folder, '{}-{:05d}-of-{:05d}'.format(name, number, num_shards)), part)
@@ -115,7 +110,6 @@ class _Plan:
   """What a folder contains, in `write_tfrecords.json`.
 
   Args:
-    folder: the folder of the shards.
     digest: a digest of what determines their contents.
 
   Raises:

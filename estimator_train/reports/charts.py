@@ -70,9 +70,9 @@ def _draw_step_time(global_steps: np.ndarray, mean_secs: np.ndarray,
 
 def _draw_histogram(histogram: Dict[str, Any], percentiles: Dict[str, Any]) -> Chart:
   """Draws the histogram of the step times, with lines at the p50, p90 and p99."""
-  edges, counts = np.array(histogram['edges_secs']), np.array(histogram['counts'])
+  bin_edges, counts = np.array(histogram['edges_secs']), np.array(histogram['counts'])
   largest_bin, most = int(counts.argmax()), counts.max()
-  factor, unit = choose_secs_unit(float(edges[largest_bin + 1]))
+  factor, unit = choose_secs_unit(float(bin_edges[largest_bin + 1]))
   lines = [
       Line(color, [percentiles[name] * factor] * 2, [0, 1.05 * most],
            '{}: {}'.format(name, format_secs(percentiles[name])), dash=dash)
@@ -81,17 +81,17 @@ def _draw_histogram(histogram: Dict[str, Any], percentiles: Dict[str, Any]) -> C
   return draw_chart(
       'step-histogram.png', 'Histogram of the times of {:,} steps, from {} to {}; the '
       'largest bin has {:,} steps, from {} to {}.'.format(
-          int(counts.sum()), *map(format_secs, (edges[0], edges[-1])), int(counts[largest_bin]),
-          *map(format_secs, edges[largest_bin:largest_bin + 2])),
-      Axis('step time ({})'.format(unit), *spread(edges * factor, .02)),
+          int(counts.sum()), *map(format_secs, (bin_edges[0], bin_edges[-1])),
+          int(counts[largest_bin]), *map(format_secs, bin_edges[largest_bin:largest_bin + 2])),
+      Axis('step time ({})'.format(unit), *spread(bin_edges * factor, .02)),
       Axis('steps', 0, 1.05 * most, is_integer=True), lines,
-      _make_bars(edges * factor, counts, unit + ': ', 'steps'))
+      _make_bars(bin_edges * factor, counts, unit + ': ', 'steps'))
 
 
-def _make_bars(edges: np.ndarray, counts: np.ndarray, unit: str, counted: str) -> List[Box]:
+def _make_bars(bin_edges: np.ndarray, counts: np.ndarray, unit: str, counted: str) -> List[Box]:
   return [Box(start, count, end, 0, '{} to {} {}{:,} {}'.format(
       format_number(start), format_number(end), unit, count, counted))
-          for start, end, count in zip(edges, edges[1:], counts) if count]
+          for start, end, count in zip(bin_edges, bin_edges[1:], counts) if count]
 
 
 def draw_curves(curves: Dict[str, Any]) -> Iterator[Chart]:
@@ -108,7 +108,6 @@ def _draw_metrics(name: str, sources: Sequence[Tuple[Dict[str, Any], str, str, s
     name: beginning of the names of the charts.
     sources: (contents of `curves.json`, `train_` or `eval_`, label, color, whether the label is in
       the legend) of each curve.
-    caption: see Chart.
   """
   for metric, factor, unit, format_value in _METRICS:
     lines, descriptions = [], []
@@ -225,17 +224,17 @@ def _draw_values(true: np.ndarray, predicted: np.ndarray, output_name: str, num_
 
 def _draw_errors(errors: np.ndarray, output_name: str, index: int) -> Chart:
   """Draws the histogram of the errors, predicted minus true."""
-  counts, edges = np.histogram(errors, min(max(len(errors) // 10, 10), 40))
+  counts, bin_edges = np.histogram(errors, min(max(len(errors) // 10, 10), 40))
   text = 'mean {}, mean absolute error {}, root mean squared error {}, 5 % below {}, 95 % below {}'
   text = text.format(*map(format_number, (
       errors.mean(), np.abs(errors).mean(), np.sqrt((errors ** 2).mean()),
       *np.percentile(errors, (5, 95)))))
   return draw_chart(
       ERRORS_FILE.format(index), 'Histogram of the errors of {}: {}.'.format(output_name, text),
-      Axis('error: predicted − true', *spread([*edges, 0], .02)),
+      Axis('error: predicted − true', *spread([*bin_edges, 0], .02)),
       Axis('values', 0, 1.05 * counts.max(), is_integer=True),
       [Line('ink', [0, 0], [0, 1.05 * counts.max()], width=1, dash=5)],
-      _make_bars(edges, counts, '', 'values'), text[0].upper() + text[1:] + '.')
+      _make_bars(bin_edges, counts, '', 'values'), text[0].upper() + text[1:] + '.')
 
 
 def draw_comparison_charts(names: Sequence[str], rates: Sequence[Dict[str, Optional[float]]],

@@ -68,9 +68,7 @@ def per_class_metrics(class_names: Sequence[str], correct: Sequence[int], true: 
   """Computes precision, recall, F1 and support of each class.
 
   Args:
-    class_names: class names, by class index.
     correct: for each class, the number of its examples that are predicted as this class.
-    true: the number of examples of each class.
     predicted: the number of examples that are predicted as each class.
 
   Returns:
@@ -92,8 +90,6 @@ def write_samples(model_dir: str, class_names: Sequence[str], samples: Sequence[
   """Writes the examples and their images.
 
   Args:
-    model_dir: model_dir of the run.
-    class_names: class names, by class index.
     samples: examples with the attributes `image` (pixel values from 0 to 255,
       [height, width, 1 or 3]), `class_index` (of the true class) and `outputs` (the outputs of the
       model, [num_classes]).
@@ -130,7 +126,6 @@ def write_output_samples(model_dir: str, samples: Sequence[Any]) -> None:
   """Writes the true and predicted values of outputs that predict numbers.
 
   Args:
-    model_dir: model_dir of the run.
     samples: for each output, an object with the attributes `output_name`, `targets` and `outputs`,
       arrays of the same shape.
   """
@@ -160,12 +155,9 @@ class ClassMetrics(NamedTuple):
   """The metrics of a class.
 
   Attributes:
-    class_index: index of the class in the model's outputs.
-    class_name: name of the class.
     precision: fraction; None if no example was predicted as this class.
     recall: fraction; None if no example is of this class.
     f1: harmonic mean of precision and recall; None if both are None.
-    support: number of examples of this class.
   """
   class_index: int
   class_name: str
@@ -179,9 +171,6 @@ class Confusion(NamedTuple):
   """The number of examples of one class that were predicted as another class.
 
   Attributes:
-    true_class: name of the true class.
-    predicted_class: name of the predicted class.
-    examples: number of such examples.
     share: `examples` ÷ the number of all examples of the true class.
   """
   true_class: str
@@ -251,9 +240,7 @@ def _find_most_frequent_confusions(class_names: List[str], mistakes: np.ndarray,
   """Returns the most frequent confusions, at most _MAX_CONFUSIONS, by descending `examples`.
 
   Args:
-    class_names: class names, by class index.
     mistakes: the confusion matrix with zeros on its diagonal.
-    supports: number of examples of each class.
   """
   order = np.argsort(-mistakes, axis=None, kind='stable')[:_MAX_CONFUSIONS]
   confusions = []

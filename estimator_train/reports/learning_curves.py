@@ -74,7 +74,6 @@ def write_learning_curves(model_dir: str, losses: Sequence[Tuple[int, float]] = 
   """Writes the curves of this run and of all earlier runs in the same `model_dir`.
 
   Args:
-    model_dir: the directory of the run.
     losses: points of the training loss, instead of those in the event files from the first of
       these steps on.
   """

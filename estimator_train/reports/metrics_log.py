@@ -21,9 +21,7 @@ def append(model_dir: str, kind: str, step: int, metrics: Dict[str, Any]) -> Non
   An evaluation takes the place of an earlier one of the same step.
 
   Args:
-    model_dir: the directory of the run.
     kind: `train`, `epoch` or `evaluation`.
-    step: the global step.
     metrics: the metrics by name. Those that are None or not finite are omitted.
   """
   line = json.dumps({'kind': kind, 'global_step': step, 'time': round(time.time(), 3), **{

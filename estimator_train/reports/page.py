@@ -57,8 +57,6 @@ class ComparedRun(NamedTuple):
 
   Attributes:
     name: the name of the run on the page.
-    folder: the model_dir.
-    data: the contents of its files.
   """
   name: str
   folder: str
@@ -112,9 +110,7 @@ def write_comparison(runs: Sequence[ComparedRun], rows: Sequence[Tuple[str, Sequ
   """Writes the page that compares runs, and its charts, to `report/` in `output_dir`.
 
   Args:
-    runs: the runs.
     rows: the rows of the table of the page: a title, and a cell per run.
-    output_dir: the folder.
 
   Returns:
     The path of the page.
@@ -186,7 +182,6 @@ def _load_sample(model_dir: str, sample: Dict[str, Any]) -> Dict[str, Any]:
   """Returns a copy of a sample with the PNG file of its image and the size to show on the page.
 
   Args:
-    model_dir: model_dir of the run.
     sample: an entry of samples.json.
 
   Returns:

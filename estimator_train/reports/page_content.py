@@ -49,7 +49,6 @@ class BarSegment(NamedTuple):
   """A segment of a stacked bar, which stands for a part of a duration.
 
   Attributes:
-    name: name of the part.
     value: the formatted duration or percentage of the part.
     share: the length of the segment, as a fraction of the bar.
   """
@@ -63,7 +62,6 @@ class Headline(NamedTuple):
 
   Attributes:
     name: name of the figure, for example `Throughput`.
-    value: the figure, formatted.
     notes: notes on the figure, one per line.
     standard_error: the standard error of the figure, formatted; empty if unknown.
     unit: the unit, which the page shows after the standard error; may be empty.
@@ -184,7 +182,6 @@ def _evaluation_headlines(evaluation: Dict[str, Any],
   """Yields the accuracy and the loss of the evaluation; without one, the last training loss.
 
   Args:
-    evaluation: the contents of evaluation.json.
     last_loss: the global step and the value of the last training loss; None if unknown.
   """
   accuracy, examples = evaluation.get('accuracy'), evaluation.get('examples')

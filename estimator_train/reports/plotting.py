@@ -45,7 +45,6 @@ class Chart(NamedTuple):
     caption: caption below the chart; may be empty.
     height: height in CSS pixels.
     shapes: what the chart consists of; charts.html writes them as SVG.
-    png: contents of the PNG file.
   """
   name: str
   description: str
@@ -98,7 +97,6 @@ class Line(NamedTuple):
 
   Attributes:
     color: a name in _COLORS.
-    xs, ys: the coordinates.
     label: what the pointer names its values; empty: it shows none.
     width: width of the line; 0: points only.
     dash: length of its dashes; 0: no dashes.
@@ -223,8 +221,6 @@ def draw_chart(name: str, description: str, x_axis: Axis, y_axis: Axis, lines: S
   """Draws a chart with two axes and a legend.
 
   Args:
-    name, description, caption, height: see Chart.
-    x_axis, y_axis: the axes.
     lines, boxes: the contents. What is outside of the axes is moved to their ends.
   """
   canvas, x_ticks, y_ticks = _Canvas(height), x_axis.make_ticks(6), y_axis.make_ticks(5)
@@ -282,8 +278,8 @@ def _add_tips(canvas: _Canvas, placed: Sequence[Tuple[Line, Points]], x_label: s
         tips.setdefault(round(place_x / _TIP_WIDTH), {})[line.label] = '{}: {} at {} {}'.format(
             line.label, format_number(float(y)), x_label, format_number(float(x)))
   columns = [column * _TIP_WIDTH for column in sorted(tips)]
-  edges = [x_ends[0], *(np.add(columns[1:], columns[:-1]) / 2), x_ends[1]]
-  for column, start, end in zip(sorted(tips), edges, edges[1:]):
+  boundaries = [x_ends[0], *(np.add(columns[1:], columns[:-1]) / 2), x_ends[1]]
+  for column, start, end in zip(sorted(tips), boundaries, boundaries[1:]):
     canvas.add_box(list(zip((start, end), y_ends)), 'ink', 0, '\n'.join(tips[column].values()))
 
 

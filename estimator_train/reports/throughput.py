@@ -24,12 +24,6 @@ def write_throughput_report(
     workers: Optional[Mapping[str, Dict[str, Any]]] = None) -> Dict[str, Any]:
   """Writes the throughput report of this run if it ran at least one step.
 
-  Args:
-    settings: settings of the run.
-    conditions: see make_throughput_report.
-    timing: times of the steps.
-    workers: see make_throughput_report.
-
   Returns:
     The entries that this function adds to the result of the mode: those of training_result,
     `examples_seen` and, if a step was run, the main rates.
@@ -179,7 +173,6 @@ def write_step_curve(model_dir: str, global_steps: np.ndarray, secs: np.ndarray)
   """Writes `report/steps.json`, the curve and the histogram of the step times.
 
   Args:
-    model_dir: model_dir of the run.
     global_steps: global step of each step, int [num_steps]; there is at least one step.
     secs: duration of each step in seconds, float [num_steps].
   """
@@ -189,13 +182,13 @@ def write_step_curve(model_dir: str, global_steps: np.ndarray, secs: np.ndarray)
   # The bins end at the 99th percentile, and the last bin includes all slower steps. If the bins
   # ended at the slowest step, they could be so wide that one bin contains almost all steps.
   low, high = np.percentile(secs, [0, 99])
-  edges = np.linspace(low, max(high, low * 1.001), min(_MAX_BINS, len(secs)) + 1)
+  bin_edges = np.linspace(low, max(high, low * 1.001), min(_MAX_BINS, len(secs)) + 1)
   report_files.write(model_dir, 'steps', {
       'global_step': [int(global_steps[steps[-1]]) for steps in steps_of_points],
       'mean_secs': [float(secs[steps].mean()) for steps in steps_of_points],
       'max_secs': [float(secs[steps].max()) for steps in steps_of_points],
-      'histogram': {'edges_secs': edges.tolist(),
-                    'counts': np.histogram(np.minimum(secs, edges[-1]), edges)[0].tolist()},
+      'histogram': {'edges_secs': bin_edges.tolist(),
+                    'counts': np.histogram(np.minimum(secs, bin_edges[-1]), bin_edges)[0].tolist()},
   })
 
 

@@ -39,8 +39,6 @@ class ImageIssue(NamedTuple):
       `os.fsdecode`.
     split: `train` or `eval`. A file that is in both splits has separate issues for each split.
     kind: one of KINDS.
-    label: the class name of the file.
-    reason: a description of the issue.
   """
   file: str
   split: str
@@ -53,7 +51,6 @@ class InspectedImage(NamedTuple):
   """The results of inspecting one image.
 
   Attributes:
-    size: size in bytes.
     digest: hash of the contents; b'' if the file is empty or cannot be read.
     shape: (height, width, channels); None if the image cannot be decoded.
     issues: issues of the contents of the image, or the reason why it cannot be read.
@@ -65,16 +62,7 @@ class InspectedImage(NamedTuple):
 
 
 class AuditedSplit:
-  """The images of one split, and the statistics collected from them.
-
-  Args:
-    name: `train` or `eval`.
-    source: the source of the images.
-    class_names: the class names, by class index.
-
-  Attributes:
-    name, source: as in Args.
-  """
+  """The images of one split, and the statistics collected from them."""
 
   def __init__(self, name: str, source: ImageSource, class_names: Sequence[str]) -> None:
     self.name, self.source, self._class_names = name, source, class_names
@@ -208,11 +196,6 @@ def _make_duplicate_issues(group: Sequence[Tuple[AuditedSplit, int]]) -> Iterato
 def write_audit_report(settings: Settings, run_dir: RunDir, splits: Sequence[AuditedSplit],
                        issues: Sequence[ImageIssue]) -> Dict[str, Any]:
   """Writes `audit.json`, prints its contents as a table, and returns the result of `--mode=audit`.
-
-  Args:
-    settings, run_dir: those of the mode.
-    splits: all audited splits.
-    issues: all issues, in any order.
   """
   path, data = run_dir.path_to(AUDIT_FILE), settings.data
   issues = sorted(issues)

@@ -16,7 +16,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 import pkg_resources
 
 from estimator_train import system
-from estimator_train.modes.doctor.results import CheckResult, error, ok, warning
+from estimator_train.modes.doctor.results import CheckResult, fail, ok, warn
 from estimator_train.system.child_process import child_environment, run_python
 from estimator_train.system.tensorflow_probe import ImportResult
 
@@ -51,12 +51,7 @@ class Interpreter(NamedTuple):
 
 
 class TensorFlowBuild(NamedTuple):
-  """An installed build of TensorFlow.
-
-  Attributes:
-    name: name of the package, such as `tensorflow-gpu`.
-    version: version of the package.
-  """
+  """An installed build of TensorFlow."""
   name: str
   version: str
 
@@ -75,7 +70,6 @@ class BuildRate(NamedTuple):
   """The training rate of one build, `stock` or `oneDNN`.
 
   Attributes:
-    build: name of the build.
     examples_per_sec: the rate; None if the build could not be measured.
     failure: why it could not be measured, or ''.
   """
@@ -83,7 +77,7 @@ class BuildRate(NamedTuple):
   examples_per_sec: Optional[float]
   failure: str = ''
 
-  def describe(self) -> str:
+  def format(self) -> str:
     """Returns the rate or the failure for the line of the doctor."""
     if not self.examples_per_sec:
       return 'not with the {} build ({})'.format(self.build, self.failure)
@@ -96,11 +90,11 @@ def check_python(python: Interpreter) -> CheckResult:
       python.implementation, '.'.join(map(str, python.version)), python.bits, python.system,
       python.machine)
   if python.implementation != 'CPython' or not (3, 6) <= python.version[:2] <= (3, 8):
-    return error('python', found, 'use CPython 3.7 or 3.6 (3.8 in NVIDIA\'s container); '
-                 './run_train.sh searches for one')
+    return fail('python', found, 'use CPython 3.7 or 3.6 (3.8 in NVIDIA\'s container); '
+                './run_train.sh searches for one')
   if python.bits != 64 or (python.system, python.machine) != ('Linux', 'x86_64'):
-    return error('python', found, 'TensorFlow 1.15 has builds for 64-bit x86 Linux only: use '
-                 'such a machine')
+    return fail('python', found, 'TensorFlow 1.15 has builds for 64-bit x86 Linux only: use '
+                'such a machine')
   return ok('python', found)
 
 
@@ -112,11 +106,7 @@ def installed_versions() -> Dict[str, str]:
 
 
 def installed_builds(installed: Dict[str, str]) -> List[TensorFlowBuild]:
-  """Returns the installed builds of TensorFlow.
-
-  Args:
-    installed: versions of the installed packages by name.
-  """
+  """Returns the installed builds of TensorFlow."""
   builds = [TensorFlowBuild(name, installed[name])
             for name in _TENSORFLOW_DISTRIBUTIONS if name in installed]
   # NVIDIA's build may be installed under two names for the same files. Count it as one build.
@@ -129,14 +119,14 @@ def check_tensorflow(builds: Sequence[TensorFlowBuild]) -> CheckResult:
   """Checks that exactly one build of TensorFlow 1.15 is installed."""
   found = ' and '.join('{} {}'.format(*build) for build in builds)
   if not builds:
-    return error('tensorflow', 'not installed', _INSTALL_REMEDY)
+    return fail('tensorflow', 'not installed', _INSTALL_REMEDY)
   if len(builds) > 1:
-    return error('tensorflow', found + ' are installed together, and overwrite each other\'s files',
-                 '`pip uninstall {}`, then install the one that you want'.format(
-                     ' '.join(build.name for build in builds)))
+    return fail('tensorflow', found + ' are installed together, and overwrite each other\'s files',
+                '`pip uninstall {}`, then install the one that you want'.format(
+                    ' '.join(build.name for build in builds)))
   (build,) = builds
   if not build.version.startswith('1.15.'):
-    return error('tensorflow', found, 'this program requires 1.15: ' + _INSTALL_REMEDY)
+    return fail('tensorflow', found, 'this program requires 1.15: ' + _INSTALL_REMEDY)
   kind = ('NVIDIA\'s build' if build.is_nvidia_build else
           'with oneDNN for CPUs' if build.is_intel_build else 'the stock build')
   return ok('tensorflow', '{}, {}'.format(found, kind))
@@ -148,8 +138,6 @@ def check_packages(installed: Dict[str, str], is_nvidia_build: bool, strategy: s
 
   Args:
     installed: versions of the installed packages by name.
-    is_nvidia_build: whether NVIDIA's build of TensorFlow is installed.
-    strategy: `--distribution_strategy`.
     python_version: the Python version for which the requirements are evaluated, such as `3.7`;
       None: the version of this process.
   """
@@ -166,28 +154,28 @@ def check_packages(installed: Dict[str, str], is_nvidia_build: bool, strategy: s
     # With NVIDIA's build, a version outside the pins is only a warning, because NVIDIA's container
     # ships other versions that work with its build.
     breaks = name != 'numpy' and not is_nvidia_build
-    yield (error if breaks else warning)(
+    yield (fail if breaks else warn)(
         name, '{}, but TensorFlow 1.15 was tested with {}'.format(version, requirement.specifier),
         '`pip install "{}{}"`'.format(name, requirement.specifier))
   if strategy == 'horovod' and importlib.util.find_spec('horovod') is None:
-    yield error('horovod', 'not installed, which --distribution_strategy=horovod requires',
-                'run scripts/install_horovod')
+    yield fail('horovod', 'not installed, which --distribution_strategy=horovod requires',
+               'run scripts/install_horovod')
 
 
 def check_import(imported: ImportResult) -> CheckResult:
   """Checks that TensorFlow can be imported quickly, and that it can list the GPUs."""
   if imported.version is None:
-    return error('import', imported.failure,
-                 'check whether the disk of the environment is slow, or a GPU\'s driver hangs '
-                 '(dmesg)' if imported.child.code is None else 'fix what the other lines name, or '
-                 'run `{} -c "import tensorflow"` to see the full error'.format(sys.executable))
+    return fail('import', imported.failure,
+                'check whether the disk of the environment is slow, or a GPU\'s driver hangs '
+                '(dmesg)' if imported.child.code is None else 'fix what the other lines name, or '
+                'run `{} -c "import tensorflow"` to see the full error'.format(sys.executable))
   found = 'TensorFlow {} in {:.1f} s'.format(imported.version, imported.secs)
   if imported.num_gpus is None:
-    return error('import', imported.failure, 'see the system log (dmesg) for messages of the '
-                 'GPU\'s driver; to train on the CPU, set CUDA_VISIBLE_DEVICES to an empty value')
+    return fail('import', imported.failure, 'see the system log (dmesg) for messages of the '
+                'GPU\'s driver; to train on the CPU, set CUDA_VISIBLE_DEVICES to an empty value')
   if imported.secs > _SLOW_IMPORT_SECS:
-    return warning('import', found,
-                   'every run takes this long to start: put the environment on a local disk')
+    return warn('import', found,
+                'every run takes this long to start: put the environment on a local disk')
   return ok('import', found)
 
 
@@ -228,9 +216,9 @@ def check_build_rates(rates: Sequence[BuildRate], in_image: bool = False) -> Che
     in_image: whether the program runs in the Docker image, where users do not install packages.
   """
   own, other = rates[0], rates[-1]
-  found = 'fashion_cnn trains ' + ', '.join(rate.describe() for rate in rates)
+  found = 'fashion_cnn trains ' + ', '.join(rate.format() for rate in rates)
   if own.examples_per_sec is None:
-    return warning('builds', found, 'run `{} {} --model_dir=FOLDER` to see the full error'.format(
+    return warn('builds', found, 'run `{} {} --model_dir=FOLDER` to see the full error'.format(
         sys.executable, ' '.join(_RATE_ARGUMENTS)))
   if len(rates) == 1:
     other_name = next(name for name in _BUILDS if name != own.build)

@@ -12,10 +12,8 @@ class CheckResult(NamedTuple):
   """The result of one check, a line of the doctor's output.
 
   Attributes:
-    name: name of the check.
     level: `ok`, `warning` (some runs fail or are slow) or `error` (no run works, or no run can use
       the GPUs of the machine).
-    found: what the check found on the machine.
     remedy: how to correct the fault; if the level is `ok`, a hint or ''.
   """
   name: str
@@ -38,11 +36,11 @@ def ok(name: str, found: str, hint: str = '') -> CheckResult:
   return CheckResult(name, 'ok', found, hint)
 
 
-def warning(name: str, found: str, remedy: str) -> CheckResult:
+def warn(name: str, found: str, remedy: str) -> CheckResult:
   """Makes the result of a check that found a fault that affects some runs."""
   return CheckResult(name, 'warning', found, remedy)
 
 
-def error(name: str, found: str, remedy: str) -> CheckResult:
+def fail(name: str, found: str, remedy: str) -> CheckResult:
   """Makes the result of a check that found a fault that prevents runs."""
   return CheckResult(name, 'error', found, remedy)

@@ -80,7 +80,6 @@ def summarize(measurement: InputMeasurement,
   the time that it adds, as a fraction of the time of the whole pipeline.
 
   Args:
-    measurement: measurements of the input pipeline.
     model_segments: measurements of training on a synthetic batch, one per segment of steps.
   """
   (cold_rate,), num_examples = _rates([measurement.cold_pass]), measurement.num_examples
@@ -115,8 +114,6 @@ def make_advice(rates: Dict[str, Any], input_advice: str, on_cpu: bool,
   """Returns the verdict with its reason, and the flags or hardware that would speed up training.
 
   Args:
-    rates: see summarize.
-    input_advice: see make_input_advice.
     on_cpu: whether the model runs on the same cores as the input pipeline.
     is_pretrained: whether the model is a pretrained network, whose first layers can be frozen.
   """
@@ -147,8 +144,6 @@ def make_input_advice(flags: InputFlags, measurement: InputMeasurement, cores: i
 
   Args:
     flags: the flags of the input, with the cache that is used.
-    measurement: measurements of the input pipeline.
-    cores: number of cores that this process may use.
     free_bytes: free memory in bytes, before the benchmark cached anything.
   """
   if measurement.format_name == 'synthetic':

@@ -51,7 +51,6 @@ class InputMeasurement(NamedTuple):
       the passes that ran only this stage and the stages before it. The passes of the last stage ran
       the whole pipeline.
     image_shape: (height, width, channels) of the pixels in a batch.
-    pixels_dtype: name of the dtype of the pixels.
   """
   format_name: str
   num_examples: Optional[int]
@@ -68,10 +67,6 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
 
   Without a cache, the passes take a few seconds in total, regardless of the size of the data set.
   Warm passes read only examples that the cold pass has read.
-
-  Args:
-    run: settings and data of a training run.
-    one_hot: whether labels are one-hot encoded.
 
   Raises:
     UserError: there is not enough memory or disk space for the cache.
@@ -140,7 +135,6 @@ class _Pipeline(NamedTuple):
     """Reads batches from the beginning of the data set for a given time, but at least _MIN_BATCHES.
 
     Args:
-      batch_size: examples per batch.
       secs: seconds after which no more batches are read.
       max_batches: maximum number of batches; None for no limit.
       skip_first_batch: whether the first batch, which is slow because the shuffle buffer is filled
@@ -185,7 +179,6 @@ def measure_model(run: Run, model: PreparedModel,
 
   Args:
     run: a training run in a temporary `model_dir`.
-    model: model to train.
     measurement: the measurement of the input, which delivers batches of the same kind.
 
   Returns:
@@ -242,6 +235,6 @@ class RateTimer(tf.train.SessionRunHook):
     """Returns the examples and seconds of at most _MAX_SEGMENTS segments of about equal length."""
     num_steps = len(self.end_times) - 1
     num_segments = min(_MAX_SEGMENTS, num_steps)
-    edges = [num_steps * number // num_segments for number in range(num_segments + 1)]
+    boundaries = [num_steps * number // num_segments for number in range(num_segments + 1)]
     return [((end - start) * batch_size, self.end_times[end] - self.end_times[start])
-            for start, end in zip(edges, edges[1:])]
+            for start, end in zip(boundaries, boundaries[1:])]

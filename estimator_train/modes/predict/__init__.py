@@ -39,8 +39,6 @@ class Predictions(NamedTuple):
   """The predictions of the examples that `--input` names.
 
   Attributes:
-    trained_checkpoint: the checkpoint of the model.
-    columns: the columns of a CSV file of the predictions.
     batches: lists of dicts. A dict has the prediction of an example, or the error of a file or row.
   """
   trained_checkpoint: TrainedCheckpoint
@@ -119,7 +117,7 @@ def _predict_rows(settings: Settings, trained: TrainedCheckpoint, files: List[by
   found: Dict[str, RowInput] = {}
 
   def add_values(model: RestoredModel, _: int) -> restored_model.Ends:
-    found.update(row_inputs.describe(model.keras_model, model.inputs))
+    found.update(row_inputs.make_row_inputs(model.keras_model, model.inputs))
     return [tensor for each in found.values() for tensor in each.placeholders()], (
         restored_model.check_sizes(model.outputs, model.inputs))
 
@@ -127,7 +125,8 @@ def _predict_rows(settings: Settings, trained: TrainedCheckpoint, files: List[by
   entries = (entry for path in files for entry in rows.read_rows(path, found))
   batches = iter(lambda: list(itertools.islice(entries, predictor.batch_size)), [])
   return _predict_entries(batches, trained, predictor._replace(
-      predict=lambda *parts: predictor.predict(*row_inputs.feeds(list(found.values()), parts))))
+      predict=lambda *parts: predictor.predict(
+          *row_inputs.arrays_to_feed(list(found.values()), parts))))
 
 
 def _predict_entries(batches: Iterator[List[Entry]], trained: TrainedCheckpoint,
@@ -144,7 +143,6 @@ def predict_batch(batch: List[Entry], predict: Callable[..., Dict[str, np.ndarra
   Args:
     batch: the entries. Those of the same shapes are predicted together.
     predict: takes a batch of each input, and returns the outputs by name.
-    class_names: the names of the classes.
   """
   predictions: Dict[int, Dict[str, Any]] = {}
   groups: Dict[Any, List[int]] = {}  # The positions of the entries, by their shapes.
@@ -238,7 +236,6 @@ def class_columns(source_column: str, class_names: Sequence[str]) -> List[Column
 
   Args:
     source_column: `file` or `example`, which identifies the example.
-    class_names: the names of the classes.
   """
   return [*(Column(name, (name,)) for name in (source_column, 'label', 'probability')),
           *(Column('top{}_{}'.format(rank + 1, key), ('top', rank, key))

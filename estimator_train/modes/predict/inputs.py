@@ -58,7 +58,7 @@ class _Image(NamedTuple):
 
 
 # Reads a file, or a record of a file. An idx file is read when its entries are iterated over.
-_Read = Callable[[], Union[_Image, Iterable[Entry]]]
+_ReadFunction = Callable[[], Union[_Image, Iterable[Entry]]]
 _MAX_DECODED_TOGETHER = 16
 
 
@@ -99,8 +99,6 @@ def read_batches(files: Iterator[bytes], image_key: str, image_shape: Tuple[int,
   Args:
     files: the paths of image files, idx files and TFRecord files, whose format and compression
       are recognized by their content.
-    image_key: the key of the encoded image in a record.
-    image_shape: (height, width, channels) of the model's input.
     batch_size: the number of entries per batch; the last batch may be smaller.
     num_parallel_calls: the number of images that are decoded in parallel.
 
@@ -124,7 +122,7 @@ def read_batches(files: Iterator[bytes], image_key: str, image_shape: Tuple[int,
 
 
 def _iter_reads(path: bytes, image_key: str,
-                image_shape: Tuple[int, int, int]) -> Iterator[_Read]:
+                image_shape: Tuple[int, int, int]) -> Iterator[_ReadFunction]:
   """Yields a function per record of a TFRecord file, or one function for any other file."""
   try:
     index = record_index.load_index((path,)) if record_index.starts_with_record(path) else None
@@ -145,7 +143,7 @@ def _iter_reads(path: bytes, image_key: str,
     yield functools.partial(_read_image_file, path, image_shape)
 
 
-def _iter_compressed_reads(path: bytes, image_key: str) -> Iterator[_Read]:
+def _iter_compressed_reads(path: bytes, image_key: str) -> Iterator[_ReadFunction]:
   """Yields a function per record of a compressed file, which is decompressed as it is read."""
   names = (b'%s:%d' % (path, record) for record in itertools.count())
   try:
@@ -155,7 +153,7 @@ def _iter_compressed_reads(path: bytes, image_key: str) -> Iterator[_Read]:
     yield functools.partial(_make_unreadable, next(names), error)
 
 
-def _read_entries(reads: Iterator[_Read], decoder: decoding.ImageFunction, num_ahead: int,
+def _read_entries(reads: Iterator[_ReadFunction], decoder: decoding.ImageFunction, num_ahead: int,
                   num_threads: int) -> Generator[Entry, None, None]:
   """Yields the entries in order. Threads read and decode up to `num_ahead` entries ahead."""
   pending: Any = collections.deque()  # Of futures.
@@ -176,7 +174,7 @@ def _read_entries(reads: Iterator[_Read], decoder: decoding.ImageFunction, num_a
         future.cancel()
 
 
-def _read_group(reads: List[_Read], decoder: decoding.ImageFunction) -> List[Iterable[Entry]]:
+def _read_group(reads: List[_ReadFunction], decoder: decoding.ImageFunction) -> List[Iterable[Entry]]:
   """Calls the functions, and decodes the images that they return."""
   found = [read() for read in reads]
   decoded = iter(decoder.call_all([each.content for each in found if isinstance(each, _Image)]))

@@ -38,7 +38,6 @@ class Column(NamedTuple):
   """A column of a CSV file.
 
   Attributes:
-    name: the name in the header.
     path: the keys and indices that lead from a prediction to the value of the cell.
   """
   name: str
@@ -63,7 +62,6 @@ class PredictionWriter:
     columns: the columns of the CSV file; None: JSON lines are written.
 
   Attributes:
-    num_predicted: number of examples predicted.
     num_errors: number of errors written, one per file or example that has no prediction.
     first_error: (file name or example, reason) of the first error; None if no error was written.
   """
@@ -103,7 +101,6 @@ def open_writer(output: str, columns: Sequence[Column]) -> Iterator[PredictionWr
 
   Args:
     output: `--output`. If the name ends with `.csv`, the writer writes CSV, else JSON lines.
-    columns: the columns of a CSV file.
 
   Raises:
     UserError: the output cannot be written.

@@ -1,4 +1,4 @@
-"""Describes the inputs of a model that rows have values for, and feeds them.
+"""The inputs of a model that rows have values for, and the arrays to feed for a batch of rows.
 
 The parts of a sparse or ragged input are fed as they are, so that no value is lost.
 """
@@ -14,8 +14,8 @@ class RowInput(NamedTuple):
   """An input of a model.
 
   Attributes:
-    tensor: the input, a tensor, tf.SparseTensor or tf.RaggedTensor of placeholders.
-    shape: the shape of the input for one example.
+    tensor: a tensor, tf.SparseTensor or tf.RaggedTensor of placeholders.
+    shape: for one example.
   """
   tensor: Any
   shape: tf.TensorShape
@@ -39,7 +39,7 @@ class RowInput(NamedTuple):
       return [self.tensor.indices, self.tensor.values, self.tensor.dense_shape]
     return [self.tensor]
 
-  def feeds(self, parts: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+  def to_feed(self, parts: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
     """Returns the arrays to feed.
 
     Args:
@@ -67,19 +67,20 @@ class RowInput(NamedTuple):
             np.array([len(values), *widths], np.int64)]
 
 
-def describe(model: tf.keras.Model, tensors: Dict[str, Any]) -> Dict[str, RowInput]:
-  """Describes the inputs of a model, which are given by name."""
+def make_row_inputs(model: tf.keras.Model, tensors: Dict[str, Any]) -> Dict[str, RowInput]:
+  """Returns the inputs of a model, whose tensors are passed by name."""
   return {name: RowInput(tensor, tf.TensorShape(
       tensor.shape if isinstance(tensor, tf.Tensor) else
       model.get_layer(name).get_config()['batch_input_shape'])[1:])
           for name, tensor in tensors.items()}
 
 
-def feeds(inputs: Sequence[RowInput], parts: Sequence[np.ndarray]) -> List[np.ndarray]:
+def arrays_to_feed(inputs: Sequence[RowInput],
+                   parts: Sequence[np.ndarray]) -> List[np.ndarray]:
   """Returns the arrays to feed for a batch of the parts of all inputs, one after the other."""
   remaining = iter(parts)
   return [array for each in inputs
-          for array in each.feeds(list(itertools.islice(remaining, each.num_parts)))]
+          for array in each.to_feed(list(itertools.islice(remaining, each.num_parts)))]
 
 
 def _size(shape: tf.TensorShape) -> int:

@@ -65,7 +65,6 @@ def read_rows(path: bytes, inputs: Dict[str, RowInput]) -> Iterator[Entry]:
 
   Args:
     path: the path of the file, which may be compressed by gzip.
-    inputs: the inputs of the model by name.
   """
   try:
     if not _has_rows(path):
@@ -182,11 +181,10 @@ def _convert_row(row: Dict[str, Any],
 
 
 def _convert(value: Any, row_input: RowInput) -> List[np.ndarray]:
-  """Converts a value to the parts of an input; see RowInput.feeds.
+  """Converts a value to the parts of an input; see RowInput.to_feed.
 
   Args:
     value: what a row has for the input; None: nothing.
-    row_input: the input.
 
   Raises:
     ValueError, OverflowError: the value does not fit.
@@ -221,7 +219,6 @@ def _check_lengths(lengths: List[List[int]], shape: tf.TensorShape,
   Args:
     lengths: the lengths of the lists of each level; empty lists may lack further levels.
     shape: the shape of the input for one example, in which None is any lengths.
-    is_empty: whether there are no values.
 
   Raises:
     ValueError: the lists do not have the shape.

@@ -38,10 +38,8 @@ class Point(NamedTuple):
 
   Attributes:
     unit: GPU or CPU if the number of replicas varies, WORKER if the number of workers varies.
-    count: number of replicas or workers.
     scaling: WEAK keeps the batch size per unit constant. STRONG keeps the global batch size
       constant. BOTH is for a single unit, where weak and strong scaling are the same.
-    input: REAL or SYNTHETIC.
     repeat: number of the repeat, from 1.
   """
   unit: str
@@ -86,7 +84,6 @@ def plan_points(settings: Settings, unit: str, max_count: int) -> List[Point]:
 
   Args:
     unit: GPU, CPU or WORKER.
-    max_count: largest number of replicas or workers.
   """
   inputs = [SYNTHETIC] if settings.data.dataset == 'synthetic' else [REAL, SYNTHETIC]
   points = []
@@ -121,7 +118,6 @@ def point_settings(point: Point, settings: Settings, dataset: DataSet) -> Settin
 
   Args:
     settings: settings of the sweep. If the unit is WORKER, the device flags are for one worker.
-    dataset: data set of the sweep.
   """
   # Random weights and a tiny learning rate do not change the cost of a step. The tiny learning rate
   # keeps the loss finite.

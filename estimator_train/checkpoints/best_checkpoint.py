@@ -30,17 +30,16 @@ class BestMetric(NamedTuple):
   """The metric by which checkpoints are compared.
 
   Attributes:
-    name: the name of the metric.
-    is_max: whether larger values are better.
+    name: the key of the metric in the result of an evaluation.
   """
   name: str
-  is_max: bool
+  larger_is_better: bool
 
   def is_better(self, value: Optional[float], best_value: Optional[float]) -> bool:
     """Returns whether a value is better than the best so far; None is the worst value."""
     if value is None or best_value is None:
       return value is not None
-    return value > best_value if self.is_max else value < best_value
+    return value > best_value if self.larger_is_better else value < best_value
 
   def __str__(self) -> str:
     return self.name.replace('_', ' ')
@@ -57,12 +56,11 @@ class BestCheckpoint(NamedTuple):
 
   Attributes:
     path: the path of the checkpoint.
-    global_step: the global step of the checkpoint.
-    metrics: the metrics of the checkpoint by name; None for a metric that is not a number.
+    metrics: the metrics by name; None for a metric that is not a number.
     last_evaluated_step: the global step of the last evaluated checkpoint, best or not.
     examples_digest: the digest of the test examples of the metrics; None: unknown.
-    compared_since: the global step from which on checkpoints were evaluated on these examples, and
-      for which early stopping therefore counts the steps.
+    compared_since: the global step of the first checkpoint that was evaluated on these examples.
+      Early stopping counts the steps from there.
   """
   path: str
   global_step: int
@@ -119,8 +117,6 @@ def pin(checkpoint: str, model_dir: str, task_type: Optional[str] = None) -> str
   """Protects a checkpoint from deletion, by linking its data into a separate folder.
 
   Args:
-    checkpoint: the path of the checkpoint.
-    model_dir: the directory of the run.
     task_type: the type of the task that pins the checkpoint; None: the chief, or the only process.
 
   Returns:
@@ -153,13 +149,10 @@ def promote_if_better(pinned_path: str, global_step: int, metrics: Dict[str, Opt
   """Compares a pinned checkpoint with the best checkpoint so far, and removes the worse one.
 
   Args:
-    pinned_path: the path of the pinned checkpoint, as returned by `pin`.
-    global_step: the global step of the pinned checkpoint.
+    pinned_path: the return value of `pin`.
     metrics: the metrics of the pinned checkpoint, by name.
-    best_metric: the metric to compare.
-    model_dir: the directory of the run.
-    examples_digest: the digest of the test examples, on which the best checkpoint so far has been
-      evaluated, too; see update_metrics.
+    examples_digest: the digest of the test examples. The best checkpoint so far must have been
+      evaluated on them, too; see update_metrics.
 
   Returns:
     The best checkpoint after the comparison.
@@ -187,11 +180,9 @@ def update_metrics(best: BestCheckpoint, metrics: Dict[str, Optional[float]],
   """Replaces the metrics of the best checkpoint by those on other test examples.
 
   Args:
-    best: the checkpoint, as returned by `read_best`. If another task has replaced it meanwhile,
-      nothing is changed.
+    best: the return value of `read_best`. If another task has replaced it meanwhile, nothing is
+      changed.
     metrics: the metrics on the test examples, by name.
-    best_metric: the metric to compare.
-    model_dir: the directory of the run.
     examples_digest, compared_since: see BestCheckpoint.
   """
   with _locked_best_folder(model_dir) as best_folder:

@@ -133,15 +133,14 @@ def pin_intact_checkpoint(model_dir: str, stack: contextlib.ExitStack) -> Option
   the search begins again.
 
   Args:
-    model_dir: the directory of the run.
     stack: keeps the checkpoint readable until the stack is closed.
 
   Returns:
     The checkpoint; None if no checkpoint was saved completely.
 
   Raises:
-    UserError: there are checkpoints, but no checkpoint loads. (A run killed while it saved its
-      first checkpoint causes no error.)
+    UserError: there are checkpoints, but no checkpoint loads. A run that was killed while it saved
+      its first checkpoint causes no error.
   """
   found: Optional[SavedCheckpoint]
   skip_reasons: Dict[int, str]
@@ -203,7 +202,7 @@ def repair_model_dir(model_dir: str, checkpoint: Optional[str]) -> None:
   files.
 
   Args:
-    model_dir: the directory of the run; no other process may write to it.
+    model_dir: no other process may write to it.
     checkpoint: the path that `find_intact_checkpoint` returns for this directory.
 
   Raises:
@@ -263,7 +262,8 @@ def open_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[SavedCheckp
                         'train first, or give the --model_dir of a run with a checkpoint')
       path, files = found.path, found.files
     elif checkpoint == 'best':
-      best = pin_found(lambda: _best_path(run_dir.path), stack)
+      best = pin_found(
+          lambda: getattr(best_checkpoint.read_best(run_dir.path), 'path', None), stack)
       if best is None:
         raise UserError('there is no best checkpoint',
                         '--checkpoint=best --model_dir=' + run_dir.path,
@@ -285,11 +285,6 @@ def open_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[SavedCheckp
                       '{} ({})'.format(path, str(error).replace(files, path)),
                       'give another checkpoint') from error
     yield SavedCheckpoint(path, step, files)
-
-
-def _best_path(model_dir: str) -> Optional[str]:
-  best = best_checkpoint.read_best(model_dir)
-  return None if best is None else best.path
 
 
 def run_dir_of_checkpoint(settings: Settings, run_dir: RunDir) -> RunDir:

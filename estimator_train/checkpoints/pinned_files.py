@@ -23,8 +23,6 @@ class SavedCheckpoint(NamedTuple):
   """A checkpoint to restore.
 
   Attributes:
-    path: the path of the checkpoint.
-    global_step: the global step of the checkpoint.
     files: the path at which to read the files: `path`, or that of pinned_files.
   """
   path: str
@@ -35,9 +33,6 @@ class SavedCheckpoint(NamedTuple):
 @contextlib.contextmanager
 def pinned_files(checkpoint: str) -> Iterator[str]:
   """Opens the files of a checkpoint, and keeps them readable within the `with` block.
-
-  Args:
-    checkpoint: the path of the checkpoint.
 
   Yields:
     The path at which the files can be read, whatever happens to those at `checkpoint`. Without
@@ -69,7 +64,6 @@ def pin_found(find: Callable[[], Optional[str]],
 
   Args:
     find: returns the path of the current checkpoint; None if there is none.
-    stack: closes the files.
 
   Returns:
     The path of the checkpoint, and the path at which to read its files; None if there is none, or
@@ -88,7 +82,6 @@ def pin_if_intact(path: str, step: int, stack: contextlib.ExitStack) -> SavedChe
 
   Args:
     step: the global step, unless the checkpoint contains it.
-    stack: closes the files.
 
   Raises:
     OSError, ValueError: a file cannot be read, or is damaged.

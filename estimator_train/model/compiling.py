@@ -124,7 +124,8 @@ def training_loss(model: tf.keras.Model, settings: Settings,
   if settings.optimizer.class_weights == 'balanced':
     assert source is not None
     source.spec.require_classes('--class_weights=balanced')
-    loss = losses.weight_classes(loss, losses.balanced_class_weights(source.class_counts()))
+    loss = losses.ClassWeightedLoss(
+        loss, losses.balanced_class_weights(source.class_counts()))
   return None if loss is own_loss else [loss]
 
 

@@ -142,7 +142,7 @@ def _save_object_based_weights(own_graph: OwnGraph, config: tf.estimator.RunConf
     model_graph = ModelGraph(own_graph, own_graph.part(tf.estimator.ModeKeys.PREDICT),
                              initial_weights.initial_weights_path(config.model_dir))
     saver = estimator_patches.make_object_saver(
-        own_graph.model, model_graph.variables_by_original(), config)
+        own_graph.model, model_graph.variables_by_original, config)
     session.run(tf.global_variables_initializer())
     saver.save(session, initial_weights.initial_weights_path(config.model_dir, object_based=True),
                write_meta_graph=False, write_state=False)

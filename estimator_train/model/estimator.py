@@ -147,16 +147,23 @@ class ModelFn:
         optimizer = estimator_patches.copy_optimizer(self._model.optimizer, self._hyperparameters)
         spec = self._add_training(model_graph, part, optimizer, (features, labels))
         spec['training_hooks'] = [checkpoints.UseSingleCopySaver(
-            None if self.object_based else config,
-            optimizers.hyperparameter_names(optimizer))]
-        self._add_frozen_weights(weights_path)
+            None if self.object_based else config, optimizers.hyperparameter_names(optimizer))]
+        for weight in self._frozen_part.weights if self._frozen_part is not None else ():
+          # No step uses this variable, which only adds the frozen weight to the checkpoints.
+          tf.get_variable(weight.op.name, weight.shape, weight.dtype.base_dtype, functools.partial(
+              saved_weights.restored_value, weights_path, weight.op.name),
+                          trainable=False, use_resource=True)
       else:
         batch, fetches, _ = self._apply(model_graph, part, features, labels)
         spec = self._describe_predictions(fetches)
         if mode == tf.estimator.ModeKeys.EVAL:
-          spec.update(self._add_evaluation(fetches, plain_features, batch))
+          metrics = evaluation_metrics.make_metrics(
+              fetches, plain_features, batch.size(), self._model, self._num_classes)
+          evaluation_metrics.make_updates_wait_for(
+              tf.nest.flatten(batch.features, expand_composites=True), metrics)
+          spec.update(eval_metric_ops=metrics, loss=fetches.loss)
       if self.object_based:
-        counterparts = model_graph.variables_by_original()
+        counterparts = model_graph.variables_by_original
         if mode == tf.estimator.ModeKeys.TRAIN:
           counterparts[id(self._model.optimizer)] = optimizer
         spec['scaffold'] = tf.train.Scaffold(saver=estimator_patches.make_object_saver(
@@ -200,10 +207,13 @@ class ModelFn:
       return (batch, *model_graph.apply(batch.without_shapes()))
 
   def _describe_predictions(self, fetches: Fetches) -> Dict[str, Any]:
-    """Returns the part of an EstimatorSpec that concerns predictions."""
+    """Returns the predictions, and the outputs of a SavedModel, of an EstimatorSpec."""
     predictions = dict(zip(self._model.output_names, fetches.outputs))
-    return {'predictions': predictions, 'export_outputs': _make_export_outputs(
-        predictions, self._export_outputs)}
+    return {'predictions': predictions, 'export_outputs': {
+        tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY:
+            tf.estimator.export.PredictOutput(predictions),
+        **{name: make_output(predictions[name])
+           for name, make_output in (self._export_outputs or {}).items()}}}
 
   def _add_training(self, model_graph: ModelGraph, part: Part, optimizer: Any,
                     batch: Tuple[Any, Any]) -> Dict[str, Any]:
@@ -215,10 +225,17 @@ class ModelFn:
             'a layer such as batch normalization cannot update its statistics during gradient '
             'accumulation with this strategy', '--distribution_strategy=central_storage',
             'give --distribution_strategy=mirrored, or omit --gradient_accumulation_steps')
-      optimizer.make_micro_batch = functools.partial(self._make_micro_batch, model_graph, part,
-                                                     batch)
+
+      def make_micro_batch(index: tf.Tensor) -> MicroBatch:
+        _, fetches, seed = self._apply(model_graph, part, *inputs.part_of_batch(
+            batch, index, optimizer.accumulation_steps))
+        return MicroBatch(model_graph.known_gradients(fetches, seed).loss, fetches.loss,
+                          fetches.outputs[0], fetches.updates)
+
+      optimizer.make_micro_batch = make_micro_batch
+      assert part.fetches.loss is not None
       train_op = estimator_patches.make_train_op(
-          optimizer, tf.zeros([], part.loss_dtype), model_graph.trained_weights, [])
+          optimizer, tf.zeros([], part.fetches.loss.dtype), model_graph.trained_weights, [])
       loss, output = optimizer.loss, optimizer.outputs
       output.set_shape(self._model.outputs[0].shape)
       spec: Dict[str, Any] = {}
@@ -244,31 +261,6 @@ class ModelFn:
       observation.add_batch(batch[0], label, output)
     return {**spec, 'train_op': train_op, 'loss': loss}
 
-  def _add_frozen_weights(self, weights_path: Optional[str]) -> None:
-    """Makes variables that no step uses; they only add the frozen weights to the checkpoints."""
-    for weight in self._frozen_part.weights if self._frozen_part is not None else ():
-      tf.get_variable(weight.op.name, weight.shape, weight.dtype.base_dtype,
-                      functools.partial(saved_weights.restored_value, weights_path, weight.op.name),
-                      trainable=False, use_resource=True)
-
-  def _make_micro_batch(self, model_graph: ModelGraph, part: Part, batch: Tuple[Any, Any],
-                        index: tf.Tensor) -> MicroBatch:
-    """Adds the operations on a part of a batch to the graph."""
-    _, fetches, seed = self._apply(model_graph, part, *inputs.part_of_batch(
-        batch, index, self._model.optimizer.accumulation_steps))
-    return MicroBatch(model_graph.known_gradients(fetches, seed).loss, fetches.loss,
-                                 fetches.outputs[0], fetches.updates)
-
-  def _add_evaluation(self, fetches: Fetches, features: Any,
-                      batch: inputs.Batch) -> Dict[str, Any]:
-    """Adds the metrics to the graph; returns their part of the EstimatorSpec."""
-    metrics = evaluation_metrics.make_metrics(
-        fetches, features, batch.size(), self._model, losses.unwrap(losses.get_loss(self._model)),
-        self._num_classes)
-    evaluation_metrics.make_updates_wait_for(
-        tf.nest.flatten(batch.features, expand_composites=True), metrics)
-    return {'eval_metric_ops': metrics, 'loss': fetches.loss}
-
   def _warn_of_batch_losses(self, optimizer: Any) -> None:
     """Warns of losses for which several replicas or micro-batches do not train like one."""
     num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
@@ -288,12 +280,3 @@ def _is_exported(features: Any) -> bool:
   tensors = tf.nest.flatten(features, expand_composites=True)
   return any(operation.type == 'Placeholder' for operation in find_ancestors(
       [tensor.op for tensor in tensors if isinstance(tensor, tf.Tensor)]))  # Not NumPy's arrays.
-
-
-def _make_export_outputs(predictions: Dict[str, tf.Tensor],
-                         further_outputs: Optional[ExportOutputs]) -> Dict[str, Any]:
-  """Returns the outputs of a SavedModel for the default signature and for `further_outputs`."""
-  return {tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY:
-              tf.estimator.export.PredictOutput(predictions),
-          **{name: make_output(predictions[name])
-             for name, make_output in (further_outputs or {}).items()}}

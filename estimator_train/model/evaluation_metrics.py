@@ -66,18 +66,20 @@ def make_keys(outputs: Sequence[str], metrics: Iterable[str],
 
 
 def make_metrics(fetches: Fetches, features: Any, batch_size: tf.Tensor, model: tf.keras.Model,
-                 loss: losses.Loss, num_classes: Optional[int]) -> Metrics:
+                 num_classes: Optional[int]) -> Metrics:
   """Returns the metrics of a model, and those of classifier_metrics or loss_metrics.
 
   Args:
     features: images [B, height, width, C] or any other features.
     batch_size: int64.
-    loss: the loss of the model, without class weights and label smoothing.
     num_classes: 0: the model is no classifier; None: a model with an output [B, N] and a
       categorical cross-entropy is a classifier of N classes, and of metrics with the same name,
       those of the model are returned.
   """
-  class_count = _infer_num_classes(model, loss) if num_classes is None else num_classes
+  class_count = num_classes
+  if num_classes is None and len(model.outputs) == 1 and model.outputs[0].shape.ndims == 2 and (
+      losses.is_keras_crossentropy(losses.get_loss(model))):
+    class_count = model.outputs[0].shape.as_list()[-1]
   keys = make_keys([each.output_name for each in fetches.output_losses], fetches.metrics,
                    num_classes)
   own = model_metrics(fetches.metrics, batch_size, keys.metrics)
@@ -86,13 +88,6 @@ def make_metrics(fetches: Fetches, features: Any, batch_size: tf.Tensor, model: 
     added.pop('regularization_loss', None)
     added.update(classifier_metrics(features, fetches.output_losses[0], model, class_count))
   return {**added, **own}
-
-
-def _infer_num_classes(model: tf.keras.Model, loss: losses.Loss) -> Optional[int]:
-  """Returns the number of classes of a classifier, or None if the model is no classifier."""
-  is_classifier = (len(model.outputs) == 1 and model.outputs[0].shape.ndims == 2
-                   and losses.is_keras_crossentropy(loss))
-  return model.outputs[0].shape.as_list()[-1] if is_classifier else None
 
 
 def classifier_metrics(features: Any, loss: OutputLoss, model: tf.keras.Model,

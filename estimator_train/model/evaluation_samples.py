@@ -1,4 +1,4 @@
-"""Samples of the images, labels and predictions of an evaluation."""
+"""Some of the images, labels and predictions of an evaluation, for its report."""
 
 from typing import Any, List, NamedTuple, Optional, Sequence
 
@@ -28,7 +28,7 @@ class SampledTensors(NamedTuple):
 
 def sample_images(features: Any, class_indices: tf.Tensor, outputs: tf.Tensor,
                   predicted: tf.Tensor) -> None:
-  """Samples images, and those of them whose predicted classes are wrong.
+  """Samples images, and images whose predicted classes are wrong.
 
   Args:
     features: images [B, height, width, C].
@@ -59,7 +59,7 @@ class Sample(NamedTuple):
   Attributes:
     image: the image as the input pipeline yields it, [height, width, C].
     class_index: the index of the true class.
-    outputs: float32 [num_classes], the outputs of the model.
+    outputs: float32 [num_classes].
   """
   image: np.ndarray
   class_index: int
@@ -70,7 +70,6 @@ class OutputSample(NamedTuple):
   """The true and the predicted values of an output of the model, for some of the examples.
 
   Attributes:
-    output_name: the name of the output.
     targets: the true values, [N, ...].
     outputs: the predicted values, of the same shape.
   """
@@ -83,8 +82,8 @@ class EvaluationSamples(NamedTuple):
   """Some of the examples of an evaluation.
 
   Attributes:
-    images: a few images; empty unless the model classifies images.
-    mistakes: a few images whose predicted classes are wrong.
+    images: empty unless the model classifies images.
+    mistakes: images whose predicted classes are wrong.
     outputs: the samples of the outputs that predict numbers instead of classes.
   """
   images: List[Sample]
@@ -98,10 +97,8 @@ class SampleCollector:
   The first examples would be less useful, because an image folder yields one class after another.
 
   Args:
-    sampled: the tensors of which to collect values.
-    num_examples: the number of examples of the evaluation, or None if the number is unknown. In
-      that case the first examples are collected.
-    batch_size: the batch size of the evaluation.
+    num_examples: the number of examples of the evaluation; None: it is unknown, and the first
+      examples are collected.
   """
 
   def __init__(self, sampled: Sequence[SampledTensors],
@@ -113,7 +110,7 @@ class SampleCollector:
     self._batch_start, self._batch_size = 0, batch_size
 
   def tensors(self) -> List[Sequence[tf.Tensor]]:
-    """Returns the tensors to fetch with the next batch."""
+    """Returns the tensors to fetch with the next batch, for each element of `sampled`."""
     return [group.tensors if (self._num_missing_mistakes(rows) if group.are_mistakes
                               else len(self._positions(indices))) else []
             for group, indices, rows in zip(self._sampled, self._indices, self._rows)]

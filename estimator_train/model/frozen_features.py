@@ -25,7 +25,7 @@ def split_model(model: tf.keras.Model, model_name: str) -> Tuple[tf.keras.Model,
 
   Args:
     model: a network with one input and one output.
-    model_name: the value of `--model`, for error messages.
+    model_name: the value of `--model`.
 
   Returns:
     The frozen part, from images to features, which has no trainable weights; and the rest, from
@@ -36,7 +36,7 @@ def split_model(model: tf.keras.Model, model_name: str) -> Tuple[tf.keras.Model,
   """
   layers = [layer for layer in model.layers
             if not isinstance(layer, tf.keras.layers.InputLayer)]
-  num_frozen = _num_frozen_layers(model, layers)
+  num_frozen = _count_separable_layers(layers)
   if not any(layer.weights for layer in layers[:num_frozen]):
     raise UserError('--cache_features needs frozen layers at the beginning of the network, before '
                     'dropout and batch norm that uses batch statistics',
@@ -56,11 +56,9 @@ def compute_features(frozen_part: tf.keras.Model, checkpoint: str, source: Sourc
   """Computes the features of all training examples, or reads the features from a `--cache` folder.
 
   Args:
-    frozen_part: the frozen layers; see split_model.
     checkpoint: the path of the checkpoint with the weights of `frozen_part`.
     source: the training examples.
-    settings: the settings of the run.
-    devices: the devices of this process; the first device computes the features.
+    devices: the first device computes the features.
 
   Returns:
     The features, float32 or float16 [N, ...], in the order of the examples.
@@ -68,21 +66,21 @@ def compute_features(frozen_part: tf.keras.Model, checkpoint: str, source: Sourc
   Raises:
     UserError: the features do not fit into the cache, or the data set is infinite.
   """
-  dtype = np.dtype(settings.input.cache_features_dtype).type
-  weight_values = [tf.train.load_variable(checkpoint, weight.op.name)
-                   for weight in frozen_part.weights]
-  shape = (len(source.class_indices()),) + frozen_part.output_shape[1:]
+  dtype = settings.input.cache_features_dtype
+  # Of everything that determines the features.
+  digest = hashlib.md5('{} {} {} {}'.format(
+      source.cache_key(), settings.model.preprocess, dtype, frozen_part.to_json()).encode())
+  for weight in frozen_part.weights:
+    digest.update(tf.train.load_variable(checkpoint, weight.op.name).tobytes())
   # Features are always cached; if `--cache` names no folder, they are cached in memory.
   cache = 'memory' if settings.input.cache in ('auto', 'none') else settings.input.cache
-
-  def fill(array: np.ndarray) -> None:
-    _compute_features_into(array, frozen_part, checkpoint, source, settings, devices)
-
-  name = 'features-' + _cache_key(frozen_part, weight_values, source, settings)
-  return array_cache.load_or_fill_array(cache, name, shape, dtype, fill)
+  return array_cache.load_or_fill_array(
+      cache, 'features-' + digest.hexdigest(),
+      (len(source.class_indices()),) + frozen_part.output_shape[1:], np.dtype(dtype).type,
+      lambda array: _fill(array, frozen_part, checkpoint, source, settings, devices))
 
 
-def _num_frozen_layers(model: tf.keras.Model, layers: List[Any]) -> int:
+def _count_separable_layers(layers: List[Any]) -> int:
   """Returns how many frozen first layers can be split off; 0 if the network cannot be split.
 
   The network can be split after layer N if no layer after N uses the output of a layer before N,
@@ -92,7 +90,9 @@ def _num_frozen_layers(model: tf.keras.Model, layers: List[Any]) -> int:
   num_frozen = 0
   while num_frozen < len(layers) - 1 and not layers[num_frozen].trainable_weights:
     num_frozen += 1
-  while num_frozen and _depends_on_learning_phase(layers[num_frozen - 1].output):
+  # Layers read the learning phase to behave differently in training and in inference.
+  while num_frozen and any(operation.name.startswith('keras_learning_phase')
+                           for operation in find_ancestors([layers[num_frozen - 1].output.op])):
     num_frozen -= 1
   while num_frozen:
     allowed_sources = set(layers[num_frozen:]) | {layers[num_frozen - 1]}
@@ -102,20 +102,9 @@ def _num_frozen_layers(model: tf.keras.Model, layers: List[Any]) -> int:
   return 0
 
 
-def _cache_key(frozen_part: tf.keras.Model, weight_values: List[np.ndarray],
-               source: Source, settings: Settings) -> str:
-  """Returns a digest of everything that determines the features."""
-  digest = hashlib.md5('{} {} {} {}'.format(
-      source.cache_key(), settings.model.preprocess, settings.input.cache_features_dtype,
-      frozen_part.to_json()).encode())
-  for value in weight_values:
-    digest.update(value.tobytes())
-  return digest.hexdigest()
-
-
-def _compute_features_into(array: np.ndarray, frozen_part: tf.keras.Model, checkpoint: str,
-                           source: Source, settings: Settings, devices: Devices) -> None:
-  """Computes the features of all examples in a new graph, and fills the array with the features."""
+def _fill(array: np.ndarray, frozen_part: tf.keras.Model, checkpoint: str, source: Source,
+          settings: Settings, devices: Devices) -> None:
+  """Fills an array with the features of all examples, which are computed in a new graph."""
   own_graph = OwnGraph(frozen_part)
   with tf.Graph().as_default(), \
       tf.Session(config=make_session_config(settings.devices, devices)) as session:
@@ -129,10 +118,3 @@ def _compute_features_into(array: np.ndarray, frozen_part: tf.keras.Model, check
       fetches, _ = model_graph.apply(Batch([preprocess(pixels)]))
     session.run(tf.global_variables_initializer())
     array_cache.fill_in_batches(array, session.make_callable(fetches.outputs[0]), 'frozen layers')
-
-
-def _depends_on_learning_phase(features: tf.Tensor) -> bool:
-  """Returns whether features are computed differently in training, as by dropout."""
-  # Layers read the learning phase to behave differently in training and in inference.
-  return any(operation.name.startswith('keras_learning_phase')
-             for operation in find_ancestors([features.op]))

@@ -72,8 +72,6 @@ def load_initial_weights(model: tf.keras.Model, flags: ModelFlags,
   least one of these must have a name that the user has chosen.
 
   Args:
-    model: the model.
-    flags: the model flags of the run.
     image_shape: (height, width, channels) of the images; None: the examples are not images.
 
   Raises:
@@ -91,8 +89,7 @@ def load_initial_weights(model: tf.keras.Model, flags: ModelFlags,
       _load_matching(model, model.get_weights(), path, {}, _read_checkpoint(
           path, {weight.op.name for weight in model.weights}))
   except (ValueError, KeyError, OSError, tf.errors.OpError) as error:
-    raise UserError('the weights do not fit the model',
-                    '--weights={} ({})'.format(path, error),
+    raise UserError('the weights do not fit the model', '--weights={} ({})'.format(path, error),
                     'give weights of this --model, or of layers that are given the same names '
                     'and shapes') from error
 
@@ -132,7 +129,6 @@ def _load_h5(model: tf.keras.Model, path: str) -> None:
 
 
 def _read_h5(model: tf.keras.Model, path: str) -> None:
-  """Loads the weights; raises any exception if the file is damaged."""
   with h5py.File(path, 'r') as file:
     if _refers_to_other_files('', file) or file.visititems(_refers_to_other_files):
       raise UserError('a weights file must not refer to other files', '--weights=' + path,
@@ -156,12 +152,12 @@ def _load_matching(model: tf.keras.Model, initial_values: Sequence[Any], path: s
                    by_layer: Mapping[str, Sequence[Any]], by_variable: Mapping[str, Any]) -> None:
   """Loads the weights of all layers that have the name and the shapes of a saved layer.
 
+  A layer inside another layer counts as a layer of its own.
+
   Args:
-    model: the model. A layer inside another layer counts as a layer of its own.
-    initial_values: the values of all weights, which the weights of the other layers get.
+    initial_values: the values that the weights of the other layers get.
     path: the path of the saved weights.
-    by_layer: the saved arrays of each layer, by the name of the layer; an `h5py.Dataset` counts as
-      an array.
+    by_layer: the saved arrays, or `h5py.Dataset`s, by the name of the layer.
     by_variable: the saved arrays, by the name of the variable.
 
   Raises:
@@ -184,7 +180,10 @@ def _load_matching(model: tf.keras.Model, initial_values: Sequence[Any], path: s
       others.append(layer.name)
   if not loaded:
     raise ValueError('no layer of the model has the name and the shapes of a saved layer')
-  if len(loaded) < len(others) and all(map(_has_automatic_name, loaded)):
+  # Keras names a layer by its class, such as `dense_1`.
+  if len(loaded) < len(others) and all(
+      re.sub(r'_\d+$', '', layer.name).replace('_', '')
+      == type(layer).__name__.replace('_', '').lower() for layer in loaded):
     raise ValueError(
         'only {} of {} layers have the name and the shapes of a saved layer, perhaps by chance, as '
         'Keras has numbered them: {}'.format(len(loaded), len(loaded) + len(others),
@@ -194,12 +193,6 @@ def _load_matching(model: tf.keras.Model, initial_values: Sequence[Any], path: s
     _LOG.info('%s has weights for %d of %d layers; these start from random weights, because their '
               'names or shapes are not in the file: %s', path, len(loaded),
               len(loaded) + len(others), join_items(others))
-
-
-def _has_automatic_name(layer: tf.keras.layers.Layer) -> bool:
-  """Returns whether Keras has named a layer by its class, such as `dense_1`."""
-  name = re.sub(r'_\d+$', '', layer.name)
-  return name.replace('_', '') == type(layer).__name__.replace('_', '').lower()
 
 
 def _refers_to_other_files(unused_name: str,

@@ -1,4 +1,4 @@
-"""Examines the loss of a model, computes the loss of each example, and applies class weights."""
+"""Examines the loss of a model; smooths its labels and weights its classes."""
 
 import copy
 from typing import Any, Callable, List, Optional, Sequence, Tuple
@@ -29,10 +29,11 @@ def get_loss(model: tf.keras.Model) -> Loss:
 def class_probabilities(model: tf.keras.Model, outputs: tf.Tensor) -> tf.Tensor:
   """Returns the outputs of a compiled model if they are probabilities, or else their softmax.
 
+  If the loss has the option `from_logits`, it determines whether the outputs are logits. Otherwise,
+  the outputs are probabilities if the last operation is a softmax, or if the loss is a
+  cross-entropy function or the name of such a function.
+
   Args:
-    model: a compiled model. If its loss has the option `from_logits`, the option determines whether
-      the outputs are logits. Otherwise, the outputs are probabilities if the last operation is a
-      softmax, or if the loss is a cross-entropy function or the name of such a function.
     outputs: the outputs of the model, float [B, num_classes].
   """
   loss = get_loss(model)
@@ -42,16 +43,9 @@ def class_probabilities(model: tf.keras.Model, outputs: tf.Tensor) -> tf.Tensor:
   return tf.nn.softmax(outputs) if config.get('from_logits', not are_probabilities) else outputs
 
 
-def unwrap(loss: Loss) -> Loss:
-  """Returns the loss without class weights and label smoothing."""
-  while isinstance(loss, (ClassWeightedLoss, SmoothedLoss)):
-    loss = loss.loss
-  return loss
-
-
 def model_takes_class_indices(model: tf.keras.Model) -> bool:
   """Returns takes_class_indices of the only loss of a compiled model."""
-  return takes_class_indices(unwrap(get_loss(model)), model.outputs[0].shape.as_list()[-1])
+  return takes_class_indices(get_loss(model), model.outputs[0].shape.as_list()[-1])
 
 
 def takes_class_indices(loss: Loss, num_classes: Optional[int]) -> bool:
@@ -65,7 +59,9 @@ def takes_class_indices(loss: Loss, num_classes: Optional[int]) -> bool:
   # Unlike the number of classes and 1.
   size = _PROBED_BATCH_SIZE + (num_classes == _PROBED_BATCH_SIZE)
   outputs_shape = (size, num_classes or _PROBED_CLASSES)
-  is_called_sparse = _loss_name(loss).startswith('sparse')
+  # A tf.keras.losses.Loss has the name of its class.
+  name = loss if isinstance(loss, str) else getattr(loss, '__name__', type(loss).__name__)
+  is_called_sparse = name.lower().startswith('sparse')
   if _fits(loss, outputs_shape, outputs_shape):
     return is_called_sparse and _fits(loss, (size,), outputs_shape)
   return is_called_sparse or any(
@@ -85,12 +81,6 @@ def _fits(loss: Loss, labels_shape: Tuple[int, ...], outputs_shape: Tuple[int, i
   return False
 
 
-def _loss_name(loss: Loss) -> str:
-  """Returns the name of a loss in lower case; a tf.keras.losses.Loss has the name of its class."""
-  name = loss if isinstance(loss, str) else getattr(loss, '__name__', type(loss).__name__)
-  return name.lower()
-
-
 def is_keras_crossentropy(loss: Loss) -> bool:
   """Returns whether the loss is one of Keras's own categorical cross-entropies.
 
@@ -106,8 +96,8 @@ def losses_that_are_no_means(model: tf.keras.Model) -> List[str]:
   """Returns the names of the losses of a compiled model that are no means over examples.
 
   N replicas divide each loss by N, as if it were a mean. A sum over the batch becomes 1/N of the
-  sum, and a function of the whole batch becomes the mean of N values. Not all such losses are
-  found, because the code that computes a loss is unknown.
+  sum, and a function of the whole batch becomes the mean of N values. Some such losses are not
+  found, because their code is unknown.
   """
   return compiled_models.scalar_losses(model) + [
       loss.op.name for loss in model.get_losses_for(model.inputs) if _is_sum(loss)]
@@ -139,7 +129,6 @@ class ClassWeightedLoss(tf.keras.losses.Loss):
   """A loss that multiplies the loss of each example by the weight of the example's class.
 
   Args:
-    loss: the unweighted loss.
     class_weights: the weight of each class, in the order of the class indices.
   """
 
@@ -158,12 +147,7 @@ class ClassWeightedLoss(tf.keras.losses.Loss):
 
 
 class SmoothedLoss(tf.keras.losses.Loss):
-  """A loss of one-hot labels, a fraction of which is distributed equally over all classes.
-
-  Args:
-    loss: the loss of labels that are not smoothed.
-    fraction: the fraction of each label.
-  """
+  """A loss of one-hot labels, a fraction of which is distributed equally over all classes."""
 
   def __init__(self, loss: Loss, fraction: float) -> None:
     super().__init__()
@@ -173,16 +157,6 @@ class SmoothedLoss(tf.keras.losses.Loss):
     num_classes = tf.cast(tf.shape(y_true)[-1], y_true.dtype)
     smoothed = y_true * (1 - self.fraction) + self.fraction / num_classes
     return make_per_example_loss(self.loss)(smoothed, y_pred)
-
-
-class SparseClassWeightedLoss(ClassWeightedLoss, tf.keras.losses.SparseCategoricalCrossentropy):
-  """A weighted sparse cross-entropy, for which Keras chooses metrics for class indices."""
-
-
-def weight_classes(loss: Loss, class_weights: Sequence[float]) -> tf.keras.losses.Loss:
-  """Makes a loss that multiplies the loss of each example by the weight of the example's class."""
-  is_sparse = is_keras_crossentropy(loss) and takes_class_indices(loss, len(class_weights))
-  return (SparseClassWeightedLoss if is_sparse else ClassWeightedLoss)(loss, class_weights)
 
 
 def make_per_example_loss(loss: Loss) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:

@@ -35,12 +35,9 @@ class OwnGraph:
   Must be made where the model was made: in its graph, or in eager mode.
 
   Args:
-    model: the model.
-    loss_functions: the losses to train with, one for each output, in place of those of the model;
-      None: those of the model.
+    loss_functions: the losses to train with, one for each output; None: those of the model.
 
   Attributes:
-    model: the model.
     is_built_late: whether the inputs of the model were unknown until its first batch.
   """
 
@@ -65,10 +62,9 @@ class OwnGraph:
     return compiled_models.entered_graph(self._graph, self._is_eager)
 
   def build(self, features: Any) -> None:
-    """Builds the model if its inputs are unknown, as the first call of `fit` does.
+    """Builds the model on the features of a batch, as the first call of `fit` does.
 
-    Args:
-      features: features of a batch, in the structure that the model takes.
+    Does nothing if the inputs of the model are known.
     """
     with self._lock:
       if not self.model.inputs:
@@ -79,10 +75,7 @@ class OwnGraph:
 
   @property
   def weight_names(self) -> List[str]:
-    """The names of the weights in checkpoints, in the order of `model.weights`.
-
-    They are the names that the weights of the model have if no other model is in the graph.
-    """
+    """The names that the weights would have if no other model were in the graph, in their order."""
     with self._lock:
       if self._weight_names is None:
         with self._entered():
@@ -117,7 +110,6 @@ class OwnGraph:
 
     Args:
       mode: one of tf.estimator.ModeKeys.
-      has_sample_weights: whether batches have sample weights.
       has_metrics: whether training also needs the metrics of the model.
     """
     num_replicas = tf.distribute.get_strategy().num_replicas_in_sync if mode == _TRAIN else 1
@@ -155,14 +147,9 @@ class Fetches(NamedTuple):
 
 
 class Part:
-  """What a mode needs of the graph of a model. Must be made in this graph.
+  """What a mode needs of the graph of a model; see OwnGraph.part. Must be made in this graph.
 
   Args:
-    model: the model.
-    graph: its graph.
-    values: reads the values of variables.
-    loss_functions: see OwnGraph.
-    mode, has_sample_weights, has_metrics: see OwnGraph.part.
     num_replicas: the number of replicas that train.
 
   Attributes:
@@ -201,12 +188,6 @@ class Part:
     self.variables.add_metrics([variable for metric in self.fetches.metrics.values()
                                 for variable in metric.variables])
     self._extract(self._add_gradients() if is_trained else graph)
-
-  @property
-  def loss_dtype(self) -> tf.DType:
-    """The type of the loss."""
-    assert self.fetches.loss is not None
-    return self.fetches.loss.dtype
 
   def _add_gradients(self) -> tf.Graph:
     """Adds the gradients to the graph or to a copy of it; returns the graph that has them."""
@@ -252,19 +233,19 @@ class ModelGraph:
   Must be made in each replica, in the mode of the part.
 
   Args:
-    own_graph: the graph of the model.
-    part: the part of the graph that the mode needs.
-    weights_path: the path of a checkpoint with the initial values of the weights; None: they are
-      restored, or do not matter.
+    weights_path: a checkpoint with the initial values of the weights; None: they are restored, or
+      do not matter.
 
   Attributes:
+    variables_by_original: the variables by the ids of those of the model.
     trained_weights: the weights that each optimizer trains.
   """
 
   def __init__(self, own_graph: OwnGraph, part: Part, weights_path: Optional[str]) -> None:
     self._part = part
     self._variables = part.variables.make(own_graph.weight_names, weights_path)
-    self.trained_weights = [[self._variables.by_id[id(weight)] for weight in weights]
+    self.variables_by_original: Dict[int, Any] = self._variables.by_id
+    self.trained_weights = [[self.variables_by_original[id(weight)] for weight in weights]
                             for weights in part.trained_weights]
 
   def apply(self, batch: Batch) -> Tuple[Fetches, Optional[tf.Tensor]]:
@@ -300,15 +281,11 @@ class ModelGraph:
     return found._replace(updates=[*found.updates, *self._variables.assign(
         assignments, imported)]), seed
 
-  def variables_by_original(self) -> Dict[int, Any]:
-    """Returns the variables by the ids of those of the model."""
-    return self._variables.by_id
-
   def updated_statistics(self) -> List[Any]:
     """Returns the float variables of which each replica updates its own copy."""
     return self._variables.updated_copies(self._part.subgraph)
 
   def known_gradients(self, fetches: Fetches, seed: tf.Tensor) -> gradients.KnownGradients:
-    """Returns the loss for an optimizer."""
+    """Returns the loss for an optimizer, whose gradients are those of the fetches."""
     return gradients.KnownGradients(fetches.loss, seed, sum(self.trained_weights, []),
                                     fetches.gradients)

@@ -37,7 +37,7 @@ def test_probabilities_and_losses(activation, loss, labels, are_logits):
     tensors = tf.constant(labels), tf.constant(OUTPUTS)
     found = session.run([losses.class_probabilities(model, tensors[1]),
                          losses.make_per_example_loss(loss)(*tensors),
-                         losses.weight_classes(loss, [3., 5., 7.]).call(*tensors)])
+                         losses.ClassWeightedLoss(loss, [3., 5., 7.]).call(*tensors)])
   for values, wanted in zip(found, (probabilities, expected, expected * [3, 5])):
     np.testing.assert_allclose(values, wanted, rtol=1e-5)
   assert losses.takes_class_indices(loss, 3) == (labels is CLASSES)

@@ -174,7 +174,8 @@ def _read_entries(reads: Iterator[_ReadFunction], decoder: decoding.ImageFunctio
         future.cancel()
 
 
-def _read_group(reads: List[_ReadFunction], decoder: decoding.ImageFunction) -> List[Iterable[Entry]]:
+def _read_group(reads: List[_ReadFunction],
+                decoder: decoding.ImageFunction) -> List[Iterable[Entry]]:
   """Calls the functions, and decodes the images that they return."""
   found = [read() for read in reads]
   decoded = iter(decoder.call_all([each.content for each in found if isinstance(each, _Image)]))

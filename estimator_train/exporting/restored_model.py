@@ -166,7 +166,7 @@ class TrainedCheckpoint(NamedTuple):
       UserError: the checkpoint belongs to another model.
     """
     features = [] if source is None else _read_features(self.settings, source)
-    with _open_session(self.settings, _CPU_ONLY) as session, _as_default(session, _CPU_ONLY):
+    with _make_session(self.settings, _CPU_ONLY) as session, tf.device('/cpu:0'):
       yield self._restore(session, features)
 
   @contextlib.contextmanager
@@ -189,8 +189,9 @@ class TrainedCheckpoint(NamedTuple):
     batch_size = max(1, self.settings.optimizer.batch_size // devices.num_replicas)
     device = Devices(devices.names[:1], devices.display_names[:1])
     # The session is the default only while the graph is built: other code runs between batches.
-    with _open_session(self.settings, device) as session, translate_errors(source):
-      with _as_default(session, device):
+    with contextlib.closing(_make_session(self.settings, device)) as session, \
+        translate_errors(source):
+      with session.graph.as_default(), session.as_default(), tf.device(device.names[0]):
         model = self._restore(session)
         inputs, outputs = add_ends(model, batch_size)
         session.run(tf.tables_initializer())
@@ -238,26 +239,15 @@ def open_trained_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[Tra
     yield TrainedCheckpoint(settings, run_dir, spec, saved)
 
 
-@contextlib.contextmanager
-def _open_session(settings: Settings, devices: Devices) -> Iterator[tf.Session]:
-  """Opens a session with a new graph, without making them the defaults."""
-  with contextlib.closing(tf.Session(
-      graph=tf.Graph(), config=make_session_config(settings.devices, devices))) as session:
-    yield session
-
-
-@contextlib.contextmanager
-def _as_default(session: tf.Session, devices: Devices) -> Iterator[None]:
-  """Makes the session, its graph and the first of the devices the defaults."""
-  with session.graph.as_default(), session.as_default(), tf.device(devices.names[0]):
-    yield
+def _make_session(settings: Settings, devices: Devices) -> tf.Session:
+  """Makes a session with a new graph. A `with` block makes both the defaults."""
+  return tf.Session(graph=tf.Graph(), config=make_session_config(settings.devices, devices))
 
 
 def _read_features(settings: Settings, source: Source) -> List[Any]:
   """Returns some batches of the features of an open source, as arrays."""
   batches: List[Any] = []
-  with _open_session(settings, _CPU_ONLY) as session, _as_default(session, _CPU_ONLY), \
-      translate_errors(source):
+  with _make_session(settings, _CPU_ONLY) as session, tf.device('/cpu:0'), translate_errors(source):
     iterator = tf.data.make_initializable_iterator(opening.make_eval_input_fn(
         source, settings, False, _FEATURES_PER_BATCH)())
     features, _ = inputs.split_sample_weights(iterator.get_next()[0])

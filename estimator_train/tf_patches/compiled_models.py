@@ -15,6 +15,7 @@ from tensorflow.python.keras.premade import wide_deep
 from tensorflow.python.keras.utils import losses_utils, tf_utils
 from tensorflow.python.ops.losses import util
 
+from estimator_train.tf_patches.graphs import operation_of
 from estimator_train.tf_patches.keras import is_keras_function, named_metrics
 
 
@@ -179,12 +180,8 @@ def _as_scalar(loss: Any) -> tf.Tensor:
 
 def updates(model: tf.keras.Model) -> List[tf.Operation]:
   """Returns the updates of statistics and of other state in a training step (line 2118)."""
-  return [_operation(update) for update in [*model.get_updates_for(None),
-                                            *model.get_updates_for(model.inputs)]]
-
-
-def _operation(value: Any) -> tf.Operation:
-  return value if isinstance(value, tf.Operation) else value.op
+  return list(map(operation_of, [*model.get_updates_for(None),
+                                 *model.get_updates_for(model.inputs)]))
 
 
 class Metric(NamedTuple):

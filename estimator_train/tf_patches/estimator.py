@@ -52,7 +52,7 @@ def keep_loss_unscaled() -> None:
   the same number. Symptom: on N replicas, the gradients and the logged loss are too small by the
   factor N.
   """
-  tf.distribute.get_strategy()._scale_loss_for_estimator = False  # pylint: disable=protected-access
+  tf.distribute.get_strategy()._scale_loss_for_estimator = False
 
 
 def complete_config(config: Optional[tf.estimator.RunConfig],

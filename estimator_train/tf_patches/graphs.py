@@ -4,7 +4,7 @@ No defect: the public `tf.import_graph_def` imports what a
 GraphDef contains, but does not select nodes, and does not make two imports independent.
 """
 
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -234,47 +234,50 @@ class Import:
               seeds[0], (seeds[1] + _SEED_OF_REPLICA * replica) % 2 ** 31)
 
   def find(self, structure: Any) -> Any:
-    """Returns the counterparts of tensors and operations of the subgraph.
+    """Returns the counterparts of tensors and operations of the subgraph; see _map_fetches."""
+    return _map_fetches(self._find_one, structure)
 
-    Args:
-      structure: a tensor, an operation, or lists, tuples and dicts of these; other values in it are
-        returned unchanged.
-    """
-    if isinstance(structure, tf.IndexedSlices):
-      return tf.IndexedSlices(*map(self.find, (structure.values, structure.indices,
-                                               structure.dense_shape)))
-    if isinstance(structure, (tf.SparseTensor, tf.RaggedTensor)):
-      return tf.nest.map_structure(self.find, structure, expand_composites=True)
-    if isinstance(structure, (tf.Tensor, tf.Operation)):
-      name = structure.name
-      if name in self._replacements:
-        return self._replacements[name]
-      found = self._imported[name]
-      if isinstance(found, tf.Tensor) and found.shape.ndims is None:  # An import loses the shapes
-        found.set_shape(structure.shape)  # of what loops compute.
-      return found
-    if isinstance(structure, dict):
-      return {key: self.find(value) for key, value in structure.items()}
-    if isinstance(structure, tuple) and hasattr(structure, '_fields'):
-      return type(structure)(*map(self.find, structure))
-    if isinstance(structure, (list, tuple)):
-      return [self.find(value) for value in structure]
-    return structure
+  def _find_one(self, original: Any) -> Any:
+    if original.name in self._replacements:
+      return self._replacements[original.name]
+    found = self._imported[original.name]
+    if isinstance(found, tf.Tensor) and found.shape.ndims is None:
+      found.set_shape(original.shape)  # An import loses the shapes of what loops compute.
+    return found
 
 
 def fetch_names(structure: Any) -> List[str]:
-  """Returns the names of the tensors and operations in a structure; see Import.find."""
-  if isinstance(structure, tf.IndexedSlices):
-    structure = [structure.values, structure.indices, structure.dense_shape]
-  if isinstance(structure, (tf.SparseTensor, tf.RaggedTensor)):
-    structure = tf.nest.flatten(structure, expand_composites=True)
+  """Returns the names of the tensors and operations in a structure; see _map_fetches."""
+  names = []
+
+  def add_name(fetch: Any) -> Any:
+    names.append(fetch.name)
+    return fetch
+
+  _map_fetches(add_name, structure)
+  return names
+
+
+def _map_fetches(function: Callable[[Any], Any], structure: Any) -> Any:
+  """Applies a function to the tensors and the operations in a structure.
+
+  Args:
+    structure: a tensor, an operation, or lists, tuples and dicts of these; other values in it are
+      returned unchanged.
+  """
   if isinstance(structure, (tf.Tensor, tf.Operation)):
-    return [structure.name]
+    return function(structure)
+  if isinstance(structure, (tf.SparseTensor, tf.RaggedTensor)):
+    return tf.nest.map_structure(function, structure, expand_composites=True)
   if isinstance(structure, dict):
-    structure = list(structure.values())
+    return {key: _map_fetches(function, value) for key, value in structure.items()}
+  if isinstance(structure, tf.IndexedSlices):
+    return tf.IndexedSlices(*(_map_fetches(function, part) for part in (
+        structure.values, structure.indices, structure.dense_shape)))
   if isinstance(structure, (list, tuple)):
-    return [name for value in structure for name in fetch_names(value)]
-  return []
+    mapped = [_map_fetches(function, value) for value in structure]
+    return type(structure)(*mapped) if hasattr(structure, '_fields') else mapped
+  return structure
 
 
 def find_ancestors(operations: Iterable[tf.Operation],
@@ -290,6 +293,11 @@ def find_ancestors(operations: Iterable[tf.Operation],
       if with_control_inputs:
         pending += operation.control_inputs
   return found
+
+
+def operation_of(value: Any) -> Any:
+  """Returns the operation of a tensor or of a variable; other values are returned unchanged."""
+  return value.op if hasattr(value, 'op') else value
 
 
 def run_before(first: tf.Operation, operations: Sequence[tf.Operation]) -> None:

@@ -298,7 +298,7 @@ class MadeVariables:
 
   def assign(self, assignments: Sequence[Assignment], imported: graphs.Import) -> List[Any]:
     """Makes the assignments by the strategy; returns their operations."""
-    return [_operation(getattr(self._by_handle[assignment.handle_name], assignment.method)(
+    return [graphs.operation_of(getattr(self._by_handle[assignment.handle_name], assignment.method)(
         imported.find(assignment.value))) for assignment in assignments]
 
 
@@ -332,7 +332,3 @@ def _assignments_in(name: str, nodes: graphs.Nodes) -> Set[str]:
     return {found for source in sources
             for found in _assignments_in(graphs.operation_name(source), nodes)}
   return set()
-
-
-def _operation(value: Any) -> Any:
-  return value.op if hasattr(value, 'op') else value

@@ -21,13 +21,10 @@ from estimator_train.version import __version__
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-  """Runs the program.
+  """Runs the program, and returns its exit code.
 
   Args:
     argv: the arguments, without the program's name; None: the arguments of this process.
-
-  Returns:
-    The exit code.
   """
   try:
     logs.prepare_streams()

@@ -31,7 +31,7 @@ class UserError(Exception):
     """Returns a copy that names keywords, such as `seed`, instead of flags, such as `--seed`.
 
     Args:
-      kind: the class of the copy; None: the class of this error.
+      kind: the class of the copy; None: that of this error.
     """
     what, given, remedy = (to_keywords(str(part))
                            for part in (self.what, self.given, self.remedy))
@@ -103,11 +103,7 @@ def shorten(text: str) -> str:
 
 
 class BadExample(ValueError):
-  """An example of a data set is damaged.
-
-  Attributes:
-    reason: what is wrong with the example.
-  """
+  """An example of a data set is damaged."""
   _rule = 'an example cannot be read'
   _remedy = 'repair or remove it (--mode=audit lists all), or give --on_bad_image=skip'
 
@@ -174,12 +170,9 @@ class PeerLost(Exception):
 
 
 class StoppedBySignal(BaseException):
-  """A signal ended the run. The exit code is 128 + the number of the signal.
+  """A signal ended the run. The exit code is 128 + the number of the signal, `signum`.
 
   Like KeyboardInterrupt, this class is not an Exception: `except Exception` does not catch it.
-
-  Attributes:
-    signum: the number of the signal.
   """
 
   def __init__(self, signum: int, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Reads and writes the folder of a run. run_lock.py locks the folder."""
+"""Reads and writes the folder of a run. lock.py locks the folder."""
 
 import json
 import logging
@@ -26,8 +26,7 @@ def make_folder(path: str, flag_name: str = 'model_dir') -> None:
   """Makes a folder if it is missing, and checks that it is writable.
 
   Args:
-    path: the path of the folder.
-    flag_name: the name of the flag that gives the path, for error messages.
+    flag_name: the name of the flag that gives the path, for the error.
 
   Raises:
     UserError: the folder cannot be made, or is not writable.
@@ -67,6 +66,11 @@ def lists_other_folders(folder: str) -> bool:
 
 def _read_list(folder: str) -> List[str]:
   """Returns the paths in TensorFlow's list of checkpoints, first the latest; see above."""
+  def unescape(text: str) -> str:
+    return re.sub(rb'\\([0-7]{3}|.)', lambda match: (
+        bytes([int(match.group(1), 8)]) if len(match.group(1)) == 3 else match.group(1)),
+                  text.encode('utf-8')).decode('utf-8', 'surrogateescape')
+
   path = os.path.join(folder, CHECKPOINTS_FILE)
   try:
     with storage.open_regular(path) as file:
@@ -77,19 +81,12 @@ def _read_list(folder: str) -> List[str]:
     raise UserError("TensorFlow's list of checkpoints cannot be read", '{} ({})'.format(
         path, error.strerror), 'remove it, so that the newest checkpoint is used') from error
   # A path that is not the latest one has the prefix `all_`. The format escapes quotes and bytes.
-  return [_unescape(listed) for _, listed in sorted(
+  return [unescape(listed) for _, listed in sorted(
       _LISTED_PATH.findall(text), key=lambda match: bool(match[0]))]
 
 
-def _unescape(text: str) -> str:
-  """Returns the text of a string in the text format of protocol buffers."""
-  return re.sub(rb'\\([0-7]{3}|.)', lambda match: (
-      bytes([int(match.group(1), 8)]) if len(match.group(1)) == 3 else match.group(1)),
-                text.encode('utf-8')).decode('utf-8', 'surrogateescape')
-
-
 class RunDir:
-  """The `--model_dir` of a run.
+  """The `--model_dir` of a run, which need not exist.
 
       flags.txt          the flags of the last training run, as a flagfile
       labels.txt         the class names, one per line
@@ -104,9 +101,6 @@ class RunDir:
       evaluations/       the reports of evaluations of other examples, or of other checkpoints
       rank_0_address.json  where rank 0 of Horovod listens, until all ranks have connected
       run.lock           locked by the process that writes to the folder
-
-  Args:
-    path: the path of the folder, which need not exist.
   """
 
   def __init__(self, path: Optional[str]) -> None:
@@ -131,7 +125,6 @@ class RunDir:
     """Raises a UserError if the last training run in the folder had other flags.
 
     Args:
-      settings: the flags of this run.
       changeable_flags: the names of flags that may differ.
     """
     differences = self.flag_differences(settings, [
@@ -141,10 +134,11 @@ class RunDir:
                       'give another --model_dir, or the flags of ' + self.path_to(FLAGS_FILE))
 
   def flag_differences(self, settings: settings_lib.Settings, names: Sequence[str]) -> List[str]:
-    """Describes each flag whose value differs from the last training run; empty for a new folder.
+    """Returns a text for each flag that has another value than in the last training run.
+
+    The result is empty for a new folder.
 
     Args:
-      settings: the flags of this run.
       names: the names of the flags to compare.
     """
     recorded: Mapping[str, Optional[str]] = self.flags()
@@ -162,8 +156,8 @@ class RunDir:
     """Raises a UserError if the class names of the last training run differ, or their order.
 
     Args:
-      class_names: the class names of this run.
-      flag_name: the name of the flag that gives this folder, for the error message.
+      class_names: those of this run.
+      flag_name: the name of the flag that gives this folder, for the error.
     """
     recorded = self.class_names()
     if recorded and recorded != tuple(class_names):
@@ -195,12 +189,7 @@ class RunDir:
     storage.write_text(self.path_to(_BATCH_SIZES_FILE), json.dumps(clock.batch_sizes) + '\n')
 
   def warn_of_missing_records(self, global_step: int, has_classes: bool) -> None:
-    """Warns if the folder has a checkpoint, but not all files that were written before it.
-
-    Args:
-      global_step: the global step of the checkpoint.
-      has_classes: whether the examples have classes.
-    """
+    """Warns if the folder has a checkpoint, but not all files that were written before it."""
     names = (FLAGS_FILE, _BATCH_SIZES_FILE) + ((LABELS_FILE,) if has_classes else ())
     missing = [name for name in names if not os.path.lexists(self.path_to(name))]
     if missing and global_step:
@@ -226,17 +215,13 @@ class RunDir:
       return None
 
   def _read_text(self, name: str) -> str:
-    """Returns the content of a file in the folder; '' if the file is missing.
-
-    Raises:
-      UserError: the file is damaged.
-    """
+    """Returns the content of a file; '' if it is missing. A damaged file is a UserError."""
     try:
       return storage.load(self.path_to(name), storage.parse_text) or ''
     except storage.DamagedFile as damage:
       raise UserError('a file in --model_dir is damaged', '{} ({})'.format(
-          self.path_to(name), damage.reason), 'give another --model_dir, or remove the file') from (
-              damage)
+          self.path_to(name), damage.reason),
+                      'give another --model_dir, or remove the file') from damage
 
   def _read_batch_sizes(self) -> List[Tuple[int, int]]:
     """Returns the recorded (first global step, examples per step), ordered by step.

@@ -9,16 +9,15 @@ import base64
 from typing import BinaryIO, NamedTuple, Optional
 
 from estimator_train.errors import UserError
-from estimator_train.run_dir import RunDir
+from estimator_train.run_dir import FLAGS_FILE, RunDir
 from estimator_train.settings.flag_type import all_flags
 from estimator_train.system import json_values, storage
 
 DATA_FILE = 'data.json'
-_FRACTION = json_values.number(0, 1)
 _RECORD = json_values.fields({
     'test_examples': json_values.optional(json_values.text),
     'validation': json_values.optional(json_values.fields({
-        'fraction': _FRACTION, 'seed': json_values.integer(),
+        'fraction': json_values.number(0, 1), 'seed': json_values.integer(),
         'examples': json_values.text}))})
 
 
@@ -28,8 +27,8 @@ class Validation(NamedTuple):
   Attributes:
     fraction: `--validation_fraction`.
     seed: `--seed` of the first training run.
-    examples: what identifies each example for validation, as big-endian integers of 64 bits; None:
-      unknown. In the file, this is base64.
+    examples: for each example for validation, the big-endian integer of 64 bits that identifies
+      it; None: unknown. In the file, this is base64.
   """
   fraction: float
   seed: int
@@ -41,7 +40,7 @@ class DataRecord(NamedTuple):
 
   Attributes:
     test_examples: the digest of the test examples; None: unknown.
-    validation: which of the training examples are for validation; None: none of them.
+    validation: None: the run trains on all training examples.
   """
   test_examples: Optional[str] = None
   validation: Optional[Validation] = None
@@ -53,7 +52,7 @@ def read(run_dir: RunDir) -> Optional[DataRecord]:
   Of a run without a readable record, only what its flags state is known.
   """
   record = storage.load_or_warn(run_dir.path_to(DATA_FILE), _parse,
-                                'using what {} states'.format(run_dir.path_to('flags.txt')))
+                                'using what {} states'.format(run_dir.path_to(FLAGS_FILE)))
   if record is not None:
     return record
   texts = run_dir.flags()

@@ -41,8 +41,6 @@ def locked(model_dir: str, touch_interval_secs: float = _TOUCH_INTERVAL_SECS,
   this process; see storage.guarded.
 
   Args:
-    model_dir: the path of the folder.
-    touch_interval_secs: the seconds between two touches.
     owner_timeout_secs: the seconds without a touch after which the owner on another machine is
       assumed to have ended.
 

@@ -31,7 +31,6 @@ def translate_error(error: BaseException, settings: Settings, run_dir: Optional[
 
   Args:
     error: the error that ended the run.
-    settings: the settings of the run.
     run_dir: None: the mode has none.
     previous_save_time_ns: the result of `RunDir.last_save_time_ns` when the run started. If the
       result is different now, the run has saved a checkpoint, and the translated error names it.
@@ -43,12 +42,16 @@ def translate_error(error: BaseException, settings: Settings, run_dir: Optional[
   memory_error = _translate_memory_error(error, settings.optimizer)
   if memory_error is not None:
     return memory_error
-  code = disk_errno(error)
+  code = _disk_errno(error)
   if code is None or isinstance(error, UserError):
     return None
   if code == errno.ENOENT and (run_dir is None or os.path.isdir(run_dir.path)):
     return None  # It is a disk error only if model_dir itself is missing.
-  path = _path_of(error) or (None if run_dir is None else run_dir.path)
+  if isinstance(error, OSError):
+    path = None if error.filename is None else os.fsdecode(error.filename)
+  else:
+    path = first_line(error).rpartition('; ')[0]
+  path = path or (None if run_dir is None else run_dir.path)
   what, remedy = _what_and_remedy(code)
   value = '{} ({}{})'.format(path or 'a file', os.strerror(code), _resource_suffix(code, path))
   if settings.run.trains and run_dir is not None and (
@@ -58,7 +61,7 @@ def translate_error(error: BaseException, settings: Settings, run_dir: Optional[
   return UserError(what, value, remedy)
 
 
-def disk_errno(error: BaseException) -> Optional[int]:
+def _disk_errno(error: BaseException) -> Optional[int]:
   """Returns the errno of a disk error of Python or TensorFlow; None for other errors."""
   if isinstance(error, OSError):
     return error.errno if error.errno in _DISK_ERRNOS else None
@@ -69,7 +72,7 @@ def disk_errno(error: BaseException) -> Optional[int]:
 
 def error_reason(error: BaseException) -> str:
   """Returns one line: the system's message for a disk error, or the message of another error."""
-  code = disk_errno(error)
+  code = _disk_errno(error)
   if code is not None:
     return os.strerror(code)
   return one_line(first_line(error) or str(error) or repr(error))
@@ -81,9 +84,9 @@ def error_reason_with_free_space(error: BaseException, needed_bytes: int, folder
   Args:
     error: the error raised when the file was written.
     needed_bytes: the size of the file.
-    folder: the path of the folder of the file.
+    folder: the folder of the file.
   """
-  code = disk_errno(error)
+  code = _disk_errno(error)
   needed_text = (
       ': {} needed'.format(_format_bytes(needed_bytes)) if code in _NO_SPACE_ERRNOS else '')
   return error_reason(error) + needed_text + _resource_suffix(code, folder)
@@ -139,13 +142,6 @@ def _describe_address_limit() -> str:
   """Returns the text `ulimit -v is N`, the limit of the address space in kB; '' without a limit."""
   limit = resource.getrlimit(resource.RLIMIT_AS)[0]
   return '' if limit == resource.RLIM_INFINITY else 'ulimit -v is {}'.format(limit >> 10)
-
-
-def _path_of(error: BaseException) -> Optional[str]:
-  """Returns the path in a disk error; None if the error contains no path."""
-  if isinstance(error, OSError):
-    return None if error.filename is None else os.fsdecode(error.filename)
-  return first_line(error).rpartition('; ')[0] or None
 
 
 def _format_bytes(count: int) -> str:

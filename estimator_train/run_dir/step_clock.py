@@ -8,7 +8,7 @@ BatchSizes = Tuple[Tuple[int, int], ...]
 
 
 class StepClock(NamedTuple):
-  """The clock of a run: how many examples were used up to a step, and in which epoch the step is.
+  """Computes how many examples a run has used up to a step, and in which epoch the step is.
 
   An epoch is complete when as many examples have been used as the data set has; a step may use
   examples of two epochs.
@@ -69,9 +69,7 @@ def count_examples(batch_sizes: Sequence[Tuple[int, int]], step: Any,
 
   Args:
     batch_sizes: see StepClock.
-    step: the global step: a number, or a tensor for functions that compute with tensors.
-    minimum: returns the minimum of two values.
-    maximum: returns the maximum of two values.
+    step: the global step; a tensor if `minimum` and `maximum` are functions of tensors.
   """
   ends = [begin for begin, _ in batch_sizes[1:]] + [math.inf]
   return sum(maximum(minimum(step, end) - begin, 0) * examples

@@ -1,4 +1,4 @@
-"""Builds and compiles the Keras model of a run."""
+"""Builds and compiles the Keras model of a run: optimizer and loss of the flags."""
 
 import logging
 from typing import Any, Callable, List, Optional, Sequence
@@ -108,7 +108,7 @@ def _with_training_flags(optimizer: tf.keras.optimizers.Optimizer, model: tf.ker
   return scaling
 
 
-def training_loss(model: tf.keras.Model, settings: Settings,
+def training_loss(model: tf.keras.Model, flags: OptimizerFlags,
                   source: Optional[Source]) -> Optional[Sequence[losses.Loss]]:
   """Returns the loss with label smoothing and class weights; None: that of the model.
 
@@ -119,13 +119,12 @@ def training_loss(model: tf.keras.Model, settings: Settings,
     UserError: `--class_weights=balanced` is given, but the examples have no classes.
   """
   loss = own_loss = losses.get_loss(model)
-  if settings.optimizer.label_smoothing:
-    loss = losses.SmoothedLoss(loss, settings.optimizer.label_smoothing)
-  if settings.optimizer.class_weights == 'balanced':
+  if flags.label_smoothing:
+    loss = losses.SmoothedLoss(loss, flags.label_smoothing)
+  if flags.class_weights == 'balanced':
     assert source is not None
     source.spec.require_classes('--class_weights=balanced')
-    loss = losses.ClassWeightedLoss(
-        loss, losses.balanced_class_weights(source.class_counts()))
+    loss = losses.ClassWeightedLoss(loss, losses.balanced_class_weights(source.class_counts()))
   return None if loss is own_loss else [loss]
 
 
@@ -153,9 +152,7 @@ def _check_flags_of_compiled_model(settings: Settings) -> None:
 
 def make_model_preprocess(model: tf.keras.Model, flags: ModelFlags,
                           spec: DataSpec) -> Callable[[Any], Any]:
-  """Makes the function that scales pixel values as `--preprocess` specifies.
-
-  If the examples are not images, the function returns the features unchanged.
+  """Makes the function that scales pixel values, or returns features that are no images unchanged.
 
   Raises:
     UserError: `--preprocess` does not support the model's number of channels.

@@ -3,7 +3,7 @@
 import logging
 import os
 import tempfile
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Iterable, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -43,7 +43,7 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
   config = _adapt_config(config, model_dir, seed, devices)
   model = _load_model(keras_model, keras_model_path, custom_objects)
   object_based = _OBJECT_BASED[checkpoint_format]
-  _check_model(model, export_outputs, object_based)
+  _check_model(model, export_outputs or ())
   keras_patches.ensure_session(model, config.session_config)
   with estimator.translate_model_errors():
     own_graph = OwnGraph(model)
@@ -119,8 +119,8 @@ def _load_model(model: Optional[tf.keras.Model], path: Optional[str],
     return tf.keras.models.load_model(path, custom_objects)
 
 
-def _check_model(model: Any, export_outputs: Optional[ExportOutputs], object_based: bool) -> None:
-  """Checks that the model is compiled and supports `export_outputs` and `object_based`."""
+def _check_model(model: Any, export_outputs: Iterable[str]) -> None:
+  """Checks that the model is compiled and has the outputs `export_outputs`."""
   if not isinstance(model, tf.keras.Model):
     raise InvalidValue('keras_model must be a tf.keras.Model', type(model).__name__,
                        'give a model of tf.keras; models of the separate package `keras` differ')
@@ -129,7 +129,7 @@ def _check_model(model: Any, export_outputs: Optional[ExportOutputs], object_bas
                        'call model.compile(optimizer, loss) first')
   # A subclass of tf.keras.Model has no output names before its first call.
   names = getattr(model, 'output_names', None) or ()
-  for name in export_outputs or ():
+  for name in export_outputs:
     if names and name not in names:
       raise InvalidValue('export_outputs must contain names of outputs of the model', repr(name),
                          'choose from ' + ', '.join(names))

@@ -20,10 +20,8 @@ def make_preprocess_function(name: str, height: int, width: int,
 
   Args:
     name: a value of `--preprocess`.
-    height: the height of the images, in pixels.
-    width: the width of the images, in pixels.
-    channels: the number of channels of the model's input. The single channel of a grey image is
-      repeated to this number.
+    height, width: in pixels.
+    channels: of the model's input. The single channel of a grey image is repeated to this number.
 
   Returns:
     A function that takes pixel values from 0 to 255, uint8 or float32, and returns float32
@@ -63,7 +61,7 @@ def split_sample_weights(features: Any) -> Tuple[Any, Any]:
   """Returns the features without sample weights, and the weights; None: there are no weights.
 
   Args:
-    features: features in any form, or `{'features': ..., 'sample_weights': ...}`.
+    features: any features, or `{'features': ..., 'sample_weights': ...}`.
   """
   if isinstance(features, dict) and set(features) == {'features', 'sample_weights'}:
     return features['features'], features['sample_weights']
@@ -117,11 +115,10 @@ class Batch(NamedTuple):
 class BatchAdapter(NamedTuple):
   """Arranges the features, labels and weights of a batch in the order in which a model takes them.
 
-  Types are cast to those of the model, as `fit` does. Whether the shapes fit is for the layers to
-  decide: many take other shapes than that of the input which the model declares.
+  Types are cast to those of the model, as `fit` does. Shapes are not checked: many layers take
+  other shapes than that of the input which the model declares.
 
   Attributes:
-    model: the compiled model.
     source_name: what yields the batches, for error messages, such as `--dataset=NAME`.
   """
   model: tf.keras.Model

@@ -11,18 +11,17 @@ import contextlib
 import functools
 import socket
 import sys
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Optional
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from estimator_train.data import ImageShape
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError
 from estimator_train.settings import user_code
 from estimator_train.settings.flags import KERAS_MODELS
 from estimator_train.tf_patches.keras import BatchNormalization, is_graph_network
-
-ImageShape = Tuple[int, int, int]
 
 _SOCKET_TIMEOUT_SECS = 30.
 # The default of --trainable_layers, by the value of --model. All layers of the other networks are
@@ -42,9 +41,9 @@ def build(name: str, image_shape: Optional[ImageShape], num_classes: int,
   Args:
     name: a value of `--model`. A function of the user, `package.module:function`, takes either no
       arguments, or an image shape and the number of classes.
-    image_shape: (height, width, channels) of an image; None: the examples are not images. Only a
-      function of the user can build a model for such examples.
-    num_classes: the number of outputs; 0: the examples have no classes.
+    image_shape: None: the examples are not images. Only a function of the user can build a model
+      for such examples.
+    num_classes: 0: the examples have no classes.
     trainable_layers: for a pretrained network, the number of trained layers directly before the
       top; None: the network's default.
 
@@ -55,9 +54,8 @@ def build(name: str, image_shape: Optional[ImageShape], num_classes: int,
     do so if there are no classes.
 
   Raises:
-    UserError: the user's function does not exist, raises an exception, or
-      does not return a model of these shapes; or `trainable_layers` is given for a model without
-      ImageNet weights.
+    UserError: the user's function does not exist, raises an exception, or does not return a model
+      of these shapes; or `trainable_layers` is given for a model without ImageNet weights.
     ValueError: the images are too small for the model.
   """
   if has_imagenet_weights(name):
@@ -242,12 +240,11 @@ def _build_keras_network(name: str, image_shape: ImageShape, num_classes: int,
                          trainable_layers: Optional[int]) -> tf.keras.Model:
   """Builds a network of Keras, with a flatten layer and a dense layer in place of its top.
 
+  The input of the network always has three channels; preprocessing repeats the channel of grey
+  images.
+
   Args:
     name: the name of a network in `tf.keras.applications`, in lower case.
-    image_shape: (height, width, channels) of an image. The input of the network always has three
-      channels; preprocessing repeats the channel of grey images.
-    num_classes: the number of outputs.
-    trainable_layers: see `build`.
 
   Returns:
     An uncompiled model with random weights, from float32 [B, height, width, 3] to probabilities [B,

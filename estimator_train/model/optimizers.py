@@ -22,7 +22,6 @@ def make_optimizer(name: str, learning_rate: LearningRate) -> tf.keras.optimizer
 
   Args:
     name: one of OPTIMIZERS in settings/flags.py.
-    learning_rate: the learning rate, or a schedule of the learning rate.
   """
   options = dict(OPTIMIZERS[name])
   class_name = options.pop('class')
@@ -37,8 +36,6 @@ class AdamW(tf.keras.optimizers.Adam):
   _is_decayed about the weights that decay.
 
   Args:
-    learning_rate: the learning rate, or a schedule of the learning rate.
-    weight_decay: the factor of the decay.
     name: the name in checkpoints.
   """
 
@@ -75,9 +72,6 @@ class Lars(tf.keras.optimizers.SGD):
   learning rate of their own; see _is_decayed. Neither has a weight whose norm is 0.
 
   Args:
-    learning_rate: the global learning rate, or a schedule of the learning rate.
-    momentum: the momentum.
-    weight_decay: the factor of the decay.
     trust_coefficient: the learning rate of a weight is this coefficient times the global learning
       rate and the ratio of the weight's norm to that of its gradient.
     name: the name in checkpoints.
@@ -118,11 +112,9 @@ class Lamb(tf.keras.optimizers.Optimizer):
   update is about the learning rate, by which all later updates would be scaled once more.
 
   Args:
-    learning_rate: the learning rate, or a schedule of the learning rate.
     beta_1: the decay of the mean of the gradients.
     beta_2: the decay of the mean of the squared gradients.
     epsilon: added to the root of the mean of the squared gradients.
-    weight_decay: the factor of the decay; see _is_decayed.
     name: the name in checkpoints.
   """
 
@@ -203,8 +195,7 @@ def decay_weights(model: tf.keras.Model, optimizer: tf.keras.optimizers.Optimize
   batch normalization, frozen layers and kernels that already have a regularizer are left out.
 
   Args:
-    model: the model.
-    optimizer: an optimizer from make_optimizer.
+    optimizer: the return value of make_optimizer.
     factor: the value of `--weight_decay`.
   """
   if type(optimizer) in _OWN_CLASSES.values():

@@ -25,7 +25,7 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
 
   Args:
     learning_rate: the full learning rate.
-    warmup_steps: the number of steps of the warm-up; 0: no warm-up.
+    warmup_steps: 0: no warm-up.
     boundaries: the global steps from which the learning rates in `values` apply.
     values: the learning rates after `learning_rate`, one for each boundary.
     batch_sizes: see StepClock; empty: all steps have the same number of examples.
@@ -90,11 +90,7 @@ class Exponential(Schedule):
   """Decays the learning rate by a constant factor per step after the warm-up, down to `end_rate`.
 
   Args:
-    learning_rate: the full learning rate.
-    end_rate: the learning rate at the end of the decay.
     end_step: the global step at which the decay ends; afterwards the learning rate is `end_rate`.
-    warmup_steps: see Schedule.
-    batch_sizes: see Schedule.
   """
 
   def __init__(self, learning_rate: float, end_rate: float, end_step: int, warmup_steps: int = 0,
@@ -133,14 +129,11 @@ register_schedules(Schedule, Exponential, Cosine)
 def make_schedule(settings: Settings, clock: StepClock, last_step: int) -> Schedule:
   """Makes the learning rate schedule of the settings, with epochs converted to steps.
 
-  Args:
-    settings: the settings of the run. Their learning rates apply to `--base_batch_size`, and
-      `--scale_learning_rate` specifies how this function scales the rates to the batch size.
-    clock: the clock of the run.
-    last_step: the last global step of the training run.
+  The learning rates of the settings apply to `--base_batch_size`. `--scale_learning_rate` specifies
+  how they are scaled to the batch size.
 
   Raises:
-    UserError: a flag is given in epochs, but the data set is infinite. Or the warm-up leaves no
+    UserError: a flag is given in epochs, but the data set is infinite; or the warm-up leaves no
       step for the decay.
   """
   def step_at_epoch(flag: str, epochs: float) -> int:

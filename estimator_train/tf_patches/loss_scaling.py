@@ -71,7 +71,6 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
     """Returns the operation that updates the loss scale and, with finite gradients, the weights.
 
     Args:
-      strategy: the strategy. merge_call adds this argument.
       grads_and_vars: the gradients of all replicas, and the variables.
       apply_state: the return value of `_prepare` of the optimizer.
     """
@@ -134,9 +133,6 @@ class _LocalUpdates:
   (tensorflow_core/python/keras/optimizer_v2/optimizer_v2.py:443), also in a branch of a tf.cond. No
   operation that communicates may be in a branch, because the other workers wait for this operation
   if they take another branch. This class has no method that communicates.
-
-  Args:
-    strategy: the strategy.
   """
 
   def __init__(self, strategy: tf.distribute.Strategy) -> None:

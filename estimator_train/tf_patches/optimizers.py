@@ -101,8 +101,7 @@ def gradients_to_add(optimizer: Any, grads_and_vars: Sequence[Any]) -> Sequence[
   See sum_gradients_before_changes, after which each replica has the sum already.
 
   Args:
-    optimizer: the optimizer.
-    grads_and_vars: the argument of its method `apply_gradients`.
+    grads_and_vars: the argument of `apply_gradients` of the optimizer.
   """
   is_sum = any(isinstance(each, (_SummingOptimizer, _SummingTrainOptimizer))
                for each in with_inner_optimizers(optimizer))

@@ -51,11 +51,7 @@ class _LinearTrainOptimizer(tf.train.Optimizer):
 
 
 class _GroupedUpdates:
-  """What an optimizer uses of a strategy; groups the updates on all replicas to one operation.
-
-  Args:
-    strategy: the strategy.
-  """
+  """What an optimizer uses of a strategy; groups the updates on all replicas to one operation."""
 
   def __init__(self, strategy: Any) -> None:
     self.extended, self._extended = self, strategy.extended

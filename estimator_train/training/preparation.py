@@ -119,7 +119,7 @@ def convert(run: Run, built: BuiltModel) -> PreparedModel:
       initial_weights.load_initial_weights(model, settings.model, spec.image_shape)
     run_config = run.engine.make_run_config()
     if trains:
-      loss = compiling.training_loss(model, settings, run.data.train)
+      loss = compiling.training_loss(model, settings.optimizer, run.data.train)
 
     def make_estimator(graph: OwnGraph, frozen_part: Optional[tf.keras.Model],
                        preprocess: Callable[[Any], Any]) -> tf.estimator.Estimator:

@@ -74,11 +74,6 @@ class _Peer:
   def is_finished(self) -> bool:
     return self.measurements is not None
 
-  @property
-  def is_busy(self) -> bool:
-    """Whether the next step of the task may take long."""
-    return not self.is_finished and self.state not in (READY, TRAINING, TRAINED)
-
 
 class ClusterState:
   """The states of this task and of the tasks to which it is connected.
@@ -198,7 +193,9 @@ class ClusterState:
     return [(task, peer) for task, peer in self._peers.items() if task in self._cluster.workers]
 
   def _busy_peers(self) -> Iterator[Tuple[Task, str]]:
-    return ((task, peer.state) for task, peer in self._peers.items() if peer.is_busy)
+    """Yields the connected tasks whose next step may take long, with their states."""
+    return ((task, peer.state) for task, peer in self._peers.items()
+            if not peer.is_finished and peer.state not in (READY, TRAINING, TRAINED))
 
   def _confirmed_stop_step(self) -> Optional[int]:
     """Returns the stop step if all connected tasks have confirmed it; only on the chief."""

@@ -24,32 +24,19 @@ def _task(value: Any) -> Any:
   return value
 
 
-# The fields of all messages.
+# The fields of all messages, by the types of their values.
 _FIELDS: Dict[str, json_values.Check] = {
-    # Of the rendezvous.
-    'challenge': json_values.text,
-    'task': _task,
-    'proof': json_values.text,
-    'wrong_key': json_values.boolean,
-    'values': json_values.mapping(json_values.text),
-    'waiting': json_values.boolean,
-    'refused': json_values.text,
-    'is_known': json_values.boolean,
-    'taken': json_values.boolean,
-    'missing': json_values.list_of(json_values.text),
-    'go': json_values.boolean,
-    # Of the state of the cluster.
-    'state': json_values.text,
-    'stop_at': json_values.optional(json_values.integer()),
+    **dict.fromkeys(('challenge', 'proof', 'refused', 'state', 'failed', 'reason'),
+                    json_values.text),
+    **dict.fromkeys(('wrong_key', 'waiting', 'is_known', 'taken', 'go', 'all_trained', 'bye'),
+                    json_values.boolean),
+    **dict.fromkeys(('stop_at', 'all_stop_at', 'code'), json_values.optional(
+        json_values.integer())),
+    **dict.fromkeys(('task', 'lost'), _task),
     'busy': json_values.optional(json_values.tuple_of(_task, json_values.text)),
-    'all_trained': json_values.boolean,
-    'all_stop_at': json_values.optional(json_values.integer()),
-    'bye': json_values.boolean,
-    'note': json_values.mapping(json_values.anything),
-    'failed': json_values.text,
-    'code': json_values.optional(json_values.integer()),
-    'lost': _task,
-    'reason': json_values.text}
+    'missing': json_values.list_of(json_values.text),
+    'values': json_values.mapping(json_values.text),
+    'note': json_values.mapping(json_values.anything)}
 
 
 def _message(value: Any) -> Any:

@@ -73,7 +73,7 @@ class Process(NamedTuple):
   def name(self) -> str:
     """The name of the task, such as `worker 1`."""
     if self.launch is not None:
-      return str(Task('worker', self.launch.rank))
+      return str(self.launch.task)
     return self.role if self.cluster is None else str(self.cluster.task)
 
   @property

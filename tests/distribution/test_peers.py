@@ -103,6 +103,7 @@ def chief():
 
 @pytest.mark.parametrize('line, reason', [
     (b'[1]\n', 'it uses another protocol'),
+    (b'{"state": "training", "stop_at": "7"}\n', 'it uses another protocol'),
     (b'x' * 70000, 'it sent more than 65536 bytes in one message')])
 def test_another_protocol(chief, line, reason):
   _, far, lost = chief

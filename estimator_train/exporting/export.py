@@ -25,7 +25,7 @@ from estimator_train.system import storage, temporary_files, watchdog
 PREPROCESSING_FILE, CHECKSUMS_FILE = 'preprocessing.json', 'SHA256SUMS'
 # A function writes a restored model to a folder, and returns further keys of the result.
 _FORMATS: Dict[str, Callable[[str, RestoredModel], Dict[str, List[str]]]] = {
-    'saved_model': saved_model.write, 'h5': h5_model.write,
+    'saved_model': saved_model.write_saved_model, 'h5': h5_model.write_h5,
     'tflite': onnx_and_tflite.write_tflite, 'onnx': onnx_and_tflite.write_onnx}
 
 

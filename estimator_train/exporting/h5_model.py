@@ -34,10 +34,10 @@ _FULL_LOSS_NAMES = {
 _LOG = logging.getLogger('estimator_train')
 
 
-def write(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
+def write_h5(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
   """Writes the .h5 file to the folder; raises a UserError if Keras cannot serialize the model."""
   try:
-    write_h5(os.path.join(folder, H5_FILE), restored)
+    write_h5_file(os.path.join(folder, H5_FILE), restored)
   except _SERIALIZATION_ERRORS as error:
     raise UserError('the model cannot be saved as an .h5 file',
                     '--model={} ({})'.format(restored.settings.model.model, error),
@@ -58,7 +58,7 @@ def save_model(trained: TrainedCheckpoint) -> Optional[str]:
     with temporary_files.make_folder(path) as folder:
       temporary_path = os.path.join(folder, H5_FILE)
       with trained.restored() as restored:
-        write_h5(temporary_path, restored)
+        write_h5_file(temporary_path, restored)
       storage.check_guards(path)
       os.replace(temporary_path, path)
   except _SERIALIZATION_ERRORS as error:
@@ -71,7 +71,7 @@ def save_model(trained: TrainedCheckpoint) -> Optional[str]:
   return path
 
 
-def write_h5(path: str, restored: RestoredModel) -> None:
+def write_h5_file(path: str, restored: RestoredModel) -> None:
   """Writes the model to an HDF5 file.
 
   `load_model` of TensorFlow 1.15, tf_keras and Keras 3 loads the file as a model that is compiled

@@ -35,8 +35,9 @@ _NETWORKS = ('Model', 'Sequential')
 _NOT_IN_KERAS_3 = {
     'AddLoss', 'AddMetric', 'CuDNNGRU', 'CuDNNLSTM', 'LocallyConnected1D', 'LocallyConnected2D',
     'TensorFlowOpLayer', 'ThresholdedReLU'}
-# The arguments to leave out: how the class name begins, another argument of Keras's class, by which
-# it is recognized, the argument, and whether any other value than False or None has an effect.
+# Arguments to leave out. A row has the beginning of the class name, another argument by which
+# Keras's class is recognized, the argument to leave out, and whether a value other than False and
+# None has an effect.
 _LEFT_OUT = (
     ('', 'return_sequences', 'time_major', True),
     ('', 'use_scale', 'causal', True),

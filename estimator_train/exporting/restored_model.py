@@ -21,7 +21,8 @@ from estimator_train.tf_patches import compiled_models
 
 _LOG = logging.getLogger('estimator_train')
 _CPU_ONLY = Devices(('/cpu:0',), ('/cpu:0',))
-Ends = Tuple[List[tf.Tensor], Dict[str, tf.Tensor]]  # Inputs, and outputs by name.
+# The placeholders to feed, and the outputs by name.
+InputsAndOutputs = Tuple[List[tf.Tensor], Dict[str, tf.Tensor]]
 _FEATURES_PER_BATCH, _NUM_FEATURE_BATCHES = 16, 16
 PICTURES_INPUT, TENSOR_INPUT, PROBABILITIES_OUTPUT = 'pictures', 'images', 'probabilities'
 
@@ -170,13 +171,13 @@ class TrainedCheckpoint(NamedTuple):
       yield self._restore(session, features)
 
   @contextlib.contextmanager
-  def predictor(self, add_ends: Callable[[RestoredModel, int], Ends],
+  def predictor(self, add_operations: Callable[[RestoredModel, int], InputsAndOutputs],
                 source: Optional[Source] = None) -> Iterator[Predictor]:
     """Restores the model as a function, which is valid within the context.
 
     Args:
-      add_ends: takes the restored model and the batch size; adds to the graph, and returns, the
-        inputs to feed and the outputs by name.
+      add_operations: takes the restored model and the batch size; adds to the graph what the
+        prediction needs, and returns the placeholders to feed and the outputs.
       source: the source of the examples, if the graph reads them, for errors in them.
 
     Raises:
@@ -193,7 +194,7 @@ class TrainedCheckpoint(NamedTuple):
         translate_errors(source):
       with session.graph.as_default(), session.as_default(), tf.device(device.names[0]):
         model = self._restore(session)
-        inputs, outputs = add_ends(model, batch_size)
+        inputs, outputs = add_operations(model, batch_size)
         session.run(tf.tables_initializer())
         predict = session.make_callable(outputs, inputs)
       _LOG.info('predicting with %s of step %d on %s, %d %s at a time', self.settings.model.model,

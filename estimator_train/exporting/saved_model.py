@@ -56,7 +56,7 @@ _LOG = logging.getLogger('estimator_train')
 Tensors = Dict[str, tf.Tensor]
 
 
-def write(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
+def write_saved_model(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
   """Writes the SavedModel, the class names and the warm-up requests; returns the signatures.
 
   The signature `examples` is left out, with a warning, if an input cannot be read from a

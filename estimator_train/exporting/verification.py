@@ -33,12 +33,12 @@ _MAX_SECS = 10.
 _SEED = 2015
 # The size of a dimension that the model does not determine, such as the length of a sequence.
 _UNKNOWN_DIMENSION_SIZE = 6
-# Random integers may be indices, such as those of an embedding, of which a large one is an error.
-# They are less than the first of these limits with which the model runs, or if that is the first
-# limit, so that they are no indices, less than _NUMBER_LIMIT.
+# Random integers may be indices, such as those of an embedding, where a large index is an error.
+# They are less than the first of these limits with which the model runs. If this is the largest
+# limit, they are not indices, and the integers are less than _NUMBER_LIMIT instead.
 _INTEGER_LIMITS = (10 ** 6, 10 ** 5, 10 ** 4, 1000, 100, 10, 2, 1)
 _NUMBER_LIMIT = 100
-_UNIFORM, _NORMAL, _INTEGERS = 'uniform', 'normal', 'integers'  # What floats are.
+_UNIFORM, _NORMAL, _INTEGERS = 'uniform', 'normal', 'integers'  # How floats are drawn.
 
 
 class ComparisonBatch(NamedTuple):
@@ -138,8 +138,8 @@ def make_batch(restored: RestoredModel, batch_size: int, seed: int = 0) -> Compa
   """Makes random examples that the model accepts.
 
   Args:
-    seed: determines the examples. If it is odd, floats are normally distributed or, if the model
-      does not accept that, integers; otherwise they are between 0 and 1.
+    seed: determines the examples. If it is even, floats are between 0 and 1. If it is odd, they are
+      normally distributed or, if the model does not accept such floats, they are integers.
 
   Raises:
     UserError: the model fails with each choice of the random inputs.

@@ -31,7 +31,7 @@ _FUNCTIONS = {
     'promote': 'estimator_train.checkpoints.best_checkpoint:promote_if_better',
     'page': 'estimator_train.reports.page:write_page_of_finished_run',
     'saved_model': 'tensorflow.compat.v1:saved_model.Builder.save',
-    'model.h5': 'estimator_train.exporting.h5_model:write_h5'}
+    'model.h5': 'estimator_train.exporting.h5_model:write_h5_file'}
 _PARTIAL_FILES = re.compile(r'\.part$|_temp_|\.tmp|-again$|^run\.lock$')
 _PROGRAM = '''
 import json, os, sys

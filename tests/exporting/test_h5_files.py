@@ -269,7 +269,7 @@ def test_another_process_in_the_folder_leaves_the_unfinished_file(tmp_path, monk
       file.write('model')
     temporary_files.remove_leftovers(str(tmp_path))
 
-  monkeypatch.setattr(h5_model, 'write_h5', write)
+  monkeypatch.setattr(h5_model, 'write_h5_file', write)
   path = h5_model.save_model(mock.MagicMock(run_dir=RunDir(str(tmp_path))))
   assert path == str(tmp_path / 'model.h5') and (tmp_path / 'model.h5').read_text() == 'model'
   assert [entry.name for entry in tmp_path.iterdir()] == ['model.h5']

@@ -100,7 +100,7 @@ def _predict_images(settings: Settings, trained: TrainedCheckpoint,
                     '--image_size={},{},{}'.format(*shape),
                     'give the --model_dir of a model that was trained on such images')
 
-  def add_pixels(model: RestoredModel, _: int) -> restored_model.Ends:
+  def add_pixels(model: RestoredModel, _: int) -> restored_model.InputsAndOutputs:
     pixels = tf.placeholder(tf.float32, [None, *shape[:2], None])
     return [pixels], restored_model.check_sizes(model.call(model.preprocess(pixels)), pixels)
 
@@ -116,7 +116,7 @@ def _predict_rows(settings: Settings, trained: TrainedCheckpoint, files: List[by
   """Predicts the rows of CSV and JSON Lines files, until the stack is closed."""
   found: Dict[str, RowInput] = {}
 
-  def add_values(model: RestoredModel, _: int) -> restored_model.Ends:
+  def add_values(model: RestoredModel, _: int) -> restored_model.InputsAndOutputs:
     found.update(row_inputs.make_row_inputs(model.keras_model, model.inputs))
     return [tensor for each in found.values() for tensor in each.placeholders()], (
         restored_model.check_sizes(model.outputs, model.inputs))
@@ -178,7 +178,7 @@ def _predict_examples(settings: Settings, run_dir: RunDir, trained: TrainedCheck
   """Predicts the examples that functions of the user make, until the stack is closed."""
   source = open_examples_to_predict(settings, run_dir)
 
-  def add_examples(model: RestoredModel, batch_size: int) -> restored_model.Ends:
+  def add_examples(model: RestoredModel, batch_size: int) -> restored_model.InputsAndOutputs:
     with tf.device('/cpu:0'):
       iterator = tf.data.make_initializable_iterator(
           make_eval_input_fn(source, settings, False, batch_size)())

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 import re
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, Optional
 
 from estimator_train.checkpoints import finding
 from estimator_train.checkpoints.pinned_files import SavedCheckpoint
@@ -30,25 +30,18 @@ _PREPROCESSING_FLAGS = ('model', 'image_size', 'preprocess')
 _MAX_NAME_LENGTH = 40
 
 
-class _Differences(NamedTuple):
-  """What differs from the evaluation of the run, in words; None: nothing.
-
-  Attributes:
-    preprocessing: the network, or how it gets the examples.
-  """
-  examples: Optional[str]
-  checkpoint: Optional[str]
-  preprocessing: Optional[str]
-
-
 def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   """Returns the result, which has the metrics of the checkpoint on the test examples."""
   with finding.open_checkpoint(settings, run_dir) as checkpoint:
     run = open_run(settings, run_dir, checkpoint=checkpoint)
-    differences = _find_differences(run, checkpoint)
-    texts: List[str] = list(filter(None, differences))
-    record = (RunDir(run_dir.path_to(_EVALUATIONS_FOLDER, _make_name(run, differences)))
-              if texts else run_dir)
+    # What differs from the run in `model_dir`; without one, from the first evaluation in it.
+    before = report_files.read_or_warn(run_dir.path, 'evaluation')
+    other_checkpoint = _other_checkpoint(run, checkpoint, before)
+    flags = run_dir.flag_differences(settings, _PREPROCESSING_FLAGS)
+    preprocessing = 'other preprocessing: ' + ', '.join(flags) if flags else None
+    texts = list(filter(None, [_other_examples(run, before), other_checkpoint, preprocessing]))
+    record = RunDir(run_dir.path_to(_EVALUATIONS_FOLDER, _make_name(
+        run, preprocessing, other_checkpoint is not None))) if texts else run_dir
     if texts:
       _LOG.info('not the evaluation of the run (%s): writing to %s', ', '.join(texts), record.path)
     evaluator = Evaluator(run, convert(run, build(run)))
@@ -70,16 +63,8 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   return result
 
 
-def _find_differences(run: Run, checkpoint: SavedCheckpoint) -> _Differences:
-  """Compares with the run in `model_dir`; without one, with the first evaluation in it."""
-  before = report_files.read_or_warn(run.run_dir.path, 'evaluation')
-  preprocessing = run.run_dir.flag_differences(run.settings, _PREPROCESSING_FLAGS)
-  return _Differences(
-      _describe_other_examples(run, before), _describe_other_checkpoint(run, checkpoint, before),
-      'other preprocessing: ' + ', '.join(preprocessing) if preprocessing else None)
-
-
-def _describe_other_examples(run: Run, before: Dict[str, Any]) -> Optional[str]:
+def _other_examples(run: Run, before: Dict[str, Any]) -> Optional[str]:
+  """Returns what differs between the test examples and those of the run; None: nothing."""
   assert run.data.test is not None
   flags = ', '.join(run.run_dir.flag_differences(run.settings, _DATA_FLAGS))
   record = data_record.read(run.run_dir)
@@ -89,8 +74,9 @@ def _describe_other_examples(run: Run, before: Dict[str, Any]) -> Optional[str]:
   return None if is_own else 'other test examples: ' + (flags or 'the files have changed')
 
 
-def _describe_other_checkpoint(run: Run, checkpoint: SavedCheckpoint,
-                               before: Dict[str, Any]) -> Optional[str]:
+def _other_checkpoint(run: Run, checkpoint: SavedCheckpoint,
+                      before: Dict[str, Any]) -> Optional[str]:
+  """Returns which checkpoint is evaluated instead of the latest one; None: that one."""
   if run.settings.checkpoints.checkpoint == 'latest':
     return None
   own = finding.latest_checkpoint(run.run_dir.path) or before.get('checkpoint')
@@ -103,7 +89,7 @@ def _describe_other_checkpoint(run: Run, checkpoint: SavedCheckpoint,
   return 'another checkpoint: {}, not {}'.format(checkpoint.path, own)
 
 
-def _make_name(run: Run, differences: _Differences) -> str:
+def _make_name(run: Run, preprocessing: Optional[str], has_other_checkpoint: bool) -> str:
   """Returns the name of the folder of an evaluation, by its examples and its checkpoint."""
   data, checkpoint = run.settings.data, run.start.checkpoint
   assert run.data.test is not None and checkpoint is not None
@@ -112,9 +98,9 @@ def _make_name(run: Run, differences: _Differences) -> str:
     folder = file_pattern.fixed_folder(file_pattern.split_patterns(pattern)[0])
     name = os.path.basename(os.path.abspath(folder))
   name = re.sub(r'[^\w.-]+', '_', name or data.dataset)[-_MAX_NAME_LENGTH:].lstrip('.')
-  digest = hashlib.md5('{} {}'.format(run.data.test.digest(), differences.preprocessing).encode())
-  if differences.checkpoint:
+  digest = hashlib.md5('{} {}'.format(run.data.test.digest(), preprocessing).encode())
+  if has_other_checkpoint:
     with open(checkpoint + '.index', 'rb') as file:
       digest.update(file.read())
   return '{}-{}{}'.format(name, digest.hexdigest()[:8], '-step-{}'.format(
-      run.start.step) if differences.checkpoint else '')
+      run.start.step) if has_other_checkpoint else '')

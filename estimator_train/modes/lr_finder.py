@@ -41,7 +41,9 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   # The model is trained in a temporary folder. A run in model_dir is not changed, and a later
   # training cannot resume from the weights of this mode.
   with tempfile.TemporaryDirectory(prefix='lr_finder-') as folder:
-    run = open_run(_make_training_settings(settings, folder), RunDir(folder))
+    run = open_run(settings.with_constant_rate(
+        settings.optimizer.learning_rate, mode='train', model_dir=folder, train_epochs=None,
+        train_steps=settings.duration.train_steps or _DEFAULT_STEPS), RunDir(folder))
     run = run._replace(schedule=Exponential(_LOWEST_RATE, _HIGHEST_RATE, run.end_step))
     model = convert(run, build(run))
     if model.schedule is None:
@@ -63,13 +65,6 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
               result['learning_rate'], result['min_loss_rate'],
               ': see ' + page_file if page_file else '')
   return result
-
-
-def _make_training_settings(settings: Settings, folder: str) -> Settings:
-  """Returns the settings for a training run in `folder` whose schedule can be replaced."""
-  return settings.with_constant_rate(
-      settings.optimizer.learning_rate, mode='train', model_dir=folder, train_epochs=None,
-      train_steps=settings.duration.train_steps or _DEFAULT_STEPS)
 
 
 def _train(run: Run, model: PreparedModel) -> 'RecordLosses':

@@ -4,7 +4,7 @@ The runs are those of this package or of any Estimator.
 """
 
 import os
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 from estimator_train.errors import UserError
 from estimator_train.reports import learning_curves, page
@@ -98,8 +98,11 @@ def _make_cells(run: page.ComparedRun, first: page.ComparedRun,
   """
   throughput, evaluation = run.data.throughput, run.data.evaluation
   last_step, last_loss = (run.data.curves.get('train_loss') or [(None, None)])[-1]
-  rates = [cell for unit, rate in run.rates.items() for cell in (
-      (unit, format_number(rate)), ('ratio', _format_ratio(rate, first.rates[unit])))]
+  rates: List[Tuple[str, str]] = []
+  for unit, rate in run.rates.items():
+    base = first.rates[unit]
+    rates += [(unit, format_number(rate)),
+              ('ratio', format_ratio(rate / base if rate and base else None))]
   return [
       ('accuracy', format_percent(evaluation.get('accuracy'))),
       ('average loss', format_number(evaluation.get('average_loss'))),
@@ -116,7 +119,3 @@ def _make_cells(run: page.ComparedRun, first: page.ComparedRun,
       ('global batch', format_number(throughput.get('global_batch_size'))),
       ('machine', str(throughput.get('machine') or MISSING)),
       ('TensorFlow', str(throughput.get('tensorflow_version') or MISSING))]
-
-
-def _format_ratio(rate: Optional[float], first: Optional[float]) -> str:
-  return format_ratio(rate / first) if rate and first else MISSING

@@ -51,7 +51,11 @@ def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
   for source in sources.values():
     source.check_and_count()
   num_shards = {name: _count_shards(name, source, settings) for name, source in sources.items()}
-  plan = _Plan(folder, _digest_plan(sources, spec.labels, num_shards, settings.optimizer.seed))
+  # All that determines the contents of the shards.
+  key = json.dumps([
+      _FORMAT_VERSION, {name: source.cache_key() for name, source in sources.items()},
+      list(spec.labels), num_shards, settings.optimizer.seed], sort_keys=True)
+  plan = _Plan(folder, hashlib.md5(key.encode()).hexdigest())
   labels_file.write(folder, spec.labels)
   began, splits = time.monotonic(), {}
   for name, source in sources.items():
@@ -96,14 +100,6 @@ def _plan_shards(folder: str, name: str, num_images: int, num_shards: int,
   order = np.random.RandomState(seed % 2 ** 32).permutation(num_images)
   return [_Shard(os.path.join(folder, '{}-{:05d}-of-{:05d}'.format(name, number, num_shards)), part)
           for number, part in enumerate(np.array_split(order, num_shards))]
-
-
-def _digest_plan(sources: Dict[str, ImageSource], class_names: Sequence[str],
-                 num_shards: Dict[str, int], seed: int) -> str:
-  """Returns a digest of all that determines the contents of the shards."""
-  digests = {name: source.cache_key() for name, source in sources.items()}
-  key = json.dumps([_FORMAT_VERSION, digests, list(class_names), num_shards, seed], sort_keys=True)
-  return hashlib.md5(key.encode()).hexdigest()
 
 
 class _Plan:

@@ -169,17 +169,13 @@ def _read_event_files(folder: str) -> List[List[_Point]]:
   reached = -math.inf  # The first run begins at the lowest step.
   while remaining:
     # A run logs only some of its steps, so the next run may begin a few steps after the last one.
-    following = [points for points in remaining if points[0].step <= reached + _interval(points)]
+    following = [points for points in remaining if points[0].step <= reached + max(
+        [1, *(later.step - point.step for point, later in zip(points, points[1:]))])]
     points = following[0] if following else min(remaining, key=lambda points: points[0].step)
     remaining.remove(points)
     ordered.append(points)
     reached = max(reached, *(point.step for point in points))
   return ordered
-
-
-def _interval(points: Sequence[_Point]) -> int:
-  """Returns the largest number of steps between consecutive points; at least 1."""
-  return max([1, *(second.step - first.step for first, second in zip(points, points[1:]))])
 
 
 def _read_points(file: BinaryIO) -> List[_Point]:

@@ -10,7 +10,7 @@ import math
 import os
 from array import array
 from time import perf_counter as clock
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -80,10 +80,11 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
   cache = opening.resolve_cache(source, settings.input)
   is_cached = cache != 'none' or source.is_in_memory
   num_batches = None if num_examples is None else math.ceil(num_examples / batch_size)
-  evicted_files: List[FilePath] = [*source.files(), *(
+  files: List[FilePath] = [*source.files(), *(
       () if cache in ('none', 'memory')
       else glob.glob(os.path.join(glob.escape(cache), 'images-*.npy')))]
-  _evict(evicted_files)
+  # Evicts the files from the page cache of the kernel, which keeps pages that are in use.
+  storage.advise_kernel(files, os.POSIX_FADV_DONTNEED)
   began = clock()
   train_input_fn = opening.make_train_input_fn(source, settings, *plan)
   with _open_pipelines({'train': train_input_fn}, settings.devices) as pipelines:
@@ -111,11 +112,6 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
   return InputMeasurement(
       source.format_name, num_examples, prepare_secs, cold_pass, list(warm_passes.values())[-1],
       warm_passes if stage_input_fns else {}, pixels.shape[1:], pixels.dtype.name)
-
-
-def _evict(files: Sequence[FilePath]) -> None:
-  """Asks the kernel to evict files from its page cache. The kernel keeps pages that are in use."""
-  storage.advise_kernel(files, os.POSIX_FADV_DONTNEED)
 
 
 class _Pipeline(NamedTuple):

@@ -187,19 +187,16 @@ def _predict_examples(settings: Settings, run_dir: RunDir, trained: TrainedCheck
     return [], restored_model.check_sizes(model.call(features), features)
 
   predictor = stack.enter_context(trained.predictor(add_examples, source))
-  identify, class_names = source.identify_example, source.spec.labels
-  return Predictions(trained, _columns(next(iter(identify(0))), class_names, predictor),
-                     _iter_example_predictions(predictor.predict, identify, class_names))
+  class_names = source.spec.labels
 
+  def iter_batches() -> Iterator[List[Dict[str, Any]]]:
+    sources = map(source.identify_example, itertools.count())
+    with contextlib.suppress(tf.errors.OutOfRangeError):
+      while True:
+        yield _make_predictions(predictor.predict(), sources, class_names)
 
-def _iter_example_predictions(
-    run_batch: Callable[[], Dict[str, np.ndarray]], identify: Callable[[int], Dict[str, Any]],
-    class_names: Sequence[str]) -> Iterator[List[Dict[str, Any]]]:
-  """Yields a list of predictions for each batch of outputs, until the dataset ends."""
-  sources = map(identify, itertools.count())
-  with contextlib.suppress(tf.errors.OutOfRangeError):
-    while True:
-      yield _make_predictions(run_batch(), sources, class_names)
+  return Predictions(trained, _columns(
+      next(iter(source.identify_example(0))), class_names, predictor), iter_batches())
 
 
 def _make_predictions(outputs: Dict[str, np.ndarray], sources: Iterable[Dict[str, Any]],

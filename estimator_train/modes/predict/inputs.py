@@ -133,8 +133,9 @@ def _iter_reads(path: bytes, image_key: str,
   if index is not None:
     reader = RecordReader(index)
     for record in range(index.num_records):
-      yield functools.partial(_read_record, b'%s:%d' % (path, record), functools.partial(
-          _read_one, reader, record), image_key)
+      yield functools.partial(
+          _read_record, b'%s:%d' % (path, record),
+          lambda record=record: next(iter(reader.read(np.array([record])))), image_key)
     for damage in index.damages:
       yield functools.partial(_make_unreadable, b'%s:%d' % (path, damage.record), damage.reason)
   elif is_compressed:
@@ -156,6 +157,14 @@ def _iter_compressed_reads(path: bytes, image_key: str) -> Iterator[_ReadFunctio
 def _read_entries(reads: Iterator[_ReadFunction], decoder: decoding.ImageFunction, num_ahead: int,
                   num_threads: int) -> Generator[Entry, None, None]:
   """Yields the entries in order. Threads read and decode up to `num_ahead` entries ahead."""
+  def read_group(functions: List[_ReadFunction]) -> List[Iterable[Entry]]:
+    """Calls the functions, and decodes the images that they return."""
+    found = [read() for read in functions]
+    decoded = iter(decoder.call_all(
+        [each.content for each in found if isinstance(each, _Image)]))
+    return [_make_entry(each.name, next(decoded)) if isinstance(each, _Image) else each
+            for each in found]
+
   pending: Any = collections.deque()  # Of futures.
   size = max(1, min(_MAX_DECODED_TOGETHER, num_ahead // num_threads))
   # The threads share a few images equally, and decode many in groups.
@@ -165,22 +174,13 @@ def _read_entries(reads: Iterator[_ReadFunction], decoder: decoding.ImageFunctio
     try:
       while True:
         for group in itertools.islice(groups, max(1, num_ahead // size) - len(pending)):
-          pending.append(threads.submit(_read_group, group, decoder))
+          pending.append(threads.submit(read_group, group))
         if not pending:
           return
         yield from itertools.chain.from_iterable(pending.popleft().result())
     finally:
       for future in pending:
         future.cancel()
-
-
-def _read_group(reads: List[_ReadFunction],
-                decoder: decoding.ImageFunction) -> List[Iterable[Entry]]:
-  """Calls the functions, and decodes the images that they return."""
-  found = [read() for read in reads]
-  decoded = iter(decoder.call_all([each.content for each in found if isinstance(each, _Image)]))
-  return [_make_entry(each.name, next(decoded)) if isinstance(each, _Image) else each
-          for each in found]
 
 
 def _make_entry(name: bytes, decoded: Union[np.ndarray, ValueError]) -> List[Entry]:
@@ -190,11 +190,6 @@ def _make_entry(name: bytes, decoded: Union[np.ndarray, ValueError]) -> List[Ent
 
 def _make_unreadable(name: bytes, reason: Union[str, Exception]) -> List[Entry]:
   return [Entry(name, getattr(reason, 'strerror', None) or str(reason))]
-
-
-def _read_one(reader: RecordReader, record: int) -> bytes:
-  (content,) = reader.read(np.array([record]))
-  return content
 
 
 def _read_record(name: bytes, read: Callable[[], bytes],

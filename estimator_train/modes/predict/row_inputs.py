@@ -49,9 +49,10 @@ class RowInput(NamedTuple):
     *lengths, values = parts
     if isinstance(self.tensor, tf.RaggedTensor):
       rank = self.tensor.ragged_rank
+      inner_shape = self.shape[rank:].as_list()
       return [*(np.cumsum([0, *level.flat], dtype=np.int64) for level in lengths[:rank]),
-              values.reshape([values.size // max(1, _size(self.shape[rank:])),
-                              *self.shape[rank:].as_list()])]
+              values.reshape([values.size // max(1, int(np.prod(inner_shape, dtype=int))),
+                              *inner_shape])]
     if not isinstance(self.tensor, tf.SparseTensor):
       return parts
     if not self.is_nested:  # As tf.sparse.from_dense makes it.
@@ -81,7 +82,3 @@ def arrays_to_feed(inputs: Sequence[RowInput],
   remaining = iter(parts)
   return [array for each in inputs
           for array in each.to_feed(list(itertools.islice(remaining, each.num_parts)))]
-
-
-def _size(shape: tf.TensorShape) -> int:
-  return int(np.prod(shape.as_list(), dtype=int))

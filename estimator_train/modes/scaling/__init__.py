@@ -48,7 +48,10 @@ def run(settings: Settings, run_dir: RunDir,
   # the class names of image files are not read from `model_dir`.
   dataset = datasets.describe_data_set(settings.evolve(mode='train'))
   dataset.spec.require_images('--mode=scaling')
-  unit, max_count, base_settings = _choose_unit(settings)
+  if settings.experiments.scale_over == 'workers':
+    unit, (max_count, base_settings) = points.WORKER, _choose_max_workers(settings)
+  else:
+    (unit, max_count), base_settings = _choose_max_replicas(settings.devices), settings
   make_folder(points_dir)
   run_dir.record_flags(settings)
   planned = points.plan_points(settings, unit, max_count)
@@ -67,18 +70,6 @@ def run(settings: Settings, run_dir: RunDir,
     raise UserError('all points of the sweep failed', result['failures'][0]['error'],
                     'see the logs in ' + points_dir, result)
   return result
-
-
-def _choose_unit(settings: Settings) -> Tuple[str, int, Settings]:
-  """Chooses what the sweep varies.
-
-  Returns:
-    The unit (GPU, CPU or WORKER) whose number varies, the largest number, and the settings that
-    all points share.
-  """
-  if settings.experiments.scale_over == 'workers':
-    return (points.WORKER,) + _choose_max_workers(settings)
-  return _choose_max_replicas(settings.devices) + (settings,)
 
 
 def _choose_max_workers(settings: Settings) -> Tuple[int, Settings]:

@@ -30,7 +30,7 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   runs = [_read_run(*named) for named in zip(_short_names(folders), folders)]
   run_dir.make()
   if len(runs) == 1:
-    path = page.write_page_from_data(runs[0].data, runs[0].folder, model_dir)
+    path = page.write_page(runs[0].folder, runs[0].data, model_dir)
   else:
     path = page.write_comparison(runs, _make_table(runs), model_dir)
   return {'mode': settings.run.mode, 'model_dir': model_dir, 'page': path, 'runs': [{

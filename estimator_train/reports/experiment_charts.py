@@ -14,7 +14,7 @@ _COLORS = {('weak', 'real'): 'blue', ('weak', 'synthetic'): 'red',
 SeriesKey = Tuple[str, str]
 
 
-def group_rows_by_series(sweep: Dict[str, Any]) -> Dict[SeriesKey, List[Dict[str, Any]]]:
+def _group_by_series(sweep: Dict[str, Any]) -> Dict[SeriesKey, List[Dict[str, Any]]]:
   """Returns the rows with a rate of the table in `scaling.json`, by ascending number of units."""
   unit = sweep.get('scale_over')
   series: Dict[SeriesKey, List[Dict[str, Any]]] = {}
@@ -25,7 +25,7 @@ def group_rows_by_series(sweep: Dict[str, Any]) -> Dict[SeriesKey, List[Dict[str
   return {key: series[key] for key in _COLORS if key in series}
 
 
-def describe_units(sweep: Dict[str, Any]) -> str:
+def _noun_of_units(sweep: Dict[str, Any]) -> str:
   """Returns a plural noun for the units, for example `GPUs`."""
   device_kind = sweep.get('device_kind', '')
   if sweep['scale_over'] == 'workers':
@@ -43,7 +43,7 @@ def draw_scaling_chart(sweep: Dict[str, Any]) -> Iterator[Chart]:
   Yields:
     The two charts, unless there are no rates.
   """
-  series = group_rows_by_series(sweep)
+  series = _group_by_series(sweep)
   if not series:
     return
   unit = sweep['scale_over']
@@ -64,7 +64,7 @@ def draw_scaling_chart(sweep: Dict[str, Any]) -> Iterator[Chart]:
     descriptions.append('{} scaling on {} input from {} on {} to {} on {}'.format(
         *key, format_quantity(medians[0], 'examples/sec'), counts[0],
         format_quantity(medians[-1], 'examples/sec'), counts[-1]))
-  units, caption = describe_units(sweep), 'A dotted line is linear scaling: the rate of one {} ' \
+  units, caption = _noun_of_units(sweep), 'A dotted line is linear scaling: the rate of one {} ' \
       'times the number of {}.'.format(unit[:-1], unit)
   x_axis = Axis(units, *spread(all_counts), ticks=[
       (count, '{:,}'.format(count)) for count in all_counts])

@@ -93,18 +93,6 @@ def write_page_of_finished_run(model_dir: str, flags: ReportingFlags) -> Optiona
   return None
 
 
-def write_page(model_dir: str) -> str:
-  """Writes the page and its charts.
-
-  Args:
-    model_dir: model_dir of the run. The page omits a section whose input file is missing.
-
-  Returns:
-    The path of the page.
-  """
-  return write_page_from_data(read_page_data(model_dir), model_dir, model_dir)
-
-
 def write_comparison(runs: Sequence[ComparedRun], rows: Sequence[Tuple[str, Sequence[str]]],
                      output_dir: str) -> str:
   """Writes the page that compares runs, and its charts, to `report/` in `output_dir`.
@@ -122,8 +110,16 @@ def write_comparison(runs: Sequence[ComparedRun], rows: Sequence[Tuple[str, Sequ
       [run.data.curves for run in runs]), runs=runs, rows=rows)
 
 
-def write_page_from_data(data: PageData, model_dir: str, output_dir: str) -> str:
-  """Like write_page, but writes data that has been read to `report/` in `output_dir`."""
+def write_page(model_dir: str, data: Optional[PageData] = None,
+               output_dir: Optional[str] = None) -> str:
+  """Writes the page and its charts to `report/`, and returns the path of the page.
+
+  Args:
+    data: None: what the files in `model_dir` contain.
+    output_dir: None: `model_dir`, which has the images of the samples.
+  """
+  if data is None:
+    data = read_page_data(model_dir)
   # On demand, so that the program starts fast.
   from estimator_train.reports import charts, experiment_charts
 
@@ -137,7 +133,7 @@ def write_page_from_data(data: PageData, model_dir: str, output_dir: str) -> str
     if classes.matrix is not None:
       drawn.append(charts.draw_confusion_matrix(classes))
   return _write_files(
-      output_dir, 'page.html', drawn, data=data, content=page_content, classes=classes,
+      output_dir or model_dir, 'page.html', drawn, data=data, content=page_content, classes=classes,
       defaults=parse_flagfile(to_flagfile(Settings())),
       name=os.path.basename(os.path.abspath(model_dir)),
       samples={kind: [_load_sample(model_dir, sample) for sample in data.samples.get(kind, [])]

@@ -22,7 +22,7 @@ from mode_runs import fails, signal_before
 import estimator_train
 from estimator_train.data import idx
 from estimator_train.modes import predict as predict_mode
-from estimator_train.modes.predict import inputs, output_file
+from estimator_train.modes.predict import inputs, output_file, predictions
 from estimator_train.system import storage
 
 IMAGES, LABELS = (os.path.join(idx.SAMPLE_FOLDER, 't10k-{}-ubyte.gz'.format(kind))
@@ -179,26 +179,26 @@ def test_from_python(predict, finished_run, write_images, tmp_path):
 def test_predictions_of_outputs(tmp_path):
   """Logits, ties, numbers that are not finite, any shape, texts, and names of other keys."""
   def predicted(*outputs):
-    return predict_mode.make_prediction({'file': 'x'}, np.array(outputs, np.float32), 'abcdefg')
+    return predictions.make_prediction({'file': 'x'}, np.array(outputs, np.float32), 'abcdefg')
 
   assert [each['label'] for each in predicted(-1, 2, 2, 9, 1, 0, 0)['top']] == list('dbcef')
   two = {'label': 'b', 'probability': pytest.approx(0.4879, abs=1e-4)}
   assert predicted(-1, 2, 2) == dict(two, file='x', top=[two, dict(two, label='c'), mock.ANY])
   assert predicted(1, np.nan) == {'file': 'x', 'error': "the model's outputs are not finite"}
-  assert predict_mode.make_output_prediction({'file': 'a'}, {'x': np.array([np.inf])}) == {
+  assert predictions.make_output_prediction({'file': 'a'}, {'x': np.array([np.inf])}) == {
       'file': 'a', 'error': "the model's outputs are not finite"}
   texts = {'a': 'é'.encode('utf-8'), 'b': np.array([b'x'], object),
            'c': np.array([b'x', b'\xff'], object)}
-  assert predict_mode.make_output_prediction({}, texts) == {
+  assert predictions.make_output_prediction({}, texts) == {
       'a': 'é', 'b': 'x', 'c': ['x', '\udcff']}
   outputs = {name: np.array([index - 2.])
              for index, name in enumerate(['file', 'example', 'error', 'price', '=x'])}
   outputs.update(many=np.array([1., 2.]), table=np.array([[1.], [2.]]))
-  prediction = predict_mode.make_output_prediction({'example': 3}, outputs)
+  prediction = predictions.make_output_prediction({'example': 3}, outputs)
   assert prediction == {'example': 3, 'output_file': -2., 'output_example': -1., 'output_error': 0.,
                         'price': 1., '=x': 2., 'many': [1., 2.], 'table': [[1.], [2.]]}
   path = tmp_path / 'out.csv'
-  with output_file.open_writer(str(path), predict_mode.output_columns(
+  with output_file.open_writer(str(path), predictions.output_columns(
       'example', {name: values.shape for name, values in outputs.items()})) as writer:
     writer.write(prediction)
   assert path.read_text().splitlines() == [
@@ -221,9 +221,9 @@ def test_columns_of_outputs_are_distinct(tmp_path, shapes, columns):
   path, numbers = tmp_path / 'out.csv', iter(range(100))
   outputs = {name: np.reshape([float(next(numbers)) for _ in range(int(np.prod(shape)))], shape)
              for name, shape in shapes.items()}
-  prediction = predict_mode.make_output_prediction({'file': 'x'}, outputs)
+  prediction = predictions.make_output_prediction({'file': 'x'}, outputs)
   assert len(prediction) == 1 + len(shapes)
-  with output_file.open_writer(str(path), predict_mode.output_columns('file', shapes)) as writer:
+  with output_file.open_writer(str(path), predictions.output_columns('file', shapes)) as writer:
     writer.write(prediction)
     writer.write({'file': 'y', 'error': 'z'})
   header, row, error = csv.reader(path.read_text().splitlines())

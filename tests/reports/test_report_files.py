@@ -57,7 +57,7 @@ def test_what_passes_the_check_can_be_shown(tmp_path, monkeypatch, name):
       continue
     data = EMPTY._replace(**{name: checked or {}})
     try:
-      page.write_page_from_data(data, '', str(tmp_path))
+      page.write_page('', data, str(tmp_path))
       report._make_table([page.ComparedRun('a', 'a', data), page.ComparedRun('b', 'b', EMPTY)])
     except Exception as error:
       raise AssertionError('{!r} of {}'.format(error, content)) from error

@@ -7,32 +7,26 @@ import contextlib
 import itertools
 import logging
 import time
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from estimator_train.data import TOP_K
 from estimator_train.data.opening import make_eval_input_fn, open_examples_to_predict
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError, first_line
 from estimator_train.exporting import restored_model
 from estimator_train.exporting.restored_model import Predictor, RestoredModel, TrainedCheckpoint
-from estimator_train.modes.predict import inputs, output_file, row_inputs, rows
+from estimator_train.modes.predict import inputs, output_file, predictions, row_inputs, rows
 from estimator_train.modes.predict.inputs import Entry
 from estimator_train.modes.predict.output_file import Column
 from estimator_train.modes.predict.row_inputs import RowInput
-from estimator_train.reports.evaluation import as_probabilities
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, rules
-from estimator_train.system import names
 from estimator_train.system.progress import make_progress_bar
 
 _LOG = logging.getLogger('estimator_train')
-# Keys of a prediction that are not outputs. An output of such a name has the key `output_NAME`.
-_OTHER_KEYS = ('file', 'example', 'error')
-_NOT_FINITE = "the model's outputs are not finite"
 
 
 class Predictions(NamedTuple):
@@ -132,7 +126,8 @@ def _predict_rows(settings: Settings, trained: TrainedCheckpoint, files: List[by
 def _predict_entries(batches: Iterator[List[Entry]], trained: TrainedCheckpoint,
                      predictor: Predictor) -> Predictions:
   class_names = trained.spec.labels
-  return Predictions(trained, _columns('file', class_names, predictor), (
+  columns = predictions.make_columns('file', class_names, predictor.output_shapes)
+  return Predictions(trained, columns, (
       predict_batch(batch, predictor.predict, class_names) for batch in batches))
 
 
@@ -144,24 +139,24 @@ def predict_batch(batch: List[Entry], predict: Callable[..., Dict[str, np.ndarra
     batch: the entries. Those of the same shapes are predicted together.
     predict: takes a batch of each input, and returns the outputs by name.
   """
-  predictions: Dict[int, Dict[str, Any]] = {}
+  by_position: Dict[int, Dict[str, Any]] = {}
   groups: Dict[Any, List[int]] = {}  # The positions of the entries, by their shapes.
   for position, entry in enumerate(batch):
     if isinstance(entry.values, str):
       # If an idx file cannot be read further, one error replaces all its remaining predictions.
-      predictions[position] = dict(file_source(entry.name), error=entry.values)
+      by_position[position] = dict(predictions.file_source(entry.name), error=entry.values)
     else:
       groups.setdefault(tuple(value.shape for value in entry.values), []).append(position)
   for positions in groups.values():
-    predictions.update(zip(positions, _predict_together(
+    by_position.update(zip(positions, _predict_together(
         [batch[position] for position in positions], predict, class_names)))
-  return [predictions[position] for position in range(len(batch))]
+  return [by_position[position] for position in range(len(batch))]
 
 
 def _predict_together(entries: List[Entry], predict: Callable[..., Dict[str, np.ndarray]],
                       class_names: Sequence[str]) -> List[Dict[str, Any]]:
   """Returns a dict for each entry; those that the model cannot process have an error."""
-  sources = [file_source(entry.name) for entry in entries]
+  sources = [predictions.file_source(entry.name) for entry in entries]
   try:
     outputs = predict(*map(np.stack, zip(*(entry.values for entry in entries))))
   except tf.errors.InvalidArgumentError as error:  # Such as an index outside of an embedding.
@@ -195,8 +190,9 @@ def _predict_examples(settings: Settings, run_dir: RunDir, trained: TrainedCheck
       while True:
         yield _make_predictions(predictor.predict(), sources, class_names)
 
-  return Predictions(trained, _columns(
-      next(iter(source.identify_example(0))), class_names, predictor), iter_batches())
+  columns = predictions.make_columns(
+      next(iter(source.identify_example(0))), class_names, predictor.output_shapes)
+  return Predictions(trained, columns, iter_batches())
 
 
 def _make_predictions(outputs: Dict[str, np.ndarray], sources: Iterable[Dict[str, Any]],
@@ -204,9 +200,9 @@ def _make_predictions(outputs: Dict[str, np.ndarray], sources: Iterable[Dict[str
   """Returns the predictions of a batch of outputs by name, whose examples `sources` identify."""
   rows = [dict(zip(outputs, values)) for values in zip(*outputs.values())]
   if class_names:
-    return [make_prediction(source, probabilities, class_names)
+    return [predictions.make_prediction(source, probabilities, class_names)
             for row, source in zip(rows, sources) for probabilities in row.values()]
-  return [make_output_prediction(source, row) for row, source in zip(rows, sources)]
+  return [predictions.make_output_prediction(source, row) for row, source in zip(rows, sources)]
 
 
 def _with_progress(batches: Iterator[List[Dict[str, Any]]],
@@ -220,103 +216,3 @@ def _with_progress(batches: Iterator[List[Dict[str, Any]]],
       count += len(batch)
       if bar.disable and number % log_every == 0:
         _LOG.info('%d images, %.0f images/sec', count, count / (time.perf_counter() - began))
-
-
-def _columns(source_column: str, class_names: Sequence[str],
-             predictor: Predictor) -> Sequence[Column]:
-  return (class_columns(source_column, class_names) if class_names
-          else output_columns(source_column, predictor.output_shapes))
-
-
-def class_columns(source_column: str, class_names: Sequence[str]) -> List[Column]:
-  """Returns the columns of a CSV file of predicted classes; see make_prediction.
-
-  Args:
-    source_column: `file` or `example`, which identifies the example.
-  """
-  return [*(Column(name, (name,)) for name in (source_column, 'label', 'probability')),
-          *(Column('top{}_{}'.format(rank + 1, key), ('top', rank, key))
-            for rank in range(min(TOP_K, len(class_names))) for key in ('label', 'probability')),
-          Column('error', ('error',))]
-
-
-def _output_keys(outputs: Iterable[str]) -> List[str]:
-  return names.make_distinct(outputs, _OTHER_KEYS, 'output_')
-
-
-def output_columns(source_column: str,
-                   output_shapes: Dict[str, Sequence[Optional[int]]]) -> List[Column]:
-  """Returns the columns of a CSV file of outputs: one per number, or one for a higher rank.
-
-  Args:
-    source_column: `file` or `example`, which identifies the example.
-    output_shapes: the shapes of the outputs for one example, by name.
-  """
-  lengths = {key: shape[0] if len(shape) == 1 and shape[0] not in (None, 1) else None
-             for key, shape in zip(_output_keys(output_shapes), output_shapes.values())}
-  columns = [Column(source_column, (source_column,))]
-  taken = {source_column, 'error', *(key for key, length in lengths.items() if length is None)}
-  for key, length in lengths.items():
-    if length is None:
-      columns.append(Column(key, (key,)))
-      continue
-    prefix = key
-    while not taken.isdisjoint('{}_{}'.format(prefix, index) for index in range(length)):
-      prefix = 'output_' + prefix
-    numbers = [Column('{}_{}'.format(prefix, index), (key, index)) for index in range(length)]
-    taken.update(column.name for column in numbers)
-    columns += numbers
-  return columns + [Column('error', ('error',))]
-
-
-def make_prediction(source: Dict[str, Any], outputs: np.ndarray,
-                    class_names: Sequence[str]) -> Dict[str, Any]:
-  """Returns the predicted class, with the keys of `source`, `label`, `probability` and `top`.
-
-  If the outputs are not finite, the result has the keys of `source` and `error`.
-
-  Args:
-    source: identifies the example; see file_source and Source.identify_example.
-    outputs: outputs of the model, float [num_classes].
-    class_names: the names of the classes, in the order of the outputs.
-  """
-  if not np.isfinite(outputs).all():
-    return dict(source, error=_NOT_FINITE)
-  probabilities = as_probabilities(outputs)
-  # Mergesort is stable: like np.argmax, it chooses the first of several equal outputs.
-  top_indices = np.argsort(-outputs, kind='mergesort')[:TOP_K]
-  top = [{'label': class_names[index], 'probability': float(probabilities[index])}
-         for index in top_indices]
-  return {**source, **top[0], 'top': top}
-
-
-def make_output_prediction(source: Dict[str, Any],
-                           outputs: Dict[str, np.ndarray]) -> Dict[str, Any]:
-  """Returns the outputs of the model for an example as lists or, of one number, as a number.
-
-  If the outputs are not finite, the result has the keys of `source` and `error`.
-
-  Args:
-    source: identifies the example; see file_source and Source.identify_example.
-    outputs: the outputs of the model by name, [...].
-  """
-  if not all(isinstance(values, bytes) or values.dtype == object or np.isfinite(values).all()
-             for values in outputs.values()):
-    return dict(source, error=_NOT_FINITE)
-  return {**source, **dict(zip(_output_keys(outputs), map(_to_json, outputs.values())))}
-
-
-def _to_json(values: Any) -> Any:
-  """Returns an output of one example, an array or bytes, as lists or, of one value, as a value."""
-  if isinstance(values, bytes):
-    return values.decode('utf-8', 'surrogateescape')
-  items = values.reshape(()) if values.shape == (1,) else values
-  if items.dtype == object:
-    items = np.vectorize(_to_json, otypes=[object])(items)
-  return items.tolist()
-
-
-def file_source(name: bytes) -> Dict[str, Any]:
-  """Identifies an example by its file; `PATH:INDEX` is an image or record in a file."""
-  # `encode('utf-8', 'surrogateescape')` restores the bytes of the name.
-  return {'file': name.decode('utf-8', 'surrogateescape')}

@@ -1,0 +1,108 @@
+"""The prediction of an example as a dict, and the columns of a CSV file of such dicts.
+
+If the outputs of the model are not finite, a prediction has an `error` in place of the outputs.
+"""
+
+from typing import Any, Dict, Iterable, List, Optional, Sequence
+
+import numpy as np
+
+from estimator_train.data import TOP_K
+from estimator_train.modes.predict.output_file import Column
+from estimator_train.reports.evaluation import as_probabilities
+from estimator_train.system import names
+
+# Keys of a prediction that are not outputs. An output of such a name has the key `output_NAME`.
+_OTHER_KEYS = ('file', 'example', 'error')
+_NOT_FINITE = "the model's outputs are not finite"
+
+
+def make_columns(source_column: str, class_names: Sequence[str],
+                 output_shapes: Dict[str, Sequence[Optional[int]]]) -> List[Column]:
+  """Returns the columns of a CSV file of predicted classes or, without classes, of outputs.
+
+  Args:
+    source_column: `file` or `example`, which identifies the example.
+    output_shapes: the shapes of the outputs for one example, by name.
+  """
+  if not class_names:
+    return output_columns(source_column, output_shapes)
+  return [*(Column(name, (name,)) for name in (source_column, 'label', 'probability')),
+          *(Column('top{}_{}'.format(rank + 1, key), ('top', rank, key))
+            for rank in range(min(TOP_K, len(class_names))) for key in ('label', 'probability')),
+          Column('error', ('error',))]
+
+
+def _output_keys(outputs: Iterable[str]) -> List[str]:
+  return names.make_distinct(outputs, _OTHER_KEYS, 'output_')
+
+
+def output_columns(source_column: str,
+                   output_shapes: Dict[str, Sequence[Optional[int]]]) -> List[Column]:
+  """Returns the columns of a CSV file of outputs: one per number, or one for a higher rank."""
+  lengths = {key: shape[0] if len(shape) == 1 and shape[0] not in (None, 1) else None
+             for key, shape in zip(_output_keys(output_shapes), output_shapes.values())}
+  columns = [Column(source_column, (source_column,))]
+  taken = {source_column, 'error', *(key for key, length in lengths.items() if length is None)}
+  for key, length in lengths.items():
+    if length is None:
+      columns.append(Column(key, (key,)))
+      continue
+    prefix = key
+    while not taken.isdisjoint('{}_{}'.format(prefix, index) for index in range(length)):
+      prefix = 'output_' + prefix
+    numbers = [Column('{}_{}'.format(prefix, index), (key, index)) for index in range(length)]
+    taken.update(column.name for column in numbers)
+    columns += numbers
+  return columns + [Column('error', ('error',))]
+
+
+def make_prediction(source: Dict[str, Any], outputs: np.ndarray,
+                    class_names: Sequence[str]) -> Dict[str, Any]:
+  """Returns the predicted class, with the keys of `source`, `label`, `probability` and `top`.
+
+  If the outputs are not finite, the result has the keys of `source` and `error`.
+
+  Args:
+    source: identifies the example; see file_source and Source.identify_example.
+    outputs: outputs of the model, float [num_classes].
+    class_names: the names of the classes, in the order of the outputs.
+  """
+  if not np.isfinite(outputs).all():
+    return dict(source, error=_NOT_FINITE)
+  probabilities = as_probabilities(outputs)
+  # Mergesort is stable: like np.argmax, it chooses the first of several equal outputs.
+  top_indices = np.argsort(-outputs, kind='mergesort')[:TOP_K]
+  top = [{'label': class_names[index], 'probability': float(probabilities[index])}
+         for index in top_indices]
+  return {**source, **top[0], 'top': top}
+
+
+def make_output_prediction(source: Dict[str, Any],
+                           outputs: Dict[str, np.ndarray]) -> Dict[str, Any]:
+  """Returns the outputs of the model for an example as lists or, of one number, as a number.
+
+  Args:
+    source: see make_prediction.
+    outputs: the outputs of the model by name, [...].
+  """
+  if not all(isinstance(values, bytes) or values.dtype == object or np.isfinite(values).all()
+             for values in outputs.values()):
+    return dict(source, error=_NOT_FINITE)
+  return {**source, **dict(zip(_output_keys(outputs), map(_to_json, outputs.values())))}
+
+
+def _to_json(values: Any) -> Any:
+  """Returns an output of one example, an array or bytes, as lists or, of one value, as a value."""
+  if isinstance(values, bytes):
+    return values.decode('utf-8', 'surrogateescape')
+  items = values.reshape(()) if values.shape == (1,) else values
+  if items.dtype == object:
+    items = np.vectorize(_to_json, otypes=[object])(items)
+  return items.tolist()
+
+
+def file_source(name: bytes) -> Dict[str, Any]:
+  """Identifies an example by its file; `PATH:INDEX` is an image or record in a file."""
+  # `encode('utf-8', 'surrogateescape')` restores the bytes of the name.
+  return {'file': name.decode('utf-8', 'surrogateescape')}

@@ -89,7 +89,7 @@ class AuditedSplit:
     return ImageIssue(self.source.name_of(index), self.name, kind, self.class_name(index),
                       sys.intern(reason))
 
-  def describe_file(self, index: int) -> str:
+  def path_and_split(self, index: int) -> str:
     """Returns the path of the file at `index`, and the name of the split."""
     return '{} ({})'.format(self.source.name_of(index), self.name)
 
@@ -183,14 +183,14 @@ def _make_duplicate_issues(group: Sequence[Tuple[AuditedSplit, int]]) -> Iterato
     if number > 0:
       first_split, first_index = group[0]
       yield split.make_issue(index, 'duplicate',
-                             same_contents + first_split.describe_file(first_index))
+                             same_contents + first_split.path_and_split(first_index))
     if len(class_names) > 1:
       yield split.make_issue(index, 'under_several_labels',
                              'the same contents are in the classes ' + ', '.join(class_names))
     for other, first_index in first_of_split.items():
       if other is not split:
         yield split.make_issue(index, 'in_train_and_eval',
-                               same_contents + other.describe_file(first_index))
+                               same_contents + other.path_and_split(first_index))
 
 
 def write_audit_report(settings: Settings, run_dir: RunDir, splits: Sequence[AuditedSplit],

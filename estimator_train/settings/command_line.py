@@ -51,8 +51,8 @@ class Argument(NamedTuple):
   is_recorded: bool = False
 
   @property
-  def flag(self) -> str:
-    """The name of the flag, without dashes."""
+  def flag_name(self) -> str:
+    """Without dashes."""
     return self.text.lstrip('-').partition('=')[0]
 
 
@@ -64,19 +64,19 @@ def parse(argv: Sequence[str]) -> Settings:
   """
   arguments = _drop_unset_flags(_expand_arguments(argv))
   try:
-    for argument in {argument.flag: argument for argument in arguments}.values():
+    for argument in {argument.flag_name: argument for argument in arguments}.values():
       if argument.location and not argument.is_recorded:
         _check_plain(argument)
     values = _parse_values(arguments)
-    names = {argument.flag for argument in arguments}
+    names = {argument.flag_name for argument in arguments}
     excluded = {name for pair in rules.EXCLUSIVE_PAIRS if names.intersection(pair) for name in pair}
     recorded = [argument for argument in _read_flags_of_run(values, names)
-                if argument.flag not in excluded]
+                if argument.flag_name not in excluded]
     if recorded:
       arguments = _drop_unset_flags(recorded + arguments)
       values = _parse_values(arguments)
     # A flag on the command line also unsets the flag that it excludes.
-    on_command_line = {argument.flag for argument in arguments if not argument.location}
+    on_command_line = {argument.flag_name for argument in arguments if not argument.location}
     for pair in rules.EXCLUSIVE_PAIRS:
       if len(on_command_line.intersection(pair)) == 1:
         values.update(dict.fromkeys(set(pair) - on_command_line))
@@ -88,7 +88,7 @@ def parse(argv: Sequence[str]) -> Settings:
 
 def _check_plain(argument: Argument) -> None:
   """Raises a UserError for shell syntax in a value of a flagfile, unless such a path exists."""
-  flag, value = all_flags().get(argument.flag), argument.text.partition('=')[2]
+  flag, value = all_flags().get(argument.flag_name), argument.text.partition('=')[2]
   if flag is None or flag.value_type not in (str, tuple):  # The others have errors of their own.
     return
 
@@ -158,16 +158,16 @@ def _read_flags_of_run(values: Dict[str, Any], names: Set[str]) -> List[Argument
                       'give the --model_dir of a run, or --dataset')
     return []
   return [argument for argument in _expand_argument(Argument('--flagfile=' + path, ''), ())
-          if argument.flag not in ('mode', 'model_dir')]
+          if argument.flag_name not in ('mode', 'model_dir')]
 
 
 def _drop_unset_flags(arguments: Sequence[Argument]) -> List[Argument]:
   """Removes the flags of flagfiles that an empty value on the command line unsets."""
-  last_by_flag = {argument.flag: argument for argument in arguments}
-  in_files = {argument.flag for argument in arguments if argument.location}
+  last_by_flag = {argument.flag_name: argument for argument in arguments}
+  in_files = {argument.flag_name for argument in arguments if argument.location}
   unset = {flag for flag in in_files if not last_by_flag[flag].location
            and last_by_flag[flag].text.partition('=')[1:] == ('=', '')}
-  return [argument for argument in arguments if argument.flag not in unset]
+  return [argument for argument in arguments if argument.flag_name not in unset]
 
 
 def help_text(argv: Sequence[str] = (), width: Optional[int] = None) -> str:
@@ -247,7 +247,7 @@ def _with_locations(error: UserError, arguments: Sequence[Argument]) -> UserErro
 
   If the error also names a flag of the command line, adds where each of the two was set.
   """
-  last_by_flag = {argument.flag: argument for argument in arguments}
+  last_by_flag = {argument.flag_name: argument for argument in arguments}
   named = [
       argument for flag, argument in last_by_flag.items()
       if error.given in (argument.text, argument.text.partition('=')[0])
@@ -256,7 +256,7 @@ def _with_locations(error: UserError, arguments: Sequence[Argument]) -> UserErro
   if not any(locations):
     return error
   if not all(locations):
-    locations = ['--{}: {}'.format(argument.flag, argument.location or 'command line')
+    locations = ['--{}: {}'.format(argument.flag_name, argument.location or 'command line')
                  for argument in named]
   return UserError(error.what, '{} ({})'.format(error.given, ', '.join(locations)), error.remedy)
 

@@ -233,6 +233,12 @@ def int_range(first: int, last: int = _MAX_INT) -> ValueCheck:
                    'give an integer from {} to {}'.format(first, last))
 
 
+def number_range(first: float, last: float, remedy: str) -> ValueCheck:
+  """Returns a check that a number is between `first` and `last`, inclusive."""
+  return satisfies(lambda value: first <= value <= last,
+                   'must be from {} to {}'.format(first, last), remedy)
+
+
 def satisfies(is_valid: Callable[[Any], bool], rule: str, remedy: str) -> ValueCheck:
   """Returns a check that raises a UserError unless a condition holds.
 

@@ -15,6 +15,7 @@ from estimator_train.settings.flag_type import (
   flag_group,
   int_range,
   not_empty,
+  number_range,
   satisfies,
 )
 from estimator_train.settings.user_code import is_function_name
@@ -69,8 +70,6 @@ _MAX_COUNT = 1000
 MAX_TRACED_STEPS = 1000
 # Learning rates outside of this range could become 0 or infinite when converted to float32.
 _MIN_LEARNING_RATE, _MAX_LEARNING_RATE = 1e-37, 1e38
-_MAX_WEIGHT_DECAY = 10 ** 6
-_MAX_GRADIENT_NORM = 1e6
 MAX_EPOCHS = 10 ** 6
 IMAGE_SIZE_REMEDY = ('give a size such as 28,28 or, with --dataset=tfrecord or synthetic, such as '
                      '28,28,1')
@@ -271,8 +270,7 @@ class OptimizerFlags:
   lr_warmup_epochs: float = flag(
       0., 'number of epochs over which the learning rate warms up; over n steps, the rate '
       'increases linearly from 1/n of the full rate',
-      check=satisfies(lambda epochs: 0 <= epochs <= MAX_EPOCHS,
-                      'must be from 0 to {}'.format(MAX_EPOCHS), 'give a number such as 0.5'))
+      check=number_range(0, MAX_EPOCHS, 'give a number such as 0.5'))
   backbone_lr_factor: float = flag(
       1., 'fine-tuning: factor of the learning rate of all layers but the last with weights, '
       'such as 0.1',
@@ -280,9 +278,7 @@ class OptimizerFlags:
                       'give a factor such as 0.1'))
   gradient_clip_norm: float = flag(
       0., 'largest global norm of the gradients, to which larger gradients are scaled down; 0: no '
-      'limit', check=satisfies(lambda norm: 0 <= norm <= _MAX_GRADIENT_NORM,
-                               'must be from 0 to {:.0f}'.format(_MAX_GRADIENT_NORM),
-                               'give a norm such as 1'))
+      'limit', check=number_range(0, 10 ** 6, 'give a norm such as 1'))
   gradient_accumulation_steps: int = flag(
       1, 'number of equal parts of the batch whose gradients each replica computes one after the '
       'other, which needs less memory; --batch_size is still the number of examples per step',
@@ -295,9 +291,7 @@ class OptimizerFlags:
   weight_decay: float = flag(
       0., 'the training loss contains this factor times half of the sum of the squared kernels; '
       'adamw, lars and lamb decay the weights themselves, as in their papers',
-      check=satisfies(lambda factor: 0 <= factor <= _MAX_WEIGHT_DECAY,
-                      'must be from 0 to {}'.format(_MAX_WEIGHT_DECAY),
-                      'give a factor such as 1e-4'))
+      check=number_range(0, 10 ** 6, 'give a factor such as 1e-4'))
   label_smoothing: float = flag(
       0., 'fraction of each training label that is distributed equally over all classes',
       check=satisfies(lambda fraction: 0 <= fraction < 1, 'must be at least 0 and below 1',
@@ -361,8 +355,7 @@ class InputFlags:
   mixup_alpha: float = flag(
       0., 'mixup: parameter of the beta distribution of the weights with which pairs of training '
       'images and their labels are mixed, such as 0.2; 0: they are not mixed',
-      check=satisfies(lambda alpha: 0 <= alpha <= 100, 'must be from 0 to 100',
-                      'give a number such as 0.2'))
+      check=number_range(0, 100, 'give a number such as 0.2'))
   class_sampling: str = flag(
       'natural', 'balanced: each epoch has equally many training examples of each class',
       choices=('natural', 'balanced'))
@@ -387,8 +380,7 @@ class InputFlags:
       choices=('error', 'skip'))
   max_bad_images: float = flag(
       .01, 'largest fraction of the images that --on_bad_image=skip may skip',
-      check=satisfies(lambda fraction: 0 <= fraction <= 1, 'must be from 0 to 1',
-                      'give a fraction such as 0.01'))
+      check=number_range(0, 1, 'give a fraction such as 0.01'))
 
 
 @flag_group('checkpoints')

@@ -80,10 +80,9 @@ def _lock(descriptor: int) -> bool:
     False if another process has taken it for a leftover, and removes it.
   """
   try:
-    locks.try_lock(descriptor)
+    return not locks.try_lock(descriptor) or os.fstat(descriptor).st_nlink > 0
   except BlockingIOError:
     return False
-  return os.fstat(descriptor).st_nlink > 0
 
 
 @functools.lru_cache(maxsize=None)

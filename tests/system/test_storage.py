@@ -1,5 +1,6 @@
 """Files that the program has written for itself: however they are damaged, it goes on."""
 
+import errno
 import fcntl
 import gzip
 import json
@@ -210,6 +211,16 @@ def test_another_process_takes_a_new_folder_for_a_leftover(tmp_path, monkeypatch
   with temporary_files.make_folder(str(tmp_path / 'version')) as folder:
     assert len(folders) == 3 and folder == folders[2] and os.path.isdir(folder)
   os.close(descriptors[0])
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch):
+  """Files that several processes may fill need a lock; temporary files are unique without one."""
+  monkeypatch.setattr(fcntl, 'flock', mock.Mock(side_effect=OSError(errno.ENOLCK, 'No locks')))
+  with pytest.raises(OSError, match='No locks'), storage.open_locked(str(tmp_path / 'a.part')):
+    pass
+  storage.write_text(str(tmp_path / 'b'), 'text')
+  with temporary_files.make_folder(str(tmp_path / 'version')):
+    assert (tmp_path / 'b').read_text() == 'text'
 
 
 def test_arrays_of_the_same_bytes_have_different_fingerprints():

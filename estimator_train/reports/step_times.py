@@ -4,6 +4,8 @@ from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, T
 
 import numpy as np
 
+from estimator_train.reports import verdicts
+
 _MAX_OUTLIERS = 20
 # The input or the time between steps is a bottleneck if it takes this share of the step time.
 _BOTTLENECK_SHARE = 0.25
@@ -175,15 +177,15 @@ def _time_shares(steady: TimedSteps) -> Dict[str, Optional[float]]:
 
 
 def _find_bottleneck(shares: Dict[str, Optional[float]]) -> Optional[str]:
-  """Returns the verdict: input-bound, compute-bound or overhead-bound; None if unknown.
+  """Returns the verdict, one of verdicts.TEXTS; None if unknown.
 
   Batches are prefetched, so a step waits only if the input is slower than the model. If the wait
   was not observed, the verdict is known only if the time between steps is the bottleneck.
   """
   input_share, overhead = shares['input'] or 0., shares['between'] or 0.
   if max(input_share, overhead) >= _BOTTLENECK_SHARE:
-    return 'input-bound' if input_share >= overhead else 'overhead-bound'
-  return None if shares['input'] is None else 'compute-bound'
+    return verdicts.INPUT_BOUND if input_share >= overhead else verdicts.OVERHEAD_BOUND
+  return None if shares['input'] is None else verdicts.COMPUTE_BOUND
 
 
 def _subtract_pauses(boundaries: np.ndarray,

@@ -17,6 +17,7 @@ from conftest import wait_until
 from mode_runs import QUICK, evaluated_steps, image_flags, signal_before
 
 from estimator_train.checkpoints import finding
+from estimator_train.data import opening
 from estimator_train.data.image_source import ImageFileSource
 from estimator_train.exporting import saved_model
 from estimator_train.model import evaluation_samples, networks
@@ -57,7 +58,7 @@ def last_line(done, signum):
   return done.err.splitlines()[-1]
 
 
-STARTS = ((runs, 'find_devices'), (runs.datasets, 'describe'), (networks, 'build'),
+STARTS = ((runs, 'find_devices'), (opening.datasets, 'describe_data_set'), (networks, 'build'),
           (own_models, 'two_layers'),  # A function of the user's does not take it for its error.
           (training_model, 'to_estimator'), (step_hooks.StepMonitor, 'after_create_session'))
 

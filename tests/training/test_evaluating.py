@@ -94,18 +94,18 @@ def test_evaluation_of_unknown_length_leaves_keras_alone(evaluated_run):
 def test_which_checkpoints_are_evaluated(tmp_path, start_step, stop_at, peer_stops_at, evaluated):
   """One in each ten steps, as parameter servers save them, and none when another task stops."""
   steps = []
-  engine = SimpleNamespace(announced_stop_step=None, busy=lambda activity: contextlib.ExitStack())
+  peers = SimpleNamespace(stop_step=None, busy=lambda activity: contextlib.ExitStack())
   loop = SimpleNamespace(evaluate_latest=lambda: steps.append(step) or (
       SimpleNamespace(text='good enough') if step == stop_at else None))
   listener = EvaluateAfterSave(
       SimpleNamespace(settings=SimpleNamespace(evaluation=SimpleNamespace(eval_every_steps=10)),
-                      engine=engine, start=SimpleNamespace(step=start_step), end_step=50,
+                      peers=peers, start=SimpleNamespace(step=start_step), end_step=50,
                       run_dir=SimpleNamespace(path=str(tmp_path))),
       loop, SimpleNamespace(stop_signum=None), lambda kind: contextlib.ExitStack())
   for step in (start_step, 13, 19, 27, 30, 49, 50):
     if step == peer_stops_at or step - 3 == stop_at:  # All tasks announce a stop that one requests.
-      engine.announced_stop_step = step
+      peers.stop_step = step
     assert listener.after_save(None, step) == (stop_at is not None and step >= stop_at)
-    if engine.announced_stop_step is not None:
+    if peers.stop_step is not None:
       break
   assert steps == evaluated

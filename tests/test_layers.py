@@ -22,13 +22,6 @@ LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in 
 WITHOUT_TENSORFLOW = ('system', 'settings', 'run_dir', 'reports', 'launcher',
                       'modes.doctor', 'modes.scaling', 'data.datasets', 'distribution.rendezvous')
 
-# Circles between files that are being removed; none may be added.
-KNOWN_CIRCLES = {
-  'estimator_train.data.cache <> estimator_train.data.image_source',
-  'estimator_train.distribution.engine <> estimator_train.distribution.engines <> '
-  'estimator_train.distribution.horovod',
-}
-
 code_metrics = load_script('code_metrics')
 METRICS = code_metrics.measure(ROOT)
 FILES = code_metrics.read_files(ROOT, 'estimator_train')
@@ -52,7 +45,7 @@ def test_imports_go_down():
 
 def test_no_circles_inside_packages():
   """Imports in functions and for type checks count, too."""
-  assert set(METRICS['circles_between_files']) <= KNOWN_CIRCLES
+  assert METRICS['circles_between_files'] == []
   assert METRICS['imports_upwards_inside_packages'] == []
 
 

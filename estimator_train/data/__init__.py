@@ -1,7 +1,4 @@
 """Defines the types that describe a data set, its splits, and its files to download.
-
-A split makes the source that reads it. Sources need TensorFlow, so that a split imports the module
-of its source when it makes the source: the import would delay --help.
 """
 
 import enum
@@ -13,7 +10,6 @@ from estimator_train.settings.flags import DataFlags
 
 if TYPE_CHECKING:
   from estimator_train.data.record_index import RecordIndex
-  from estimator_train.data.source import Source
 
 # A prediction lists the TOP_K most probable classes, or all classes if there are fewer.
 TOP_K = 5
@@ -94,10 +90,6 @@ class IdxSplit(NamedTuple):
   labels: str
   are_verified: bool = False
 
-  def source(self, spec: DataSpec, role: Role) -> 'Source':
-    from estimator_train.data.binary_files import IdxSource
-    return IdxSource(spec, self, role)
-
 
 class ImageSplit(NamedTuple):
   """A split stored in image files: JPEG, PNG or GIF.
@@ -113,10 +105,6 @@ class ImageSplit(NamedTuple):
     """Returns the split of the examples at these indices, an integer array."""
     return ImageSplit([self.files[index] for index in indices], self.classes[indices])
 
-  def source(self, spec: DataSpec, role: Role) -> 'Source':
-    from estimator_train.data.image_source import ImageFileSource
-    return ImageFileSource(spec, self, role)
-
 
 class ArraySplit(NamedTuple):
   """A split stored in NumPy arrays, which may be memory-mapped (`np.load(path, mmap_mode='r')`).
@@ -127,10 +115,6 @@ class ArraySplit(NamedTuple):
   """
   images: Any
   classes: Any
-
-  def source(self, spec: DataSpec, role: Role) -> 'Source':
-    from estimator_train.data.arrays import ArraySource
-    return ArraySource(spec, self, role)
 
 
 class BinarySplit(NamedTuple):
@@ -146,10 +130,6 @@ class BinarySplit(NamedTuple):
   read: Callable[[Tuple[str, ...]], Tuple[Any, Any]]
   are_verified: bool = False
 
-  def source(self, spec: DataSpec, role: Role) -> 'Source':
-    from estimator_train.data.binary_files import BinarySource
-    return BinarySource(spec, self, role)
-
 
 class SyntheticSplit(NamedTuple):
   """A split of synthetic images: one random batch, repeated.
@@ -160,10 +140,6 @@ class SyntheticSplit(NamedTuple):
   """
   num_batches: Optional[int]
   seed: int = 1
-
-  def source(self, spec: DataSpec, role: Role) -> 'Source':
-    from estimator_train.data.arrays import SyntheticSource
-    return SyntheticSource(spec, self, role)
 
 
 class ImageRecordSplit(NamedTuple):
@@ -188,10 +164,6 @@ class ImageRecordSplit(NamedTuple):
   def take(self, indices: Any) -> 'ImageRecordSplit':
     """Returns the split of the examples at these indices, an integer array."""
     return self._replace(kept=indices if self.kept is None else self.kept[indices])
-
-  def source(self, spec: DataSpec, role: Role) -> 'Source':
-    from estimator_train.data.image_records import ImageRecordSource
-    return ImageRecordSource(spec, self, role)
 
 
 class RecordSplit(NamedTuple):
@@ -222,10 +194,6 @@ class ExampleSplit(NamedTuple):
   make_dataset: Callable[[], Any]
   num_examples: Optional[int] = None
 
-  def source(self, spec: DataSpec, role: Role) -> 'Source':
-    from estimator_train.data.user_examples import ExampleSource
-    return ExampleSource(spec, self, role)
-
 
 class ParsedRecordSplit(NamedTuple):
   """A RecordSplit with a function, whose files have been found.
@@ -237,10 +205,6 @@ class ParsedRecordSplit(NamedTuple):
   records: 'RecordIndex'
   parse: Optional[Callable[[Any], Any]]
   parse_batch: Optional[Callable[[Any], Any]]
-
-  def source(self, spec: DataSpec, role: Role) -> 'Source':
-    from estimator_train.data.user_examples import ParsedRecordSource
-    return ParsedRecordSource(spec, self, role)
 
 
 Split = Union[IdxSplit, ImageSplit, ArraySplit, BinarySplit, SyntheticSplit, ImageRecordSplit,

@@ -227,7 +227,7 @@ class ImageSource(Source):
     split = self.without([index for index, _ in bad])
     if self.role is Role.TRAIN and isinstance(split, ImageSplit):
       image_folder.check_no_class_missing(self.spec.labels, split)
-    return split.source(self.spec, self.role), skipped
+    return type(self)(self.spec, split, self.role), skipped
 
   def find_failure(self) -> Optional[UserError]:
     # Decode the images again, because TensorFlow's error does not name the file.

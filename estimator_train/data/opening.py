@@ -1,15 +1,20 @@
 """Opens the data of a run. Only this module makes sources, apart from those without bad images."""
 
 import logging
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from estimator_train.data import DataSet, DataSpec, Role, augmentation, datasets, validation
+from estimator_train import data
+from estimator_train.data import DataSet, DataSpec, Role, Split, augmentation, datasets, validation
+from estimator_train.data.arrays import ArraySource, SyntheticSource
 from estimator_train.data.bad_images import BadImage
 from estimator_train.data.batching import NO_IMAGE, Batch, Order, Pixels
+from estimator_train.data.binary_files import BinarySource, IdxSource
 from estimator_train.data.download import download_files
-from estimator_train.data.image_source import ImageSource
+from estimator_train.data.image_records import ImageRecordSource
+from estimator_train.data.image_source import ImageFileSource, ImageSource
 from estimator_train.data.order import UNSHARDED, Shard
 from estimator_train.data.source import AnySource, InputFn, Source
+from estimator_train.data.user_examples import ExampleSource, ParsedRecordSource
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError, join_items
 from estimator_train.run_dir import RunDir
@@ -18,6 +23,16 @@ from estimator_train.settings import Settings
 from estimator_train.settings.flags import CACHES, InputFlags
 
 _LOG = logging.getLogger('estimator_train')
+_SOURCES: Dict[type, Callable[[DataSpec, Any, Role], Source]] = {
+    data.IdxSplit: IdxSource,
+    data.ImageSplit: ImageFileSource,
+    data.ImageRecordSplit: ImageRecordSource,
+    data.ParsedRecordSplit: ParsedRecordSource,
+    data.ExampleSplit: ExampleSource,
+    data.ArraySplit: ArraySource,
+    data.BinarySplit: BinarySource,
+    data.SyntheticSplit: SyntheticSource,
+}
 
 
 class Data(NamedTuple):
@@ -35,6 +50,11 @@ class Data(NamedTuple):
   train: Optional[Source]
   test: Optional[Source]
   skipped_images: List[BadImage]
+
+
+def make_source(split: Split, spec: DataSpec, role: Role) -> Source:
+  """Makes the source that reads a split, without reading a file."""
+  return _SOURCES[type(split)](spec, split, role)
 
 
 def open_data(settings: Settings, run_dir: RunDir, recorded: RunDir, is_resumed: bool) -> Data:
@@ -137,10 +157,10 @@ def _make_sources(dataset: DataSet) -> Dict[str, Source]:
   """Returns the sources of the splits that the mode reads, by `train` and `eval`."""
   sources: Dict[str, Source] = {}
   if dataset.train is not None:
-    sources['train'] = dataset.train.source(dataset.spec, Role.TRAIN)
+    sources['train'] = make_source(dataset.train, dataset.spec, Role.TRAIN)
   if dataset.test is not None:
-    sources['eval'] = dataset.test.source(
-        dataset.spec, Role.TEST_ALONE if dataset.train is None else Role.TEST)
+    sources['eval'] = make_source(
+        dataset.test, dataset.spec, Role.TEST_ALONE if dataset.train is None else Role.TEST)
   return sources
 
 

@@ -21,7 +21,7 @@ import psutil
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import DataSet, ImageSplit, Role, arrays, datasets
-from estimator_train.data.opening import make_train_input_fn, plan_training_input
+from estimator_train.data.opening import make_source, make_train_input_fn, plan_training_input
 from estimator_train.data.source import Source
 from estimator_train.model import frozen_features, initial_weights
 from estimator_train.run_dir import RunDir
@@ -215,7 +215,7 @@ def _split(dataset: DataSet) -> ImageSplit:
 
 
 def _source(dataset: DataSet) -> Source:
-  return _split(dataset).source(dataset.spec, Role.TRAIN)
+  return make_source(_split(dataset), dataset.spec, Role.TRAIN)
 
 
 def _make_published_input_fn(dataset: DataSet, batch_size: int) -> InputFn:
@@ -313,7 +313,7 @@ def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: i
   split = _split(dataset)
   chosen = np.linspace(0, len(split.files) - 1, images).astype(int)
   some = ImageSplit([split.files[index] for index in chosen], split.classes[chosen])
-  return (run._replace(data=run.data._replace(train=some.source(dataset.spec, Role.TRAIN))),
+  return (run._replace(data=run.data._replace(train=make_source(some, dataset.spec, Role.TRAIN))),
           convert(run, build(run)))
 
 

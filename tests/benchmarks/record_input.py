@@ -39,6 +39,7 @@ from estimator_train.data import (
   record_index as records_lib,
 )
 from estimator_train.data.batching import Batch, Order, Pixels
+from estimator_train.data.opening import make_source
 from estimator_train.data.order import Shard
 from estimator_train.data.source import InputFn
 from estimator_train.system import machine, storage
@@ -127,7 +128,7 @@ class Data:
 
   def dataset(self, shape: Tuple[int, int, int], split: Any) -> Any:
     """Returns the source of a split."""
-    return split.source(DataSpec('any', self.labels, shape), Role.TRAIN)
+    return make_source(split, DataSpec('any', self.labels, shape), Role.TRAIN)
 
   @functools.lru_cache(maxsize=None)  # noqa: B019
   def image_source(self) -> Any:

@@ -13,6 +13,7 @@ from PIL import Image
 
 from estimator_train.data import DataSpec, ImageSplit, Role, bad_images
 from estimator_train.data.image_source import ImageFileSource
+from estimator_train.data.opening import make_source
 from estimator_train.errors import UserError
 from estimator_train.settings.flags import InputFlags
 
@@ -22,7 +23,7 @@ JPEG, GIF = (encoded(NOISE, form) for form in ('JPEG', 'GIF'))
 
 def source_of(paths):
   split = ImageSplit([bytes(path) for path in paths], np.arange(len(paths), dtype=np.int32) % 2)
-  return split.source(DataSpec('image_folder', ('A', 'B'), (8, 8, 3)), Role.TRAIN)
+  return make_source(split, DataSpec('image_folder', ('A', 'B'), (8, 8, 3)), Role.TRAIN)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from estimator_train.data import (
   image_records as module,
   tfrecord,
 )
+from estimator_train.data.opening import make_source
 from estimator_train.data.source import translate_errors
 from estimator_train.errors import UserError
 from estimator_train.run_dir import RunDir
@@ -28,7 +29,7 @@ def source_of(folder, **given):
   dataset = tfrecord.describe_data_set(Settings(
       dataset='tfrecord', mode='train', train_steps=1, model_dir=str(folder / 'model'),
       train_pattern=str(folder / 'train-*'), image_size=SHAPE[:2], **given))
-  return dataset.train.source(dataset.spec, Role.TRAIN)
+  return make_source(dataset.train, dataset.spec, Role.TRAIN)
 
 
 @pytest.fixture
@@ -127,7 +128,7 @@ def test_class_names_of_the_records(tmp_path, image, labels_and_texts, given, is
     source.check_and_count()
     assert len(caplog.records) == (message is not None) and (message or '') in caplog.text
     caplog.clear()
-    source.split.source(source.spec, Role.TEST_ALONE).check_and_count()
+    make_source(source.split, source.spec, Role.TEST_ALONE).check_and_count()
     assert 'no training records' not in caplog.text
 
 
@@ -150,8 +151,8 @@ def test_labels_of_test_records_are_translated_by_the_class_names(tmp_path, imag
         dataset='tfrecord', train_steps=1, train_pattern=str(tmp_path / 'train' / 'rec*'),
         eval_pattern=str(tmp_path / 'test'), image_size=SHAPE[:2], **given),
         RunDir(str(tmp_path / 'model')).class_names())
-    source = getattr(dataset, split).source(
-        dataset.spec, Role.TRAIN if split == 'train' else Role.TEST)
+    source = make_source(getattr(dataset, split), dataset.spec,
+                         Role.TRAIN if split == 'train' else Role.TEST)
     source.check_and_count()
     published, _ = batches(source.make_published_input_fn(*PLAN.given(
         num_classes=len(dataset.labels), size=1)), 20)
@@ -182,7 +183,7 @@ def test_labels_of_test_records_are_translated_by_the_class_names(tmp_path, imag
   write_classes(tmp_path / 'test', image, 'ca')
   dataset = datasets.describe_data_set(
       Settings(dataset='m:f', mode='evaluate', model_dir=str(tmp_path)))
-  assert dataset.test.source(dataset.spec, Role.TEST).class_indices().tolist() == [2, 0]
+  assert make_source(dataset.test, dataset.spec, Role.TEST).class_indices().tolist() == [2, 0]
 
 
 def test_the_digest_of_records_depends_on_the_classes_of_their_labels(tmp_path, image):
@@ -194,7 +195,7 @@ def test_the_digest_of_records_depends_on_the_classes_of_their_labels(tmp_path, 
     dataset = tfrecord.describe_data_set(Settings(
         dataset='tfrecord', train_steps=1, train_pattern=str(tmp_path / 'train'),
         eval_pattern=str(tmp_path / 'test'), model_dir=str(tmp_path / 'm'), image_size=SHAPE[:2]))
-    return dataset.test.source(dataset.spec, Role.TEST).digest()
+    return make_source(dataset.test, dataset.spec, Role.TEST).digest()
 
   assert digest('abc') == digest('abc') != digest('acb')
 
@@ -210,7 +211,7 @@ def test_errors_about_labels_of_test_records(tmp_path, image):
         dataset='tfrecord', train_steps=1, train_pattern=str(tmp_path / 'train'),
         eval_pattern=str(tmp_path / 'test'), model_dir=str(tmp_path / 'm'), image_size=SHAPE[:2]))
     with pytest.raises(UserError) as caught:
-      dataset.test.source(dataset.spec, Role.TEST).check_and_count()
+      make_source(dataset.test, dataset.spec, Role.TEST).check_and_count()
     assert 'label_offset' not in str(caught.value)
     return str(caught.value)
 

@@ -15,6 +15,7 @@ from PIL import Image
 
 from estimator_train import data
 from estimator_train.data import DataSet, DataSpec, Role, binary_files, opening, record_index
+from estimator_train.data.opening import make_source
 from estimator_train.data.order import ExampleOrder, Shard
 from estimator_train.data.source import translate_errors
 from estimator_train.errors import UserError
@@ -106,7 +107,7 @@ def make(tmp_path, monkeypatch):
         split = (data.ImageRecordSplit(index) if kind == 'image_records' else
                  data.ParsedRecordSplit(index, parse, None) if kind == 'records' else
                  data.ParsedRecordSplit(index, None, parse_batch))
-    return split.source(SPEC, Role.TRAIN)
+    return make_source(split, SPEC, Role.TRAIN)
 
   return make
 
@@ -284,7 +285,7 @@ def test_keys_of_the_content(make, kind):
     assert make(kind).cache_key() == key != make(kind, shift=1).cache_key()
   # Each worker has compared published files with the checksums.
   if kind in ('idx_files', 'binary_files'):
-    source = source.split._replace(are_verified=True).source(SPEC, Role.TRAIN)
+    source = make_source(source.split._replace(are_verified=True), SPEC, Role.TRAIN)
     assert source.digest_of_examples() == ''
 
 
@@ -320,14 +321,14 @@ def test_images_in_another_order_are_the_same(make):
   source = make('image_files')
   files, classes = source.split
   reverse = source.split._replace(files=files[::-1], classes=classes[::-1])
-  assert reverse.source(SPEC, Role.TRAIN).digest() == source.digest()
+  assert make_source(reverse, SPEC, Role.TRAIN).digest() == source.digest()
 
 
 def test_examples_that_differ_each_time_are_known_by_their_number(make):
   def digest(count):
     split = data.ExampleSplit(lambda: tf.data.Dataset.range(1000).shuffle(1000).map(
         lambda number: (number, number % 3)).take(count), count)
-    return split.source(SPEC, Role.TRAIN).digest()
+    return make_source(split, SPEC, Role.TRAIN).digest()
 
   assert digest(50) == digest(50) != digest(60)
 
@@ -335,7 +336,7 @@ def test_examples_that_differ_each_time_are_known_by_their_number(make):
 def test_binary_files_of_another_data_set(make):
   source = make('binary_files')
   for changed in ({'image_shape': (3, 2, 1)}, {'labels': ('a', 'b')}):
-    source = source.split.source(SPEC._replace(**changed), Role.TRAIN)
+    source = make_source(source.split, SPEC._replace(**changed), Role.TRAIN)
     with pytest.raises(UserError, match=r'images of shape \(21, 2, 3, 1\), classes up to 2: give'):
       source.check_and_count()
 

@@ -11,6 +11,7 @@ from mode_runs import fails, image_flags, measure_shortly
 from training_runs import assert_same_weights, variables
 
 from estimator_train.data import Role, datasets
+from estimator_train.data.opening import make_source
 from estimator_train.settings import command_line
 
 TINY = '--model=own_models:two_layers'
@@ -68,7 +69,7 @@ def test_a_part_of_the_records_is_for_validation(run_well, run_program, image_re
   again = run_program('--mode=evaluate', '--model_dir={}'.format(tmp_path / 'model'))
   assert again.result['average_loss'] == pytest.approx(done.result['average_loss'])
   dataset = datasets.describe_data_set(command_line.parse(['--train_epochs=1', *flags]))
-  train, test = (split.source(dataset.spec, role) for split, role in (
+  train, test = (make_source(split, dataset.spec, role) for split, role in (
       (dataset.train, Role.TRAIN), (dataset.test, Role.TEST)))
   names = [source.name_of(index) for source in (train, test) for index in range(len(source))]
   assert len(test) == done.result['examples'] and len(set(names)) == len(names) == 28

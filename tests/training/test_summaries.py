@@ -14,6 +14,7 @@ from training_runs import all_scalars, events, scalars
 
 from estimator_train import __main__ as program
 from estimator_train.data import Role, datasets, opening
+from estimator_train.data.opening import make_source
 from estimator_train.settings import Settings
 
 FLAGS = ['--dataset=fashion_mnist_sample', '--model=own_models:two_layers', '--optimizer=sgd',
@@ -41,7 +42,7 @@ def first_batch(model_dir):
 
   def input_fn():
     tf.set_random_seed(settings.optimizer.seed)  # As Estimator does.
-    source = dataset.train.source(dataset.spec, Role.TRAIN)
+    source = make_source(dataset.train, dataset.spec, Role.TRAIN)
     return opening.make_train_input_fn(source, settings, *opening.plan_training_input(
         source, settings, True, 24))()
 

@@ -42,6 +42,7 @@ from estimator_train.training.timing import StepTimes, TimeSteps, TraceSteps
 
 _LOG = logging.getLogger('estimator_train')
 
+
 class Outcome(NamedTuple):
   """The outcome of a training run.
 

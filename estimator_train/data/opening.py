@@ -1,4 +1,7 @@
-"""Opens the data of a run. Only this module makes sources, apart from those without bad images."""
+"""Opens the data of a run.
+
+This module makes the source of each split. Only `Source.without_bad_images` makes other sources.
+"""
 
 import logging
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
@@ -36,12 +39,12 @@ _SOURCES: Dict[type, Callable[[DataSpec, Any, Role], Source]] = {
 
 
 class Data(NamedTuple):
-  """The data of a run, which open_data has checked and counted.
+  """The data of a run, after open_data has checked the files and counted the examples.
 
   Attributes:
-    validation: which of the training examples are for validation.
-    train: the training examples; None if there are none.
-    test: the test examples; None if there are none.
+    validation: which training examples are for validation; None if none are.
+    train: the training examples; None if the mode reads none.
+    test: the test examples; None if the mode reads none.
     skipped_images: the images that were removed from the data set because they cannot be decoded;
       empty unless `--on_bad_image=skip`.
   """
@@ -53,28 +56,28 @@ class Data(NamedTuple):
 
 
 def make_source(split: Split, spec: DataSpec, role: Role) -> Source:
-  """Makes the source that reads a split, without reading a file."""
+  """Makes the source that reads a split. This function itself reads no file."""
   return _SOURCES[type(split)](spec, split, role)
 
 
-def open_data(settings: Settings, run_dir: RunDir, recorded: RunDir, is_resumed: bool) -> Data:
+def open_data(settings: Settings, run_dir: RunDir, checkpoint_run_dir: RunDir,
+              is_resumed: bool) -> Data:
   """Finds, downloads, checks and counts the examples that the mode reads.
 
   Args:
-    settings: those of the run.
-    run_dir: what takes time is stored in this folder for the next run.
-    recorded: the folder of the run that saved the checkpoint.
+    run_dir: the folder in which slow results are stored for the next run.
+    checkpoint_run_dir: the folder of the run that saved the checkpoint.
     is_resumed: whether there is a checkpoint.
 
   Raises:
-    UserError: a file is missing or invalid, the class names are not those of the checkpoint, the
-      examples of a split cannot be counted, or the format does not support the value of a flag.
+    UserError: a file is missing or invalid, the class names differ from those of the checkpoint,
+      the examples of a split cannot be counted, or the format does not support a flag value.
   """
   dataset = datasets.describe_data_set(
       settings, run_dir.class_names(),
-      validation.find_recorded(settings, recorded) if is_resumed else None)
+      validation.find_recorded(settings, checkpoint_run_dir) if is_resumed else None)
   spec = dataset.spec
-  _check_class_names(spec, run_dir, recorded)
+  _check_class_names(spec, run_dir, checkpoint_run_dir)
   if dataset.files:
     assert settings.data.data_dir is not None
     download_files(dataset.files, settings.data.data_dir)
@@ -88,26 +91,27 @@ def open_data(settings: Settings, run_dir: RunDir, recorded: RunDir, is_resumed:
     sources, skipped_images = skip_bad_images(sources, settings.input, run_dir.path)
   train, test = map(sources.get, ('train', 'eval'))
   if train is not None:
-    _check_support(train, settings)
+    _check_input_flags(train, settings)
   for source, is_read in ((train, settings.run.trains), (test, settings.run.evaluates)):
     if source is not None and is_read:
       source.open(run_dir.path)
   return Data(spec, dataset.validation, train, test, skipped_images)
 
 
-def describe_trained_data(settings: Settings, run_dir: RunDir, recorded: RunDir) -> DataSpec:
-  """Describes the data on which the run of the folder `recorded` was trained, without examples.
+def describe_trained_data(settings: Settings, run_dir: RunDir,
+                          checkpoint_run_dir: RunDir) -> DataSpec:
+  """Describes the data that the run in `checkpoint_run_dir` was trained on; reads no examples.
 
   Raises:
-    UserError: the class names are unknown, or not those of the checkpoint.
+    UserError: the class names are unknown, or differ from those of the checkpoint.
   """
   spec = datasets.describe_spec(settings, run_dir.class_names())
-  _check_class_names(spec, run_dir, recorded)
+  _check_class_names(spec, run_dir, checkpoint_run_dir)
   return spec
 
 
 def open_examples_to_predict(settings: Settings, run_dir: RunDir) -> Source:
-  """Opens the examples that functions of the user make for `--mode=predict`.
+  """Opens the examples for `--mode=predict` that a function of the user makes.
 
   Raises:
     UserError: there are no examples, or they are invalid.
@@ -117,33 +121,34 @@ def open_examples_to_predict(settings: Settings, run_dir: RunDir) -> Source:
   return source
 
 
-def open_images(settings: Settings,
-                run_dir: Optional[RunDir]) -> Tuple[DataSpec, Dict[str, ImageSource]]:
-  """Finds the images of all splits, for a mode that reads only images; does not check them.
+def make_image_sources(
+    settings: Settings, run_dir: Optional[RunDir]) -> Tuple[DataSpec, Dict[str, ImageSource]]:
+  """Makes the sources of a data set of images, without checking the images.
 
   Args:
     run_dir: None if `--model_dir` is not given.
 
   Returns:
-    The spec, and the sources by `train` and `eval`.
+    The spec, and a dict from `train` and `eval` to the source of the split.
 
   Raises:
     UserError: the examples of the data set are not images.
   """
   dataset = datasets.describe_data_set(settings, run_dir.class_names() if run_dir else ())
   sources = _make_sources(dataset)
-  images = {name: source for name, source in sources.items() if isinstance(source, ImageSource)}
-  if len(images) < len(sources):
+  image_sources = {
+      name: source for name, source in sources.items() if isinstance(source, ImageSource)}
+  if len(image_sources) < len(sources):
     raise UserError('--mode={} requires a data set of image files or of images in '
                     'TFRecords'.format(settings.run.mode), '--dataset=' + dataset.name,
                     'give --dataset=image_folder or tfrecord with --train_pattern, or '
                     '--dataset=oct2017')
-  return dataset.spec, images
+  return dataset.spec, image_sources
 
 
 def skip_bad_images(sources: Dict[str, AnySource], flags: InputFlags,
                     folder: str) -> Tuple[Dict[str, AnySource], List[BadImage]]:
-  """Returns the sources without the images that cannot be decoded, and these images.
+  """Returns sources that leave out the images that cannot be decoded, and a list of these images.
 
   Raises:
     UserError: see Source.without_bad_images.
@@ -154,7 +159,7 @@ def skip_bad_images(sources: Dict[str, AnySource], flags: InputFlags,
 
 
 def _make_sources(dataset: DataSet) -> Dict[str, Source]:
-  """Returns the sources of the splits that the mode reads, by `train` and `eval`."""
+  """Returns a dict from `train` and `eval` to the source of the split, if the mode reads it."""
   sources: Dict[str, Source] = {}
   if dataset.train is not None:
     sources['train'] = make_source(dataset.train, dataset.spec, Role.TRAIN)
@@ -164,40 +169,41 @@ def _make_sources(dataset: DataSet) -> Dict[str, Source]:
   return sources
 
 
-def _check_class_names(spec: DataSpec, run_dir: RunDir, recorded: RunDir) -> None:
-  """Raises a UserError if the run that saved the checkpoint had other class names."""
-  recorded.check_class_names(spec.labels, 'model_dir' if recorded is run_dir else 'checkpoint')
+def _check_class_names(spec: DataSpec, run_dir: RunDir, checkpoint_run_dir: RunDir) -> None:
+  """Raises a UserError if the class names differ from those of the run of the checkpoint."""
+  checkpoint_run_dir.check_class_names(
+      spec.labels, 'model_dir' if checkpoint_run_dir is run_dir else 'checkpoint')
 
 
 def _log_class_counts(train: Source, settings: Settings) -> None:
   counts = train.class_counts()
-  smallest = min(filter(None, counts))
+  min_count = min(filter(None, counts))
   _LOG.info('%d training images: %s; the largest class has %.1f times as many as the smallest%s',
             sum(counts), join_items(list(map('{} {}'.format, train.spec.labels, counts))),
-            max(counts) / smallest,
-            '' if max(counts) < 1.5 * smallest or 'balanced' in (
+            max(counts) / min_count,
+            '' if max(counts) < 1.5 * min_count or 'balanced' in (
                 settings.optimizer.class_weights, settings.input.class_sampling)
             else ' (--class_weights=balanced compensates for that)')
 
 
-def _check_support(train: Source, settings: Settings) -> None:
-  """Raises a UserError if the training examples do not support a flag of the input."""
-  # A value of --cache that is not in CACHES is the path of a folder.
+def _check_input_flags(train: Source, settings: Settings) -> None:
+  """Raises a UserError if the training examples do not support the value of an input flag."""
+  # If the value of --cache is not in CACHES, it is the path of a folder.
   if settings.input.cache not in CACHES and not train.can_cache_in_folder:
     raise UserError('only image files can be cached in a folder',
                     '--cache={} --dataset={}'.format(settings.input.cache, settings.data.dataset),
                     'give --cache=memory, or omit --cache')
   if not settings.run.trains:
     return
-  for name, value, default in (('augment', settings.input.augment, 'none'),
+  for flag, value, default in (('augment', settings.input.augment, 'none'),
                                ('mixup_alpha', settings.input.mixup_alpha, 0.)):
     if value != default:
       if not train.can_augment:
         raise UserError('examples of a function and synthetic examples cannot be augmented',
-                        '--{}={} --dataset={}'.format(name, value, settings.data.dataset),
+                        '--{}={} --dataset={}'.format(flag, value, settings.data.dataset),
                         'omit --{}; a function of a split can augment its examples itself'.format(
-                            name))
-      train.spec.require_images('--' + name)
+                            flag))
+      train.spec.require_images('--' + flag)
   if settings.input.class_sampling == 'balanced':
     train.spec.require_classes('--class_sampling=balanced')
     if train.is_sequential and train.is_made_by_user:
@@ -208,14 +214,14 @@ def _check_support(train: Source, settings: Settings) -> None:
 
 def plan_training_input(source: Source, settings: Settings, one_hot: bool, batch_size: int,
                         shard: Shard = UNSHARDED) -> Tuple[Order, Pixels, Batch]:
-  """Returns how the training examples are read.
+  """Returns the descriptions of the order, the pixels and the batches of the training examples.
 
   Args:
     source: the training examples.
-    settings: those of the run.
+    settings: the settings of the run.
     one_hot: whether labels are one-hot vectors.
-    batch_size: the number of examples per replica.
-    shard: the part of this worker.
+    batch_size: the number of examples per step and replica.
+    shard: the shard of this worker.
   """
   is_balanced = settings.input.class_sampling == 'balanced'
   return (Order(settings.optimizer.seed, shard, settings.input.shuffle_buffer,
@@ -245,7 +251,7 @@ def make_eval_input_fn(source: Source, settings: Settings, one_hot: bool,
 
 
 def make_batch(spec: DataSpec, settings: Settings, one_hot: bool, size: int) -> Batch:
-  """Returns how examples are combined into batches, from the settings of the run."""
+  """Describes the batches of `size` examples that the settings of the run require."""
   flags = settings.input
   return Batch(size, len(spec.labels), one_hot, devices.num_parallel_calls(flags),
                devices.num_queued_calls(flags), flags.prefetch,

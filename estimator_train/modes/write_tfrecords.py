@@ -44,7 +44,7 @@ def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
   """Returns the result: the numbers of examples, shards and bytes per split."""
   folder = settings.export.output
   skipped: List[BadImage] = []
-  spec, sources = opening.open_images(settings, run_dir)
+  spec, sources = opening.make_image_sources(settings, run_dir)
   make_folder(folder, 'output')
   if settings.input.on_bad_image == 'skip':
     sources, skipped = opening.skip_bad_images(sources, settings.input, folder)

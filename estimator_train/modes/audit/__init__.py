@@ -15,7 +15,7 @@ import numpy as np
 
 from estimator_train.data import bad_images, decoding
 from estimator_train.data.image_source import ImageSource
-from estimator_train.data.opening import open_images
+from estimator_train.data.opening import make_image_sources
 from estimator_train.errors import BadExample
 from estimator_train.modes.audit import file_issues
 from estimator_train.modes.audit.file_issues import KINDS, FileIssue
@@ -115,7 +115,7 @@ class AuditedSplit:
 def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   """Returns the result: the number of files, and the number of issues of each kind."""
   file_issues.load_pillow()
-  spec, sources = open_images(settings, run_dir)
+  spec, sources = make_image_sources(settings, run_dir)
   run_dir.make()
   began = time.monotonic()
   splits = [AuditedSplit(name, source, spec.labels) for name, source in sources.items()]

@@ -145,7 +145,7 @@ class ImageSource(Source):
       if pixels.augment == 'none':
         return lambda: decoding.make_batches(self._training_references(order), self.read,
                                              self.expects_gray(), pixels, batch)
-      return lambda: augmentation.make_augmented_batches(
+      return lambda: augmentation.decode_augment_and_prefetch(
           self._training_references(order), self.read, order, pixels, batch)
     cached = self.open_cache(order, pixels, batch, cache)
     self._cache = weakref.ref(cached)

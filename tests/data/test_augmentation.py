@@ -65,7 +65,7 @@ def augmented(image, names, position):
   """Applies augmentations in turn, with the random numbers of the example at a position."""
   columns = {'flip': [0], 'crop': range(1, 23), 'cutout': [29, 30]}
   for name in names.split(','):
-    (numbers,) = augmentation.draw_numbers(1, np.array([position]), np.array(columns[name]))
+    (numbers,) = augmentation.draw_random_numbers(1, np.array([position]), np.array(columns[name]))
     image = apply(name, image, numbers)
   return image
 

@@ -7,7 +7,7 @@ import training_runs
 from conftest import batches
 from input_plans import plan
 
-from estimator_train.data.augmentation import draw_weights, mix_pairs
+from estimator_train.data.augmentation import draw_mixup_weights, mix_pairs
 from estimator_train.data.order import Shard
 from estimator_train.errors import UserError
 
@@ -27,7 +27,7 @@ def test_each_pair_has_its_own_weight(shard):
   found, _ = batches(lambda: mix_pairs(
       tf.data.Dataset.from_tensor_slices(
           (IMAGES[positions % 48], LABELS[positions % 48])).batch(batch_size), order, batch, ALPHA))
-  weights = draw_weights(7, positions // 2, ALPHA)
+  weights = draw_mixup_weights(7, positions // 2, ALPHA)
   assert len(np.unique(weights)) == 12
   images, labels = map(np.concatenate, zip(*found))
   for mixed, values in ((images, IMAGES.astype(np.float64)), (labels, LABELS)):
@@ -41,11 +41,11 @@ def test_each_pair_has_its_own_weight(shard):
 @pytest.mark.parametrize('alpha', [.2, 1., 8.])
 def test_weights_are_from_the_beta_distribution(alpha):
   pairs = np.arange(20000)
-  weights = draw_weights(1, pairs, alpha)
+  weights = draw_mixup_weights(1, pairs, alpha)
   assert weights.mean() == pytest.approx(.5, abs=.01)
   assert weights.var() == pytest.approx(1 / (8 * alpha + 4), rel=.03)
-  np.testing.assert_array_equal(draw_weights(1, pairs[777:790], alpha), weights[777:790])
-  assert not np.array_equal(draw_weights(2, pairs, alpha), weights)
+  np.testing.assert_array_equal(draw_mixup_weights(1, pairs[777:790], alpha), weights[777:790])
+  assert not np.array_equal(draw_mixup_weights(2, pairs, alpha), weights)
 
 
 def train(folder, **values):

@@ -1,4 +1,4 @@
-"""Describes the order of training examples, the pixels of images, and the batches of both."""
+"""Describes the order of training examples, the pixels of images, and batches of examples."""
 
 from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple
 
@@ -8,12 +8,12 @@ import tensorflow.compat.v1 as tf
 from estimator_train.data import ImageShape
 from estimator_train.data.order import UNSHARDED, ExampleOrder, Shard
 
-INFINITY = 2 ** 62  # The length of practically infinite datasets.
+INFINITY = 2 ** 62  # The number of elements of practically infinite datasets.
 NO_IMAGE = (0, 0, 0)  # The `image_shape` of examples that are not images.
 # The difference between the shuffle seeds of --seed=N and --seed=N+1. With a difference of 1,
 # epoch 1 of --seed=N would have the same order as epoch 0 of --seed=N+1.
 _SEED_STRIDE = 1000003
-# For the functions of datasets: AutoGraph would take time, although it converts nothing.
+# Decorates functions of datasets, because AutoGraph would take time, although it converts nothing.
 without_autograph = tf.autograph.experimental.do_not_convert
 
 
@@ -25,8 +25,8 @@ class Order(NamedTuple):
 
   Attributes:
     shuffle_buffer: the number of examples in the shuffle buffer of sequential reading.
-    class_indices: the class index of each training example, if every class is read equally often;
-      None: every example is read equally often.
+    class_indices: the class index of each training example if every class is read equally often;
+      None if every example is read equally often.
   """
   seed: int = 1
   shard: Shard = UNSHARDED
@@ -37,8 +37,8 @@ class Order(NamedTuple):
       tf.data.Dataset):
     """Returns an infinite dataset of the indices of the training examples, int64 [chunk_size].
 
-    Reading a cache by these indices yields the same order as reading without a cache: that of a
-    shuffle buffer, if reading without a cache is sequential.
+    Reading a cache by these indices yields the same order as reading without a cache. If reading
+    without a cache is sequential, a shuffle buffer determines this order.
     """
     if is_sequential and self.class_indices is None:
       return self.shuffle_and_shard(tf.data.Dataset.range(num_examples),
@@ -48,23 +48,26 @@ class Order(NamedTuple):
   def indices_by_first_use(self, num_examples: int) -> np.ndarray:
     """Returns the indices of all examples, int64 [num_examples], ordered by their first use.
 
-    First are the examples that this worker trains on, in the order of training; then all others.
+    The examples that this worker trains on first come first. All other examples follow them.
     """
     used = self._example_order(num_examples).indices(0, num_examples)
     _, first_positions = np.unique(used, return_index=True)
-    ordered = used[np.sort(first_positions)]
-    return np.concatenate([ordered, np.setdiff1d(np.arange(num_examples), ordered)])
+    used_once = used[np.sort(first_positions)]
+    return np.concatenate([used_once, np.setdiff1d(np.arange(num_examples), used_once)])
 
   def shuffle_and_shard(self, examples: tf.data.Dataset, num_examples: int) -> tf.data.Dataset:
-    """Returns the examples of this worker from the dataset of one epoch, repeated infinitely.
+    """Returns an infinite dataset of the examples of this worker.
 
-    This method is for sequential reading. See ExampleOrder for examples that can be read in any
-    order.
+    This method is for examples that must be read sequentially, and ExampleOrder is for examples
+    that can be read in any order.
 
     Batches may span two epochs, so that all batches are full. The order of an epoch depends only on
     the seed and the index of the epoch. A resumed run therefore starts reading in the epoch in
     which the run was interrupted. With `tf.data.experimental.shuffle_and_repeat`, a resumed run
     would have to read all earlier epochs first.
+
+    Args:
+      examples: the dataset of one epoch.
     """
     shard = self.shard
     first_epoch, num_skipped = divmod(shard.first_example, num_examples)
@@ -89,9 +92,9 @@ class Pixels(NamedTuple):
   """The pixels of the images of a batch.
 
   Attributes:
-    image_shape: (height, width, channels), or NO_IMAGE.
+    image_shape: (height, width, channels); NO_IMAGE if the examples are not images.
     augment: the value of `--augment`; `none` in evaluation.
-    dtype: tf.float32; or tf.uint8, for which pixel values are rounded.
+    dtype: tf.float32 or tf.uint8. For tf.uint8, pixel values are rounded.
   """
   image_shape: ImageShape
   augment: str = 'none'
@@ -99,17 +102,17 @@ class Pixels(NamedTuple):
 
 
 class Batch(NamedTuple):
-  """How examples are combined into batches, and how many threads do so.
+  """The batches of examples, and the threads and queues that produce them.
 
   Attributes:
     size: the number of examples per batch; in training, the batch size per replica.
-    num_classes: the length of a one-hot label; 0: labels are not encoded.
+    num_classes: the length of a one-hot label; 0 if the data set has no class names.
     one_hot: whether labels are one-hot vectors instead of class indices.
-    num_parallel_calls: the number of examples that are made in parallel.
-    num_queued_calls: the number of further images that wait until a thread can decode them.
+    num_parallel_calls: the number of examples that threads load in parallel.
+    num_queued_calls: the number of examples that wait for one of these threads.
     prefetch: the number of batches to prefetch.
-    private_threads: the number of threads of the input pipeline's own thread pool; 0: the input
-      pipeline shares TensorFlow's threads with the model.
+    private_threads: the number of threads in the thread pool of the input pipeline. If it is 0,
+      the input pipeline shares TensorFlow's threads with the model.
   """
   size: int
   num_classes: int
@@ -121,13 +124,13 @@ class Batch(NamedTuple):
 
   def map_and_batch(self, examples: tf.data.Dataset, load: Callable[..., Any],
                     size: Optional[int] = None) -> tf.data.Dataset:
-    """Returns a dataset of batches of what `load` returns for each example, in parallel."""
+    """Returns a dataset of batches of the results of `load`, which is called in parallel."""
     return examples.apply(tf.data.experimental.map_and_batch(
         load, size or self.size,
         num_parallel_calls=self.num_parallel_calls + self.num_queued_calls))
 
   def prefetch_batches(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Adds prefetching and, if there is one, the private thread pool to a dataset of batches."""
+    """Adds prefetching to a dataset of batches, and the private thread pool, if there is one."""
     return self.use_private_threads(batches.prefetch(self.prefetch))
 
   def prefetch_image_batches(self, batches: tf.data.Dataset) -> tf.data.Dataset:
@@ -150,13 +153,16 @@ class Batch(NamedTuple):
     return dataset.with_options(options)
 
   def encode_labels(self, class_indices: tf.Tensor) -> tf.Tensor:
-    """Encodes class indices, int64 [B] or [], as labels: float32 [B, num_classes] if one-hot."""
+    """Returns the labels for class indices, int64 [B] or [].
+
+    The labels are float32 [B, num_classes] or [num_classes] if `one_hot`, else the class indices.
+    """
     return tf.one_hot(class_indices, self.num_classes) if self.one_hot else class_indices
 
   def check_and_encode_labels(self, class_indices: tf.Tensor) -> tf.Tensor:
-    """Like encode_labels, for class indices of which one may be out of range.
+    """Like encode_labels, but makes the session fail if a class index is out of range.
 
-    Without the check, such an index would be encoded as no class at all.
+    Without this check, the one-hot label of such an index would contain only zeros.
     """
     is_valid = tf.reduce_all((class_indices >= 0) & (class_indices < self.num_classes))
     with tf.control_dependencies([tf.Assert(is_valid, ['a class index is out of range'])]):
@@ -174,29 +180,29 @@ def chunks_of(indices: np.ndarray, chunk_size: int) -> tf.data.Dataset:
                         chunk_size)
 
 
-def _map_to_chunks(num_chunks: int, indices_between: Callable[[int, int], np.ndarray],
+def _map_to_chunks(num_chunks: int, slice_indices: Callable[[int, int], np.ndarray],
                    chunk_size: int) -> tf.data.Dataset:
   return map_in_python(
       tf.data.Dataset.range(num_chunks),
-      lambda chunk: indices_between(int(chunk) * chunk_size, (int(chunk) + 1) * chunk_size),
+      lambda chunk: slice_indices(int(chunk) * chunk_size, (int(chunk) + 1) * chunk_size),
       [(tf.int64, [None])])
 
 
 def map_in_python(dataset: tf.data.Dataset, function: Callable[..., Any],
-                  results: Sequence[Tuple[tf.DType, Any]],
+                  result_types: Sequence[Tuple[tf.DType, Any]],
                   num_parallel_calls: Optional[int] = None) -> tf.data.Dataset:
-  """Returns a dataset of what a Python function returns for each element.
+  """Returns a dataset of the results of a Python function for each element.
 
   Args:
     dataset: a dataset of single tensors.
     function: takes a NumPy array; returns one array or, if there are several results, a tuple.
-    results: the dtype and the shape of each result.
+    result_types: the dtype and the shape of each result.
     num_parallel_calls: as in Dataset.map.
   """
   @without_autograph
   def call(element: tf.Tensor) -> Any:
-    tensors = tf.numpy_function(function, [element], [dtype for dtype, _ in results])
-    for tensor, (_, shape) in zip(tensors, results):
+    tensors = tf.numpy_function(function, [element], [dtype for dtype, _ in result_types])
+    for tensor, (_, shape) in zip(tensors, result_types):
       tensor.set_shape(shape)
     return tuple(tensors) if len(tensors) > 1 else tensors[0]
 

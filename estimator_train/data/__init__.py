@@ -1,5 +1,4 @@
-"""Defines the types that describe a data set, its splits, and its files to download.
-"""
+"""Defines the types that describe a data set, its splits, and its files to download."""
 
 import enum
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence, Tuple, Union
@@ -22,7 +21,7 @@ class DataFile(NamedTuple):
     name: the name of the file in `data_dir`, and the last part of each URL.
     size: the size in bytes.
     md5: the MD5 checksum, as 32 hexadecimal digits.
-    urls: the URLs to download from, in the order of attempts; the first is that of the publisher.
+    urls: the URLs to download from, in the order of attempts, beginning with the publisher's URL.
   """
   name: str
   size: int
@@ -34,47 +33,47 @@ ImageShape = Tuple[int, int, int]  # (height, width, channels)
 
 
 class DataSpec(NamedTuple):
-  """All that a model, an export or a report needs to know of a data set.
+  """Everything that a model, an export or a report needs to know about a data set.
 
   Attributes:
     name: the name of the data set; for a data set of the user, the value of `--dataset`.
-    labels: the class names, in the order of the model's outputs; () if the examples have no
-      classes, or if the model has several outputs.
+    labels: the class names, in the order of the model's outputs. The tuple is empty if the examples
+      have no classes, or if the model has several outputs.
     image_shape: (height, width, channels) of the model's input; None if the examples are not
-      images, or have further features.
+      images, or have other features besides an image.
   """
   name: str
   labels: Tuple[str, ...]
   image_shape: Optional[ImageShape]
 
-  def require_images(self, what: str) -> ImageShape:
+  def require_images(self, required_by: str) -> ImageShape:
     """Returns the image shape.
 
     Args:
-      what: what works only with images, such as a flag, for the error message.
+      required_by: the flag or split type that works only with images, for the error message.
 
     Raises:
       UserError: the examples are not images.
     """
     if self.image_shape is None:
-      raise UserError('{} requires images'.format(what),
+      raise UserError('{} requires images'.format(required_by),
                       '--dataset={} has image_shape=None'.format(self.name),
-                      'omit {}, or give another --dataset'.format(what))
+                      'omit {}, or give another --dataset'.format(required_by))
     return self.image_shape
 
-  def require_classes(self, what: str) -> None:
-    """Raises a UserError if the examples have no classes, which `what`, such as a flag, needs."""
+  def require_classes(self, required_by: str) -> None:
+    """Raises a UserError if the examples have no classes, which a flag, for example, requires."""
     if not self.labels:
-      raise UserError('{} requires classes'.format(what),
+      raise UserError('{} requires classes'.format(required_by),
                       '--dataset={} has labels=()'.format(self.name),
-                      'omit {}, or give another --dataset'.format(what))
+                      'omit {}, or give another --dataset'.format(required_by))
 
 
 class Role(enum.Enum):
   """What a run does with the examples of a split."""
   TRAIN = 'train'
-  TEST = 'test'  # And the run also reads the training examples.
-  TEST_ALONE = 'test alone'
+  TEST = 'test'  # The run also reads the training examples.
+  TEST_ONLY = 'test only'  # The run does not read the training examples.
 
 
 class IdxSplit(NamedTuple):
@@ -83,8 +82,8 @@ class IdxSplit(NamedTuple):
   Attributes:
     images: the path of the file of images, uint8 [examples, height, width].
     labels: the path of the file of class indices, uint8 [examples].
-    are_verified: whether the files have been compared with published checksums; the program sets
-      it.
+    are_verified: whether the files have been compared with published checksums. The program sets
+      this attribute.
   """
   images: str
   labels: str
@@ -118,12 +117,13 @@ class ArraySplit(NamedTuple):
 
 
 class BinarySplit(NamedTuple):
-  """A split stored in binary files that are read into memory as a whole.
+  """A split stored in binary files, which are completely read into memory.
 
   Attributes:
     files: the paths of the files.
     read: takes these paths, and returns (images, class indices): uint8 [examples, height, width,
-      channels] and uint8 [examples]. Raises a UserError if a file is missing or damaged.
+      channels] and uint8 [examples]. The function raises a UserError if a file is missing or
+      damaged.
     are_verified: whether the files have been compared with published checksums.
   """
   files: Tuple[str, ...]
@@ -132,11 +132,11 @@ class BinarySplit(NamedTuple):
 
 
 class SyntheticSplit(NamedTuple):
-  """A split of synthetic images: one random batch, repeated.
+  """A split of synthetic images, which repeats one random batch.
 
   Attributes:
-    num_batches: the number of batches, or None if the batch is repeated without end.
-    seed: the seed of the batch; the program sets it.
+    num_batches: the number of batches; None: the batch is repeated infinitely.
+    seed: the seed of the batch. The program sets this attribute.
   """
   num_batches: Optional[int]
   seed: int = 1
@@ -149,32 +149,37 @@ class ImageRecordSplit(NamedTuple):
     records: the positions of the records.
     image_key: the key of the encoded image, a JPEG, PNG or GIF file.
     label_key: the key of the label, an integer.
-    label_offset: the class index of an image is its label plus this number; with `label_names`, it
-      is the class index of the name at this position.
-    kept: the indices of the records that are read, int64 [examples]; None: all records.
-    label_names: the class names in `labels.txt` next to the files; (): those of the data set.
+    label_offset: the number that is added to a label. The sum is an index into `label_names`, or,
+      if `label_names` is empty, the class index of the image.
+    record_indices: the indices of the records that are read, int64 [examples]; None: all records.
+    label_names: the class names in `labels.txt` next to the files. The tuple is empty if labels
+      refer to the class names of the data set.
   """
   records: 'RecordIndex'
   image_key: str = 'image/encoded'
   label_key: str = 'image/class/label'
   label_offset: int = 0
-  kept: Optional[Any] = None
+  record_indices: Optional[Any] = None
   label_names: Tuple[str, ...] = ()
 
   def take(self, indices: Any) -> 'ImageRecordSplit':
     """Returns the split of the examples at these indices, an integer array."""
-    return self._replace(kept=indices if self.kept is None else self.kept[indices])
+    return self._replace(record_indices=(
+        indices if self.record_indices is None else self.record_indices[indices]))
 
 
 class RecordSplit(NamedTuple):
-  """A split stored in TFRecord files. Without a function, they have the standard image schema.
+  """A split stored in TFRecord files.
+
+  If neither `parse` nor `parse_batch` is given, the records must have the standard image schema.
 
   Attributes:
     pattern: the pattern of the files, such as `DATA/train-*`.
     parse: takes a record, a scalar string tensor, and returns `(features, label)` or `(features,
       label, weight)` of one example.
-    parse_batch: like `parse`, but for a vector of records, which is faster: the first dimension of
-      all tensors is that of the vector. Give one of the two functions, or none.
+    parse_batch: like `parse`, but takes a vector of records, which is faster. The first dimension
+      of all returned tensors is the dimension of the vector. At most one of `parse` and
+      `parse_batch` can be given.
     compression: `auto`, `none`, `gzip` or `zlib`.
   """
   pattern: str
@@ -189,14 +194,14 @@ class ExampleSplit(NamedTuple):
   Attributes:
     make_dataset: returns a dataset of single examples, `(features, label)` or `(features, label,
       weight)`, always in the same order. Features are a tensor, a tuple or a dict.
-    num_examples: the number of examples; None: they are counted once.
+    num_examples: the number of examples; None: the program counts the examples once.
   """
   make_dataset: Callable[[], Any]
   num_examples: Optional[int] = None
 
 
 class ParsedRecordSplit(NamedTuple):
-  """A RecordSplit with a function, whose files have been found.
+  """A RecordSplit with `parse` or `parse_batch`, after the records in its files have been found.
 
   Attributes:
     records: the positions of the records.
@@ -219,7 +224,7 @@ class DataSet(NamedTuple):
     train: the training split, or None if the mode does not read training examples.
     test: the test split, or None if the mode does not read test examples.
     files: the published files; missing files are downloaded.
-    validation: which of the training examples are for validation; the program sets it.
+    validation: which training examples are for validation. The program sets this attribute.
   """
   name: str
   labels: Tuple[str, ...]
@@ -236,7 +241,7 @@ class DataSet(NamedTuple):
 
   @property
   def spec(self) -> DataSpec:
-    """What does not depend on the examples."""
+    """The part of the description that does not depend on the examples."""
     return DataSpec(self.name, self.labels, self.image_shape)
 
 

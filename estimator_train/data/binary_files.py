@@ -1,10 +1,10 @@
-"""Reads files of uncompressed pixels, such as those of CIFAR-10, and gzipped idx files.
+"""Makes `input_fn`s of binary image files, such as the files of CIFAR-10, and of gzipped idx files.
 
-Both are read into memory, idx files on request as a stream. The examples are not constants in the
-graphs of the `input_fn`s.
+Binary image files are read into memory. Idx files are either read into memory or streamed. The
+graph does not contain the examples.
 
-The datasets contain (images, labels). The images are uint8 [B, height, width, channels]; the labels
-are float32 [B, num_classes] or int64 [B].
+The datasets contain (images, labels). Images are uint8 [B, height, width, channels]. Labels are
+float32 [B, num_classes] or int64 [B].
 """
 
 from concurrent import futures
@@ -21,12 +21,12 @@ from estimator_train.data.source import FilePath, InputFn
 from estimator_train.errors import UserError
 from estimator_train.system import storage
 
-# --cache=auto caches the training images in memory up to this size.
+# --cache=auto caches the images of idx files in memory if they take at most this number of bytes.
 _MAX_AUTO_CACHED_BYTES = 256 << 20
 
 
 class BinarySource(ArraySource):
-  """The source of a BinarySplit, whose files are read when the examples are first needed."""
+  """The source of a BinarySplit. The files are read when the examples are first needed."""
   format_name = 'binary_files'
   class_indices_are_known = False
   _arrays: Optional[Tuple[np.ndarray, np.ndarray]] = None
@@ -39,12 +39,12 @@ class BinarySource(ArraySource):
   def check_and_count(self) -> Optional[int]:
     images, class_indices = self.arrays()
     shape, num_classes = self.spec.image_shape, len(self.spec.labels)
-    last_class = class_indices.max(initial=0)
+    max_class_index = class_indices.max(initial=0)
     if not len(images) or images.shape != (len(class_indices), *(shape or ())) or (
-        last_class >= num_classes):
+        max_class_index >= num_classes):
       raise UserError('the examples of a file do not fit the data set',
                       '{}: images of shape {}, classes up to {}'.format(
-                          ', '.join(self.split.files), images.shape, last_class),
+                          ', '.join(self.split.files), images.shape, max_class_index),
                       'give the files of --dataset={}, with images of shape {} and {} '
                       'classes'.format(self.spec.name, shape, num_classes))
     return len(images)
@@ -53,7 +53,7 @@ class BinarySource(ArraySource):
     return storage.fingerprint_files(self.files())
 
   def digest_of_examples(self) -> str:
-    # Published files need no digest: each worker has already compared them with their checksums.
+    # Each worker has compared published files with their checksums, so they need no digest.
     return '' if self.split.are_verified else storage.fingerprint_arrays([self.class_indices()])
 
   def files(self) -> List[FilePath]:
@@ -61,13 +61,13 @@ class BinarySource(ArraySource):
 
 
 class IdxSource(BinarySource):
-  """The source of an IdxSplit: gzipped idx files, streamed or read into memory.
+  """The source of an IdxSplit.
 
   Without a cache, each worker decompresses the complete files, because gzip does not support random
-  access. The worker decodes only the examples of its shard.
+  access, but decodes only the examples of its shard.
   """
   format_name = 'idx_files'
-  last_stage = 'decode'  # For --mode=input_benchmark.
+  last_stage = 'decode'
   is_in_memory = False
   is_sequential = True
 
@@ -85,8 +85,8 @@ class IdxSource(BinarySource):
           self._shuffled_records(order, pixels).batch(batch.size), pixels, batch),
                                           order, pixels, batch)
     num_examples = idx.count_examples(self.split)
-    # A thread reads the files into arrays while the graph is built. The executor is not kept in a
-    # variable: when it is garbage-collected, its thread ends as soon as the files are read.
+    # A thread reads the files into arrays while the graph is built. No variable refers to the
+    # executor, because the thread of a garbage-collected executor ends after its last task.
     future = futures.ThreadPoolExecutor(1).submit(self.arrays)
 
     def read(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
@@ -113,7 +113,8 @@ class IdxSource(BinarySource):
     return [self.split.images, self.split.labels]
 
   def stages_before_last(self, order: Order, pixels: Pixels, batch: Batch) -> Dict[str, InputFn]:
-    # `read` reads all examples, but yields only the last one of each batch: one element per batch.
+    # The stage `read` reads all examples, but yields only the last one of each batch, because one
+    # element must stand for `batch.size` examples.
     return {'read': lambda: self._records(pixels.image_shape).repeat().shard(
                 batch.size, batch.size - 1),
             'batch': lambda: self._shuffled_records(order, pixels).batch(batch.size)}
@@ -128,22 +129,22 @@ class IdxSource(BinarySource):
 
   def _records(self, image_shape: ImageShape) -> tf.data.Dataset:
     """Returns a dataset of (image, class index), as undecoded bytes, in the order of the files."""
-    images, labels = (
-        tf.data.FixedLengthRecordDataset(path, num_bytes, header_bytes=header_bytes,
+    images, class_indices = (
+        tf.data.FixedLengthRecordDataset(path, record_bytes, header_bytes=header_bytes,
                                          compression_type='GZIP')
-        for path, num_bytes, header_bytes in (
+        for path, record_bytes, header_bytes in (
             (self.split.images, int(np.prod(image_shape)), idx.IMAGE_HEADER_BYTES),
             (self.split.labels, 1, idx.LABEL_HEADER_BYTES)))
-    return tf.data.Dataset.zip((images, labels))
+    return tf.data.Dataset.zip((images, class_indices))
 
   def _shuffled_records(self, order: Order, pixels: Pixels) -> tf.data.Dataset:
-    """Returns the undecoded training examples of this worker, repeated infinitely."""
+    """Returns an infinite dataset of the undecoded training examples of this worker."""
     return order.shuffle_and_shard(self._records(pixels.image_shape),
                                    idx.count_examples(self.split))
 
   @staticmethod
   def _decode(batches: tf.data.Dataset, pixels: Pixels, batch: Batch) -> tf.data.Dataset:
-    """Decodes each batch of undecoded examples in one call."""
+    """Decodes a dataset of batches of undecoded examples."""
     @without_autograph
     def decode(image_bytes: tf.Tensor, class_bytes: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
       images = tf.reshape(tf.decode_raw(image_bytes, tf.uint8), (-1,) + pixels.image_shape)

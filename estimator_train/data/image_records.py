@@ -40,7 +40,8 @@ class ImageRecordSource(image_source.ImageSource):
     self._labels = LabelMap(split, spec.labels, role)
 
   def __len__(self) -> int:
-    return self.split.records.num_records if self.split.kept is None else len(self.split.kept)
+    record_indices = self.split.record_indices
+    return self.split.records.num_records if record_indices is None else len(record_indices)
 
   def check_and_count(self) -> Optional[int]:
     self.split.records.check()
@@ -56,7 +57,8 @@ class ImageRecordSource(image_source.ImageSource):
     return list(contents), np.array(class_indices)
 
   def name_of(self, index: int) -> str:
-    record = index if self.split.kept is None else int(self.split.kept[index])
+    record_indices = self.split.record_indices
+    record = index if record_indices is None else int(record_indices[index])
     return describe_record(*self.split.records.locate(record))
 
   def without(self, indices: List[int]) -> ImageRecordSplit:
@@ -91,8 +93,8 @@ class ImageRecordSource(image_source.ImageSource):
   def cache_key(self) -> str:
     split = self.split
     key = '{} {}'.format(storage.fingerprint_files(split.records.files), self._describe_features())
-    if split.kept is not None:
-      key += storage.fingerprint_arrays([split.kept])
+    if split.record_indices is not None:
+      key += storage.fingerprint_arrays([split.record_indices])
     return hashlib.md5(key.encode()).hexdigest()
 
   def digest_of_examples(self) -> str:
@@ -101,7 +103,7 @@ class ImageRecordSource(image_source.ImageSource):
 
   def identity(self) -> str:
     return '{} {}'.format(self._describe_features(),
-                          identity.of_records(self.split.records, self.split.kept))
+                          identity.of_records(self.split.records, self.split.record_indices))
 
   def _describe_features(self) -> str:
     """Returns the keys of an image and its label, and what the labels mean."""
@@ -133,9 +135,9 @@ class ImageRecordSource(image_source.ImageSource):
       BadExample: a record is damaged, or is not an example.
       WrongSchema: a feature is missing or has another kind, or the label is not that of a class.
     """
-    kept = self.split.kept  # Bad records are not among the examples.
+    record_indices = self.split.record_indices  # Bad records are not among the examples.
     for index, record in zip(indices, self._reader.read(
-        indices if kept is None else kept[indices])):
+        indices if record_indices is None else record_indices[indices])):
       try:
         features = parse_features(record)
       except ValueError as error:

@@ -165,7 +165,7 @@ def _make_sources(dataset: DataSet) -> Dict[str, Source]:
     sources['train'] = make_source(dataset.train, dataset.spec, Role.TRAIN)
   if dataset.test is not None:
     sources['eval'] = make_source(
-        dataset.test, dataset.spec, Role.TEST_ALONE if dataset.train is None else Role.TEST)
+        dataset.test, dataset.spec, Role.TEST_ONLY if dataset.train is None else Role.TEST)
   return sources
 
 

@@ -128,7 +128,7 @@ def test_class_names_of_the_records(tmp_path, image, labels_and_texts, given, is
     source.check_and_count()
     assert len(caplog.records) == (message is not None) and (message or '') in caplog.text
     caplog.clear()
-    make_source(source.split, source.spec, Role.TEST_ALONE).check_and_count()
+    make_source(source.split, source.spec, Role.TEST_ONLY).check_and_count()
     assert 'no training records' not in caplog.text
 
 

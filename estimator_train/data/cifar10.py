@@ -1,8 +1,9 @@
 """Describes and reads CIFAR-10 (Krizhevsky, 2009): 60,000 color images, 32x32, of ten classes.
 
-The archive of the binary version has five files of training images and one of test images. A record
-is the class index, one byte, and the pixel values of the red, the green and the blue channel, 1,024
-bytes each. In records of CIFAR-100, another index precedes the class index, see cifar100.py.
+The archive of the binary version contains five files of training images and one of test images. A
+record consists of the class index, one byte, and the pixel values of the red, green and blue
+channels, 1,024 bytes each. In records of CIFAR-100, another index precedes the class index; see
+cifar100.py.
 """
 
 import functools
@@ -25,46 +26,51 @@ IMAGE_SHAPE = (32, 32, 3)
 TRAIN_FILES = tuple('cifar-10-batches-bin/data_batch_{}.bin'.format(n) for n in range(1, 6))
 TEST_FILES = ('cifar-10-batches-bin/test_batch.bin',)
 _IMAGE_BYTES = 32 * 32 * 3
-Images = Tuple[np.ndarray, np.ndarray]  # uint8 [N, 32, 32, 3], class indices uint8 [N].
+# The images, uint8 [N, 32, 32, 3], and the class indices, uint8 [N].
+Examples = Tuple[np.ndarray, np.ndarray]
 
 
 def describe_data_set(settings: Settings, unused_recorded_names: Tuple[str, ...] = ()) -> DataSet:
-  """Describes the images in `--data_dir`, whose archive need not exist yet."""
+  """Describes the data set, whose archive in `--data_dir` need not exist yet."""
   return describe_archive(settings, FILES, CLASS_NAMES, (TRAIN_FILES, TEST_FILES))
 
 
 def describe_archive(settings: Settings, files: Tuple[DataFile, ...], class_names: Tuple[str, ...],
-                     names: Sequence[Sequence[str]], num_indices: int = 1) -> DataSet:
-  """Describes the images of an archive in `--data_dir`, which need not exist yet.
+                     split_files: Sequence[Sequence[str]], num_indices: int = 1) -> DataSet:
+  """Describes a data set whose archive in `--data_dir` need not exist yet.
 
   Args:
-    files: the archive.
-    names: the names of the training and of the test files in the archive.
-    num_indices: the number of indices in a record, the last of which is the class index.
+    files: a single file, the archive.
+    split_files: the names of the training files and of the test files in the archive.
+    num_indices: the number of indices in a record. The last one is the class index.
   """
   path = os.path.join(settings.data.data_dir or '', files[0].name)
-  # Both splits are in one archive.
-  read = functools.lru_cache(maxsize=1)(lambda: _read_archive(path, names, num_indices))
+  # The archive contains both splits, but is read only once.
+  read_splits = functools.lru_cache(maxsize=1)(
+      lambda: _read_archive(path, split_files, num_indices))
   return DataSet(settings.data.dataset, class_names, IMAGE_SHAPE,
-                 train=BinarySplit((path,), lambda _: read()[0], are_verified=True),
-                 test=BinarySplit((path,), lambda _: read()[1], are_verified=True),
+                 train=BinarySplit((path,), lambda _: read_splits()[0], are_verified=True),
+                 test=BinarySplit((path,), lambda _: read_splits()[1], are_verified=True),
                  files=files)
 
 
-def _read_archive(path: str, names: Sequence[Sequence[str]], num_indices: int) -> List[Images]:
-  """Reads the splits of an archive whose MD5 checksum has been verified; see describe_archive.
+def _read_archive(path: str, split_files: Sequence[Sequence[str]],
+                  num_indices: int) -> List[Examples]:
+  """Returns the examples of each split of an archive; see describe_archive.
+
+  The MD5 checksum of the archive has already been verified.
 
   Raises:
-    UserError: the archive cannot be read, or is another one.
+    UserError: the archive cannot be read, or has unexpected content.
   """
-  records = {}
+  examples_by_file = {}
   try:
-    with tarfile.open(path, 'r|gz') as archive:  # In one pass: gzip cannot seek backwards.
+    with tarfile.open(path, 'r|gz') as archive:  # In one pass, because gzip cannot seek backwards.
       for member in archive:
         content = archive.extractfile(member)
-        if content is not None and any(member.name in of_split for of_split in names):
-          records[member.name] = _decode(content.read(), num_indices)
-    splits = [[records[name] for name in of_split] for of_split in names]
+        if content is not None and any(member.name in files for files in split_files):
+          examples_by_file[member.name] = _decode(content.read(), num_indices)
+    splits = [[examples_by_file[file] for file in files] for files in split_files]
   except (OSError, EOFError, KeyError, ValueError, zlib.error, tarfile.TarError) as error:
     raise UserError('a data file cannot be read', '{} ({})'.format(
         path, getattr(error, 'strerror', None) or error),
@@ -73,8 +79,8 @@ def _read_archive(path: str, names: Sequence[Sequence[str]], num_indices: int) -
            np.concatenate([class_indices for _, class_indices in split])) for split in splits]
 
 
-def _decode(content: bytes, num_indices: int) -> Images:
-  """Returns the images and the class indices of a file, with the channels last."""
+def _decode(content: bytes, num_indices: int) -> Examples:
+  """Returns the images of a file, whose last dimension is the channels, and the class indices."""
   records = np.frombuffer(content, np.uint8).reshape(-1, num_indices + _IMAGE_BYTES)
   channels_first = records[:, num_indices:].reshape(-1, 3, 32, 32)
   return (np.ascontiguousarray(channels_first.transpose(0, 2, 3, 1)),

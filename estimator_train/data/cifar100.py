@@ -1,7 +1,8 @@
 """Describes CIFAR-100 (Krizhevsky, 2009): 60,000 color images, 32x32, of a hundred classes.
 
 A record of the binary version begins with two bytes: the index of the superclass, such as `fish`,
-and the index of the class, such as `shark`, which is used. See cifar10.py for the rest.
+and the index of the class, such as `shark`. Only the class is used. The pixel values
+follow, as in CIFAR-10; see cifar10.py.
 """
 
 from typing import Tuple
@@ -28,6 +29,6 @@ TRAIN_FILES, TEST_FILES = ('cifar-100-binary/train.bin',), ('cifar-100-binary/te
 
 
 def describe_data_set(settings: Settings, unused_recorded_names: Tuple[str, ...] = ()) -> DataSet:
-  """Describes the images in `--data_dir`, whose archive need not exist yet."""
+  """Describes the data set, whose archive in `--data_dir` need not exist yet."""
   return cifar10.describe_archive(settings, FILES, CLASS_NAMES, (TRAIN_FILES, TEST_FILES),
                                   num_indices=2)

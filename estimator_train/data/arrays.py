@@ -1,4 +1,4 @@
-"""Makes `input_fn`s of NumPy arrays and of one random batch.
+"""Makes `input_fn`s of NumPy arrays and of synthetic data.
 
 The graph does not contain the examples.
 """
@@ -21,7 +21,8 @@ from estimator_train.data.source import InputFn, Source
 from estimator_train.errors import UserError
 from estimator_train.system import storage
 
-# Takes indices, int64 [B]; returns these examples, [B, ...], and their class indices, [B].
+# Takes indices, int64 [B]; returns the examples at these indices, [B, ...], and their class
+# indices, [B].
 ReadExamples = Callable[[np.ndarray], Tuple[np.ndarray, np.ndarray]]
 
 
@@ -44,7 +45,7 @@ class ArraySource(Source):
 
   def make_eval_input_fn(self, pixels: Pixels, batch: Batch) -> InputFn:
     examples, class_indices = self.arrays()
-    return lambda: batch.prefetch_batches(_gather(
+    return lambda: batch.prefetch_batches(_gather_from_arrays(
         chunks_in_order(len(examples), batch.size), examples, class_indices, batch))
 
   def class_indices(self) -> np.ndarray:
@@ -65,7 +66,7 @@ def make_train_input_fn(source: Source, examples: np.ndarray, class_indices: np.
   the graph and the meta graph of each checkpoint would contain the arrays.
 
   Args:
-    source: the source of the examples; whether it is sequential determines their order.
+    source: the source of the examples. Sequential sources use a shuffle buffer.
     examples: [N, ...], any numeric dtype.
     class_indices: integer [N].
 
@@ -73,13 +74,13 @@ def make_train_input_fn(source: Source, examples: np.ndarray, class_indices: np.
     A function that returns a dataset of (examples, labels). The examples are [B, ...] with the
     dtype of `examples`; the labels are float32 [B, num_classes] or int64 [B].
   """
-  return lambda: augment_and_prefetch(_gather(
+  return lambda: augment_and_prefetch(_gather_from_arrays(
       order.index_chunks(len(examples), batch.size, source.is_sequential), examples, class_indices,
       batch), order, pixels, batch)
 
 
-def _gather(chunks: tf.data.Dataset, examples: np.ndarray, class_indices: np.ndarray,
-            batch: Batch) -> tf.data.Dataset:
+def _gather_from_arrays(chunks: tf.data.Dataset, examples: np.ndarray, class_indices: np.ndarray,
+                        batch: Batch) -> tf.data.Dataset:
   return gather_batches(chunks, lambda indices: (examples[indices], class_indices[indices]),
                         examples.dtype, examples.shape[1:], batch)
 
@@ -90,8 +91,8 @@ def gather_batches(chunks: tf.data.Dataset, read: ReadExamples, dtype: Any,
 
   Args:
     chunks: the indices of the examples of each batch, int64 [B].
-    read: a Python function.
-    dtype, example_shape: those of an example; None for an unknown dimension.
+    read: the Python function.
+    dtype, example_shape: the dtype and the shape of an example. An unknown dimension is None.
   """
   def read_as_int64(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     examples, class_indices = read(indices)
@@ -136,7 +137,8 @@ def make_synthetic_input_fn(image_shape: ImageShape, seed: int, batch: Batch,
                             num_batches: Optional[int] = None) -> InputFn:
   """Makes an `input_fn` that repeats one random batch.
 
-  The number of batches is infinite by default.
+  Args:
+    num_batches: the number of batches; None: the batch is repeated infinitely.
 
   Returns:
     A function that returns a dataset of (images, labels). The images are uint8 [B, height, width,

@@ -1,4 +1,4 @@
-"""Finds images that training cannot read or decode, by the decoder that training uses."""
+"""Finds images that cannot be read or decoded, with the decoder that training uses."""
 
 import contextlib
 import fractions
@@ -18,8 +18,8 @@ _SKIPPED_FILE = 'skipped_images.json'
 _SKIPPED = json_values.mapping(json_values.fields({
     'files': json_values.text,
     'bad': json_values.list_of(json_values.tuple_of(json_values.integer(), json_values.text))}))
-# The number of examples that are submitted to the thread pool at a time. If a million examples were
-# submitted at once, their futures would take 1 GB.
+# The number of examples that are submitted to the thread pool at a time. The futures of a million
+# examples would take 1 GB.
 _EXAMPLES_PER_CHUNK = 1024
 
 
@@ -27,16 +27,19 @@ class BadImage(NamedTuple):
   """An image that cannot be decoded.
 
   Attributes:
-    file: the path and, if the file has several images, the place in the file.
+    file: the path of the file and, if the file has several images, the position of this image.
   """
   file: str
   reason: str
 
 
 def map_examples(function: Callable[[int], Any], count: int, description: str) -> Iterator[Any]:
-  """Yields the result of a function for each index of an example, in order.
+  """Calls a function in parallel for the indices of all examples, and yields the results in order.
 
-  The calls run in parallel. The description is the text in front of the progress bar.
+  Args:
+    function: takes the index of an example.
+    count: the number of examples.
+    description: the text in front of the progress bar.
   """
   with ThreadPoolExecutor(available_cores()) as threads, \
       make_progress_bar(total=count, desc=description, unit='image') as bar:
@@ -56,12 +59,12 @@ def find_undecodable(read_content: Callable[[int], bytes], count: int) -> Iterat
     count: the number of images.
 
   Raises:
-    UserError: an example has other features or labels than the flags state.
+    UserError: the features or the label of an example do not match the flags.
   """
-  with contextlib.closing(decoding.make_shape_function()) as shape_of:
+  with contextlib.closing(decoding.make_shape_function()) as shape_function:
     def find_reason(index: int) -> Optional[str]:
       try:
-        shape_of.call(read_content(index))
+        shape_function.call(read_content(index))
       except WrongSchema as error:
         raise error.to_user_error() from error
       except (OSError, ValueError) as error:
@@ -75,12 +78,13 @@ def find_undecodable(read_content: Callable[[int], bytes], count: int) -> Iterat
 
 def find_undecodable_once(read_content: Callable[[int], bytes], count: int, folder: str,
                           split_name: str, files_digest: str) -> List[Tuple[int, str]]:
-  """Like find_undecodable, but stores the result in a folder.
+  """Returns the results of find_undecodable, and stores them in a folder for the next run.
 
   Args:
-    read_content, count: as in find_undecodable.
-    folder: the folder, in which the result is stored by the name of the split.
-    files_digest: a digest that changes if a file changes, so that the images are decoded again.
+    read_content, count: see find_undecodable.
+    folder: the folder of the results of all splits.
+    files_digest: a digest of the files. If it differs from the stored digest, the images are
+      decoded again.
   """
   path = os.path.join(folder, _SKIPPED_FILE)
   results = storage.load_json_or_warn(path, _SKIPPED) or {}
@@ -90,17 +94,21 @@ def find_undecodable_once(read_content: Callable[[int], bytes], count: int, fold
     results[split_name] = {'files': files_digest, 'bad': list(find_undecodable(
         read_content, count))}
     storage.write_json(path, results)
-  found: List[Tuple[int, str]] = results[split_name]['bad']
-  return found
+  undecodable: List[Tuple[int, str]] = results[split_name]['bad']
+  return undecodable
 
 
 def check_and_log_skipped(bad: Sequence[BadImage], count: int, max_bad_images: float) -> None:
-  """Logs the bad images, of `count` images, that are skipped.
+  """Logs the bad images of a split, which are skipped.
+
+  Args:
+    count: the number of all images, including the bad images.
+    max_bad_images: the value of `--max_bad_images`.
 
   Raises:
     UserError: the fraction of bad images exceeds the value of `--max_bad_images`.
   """
-  # Exact arithmetic: as floats, 0.29 * 100 is less than 29.
+  # Fractions make this comparison exact: as a float, 0.29 * 100 is less than 29.
   if len(bad) > fractions.Fraction(str(max_bad_images)) * count:
     raise UserError('the fraction of images that cannot be decoded exceeds --max_bad_images',
                     '{} of {} with --max_bad_images={:g}, the first is {} ({})'.format(
@@ -110,13 +118,13 @@ def check_and_log_skipped(bad: Sequence[BadImage], count: int, max_bad_images: f
     _LOG.warning('skipping %s (%s)', printable(image.file), image.reason)
 
 
-def undecodable_error(name: str, reason: str) -> UserError:
+def undecodable_error(image_name: str, reason: str) -> UserError:
   """Returns the error about an image that cannot be read or decoded."""
-  return UserError('an image cannot be decoded', '{} ({})'.format(printable(name), reason),
+  return UserError('an image cannot be decoded', '{} ({})'.format(printable(image_name), reason),
                    'repair or remove it (--mode=audit lists all), or give --on_bad_image=skip')
 
 
 def reason_of(error: Exception) -> str:
-  """Returns the reason in an error about an image, without the name of the file."""
+  """Returns the reason that an error about an image states, without the name of the image."""
   return (error.reason if isinstance(error, BadExample)
           else getattr(error, 'strerror', None) or str(error))

@@ -21,21 +21,22 @@ _FILL_BATCH_SIZE = 64
 FillFunction = Callable[[np.ndarray], None]
 # (images, class indices)
 Examples = Tuple[np.ndarray, np.ndarray]
-# Takes the indices of images, int64 [N], a number of channels, and a batch size; see CacheFiller.
+# Takes image indices, int64 [N], the number of channels and the batch size; see CacheFiller.
 DecodeImages = Callable[[np.ndarray, int, int], tf.data.Dataset]
 
 
 class ImageCache:
   """All images of a source, decoded and resized, with pixel values rounded to integers.
 
-  Rounding changes a pixel value by at most 0.5, which is 0.002 of the range.
+  Rounding changes a pixel value by at most 0.5, which is 0.002 of the range from 0 to 255.
 
-  A thread fills the cache in the order in which this worker first reads the images, so that the
-  training starts with the first images, and builds its graph, while the others are decoded. The
-  thread ends when the cache is full, when this object is garbage-collected, or when Python exits.
+  A thread fills the cache in the order in which this worker first reads the images. Training builds
+  its graph and uses the first images while the thread decodes the others. The thread ends when the
+  cache is full, when this object is garbage-collected, or when Python exits.
 
   Args:
-    filler: fills the cache. It must not refer to this object.
+    filler: fills the cache. It must not refer to this object, because its thread would then keep
+      this object from being garbage-collected.
 
   Raises:
     UserError: there is not enough memory or disk space; the message states the required size.
@@ -47,40 +48,41 @@ class ImageCache:
     filler.start()
 
   def read(self, indices: np.ndarray) -> Examples:
-    """Returns images and their class indices, as soon as these images are in the cache.
+    """Waits until images are in the cache, and returns them and their class indices.
 
     Args:
       indices: int64 [B].
 
     Returns:
-      The images, uint8 [B, height, width, C]; C is 1 if the model takes gray images, or if all
-      images that have been cached so far are gray, else 3, so that it can change once. The class
-      indices, int64 [B].
+      The images, uint8 [B, height, width, C], and the class indices, int64 [B]. C is 1 if the model
+      takes gray images, or if all images that have been cached so far are gray. Otherwise, C is 3.
+      C can therefore change once.
 
     Raises:
       UserError: the cache could not be written to the disk.
       tf.errors.OpError: an image cannot be decoded.
     """
-    images, class_indices = self._filler.wait_for(indices)
+    images, class_indices = self._filler.wait_until_filled(indices)
     return images[indices], class_indices[indices]
 
   def read_all(self) -> np.ndarray:
-    """Returns all images, [N, height, width, C], as soon as the cache is full; see `read`."""
-    return self._filler.wait_for(None)[0]
+    """Waits until the cache is full, and returns all images, [N, height, width, C]; see `read`."""
+    return self._filler.wait_until_filled(None)[0]
 
 
 class CacheFiller:
   """Fills a cache in a thread.
 
   Args:
-    cache: `memory`, or the path of a folder. The cache that an earlier run wrote to the folder is
-      reused. If another process is filling it, this process waits until it is full.
+    cache: `memory`, or the path of a folder. A cache that an earlier run wrote to the folder is
+      reused. If another process is filling a cache there, this process waits until that cache is
+      full.
     name: the name of the file without `.npy`, which must identify the content of the images.
-    shapes: the shapes of the array, (N, height, width, C), from the fewest channels on. If an image
-      has more channels, the cache is filled again in the next shape.
+    shapes: the possible shapes of the array, (N, height, width, C), in order of increasing C. If an
+      image has more than C channels, the cache is filled again with the next shape.
     fill_order: the indices of all images, int64 [N].
-    decode: returns a dataset of batches (images, class indices, whether no image has more channels
-      than requested).
+    decode: returns a dataset of batches (images, class indices, whether no image of the batch has
+      more channels than requested).
     class_indices: returns the class indices of all images, [N].
   """
 
@@ -99,7 +101,7 @@ class CacheFiller:
     self._error: Optional[BaseException] = None
 
   def start(self) -> None:
-    """Starts the thread, and waits until it decodes images; raises its error if it cannot."""
+    """Starts the thread, and waits until it has made the arrays; raises the error of the thread."""
     self._thread.start()
     with self._changed:
       self._changed.wait_for(lambda: self._examples is not None or self._error is not None)
@@ -107,13 +109,16 @@ class CacheFiller:
         raise self._error
 
   def stop(self) -> None:
-    """Ends the thread."""
+    """Makes the thread stop, and waits for its end."""
     self._stopping.set()
     if self._thread.is_alive() and self._thread is not threading.current_thread():
       self._thread.join()
 
-  def wait_for(self, indices: Optional[np.ndarray]) -> Examples:
-    """Returns all examples, as soon as those at `indices` are filled; None: as soon as all are."""
+  def wait_until_filled(self, indices: Optional[np.ndarray]) -> Examples:
+    """Waits until the examples at `indices` are filled, and returns the arrays of all examples.
+
+    If `indices` is None, this method waits until all examples are filled.
+    """
     with self._changed:
       self._changed.wait_for(lambda: self._error is not None or self._is_full or (
           indices is not None and self._is_filled[indices].all()))
@@ -123,7 +128,7 @@ class CacheFiller:
       return self._examples
 
   def _run(self) -> None:
-    """Fills the cache, or finds that it is full."""
+    """Fills the cache, unless an earlier run or another process has filled it."""
     try:
       images = self._load_images()
       with self._changed:
@@ -136,7 +141,7 @@ class CacheFiller:
         self._changed.notify_all()
 
   def _load_images(self) -> np.ndarray:
-    """Returns the images of all examples, which are read from an earlier cache or decoded."""
+    """Returns the images of all examples, from an existing cache or after decoding them."""
     for shape in self._shapes:
       try:
         return load_or_fill_array(self._cache, self._name, shape, np.uint8, self._fill,
@@ -156,7 +161,7 @@ class CacheFiller:
       _ColorImageFound: an image has more channels than the array.
     """
     class_indices = np.empty(len(images), np.int64)
-    # The threads of all other sessions can be waiting for this one.
+    # The threads that sessions share can all be waiting for this session.
     config = devices.make_cpu_config(use_per_session_threads=True)
     with tf.Graph().as_default(), tf.Session(config=config) as session, \
         make_progress_bar(total=len(images), desc='caching', unit='image') as bar, \
@@ -169,12 +174,13 @@ class CacheFiller:
         self._changed.notify_all()
       for start in range(0, len(images), _FILL_BATCH_SIZE):
         self._check_not_stopping()
-        pixels, classes, fit_channels = next_batch()
-        if not fit_channels:
+        batch_images, batch_class_indices, fits_channels = next_batch()
+        if not fits_channels:
           raise _ColorImageFound
         indices = self._fill_order[start:start + _FILL_BATCH_SIZE]
-        write(indices, pixels)  # If the array has three channels, a gray channel is repeated.
-        class_indices[indices] = classes
+        # If the array has three channels, `write` repeats the channel of gray images.
+        write(indices, batch_images)
+        class_indices[indices] = batch_class_indices
         with self._changed:
           self._is_filled[indices] = True
           self._changed.notify_all()
@@ -186,7 +192,7 @@ class _ColorImageFound(Exception):
 
 
 class _Stopped(Exception):
-  """The cache is not needed any more."""
+  """The cache is no longer needed."""
 
 
 def load_or_fill_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type,
@@ -194,9 +200,9 @@ def load_or_fill_array(cache: str, name: str, shape: Tuple[int, ...], dtype: typ
                        check: Callable[[], None] = lambda: None) -> np.ndarray:
   """Fills and returns an array in memory, or in the file `NAME.npy` of a folder.
 
-  A complete file of an earlier run is reused. A file gets its final name only when it is complete;
-  the incomplete file of a killed run is filled again. If several processes call this function for
-  the same file, one process fills the file and the other processes wait.
+  A complete file of an earlier run is reused. A file gets its final name only when it is complete,
+  so that a file whose filling was interrupted is never reused. If several processes call this
+  function for the same file, one process fills the file while the other processes wait.
 
   Args:
     cache: `memory`, or the path of a folder.
@@ -239,8 +245,8 @@ def load_or_fill_array(cache: str, name: str, shape: Tuple[int, ...], dtype: typ
         if array is None:
           _LOG.info('caching %s in %s', description, path)
           new_array = np.lib.format.open_memmap(part_file.name, 'w+', dtype, shape)
-          # Allocate the space first: on a full disk, writing to the mapped memory would kill the
-          # process.
+          # Without this allocation, writing to the mapped memory would kill the process if the disk
+          # were full.
           os.posix_fallocate(part_file.fileno(), 0, new_array.offset + new_array.nbytes)
           fill(new_array)
           new_array.flush()
@@ -256,7 +262,7 @@ def load_or_fill_array(cache: str, name: str, shape: Tuple[int, ...], dtype: typ
 
 @contextlib.contextmanager
 def _open_part_file(path: str, check: Callable[[], None]) -> Iterator[BinaryIO]:
-  """Opens and locks the partial file of a path, and removes it unless it has been renamed."""
+  """Opens and locks the partial file of a path, and finally removes it unless it was renamed."""
   with storage.open_locked(path + '.part', check) as part_file:
     try:
       yield part_file
@@ -290,7 +296,8 @@ def _open_writer(array: np.ndarray) -> Iterator[Callable[[np.ndarray, np.ndarray
   if not isinstance(array, np.memmap):
     yield array.__setitem__
     return
-  # Each mapped page that is changed would cause a page fault, which takes longer than the copy.
+  # Writing to the mapped memory would cause a page fault per page, which takes longer than copying
+  # the page.
   with open(array.filename, 'r+b') as file:
     def write(indices: np.ndarray, batch: np.ndarray) -> None:
       rows = np.broadcast_to(batch, (len(batch),) + array.shape[1:]).astype(array.dtype, copy=False)

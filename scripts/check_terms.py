@@ -34,7 +34,7 @@ TERMS = (
     ('meeting', 'rendezvous'),
     ('patience', 'timeout'),
     ('Noted', 'SignalState'),
-    ('held', 'pinned, or locked'),
+    ('held(?![ _-]out)', 'pinned, or locked'),  # A held-out example is a term of statistics.
     ('offer(s|ed|ing)?', 'promote'),
     ('falls?|falling|fallen|fell', 'decays, or decreases'),
     ('reword(s|ed|ing)?', 'translate'),

@@ -190,7 +190,7 @@ def test_a_damaged_file_is_reported_or_read(tmp_path, monkeypatch, caplog, name)
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
   monkeypatch.setattr(user_examples, '_count', lambda make_dataset: 123)
   monkeypatch.setattr(bad_images, 'find_undecodable', lambda *given: [])
-  monkeypatch.setattr(ImageFileSource, 'cache_key', lambda self: 'key')
+  monkeypatch.setattr(ImageFileSource, 'files_fingerprint', lambda self: 'key')
   monkeypatch.setattr(storage.os, 'fsync', lambda descriptor: None)
   content, read, has_checksums = FILES[name]
   if isinstance(content, bytes):

@@ -4,7 +4,7 @@ import enum
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence, Tuple, Union
 
 from estimator_train.errors import UserError
-from estimator_train.run_dir.data_record import Validation
+from estimator_train.run_dir.data_record import Holdout
 from estimator_train.settings.flags import DataFlags
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ class DataSet(NamedTuple):
   train: Optional[Split] = None
   test: Optional[Split] = None
   files: Tuple[DataFile, ...] = ()
-  validation: Optional[Validation] = None
+  validation: Optional[Holdout] = None
 
   @property
   def is_synthetic(self) -> bool:

@@ -51,10 +51,10 @@ class ArraySource(Source):
   def class_indices(self) -> np.ndarray:
     return self.arrays()[1]
 
-  def cache_key(self) -> str:
+  def files_fingerprint(self) -> str:
     return storage.fingerprint_arrays(self.split)
 
-  def identity(self) -> str:
+  def describe_content(self) -> str:
     return identity.of_arrays(*self.arrays())
 
 
@@ -124,7 +124,7 @@ class SyntheticSource(Source):
     return make_synthetic_input_fn(pixels.image_shape, self.split.seed, batch,
                                    self.split.num_batches)
 
-  def identity(self) -> str:
+  def describe_content(self) -> str:
     return '{}'.format(self.split.num_batches)
 
   def class_indices(self) -> np.ndarray:

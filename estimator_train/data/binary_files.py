@@ -49,11 +49,11 @@ class BinarySource(ArraySource):
                       'classes'.format(self.spec.name, shape, num_classes))
     return len(images)
 
-  def cache_key(self) -> str:
+  def files_fingerprint(self) -> str:
     return storage.fingerprint_files(self.files())
 
-  def digest_of_examples(self) -> str:
-    # Each worker has compared published files with their checksums, so they need no digest.
+  def digest_for_workers(self) -> str:
+    # Published files need no digest: each worker has already compared them with their checksums.
     return '' if self.split.are_verified else storage.fingerprint_arrays([self.class_indices()])
 
   def files(self) -> List[FilePath]:
@@ -112,14 +112,15 @@ class IdxSource(BinarySource):
   def files(self) -> List[FilePath]:
     return [self.split.images, self.split.labels]
 
-  def stages_before_last(self, order: Order, pixels: Pixels, batch: Batch) -> Dict[str, InputFn]:
+  def input_fns_of_earlier_stages(self, order: Order, pixels: Pixels,
+                                  batch: Batch) -> Dict[str, InputFn]:
     # The stage `read` reads all examples, but yields only the last one of each batch, because one
     # element must stand for `batch.size` examples.
     return {'read': lambda: self._records(pixels.image_shape).repeat().shard(
                 batch.size, batch.size - 1),
             'batch': lambda: self._shuffled_records(order, pixels).batch(batch.size)}
 
-  def find_failure(self) -> Optional[UserError]:
+  def scan_for_error(self) -> Optional[UserError]:
     try:
       idx.read_images(self.split)
       idx.read_labels(self.split)

@@ -31,10 +31,10 @@ from estimator_train.data import (
   tfrecord,
 )
 from estimator_train.data.download import DownloadResult, download_files
+from estimator_train.data.holdout import hold_out
 from estimator_train.data.labels_file import LabelFiles
-from estimator_train.data.validation import hold_out
 from estimator_train.errors import UserError
-from estimator_train.run_dir.data_record import Validation
+from estimator_train.run_dir.data_record import Holdout
 from estimator_train.settings import Settings, user_code
 from estimator_train.settings.flags import are_distinct
 
@@ -43,7 +43,7 @@ _SPLITS_OF_USERS = (ArraySplit, ImageSplit, IdxSplit, SyntheticSplit, RecordSpli
 
 
 def describe_data_set(settings: Settings, recorded_names: Tuple[str, ...] = (),
-                      recorded_validation: Optional[Validation] = None) -> DataSet:
+                      recorded_validation: Optional[Holdout] = None) -> DataSet:
   """Describes the data set of the settings.
 
   Args:
@@ -176,7 +176,7 @@ def _describe_own(settings: Settings) -> DataSet:
 
 
 def _hold_out_validation(dataset: DataSet, settings: Settings,
-                         recorded: Optional[Validation]) -> DataSet:
+                         recorded: Optional[Holdout]) -> DataSet:
   """Returns the data set with `--validation_fraction` of the training examples as `test`."""
   train: Any = dataset.train
   if type(train) not in (ImageSplit, ImageRecordSplit) or dataset.test is not None:

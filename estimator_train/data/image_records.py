@@ -90,18 +90,18 @@ class ImageRecordSource(image_source.ImageSource):
       return np.array([class_index for part in parts
                        for _, class_index, _ in self._read(part)], np.int64)
 
-  def cache_key(self) -> str:
+  def files_fingerprint(self) -> str:
     split = self.split
     key = '{} {}'.format(storage.fingerprint_files(split.records.files), self._describe_features())
     if split.record_indices is not None:
       key += storage.fingerprint_arrays([split.record_indices])
     return hashlib.md5(key.encode()).hexdigest()
 
-  def digest_of_examples(self) -> str:
+  def digest_for_workers(self) -> str:
     translation = [] if self._labels.is_identity else [np.array(self._labels.class_indices)]
     return storage.fingerprint_arrays([self.split.records.lengths, *translation])
 
-  def identity(self) -> str:
+  def describe_content(self) -> str:
     return '{} {}'.format(self._describe_features(),
                           identity.of_records(self.split.records, self.split.record_indices))
 

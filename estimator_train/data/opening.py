@@ -7,7 +7,7 @@ import logging
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_train import data
-from estimator_train.data import DataSet, DataSpec, Role, Split, augmentation, datasets, validation
+from estimator_train.data import DataSet, DataSpec, Role, Split, augmentation, datasets, holdout
 from estimator_train.data.arrays import ArraySource, SyntheticSource
 from estimator_train.data.bad_images import BadImage
 from estimator_train.data.batching import NO_IMAGE, Batch, Order, Pixels
@@ -21,7 +21,7 @@ from estimator_train.data.user_examples import ExampleSource, ParsedRecordSource
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError, join_items
 from estimator_train.run_dir import RunDir
-from estimator_train.run_dir.data_record import Validation
+from estimator_train.run_dir.data_record import Holdout
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import CACHES, InputFlags
 
@@ -49,7 +49,7 @@ class Data(NamedTuple):
       empty unless `--on_bad_image=skip`.
   """
   spec: DataSpec
-  validation: Optional[Validation]
+  validation: Optional[Holdout]
   train: Optional[Source]
   test: Optional[Source]
   skipped_images: List[BadImage]
@@ -75,7 +75,7 @@ def open_data(settings: Settings, run_dir: RunDir, checkpoint_run_dir: RunDir,
   """
   dataset = datasets.describe_data_set(
       settings, run_dir.class_names(),
-      validation.find_recorded(settings, checkpoint_run_dir) if is_resumed else None)
+      holdout.find_recorded(settings, checkpoint_run_dir) if is_resumed else None)
   spec = dataset.spec
   _check_class_names(spec, run_dir, checkpoint_run_dir)
   if dataset.files:

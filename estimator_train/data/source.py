@@ -1,6 +1,6 @@
-"""Defines the interface to the examples of a split, and the errors about examples.
+"""Defines Source, the interface to the examples of a split, and translates errors about examples.
 
-Each format has its own implementation.
+Each format has its own subclass of Source.
 """
 
 import abc
@@ -40,11 +40,23 @@ _FILE_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.erro
 
 
 class _CarriedError(Exception):
-  """Carries a UserError out of a function that TensorFlow calls, as a JSON list of its parts."""
+  """Carries a UserError out of a function that TensorFlow calls.
+
+  The message is a JSON list of the parts of the UserError.
+  """
 
 
 class Source(abc.ABC):
   """The examples of a split. A subclass reads one file format, NumPy arrays or synthetic data.
+
+  Four methods summarize the examples:
+
+    method               changes with           compared by
+    files_fingerprint    paths, file times      later runs on the same machine
+    digest_for_workers   class indices or       workers of one run, when it starts
+                         record lengths
+    content_digest       content, not paths     evaluations, between which files may move
+    describe_content     content, not paths     content_digest, which hashes the text
 
   Attributes:
     format_name: the name of the format in reports.
@@ -54,10 +66,10 @@ class Source(abc.ABC):
     is_in_memory: whether the examples are in memory, so that nothing is read or decoded.
     is_made_by_user: whether functions of the user make the examples.
     is_sequential: whether the examples are read one after the other, through a shuffle buffer.
-    last_stage: the name of the last stage of the input pipeline; None: the input pipeline has no
-      stages for --mode=input_benchmark to measure.
-    num_examples: the number of examples that `open` has counted; None before, and if the data set
-      is infinite.
+    last_stage: the name of the last stage of the input pipeline. It is None if the input pipeline
+      has no stages that --mode=input_benchmark can measure.
+    num_examples: the number of examples. It is None before `open` has counted them, and if the data
+      set is infinite.
   """
   format_name: ClassVar[str]
   class_indices_are_known = False
@@ -76,7 +88,10 @@ class Source(abc.ABC):
   def open(self, folder: str) -> None:
     """Checks the files, and sets num_examples.
 
-    A result that takes time is stored in the folder, that of the run, for the next run.
+    Results that take long to compute are stored for the next run.
+
+    Args:
+      folder: the folder of the run.
 
     Raises:
       UserError: a file is missing or invalid, or the examples cannot be counted.
@@ -96,9 +111,9 @@ class Source(abc.ABC):
 
   def without_bad_images(self: AnySource, flags: InputFlags,
                          folder: str) -> Tuple[AnySource, List[BadImage]]:
-    """Returns a source without the images that cannot be decoded, and these images.
+    """Returns a source without the images that cannot be decoded, and a list of these images.
 
-    The result is stored in the folder for the next run.
+    The list is stored in the folder for the next run.
 
     Raises:
       UserError: the fraction of bad images exceeds `--max_bad_images`, or a class would have no
@@ -108,9 +123,11 @@ class Source(abc.ABC):
 
   @abc.abstractmethod
   def make_train_input_fn(self, order: Order, pixels: Pixels, batch: Batch, cache: str) -> InputFn:
-    """Makes the `input_fn` of training: shuffled, infinite, with full batches.
+    """Makes the `input_fn` of training, whose dataset is shuffled and infinite, with full batches.
 
-    The examples are cached if `cache` is `memory` or the path of a folder, but not if it is `none`.
+    Args:
+      order, pixels, batch: the settings of the dataset.
+      cache: `none`, `memory`, or the path of a folder that stores the cached examples.
     """
 
   def make_published_input_fn(self, order: Order, pixels: Pixels, batch: Batch) -> InputFn:
@@ -126,11 +143,12 @@ class Source(abc.ABC):
   def make_eval_input_fn(self, pixels: Pixels, batch: Batch) -> InputFn:
     """Makes the `input_fn` of evaluation: each example once, in the order of the split."""
 
-  def stages_before_last(self, order: Order, pixels: Pixels, batch: Batch) -> Dict[str, InputFn]:
-    """Returns a dict from the name of each stage before the last to an `input_fn`.
+  def input_fns_of_earlier_stages(self, order: Order, pixels: Pixels,
+                                  batch: Batch) -> Dict[str, InputFn]:
+    """Returns one `input_fn` for each stage before the last, by the name of the stage.
 
-    The `input_fn` runs all stages up to and including this stage, on examples that are not cached.
-    Each element that an `input_fn` yields counts as `batch.size` examples.
+    Each `input_fn` runs the stages up to and including its own, and reads examples without a cache.
+    Each element of its dataset counts as `batch.size` examples.
     """
     return {}
 
@@ -140,7 +158,7 @@ class Source(abc.ABC):
     return 'none'
 
   def wait_until_cached(self) -> None:  # noqa: B027
-    """Waits until the cache of the `input_fn` of training is full, if there is one."""
+    """Waits until the cache of the training examples is full, if there is a cache."""
 
   @abc.abstractmethod
   def class_indices(self) -> np.ndarray:
@@ -154,60 +172,65 @@ class Source(abc.ABC):
     """Returns the paths of the files with the examples; [] if there are no files."""
     return []
 
-  def cache_key(self) -> str:
-    """Returns a fingerprint of the examples, which changes if a file or an array changes.
+  def files_fingerprint(self) -> str:
+    """Returns a fingerprint that changes if a file changes or, without files, if an array changes.
 
-    The fingerprint of files depends on absolute paths and modification times. Fingerprints of
-    different machines must therefore not be compared.
+    It depends on the absolute paths, sizes and modification times of the files, so fingerprints
+    from different machines must not be compared.
 
     Raises:
-      UserError: changes of the examples cannot be noticed.
+      UserError: the program cannot notice changes of the examples.
     """
     return storage.fingerprint_files(self.files())
 
-  def digest_of_examples(self) -> str:
-    """Returns a digest that must be the same on all workers, by default of the class indices.
+  def digest_for_workers(self) -> str:
+    """Returns a digest that must be the same on all workers.
 
-    Returns '' if workers need not compare it, or if it would require reading all examples.
+    By default, this is a digest of the class indices. It is '' if the workers need not compare
+    their examples, or if computing a digest would require reading all examples.
     """
     if not self.class_indices_are_known:
       return ''
     return storage.fingerprint_arrays([self.class_indices()])
 
-  def digest(self) -> str:
-    """Returns a digest of which examples these are, wherever they are; see identity.py.
+  def content_digest(self) -> str:
+    """Returns a digest that is the same for a copy of the examples in another folder.
 
-    It is computed once, when it is first needed.
+    See identity.py. The digest is computed by the first call.
 
     Raises:
       UserError: the examples cannot be read.
     """
     if self._digest is None:
       with translate_errors(self):
-        text = '{} {}'.format(self.format_name, self.identity())
+        text = '{} {}'.format(self.format_name, self.describe_content())
       self._digest = hashlib.md5(text.encode()).hexdigest()
     return self._digest
 
   @abc.abstractmethod
-  def identity(self) -> str:
-    """Returns text that identifies these examples among those of the same format."""
+  def describe_content(self) -> str:
+    """Returns text that differs from the text of any other examples in the same format."""
 
   def identify_example(self, index: int) -> Dict[str, Any]:
-    """Returns what identifies an example in predictions: its record, or only its index."""
+    """Returns the keys and values that identify an example in predictions.
+
+    These are its file or record if it has one, and otherwise its index.
+    """
     return {'example': index}
 
-  def find_failure(self) -> Optional[UserError]:
-    """Reads all files, and returns an error that names the first unreadable file.
+  def scan_for_error(self) -> Optional[UserError]:
+    """Reads all examples, and returns an error that names the first unreadable one.
 
-    An image that cannot be decoded counts as unreadable. Returns None if all files are readable.
+    An image that cannot be decoded counts as unreadable. Returns None if all examples are readable.
     """
     return None
 
 
-def carry_errors(function: Callable[..., Any]) -> Callable[..., Any]:
+def carry_user_errors(function: Callable[..., Any]) -> Callable[..., Any]:
   """Wraps a function for tf.numpy_function, so that translate_errors can restore its UserErrors.
 
-  Of an exception in a Python function, TensorFlow keeps only the name and the text.
+  TensorFlow keeps only the name and the message of an exception in a Python function. The wrapper
+  therefore stores all parts of the UserError in the message.
   """
   @functools.wraps(function)
   def call(*arguments: Any) -> Any:
@@ -226,8 +249,8 @@ def translate_errors(source: Optional[Source] = None) -> Iterator[None]:
   """Raises a UserError in place of TensorFlow's errors about data files and checkpoints.
 
   Args:
-    source: finds the unreadable file, because TensorFlow's error may not name it. None: errors
-      about unreadable files are not translated.
+    source: is read again to find the unreadable file, because TensorFlow's error may not name it.
+      If it is None, errors about unreadable files are not translated.
   """
   try:
     yield
@@ -244,7 +267,7 @@ def translate_errors(source: Optional[Source] = None) -> Iterator[None]:
 
 
 def _find_user_error(error: tf.errors.OpError, source: Optional[Source]) -> Optional[UserError]:
-  """Returns the error for users that explains an error of TensorFlow; None if there is none."""
+  """Returns a UserError that explains an error of TensorFlow; None if the cause is not known."""
   carried = re.search(_CarriedError.__name__ + r': (\[.*\])', error.message)
   if carried:
     return UserError(*json.loads(carried.group(1)))
@@ -252,7 +275,7 @@ def _find_user_error(error: tf.errors.OpError, source: Optional[Source]) -> Opti
   if missing:
     return UserError('--model_dir holds a checkpoint of another model or optimizer',
                      missing.group(), 'give another --model_dir')
-  user_error = source.find_failure() if source is not None else None
+  user_error = source.scan_for_error() if source is not None else None
   if user_error is None and source is not None and source.is_made_by_user:
     return UserError('the model cannot process an example',
                      '--dataset={} ({})'.format(source.spec.name, first_line(error)),

@@ -23,7 +23,7 @@ from estimator_train.data.source import (
   FilePath,
   InputFn,
   Source,
-  carry_errors,
+  carry_user_errors,
   translate_errors,
 )
 from estimator_train.distribution import devices
@@ -86,7 +86,7 @@ class UserExampleSource(Source):
       labels, _ = _read_all(examples.map(lambda *parts: parts[1]))
     return labels[0].astype(np.int64).reshape(-1)
 
-  def identity(self) -> str:
+  def describe_content(self) -> str:
     # If the first examples are others each time, the name of the data set takes their place.
     first = identity.of_first_examples(self.make_eval_input_fn(
         Pixels(self.spec.image_shape or NO_IMAGE), self._batch_of_indices(1)))
@@ -211,7 +211,7 @@ class ExampleSource(UserExampleSource):
 
   def _fail(self, comparison: str, dtype: tf.DType) -> tf.Tensor:
     """Returns a tensor whose evaluation raises a UserError about the number of examples."""
-    @carry_errors
+    @carry_user_errors
     def fail() -> None:
       raise UserError('the number of examples has changed', '{} makes {} than the {} {}'.format(
           qualified_name(self.function), comparison, self.split.num_examples, self._count_place),
@@ -221,12 +221,12 @@ class ExampleSource(UserExampleSource):
     tensor.set_shape([])
     return tensor
 
-  def cache_key(self) -> str:
+  def files_fingerprint(self) -> str:
     raise UserError('--cache_features requires data whose changes are noticed',
                     '--dataset={} is an ExampleSplit'.format(self.spec.name),
                     'omit --cache_features')
 
-  def find_failure(self) -> Optional[UserError]:
+  def scan_for_error(self) -> Optional[UserError]:
     with devices.cpu_session() as session:
       dataset = _make_user_dataset(self.function)
       next_example = tf.data.make_one_shot_iterator(dataset).get_next()
@@ -263,11 +263,11 @@ class ParsedRecordSource(UserExampleSource):
     return self._parse_batches(
         lambda chunk_size: self._training_chunks(order, chunk_size), batch)
 
-  def digest_of_examples(self) -> str:
+  def digest_for_workers(self) -> str:
     return storage.fingerprint_arrays([self.split.records.lengths])
 
-  def identity(self) -> str:
-    return super().identity() + identity.of_records(self.split.records)
+  def describe_content(self) -> str:
+    return super().describe_content() + identity.of_records(self.split.records)
 
   def identify_example(self, index: int) -> Dict[str, Any]:
     path, record = self.split.records.locate(index)
@@ -276,11 +276,12 @@ class ParsedRecordSource(UserExampleSource):
   def files(self) -> List[FilePath]:
     return list(self.split.records.files)
 
-  def stages_before_last(self, order: Order, pixels: Pixels, batch: Batch) -> Dict[str, InputFn]:
+  def input_fns_of_earlier_stages(self, order: Order, pixels: Pixels,
+                                  batch: Batch) -> Dict[str, InputFn]:
     return {'read': lambda: batch.use_private_threads(
         self._read(self._training_chunks(order, batch.size)))}
 
-  def find_failure(self) -> Optional[UserError]:
+  def scan_for_error(self) -> Optional[UserError]:
     with devices.cpu_session() as session:
       record = tf.placeholder(tf.string, [])
       parts = (self.split.parse(record) if self.split.parse is not None
@@ -319,7 +320,7 @@ class ParsedRecordSource(UserExampleSource):
 
   def _read(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
     """Returns a dataset of records, string [n], for a dataset of indices, int64 [n]."""
-    @carry_errors
+    @carry_user_errors
     def read(indices: np.ndarray) -> np.ndarray:
       return np.array(self._reader.read(indices), object)
 

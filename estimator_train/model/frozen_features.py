@@ -69,7 +69,7 @@ def compute_features(frozen_part: tf.keras.Model, checkpoint: str, source: Sourc
   dtype = settings.input.cache_features_dtype
   # Of everything that determines the features.
   digest = hashlib.md5('{} {} {} {}'.format(
-      source.cache_key(), settings.model.preprocess, dtype, frozen_part.to_json()).encode())
+      source.files_fingerprint(), settings.model.preprocess, dtype, frozen_part.to_json()).encode())
   for weight in frozen_part.weights:
     digest.update(tf.train.load_variable(checkpoint, weight.op.name).tobytes())
   # Features are always cached; if `--cache` names no folder, they are cached in memory.

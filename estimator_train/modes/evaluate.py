@@ -70,7 +70,7 @@ def _other_examples(run: Run, before: Dict[str, Any]) -> Optional[str]:
   record = data_record.read(run.run_dir)
   own = (record and record.test_examples) or before.get('examples_digest')
   # A run of an earlier version has recorded only its flags.
-  is_own = own == run.data.test.digest() if own else not (before and flags)
+  is_own = own == run.data.test.content_digest() if own else not (before and flags)
   return None if is_own else 'other test examples: ' + (flags or 'the files have changed')
 
 
@@ -98,7 +98,7 @@ def _make_name(run: Run, preprocessing: Optional[str], has_other_checkpoint: boo
     folder = file_pattern.fixed_folder(file_pattern.split_patterns(pattern)[0])
     name = os.path.basename(os.path.abspath(folder))
   name = re.sub(r'[^\w.-]+', '_', name or data.dataset)[-_MAX_NAME_LENGTH:].lstrip('.')
-  digest = hashlib.md5('{} {}'.format(run.data.test.digest(), preprocessing).encode())
+  digest = hashlib.md5('{} {}'.format(run.data.test.content_digest(), preprocessing).encode())
   if has_other_checkpoint:
     with open(checkpoint + '.index', 'rb') as file:
       digest.update(file.read())

@@ -53,7 +53,7 @@ def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
   num_shards = {name: _count_shards(name, source, settings) for name, source in sources.items()}
   # All that determines the contents of the shards.
   key = json.dumps([
-      _FORMAT_VERSION, {name: source.cache_key() for name, source in sources.items()},
+      _FORMAT_VERSION, {name: source.files_fingerprint() for name, source in sources.items()},
       list(spec.labels), num_shards, settings.optimizer.seed], sort_keys=True)
   plan = _Plan(folder, hashlib.md5(key.encode()).hexdigest())
   labels_file.write(folder, spec.labels)

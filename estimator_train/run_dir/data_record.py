@@ -1,6 +1,6 @@
 """Records in `data.json` which examples a run trains and evaluates on.
 
-    test_examples   the digest of the test examples (Source.digest); null: unknown
+    test_examples   the digest of the test examples (Source.content_digest); null: unknown
     validation      which examples --validation_fraction takes from the training examples; null:
                     the run trains on all of them
 """
@@ -21,8 +21,8 @@ _RECORD = json_values.fields({
         'examples': json_values.text}))})
 
 
-class Validation(NamedTuple):
-  """Which of the training examples are for validation.
+class Holdout(NamedTuple):
+  """The training examples that the run holds out for validation.
 
   Attributes:
     fraction: `--validation_fraction`.
@@ -43,7 +43,7 @@ class DataRecord(NamedTuple):
     validation: None: the run trains on all training examples.
   """
   test_examples: Optional[str] = None
-  validation: Optional[Validation] = None
+  validation: Optional[Holdout] = None
 
 
 def read(run_dir: RunDir) -> Optional[DataRecord]:
@@ -57,7 +57,7 @@ def read(run_dir: RunDir) -> Optional[DataRecord]:
     return record
   texts = run_dir.flags()
   try:
-    validation = Validation(*(all_flags()[name].parse(texts[name]) for name in (
+    validation = Holdout(*(all_flags()[name].parse(texts[name]) for name in (
         'validation_fraction', 'seed'))) if texts.get('validation_fraction') else None
   except (KeyError, UserError):  # The file was edited.
     return None
@@ -80,5 +80,5 @@ def _parse(file: BinaryIO) -> DataRecord:
     examples = base64.b64decode(validation['examples'], validate=True)
     if not examples or len(examples) % 8:
       raise ValueError('validation.examples is truncated')
-    validation = Validation(validation['fraction'], validation['seed'], examples)
+    validation = Holdout(validation['fraction'], validation['seed'], examples)
   return DataRecord(record['test_examples'], validation)

@@ -94,7 +94,8 @@ class EvaluationLoop:
 
   def _evaluate_best_on_same_examples(self) -> None:
     """Evaluates the best checkpoint again if the test examples have changed since it was."""
-    best, examples_digest = best_checkpoint.read_best(self._run_dir.path), self._test.digest()
+    best = best_checkpoint.read_best(self._run_dir.path)
+    examples_digest = self._test.content_digest()
     if best is None or best.examples_digest == examples_digest:
       return
     _LOG.warning(
@@ -212,8 +213,8 @@ class Evaluator:
 
     Returns:
       A tuple of the metrics and of some examples with the outputs of the model. The metrics are
-      `average_loss`, `examples`, `examples_digest` (see Source.digest), `global_step`, `checkpoint`
-      and the compiled metrics of the model; with classes, also `accuracy`, `class_counts` (lists by
+      `average_loss`, `examples`, `examples_digest` (Source.content_digest), `global_step`,
+      `checkpoint` and the compiled metrics of the model; with classes, also `accuracy`, `class_counts` (lists by
       the attributes of ClassCounts), `calibration_bins` and `confusion_matrix` or `confusions`
       (see evaluation_metrics.classifier_metrics); without classes, also `loss`, which includes the
       losses of the layers, such as weight decay.
@@ -243,7 +244,8 @@ class Evaluator:
       raise TrainingFailed('the loss of the test examples is {} at step {} ({})'.format(
           metrics['average_loss'], metrics['global_step'], path))
     self._last_metrics = metrics
-    return dict(self._as_result(metrics, path), examples_digest=source.digest()), samples.samples
+    result = dict(self._as_result(metrics, path), examples_digest=source.content_digest())
+    return result, samples.samples
 
   def write_summary(self, folder: Optional[str] = None) -> None:
     """Writes the scalar metrics of the last evaluation for TensorBoard, as an Estimator does.

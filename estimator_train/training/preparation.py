@@ -95,7 +95,7 @@ def shared_values(run: Run, model: tf.keras.Model) -> Dict[str, str]:
       'the number of replicas': str(run.engine.devices.num_replicas),
       'the image shape': str(spec.image_shape),
       'the class names': ','.join(spec.labels),
-      'the training examples (digest)': source.digest_of_examples(),
+      'the training examples (digest)': source.digest_for_workers(),
       "the model's variables (digest of their names and shapes)": hashlib.md5(
           variables.encode('utf-8')).hexdigest(),
   }
@@ -178,7 +178,7 @@ def record(run: Run) -> None:
     _LOG.info('resuming with the weights of step %d and other flags: %s', run.start.step,
               ', '.join(differences))
   if run.settings.run.evaluates and run.data.test is not None:
-    test_examples: Optional[str] = run.data.test.digest()
+    test_examples: Optional[str] = run.data.test.content_digest()
   else:  # The run may have evaluated before, and may do so again.
     recorded = data_record.read(run.run_dir)
     test_examples = None if recorded is None else recorded.test_examples

@@ -78,7 +78,7 @@ def read_stop_reason(run_dir: RunDir, flags: EvaluationFlags, global_step: int,
         {'global_step': json_values.integer(), 'why': json_values.text}))
     stop_reason = StopReason(recorded['global_step'], recorded['why'])
     is_valid = _rules(flags).items() <= recorded.items() and (
-        test is None or recorded.get('examples_digest') in (None, test.digest()))
+        test is None or recorded.get('examples_digest') in (None, test.content_digest()))
     return stop_reason if is_valid and stop_reason.global_step <= global_step else None
 
   return storage.load_or_warn(run_dir.path_to(_STOP_REASON_FILE), parse,

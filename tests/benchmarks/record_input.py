@@ -394,7 +394,7 @@ def _bytes_of_worker(source: Any, rank: int) -> float:
     with tf.Graph().as_default(), tf.Session() as session:
       chunks = order.index_chunks(len(source), 1, source.is_sequential)
       following = tf.data.make_one_shot_iterator(
-          source.references(chunks.take(len(source) // 2))).get_next()
+          source.look_up_chunks(chunks.take(len(source) // 2))).get_next()
       for _ in range(len(source) // 2):
         session.run(following)
   return float(sum(counts))

@@ -88,7 +88,7 @@ def test_more_than_allowed(files, tmp_path, monkeypatch):
     without_bad(files, tmp_path, 0.2)
   with pytest.raises(UserError, match='a class has no training images: B'):
     without_bad([files[0], files[5]], tmp_path, 0.5)
-  monkeypatch.setattr(ImageFileSource, 'cache_key', lambda source: str(len(source)))
+  monkeypatch.setattr(ImageFileSource, 'files_fingerprint', lambda source: str(len(source)))
   monkeypatch.setattr(bad_images, 'find_undecodable', lambda *unused: [(0, '')] * 29)
   assert len(without_bad(files[:1] * 100, tmp_path, .29)[1]) == 29
   with pytest.raises(UserError, match='exceeds --max_bad_images'):

@@ -46,7 +46,7 @@ def example(features):
       for key, value in features.items()})).SerializeToString()
 
 
-def test_labels_keys_and_cache_keys(image_records, tmp_path, image):
+def test_labels_keys_and_fingerprints(image_records, tmp_path, image):
   write_records(tmp_path / 'one' / 'train-0', [record_of(image, 1), record_of(image, 2)])
   (tmp_path / 'one' / 'labels.txt').write_text('a\nb\n')
   assert source_of(tmp_path / 'one', label_offset=-1).class_indices().tolist() == [0, 1]
@@ -56,9 +56,9 @@ def test_labels_keys_and_cache_keys(image_records, tmp_path, image):
   write_records(tmp_path / 'two' / 'train-0', [example({'picture': image, 'kind': 1})])
   source = source_of(tmp_path / 'two', labels=('a', 'b'), image_key='picture', label_key='kind')
   assert source.class_indices().tolist() == [1] and source.read_content(0) == image
-  assert len({source_of(image_records, **given).cache_key() for given in (
+  assert len({source_of(image_records, **given).files_fingerprint() for given in (
       {}, {'image_key': 'a'}, {'label_key': 'a'})}) == 3
-  assert len({source_of(tmp_path / 'one', label_offset=offset).cache_key()
+  assert len({source_of(tmp_path / 'one', label_offset=offset).files_fingerprint()
               for offset in (0, -1)}) == 2
   # The labels in labels.txt need no --label_offset.
   (tmp_path / 'one' / 'labels.txt').write_text('1:a\n2:b\n')
@@ -195,7 +195,7 @@ def test_the_digest_of_records_depends_on_the_classes_of_their_labels(tmp_path, 
     dataset = tfrecord.describe_data_set(Settings(
         dataset='tfrecord', train_steps=1, train_pattern=str(tmp_path / 'train'),
         eval_pattern=str(tmp_path / 'test'), model_dir=str(tmp_path / 'm'), image_size=SHAPE[:2]))
-    return make_source(dataset.test, dataset.spec, Role.TEST).digest()
+    return make_source(dataset.test, dataset.spec, Role.TEST).content_digest()
 
   assert digest('abc') == digest('abc') != digest('acb')
 

@@ -258,35 +258,35 @@ def test_a_damaged_example_is_named_or_skipped(make, tmp_path, kind, message):
     found, _ = batches(rest.make_eval_input_fn(*PLAN.evaluation))
     assert numbers_of(found) == [number for number in range(COUNT)
                                  if number != (0 if kind == 'image_files' else 6)]
-    assert rest.cache_key() != source.cache_key()
+    assert rest.files_fingerprint() != source.files_fingerprint()
 
 
 @pytest.mark.parametrize('kind', FINITE)
 def test_keys_of_the_content(make, kind):
   """A cache's key changes with a file; workers compare digests, whatever their folders."""
   source = make(kind)
-  digest = source.digest_of_examples()
-  assert digest == make(kind, 'copy').digest_of_examples()
+  digest = source.digest_for_workers()
+  assert digest == make(kind, 'copy').digest_for_workers()
   if kind == 'examples':
     assert not digest
     with pytest.raises(UserError, match='--cache_features require'):
-      source.cache_key()
+      source.files_fingerprint()
     return
-  assert digest not in ('', make(kind, 'fewer', count=20).digest_of_examples())
+  assert digest not in ('', make(kind, 'fewer', count=20).digest_for_workers())
   if kind in ('idx_files', 'binary_files', 'image_files', 'arrays'):
-    assert digest != make(kind, 'other', shift=1).digest_of_examples()
-  key = source.cache_key()
-  assert key == source.cache_key()
+    assert digest != make(kind, 'other', shift=1).digest_for_workers()
+  key = source.files_fingerprint()
+  assert key == source.files_fingerprint()
   for path in source.files():
     os.utime(path, ns=(1, 1))
-    assert source.cache_key() != key
-    key = source.cache_key()
+    assert source.files_fingerprint() != key
+    key = source.files_fingerprint()
   if kind == 'arrays':
-    assert make(kind).cache_key() == key != make(kind, shift=1).cache_key()
+    assert make(kind).files_fingerprint() == key != make(kind, shift=1).files_fingerprint()
   # Each worker has compared published files with the checksums.
   if kind in ('idx_files', 'binary_files'):
     source = make_source(source.split._replace(are_verified=True), SPEC, Role.TRAIN)
-    assert source.digest_of_examples() == ''
+    assert source.digest_for_workers() == ''
 
 
 def _replace_pixels(monkeypatch):
@@ -304,31 +304,32 @@ def _replace_pixels(monkeypatch):
 @pytest.mark.parametrize('kind', FINITE)
 def test_the_digest_states_which_examples_there_are(make, kind, monkeypatch):
   """Not where they are: a copy has the same digest, and other examples or class indices not."""
-  digest = make(kind).digest()
-  assert make(kind, 'copy').digest() == digest
-  others = [make(kind, 'fewer', count=20).digest(), make(kind, 'classes', shift=1).digest()]
+  digest = make(kind).content_digest()
+  assert make(kind, 'copy').content_digest() == digest
+  others = [make(kind, 'fewer', count=20).content_digest(),
+            make(kind, 'classes', shift=1).content_digest()]
   _replace_pixels(monkeypatch)
-  others.append(make(kind, 'pixels').digest())
+  others.append(make(kind, 'pixels').content_digest())
   assert len({digest, *others}) == 4
 
 
 @pytest.mark.parametrize('kind', ['image_records', 'records', 'parse_batch'])
 def test_records_in_other_files_are_the_same(make, kind):
-  assert make(kind).digest() == make(kind, 'other', per_file=5).digest()
+  assert make(kind).content_digest() == make(kind, 'other', per_file=5).content_digest()
 
 
 def test_images_in_another_order_are_the_same(make):
   source = make('image_files')
   files, classes = source.split
   reverse = source.split._replace(files=files[::-1], classes=classes[::-1])
-  assert make_source(reverse, SPEC, Role.TRAIN).digest() == source.digest()
+  assert make_source(reverse, SPEC, Role.TRAIN).content_digest() == source.content_digest()
 
 
 def test_examples_that_differ_each_time_are_known_by_their_number(make):
   def digest(count):
     split = data.ExampleSplit(lambda: tf.data.Dataset.range(1000).shuffle(1000).map(
         lambda number: (number, number % 3)).take(count), count)
-    return make_source(split, SPEC, Role.TRAIN).digest()
+    return make_source(split, SPEC, Role.TRAIN).content_digest()
 
   assert digest(50) == digest(50) != digest(60)
 
@@ -346,7 +347,7 @@ def test_synthetic_examples_are_one_batch_again_and_again(make):
   assert source.check_and_count() is None
   with pytest.raises(UserError, match='require a finite data set'):
     source.class_indices()
-  assert not source.digest_of_examples()
+  assert not source.digest_for_workers()
   large = PLAN.given(image_shape=(16, 15, 1))
   for input_fn in (source.make_train_input_fn(*large, 'none'),
                    source.make_eval_input_fn(*large.evaluation)):

@@ -73,7 +73,7 @@ def test_a_part_of_the_records_is_for_validation(run_well, run_program, image_re
       (dataset.train, Role.TRAIN), (dataset.test, Role.TEST)))
   names = [source.name_of(index) for source in (train, test) for index in range(len(source))]
   assert len(test) == done.result['examples'] and len(set(names)) == len(names) == 28
-  assert train.cache_key() != test.cache_key()
+  assert train.files_fingerprint() != test.files_fingerprint()
   assert fails(run_program('--train_steps=9', *flags, '--input_pipeline=published'),
                '--input_pipeline=published does not support --validation_fraction of TFRecord')
 

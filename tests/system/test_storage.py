@@ -75,7 +75,7 @@ def _count_examples(folder, monkeypatch):
 
 def _find_bad_images(folder, monkeypatch):
   monkeypatch.setattr(bad_images, 'find_undecodable', lambda *given: [])
-  monkeypatch.setattr(ImageFileSource, 'cache_key', lambda self: 'key')
+  monkeypatch.setattr(ImageFileSource, 'files_fingerprint', lambda self: 'key')
   source = ImageFileSource(
       DataSpec('any', ('a', 'b'), None), ImageSplit([], np.zeros(0, int)), Role.TEST)
   source.without_bad_images(InputFlags(), str(folder))

@@ -101,7 +101,7 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
   stage_input_fns: Dict[str, InputFn] = {}
   if settings.input.input_pipeline != 'published' and source.last_stage is not None:
     stage_input_fns = {'batch': train_input_fn} if is_cached else dict(
-        source.stages_before_last(*plan), **{source.last_stage: train_input_fn})
+        source.input_fns_of_earlier_stages(*plan), **{source.last_stage: train_input_fn})
   with _open_pipelines(stage_input_fns or {'train': train_input_fn},
                        settings.devices) as pipelines:
     warm_passes: Dict[str, List[ExamplesAndSecs]] = {name: [] for name in pipelines}

@@ -1,6 +1,7 @@
-"""Identifies examples by what they are, wherever their files are.
+"""Computes digests that identify the examples of a data set, wherever its files are.
 
-Of many examples, the names, sizes and class indices identify all of them, and the content a sample.
+A digest of many examples covers the names, sizes and class indices of all examples, but only the
+content of a sample.
 """
 
 import contextlib
@@ -16,17 +17,21 @@ from estimator_train.data.record_index import FOOTER_BYTES, PositionedFile, Reco
 from estimator_train.distribution import devices
 from estimator_train.system import storage
 
-# The examples of a sample, and the bytes at the end of an image file, by which PNGs differ, too.
+# The maximum numbers of examples in a sample. Only the last bytes of an image file are hashed, by
+# which both JPEG and PNG files differ.
 _MAX_IMAGES, _MAX_IMAGE_BYTES = 1024, 1 << 16
 _MAX_ARRAYS, _MAX_CHECKSUMS, _MAX_REMOTE_CHECKSUMS = 4096, 1 << 14, 16
 _NUM_FIRST_EXAMPLES = 64
 
 
-def of_image_files(files: Sequence[bytes], classes: np.ndarray) -> str:
-  """Returns a digest of image files and their class indices, in whatever folders and order."""
+def of_image_files(files: Sequence[bytes], class_indices: np.ndarray) -> str:
+  """Returns a digest of image files and their class indices.
+
+  It depends neither on the folders nor on the order of the files.
+  """
   digest = hashlib.md5()
   images = sorted((os.path.basename(path), int(class_index), _size(path), path)
-                  for path, class_index in zip(files, classes))
+                  for path, class_index in zip(files, class_indices))
   for name, class_index, size, _ in images:
     digest.update(b'%s\0%d\0%d\0' % (name, class_index, size))
   for index in evenly_spaced(len(images), _MAX_IMAGES):
@@ -38,18 +43,19 @@ def of_image_files(files: Sequence[bytes], classes: np.ndarray) -> str:
 
 
 def of_records(index: RecordIndex, kept: Optional[np.ndarray] = None) -> str:
-  """Returns a digest of the lengths of records, and of the stored checksums of a sample.
+  """Returns a digest of the lengths of records, and of the stored checksums of a sample of them.
 
   Args:
-    index: the positions of all records.
-    kept: the indices of the records, int64 [n]; None: all records.
+    index: the positions of all records in the files.
+    kept: the indices of the records of the data set, int64 [n]; None for all records.
 
   Raises:
     OSError: a file cannot be read.
   """
   chosen = np.arange(index.num_records) if kept is None else kept
   digest = hashlib.md5(index.lengths[chosen].astype(np.int64).tobytes())
-  # Of a remote file, reading a checksum takes as long as reading a record.
+  # The sample of remote records is small, because reading a remote checksum takes as long as
+  # reading the complete record.
   sample = chosen[evenly_spaced(len(chosen), _MAX_REMOTE_CHECKSUMS if any(
       map(is_remote, index.files)) else _MAX_CHECKSUMS)]
   ends = (index.offsets() + index.lengths)[sample]
@@ -61,23 +67,23 @@ def of_records(index: RecordIndex, kept: Optional[np.ndarray] = None) -> str:
   return digest.hexdigest()
 
 
-def of_arrays(examples: np.ndarray, classes: np.ndarray) -> str:
+def of_arrays(examples: np.ndarray, class_indices: np.ndarray) -> str:
   """Returns a digest of the class indices, and of a sample of the examples."""
   sample = evenly_spaced(len(examples), _MAX_ARRAYS)
-  return storage.fingerprint_arrays([classes.astype(np.int64), examples[sample]])
+  return storage.fingerprint_arrays([class_indices.astype(np.int64), examples[sample]])
 
 
 def of_first_examples(make_dataset: Callable[[], tf.data.Dataset]) -> str:
-  """Returns a digest of the first examples; '' if they are others each time they are read.
+  """Returns a digest of the first examples. It is '' if a second pass reads different examples.
 
   Args:
     make_dataset: returns a dataset of batches of one example.
   """
-  first, again = (_read_first_examples(make_dataset) for _ in range(2))
-  return first if first == again else ''
+  digest, second_digest = (_hash_first_examples(make_dataset) for _ in range(2))
+  return digest if digest == second_digest else ''
 
 
-def _read_first_examples(make_dataset: Callable[[], tf.data.Dataset]) -> str:
+def _hash_first_examples(make_dataset: Callable[[], tf.data.Dataset]) -> str:
   arrays: List[Any] = []
   with devices.cpu_session() as session:
     iterator = tf.data.make_initializable_iterator(make_dataset())
@@ -87,13 +93,13 @@ def _read_first_examples(make_dataset: Callable[[], tf.data.Dataset]) -> str:
     with contextlib.suppress(tf.errors.OutOfRangeError):
       for _ in range(_NUM_FIRST_EXAMPLES):
         arrays += session.run(example)
-  # An array of text is one of Python objects.
+  # Arrays of text have the dtype object, whose buffers contain addresses.
   return storage.fingerprint_arrays([
       array.astype('S') if array.dtype == object else array for array in arrays])
 
 
 def _size(path: bytes) -> int:
-  """Returns the size of a file in bytes; -1 if it cannot be found, as a broken link."""
+  """Returns the size of a file in bytes; -1 if it does not exist, such as for a broken link."""
   try:
     return os.stat(path).st_size
   except OSError:

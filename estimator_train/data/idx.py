@@ -1,9 +1,9 @@
-"""Describes, checks and reads data sets in gzipped idx files: MNIST, Fashion-MNIST, and others.
+"""Describes, checks and reads data sets in gzipped idx files, such as MNIST and Fashion-MNIST.
 
 The checks find a damaged file before training starts.
 
 The header of an idx file consists of big-endian 32-bit integers: a magic number and the dimensions.
-One byte per element follows the header.
+The elements follow the header, one byte each.
 """
 
 import functools
@@ -22,11 +22,11 @@ from estimator_train.errors import UserError
 IMAGE_HEADER_BYTES = 16
 LABEL_HEADER_BYTES = 8
 IMAGE_MAGIC = 0x803
-# What a file contains, its magic number, and the size of its header.
-_IMAGES = ('images', IMAGE_MAGIC, IMAGE_HEADER_BYTES)
-_LABELS = ('labels', 0x801, LABEL_HEADER_BYTES)
+# For each kind of file: the name of the kind, the magic number, and the size of the header.
+_IMAGE_FORMAT = ('images', IMAGE_MAGIC, IMAGE_HEADER_BYTES)
+_LABEL_FORMAT = ('labels', 0x801, LABEL_HEADER_BYTES)
 GZIP_SIGNATURE = b'\x1f\x8b'
-_IDX_SIGNATURE = b'\0\0\x08'  # 8: the elements of the idx file are unsigned bytes.
+_IDX_SIGNATURE = b'\0\0\x08'  # The 8 means that the elements are unsigned bytes.
 _GZIP_WBITS = zlib.MAX_WBITS | 16  # Adding 16 selects the gzip format.
 
 _DOWNLOAD_AGAIN = 'remove it and download it again with --mode=download'
@@ -39,12 +39,13 @@ def _published_files(base_urls: Tuple[str, ...],
                for name, size, md5 in files)
 
 
-# A tenth of Fashion-MNIST, 600 training and 100 test images per class, which ships with the
-# package. scripts/make_fashion_mnist_sample.py generates the files.
+# A tenth of Fashion-MNIST, with 600 training and 100 test images per class. The files ship with the
+# package; scripts/make_fashion_mnist_sample.py generates them.
 SAMPLE_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)),
                              'fashion_mnist_sample_files')
-# 60,000 training and 10,000 test images each: clothes, handwritten digits, and ten hiragana in
-# cursive script (Clanuwat et al., 2018, arXiv:1812.01718).
+# Each of these three data sets has 60,000 training and 10,000 test images. They show clothes
+# (Fashion-MNIST), handwritten digits (MNIST), and ten hiragana in cursive script (KMNIST, by
+# Clanuwat et al., 2018, arXiv:1812.01718).
 FASHION_MNIST_FILES = _published_files(
     ('http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/',
      'https://storage.googleapis.com/tensorflow/tf-keras-datasets/'),
@@ -66,7 +67,7 @@ KMNIST_FILES = _published_files(
     ('t10k-labels-idx1-ubyte.gz', 5120, '7320c461ea6c1c855c0b718fb2a4b134'))
 FASHION_MNIST_CLASSES = ('T-shirt/top', 'Trouser', 'Pullover', 'Dress', 'Coat', 'Sandal', 'Shirt',
                          'Sneaker', 'Bag', 'Ankle boot')
-# The class names and the published files.
+# The class names and the published files of each data set.
 DATA_SETS = {'fashion_mnist': (FASHION_MNIST_CLASSES, FASHION_MNIST_FILES),
              'fashion_mnist_sample': (FASHION_MNIST_CLASSES, ()),
              'mnist': (tuple('0123456789'), MNIST_FILES),
@@ -74,7 +75,7 @@ DATA_SETS = {'fashion_mnist': (FASHION_MNIST_CLASSES, FASHION_MNIST_FILES),
 
 
 def describe_data_set(name: str, data_dir: str = '') -> DataSet:
-  """Describes one of DATA_SETS: 28x28 grayscale images in four files, which need not exist yet."""
+  """Describes one of DATA_SETS: 28x28 grayscale images in four files. They need not exist yet."""
   class_names, files = DATA_SETS[name]
   folder = data_dir if files else SAMPLE_FOLDER
 
@@ -90,22 +91,23 @@ def describe_data_set(name: str, data_dir: str = '') -> DataSet:
 def check_split(split: IdxSplit, image_shape: Sequence[int], num_classes: int) -> int:
   """Checks that the two files of a split are complete, and match each other and the model.
 
-  TensorFlow 1.15 does not verify the CRC of a gzip file, so a run would train on damaged data. The
-  images of verified files are not decompressed.
+  Without this check, a run would train on damaged data, because TensorFlow 1.15 does not verify the
+  CRC of a gzip file. If the split states that its files are verified, the images are not
+  decompressed.
 
   Args:
     split: the two files.
-    image_shape: (height, width, ...), which the images must have.
-    num_classes: each label must be less than this number.
+    image_shape: the required shape of an image, (height, width, ...).
+    num_classes: the number of classes; each label must be less.
 
   Returns:
     The number of examples.
 
   Raises:
-    UserError: a file is missing, unreadable, damaged or in another format, or the files do not
-      match each other or the model.
+    UserError: a file is missing, unreadable, damaged or not an idx file, or the files do not match
+      each other or the model.
   """
-  num_images, height, width = _read_header(split.images, *_IMAGES)
+  num_images, height, width = _read_header(split.images, *_IMAGE_FORMAT)
   if (height, width) != tuple(image_shape[:2]):
     raise UserError(
         'the images have the wrong size',
@@ -132,52 +134,52 @@ def check_split(split: IdxSplit, image_shape: Sequence[int], num_classes: int) -
 
 
 def count_examples(split: IdxSplit) -> int:
-  """Returns the number of images, from the header; raises a UserError if the header is invalid."""
-  return _read_header(split.images, *_IMAGES)[0]
+  """Returns the number of images in the header; raises a UserError if the header is invalid."""
+  return _read_header(split.images, *_IMAGE_FORMAT)[0]
 
 
 def read_images(split: IdxSplit) -> memoryview:
   """Returns the pixel values of all images; raises a UserError if the file is damaged."""
-  return _read_elements(split.images, *_IMAGES)
+  return _read_elements(split.images, *_IMAGE_FORMAT)
 
 
 def read_labels(split: IdxSplit) -> memoryview:
   """Returns the class indices of all images; raises a UserError if the file is damaged."""
-  return _read_elements(split.labels, *_LABELS)
+  return _read_elements(split.labels, *_LABEL_FORMAT)
 
 
-def _read_elements(path: str, content: str, magic: int, header_bytes: int) -> memoryview:
+def _read_elements(path: str, kind: str, magic: int, header_bytes: int) -> memoryview:
   """Returns the decompressed bytes after the header; see _read_header for the arguments.
 
-  TensorFlow 1.15 reads only the first gzip member of a file, so there must be no other.
+  The file must have a single gzip member, because TensorFlow 1.15 reads only the first one.
   """
-  expected = header_bytes + functools.reduce(
-      operator.mul, _read_header(path, content, magic, header_bytes))
+  expected_size = header_bytes + functools.reduce(
+      operator.mul, _read_header(path, kind, magic, header_bytes))
   try:
     with open(path, 'rb') as file:
-      # zlib releases the global interpreter lock, so that other threads continue.
+      # zlib is used, because it releases the global interpreter lock while it decompresses.
       member = zlib.decompressobj(_GZIP_WBITS)
-      content_bytes = member.decompress(file.read(), expected + 1)
+      content = member.decompress(file.read(), expected_size + 1)
   except (OSError, zlib.error) as error:
     raise _unreadable_error(path, error) from error
   if member.unused_data.startswith(GZIP_SIGNATURE):
     raise UserError('TensorFlow reads only the first of several gzip members of a data file', path,
                     'compress it again: gunzip -c FILE | gzip > NEW_FILE')
-  if len(content_bytes) != expected or not member.eof:
-    raise _wrong_length_error(path, str(expected), (
-        'more than {}' if len(content_bytes) > expected else
+  if len(content) != expected_size or not member.eof:
+    raise _wrong_length_error(path, str(expected_size), (
+        'more than {}' if len(content) > expected_size else
         '{}' if member.eof else '{} in a truncated file').format(
-            min(len(content_bytes), expected)))
-  return memoryview(content_bytes)[header_bytes:]
+            min(len(content), expected_size)))
+  return memoryview(content)[header_bytes:]
 
 
-def _read_header(path: str, content: str, magic: int, header_bytes: int) -> Tuple[int, ...]:
+def _read_header(path: str, kind: str, magic: int, header_bytes: int) -> Tuple[int, ...]:
   """Returns the dimensions of an idx file; raises a UserError if the header is invalid.
 
   Args:
     path: the path of the file.
-    content: what the file must contain, `images` or `labels`.
-    magic, header_bytes: the magic number of such a file, and the size of its header.
+    kind: the elements of the file, `images` or `labels`.
+    magic, header_bytes: the magic number and the header size of a file of this kind.
   """
   try:
     with gzip.open(path) as file:
@@ -188,9 +190,9 @@ def _read_header(path: str, content: str, magic: int, header_bytes: int) -> Tupl
     raise _wrong_length_error(path, 'at least {}'.format(header_bytes), str(len(header)))
   found_magic, *dimensions = struct.unpack('>{}I'.format(header_bytes // 4), header)
   if found_magic != magic:
-    raise UserError('not an idx file of {}'.format(content),
+    raise UserError('not an idx file of {}'.format(kind),
                     '{}: magic number {:#x}, expected {:#x}'.format(path, found_magic, magic),
-                    'give the file of {}, or {}'.format(content, _DOWNLOAD_AGAIN))
+                    'give the file of {}, or {}'.format(kind, _DOWNLOAD_AGAIN))
   if not dimensions[0]:
     raise UserError('a data file has no examples', path, _DOWNLOAD_AGAIN)
   return tuple(dimensions)
@@ -214,13 +216,13 @@ def is_idx_or_gzip(first_bytes: bytes) -> bool:
 
 
 def iter_images(path: bytes, height: int, width: int) -> Iterator[np.ndarray]:
-  """Yields the images of an idx file, which may be gzipped, uint8 [height, width, 1].
+  """Yields the images of an idx file, uint8 [height, width, 1] each. The file may be gzipped.
 
-  Of a damaged file, yields the images that can be read before the damage.
+  If the file is damaged, the images before the damage are yielded.
 
   Raises:
-    ValueError: the file cannot be read, is damaged, is not an idx file of images, or has images of
-      another size. The message is the reason.
+    ValueError: the file cannot be read, is damaged, is not an idx file of images, or has images
+      whose size is not (height, width). The message is the reason.
   """
   num_read = 0
   try:
@@ -240,7 +242,7 @@ def iter_images(path: bytes, height: int, width: int) -> Iterator[np.ndarray]:
           raise EOFError('the file ends early')
         yield np.frombuffer(pixels, np.uint8).reshape(height, width, 1)
         num_read += 1
-      if stream.read(1):  # At the end of a gzip file, reading verifies the checksum.
+      if stream.read(1):  # Reading at the end of a gzip file also verifies its checksum.
         raise ValueError('the file is longer than its header indicates')
   except (EOFError, OSError, ValueError, zlib.error) as error:
     reason = getattr(error, 'strerror', None) or str(error)

@@ -36,13 +36,17 @@ def describe_data_set(settings: Settings, recorded_names: Tuple[str, ...] = ()) 
 
 def describe_patterns(settings: Settings, train_pattern: Optional[str],
                       eval_pattern: Optional[str], class_names: Tuple[str, ...]) -> DataSet:
-  """Like `describe_data_set`, of these patterns and class names.
+  """Describes the files of these patterns that the mode reads; see describe_data_set.
 
-  Without class names, the folders of the training files determine the classes.
+  Args:
+    settings: the settings of the run; their patterns and class names are not used.
+    train_pattern, eval_pattern: the patterns of the training and test files.
+    class_names: the class names. If they are empty, the names of the folders of the training files
+      become the class names.
   """
   fraction = settings.data.validation_fraction
   reads_train, reads_eval = splits_to_read(settings, eval_pattern or fraction)
-  train_files = (_list_files('train_pattern', train_pattern, is_class_list=not class_names)
+  train_files = (_list_files('train_pattern', train_pattern, gives_class_names=not class_names)
                  if reads_train or fraction or not class_names else [])
   eval_files = (_list_files('eval_pattern', eval_pattern)
                 if reads_eval and not fraction else [])
@@ -74,7 +78,7 @@ def describe_spec(settings: Settings, recorded_names: Tuple[str, ...] = ()) -> D
 
 
 def make_spec(flags: DataFlags, class_names: Tuple[str, ...]) -> DataSpec:
-  """Returns the spec of color images of the size of the flags."""
+  """Returns the spec of a data set of color images, whose size the flags give."""
   height, width = (flags.image_size or DEFAULT_IMAGE_SIZE)[:2]
   return DataSpec(flags.dataset, class_names, (height, width, 3))
 
@@ -90,13 +94,19 @@ def check_no_class_missing(class_names: Sequence[str],
 
 
 def splits_to_read(settings: Settings, test_flag: Any) -> Tuple[bool, bool]:
-  """Returns whether the mode reads the training examples, and the test examples of a flag."""
+  """Returns whether the mode reads the training examples, and whether it reads the test examples.
+
+  Args:
+    settings: the settings of the run.
+    test_flag: the value of the flag that gives the test examples. Modes that read all splits read
+      the test examples only if it is given.
+  """
   return settings.run.mode != 'evaluate', settings.run.evaluates or (
       settings.run.mode in MODES_OF_ALL_SPLITS and bool(test_flag))
 
 
 def require_pattern(flag: str, pattern: Optional[str], example: str) -> str:
-  """Returns the value of a flag; raises a UserError, with an example, if it is not given."""
+  """Returns the pattern of a flag. If it is missing, raises a UserError that proposes `example`."""
   if not pattern:
     raise UserError('--{} is required for this data set and mode'.format(flag), 'no --' + flag,
                     'give a pattern such as --{}=\'{}\'{}'.format(
@@ -105,10 +115,13 @@ def require_pattern(flag: str, pattern: Optional[str], example: str) -> str:
   return pattern
 
 
-def _list_files(flag: str, pattern: Optional[str], is_class_list: bool = False) -> List[bytes]:
-  """Returns the files that match a pattern, the value of a flag.
+def _list_files(flag: str, pattern: Optional[str], gives_class_names: bool = False) -> List[bytes]:
+  """Returns the files that match the patterns of a flag.
 
-  With `is_class_list`, the names of the folders of the files will be the class names.
+  Args:
+    flag: the name of the flag.
+    pattern: the value of the flag.
+    gives_class_names: whether the names of the folders of the files become the class names.
 
   Raises:
     UserError: no file matches, the files are not images, or the folders cannot be classes.
@@ -123,7 +136,7 @@ def _list_files(flag: str, pattern: Optional[str], is_class_list: bool = False) 
       raise file_pattern.no_match_error('--{} matches no file'.format(flag),
                                         '--{}={}'.format(flag, part), part, example)
     file_pattern.check_no_archives('--{}={}'.format(flag, part), found)
-    if is_class_list:
+    if gives_class_names:
       file_pattern.check_class_folders(flag, part, found)
     files += found
   is_record_file = False
@@ -150,7 +163,7 @@ def _find_class_names(files: Sequence[bytes]) -> Tuple[str, ...]:
 
 
 def _class_name(folder: bytes) -> str:
-  """Returns the class name of the files in a folder: the name of the folder."""
+  """Returns the name of a folder, which is the class name of the files in it."""
   name = os.path.basename(os.path.abspath(folder)).decode('utf-8', 'backslashreplace')
   if name.splitlines() not in ([], [name]):  # labels.txt and flags.txt are read line by line.
     raise UserError('a class name must not have a line break', repr(os.fsdecode(folder)),
@@ -159,7 +172,7 @@ def _class_name(folder: bytes) -> str:
 
 
 def _make_split(files: List[bytes], class_names: Sequence[str]) -> ImageSplit:
-  """Returns the split of the files; raises a UserError if a folder is not a class name."""
+  """Returns the split of the files; raises a UserError if a folder is not named after a class."""
   index_by_name = {to_nfc(name): index for index, name in enumerate(class_names)}
   index_by_folder: Dict[bytes, int] = {}
   class_indices = np.empty(len(files), np.int32)

@@ -1,6 +1,7 @@
-"""Reads images from TFRecord files: from tf.train.Examples with an encoded image and a label.
+"""Reads images from TFRecord files whose records are tf.train.Examples.
 
-The standard schema is that of TensorFlow's own scripts; flags name other keys.
+Each Example has an encoded image and a label. By default, their keys are those that TensorFlow's
+own scripts write. Flags can name different keys.
 """
 
 import collections
@@ -20,24 +21,26 @@ from estimator_train.data.source import FilePath, InputFn, translate_errors
 from estimator_train.errors import BadExample, WrongSchema, printable
 from estimator_train.system import storage
 
-_TEXT_KEY = 'image/class/text'  # Of the class name, in files of TensorFlow's own scripts.
+_TEXT_KEY = 'image/class/text'  # The key of the class name in files of TensorFlow's own scripts.
 _IMAGE_MAGICS = (b'\xff\xd8', b'\x89PNG', b'GIF8')
 _RECORDS_PER_LABEL_READ = 1024
-_MAX_PUBLISHED_READERS = 16  # TFRecord files that --input_pipeline=published reads alternately.
-# All records are checked before training if that takes less than a second, else a sample of them.
+# The maximum number of TFRecord files that --input_pipeline=published reads alternately.
+_MAX_PUBLISHED_READERS = 16
+# All records of a small data set are checked before training, which takes less than a second. In a
+# data set of more records or bytes, only a sample is checked.
 _MAX_CHECKED_RECORDS, _MAX_CHECKED_BYTES, _SAMPLE_SIZE = 1 << 15, 1 << 28, 256
 
 
 class ImageRecordSource(image_source.ImageSource):
   """The source of an ImageRecordSplit. A worker reads only the records of its shard."""
   format_name = 'image_records'
-  read = staticmethod(lambda reference: reference)  # The content itself.
-  _parallel_lookups = 2  # One chunk of records is read while another one is waiting for the disk.
+  read = staticmethod(lambda content: content)  # look_up already returns the contents.
+  _parallel_lookups = 2  # While one chunk of records waits for the disk, a second one is read.
 
   def __init__(self, spec: DataSpec, split: ImageRecordSplit, role: Role = Role.TRAIN) -> None:
     super().__init__(spec, split, role)
     self._reader = RecordReader(split.records)
-    self._labels = LabelMap(split, spec.labels, role)
+    self._label_map = LabelMap(split, spec.labels, role)
 
   def __len__(self) -> int:
     record_indices = self.split.record_indices
@@ -47,12 +50,12 @@ class ImageRecordSource(image_source.ImageSource):
     self.split.records.check()
     counts = self._check_schema()
     if self.role is Role.TRAIN and sum(counts.values()) == len(self):
-      self._labels.warn_about_empty_classes(counts)
+      self._label_map.warn_about_empty_classes(counts)
     return len(self)
 
   def look_up(self, indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
-    # tf.io.parse_example crashes for examples that cannot be parsed, because its error contains
-    # bytes that are not valid UTF-8.
+    # tf.io.parse_example is not used. It crashes if an example cannot be parsed, because its error
+    # contains bytes that are not valid UTF-8.
     contents, class_indices, _ = zip(*self._read(indices))
     return list(contents), np.array(class_indices)
 
@@ -66,23 +69,23 @@ class ImageRecordSource(image_source.ImageSource):
     return split._replace(records=split.records._replace(damages=()))
 
   def make_published_input_fn(self, order: Order, pixels: Pixels, batch: Batch) -> InputFn:
-    files, split, labels = self.split.records.files, self.split, self._labels
+    files, split, label_map = self.split.records.files, self.split, self._label_map
 
     @without_autograph
-    def read_file(path: tf.Tensor) -> tf.data.Dataset:
+    def read_records(path: tf.Tensor) -> tf.data.Dataset:
       return tf.data.TFRecordDataset(path)
 
     def parse(record: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
       features = tf.io.parse_single_example(record, {
           split.image_key: tf.io.FixedLenFeature([], tf.string),
           split.label_key: tf.io.FixedLenFeature([], tf.int64)})
-      position = features[split.label_key] + labels.offset
-      return features[split.image_key], (position if labels.is_identity else tf.gather(
-          np.array(labels.class_indices, np.int64), position))
+      position = features[split.label_key] + label_map.offset
+      return features[split.image_key], (position if label_map.is_identity else tf.gather(
+          np.array(label_map.class_indices, np.int64), position))
 
     return lambda: decoding.make_published_batches(
         decoding.shuffle_files(files, order).apply(tf.data.experimental.parallel_interleave(
-            read_file, min(_MAX_PUBLISHED_READERS, len(files)))), parse, order, pixels, batch)
+            read_records, min(_MAX_PUBLISHED_READERS, len(files)))), parse, order, pixels, batch)
 
   def class_indices(self) -> np.ndarray:
     parts = np.array_split(np.arange(len(self)), len(self) // _RECORDS_PER_LABEL_READ + 1)
@@ -92,24 +95,27 @@ class ImageRecordSource(image_source.ImageSource):
 
   def files_fingerprint(self) -> str:
     split = self.split
-    key = '{} {}'.format(storage.fingerprint_files(split.records.files), self._describe_features())
+    text = '{} {}'.format(storage.fingerprint_files(split.records.files), self._describe_features())
     if split.record_indices is not None:
-      key += storage.fingerprint_arrays([split.record_indices])
-    return hashlib.md5(key.encode()).hexdigest()
+      text += storage.fingerprint_arrays([split.record_indices])
+    return hashlib.md5(text.encode()).hexdigest()
 
   def digest_for_workers(self) -> str:
-    translation = [] if self._labels.is_identity else [np.array(self._labels.class_indices)]
-    return storage.fingerprint_arrays([self.split.records.lengths, *translation])
+    arrays = [self.split.records.lengths]
+    if not self._label_map.is_identity:
+      arrays.append(np.array(self._label_map.class_indices))
+    return storage.fingerprint_arrays(arrays)
 
   def describe_content(self) -> str:
     return '{} {}'.format(self._describe_features(),
                           identity.of_records(self.split.records, self.split.record_indices))
 
   def _describe_features(self) -> str:
-    """Returns the keys of an image and its label, and what the labels mean."""
+    """Returns the keys of the image and the label, and the class indices of the labels, as text."""
     split = self.split
     text = '{} {} {}'.format(split.image_key, split.label_key, split.label_offset)
-    return text if self._labels.is_identity else '{} {}'.format(text, self._labels.class_indices)
+    return text if self._label_map.is_identity else '{} {}'.format(
+        text, self._label_map.class_indices)
 
   def files(self) -> List[FilePath]:
     return list(self.split.records.files)
@@ -128,14 +134,15 @@ class ImageRecordSource(image_source.ImageSource):
     return list(map(self.split.records.describe_damage, self.split.records.damages))
 
   def _read(self, indices: np.ndarray) -> Iterable[Tuple[bytes, int, Any]]:
-    """Yields (encoded image, class index, features by key) of the examples at `indices`.
+    """Yields (encoded image, class index, features by key) for each of the examples at `indices`.
 
     Raises:
       OSError: a file cannot be read.
       BadExample: a record is damaged, or is not an example.
-      WrongSchema: a feature is missing or has another kind, or the label is not that of a class.
+      WrongSchema: a feature is missing or has the wrong kind, or the label is not that of a class.
     """
-    record_indices = self.split.record_indices  # Bad records are not among the examples.
+    # The record of each example, because bad records may be left out.
+    record_indices = self.split.record_indices
     for index, record in zip(indices, self._reader.read(
         indices if record_indices is None else record_indices[indices])):
       try:
@@ -144,22 +151,25 @@ class ImageRecordSource(image_source.ImageSource):
         raise BadExample(printable(self.name_of(index)), str(error)) from error
       try:
         content = image_content(features, self.split.image_key)
-        class_index = self._labels.class_index(
-            int(_value(features, self.split.label_key, 'int64_list')))
+        class_index = self._label_map.class_index(
+            int(_single_value(features, self.split.label_key, 'int64_list')))
       except ValueError as error:
         raise self._wrong_schema(index, features, str(error)) from error
       yield content, class_index, features
 
   def _wrong_schema(self, index: int, features: Any, reason: str) -> WrongSchema:
-    """Returns the error about an example, with the values of flags that would fit it."""
-    flags = _find_keys(features, self.split) or [self._labels.remedy(
-        _value(features, self.split.label_key, 'int64_list'), _class_text(features))]
+    """Returns the error about an example. It proposes values of flags that fit the example."""
+    flags = _suggest_key_flags(features, self.split) or [self._label_map.remedy(
+        _single_value(features, self.split.label_key, 'int64_list'), _class_text(features))]
     return WrongSchema(printable(self.name_of(index)), reason,
                        'give {}, or a data set with RecordSplit(parse=FUNCTION)'.format(
                            ' '.join(flags)))
 
   def _check_schema(self) -> NameCounts:
     """Checks the features of all records or, in a large data set, of a sample.
+
+    Returns:
+      The number of checked records of each class index and class name.
 
     Raises:
       UserError: the records do not fit the flags.
@@ -178,16 +188,16 @@ class ImageRecordSource(image_source.ImageSource):
         except WrongSchema:
           raise
         except (OSError, BadExample):
-          pass  # The training reports damaged records, unless they are skipped.
+          pass  # Training reports damaged records, unless --on_bad_image=skip is given.
       if counts and not has_images:
         raise self._wrong_schema(indices[-1], features, '{} is not a JPEG, PNG or GIF file, as in '
                                  'all other records'.format(self.split.image_key))
-    self._labels.check_names(counts, _TEXT_KEY)
+    self._label_map.check_names(counts, _TEXT_KEY)
     return counts
 
 
 def parse_features(record: bytes) -> Any:
-  """Returns the features of a tf.train.Example, by key; raises a ValueError if it is damaged."""
+  """Returns the features of a tf.train.Example by key; raises a ValueError if it is damaged."""
   try:
     return tf.train.Example.FromString(record).features.feature
   except message.DecodeError as error:
@@ -196,13 +206,19 @@ def parse_features(record: bytes) -> Any:
 
 def image_content(features: Any, image_key: str) -> bytes:
   """Returns the encoded image of an example; raises a ValueError if there is none."""
-  return bytes(_value(features, image_key, 'bytes_list'))
+  return bytes(_single_value(features, image_key, 'bytes_list'))
 
 
-def _value(features: Any, key: str, kind: str) -> Any:
-  """Returns the only value of a feature of an example; raises a ValueError if there is none.
+def _single_value(features: Any, key: str, kind: str) -> Any:
+  """Returns the value of a feature that must have exactly one value.
 
-  The kind is `bytes_list` or `int64_list`.
+  Args:
+    features: the features of an example, by key.
+    key: the key of the feature.
+    kind: the required kind of its values, `bytes_list` or `int64_list`.
+
+  Raises:
+    ValueError: the feature is missing, is of another kind, or does not have exactly one value.
   """
   if key not in features:
     raise ValueError('no {}; the keys are {}'.format(key, ', '.join(sorted(features)) or 'missing'))
@@ -216,23 +232,26 @@ def _value(features: Any, key: str, kind: str) -> Any:
 
 
 def _class_text(features: Any) -> Optional[str]:
-  """Returns the class name that an example contains; None if there is none."""
+  """Returns the class name in an example; None if the example has none."""
   values = features[_TEXT_KEY].bytes_list.value if _TEXT_KEY in features else ()
   return values[0].decode('utf-8', 'backslashreplace') if len(values) == 1 else None
 
 
-def _find_keys(features: Any, split: ImageRecordSplit) -> List[str]:
-  """Returns the flags of the keys of an image and a label; [] if the keys of the split fit."""
+def _suggest_key_flags(features: Any, split: ImageRecordSplit) -> List[str]:
+  """Returns values of --image_key and --label_key that fit an example.
+
+  A flag is omitted if its current value, which is stored in the split, already fits.
+  """
   values = {key: getattr(feature, feature.WhichOneof('kind') or 'bytes_list').value
             for key, feature in sorted(features.items())}
   single = {key: value[0] for key, value in values.items() if len(value) == 1}
-  texts = [key for key, value in single.items() if isinstance(value, bytes)]
-  image_keys = [key for key in texts if single[key].startswith(_IMAGE_MAGICS)]
-  labels = [key for key, value in single.items() if isinstance(value, int)]
+  bytes_keys = [key for key, value in single.items() if isinstance(value, bytes)]
+  image_keys = [key for key in bytes_keys if single[key].startswith(_IMAGE_MAGICS)]
+  label_keys = [key for key, value in single.items() if isinstance(value, int)]
   flags = []
-  if split.image_key not in (image_keys or texts):
+  if split.image_key not in (image_keys or bytes_keys):
     flags.append('--image_key=' + ('|'.join(image_keys) or 'KEY'))
-  if split.label_key not in labels:
-    likely = [key for key in labels if 'label' in key or 'class' in key]
-    flags.append('--label_key=' + ('|'.join(likely or labels) or 'KEY'))
+  if split.label_key not in label_keys:
+    likely = [key for key in label_keys if 'label' in key or 'class' in key]
+    flags.append('--label_key=' + ('|'.join(likely or label_keys) or 'KEY'))
   return flags

@@ -1,7 +1,7 @@
-"""Reads and writes `labels.txt`, and maps the labels of TFRecord files to class indices by it.
+"""Reads and writes `labels.txt`, and maps the labels of TFRecord files to class indices.
 
-The file has the class names of the labels in the TFRecord files next to it. A line is a class name
-or, in all lines, a label and a class name, such as `0:daisy`.
+`labels.txt` gives the class name of each label in the TFRecord files next to it. Either each line
+is a class name, or each line is a label and a class name, such as `0:daisy`.
 """
 
 import logging
@@ -16,7 +16,8 @@ from estimator_train.settings.flags import are_distinct, to_nfc
 from estimator_train.system import storage
 
 _LOG = logging.getLogger('estimator_train')
-# The number of records of each (class index of the label, class name in the record or None).
+# The number of records by (class index of the label, class name in the record). The class name is
+# None if the record has none.
 NameCounts = Counter[Tuple[int, Optional[str]]]
 
 
@@ -25,8 +26,8 @@ class Labels(NamedTuple):
 
   Attributes:
     names: the class names, in the order of the labels; () if they are unknown.
-    offset: the position of a name is its label plus this number.
-    are_stated: whether the lines of the file have the labels.
+    offset: a label plus this number is the position of its class name in `names`.
+    are_stated: whether the labels are in the file, in front of the class names.
   """
   names: Tuple[str, ...]
   offset: int
@@ -35,19 +36,20 @@ class Labels(NamedTuple):
 
 def write(folder: str, class_names: Sequence[str]) -> None:
   """Writes the class names and their indices, so that reading them returns exactly these names."""
-  # Reading takes a space after each colon for a part of the separator.
+  # If a space follows the colon in all lines, the reader removes this space from the names.
   separator = ': ' if all(name[:1].isspace() for name in class_names) else ':'
   storage.write_text(os.path.join(folder, LABELS_FILE), ''.join(
       '{}{}{}\n'.format(index, separator, name) for index, name in enumerate(class_names)))
 
 
 class LabelFiles:
-  """The `labels.txt` next to the files that match patterns. Each of them is read once.
+  """Reads the `labels.txt` files next to the files that match patterns, each of them once.
 
   Args:
-    label_offset: `--label_offset`, if a file has no labels.
-    are_given: whether the user has given the class names with a flag or a function. An invalid file
-      then only causes a warning, and the user may have given all classes other names.
+    label_offset: `--label_offset`, which applies to a file without labels.
+    are_given: whether the user has given the class names with a flag or a function. If so, an
+      invalid file causes a warning instead of an error, and the given class names may differ from
+      those in the file.
   """
 
   def __init__(self, label_offset: int, are_given: bool) -> None:
@@ -55,10 +57,10 @@ class LabelFiles:
     self._by_patterns: Dict[Optional[str], Labels] = {}
 
   def read(self, patterns: Optional[str]) -> Labels:
-    """Returns the class names next to the files that match patterns, if there are any.
+    """Returns the class names of the files that match patterns; no names without `labels.txt`.
 
     Raises:
-      UserError: a file is invalid, or the files are next to different ones.
+      UserError: a `labels.txt` is invalid, or the files have several that differ.
     """
     if patterns not in self._by_patterns:
       self._by_patterns[patterns] = self._read(patterns or '')
@@ -66,7 +68,7 @@ class LabelFiles:
 
   def _read(self, patterns: str) -> Labels:
     paths = list(dict.fromkeys(path for pattern in file_pattern.split_patterns(patterns)
-                               for path in _find(pattern)))
+                               for path in _find_label_files(pattern)))
     found = []
     for path in paths:
       try:
@@ -85,28 +87,28 @@ class LabelFiles:
 
   def add_to(self, split: ImageRecordSplit, patterns: Optional[str], class_names: Tuple[str, ...],
              train_patterns: Optional[str]) -> ImageRecordSplit:
-    """Returns the split with the class names of its labels; some may not be in `class_names`.
+    """Returns the split with the class names of its labels, some of which may be unknown.
 
-    Without `labels.txt`, the labels are those of `class_names`, and the split does not change.
+    Without `labels.txt`, the split is returned as it is: its labels are those of `class_names`.
 
     Args:
-      split: has the value of `--label_offset`.
+      split: the split, whose label offset is the value of `--label_offset`.
       patterns: the patterns of the files of the split.
       class_names: the class names of the data set, in the order of the model's outputs.
       train_patterns: the patterns of the training files.
 
     Raises:
-      UserError: a `labels.txt` is invalid, or has other classes.
+      UserError: a `labels.txt` is invalid, or has none of the class names.
     """
     names, offset, are_stated = self.read(patterns)
     train_names = (self.read(train_patterns).names or names) if self._are_given else ()
-    if len(train_names) == len(class_names) and not _have_common(train_names, class_names):
+    if len(train_names) == len(class_names) and not _have_common_name(train_names, class_names):
       new_names = dict(zip(train_names, class_names))
       names = tuple(new_names.get(name, name) for name in names)
-    # The lines may be those of all labels, although the first labels are no classes.
+    # The file may have a line for every label, although the first labels are not classes.
     if not names or not are_stated and class_names in (names, names[max(-offset, 0):]):
       return split
-    if not _have_common(names, class_names):
+    if not _have_common_name(names, class_names):
       if self._are_given:
         return split
       raise UserError(
@@ -118,17 +120,18 @@ class LabelFiles:
 
 
 class LabelMap:
-  """Maps the labels of records to class indices, and finds remedies for labels that do not fit.
+  """Maps the labels of records to class indices, and proposes remedies for labels that do not fit.
 
   Args:
     split: the records.
-    class_names: those of the data set.
+    class_names: the class names of the data set.
     role: what the run does with the records.
 
   Attributes:
-    offset: the position of a label in `class_indices` is the label plus this number.
-    class_indices: the class index of each label; -1: no class of the data set.
-    is_identity: whether the class index of each label is its position.
+    offset: a label plus this number is the position of the label in `class_indices`.
+    class_indices: the class index of each label; -1 if the label is not one of a class of the data
+      set.
+    is_identity: whether the class index of each label is its position in `class_indices`.
   """
 
   def __init__(self, split: ImageRecordSplit, class_names: Sequence[str], role: Role) -> None:
@@ -137,8 +140,9 @@ class LabelMap:
     self._names = split.label_names or class_names
     self.class_indices = indices_of(self._names, class_names)
     self.is_identity = self.class_indices == tuple(range(len(class_names)))
-    # Whether another --label_offset, which is that of both splits, may fit the records.
-    self._may_shift = not self._is_from_file and role is not Role.TEST
+    # Whether an error may propose a different --label_offset. It would also apply to the training
+    # records, so it is not proposed for test records.
+    self._may_propose_offset = not self._is_from_file and role is not Role.TEST
 
   def class_index(self, label: int) -> int:
     """Returns the class index of a label; raises a ValueError if it is invalid."""
@@ -153,42 +157,48 @@ class LabelMap:
     return self.class_indices[position]
 
   def remedy(self, label: int, name: Optional[str]) -> str:
-    """Returns what to give so that a record fits; `name` is the class name in the record, if any.
+    """Returns what the user should give so that a record fits.
+
+    Args:
+      label: the label of the record.
+      name: the class name in the record; None if it has none.
     """
     names, position = self._class_names, label + self.offset
-    is_known = 0 <= position < len(self._names)
-    shift = names.index(name) - position if name in names else -1
+    has_name = 0 <= position < len(self._names)
+    offset_change = names.index(name) - position if name in names else -1
     return next(remedy for applies, remedy in (
-        (is_known and self.class_indices[position] >= 0, '--image_key=KEY'),
-        (is_known, '--labels with all classes, or files without this class'),
+        (has_name and self.class_indices[position] >= 0, '--image_key=KEY'),
+        (has_name, '--labels with all classes, or files without this class'),
         (self._is_from_file, 'a {} with all labels'.format(LABELS_FILE)),
-        (not self._may_shift, 'a {} next to these files, with the names of their labels'.format(
-            LABELS_FILE)),
+        (not self._may_propose_offset,
+         'a {} next to these files, with the names of their labels'.format(LABELS_FILE)),
         (name in names or position == len(names), '--label_offset={} if the first label is {}'
-         .format(self.offset + shift, -self.offset - shift)),
+         .format(self.offset + offset_change, -self.offset - offset_change)),
         (True, '--labels, --label_offset or --label_key that fit')) if applies)
 
   def check_names(self, counts: NameCounts, key: str) -> None:
-    """Compares the class names in the records with the class names of the labels.
+    """Compares the class names in the records with the class names of their labels.
+
+    Logs a warning if some of them differ.
 
     Args:
-      counts: the number of records of each class index and name.
+      counts: the number of records by class index and class name.
       key: the key of the class name in the records.
 
     Raises:
-      UserError: most records of a class have the name of another class.
+      UserError: more records of a class have the name of a different class than its own name.
     """
     names = self._class_names
     index_of = {name: index for index, name in enumerate(names)}
-    other = [(class_index, name, count) for (class_index, name), count in counts.items()
-             if name is not None and index_of.get(name) != class_index]
-    for class_index, name, count in other:
+    mismatches = [(class_index, name, count) for (class_index, name), count in counts.items()
+                  if name is not None and index_of.get(name) != class_index]
+    for class_index, name, count in mismatches:
       if name in index_of and count > counts[class_index, names[class_index]]:
-        shifts = _find_shifts(counts, index_of)
+        offset_changes = _find_offset_changes(counts, index_of)
         remedy = next(remedy for applies, remedy in (
             (self._is_from_file, 'correct {} next to them'.format(LABELS_FILE)),
-            (len(shifts) == 1 and self._may_shift, 'give --label_offset={}'.format(
-                self.offset + min(shifts))),
+            (len(offset_changes) == 1 and self._may_propose_offset,
+             'give --label_offset={}'.format(self.offset + min(offset_changes))),
             (self._role is Role.TRAIN, 'give --labels in the order of the labels, or correct '
              + LABELS_FILE),
             (True, 'write {} with the names of their labels next to them'.format(LABELS_FILE)))
@@ -198,14 +208,14 @@ class LabelMap:
             'label {} is the class {}, but {} of {} record(s) is {}'.format(
                 self.class_indices.index(class_index) - self.offset, names[class_index], key,
                 count, name), remedy)
-    if other:
-      class_index, name, _ = other[0]
+    if mismatches:
+      class_index, name, _ = mismatches[0]
       _LOG.warning('%s of %d records is not the class of their label, such as %s for %s', key,
-                   sum(count for _, _, count in other), printable(str(name)),
+                   sum(count for _, _, count in mismatches), printable(str(name)),
                    printable(names[class_index]))
 
   def warn_about_empty_classes(self, counts: NameCounts) -> None:
-    """Logs a warning if a class has no records; a class for the background may be meant so."""
+    """Logs a warning if a class has no records, which may be intended for a background class."""
     found = {class_index for class_index, _ in counts}
     empty = [name for index, name in enumerate(self._class_names) if index not in found]
     if empty:
@@ -216,8 +226,12 @@ class LabelMap:
               1 - self.offset, self.offset - 1))
 
 
-def _find_shifts(counts: NameCounts, index_of: Dict[str, int]) -> Set[int]:
-  """Returns the differences of the index of the most frequent name of each class and its index."""
+def _find_offset_changes(counts: NameCounts, index_of: Dict[str, int]) -> Set[int]:
+  """Returns the changes of --label_offset, each of which would make the names of a class match.
+
+  For each class, the change is the index of the most frequent name in its records, minus the index
+  of the class.
+  """
   most_frequent: Dict[int, Tuple[int, str]] = {}
   for (class_index, name), count in counts.items():
     if name in index_of:
@@ -226,17 +240,20 @@ def _find_shifts(counts: NameCounts, index_of: Dict[str, int]) -> Set[int]:
 
 
 def indices_of(names: Sequence[str], class_names: Sequence[str]) -> Tuple[int, ...]:
-  """Returns the index of each name in `class_names`; -1 if it is none of them."""
+  """Returns the index of each name in `class_names`; -1 if `class_names` does not have the name."""
   index_by_name = {to_nfc(name): index for index, name in enumerate(class_names)}
   return tuple(index_by_name.get(to_nfc(name), -1) for name in names)
 
 
-def _have_common(names: Sequence[str], others: Sequence[str]) -> bool:
+def _have_common_name(names: Sequence[str], others: Sequence[str]) -> bool:
   return any(index >= 0 for index in indices_of(names, others))
 
 
-def _find(pattern: str) -> Iterator[str]:
-  """Yields the paths of `labels.txt` in the folders of files, or else in that of the pattern."""
+def _find_label_files(pattern: str) -> Iterator[str]:
+  """Yields the paths of the `labels.txt` that apply to the files that match a pattern.
+
+  This is the `labels.txt` in the folder of a file or, if there is none, in that of the pattern.
+  """
   fixed_folder = pattern if os.path.isdir(pattern) else os.path.dirname(pattern)
   files = file_pattern.iter_files(pattern, is_wanted=file_pattern.may_be_records)
   for folder in dict.fromkeys(os.path.dirname(os.fsdecode(path)) for path in files) or [
@@ -248,11 +265,15 @@ def _find(pattern: str) -> Iterator[str]:
 
 
 def _parse(path: str, label_offset: int) -> Labels:
-  """Returns the class names in a file; `label_offset` is that of a file without labels.
+  """Returns the class names in a `labels.txt`.
+
+  Args:
+    path: the path of the file.
+    label_offset: the offset to return if the file has no labels.
 
   Raises:
-    UserError: the file cannot be read, a name is missing or not unique, or the labels are not those
-      of all classes.
+    UserError: the file cannot be read, a name is missing or not unique, or the labels are not
+      consecutive.
   """
   try:
     with open(path, encoding='utf-8-sig') as file:  # With or without a byte order mark.
@@ -266,8 +287,8 @@ def _parse(path: str, label_offset: int) -> Labels:
   matches = [re.fullmatch(r'\s*([0-9]+)\s*:(.*)', line) for line in lines]
   if lines and all(matches):
     pairs = sorted((int(match.group(1)), match.group(2)) for match in matches if match)
-    start = int(all(name[:1].isspace() for _, name in pairs))
-    class_names = [name[start:] for _, name in pairs]
+    num_spaces = int(all(name[:1].isspace() for _, name in pairs))
+    class_names = [name[num_spaces:] for _, name in pairs]
     first, last = pairs[0][0], pairs[-1][0]
     if [label for label, _ in pairs] != list(range(first, first + len(lines))):
       raise UserError(

@@ -31,12 +31,13 @@ def describe_data_set(settings: Settings, recorded_names: Tuple[str, ...] = ()) 
   """Describes the records of `--train_pattern` and `--eval_pattern` that the mode reads.
 
   Raises:
-    UserError: a pattern is not given or matches no file, a file is damaged, or the class names are
-      unknown.
+    UserError: a pattern is missing or matches no file, a file cannot be read, or the class names
+      are unknown.
   """
   data, fraction = settings.data, settings.data.validation_fraction
   reads_train, reads_eval = image_folder.splits_to_read(settings, data.eval_pattern or fraction)
-  # labels.txt is next to the files, so a wrong pattern is reported first.
+  # labels.txt is next to the files. The files are found first, so that the error about a wrong
+  # pattern is not hidden by an error about missing class names.
   train = _make_split('train_pattern', settings) if reads_train or fraction else None
   test = _make_split('eval_pattern', settings) if reads_eval and not fraction else None
   label_files = LabelFiles(data.label_offset, are_given=bool(data.labels))
@@ -64,7 +65,8 @@ def describe_spec(settings: Settings, recorded_names: Tuple[str, ...] = ()) -> D
 def _make_spec(settings: Settings, recorded_names: Tuple[str, ...],
                label_files: LabelFiles) -> DataSpec:
   data = settings.data
-  # The labels of other test files are translated to the classes of the trained model.
+  # The recorded class names come first in evaluation. LabelFiles.add_to maps the labels of the test
+  # files to these classes.
   class_names = (data.labels or (() if settings.run.trains else recorded_names)
                  or label_files.read(data.train_pattern).names
                  or label_files.read(data.eval_pattern).names or recorded_names)
@@ -87,8 +89,8 @@ def find_records(pattern: str, location: str, compression: str,
     settings: decompressed files are written to the folder of `--cache`, or to `--model_dir`.
 
   Raises:
-    UserError: no file matches, a file cannot be read or has another format, or there is no space
-      for the decompressed files.
+    UserError: no file matches, a file cannot be read or is not a TFRecord file, or there is no
+      space for the decompressed files.
   """
   files = _find_files(pattern, location)
   try:
@@ -115,13 +117,13 @@ def _make_split(pattern_flag: str, settings: Settings) -> ImageRecordSplit:
 
 
 def image_split(records: RecordIndex, flags: DataFlags) -> ImageRecordSplit:
-  """Returns a split of records that have the keys of the flags."""
+  """Returns a split of records whose keys of the image and the label are those of the flags."""
   return ImageRecordSplit(records, flags.image_key, flags.label_key, flags.label_offset)
 
 
 def _find_files(patterns: str, location: str) -> List[bytes]:
-  """Returns the files that match patterns; raises a UserError if there are none for a pattern."""
-  files: Dict[bytes, None] = {}  # A file that matches several patterns is read once.
+  """Returns the files that match patterns; raises a UserError if a pattern matches no file."""
+  files: Dict[bytes, None] = {}  # The keys are unique, as a file can match several patterns.
   for pattern in file_pattern.split_patterns(patterns):
     found = (_find_remote_files(pattern) if is_remote(os.fsencode(pattern)) else
              list(file_pattern.iter_files(pattern, is_wanted=file_pattern.may_be_records)))
@@ -144,7 +146,7 @@ def _find_remote_files(pattern: str) -> List[bytes]:
 
 
 def _is_compressed(path: bytes, compression: str) -> bool:
-  """Returns whether a file is compressed, by `--compression` or by its first bytes.
+  """Returns whether a file is compressed. With `--compression=auto`, its first bytes decide.
 
   Raises:
     UserError: the file is not a TFRecord file.

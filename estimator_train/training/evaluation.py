@@ -214,10 +214,10 @@ class Evaluator:
     Returns:
       A tuple of the metrics and of some examples with the outputs of the model. The metrics are
       `average_loss`, `examples`, `examples_digest` (Source.content_digest), `global_step`,
-      `checkpoint` and the compiled metrics of the model; with classes, also `accuracy`, `class_counts` (lists by
-      the attributes of ClassCounts), `calibration_bins` and `confusion_matrix` or `confusions`
-      (see evaluation_metrics.classifier_metrics); without classes, also `loss`, which includes the
-      losses of the layers, such as weight decay.
+      `checkpoint` and the compiled metrics of the model; with classes, also `accuracy`,
+      `class_counts` (lists by the attributes of ClassCounts), `calibration_bins` and
+      `confusion_matrix` or `confusions` (see evaluation_metrics.classifier_metrics); without
+      classes, also `loss`, which includes the losses of the layers, such as weight decay.
 
     Raises:
       EvaluationStopped: the evaluation was interrupted.

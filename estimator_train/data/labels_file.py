@@ -140,8 +140,8 @@ class LabelMap:
     self._names = split.label_names or class_names
     self.class_indices = indices_of(self._names, class_names)
     self.is_identity = self.class_indices == tuple(range(len(class_names)))
-    # Whether an error may propose a different --label_offset. It would also apply to the training
-    # records, so it is not proposed for test records.
+    # Whether an error may propose a different --label_offset. An error about test records may
+    # not if the run also reads training records, because the flag applies to both.
     self._may_propose_offset = not self._is_from_file and role is not Role.TEST
 
   def class_index(self, label: int) -> int:

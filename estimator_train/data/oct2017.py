@@ -48,19 +48,19 @@ IMAGE_COUNTS = {
 }
 # The approximate size of the archive, including the second copy.
 ARCHIVE_BYTES = 11 * 10**9
-# The approximate size of the unpacked images, from the average of 1,023 images: 65,850 bytes.
+# The approximate size of the unpacked images. The average size of 1,023 images is 65,850 bytes.
 IMAGE_BYTES = 6 * 10**9
 
 SIGN_IN_REMEDY = (
     'create an API key at kaggle.com/settings, and put its kaggle.json into ~/.kaggle (or the '
     'folder KAGGLE_CONFIG_DIR), or set KAGGLE_USERNAME and KAGGLE_KEY')
 
-# The paths of the images in the archive, in any folder. No other file is unpacked.
+# The paths of the images in the archive, in any folder. Only these files are unpacked.
 _IMAGE_PATH = re.compile(r'(?:.*/)?((?:train|val|test)/(?:CNV|DME|DRUSEN|NORMAL)/[\w-]+\.jpeg)')
 # Exceptions that zipfile raises for damaged or encrypted archives.
 _DAMAGE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError, struct.error)
 
-# The number of folder levels that are searched, including data_dir itself.
+# The number of levels of folders that are searched for the images, including data_dir itself.
 _MAX_DEPTH = 4
 
 
@@ -84,13 +84,13 @@ def describe_spec(settings: Settings, unused_recorded_names: Tuple[str, ...] = (
 def find_image_root(data_dir: str) -> str:
   """Returns the folder whose subfolder `train` has a folder for each class.
 
-  The folder is `data_dir` or at most three levels below. If there are several such folders, the
-  highest level takes precedence and, on the same level, the first name.
+  The folder is `data_dir`, or is at most three levels below it. If there are several such folders,
+  the one on the highest level is returned or, on the same level, the first by name.
 
   Raises:
     UserError: there is no such folder.
   """
-  root = _find_copy(data_dir)
+  root = _find_image_root_or_none(data_dir)
   if root is None:
     raise UserError('the images of oct2017 are missing',
                     'no folder in {} has train/{}'.format(data_dir, ', train/'.join(CLASS_NAMES)),
@@ -99,7 +99,7 @@ def find_image_root(data_dir: str) -> str:
 
 
 def eval_folder(root: str) -> str:
-  """Returns the folder of the test images in `root`: `test` or, if there is no such folder, `val`.
+  """Returns the folder of the test images: `test` in `root` or, if it does not exist, `val`.
 
   Raises:
     UserError: neither folder exists.
@@ -115,20 +115,24 @@ def eval_folder(root: str) -> str:
 
 
 def download_images(data_dir: str) -> List[DownloadResult]:
-  """Downloads the images to `data_dir`, and returns a list of one item: the folder of the images.
+  """Downloads the images to `data_dir`.
 
-  If all images are present, no request is sent and no credentials are required. Otherwise, the
-  archive is downloaded if it is missing, and unpacked without the second copy. An archive that this
-  call has downloaded is then removed. Several processes may call this function at the same time.
+  If all images are present, no request is sent and no credentials are required. If images are
+  missing, the archive is downloaded unless it exists, and unpacked without the second copy. If this
+  call has downloaded the archive, it removes the archive at the end. Several processes may call
+  this function at the same time.
+
+  Returns:
+    A list of one result, about the folder of the images.
 
   Raises:
     UserError: the images cannot be downloaded or stored, or are incomplete.
   """
-  was_complete = _is_complete(data_dir)
+  was_complete = _has_images(data_dir)
   if not was_complete:
     with download.making_folder(data_dir, ARCHIVE_BYTES + IMAGE_BYTES), open_locked(
         os.path.join(data_dir, ARCHIVE_NAME + '.lock')) as lock:
-      was_complete = _is_complete(data_dir)  # Another process may have downloaded the images.
+      was_complete = _has_images(data_dir)  # Another process may have downloaded the images.
       if not was_complete:
         _download_and_unpack(data_dir)
       os.remove(lock.name)
@@ -140,17 +144,21 @@ def download_images(data_dir: str) -> List[DownloadResult]:
 def _download_and_unpack(data_dir: str) -> None:
   archive, root = (os.path.join(data_dir, name) for name in (ARCHIVE_NAME, ARCHIVE_FOLDER))
   is_new = download.download_if_missing(archive, ARCHIVE_BYTES + IMAGE_BYTES,
-                               functools.partial(complete_archive, archive))
+                                        functools.partial(complete_archive, archive))
   unpack_images(archive, root)
   if is_new:
-    os.sync()  # Write the images to the disk before the archive is removed.
+    os.sync()  # Writes the images to the disk before the archive is removed.
     os.remove(archive)
   else:
     _LOG.info('%s has been unpacked and can be removed', archive)
 
 
 def complete_archive(path: str, part_file: BinaryIO) -> None:
-  """Appends the missing bytes to the partial file of the archive.
+  """Appends the missing bytes to a partial copy of the archive.
+
+  Args:
+    path: the path of the complete archive, for messages.
+    part_file: the partial copy.
 
   Raises:
     UserError: there are no credentials, or the archive cannot be downloaded.
@@ -172,13 +180,13 @@ def complete_archive(path: str, part_file: BinaryIO) -> None:
 
 
 def _sign_in(path: str) -> Tuple[str, str, str]:
-  """Returns the name and the key of the user, and the URL of the archive.
+  """Returns the user name, the API key, and the URL of the archive.
 
   Logs and errors must not contain the key.
   """
   try:
-    # Importing kaggle signs in, prints to standard output, and raises various exceptions. Older
-    # releases raise SystemExit to end the process.
+    # The import of kaggle signs in, prints to standard output, and can raise various exceptions. In
+    # older releases, it raises SystemExit to end the process.
     with contextlib.redirect_stdout(io.StringIO()):
       import kaggle
       from kaggle.configuration import Configuration
@@ -196,19 +204,20 @@ def _sign_in(path: str) -> Tuple[str, str, str]:
 def unpack_images(archive: str, target: str) -> None:
   """Unpacks one copy of the images.
 
-  The files are unpacked into a temporary folder, which is renamed when it is complete. They get the
-  default permissions of the user. No other process may use the target.
+  The images are unpacked into a temporary folder, which is renamed when it is complete. The files
+  get the default permissions of the user. No other process may use the target meanwhile.
 
   Args:
     archive: the path of the archive.
     target: the path of the unpacked folder, which must not exist.
 
   Raises:
-    UserError: the archive is damaged, has other images than the published one, or is too large for
-      the disk. Nothing is left.
-    OSError: the files cannot be stored. Nothing is left.
+    UserError: the archive is damaged, does not have the published number of images per folder, or
+      is too large for the disk. The temporary folder is removed.
+    OSError: the files cannot be stored. The temporary folder is removed.
   """
-  # Hidden, so that file patterns do not match it if this process is killed.
+  # The name starts with a dot, so that file patterns do not match the folder if this process is
+  # killed.
   temporary = os.path.join(os.path.dirname(target), '.unpacking')
   shutil.rmtree(temporary, ignore_errors=True)
   try:
@@ -217,14 +226,14 @@ def unpack_images(archive: str, target: str) -> None:
       for member in zip_file.infolist():
         match = _IMAGE_PATH.fullmatch(member.orig_filename)
         if match:
-          member.filename = match.group(1)  # The place in the temporary folder.
+          member.filename = match.group(1)  # The path in the temporary folder.
           members.setdefault(member.filename, member)
       _check_complete(members, archive, 'remove it, and try again')
       total = sum(member.file_size for member in members.values())
       download.check_free_space(os.path.dirname(target), total)
       with download.show_progress('unpacking', total) as advance:
         for member in members.values():
-          # Writes an ordinary file of at most member.file_size bytes, and checks the CRC.
+          # This writes a regular file of at most member.file_size bytes, and verifies the CRC.
           zip_file.extract(member, temporary)
           advance(member.file_size)
       os.rename(temporary, target)
@@ -235,10 +244,10 @@ def unpack_images(archive: str, target: str) -> None:
     shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _is_complete(data_dir: str) -> bool:
-  """Whether `data_dir` has the images; raises a UserError if it has only some of them."""
+def _has_images(data_dir: str) -> bool:
+  """Returns whether `data_dir` has the images; raises a UserError if it has only some of them."""
   target = os.path.join(data_dir, ARCHIVE_FOLDER)
-  root = _find_copy(data_dir) or (target if os.path.isdir(target) else None)
+  root = _find_image_root_or_none(data_dir) or (target if os.path.isdir(target) else None)
   if root is not None:
     _check_complete(_list_images(root), root,
                     'remove or complete that folder, or give another --data_dir')
@@ -251,8 +260,14 @@ def _list_images(root: str) -> List[str]:
           for path in glob.glob(os.path.join(glob.escape(root), '*', '*', '*.jpeg'))]
 
 
-def _check_complete(paths: Iterable[str], place: str, remedy: str) -> None:
-  """Raises a UserError unless there are as many images per folder as published."""
+def _check_complete(paths: Iterable[str], location: str, remedy: str) -> None:
+  """Raises a UserError unless each folder has the published number of images.
+
+  Args:
+    paths: the paths of the images, such as `train/CNV/CNV-1.jpeg`.
+    location: the folder or archive of the images, for the message.
+    remedy: the last part of the message.
+  """
   present = collections.Counter(path.rpartition('/')[0] for path in paths)
   published = {'{}/{}'.format(split, class_name): count for split, counts in IMAGE_COUNTS.items()
                for class_name, count in zip(CLASS_NAMES, counts)}
@@ -260,13 +275,14 @@ def _check_complete(paths: Iterable[str], place: str, remedy: str) -> None:
                  for folder, count in published.items() if present[folder] != count]
   if differences:
     raise UserError('the images of oct2017 are incomplete',
-                    '{!r} ({})'.format(place, ', '.join(differences)), remedy)
+                    '{!r} ({})'.format(location, ', '.join(differences)), remedy)
 
 
-def _find_copy(data_dir: str) -> Optional[str]:
+def _find_image_root_or_none(data_dir: str) -> Optional[str]:
   """Returns the folder that find_image_root describes; None if there is none."""
   for depth in range(_MAX_DEPTH):
-    pattern = os.path.join(glob.escape(data_dir), *['*'] * depth, 'train')  # No hidden folders.
+    # `*` does not match hidden folders.
+    pattern = os.path.join(glob.escape(data_dir), *['*'] * depth, 'train')
     for train_folder in sorted(glob.glob(pattern)):
       if '/__MACOSX/' not in train_folder and all(
           os.path.isdir(os.path.join(train_folder, name)) for name in CLASS_NAMES):

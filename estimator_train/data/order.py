@@ -9,12 +9,12 @@ class Shard(NamedTuple):
   """The training examples that one worker reads.
 
   Attributes:
-    first_example: where reading starts: an index in the infinite sequence of training examples; 0,
-      unless a run is resumed.
-    num_workers: the number of workers, each of which reads one shard of the examples.
+    first_example: the position in the infinite sequence of training examples at which reading
+      starts. It is 0 unless a run is resumed.
+    num_workers: the number of workers. Each worker reads one shard of the examples.
     rank: the index of this worker.
     worker_batch_size: the number of examples that this worker reads per step, for all of its
-      replicas together; not used if there is only one worker.
+      replicas together. If there is only one worker, it is not used.
   """
   first_example: int = 0
   num_workers: int = 1
@@ -22,13 +22,14 @@ class Shard(NamedTuple):
   worker_batch_size: int = 0
 
   def to_global_positions(self, positions: Any) -> Any:
-    """Converts positions in the sequence of this worker to positions in that of all workers.
+    """Converts positions among this worker's examples to positions among all training examples.
 
     Args:
-      positions: positions from 0 on, integers in a NumPy array or a tensor.
+      positions: integers in a NumPy array or a tensor. 0 is the first example that this worker
+        reads.
 
     Returns:
-      Indices in the infinite sequence of training examples.
+      Positions in the infinite sequence of training examples.
     """
     if self.num_workers > 1:
       step, position_in_step = (positions // self.worker_batch_size,
@@ -48,9 +49,9 @@ class ExampleOrder:
   of the epoch. A resumed run computes the permutation of the epoch in which the run was
   interrupted, and reads no earlier example. Batches may span two epochs.
 
-  With class indices, an epoch still has `num_examples` examples, but the numbers of examples per
-  class differ by at most one. The epoch repeats the examples of a small class, and leaves out some
-  of a large class.
+  If class indices are given, the classes are balanced. An epoch still has `num_examples` examples,
+  but the numbers of examples per class differ by at most one. The epoch repeats examples of small
+  classes, and leaves out examples of large classes.
 
   All workers use the same permutations, and each worker reads its shard of the examples of every
   step. Together, the workers train on the same examples as one process with as many replicas.
@@ -63,14 +64,15 @@ class ExampleOrder:
   def __init__(self, num_examples: int, seed: int, shard: Shard,
                class_indices: Optional[np.ndarray] = None) -> None:
     self._num_examples, self._seed, self._shard = num_examples, seed, shard
-    self._classes: List[np.ndarray] = []  # The indices of the examples of each class.
+    self._indices_by_class: List[np.ndarray] = []  # The example indices; [] if not balanced.
     if class_indices is not None:
       ends = np.cumsum(np.unique(class_indices, return_counts=True)[1])
-      self._classes = np.split(np.argsort(class_indices, kind='mergesort'), ends[:-1])
+      self._indices_by_class = np.split(
+          np.argsort(class_indices, kind='mergesort'), ends[:-1])
     self._epoch, self._permutation = -1, np.empty(0, np.int64)
 
   def indices(self, start: int, stop: int) -> np.ndarray:
-    """Returns the indices of the worker's examples from `start` to `stop`, int64 [stop - start]."""
+    """Returns the indices of the worker's examples `start` to `stop - 1`, int64 [stop - start]."""
     positions = self._shard.to_global_positions(np.arange(start, stop))
     epochs, positions_in_epoch = np.divmod(positions, self._num_examples)
     parts: List[np.ndarray] = [self._permute(epoch)[positions_in_epoch[epochs == epoch]]
@@ -78,25 +80,29 @@ class ExampleOrder:
     return np.concatenate(parts)
 
   def _permute(self, epoch: int) -> np.ndarray:
-    """Returns the permutation of an epoch; the last one is kept."""
+    """Returns the permutation of an epoch. The latest permutation is kept for the next call."""
     if epoch != self._epoch:
       random = np.random.RandomState([self._seed % 2 ** 32, epoch % 2 ** 32])
       self._epoch, self._permutation = epoch, random.permutation(
-          self._draw_equally(random) if self._classes else self._num_examples)
+          self._draw_balanced(random) if self._indices_by_class else self._num_examples)
     return self._permutation
 
-  def _draw_equally(self, random: np.random.RandomState) -> np.ndarray:
-    """Returns the indices of the examples of an epoch with equally many of each class."""
-    num_each, num_more = divmod(self._num_examples, len(self._classes))
+  def _draw_balanced(self, random: np.random.RandomState) -> np.ndarray:
+    """Returns the indices of the examples of an epoch with equally many examples of each class.
+
+    If the division has a remainder, some classes get one more example.
+    """
+    num_per_class, remainder = divmod(self._num_examples, len(self._indices_by_class))
     drawn = []
-    for position, number in enumerate(random.permutation(len(self._classes))):
-      indices, count = self._classes[number], num_each + (position < num_more)
+    for position, class_index in enumerate(random.permutation(len(self._indices_by_class))):
+      indices = self._indices_by_class[class_index]
+      count = num_per_class + (position < remainder)
       drawn += [random.permutation(indices) for _ in range(count // len(indices))]
       drawn.append(random.permutation(indices)[:count % len(indices)])
     return np.concatenate(drawn)
 
 
 def evenly_spaced(count: int, max_count: int) -> np.ndarray:
-  """Returns up to `max_count` indices of `count`, evenly spaced, int64; the first is 0."""
+  """Returns up to `max_count` evenly spaced integers, int64, from 0 to less than `count`."""
   sample_size = min(max_count, count)
   return np.arange(sample_size) * count // max(1, sample_size)

@@ -1,4 +1,4 @@
-"""Finds the records of TFRecord files by reading only the lengths, and reads them in any order.
+"""Finds the records of TFRecord files by their lengths, and reads the records in any order.
 
 See record_framing.py for the format of a record.
 """
@@ -24,20 +24,20 @@ from estimator_train.system.machine import available_cores
 from estimator_train.system.record_framing import FOOTER_BYTES, HEADER_BYTES
 
 _LOG = logging.getLogger('estimator_train')
-# A scan reads small records in blocks. Of large records, it reads only the lengths.
+# A scan reads blocks of several records if the records are small, and otherwise only the lengths.
 _BLOCK_BYTES, _MAX_SMALL_BYTES = 1 << 20, 1 << 12
-_MAX_CACHED_INDICES = 64
-# A reader keeps at most this fraction of the open files that the process may have, and at most this
-# number.
+_MAX_CACHED_INDICES = 64  # The maximum number of RecordIndex files in the folder of caches.
+# A reader keeps at most this fraction of the allowed open files of the process open, and at most
+# this number of files.
 _OPEN_FILES_FRACTION, _MAX_OPEN_FILES = 0.5, 16384
 _CACHE_VERSION = 2
 
 
 class PositionedFile:
-  """A file that is read at given positions. Several threads can share it.
+  """A file that is read at given offsets. Several threads can share it.
 
-  The file is closed when the object is garbage-collected, so that one thread can drop a file from
-  a cache while another thread reads the file.
+  The file is closed when the object is garbage-collected. One thread can therefore remove the
+  object from a cache while another thread reads the file.
 
   Args:
     path: the path of a local file, or a URL such as `gs://bucket/file`.
@@ -59,12 +59,12 @@ class PositionedFile:
       except tf.errors.OpError as error:
         raise OSError(first_line(error)) from error
     else:
-      # A reader keeps many files open: without buffers.
+      # Without the buffer of a file object, because a reader keeps many files open.
       self._file = storage.open_regular(path).detach()
       self.size = os.fstat(self._file.fileno()).st_size
 
   def read(self, offset: int, count: int) -> bytes:
-    """Returns up to `count` bytes from a position on; fewer at the end of the file."""
+    """Returns `count` bytes from an offset on, or fewer if the file ends before."""
     if self._lock is None:
       return os.pread(self._file.fileno(), count, offset)
     with self._lock:
@@ -82,13 +82,13 @@ class PositionedFile:
 
 
 class Damage(NamedTuple):
-  """The place from which a file cannot be read.
+  """Damage in a file, after which no record of the file can be found.
 
   Attributes:
     file_index: the index of the file.
-    record: the number of the first damaged record in the file, counted from 0.
+    record: the number of the damaged record in the file, counted from 0.
     reason: what is wrong with the record.
-    lost_bytes: the size of the rest of the file, from the damaged record on.
+    lost_bytes: the number of bytes from the damaged record to the end of the file.
   """
   file_index: int
   record: int
@@ -101,12 +101,12 @@ class RecordIndex(NamedTuple):
 
   Attributes:
     files: the paths of the files.
-    names: the paths of the files in messages. Unlike `files`, they are those of the user if the
-      files were decompressed.
-    first_records: the index of the first record of each file, and the number of all records at the
-      end, int64 [files + 1].
+    names: the paths that the user has given, for messages. If files were decompressed, `files` has
+      the paths of the copies.
+    first_records: the index of the first record of each file, followed by the number of all
+      records, int64 [files + 1].
     lengths: the size of the data of each record, int64 [records].
-    damages: the places from which files cannot be read, in the order of the files.
+    damages: the damage of each damaged file, in the order of the files.
   """
   files: Tuple[bytes, ...]
   names: Tuple[bytes, ...]
@@ -136,11 +136,11 @@ class RecordIndex(NamedTuple):
                                                                   damage.lost_bytes))
 
   def offsets(self) -> np.ndarray:
-    """Returns the position of the data of each record in its file, int64 [records]."""
+    """Returns the offset of the data of each record in its file, int64 [records]."""
     ends = np.cumsum(self.lengths + (HEADER_BYTES + FOOTER_BYTES))
     starts = ends - self.lengths - FOOTER_BYTES
-    ends_of_files = np.concatenate([[0], ends])[self.first_records[:-1]]
-    return starts - np.repeat(ends_of_files, np.diff(self.first_records))
+    starts_of_files = np.concatenate([[0], ends])[self.first_records[:-1]]
+    return starts - np.repeat(starts_of_files, np.diff(self.first_records))
 
   def locate(self, record: int) -> Tuple[bytes, int]:
     """Returns the file of a record, and the number of the record in this file, counted from 0."""
@@ -156,7 +156,7 @@ class RecordReader:
     soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     max_open_files = _MAX_OPEN_FILES if soft_limit == resource.RLIM_INFINITY else max(
         1, min(_MAX_OPEN_FILES, int(soft_limit * _OPEN_FILES_FRACTION)))
-    # The files that were used least recently are closed.
+    # Closes the least recently used file if too many are open.
     self._open_file = functools.lru_cache(max_open_files)(
         lambda file_index: PositionedFile(index.files[file_index]))
 
@@ -168,17 +168,21 @@ class RecordReader:
       BadExample: a record is damaged.
     """
     file_indices = np.searchsorted(self._index.first_records, records, 'right') - 1
-    places = list(zip(map(self._open_file, file_indices.tolist()),
-                      self._offsets[records].tolist(),
-                      (self._index.lengths[records] + FOOTER_BYTES).tolist()))
+    requests = list(zip(map(self._open_file, file_indices.tolist()),
+                        self._offsets[records].tolist(),
+                        (self._index.lengths[records] + FOOTER_BYTES).tolist()))
     # The kernel reads all records in parallel while this function waits for the first one.
-    for file, offset, count in places:
+    for file, offset, count in requests:
       file.request_readahead(offset, count)
-    return [self._check(record, file.read(offset, count))
-            for record, (file, offset, count) in zip(records, places)]
+    return [self._verified_data(record, file.read(offset, count))
+            for record, (file, offset, count) in zip(records, requests)]
 
-  def _check(self, record: int, content: bytes) -> bytes:
-    """Returns the data of a record whose data and checksum have been read."""
+  def _verified_data(self, record: int, content: bytes) -> bytes:
+    """Returns the data of a record, given the data followed by the checksum.
+
+    Raises:
+      BadExample: the record is truncated, or the checksum does not match.
+    """
     try:
       return record_framing.parse_data(content, int(self._index.lengths[record]))
     except record_framing.DamagedRecord as damage:
@@ -191,15 +195,15 @@ def is_remote(path: bytes) -> bool:
 
 
 def load_index(files: Tuple[bytes, ...]) -> RecordIndex:
-  """Scans uncompressed files, or reuses the result of an earlier scan if no file has changed.
+  """Scans uncompressed files. If no file has changed, reuses the result of an earlier scan.
 
   Raises:
     OSError: a file cannot be read.
   """
   key = hashlib.md5('{} {}'.format(
       _CACHE_VERSION, storage.fingerprint_files(files)).encode()).hexdigest()
-  caches = os.environ.get('XDG_CACHE_HOME') or os.path.join(os.path.expanduser('~'), '.cache')
-  path = os.path.join(caches, 'estimator_train', 'record_index', key + '.npz')
+  cache_folder = os.environ.get('XDG_CACHE_HOME') or os.path.join(os.path.expanduser('~'), '.cache')
+  path = os.path.join(cache_folder, 'estimator_train', 'record_index', key + '.npz')
   index = _read_cached(path, files, key)
   if index is not None:
     return index
@@ -223,7 +227,7 @@ def describe_record(path: bytes, record: int) -> str:
 
 
 def _scan_file(file_index: int, path: bytes) -> Tuple[np.ndarray, Optional[Damage]]:
-  """Returns the lengths of the readable records of a file, and the damage, if there is any."""
+  """Returns the lengths of the records before any damage in a file, and the damage."""
   lengths: List[int] = []
   offset, block, block_offset, length, reason = 0, b'', 0, _BLOCK_BYTES, ''
   with contextlib.closing(PositionedFile(path)) as file:
@@ -235,7 +239,7 @@ def _scan_file(file_index: int, path: bytes) -> Tuple[np.ndarray, Optional[Damag
       try:
         length = record_framing.parse_header(block, position)
       except record_framing.DamagedRecord as damaged:
-        reason = str(damaged)  # The positions of further records are unknown.
+        reason = str(damaged)  # Without the length, the position of the next record is unknown.
         break
       next_offset = offset + HEADER_BYTES + length + FOOTER_BYTES
       if next_offset > file.size:
@@ -248,10 +252,10 @@ def _scan_file(file_index: int, path: bytes) -> Tuple[np.ndarray, Optional[Damag
 
 
 def _read_cached(path: str, files: Tuple[bytes, ...], key: str) -> Optional[RecordIndex]:
-  """Returns the index of an earlier scan of files with this key, or None."""
+  """Returns the index that an earlier scan has stored; None if there is none for these files."""
   def parse(file: BinaryIO) -> RecordIndex:
-    # An NpzFile of a damaged file would print a traceback when it is collected. ZipFile compares
-    # the checksum of each array.
+    # ZipFile verifies the checksum of each array. np.load is not used, because its NpzFile prints a
+    # traceback when it is garbage-collected after it has found damage.
     with zipfile.ZipFile(file) as archive:
       def read(name: str) -> np.ndarray:
         return np.lib.format.read_array(io.BytesIO(archive.read(name + '.npy')),
@@ -267,7 +271,7 @@ def _read_cached(path: str, files: Tuple[bytes, ...], key: str) -> Optional[Reco
 
 
 def _write_cached(path: str, index: RecordIndex, key: str) -> None:
-  """Stores an index for later runs. A folder that is not writable only costs a scan per run."""
+  """Stores an index for later runs. If the folder is not writable, each run scans the files."""
   try:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with storage.open_atomic(path) as file:

@@ -1,4 +1,4 @@
-"""Reads the examples that functions of the user make, of records or as a tf.data.Dataset."""
+"""Reads examples that functions of the user make from records, or as a tf.data.Dataset."""
 
 import abc
 import logging
@@ -34,8 +34,8 @@ from estimator_train.system import json_values, machine, storage
 
 _FAILED = 'a function of a split failed'
 _LOG = logging.getLogger('estimator_train')
-_COUNTS_FILE, _COUNTS = 'example_counts.json', json_values.mapping(json_values.integer(1))
-# Also the base class of the datasets of tf.compat.v2.
+_COUNTS_FILE, _COUNTS_SCHEMA = 'example_counts.json', json_values.mapping(json_values.integer(1))
+# The datasets of tf.compat.v2 also have this base class.
 _DATASET_BASE_CLASS = tf.data.Dataset.__mro__[1]
 _CHUNK_SIZE = 64  # The number of examples that one Python call reads.
 _PARALLEL_READS = 2  # The number of calls that read records at once.
@@ -45,14 +45,15 @@ class UserExampleSource(Source):
   """A source of examples that a function of the user makes. A subclass reads one kind of split.
 
   Attributes:
-    function: makes `(features, label)` or `(features, label, weight)`, or a dataset of them.
+    function: the function of the user. It returns an example, which is `(features, label)` or
+      `(features, label, weight)`, a batch, or a dataset of examples.
   """
   is_made_by_user = True
   function: Any
 
   @abc.abstractmethod
   def read_in_order(self, batch: Batch) -> tf.data.Dataset:
-    """Returns a dataset of batches of all examples, as the function makes them."""
+    """Returns a dataset of batches of all examples, in the order of the split."""
 
   @abc.abstractmethod
   def read_shuffled(self, order: Order, batch: Batch) -> tf.data.Dataset:
@@ -87,28 +88,32 @@ class UserExampleSource(Source):
     return labels[0].astype(np.int64).reshape(-1)
 
   def describe_content(self) -> str:
-    # If the first examples are others each time, the name of the data set takes their place.
-    first = identity.of_first_examples(self.make_eval_input_fn(
+    # If two passes read different examples, the name of the data set takes the place of a digest.
+    digest = identity.of_first_examples(self.make_eval_input_fn(
         Pixels(self.spec.image_shape or NO_IMAGE), self._batch_of_indices(1)))
-    return '{} {}'.format(self.check_and_count(), first or self.spec.name)
+    return '{} {}'.format(self.check_and_count(), digest or self.spec.name)
 
   def _batch_of_indices(self, size: int) -> Batch:
     return Batch(size, len(self.spec.labels), one_hot=False)
 
-  def find_invalid_class(self, label: Any) -> Optional[str]:
-    """Describes the label of an example if it is no valid class index, or else returns None."""
+  def describe_invalid_label(self, label: Any) -> Optional[str]:
+    """Returns a text that describes the label of an example if it is an invalid class index.
+
+    Returns None if the label is valid, or if the data set has no classes.
+    """
     num_classes = len(self.spec.labels)
     if not num_classes or (np.ndim(label) == 0 and 0 <= label < num_classes):
       return None
     return 'the label is {}, but classes are from 0 to {}'.format(label, num_classes - 1)
 
   def _encode(self, batches: tf.data.Dataset, batch: Batch) -> tf.data.Dataset:
-    """Returns a dataset of batches (features, labels), prefetched.
+    """Returns a prefetched dataset of batches (features, labels) with encoded labels.
 
     If there are weights, the features are `{'features': ..., 'sample_weights': ...}`.
 
     Args:
-      batches: (features, labels) or (features, labels, weights).
+      batches: a dataset of (features, labels) or (features, labels, weights).
+      batch: the settings of the batches.
 
     Raises:
       UserError: the function does not return (features, label) or (features, label, weight), or
@@ -127,7 +132,7 @@ class UserExampleSource(Source):
     return batch.prefetch_batches(batches.map(encode))
 
   def _check_structure(self, batches: tf.data.Dataset) -> None:
-    """Raises a UserError if the examples have a wrong structure, or a wrong dtype of labels."""
+    """Raises a UserError if the structure, or the dtype of labels or weights, is wrong."""
     structure, name = tf.data.get_output_types(batches), qualified_name(self.function)
     if not isinstance(structure, tuple) or len(structure) not in (2, 3):
       raise UserError('an example must be (features, label) or (features, label, weight)',
@@ -147,7 +152,7 @@ class UserExampleSource(Source):
 class ExampleSource(UserExampleSource):
   """The source of an ExampleSplit, whose examples are read one after the other.
 
-  With several workers, each worker reads all examples, and keeps those of its shard.
+  If there are several workers, each worker reads all examples, and keeps those of its shard.
   """
   format_name = 'examples'
   last_stage = None
@@ -156,12 +161,12 @@ class ExampleSource(UserExampleSource):
   def __init__(self, spec: DataSpec, split: ExampleSplit, role: Role = Role.TRAIN) -> None:
     super().__init__(spec, split, role)
     self.function = split.make_dataset
-    self._count_place, self._count_remedy = 'of num_examples', 'correct num_examples'
+    self._count_origin, self._count_remedy = 'of num_examples', 'correct num_examples'
 
   def open(self, folder: str) -> None:
     if self.split.num_examples is None:
       self.split = self.split._replace(num_examples=_count_once(self.function, folder))
-      self._count_place = 'in ' + os.path.join(folder, _COUNTS_FILE)
+      self._count_origin = 'in ' + os.path.join(folder, _COUNTS_FILE)
       self._count_remedy = 'remove this file if the data has changed; the function must make the ' \
           'same examples each time'
     super().open(folder)
@@ -180,41 +185,48 @@ class ExampleSource(UserExampleSource):
         self._read_pass(), self.split.num_examples).batch(batch.size))
 
   def _read_pass(self) -> tf.data.Dataset:
-    """Returns pairs of one of the num_examples examples of a pass, and its index.
+    """Returns a dataset of ((example, index or -1), index) for one pass.
 
-    The number may be that of an earlier run, or wrong. If the function makes more examples, the
-    pass fails at its end; if it makes fewer, the first example and the index -1 take the place of
-    each missing one, and `_drop_indices` fails. No function runs for each example, which would take
-    50 µs.
+    The expected number of examples may be wrong, because an earlier run or the user has stated it.
+    If the function makes more examples, the pass fails at its end. If the function makes fewer,
+    each missing example is replaced by the first example with the index -1, and `_drop_indices`
+    fails. This needs no function that runs for each example, which would take 50 µs.
     """
     count, examples = self.split.num_examples, _make_user_dataset(self.function)
     indices = tf.data.Dataset.range(count).concatenate(
-        tf.data.Dataset.range(1).map(without_autograph(lambda _: self._fail('more', tf.int64))))
+        tf.data.Dataset.range(1).map(without_autograph(
+            lambda _: self._raise_count_error('more', tf.int64))))
     missing = tf.data.Dataset.zip((
         examples.take(1), tf.data.Dataset.from_tensors(tf.constant(-1, tf.int64)))).repeat()
     made = tf.data.Dataset.zip((examples, indices)).concatenate(missing)
-    # `zip` reads its first part first, and therefore one example more, which must not exist.
+    # `zip` reads its first dataset first, so at the end of the pass it reads one more element of
+    # `made`. This element raises the error if the function makes too many examples.
     return tf.data.Dataset.zip((made, tf.data.Dataset.range(count)))
 
   def _drop_indices(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns batches of examples, which fail if an example is missing."""
+    """Returns the batches without the indices. A batch fails if one of its examples is missing."""
     @without_autograph
     def drop_indices(batch: Any, _: tf.Tensor) -> Any:
       examples, indices = batch
-      check = tf.cond(tf.reduce_min(indices) < 0, lambda: self._fail('fewer', tf.bool),
+      check = tf.cond(tf.reduce_min(indices) < 0, lambda: self._raise_count_error('fewer', tf.bool),
                       lambda: True)
       with tf.control_dependencies([check]):
-        # Also of the components of sparse and ragged tensors.
+        # The components of sparse and ragged tensors also get the control dependency.
         return tf.nest.map_structure(tf.identity, examples, expand_composites=True)
 
     return batches.map(drop_indices)
 
-  def _fail(self, comparison: str, dtype: tf.DType) -> tf.Tensor:
-    """Returns a tensor whose evaluation raises a UserError about the number of examples."""
+  def _raise_count_error(self, comparison: str, dtype: tf.DType) -> tf.Tensor:
+    """Returns a scalar whose evaluation raises a UserError about the number of examples.
+
+    Args:
+      comparison: `more` or `fewer`.
+      dtype: the dtype of the scalar.
+    """
     @carry_user_errors
     def fail() -> None:
       raise UserError('the number of examples has changed', '{} makes {} than the {} {}'.format(
-          qualified_name(self.function), comparison, self.split.num_examples, self._count_place),
+          qualified_name(self.function), comparison, self.split.num_examples, self._count_origin),
           self._count_remedy)
 
     tensor = tf.numpy_function(fail, [], dtype)
@@ -233,7 +245,7 @@ class ExampleSource(UserExampleSource):
       read = session.make_callable((next_example[1], tf.nest.flatten(next_example)))
       for index in range(self.split.num_examples):
         try:
-          reason = self.find_invalid_class(read()[0])
+          reason = self.describe_invalid_label(read()[0])
         except tf.errors.OpError as error:
           reason = first_line(error)
         if reason is not None:
@@ -279,7 +291,7 @@ class ParsedRecordSource(UserExampleSource):
   def input_fns_of_earlier_stages(self, order: Order, pixels: Pixels,
                                   batch: Batch) -> Dict[str, InputFn]:
     return {'read': lambda: batch.use_private_threads(
-        self._read(self._training_chunks(order, batch.size)))}
+        self._read_records(self._training_chunks(order, batch.size)))}
 
   def scan_for_error(self) -> Optional[UserError]:
     with devices.cpu_session() as session:
@@ -290,7 +302,7 @@ class ParsedRecordSource(UserExampleSource):
       for index in range(self.split.records.num_records):
         try:
           label, _ = run_parse(self._reader.read(np.array([index]))[0])
-          reason = self.find_invalid_class(label)
+          reason = self.describe_invalid_label(label)
         except tf.errors.OpError as error:
           frames = error.op.traceback if error.op is not None else []
           reason = user_code.find_location(
@@ -306,20 +318,22 @@ class ParsedRecordSource(UserExampleSource):
 
   def _parse_batches(self, make_chunks: Callable[[int], tf.data.Dataset],
                      batch: Batch) -> tf.data.Dataset:
-    """Returns a dataset of batches, as the function of the user returns them.
+    """Returns a dataset of batches of what the function of the user returns for records.
 
     Args:
-      make_chunks: takes a chunk size, and returns a dataset of the indices of the records.
+      make_chunks: takes a chunk size, and returns a dataset of chunks of record indices.
+      batch: the settings of the batches.
     """
     with user_code.translate_errors(_FAILED, qualified_name(self.function)):
       if self.split.parse_batch is not None:
-        return self._read(make_chunks(batch.size)).map(self.function, batch.num_parallel_calls)
-      records = self._read(make_chunks(_CHUNK_SIZE)).apply(tf.data.experimental.unbatch())
+        return self._read_records(make_chunks(batch.size)).map(
+            self.function, batch.num_parallel_calls)
+      records = self._read_records(make_chunks(_CHUNK_SIZE)).apply(tf.data.experimental.unbatch())
       return records.apply(tf.data.experimental.map_and_batch(
           self.function, batch.size, num_parallel_calls=batch.num_parallel_calls))
 
-  def _read(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns a dataset of records, string [n], for a dataset of indices, int64 [n]."""
+  def _read_records(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns a dataset of records, string [n] each, for chunks of record indices, int64 [n]."""
     @carry_user_errors
     def read(indices: np.ndarray) -> np.ndarray:
       return np.array(self._reader.read(indices), object)
@@ -328,18 +342,19 @@ class ParsedRecordSource(UserExampleSource):
 
 
 def _read_all(batches: tf.data.Dataset) -> Tuple[List[np.ndarray], Any]:
-  """Reads a dataset of batches, in the default graph.
+  """Reads a dataset of batches in the default graph.
 
   Returns:
-    The components of all examples, [N, ...] each, in the order of tf.nest.flatten; and an element
-    of the dataset, which has their structure.
+    A tuple (arrays, element). `arrays` has one array [N, ...] for each component of the examples,
+    in the order of tf.nest.flatten. `element` is an element of the dataset, whose structure the
+    components have.
 
   Raises:
     UserError: the examples do not fit into memory.
     tf.errors.OpError: an example cannot be read.
   """
   element = tf.data.make_one_shot_iterator(batches).get_next()
-  parts: List[List[np.ndarray]] = [[] for _ in tf.nest.flatten(element)]
+  component_batches: List[List[np.ndarray]] = [[] for _ in tf.nest.flatten(element)]
   num_bytes, free_bytes = 0, machine.available_bytes()
   with tf.Session(config=devices.make_cpu_config()) as session:
     read_batch = session.make_callable(tf.nest.flatten(element))
@@ -347,14 +362,14 @@ def _read_all(batches: tf.data.Dataset) -> Tuple[List[np.ndarray], Any]:
       try:
         batch = read_batch()
       except tf.errors.OutOfRangeError:
-        return [np.concatenate(of_component) for of_component in parts], element
+        return [np.concatenate(arrays) for arrays in component_batches], element
       num_bytes += sum(array.nbytes for array in batch)
       if 2 * num_bytes > free_bytes:  # Concatenating copies the arrays.
         raise UserError('the cache does not fit into memory',
                         '--cache=memory with {:.2f} GB free'.format(free_bytes / 1e9),
                         'give --cache=none, or omit --cache')
-      for of_component, array in zip(parts, batch):
-        of_component.append(array)
+      for arrays, array in zip(component_batches, batch):
+        arrays.append(array)
 
 
 def _make_user_dataset(make_dataset: Callable[[], Any]) -> tf.data.Dataset:
@@ -369,15 +384,15 @@ def _make_user_dataset(make_dataset: Callable[[], Any]) -> tf.data.Dataset:
 
 
 def _count_once(make_dataset: Callable[[], Any], folder: str) -> int:
-  """Returns the number of examples. It is stored in the folder for later runs.
+  """Returns the number of examples, and stores it in the folder for later runs.
 
-  The number of a lambda or a nested function is not stored, because several of them can have the
-  same name.
+  If `make_dataset` is a lambda or a nested function, the number is not stored, because several such
+  functions can have the same name.
   """
   if not user_code.is_importable(make_dataset):
     return _count(make_dataset)
   name, path = qualified_name(make_dataset), os.path.join(folder, _COUNTS_FILE)
-  counts = storage.load_json_or_warn(path, _COUNTS) or {}
+  counts = storage.load_json_or_warn(path, _COUNTS_SCHEMA) or {}
   if name not in counts:
     counts[name] = _count(make_dataset)
     storage.write_json(path, counts)

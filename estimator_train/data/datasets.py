@@ -287,7 +287,7 @@ def _find_records(
                                   split.compression, settings)
   if split.parse is None and split.parse_batch is None:
     train: Any = dataset.train
-    return label_files.add_to(
+    return label_files.add_class_names_to(
         tfrecord.image_split(records, settings.data), pattern, dataset.labels,
         str(train.pattern) if type(train) is RecordSplit else None)
   return ParsedRecordSplit(records, split.parse, split.parse_batch)

@@ -107,6 +107,6 @@ def _names_of(split: _Split) -> List[bytes]:
                for folder in {os.path.dirname(path) for path in split.files}}
     return [folders[os.path.dirname(path)] + b'/' + os.path.basename(path) for path in split.files]
   return [b'%s:%d' % (os.path.basename(path), record)
-          for path, count in zip(split.records.names, np.diff(split.records.first_records))
+          for path, count in zip(split.records.given_paths, np.diff(split.records.first_records))
           for record in range(count)]
 

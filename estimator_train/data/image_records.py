@@ -47,15 +47,15 @@ class ImageRecordSource(image_source.ImageSource):
     return self.split.records.num_records if record_indices is None else len(record_indices)
 
   def check_and_count(self) -> Optional[int]:
-    self.split.records.check()
+    self.split.records.check_intact()
     counts = self._check_schema()
     if self.role is Role.TRAIN and sum(counts.values()) == len(self):
       self._label_map.warn_about_empty_classes(counts)
     return len(self)
 
   def look_up(self, indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
-    # tf.io.parse_example is not used. It crashes if an example cannot be parsed, because its error
-    # contains bytes that are not valid UTF-8.
+    # Python parses the examples, because tf.io.parse_example crashes if an example cannot be
+    # parsed: its error contains bytes that are not valid UTF-8.
     contents, class_indices, _ = zip(*self._read(indices))
     return list(contents), np.array(class_indices)
 
@@ -64,8 +64,8 @@ class ImageRecordSource(image_source.ImageSource):
     record = index if record_indices is None else int(record_indices[index])
     return describe_record(*self.split.records.locate(record))
 
-  def without(self, indices: List[int]) -> ImageRecordSplit:
-    split = super().without(indices) if indices else self.split
+  def split_without(self, indices: List[int]) -> ImageRecordSplit:
+    split = super().split_without(indices) if indices else self.split
     return split._replace(records=split.records._replace(damages=()))
 
   def make_published_input_fn(self, order: Order, pixels: Pixels, batch: Batch) -> InputFn:
@@ -160,7 +160,7 @@ class ImageRecordSource(image_source.ImageSource):
   def _wrong_schema(self, index: int, features: Any, reason: str) -> WrongSchema:
     """Returns the error about an example. It proposes values of flags that fit the example."""
     flags = _suggest_key_flags(features, self.split) or [self._label_map.remedy(
-        _single_value(features, self.split.label_key, 'int64_list'), _class_text(features))]
+        _single_value(features, self.split.label_key, 'int64_list'), _class_name_in(features))]
     return WrongSchema(printable(self.name_of(index)), reason,
                        'give {}, or a data set with RecordSplit(parse=FUNCTION)'.format(
                            ' '.join(flags)))
@@ -183,7 +183,7 @@ class ImageRecordSource(image_source.ImageSource):
       for part in np.array_split(indices, len(indices) // image_source.CHUNK_SIZE + 1):
         try:
           for content, class_index, features in self._read(part):
-            counts[class_index, _class_text(features)] += 1
+            counts[class_index, _class_name_in(features)] += 1
             has_images = has_images or content.startswith(_IMAGE_MAGICS)
         except WrongSchema:
           raise
@@ -231,7 +231,7 @@ def _single_value(features: Any, key: str, kind: str) -> Any:
   return values[0]
 
 
-def _class_text(features: Any) -> Optional[str]:
+def _class_name_in(features: Any) -> Optional[str]:
   """Returns the class name in an example; None if the example has none."""
   values = features[_TEXT_KEY].bytes_list.value if _TEXT_KEY in features else ()
   return values[0].decode('utf-8', 'backslashreplace') if len(values) == 1 else None

@@ -97,7 +97,7 @@ class ImageSource(Source):
     Bytes of a path that cannot be decoded become surrogate escapes, as in `os.fsdecode`.
     """
 
-  def without(self, indices: List[int]) -> Any:
+  def split_without(self, indices: List[int]) -> Any:
     """Returns the split without the images at these indices and without unreadable parts."""
     return self.split.take(np.delete(np.arange(len(self)), indices))
 
@@ -106,7 +106,7 @@ class ImageSource(Source):
     return self.class_indices()
 
   def unreadable_parts(self) -> List[Tuple[str, str]]:
-    """Returns (name, reason) of each part of a file in which no record can be found."""
+    """Returns (name, reason) of each part of a file whose records cannot be found."""
     return []
 
   def check_and_count(self) -> Optional[int]:
@@ -230,7 +230,7 @@ class ImageSource(Source):
     skipped = [BadImage(self.name_of(index), reason) for index, reason in bad]
     skipped += [BadImage(name, reason) for name, reason in self.unreadable_parts()]
     bad_images.check_and_log_skipped(skipped, len(self), flags.max_bad_images)
-    split = self.without([index for index, _ in bad])
+    split = self.split_without([index for index, _ in bad])
     if self.role is Role.TRAIN and isinstance(split, ImageSplit):
       image_folder.check_no_class_missing(self.spec.labels, split)
     return type(self)(self.spec, split, self.role), skipped

@@ -57,7 +57,7 @@ class LabelFiles:
     self._by_patterns: Dict[Optional[str], Labels] = {}
 
   def read(self, patterns: Optional[str]) -> Labels:
-    """Returns the class names of the files that match patterns; no names without `labels.txt`.
+    """Returns the class names of the files that match patterns, or () if they have no `labels.txt`.
 
     Raises:
       UserError: a `labels.txt` is invalid, or the files have several that differ.
@@ -85,9 +85,12 @@ class LabelFiles:
                         'write these files again, with the labels of the same class names')
     return found[0] if found else Labels((), self._label_offset)
 
-  def add_to(self, split: ImageRecordSplit, patterns: Optional[str], class_names: Tuple[str, ...],
-             train_patterns: Optional[str]) -> ImageRecordSplit:
-    """Returns the split with the class names of its labels, some of which may be unknown.
+  def add_class_names_to(self, split: ImageRecordSplit, patterns: Optional[str],
+                         class_names: Tuple[str, ...],
+                         train_patterns: Optional[str]) -> ImageRecordSplit:
+    """Returns the split with the class names of its labels.
+
+    Some of these names may be missing in `class_names`: their records have no class in the model.
 
     Without `labels.txt`, the split is returned as it is: its labels are those of `class_names`.
 
@@ -129,8 +132,7 @@ class LabelMap:
 
   Attributes:
     offset: a label plus this number is the position of the label in `class_indices`.
-    class_indices: the class index of each label; -1 if the label is not one of a class of the data
-      set.
+    class_indices: the class index of each label; -1 if its class is not in the data set.
     is_identity: whether the class index of each label is its position in `class_indices`.
   """
 
@@ -140,8 +142,8 @@ class LabelMap:
     self._names = split.label_names or class_names
     self.class_indices = indices_of(self._names, class_names)
     self.is_identity = self.class_indices == tuple(range(len(class_names)))
-    # Whether an error may propose a different --label_offset. An error about test records may
-    # not if the run also reads training records, because the flag applies to both.
+    # Whether an error may propose a different --label_offset. If the run reads test and training
+    # records, an error about test records may not, because the flag applies to both.
     self._may_propose_offset = not self._is_from_file and role is not Role.TEST
 
   def class_index(self, label: int) -> int:
@@ -252,7 +254,8 @@ def _have_common_name(names: Sequence[str], others: Sequence[str]) -> bool:
 def _find_label_files(pattern: str) -> Iterator[str]:
   """Yields the paths of the `labels.txt` that apply to the files that match a pattern.
 
-  This is the `labels.txt` in the folder of a file or, if there is none, in that of the pattern.
+  For each file, this is the `labels.txt` in its folder or, if there is none, in the folder of the
+  pattern.
   """
   fixed_folder = pattern if os.path.isdir(pattern) else os.path.dirname(pattern)
   files = file_pattern.iter_files(pattern, is_wanted=file_pattern.may_be_records)

@@ -27,7 +27,7 @@ _LOG = logging.getLogger('estimator_train')
 # A scan reads blocks of several records if the records are small, and otherwise only the lengths.
 _BLOCK_BYTES, _MAX_SMALL_BYTES = 1 << 20, 1 << 12
 _MAX_CACHED_INDICES = 64  # The maximum number of RecordIndex files in the folder of caches.
-# A reader keeps at most this fraction of the allowed open files of the process open, and at most
+# A reader opens at most this fraction of the number of files that the process may open, and at most
 # this number of files.
 _OPEN_FILES_FRACTION, _MAX_OPEN_FILES = 0.5, 16384
 _CACHE_VERSION = 2
@@ -59,7 +59,7 @@ class PositionedFile:
       except tf.errors.OpError as error:
         raise OSError(first_line(error)) from error
     else:
-      # Without the buffer of a file object, because a reader keeps many files open.
+      # `detach` saves the memory of the buffer, because a reader keeps many files open.
       self._file = storage.open_regular(path).detach()
       self.size = os.fstat(self._file.fileno()).st_size
 
@@ -101,15 +101,15 @@ class RecordIndex(NamedTuple):
 
   Attributes:
     files: the paths of the files.
-    names: the paths that the user has given, for messages. If files were decompressed, `files` has
-      the paths of the copies.
+    given_paths: the paths that the user has given, for messages. If files were decompressed,
+      `files` has the paths of the copies.
     first_records: the index of the first record of each file, followed by the number of all
       records, int64 [files + 1].
     lengths: the size of the data of each record, int64 [records].
     damages: the damage of each damaged file, in the order of the files.
   """
   files: Tuple[bytes, ...]
-  names: Tuple[bytes, ...]
+  given_paths: Tuple[bytes, ...]
   first_records: np.ndarray
   lengths: np.ndarray
   damages: Tuple[Damage, ...]
@@ -119,7 +119,7 @@ class RecordIndex(NamedTuple):
     """The number of records."""
     return len(self.lengths)
 
-  def check(self) -> None:
+  def check_intact(self) -> None:
     """Raises a UserError if a file is damaged, or if there are no records."""
     if self.damages:
       raise UserError('a TFRecord file is damaged', '{} ({})'.format(
@@ -127,11 +127,11 @@ class RecordIndex(NamedTuple):
           'write the file again, or give --on_bad_image=skip')
     if not self.num_records:
       raise UserError('the TFRecord files have no records', ', '.join(
-          printable(os.fsdecode(path)) for path in self.names[:3]), 'change the pattern')
+          printable(os.fsdecode(path)) for path in self.given_paths[:3]), 'change the pattern')
 
   def describe_damage(self, damage: Damage) -> Tuple[str, str]:
     """Returns the name of the damaged record, and the reason."""
-    return (describe_record(self.names[damage.file_index], damage.record),
+    return (describe_record(self.given_paths[damage.file_index], damage.record),
             '{}; the last {:,} bytes of the file are lost'.format(damage.reason,
                                                                   damage.lost_bytes))
 
@@ -145,7 +145,7 @@ class RecordIndex(NamedTuple):
   def locate(self, record: int) -> Tuple[bytes, int]:
     """Returns the file of a record, and the number of the record in this file, counted from 0."""
     file_index = int(np.searchsorted(self.first_records, record, 'right')) - 1
-    return self.names[file_index], record - int(self.first_records[file_index])
+    return self.given_paths[file_index], record - int(self.first_records[file_index])
 
 
 class RecordReader:
@@ -254,8 +254,8 @@ def _scan_file(file_index: int, path: bytes) -> Tuple[np.ndarray, Optional[Damag
 def _read_cached(path: str, files: Tuple[bytes, ...], key: str) -> Optional[RecordIndex]:
   """Returns the index that an earlier scan has stored; None if there is none for these files."""
   def parse(file: BinaryIO) -> RecordIndex:
-    # ZipFile verifies the checksum of each array. np.load is not used, because its NpzFile prints a
-    # traceback when it is garbage-collected after it has found damage.
+    # ZipFile verifies the checksum of each array. It replaces np.load, whose NpzFile prints a
+    # traceback when it is garbage-collected after an error.
     with zipfile.ZipFile(file) as archive:
       def read(name: str) -> np.ndarray:
         return np.lib.format.read_array(io.BytesIO(archive.read(name + '.npy')),

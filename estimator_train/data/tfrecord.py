@@ -42,8 +42,9 @@ def describe_data_set(settings: Settings, recorded_names: Tuple[str, ...] = ()) 
   test = _make_split('eval_pattern', settings) if reads_eval and not fraction else None
   label_files = LabelFiles(data.label_offset, are_given=bool(data.labels))
   spec = _make_spec(settings, recorded_names, label_files)
-  train, test = (split and label_files.add_to(split, pattern, spec.labels, data.train_pattern)
-                 for split, pattern in ((train, data.train_pattern), (test, data.eval_pattern)))
+  train, test = (
+      split and label_files.add_class_names_to(split, pattern, spec.labels, data.train_pattern)
+      for split, pattern in ((train, data.train_pattern), (test, data.eval_pattern)))
   if train is not None and data.label_offset not in (0, train.label_offset):
     raise UserError('--label_offset contradicts {}'.format(LABELS_FILE),
                     '--label_offset={}; the first label next to --train_pattern={} is {}'.format(
@@ -65,8 +66,8 @@ def describe_spec(settings: Settings, recorded_names: Tuple[str, ...] = ()) -> D
 def _make_spec(settings: Settings, recorded_names: Tuple[str, ...],
                label_files: LabelFiles) -> DataSpec:
   data = settings.data
-  # The recorded class names come first in evaluation. LabelFiles.add_to maps the labels of the test
-  # files to these classes.
+  # In evaluation, the recorded class names take precedence over those of the test files, whose
+  # labels are mapped to these classes.
   class_names = (data.labels or (() if settings.run.trains else recorded_names)
                  or label_files.read(data.train_pattern).names
                  or label_files.read(data.eval_pattern).names or recorded_names)
@@ -100,7 +101,7 @@ def find_records(pattern: str, location: str, compression: str,
   except OSError as error:
     raise UserError('a TFRecord file cannot be read',
                     '{} ({})'.format(location, error), 'correct the pattern or the file') from error
-  index = index._replace(names=tuple(files))
+  index = index._replace(given_paths=tuple(files))
   damaged = {damage.file_index for damage in index.damages}
   for file_index, (name, count) in enumerate(zip(files, np.diff(index.first_records))):
     if not count and file_index not in damaged:

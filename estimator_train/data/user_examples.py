@@ -45,8 +45,8 @@ class UserExampleSource(Source):
   """A source of examples that a function of the user makes. A subclass reads one kind of split.
 
   Attributes:
-    function: the function of the user. It returns an example, which is `(features, label)` or
-      `(features, label, weight)`, a batch, or a dataset of examples.
+    function: the function of the user. It returns an example, a batch, or a dataset of examples.
+      An example is `(features, label)` or `(features, label, weight)`.
   """
   is_made_by_user = True
   function: Any
@@ -195,7 +195,7 @@ class ExampleSource(UserExampleSource):
     count, examples = self.split.num_examples, _make_user_dataset(self.function)
     indices = tf.data.Dataset.range(count).concatenate(
         tf.data.Dataset.range(1).map(without_autograph(
-            lambda _: self._raise_count_error('more', tf.int64))))
+            lambda _: self._make_failing_scalar('more', tf.int64))))
     missing = tf.data.Dataset.zip((
         examples.take(1), tf.data.Dataset.from_tensors(tf.constant(-1, tf.int64)))).repeat()
     made = tf.data.Dataset.zip((examples, indices)).concatenate(missing)
@@ -208,15 +208,15 @@ class ExampleSource(UserExampleSource):
     @without_autograph
     def drop_indices(batch: Any, _: tf.Tensor) -> Any:
       examples, indices = batch
-      check = tf.cond(tf.reduce_min(indices) < 0, lambda: self._raise_count_error('fewer', tf.bool),
-                      lambda: True)
+      check = tf.cond(tf.reduce_min(indices) < 0,
+                      lambda: self._make_failing_scalar('fewer', tf.bool), lambda: True)
       with tf.control_dependencies([check]):
         # The components of sparse and ragged tensors also get the control dependency.
         return tf.nest.map_structure(tf.identity, examples, expand_composites=True)
 
     return batches.map(drop_indices)
 
-  def _raise_count_error(self, comparison: str, dtype: tf.DType) -> tf.Tensor:
+  def _make_failing_scalar(self, comparison: str, dtype: tf.DType) -> tf.Tensor:
     """Returns a scalar whose evaluation raises a UserError about the number of examples.
 
     Args:
@@ -264,7 +264,7 @@ class ParsedRecordSource(UserExampleSource):
     self._reader = RecordReader(split.records)
 
   def check_and_count(self) -> Optional[int]:
-    self.split.records.check()
+    self.split.records.check_intact()
     return self.split.records.num_records
 
   def read_in_order(self, batch: Batch) -> tf.data.Dataset:

@@ -50,7 +50,7 @@ class RestoredModel:
     self.features_of_data = features_of_data
     self.image_shape = spec.image_shape and (
         spec.image_shape[:2] + (keras_model.input_shape[-1],))
-    self.preprocess = compiling.make_model_preprocess(keras_model, settings.model, spec)
+    self.preprocess = compiling.choose_preprocess_function(keras_model, settings.model, spec)
     self.exports_pictures = spec.image_shape is not None and (
         settings.export.export_format != 'h5' and settings.export.export_input != 'tensor')
     input_names = keras_model.input_names if spec.image_shape is None else [TENSOR_INPUT]
@@ -209,7 +209,7 @@ class TrainedCheckpoint(NamedTuple):
     tf.keras.backend.set_session(session)
     try:
       tf.keras.backend.set_learning_phase(0)
-      model = compiling.build_by_name(settings.model, spec)
+      model = compiling.build_model(settings.model, spec)
       if not model.optimizer:
         compiling.compile_model(model, settings, Schedule(settings.optimizer.learning_rate))
       compatibility.check_fits_checkpoint(

@@ -1,4 +1,4 @@
-"""Builds and compiles the Keras model of a run: optimizer and loss of the flags."""
+"""Builds the Keras model of a run, and compiles it with the optimizer and loss of the flags."""
 
 import logging
 from typing import Any, Callable, List, Optional, Sequence
@@ -10,13 +10,13 @@ from estimator_train.data.source import Source
 from estimator_train.errors import UserError
 from estimator_train.model import losses, networks
 from estimator_train.model.gradients import (
-  BackboneRate,
-  Feature,
+  BackboneRateScaling,
   GlobalNormClipping,
   GradientAccumulation,
-  GradientNorm,
+  GradientNormRecording,
+  OptimizerMixin,
   WeightAveraging,
-  add_features,
+  add_mixins,
 )
 from estimator_train.model.inputs import make_preprocess_function
 from estimator_train.model.optimizers import decay_weights, make_optimizer
@@ -27,13 +27,14 @@ from estimator_train.settings.flags import ModelFlags, OptimizerFlags
 from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
 
 _LOG = logging.getLogger('estimator_train')
-# The flags of the optimizer that apply to compiled models, too, or have no effect on them.
+# The optimizer flags that may be given for a compiled model. They apply to it like to other models,
+# or have no effect on it.
 _FLAGS_OF_ANY_MODEL = ('batch_size', 'base_batch_size', 'optimizer', 'learning_rate',
                        'class_weights', 'on_nan', 'seed')
 
 
-def build_by_name(flags: ModelFlags, spec: DataSpec) -> tf.keras.Model:
-  """Builds the model that `--model` names. A user's function may return a compiled model.
+def build_model(flags: ModelFlags, spec: DataSpec) -> tf.keras.Model:
+  """Builds the model that `--model` names, which is compiled if a user's function has compiled it.
 
   Raises:
     UserError: the model cannot be built for images of this shape.
@@ -42,14 +43,14 @@ def build_by_name(flags: ModelFlags, spec: DataSpec) -> tf.keras.Model:
     spec.require_images('--model=' + flags.model)
   try:
     model = networks.build(flags.model, spec.image_shape, len(spec.labels),
-                         flags.trainable_layers)
+                           flags.trainable_layers)
   except ValueError as error:
     shape = spec.image_shape or ()
     raise UserError('the model cannot be built for these images',
                     '--model={} for {} ({})'.format(
                         flags.model, 'x'.join(str(side) for side in shape), error),
                     'give a larger --image_size or another --model') from error
-  # Other modules expect the loss itself in `model.loss`, not a list or dict that contains one loss.
+  # Other modules expect `model.loss` to be the loss itself, not a list or dict with only this loss.
   if model.optimizer and len(model.outputs) == 1:
     model.loss = losses.get_loss(model)
   return model
@@ -60,8 +61,8 @@ def compile_model(model: tf.keras.Model, settings: Settings,
   """Compiles the model with the optimizer of the flags and a loss that fits the last layer.
 
   Returns:
-    The schedule; None if the user has compiled the model, which keeps its own optimizer, or if the
-    mode does not train.
+    The schedule of the learning rate. None if the mode does not train, or if the user has compiled
+    the model, because such a model keeps its own optimizer.
 
   Raises:
     UserError: the user has compiled the model, and a flag changes the optimizer or the labels.
@@ -70,47 +71,49 @@ def compile_model(model: tf.keras.Model, settings: Settings,
   if model.optimizer:
     if trains:
       _check_flags_of_compiled_model(settings)
-    add_features(model.optimizer, [(GradientNorm, {})])
+    add_mixins(model.optimizer, [(GradientNormRecording, {})])
     return None
   optimizer = make_optimizer(settings.optimizer.optimizer, schedule)
   if trains:
-    optimizer = _with_training_flags(optimizer, model, settings)
+    optimizer = _apply_training_flags(optimizer, model, settings)
   model.compile(optimizer, loss=losses.default_loss(model))
   return schedule if trains else None
 
 
-def _with_training_flags(optimizer: tf.keras.optimizers.Optimizer, model: tf.keras.Model,
+def _apply_training_flags(optimizer: tf.keras.optimizers.Optimizer, model: tf.keras.Model,
                          settings: Settings) -> tf.keras.optimizers.Optimizer:
-  """Returns the optimizer with what the flags do to its gradients and updates."""
+  """Returns the optimizer with the mixins, weight decay and loss scaling of the flags."""
   flags = settings.optimizer
-  outside: List[Feature] = [(GradientNorm, {})]  # The gradients are not scaled.
-  inside: List[Feature] = []  # Loss scaling may skip the update.
+  # Mixins outside loss scaling get the gradients without its factor. Mixins inside do not run in
+  # steps that loss scaling skips.
+  outside_loss_scaling: List[OptimizerMixin] = [(GradientNormRecording, {})]
+  inside_loss_scaling: List[OptimizerMixin] = []
   if flags.gradient_clip_norm:
-    outside.append((GlobalNormClipping, {'max_norm': flags.gradient_clip_norm}))
+    outside_loss_scaling.append((GlobalNormClipping, {'max_norm': flags.gradient_clip_norm}))
   if flags.gradient_accumulation_steps > 1:
-    outside.append((GradientAccumulation, {
+    outside_loss_scaling.append((GradientAccumulation, {
         'accumulation_steps': flags.gradient_accumulation_steps}))
   if flags.ema_decay is not None:
-    inside.append((WeightAveraging, {'ema_decay': flags.ema_decay}))
+    inside_loss_scaling.append((WeightAveraging, {'ema_decay': flags.ema_decay}))
   if flags.backbone_lr_factor != 1:
     head = [layer for layer in model.layers if layer.trainable_weights][-1:]
-    inside.append((BackboneRate, {
+    inside_loss_scaling.append((BackboneRateScaling, {
         'backbone_factor': flags.backbone_lr_factor,
         'head_names': {weight.op.name for layer in head for weight in layer.weights}}))
   if flags.weight_decay:
     decay_weights(model, optimizer, flags.weight_decay)
   if settings.devices.dtype != 'mixed':
-    add_features(optimizer, outside + inside)
+    add_mixins(optimizer, outside_loss_scaling + inside_loss_scaling)
     return optimizer
-  add_features(optimizer, inside)
+  add_mixins(optimizer, inside_loss_scaling)
   scaling = LossScalingOptimizer(optimizer)
-  add_features(scaling, outside)
+  add_mixins(scaling, outside_loss_scaling)
   return scaling
 
 
 def training_loss(model: tf.keras.Model, flags: OptimizerFlags,
                   source: Optional[Source]) -> Optional[Sequence[losses.Loss]]:
-  """Returns the loss with label smoothing and class weights; None: that of the model.
+  """Returns the loss with label smoothing and class weights; None: the flags change nothing.
 
   Args:
     source: the training examples.
@@ -150,9 +153,9 @@ def _check_flags_of_compiled_model(settings: Settings) -> None:
                  settings.model.model, ignored)
 
 
-def make_model_preprocess(model: tf.keras.Model, flags: ModelFlags,
+def choose_preprocess_function(model: tf.keras.Model, flags: ModelFlags,
                           spec: DataSpec) -> Callable[[Any], Any]:
-  """Makes the function that scales pixel values, or returns features that are no images unchanged.
+  """Returns the function that scales pixel values; it returns other features unchanged.
 
   Raises:
     UserError: `--preprocess` does not support the model's number of channels.

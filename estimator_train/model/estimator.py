@@ -21,7 +21,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.checkpoints import finding
 from estimator_train.errors import InvalidValue, UserError
 from estimator_train.model import evaluation_metrics, initial_weights, inputs, losses, observation
-from estimator_train.model.gradients import GradientAccumulation, MicroBatch
+from estimator_train.model.gradients import GradientAccumulation, MicroBatchResult
 from estimator_train.model.own_graph import Fetches, ModelGraph, OwnGraph, Part
 from estimator_train.settings.user_code import find_location
 from estimator_train.tf_patches import (
@@ -226,13 +226,13 @@ class ModelFn:
             'accumulation with this strategy', '--distribution_strategy=central_storage',
             'give --distribution_strategy=mirrored, or omit --gradient_accumulation_steps')
 
-      def make_micro_batch(index: tf.Tensor) -> MicroBatch:
+      def compute_micro_batch(index: tf.Tensor) -> MicroBatchResult:
         _, fetches, seed = self._apply(model_graph, part, *inputs.part_of_batch(
             batch, index, optimizer.accumulation_steps))
-        return MicroBatch(model_graph.known_gradients(fetches, seed).loss, fetches.loss,
-                          fetches.outputs[0], fetches.updates)
+        return MicroBatchResult(model_graph.known_gradients(fetches, seed).loss, fetches.loss,
+                                fetches.outputs[0], fetches.updates)
 
-      optimizer.make_micro_batch = make_micro_batch
+      optimizer.compute_micro_batch = compute_micro_batch
       assert part.fetches.loss is not None
       train_op = estimator_patches.make_train_op(
           optimizer, tf.zeros([], part.fetches.loss.dtype), model_graph.trained_weights, [])

@@ -76,7 +76,7 @@ def build(run: Run) -> BuiltModel:
     # The random initial weights depend on the seed and on the operations before those of the model.
     tf.set_random_seed(settings.optimizer.seed)
     tf.train.create_global_step()
-    model = compiling.build_by_name(settings.model, spec)
+    model = compiling.build_model(settings.model, spec)
     if settings.input.cache_features:
       spec.require_images('--cache_features')
     schedule = compiling.compile_model(model, settings, run.schedule)
@@ -128,7 +128,7 @@ def convert(run: Run, built: BuiltModel) -> PreparedModel:
                   functools.partial(_translate_errors, settings.model), '--dataset=' + spec.name,
                   frozen_part), run_config)
 
-    preprocess = compiling.make_model_preprocess(model, settings.model, spec)
+    preprocess = compiling.choose_preprocess_function(model, settings.model, spec)
     with _translate_errors(settings.model):
       own_graph = OwnGraph(model, loss)
       if run.start.checkpoint is None and run.process.is_chief:

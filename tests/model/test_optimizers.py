@@ -7,7 +7,7 @@ import training_runs
 from training_runs import assert_same
 
 import estimator_train
-from estimator_train.model.gradients import BackboneRate, add_features
+from estimator_train.model.gradients import BackboneRateScaling, add_mixins
 from estimator_train.model.optimizers import decay_weights, make_optimizer
 from estimator_train.model.schedules import Schedule
 from estimator_train.settings.flags import OPTIMIZERS
@@ -189,7 +189,7 @@ def test_two_learning_rates(name, is_sparse):
     variables = [tf.Variable(tf.ones([2, 2]), use_resource=True, name=name) for name in 'ab']
     optimizer = make_optimizer(name, .1)
     decay_weights(tf.keras.Sequential(), optimizer, .1)
-    add_features(optimizer, [(BackboneRate, {
+    add_mixins(optimizer, [(BackboneRateScaling, {
         'backbone_factor': .25, 'head_names': {variables[0].op.name}})])
     copy = copy_optimizer(optimizer, read_hyperparameters(optimizer))
     step = copy.apply_gradients([(gradient, variable) for variable in variables])

@@ -7,7 +7,7 @@ import types
 import pytest
 import tensorflow.compat.v1 as tf
 
-from estimator_train.model.gradients import GlobalNormClipping, WeightAveraging, add_features
+from estimator_train.model.gradients import GlobalNormClipping, WeightAveraging, add_mixins
 from estimator_train.model.optimizers import make_optimizer
 from estimator_train.tf_patches import strategies
 from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
@@ -47,10 +47,10 @@ def test_no_operation_that_communicates_is_conditional(request, name, max_norm):
     weight = tf.get_variable('w', (2,), use_resource=True)
     rows = tf.get_variable('rows', (3, 2), use_resource=True)
     optimizer = make_optimizer('momentum', .1)
-    add_features(optimizer, [(WeightAveraging, {'ema_decay': .5})])
+    add_mixins(optimizer, [(WeightAveraging, {'ema_decay': .5})])
     optimizer = LossScalingOptimizer(optimizer)
     if max_norm is not None:
-      add_features(optimizer, [(GlobalNormClipping, {'max_norm': max_norm})])
+      add_mixins(optimizer, [(GlobalNormClipping, {'max_norm': max_norm})])
     optimizer.iterations = tf.train.get_or_create_global_step()
     loss = tf.reduce_sum(weight ** 2 + tf.gather(rows, [0, 2]))
     return tf.group(*optimizer.get_updates(loss, [weight, rows]))

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.distribute import distribute_coordinator
 from tensorflow.python.keras.optimizers import TFOptimizer
 
-from estimator_train.model.gradients import WeightAveraging, add_features
+from estimator_train.model.gradients import WeightAveraging, add_mixins
 from estimator_train.tf_patches import environment, estimator, keras
 from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
 
@@ -31,7 +31,7 @@ def test_what_a_process_keeps_is_released_or_restored(monkeypatch):
 
 def adam_with_averages():
   optimizer = tf.keras.optimizers.Adam()
-  add_features(optimizer, [(WeightAveraging, {'ema_decay': .5})])
+  add_mixins(optimizer, [(WeightAveraging, {'ema_decay': .5})])
   return optimizer
 
 

@@ -14,7 +14,7 @@ from mode_runs import QUICK
 
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError
-from estimator_train.model.gradients import WeightAveraging, add_features
+from estimator_train.model.gradients import WeightAveraging, add_mixins
 from estimator_train.model.optimizers import make_optimizer
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import strategies
@@ -41,7 +41,7 @@ def test_scale_follows_finite_gradients(values, factors, expected):
     weight = tf.get_variable('w', (), initializer=tf.ones_initializer(), use_resource=True)
     factor = tf.placeholder(tf.float32, ())
     optimizer = make_optimizer('sgd', 0.25)
-    add_features(optimizer, [(WeightAveraging, {'ema_decay': .5})])
+    add_mixins(optimizer, [(WeightAveraging, {'ema_decay': .5})])
     optimizer = LossScalingOptimizer(optimizer)
     optimizer.iterations = tf.train.get_or_create_global_step()
     updates = optimizer.get_updates(3 * weight * factor, [weight])

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.checkpoints import finding
+from estimator_train.checkpoints import repairing
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.system.signals import SignalState
@@ -41,7 +41,7 @@ def _prepare(run):
   """Does what `--mode=train` does before its first step."""
   built = preparation.build(run)
   if run.settings.run.trains:
-    finding.repair_model_dir(run.run_dir.path, run.start.checkpoint)
+    repairing.repair_model_dir(run.run_dir.path, run.start.checkpoint)
   model = preparation.convert(run, built)
   if run.settings.run.trains:
     preparation.record(run)

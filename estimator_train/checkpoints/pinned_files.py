@@ -1,8 +1,8 @@
 """Keeps a checkpoint readable while another process may delete it.
 
-A mode that only reads takes no lock on the folder, and must not write to it either, so it cannot
-link the files as best_checkpoint.py does. It opens them instead: the kernel keeps an open file
-until it is closed, also without a name.
+best_checkpoint.py links the files into another folder. A mode that only reads must not write to the
+folder, so it opens the files instead. The kernel keeps the contents of a deleted file until all
+processes have closed it.
 """
 
 import contextlib
@@ -16,18 +16,18 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.system import storage
 
-_OPEN_FILES = '/proc/{}/fd/{}'  # Links to the open files of a process.
+_OPEN_FILES = '/proc/{}/fd/{}'  # The link to an open file, by process id and descriptor.
 
 
 class SavedCheckpoint(NamedTuple):
   """A checkpoint to restore.
 
   Attributes:
-    files: the path at which to read the files: `path`, or that of pinned_files.
+    readable_path: the path at which to read the files: `path`, or the path from pinned_files.
   """
   path: str
   global_step: int
-  files: str
+  readable_path: str
 
 
 @contextlib.contextmanager
@@ -35,18 +35,19 @@ def pinned_files(checkpoint: str) -> Iterator[str]:
   """Opens the files of a checkpoint, and keeps them readable within the `with` block.
 
   Yields:
-    The path at which the files can be read, whatever happens to those at `checkpoint`. Without
-    /proc, or a folder for temporary files, this is `checkpoint`.
+    The path of links to the open files, which stay readable if `checkpoint` is deleted. Without
+    /proc or a writable folder for temporary files, `checkpoint` itself.
 
   Raises:
-    FileNotFoundError: the checkpoint has no index, or its files were deleted meanwhile.
+    FileNotFoundError: the index is missing, or a file was deleted meanwhile.
     OSError: a file cannot be read, or is not a regular file.
   """
   index = checkpoint + '.index'
   with contextlib.ExitStack() as stack:
     files = [stack.enter_context(storage.open_regular(path))
              for path in [index] + glob.glob(glob.escape(checkpoint) + '.data-*-of-*')]
-    if not os.path.exists(index):  # Deleted first: perhaps not all other files were found.
+    # TensorFlow deletes the index first. Other files may then have been missing from the listing.
+    if not os.path.exists(index):
       raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), index)
     pinned = checkpoint
     with contextlib.suppress(OSError):  # A container may have a read-only file system.
@@ -58,16 +59,17 @@ def pinned_files(checkpoint: str) -> Iterator[str]:
     yield pinned if os.path.exists(pinned + '.index') else checkpoint
 
 
-def pin_found(find: Callable[[], Optional[str]],
+def pin_current_checkpoint(find: Callable[[], Optional[str]],
               stack: contextlib.ExitStack) -> Optional[Tuple[str, str]]:
-  """Keeps a checkpoint readable that another process may replace by another one.
+  """Keeps the current checkpoint readable, although another process may replace it.
 
   Args:
     find: returns the path of the current checkpoint; None if there is none.
+    stack: keeps the checkpoint readable until the stack is closed.
 
   Returns:
-    The path of the checkpoint, and the path at which to read its files; None if there is none, or
-    if files are missing although the checkpoint has not been replaced.
+    The path of the checkpoint, and the path at which to read its files. None if there is no
+    checkpoint, or if its files are missing although `find` still returns it.
   """
   path, previous = find(), None
   while path is not None and path != previous:
@@ -77,27 +79,28 @@ def pin_found(find: Callable[[], Optional[str]],
   return None
 
 
-def pin_if_intact(path: str, step: int, stack: contextlib.ExitStack) -> SavedCheckpoint:
-  """Keeps a checkpoint readable until the stack is closed, if all its values can be read.
+def pin_verified_checkpoint(path: str, step: int, stack: contextlib.ExitStack) -> SavedCheckpoint:
+  """Verifies that all values of a checkpoint can be read, and keeps it readable.
 
   Args:
-    step: the global step, unless the checkpoint contains it.
+    step: the global step to return if the checkpoint does not contain it.
+    stack: keeps the checkpoint readable until the stack is closed.
 
   Raises:
     OSError, ValueError: a file cannot be read, or is damaged.
   """
   with contextlib.ExitStack() as files_stack:
-    files = files_stack.enter_context(pinned_files(path))
+    readable_path = files_stack.enter_context(pinned_files(path))
     try:
-      saved_step = _read_all_values(files)
+      saved_step = _read_all_values(readable_path)
     except tf.errors.OpError as error:
-      raise ValueError(error.message.replace(files, path)) from error
+      raise ValueError(error.message.replace(readable_path, path)) from error
     stack.enter_context(files_stack.pop_all())
-  return SavedCheckpoint(path, step if saved_step is None else saved_step, files)
+  return SavedCheckpoint(path, step if saved_step is None else saved_step, readable_path)
 
 
 def _read_all_values(path: str) -> Optional[int]:
-  """Reads all values of a checkpoint, and returns the stored global step; None if none is stored.
+  """Reads all values of a checkpoint; returns the stored global step, or None if it has none.
 
   The stored step may be higher than the step in the file name, because other workers may have
   incremented the global step before its value was saved.

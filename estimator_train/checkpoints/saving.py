@@ -1,4 +1,4 @@
-"""Saves checkpoints, to a disk that may be full, read-only or unmounted for a while."""
+"""Saves checkpoints to a disk that may be full, read-only or unmounted for a while."""
 
 import contextlib
 import glob
@@ -11,7 +11,7 @@ from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.checkpoints import finding
+from estimator_train.checkpoints import repairing
 from estimator_train.errors import CheckpointNotSaved, TrainingFailed
 from estimator_train.run_dir import CHECKPOINTS_FILE, RunDir, resource_errors
 from estimator_train.system import storage
@@ -32,7 +32,6 @@ class RetryingSaver:
     retry_secs: how long to retry after the first failed attempt.
     is_stopping: returns whether a signal has requested the end of the run.
     clock: returns the time in seconds.
-    sleep: sleeps for the given number of seconds.
 
   Attributes:
     prefix: the path of a checkpoint up to the `-` before its step.
@@ -45,7 +44,8 @@ class RetryingSaver:
     self._run_dir, self._retry_secs, self._is_stopping = run_dir, retry_secs, is_stopping
     self._clock, self._sleep = clock, sleep
     self.prefix = os.path.join(run_dir.path, 'model.ckpt')
-    # Times of `clock`. `_first_failure_at` is None unless the last attempt failed.
+    # `_first_failure_at` and `_retry_at` are times of `clock`. The former is None unless the last
+    # attempt failed.
     self._first_failure_at: Optional[float] = None
     self._retry_at = 0.
     self._delay_secs = _FIRST_DELAY_SECS
@@ -58,30 +58,30 @@ class RetryingSaver:
 
   @property
   def is_due(self) -> bool:
-    """Whether it is time to retry after a failed attempt."""
+    """Whether the last attempt failed and the delay before the next one is over."""
     return self.is_failing and self._clock() >= self._retry_at
 
   def save(self, saver: tf.train.Saver, session: tf.Session, step: int,
            writes_graph: bool = True) -> bool:
-    """Tries once to save a checkpoint, then its graph; returns whether the checkpoint is saved.
+    """Tries once to save a checkpoint and its graph; returns whether the checkpoint is saved.
 
     Raises:
       CheckpointNotSaved: saving has failed for `retry_secs`, or failed while the run is stopping.
     """
-    files_before: Optional[Set[str]] = None
+    names_before: Optional[Set[str]] = None
     restore_checkpoint_list = checkpoint_patches.checkpoint_list_restorer(saver)
     try:
       self._check_folder()
       checkpoint_patches.delete_surplus_checkpoints(saver)
-      files_before = set(os.listdir(self._run_dir.path))
+      names_before = set(os.listdir(self._run_dir.path))
       saver.save(session, self.prefix, global_step=step, write_meta_graph=False)
     except (tf.errors.OpError, OSError, ValueError) as error:
       if isinstance(error, _NOT_DISK_ERRORS) or (
-          # The saver raises a ValueError if the folder is missing; no other ValueError is retried.
+          # A ValueError is retried only if the folder is missing, which makes the saver raise it.
           isinstance(error, ValueError) and os.path.isdir(self._run_dir.path)):
         raise
-      if self._remove_partial_checkpoint(step, files_before):
-        # Otherwise the saver would list, and later delete, a checkpoint that does not exist.
+      if self._remove_partial_checkpoint(step, names_before):
+        # The saver must not list, and later delete, a checkpoint that does not exist.
         restore_checkpoint_list()
       self._handle_failure(error, step, session)
       return False
@@ -93,8 +93,8 @@ class RetryingSaver:
       self.save_graph(saver, session, step)
     return True
 
-  def save_final(self, saver: tf.train.Saver, session: tf.Session, step: int) -> None:
-    """Saves the checkpoint of the last step; waits and retries until `save` succeeds."""
+  def save_with_retries(self, saver: tf.train.Saver, session: tf.Session, step: int) -> None:
+    """Saves the checkpoint of the last step; retries until saving succeeds or `save` raises."""
     while not self.save(saver, session, step):
       while not self.is_due and not self._is_stopping():
         self._sleep(_POLL_INTERVAL_SECS)
@@ -102,7 +102,7 @@ class RetryingSaver:
   def save_graph(self, saver: tf.train.Saver, session: tf.Session, step: int) -> None:
     """Writes the `.meta` file, which only other programs need; logs a warning on failure.
 
-    Can be called in another thread, but not while a checkpoint is saved.
+    May be called in another thread, but not while a checkpoint is being saved.
     """
     path = '{}-{}.meta'.format(self.prefix, step)
     try:
@@ -112,14 +112,14 @@ class RetryingSaver:
     except (tf.errors.OpError, OSError) as error:
       with contextlib.suppress(OSError):
         self._check_folder()
-        finding.remove_unfinished_files(self._run_dir.path)
+        repairing.remove_unfinished_files(self._run_dir.path)
       _LOG.warning('%s could not be written (%s); the checkpoint is complete without it',
                    os.path.basename(path), resource_errors.error_reason(error))
 
   def _check_folder(self) -> None:
-    """Raises an OSError if the folder is missing, or is not the one that this process has locked.
+    """Raises an OSError if the folder is missing, or is another one than this process has locked.
 
-    A missing folder is not created again, because the new folder might be on the wrong disk.
+    A missing folder is not created again, because it may be on a disk that is unmounted.
     """
     os.stat(self._run_dir.path)
     storage.check_guards(self._run_dir.path_to(CHECKPOINTS_FILE))
@@ -155,26 +155,27 @@ class RetryingSaver:
     return sum(variable.shape.num_elements() * variable.dtype.size
                for variable in session.graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES))
 
-  def _remove_partial_checkpoint(self, step: int, files_before: Optional[Set[str]]) -> bool:
+  def _remove_partial_checkpoint(self, step: int, names_before: Optional[Set[str]]) -> bool:
     """Removes the files of a failed attempt, so that the next attempt can use the disk space.
 
     Args:
-      files_before: the names of the files before the attempt; None if the folder was missing.
+      names_before: the names of the files before the attempt; None: the folder was missing.
 
     Returns:
-      Whether it is certain that the folder has no checkpoint of this step.
+      True if the folder certainly has no checkpoint of this step.
     """
     try:
       self._check_folder()
-      finding.remove_unfinished_files(self._run_dir.path)
-      files = set(os.listdir(self._run_dir.path))
-    except OSError:  # The folder may belong to another run by now.
+      repairing.remove_unfinished_files(self._run_dir.path)
+      names = set(os.listdir(self._run_dir.path))
+    except OSError:  # Another run may have locked the folder by now.
       return False
-    name = 'model.ckpt-{}'.format(step)
-    if files_before is None or os.path.basename(self._run_dir.last_checkpoint() or '') == name:
+    checkpoint_name = 'model.ckpt-{}'.format(step)
+    if names_before is None or (
+        os.path.basename(self._run_dir.last_checkpoint() or '') == checkpoint_name):
       return False
-    checkpoint_file = re.compile(re.escape(name) + r'\.(index|meta|data-\d+-of-\d+)$')
-    for name in filter(checkpoint_file.match, files - files_before):
+    pattern = re.compile(re.escape(checkpoint_name) + r'\.(index|meta|data-\d+-of-\d+)$')
+    for name in filter(pattern.match, names - names_before):
       with contextlib.suppress(OSError):
         os.remove(os.path.join(self._run_dir.path, name))
     return True
@@ -183,8 +184,9 @@ class RetryingSaver:
 class FiniteWeightsCheck:
   """Raises TrainingFailed instead of saving a checkpoint whose weights are not finite.
 
-  StopAtNonFiniteLoss is not enough, because a step computes the loss before it updates the weights.
-  The constructor adds the operations that check the variables to the default graph.
+  StopAtNonFiniteLoss would notice such weights one step too late, because a step computes the loss
+  before it updates the weights. The constructor adds the operations of the check to the default
+  graph.
   """
 
   def __init__(self) -> None:
@@ -192,11 +194,11 @@ class FiniteWeightsCheck:
     self._is_finite: Dict[str, tf.Tensor] = {}
     axes: Dict[Optional[int], tf.Tensor] = {}  # By rank.
     for variable in checkpoint_patches.single_copy_variables():
-      # Of a variable that has a copy on each replica, the first copy is checked.
+      # If a variable has a copy on each replica, only the first copy is checked.
       copy = variable.values[0] if hasattr(variable, 'values') else variable
       if copy.dtype.base_dtype.is_floating:
         is_finite = tf.raw_ops.IsFinite(x=tf.convert_to_tensor(copy))
-        # tf.reduce_all would add another range for each variable, and is slower to build.
+        # tf.reduce_all is slower to build, because it adds a range for each variable.
         rank = is_finite.shape.ndims
         if rank not in axes:
           axes[rank] = tf.range(tf.rank(is_finite))
@@ -204,9 +206,9 @@ class FiniteWeightsCheck:
             input=is_finite, axis=axes[rank])
 
   def check(self, session: tf.Session, step: int) -> None:
-    """Raises TrainingFailed if a variable that was finite at first is not finite any more."""
+    """Raises TrainingFailed if a variable that was finite at the first check no longer is."""
     is_finite = session.run(self._is_finite)
-    # A variable that is not finite at the first save, such as a mask of -inf, is not checked later.
+    # A variable that is not finite at the first check, such as a mask of -inf, is ignored later.
     if self._finite_at_start is None:
       self._finite_at_start = [name for name, finite in is_finite.items() if finite]
     not_finite = sorted(name for name in self._finite_at_start if not is_finite[name])
@@ -220,17 +222,17 @@ class SaveCheckpoints(tf.train.SessionRunHook):
   """Saves checkpoints, the first one before the first step.
 
   If saving fails, the hook retries after a later step. After the last step, the hook waits and
-  retries, until saving succeeds or the time for retries is over.
+  retries until saving succeeds or the time for retries is over.
 
-  TensorFlow's CheckpointSaverHook also writes the graph as text, which takes a tenth of the
-  start-up time, and counts the steps to the next checkpoint from the first step of the run, so that
-  a resumed run would save at other steps than an uninterrupted run.
+  TensorFlow's CheckpointSaverHook has two disadvantages. It also writes the graph as text, which
+  takes a tenth of the start-up time. It counts the steps to the next checkpoint from the first step
+  of the run, so that a resumed run saves at other steps than an uninterrupted run.
 
   Args:
     save_steps: the number of steps between two checkpoints; None: `save_secs` is used.
     save_secs: the number of seconds between two checkpoints; None: `save_steps` is used.
     record_pause: makes a context that records a pause of the given kind.
-    listeners: their `after_save` is called after each checkpoint.
+    listeners: the objects whose `after_save` is called after each checkpoint.
 
   Attributes:
     is_stop_requested: whether `after_save` of a listener has returned True. This hook does not stop
@@ -255,7 +257,7 @@ class SaveCheckpoints(tf.train.SessionRunHook):
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     step = sessions.read_global_step(session)
     self._saver, = session.graph.get_collection(tf.GraphKeys.SAVERS)
-    self._save(session, step, writes_graph=False)
+    self._try_to_save(session, step, writes_graph=False)
     is_saved = self._retrying_saver.saved_step == step
 
     def write_graph() -> None:
@@ -265,67 +267,68 @@ class SaveCheckpoints(tf.train.SessionRunHook):
       if is_saved:
         self._retrying_saver.save_graph(self._saver, session, step)
 
-    # No step depends on the graph's files, and to write them would delay the first step.
+    # A thread writes the graph, because no step needs it, and writing would delay the first step.
     self._graph_thread = threading.Thread(target=write_graph)
-    self._count_from_multiple(step)
+    self._reset_timer(step)
 
   def before_run(self, run_context: Any) -> tf.train.SessionRunArgs:
     return self._step_fetch
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    self._start_to_write_graph()
+    self._start_graph_thread()
     session = run_context.session
     if self._retrying_saver.is_failing:
       if self._retrying_saver.is_due:
         step = sessions.read_global_step(session)
-        self._count_from_multiple(step)
-        self._save(session, step)
-    # The step was fetched before or after it was incremented. Other workers increment it, too.
+        self._reset_timer(step)
+        self._try_to_save(session, step)
+    # The step was fetched before or after its increment, and other workers increment it, too. The
+    # exact step is therefore read before a checkpoint is saved.
     elif self._timer.should_trigger_for_step(run_values.results + 1):
       step = sessions.read_global_step(session)
       if self._timer.should_trigger_for_step(step):
         self._timer.update_last_triggered_step(step)
-        self._save(session, step)
+        self._try_to_save(session, step)
 
   def end(self, session: tf.Session) -> None:
-    self.close()
+    self.wait_for_graph()
     step = sessions.read_global_step(session)
     if step != self._retrying_saver.saved_step:
       with self._record_pause('checkpoint'):
         self._finite_check.check(session, step)
-        self._retrying_saver.save_final(self._saver, session, step)
+        self._retrying_saver.save_with_retries(self._saver, session, step)
       self._report_checkpoint(session, step)
 
-  def close(self) -> None:
-    """Waits until the graph is written; must be called after a failure, too."""
-    self._start_to_write_graph()
+  def wait_for_graph(self) -> None:
+    """Waits until the graph is written; must also be called if the training fails."""
+    self._start_graph_thread()
     if self._graph_thread is not None:
       self._graph_thread.join()
       self._graph_thread = None
 
   def save_now(self, session: tf.Session) -> Optional[str]:
-    """Saves a checkpoint of the current step, unless this checkpoint is saved already.
+    """Saves a checkpoint of the current step, unless it has already been saved.
 
     Returns:
-      The path of the checkpoint; None: saving failed, and will be retried.
+      The path of the checkpoint; None: saving has failed, and will be retried.
     """
     step = sessions.read_global_step(session)
     if self._retrying_saver.saved_step != step:
-      self._save(session, step)
+      self._try_to_save(session, step)
     if self._retrying_saver.saved_step != step:
       return None
     return '{}-{}'.format(self._retrying_saver.prefix, step)
 
-  def _save(self, session: tf.Session, step: int, writes_graph: bool = True) -> None:
-    """Tries once to save a checkpoint."""
-    self.close()
+  def _try_to_save(self, session: tf.Session, step: int, writes_graph: bool = True) -> None:
+    """Tries once to save a checkpoint, and reports it to the listeners if this succeeds."""
+    self.wait_for_graph()
     was_failing = self._retrying_saver.is_failing
     with self._record_pause('checkpoint'):
       self._finite_check.check(session, step)
       is_saved = self._retrying_saver.save(self._saver, session, step, writes_graph)
     if is_saved and was_failing:
-      # Begins a new event file. The full disk may have truncated a record in the current file, and
-      # no reader can read the records after a truncated record.
+      # Reopening begins a new event file. A full disk may have truncated a record of the current
+      # file, and readers cannot read the records after a truncated record.
       self._writer.close()
       self._writer.reopen()
     if is_saved:
@@ -339,10 +342,10 @@ class SaveCheckpoints(tf.train.SessionRunHook):
       if listener.after_save(session, step):
         self.is_stop_requested = True
 
-  def _count_from_multiple(self, step: int) -> None:
+  def _reset_timer(self, step: int) -> None:
     """Counts the steps to the next checkpoint from the last multiple of `save_steps`."""
     self._timer.update_last_triggered_step(step - step % self._save_steps)
 
-  def _start_to_write_graph(self) -> None:
+  def _start_graph_thread(self) -> None:
     if self._graph_thread is not None and self._graph_thread.ident is None:
       self._graph_thread.start()

@@ -205,7 +205,7 @@ class TrainedCheckpoint(NamedTuple):
 
   def _restore(self, session: tf.Session, features_of_data: Sequence[Any] = ()) -> RestoredModel:
     """Builds the model in the default graph, which is the session's graph; restores the weights."""
-    settings, spec, files = self.settings, self.spec, self.saved.files
+    settings, spec, files = self.settings, self.spec, self.saved.readable_path
     tf.keras.backend.set_session(session)
     try:
       tf.keras.backend.set_learning_phase(0)
@@ -213,7 +213,7 @@ class TrainedCheckpoint(NamedTuple):
       if not model.optimizer:
         compiling.compile_model(model, settings, Schedule(settings.optimizer.learning_rate))
       compatibility.check_fits_checkpoint(
-          model, settings, finding.run_dir_of_checkpoint(settings, self.run_dir), files)
+          model, settings, finding.run_dir_of_requested_checkpoint(settings, self.run_dir), files)
       with translate_errors():
         restoring.make_saver(model.weights, files).restore(session, files)
       return RestoredModel(model, session, settings, spec, features_of_data)
@@ -231,9 +231,9 @@ def open_trained_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[Tra
     UserError: the checkpoint does not exist, or was trained with other class names or image sizes.
   """
   tf.logging.set_verbosity(tf.logging.INFO if settings.run.verbosity > 0 else tf.logging.ERROR)
-  with finding.open_checkpoint(settings, run_dir) as saved:
+  with finding.pin_requested_checkpoint(settings, run_dir) as saved:
     spec = opening.describe_trained_data(
-        settings, run_dir, finding.run_dir_of_checkpoint(settings, run_dir))
+        settings, run_dir, finding.run_dir_of_requested_checkpoint(settings, run_dir))
     # A checkpoint can be restored with another size, too, but the predictions would be wrong.
     run_dir.check_flags(settings, changeable_flags=[
         name for name, _ in settings.items() if name != 'image_size'])

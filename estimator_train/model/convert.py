@@ -7,7 +7,7 @@ from typing import Any, Iterable, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.checkpoints import finding
+from estimator_train.checkpoints import finding, repairing
 from estimator_train.distribution.devices import find_devices, make_local_strategy
 from estimator_train.errors import InvalidValue
 from estimator_train.model import estimator, initial_weights
@@ -48,7 +48,7 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
   with estimator.translate_model_errors():
     own_graph = OwnGraph(model)
     if config.is_chief:
-      finding.use_own_checkpoints(config.model_dir)
+      repairing.replace_paths_of_other_folders(config.model_dir)
     checkpoint = finding.latest_checkpoint(config.model_dir)
     if not own_graph.is_built_late:
       names = own_graph.weight_names

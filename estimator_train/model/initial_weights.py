@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.checkpoints import finding
-from estimator_train.checkpoints.pinned_files import pin_found
+from estimator_train.checkpoints.pinned_files import pin_current_checkpoint
 from estimator_train.data import ImageShape
 from estimator_train.errors import UserError, join_items
 from estimator_train.model import networks
@@ -105,7 +105,7 @@ def _read_checkpoint(path: str, names: Set[str]) -> Dict[str, Any]:
     return finding.latest_checkpoint(path) if os.path.isdir(path) else path
 
   with contextlib.ExitStack() as stack:
-    found = pin_found(find, stack)
+    found = pin_current_checkpoint(find, stack)
     values = None if found is None else saved_weights.read_variables(found[1], names)
   if values is None:
     raise UserError('there are no weights at this path', '--weights=' + path,

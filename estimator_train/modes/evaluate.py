@@ -32,7 +32,7 @@ _MAX_NAME_LENGTH = 40
 
 def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   """Returns the result, which has the metrics of the checkpoint on the test examples."""
-  with finding.open_checkpoint(settings, run_dir) as checkpoint:
+  with finding.pin_requested_checkpoint(settings, run_dir) as checkpoint:
     run = open_run(settings, run_dir, checkpoint=checkpoint)
     # What differs from the run in `model_dir`; without one, from the first evaluation in it.
     before = report_files.read_or_warn(run_dir.path, 'evaluation')
@@ -45,7 +45,7 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
     if texts:
       _LOG.info('not the evaluation of the run (%s): writing to %s', ', '.join(texts), record.path)
     evaluator = Evaluator(run, convert(run, build(run)))
-    metrics, samples = evaluator.evaluate(checkpoint.files)
+    metrics, samples = evaluator.evaluate(checkpoint.readable_path)
   metrics['checkpoint'] = checkpoint.path
   record.make()
   evaluator.write_summary(record.path_to('eval') if texts else None)
@@ -84,7 +84,7 @@ def _other_checkpoint(run: Run, checkpoint: SavedCheckpoint,
     return None
   # The index of a checkpoint has the checksums of its values. A training may delete the latest one.
   with contextlib.suppress(OSError):
-    if filecmp.cmp(own + '.index', checkpoint.files + '.index', shallow=False):
+    if filecmp.cmp(own + '.index', checkpoint.readable_path + '.index', shallow=False):
       return None
   return 'another checkpoint: {}, not {}'.format(checkpoint.path, own)
 

@@ -8,7 +8,7 @@ the running step, with a checkpoint.
 import functools
 from typing import Any, Dict, Optional
 
-from estimator_train.checkpoints import finding
+from estimator_train.checkpoints import finding, repairing
 from estimator_train.checkpoints.pinned_files import SavedCheckpoint
 from estimator_train.distribution.cluster_state import READY
 from estimator_train.distribution.engines import serve_variables
@@ -43,7 +43,7 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
     run.peers.join(preparation.shared_values(run, built.keras_model))
     run.start_up.end_phase('peers')
   if process.is_chief:
-    finding.repair_model_dir(run_dir.path, run.start.checkpoint)
+    repairing.repair_model_dir(run_dir.path, run.start.checkpoint)
   model = preparation.convert(run, built)  # Writes the initial weights.
   run.peers.announce(READY)
   if process.is_chief:

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.checkpoints import best_checkpoint, finding, restoring
-from estimator_train.checkpoints.pinned_files import pin_if_intact
+from estimator_train.checkpoints.pinned_files import pin_verified_checkpoint
 from estimator_train.data.opening import make_eval_input_fn
 from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import TrainingFailed, UserError, one_line
@@ -106,7 +106,7 @@ class EvaluationLoop:
     values: Dict[str, Optional[float]] = {}  # Without any, another checkpoint becomes the best one.
     with contextlib.ExitStack() as stack:
       try:  # Another task may replace the best checkpoint meanwhile.
-        files = pin_if_intact(best.path, best.global_step, stack).files
+        files = pin_verified_checkpoint(best.path, best.global_step, stack).readable_path
       except (OSError, ValueError) as error:
         _LOG.warning('%s cannot be evaluated again: %s', best.path, one_line(str(error)))
       else:
@@ -324,14 +324,14 @@ class _EvaluationGraph:
       metrics = dict(spec.eval_metric_ops, loss=tf.metrics.mean(spec.loss))
       self._update_op = tf.group(*[update for _, update in metrics.values()])
       self._metric_values = {name: value for name, (value, _) in metrics.items()}
-      self._metric_values.update(confusion_matrix.find_in_graph())
+      self._metric_values.update(confusion_matrix.recorded_counts())
       self._metric_values[tf.GraphKeys.GLOBAL_STEP] = global_step
       self._initialize_op = tf.group(tf.local_variables_initializer(), tf.tables_initializer(),
                                      iterator.initializer)
       self._saver = restoring.make_saver(tf.global_variables(), checkpoint)
       self.names_of_averages = restoring.names_of_averages(checkpoint)
       self.sampled = evaluation_samples.sampled_tensors()
-      self.batch_means = sorted(evaluation_metrics.batch_means())
+      self.batch_means = sorted(evaluation_metrics.batch_mean_names())
       for name in self.batch_means:
         _LOG.warning('%s is computed once per batch: its mean over the batches is exact only if it '
                      'is a mean over the examples of a batch', name)

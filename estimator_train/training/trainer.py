@@ -116,7 +116,7 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
     progress.close()
     watchdog.close()
     if saver:
-      saver.close()
+      saver.wait_for_graph()
 
   # Only the chief reads the step of the last checkpoint, because other tasks may run this code
   # before the chief has saved the checkpoint.

@@ -8,7 +8,7 @@ import socket
 import pytest
 import tensorflow.compat.v1 as tf
 
-from estimator_train.checkpoints import best_checkpoint, finding
+from estimator_train.checkpoints import best_checkpoint, finding, repairing
 from estimator_train.errors import UserError
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
@@ -34,7 +34,7 @@ def folder(tmp_path):
 def go_on(folder):
   """Returns the step from which a run resumes, by this package and by TensorFlow."""
   path, step = finding.find_intact_checkpoint(str(folder))
-  finding.repair_model_dir(str(folder), path)
+  repairing.repair_model_dir(str(folder), path)
   assert path == tf.train.latest_checkpoint(str(folder))
   if path is not None:
     assert tf.train.load_variable(path, 'global_step') == step
@@ -126,7 +126,7 @@ def write_list(folder, prefix, *steps):
 
 @pytest.mark.parametrize('prefix', ['{}/', '/elsewhere/run/', '../original/', 'C:\\\\run\\\\',
                                     '/old run/\\"\\303\\251\\"/'])
-@pytest.mark.parametrize('repair', [go_on, finding.use_own_checkpoints])
+@pytest.mark.parametrize('repair', [go_on, repairing.replace_paths_of_other_folders])
 def test_a_list_with_paths_of_another_folder(folder, tmp_path_factory, repair, prefix):
   """TensorFlow would restore and delete the checkpoints of that folder."""
   copy = tmp_path_factory.mktemp('runs') / 'copy'
@@ -155,12 +155,12 @@ def test_a_list_of_which_no_checkpoint_is_in_the_folder(folder):
   write_list(folder, '/elsewhere/', 70)
   with pytest.raises(UserError, match="the latest checkpoint in TensorFlow's list is missing: "
                      + str(folder / 'model.ckpt-70')):
-    finding.use_own_checkpoints(str(folder))
+    repairing.replace_paths_of_other_folders(str(folder))
   assert go_on(folder) == 24  # The program takes the newest one that is there.
   for path in ('', '..'):
     (folder / 'checkpoint').write_text('model_checkpoint_path: "{}"\n'.format(path))
     with pytest.raises(UserError, match="the latest checkpoint in TensorFlow's list is missing"):
-      finding.use_own_checkpoints(str(folder))
+      repairing.replace_paths_of_other_folders(str(folder))
 
 
 def test_a_container_without_a_folder_for_temporary_files(folder, monkeypatch):
@@ -208,20 +208,20 @@ def test_a_checkpoint_that_is_deleted_while_it_is_read(folder, monkeypatch, chec
   best_checkpoint.promote_if_better(pinned, 20, {'loss': 1.}, best_checkpoint.BestMetric(
       'loss', False), run)
   settings = Settings(mode='export', model_dir=run, export_dir='x', checkpoint=given)
-  with finding.open_checkpoint(settings, RunDir(run)) as found:
+  with finding.pin_requested_checkpoint(settings, RunDir(run)) as found:
     for path in [*folder.glob('model.ckpt-*'), *folder.glob('best/*/*')]:
       path.unlink()
-    assert found.global_step == 24 and os.path.dirname(found.files) != run
-    assert tf.train.load_variable(found.files, 'weights').shape == (100, 10)
-  assert not os.path.exists(found.files + '.index')
+    assert found.global_step == 24 and os.path.dirname(found.readable_path) != run
+    assert tf.train.load_variable(found.readable_path, 'weights').shape == (100, 10)
+  assert not os.path.exists(found.readable_path + '.index')
   with pytest.raises(UserError, match='there is no|no checkpoint'), \
-      finding.open_checkpoint(settings, RunDir(run)):
+      finding.pin_requested_checkpoint(settings, RunDir(run)):
     pass
 
 
 def test_a_checkpoint_that_is_deleted_before_it_is_read(folder, monkeypatch, caplog):
   """The search continues with the next one, which is saved meanwhile."""
-  pin, deleted = finding.pin_if_intact, []
+  pin, deleted = finding.pin_verified_checkpoint, []
 
   def pin_after_save(path, *given):
     if not deleted:
@@ -231,7 +231,7 @@ def test_a_checkpoint_that_is_deleted_before_it_is_read(folder, monkeypatch, cap
       write_list(folder, '', 10, 110, 120)
     return pin(path, *given)
 
-  monkeypatch.setattr(finding, 'pin_if_intact', pin_after_save)
+  monkeypatch.setattr(finding, 'pin_verified_checkpoint', pin_after_save)
   assert finding.find_intact_checkpoint(str(folder)) == (str(folder / 'model.ckpt-120'), 24)
   assert deleted == [str(folder / 'model.ckpt-20')] and not caplog.text
 

@@ -94,7 +94,7 @@ def test_the_last_checkpoint_is_waited_for(case, caplog, retry_secs, stops_at, p
   before, case.saving._retry_secs, case.stops_at = case.names(), retry_secs, stops_at
   case.saver.save.side_effect = NO_ROOM
   with pytest.raises(CheckpointNotSaved, match=message):
-    case.saving.save_final(case.saver, case.session, 20)
+    case.saving.save_with_retries(case.saver, case.session, 20)
   found = re.findall(r'retrying in (\d+) s', caplog.text)
   assert found[:7] == pauses and case.saver.save.call_count == 1 + len(found) + 1
   assert case.now == pytest.approx(min(100 + retry_secs, stops_at), abs=1)

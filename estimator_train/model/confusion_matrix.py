@@ -7,21 +7,21 @@ import tensorflow.compat.v1 as tf
 from estimator_train.model.running_means import running_sum
 from estimator_train.tf_patches import estimator as estimator_patches
 
-# The confusion matrix has a number for each pair of classes. Nobody reads a larger one, which has 1
-# million numbers for the 1,000 classes of ImageNet, and 2 GB for 16,000 classes.
+# The confusion matrix has one entry per pair of classes. Nobody would read a larger matrix: it has
+# a million entries for the 1,000 classes of ImageNet, and takes 2 GB for 16,000 classes.
 MAX_CLASSES_OF_MATRIX = 100
 _MAX_CONFUSIONS = 100
-# The graph collection of (name, counts) of an evaluation.
-_COUNTS_KEY = 'estimator_train/counts'
+# The graph collection of (name, tensor) of the recorded class counts and calibration bins.
+_RECORDED_KEY = 'estimator_train/counts'
 
 
 class ClassCounts(NamedTuple):
-  """Numbers of examples of each class, int64 [num_classes].
+  """The numbers of examples of each class, int64 [num_classes].
 
   Attributes:
-    correct: the examples of the class that are predicted as this class.
-    true: the examples of the class.
-    predicted: the examples that are predicted as this class.
+    correct: the number of examples of the class that are predicted correctly.
+    true: the number of examples of the class.
+    predicted: the number of examples that are predicted as the class.
   """
   correct: tf.Tensor
   true: tf.Tensor
@@ -35,7 +35,7 @@ def count_batch(class_indices: tf.Tensor, predicted: tf.Tensor, num_classes: int
     class_indices: the true classes, int64 [B].
     predicted: the predicted classes, int64 [B].
   """
-  # Without these checks, as in tf.math.confusion_matrix, negative indices would not be counted.
+  # tf.math.confusion_matrix makes the same checks. Without them, negative indices would be ignored.
   with tf.control_dependencies([
       tf.debugging.assert_non_negative(class_indices, message='`labels` contains negative values'),
       tf.debugging.assert_less(class_indices, tf.constant(num_classes, tf.int64),
@@ -50,16 +50,16 @@ def count_batch(class_indices: tf.Tensor, predicted: tf.Tensor, num_classes: int
 
 def count_confusions(class_indices: tf.Tensor, predicted: tf.Tensor,
                      num_classes: int) -> Tuple[tf.Tensor, tf.Operation]:
-  """Counts the mistakes by pairs of classes, in a table that has only the pairs that occur.
+  """Counts the mistakes per pair of classes, in a hash table of the pairs that occur.
 
   Args:
     class_indices: the true classes of a batch, int64 [B].
     predicted: the predicted classes, int64 [B].
 
   Returns:
-    The most frequent pairs of all batches, int64 [at most 100, 3]: true class, predicted class and
-    number of examples, by descending number, then by ascending classes; and the operation that adds
-    the batch.
+    The _MAX_CONFUSIONS most frequent pairs of all batches, and the operation that adds the batch.
+    The pairs are int64 [N, 3] with the columns true class, predicted class and number of examples.
+    They are sorted by descending number, then by ascending classes.
   """
   is_wrong = tf.not_equal(class_indices, predicted)
   pairs, _, counts = tf.unique_with_counts(
@@ -70,26 +70,26 @@ def count_confusions(class_indices: tf.Tensor, predicted: tf.Tensor,
         table_handle=table, keys=pairs, default_value=tf.zeros([], tf.int64))
     update = tf.raw_ops.LookupTableInsertV2(
         table_handle=table, keys=pairs, values=previous + counts)
-    nothing = tf.zeros([0], tf.int64)
-    # An evaluation that uses the graph again starts with an empty table.
+    empty = tf.zeros([0], tf.int64)
+    # The initializer empties the table for another evaluation with the same graph.
     tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, tf.raw_ops.LookupTableImportV2(
-        table_handle=table, keys=nothing, values=nothing))
+        table_handle=table, keys=empty, values=empty))
     pairs, totals = tf.raw_ops.LookupTableExportV2(
         table_handle=table, Tkeys=tf.int64, Tvalues=tf.int64)
-    order = tf.argsort(pairs)  # Of pairs with equal numbers, top_k takes the first.
+    order = tf.argsort(pairs)  # Sorted, so that top_k breaks ties by the lower class indices.
     pairs, totals = tf.gather(pairs, order), tf.gather(totals, order)
     totals, selected = tf.math.top_k(totals, tf.minimum(_MAX_CONFUSIONS, tf.size(totals)))
     pairs = tf.gather(pairs, selected)
     return tf.stack([pairs // num_classes, pairs % num_classes, totals], -1), update
 
 
-def confusions(class_indices: tf.Tensor, predicted: tf.Tensor,
-               num_classes: int) -> Dict[str, Tuple[tf.Tensor, tf.Operation]]:
-  """Returns the confusion matrix as a metric or, with many classes, the most frequent confusions.
+def confusion_metrics(class_indices: tf.Tensor, predicted: tf.Tensor,
+                      num_classes: int) -> Dict[str, Tuple[tf.Tensor, tf.Operation]]:
+  """Returns the confusion matrix or, for many classes, the most frequent confusions as a metric.
 
   Returns:
     `confusion_matrix`, int64 [num_classes, num_classes], with one row per true class and one column
-    per predicted class; with more than MAX_CLASSES_OF_MATRIX classes `confusions`, see
+    per predicted class. For more than MAX_CLASSES_OF_MATRIX classes, `confusions` instead; see
     count_confusions.
   """
   if num_classes > MAX_CLASSES_OF_MATRIX:
@@ -103,9 +103,9 @@ def confusions(class_indices: tf.Tensor, predicted: tf.Tensor,
 def macro_averages(counts: ClassCounts) -> Dict[str, Tuple[tf.Tensor, tf.Operation]]:
   """Returns the means of precision, recall and F1 over the classes, as metrics without an update.
 
-  A class that is neither the true nor the predicted class of any example is left out. As in
-  scikit-learn, the precision of a class that is never predicted and the recall of a class without
-  examples are 0.
+  The means omit classes that are neither the true nor the predicted class of any example. As in
+  scikit-learn, the precision of a class that is never predicted is 0, and so is the recall of a
+  class without examples.
   """
   correct, true, predicted = (tf.cast(values, tf.float64) for values in counts)
   num_occurring = tf.math.count_nonzero(true + predicted, dtype=tf.float64)
@@ -115,14 +115,14 @@ def macro_averages(counts: ClassCounts) -> Dict[str, Tuple[tf.Tensor, tf.Operati
                               ('f1', (true + predicted) / 2))}
 
 
-def add_to_graph(name: str, counts: tf.Tensor) -> None:
-  """Records counts over all batches in the default graph.
+def record_counts(name: str, counts: tf.Tensor) -> None:
+  """Records counts over all batches in a collection of the default graph.
 
-  Unlike a metric, they are not in the result and the log of `Estimator.evaluate`.
+  Unlike metrics, recorded counts are not part of the result and the log of `Estimator.evaluate`.
   """
-  tf.add_to_collection(_COUNTS_KEY, (name, counts))
+  tf.add_to_collection(_RECORDED_KEY, (name, counts))
 
 
-def find_in_graph() -> Dict[str, tf.Tensor]:
-  """Returns the recorded counts of the default graph by name; {} if the model is no classifier."""
-  return dict(tf.get_collection(_COUNTS_KEY))
+def recorded_counts() -> Dict[str, tf.Tensor]:
+  """Returns the counts that record_counts added, by name; {} if the model is not a classifier."""
+  return dict(tf.get_collection(_RECORDED_KEY))

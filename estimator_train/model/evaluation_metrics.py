@@ -18,22 +18,23 @@ Metrics = Dict[str, Tuple[tf.Tensor, tf.Operation]]
 # The graph collection of the names of losses and metrics that are means over batches.
 _BATCH_MEANS_KEY = 'estimator_train/batch_means'
 _NUM_CALIBRATION_BINS = 15
-# The first letters of the types of operations that change variables.
-_CHANGES_OF_VARIABLES = ('Assign', 'ResourceScatter', 'ScatterAdd', 'ScatterUpdate')
-# The keys of evaluation.json, metrics.jsonl, best.json and the result of an evaluation, with or
-# without classes, that are no losses of outputs and no metrics of a model.
+# The prefixes of the types of operations that change variables.
+_VARIABLE_CHANGING_TYPES = ('Assign', 'ResourceScatter', 'ScatterAdd', 'ScatterUpdate')
+# Keys that the program itself writes to evaluation.json, metrics.jsonl, best.json and the result of
+# an evaluation. No loss or metric of a model may have these keys.
 _RESERVED_KEYS = best_checkpoint.RECORD_KEYS.union((
     'average_loss', 'batch_means', 'best', 'calibration_bins', 'class_counts', 'confusion_matrix',
     'confusions', 'differs_from_run', 'evaluation_dir', 'examples', 'kind', 'loss', 'mode',
     'model_dir', 'per_class', 'regularization_loss', 'skipped_images', 'time'))
-_MIN_CLASSES_OF_TOP_5 = 10  # With fewer classes, even a bad model has most classes among its top 5.
+# With fewer classes, even a bad model has a high top-5 accuracy.
+_MIN_CLASSES_OF_TOP_5 = 10
 
 
 class MetricKeys(NamedTuple):
   """The distinct keys of the losses and metrics of a model in the result of an evaluation.
 
   Attributes:
-    losses: the keys of the losses, by output; {} unless several outputs have a loss.
+    losses: the keys of the losses, by output name; {} unless several outputs have a loss.
     metrics: the keys of the metrics, by name.
   """
   losses: Dict[str, str]
@@ -42,9 +43,9 @@ class MetricKeys(NamedTuple):
 
 def make_keys(outputs: Sequence[str], metrics: Iterable[str],
               num_classes: Optional[int]) -> MetricKeys:
-  """Returns the keys `OUTPUT_loss` and the names of the metrics, with a prefix where necessary.
+  """Returns `OUTPUT_loss` for each loss and the name of each metric, made distinct by prefixes.
 
-  If the program itself has such a key, a loss gets the prefix `output_`, and a metric `metric_`. In
+  If a key is reserved, a loss gets the prefix `output_`, and a metric gets the prefix `metric_`. In
   an Estimator of `convert`, the metrics keep the names that Keras's model_to_estimator gives them.
 
   Args:
@@ -56,7 +57,7 @@ def make_keys(outputs: Sequence[str], metrics: Iterable[str],
   reserved = _RESERVED_KEYS.union(classifier_metric_names(num_classes) if num_classes else ())
   loss_names = [output + '_loss' for output in outputs]
   if num_classes is None:
-    # tf.estimator.Estimator defines these two.
+    # tf.estimator.Estimator itself uses the keys `loss` and `global_step`.
     metric_keys = names.make_distinct(metrics, ('loss', tf.GraphKeys.GLOBAL_STEP), 'metric_')
     loss_keys = names.make_distinct(loss_names, reserved.union(metric_keys), 'output_')
   else:
@@ -67,46 +68,47 @@ def make_keys(outputs: Sequence[str], metrics: Iterable[str],
 
 def make_metrics(fetches: Fetches, features: Any, batch_size: tf.Tensor, model: tf.keras.Model,
                  num_classes: Optional[int]) -> Metrics:
-  """Returns the metrics of a model, and those of classifier_metrics or loss_metrics.
+  """Returns the metrics of the model, and the metrics that the program adds to each evaluation.
 
   Args:
     features: images [B, height, width, C] or any other features.
     batch_size: int64.
-    num_classes: 0: the model is no classifier; None: a model with an output [B, N] and a
-      categorical cross-entropy is a classifier of N classes, and of metrics with the same name,
-      those of the model are returned.
+    num_classes: 0: the model is not a classifier. None, for `convert`: a model with one output
+      [B, N] and a categorical cross-entropy is a classifier of N classes, and a metric of the model
+      replaces a metric of the program that has the same name.
   """
-  class_count = num_classes
+  num_predicted_classes = num_classes
   if num_classes is None and len(model.outputs) == 1 and model.outputs[0].shape.ndims == 2 and (
       losses.is_keras_crossentropy(losses.get_loss(model))):
-    class_count = model.outputs[0].shape.as_list()[-1]
+    num_predicted_classes = model.outputs[0].shape.as_list()[-1]
   keys = make_keys([each.output_name for each in fetches.output_losses], fetches.metrics,
                    num_classes)
-  own = model_metrics(fetches.metrics, batch_size, keys.metrics)
-  added = loss_metrics(fetches, batch_size, keys.losses)
-  if class_count:
+  metrics_of_model = model_metrics(fetches.metrics, batch_size, keys.metrics)
+  added = example_and_loss_metrics(fetches, batch_size, keys.losses)
+  if num_predicted_classes:
     added.pop('regularization_loss', None)
-    added.update(classifier_metrics(features, fetches.output_losses[0], model, class_count))
-  return {**added, **own}
+    added.update(classifier_metrics(features, fetches.output_losses[0], model,
+                                    num_predicted_classes))
+  return {**added, **metrics_of_model}
 
 
 def classifier_metrics(features: Any, loss: OutputLoss, model: tf.keras.Model,
                        num_classes: int) -> Metrics:
   """Returns the metrics of a classifier.
 
-  Examples that are masked do not count. The metrics do not depend on sample weights.
+  The metrics ignore masked examples and sample weights.
 
   Args:
     features: images [B, height, width, C] or any other features.
     loss: the loss of the only output [B, num_classes] of the model.
 
   Returns:
-    The metrics in classifier_metric_names except `average_loss`, float, and those of
-    confusion_matrix.confusions. The graph also records `class_counts`, the ClassCounts of all
-    batches, and `calibration_bins`, see _calibration_error.
+    The float metrics in classifier_metric_names except `average_loss`, and the metrics of
+    confusion_matrix.confusion_metrics. The graph also records `class_counts`, which are the
+    ClassCounts of all batches, and `calibration_bins`; see _calibration_error.
   """
   labels, outputs = loss.targets, loss.outputs
-  class_indices = tf.reshape(  # The rank may be unknown.
+  class_indices = tf.reshape(  # The rank of the labels may be unknown.
       tf.cast(labels, tf.int64) if losses.model_takes_class_indices(model)
       else tf.argmax(labels, -1), [-1])
   predicted = tf.argmax(outputs, -1)
@@ -118,7 +120,7 @@ def classifier_metrics(features: Any, loss: OutputLoss, model: tf.keras.Model,
         for tensor in (class_indices, predicted, outputs))
   count_sums, add_counts = running_sum(
       confusion_matrix.count_batch(class_indices, predicted, num_classes), 'class_counts')
-  confusion_matrix.add_to_graph('class_counts', count_sums)
+  confusion_matrix.record_counts('class_counts', count_sums)
   counts = confusion_matrix.ClassCounts(*tf.unstack(count_sums))
   return {
       'accuracy': (tf.reduce_sum(counts.correct) / tf.reduce_sum(counts.true), add_counts),
@@ -126,7 +128,7 @@ def classifier_metrics(features: Any, loss: OutputLoss, model: tf.keras.Model,
           losses.class_probabilities(model, outputs),
           tf.equal(predicted, class_indices)),
       **confusion_matrix.macro_averages(counts),
-      **confusion_matrix.confusions(class_indices, predicted, num_classes),
+      **confusion_matrix.confusion_metrics(class_indices, predicted, num_classes),
       **({'top_5_accuracy': running_mean(
           tf.math.count_nonzero(tf.equal(tf.cast(tf.nn.top_k(outputs, 5).indices, tf.int64),
                                          class_indices[:, tf.newaxis])),
@@ -135,7 +137,7 @@ def classifier_metrics(features: Any, loss: OutputLoss, model: tf.keras.Model,
 
 
 def classifier_metric_names(num_classes: int) -> List[str]:
-  """Returns the names of the metrics of classifier_metrics that can select a checkpoint."""
+  """Returns the names of the metrics of a classifier that can select the best checkpoint."""
   return ['accuracy', 'average_loss', 'calibration_error', 'macro_f1', 'macro_precision',
           'macro_recall', *['top_5_accuracy'] * (num_classes >= _MIN_CLASSES_OF_TOP_5)]
 
@@ -144,12 +146,13 @@ def _calibration_error(probabilities: tf.Tensor,
                        is_correct: tf.Tensor) -> Tuple[tf.Tensor, tf.Operation]:
   """Returns the expected calibration error, and the operation that adds a batch.
 
-  For each bin, the graph records the number of examples, the sum of the probabilities of the
-  predicted classes, and the number of correct predictions, float64 [3, _NUM_CALIBRATION_BINS].
+  Each prediction is in the bin of its confidence, the probability of the predicted class. The bins
+  have equal widths, and include their upper ends. The error is the sum over bins of |number of
+  correct predictions − sum of confidences|, divided by the number of examples (Guo et al. 2017,
+  arXiv:1706.04599, equation 3).
 
-  The error is the sum over bins of |number of correct predictions − sum of the probabilities of the
-  predicted classes|, divided by the number of examples (Guo et al. 2017, arXiv:1706.04599, equation
-  3). The bins have equal widths, and include their upper ends.
+  The graph records `calibration_bins`, float64 [3, _NUM_CALIBRATION_BINS]: for each bin, the number
+  of examples, the sum of confidences, and the number of correct predictions.
   """
   confidences = tf.cast(tf.reduce_max(probabilities, -1), tf.float64)
   bins = tf.clip_by_value(tf.cast(tf.ceil(confidences * _NUM_CALIBRATION_BINS), tf.int32) - 1,
@@ -157,7 +160,7 @@ def _calibration_error(probabilities: tf.Tensor,
   sums, update = running_sum(tf.stack([
       tf.math.unsorted_segment_sum(values, bins, _NUM_CALIBRATION_BINS) for values in (
           tf.ones_like(confidences), confidences, tf.cast(is_correct, tf.float64))]), 'calibration')
-  confusion_matrix.add_to_graph('calibration_bins', sums)
+  confusion_matrix.record_counts('calibration_bins', sums)
   examples, confidence_sums, correct = tf.unstack(sums)
   return tf.reduce_sum(tf.abs(correct - confidence_sums)) / tf.reduce_sum(examples), update
 
@@ -166,32 +169,33 @@ def model_metrics(metrics: Mapping[str, Metric], batch_size: tf.Tensor,
                   keys: Mapping[str, str]) -> Metrics:
   """Returns the metrics of a compiled model, by their keys.
 
-  The value of a metric whose function returns only one number per batch is the mean of these
-  numbers, weighted by the sizes of the batches. This is exact if the number is a mean over
-  examples. The keys of these metrics are in `batch_means`.
+  The function of a metric may return only one number per batch. The value of such a metric is the
+  mean of these numbers, weighted by the batch sizes, and batch_mean_names returns its key. The mean
+  is exact if each number is a mean over the examples of the batch.
   """
-  found: Metrics = {}
+  metrics_by_key: Metrics = {}
   for name, metric in metrics.items():
     key = keys[name]
-    found[key] = metric.result, metric.update
+    metrics_by_key[key] = metric.result, metric.update
     if metric.batch_value is not None:
       tf.add_to_collection(_BATCH_MEANS_KEY, key)
-      found[key] = mean_over_batches(metric.batch_value, batch_size, name)
-  return found
+      metrics_by_key[key] = mean_over_batches(metric.batch_value, batch_size, name)
+  return metrics_by_key
 
 
-def loss_metrics(fetches: Fetches, batch_size: tf.Tensor, keys: Mapping[str, str]) -> Metrics:
-  """Returns the metrics of the losses of a compiled model, whatever its outputs are.
+def example_and_loss_metrics(fetches: Fetches, batch_size: tf.Tensor,
+                             keys: Mapping[str, str]) -> Metrics:
+  """Returns the number of examples and the losses of any compiled model, as metrics.
 
-  TensorFlow's model_to_estimator reports the mean of the mean losses of the batches, which depends
-  on the batch size when the last batch is short. The losses are summed in float64, so that the
-  first seven digits of the mean depend on neither the batch size nor the order of the examples. A
-  loss that is a sum over the examples is divided by their number.
+  TensorFlow's model_to_estimator reports the mean of the batches' mean losses, which depends on the
+  batch size if the last batch is short. This function sums the losses of the examples in float64.
+  The first seven digits of their mean therefore depend on neither the batch size nor the order of
+  the examples. A loss that is a sum over the examples is divided by the number of examples.
 
   Returns:
-    `examples` (int64); `average_loss` (float), the loss that Keras would compute for one batch with
-    all examples, without regularization; if there are several outputs, the loss of each output by
-    its key; and if the layers add losses, `regularization_loss`.
+    `examples`, int64, and the following floats. `average_loss` is the loss that Keras would compute
+    for one batch with all examples, without regularization. If several outputs have a loss, each
+    of these losses has its key. `regularization_loss` exists if the layers add losses.
   """
   examples, add_examples = running_sum(batch_size, 'examples')
   metrics: Metrics = {'examples': (examples, add_examples)}
@@ -199,7 +203,7 @@ def loss_metrics(fetches: Fetches, batch_size: tf.Tensor, keys: Mapping[str, str
   for loss in fetches.output_losses:
     values = tf.cast(loss.values, tf.float64)
     count = tf.cast(batch_size if loss.is_sum else tf.size(values), tf.float64)
-    # The loss function returns the mean over the batch, or the model does.
+    # Either the loss function or the model returns only one value for the whole batch.
     if values.shape.ndims == 0 or (
         loss.outputs.shape.ndims and loss.outputs.shape.as_list()[0] == 1):
       tf.add_to_collection(_BATCH_MEANS_KEY,
@@ -215,16 +219,17 @@ def loss_metrics(fetches: Fetches, batch_size: tf.Tensor, keys: Mapping[str, str
       evaluation_samples.sample_outputs(loss.output_name, loss.targets, loss.outputs)
   metrics['average_loss'] = total, tf.group(*updates)
   if fetches.regularization_losses:
-    # Losses of activities depend on the batch; those of weights are the same for all batches.
+    # Activity regularizers depend on the batch, so the sum of the losses is averaged over batches.
     metrics['regularization_loss'] = mean_over_batches(
         tf.add_n(list(fetches.regularization_losses)), batch_size, 'regularization_loss')
   return metrics
 
 
 def _predicts_numbers(loss: OutputLoss) -> bool:
-  """Returns whether an output predicts numbers.
+  """Returns whether an output predicts numbers instead of classes.
 
-  Outputs of a softmax or sigmoid, and outputs of another shape than their targets, predict classes.
+  An output predicts classes if it is a softmax or sigmoid, or if its shape is not that of the
+  targets.
   """
   targets, outputs = loss.targets, loss.outputs
   return (targets.shape.ndims == outputs.shape.ndims and outputs.dtype.is_floating
@@ -235,18 +240,19 @@ def _predicts_numbers(loss: OutputLoss) -> bool:
 def make_updates_wait_for(inputs: Any, metrics: Mapping[str, Any]) -> None:
   """Makes the updates of metrics wait for the inputs of the model.
 
-  Otherwise, the last session.run, which gets no batch, would add constants of the graph, such as
-  the size of a batch with a static shape.
+  The last session.run of an evaluation gets no batch, and must fail before it updates a metric. An
+  update whose value is a constant of the graph, such as a static batch size, would not need the
+  inputs, and would be applied once too often.
   """
   updates = [update for _, update in metrics.values()]
   assignments = [operation for operation in graphs.find_ancestors(tf.group(*updates).control_inputs)
-                 if operation.type.startswith(_CHANGES_OF_VARIABLES)]
+                 if operation.type.startswith(_VARIABLE_CHANGING_TYPES)]
   graphs.run_before(tf.group(*tf.nest.flatten(inputs)), assignments)
 
 
-def batch_means() -> List[str]:
-  """Returns the names of the losses and metrics in the default graph that are means over batches.
+def batch_mean_names() -> List[str]:
+  """Returns the keys of the losses and metrics in the default graph that are means over batches.
 
-  They are exact only if their functions return the mean over the examples of the batch.
+  Such a value is exact only if its function returns the mean over the examples of a batch.
   """
   return list(tf.get_collection(_BATCH_MEANS_KEY))

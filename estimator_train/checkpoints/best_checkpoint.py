@@ -1,8 +1,8 @@
 """Compares checkpoints by a metric, and keeps the best so far in `model_dir/best/`.
 
-    best/best.json     the path and metrics of the best checkpoint; written last
+    best/best.json     the path and metrics of the best checkpoint, written after its files
     best/STEP/         the files of a checkpoint: the best one, one being evaluated, or a stale one
-    best/STEP-TASK/    like best/STEP/, but a task other than the chief evaluated the checkpoint
+    best/STEP-TASK/    like best/STEP/, for a checkpoint that another task than the chief evaluated
 """
 
 import contextlib
@@ -21,7 +21,7 @@ _RECORD_FILE = 'best.json'
 # The keys of best.json that are not metrics.
 RECORD_KEYS = frozenset(('checkpoint', 'global_step', 'metric', 'value', 'last_evaluated',
                          'examples_digest', 'compared_since'))
-# The path of the best checkpoint in `best/`. The path of a copied or moved run may begin elsewhere.
+# The path of the best checkpoint relative to `best/`. Its absolute path changes if a run is moved.
 _BEST_PATH = re.compile(r'(?:^|/)(\d[\w-]*/model\.ckpt-\d+)$')
 _LOG = logging.getLogger('estimator_train')
 
@@ -46,7 +46,7 @@ class BestMetric(NamedTuple):
 
 
 def values_of(metrics: Dict[str, Any]) -> Dict[str, Optional[float]]:
-  """Returns the metrics of an evaluation that can select the best checkpoint."""
+  """Returns those results of an evaluation that are metrics, which can select a checkpoint."""
   return {name: value for name, value in metrics.items()
           if value is None or isinstance(value, float)}
 
@@ -56,11 +56,12 @@ class BestCheckpoint(NamedTuple):
 
   Attributes:
     path: the path of the checkpoint.
-    metrics: the metrics by name; None for a metric that is not a number.
+    metrics: the metrics by name; a metric without a value is None.
     last_evaluated_step: the global step of the last evaluated checkpoint, best or not.
-    examples_digest: the digest of the test examples of the metrics; None: unknown.
+    examples_digest: the digest of the test examples on which the metrics were computed; None:
+      unknown.
     compared_since: the global step of the first checkpoint that was evaluated on these examples.
-      Early stopping counts the steps from there.
+      Early stopping counts from this step.
   """
   path: str
   global_step: int
@@ -75,15 +76,14 @@ class BestCheckpoint(NamedTuple):
 
 
 def read_best(model_dir: str) -> Optional[BestCheckpoint]:
-  """Returns the best checkpoint, or None if there is none.
+  """Returns the best checkpoint; None if there is none.
 
-  Also returns None, and logs a warning, if best.json is damaged or a file of the checkpoint is
-  missing.
+  If best.json is damaged or a file of the checkpoint is missing, logs a warning and returns None.
   """
   path = os.path.join(model_dir, BEST_FOLDER, _RECORD_FILE)
   best = _read_record(path)
   while best is not None and not _is_complete(best.path):
-    # Another task may have replaced the checkpoint after this task had read best.json.
+    # Another task may have replaced the checkpoint after this task read best.json.
     previous, best = best, _read_record(path)
     if best == previous:
       _LOG.warning('%s names %s, whose files are missing: continuing without a best checkpoint',
@@ -114,7 +114,7 @@ def _read_record(path: str) -> Optional[BestCheckpoint]:
 
 
 def pin(checkpoint: str, model_dir: str, task_type: Optional[str] = None) -> str:
-  """Protects a checkpoint from deletion, by linking its data into a separate folder.
+  """Protects a checkpoint from deletion by linking its files into a folder of its own.
 
   Args:
     task_type: the type of the task that pins the checkpoint; None: the chief, or the only process.
@@ -132,7 +132,8 @@ def pin(checkpoint: str, model_dir: str, task_type: Optional[str] = None) -> str
     _remove_folders(best_folder, folder_to_keep, task_type)
     new_folder = os.path.join(best_folder, step + suffix)
     if new_folder == folder_to_keep:
-      # A resumed run has repeated the step of the best checkpoint, whose files must not change.
+      # A resumed run has saved the step of the best checkpoint again. The files of the best
+      # checkpoint must not change.
       new_folder = os.path.join(best_folder, step + '-again' + suffix)
     os.makedirs(new_folder)
     for path in glob.glob(glob.escape(checkpoint) + '.*'):
@@ -152,7 +153,7 @@ def promote_if_better(pinned_path: str, global_step: int, metrics: Dict[str, Opt
     pinned_path: the return value of `pin`.
     metrics: the metrics of the pinned checkpoint, by name.
     examples_digest: the digest of the test examples. The best checkpoint so far must have been
-      evaluated on them, too; see update_metrics.
+      evaluated on the same examples; see update_metrics.
 
   Returns:
     The best checkpoint after the comparison.
@@ -161,14 +162,14 @@ def promote_if_better(pinned_path: str, global_step: int, metrics: Dict[str, Opt
   with _locked_best_folder(model_dir) as best_folder:
     best = read_best(model_dir)
     previous_folder = os.path.dirname(best.path) if best is not None else None
-    # The best checkpoint may lack the metric, if the previous run had another --best_metric.
+    # The best checkpoint may lack the metric if the previous run had another --best_metric.
     if best is None or best_metric.is_better(metrics[name], best.metrics.get(name)):
       best = BestCheckpoint(pinned_path, global_step, metrics, global_step, examples_digest,
                             best.compared_since if best is not None else 0)
       _LOG.info('best %s so far', best_metric)
     best = best._replace(last_evaluated_step=global_step)
     _write_record(best_folder, best, name)
-    # Also removes the folder of the replaced checkpoint, even if another task wrote this folder.
+    # The replaced checkpoint is removed even if another task wrote its folder.
     _remove_folders(best_folder, os.path.dirname(best.path),
                     _task_type_of(os.path.dirname(pinned_path)), previous_folder)
   return best
@@ -177,12 +178,12 @@ def promote_if_better(pinned_path: str, global_step: int, metrics: Dict[str, Opt
 def update_metrics(best: BestCheckpoint, metrics: Dict[str, Optional[float]],
                    best_metric: BestMetric, model_dir: str, examples_digest: str,
                    compared_since: int) -> None:
-  """Replaces the metrics of the best checkpoint by those on other test examples.
+  """Replaces the metrics of the best checkpoint by its metrics on other test examples.
 
   Args:
-    best: the return value of `read_best`. If another task has replaced it meanwhile, nothing is
-      changed.
-    metrics: the metrics on the test examples, by name.
+    best: the return value of `read_best`. Nothing is changed if another task has replaced this
+      checkpoint meanwhile.
+    metrics: the metrics on the new test examples, by name.
     examples_digest, compared_since: see BestCheckpoint.
   """
   with _locked_best_folder(model_dir) as best_folder:
@@ -193,7 +194,7 @@ def update_metrics(best: BestCheckpoint, metrics: Dict[str, Optional[float]],
 
 
 def _write_record(best_folder: str, best: BestCheckpoint, metric_name: str) -> None:
-  """Writes best.json, with all metrics, because the next run may have another --best_metric."""
+  """Writes best.json with all metrics, because the next run may have another --best_metric."""
   storage.write_json(os.path.join(best_folder, _RECORD_FILE), {
       'checkpoint': os.path.relpath(best.path, best_folder), 'global_step': best.global_step,
       'metric': metric_name, 'value': best.metrics.get(metric_name), **best.metrics,
@@ -205,8 +206,8 @@ def _write_record(best_folder: str, best: BestCheckpoint, metric_name: str) -> N
 def _locked_best_folder(model_dir: str) -> Iterator[str]:
   """Yields the path of `model_dir/best/`, which is locked until the end of the `with` block.
 
-  Two tasks may evaluate at the same time: the evaluator, and a chief whose TF_CONFIG does not list
-  the evaluator.
+  The lock is necessary because two tasks may evaluate at the same time: the evaluator, and a chief
+  whose TF_CONFIG does not list the evaluator.
   """
   folder = os.path.join(model_dir, BEST_FOLDER)
   storage.check_guards(folder)
@@ -229,9 +230,9 @@ def _is_complete(checkpoint: str) -> bool:
 
 def _remove_folders(best_folder: str, folder_to_keep: Optional[str], task_type: Optional[str],
                     previous_folder: Optional[str] = None) -> None:
-  """Removes `previous_folder` and all folders of a type of task, except `folder_to_keep`.
+  """Removes `previous_folder` and all folders that a type of task wrote, except `folder_to_keep`.
 
-  Folders of other types of tasks are not removed, because these tasks may be reading the files.
+  Tasks of other types may be reading the files in their folders, which are therefore kept.
   """
   for name in os.listdir(best_folder):
     path = os.path.join(best_folder, name)
@@ -246,8 +247,8 @@ def _task_type_of(folder: str) -> Optional[str]:
 
 
 def _link_or_copy(path: str, target: str) -> None:
-  # A run that resumes saves the step again: TensorFlow then replaces the data, but overwrites the
-  # index, so that an index with another name would no longer fit its data.
+  # The index must be copied. When a resumed run saves the step again, TensorFlow replaces the data
+  # files but overwrites the index in place, so a linked index would no longer fit the linked data.
   if not path.endswith('.index'):
     with contextlib.suppress(OSError):  # The file system may not support hard links.
       os.link(path, target)

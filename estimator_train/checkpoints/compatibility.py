@@ -11,28 +11,28 @@ from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import NAMED_CHECKPOINTS
 
-# A checkpoint of a converted Keras model contains the variables of the model under their own names.
-# Names of optimizer variables begin with `training` and the name of the optimizer. Examples are the
+# In a checkpoint of a converted Keras model, the variables of the model have their own names. The
+# names of optimizer variables begin with `training` and the name of the optimizer. Examples are the
 # hyperparameter training/Adam/learning_rate and the slot training/Adam/conv2d/kernel/m.
 _OPTIMIZER_VARIABLE = re.compile(r'training(_\d+)?/([^/]+)/')
 _LOSS_SCALE_VARIABLE = re.compile(r'training(_\d+)?/current_loss_scale$')
 
 
-def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, recorded: RunDir,
+def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, checkpoint_run_dir: RunDir,
                           path: str) -> None:
   """Checks that a checkpoint fits the model, optimizer, dtype and preprocessing of this run.
 
   Args:
     model: the compiled model of this run.
-    recorded: the folder of the run that has saved the checkpoint.
+    checkpoint_run_dir: the folder of the run that saved the checkpoint.
     path: the path of the checkpoint that `--checkpoint` names.
 
   Raises:
-    UserError: the checkpoint does not fit. The error states the value of the flag in each run.
+    UserError: the checkpoint does not fit. The error names a flag and its value in each run.
   """
-  flags = recorded.flags()
+  flags = checkpoint_run_dir.flags()
   shapes: Dict[str, List[int]] = dict(tf.train.list_variables(path))
-  # For each flag, its value, and what does not fit; None: the checkpoint fits.
+  # (flag, its value in this run, what does not fit the checkpoint). The last is None if all fits.
   misfits = [('model', settings.model.model, _model_difference(model, shapes))]
   if settings.run.trains:
     misfits += [
@@ -48,25 +48,26 @@ def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, recorded: R
                   if flags.get('preprocess', preprocess) != preprocess else None))
   for flag, value, difference in misfits:
     if difference is not None:
-      raise _misfit(flag, value, difference, settings, recorded, path)
+      raise _misfit(flag, value, difference, settings, checkpoint_run_dir, path)
 
 
-def _misfit(flag: str, value: str, difference: str, settings: Settings, recorded: RunDir,
+def _misfit(flag: str, value: str, difference: str, settings: Settings, checkpoint_run_dir: RunDir,
             path: str) -> UserError:
   """Returns the error about a flag whose value does not fit the checkpoint."""
-  flags = recorded.flags()  # Empty if flags.txt is missing.
+  flags = checkpoint_run_dir.flags()  # Empty if flags.txt is missing.
   saved_value = flags.get(flag) if flags else 'unknown'
   remedy = ''
   if saved_value == value:
     trained = 'with another network of --{}={}'.format(flag, value)
-    difference = ', '.join([difference, *recorded.flag_differences(settings, ['image_size'])])
+    difference = ', '.join(
+        [difference, *checkpoint_run_dir.flag_differences(settings, ['image_size'])])
   elif saved_value is None:
     trained = 'without --' + flag
   else:
     trained = 'with --{}={}, not --{}={}'.format(flag, saved_value, flag, value)
     remedy = ', or --{}={}'.format(flag, saved_value) if flags else ''
   checkpoint = settings.checkpoints.checkpoint
-  path_flag, folder = (('model_dir', recorded.path) if checkpoint in NAMED_CHECKPOINTS
+  path_flag, folder = (('model_dir', checkpoint_run_dir.path) if checkpoint in NAMED_CHECKPOINTS
                        else ('checkpoint', checkpoint))
   return UserError(
       'the checkpoint does not fit --' + flag,
@@ -78,8 +79,8 @@ def _misfit(flag: str, value: str, difference: str, settings: Settings, recorded
 def _model_difference(model: tf.keras.Model, shapes: Mapping[str, List[int]]) -> Optional[str]:
   """Returns the first difference between the variables of a checkpoint and a model, or None."""
   expected = {weight.op.name: weight.shape.as_list() for weight in model.weights}
-  # Ignores the optimizer's variables. A `tf.train` optimizer has scalars, and slots whose names are
-  # the name of a weight and a suffix, such as conv2d/kernel/Adam.
+  # The variables of the optimizer are ignored. A `tf.train` optimizer has scalars, and slots with the
+  # name of a weight and a suffix, such as conv2d/kernel/Adam.
   stored = {name: shape for name, shape in shapes.items()
             if name in expected or (
                 shape and not _OPTIMIZER_VARIABLE.match(name)

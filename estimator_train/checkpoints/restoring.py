@@ -1,4 +1,4 @@
-"""Restores the weights of a checkpoint, or their moving averages if the checkpoint has these."""
+"""Restores the weights of a checkpoint, or their moving averages if the checkpoint has them."""
 
 import re
 from typing import Dict, Sequence
@@ -10,18 +10,19 @@ _AVERAGE_VARIABLE = re.compile(r'training(_\d+)?/[^/]+/(.+)/' + AVERAGE_SLOT + '
 
 
 def names_of_averages(checkpoint: str) -> Dict[str, str]:
-  """Returns the names of the averages in a checkpoint, by the names of the weights."""
+  """Maps the names of weights to the names of their moving averages in a checkpoint."""
   matches = [_AVERAGE_VARIABLE.match(name) for name, _ in tf.train.list_variables(checkpoint)]
   return {match.group(2): match.group(0) for match in matches if match}
 
 
 def make_saver(variables: Sequence[tf.Variable], checkpoint: str) -> tf.train.Saver:
-  """Makes a saver that restores variables, and weights from their averages in the checkpoint.
+  """Makes a saver that restores variables, and the tables of the default graph.
 
-  Also restores the tables of the default graph.
+  A weight gets the value of its moving average if the checkpoint has one.
   """
-  names = names_of_averages(checkpoint)
-  by_name = {names.get(variable.op.name, variable.op.name): variable for variable in variables}
+  average_names = names_of_averages(checkpoint)
+  by_name = {average_names.get(variable.op.name, variable.op.name): variable
+             for variable in variables}
   by_name.update((table.name, table)
                  for table in tf.get_collection(tf.GraphKeys.SAVEABLE_OBJECTS))
   return tf.train.Saver(by_name, sharded=True)

@@ -1,4 +1,4 @@
-"""Implements `estimator_train.convert`, which replaces model_to_estimator in users' scripts."""
+"""Implements `estimator_train.convert`, which replaces Keras's model_to_estimator."""
 
 import logging
 import os
@@ -21,8 +21,8 @@ from estimator_train.tf_patches import (
 )
 
 _LOG = logging.getLogger('estimator_train')
-# Whether to save checkpoints for tf.train.Checkpoint, by the value of `checkpoint_format`.
-_OBJECT_BASED = {'saver': False, 'checkpoint': True, None: True}
+# Maps `checkpoint_format` to whether checkpoints are saved for tf.train.Checkpoint.
+_IS_OBJECT_BASED = {'saver': False, 'checkpoint': True, None: True}
 
 
 def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[str],
@@ -37,12 +37,12 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
   Args:
     devices: the device flags; None: `config` determines the devices.
   """
-  if checkpoint_format not in _OBJECT_BASED:
+  if checkpoint_format not in _IS_OBJECT_BASED:
     raise InvalidValue('checkpoint_format must be one of "checkpoint" or "saver"',
                        repr(checkpoint_format), 'omit it for "saver"')
   config = _adapt_config(config, model_dir, seed, devices)
   model = _load_model(keras_model, keras_model_path, custom_objects)
-  object_based = _OBJECT_BASED[checkpoint_format]
+  object_based = _IS_OBJECT_BASED[checkpoint_format]
   _check_model(model, export_outputs or ())
   keras_patches.ensure_session(model, config.session_config)
   with estimator.translate_model_errors():
@@ -66,7 +66,7 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
 def _adapt_config(config: Optional[tf.estimator.RunConfig], model_dir: Optional[str],
                   seed: Optional[int],
                   devices: Optional[DeviceFlags]) -> tf.estimator.RunConfig:
-  """Adds a model_dir, session options and, if given, `devices` to the configuration.
+  """Returns the configuration with a model_dir, session options and the given devices.
 
   Raises:
     InvalidValue: `devices` is given, but the configuration already has a strategy.
@@ -101,7 +101,7 @@ def _adapt_config(config: Optional[tf.estimator.RunConfig], model_dir: Optional[
 
 def _load_model(model: Optional[tf.keras.Model], path: Optional[str],
                 custom_objects: Optional[Mapping[str, Any]]) -> tf.keras.Model:
-  """Returns the given model, or loads the model from the path; exactly one must be given."""
+  """Returns the given model, or loads the model at the path; exactly one must be given."""
   if model is not None:
     if path:
       raise InvalidValue('keras_model or keras_model_path must be given, but not both', repr(path),
@@ -136,7 +136,7 @@ def _check_model(model: Any, export_outputs: Iterable[str]) -> None:
 
 
 def _save_object_based_weights(own_graph: OwnGraph, config: tf.estimator.RunConfig) -> None:
-  """Saves the initial weights in the form that an export without a checkpoint restores."""
+  """Saves the initial weights as an object-based checkpoint, for exports without a checkpoint."""
   with tf.Graph().as_default(), tf.Session(config=config.session_config) as session:
     tf.train.create_global_step()
     model_graph = ModelGraph(own_graph, own_graph.part(tf.estimator.ModeKeys.PREDICT),
@@ -149,7 +149,7 @@ def _save_object_based_weights(own_graph: OwnGraph, config: tf.estimator.RunConf
 
 
 def _check_fits_checkpoint(model: tf.keras.Model, names: Sequence[str], checkpoint: str) -> None:
-  """Raises an InvalidValue if a checkpoint lacks a weight, or has it in another shape."""
+  """Raises an InvalidValue if a checkpoint lacks a weight or contains another shape of it."""
   saved_shapes = dict(tf.train.list_variables(checkpoint))
   for name, weight in zip(names, model.weights):
     shape = weight.shape.as_list()

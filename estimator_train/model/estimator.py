@@ -39,7 +39,7 @@ _LOG = logging.getLogger('estimator_train')
 # Maps the name of a model output to a class in tf.estimator.export, such as RegressionOutput.
 ExportOutputs = Mapping[str, Callable[[tf.Tensor], tf.estimator.export.ExportOutput]]
 
-# For each entry: a pattern of the text of TensorFlow's error, the broken rule, and the remedy.
+# (pattern of the text of TensorFlow's error, the rule that the model breaks, the remedy)
 _MODEL_RULES = (
     (r'must be from the same graph|not an element of this graph|different graph',
      'an optimizer or a constraint must not use tensors or variables that were made outside of it',
@@ -57,7 +57,8 @@ def translate_model_errors() -> Iterator[None]:
   """Translates the exceptions of a `with` block that builds or imports a model.
 
   Raises:
-    InvalidValue: an exception of TensorFlow has a known remedy; other exceptions are not changed.
+    InvalidValue: an exception of TensorFlow has a known remedy. Other exceptions are raised as they
+      are.
   """
   try:
     yield
@@ -79,8 +80,9 @@ def to_estimator(model_fn: 'ModelFn',
 
   Several replicas train exactly like one. A checkpoint has one copy of each variable, so that a run
   can be resumed with another number of replicas. Training starts from the weights in
-  initial_weights_path, or those of the model if its inputs are unknown until the first batch.
-  Evaluations also report the metrics of evaluation_metrics.make_metrics.
+  initial_weights_path. If the inputs of the model are unknown until the first batch, training
+  starts from the weights of the model instead. Evaluations report the metrics of
+  evaluation_metrics.make_metrics.
 
   Args:
     run_config: must not set `eval_distribute`, under which TensorFlow 1.15 loses the examples of
@@ -99,15 +101,15 @@ class ModelFn:
   """Makes the EstimatorSpec of each mode from the graph of a compiled model.
 
   Args:
-    num_classes: see evaluation_metrics.make_metrics. With classes, hooks can fetch the tensors of
-      observation.add_batch in training.
+    num_classes: see evaluation_metrics.make_metrics. With classes, the graph of the training has
+      the tensors of observation.add_batch_tensors.
     preprocess: converts the features of a batch to the input of the model.
     translate_errors: makes a context that translates errors of the user's code in the model.
-    input_description: what yields the batches, for error messages.
-    frozen_part: the frozen layers, if the model trains on their cached outputs. Checkpoints also
-      contain the weights of these layers. None: the model is a complete network.
+    input_description: the name of what yields the batches, for error messages.
+    frozen_part: the frozen layers whose cached outputs are the features of the model. Checkpoints
+      also contain the weights of these layers. None: the model is a complete network.
     object_based: whether to save checkpoints for tf.train.Checkpoint instead of tf.train.Saver.
-    export_outputs: further signatures of a SavedModel.
+    export_outputs: additional signatures of a SavedModel.
   """
 
   def __init__(self, own_graph: OwnGraph, num_classes: Optional[int] = None,
@@ -149,7 +151,7 @@ class ModelFn:
         spec['training_hooks'] = [checkpoints.UseSingleCopySaver(
             None if self.object_based else config, optimizers.hyperparameter_names(optimizer))]
         for weight in self._frozen_part.weights if self._frozen_part is not None else ():
-          # No step uses this variable, which only adds the frozen weight to the checkpoints.
+          # No step uses this variable. It only adds the frozen weight to the checkpoints.
           tf.get_variable(weight.op.name, weight.shape, weight.dtype.base_dtype, functools.partial(
               saved_weights.restored_value, weights_path, weight.op.name),
                           trainable=False, use_resource=True)
@@ -173,7 +175,7 @@ class ModelFn:
   def _find_initial_weights(self, config: tf.estimator.RunConfig) -> Optional[str]:
     """Returns the path of the initial weights; None if there is a checkpoint to restore.
 
-    The weights of a model whose inputs were unknown are saved when they are first needed.
+    If the inputs of the model were unknown until now, this function first saves the weights.
     """
     if finding.latest_checkpoint(config.model_dir) is not None:
       return None
@@ -186,7 +188,7 @@ class ModelFn:
 
   def _apply(self, model_graph: ModelGraph, part: Part, features: Any,
              labels: Any) -> Tuple[inputs.Batch, Fetches, Any]:
-    """Adds the operations on a batch to the graph; returns the batch and see ModelGraph.apply."""
+    """Adds the operations on a batch; returns the batch and the results of ModelGraph.apply."""
     features, sample_weights = inputs.split_sample_weights(features)
     features = self._preprocess(features)
     batch = inputs.Batch(self._batch_adapter.arrange_features(features))
@@ -207,7 +209,7 @@ class ModelFn:
       return (batch, *model_graph.apply(batch.without_shapes()))
 
   def _describe_predictions(self, fetches: Fetches) -> Dict[str, Any]:
-    """Returns the predictions, and the outputs of a SavedModel, of an EstimatorSpec."""
+    """Returns the fields of an EstimatorSpec for predictions and the outputs of a SavedModel."""
     predictions = dict(zip(self._model.output_names, fetches.outputs))
     return {'predictions': predictions, 'export_outputs': {
         tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY:
@@ -217,7 +219,7 @@ class ModelFn:
 
   def _add_training(self, model_graph: ModelGraph, part: Part, optimizer: Any,
                     batch: Tuple[Any, Any]) -> Dict[str, Any]:
-    """Adds the training operations to the graph; returns their part of the EstimatorSpec."""
+    """Adds the training operations to the graph; returns the fields of the EstimatorSpec."""
     if isinstance(optimizer, GradientAccumulation):
       if part.fetches.updates and isinstance(
           tf.distribute.get_strategy(), tf.distribute.experimental.CentralStorageStrategy):
@@ -258,25 +260,26 @@ class ModelFn:
           batch[1], [endpoint.target for endpoint in part.endpoints])[0]
       if losses.model_takes_class_indices(self._model):
         label = tf.cast(tf.reshape(label, [-1]), tf.int64)
-      observation.add_batch(batch[0], label, output)
+      observation.add_batch_tensors(batch[0], label, output)
     return {**spec, 'train_op': train_op, 'loss': loss}
 
   def _warn_of_batch_losses(self, optimizer: Any) -> None:
-    """Warns of losses for which several replicas or micro-batches do not train like one."""
+    """Warns of losses with which several replicas or micro-batches do not train like one."""
     num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
-    parts = num_replicas * getattr(optimizer, 'accumulation_steps', 1)
-    if parts == 1 or tf.get_static_value(
+    num_parts = num_replicas * getattr(optimizer, 'accumulation_steps', 1)
+    if num_parts == 1 or tf.get_static_value(
         tf.distribute.get_replica_context().replica_id_in_sync_group) not in (0, None):
       return
     names = self.own_graph.losses_that_are_no_means()
     if names:
       _LOG.warning('%d %s do not train like one with a loss that is no mean over the examples of a '
-                   'batch: %s', parts, 'replicas' if parts == num_replicas else 'micro-batches',
-                   ', '.join(names))
+                   'batch: %s', num_parts,
+                   'replicas' if num_parts == num_replicas else 'micro-batches', ', '.join(names))
 
 
 def _is_exported(features: Any) -> bool:
-  """Returns whether features come from a placeholder: the graph becomes a SavedModel."""
+  """Returns whether features come from a placeholder, as in the graph of a SavedModel."""
   tensors = tf.nest.flatten(features, expand_composites=True)
   return any(operation.type == 'Placeholder' for operation in find_ancestors(
-      [tensor.op for tensor in tensors if isinstance(tensor, tf.Tensor)]))  # Not NumPy's arrays.
+      # The features may contain NumPy arrays.
+      [tensor.op for tensor in tensors if isinstance(tensor, tf.Tensor)]))

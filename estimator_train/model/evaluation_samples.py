@@ -1,4 +1,4 @@
-"""Some of the images, labels and predictions of an evaluation, for its report."""
+"""Samples of the images, labels and predictions of an evaluation, for its report."""
 
 from typing import Any, List, NamedTuple, Optional, Sequence
 
@@ -11,14 +11,15 @@ _NUM_IMAGES, _NUM_OUTPUTS = 12, 1000
 
 
 class SampledTensors(NamedTuple):
-  """Tensors of a batch of which an evaluation collects some values, see sampled_tensors.
+  """A group of tensors of a batch, from whose rows an evaluation collects samples.
 
   Attributes:
-    output_name: the name of an output that predicts numbers; None: images that are classified.
-    num_examples: the number of examples to collect.
+    output_name: the name of an output that predicts numbers; None: the samples are classified
+      images.
+    num_examples: the number of samples to collect.
     tensors: the targets and the output, both [B, ...]; or the images [B, height, width, C], the
       true class indices [B] and the outputs of the model [B, num_classes].
-    are_mistakes: whether B counts only the first examples whose predicted classes are wrong.
+    are_mistakes: whether the tensors contain only the first wrongly classified images of the batch.
   """
   output_name: Optional[str]
   num_examples: int
@@ -28,7 +29,7 @@ class SampledTensors(NamedTuple):
 
 def sample_images(features: Any, class_indices: tf.Tensor, outputs: tf.Tensor,
                   predicted: tf.Tensor) -> None:
-  """Samples images, and images whose predicted classes are wrong.
+  """Adds images, and the wrongly classified images among them, to the sampled tensors.
 
   Args:
     features: images [B, height, width, C].
@@ -44,16 +45,16 @@ def sample_images(features: Any, class_indices: tf.Tensor, outputs: tf.Tensor,
 
 
 def sample_outputs(output_name: str, targets: tf.Tensor, outputs: tf.Tensor) -> None:
-  """Samples the targets and the values of an output that predicts numbers, both [B, ...]."""
+  """Adds the targets and the values [B, ...] of an output that predicts numbers."""
   tf.add_to_collection(_SAMPLES_KEY, SampledTensors(output_name, _NUM_OUTPUTS, (targets, outputs)))
 
 
 def sampled_tensors() -> List[SampledTensors]:
-  """Returns the tensors in the default graph of which an evaluation collects some values."""
+  """Returns the sampled tensors of the default graph."""
   return list(tf.get_collection(_SAMPLES_KEY))
 
 
-class Sample(NamedTuple):
+class ImageSample(NamedTuple):
   """One image of an evaluation.
 
   Attributes:
@@ -82,23 +83,24 @@ class EvaluationSamples(NamedTuple):
   """Some of the examples of an evaluation.
 
   Attributes:
-    images: empty unless the model classifies images.
-    mistakes: images whose predicted classes are wrong.
+    images: images from the whole evaluation; empty unless the model classifies images.
+    mistakes: wrongly classified images.
     outputs: the samples of the outputs that predict numbers instead of classes.
   """
-  images: List[Sample]
-  mistakes: List[Sample]
+  images: List[ImageSample]
+  mistakes: List[ImageSample]
   outputs: List[OutputSample]
 
 
 class SampleCollector:
   """Collects examples that are evenly spaced over an evaluation, with the outputs of the model.
 
-  The first examples would be less useful, because an image folder yields one class after another.
+  The first examples would be less useful, because image folders yield one class after another.
 
   Args:
-    num_examples: the number of examples of the evaluation; None: it is unknown, and the first
-      examples are collected.
+    sampled: the return value of sampled_tensors.
+    num_examples: the number of examples of the evaluation. None: the number is unknown, so that the
+      first examples are collected.
   """
 
   def __init__(self, sampled: Sequence[SampledTensors],
@@ -110,13 +112,13 @@ class SampleCollector:
     self._batch_start, self._batch_size = 0, batch_size
 
   def tensors(self) -> List[Sequence[tf.Tensor]]:
-    """Returns the tensors to fetch with the next batch, for each element of `sampled`."""
+    """Returns the tensors to fetch with the next batch, a list for each element of `sampled`."""
     return [group.tensors if (self._num_missing_mistakes(rows) if group.are_mistakes
                               else len(self._positions(indices))) else []
             for group, indices, rows in zip(self._sampled, self._indices, self._rows)]
 
   def add_batch(self, values: Sequence[Sequence[np.ndarray]]) -> None:
-    """Adds examples of a batch, given the values of the tensors."""
+    """Collects samples from the values of the fetched tensors of a batch."""
     for group, rows, arrays, indices in zip(self._sampled, self._rows, values, self._indices):
       if group.are_mistakes:
         rows.extend(list(zip(*arrays))[:self._num_missing_mistakes(rows)])
@@ -126,12 +128,12 @@ class SampleCollector:
     self._batch_start += self._batch_size
 
   def _positions(self, indices: np.ndarray) -> np.ndarray:
-    """Returns the positions in the next batch of the selected examples."""
+    """Returns the positions of the selected examples in the next batch."""
     positions = indices - self._batch_start
     return positions[(positions >= 0) & (positions < self._batch_size)]
 
   def _num_missing_mistakes(self, rows: Sequence[Any]) -> int:
-    """Returns how many mistakes to add with the next batch, so that they are evenly spaced."""
+    """Returns how many mistakes to collect from the next batch, so that they are evenly spaced."""
     end = self._batch_start + self._batch_size
     expected = -(-_NUM_IMAGES * end // (self._num_examples or end))
     return min(expected, _NUM_IMAGES) - len(rows)
@@ -143,7 +145,7 @@ class SampleCollector:
     for group, rows in zip(self._sampled, self._rows):
       if group.output_name is None:
         (samples.mistakes if group.are_mistakes else samples.images).extend(
-            Sample(image, int(class_index), outputs) for image, class_index, outputs in rows)
+            ImageSample(image, int(class_index), outputs) for image, class_index, outputs in rows)
       elif rows:
         samples.outputs.append(OutputSample(group.output_name, *map(np.stack, zip(*rows))))
     return samples

@@ -1,4 +1,4 @@
-"""Splits a network after its frozen layers, and caches the outputs of these layers for training."""
+"""Splits a network after its frozen layers, and caches their outputs as training features."""
 
 import hashlib
 from typing import Any, List, Tuple
@@ -28,8 +28,8 @@ def split_model(model: tf.keras.Model, model_name: str) -> Tuple[tf.keras.Model,
     model_name: the value of `--model`.
 
   Returns:
-    The frozen part, from images to features, which has no trainable weights; and the rest, from
-    features to the output, which is made of the same layer objects as the network.
+    The frozen part, a model from images to features without trainable weights; and the rest, a
+    model from features to the output. Both consist of layer objects of the network.
 
   Raises:
     UserError: there is no layer after which the network can be split.
@@ -67,17 +67,17 @@ def compute_features(frozen_part: tf.keras.Model, checkpoint: str, source: Sourc
     UserError: the features do not fit into the cache, or the data set is infinite.
   """
   dtype = settings.input.cache_features_dtype
-  # Of everything that determines the features.
+  # The digest covers everything that determines the features.
   digest = hashlib.md5('{} {} {} {}'.format(
       source.files_fingerprint(), settings.model.preprocess, dtype, frozen_part.to_json()).encode())
   for weight in frozen_part.weights:
     digest.update(tf.train.load_variable(checkpoint, weight.op.name).tobytes())
-  # Features are always cached; if `--cache` names no folder, they are cached in memory.
+  # Features are always cached. They are cached in memory unless `--cache` names a place.
   cache = 'memory' if settings.input.cache in ('auto', 'none') else settings.input.cache
   return array_cache.load_or_fill_array(
       cache, 'features-' + digest.hexdigest(),
       (len(source.class_indices()),) + frozen_part.output_shape[1:], np.dtype(dtype).type,
-      lambda array: _fill(array, frozen_part, checkpoint, source, settings, devices))
+      lambda array: _fill_with_features(array, frozen_part, checkpoint, source, settings, devices))
 
 
 def _count_separable_layers(layers: List[Any]) -> int:
@@ -90,7 +90,7 @@ def _count_separable_layers(layers: List[Any]) -> int:
   num_frozen = 0
   while num_frozen < len(layers) - 1 and not layers[num_frozen].trainable_weights:
     num_frozen += 1
-  # Layers read the learning phase to behave differently in training and in inference.
+  # A layer that reads the learning phase behaves differently in training and in inference.
   while num_frozen and any(operation.name.startswith('keras_learning_phase')
                            for operation in find_ancestors([layers[num_frozen - 1].output.op])):
     num_frozen -= 1
@@ -102,9 +102,9 @@ def _count_separable_layers(layers: List[Any]) -> int:
   return 0
 
 
-def _fill(array: np.ndarray, frozen_part: tf.keras.Model, checkpoint: str, source: Source,
-          settings: Settings, devices: Devices) -> None:
-  """Fills an array with the features of all examples, which are computed in a new graph."""
+def _fill_with_features(array: np.ndarray, frozen_part: tf.keras.Model, checkpoint: str,
+                        source: Source, settings: Settings, devices: Devices) -> None:
+  """Computes the features of all examples in a new graph, and fills an array with them."""
   own_graph = OwnGraph(frozen_part)
   with tf.Graph().as_default(), \
       tf.Session(config=make_session_config(settings.devices, devices)) as session:

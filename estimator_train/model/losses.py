@@ -1,4 +1,4 @@
-"""Examines the loss of a model; smooths its labels and weights its classes."""
+"""Examines the loss of a model, smooths its labels and weights its classes."""
 
 import copy
 from typing import Any, Callable, List, Optional, Sequence, Tuple
@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.tf_patches import compiled_models
 
-Loss = Any  # A loss of Keras: a name, a function or a tf.keras.losses.Loss.
+Loss = Any  # What Keras accepts as a loss: a name, a function or a tf.keras.losses.Loss.
 _PROBED_BATCH_SIZE, _PROBED_CLASSES = 5, 7
 
 
@@ -19,7 +19,7 @@ def default_loss(model: tf.keras.Model) -> Loss:
 
 
 def get_loss(model: tf.keras.Model) -> Loss:
-  """Returns the only loss of a compiled model, or a list if the model has several losses."""
+  """Returns the loss of a compiled model; a list of losses if the model has several."""
   loss = model.loss
   if isinstance(loss, dict):
     loss = list(loss.values())
@@ -29,9 +29,9 @@ def get_loss(model: tf.keras.Model) -> Loss:
 def class_probabilities(model: tf.keras.Model, outputs: tf.Tensor) -> tf.Tensor:
   """Returns the outputs of a compiled model if they are probabilities, or else their softmax.
 
-  If the loss has the option `from_logits`, it determines whether the outputs are logits. Otherwise,
-  the outputs are probabilities if the last operation is a softmax, or if the loss is a
-  cross-entropy function or the name of such a function.
+  The option `from_logits` of the loss determines whether the outputs are logits. If the loss lacks
+  this option, the outputs are probabilities if the last operation is a softmax, or if the loss is a
+  cross-entropy function or its name.
 
   Args:
     outputs: the outputs of the model, float [B, num_classes].
@@ -44,28 +44,28 @@ def class_probabilities(model: tf.keras.Model, outputs: tf.Tensor) -> tf.Tensor:
 
 
 def model_takes_class_indices(model: tf.keras.Model) -> bool:
-  """Returns takes_class_indices of the only loss of a compiled model."""
+  """Returns whether the only loss of a compiled model takes class indices [B]."""
   return takes_class_indices(get_loss(model), model.outputs[0].shape.as_list()[-1])
 
 
 def takes_class_indices(loss: Loss, num_classes: Optional[int]) -> bool:
   """Returns whether the loss takes class indices [B] instead of one-hot labels [B, num_classes].
 
-  Only labels of the right shape fit the outputs, whatever the loss is called. The name decides for
-  a loss that fits both or neither; such names of Keras begin with `sparse`.
+  The function tries which shapes of labels the loss accepts. If the loss accepts both or neither, its
+  name decides, because Keras's losses of class indices have names that begin with `sparse`.
   """
   if loss is None or isinstance(loss, (list, tuple)):
     return False
-  # Unlike the number of classes and 1.
-  size = _PROBED_BATCH_SIZE + (num_classes == _PROBED_BATCH_SIZE)
-  outputs_shape = (size, num_classes or _PROBED_CLASSES)
-  # A tf.keras.losses.Loss has the name of its class.
+  # The batch size must differ from 1 and from the number of classes.
+  batch_size = _PROBED_BATCH_SIZE + (num_classes == _PROBED_BATCH_SIZE)
+  outputs_shape = (batch_size, num_classes or _PROBED_CLASSES)
+  # The name of a tf.keras.losses.Loss is that of its class.
   name = loss if isinstance(loss, str) else getattr(loss, '__name__', type(loss).__name__)
   is_called_sparse = name.lower().startswith('sparse')
   if _fits(loss, outputs_shape, outputs_shape):
-    return is_called_sparse and _fits(loss, (size,), outputs_shape)
+    return is_called_sparse and _fits(loss, (batch_size,), outputs_shape)
   return is_called_sparse or any(
-      _fits(loss, shape, outputs_shape) for shape in ((size,), (size, 1)))
+      _fits(loss, shape, outputs_shape) for shape in ((batch_size,), (batch_size, 1)))
 
 
 def _fits(loss: Loss, labels_shape: Tuple[int, ...], outputs_shape: Tuple[int, int]) -> bool:
@@ -76,7 +76,7 @@ def _fits(loss: Loss, labels_shape: Tuple[int, ...], outputs_shape: Tuple[int, i
         make_per_example_loss(loss)(tf.placeholder(dtype, labels_shape),
                                     tf.placeholder(tf.float32, outputs_shape))
         return True
-      except Exception:  # The loss can be the user's code.
+      except Exception:  # The loss may be the user's code.
         continue
   return False
 
@@ -84,7 +84,7 @@ def _fits(loss: Loss, labels_shape: Tuple[int, ...], outputs_shape: Tuple[int, i
 def is_keras_crossentropy(loss: Loss) -> bool:
   """Returns whether the loss is one of Keras's own categorical cross-entropies.
 
-  The name of a loss of the user does not prove that Keras's metrics fit it.
+  A user's loss is not recognized by its name, because Keras's metrics may not fit it.
   """
   own = (tf.keras.losses.categorical_crossentropy, tf.keras.losses.sparse_categorical_crossentropy)
   return (loss in own or type(loss) in (tf.keras.losses.CategoricalCrossentropy,
@@ -95,9 +95,9 @@ def is_keras_crossentropy(loss: Loss) -> bool:
 def losses_that_are_no_means(model: tf.keras.Model) -> List[str]:
   """Returns the names of the losses of a compiled model that are no means over examples.
 
-  N replicas divide each loss by N, as if it were a mean. A sum over the batch becomes 1/N of the
-  sum, and a function of the whole batch becomes the mean of N values. Some such losses are not
-  found, because their code is unknown.
+  N replicas divide each loss by N, as if it were a mean. A sum over the batch therefore becomes 1/N
+  of the sum, and a function of the whole batch becomes the mean of N values. The result may lack
+  losses whose operations hide that they are no means.
   """
   return compiled_models.scalar_losses(model) + [
       loss.op.name for loss in model.get_losses_for(model.inputs) if _is_sum(loss)]
@@ -110,7 +110,7 @@ def _is_sum(loss: tf.Tensor) -> bool:
     axes = tf.get_static_value(operation.inputs[1])
     return axes is None or 0 in axes.reshape(-1) or _is_sum(operation.inputs[0])
   if operation.type == 'RealDiv' and operation.inputs[1].op.type != 'Const':
-    return False  # Probably divided by the batch size, as by an activity regularizer.
+    return False  # The divisor is probably the batch size, as for an activity regularizer.
   return operation.type == 'L2Loss' or (
       operation.type in ('Add', 'AddN', 'AddV2', 'Identity', 'Mul', 'Neg', 'RealDiv', 'Sub')
       and any(map(_is_sum, operation.inputs)))
@@ -147,7 +147,7 @@ class ClassWeightedLoss(tf.keras.losses.Loss):
 
 
 class SmoothedLoss(tf.keras.losses.Loss):
-  """A loss of one-hot labels, a fraction of which is distributed equally over all classes."""
+  """A loss that distributes a fraction of each one-hot label equally over all classes."""
 
   def __init__(self, loss: Loss, fraction: float) -> None:
     super().__init__()
@@ -162,7 +162,7 @@ class SmoothedLoss(tf.keras.losses.Loss):
 def make_per_example_loss(loss: Loss) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
   """Makes a function of (labels, outputs) that returns the loss of each example, float [B].
 
-  If a loss function returns only the mean over the batch, each example gets the mean.
+  If the loss returns only the mean over the batch, this mean is the loss of each example.
   """
   if isinstance(loss, tf.keras.losses.Loss):
     function = copy.copy(loss)

@@ -1,7 +1,7 @@
 """The tensors of a training step that hooks fetch: loss, accuracy, gradient norm and images.
 
-They are added to collections of the graph while the model is built. Hooks fetch some of them only
-at logged steps; the other steps do not compute these.
+The tensors are added to collections of the graph while the model is built. Some are fetched only at
+logged steps, and other steps do not compute them.
 """
 
 import math
@@ -20,16 +20,16 @@ _CLASS_INDICES_KEY = 'estimator_train/example_classes'
 _MAX_IMAGES = 8
 
 
-def add_batch(features: Any, labels: tf.Tensor, outputs: tf.Tensor) -> None:
-  """Adds the accuracy on the batch of a replica, and some of its images.
+def add_batch_tensors(features: Any, labels: tf.Tensor, outputs: tf.Tensor) -> None:
+  """Adds the accuracy on the batch of a replica, and some images of this batch.
 
-  Must be called in each replica after the model of the replica is built, because operations that
-  were added earlier would change the seeds of the model's random operations.
+  Must be called in each replica after the replica has built its model. Operations that were added
+  before would change the seeds of the model's random operations.
 
   Args:
     features: the images of this replica, uint8 or float32 [B, height, width, C] with pixel values
-      from 0 to 255; other features, such as outputs of frozen layers, are not shown. If there are
-      sample weights, `{'features': ..., 'sample_weights': ...}`.
+      from 0 to 255, or other features, which are not shown. If there are sample weights,
+      `{'features': ..., 'sample_weights': ...}`.
     labels: one-hot [B, num_classes] or class indices [B].
     outputs: the outputs of the model, [B, num_classes].
   """
@@ -42,7 +42,7 @@ def add_batch(features: Any, labels: tf.Tensor, outputs: tf.Tensor) -> None:
 
 
 def add_accuracy(class_indices: tf.Tensor, outputs: tf.Tensor) -> None:
-  """Adds the accuracy on the batch of a replica; see add_batch.
+  """Adds the accuracy on the batch of a replica; see add_batch_tensors.
 
   Args:
     class_indices: the true class indices, [B].
@@ -71,15 +71,15 @@ def accuracy() -> tf.Tensor:
 
 
 def scalars_of_logged_steps() -> Dict[str, tf.Tensor]:
-  """Returns the scalars that are only computed at logged steps, by their tags in TensorBoard.
+  """Returns the scalars that are computed only at logged steps, by their tags in TensorBoard.
 
-  In a cluster, they contain collective operations, so that all workers must fetch them in the same
-  steps.
+  All workers of a cluster must fetch the scalars in the same steps, because collective operations
+  compute them.
   """
-  # All replicas have added the same norm.
+  # Each replica has added the same norm; zip takes the first one.
   return dict(zip(['gradient_norm'], tf.get_collection(_GRADIENT_NORM_KEY)))
 
 
-def example_images() -> List[tf.Tensor]:
-  """Returns pixel values [N, height, width, C] and class indices [N] of a batch; []: no images."""
+def example_images_and_classes() -> List[tf.Tensor]:
+  """Returns pixel values [N, height, width, C] and class indices [N]; [] if there are no images."""
   return tf.get_collection(_PIXELS_KEY)[:1] + tf.get_collection(_CLASS_INDICES_KEY)[:1]

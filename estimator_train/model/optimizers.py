@@ -1,4 +1,4 @@
-"""Optimizers, and weight decay."""
+"""Makes the optimizers of `--optimizer`, and applies weight decay."""
 
 import functools
 import re
@@ -9,8 +9,8 @@ import tensorflow.compat.v1 as tf
 from estimator_train.settings.flags import OPTIMIZERS
 from estimator_train.tf_patches.keras import nested_layers
 
-# Keras's names of biases, of the parameters of normalization, and of the slopes of PReLU, which He
-# et al. 2015 (arXiv:1502.01852, section 2.1) do not decay either.
+# Keras's names of biases, normalization parameters and slopes of PReLU. Like biases, He et al. 2015
+# (arXiv:1502.01852, section 2.1) do not decay these slopes.
 _UNDECAYED_NAME = re.compile(r'(alpha|beta|bias|gamma)(_\d+)?')
 LearningRate = Union[float, tf.keras.optimizers.schedules.LearningRateSchedule]
 
@@ -21,7 +21,7 @@ def make_optimizer(name: str, learning_rate: LearningRate) -> tf.keras.optimizer
   Each optimizer has a unique Keras name, because checkpoints identify optimizers by their names.
 
   Args:
-    name: one of OPTIMIZERS in settings/flags.py.
+    name: a key of OPTIMIZERS in settings/flags.py.
   """
   options = dict(OPTIMIZERS[name])
   class_name = options.pop('class')
@@ -32,8 +32,8 @@ def make_optimizer(name: str, learning_rate: LearningRate) -> tf.keras.optimizer
 class AdamW(tf.keras.optimizers.Adam):
   """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2).
 
-  Each step also subtracts the learning rate of the step times `weight_decay` times the weight. See
-  _is_decayed about the weights that decay.
+  Each step also subtracts the learning rate times `weight_decay` times the weight from each weight
+  for which _is_decayed is true.
 
   Args:
     name: the name in checkpoints.
@@ -57,7 +57,7 @@ class AdamW(tf.keras.optimizers.Adam):
   def _decay(self, grad: tf.Tensor, var: tf.Variable) -> tf.Operation:
     if not self.weight_decay or not _is_decayed(var):
       return tf.no_op()
-    with tf.control_dependencies([grad]):  # The gradient is that of the weight before the decay.
+    with tf.control_dependencies([grad]):  # The gradient must use the weight before the decay.
       return var.assign_sub(self._decayed_lr(var.dtype.base_dtype) * self.weight_decay * var,
                             use_locking=self._use_locking)
 
@@ -68,12 +68,12 @@ class AdamW(tf.keras.optimizers.Adam):
 class Lars(tf.keras.optimizers.SGD):
   """LARS: SGD with momentum and a learning rate per weight (You et al. 2017, arXiv:1708.03888).
 
-  See algorithm 1 of the paper. Biases and the parameters of normalization neither decay nor have a
-  learning rate of their own; see _is_decayed. Neither has a weight whose norm is 0.
+  See algorithm 1 of the paper. Biases and normalization parameters do not decay, and use the global
+  learning rate; see _is_decayed. A weight whose norm is 0 also uses the global learning rate.
 
   Args:
-    trust_coefficient: the learning rate of a weight is this coefficient times the global learning
-      rate and the ratio of the weight's norm to that of its gradient.
+    trust_coefficient: a factor of the learning rate of a weight. The other factors are the global
+      learning rate, and the ratio of the norm of the weight to the norm of its gradient.
     name: the name in checkpoints.
   """
 
@@ -106,10 +106,10 @@ class Lamb(tf.keras.optimizers.Optimizer):
   """LAMB, which scales Adam's update of each variable to the norm of the variable.
 
   See You et al. 2019, arXiv:1904.00962, algorithm 2, with the norm itself as the function phi. The
-  update is not scaled if the norm of the variable is 0. The updates of biases and of the parameters
-  of normalization, which do not decay (see _is_decayed), are not scaled either, as in the LAMB of
-  TensorFlow Addons, ALBERT and NVIDIA's BERT. A bias starts at 0, so that its norm after the first
-  update is about the learning rate, by which all later updates would be scaled once more.
+  update of a variable whose norm is 0 is not scaled. As in the LAMB of TensorFlow Addons, ALBERT
+  and NVIDIA's BERT, the updates of biases and normalization parameters are not scaled either, and
+  these variables do not decay; see _is_decayed. A bias starts at 0, so its norm after the first
+  update is about the learning rate. Scaling would multiply its later updates by this small norm.
 
   Args:
     beta_1: the decay of the mean of the gradients.
@@ -164,9 +164,9 @@ class Lamb(tf.keras.optimizers.Optimizer):
 def _is_decayed(variable: tf.Variable) -> bool:
   """Returns whether a weight is a kernel or an embedding, not a bias or a scale.
 
-  Kernels and embeddings have two dimensions or more. So do some biases and scales, such as those of
-  GRU(reset_after=True), LocallyConnected2D and LayerNormalization over several axes; those are
-  recognized by the names that Keras gives them.
+  Kernels and embeddings have two or more dimensions. Some biases and scales also do, for example in
+  GRU(reset_after=True), LocallyConnected2D and LayerNormalization over several axes. The function
+  recognizes these by the names that Keras gives them.
   """
   # The copies of a weight on other replicas are called NAME/replica_1 and so on.
   name = variable.name.partition(':')[0].split('/replica_')[0].rpartition('/')[2]
@@ -179,20 +179,20 @@ def _to_dense(grad: tf.Tensor, variable: tf.Variable, indices: tf.Tensor) -> tf.
 
 
 _OWN_CLASSES = {'AdamW': AdamW, 'Lars': Lars, 'Lamb': Lamb}
-tf.keras.utils.get_custom_objects().update(_OWN_CLASSES)  # For compiled models in files.
+tf.keras.utils.get_custom_objects().update(_OWN_CLASSES)  # To load compiled models.
 
 
-# The attributes of Keras layers that hold the regularizer of a kernel, by those of the kernels.
+# The attribute of a Keras layer with the regularizer of a kernel, by the attribute with the kernel.
 _KERNEL_REGULARIZERS = {'kernel': 'kernel_regularizer', 'depthwise_kernel': 'depthwise_regularizer',
                         'pointwise_kernel': 'pointwise_regularizer'}
 
 
 def decay_weights(model: tf.keras.Model, optimizer: tf.keras.optimizers.Optimizer,
                   factor: float) -> None:
-  """Applies weight decay by the optimizer itself, if it can, or else by the loss.
+  """Makes the optimizer decay the weights or, if it cannot, the loss.
 
-  Adds `factor` / 2 times the sum of the squared kernels to the loss. Biases, the parameters of
-  batch normalization, frozen layers and kernels that already have a regularizer are left out.
+  Unless the optimizer itself can decay weights, the function adds `factor` / 2 times the sum of the
+  squared kernels to the loss. It omits frozen layers and kernels that already have a regularizer.
 
   Args:
     optimizer: the return value of make_optimizer.
@@ -202,9 +202,11 @@ def decay_weights(model: tf.keras.Model, optimizer: tf.keras.optimizers.Optimize
     optimizer.weight_decay = factor
     return
   for layer in nested_layers(model):
-    for kernel_name, name in _KERNEL_REGULARIZERS.items():
+    for kernel_name, regularizer_name in _KERNEL_REGULARIZERS.items():
       kernel = vars(layer).get(kernel_name)
-      if kernel is not None and layer.trainable_weights and vars(layer).get(name, kernel) is None:
+      # A layer without the attribute is omitted, too: the default `kernel` is not None.
+      if kernel is not None and layer.trainable_weights and (
+          vars(layer).get(regularizer_name, kernel) is None):
         regularizer = tf.keras.regularizers.l2(factor / 2)
-        setattr(layer, name, regularizer)  # The configuration of the layer contains it.
+        setattr(layer, regularizer_name, regularizer)  # Part of the configuration of the layer.
         layer.add_loss(functools.partial(regularizer, kernel))

@@ -64,7 +64,8 @@ class WriteSummaries(tf.train.SessionRunHook):
 
   def begin(self) -> None:
     estimator_patches.remove_loss_summary(observation.training_loss())
-    scalars, examples = observation.scalars_of_logged_steps(), observation.example_images()
+    scalars = observation.scalars_of_logged_steps()
+    examples = observation.example_images_and_classes()
     # Every step that writes summaries fetches the same tensors, because TensorFlow prunes the graph
     # again for each new set of fetches.
     self._run_args = tf.train.SessionRunArgs((scalars, examples))

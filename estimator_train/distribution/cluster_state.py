@@ -121,19 +121,19 @@ class ClusterState:
     if message.get('bye'):
       peer.measurements = message.get('note', {})
     if 'failed' in message:
-      self._lose(task, message['failed'], message.get('code'))
+      self._record_loss(task, message['failed'], message.get('code'))
     elif 'lost' in message:
       lost, reason = Task(*message['lost']), message.get('reason', '')
       if lost == self._cluster.task:
         reason = ('this task was reported as lost by {} ({}); the longest time in which this task '
                   'read no messages was {:.1f} s').format(
                       task, reason[:MAX_REASON_CHARS // 4], self._longest_interval_secs)
-      self._lose(lost, reason, message.get('code'))
+      self._record_loss(lost, reason, message.get('code'))
 
   def disconnect(self, task: Task, reason: str) -> None:
     """Handles the end of a connection, which is expected after a goodbye."""
     if not self._peers[task].is_finished:
-      self._lose(task, reason)
+      self._record_loss(task, reason)
 
   def tick(self, now: float) -> List[Event]:
     """Returns what to do at a time, in seconds from any origin; must be called frequently.
@@ -148,10 +148,10 @@ class ClusterState:
       return list(self._heartbeats(now))
     task, reason, code = self.lost
     if self._cluster.is_chief:
-      return [*self.send_all(lost=list(task), reason=reason, code=code), self.lost]
-    return [*(self.send_all(failed=reason) if task == self._cluster.task else ()), self.lost]
+      return [*self.messages_to_all(lost=list(task), reason=reason, code=code), self.lost]
+    return [*(self.messages_to_all(failed=reason) if task == self._cluster.task else ()), self.lost]
 
-  def send_all(self, **message: Any) -> List[Send]:
+  def messages_to_all(self, **message: Any) -> List[Send]:
     """Returns the events of a message to all connected tasks that have not finished."""
     return [Send(task, message) for task, peer in self._peers.items() if not peer.is_finished]
 
@@ -213,21 +213,22 @@ class ClusterState:
       return
     self._sent = message, now
     busy = list(itertools.islice(self._busy_peers(), 2)) if self._cluster.is_chief else []
-    for send in self.send_all(**message):
+    for send in self.messages_to_all(**message):
       others = [entry for entry in busy if entry[0] != send.task]
       yield send if not others else Send(send.task, dict(message, busy=others[0]))
 
   def _detect_silence(self, now: float, interval_secs: float) -> None:
     if interval_secs > self._peer_timeout_secs:
       # The silent tasks may be alive: this task has not read their messages.
-      self._lose(self._cluster.task, 'this task was suspended for {:.0f} s'.format(interval_secs))
+      self._record_loss(self._cluster.task,
+                        'this task was suspended for {:.0f} s'.format(interval_secs))
     for task, peer in self._peers.items():
       if peer.heard_at is None:
         peer.heard_at = now
       elif now - peer.heard_at > self._peer_timeout_secs and not peer.is_finished:
-        self._lose(task, 'no message from it for {:.0f} s'.format(now - peer.heard_at))
+        self._record_loss(task, 'no message from it for {:.0f} s'.format(now - peer.heard_at))
 
-  def _lose(self, task: Task, reason: str, code: Any = None) -> None:
+  def _record_loss(self, task: Task, reason: str, code: Any = None) -> None:
     if self.lost is None:
       self.lost = Lost(task, reason[:MAX_REASON_CHARS], next(
           (known for known in _PERMANENT_CODES if known == code), PeerLost.exit_code))

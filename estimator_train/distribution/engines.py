@@ -1,4 +1,4 @@
-"""Engines: each trains an Estimator, in this process alone or together with other workers."""
+"""Engines, which train an Estimator in one process or together with the workers of a cluster."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ from estimator_train.distribution.devices import (
   make_local_strategy,
   make_session_config,
 )
-from estimator_train.distribution.peers import Peers, Star
+from estimator_train.distribution.peers import ClusterPeers, Peers
 from estimator_train.distribution.process import EVALUATOR, Process
 from estimator_train.errors import NonFiniteLoss, PeerLost, UserError
 from estimator_train.settings import Settings, per_replica_batch_size
@@ -25,26 +25,26 @@ from estimator_train.tf_patches import estimator as estimator_patches, strategie
 _LOG = logging.getLogger('estimator_train')
 # TensorFlow's names of the all-reduce algorithms between workers.
 _COLLECTIVE_COMMUNICATION = {None: 'AUTO', 'nccl': 'NCCL', 'ring': 'RING'}
-# After an error of Horovod, the lost rank is found within this time.
-_LOSS_DETECTION_SECS = 10.
+# After an error of Horovod, the thread of the peers detects the lost rank within this time.
+_LOST_RANK_DETECTION_SECS = 10.
 
 
 class Engine:
-  """Trains an Estimator. This base class trains in one process, on one or several replicas.
+  """Trains an Estimator. This base class trains on one or several replicas in one process.
 
   Attributes:
-    num_workers: number of processes that train together; 1 for an evaluator.
-    examples_per_replica: number of examples that each replica uses per step.
+    num_workers: the number of processes that train together; 1 for an evaluator.
+    examples_per_replica: the number of examples that each replica uses per step.
     is_synchronous: whether this process takes part in every global step.
-    uses_server: whether this process trains through a tf.train.Server of its own, whose threads
-      are then used.
+    uses_own_server: whether the sessions of this process use its own tf.train.Server, and the
+      threads of this server.
 
   Raises:
-    UserError: the batch size is not divisible by the number of replicas or, with `--mixup_alpha`,
-      a replica would have an odd number of examples.
+    UserError: the batch size is not divisible by the number of replicas, or a replica would have an
+      odd number of examples although `--mixup_alpha` is given.
   """
   is_synchronous = True
-  uses_server = False
+  uses_own_server = False
 
   def __init__(self, settings: Settings, process: Process, devices: Devices) -> None:
     self.settings, self.process, self.devices = settings, process, devices
@@ -65,51 +65,51 @@ class Engine:
 
   @property
   def num_replicas(self) -> int:
-    """Number of replicas in all processes."""
+    """The number of replicas in all processes."""
     return self.devices.num_replicas * self.num_workers
 
   @property
   def examples_per_step(self) -> int:
-    """Number of examples per global step."""
-    # `is_synchronous` is not enough: it is also True for the evaluator of an asynchronous cluster,
-    # where each global step uses only the part of the batch of one worker.
+    """The number of examples per global step."""
+    # In an asynchronous cluster, each global step uses only the examples of one worker.
+    # `is_synchronous` does not show this, because it is also True for the evaluator of the cluster.
     is_asynchronous = self.settings.devices.distribution_strategy == 'parameter_server'
     return self.settings.optimizer.batch_size // (
         self.process.num_workers if is_asynchronous else 1)
 
   @property
   def examples_per_worker(self) -> int:
-    """Number of examples that this process uses per step."""
+    """The number of examples that this process uses per step."""
     return self.examples_per_replica * self.devices.num_replicas
 
-  def first_example(self, examples_seen: int) -> int:
-    """Returns the position from which a resumed run reads.
+  def resume_position(self, examples_seen: int) -> int:
+    """Returns the index of the example at which a run starts to read.
 
-    The position is an index in the sequence of training examples over all epochs.
+    The index counts the training examples of all epochs.
 
     Args:
-      examples_seen: number of examples that previous runs have used up to the checkpoint.
+      examples_seen: the number of examples that were used up to the checkpoint.
     """
     return examples_seen
 
   def make_strategy(self) -> Optional[tf.distribute.Strategy]:
-    """Makes the strategy for training; returns None for an Estimator without a strategy."""
+    """Makes the strategy for training; returns None if the Estimator needs no strategy."""
     return make_local_strategy(self.settings.devices, self.devices)
 
   def make_run_config(self) -> tf.estimator.RunConfig:
-    """Makes the RunConfig for training and evaluation; in a cluster, the peers must have joined."""
+    """Makes the RunConfig for training and evaluation. In a cluster, `peers.join` must precede."""
     return tf.estimator.RunConfig(
         model_dir=self.settings.run.model_dir,
         tf_random_seed=self.settings.optimizer.seed,
         train_distribute=self.make_strategy(),
         session_config=make_session_config(self.settings.devices, self.devices,
-                                           in_cluster=self.uses_server),
+                                           in_cluster=self.uses_own_server),
         save_checkpoints_steps=None,  # The hook SaveCheckpoints saves them.
         save_checkpoints_secs=None,
         keep_checkpoint_max=self.settings.checkpoints.keep_checkpoint_max,
-        # In a cluster, Estimator must not compute summaries: it would do so only on the chief, and
-        # a summary can contain collective operations, which wait for all workers. Only the hook
-        # WriteSummaries then writes summaries.
+        # In a cluster, Estimator would compute summaries only on the chief. A summary can contain
+        # collective operations, which would then wait forever for the other workers. So only the
+        # hook WriteSummaries writes summaries there.
         save_summary_steps=self.settings.reporting.log_every_steps if self.num_workers == 1 else 0,
         log_step_count_steps=None)
 
@@ -121,23 +121,23 @@ class Engine:
 
 class _ClusterEngine(Engine):
   """Trains together with the other workers of a cluster."""
-  uses_server = True
-  peers: Star
+  uses_own_server = True
+  peers: ClusterPeers
 
-  def _make_peers(self) -> Star:
+  def _make_peers(self) -> ClusterPeers:
     cluster = self.process.cluster
     assert cluster is not None
     rendezvous.wait_for_network(cluster, self.settings.cluster.start_timeout_secs)
-    return Star(self.settings, cluster)
+    return ClusterPeers(self.settings, cluster)
 
   def train(self, estimator: tf.estimator.Estimator, input_fn: Any,
             hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
     try:
-      self._train_estimator(estimator, input_fn, [*hooks, _AnnounceTraining(self.peers)], max_steps)
+      self._call_estimator(estimator, input_fn, [*hooks, _AnnounceTraining(self.peers)], max_steps)
       self.peers.announce(TRAINED)
-      # The last step of another worker may still need TensorFlow's server of this worker.
+      # The last step of another worker may still need the TensorFlow server of this worker.
       self.peers.wait_until_trained()
-    except NonFiniteLoss:  # All workers raise this error, and each of them prints its own.
+    except NonFiniteLoss:  # Every worker raises and prints this error, so no report is needed.
       self.peers.leave()
       raise
     except BaseException as error:
@@ -147,17 +147,18 @@ class _ClusterEngine(Engine):
     finally:
       estimator_patches.release_server()
 
-  def _train_estimator(self, estimator: tf.estimator.Estimator, input_fn: Any,
+  def _call_estimator(self, estimator: tf.estimator.Estimator, input_fn: Any,
                        hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
-    # With a cluster in TF_CONFIG, Estimator.train raises a ValueError. train_and_evaluate evaluates
-    # only in an evaluator, which does not use this class.
+    """Calls the function of Estimator that trains in this process."""
+    # With a cluster in TF_CONFIG, Estimator.train raises a ValueError. train_and_evaluate only
+    # trains here, because it evaluates only in an evaluator, which does not use this class.
     tf.estimator.train_and_evaluate(
         estimator, tf.estimator.TrainSpec(input_fn, max_steps, hooks),
         tf.estimator.EvalSpec(input_fn))
 
 
 class _AnnounceTraining(tf.train.SessionRunHook):
-  """Announces that this process trains, once its session has been created."""
+  """Announces the state TRAINING when the session has been created."""
 
   def __init__(self, peers: Peers) -> None:
     self._peers = peers
@@ -167,7 +168,7 @@ class _AnnounceTraining(tf.train.SessionRunHook):
 
 
 class CollectiveEngine(_ClusterEngine):
-  """Trains with MultiWorkerMirroredStrategy, whose workers exchange gradients by collectives."""
+  """Trains with MultiWorkerMirroredStrategy, which sums gradients by collective operations."""
 
   def make_strategy(self) -> Optional[tf.distribute.Strategy]:
     return strategies.MultiWorkerMirroredStrategy(
@@ -175,12 +176,12 @@ class CollectiveEngine(_ClusterEngine):
 
 
 class ParameterServerEngine(_ClusterEngine):
-  """Trains with ParameterServerStrategy: each step of a worker is a global step."""
+  """Trains with ParameterServerStrategy, where each step of a worker is a global step."""
   is_synchronous = False
 
-  def first_example(self, examples_seen: int) -> int:
-    # The workers use their shards of a batch in different global steps, and a checkpoint may be
-    # saved between two of these steps. A resumed run repeats the whole batch.
+  def resume_position(self, examples_seen: int) -> int:
+    # The workers use their shards of a batch in different global steps. If the checkpoint was saved
+    # between two of these steps, the resumed run repeats the whole batch.
     batch_size = self.settings.optimizer.batch_size
     return examples_seen // batch_size * batch_size
 
@@ -189,30 +190,30 @@ class ParameterServerEngine(_ClusterEngine):
 
 
 class HorovodEngine(_ClusterEngine):
-  """Trains with one replica in each rank of Horovod. For TensorFlow, each rank trains alone."""
-  uses_server = False
+  """Trains with Horovod, with one replica per rank. TensorFlow itself sees no cluster."""
+  uses_own_server = False
 
-  def _make_peers(self) -> Star:
-    return horovod.Ranks(self.settings, self.process)
+  def _make_peers(self) -> ClusterPeers:
+    return horovod.HorovodPeers(self.settings, self.process)
 
   def make_strategy(self) -> Optional[tf.distribute.Strategy]:
     return strategies.HorovodStrategy(self.devices.names[0])
 
-  def _train_estimator(self, estimator: tf.estimator.Estimator, input_fn: Any,
+  def _call_estimator(self, estimator: tf.estimator.Estimator, input_fn: Any,
                        hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
     try:
       estimator.train(input_fn, hooks=[*hooks, _BroadcastVariables()], max_steps=max_steps)
     except tf.errors.OpError as error:
       if 'Horovod' not in str(error):
         raise
-      # An operation of Horovod fails if another rank has ended. The thread of the peers ends this
-      # process, with the reason, as soon as it has found the lost rank.
-      time.sleep(_LOSS_DETECTION_SECS)
+      # An operation of Horovod fails if another rank has ended. During the sleep, the thread of the
+      # peers usually detects the lost rank, and ends this process with the reason.
+      time.sleep(_LOST_RANK_DETECTION_SECS)
       raise PeerLost('Horovod has failed: {}'.format(error.message)) from error
 
 
 class _BroadcastVariables(tf.train.SessionRunHook):
-  """Copies the variables of rank 0 to all ranks when a session has been created or restored."""
+  """Copies the variables of rank 0 to all ranks after a session has been created or recovered."""
 
   def begin(self) -> None:
     self._broadcast = strategies.broadcast_variables()
@@ -228,31 +229,31 @@ _CLUSTER_ENGINES = {'multi_worker_mirrored': CollectiveEngine, 'horovod': Horovo
 def make_engine(settings: Settings, process: Process, devices: Devices) -> Engine:
   """Makes the engine of a process that trains or evaluates, and sets TF_CONFIG for TensorFlow.
 
-  In a cluster, waits until the host names of the other tasks can be resolved.
+  In a cluster, this function waits until the host names of the other tasks can be resolved.
 
   Raises:
     PeerLost: the first rank of Horovod did not publish its address in time.
-    UserError: the batch size does not suit the replicas, or the port of this task or a host name is
-      invalid.
+    UserError: the batch size does not suit the replicas, the port of this task is in use, or a host
+      name cannot be resolved in time.
   """
-  # TensorFlow reads TF_CONFIG, too, and would connect to the other tasks.
-  text = os.environ.pop('TF_CONFIG', None)
+  # Without an own server, TensorFlow must not read TF_CONFIG, or it would connect to other tasks.
+  tf_config_text = os.environ.pop('TF_CONFIG', None)
   strategy = settings.devices.distribution_strategy
   if process.num_workers > 1 and process.role != EVALUATOR:
     engine = _CLUSTER_ENGINES[strategy](settings, process, devices)
-    if engine.uses_server and process.cluster is not None:
+    if engine.uses_own_server and process.cluster is not None:
       os.environ['TF_CONFIG'] = process.cluster.to_tf_config()
     return engine
   if settings.run.trains and strategy in MULTI_WORKER_STRATEGIES and process.role != EVALUATOR:
     _LOG.info('--distribution_strategy=%s with one worker: TF_CONFIG %s', strategy,
-              'names no other task' if text is not None else 'is not set'
+              'names no other task' if tf_config_text is not None else 'is not set'
               + (', and no launcher has started several processes' if strategy == 'horovod'
                  else ''))
   return Engine(settings, process, devices)
 
 
 def serve_variables(settings: Settings, process: Process) -> Dict[str, Any]:
-  """Serves variables to the workers until all workers have finished; for a parameter server.
+  """Serves variables as a parameter server until the chief has finished.
 
   Returns:
     The result of the mode for this process.
@@ -260,8 +261,8 @@ def serve_variables(settings: Settings, process: Process) -> Dict[str, Any]:
   cluster = process.cluster
   assert cluster is not None
   rendezvous.wait_for_network(cluster, settings.cluster.start_timeout_secs)
-  peers = Star(settings, cluster)
-  peers.connect({})  # The other shared values describe data and model.
+  peers = ClusterPeers(settings, cluster)
+  peers.connect({})  # A parameter server has no data and no model that must be the same.
   server = tf.train.Server(
       tf.train.ClusterSpec({kind: list(addresses) for kind, addresses in cluster.addresses.items()
                             if kind != 'evaluator'}),

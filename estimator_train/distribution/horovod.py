@@ -9,7 +9,7 @@ import time
 from typing import Any, Dict, List, Mapping, Tuple
 
 from estimator_train.distribution import rendezvous, sockets
-from estimator_train.distribution.peers import Star
+from estimator_train.distribution.peers import ClusterPeers
 from estimator_train.distribution.process import LaunchedProcess, Process
 from estimator_train.distribution.sockets import StartTimeout
 from estimator_train.distribution.tf_config import Cluster
@@ -26,7 +26,7 @@ _CONNECT_TIMEOUT_SECS, _RETRY_SECS = 5., .5
 _MPI_VARIABLES = ('OMPI_COMM_WORLD_SIZE', 'PMI_SIZE', 'PMIX_RANK')
 
 
-class Ranks(Star):
+class HorovodPeers(ClusterPeers):
   """The ranks: the workers of TF_CONFIG, or the processes that horovodrun, mpirun or srun starts.
 
   Raises:

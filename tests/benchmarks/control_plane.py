@@ -31,7 +31,7 @@ import common
 sys.path.insert(0, str(common.ROOT))
 from estimator_train.distribution import rendezvous, tf_config  # noqa: E402
 from estimator_train.distribution.messages import Connection  # noqa: E402
-from estimator_train.distribution.peers import Star  # noqa: E402
+from estimator_train.distribution.peers import ClusterPeers  # noqa: E402
 from estimator_train.distribution.sockets import StartTimeout  # noqa: E402
 from estimator_train.settings import Settings  # noqa: E402
 
@@ -71,9 +71,9 @@ def _run_task(cluster: tf_config.Cluster, pipe: Any, is_lost: bool) -> None:
   memory_mb = _memory_mb()
   _wait_until(pipe.recv())
   lost: List[float] = []
-  peers = Star(Settings(model_dir='x', peer_timeout_secs=300), cluster,
+  peers = ClusterPeers(Settings(model_dir='x', peer_timeout_secs=300), cluster,
                on_task_lost=lambda _: lost.append(time.monotonic()))
-  peers.exchange_messages(rendezvous.connect(cluster, FLAGS, StartTimeout(300)))
+  peers.start_exchange(rendezvous.connect(cluster, FLAGS, StartTimeout(300)))
   peers.announce('training')
   pipe.send({'at': time.monotonic(), 'messages': counter.messages, 'bytes': counter.bytes,
              'memory_mb': _memory_mb() - memory_mb})
@@ -98,7 +98,7 @@ def _run_task(cluster: tf_config.Cluster, pipe: Any, is_lost: bool) -> None:
   pipe.send(time.monotonic())
   _wait_until(pipe.recv())
   if cluster.is_chief:
-    found = peers.wait_for_measurements()
+    found = peers.wait_for_goodbyes()
     assert len(found) == len(cluster.workers) - 1 and all(found.values())
     pipe.send(time.monotonic())
     peers.leave()

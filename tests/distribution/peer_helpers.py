@@ -6,7 +6,7 @@ from concurrent import futures
 from cluster_processes import free_addresses
 
 from estimator_train.distribution import rendezvous, tf_config
-from estimator_train.distribution.peers import Star
+from estimator_train.distribution.peers import ClusterPeers
 from estimator_train.distribution.sockets import StartTimeout
 from estimator_train.settings import Settings
 
@@ -36,9 +36,9 @@ class Member:
     self._peers = in_thread(self._connect, values or {}, secs, listener, key)
 
   def _connect(self, values, secs, *listener_and_key):
-    peers = Star(Settings(model_dir='x', peer_timeout_secs=SECS), self.cluster,
+    peers = ClusterPeers(Settings(model_dir='x', peer_timeout_secs=SECS), self.cluster,
                  on_task_lost=self.lost.append)
-    peers.exchange_messages(rendezvous.connect(
+    peers.start_exchange(rendezvous.connect(
         self.cluster, values, StartTimeout(secs, self.log.append), *listener_and_key))
     return peers
 
@@ -47,7 +47,7 @@ class Member:
     return self._peers.done()
 
   def peers(self, secs=SECS):
-    """Waits for the Star; raises what `connect` has raised."""
+    """Waits for the ClusterPeers; raises what `connect` has raised."""
     return self._peers.result(secs)
 
 

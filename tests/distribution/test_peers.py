@@ -14,7 +14,7 @@ from estimator_train.distribution import peers as peers_module, sockets
 from estimator_train.distribution.cluster_state import Lost
 from estimator_train.distribution.engines import HorovodEngine
 from estimator_train.distribution.messages import Connection
-from estimator_train.distribution.peers import Star
+from estimator_train.distribution.peers import ClusterPeers
 from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.settings import Settings
 from estimator_train.version import __version__
@@ -76,7 +76,7 @@ def test_a_failure_of_one_task(five, index):
     assert code == 3
     assert task == failed.cluster.task and len(reason) <= 200
     assert reason.startswith('the disk is full...')
-    for wait in (member.peers().wait_until_trained, member.peers().wait_for_measurements):
+    for wait in (member.peers().wait_until_trained, member.peers().wait_for_goodbyes):
       with pytest.raises(errors.PeerLost, match='{} failed: '.format(task)) as caught:
         wait()
       assert caught.value.exit_code == 3
@@ -85,16 +85,16 @@ def test_a_failure_of_one_task(five, index):
 
 @pytest.fixture
 def chief():
-  """The Star of a chief with two workers, their ends of the connections, and the losses."""
+  """The ClusterPeers of a chief with two workers, their ends of the connections, and the losses."""
   lost, near, far = [], {}, {}
   with sockets.listen(0) as listener:
     for task in (W1, W2):
       near[task] = Connection(
           sockets.connect('127.0.0.1', listener.getsockname()[1], SECS))
       far[task] = listener.accept()[0]
-  peers = Star(Settings(model_dir='x', peer_timeout_secs=SECS),
+  peers = ClusterPeers(Settings(model_dir='x', peer_timeout_secs=SECS),
                Cluster({'worker': ('a:1', 'b:1', 'c:1')}, W0), on_task_lost=lost.append)
-  peers.exchange_messages(near)
+  peers.start_exchange(near)
   yield peers, far, lost
   for each in far.values():
     each.close()
@@ -137,7 +137,7 @@ def test_one_that_does_not_read_blocks_nothing(chief, monkeypatch):
     (KeyboardInterrupt(), mock.call.report_failure('KeyboardInterrupt', None))])
 def test_an_engine_reports_errors_of_this_task_only(error, expected):
   engine = HorovodEngine.__new__(HorovodEngine)
-  engine.peers, engine._train_estimator = mock.Mock(), mock.Mock(side_effect=error)
+  engine.peers, engine._call_estimator = mock.Mock(), mock.Mock(side_effect=error)
   with pytest.raises(type(error)):
     engine.train(None, None, (), 1)
   assert engine.peers.method_calls == [expected]
@@ -147,7 +147,7 @@ def test_tasks_of_other_versions_are_refused(monkeypatch):
   connect = mock.Mock(return_value={})
   monkeypatch.setattr(peers_module.rendezvous, 'connect', connect)
   cluster = Cluster({'worker': ('a:1',)}, W0)
-  star = Star(Settings(model_dir='x'), cluster)
+  star = ClusterPeers(Settings(model_dir='x'), cluster)
   star.join({'examples': '7'})
   star.leave()
   (_, values, *_), _ = connect.call_args

@@ -65,7 +65,7 @@ class TimeHistory(tf.train.SessionRunHook):
   @property
   def times(self) -> List[float]:
     """The seconds of each session.run. A long training keeps at least the last 100,000 steps."""
-    return [ended - began for began, ended in zip(self._times.began, self._times.ended)]
+    return [ended - began for began, ended in zip(self._times.start_times, self._times.end_times)]
 
   def begin(self) -> None:
     self._start_up.end_phase('graph')
@@ -105,7 +105,7 @@ class TimeHistory(tf.train.SessionRunHook):
     self._sessions.observer.detach()
     self._global_step = self._sessions.read_global_step(session)
     self._conditions.update(throughput.duration_and_end_time(self._start_up))
-    if self._report_dir is not None and self._times.ended and _is_chief():
+    if self._report_dir is not None and self._times.end_times and _is_chief():
       self._write_report(self._report_dir)
 
   def report(self) -> Dict[str, Any]:
@@ -113,11 +113,11 @@ class TimeHistory(tf.train.SessionRunHook):
 
     A value that was not observed is None. Before the first step, the dict is empty.
     """
-    return self._make_report().figures if self._times.ended else {}
+    return self._make_report().figures if self._times.end_times else {}
 
   def _make_report(self) -> throughput.ThroughputReport:
     report = throughput.make_throughput_report(
-        self._times.of_run(self._global_step or self._times.num_steps), self._conditions,
+        self._times.to_run_times(self._global_step or self._times.num_steps), self._conditions,
         self._warmup_steps)
     report.figures['global_step'] = self._global_step
     return report
@@ -188,8 +188,8 @@ class _SessionTracker:
   def expect_step(self) -> None:
     """Records a pause if a save or a recovery followed the last step; replaces pauses within it."""
     times = self._times
-    if times.ended and (self._has_recovered or self.observer.has_saved):
-      last = times.ended[-1]
+    if times.end_times and (self._has_recovered or self.observer.has_saved):
+      last = times.end_times[-1]
       while times.pauses and times.pauses[-1].start_time >= last:
         times.pauses.pop()
       times.pauses.append(Pause('recovery' if self._has_recovered else 'checkpoint', last,

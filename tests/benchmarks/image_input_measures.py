@@ -28,9 +28,9 @@ from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.system import machine, storage
 from estimator_train.system.start_up import StartUpTimer
-from estimator_train.training.preparation import PreparedModel, build, convert
+from estimator_train.training.preparation import PreparedModel, build, convert_model
 from estimator_train.training.run import Run, open_run
-from estimator_train.training.timing import StepTimes, TimeSteps
+from estimator_train.training.timing import StepTimer, StepTimes
 
 # Small enough to diverge on no labels; a step costs the same at any rate.
 LEARNING_RATE = 1e-6
@@ -314,14 +314,14 @@ def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: i
   chosen = np.linspace(0, len(split.files) - 1, images).astype(int)
   some = ImageSplit([split.files[index] for index in chosen], split.classes[chosen])
   return (run._replace(data=run.data._replace(train=make_source(some, dataset.spec, Role.TRAIN))),
-          convert(run, build(run)))
+          convert_model(run, build(run)))
 
 
 def _train(run: Run, model: PreparedModel, input_fn: InputFn, steps: int) -> float:
   """Returns the images a second of the last so many steps, what is between them included."""
   times = StepTimes(StartUpTimer())
-  model.training_estimator.train(input_fn, hooks=[TimeSteps(times)], max_steps=run.end_step)
-  secs = times.ended[-1] - times.ended[-1 - steps]
+  model.training_estimator.train(input_fn, hooks=[StepTimer(times)], max_steps=run.end_step)
+  secs = times.end_times[-1] - times.end_times[-1 - steps]
   return steps * run.settings.optimizer.batch_size / secs
 
 

@@ -19,7 +19,7 @@ def test_times_of_the_last_steps_and_of_the_way_to_the_first(monkeypatch):
   monkeypatch.setattr(timing, '_NUM_STEPS_KEPT', 3)
   start_up = StartUpTimer(clock=readings(10., 12., 14., 15., 21., 99.), process_age=lambda: 1.)
   times = timing.StepTimes(start_up, clock=readings(*range(99)))
-  hook = timing.TimeSteps(times)
+  hook = timing.StepTimer(times)
   with tf.Graph().as_default():
     hook.begin()
   hook.before_run(None)
@@ -27,9 +27,10 @@ def test_times_of_the_last_steps_and_of_the_way_to_the_first(monkeypatch):
     hook.before_run(None)
     hook.after_run(None, SimpleNamespace(results=None))
   assert start_up.secs == {'import': 1., 'graph': 2., 'session': 3., 'first_step': 6.}
-  assert times.num_steps == 13 and times.of_run(13).discarded_steps == 9
-  assert list(times.began) == [19, 21, 23, 25] and list(times.ended) == [20, 22, 24, 26]
-  np.testing.assert_array_equal(times.waited, [np.nan] * 4, 'there is no input to wait for')
+  assert times.num_steps == 13 and times.to_run_times(13).discarded_steps == 9
+  assert list(times.start_times) == [19, 21, 23, 25] and list(times.end_times) == [20, 22, 24, 26]
+  np.testing.assert_array_equal(times.input_wait_secs, [np.nan] * 4,
+                                'there is no input to wait for')
   with times.record_pause('evaluation'):
     times.clock()
   assert times.pauses == [Pause('evaluation', 27, 2)]

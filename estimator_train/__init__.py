@@ -276,7 +276,7 @@ def _single_process(flags: DeviceFlags) -> Any:
   process = this_process(os.environ, flags.distribution_strategy)
   if process.cluster is not None and len(process.cluster.members) > 1:
     raise UserError('the functions of estimator_train cannot run in a cluster of several tasks',
-                    'TF_CONFIG has ' + process.cluster.task_counts,
+                    'TF_CONFIG has ' + process.cluster.task_summary,
                     'run python -m estimator_train, or unset TF_CONFIG')
   return process
 

@@ -42,9 +42,9 @@ def _prepare(run):
   built = preparation.build(run)
   if run.settings.run.trains:
     repairing.repair_model_dir(run.run_dir.path, run.start.checkpoint)
-  model = preparation.convert(run, built)
+  model = preparation.convert_model(run, built)
   if run.settings.run.trains:
-    preparation.record(run)
+    preparation.write_records(run)
   return model
 
 

@@ -79,8 +79,8 @@ def _misfit(flag: str, value: str, difference: str, settings: Settings, checkpoi
 def _model_difference(model: tf.keras.Model, shapes: Mapping[str, List[int]]) -> Optional[str]:
   """Returns the first difference between the variables of a checkpoint and a model, or None."""
   expected = {weight.op.name: weight.shape.as_list() for weight in model.weights}
-  # The variables of the optimizer are ignored. A `tf.train` optimizer has scalars, and slots with the
-  # name of a weight and a suffix, such as conv2d/kernel/Adam.
+  # The variables of the optimizer are ignored. A `tf.train` optimizer has scalars, and slots with
+  # the name of a weight and a suffix, such as conv2d/kernel/Adam.
   stored = {name: shape for name, shape in shapes.items()
             if name in expected or (
                 shape and not _OPTIMIZER_VARIABLE.match(name)

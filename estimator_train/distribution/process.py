@@ -119,7 +119,7 @@ def _check_launch(launch: Optional[LaunchedProcess], cluster: Optional[Cluster])
     raise UserError(
         'each process of a launcher must be a task of TF_CONFIG', '{} processes, but {}'.format(
             launch.num_processes, 'TF_CONFIG has no cluster' if cluster is None
-            else 'cluster has ' + cluster.task_counts),
+            else 'cluster has ' + cluster.task_summary),
         'start one process per task, such as one per node')
 
 
@@ -127,7 +127,7 @@ def _check_strategy(cluster: Cluster, strategy: str) -> None:
   """Raises a UserError if the --distribution_strategy cannot be used on the cluster."""
   servers = ['cluster.ps[{}]={}'.format(task.index, cluster.address(task))
              for task in cluster.parameter_servers]
-  counts = 'cluster has ' + cluster.task_counts
+  counts = 'cluster has ' + cluster.task_summary
   flag = '--distribution_strategy=' + strategy
   if strategy in ('multi_worker_mirrored', 'horovod'):
     if servers:

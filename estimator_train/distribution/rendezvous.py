@@ -56,7 +56,7 @@ KEY_VARIABLE = 'ESTIMATOR_TRAIN_CLUSTER_KEY'
 _MAX_LOGGED_REFUSALS = 20
 _NETWORK_RETRY_SECS, _LOG_EVERY_SECS = 1., 60.
 _LOG = logging.getLogger('estimator_train')
-_Conversation = Generator[None, Dict[str, Any], None]
+_Handshake = Generator[None, Dict[str, Any], None]
 
 
 def wait_for_network(cluster: Cluster, timeout_secs: float,
@@ -72,7 +72,7 @@ def wait_for_network(cluster: Cluster, timeout_secs: float,
   tf_config.listen_on_own_port(cluster).close()
   deadline, next_log_at = clock() + timeout_secs, clock()
   while True:
-    error = tf_config.find_unresolved_host(cluster)
+    error = tf_config.unresolved_host_error(cluster)
     if error is None:
       return
     if clock() > deadline:
@@ -102,7 +102,7 @@ def connect(cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeo
       process has registered as this task, or the chief's port cannot be opened.
   """
   shared_values = {name: _shorten(value) for name, value in dict(
-      shared_values, TF_CONFIG=cluster.task_counts).items()}
+      shared_values, TF_CONFIG=cluster.task_summary).items()}
   if not cluster.is_chief:
     return {cluster.chief: _Member(cluster, shared_values, timeout, key).connect()}
   if len(cluster.members) == 1:
@@ -146,57 +146,57 @@ class _Chief:
                listener: socket.socket, key: str) -> None:
     self._cluster, self._shared_values, self._key = cluster, shared_values, key
     self._timeout, self._listener = timeout, listener
-    self._conversations: Dict[Connection, _Conversation] = {}
-    self._close_at: Dict[Connection, float] = {}
-    self._members: Dict[Task, Connection] = {}  # Those that are registered.
+    self._handshakes: Dict[Connection, _Handshake] = {}
+    self._deadlines: Dict[Connection, float] = {}
+    self._registered: Dict[Task, Connection] = {}  # Those that are registered.
     self._heartbeat_sent_at = timeout.clock()
     self._num_refusals = 0
 
   def missing_tasks(self) -> List[Task]:
     """Returns the other members that are not registered."""
     return [task for task in self._cluster.members
-            if task != self._cluster.task and task not in self._members]
+            if task != self._cluster.task and task not in self._registered]
 
   def poll(self) -> None:
     """Waits briefly for messages and new connections, and handles them."""
-    wait_readable([self._listener, *self._conversations], _POLL_SECS)
+    wait_readable([self._listener, *self._handshakes], _POLL_SECS)
     now = self._timeout.clock()
-    for connection, conversation in list(self._conversations.items()):
+    for connection, handshake in list(self._handshakes.items()):
       messages = connection.receive()
       connection.flush()
-      if connection.end_reason or now > self._close_at[connection]:
+      if connection.end_reason or now > self._deadlines[connection]:
         connection.close()
-        del self._conversations[connection], self._close_at[connection]
-        self._members = {task: member for task, member in self._members.items()
+        del self._handshakes[connection], self._deadlines[connection]
+        self._registered = {task: member for task, member in self._registered.items()
                          if member is not connection}
         continue
       for message in messages:
         with contextlib.suppress(StopIteration):  # The process has been refused.
-          conversation.send(message)
+          handshake.send(message)
     for connection in accept_connections(self._listener):
-      self._conversations[connection] = self._converse(connection)
-      next(self._conversations[connection])
+      self._handshakes[connection] = self._shake_hands(connection)
+      next(self._handshakes[connection])
     if now - self._heartbeat_sent_at >= _HEARTBEAT_SECS:
       self._heartbeat_sent_at = now
-      for member in self._members.values():
+      for member in self._registered.values():
         if member.has_sent_all:
-          self._send_missing(member)
+          self._send_missing_tasks(member)
     missing = self.missing_tasks()
     if missing:
       self._timeout.log_or_raise([str(task) for task in missing])
 
   def release(self) -> Dict[Task, Connection]:
     """Releases the members, and returns their connections; closes all others."""
-    for connection in set(self._conversations).difference(self._members.values()):
+    for connection in set(self._handshakes).difference(self._registered.values()):
       connection.close()
-    for member in self._members.values():
+    for member in self._registered.values():
       member.send(go=True)
-    return self._members
+    return self._registered
 
-  def _converse(self, connection: Connection) -> _Conversation:
+  def _shake_hands(self, connection: Connection) -> _Handshake:
     """Identifies a process, and registers or refuses it. Each `yield` waits for its next message.
     """
-    self._close_at[connection] = self._timeout.clock() + _HANDSHAKE_TIMEOUT_SECS
+    self._deadlines[connection] = self._timeout.clock() + _HANDSHAKE_TIMEOUT_SECS
     challenge = secrets.token_hex()
     connection.send(challenge=challenge)
 
@@ -209,25 +209,25 @@ class _Chief:
       return
     connection.send(proof=_make_proof(self._key, 'chief', *challenges))
 
-    name = self._find_difference(task, (yield from _message_with('values'))['values'])
+    name = self._find_differing_value(task, (yield from _message_with('values'))['values'])
     if name is not None:
       # Without the chief's value, because the process may not belong to the cluster.
       self._refuse(connection, refused=name, is_known=name in self._shared_values)
     elif task == self._cluster.task or task not in self._cluster.members:
       self._refuse(connection, taken=True)
     else:
-      if task in self._members:
+      if task in self._registered:
         # The earlier connection is an old one of this process or of its predecessor, or that of a
         # process that has the same task by mistake. Only the latter reads this message.
         self._log_refusal('another process has started as {}'.format(task))
-        self._refuse(self._members[task], taken=True)
-      self._members[task] = connection
-      self._send_missing(connection)
-      while self._members.get(task) is connection:
-        self._close_at[connection] = self._timeout.clock() + _SILENCE_TIMEOUT_SECS
+        self._refuse(self._registered[task], taken=True)
+      self._registered[task] = connection
+      self._send_missing_tasks(connection)
+      while self._registered.get(task) is connection:
+        self._deadlines[connection] = self._timeout.clock() + _SILENCE_TIMEOUT_SECS
         yield
 
-  def _find_difference(self, task: Task, values: Dict[str, str]) -> Optional[str]:
+  def _find_differing_value(self, task: Task, values: Dict[str, str]) -> Optional[str]:
     """Logs and returns the name of a value that is not that of the chief; None if there is none."""
     # A parameter server builds no model, and sends fewer values. Only those are compared.
     names = values if task.type == 'ps' else [*self._shared_values, *values]
@@ -238,13 +238,13 @@ class _Chief:
           self._shared_values.get(name)))
     return name
 
-  def _send_missing(self, member: Connection) -> None:
+  def _send_missing_tasks(self, member: Connection) -> None:
     member.send(missing=[str(task) for task in self.missing_tasks()[:_MAX_NAMES]])
 
   def _refuse(self, connection: Connection, **message: Any) -> None:
     connection.send(**message)
     connection.end_sending()
-    self._close_at[connection] = self._timeout.clock() + _HANDSHAKE_TIMEOUT_SECS
+    self._deadlines[connection] = self._timeout.clock() + _HANDSHAKE_TIMEOUT_SECS
 
   def _log_refusal(self, text: str) -> None:
     self._num_refusals += 1
@@ -314,7 +314,7 @@ class _Member:
                         'TF_CONFIG: task.type={} task.index={}'.format(*task),
                         'stop that process, or give each process its own task')
       if 'refused' in message:
-        raise self._make_refusal(message['refused'], bool(message.get('is_known')))
+        raise self._make_mismatch_error(message['refused'], bool(message.get('is_known')))
       self._missing = [name[:_MAX_NAME_CHARS]
                        for name in message.get('missing', ())] or self._missing
 
@@ -341,7 +341,7 @@ class _Member:
       self._timeout.log_or_raise(self._missing)
     raise ConnectionError(connection.end_reason or 'no answer')
 
-  def _make_refusal(self, name: str, is_known: bool) -> UserError:
+  def _make_mismatch_error(self, name: str, is_known: bool) -> UserError:
     """Returns the error for a value that differs from that of the chief.
 
     Args:

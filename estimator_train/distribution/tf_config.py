@@ -1,7 +1,7 @@
 """Parses and checks TF_CONFIG, which defines the tasks of a cluster and the task of this process.
 
-The checks are made before TensorFlow starts, because TensorFlow waits forever after most mistakes
-in TF_CONFIG.
+This is done before TensorFlow starts, because most mistakes in TF_CONFIG make TensorFlow wait
+forever.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ class Task(NamedTuple):
 
   Attributes:
     type: one of TASK_TYPES.
-    index: among the tasks of this type, from 0.
+    index: the index among the tasks of this type, from 0.
   """
   type: str
   index: int  # type: ignore[assignment]  # The field hides tuple.index, which no code calls.
@@ -40,17 +40,18 @@ class Task(NamedTuple):
 
 
 class Cluster(NamedTuple):
-  """The tasks of a cluster, and the task of this process.
+  """The tasks of a cluster.
 
   Attributes:
-    addresses: by type of task, the HOST:PORT of each task in the order of the indices.
+    addresses: for each type of task, the HOST:PORT of its tasks in the order of their indices.
+    task: the task of this process.
   """
   addresses: Dict[str, Tuple[str, ...]]
   task: Task
 
   @property
   def chief(self) -> Task:
-    """The task that writes the files: the task of type `chief` if there is one, else worker 0."""
+    """The task that writes the files of the run: the `chief` if there is one, or else worker 0."""
     return Task('chief' if 'chief' in self.addresses else 'worker', 0)
 
   @property
@@ -65,12 +66,12 @@ class Cluster(NamedTuple):
 
   @property
   def rank(self) -> Optional[int]:
-    """Index of this task in `workers`; None if this task does not train."""
+    """The index of this task in `workers`; None if this task does not train."""
     return self.workers.index(self.task) if self.task in self.workers else None
 
   @property
   def local_rank(self) -> int:
-    """Number of preceding tasks in `workers` whose addresses have the host of this task."""
+    """The index of this task among the tasks in `workers` whose addresses have the same host."""
     hosts = [sockets.split_address(self.address(task))[0] for task in self.workers]
     return hosts[:self.rank or 0].count(hosts[self.rank or 0])
 
@@ -86,11 +87,11 @@ class Cluster(NamedTuple):
 
   @property
   def members(self) -> Tuple[Task, ...]:
-    """All tasks except the evaluator, the chief first. Training needs all members."""
+    """The tasks that take part in the training: all except the evaluator, the chief first."""
     return self.workers + self.parameter_servers
 
   @property
-  def task_counts(self) -> str:
+  def task_summary(self) -> str:
     """The number of tasks of each type as text, such as `1 chief, 2 worker`."""
     return ', '.join('{} {}'.format(len(self.addresses[task_type]), task_type)
                      for task_type in TASK_TYPES if task_type in self.addresses)
@@ -104,7 +105,7 @@ class Cluster(NamedTuple):
     return self.addresses[task.type][task.index]
 
   def to_tf_config(self) -> str:
-    """Returns TF_CONFIG for TensorFlow, without obsolete task types and other fields."""
+    """Returns the TF_CONFIG for TensorFlow: `cluster` and `task`, without obsolete task types."""
     return json.dumps({'cluster': self.addresses, 'task': self.task._asdict()})
 
   def _tasks_of_type(self, task_type: str) -> Tuple[Task, ...]:
@@ -131,14 +132,14 @@ def parse_cluster(environ: Mapping[str, str]) -> Optional[Cluster]:
       raise _make_error('{} must be an object'.format(field), _abbreviate(config[field]),
                         _EXAMPLE_REMEDY)
   if not config.get('cluster'):
-    _check_is_local(config)
+    _check_task_without_cluster(config)
     return None
   addresses = _parse_addresses(config['cluster'])
   return Cluster(addresses, _parse_task(config.get('task', {}), addresses))
 
 
-def _check_is_local(config: Mapping[str, Any]) -> None:
-  """Raises a UserError unless, as RunConfig requires without a cluster, the task is worker 0."""
+def _check_task_without_cluster(config: Mapping[str, Any]) -> None:
+  """Raises a UserError unless the task is worker 0, which RunConfig requires without a cluster."""
   task = config.get('task', {})
   unknown = ['unknown field ' + _abbreviate(field)
              for field in config if 'cluster' in field.lower() and field != 'cluster']
@@ -149,8 +150,8 @@ def _check_is_local(config: Mapping[str, Any]) -> None:
                       _EXAMPLE_REMEDY)
 
 
-def find_unresolved_host(cluster: Cluster) -> Optional[UserError]:
-  """Returns an error for a host name of another task that cannot be resolved; None if all can."""
+def unresolved_host_error(cluster: Cluster) -> Optional[UserError]:
+  """Returns an error if the host name of another task cannot be resolved; None if all can be."""
   for task in cluster.members:
     host, port = sockets.split_address(cluster.address(task))
     try:
@@ -159,12 +160,12 @@ def find_unresolved_host(cluster: Cluster) -> Optional[UserError]:
     except (OSError, UnicodeError) as error:
       return _make_error('a host name cannot be resolved', '{}={} ({})'.format(
           _field_name(*task), cluster.address(task), getattr(error, 'strerror', None) or error),
-                         'correct the name, or its DNS entry')
+          'correct the name, or its DNS entry')
   return None
 
 
 def listen_on_own_port(cluster: Cluster) -> socket.socket:
-  """Returns a listener on the port of this task's address.
+  """Returns a listener on the port in the address of this task.
 
   Raises:
     UserError: the port cannot be opened.
@@ -177,11 +178,11 @@ def listen_on_own_port(cluster: Cluster) -> socket.socket:
     raise _make_error('the port of this task cannot be opened', '{}={} ({})'.format(
         _field_name(*cluster.task), address,
         sockets.listening_process(port) or error.strerror or error),
-                      'stop the process that uses it, or give the task another port') from error
+        'stop the process that uses it, or give the task another port') from error
 
 
 def _parse_addresses(cluster: Mapping[str, Any]) -> Dict[str, Tuple[str, ...]]:
-  """Checks the addresses, and returns them by type of task; omits types without addresses."""
+  """Checks the addresses, and returns them by type of task. A type without addresses is omitted."""
   addresses: Dict[str, Tuple[str, ...]] = {}
   fields_by_address: Dict[Tuple[str, int], str] = {}
   for spelled_type, type_addresses in cluster.items():
@@ -239,19 +240,19 @@ def _parse_task(task: Mapping[str, Any], addresses: Mapping[str, Tuple[str, ...]
   if not type_addresses and task_type != 'evaluator':  # An evaluator needs no address.
     raise _make_error('this task is not in the cluster', 'task.type={}, and cluster has {}'.format(
         task_type, ', '.join(addresses)), 'add cluster.{}, or correct task.type'.format(task_type))
-  is_digits = isinstance(index, str) and re.fullmatch('[0-9]{1,9}', index)
-  if isinstance(index, bool) or not (isinstance(index, int) or is_digits):
+  is_decimal_text = isinstance(index, str) and re.fullmatch('[0-9]{1,9}', index)
+  if isinstance(index, bool) or not (isinstance(index, int) or is_decimal_text):
     raise _make_error('task.index must be a whole number',
                       'task.index={}'.format(_abbreviate(index)), 'count from 0')
-  number, max_index = int(index), max(len(type_addresses), 1) - 1
-  if not 0 <= number <= max_index:
+  parsed_index, max_index = int(index), max(len(type_addresses), 1) - 1
+  if not 0 <= parsed_index <= max_index:
     raise _make_error('this task is not in the cluster', 'task.type={} task.index={}'.format(
         task_type, _abbreviate(index)), 'give an index from 0 to {}'.format(max_index))
-  return Task(task_type, number)
+  return Task(task_type, parsed_index)
 
 
 def _parse_type(found: str, task_type: Any) -> str:
-  """Returns the type of a task; raises a UserError, with the text `found`, if it is unknown."""
+  """Returns the type of a task; if it is unknown, raises a UserError with the text `found`."""
   if isinstance(task_type, str):
     task_type = _OBSOLETE_TASK_TYPES.get(task_type, task_type)
   if task_type not in TASK_TYPES:
@@ -260,12 +261,12 @@ def _parse_type(found: str, task_type: Any) -> str:
 
 
 def _field_name(task_type: str, index: int) -> str:
-  """Returns the field of TF_CONFIG with the address of a task."""
+  """Returns the name of the field of TF_CONFIG that has the address of a task."""
   return 'cluster.{}[{}]'.format(task_type, index)
 
 
 def _abbreviate(value: Any) -> str:
-  """Returns a value as a short text for an error, without nested values."""
+  """Describes a value of TF_CONFIG briefly for an error, without the values in it."""
   if isinstance(value, dict):
     return 'an object' if value else 'an empty object'
   if isinstance(value, list):

@@ -98,7 +98,7 @@ class Supervisor:
     Returns:
       The exit code.
     """
-    counts = _make_cluster(self._tasks, [0] * len(self._tasks)).task_counts
+    counts = _make_cluster(self._tasks, [0] * len(self._tasks)).task_summary
     print_to_stderr('starting tasks ({}): the output of {} follows, the others log to {}'.format(
         counts, self._tasks[0], self._log_dir))
     for num_restarts in range(max_restarts + 1):

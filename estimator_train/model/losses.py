@@ -51,8 +51,8 @@ def model_takes_class_indices(model: tf.keras.Model) -> bool:
 def takes_class_indices(loss: Loss, num_classes: Optional[int]) -> bool:
   """Returns whether the loss takes class indices [B] instead of one-hot labels [B, num_classes].
 
-  The function tries which shapes of labels the loss accepts. If the loss accepts both or neither, its
-  name decides, because Keras's losses of class indices have names that begin with `sparse`.
+  The function tries which shapes of labels the loss accepts. If the loss accepts both or neither,
+  its name decides, because Keras's losses of class indices have names that begin with `sparse`.
   """
   if loss is None or isinstance(loss, (list, tuple)):
     return False

@@ -20,11 +20,11 @@ from estimator_train.reports import page, report_files
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import estimator as estimator_patches
-from estimator_train.training.preparation import PreparedModel, build, convert
+from estimator_train.training.preparation import PreparedModel, build, convert_model
 from estimator_train.training.progress import ShowProgress
 from estimator_train.training.run import Run, open_run
 from estimator_train.training.steps import StepMonitor
-from estimator_train.training.trainer import make_input_fn
+from estimator_train.training.trainer import make_run_input_fn
 
 _LOG = logging.getLogger('estimator_train')
 _LOWEST_RATE, _HIGHEST_RATE = 1e-7, 10.
@@ -45,7 +45,7 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
         settings.optimizer.learning_rate, mode='train', model_dir=folder, train_epochs=None,
         train_steps=settings.duration.train_steps or _DEFAULT_STEPS), RunDir(folder))
     run = run._replace(schedule=Exponential(_LOWEST_RATE, _HIGHEST_RATE, run.end_step))
-    model = convert(run, build(run))
+    model = convert_model(run, build(run))
     if model.schedule is None:
       raise UserError('a compiled model trains with its own learning rate',
                       '--mode=lr_finder --model=' + settings.model.model,
@@ -73,7 +73,7 @@ def _train(run: Run, model: PreparedModel) -> 'RecordLosses':
   losses, progress = RecordLosses(monitor, run.end_step), ShowProgress(run, model, monitor)
   try:
     with estimator_patches.without_nan_hook(), translate_errors(run.data.train):
-      run.engine.train(model.training_estimator, make_input_fn(run, model),
+      run.engine.train(model.training_estimator, make_run_input_fn(run, model),
                        [monitor, progress, losses], run.end_step)
   finally:
     progress.close()

@@ -1,8 +1,10 @@
 """`--mode=train_and_evaluate`, and `--mode=train`, which does not evaluate.
 
-`train` calls `Estimator.train` through the engine of the run, with the hooks in trainer.py. One of
-them saves checkpoints, and calls the evaluation loop after a save. A signal ends the training after
-the running step, with a checkpoint.
+The first file that a run writes is run.lock. Until the model has been built, a run adds only
+caches, downloads and, with Horovod, the address of rank 0. `train` then calls `Estimator.train`
+through the engine of the run, with the hooks in trainer.py. The hook that saves checkpoints also
+calls the evaluation loop. After a signal, the training saves a checkpoint at the end of the running
+step, and ends.
 """
 
 import functools
@@ -36,18 +38,18 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
   if process.role == PARAMETER_SERVER:
     return serve_variables(settings, process)
   signals = SignalState()
-  run = open_run(settings, run_dir, process)  # Devices, checkpoint, data, last step: reads only.
-  built = preparation.build(run)  # A compiled Keras model that fits the checkpoint: reads only.
+  run = open_run(settings, run_dir, process)  # Writes only caches and downloads.
+  built = preparation.build(run)
   if run.engine.num_workers > 1:
     # The other workers wait until the chief has announced READY.
     run.peers.join(preparation.shared_values(run, built.keras_model))
     run.start_up.end_phase('peers')
   if process.is_chief:
     repairing.repair_model_dir(run_dir.path, run.start.checkpoint)
-  model = preparation.convert(run, built)  # Writes the initial weights.
+  model = preparation.convert_model(run, built)  # Writes the initial weights.
   run.peers.announce(READY)
   if process.is_chief:
-    preparation.record(run)  # The flags, the class names, and which examples are used.
+    preparation.write_records(run)
   loop = _make_evaluation_loop(run, model, signals)
   if process.role == EVALUATOR:
     assert loop is not None
@@ -56,7 +58,6 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
     return _train_as_worker(run, model, signals)
   exports.make_export_dir(settings.export)
   with signals:  # The hook RespondToSignals installs the handlers once the session is created.
-    # Hooks save checkpoints, and evaluate after a save if --eval_every_steps asks for it.
     outcome = train(run, model, signals, loop)
     result = _write_throughput_report(run, model, outcome)
     checkpoint, step = finding.latest_checkpoint_and_step(run.run_dir.path)
@@ -66,7 +67,7 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
                                 SavedCheckpoint(checkpoint, step, checkpoint))
     model_file = h5_model.save_model(trained)
     if loop and signals.stop_signum is None and not outcome.stopped_by_signal:
-      # A metric may have the name of a key of the training.
+      # If a metric has the same name as a value of the training, the value of the training is kept.
       result = {**loop.evaluate(), **result}
       warn_of_inaccurate_batch_norm(model, result)
     learning_curves.write_learning_curves(run_dir.path)
@@ -74,7 +75,7 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
     throughput.log_summary(result, model.best_metric.name if loop else None, {
         'report': page_file, 'model': model_file, 'checkpoint': checkpoint},
         run.engine.devices.display_names)
-  raise_if_stopped(outcome, signals)  # A signal from here on raises StoppedBySignal.
+  raise_if_stopped(outcome, signals)  # Any later signal raises StoppedBySignal where it arrives.
   if settings.export.export_dir:
     result['export'] = exports.export_checkpoint(
         trained, run.data.test if loop is not None else run.data.train)
@@ -96,7 +97,7 @@ def _make_evaluation_loop(run: Run, model: PreparedModel,
 
 
 def _train_as_worker(run: Run, model: PreparedModel, signals: SignalState) -> Dict[str, Any]:
-  """Trains, sends the measurements to the chief, and returns the result."""
+  """Trains, sends the measurements to the chief, and returns the result of this worker."""
   with signals:
     outcome = train(run, model, signals)
     run.peers.finish(throughput.worker_figures(
@@ -107,10 +108,10 @@ def _train_as_worker(run: Run, model: PreparedModel, signals: SignalState) -> Di
 
 
 def _write_throughput_report(run: Run, model: PreparedModel, outcome: Outcome) -> Dict[str, Any]:
-  """Writes the throughput report of all workers; returns the result without the evaluation."""
-  measurements_of_workers = run.peers.finish()  # Waits for them.
+  """Writes the throughput report of all workers; returns the result, still without evaluation."""
+  measurements_of_workers = run.peers.finish()  # Waits for the other workers.
   result = throughput.write_throughput_report(
-      run.settings, dict(run.conditions, parameters=model.parameters,
+      run.settings, dict(run.conditions, parameters=model.parameter_counts,
                          examples_seen=run.clock.examples_at(outcome.times.global_step),
                          **throughput.duration_and_end_time(run.start_up)),
       outcome.times, measurements_of_workers)

@@ -171,7 +171,7 @@ class EvaluateAfterSave(tf.train.CheckpointSaverListener):
       is_stopped_by_peer = (self._peers.stop_step is not None
                             and not self._requests_stop)
       if self._signals.stop_signum is None and not is_stopped_by_peer:
-        with self._record_pause('evaluation'), self._peers.busy('evaluating'):
+        with self._record_pause('evaluation'), self._peers.announce_activity('evaluating'):
           stop_reason = self._loop.evaluate_latest()
         if stop_reason is not None:
           _LOG.info('stopping: %s', stop_reason.text)
@@ -232,7 +232,7 @@ class Evaluator:
           restoring.names_of_averages(path)):  # A resumed run may have omitted --ema_decay.
         self._graph = _EvaluationGraph(self._model.estimator, make_eval_input_fn(
             source, self._run.settings, self._model.one_hot, batch_size), path)
-      samples = SampleCollector(self._graph.sampled, source.num_examples, batch_size)
+      samples = SampleCollector(self._graph.sampled_tensors, source.num_examples, batch_size)
       metrics = self._graph.run(path, samples, self._begin_batch)
     _release_free_memory()
     if source.num_examples not in (None, metrics['examples']):
@@ -308,7 +308,7 @@ class _EvaluationGraph:
 
   Attributes:
     names_of_averages: the names of the averages of weights in the checkpoint.
-    sampled: the tensors of which to collect some values.
+    sampled_tensors: the tensors of which to collect some values.
     batch_means: the names of the metrics that are means over batches.
   """
 
@@ -330,7 +330,7 @@ class _EvaluationGraph:
                                      iterator.initializer)
       self._saver = restoring.make_saver(tf.global_variables(), checkpoint)
       self.names_of_averages = restoring.names_of_averages(checkpoint)
-      self.sampled = evaluation_samples.sampled_tensors()
+      self.sampled_tensors = evaluation_samples.sampled_tensors()
       self.batch_means = sorted(evaluation_metrics.batch_mean_names())
       for name in self.batch_means:
         _LOG.warning('%s is computed once per batch: its mean over the batches is exact only if it '

@@ -1,4 +1,4 @@
-"""Prepares the model of a run, in steps that modes/train.py calls one after the other."""
+"""The steps that prepare the model of a run; modes/train.py calls them one after the other."""
 
 import contextlib
 import functools
@@ -31,7 +31,7 @@ class BuiltModel(NamedTuple):
   """The compiled Keras model of a run, which fits the checkpoint.
 
   Attributes:
-    schedule: the learning rate schedule; None: the model has its own optimizer, or is not trained.
+    schedule: the learning rate schedule; None if the model has its own optimizer or is not trained.
   """
   keras_model: tf.keras.Model
   schedule: Optional[Schedule]
@@ -42,15 +42,16 @@ class PreparedModel(NamedTuple):
 
   Attributes:
     estimator: the Estimator of the complete model.
-    training_estimator: the Estimator to train, on the outputs of `frozen_part` if there is one.
-    frozen_part: the layers whose outputs are the training features; None: the training features
-      are those of the data set.
+    training_estimator: the Estimator to train. Its inputs are the outputs of `frozen_part` if there
+      is one.
+    frozen_part: the layers whose outputs are cached as training features; None without
+      `--cache_features`.
     one_hot: whether the labels of a batch are one-hot vectors instead of class indices.
     schedule: see BuiltModel.
     best_metric: the metric that selects the best checkpoint.
-    batch_norm_momentum: the highest momentum of the layers of batch normalization that are trained;
-      0 if there are none, or with `--weights`.
-    parameters: the numbers of parameters; see count_parameters.
+    batch_norm_momentum: the highest momentum of the trained layers of batch normalization; 0 if
+      there are none, or if `--weights` initializes their averages.
+    parameter_counts: see count_parameters.
   """
   estimator: tf.estimator.Estimator
   training_estimator: tf.estimator.Estimator
@@ -59,21 +60,22 @@ class PreparedModel(NamedTuple):
   schedule: Optional[Schedule]
   best_metric: BestMetric
   batch_norm_momentum: float
-  parameters: Dict[str, int]
+  parameter_counts: Dict[str, int]
 
 
 def build(run: Run) -> BuiltModel:
-  """Builds and compiles the model, and checks that it fits the checkpoint. Changes no file.
+  """Builds and compiles the model, and checks that it fits the checkpoint.
 
   Raises:
-    UserError: the model does not accept the images or the flags, or the checkpoint does not fit.
+    UserError: the model does not accept the images or the flags, or does not fit the checkpoint.
   """
   settings, spec = run.settings, run.data.spec
   _LOG.info('building the model')
   # In a new graph, the layers get the same names even if this process has built models before. The
   # model is built outside the strategy's scope, as model_to_estimator requires.
   with tf.Graph().as_default():
-    # The random initial weights depend on the seed and on the operations before those of the model.
+    # The random initial weights depend on the seed, and on the number of operations that precede
+    # the model in the graph.
     tf.set_random_seed(settings.optimizer.seed)
     tf.train.create_global_step()
     model = compiling.build_model(settings.model, spec)
@@ -86,7 +88,7 @@ def build(run: Run) -> BuiltModel:
 
 
 def shared_values(run: Run, model: tf.keras.Model) -> Dict[str, str]:
-  """Returns values that must be the same on all workers; the keys describe the values."""
+  """Returns the values that must be the same on all workers, by their descriptions."""
   spec, source = run.data.spec, run.data.train
   assert source is not None
   variables = json.dumps([[weight.op.name, weight.shape.as_list()] for weight in model.weights])
@@ -101,8 +103,10 @@ def shared_values(run: Run, model: tf.keras.Model) -> Dict[str, str]:
   }
 
 
-def convert(run: Run, built: BuiltModel) -> PreparedModel:
-  """Converts a model to Estimators; on the chief of a new run, also writes the initial weights.
+def convert_model(run: Run, built: BuiltModel) -> PreparedModel:
+  """Loads the pretrained weights, if any, and converts the model to Estimators.
+
+  On the chief of a new run, this function also writes the initial weights.
 
   Raises:
     UserError: `--weights` does not fit the model, or the model cannot be converted.
@@ -112,8 +116,8 @@ def convert(run: Run, built: BuiltModel) -> PreparedModel:
   _LOG.info('converting the model to an Estimator')
   with model.outputs[0].graph.as_default():
     if settings.model.weights != 'none':
-      # The first session of a process sets the options of the GPUs. Without this session, Keras
-      # would make a session with default options.
+      # The first session of a process determines the options of its GPUs. Without this session,
+      # Keras would make the first one, with default options.
       tf.keras.backend.set_session(tf.Session(
           config=make_session_config(settings.devices, run.engine.devices)))
       initial_weights.load_initial_weights(model, settings.model, spec.image_shape)
@@ -125,21 +129,21 @@ def convert(run: Run, built: BuiltModel) -> PreparedModel:
                        preprocess: Callable[[Any], Any]) -> tf.estimator.Estimator:
       return to_estimator(
           ModelFn(graph, len(spec.labels), preprocess,
-                  functools.partial(_translate_errors, settings.model), '--dataset=' + spec.name,
-                  frozen_part), run_config)
+                  functools.partial(_translate_conversion_errors, settings.model),
+                  '--dataset=' + spec.name, frozen_part), run_config)
 
     preprocess = compiling.choose_preprocess_function(model, settings.model, spec)
-    with _translate_errors(settings.model):
+    with _translate_conversion_errors(settings.model):
       own_graph = OwnGraph(model, loss)
       if run.start.checkpoint is None and run.process.is_chief:
         initial_weights.save_initial_weights(run_config, own_graph.weight_names,
                                              own_graph.weight_values())
       estimator = training_estimator = make_estimator(own_graph, None, preprocess)
       if settings.input.cache_features and trains:
-        frozen_part, rest = frozen_features.split_model(model, settings.model.model)
-        rest.compile(model.optimizer, model.loss, loss_weights=model.loss_weights)
+        frozen_part, trained_part = frozen_features.split_model(model, settings.model.model)
+        trained_part.compile(model.optimizer, model.loss, loss_weights=model.loss_weights)
         training_estimator = make_estimator(
-            OwnGraph(rest, loss), frozen_part, lambda features: features)
+            OwnGraph(trained_part, loss), frozen_part, lambda features: features)
     tf.keras.backend.set_session(None)
     prepared = PreparedModel(
         estimator, training_estimator, frozen_part,
@@ -149,15 +153,15 @@ def convert(run: Run, built: BuiltModel) -> PreparedModel:
             layer.momentum for layer in nested_layers(model)
             if layer.trainable and isinstance(layer, tf.keras.layers.BatchNormalization)
             and settings.model.weights == 'none'), default=0.),
-        parameters=count_parameters(model))
+        parameter_counts=count_parameters(model))
   run.start_up.end_phase('model')
   _log_setup(run, prepared)
   return prepared
 
 
 @contextlib.contextmanager
-def _translate_errors(flags: ModelFlags) -> Iterator[None]:
-  """Translates the exceptions of a user's model into UserErrors."""
+def _translate_conversion_errors(flags: ModelFlags) -> Iterator[None]:
+  """Translates exceptions during the conversion of a model into UserErrors."""
   with contextlib.ExitStack() as stack:
     if user_code.is_function_name(flags.model):
       stack.enter_context(user_code.translate_errors(
@@ -166,11 +170,11 @@ def _translate_errors(flags: ModelFlags) -> Iterator[None]:
     yield
 
 
-def record(run: Run) -> None:
-  """Writes data.json, flags.txt and labels.txt; logs the flags that a resumed run has changed.
+def write_records(run: Run) -> None:
+  """Writes data.json, flags.txt and labels.txt, and logs the flags that a resumed run has changed.
 
-  Called when the model has been converted: a run that fails before leaves the records of the
-  checkpoint.
+  Must be called after the model has been converted, so that a run that fails earlier does not
+  replace the records that describe the checkpoint.
   """
   differences = run.run_dir.flag_differences(run.settings, [
       name for name, _ in run.settings.items() if name not in ('model_dir', *OUTPUT_FLAGS)])
@@ -179,10 +183,10 @@ def record(run: Run) -> None:
               ', '.join(differences))
   if run.settings.run.evaluates and run.data.test is not None:
     test_examples: Optional[str] = run.data.test.content_digest()
-  else:  # The run may have evaluated before, and may do so again.
+  else:  # Kept for a later run, because this run does not evaluate.
     recorded = data_record.read(run.run_dir)
     test_examples = None if recorded is None else recorded.test_examples
-  # Before flags.txt, from which it is made for a run without this record.
+  # data.json must be written before flags.txt: while it is missing, it is derived from flags.txt.
   data_record.write(run.run_dir, DataRecord(test_examples, run.data.validation))
   run.run_dir.record_flags(run.settings, run.data.spec.labels)
 
@@ -195,7 +199,7 @@ def _log_setup(run: Run, model: PreparedModel) -> None:
             engine.num_replicas, ', '.join(engine.devices.display_names),
             ' of {} workers'.format(engine.num_workers) if engine.num_workers > 1 else '',
             settings.optimizer.batch_size, engine.examples_per_replica)
-  log_parameters(run, model.parameters)
+  log_parameters(run, model.parameter_counts)
   flags, schedule = settings.optimizer, model.schedule
   if schedule is not None and (
       flags.lr_schedule, flags.lr_warmup_epochs, flags.scale_learning_rate) != (
@@ -206,10 +210,10 @@ def _log_setup(run: Run, model: PreparedModel) -> None:
 
 
 def count_parameters(model: tf.keras.Model) -> Dict[str, int]:
-  """Returns the number of parameters: `total`, `trainable` and `frozen`; and their `bytes`.
+  """Returns the numbers of parameters as `total`, `trainable` and `frozen`, and their `bytes`.
 
-  Frozen parameters are those of frozen layers. Only `total` includes the statistics of batch
-  normalization that is not frozen.
+  A parameter is frozen if its layer is frozen. The averages of batch normalization in layers that
+  are not frozen are counted only in `total`.
   """
   def count(weights: Iterable[tf.Variable]) -> int:
     return sum(weight.shape.num_elements() for weight in weights)
@@ -221,13 +225,13 @@ def count_parameters(model: tf.keras.Model) -> Dict[str, int]:
           'bytes': sum(count([weight]) * weight.dtype.size for weight in model.weights)}
 
 
-def log_parameters(run: Run, parameters: Dict[str, int]) -> None:
-  """Logs the number of parameters; warns if this run starts with random weights that are frozen."""
+def log_parameters(run: Run, counts: Dict[str, int]) -> None:
+  """Logs the numbers of parameters, and warns of frozen parameters with random initial weights."""
   _LOG.info('{total:,} parameters, {trainable:,} of them trained, {frozen:,} in frozen layers, '
-            '{megabytes:.1f} MB'.format(megabytes=parameters['bytes'] / 1e6, **parameters))
+            '{megabytes:.1f} MB'.format(megabytes=counts['bytes'] / 1e6, **counts))
   settings = run.settings
-  if parameters['frozen'] and run.start.checkpoint is None and (
+  if counts['frozen'] and run.start.checkpoint is None and (
       settings.model.weights == 'none' and not user_code.is_function_name(settings.model.model)):
     _LOG.warning('%.1f of %.1f million parameters are frozen with random weights: give --weights, '
-                 'or train more layers with --trainable_layers', parameters['frozen'] / 1e6,
-                 parameters['total'] / 1e6)
+                 'or train more layers with --trainable_layers', counts['frozen'] / 1e6,
+                 counts['total'] / 1e6)

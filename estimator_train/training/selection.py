@@ -60,7 +60,7 @@ def write_stop_reason(run_dir: RunDir, flags: EvaluationFlags, stop_reason: Stop
                       examples_digest: str) -> None:
   """Records the stop, so that the same command does not continue the training."""
   storage.write_json(run_dir.path_to(_STOP_REASON_FILE), dict(
-      _rules(flags), examples_digest=examples_digest, global_step=stop_reason.global_step,
+      _rule_values(flags), examples_digest=examples_digest, global_step=stop_reason.global_step,
       why=stop_reason.text))
 
 
@@ -77,7 +77,7 @@ def read_stop_reason(run_dir: RunDir, flags: EvaluationFlags, global_step: int,
     recorded = storage.parse_json(file, json_values.fields(
         {'global_step': json_values.integer(), 'why': json_values.text}))
     stop_reason = StopReason(recorded['global_step'], recorded['why'])
-    is_valid = _rules(flags).items() <= recorded.items() and (
+    is_valid = _rule_values(flags).items() <= recorded.items() and (
         test is None or recorded.get('examples_digest') in (None, test.content_digest()))
     return stop_reason if is_valid and stop_reason.global_step <= global_step else None
 
@@ -91,7 +91,7 @@ def remove_stop_reason(run_dir: RunDir) -> None:
     os.remove(run_dir.path_to(_STOP_REASON_FILE))
 
 
-def _rules(flags: EvaluationFlags) -> Dict[str, Any]:
+def _rule_values(flags: EvaluationFlags) -> Dict[str, Any]:
   return {name: getattr(flags, name) for name in _RULE_SETTINGS}
 
 

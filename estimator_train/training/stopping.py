@@ -102,7 +102,7 @@ class RespondToSignals(tf.train.SessionRunHook):
   def __init__(self, signals: SignalState, engine: Engine, monitor: StepMonitor,
                saver: Optional[SaveCheckpoints]) -> None:
     self._signals, self._engine, self._monitor, self._saver = signals, engine, monitor, saver
-    self.has_stopped = False
+    self.has_stopped_training = False
     self._has_announced = False
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
@@ -125,7 +125,7 @@ class RespondToSignals(tf.train.SessionRunHook):
       self._engine.peers.stop_all_at(self._monitor.local_step + steps_to_go)
     stop_step = self._engine.peers.stop_step
     if stop_step is not None and self._monitor.local_step >= stop_step:
-      self.has_stopped = True
+      self.has_stopped_training = True
       run_context.request_stop()
 
 

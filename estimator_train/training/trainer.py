@@ -38,7 +38,7 @@ from estimator_train.training.selection import StopReason
 from estimator_train.training.steps import StepMonitor
 from estimator_train.training.stopping import RespondToSignals, StepWatchdog, StopAtNonFiniteLoss
 from estimator_train.training.summaries import WriteSummaries
-from estimator_train.training.timing import StepTimes, TimeSteps, TraceSteps
+from estimator_train.training.timing import StepTimer, StepTimes, TraceSteps
 
 _LOG = logging.getLogger('estimator_train')
 
@@ -48,8 +48,8 @@ class Outcome(NamedTuple):
 
   Attributes:
     times: the times of the steps; empty if there was nothing left to train.
-    stopped_by_signal: whether a signal to this worker or another worker stopped the training.
-    stop_reason: the reason why an evaluation stopped the run; None: no evaluation stopped the run.
+    stopped_by_signal: whether a signal to this or another worker stopped the training.
+    stop_reason: the reason why an evaluation stopped the training; None if none has stopped it.
   """
   times: RunTimes
   stopped_by_signal: bool = False
@@ -61,10 +61,10 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
   """Trains up to the last step, or until a stop is requested, and saves a last checkpoint.
 
   Args:
-    signals: the caller uses this object in a `with` statement around training and reports, so that
-      no signal interrupts the training or the reports.
-    evaluation_loop: evaluates during the training, with `--eval_every_steps`; None: this process
-      does not evaluate.
+    signals: the caller must use this object in a `with` statement around the training and the
+      reports, so that no signal interrupts them.
+    evaluation_loop: evaluates during the training if `--eval_every_steps` is given; None if this
+      process does not evaluate.
 
   Raises:
     StoppedBySignal: a signal arrived before the first step.
@@ -74,9 +74,9 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
   if run.start.step >= run.end_step or run.stop_reason is not None:
     return _outcome_without_training(run)
   settings, engine, is_chief = run.settings, run.engine, run.process.is_chief
-  _resume(run)
-  with translate_errors(run.data.train), run.peers.busy('preparing its input'):
-    input_fn = make_input_fn(run, model)
+  _trim_records(run)
+  with translate_errors(run.data.train), run.peers.announce_activity('preparing its input'):
+    input_fn = make_run_input_fn(run, model)
   run.start_up.end_phase('data')
 
   if run.event_dir is not None:
@@ -92,10 +92,10 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
   tracer = _make_tracer(run, monitor, times)
   stop_hook = RespondToSignals(signals, engine, monitor, saver)
   hooks = [
-      TimeSteps(times),
+      StepTimer(times),
       monitor,
       watchdog,
-      loss_check,  # Precedes the saver: nothing is saved after it has ended the run.
+      loss_check,  # Precedes the saver, which must save nothing once the run has failed.
       summaries,
       progress,
       *([LogEpochs(run, model, monitor)] if run.clock.num_examples else []),
@@ -105,7 +105,7 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
       stop_hook]
 
   try:
-    # Log lines would break the progress bar, so tqdm writes the lines above the bar.
+    # Log lines would break the progress bar, so tqdm writes them above the bar.
     with logging_redirect_tqdm([_LOG] if _LOG.handlers else []), \
         estimator_patches.without_nan_hook(), translate_errors(run.data.train):
       engine.train(model.training_estimator, input_fn, hooks, run.end_step)
@@ -118,16 +118,16 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
     if saver:
       saver.wait_for_graph()
 
-  # Only the chief reads the step of the last checkpoint, because other tasks may run this code
-  # before the chief has saved the checkpoint.
+  # Only the chief reads the step of the last checkpoint, because the other tasks may arrive here
+  # before the chief has saved this checkpoint.
   reached_step = (finding.latest_checkpoint_and_step(run.run_dir.path)[1] if is_chief
                   else monitor.global_step)
-  has_stopped, stop_reason = stop_hook.has_stopped, None
-  if has_stopped and signals.stop_signum is None:
+  was_stopped, stop_reason = stop_hook.has_stopped_training, None
+  if was_stopped and signals.stop_signum is None:
     stop_reason = selection.read_stop_reason(run.run_dir, settings.evaluation, reached_step)
-  return Outcome(times.of_run(reached_step, loss_check.last_finite_loss,
-                              tracer.traced_steps if tracer else frozenset()),
-                 has_stopped and stop_reason is None, stop_reason)
+  return Outcome(times.to_run_times(reached_step, loss_check.last_finite_loss,
+                                    tracer.traced_steps if tracer else frozenset()),
+                 was_stopped and stop_reason is None, stop_reason)
 
 
 def _outcome_without_training(run: Run) -> Outcome:
@@ -135,7 +135,7 @@ def _outcome_without_training(run: Run) -> Outcome:
   step, end_step = run.start.step, run.end_step
   times = RunTimes([], [], [], {}, global_step=step, loss=None)
   if step >= end_step:
-    # Only --train_steps can end a run before the checkpoint's step; see find_end_step.
+    # Only --train_steps can set an end before the step of the checkpoint; see find_end_step.
     _LOG.info('nothing to train: %s is at step %d%s', run.run_dir.path, step,
               ' of {}'.format(end_step) if step == end_step
               else ', past --train_steps={}'.format(end_step))
@@ -147,8 +147,8 @@ def _outcome_without_training(run: Run) -> Outcome:
   return Outcome(times, stop_reason=run.stop_reason)
 
 
-def _resume(run: Run) -> None:
-  """Logs where the training resumes, and removes what a previous run recorded of later steps."""
+def _trim_records(run: Run) -> None:
+  """Removes what a previous run recorded after the checkpoint; logs that the run resumes, if so."""
   if run.start.step:
     _LOG.info('resuming from step %d, %d examples seen, in %s', run.start.step,
               run.examples_seen, run.run_dir.path)
@@ -161,27 +161,28 @@ def _resume(run: Run) -> None:
     run.run_dir.record_clock(run.clock)
 
 
-def make_input_fn(run: Run, model: PreparedModel) -> InputFn:
-  """Makes the training `input_fn`, which yields images or cached features of frozen layers."""
+def make_run_input_fn(run: Run, model: PreparedModel) -> InputFn:
+  """Makes the `input_fn` of a run, which yields images or cached features of frozen layers."""
   source, settings, engine = run.data.train, run.settings, run.engine
   assert source is not None and engine.process.rank is not None
-  shard = Shard(engine.first_example(run.examples_seen), engine.num_workers,
+  shard = Shard(engine.resume_position(run.examples_seen), engine.num_workers,
                 engine.process.rank, engine.examples_per_worker)
-  plan = plan_training_input(source, settings, model.one_hot, engine.examples_per_replica, shard)
+  input_plan = plan_training_input(source, settings, model.one_hot, engine.examples_per_replica,
+                                   shard)
   if model.frozen_part is None:
-    return make_train_input_fn(source, settings, *plan)
+    return make_train_input_fn(source, settings, *input_plan)
   model_dir = run.run_dir.path
   features = frozen_features.compute_features(
       model.frozen_part,
       finding.latest_checkpoint_and_step(model_dir)[0]
       or initial_weights.initial_weights_path(model_dir),
       source, settings, engine.devices)
-  return arrays.make_train_input_fn(source, features, source.class_indices(), *plan)
+  return arrays.make_train_input_fn(source, features, source.class_indices(), *input_plan)
 
 
 def _failure_with_context(error: TrainingFailed, run: Run,
                           loss_check: StopAtNonFiniteLoss) -> TrainingFailed:
-  """Returns a TrainingFailed that also states the last losses and the last good checkpoint."""
+  """Adds the last losses and the last good checkpoint to the message of a TrainingFailed."""
   last_checkpoint = run.run_dir.last_checkpoint()
   text = str(error) if isinstance(error, CheckpointNotSaved) else '{}; {}'.format(
       error, loss_check.loss_history)
@@ -191,7 +192,7 @@ def _failure_with_context(error: TrainingFailed, run: Run,
 
 
 def raise_if_stopped(outcome: Outcome, signals: SignalState) -> None:
-  """Raises an error if a signal stopped the training, or arrived after the training.
+  """Raises an error if a signal has stopped the training, or has arrived after the training.
 
   Raises:
     PeerLost: another worker received the signal.
@@ -208,7 +209,7 @@ def raise_if_stopped(outcome: Outcome, signals: SignalState) -> None:
 
 
 def _make_tracer(run: Run, monitor: StepMonitor, times: StepTimes) -> Optional[TraceSteps]:
-  """Makes the hook of `--trace_steps`; None if this process traces no step."""
+  """Makes the hook of `--trace_steps`; returns None if this process traces no step."""
   settings, end_step = run.settings, run.end_step
   if settings.reporting.trace_steps is None or not run.process.is_chief:
     return None
@@ -222,7 +223,7 @@ def _make_tracer(run: Run, monitor: StepMonitor, times: StepTimes) -> Optional[T
 
 def _make_saver(run: Run, times: StepTimes, signals: SignalState,
                 loop: Optional[EvaluationLoop]) -> SaveCheckpoints:
-  """Makes the hook that saves checkpoints, and evaluates after some saves."""
+  """Makes the hook that saves checkpoints, and that evaluates some of them."""
   flags, eval_steps = run.settings.checkpoints, run.settings.evaluation.eval_every_steps
   save_steps, save_secs = flags.save_checkpoints_steps, flags.save_checkpoints_secs
   listeners = []
@@ -237,7 +238,7 @@ def _make_saver(run: Run, times: StepTimes, signals: SignalState,
 
 
 def _make_user_hooks(settings: Settings) -> List[tf.train.SessionRunHook]:
-  """Returns the hooks of the function that `--hooks` names; none without this flag.
+  """Returns the hooks from the function that `--hooks` names; an empty list without this flag.
 
   Raises:
     UserError: the function does not exist, fails, or does not return a list of hooks.
@@ -258,7 +259,7 @@ class _UserHook(tf.train.SessionRunHook):
   """Calls a hook of the user, and translates its errors.
 
   Args:
-    flag: the flag `--hooks` with its value.
+    flag: `--hooks` with its value, for error messages.
   """
 
   def __init__(self, hook: tf.train.SessionRunHook, flag: str) -> None:
@@ -272,4 +273,4 @@ def _call_method(flag: str, method: Callable[..., Any], *arguments: Any, **named
       return method(*arguments, **named)
     except tf.errors.OpError as error:
       session_error = error
-  raise session_error  # Unchanged, because the session recovers from some of these errors.
+  raise session_error  # It is not translated, because the session recovers from some such errors.

@@ -94,7 +94,7 @@ def test_evaluation_of_unknown_length_leaves_keras_alone(evaluated_run):
 def test_which_checkpoints_are_evaluated(tmp_path, start_step, stop_at, peer_stops_at, evaluated):
   """One in each ten steps, as parameter servers save them, and none when another task stops."""
   steps = []
-  peers = SimpleNamespace(stop_step=None, busy=lambda activity: contextlib.ExitStack())
+  peers = SimpleNamespace(stop_step=None, announce_activity=lambda activity: contextlib.ExitStack())
   loop = SimpleNamespace(evaluate_latest=lambda: steps.append(step) or (
       SimpleNamespace(text='good enough') if step == stop_at else None))
   listener = EvaluateAfterSave(

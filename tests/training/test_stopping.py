@@ -122,7 +122,7 @@ def test_all_stop_after_the_next_step(caplog, asks):
   with SignalState() as signals:
     stop = stopping.RespondToSignals(signals, engine, steps.last, saver)
     assert steps.run([1.] * 9, stop, before_step=before_step) == 5
-  assert stop.has_stopped
+  assert stop.has_stopped_training
   assert caplog.text.count('SIGUSR1: saved a' if asks else 'SIGUSR1: ignored, because only') == 2
 
 

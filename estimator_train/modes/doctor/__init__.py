@@ -133,7 +133,7 @@ def check_tf_config(text: Optional[str]) -> CheckResult:
                                              invalid.given), invalid.remedy)
   if cluster is None:
     return ok('TF_CONFIG', 'has no cluster: the run uses this machine alone')
-  return ok('TF_CONFIG', '{} of {}'.format(cluster.task, cluster.task_counts))
+  return ok('TF_CONFIG', '{} of {}'.format(cluster.task, cluster.task_summary))
 
 
 def check_kaggle_credentials(environment: Mapping[str, str], is_needed: bool,

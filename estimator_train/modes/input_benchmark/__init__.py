@@ -22,7 +22,7 @@ from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import InputFlags
 from estimator_train.system import machine
-from estimator_train.training.preparation import build, convert
+from estimator_train.training.preparation import build, convert_model
 from estimator_train.training.run import open_run
 
 _LOG = logging.getLogger('estimator_train')
@@ -42,7 +42,7 @@ def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
     run = open_run(settings.with_constant_rate(
         1e-9, mode='train', model_dir=folder, train_steps=2 ** 31 - 1, train_epochs=None,
         weights='none'), RunDir(folder))
-    prepared = convert(run, build(run))
+    prepared = convert_model(run, build(run))
     run.data.spec.require_images('--mode=input_benchmark')
     free_bytes = machine.available_bytes()
     _LOG.info('measuring the input')

@@ -1,8 +1,8 @@
-"""The protocol between the tasks of a cluster, as a state machine; peers.py sends its messages.
+"""A state machine for the protocol between the tasks of a cluster, whose messages peers.py sends.
 
-The tasks form a star: the chief is connected to all other tasks, and each of them only to the
-chief. The chief passes on what concerns all: the lowest step at which any task asks all tasks to
-stop, a busy task, and the first lost task.
+The chief is connected to all other tasks, and each of them only to the chief. The chief passes on
+what concerns all tasks: the lowest step at which any task asks all tasks to stop, a busy task, and
+the first lost task.
 
 | message | content | from | sent |
 |---|---|---|---|
@@ -21,7 +21,7 @@ from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.errors import PeerLost, TrainingFailed, UserError
 
 # States of a task. A task is READY once its model is prepared, and TRAINED after its last step. Any
-# other state is a temporary activity, such as `evaluating`, during which the task is busy.
+# state besides these four is an activity, such as `evaluating`, during which the task is busy.
 STARTING, READY, TRAINING, TRAINED = 'starting', 'ready', 'training', 'trained'
 _HEARTBEAT_SECS = 1.
 _PERMANENT_CODES = UserError.exit_code, TrainingFailed.exit_code
@@ -29,10 +29,11 @@ MAX_REASON_CHARS, _MAX_STATE_CHARS = 200, 40
 
 
 class Lost(NamedTuple):
-  """Event: the first task that is lost; the later ones are consequences of the first.
+  """Event: the first lost task. Later losses are consequences of the first, and are ignored.
 
   Attributes:
-    exit_code: the code with which all tasks end: that of the lost task if a restart cannot help.
+    exit_code: the code with which all tasks end. If a restart cannot help, it is the code of the
+      lost task.
   """
   task: Task
   reason: str
@@ -54,13 +55,13 @@ Event = Union[Send, Lost]
 
 
 class _Peer:
-  """A task to which this task is connected, as known from its messages.
+  """A task to which this task is connected, as known from the messages of the connected task.
 
   Attributes:
     message: the last message with the state of the task.
     has_trained: whether the task has completed its last step.
-    measurements: those that the task sent with its goodbye; None before.
-    heard_at: the time of the last message; None: a message has arrived since the last tick.
+    measurements: the measurements that the task sent with its goodbye; None until then.
+    heard_at: the time of the last message; None if a message has arrived since the last tick.
   """
 
   def __init__(self) -> None:
@@ -79,8 +80,8 @@ class ClusterState:
   """The states of this task and of the tasks to which it is connected.
 
   Args:
-    peer_timeout_secs: seconds without a message until a task counts as lost. If `tick` was not
-      called for longer, this task was suspended, and counts as lost itself.
+    peer_timeout_secs: a task counts as lost after this time without a message from it. If `tick`
+      was not called for this time, this task was suspended, and itself counts as lost.
 
   Attributes:
     stop_step: the lowest step at which any task asks all tasks to stop; None if no task asks.
@@ -96,8 +97,8 @@ class ClusterState:
     self.lost: Optional[Lost] = None
     self._ticked_at: Optional[float] = None
     self._longest_interval_secs = 0.
-    # The last heartbeat, without its entry `busy`, and its time.
-    self._sent: Tuple[Dict[str, Any], float] = ({}, 0.)
+    # The last heartbeat, without its entry `busy`, and the time at which it was sent.
+    self._last_heartbeat: Tuple[Dict[str, Any], float] = ({}, 0.)
 
   def announce(self, state: str) -> None:
     """Changes the state of this task."""
@@ -105,12 +106,12 @@ class ClusterState:
     self._has_trained = self._has_trained or state == TRAINED
 
   def request_stop(self, global_step: int) -> None:
-    """Requests a stop of all tasks at a step, unless one at an earlier step is requested."""
+    """Requests a stop of all tasks at a step, unless a stop at an earlier step is requested."""
     if self.stop_step is None or global_step < self.stop_step:
       self.stop_step = global_step
 
   def update(self, task: Task, message: Dict[str, Any]) -> None:
-    """Handles a message of a task to which this task is connected."""
+    """Handles a message from a connected task."""
     peer = self._peers[task]
     peer.heard_at = None
     if 'state' in message:
@@ -131,14 +132,17 @@ class ClusterState:
       self._record_loss(lost, reason, message.get('code'))
 
   def disconnect(self, task: Task, reason: str) -> None:
-    """Handles the end of a connection, which is expected after a goodbye."""
+    """Handles the end of a connection: the task is lost unless it has sent a goodbye."""
     if not self._peers[task].is_finished:
       self._record_loss(task, reason)
 
   def tick(self, now: float) -> List[Event]:
-    """Returns what to do at a time, in seconds from any origin; must be called frequently.
+    """Returns the events that are due at a time. Must be called frequently.
 
-    Once a task is lost, the events are the last messages and the Lost.
+    Once a task is lost, the events are the last messages, followed by the Lost.
+
+    Args:
+      now: the time in seconds from any origin.
     """
     interval_secs = 0. if self._ticked_at is None else now - self._ticked_at
     self._ticked_at = now
@@ -152,7 +156,7 @@ class ClusterState:
     return [*(self.messages_to_all(failed=reason) if task == self._cluster.task else ()), self.lost]
 
   def messages_to_all(self, **message: Any) -> List[Send]:
-    """Returns the events of a message to all connected tasks that have not finished."""
+    """Returns the events that send a message to all connected tasks that have not finished."""
     return [Send(task, message) for task, peer in self._peers.items() if not peer.is_finished]
 
   def is_any_busy(self) -> bool:
@@ -162,11 +166,11 @@ class ClusterState:
         and self._chief.message.get('busy'))
 
   def has_chief_started(self) -> bool:
-    """Whether the chief has left the state STARTING; not on the chief."""
+    """Whether the chief has left the state STARTING. Must not be called on the chief."""
     return self._chief.state != STARTING
 
   def is_stop_confirmed(self, global_step: int) -> bool:
-    """Whether all tasks know that they stop at a step, for which this task has asked, or before."""
+    """Whether all tasks know that they stop at or before a step that this task has requested."""
     if self._cluster.is_chief:
       return self._confirmed_stop_step() is not None
     confirmed = self._chief.message.get('all_stop_at')
@@ -180,10 +184,10 @@ class ClusterState:
         peer.is_finished or peer.has_trained for _, peer in self._worker_peers())
 
   def measurements(self) -> Optional[Dict[Task, Dict[str, Any]]]:
-    """Returns what the connected workers sent with their goodbyes; None until all have done so."""
-    found = {task: peer.measurements for task, peer in self._worker_peers()}
-    return None if None in found.values() else {
-        task: values for task, values in found.items() if values is not None}
+    """Returns what the connected workers sent with their goodbyes; None until all have sent one."""
+    by_task = {task: peer.measurements for task, peer in self._worker_peers()}
+    return None if None in by_task.values() else {
+        task: values for task, values in by_task.items() if values is not None}
 
   @property
   def _chief(self) -> _Peer:
@@ -198,28 +202,28 @@ class ClusterState:
             if not peer.is_finished and peer.state not in (READY, TRAINING, TRAINED))
 
   def _confirmed_stop_step(self) -> Optional[int]:
-    """Returns the stop step if all connected tasks have confirmed it; only on the chief."""
+    """Returns the stop step if all connected tasks have confirmed it. Only the chief calls this."""
     confirmed = {peer.message.get('stop_at')
                  for peer in self._peers.values() if not peer.is_finished}
     return self.stop_step if confirmed <= {self.stop_step} else None
 
   def _heartbeats(self, now: float) -> Iterator[Send]:
-    """Yields a heartbeat to each task, if its content has changed or a second has passed."""
+    """Yields a heartbeat to each task if the content has changed or a second has passed."""
     message: Dict[str, Any] = {'state': self._state, 'stop_at': self.stop_step}
     if self._cluster.is_chief:
       message.update(all_trained=self.have_all_trained(), all_stop_at=self._confirmed_stop_step())
-    last_message, sent_at = self._sent
+    last_message, sent_at = self._last_heartbeat
     if message == last_message and now - sent_at < _HEARTBEAT_SECS:
       return
-    self._sent = message, now
+    self._last_heartbeat = message, now
     busy = list(itertools.islice(self._busy_peers(), 2)) if self._cluster.is_chief else []
     for send in self.messages_to_all(**message):
-      others = [entry for entry in busy if entry[0] != send.task]
-      yield send if not others else Send(send.task, dict(message, busy=others[0]))
+      other_busy = [entry for entry in busy if entry[0] != send.task]
+      yield send if not other_busy else Send(send.task, dict(message, busy=other_busy[0]))
 
   def _detect_silence(self, now: float, interval_secs: float) -> None:
     if interval_secs > self._peer_timeout_secs:
-      # The silent tasks may be alive: this task has not read their messages.
+      # Tasks that seem silent may be alive, because this task has not read their messages.
       self._record_loss(self._cluster.task,
                         'this task was suspended for {:.0f} s'.format(interval_secs))
     for task, peer in self._peers.items():
@@ -231,4 +235,4 @@ class ClusterState:
   def _record_loss(self, task: Task, reason: str, code: Any = None) -> None:
     if self.lost is None:
       self.lost = Lost(task, reason[:MAX_REASON_CHARS], next(
-          (known for known in _PERMANENT_CODES if known == code), PeerLost.exit_code))
+          (permanent for permanent in _PERMANENT_CODES if permanent == code), PeerLost.exit_code))

@@ -1,4 +1,4 @@
-"""Selects the devices and threads of a run; makes its strategy and session configuration."""
+"""Selects the devices and threads of a run, and makes its strategy and session configuration."""
 
 import contextlib
 import logging
@@ -13,17 +13,17 @@ from estimator_train.system import machine
 from estimator_train.tf_patches import environment, strategies
 
 _LOG = logging.getLogger('estimator_train')
-_MIN_FLOAT16_CAPABILITY = (7, 0)  # Volta.
+_MIN_FLOAT16_CAPABILITY = (7, 0)  # The compute capability of Volta.
 
 
 class Devices(NamedTuple):
   """The devices of a process, with one replica on each.
 
   Attributes:
-    names: in TensorFlow, such as `/gpu:0`.
-    display_names: in logs and reports. The name of one of several logical CPU devices ends with
-      `(logical)`.
-    gpu_index: of the only GPU that TensorFlow may use; None: it may use all GPUs.
+    names: the names in TensorFlow, such as `/gpu:0`.
+    display_names: the names in logs and reports. If there are several CPU devices, these are
+      logical devices, and their names end with `(logical)`.
+    gpu_index: the index of the only GPU that TensorFlow may use; None if it may use all GPUs.
   """
   names: Tuple[str, ...]
   display_names: Tuple[str, ...]
@@ -38,11 +38,11 @@ def find_devices(flags: DeviceFlags, local_rank: int = 0) -> Devices:
   """Finds the devices that the flags request.
 
   Args:
-    local_rank: index of this process among those on this host. With Horovod, each process uses the
-      GPU with this index, which has not been tested with GPUs.
+    local_rank: the index of this process among the processes on this host. With Horovod, each
+      process uses the GPU with this index. This has not been tested with GPUs.
 
   Raises:
-    UserError: there are fewer GPUs than requested, or than processes.
+    UserError: there are fewer GPUs than requested, or fewer GPUs than processes on this host.
   """
   num_available = len(tf.config.experimental.list_physical_devices('GPU'))
   if flags.num_gpus > num_available:
@@ -69,7 +69,7 @@ def find_devices(flags: DeviceFlags, local_rank: int = 0) -> Devices:
 
 
 def prepare_devices(flags: DeviceFlags, devices: Devices, trains: bool) -> None:
-  """Enables XLA on CPUs if requested; warns of training in mixed precision without float16."""
+  """Enables XLA on CPUs if requested, and warns if mixed precision has no devices for float16."""
   on_cpu = devices.names[0].startswith('/cpu')
   if flags.enable_xla and on_cpu:
     environment.enable_xla_on_cpus()
@@ -91,7 +91,7 @@ def _has_fast_float16(description: str) -> bool:
 
 def make_local_strategy(flags: DeviceFlags,
                         devices: Devices) -> Optional[tf.distribute.Strategy]:
-  """Makes the strategy for one process; returns None for an Estimator without a strategy."""
+  """Makes the strategy for one process; returns None if the Estimator needs no strategy."""
   name = flags.distribution_strategy
   if name == 'off':
     return None
@@ -113,8 +113,8 @@ def make_session_config(flags: DeviceFlags, devices: Devices,
   if devices.gpu_index is not None:
     config.gpu_options.visible_device_list = str(devices.gpu_index)
   if flags.dtype == 'mixed':
-    # tf.train.experimental.enable_mixed_precision_graph_rewrite would set this option for all
-    # sessions of the process.
+    # tf.train.experimental.enable_mixed_precision_graph_rewrite is not used, because it would set
+    # this option for all sessions of the process.
     rewrite_options = config.graph_options.rewrite_options
     rewrite_options.auto_mixed_precision = rewrite_options.ON
   if flags.enable_xla:
@@ -126,13 +126,13 @@ def make_session_config(flags: DeviceFlags, devices: Devices,
 
 
 def make_cpu_config(**options: Any) -> tf.ConfigProto:
-  """Makes the configuration of a session that leaves the GPUs to the training."""
+  """Makes the configuration of a session without GPUs, so that the training can use all of them."""
   return tf.ConfigProto(device_count={'GPU': 0}, **options)
 
 
 @contextlib.contextmanager
 def cpu_session() -> Iterator[tf.Session]:
-  """Opens a session without GPUs, and a new graph; they are the defaults of the `with` block."""
+  """Makes a new graph and a session without GPUs the defaults of a `with` block."""
   with tf.Graph().as_default(), tf.Session(config=make_cpu_config()) as session:
     yield session
 
@@ -142,19 +142,19 @@ def set_thread_counts(config: tf.ConfigProto, flags: DeviceFlags,
   """Sets the numbers of threads in the configuration of a session.
 
   Args:
-    in_cluster: whether the session uses the TensorFlow server of this task, and its threads.
+    in_cluster: whether the session uses the TensorFlow server of this task, with its threads.
   """
   config.intra_op_parallelism_threads = flags.intra_op_parallelism_threads
   num_threads = _inter_op_threads(flags)
   config.inter_op_parallelism_threads = num_threads
   if num_threads and not in_cluster:
-    # Without its own pool, this session would share the thread pool of the first session in the
+    # Without a pool of its own, this session would share the pool of the first session of the
     # process, which may have another number of threads.
     config.session_inter_op_thread_pool.add(num_threads=num_threads)
 
 
 def _inter_op_threads(flags: DeviceFlags) -> int:
-  """Returns the number of operations that may run in parallel; 0: one per core."""
+  """Returns the number of operations that may run in parallel; 0 stands for one per core."""
   # With oneDNN, each operation uses all cores, so by default only one operation runs at a time.
   return flags.inter_op_parallelism_threads or int(machine.has_onednn())
 
@@ -165,11 +165,11 @@ def num_parallel_calls(flags: InputFlags) -> int:
 
 
 def num_queued_calls(flags: InputFlags) -> int:
-  """Returns the number of images that wait for a thread, besides those that are being decoded.
+  """Returns how many images are queued for decoding, besides those that are being decoded.
 
-  By default, one per core: a thread that has decoded an image then starts the next one at once,
-  instead of waiting until the input pipeline starts it. The number of threads stays the same. With
-  a number of parallel calls that the user gives, no image waits.
+  The default is one per core. A thread that has decoded an image then starts the next one at once,
+  instead of waiting until the input pipeline starts it. If the user gives `--num_parallel_calls`,
+  no image is queued. The number of threads is the same in both cases.
   """
   return 0 if flags.num_parallel_calls else machine.available_cores()
 
@@ -177,7 +177,8 @@ def num_queued_calls(flags: InputFlags) -> int:
 def private_threadpool_size(flags: InputFlags, devices: DeviceFlags) -> int:
   """Returns the number of threads that run only functions of the input pipeline.
 
-  Returns 0 if graph operations have one thread per core, which then runs these functions, too.
+  Returns 0 if the graph operations have one thread per core, because these threads then also run
+  the functions.
   """
   return num_parallel_calls(flags) if _inter_op_threads(devices) else 0
 
@@ -185,7 +186,7 @@ def private_threadpool_size(flags: InputFlags, devices: DeviceFlags) -> int:
 def _make_cross_device_ops(flags: DeviceFlags) -> Optional[tf.distribute.CrossDeviceOps]:
   """Makes the all-reduce of the gradients; returns None to let TensorFlow choose the algorithm.
 
-  NCCL and hierarchical copy require several GPUs, so they have not been tested with this package.
+  NCCL and hierarchical copy have not been tested, because they require several GPUs.
   """
   if flags.all_reduce_alg == 'nccl':
     return tf.distribute.NcclAllReduce(num_packs=flags.num_packs)
@@ -194,4 +195,4 @@ def _make_cross_device_ops(flags: DeviceFlags) -> Optional[tf.distribute.CrossDe
     return tf.distribute.HierarchicalCopyAllReduce(num_packs=flags.num_packs)
   if flags.all_reduce_alg == 'reduction_to_one_device':
     return tf.distribute.ReductionToOneDevice()
-  return None  # `ring` applies only between workers.
+  return None  # `ring` works only between workers, not within one process.

@@ -27,7 +27,7 @@ _MPI_VARIABLES = ('OMPI_COMM_WORLD_SIZE', 'PMI_SIZE', 'PMIX_RANK')
 
 
 class HorovodPeers(ClusterPeers):
-  """The ranks: the workers of TF_CONFIG, or the processes that horovodrun, mpirun or srun starts.
+  """The ranks of Horovod, which TF_CONFIG names or which horovodrun, mpirun or srun has started.
 
   Raises:
     PeerLost: rank 0 was not reachable in time.
@@ -36,7 +36,7 @@ class HorovodPeers(ClusterPeers):
 
   def __init__(self, settings: Settings, process: Process) -> None:
     try:
-      import horovod.tensorflow  # Few users have installed it.
+      import horovod.tensorflow  # Not imported at the top, because few users have installed it.
     except ImportError as error:
       raise UserError('--distribution_strategy=horovod requires Horovod with TensorFlow',
                       'the import of horovod.tensorflow fails ({})'.format(error),
@@ -56,36 +56,36 @@ class HorovodPeers(ClusterPeers):
 
   def connect(self, shared_values: Mapping[str, str]) -> None:
     super().connect(dict(shared_values, Horovod=self._horovod.__version__))
-    process, ranks = self._process, self._horovod.tensorflow
+    process, horovod_tf = self._process, self._horovod.tensorflow
     if process.launch is not None and process.is_chief:
       os.remove(os.path.join(self._model_dir, _ADDRESS_FILE))
     launcher_connects_ranks = 'HOROVOD_GLOO_RENDEZVOUS_ADDR' in os.environ or (
-        process.launch is not None and mpi_connects_ranks(os.environ, ranks.mpi_built()))
+        process.launch is not None and mpi_connects_ranks(os.environ, horovod_tf.mpi_built()))
     if not launcher_connects_ranks:
-      # The rendezvous has released the port of the chief.
+      # The rendezvous has closed its listener on the port of the chief, so the port is free.
       host, port = sockets.split_address(self._cluster.address(self._cluster.chief))
       if process.is_chief:
         self._address_server = _start_address_server(port, process.num_workers)
       for name, value in _gloo_environment(process, host, port).items():
         os.environ.setdefault(name, value)
     try:
-      ranks.init()
+      horovod_tf.init()
     except Exception as error:  # Horovod raises errors of several classes.
       raise PeerLost('Horovod cannot connect the ranks: {}'.format(error)) from error
-    if (ranks.rank(), ranks.size()) != (process.rank, process.num_workers):
+    if (horovod_tf.rank(), horovod_tf.size()) != (process.rank, process.num_workers):
       raise UserError('Horovod must have the ranks of the launcher',
                       'rank {} of {} in Horovod, {} of {} in the launcher'.format(
-                          ranks.rank(), ranks.size(), process.rank, process.num_workers),
+                          horovod_tf.rank(), horovod_tf.size(), process.rank, process.num_workers),
                       'start all ranks by the same launcher')
     _LOG.info('Horovod connects %d ranks by %s', process.num_workers,
-              'MPI' if ranks.mpi_enabled() else 'Gloo')
+              'MPI' if horovod_tf.mpi_enabled() else 'Gloo')
 
 
 def _start_address_server(port: int, size: int) -> Any:
-  """Starts the server by which the ranks exchange their addresses until the process ends.
+  """Starts the server by which the ranks exchange their addresses; it runs until the process ends.
 
-  For Horovod, each rank is on a host of its own: Horovod needs hosts only for hierarchical
-  operations.
+  Each rank is presented to Horovod as a host of its own, because Horovod needs the real hosts only
+  for hierarchical operations.
   """
   from horovod.runner.common.util import hosts
   from horovod.runner.http import http_server
@@ -98,7 +98,7 @@ def _start_address_server(port: int, size: int) -> Any:
 
 
 def _gloo_environment(process: Process, host: str, port: int) -> Dict[str, str]:
-  """Returns Horovod's variables for a rank that finds the others by the server at an address."""
+  """Returns the variables with which Horovod in this rank uses the address server."""
   assert process.rank is not None
   return {
       'HOROVOD_RANK': str(process.rank),
@@ -117,7 +117,7 @@ def _gloo_environment(process: Process, host: str, port: int) -> Dict[str, str]:
 
 
 def _interface_towards(host: str, port: int) -> str:
-  """Returns the network interface by which this host reaches another one; '' if unknown.
+  """Returns the network interface by which this host reaches another host; '' if unknown.
 
   Raises:
     OSError: the host name cannot be resolved, or there is no route.
@@ -126,22 +126,22 @@ def _interface_towards(host: str, port: int) -> str:
   family, socket_type, protocol, _, address = socket.getaddrinfo(
       host, port, 0, socket.SOCK_DGRAM)[0]
   with socket.socket(family, socket_type, protocol) as datagrams:
-    datagrams.connect(address)  # Sends nothing.
+    datagrams.connect(address)  # Selects the interface, but sends nothing.
     own_address = datagrams.getsockname()[0]
   return next((name for name, entries in psutil.net_if_addrs().items()
                if any(entry.address == own_address for entry in entries)), '')
 
 
 def _hostname(rank: int) -> str:
-  """Returns the name of the host that Horovod assumes for a rank."""
+  """Returns the host name under which a rank is presented to Horovod."""
   return 'rank-{}'.format(rank)
 
 
 def mpi_connects_ranks(environ: Mapping[str, str], is_mpi_built: bool) -> bool:
   """Whether MPI connects the ranks of a launch, so that Horovod needs no addresses.
 
-  srun sets variables of PMI or PMIx only with --mpi=pmi2 or --mpi=pmix. Without them, MPI would
-  make a world of its own of each process.
+  srun sets variables of PMI or PMIx only with --mpi=pmi2 or --mpi=pmix. Without these variables,
+  MPI would put each process into a world of its own.
 
   Args:
     environ: the environment variables; HOROVOD_CONTROLLER, `mpi` or `gloo`, takes precedence.
@@ -153,7 +153,7 @@ def mpi_connects_ranks(environ: Mapping[str, str], is_mpi_built: bool) -> bool:
 
 
 def publish_address(launch: LaunchedProcess, folder: str) -> Tuple[Cluster, socket.socket]:
-  """Writes the address of this process, which has rank 0, to a folder that all ranks share.
+  """Writes the address of this process, which is rank 0, to a folder that all ranks share.
 
   Returns:
     The cluster, and the listener at the address of rank 0.
@@ -171,7 +171,8 @@ def _own_addresses() -> List[str]:
   import psutil  # Not imported at the top, because few runs need psutil.
   addresses = [address.address for entries in psutil.net_if_addrs().values() for address in entries
                if address.family in (socket.AF_INET, socket.AF_INET6)]
-  # Link-local IPv6 addresses, such as fe80::1%eth0, name an interface of this host.
+  # Link-local IPv6 addresses, such as fe80::1%eth0, are left out, because they name an interface of
+  # this host.
   return [address for address in addresses
           if not address.startswith(('127.', 'fe80:')) and address != '::1'] or ['127.0.0.1']
 
@@ -197,8 +198,8 @@ def wait_for_address(launch: LaunchedProcess, folder: str, timeout: StartTimeout
 
 
 def _read_addresses(path: str, launch_id: str) -> List[Tuple[str, int]]:
-  """Returns the addresses in the file; none unless rank 0 of this launch has written it."""
-  with contextlib.suppress(storage.DamagedFile):  # It may be of another program.
+  """Returns the addresses in the file; [] unless rank 0 of this launch has written the file."""
+  with contextlib.suppress(storage.DamagedFile):  # Another program may have written the file.
     record = storage.load_json(path, _ADDRESS)
     if record is not None and record['launch_id'] == launch_id:
       return [(host, record['port']) for host in record['hosts']]
@@ -206,7 +207,7 @@ def _read_addresses(path: str, launch_id: str) -> List[Tuple[str, int]]:
 
 
 def _make_cluster(launch: LaunchedProcess, host: str, port: int) -> Cluster:
-  """Returns a cluster in which only rank 0 has an address: no other rank listens."""
+  """Returns a cluster in which only rank 0 has an address, because no other rank listens."""
   addresses: List[str] = [':0'] * launch.num_processes
   addresses[0] = '{}:{}'.format('[{}]'.format(host) if ':' in host else host, port)
   return Cluster({'worker': tuple(addresses)}, launch.task)

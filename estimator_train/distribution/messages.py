@@ -1,7 +1,7 @@
 """Messages between tasks: JSON objects, one per line, over non-blocking TCP connections.
 
-rendezvous.py and cluster_state.py describe the messages. Reading continues after a failed write, so
-that the last message of a task arrives even if the task has already ended.
+rendezvous.py and cluster_state.py describe the messages. A connection is still read after a write
+to it has failed, so that the last message of a task arrives even if the task has already ended.
 """
 
 import contextlib
@@ -16,15 +16,19 @@ from estimator_train.system import json_values
 _MAX_MESSAGE_BYTES = _RECEIVE_BYTES = 64 * 1024
 
 
-def _task(value: Any) -> Any:
-  """Accepts the type and the index of a task."""
+def _check_task(value: Any) -> Any:
+  """Returns a value if it is the type and the index of a task.
+
+  Raises:
+    ValueError: it is not.
+  """
   json_values.tuple_of(json_values.text, json_values.integer())(value)
   if value[0] not in TASK_TYPES:
     raise ValueError('unknown task type')
   return value
 
 
-# The fields of all messages, by the types of their values.
+# Checks for the values of the fields of all messages.
 _FIELDS: Dict[str, json_values.Check] = {
     **dict.fromkeys(('challenge', 'proof', 'refused', 'state', 'failed', 'reason'),
                     json_values.text),
@@ -32,15 +36,15 @@ _FIELDS: Dict[str, json_values.Check] = {
                     json_values.boolean),
     **dict.fromkeys(('stop_at', 'all_stop_at', 'code'), json_values.optional(
         json_values.integer())),
-    **dict.fromkeys(('task', 'lost'), _task),
-    'busy': json_values.optional(json_values.tuple_of(_task, json_values.text)),
+    **dict.fromkeys(('task', 'lost'), _check_task),
+    'busy': json_values.optional(json_values.tuple_of(_check_task, json_values.text)),
     'missing': json_values.list_of(json_values.text),
     'values': json_values.mapping(json_values.text),
     'note': json_values.mapping(json_values.anything)}
 
 
-def _message(value: Any) -> Any:
-  """Accepts an object whose fields have the right types; ignores fields that are not known."""
+def _check_message(value: Any) -> Any:
+  """Returns an object if its known fields have the right types; see `_check_task`."""
   if not isinstance(value, dict):
     raise ValueError('not an object')
   for name, field in value.items():
@@ -52,8 +56,8 @@ class Connection:
   """A connection to another task, or to a process that has not identified itself yet.
 
   Attributes:
-    unread: messages that a caller of `receive` has left for the next one.
-    end_reason: why no more messages will arrive; empty while the connection is open.
+    unread: received messages that a caller has not handled; the next `receive` returns them first.
+    end_reason: the reason why no more messages will arrive; empty while the connection is open.
   """
 
   def __init__(self, connection: socket.socket) -> None:
@@ -65,16 +69,16 @@ class Connection:
     self._incoming = self._outgoing = b''  # Bytes of an incomplete message; bytes to be sent.
 
   def fileno(self) -> int:
-    """Returns the file descriptor, which `wait_readable` needs."""
+    """Returns the file descriptor, for `wait_readable`."""
     return self._socket.fileno()
 
   @property
   def has_sent_all(self) -> bool:
-    """Whether the kernel has accepted all bytes of the messages that were sent."""
+    """Whether the kernel has accepted all bytes of the messages given to `send`."""
     return not self._outgoing
 
   def send(self, **message: Any) -> None:
-    """Sends a message; queues the bytes that the socket does not accept yet."""
+    """Sends a message, and queues the bytes that the socket does not accept yet."""
     self._outgoing += json.dumps(message).encode() + b'\n'
     self.flush()
 
@@ -90,14 +94,14 @@ class Connection:
       self._outgoing = b''
 
   def receive(self) -> List[Dict[str, Any]]:
-    """Returns the newly received messages; sets `end_reason` if no more messages will arrive."""
+    """Returns the new messages, and sets `end_reason` if no more messages will arrive."""
     messages, self.unread = self.unread, []
     *lines, self._incoming = (self._incoming + self._read()).split(b'\n')
     try:
       for line in lines:
         if len(line) > _MAX_MESSAGE_BYTES:
           raise ValueError('too long')
-        messages.append(json_values.parse(line.decode(), _message))
+        messages.append(json_values.parse(line.decode(), _check_message))
     except (ValueError, RecursionError):
       self.end_reason = 'it uses another protocol'
     if len(self._incoming) > _MAX_MESSAGE_BYTES:
@@ -105,15 +109,15 @@ class Connection:
     return messages
 
   def _read(self) -> bytes:
-    """Returns the bytes that have arrived, up to a limit; sets `end_reason` at their end."""
+    """Returns the bytes that have arrived, up to a limit; sets `end_reason` if they have ended."""
     data = b''
     try:
       while len(data) <= _MAX_MESSAGE_BYTES:
-        new = self._socket.recv(_RECEIVE_BYTES)
-        if not new:
+        chunk = self._socket.recv(_RECEIVE_BYTES)
+        if not chunk:
           self.end_reason = 'its connection ended'
           break
-        data += new
+        data += chunk
     except BlockingIOError:
       pass
     except OSError as error:
@@ -121,7 +125,7 @@ class Connection:
     return data
 
   def end_sending(self) -> None:
-    """Signals to the other process that no more messages follow; call again until all are sent."""
+    """Signals that no more messages follow, once all are sent; must be called until then."""
     self.flush()
     with contextlib.suppress(OSError):  # The connection may have ended.
       if self.has_sent_all:
@@ -136,7 +140,7 @@ class Connection:
 def accept_connections(listener: socket.socket) -> List[Connection]:
   """Accepts and returns all connections that are waiting at a listener."""
   connections = []
-  with contextlib.suppress(OSError):  # None is waiting, or the next one has already ended.
+  with contextlib.suppress(OSError):  # No connection is waiting, or the next one has already ended.
     while True:
       connections.append(Connection(listener.accept()[0]))
   return connections
@@ -147,10 +151,10 @@ def wait_readable(sockets: Sequence[Any], timeout_secs: float) -> List[Any]:
 
   Args:
     sockets: sockets, or other objects with a `fileno` method.
-    timeout_secs: maximum number of seconds to wait.
+    timeout_secs: the maximum number of seconds to wait.
   """
-  poll = select.poll()  # Not select.select, which accepts only file descriptors below 1024.
-  by_descriptor = {each.fileno(): each for each in sockets}
-  for descriptor in by_descriptor:
+  poll = select.poll()  # select.select would accept only file descriptors below 1024.
+  sockets_by_descriptor = {each.fileno(): each for each in sockets}
+  for descriptor in sockets_by_descriptor:
     poll.register(descriptor, select.POLLIN)
-  return [by_descriptor[descriptor] for descriptor, _ in poll.poll(timeout_secs * 1000)]
+  return [sockets_by_descriptor[descriptor] for descriptor, _ in poll.poll(timeout_secs * 1000)]

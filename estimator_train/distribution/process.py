@@ -1,4 +1,4 @@
-"""Process: which process of a run this is, and whether it trains, serves variables or evaluates."""
+"""Determines the role of this process in a run, from TF_CONFIG or the variables of a launcher."""
 
 from typing import Mapping, NamedTuple, Optional
 
@@ -8,15 +8,15 @@ from estimator_train.errors import UserError
 
 CHIEF, WORKER, PARAMETER_SERVER, EVALUATOR = 'chief', 'worker', 'ps', 'evaluator'
 
-# The variables with the rank, the number of ranks, and the rank among the processes of the host.
+# The variables of each launcher: the rank, the number of ranks, and the rank on the host.
 _RANK_VARIABLES = (
     ('HOROVOD_RANK', 'HOROVOD_SIZE', 'HOROVOD_LOCAL_RANK'),
     ('OMPI_COMM_WORLD_RANK', 'OMPI_COMM_WORLD_SIZE', 'OMPI_COMM_WORLD_LOCAL_RANK'),
     ('PMI_RANK', 'PMI_SIZE', 'MPI_LOCALRANKID'),
     ('SLURM_PROCID', 'SLURM_STEP_NUM_TASKS', 'SLURM_LOCALID'),
 )
-# The values of these variables, if they are set, are the same on all ranks of a launch, and differ
-# from those of other launches.
+# Together, the values of those variables that are set identify a launch. They are the same on all
+# of its ranks.
 _LAUNCH_ID_VARIABLES = (
     'HOROVOD_GLOO_RENDEZVOUS_ADDR', 'HOROVOD_GLOO_RENDEZVOUS_PORT', 'PMIX_NAMESPACE',
     'OMPI_MCA_orte_precondition_transports', 'SLURM_JOB_ID', 'SLURM_STEP_ID',
@@ -24,13 +24,13 @@ _LAUNCH_ID_VARIABLES = (
 
 
 class LaunchedProcess(NamedTuple):
-  """One process of those that a launcher has started together.
+  """One of the processes that a launcher has started together.
 
   Attributes:
-    rank: index among all of them, from 0.
-    num_processes: how many the launcher has started.
-    local_rank: index among those on the same host, from 0.
-    launch_id: text that is the same for all of them; may be empty.
+    rank: the index among all these processes, from 0.
+    num_processes: the number of these processes.
+    local_rank: the index among the processes on the same host, from 0.
+    launch_id: a text that is the same for all these processes; may be empty.
   """
   rank: int
   num_processes: int
@@ -47,11 +47,12 @@ class Process(NamedTuple):
   """One process of a run.
 
   Attributes:
-    rank: index among the processes that train, from 0; None if this process does not train.
-    num_workers: number of processes that train.
+    rank: the index among the processes that train, from 0; None if this process does not train.
+    num_workers: the number of processes that train.
     role: CHIEF, WORKER, PARAMETER_SERVER or EVALUATOR. The chief writes the files of the run.
     cluster: the cluster of TF_CONFIG; None if TF_CONFIG names no cluster.
-    launch: how horovodrun, mpirun or srun has started this process; None otherwise.
+    launch: how horovodrun, mpirun or srun has started this process; None if the rank does not come
+      from such a launcher.
   """
   rank: Optional[int] = 0
   num_workers: int = 1
@@ -78,7 +79,7 @@ class Process(NamedTuple):
 
   @property
   def local_rank(self) -> int:
-    """Index of this process among the processes that train on the same host, from 0."""
+    """The index of this process among the processes that train on the same host, from 0."""
     if self.launch is not None:
       return self.launch.local_rank
     return self.cluster.local_rank if self.cluster is not None else 0
@@ -88,7 +89,7 @@ SINGLE_PROCESS = Process()
 
 
 def this_process(environ: Mapping[str, str], strategy: str) -> Process:
-  """Returns which process of a run this process is.
+  """Returns the role and the rank of this process in its run.
 
   With the strategy `horovod` and without TF_CONFIG, the variables of horovodrun, mpirun or srun
   determine the rank.
@@ -113,7 +114,7 @@ def this_process(environ: Mapping[str, str], strategy: str) -> Process:
 
 
 def _check_launch(launch: Optional[LaunchedProcess], cluster: Optional[Cluster]) -> None:
-  """Raises a UserError if one of several processes of a launcher would train alone."""
+  """Raises a UserError if each of several processes of a launcher would train alone."""
   num_tasks = 1 if cluster is None else len(cluster.members) + cluster.has_evaluator
   if launch is not None and launch.num_processes > num_tasks == 1:
     raise UserError(
@@ -124,25 +125,26 @@ def _check_launch(launch: Optional[LaunchedProcess], cluster: Optional[Cluster])
 
 
 def _check_strategy(cluster: Cluster, strategy: str) -> None:
-  """Raises a UserError if the --distribution_strategy cannot be used on the cluster."""
-  servers = ['cluster.ps[{}]={}'.format(task.index, cluster.address(task))
-             for task in cluster.parameter_servers]
-  counts = 'cluster has ' + cluster.task_summary
+  """Raises a UserError if the cluster does not suit the --distribution_strategy."""
+  server_fields = ['cluster.ps[{}]={}'.format(task.index, cluster.address(task))
+                   for task in cluster.parameter_servers]
+  found = 'cluster has ' + cluster.task_summary
   flag = '--distribution_strategy=' + strategy
   if strategy in ('multi_worker_mirrored', 'horovod'):
-    if servers:
-      raise UserError(tf_config.ERROR_PREFIX + flag + ' uses no parameter servers', servers[0],
+    if server_fields:
+      raise UserError(tf_config.ERROR_PREFIX + flag + ' uses no parameter servers',
+                      server_fields[0],
                       'leave cluster.ps out, or give --distribution_strategy=parameter_server')
   elif strategy == 'parameter_server':
     for task_type, required in (('chief', 'a chief'), ('ps', 'a parameter server')):
       if task_type not in cluster.addresses:
-        raise UserError(tf_config.ERROR_PREFIX + flag + ' needs ' + required, counts,
+        raise UserError(tf_config.ERROR_PREFIX + flag + ' needs ' + required, found,
                         'add "{}": ["HOST:PORT"] to the cluster of every task'.format(task_type))
   elif len(cluster.members) > 1:
     raise UserError(
-        '{}it names several tasks, but {} runs in one'.format(tf_config.ERROR_PREFIX, flag), counts,
+        '{}it names several tasks, but {} runs in one'.format(tf_config.ERROR_PREFIX, flag), found,
         'give --distribution_strategy={} to every task, or unset TF_CONFIG'.format(
-            'parameter_server' if servers else 'multi_worker_mirrored'))
+            'parameter_server' if server_fields else 'multi_worker_mirrored'))
 
 
 def find_launch(environ: Mapping[str, str]) -> Optional[LaunchedProcess]:

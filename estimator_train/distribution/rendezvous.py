@@ -2,9 +2,9 @@
 
 The members are all tasks except the evaluator. The chief listens at its address in TF_CONFIG, which
 TensorFlow's server uses later. The other members connect to the chief, and send their shared
-values, such as flags and versions. The chief refuses a member whose values differ from its own.
-Once all members are registered, the chief closes its listener and releases the members, which
-keep their connections; see peers.py. A member whose connection ends earlier connects again.
+values, such as flags and versions. The chief refuses a member whose values differ from its own. A
+member that loses its connection connects again. Once all members are registered, the chief closes
+its listener and releases the members, which keep their connections; see peers.py.
 
 The variable ESTIMATOR_TRAIN_CLUSTER_KEY authenticates the members and the chief: each proves, by an
 HMAC of two random challenges, that it has the same key. Without the variable, the key is empty.
@@ -41,18 +41,18 @@ from estimator_train.errors import UserError, printable
 
 _POLL_SECS, _RETRY_SECS, _HEARTBEAT_SECS = .2, .5, 1.
 _CONNECT_TIMEOUT_SECS = 5.
-# The chief answers at once. No answer within this time means that TensorFlow's server still has the
-# port, because the chief has not yet noticed that the previous process of this task was lost. The
-# member then tries again.
+# A member waits this long for the first message of the chief, which sends it at once. If no message
+# arrives, TensorFlow's server still has the port, because the chief has not yet noticed that the
+# previous process of this task was lost. The member then connects again.
 _ANSWER_TIMEOUT_SECS = 5.
 _SILENCE_TIMEOUT_SECS = 10.
-# How long a process may take to identify itself on a new connection, or to read a refusal.
+# The time that a process has to identify itself on a new connection, or to read a refusal.
 _HANDSHAKE_TIMEOUT_SECS = 10.
-# Longer values, such as 1,000 class names, are sent as their beginning and a digest.
+# Only the beginning and a digest of longer values, such as 1,000 class names, are sent.
 _MAX_VALUE_CHARS = 200
 _MAX_NAMES, _MAX_NAME_CHARS, _MAX_LOGGED_CHARS = 20, 40, 80
 KEY_VARIABLE = 'ESTIMATOR_TRAIN_CLUSTER_KEY'
-# A process that is not of this cluster could otherwise fill the disk of the log.
+# The limit keeps processes outside the cluster from filling the disk of the log.
 _MAX_LOGGED_REFUSALS = 20
 _NETWORK_RETRY_SECS, _LOG_EVERY_SECS = 1., 60.
 _LOG = logging.getLogger('estimator_train')
@@ -88,18 +88,19 @@ def connect(cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeo
   """Waits for all other members, and returns once all of them are connected to the chief.
 
   Args:
-    shared_values: values that must be the same on all members, such as flags and versions, by name.
-    listener: on the chief, a listener at its address, which this function closes. None: this
-      function opens the port in TF_CONFIG.
+    shared_values: the values that must be the same on all members, by name.
+    listener: on the chief, a listener at its address, which this function closes; None to listen
+      on the port in TF_CONFIG.
     key: the value of ESTIMATOR_TRAIN_CLUSTER_KEY; empty if it is not set.
 
   Returns:
-    On the chief, a connection to each other member; on another member, one to the chief.
+    On the chief, the connections to all other members; on the other members, the connection to the
+    chief.
 
   Raises:
     PeerLost: a member did not connect in time.
-    UserError: a shared value or the key of this task differs from that of the chief, another
-      process has registered as this task, or the chief's port cannot be opened.
+    UserError: a shared value or the key of this task differs from the chief's, another process has
+      registered as this task, or the port of the chief cannot be opened.
   """
   shared_values = {name: _shorten(value) for name, value in dict(
       shared_values, TF_CONFIG=cluster.task_summary).items()}
@@ -115,8 +116,8 @@ def connect(cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeo
     chief = _Chief(cluster, shared_values, timeout, open_listener, key)
     while chief.missing_tasks():
       chief.poll()
-  # The listener has to be closed before the release, because the released members expect
-  # TensorFlow's server on this port.
+  # The listener is closed before the release, because the released members expect TensorFlow's
+  # server on this port.
   return chief.release()
 
 
@@ -129,7 +130,7 @@ def _shorten(value: str) -> str:
 
 def _make_proof(key: str, sender: str, chief_challenge: str, member_challenge: str,
                 task: Task) -> str:
-  """Returns the proof of the chief or of a member, the sender, that it has the key."""
+  """Returns the proof that the sender, `chief` or `member`, has the key."""
   return hmac.new(key.encode('utf-8', 'surrogateescape'), json.dumps(
       [sender, chief_challenge, member_challenge, *task]).encode(), 'sha256').hexdigest()
 
@@ -140,7 +141,7 @@ def _has_proof(message: Dict[str, Any], proof: str) -> bool:
 
 
 class _Chief:
-  """Registers the processes that connect to the chief."""
+  """The side of the chief, which registers the members that connect to it."""
 
   def __init__(self, cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeout,
                listener: socket.socket, key: str) -> None:
@@ -148,12 +149,12 @@ class _Chief:
     self._timeout, self._listener = timeout, listener
     self._handshakes: Dict[Connection, _Handshake] = {}
     self._deadlines: Dict[Connection, float] = {}
-    self._registered: Dict[Task, Connection] = {}  # Those that are registered.
+    self._registered: Dict[Task, Connection] = {}
     self._heartbeat_sent_at = timeout.clock()
     self._num_refusals = 0
 
   def missing_tasks(self) -> List[Task]:
-    """Returns the other members that are not registered."""
+    """Returns the members that are not yet registered."""
     return [task for task in self._cluster.members
             if task != self._cluster.task and task not in self._registered]
 
@@ -171,7 +172,7 @@ class _Chief:
                          if member is not connection}
         continue
       for message in messages:
-        with contextlib.suppress(StopIteration):  # The process has been refused.
+        with contextlib.suppress(StopIteration):  # The handshake ends with a refusal.
           handshake.send(message)
     for connection in accept_connections(self._listener):
       self._handshakes[connection] = self._shake_hands(connection)
@@ -186,7 +187,7 @@ class _Chief:
       self._timeout.log_or_raise([str(task) for task in missing])
 
   def release(self) -> Dict[Task, Connection]:
-    """Releases the members, and returns their connections; closes all others."""
+    """Releases the members, and returns their connections; closes all other connections."""
     for connection in set(self._handshakes).difference(self._registered.values()):
       connection.close()
     for member in self._registered.values():
@@ -194,8 +195,7 @@ class _Chief:
     return self._registered
 
   def _shake_hands(self, connection: Connection) -> _Handshake:
-    """Identifies a process, and registers or refuses it. Each `yield` waits for its next message.
-    """
+    """Identifies a process, and registers or refuses it. A `yield` waits for the next message."""
     self._deadlines[connection] = self._timeout.clock() + _HANDSHAKE_TIMEOUT_SECS
     challenge = secrets.token_hex()
     connection.send(challenge=challenge)
@@ -211,14 +211,14 @@ class _Chief:
 
     name = self._find_differing_value(task, (yield from _message_with('values'))['values'])
     if name is not None:
-      # Without the chief's value, because the process may not belong to the cluster.
+      # The value of the chief is not sent, because the process may not belong to the cluster.
       self._refuse(connection, refused=name, is_known=name in self._shared_values)
     elif task == self._cluster.task or task not in self._cluster.members:
       self._refuse(connection, taken=True)
     else:
       if task in self._registered:
-        # The earlier connection is an old one of this process or of its predecessor, or that of a
-        # process that has the same task by mistake. Only the latter reads this message.
+        # The earlier connection is an old one of this process or its predecessor, or belongs to a
+        # process that has the same task by mistake. Only such a process reads this message.
         self._log_refusal('another process has started as {}'.format(task))
         self._refuse(self._registered[task], taken=True)
       self._registered[task] = connection
@@ -228,8 +228,8 @@ class _Chief:
         yield
 
   def _find_differing_value(self, task: Task, values: Dict[str, str]) -> Optional[str]:
-    """Logs and returns the name of a value that is not that of the chief; None if there is none."""
-    # A parameter server builds no model, and sends fewer values. Only those are compared.
+    """Logs and returns the name of a value that differs from the chief's; None if all are equal."""
+    # A parameter server builds no model, so it sends fewer values, and only these are compared.
     names = values if task.type == 'ps' else [*self._shared_values, *values]
     name = next((name for name in names if values.get(name) != self._shared_values.get(name)), None)
     if name is not None:
@@ -255,7 +255,7 @@ class _Chief:
 
 
 def _message_with(field: str) -> Generator[None, Dict[str, Any], Dict[str, Any]]:
-  """Waits for a message with a field, and ignores messages without it."""
+  """Returns the next message that has a field, and ignores the messages before it."""
   message = yield
   while field not in message:
     message = yield
@@ -263,7 +263,7 @@ def _message_with(field: str) -> Generator[None, Dict[str, Any], Dict[str, Any]]
 
 
 class _Member:
-  """Registers this task, which is not the chief."""
+  """The side of a member other than the chief, which registers this task with the chief."""
 
   def __init__(self, cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeout,
                key: str) -> None:
@@ -272,7 +272,7 @@ class _Member:
     self._missing: Sequence[str] = [str(cluster.chief)]
 
   def connect(self) -> Connection:
-    """Returns a connection to the chief once the chief has released this member."""
+    """Connects to the chief, and returns the connection once the chief has released this member."""
     address = self._cluster.address(self._cluster.chief)
     while True:
       with contextlib.suppress(OSError):
@@ -320,7 +320,7 @@ class _Member:
 
   def _receive_messages(self, connection: Connection,
                         sends_heartbeats: bool = False) -> Iterator[Dict[str, Any]]:
-    """Yields the messages of the chief, and leaves the unread ones in the connection.
+    """Yields the messages of the chief. Messages that the caller does not take stay in `unread`.
 
     Raises:
       ConnectionError: the connection is lost, or the process does not answer.
@@ -342,10 +342,10 @@ class _Member:
     raise ConnectionError(connection.end_reason or 'no answer')
 
   def _make_mismatch_error(self, name: str, is_known: bool) -> UserError:
-    """Returns the error for a value that differs from that of the chief.
+    """Returns the error for a value that differs from the chief's.
 
     Args:
-      is_known: whether the chief has the value, too.
+      is_known: whether the chief also has a value with this name.
     """
     return UserError(
         'this {} must match the chief'.format(self._cluster.task.type),

@@ -1,4 +1,4 @@
-"""Addresses, listeners and connections by TCP, and the timeout of the start of a cluster."""
+"""TCP addresses, listeners and connections, and the timeout for the start of a cluster."""
 
 import contextlib
 import errno
@@ -16,7 +16,7 @@ _LOG = logging.getLogger('estimator_train')
 
 
 def split_address(address: str) -> Tuple[str, int]:
-  """Splits HOST:PORT into host and port; removes the brackets of an IPv6 address."""
+  """Splits HOST:PORT into host and port, and removes the brackets of an IPv6 address."""
   host, _, port = address.rpartition(':')
   return host.strip('[]'), int(port)
 
@@ -34,12 +34,12 @@ def listen(port: int) -> socket.socket:
   """Returns a non-blocking listener on all interfaces, for IPv4 and, where available, IPv6.
 
   Args:
-    port: 0: any free port.
+    port: the port; 0 for any free port.
 
   Raises:
     OSError: the port cannot be opened.
   """
-  # Not bound to a host name, because a container may be unable to resolve its own.
+  # The listener is not bound to a host name, because a container may be unable to resolve its own.
   try:
     return _listen(socket.AF_INET6, '::', port)
   except OSError as error:
@@ -65,7 +65,7 @@ def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket
 
 
 def connect(host: str, port: int, timeout_secs: float) -> socket.socket:
-  """Connects to a port of a host; tries each address of the host.
+  """Connects to a port of a host, and tries each address of the host.
 
   Raises:
     OSError: no connection was possible, or the host name cannot be resolved.
@@ -99,7 +99,7 @@ def connect(host: str, port: int, timeout_secs: float) -> socket.socket:
 
 
 def listening_process(port: int) -> str:
-  """Returns the ID and name of the process that listens on a local port as text; '' if unknown."""
+  """Describes the process that listens on a local port; returns '' if the process is unknown."""
   import psutil  # Not imported at the top, because only error messages need psutil.
   # psutil raises an error if the process has ended or belongs to another user.
   with contextlib.suppress(psutil.Error):
@@ -114,7 +114,7 @@ class StartTimeout:
   """The timeout of the rendezvous, which starts when this object is made.
 
   Args:
-    log: called with each line to log, such as the missing members once a minute.
+    log: called with each line to log.
     clock: returns seconds from any origin.
   """
 
@@ -126,7 +126,7 @@ class StartTimeout:
     self._logged_at = self._started_at
 
   def log_or_raise(self, missing: Sequence[str]) -> None:
-    """Logs the missing tasks if a minute has passed since the last such line.
+    """Logs the missing tasks if a minute has passed since they were last logged.
 
     Args:
       missing: the tasks that this task waits for, as text.

@@ -1,4 +1,4 @@
-"""Evaluates checkpoints on all test examples, promotes the best, and decides when to stop."""
+"""Evaluates checkpoints on all test examples, promotes the best one, and decides when to stop."""
 
 import contextlib
 import ctypes
@@ -35,14 +35,14 @@ WriteReports = Callable[[Dict[str, Any], EvaluationSamples], Dict[str, Any]]
 
 
 class EvaluationStopped(Exception):
-  """The evaluation was interrupted before it had read all examples."""
+  """An evaluation was interrupted before it had read all examples."""
 
 
 class EvaluationLoop:
-  """Evaluates the checkpoints of a training run, and promotes the best of them.
+  """Evaluates the checkpoints of a training run, and promotes the best one.
 
   Args:
-    write_reports: called after each evaluation, see WriteReports.
+    write_reports: called after each evaluation; see WriteReports.
     is_stop_requested: see Evaluator.
   """
 
@@ -58,20 +58,20 @@ class EvaluationLoop:
     self._stop_reason: Optional[StopReason] = None
 
   def evaluate(self, path: Optional[str] = None) -> Dict[str, Any]:
-    """Evaluates a checkpoint, unless the same checkpoint was evaluated last.
+    """Evaluates a checkpoint, unless the last evaluation was of the same checkpoint.
 
     Args:
-      path: None: the latest checkpoint.
+      path: the path of the checkpoint; None for the latest one.
 
     Returns:
-      The result of the evaluation, with the best checkpoint so far as `best`; {} if a signal
+      The result of the evaluation, in which `best` is the best checkpoint so far; {} if a signal
       interrupted the evaluation.
     """
     path = path or finding.latest_checkpoint_and_step(self._run_dir.path)[0]
     assert path is not None
     if self._last_result.get('checkpoint') == path:
       return self._last_result
-    # Without the pin, the chief could delete the checkpoint while the evaluator task reads it.
+    # The pin keeps the chief from deleting the checkpoint while the evaluator task reads it.
     pinned_path = best_checkpoint.pin(path, self._run_dir.path, self._pinned_by)
     try:
       self._evaluate_best_on_same_examples()
@@ -93,7 +93,7 @@ class EvaluationLoop:
     return self._last_result
 
   def _evaluate_best_on_same_examples(self) -> None:
-    """Evaluates the best checkpoint again if the test examples have changed since it was."""
+    """Evaluates the best checkpoint again if the test examples have changed since then."""
     best = best_checkpoint.read_best(self._run_dir.path)
     examples_digest = self._test.content_digest()
     if best is None or best.examples_digest == examples_digest:
@@ -103,9 +103,10 @@ class EvaluationLoop:
         'it is unknown on which examples the best checkpoint was evaluated'
         if best.examples_digest is None else 'the test examples are others than before',
         best.global_step, self._first_step)
-    values: Dict[str, Optional[float]] = {}  # Without any, another checkpoint becomes the best one.
+    # If no values can be computed, the next evaluated checkpoint becomes the best one.
+    values: Dict[str, Optional[float]] = {}
     with contextlib.ExitStack() as stack:
-      try:  # Another task may replace the best checkpoint meanwhile.
+      try:  # Another task may replace the best checkpoint at any time.
         files = pin_verified_checkpoint(best.path, best.global_step, stack).readable_path
       except (OSError, ValueError) as error:
         _LOG.warning('%s cannot be evaluated again: %s', best.path, one_line(str(error)))
@@ -115,11 +116,11 @@ class EvaluationLoop:
                                    examples_digest, self._first_step)
 
   def evaluate_latest(self) -> Optional[StopReason]:
-    """Evaluates the latest checkpoint, and returns the reason to stop, or None to continue."""
+    """Evaluates the latest checkpoint; returns the reason to stop the training, or None."""
     return self._stop_reason if self.evaluate() else None
 
   def evaluate_new_checkpoints(self, last_step: int) -> Dict[str, Any]:
-    """Evaluates each checkpoint that another process saves, up to the checkpoint of the last step.
+    """Evaluates the checkpoints that another process saves, up to the one of the last step.
 
     Returns:
       The result of the last evaluation.
@@ -142,10 +143,12 @@ class EvaluationLoop:
 
 
 class EvaluateAfterSave(tf.train.CheckpointSaverListener):
-  """Evaluates the first checkpoint in each `--eval_every_steps` steps, except the last checkpoint.
+  """Evaluates the first checkpoint in each interval of `--eval_every_steps` steps.
+
+  The last checkpoint of the run is evaluated after the training, not by this class.
 
   Args:
-    record_pause: makes a context that records a pause of the given kind.
+    record_pause: returns a context manager that records a pause of the given kind.
   """
 
   def __init__(self, run: Run, loop: EvaluationLoop, signals: SignalState,
@@ -157,17 +160,17 @@ class EvaluateAfterSave(tf.train.CheckpointSaverListener):
     self._requests_stop = False
     start_step, best = run.start.step, best_checkpoint.read_best(run.run_dir.path)
     if best is None or best.last_evaluated_step != start_step:
-      start_step = max(start_step - 1, 0)  # An evaluation at the first step may be missing.
+      start_step = max(start_step - 1, 0)  # The evaluation at the start step may be missing.
     self._last_interval = start_step // self._every_steps
 
   def after_save(self, session: tf.Session, global_step_value: int) -> bool:
-    """Returns whether the training must stop."""
-    # With parameter servers, checkpoints need not be at multiples of the interval, because other
-    # workers increment the global step, too. What counts is that a new interval has begun.
+    """Evaluates the checkpoint if it is the first in its interval; returns whether to stop."""
+    # With parameter servers, other workers also increment the global step, so the first checkpoint
+    # of an interval need not be at its first step.
     interval = global_step_value // self._every_steps
     if interval > self._last_interval and global_step_value < self._end_step:
       self._last_interval = interval
-      # After a signal to any task, the resumed run will evaluate this checkpoint.
+      # After a signal to any task, the resumed run evaluates this checkpoint.
       is_stopped_by_peer = (self._peers.stop_step is not None
                             and not self._requests_stop)
       if self._signals.stop_signum is None and not is_stopped_by_peer:
@@ -180,16 +183,17 @@ class EvaluateAfterSave(tf.train.CheckpointSaverListener):
 
 
 def warn_of_inaccurate_batch_norm(model: PreparedModel, result: Dict[str, Any]) -> None:
-  """Warns if an evaluation may be bad because the averages of batch normalization are young.
+  """Warns if an evaluation is bad and few steps have updated the averages of batch normalization.
 
   Args:
-    result: `train_loss`, and `average_loss` of the evaluation at `global_step`.
+    result: has `train_loss`, and the `average_loss` of the evaluation at `global_step`.
   """
-  young = model.batch_norm_momentum ** result['global_step']
-  if young > .1 and result.get('average_loss', 0.) > 1.5 * (result['train_loss'] or math.inf):
+  initial_fraction = model.batch_norm_momentum ** result['global_step']
+  if initial_fraction > .1 and (
+      result.get('average_loss', 0.) > 1.5 * (result['train_loss'] or math.inf)):
     _LOG.warning('the evaluation is far worse than the training, perhaps because the averages of '
                  'batch normalization still contain %.0f%% of their initial values after %d steps: '
-                 'train more steps, or lower the momentum (%g)', 100 * young,
+                 'train more steps, or lower the momentum (%g)', 100 * initial_fraction,
                  result['global_step'], model.batch_norm_momentum)
 
 
@@ -197,7 +201,7 @@ class Evaluator:
   """Evaluates checkpoints of a run on all test examples.
 
   Args:
-    is_stop_requested: called before each batch. If it returns True, the evaluation is interrupted.
+    is_stop_requested: called before each batch; True interrupts the evaluation.
   """
 
   def __init__(self, run: Run, model: PreparedModel,
@@ -205,19 +209,19 @@ class Evaluator:
     self._run, self._model = run, model
     self._is_stop_requested = is_stop_requested
     self._graph: Optional[_EvaluationGraph] = None
-    self._num_batches = 0  # In all evaluations.
+    self._num_batches = 0  # The number of batches in all evaluations.
     self._last_metrics: Dict[str, Any] = {}
 
   def evaluate(self, path: str) -> Tuple[Dict[str, Any], EvaluationSamples]:
     """Evaluates a checkpoint.
 
     Returns:
-      A tuple of the metrics and of some examples with the outputs of the model. The metrics are
-      `average_loss`, `examples`, `examples_digest` (Source.content_digest), `global_step`,
-      `checkpoint` and the compiled metrics of the model; with classes, also `accuracy`,
-      `class_counts` (lists by the attributes of ClassCounts), `calibration_bins` and
-      `confusion_matrix` or `confusions` (see evaluation_metrics.classifier_metrics); without
-      classes, also `loss`, which includes the losses of the layers, such as weight decay.
+      A tuple of the metrics, and of some examples with the outputs of the model. The metrics always
+      include `average_loss`, `examples`, `examples_digest` (see Source.content_digest),
+      `global_step`, `checkpoint` and the compiled metrics of the model. With classes, they also include
+      `accuracy`, `class_counts` (lists by the attributes of ClassCounts), `calibration_bins`, and
+      `confusion_matrix` or `confusions` (see evaluation_metrics.classifier_metrics). Without
+      classes, they also include `loss`, which adds the losses of the layers, such as weight decay.
 
     Raises:
       EvaluationStopped: the evaluation was interrupted.
@@ -229,7 +233,7 @@ class Evaluator:
     with translate_errors(source), watchdog.ending_hangs(
         'evaluation', self._run.settings.cluster.step_timeout_secs, lambda: self._num_batches):
       if self._graph is None or self._graph.names_of_averages != (
-          restoring.names_of_averages(path)):  # A resumed run may have omitted --ema_decay.
+          restoring.names_of_averages(path)):  # A resumed run may have changed --ema_decay.
         self._graph = _EvaluationGraph(self._model.estimator, make_eval_input_fn(
             source, self._run.settings, self._model.one_hot, batch_size), path)
       samples = SampleCollector(self._graph.sampled_tensors, source.num_examples, batch_size)
@@ -248,16 +252,16 @@ class Evaluator:
     return result, samples.samples
 
   def write_summary(self, folder: Optional[str] = None) -> None:
-    """Writes the scalar metrics of the last evaluation for TensorBoard, as an Estimator does.
+    """Writes the scalar metrics of the last evaluation for TensorBoard, as Estimator does.
 
     Args:
-      folder: None: that of the run.
+      folder: the folder of the event file; None for the evaluation folder of the run.
     """
     folder = folder or self._model.estimator.eval_dir()
-    # TensorFlow ignores the umask, and would make a folder that only its owner can write to.
+    # If TensorFlow made the folder, only its owner could write to it, because it ignores the umask.
     os.makedirs(folder, exist_ok=True)
     assert self._graph is not None
-    # A new writer writes the default graph to its file.
+    # A new writer also writes the default graph to its file, so this must be the evaluation graph.
     with self._graph.session.graph.as_default():
       writer = tf.summary.FileWriterCache.get(folder)
     writer.add_summary(
@@ -268,13 +272,13 @@ class Evaluator:
     writer.flush()
 
   def _begin_batch(self) -> bool:
-    """Counts a batch, which is progress; returns whether to interrupt the evaluation instead."""
+    """Counts a batch, as progress for the watchdog; returns whether to interrupt the evaluation."""
     self._num_batches += 1
     return self._is_stop_requested()
 
   def _as_result(self, metrics: Dict[str, Any], path: str) -> Dict[str, Any]:
-    """Returns the metrics as Python numbers, first those that all evaluations have."""
-    # JSON has no nan, which a metric such as the precision of no predictions can be.
+    """Returns the metrics as Python numbers, in the order of the result."""
+    # JSON has no nan. The precision without any positive prediction, for example, is nan.
     scalars = {name: float(value) if math.isfinite(value) else None
                for name, value in sorted(metrics.items())
                if value.ndim == 0 and name not in ('loss', 'examples', tf.GraphKeys.GLOBAL_STEP)}
@@ -304,11 +308,12 @@ class _EvaluationGraph:
 
   Args:
     input_fn: yields each test example once.
-    checkpoint: the path of one of the checkpoints, all of which have the same averages of weights.
+    checkpoint: the path of a checkpoint that has the same averages of weights as all checkpoints
+      to evaluate.
 
   Attributes:
     names_of_averages: the names of the averages of weights in the checkpoint.
-    sampled_tensors: the tensors of which to collect some values.
+    sampled_tensors: the tensors whose values are collected for some examples.
     batch_means: the names of the metrics that are means over batches.
   """
 
@@ -340,7 +345,7 @@ class _EvaluationGraph:
 
   def run(self, checkpoint: str, samples: SampleCollector,
           is_stop_requested: Callable[[], bool]) -> Dict[str, Any]:
-    """Evaluates a checkpoint; returns a dict of `global_step` and the metrics over all examples."""
+    """Evaluates a checkpoint, and returns `global_step` and the metrics over all examples."""
     session = self.session
     self._saver.restore(session, checkpoint)
     session.run(self._initialize_op)
@@ -357,6 +362,6 @@ class _EvaluationGraph:
 
 
 def _release_free_memory() -> None:
-  """Returns freed memory to the system; otherwise, glibc keeps such memory for each thread."""
+  """Returns freed memory to the system, because glibc would keep it for each thread."""
   with contextlib.suppress(OSError, AttributeError):  # Only glibc has malloc_trim.
     ctypes.CDLL(None).malloc_trim(0)

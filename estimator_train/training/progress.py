@@ -1,4 +1,4 @@
-"""The hooks that show the progress of a training run, as a bar or in the log."""
+"""Hooks that show the progress of a training run as a bar, in the log, and for TensorBoard."""
 
 import logging
 import math
@@ -18,11 +18,11 @@ _LOG = logging.getLogger('estimator_train')
 
 
 class ShowProgress(tf.train.SessionRunHook):
-  """Shows the progress of the training: as a bar, or as log lines where no bar is shown.
+  """Shows the progress of the training as a bar or, if no bar is shown, as log lines.
 
-  Also writes scalars for TensorBoard, and a line of metrics.jsonl, at each logged step. The rate,
-  the time per step, which includes pauses, the loss and the accuracy are means since the previous
-  logged step.
+  At each logged step, this hook also writes scalars for TensorBoard and a line of metrics.jsonl.
+  All values except the learning rate are means since the previous logged step. The time per step
+  includes pauses.
 
   Args:
     clock: returns the time in seconds.
@@ -38,7 +38,7 @@ class ShowProgress(tf.train.SessionRunHook):
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     self._windows.open_first()
     if is_shown():
-      # Drawn after the first step, and then once a second. `postfix` can be any object.
+      # The bar is drawn after the first step, and then once a second. `postfix` can be any object.
       self._bar = make_progress_bar(
           total=self._run.end_step, initial=self._monitor.global_step, leave=False,
           dynamic_ncols=True, delay=1e-3, mininterval=0, miniters=1, postfix=self,
@@ -55,7 +55,7 @@ class ShowProgress(tf.train.SessionRunHook):
       self._bar.mininterval = 1.
 
   def _log(self) -> None:
-    """Writes the metrics since the last logged step, and logs a line unless there is a bar."""
+    """Writes the means since the previous logged step, and logs a line unless there is a bar."""
     window = self._windows.close()
     step = window.last_step
     step_secs = window.secs / max(step - window.first_step + 1, 1)
@@ -76,8 +76,8 @@ class ShowProgress(tf.train.SessionRunHook):
 
   @property
   def text_of_bar(self) -> str:
-    """The text before the bar. A narrow terminal cuts off its end."""
-    if self._bar is None:  # The constructor of a widget already draws it.
+    """The text before the bar; a narrow terminal cuts off the end of the text."""
+    if self._bar is None:  # The bar of a notebook is already drawn by its constructor.
       return ''
     figures = self._bar.format_dict
     steps_per_sec = figures['rate'] or (
@@ -89,20 +89,20 @@ class ShowProgress(tf.train.SessionRunHook):
         self._run.engine.examples_per_step * steps_per_sec)
 
   def _format_epoch(self) -> str:
-    """Returns the current epoch and the number of epochs; '' if the data set has no end."""
+    """Returns the current epoch and the number of epochs; '' if the data set is infinite."""
     if self._run.clock.num_examples is None:
       return ''
     return ' (epoch {}/{})'.format(
         *map(self._run.clock.epoch_at, (self._monitor.global_step, self._run.end_step)))
 
   def end(self, session: tf.Session) -> None:
-    # Not called if training fails. A widget turns red if it is closed before it is full, which must
-    # not happen because an evaluation or a signal has stopped the training early.
+    # The bar of a notebook turns red if it is closed before it is full. This should show a failure,
+    # after which `end` is not called, but not an early stop by an evaluation or a signal.
     if self._bar is not None:
       self._bar.total = self._bar.n = self._monitor.global_step
 
   def close(self) -> None:
-    """Closes the bar, and removes it from a terminal; must also be called if the run failed."""
+    """Closes the bar, and removes it from a terminal. Must also be called if the run has failed."""
     if self._bar is not None:
       self._bar.close()
 
@@ -110,13 +110,13 @@ class ShowProgress(tf.train.SessionRunHook):
 class LogEpochs(tf.train.SessionRunHook):
   """Logs loss, accuracy and examples/sec at the end of an epoch, and writes them to metrics.jsonl.
 
-  After the first 10,000 epochs, only some epochs are logged, see is_logged. Loss and accuracy
-  are means over the steps that this process ran since the previous epoch ended. A step that takes
-  examples from two epochs counts for the earlier epoch. In the first epoch of a resumed run, the
-  line names the first of the steps. The line has the learning rate if the rate has changed.
+  After the first 10,000 epochs, only some epochs are logged; see is_logged. Loss and accuracy are
+  means over the steps of this process since the end of the previous epoch. A step that takes
+  examples from two epochs counts for the earlier one. If a run was resumed within the epoch, the
+  line names the first step. The line has the learning rate if the rate has changed.
 
   Args:
-    run: its training examples are counted.
+    run: its number of training examples must be known.
     clock: returns the time in seconds.
   """
 
@@ -124,11 +124,11 @@ class LogEpochs(tf.train.SessionRunHook):
                clock: Callable[[], float] = time.perf_counter) -> None:
     self._run, self._schedule, self._monitor = run, model.schedule, monitor
     self._windows = Windows(monitor, clock)
-    self._end_step = 0  # Of the current epoch.
+    self._end_step = 0  # The last step of the current epoch.
     self._learning_rate = math.nan
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    # A resumed run starts in the epoch of its checkpoint: earlier epochs have been logged already.
+    # A resumed run starts in the epoch of its checkpoint. Earlier epochs are already logged.
     step, clock = self._monitor.start_step, self._run.clock
     self._windows.open_first()
     self._end_step = clock.step_at_epoch(clock.completed_epochs(step) + 1)
@@ -140,18 +140,18 @@ class LogEpochs(tf.train.SessionRunHook):
     if self._monitor.global_step < self._end_step:
       return
     window, clock = self._windows.close(), self._run.clock
-    # Other workers may increment the global step, too, so several epochs may have ended at once.
+    # Other workers may also increment the global step, so several epochs may have ended at once.
     epoch = clock.completed_epochs(window.last_step)
     if is_logged(epoch):
       self._log(epoch, window)
     self._end_step = clock.step_at_epoch(epoch + 1)
 
   def _log(self, epoch: int, window: Window) -> None:
-    """Logs the line of an epoch that has ended with a window."""
+    """Logs and writes the figures of an epoch, which the window covers."""
     clock, start_step, step = self._run.clock, window.first_step - 1, window.last_step
     secs = max(window.secs, 1e-9)
     rate = (clock.examples_at(step) - clock.examples_at(start_step)) / secs
-    is_part = start_step > clock.step_at_epoch(epoch - 1)
+    starts_within_epoch = start_step > clock.step_at_epoch(epoch - 1)
     learning_rate = ''
     if self._schedule is not None:
       previous_rate, self._learning_rate = self._learning_rate, self._schedule.rate_at(step - 1)
@@ -159,7 +159,8 @@ class LogEpochs(tf.train.SessionRunHook):
         learning_rate = ', learning rate {:g}'.format(self._learning_rate)
     _LOG.info('epoch %d/%d%s: loss %.4f%s, %s, %s examples/sec%s', epoch,
               clock.epoch_at(self._run.end_step),
-              ' (from step {})'.format(window.first_step) if is_part else '', window.loss,
+              ' (from step {})'.format(window.first_step) if starts_within_epoch else '',
+              window.loss,
               format_unless_nan(', accuracy {:.4f}', window.accuracy), format_duration(secs),
               '{:,.0f}'.format(rate), learning_rate)
     if self._run.event_dir is not None:
@@ -169,7 +170,7 @@ class LogEpochs(tf.train.SessionRunHook):
 
 
 def format_unless_nan(template: str, value: float) -> str:
-  """Returns the template, formatted with the value, or '' if the value is nan."""
+  """Returns the template formatted with the value; '' if the value is nan."""
   return '' if math.isnan(value) else template.format(value)
 
 

@@ -1,4 +1,4 @@
-"""Opens a run: its devices, the checkpoint where it starts, its data, and its last step."""
+"""Opens a run: determines its devices, start checkpoint, data and last step."""
 
 import logging
 from typing import Any, Dict, NamedTuple, Optional, Tuple
@@ -27,15 +27,14 @@ _LOG = logging.getLogger('estimator_train')
 
 
 class Run(NamedTuple):
-  """What a run reads, which devices it uses, where it starts, and at which step it ends.
+  """A run: its settings, folder, devices, data, and the steps at which it starts and ends.
 
   Attributes:
-    clock: counts the examples and the epochs of all steps.
-    end_step: the global step to train up to; `start.step` if the run does not train.
+    clock: converts between steps, examples and epochs.
+    end_step: the last global step to train; `start.step` if the run does not train.
     schedule: the learning rate schedule; ignored if the model has its own optimizer.
-    stop_reason: the reason why an evaluation stopped the previous run; None if no evaluation
-      stopped that run.
-    start_up: the timer of the phases until the end of the first step.
+    stop_reason: the reason why an evaluation stopped the previous run; None if none did.
+    start_up: times the phases up to the end of the first step.
   """
   settings: Settings
   run_dir: RunDir
@@ -65,12 +64,12 @@ class Run(NamedTuple):
 
   @property
   def examples_seen(self) -> int:
-    """The number of examples of the steps before the run started."""
+    """The number of examples that were used up to the step where this run starts."""
     return self.clock.examples_at(self.start.step)
 
   @property
   def conditions(self) -> Dict[str, Any]:
-    """The settings and devices that affect the measurements, by their keys in the reports."""
+    """The settings and devices that affect the speed, by their keys in the reports."""
     engine = self.engine
     return {
         'global_batch_size': self.settings.optimizer.batch_size,
@@ -89,7 +88,7 @@ class Run(NamedTuple):
 
   @property
   def skipped_images_result(self) -> Dict[str, Any]:
-    """The entry of the result for skipped images; empty unless `--on_bad_image=skip`."""
+    """The part of the result about skipped images; empty without `--on_bad_image=skip`."""
     if self.settings.input.on_bad_image != 'skip':
       return {}
     return {'skipped_images': [image._asdict() for image in self.data.skipped_images]}
@@ -97,14 +96,15 @@ class Run(NamedTuple):
 
 def open_run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS,
              checkpoint: Optional[SavedCheckpoint] = None) -> Run:
-  """Finds the devices, the checkpoint and the last step, and checks and counts the data.
+  """Finds the devices, the checkpoint and the data of a run, and plans its steps.
 
   Args:
     checkpoint: the checkpoint to evaluate; None if the run trains.
 
   Raises:
-    PeerLost: this process is the evaluator, and the chief has not saved a checkpoint in time.
-    UserError: a flag, the data or the checkpoint is invalid; nothing has been trained yet.
+    PeerLost: a task did not become reachable in time or, for an evaluator, the chief has not saved
+      a checkpoint in time.
+    UserError: a flag, the data or the checkpoint is invalid.
   """
   start_up = StartUpTimer()
   tf.logging.set_verbosity(tf.logging.INFO if settings.run.verbosity > 0 else tf.logging.ERROR)
@@ -129,7 +129,7 @@ def plan_steps(settings: Settings, run_dir: RunDir, engine: Engine, data: Data,
   Raises:
     UserError: a flag is given in epochs, but the data set is infinite.
   """
-  # The batch size in flags.txt is that of all steps which have no record in batch_sizes.json.
+  # The batch size in flags.txt applies to all steps without a record in batch_sizes.json.
   previous_batch_size = run_dir.flags().get('batch_size', '')
   clock = run_dir.clock(
       engine.examples_per_step if not previous_batch_size.isdigit() else
@@ -146,9 +146,9 @@ def plan_steps(settings: Settings, run_dir: RunDir, engine: Engine, data: Data,
 
 
 def find_end_step(settings: Settings, clock: StepClock, start_step: int) -> int:
-  """Returns the global step at which training stops.
+  """Returns the last global step to train.
 
-  Every step takes a full batch, so the last step may include examples of the next epoch.
+  Each step takes a full batch, so the last step may use examples of the next epoch.
 
   Raises:
     UserError: `train_epochs` is given for an infinite data set.

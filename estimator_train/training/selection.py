@@ -1,4 +1,4 @@
-"""Finds the metric that selects the best checkpoint, and applies the rules that stop a training."""
+"""Finds the metric that selects the best checkpoint, and decides whether to stop the training."""
 
 import contextlib
 import os
@@ -17,9 +17,10 @@ from estimator_train.system import json_values, storage
 from estimator_train.tf_patches import keras as keras_patches
 
 _STOP_REASON_FILE = 'stopped.json'
-# The settings on which the decision to stop depends.
+# The settings that determine the decision to stop.
 _RULE_SETTINGS = ('early_stopping_steps', 'stop_at_accuracy', 'best_metric', 'best_mode')
-# The words of names of metrics that are better if they are larger, or smaller.
+# Words in the names of metrics. With the first ones, larger values are better; with the others,
+# smaller values are.
 _MAX_WORDS = {'acc', 'accuracy', 'auc', 'precision', 'recall', 'specificity', 'sensitivity', 'iou',
               'f1', 'top', 'bleu', 'r2', 'similarity', 'correct', 'positives', 'negatives'}
 _MIN_WORDS = {'loss', 'error', 'mse', 'mae', 'mape', 'msle', 'rmse', 'crossentropy', 'hinge',
@@ -27,11 +28,11 @@ _MIN_WORDS = {'loss', 'error', 'mse', 'mae', 'mape', 'msle', 'rmse', 'crossentro
 
 
 class StopReason(NamedTuple):
-  """The reason for which an evaluation stopped the training.
+  """The reason why an evaluation stopped the training.
 
   Attributes:
-    global_step: that of the evaluated checkpoint.
-    text: the reason in words, for the log and the result.
+    global_step: the step of the evaluated checkpoint.
+    text: the reason as text, for the log and the result.
   """
   global_step: int
   text: str
@@ -39,26 +40,26 @@ class StopReason(NamedTuple):
 
 def find_stop_reason(flags: EvaluationFlags, metrics: Dict[str, Any],
                      best_metric: BestMetric, best: BestCheckpoint) -> Optional[StopReason]:
-  """Returns the reason to stop after an evaluation, or None to continue.
+  """Returns the reason to stop the training after an evaluation; None if it must continue.
 
   Args:
-    metrics: the result of the evaluation, with its `global_step`.
-    best: may be the checkpoint that was just evaluated.
+    metrics: the result of the evaluation, including `global_step`.
+    best: the best checkpoint, possibly the one that was just evaluated.
   """
   if flags.stop_at_accuracy is not None and metrics['accuracy'] >= flags.stop_at_accuracy:
     return StopReason(metrics['global_step'], 'accuracy {:.4f} reaches {:g}'.format(
         metrics['accuracy'], flags.stop_at_accuracy))
   steps = flags.early_stopping_steps
-  since = metrics['global_step'] - max(best.global_step, best.compared_since)
-  if steps is not None and since >= steps:
+  steps_since_best = metrics['global_step'] - max(best.global_step, best.compared_since)
+  if steps is not None and steps_since_best >= steps:
     return StopReason(metrics['global_step'], 'no improvement in {} for {} steps'.format(
-        best_metric, since))
+        best_metric, steps_since_best))
   return None
 
 
 def write_stop_reason(run_dir: RunDir, flags: EvaluationFlags, stop_reason: StopReason,
                       examples_digest: str) -> None:
-  """Records the stop, so that the same command does not continue the training."""
+  """Records why the training stopped, so that the same command does not resume it."""
   storage.write_json(run_dir.path_to(_STOP_REASON_FILE), dict(
       _rule_values(flags), examples_digest=examples_digest, global_step=stop_reason.global_step,
       why=stop_reason.text))
@@ -66,12 +67,12 @@ def write_stop_reason(run_dir: RunDir, flags: EvaluationFlags, stop_reason: Stop
 
 def read_stop_reason(run_dir: RunDir, flags: EvaluationFlags, global_step: int,
                      test: Optional[Source] = None) -> Optional[StopReason]:
-  """Returns the recorded reason to stop; None if no stop is recorded or the record is ignored.
+  """Returns the recorded reason to stop; None if no valid reason is recorded.
 
   Args:
-    flags: a stop by other rules is ignored.
-    global_step: a stop at a later step is ignored.
-    test: the test examples of the run. A stop by an evaluation of other examples is ignored.
+    flags: a record is invalid if the flags had other rules.
+    global_step: a record is invalid if it was made at a later step.
+    test: the test examples of the run. A record is invalid if other examples were evaluated.
   """
   def parse(file: BinaryIO) -> Optional[StopReason]:
     recorded = storage.parse_json(file, json_values.fields(
@@ -86,7 +87,7 @@ def read_stop_reason(run_dir: RunDir, flags: EvaluationFlags, global_step: int,
 
 
 def remove_stop_reason(run_dir: RunDir) -> None:
-  """Removes the record of a stop, because training continues."""
+  """Removes the record of a stop. Must be called when the training continues."""
   with contextlib.suppress(FileNotFoundError):
     os.remove(run_dir.path_to(_STOP_REASON_FILE))
 
@@ -99,12 +100,13 @@ def find_best_metric(flags: EvaluationFlags, model: tf.keras.Model,
                      num_classes: int) -> BestMetric:
   """Returns the metric that selects the best checkpoint.
 
-  Without --best_metric, it is the accuracy or, without classes, the average loss. It is the
-  complete loss if the outputs have no loss, or the model adds losses that depend on the examples.
+  The default of --best_metric is the accuracy if the examples have classes, and otherwise the
+  average loss. If the outputs have no loss, or the model adds losses that depend on the examples,
+  the default is the complete loss instead of the average loss.
 
   Args:
-    model: must be compiled.
-    num_classes: 0: the examples have no classes.
+    model: the compiled model.
+    num_classes: the number of classes; 0 if the examples have no classes.
 
   Raises:
     UserError: the model has no such metric, or --best_mode is needed.
@@ -124,7 +126,7 @@ def find_best_metric(flags: EvaluationFlags, model: tf.keras.Model,
 
 
 def _metric_names(model: tf.keras.Model, num_classes: int) -> List[str]:
-  """Returns the names of the metrics of an evaluation, first the default of --best_metric."""
+  """Returns the names of the metrics of an evaluation; the first is the default --best_metric."""
   keys = evaluation_metrics.make_keys(keras_patches.outputs_with_loss(model),
                                       keras_patches.named_metrics(model), num_classes)
   names = (evaluation_metrics.classifier_metric_names(num_classes) if num_classes
@@ -135,7 +137,7 @@ def _metric_names(model: tf.keras.Model, num_classes: int) -> List[str]:
 
 
 def _is_better_if_larger(name: str, mode: str) -> bool:
-  """Returns whether larger values of a metric are better, from `--best_mode` or its name."""
+  """Returns whether larger values of a metric are better, by `--best_mode` or the metric's name."""
   if mode != 'auto':
     return mode == 'max'
   words = set(re.split('[^a-z0-9]+', re.sub('([a-z])([A-Z])', r'\1_\2', name).lower()))

@@ -9,25 +9,24 @@ import tensorflow.compat.v1 as tf
 from estimator_train.model import observation
 from estimator_train.tf_patches import sessions
 
-_NUM_BEFORE_THINNING = 10000  # The first 10,000 multiples are all logged, see is_logged.
+_NUM_BEFORE_THINNING = 10000  # See is_logged.
 
 
 class StepMonitor(tf.train.SessionRunHook):
-  """Counts the steps, and fetches the loss and the accuracy of each step, for the later hooks.
+  """Counts the steps, and fetches the loss and the accuracy of each step for the hooks after it.
 
-  The counts start at the step of the checkpoint. The accuracy covers the replicas of this process
-  only. An accuracy over all workers would take a collective operation, which every worker would
-  have to run in every step.
+  The counts start at the step of the checkpoint. The accuracy covers only the replicas of this
+  process, because an accuracy over all workers would need a collective operation in every step.
 
   Args:
-    is_synchronous: whether this process takes part in every global step. Otherwise other workers
-      also increment the global step, and `global_step` is exact only after `update_global_step`.
+    is_synchronous: whether this process takes part in every global step. If not, other workers also
+      increment the global step, and `global_step` is exact only after `update_global_step`.
 
   Attributes:
     start_step: the global step at which the session began.
-    local_step: `start_step` plus the number of steps that this process has completed since
-      then. In synchronous training, it is the global step.
-    global_step: the last known value of the global step, at least `local_step`.
+    local_step: `start_step` plus the number of steps that this process has completed since then.
+      In synchronous training, this is the global step.
+    global_step: the last known global step, which is at least `local_step`.
     loss: the loss of the last step, the mean over the global batch.
     accuracy: the accuracy of the last step; nan if the data has no classes.
   """
@@ -38,7 +37,7 @@ class StepMonitor(tf.train.SessionRunHook):
     self.loss = self.accuracy = math.nan
 
   def begin(self) -> None:
-    # Every step fetches the same tensors: TensorFlow prunes the graph again for each new set of
+    # All steps fetch the same tensors, because TensorFlow prunes the graph for each new set of
     # fetches.
     self._run_args = tf.train.SessionRunArgs([
         observation.training_loss(), observation.accuracy()])
@@ -55,7 +54,7 @@ class StepMonitor(tf.train.SessionRunHook):
     self.loss, self.accuracy = run_values.results
 
   def update_global_step(self, session: tf.Session) -> None:
-    """Reads `global_step` from the session if other workers increment the global step too."""
+    """Reads `global_step` from the session if other workers also increment the global step."""
     if not self._is_synchronous:
       self.global_step = max(sessions.read_global_step(session), self.global_step)
 
@@ -64,11 +63,11 @@ class Window(NamedTuple):
   """Consecutive steps of a run.
 
   Attributes:
-    first_step: a global step.
-    last_step: a global step; `first_step - 1` if there is no step.
+    first_step: the first global step.
+    last_step: the last global step; `first_step - 1` if the window has no step.
     secs: the time from the end of the previous window to the end of the last step.
-    loss: the mean over the steps of this process whose loss is finite; nan if there are none.
-    accuracy: the mean over the same steps; nan if it is unknown.
+    loss: the mean over the steps of this process whose loss is finite; nan without such a step.
+    accuracy: the mean over the same steps; nan if the accuracy is unknown.
   """
   first_step: int
   last_step: int
@@ -85,17 +84,17 @@ class Windows:
     self._monitor, self._clock = monitor, clock
     self._open(0.)
 
-  def _open(self, began_at: float) -> None:
-    self._first_step, self._began_at = self._monitor.global_step + 1, began_at
-    self._num_steps = 0  # Without steps whose loss is not finite.
+  def _open(self, start_time: float) -> None:
+    self._first_step, self._start_time = self._monitor.global_step + 1, start_time
+    self._num_steps = 0  # The number of steps whose loss is finite.
     self._loss_sum = self._accuracy_sum = 0.
 
   def open_first(self) -> None:
-    """Opens the first window; must be called when the session has been created."""
+    """Opens the first window. Must be called when the session has been created."""
     self._open(self._clock())
 
   def add_step(self) -> None:
-    """Adds the last step of the monitor to the window."""
+    """Adds the step that the monitor has just counted to the window."""
     if math.isfinite(self._monitor.loss):
       self._num_steps += 1
       self._loss_sum += self._monitor.loss
@@ -104,7 +103,7 @@ class Windows:
   def close(self) -> Window:
     """Ends the window at the last known global step, and opens the next one."""
     now, num_steps = self._clock(), self._num_steps
-    window = Window(self._first_step, self._monitor.global_step, now - self._began_at,
+    window = Window(self._first_step, self._monitor.global_step, now - self._start_time,
                     self._loss_sum / num_steps if num_steps else math.nan,
                     self._accuracy_sum / num_steps if num_steps else math.nan)
     self._open(now)
@@ -114,14 +113,15 @@ class Windows:
 def is_logged(step: int, every: int = 1, num_before_thinning: int = _NUM_BEFORE_THINNING) -> bool:
   """Returns whether a step is logged.
 
-  The first `num_before_thinning` multiples of `every` are all logged, and then every second one.
-  The interval doubles each time their number does: of a million, 43,000 are logged by default. All
-  workers and a resumed run log the same steps, because earlier calls do not matter.
+  The first `num_before_thinning` multiples of `every` are all logged. Then every second one is
+  logged, and the interval doubles each time the number of multiples doubles. By default, 43,000 of
+  the first million multiples are logged. The result depends only on the arguments, so all workers
+  and a resumed run log the same steps.
 
   Args:
     step: the global step, or the number of an epoch.
-    every: for steps, `--log_every_steps`; for epochs, 1.
-    num_before_thinning: the number of first candidates that are all logged.
+    every: `--log_every_steps` for steps; 1 for epochs.
+    num_before_thinning: the number of multiples that are logged without gaps.
   """
   candidate, remainder = divmod(step, every)
   return not remainder and candidate % (1 << (candidate // num_before_thinning).bit_length()) == 0

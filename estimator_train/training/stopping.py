@@ -1,4 +1,4 @@
-"""The hooks that stop a run: at a loss that is not finite, after a signal, or if a step hangs."""
+"""Hooks that stop a run at a loss that is not finite, after a signal, or if a step hangs."""
 
 import collections
 import logging
@@ -20,8 +20,8 @@ from estimator_train.training.steps import StepMonitor
 _LOG = logging.getLogger('estimator_train')
 _NUM_LOSSES_KEPT = 5
 # With loss scaling, a run ends after this many consecutive steps whose loss is not finite. A loss
-# scale that is too large cannot cause so many steps, because each such step halves the scale, down
-# to 1.
+# scale that is too large cannot be the cause of so many, because each of these steps halves the
+# scale, down to 1.
 MAX_SKIPPED_STEPS = 100
 _POLL_SECS = 1.
 
@@ -32,7 +32,7 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
   Args:
     skips_updates: whether loss scaling skips the update of a step whose loss is not finite. If so,
       the run ends only after MAX_SKIPPED_STEPS such steps in a row.
-    schedule: None if the model sets the rate.
+    schedule: the learning rate schedule; None if the model sets the rate.
   """
 
   def __init__(self, monitor: StepMonitor, skips_updates: bool = False,
@@ -45,15 +45,14 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
 
   @property
   def last_finite_loss(self) -> Optional[float]:
-    """The last finite loss, a mean over the global batch; None if there was none."""
+    """The last finite loss, which is a mean over the global batch; None if there was none."""
     return self._finite_losses[-1][1] if self._finite_losses else None
 
   @property
   def loss_history(self) -> str:
     """The last finite losses and the learning rate as text, for the error message.
 
-    In an asynchronous cluster, the step of a finite loss is the global step at the start of the
-    session plus the number of steps of this process, see StepMonitor.local_step.
+    The step of each loss is a StepMonitor.local_step.
     """
     losses = ', '.join('{:.6g} at step {}'.format(loss, step)
                        for step, loss in self._finite_losses)
@@ -81,29 +80,31 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
 class RespondToSignals(tf.train.SessionRunHook):
   """Stops the training after a stop signal, and saves a checkpoint after SIGUSR1.
 
-  Training stops at the end of the running step or a few steps later. Estimator then saves a
-  checkpoint and closes the session. Workers that train together must stop at the same step, because
-  a worker that continued alone would wait forever for the other workers. So the worker that
-  receives the signal announces the next step as the last one, and starts it after all other workers
-  have confirmed. Until then, none of them can complete that step, which needs all workers.
+  The training stops at the end of the running step or a few steps later. Estimator then saves a
+  checkpoint and closes the session.
 
-  This hook must come after `saver`, because an evaluation after a save may request a stop, too.
+  Workers that train together must stop at the same step, because a worker that continued alone
+  would wait forever for the others. So the worker that receives the signal announces the next step
+  as the last one, and starts this step only after all other workers have confirmed. Until then, no
+  worker can complete the step, because it needs all workers.
+
+  This hook must come after `saver`, because an evaluation after a save may also request a stop.
 
   Args:
-    signals: this hook installs the signal handlers before the first step; before that, there is
-      nothing to save, and a signal ends the run at once.
-    saver: None: another task saves the checkpoints.
+    signals: this hook installs the signal handlers when the session has been created. An earlier
+      signal ends the run at once, because there is nothing to save.
+    saver: the hook that saves checkpoints; None if another task saves them.
 
   Attributes:
-    has_stopped: whether this hook has stopped the training, because of a signal to any task or an
-      evaluation.
+    has_stopped_training: whether this hook has stopped the training, because of a signal to any
+      task or an evaluation.
   """
 
   def __init__(self, signals: SignalState, engine: Engine, monitor: StepMonitor,
                saver: Optional[SaveCheckpoints]) -> None:
     self._signals, self._engine, self._monitor, self._saver = signals, engine, monitor, saver
     self.has_stopped_training = False
-    self._has_announced = False
+    self._has_requested_stop = False
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     self._signals.start_recording()
@@ -119,8 +120,8 @@ class RespondToSignals(tf.train.SessionRunHook):
           _LOG.info('SIGUSR1: saved %s', path)
     is_requested = self._signals.stop_signum is not None or (
         self._saver is not None and self._saver.is_stop_requested)
-    if is_requested and not self._has_announced:
-      self._has_announced = True
+    if is_requested and not self._has_requested_stop:
+      self._has_requested_stop = True
       steps_to_go = 1 if self._engine.num_workers > 1 else 0
       self._engine.peers.stop_all_at(self._monitor.local_step + steps_to_go)
     stop_step = self._engine.peers.stop_step
@@ -132,23 +133,23 @@ class RespondToSignals(tf.train.SessionRunHook):
 class StepWatchdog(tf.train.SessionRunHook):
   """Limits the duration of each step, and of the creation of the session.
 
-  A separate thread checks the duration. The main thread may wait forever in a collective operation,
-  during which Python handles no signals. After a timeout, the thread ends the process. The time
-  between steps is not limited here, because an evaluation may take long; see
+  A separate thread checks the duration, because the main thread may wait forever in a collective
+  operation, during which Python handles no signals. After a timeout, this thread ends the process.
+  This hook does not limit the time between steps, because an evaluation may take long; see
   system/watchdog.py.
 
   Args:
-    is_wait_expected: returns whether a step has to wait, for example for an evaluation by another
-      task. The time of such a wait does not count.
+    is_wait_expected: returns whether a step has to wait, for example while another task evaluates.
+      The time of such a wait does not count.
     clock: returns the time in seconds.
   """
 
   def __init__(self, timeout_secs: float, is_wait_expected: Callable[[], bool],
                clock: Callable[[], float] = time.monotonic) -> None:
     self._timeout_secs, self._is_wait_expected, self._clock = timeout_secs, is_wait_expected, clock
-    # Times on `clock`; _timer_start is None while no duration is limited. Only the main thread sets
+    # Both are times on `clock`; _timer_start is None between steps. Only the main thread sets
     # _timer_start, and only the watching thread sets _last_wait_at, so neither thread overwrites a
-    # value that the other thread has just set.
+    # value that the other one has just set.
     self._timer_start: Optional[float] = None
     self._last_wait_at = -math.inf
     self._is_closed = threading.Event()
@@ -167,7 +168,7 @@ class StepWatchdog(tf.train.SessionRunHook):
     self._timer_start = None
 
   def close(self) -> None:
-    """Stops the thread; must also be called if the run failed."""
+    """Stops the thread. Must also be called if the run has failed."""
     self._is_closed.set()
 
   def has_timed_out(self) -> bool:

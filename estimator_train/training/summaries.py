@@ -1,9 +1,9 @@
 """Writes TensorBoard summaries of a training run: scalars, example images and hyperparameters.
 
 The hook WriteSummaries fetches the tensors of model/observation.py only at the steps whose
-summaries it writes; other steps do not compute them. Estimator's own summaries are not used,
-because in a cluster they contain collective operations, which all workers would have to run in the
-same steps.
+summaries it writes, so that other steps need not compute them. Estimator's own summaries are not
+used, because in a cluster they contain collective operations, which all workers would have to run
+in the same steps.
 """
 
 import math
@@ -17,8 +17,8 @@ from estimator_train.tf_patches import estimator as estimator_patches
 from estimator_train.training.run import Run
 from estimator_train.training.steps import StepMonitor, Windows, is_logged
 
-# The first steps are all points of the loss curve, see is_logged. Writing a point takes 30
-# microseconds, which would slow down a small model in a long run.
+# The first 500 steps are all points of the loss curve; later points are thinned, see is_logged.
+# Writing a point takes 30 microseconds, which would slow down a small model in a long run.
 _NUM_STEPS_WITH_POINTS = 500
 # The columns of TensorBoard's HParams table: settings, and metrics as (folder, tag).
 _STRING_HPARAMS = ('dataset', 'image_size', 'preprocess', 'model', 'weights', 'optimizer',
@@ -30,13 +30,13 @@ _HPARAMS_METRICS = (('eval', 'accuracy'), ('eval', 'average_loss'), ('', 'loss')
 
 
 def write_scalars(model_dir: str, scalars: Dict[str, float], step: int) -> None:
-  """Writes scalars, given as a dict from tag to value, for a global step."""
+  """Writes scalars, a dict from tag to value, for a global step."""
   _add_scalars(model_dir, scalars, step)
-  _writer(model_dir).flush()  # Otherwise TensorBoard would show the scalars minutes later.
+  _writer(model_dir).flush()  # Without it, TensorBoard would show the scalars minutes later.
 
 
 def _add_scalars(model_dir: str, scalars: Dict[str, float], step: int) -> None:
-  """Adds scalars, except nan, to those that the next flush writes."""
+  """Adds the scalars that are not nan to the writer, which writes them at the next flush."""
   _writer(model_dir).add_summary(tf.Summary(value=[
       tf.Summary.Value(tag=tag, simple_value=value) for tag, value in sorted(scalars.items())
       if not math.isnan(value)]), step)
@@ -48,26 +48,26 @@ def _writer(model_dir: str) -> tf.summary.FileWriter:
 
 
 class WriteSummaries(tf.train.SessionRunHook):
-  """Writes the curves of loss and accuracy, and, at logged steps, the registered tensors.
+  """Writes the curves of loss and accuracy, and the tensors of model/observation.py.
 
-  The registered tensors are also written at the first and the last step. The loss and the accuracy
-  are written as means over the steps since the last point. The first 500 steps are all points.
+  The points of the curves are means over the steps since the previous point. The tensors are
+  written at logged steps, and at the first and the last step.
 
   All workers of a cluster need this hook, and must fetch the tensors at the same steps, because
-  fetching runs collective operations. Evaluations use the tags `loss` and `accuracy`, too, so that
+  fetching runs collective operations. Evaluations also use the tags `loss` and `accuracy`, so that
   TensorBoard shows training and evaluation in the same charts.
   """
 
   def __init__(self, run: Run, monitor: StepMonitor) -> None:
     self._run, self._monitor, self._windows = run, monitor, Windows(monitor)
-    self._event_dir = run.event_dir  # None: this process only fetches.
+    self._event_dir = run.event_dir  # None if this process fetches, but does not write.
 
   def begin(self) -> None:
     estimator_patches.remove_loss_summary(observation.training_loss())
     scalars = observation.scalars_of_logged_steps()
     examples = observation.example_images_and_classes()
-    # Every step that writes summaries fetches the same tensors, because TensorFlow prunes the graph
-    # again for each new set of fetches.
+    # All these steps fetch the same tensors, because TensorFlow prunes the graph again for each new
+    # set of fetches.
     self._run_args = tf.train.SessionRunArgs((scalars, examples))
     if examples:
       self._image = tf.placeholder(tf.float32, [None, None, None])
@@ -77,7 +77,7 @@ class WriteSummaries(tf.train.SessionRunHook):
     self._windows.open_first()
     if self._event_dir is not None:
       writer = _writer(self._event_dir)
-      # Makes TensorBoard discard the summaries of a killed run for the steps that this run repeats.
+      # TensorBoard then discards what a killed run has written for the steps that this run repeats.
       writer.add_session_log(
           tf.SessionLog(status=tf.SessionLog.START), self._monitor.start_step + 1)
       writer.add_summary(hparams.session_start_pb({
@@ -111,7 +111,7 @@ class WriteSummaries(tf.train.SessionRunHook):
             self._make_image_summary(run_context.session, *examples), 1)
 
   def _write_means(self) -> None:
-    """Writes the means over the steps since the last point."""
+    """Writes a point of the curves: the means over the steps since the previous point."""
     window = self._windows.close()
     if self._event_dir is not None and not math.isnan(window.loss):
       _add_scalars(self._event_dir, {'loss': window.loss, 'accuracy': window.accuracy},
@@ -147,7 +147,7 @@ class WriteSummaries(tf.train.SessionRunHook):
 
 
 def _hparams_experiment() -> tf.Summary:
-  """Defines the columns of the HParams table, which would otherwise lack evaluation metrics."""
+  """Defines the columns of the HParams table, including evaluation metrics, which it would lack."""
   columns = [(name, hparams_api.DATA_TYPE_STRING) for name in _STRING_HPARAMS] + [
       (name, hparams_api.DATA_TYPE_FLOAT64) for name in _NUMERIC_HPARAMS]
   return hparams.experiment_pb(

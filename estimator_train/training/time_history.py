@@ -1,4 +1,4 @@
-"""`TimeHistory`: the hook of the library that reports the throughput of any Estimator."""
+"""`TimeHistory`, the public hook that reports the throughput of any Estimator."""
 
 import logging
 import math
@@ -26,22 +26,21 @@ _WORKER_TYPES = ('chief', 'master', 'worker')
 class TimeHistory(tf.train.SessionRunHook):
   """A hook that measures the throughput of training with any Estimator, and can write a report.
 
-  Add this hook to the `hooks` of `Estimator.train` or of a `TrainSpec`. When training starts again,
-  the measurement starts again. The wait for input is measured if the `input_fn` returns a
-  tf.data.Dataset; otherwise the wait is not observed. The time of a checkpoint, with the evaluation
-  that train_and_evaluate runs after it, is a pause between two steps. The recovery of a lost
-  session is a pause, too; steps that are repeated after it count once. The hook takes less than 50
-  microseconds per step.
+  Add this hook to the `hooks` of `Estimator.train` or of a `TrainSpec`. Each training starts a new
+  measurement. The wait for input is measured only if the `input_fn` returns a tf.data.Dataset. A
+  checkpoint, with the evaluation that train_and_evaluate runs after it, is a pause between two
+  steps. The recovery of a lost session is also a pause, and steps that are repeated after it count
+  once. The hook takes less than 50 microseconds per step.
 
   Args:
-    batch_size: the number of examples per step, over all replicas of all workers; None: unknown,
-      so that the report has no rates of examples.
+    batch_size: the number of examples per step, over all replicas of all workers. If it is None,
+      the report has no rates of examples.
     report_dir: the folder to which throughput.json and the report page are written when training
-      ends; None: nothing is written. In a cluster only the chief writes.
-    warmup_steps: the number of steps at the beginning that are left out of the report.
+      ends; None to write nothing. In a cluster, only the chief writes.
+    warmup_steps: the number of steps at the beginning that the report leaves out.
 
   Raises:
-    UserError: an argument is invalid. The error is a ValueError, too.
+    UserError: an argument is invalid. The error is also a ValueError.
   """
 
   def __init__(self, batch_size: Optional[int] = None, report_dir: Optional[str] = None,
@@ -64,8 +63,8 @@ class TimeHistory(tf.train.SessionRunHook):
 
   @property
   def times(self) -> List[float]:
-    """The seconds of each session.run. A long training keeps at least the last 100,000 steps."""
-    return [ended - began for began, ended in zip(self._times.start_times, self._times.end_times)]
+    """The seconds of each session.run. In a long training, at least the last 100,000 are kept."""
+    return [end - start for start, end in zip(self._times.start_times, self._times.end_times)]
 
   def begin(self) -> None:
     self._start_up.end_phase('graph')
@@ -89,7 +88,7 @@ class TimeHistory(tf.train.SessionRunHook):
     self._sessions.expect_step()
     fetches = run_context.original_args.fetches
     args = self._waits.wait_fetches(run_context.session.graph, fetches)
-    # Each step of an Estimator computes the loss anyway; a step of another session may not.
+    # Every step of an Estimator computes the loss, but a step of another session may not.
     self._fetches_loss = self._report_dir is not None and self._loss is not None and any(
         fetch is self._loss for fetch in tf.nest.flatten(fetches))
     if self._fetches_loss:
@@ -109,9 +108,9 @@ class TimeHistory(tf.train.SessionRunHook):
       self._write_report(self._report_dir)
 
   def report(self) -> Dict[str, Any]:
-    """Returns the content of throughput.json for the last training.
+    """Returns the content of throughput.json for the last training; {} before the first step.
 
-    A value that was not observed is None. Before the first step, the dict is empty.
+    A value that was not observed is None.
     """
     return self._make_report().figures if self._times.end_times else {}
 
@@ -123,7 +122,7 @@ class TimeHistory(tf.train.SessionRunHook):
     return report
 
   def _write_report(self, folder: str) -> None:
-    """Writes the report; any error is only logged, because training has succeeded."""
+    """Writes the report. An error is only logged, because the training has succeeded."""
     try:
       os.makedirs(folder, exist_ok=True)
       self._make_report().write(folder)
@@ -135,16 +134,17 @@ class TimeHistory(tf.train.SessionRunHook):
 
 
 class _BatchWaitFetches:
-  """The waits for the batches of each tf.data iterator in a graph."""
+  """The tensors that measure the wait for a batch of each tf.data iterator in a graph."""
 
   def __init__(self, graph: tf.Graph) -> None:
     self._waits = add_wait_measurements(graph)
     self._args_by_fetches: Dict[Any, Optional[tf.train.SessionRunArgs]] = {}
 
   def wait_fetches(self, graph: tf.Graph, fetches: Any) -> Optional[tf.train.SessionRunArgs]:
-    """Returns the waits for the batches that a step with these fetches uses; None if it uses none.
+    """Returns the SessionRunArgs of the waits in a step with these fetches; None if it has none.
 
-    Another iterator in the graph, for example of validation data, must not advance.
+    It excludes the iterators that the step does not use, for example of validation data, because
+    fetching the wait of an iterator advances the iterator.
     """
     key = tuple(tf.nest.flatten(fetches))
     if key not in self._args_by_fetches:
@@ -159,22 +159,22 @@ class _SessionTracker:
   """Tracks the sessions of a training: their global steps, pauses, and repeated steps.
 
   Args:
-    times: the recorded steps, from which those that a new session repeats are removed.
+    times: the recorded steps. The steps that a recovered session repeats are removed from it.
     global_step_tensor: None if the graph has no global step.
 
   Attributes:
-    observer: sees when the steps of the current session begin and end.
+    observer: observes when the steps of the current session begin and end.
   """
 
   def __init__(self, times: StepTimes, global_step_tensor: Optional[tf.Tensor]) -> None:
     self._times, self._global_step_tensor = times, global_step_tensor
     self._global_step_offset = 0
     self._has_recovered = False
-    # A hook is called before or after other hooks, whose time is no part of session.run.
+    # The methods of this hook cannot time session.run, because other hooks run in between.
     self.observer = sessions.StepObserver(times.start_step, times.end_step)
 
   def track(self, session: tf.Session) -> None:
-    """Tracks a new session, which may take the place of a lost one."""
+    """Tracks a new session, which may replace a lost one."""
     if self.observer.session not in (None, session):
       self._has_recovered = True
     self.observer.attach(session)
@@ -186,20 +186,21 @@ class _SessionTracker:
       self._global_step_offset = global_step - self._times.num_steps
 
   def expect_step(self) -> None:
-    """Records a pause if a save or a recovery followed the last step; replaces pauses within it."""
+    """Records a pause if a save or a recovery followed the last step. It replaces pauses within it.
+    """
     times = self._times
     if times.end_times and (self._has_recovered or self.observer.has_saved):
-      last = times.end_times[-1]
-      while times.pauses and times.pauses[-1].start_time >= last:
+      last_end_time = times.end_times[-1]
+      while times.pauses and times.pauses[-1].start_time >= last_end_time:
         times.pauses.pop()
-      times.pauses.append(Pause('recovery' if self._has_recovered else 'checkpoint', last,
-                                times.clock() - last))
+      times.pauses.append(Pause('recovery' if self._has_recovered else 'checkpoint',
+                                last_end_time, times.clock() - last_end_time))
     self._has_recovered = False
     self.observer.expect_step()
 
   @property
   def last_step(self) -> int:
-    """The global step of the last step; without a global step, the number of steps."""
+    """The global step of the last step; the number of steps if the graph has no global step."""
     return self._global_step_offset + self._times.num_steps
 
   def read_global_step(self, session: tf.Session) -> Optional[int]:
@@ -212,20 +213,20 @@ class _SessionTracker:
 def _can_time_from_process_start() -> bool:
   """Returns whether the start-up can be timed from the start of the process.
 
-  This is not the case if the interpreter waits for input between commands (`sys.ps1`, which IPython
-  and notebooks set, too), or if the process has trained before.
+  It cannot if the interpreter is interactive, because it then waits for input between commands, or
+  if the process has trained before. IPython and notebooks also set `sys.ps1`.
   """
   return not hasattr(sys, 'ps1') and not sessions.may_have_trained()
 
 
-def _check_integer(name: str, value: int, least: int) -> None:
-  if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-    raise InvalidValue('{} must be an integer of at least {}'.format(name, least),
+def _check_integer(name: str, value: int, minimum: int) -> None:
+  if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
+    raise InvalidValue('{} must be an integer of at least {}'.format(name, minimum),
                        '{}={!r}'.format(name, value), 'give an integer')
 
 
 def _find_conditions(batch_size: Optional[int]) -> Dict[str, Any]:
-  """Returns the conditions of the measurement that are known when the graph is complete."""
+  """Returns those conditions of the measurement that are known when the graph is complete."""
   strategy = tf.distribute.get_strategy() if tf.distribute.has_strategy() else None
   num_replicas = 1 if strategy is None else strategy.num_replicas_in_sync
   cluster, _ = _cluster_and_task()
@@ -254,7 +255,7 @@ def _strategy_name(strategy: Optional[tf.distribute.Strategy]) -> Optional[str]:
 
 
 def _short_name(device: str) -> str:
-  """Returns the name of a device in its process, such as `/gpu:0`."""
+  """Returns the name of a device without its task, such as `/gpu:0`."""
   spec = tf.DeviceSpec.from_string(device)
   return '/{}:{}'.format((spec.device_type or 'cpu').lower(), spec.device_index or 0)
 
@@ -262,8 +263,8 @@ def _short_name(device: str) -> str:
 def _cluster_and_task() -> Tuple[Dict[str, Any], Tuple[Optional[str], int]]:
   """Returns the tasks by type, and the type and index of this task; no tasks without a cluster.
 
-  Not by distribution.tf_config, which refuses clusters that TensorFlow accepts, or a TF_CONFIG that
-  was set after the Estimator was made: a measurement must not end a script that works.
+  distribution.tf_config is not used. It rejects some clusters that TensorFlow accepts, and a
+  TF_CONFIG that was set after the Estimator was made. A measurement must not end a working script.
   """
   try:
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()

@@ -17,11 +17,7 @@ _MAX_MESSAGE_BYTES = _RECEIVE_BYTES = 64 * 1024
 
 
 def _check_task(value: Any) -> Any:
-  """Returns a value if it is the type and the index of a task.
-
-  Raises:
-    ValueError: it is not.
-  """
+  """Checks that a value is the type and the index of a task, and returns the value."""
   json_values.tuple_of(json_values.text, json_values.integer())(value)
   if value[0] not in TASK_TYPES:
     raise ValueError('unknown task type')
@@ -44,7 +40,7 @@ _FIELDS: Dict[str, json_values.Check] = {
 
 
 def _check_message(value: Any) -> Any:
-  """Returns an object if its known fields have the right types; see `_check_task`."""
+  """Checks the types of the known fields of an object, and returns the object."""
   if not isinstance(value, dict):
     raise ValueError('not an object')
   for name, field in value.items():
@@ -125,7 +121,7 @@ class Connection:
     return data
 
   def end_sending(self) -> None:
-    """Signals that no more messages follow, once all are sent; must be called until then."""
+    """Signals that no more messages follow. Must be called until all messages have been sent."""
     self.flush()
     with contextlib.suppress(OSError):  # The connection may have ended.
       if self.has_sent_all:

@@ -65,8 +65,7 @@ class Peers:
 
   @contextlib.contextmanager
   def announce_activity(self, activity: str) -> Iterator[None]:
-    """Announces an activity between steps, so that the processes that wait for it do not time out.
-    """
+    """Announces an activity between steps, so that processes that wait for it do not time out."""
     self.announce(activity)
     yield
     self.announce(TRAINING)

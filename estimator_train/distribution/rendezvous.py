@@ -56,7 +56,7 @@ KEY_VARIABLE = 'ESTIMATOR_TRAIN_CLUSTER_KEY'
 _MAX_LOGGED_REFUSALS = 20
 _NETWORK_RETRY_SECS, _LOG_EVERY_SECS = 1., 60.
 _LOG = logging.getLogger('estimator_train')
-_Handshake = Generator[None, Dict[str, Any], None]
+_Conversation = Generator[None, Dict[str, Any], None]
 
 
 def wait_for_network(cluster: Cluster, timeout_secs: float,
@@ -147,7 +147,7 @@ class _Chief:
                listener: socket.socket, key: str) -> None:
     self._cluster, self._shared_values, self._key = cluster, shared_values, key
     self._timeout, self._listener = timeout, listener
-    self._handshakes: Dict[Connection, _Handshake] = {}
+    self._conversations: Dict[Connection, _Conversation] = {}
     self._deadlines: Dict[Connection, float] = {}
     self._registered: Dict[Task, Connection] = {}
     self._heartbeat_sent_at = timeout.clock()
@@ -160,23 +160,23 @@ class _Chief:
 
   def poll(self) -> None:
     """Waits briefly for messages and new connections, and handles them."""
-    wait_readable([self._listener, *self._handshakes], _POLL_SECS)
+    wait_readable([self._listener, *self._conversations], _POLL_SECS)
     now = self._timeout.clock()
-    for connection, handshake in list(self._handshakes.items()):
+    for connection, conversation in list(self._conversations.items()):
       messages = connection.receive()
       connection.flush()
       if connection.end_reason or now > self._deadlines[connection]:
         connection.close()
-        del self._handshakes[connection], self._deadlines[connection]
+        del self._conversations[connection], self._deadlines[connection]
         self._registered = {task: member for task, member in self._registered.items()
                          if member is not connection}
         continue
       for message in messages:
-        with contextlib.suppress(StopIteration):  # The handshake ends with a refusal.
-          handshake.send(message)
+        with contextlib.suppress(StopIteration):  # The conversation ends with a refusal.
+          conversation.send(message)
     for connection in accept_connections(self._listener):
-      self._handshakes[connection] = self._shake_hands(connection)
-      next(self._handshakes[connection])
+      self._conversations[connection] = self._converse(connection)
+      next(self._conversations[connection])
     if now - self._heartbeat_sent_at >= _HEARTBEAT_SECS:
       self._heartbeat_sent_at = now
       for member in self._registered.values():
@@ -188,13 +188,13 @@ class _Chief:
 
   def release(self) -> Dict[Task, Connection]:
     """Releases the members, and returns their connections; closes all other connections."""
-    for connection in set(self._handshakes).difference(self._registered.values()):
+    for connection in set(self._conversations).difference(self._registered.values()):
       connection.close()
     for member in self._registered.values():
       member.send(go=True)
     return self._registered
 
-  def _shake_hands(self, connection: Connection) -> _Handshake:
+  def _converse(self, connection: Connection) -> _Conversation:
     """Identifies a process, and registers or refuses it. A `yield` waits for the next message."""
     self._deadlines[connection] = self._timeout.clock() + _HANDSHAKE_TIMEOUT_SECS
     challenge = secrets.token_hex()

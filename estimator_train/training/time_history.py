@@ -186,8 +186,7 @@ class _SessionTracker:
       self._global_step_offset = global_step - self._times.num_steps
 
   def expect_step(self) -> None:
-    """Records a pause if a save or a recovery followed the last step. It replaces pauses within it.
-    """
+    """Records a pause after a save or a recovery, in place of the pauses that it includes."""
     times = self._times
     if times.end_times and (self._has_recovered or self.observer.has_saved):
       last_end_time = times.end_times[-1]

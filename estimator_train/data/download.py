@@ -28,16 +28,18 @@ TIMEOUT_SECS = 30.
 MAX_ATTEMPTS = 5
 PROGRESS_BYTES = 1 << 24
 _CHUNK_BYTES = 1 << 16
-# A connection has stalled if it delivers fewer bytes per second than this over _SLOW_SECS, although
-# each of them restarts the timeout.
+# A connection has stalled if it delivers fewer bytes per second than this over _SLOW_SECS. The
+# timeout does not detect this, because each received byte restarts the timeout.
 _SLOW_SECS, _MIN_BYTES_PER_SEC = 5., 100
 # Errors of the network, after which the next request may succeed.
 _INTERRUPTIONS = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError,
                   socket.timeout, ssl.SSLError)
-# The header with the size of the complete file, by the status: of the complete file, of its bytes
-# from {} on, or that there are none from {} on.
-_SIZES = {200: ('Content-Length', r'(\d+)$'), 206: ('Content-Range', r'bytes {}-\d+/(\d+)$'),
-          416: ('Content-Range', r'bytes \*/({})$')}
+# The header, and the pattern of the complete file's size in it, by the status of the response. The
+# response has the complete file (200), its bytes from {} on (206), or no bytes, because the file
+# ends at {} (416).
+_SIZE_PATTERNS = {200: ('Content-Length', r'(\d+)$'),
+                  206: ('Content-Range', r'bytes {}-\d+/(\d+)$'),
+                  416: ('Content-Range', r'bytes \*/({})$')}
 
 
 class DownloadResult(NamedTuple):
@@ -46,7 +48,7 @@ class DownloadResult(NamedTuple):
   Attributes:
     name: the path in `data_dir`.
     size: the size in bytes.
-    downloaded: False if the file or folder was present before.
+    downloaded: whether this call downloaded the file or folder.
   """
   name: str
   size: int
@@ -58,8 +60,8 @@ class DownloadFailed(Exception):
 
 
 class SecureHandler(urllib.request.BaseHandler):
-  """Refuses requests without TLS, also after a redirect."""
-  handler_order = 0  # Before the handlers of urllib.
+  """Refuses all requests without TLS, including redirected requests."""
+  handler_order = 0  # urllib calls this handler before its own.
 
   def http_open(self, request: urllib.request.Request) -> None:
     raise DownloadFailed('a request without TLS is refused')
@@ -77,7 +79,7 @@ def download_files(files: Sequence[DataFile], data_dir: str) -> List[DownloadRes
     UserError: a file cannot be downloaded or stored, or an existing file is not the published one.
   """
   paths = [os.path.join(data_dir, file.name) for file in files]
-  # Check existing files first, so that a wrong file is reported before a long download.
+  # Check all existing files first, so that a wrong file is reported before a long download.
   for file, path in zip(files, paths):
     md5 = storage.digest_file(path) if os.path.exists(path) else file.md5
     if md5 != file.md5:
@@ -152,21 +154,21 @@ def append_missing_bytes(url: str, part_file: BinaryIO, authorization: str = '',
   Args:
     url: the URL of the file.
     part_file: the partial file, open for appending.
-    authorization: a secret for the server of the URL, not for those to which it redirects. With a
-      secret, requests without TLS are refused.
-    size: the published size of the file in bytes, of which no more is received; None: unknown.
+    authorization: a secret, which is sent only to the server of the URL, and not to servers to
+      which it redirects. With a secret, requests without TLS are refused.
+    size: the published size of the file in bytes; None: unknown. Files of other sizes are refused.
 
   Raises:
     DownloadFailed: this server does not provide the file, or MAX_ATTEMPTS attempts in a row failed.
   """
   failures = 0
   while True:
-    start = partial_size(part_file)
+    offset = partial_size(part_file)
     try:
-      with contextlib.closing(_request(url, start, authorization)) as response:
-        return _append(response, start, part_file, size)
+      with contextlib.closing(_send_request(url, offset, authorization)) as response:
+        return _append_response(response, offset, part_file, size)
     except _INTERRUPTIONS as error:
-      failures = 1 if partial_size(part_file) - start >= PROGRESS_BYTES else failures + 1
+      failures = 1 if partial_size(part_file) - offset >= PROGRESS_BYTES else failures + 1
       if failures == MAX_ATTEMPTS:
         raise DownloadFailed('{}, tried {} times'.format(
             getattr(error, 'reason', error), MAX_ATTEMPTS)) from error
@@ -180,16 +182,16 @@ def partial_size(part_file: BinaryIO) -> int:
 
 @contextlib.contextmanager
 def show_progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
-  """Shows a progress bar, or logs every 10 % of the total where no bar is shown.
+  """Shows a progress bar or, where no bar is shown, logs every 10 % of the total.
 
-  Yields a function that adds a number of bytes to the progress, which begins at `done`.
+  Yields a function that adds a number of bytes to the progress. The progress begins at `done`.
   """
   with make_progress_bar(total=total, initial=done, unit='B', unit_scale=True, desc=label) as bar:
     def advance(count: int) -> None:
       nonlocal done
       bar.update(count)
-      before, done = done, done + count
-      if bar.disable and total and done * 10 // total > before * 10 // total:
+      done_before, done = done, done + count
+      if bar.disable and total and done * 10 // total > done_before * 10 // total:
         _LOG.info('%s: %d %%', label, done * 100 // total)
 
     yield advance
@@ -203,8 +205,8 @@ def _complete_published_file(file: DataFile, part_file: BinaryIO) -> None:
     try:
       if partial_size(part_file) > file.size:
         part_file.truncate(0)
-      # The bytes of an earlier run or of another URL may be wrong. If so, they are discarded, and
-      # the complete file is requested.
+      # The partial file may contain wrong bytes from an earlier run or another URL. In this case,
+      # the second iteration requests the complete file.
       for _ in range(2 if partial_size(part_file) else 1):
         append_missing_bytes(url, part_file, size=file.size)
         part_file.flush()
@@ -220,14 +222,14 @@ def _complete_published_file(file: DataFile, part_file: BinaryIO) -> None:
                       file.name, file.size, file.md5, os.path.dirname(part_file.name)))
 
 
-def _append(response: Any, start: int, part_file: BinaryIO, size: Optional[int]) -> None:
-  """Appends the response, which has the bytes of the file from `start` on, to the partial file.
+def _append_response(response: Any, offset: int, part_file: BinaryIO, size: Optional[int]) -> None:
+  """Appends the response to a request for the bytes from `offset` on to the partial file.
 
   Raises:
     ConnectionError: the response is incomplete, or cannot be used; a retry may help.
     DownloadFailed: a retry would not help.
   """
-  total = _total_size(response, start, size or 0)
+  total = _total_size(response, offset, size or 0)
   if response.code == 200 or not total:
     part_file.truncate(0)
   if not total:
@@ -235,73 +237,74 @@ def _append(response: Any, start: int, part_file: BinaryIO, size: Optional[int])
         response.code, *map(response.headers.get, ('Content-Length', 'Content-Range'))))
   if size is not None and total != size:
     raise DownloadFailed('the server has a file of {:,} bytes instead of {:,}'.format(total, size))
-  began, received = time.monotonic(), 0
+  window_start, window_bytes = time.monotonic(), 0
   with show_progress(os.path.basename(part_file.name), total, partial_size(part_file)) as advance:
     while partial_size(part_file) < total:
       try:
-        # `read` would wait for all bytes, each of which restarts the timeout.
+        # `read` would wait for the whole chunk, and each received byte would restart the timeout.
         chunk = response.read1(min(_CHUNK_BYTES, total - partial_size(part_file)))
-      except OSError as error:  # Must not be taken for an error of the disk.
+      except OSError as error:  # The caller would take an OSError for an error of the disk.
         raise ConnectionError(str(error)) from error
       if not chunk:  # http.client reports an interruption as the end of the body.
         raise ConnectionError('interrupted after {:,} of {:,} bytes'.format(
             partial_size(part_file), total))
       part_file.write(chunk)
       advance(len(chunk))
-      received += len(chunk)
-      secs = time.monotonic() - began
-      if secs >= _SLOW_SECS:  # So slow that the download would not end.
-        if received < _MIN_BYTES_PER_SEC * secs:
-          raise ConnectionError('stalled: {:,} bytes in {:.0f} s'.format(received, secs))
-        began, received = time.monotonic(), 0
+      window_bytes += len(chunk)
+      window_secs = time.monotonic() - window_start
+      if window_secs >= _SLOW_SECS:
+        if window_bytes < _MIN_BYTES_PER_SEC * window_secs:
+          raise ConnectionError('stalled: {:,} bytes in {:.0f} s'.format(window_bytes, window_secs))
+        window_start, window_bytes = time.monotonic(), 0
 
 
-def _request(url: str, start: int, authorization: str) -> Any:
-  """Requests the bytes of a file from `start` on; returns the response, also of an error.
+def _send_request(url: str, offset: int, authorization: str) -> Any:
+  """Requests the bytes of a file from `offset` on, and returns the response or error response.
 
   Raises:
     DownloadFailed: the URL, or a URL to which it redirects, is invalid.
   """
-  import certifi  # A dependency of kaggle.
+  import certifi  # This package is a dependency of kaggle.
   try:
     request = urllib.request.Request(url)
   except ValueError as error:
     raise DownloadFailed('an invalid URL: {}'.format(error)) from error
-  if start:
-    request.add_header('Range', 'bytes={}-'.format(start))
+  if offset:
+    request.add_header('Range', 'bytes={}-'.format(offset))
   if authorization:
     request.add_unredirected_header('Authorization', authorization)
   context = ssl.create_default_context()
-  context.load_verify_locations(certifi.where())  # In addition to the certificates of the system.
+  context.load_verify_locations(certifi.where())  # Adds to the certificates of the system.
   opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context),
                                        *[SecureHandler()] * bool(authorization))
   try:
     return opener.open(request, timeout=TIMEOUT_SECS)
   except urllib.error.HTTPError as error:
     return error
-  except (ValueError, OverflowError) as error:  # Of a URL that cannot be parsed, or its port.
+  except (ValueError, OverflowError) as error:  # The URL or its port cannot be parsed.
     raise DownloadFailed('an invalid URL or redirect: {}'.format(error)) from error
 
 
-def _total_size(response: Any, start: int, published: int) -> int:
+def _total_size(response: Any, offset: int, published_size: int) -> int:
   """Returns the size of the complete file in bytes, or 0 if the response cannot be used.
 
   Args:
-    response: the response, whose code may be that of an error.
-    start: the first requested byte.
-    published: the published size, which a proxy that sends chunks omits; 0: unknown.
+    response: the response, which may be an error.
+    offset: the position of the first requested byte.
+    published_size: the published size in bytes, which is returned if a proxy that sends chunks
+      omits Content-Length; 0: unknown.
 
   Raises:
     DownloadFailed: a retry would not help.
   """
-  header, pattern = _SIZES.get(response.code, ('', ''))
+  header, pattern = _SIZE_PATTERNS.get(response.code, ('', ''))
   content_type = response.headers.get('Content-Type', '')
   if not header:
     raise DownloadFailed('HTTP {} {}'.format(response.code, getattr(response, 'reason', '')))
-  # The page may be the login page of a proxy.
+  # Instead of the file, a proxy may send a login page.
   if response.code == 200 and content_type.startswith(('text/', 'application/json')):
     raise DownloadFailed('received a page of type {} instead of the file'.format(content_type))
   if response.code == 200 and header not in response.headers:
-    return published
-  match = re.match(pattern.format(start), response.headers.get(header, ''))
+    return published_size
+  match = re.match(pattern.format(offset), response.headers.get(header, ''))
   return int(match.group(1)) if match else 0

@@ -18,7 +18,7 @@ from estimator_train.data.batching import Batch, Order, Pixels, without_autograp
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError, first_line
 
-# From a reference to an image, a scalar string such as a path, to the content of the image.
+# Takes a reference to an image, a scalar string such as a path; returns the content of the image.
 ReadContent = Callable[[tf.Tensor], tf.Tensor]
 
 
@@ -34,7 +34,7 @@ def decode(content: tf.Tensor, channels: int = 0) -> tf.Tensor:
 def resize(image: tf.Tensor, height: int, width: int) -> tf.Tensor:
   """Resizes an image, uint8 [any, any, C], to float32 [height, width, C].
 
-  The interpolation is bilinear, without half-pixel centers, as is the default of TensorFlow 1.
+  The interpolation is bilinear without half-pixel centers, which is the default of TensorFlow 1.
   """
   return tf.image.resize_bilinear(image[tf.newaxis], (height, width))[0]
 
@@ -52,7 +52,7 @@ def decode_and_resize(content: tf.Tensor, image_shape: ImageShape) -> tf.Tensor:
 
 
 class ImageFunction:
-  """A function of the content of an image, which TensorFlow computes. Threads can share it.
+  """A function of the content of an image, computed by TensorFlow. Threads can share the function.
 
   Args:
     compute: takes the content of an image, a scalar string tensor, and returns the result, whose
@@ -64,8 +64,8 @@ class ImageFunction:
     with tf.Graph().as_default() as graph:
       contents = tf.placeholder(tf.string, [None])
       results = tf.map_fn(compute, contents, dtype, parallel_iterations=1, back_prop=False)
-    # A negative number makes the calling thread run the operations. To hand them to other threads
-    # takes longer than to decode a small image.
+    # A negative number makes the calling thread run the operations. Handing them to other threads
+    # would take longer than decoding a small image.
     self._session = tf.Session(
         graph=graph, config=devices.make_cpu_config(inter_op_parallelism_threads=-1))
     self._compute = self._session.make_callable(results, [contents])
@@ -78,9 +78,9 @@ class ImageFunction:
       raise ValueError(first_line(error)) from error
 
   def call_all(self, contents: Sequence[bytes]) -> List[Union[np.ndarray, ValueError]]:
-    """Returns for each image the result, or the error of `call`.
+    """Returns, for each image, the result or the error that `call` would raise.
 
-    Decoding 16 small images together takes a fifth of the time.
+    Decoding 16 small images together takes a fifth of the time of 16 calls.
     """
     try:
       return list(self._compute(contents)) if contents else []
@@ -99,16 +99,16 @@ def make_shape_function() -> ImageFunction:
 
 
 def are_all_gray(contents: Iterable[bytes]) -> bool:
-  """Returns whether all of these images are gray; images without a valid header are ignored."""
+  """Returns whether all images are gray, apart from images without a valid header."""
   def read_channels(content: tf.Tensor) -> tf.Tensor:
-    # The header of a JPEG suffices.
+    # Only the header of a JPEG needs to be read.
     return tf.cond(tf.image.is_jpeg(content), lambda: tf.io.extract_jpeg_shape(content),
                    lambda: tf.shape(decode(content)))[2]
 
-  with contextlib.closing(ImageFunction(read_channels, tf.int32)) as num_channels:
+  with contextlib.closing(ImageFunction(read_channels, tf.int32)) as channel_function:
     for content in contents:
       with contextlib.suppress(ValueError):
-        if num_channels.call(content) != 1:
+        if channel_function.call(content) != 1:
           return False
   return True
 
@@ -118,15 +118,15 @@ def make_batches(references: tf.data.Dataset, read: ReadContent, expect_gray: bo
   """Returns a dataset of batches (images, labels).
 
   Args:
-    references: (reference, class index) of each example, scalars.
-    read: returns the content of an image.
+    references: a pair of scalars, (reference, class index), for each example.
+    read: takes a reference, and returns the content of the image file.
     expect_gray: whether most images are expected to be gray, so that only one channel is resized.
-    pixels: the images are not augmented.
+    pixels: the pixels of the images. Its `augment` is ignored.
   """
   @without_autograph
   def finish(images: tf.Tensor, color_references: tf.Tensor,
              class_indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    # Building the graph of the fallback takes as long as decoding fifty images.
+    # Building the graph of _reload_if_in_color takes as long as decoding fifty images.
     if expect_gray and pixels.image_shape[2] == 3:
       images = _reload_if_in_color(images, color_references, read, pixels, batch)
     return images, batch.encode_labels(class_indices)
@@ -137,18 +137,19 @@ def make_batches(references: tf.data.Dataset, read: ReadContent, expect_gray: bo
 
 def make_batches_to_cache(references: tf.data.Dataset, read: ReadContent, expect_gray: bool,
                           pixels: Pixels, batch: Batch) -> tf.data.Dataset:
-  """Like make_batches, but of (images, class indices, whether the images are complete).
+  """Like make_batches, but makes (images, class indices, whether the images are complete).
 
-  If images are expected to be gray, they have only the first channel, and are complete if all
-  images of the batch are gray. Otherwise, they have all channels that the model takes.
+  If images are expected to be gray, only their first channel is returned, and the images of a batch
+  are complete if all of them are gray. If images are not expected to be gray, all channels that the
+  model takes are returned.
   """
   @without_autograph
-  def compare(images: tf.Tensor, color_references: tf.Tensor,
-              class_indices: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+  def finish(images: tf.Tensor, color_references: tf.Tensor,
+             class_indices: tf.Tensor) -> Tuple[tf.Tensor, ...]:
     return images, class_indices, tf.reduce_all(tf.equal(color_references, ''))
 
   return batch.prefetch_image_batches(batch.map_and_batch(
-      references, make_load_image(read, expect_gray, pixels)).map(compare))
+      references, make_load_image(read, expect_gray, pixels)).map(finish))
 
 
 def make_load_image(read: ReadContent, expect_gray: bool,
@@ -157,9 +158,9 @@ def make_load_image(read: ReadContent, expect_gray: bool,
 
   Returns:
     A function that returns (image, color reference, class index). The image is [height, width, 1
-    or 3]. If the file has several channels, of which the image contains only the first, the color
-    reference is the reference; otherwise, it is an empty string. A reference can be the content of
-    a file, which would take time to batch.
+    or 3]. If the image contains only the first of several channels of the file, the color reference
+    is the reference. In all other cases, the color reference is an empty string, because a
+    reference can be the content of a file, which would take time to batch.
   """
   height, width, model_channels = pixels.image_shape
 
@@ -168,34 +169,34 @@ def make_load_image(read: ReadContent, expect_gray: bool,
     content = read(reference)
     if model_channels == 1 or not expect_gray:
       image = decode_and_resize(content, pixels.image_shape)
-      return _convert(image, pixels.dtype), tf.constant(''), class_index
+      return _convert_dtype(image, pixels.dtype), tf.constant(''), class_index
     decoded = decode(content)
     image = resize(decoded[:, :, :1], height, width)
-    return (_convert(image, pixels.dtype),
+    return (_convert_dtype(image, pixels.dtype),
             tf.where(tf.equal(tf.shape(decoded)[2], 1), '', reference), class_index)
 
   return load_image
 
 
-def _convert(image: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-  """Converts a resized image to another dtype, while it is in the cache of the processor."""
+def _convert_dtype(image: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+  """Converts a resized float32 image to a dtype while the image is in the processor's cache."""
   if dtype == tf.float32:
     return image
   assert dtype == tf.uint8, dtype
-  # Between 2 ** 23 and 2 ** 24, float32 has no fraction: the sum is the nearest integer, ties to
-  # even, and its last byte is the pixel value. TensorFlow's own operation for the nearest integer,
-  # and its cast from float32, take almost half as long as decoding an image.
+  # Between 2 ** 23 and 2 ** 24, float32 has no fraction. The sum is therefore rounded to the
+  # nearest integer, with ties to even, and its last byte is the pixel value. TensorFlow's operation
+  # for rounding and its cast from float32 would take almost half as long as decoding an image.
   return tf.cast(tf.bitcast(image + 2. ** 23, tf.int32), dtype)
 
 
 def _reload_if_in_color(images: tf.Tensor, color_references: tf.Tensor, read: ReadContent,
                         pixels: Pixels, batch: Batch) -> tf.Tensor:
-  """Returns the images of a batch, with three channels if one of them is in color."""
+  """Returns the images of a batch, with three channels if any image is in color."""
   @without_autograph
   def reload(image: tf.Tensor, reference: tf.Tensor) -> tf.Tensor:
     return tf.cond(tf.equal(reference, ''), lambda: tf.tile(image, [1, 1, 3]),
-                   lambda: _convert(decode_and_resize(read(reference), pixels.image_shape),
-                                    pixels.dtype))
+                   lambda: _convert_dtype(decode_and_resize(read(reference), pixels.image_shape),
+                                          pixels.dtype))
 
   def reload_batch() -> tf.Tensor:
     # TensorFlow instantiates the function of a dataset only when the dataset is read. The loop of
@@ -219,15 +220,16 @@ def make_published_batches(elements: tf.data.Dataset,
                            pixels: Pixels, batch: Batch) -> tf.data.Dataset:
   """Makes the input pipeline of 2018, which `--input_pipeline=published` selects.
 
-  Its stages are: shuffle_files, for TFRecord files reading several alternately, shuffle_and_repeat,
-  map_and_batch, prefetch. Images are decoded to three channels, converted to float32, and resized.
+  The stages are shuffle_files, shuffle_and_repeat, map_and_batch and prefetch. For TFRecord files,
+  shuffle_files is followed by a stage that reads several files alternately. Images are decoded to
+  three channels, converted to float32, and resized.
 
-  A resumed run does not continue with the next example, but starts another epoch. With several
-  workers, a worker reads every N-th image file or TFRecord file, so that workers may read different
-  numbers of examples.
+  A resumed run does not continue with the next example, but starts another epoch. Each of N workers
+  reads every N-th image file or TFRecord file, so that workers may read different numbers of
+  examples.
 
   Args:
-    elements: what is shuffled.
+    elements: the elements to shuffle and parse.
     parse: takes an element; returns the content of an image and its class index.
   """
   height, width, channels = pixels.image_shape
@@ -250,9 +252,11 @@ def make_published_batches(elements: tf.data.Dataset,
 
 
 def shuffle_files(files: Sequence[bytes], order: Order, *components: np.ndarray) -> tf.data.Dataset:
-  """Returns a dataset of the worker's paths, shuffled, and of further components of each file.
+  """Returns a shuffled dataset of the files of this worker: the first stage of 2018.
 
-  This is the first stage of make_published_batches.
+  Args:
+    files: the paths of the files of all workers.
+    components: arrays of further values for each file, which the dataset contains after the path.
 
   Raises:
     UserError: there are fewer files than workers.
@@ -268,5 +272,5 @@ def shuffle_files(files: Sequence[bytes], order: Order, *components: np.ndarray)
 
 
 def _published_seed(order: Order) -> int:
-  """Returns the seed of the shuffling; a resumed run does not repeat the order of the first."""
+  """Returns the seed of the shuffling, which makes a resumed run read in another order."""
   return (order.seed + order.shard.first_example) % 2 ** 31

@@ -1,9 +1,9 @@
 """Finds the data set of --dataset: a built-in one, or one that a function of the user describes.
 
-A built-in data set NAME is the module estimator_train.data.NAME, unless _BUILT_IN has it. The
-module has a function `describe_data_set`, which takes the settings and the class names that an
-earlier run has recorded in `model_dir`, and returns the DataSet. It may also have a function
-`describe_spec`, which takes the same and returns the DataSpec without listing files.
+If `_BUILT_IN` has no function for a built-in data set NAME, the module estimator_train.data.NAME
+describes it. The function `describe_data_set` of this module takes the settings and the class names
+that an earlier run recorded in `model_dir`, and returns the DataSet. The optional function
+`describe_spec` takes the same arguments, and returns the DataSpec without listing files.
 """
 
 import importlib
@@ -39,7 +39,7 @@ from estimator_train.settings import Settings, user_code
 from estimator_train.settings.flags import are_distinct
 
 _NUM_SYNTHETIC_EVAL_BATCHES = 10
-_SPLITS_OF_USERS = (ArraySplit, ImageSplit, IdxSplit, SyntheticSplit, RecordSplit, ExampleSplit)
+_USER_SPLIT_TYPES = (ArraySplit, ImageSplit, IdxSplit, SyntheticSplit, RecordSplit, ExampleSplit)
 
 
 def describe_data_set(settings: Settings, recorded_names: Tuple[str, ...] = (),
@@ -47,10 +47,9 @@ def describe_data_set(settings: Settings, recorded_names: Tuple[str, ...] = (),
   """Describes the data set of the settings.
 
   Args:
-    settings: those of the run.
-    recorded_names: see above.
-    recorded_validation: which examples are for validation; None: `--validation_fraction` and
-      `--seed` decide.
+    recorded_names: the class names that an earlier run recorded in `model_dir`.
+    recorded_validation: which examples an earlier run used for validation; None:
+      `--validation_fraction` and `--seed` determine them.
 
   Raises:
     UserError: a required folder or pattern is not given, image files are missing, or the user's
@@ -58,7 +57,7 @@ def describe_data_set(settings: Settings, recorded_names: Tuple[str, ...] = (),
   """
   name = settings.data.dataset
   if user_code.is_function_name(name):
-    dataset = _describe_own(settings)
+    dataset = _describe_user_data_set(settings)
   elif name in _BUILT_IN:
     dataset = _BUILT_IN[name](settings)
   else:
@@ -92,7 +91,8 @@ def download_missing_files(settings: Settings) -> List[DownloadResult]:
   """Downloads the missing files of the data set.
 
   Returns:
-    The published files, or the folder of the images of oct2017; [] if nothing is published.
+    A result for each published file or, for oct2017, for the folder of the images. The list is
+    empty if there is nothing to download.
 
   Raises:
     UserError: the files cannot be downloaded or stored.
@@ -108,8 +108,8 @@ def download_missing_files(settings: Settings) -> List[DownloadResult]:
 def describe_examples_to_predict(settings: Settings) -> DataSet:
   """Returns the data set with the examples of `--mode=predict` as `test`.
 
-  These are the records of the files that `--input` names, which the function of the test split
-  parses or, without `--input`, the test examples.
+  With `--input`, the examples are the records of the files that the flag names, and the function of
+  the test split parses the records. Without `--input`, the examples are the test examples.
 
   Raises:
     UserError: there are no such examples.
@@ -133,8 +133,8 @@ def describe_examples_to_predict(settings: Settings) -> DataSet:
 def _describe_synthetic(settings: Settings) -> DataSet:
   """Describes synthetic images, to measure the speed of a model without an input pipeline.
 
-  They have the size of `--image_size` (default: 28x28x1) and the classes of `--labels` (default:
-  ten classes).
+  The images have the size of `--image_size` (default: 28x28x1) and the classes of `--labels`
+  (default: ten classes).
   """
   height, width, channels = (*(settings.data.image_size or (28, 28)), 1)[:3]
   return DataSet(
@@ -151,8 +151,8 @@ _BUILT_IN: Dict[str, Callable[[Settings], DataSet]] = {
         settings.data.dataset, settings.data.data_dir or ''))}
 
 
-def _describe_own(settings: Settings) -> DataSet:
-  """Returns the data set that the function of `--dataset` returns, after checking the data set.
+def _describe_user_data_set(settings: Settings) -> DataSet:
+  """Calls the function of `--dataset`, and returns its data set after checking it.
 
   Raises:
     UserError: the function does not exist or raises an exception, or the data set is invalid or
@@ -161,17 +161,19 @@ def _describe_own(settings: Settings) -> DataSet:
   dataset = _call_function_of_user(settings)
   label_files = LabelFiles(settings.data.label_offset, are_given=True)
 
-  def check(name: str) -> Any:
-    return _check_split(name, getattr(dataset, name), dataset, settings, label_files)
+  def check(split_name: str) -> Any:
+    split = getattr(dataset, split_name)
+    return _check_split(split_name, split, dataset, settings, label_files)
 
-  if settings.data.validation_fraction:  # The test examples are taken from these later.
+  if settings.data.validation_fraction:  # The test examples are taken from `train` later.
     return dataset._replace(train=check('train'))
-  for name, is_required in (('train', settings.run.trains), ('test', settings.run.evaluates)):
-    if is_required and getattr(dataset, name) is None:
+  for split_name, is_required in (('train', settings.run.trains),
+                                  ('test', settings.run.evaluates)):
+    if is_required and getattr(dataset, split_name) is None:
       raise UserError('the data set has no examples to {}'.format(
-          'train on' if name == 'train' else 'evaluate on'),
-          '--dataset={} with {}=None'.format(settings.data.dataset, name),
-          'give DataSet({}=...)'.format(name))
+          'train on' if split_name == 'train' else 'evaluate on'),
+          '--dataset={} with {}=None'.format(settings.data.dataset, split_name),
+          'give DataSet({}=...)'.format(split_name))
   return dataset._replace(train=check('train'), test=check('test'))
 
 
@@ -193,7 +195,7 @@ def _hold_out_validation(dataset: DataSet, settings: Settings,
 
 
 def _call_function_of_user(settings: Settings) -> DataSet:
-  """Returns the data set of the user, whose splits have not been checked: files need not exist."""
+  """Returns the data set of the user without checking its splits, whose files need not exist."""
   location = '--dataset=' + settings.data.dataset
   dataset = user_code.call_function('dataset', settings.data.dataset, 'settings', settings)
   if not isinstance(dataset, DataSet):
@@ -201,14 +203,14 @@ def _call_function_of_user(settings: Settings) -> DataSet:
                     '{} returns {}'.format(location, type(dataset).__name__),
                     'return estimator_train.DataSet(...)')
   return dataset._replace(name=settings.data.dataset, labels=_check_class_names(dataset, location),
-                          image_shape=_check_shape(dataset.image_shape, location))
+                          image_shape=_check_image_shape(dataset.image_shape, location))
 
 
 def _check_class_names(dataset: DataSet, location: str) -> Tuple[str, ...]:
   """Returns the checked `labels` of a DataSet of the user; () if there are no classes.
 
   Raises:
-    UserError: `labels` is invalid. The message starts with the location, a flag.
+    UserError: `labels` is invalid. The message contains the location, a flag.
   """
   labels: Any = dataset.labels
   if not isinstance(labels, (tuple, list)) or not all(
@@ -223,7 +225,7 @@ def _check_class_names(dataset: DataSet, location: str) -> Tuple[str, ...]:
   return tuple(labels)
 
 
-def _check_shape(shape: Any, location: str) -> Optional[ImageShape]:
+def _check_image_shape(shape: Any, location: str) -> Optional[ImageShape]:
   """Returns the checked `image_shape` of a DataSet; raises a UserError if it is invalid."""
   if shape is None:
     return None
@@ -244,10 +246,10 @@ def _check_split(split_name: str, split: Any, dataset: DataSet, settings: Settin
   if split is None:
     return None
   location = '--dataset={}: {}'.format(dataset.name, split_name)
-  if type(split) not in _SPLITS_OF_USERS:
+  if type(split) not in _USER_SPLIT_TYPES:
     raise UserError('a split of a data set has an unsupported type',
                     '{} is {}'.format(location, type(split).__name__),
-                    'give ' + ' or '.join(split_type.__name__ for split_type in _SPLITS_OF_USERS))
+                    'give ' + ' or '.join(split_type.__name__ for split_type in _USER_SPLIT_TYPES))
   has_function = type(split) is ExampleSplit or (
       type(split) is RecordSplit and (split.parse or split.parse_batch) is not None)
   if dataset.image_shape is None and not has_function:
@@ -266,19 +268,19 @@ def _check_split(split_name: str, split: Any, dataset: DataSet, settings: Settin
     examples = [os.fsencode(path) for path in split.files]
   elif type(split) is SyntheticSplit:
     return SyntheticSplit(split.num_batches, settings.optimizer.seed)
-  else:  # The source checks the other splits later.
+  else:  # The source of an IdxSplit or ExampleSplit checks it later.
     return split
   classes = _check_class_indices(split.classes, len(examples), dataset.labels, location)
-  checked = type(split)(examples, classes)
+  checked_split = type(split)(examples, classes)
   if split_name == 'train':
-    image_folder.check_no_class_missing(dataset.labels, checked)
-  return checked
+    image_folder.check_no_class_missing(dataset.labels, checked_split)
+  return checked_split
 
 
 def _find_records(
     split: RecordSplit, location: str, dataset: DataSet, settings: Settings,
     label_files: LabelFiles) -> Union[ImageRecordSplit, ParsedRecordSplit]:
-  """Returns the split with the positions of the records."""
+  """Finds the records of a split, and returns a split with their positions."""
   if split.parse is not None and split.parse_batch is not None:
     raise UserError('a RecordSplit has parse or parse_batch, not both', location,
                     'omit one of them')
@@ -310,7 +312,7 @@ def _check_images(images: np.ndarray, shape: Optional[ImageShape], location: str
 
 def _check_class_indices(classes: Any, num_examples: int, labels: Tuple[str, ...],
                          location: str) -> np.ndarray:
-  """Returns the class indices as an int32 array; raises a UserError for invalid ones."""
+  """Returns the class indices as an int32 array; raises a UserError if they are invalid."""
   classes = np.asarray(classes)
   if classes.ndim != 1 or (classes.size and classes.dtype.kind not in 'biu'):
     raise UserError('classes must be integers, one per example',

@@ -1,7 +1,8 @@
 """Reads compressed TFRecord files, and decompresses them into a folder.
 
-The records of a compressed file can be read only one after the other, from the beginning of the
-file. Such a file is decompressed once into a folder, and the copy is read in any order.
+The records of a compressed file can be read only sequentially, from the beginning of the file. Such
+a file is therefore decompressed once into a folder. The records of the copy can be read in any
+order.
 """
 
 import contextlib
@@ -22,15 +23,16 @@ from estimator_train.system import record_framing, storage
 from estimator_train.system.machine import available_cores
 
 _LOG = logging.getLogger('estimator_train')
-_WINDOW_BITS = 32 + zlib.MAX_WBITS  # Adding 32 detects the format, gzip or zlib.
-# Small, because the rest of a block is copied at the end of each gzip member.
+_WINDOW_BITS = 32 + zlib.MAX_WBITS  # Adding 32 makes zlib detect the format, gzip or zlib.
+# Blocks are small, because the rest of a block is copied at the end of each gzip member.
 _READ_BYTES = 1 << 16
-_COPY_VERSION = 2  # Version 1 lacked the gzip members after the first.
+_COPY_VERSION = 2  # Copies of version 1 lacked all gzip members after the first.
 
 
-def starts_compressed(header: bytes) -> bool:
-  """Returns whether the first bytes of a file are those of a gzip or zlib file."""
-  # The first byte of zlib has the number of the method, 8; the first two are a multiple of 31.
+def is_compressed_header(header: bytes) -> bool:
+  """Returns whether the first bytes of a file identify it as a gzip or zlib file."""
+  # In a zlib file, the low bits of the first byte are the compression method, 8, and the first two
+  # bytes are a multiple of 31.
   return header.startswith(GZIP_SIGNATURE) or (
       len(header) > 1 and header[0] & 0x0f == 8 and int.from_bytes(header[:2], 'big') % 31 == 0)
 
@@ -38,10 +40,10 @@ def starts_compressed(header: bytes) -> bool:
 def has_compressed_records(path: bytes) -> bool:
   """Returns whether a file has compressed records; raises an OSError if it cannot be read."""
   with contextlib.closing(PositionedFile(path)) as file:
-    if not starts_compressed(file.read(0, record_framing.HEADER_BYTES)):
+    if not is_compressed_header(file.read(0, record_framing.HEADER_BYTES)):
       return False
   try:
-    return record_framing.is_header(_make_read(path)(record_framing.HEADER_BYTES))
+    return record_framing.is_header(_make_read_function(path)(record_framing.HEADER_BYTES))
   except zlib.error:
     return False
 
@@ -50,18 +52,18 @@ def iter_compressed_records(path: bytes) -> Iterator[Callable[[], bytes]]:
   """Yields, for each record of a compressed file, a function that checks and returns its data.
 
   Raises:
-    OSError, zlib.error, DamagedRecord: the file cannot be read further. The functions raise the
-      DamagedRecord of their record.
+    OSError, zlib.error, DamagedRecord: the rest of the file cannot be read. If only the data of a
+      record is damaged, the function of this record raises the DamagedRecord.
   """
-  read = _make_read(path)
+  read = _make_read_function(path)
   for header in iter(lambda: read(record_framing.HEADER_BYTES), b''):
     length = record_framing.parse_header(header)
     content = read(length + record_framing.FOOTER_BYTES)
     yield functools.partial(record_framing.parse_data, content, length)
 
 
-def _make_read(path: bytes) -> Callable[[int], bytes]:
-  """Returns a function that reads the next bytes of a compressed file, fewer at its end."""
+def _make_read_function(path: bytes) -> Callable[[int], bytes]:
+  """Makes a function that reads up to N further decompressed bytes of a file."""
   blocks, buffer = _iter_decompressed(path), bytearray()
 
   def read(count: int) -> bytes:
@@ -77,10 +79,10 @@ def _make_read(path: bytes) -> Callable[[int], bytes]:
   return read
 
 
-def decompress(compressed: List[bytes], settings: Settings) -> Dict[bytes, bytes]:
-  """Returns the paths of decompressed copies, by the path of the compressed file.
+def decompress(compressed_paths: List[bytes], settings: Settings) -> Dict[bytes, bytes]:
+  """Decompresses files, and returns a dict from the path of each file to the path of its copy.
 
-  The copies are in the folder of `--cache`, or in `--model_dir`.
+  The copies are in the folder of `--cache`, or in a folder in `--model_dir`.
 
   Raises:
     UserError: there is no folder for the copies, or a file is damaged.
@@ -91,12 +93,13 @@ def decompress(compressed: List[bytes], settings: Settings) -> Dict[bytes, bytes
     folder = os.path.join(settings.run.model_dir, 'decompressed')
   else:
     raise UserError('compressed TFRecord files are decompressed into a folder',
-                    '{} without --model_dir'.format(printable(os.fsdecode(compressed[0]))),
+                    '{} without --model_dir'.format(printable(os.fsdecode(compressed_paths[0]))),
                     'give --model_dir, or --cache=FOLDER')
   os.makedirs(folder, exist_ok=True)
   copies: Dict[bytes, bytes] = {}
-  for path in compressed:
-    key = '{} {}'.format(_COPY_VERSION, storage.fingerprint_files([path]))  # Changes with the file.
+  for path in compressed_paths:
+    # The key, and thus the path of the copy, changes if the file changes.
+    key = '{} {}'.format(_COPY_VERSION, storage.fingerprint_files([path]))
     copies[path] = os.path.join(os.fsencode(folder), b'%s-%s' % (
         os.path.basename(path), hashlib.md5(key.encode()).hexdigest().encode()))
   missing = [path for path, copy in copies.items() if not os.path.exists(copy)]
@@ -122,7 +125,7 @@ def _decompress_file(source_path: bytes, copy_path: bytes) -> None:
 def _iter_decompressed(path: bytes) -> Iterator[bytes]:
   """Yields the decompressed content of a file, block by block.
 
-  As by gzip, concatenated streams are read as one, and zeros may follow.
+  Like gzip, this function reads concatenated streams as one, and ignores zeros after a stream.
 
   Raises:
     zlib.error: the file is damaged.

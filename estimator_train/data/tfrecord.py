@@ -158,7 +158,7 @@ def _is_compressed(path: bytes, compression: str) -> bool:
     return compression != 'none'
   if not header or record_framing.is_header(header):
     return False
-  if compressed_records.starts_compressed(header):
+  if compressed_records.is_compressed_header(header):
     return True
   raise UserError('a file does not start with a TFRecord', printable(os.fsdecode(path)),
                   'exclude this file from the pattern, or write it again')

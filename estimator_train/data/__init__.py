@@ -62,7 +62,7 @@ class DataSpec(NamedTuple):
     return self.image_shape
 
   def require_classes(self, required_by: str) -> None:
-    """Raises a UserError if the examples have no classes, which a flag, for example, requires."""
+    """Raises a UserError if the examples have no classes; see require_images."""
     if not self.labels:
       raise UserError('{} requires classes'.format(required_by),
                       '--dataset={} has labels=()'.format(self.name),

@@ -48,12 +48,12 @@ class Order(NamedTuple):
   def indices_by_first_use(self, num_examples: int) -> np.ndarray:
     """Returns the indices of all examples, int64 [num_examples], ordered by their first use.
 
-    The examples that this worker trains on first come first. All other examples follow them.
+    Examples that this worker uses in the first epoch precede all other examples.
     """
     used = self._example_order(num_examples).indices(0, num_examples)
     _, first_positions = np.unique(used, return_index=True)
-    used_once = used[np.sort(first_positions)]
-    return np.concatenate([used_once, np.setdiff1d(np.arange(num_examples), used_once)])
+    unique_used = used[np.sort(first_positions)]
+    return np.concatenate([unique_used, np.setdiff1d(np.arange(num_examples), unique_used)])
 
   def shuffle_and_shard(self, examples: tf.data.Dataset, num_examples: int) -> tf.data.Dataset:
     """Returns an infinite dataset of the examples of this worker.
@@ -130,15 +130,15 @@ class Batch(NamedTuple):
         num_parallel_calls=self.num_parallel_calls + self.num_queued_calls))
 
   def prefetch_batches(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Adds prefetching to a dataset of batches, and the private thread pool, if there is one."""
+    """Adds prefetching and the private thread pool, if there is one, to a dataset of batches."""
     return self.use_private_threads(batches.prefetch(self.prefetch))
 
   def prefetch_image_batches(self, batches: tf.data.Dataset) -> tf.data.Dataset:
     """Like prefetch_batches, for batches of images that are decoded in parallel.
 
     Each operation runs on a single thread. By default, TensorFlow divides an operation among the
-    threads of all cores, which are busy with other images, and waking them takes longer than a
-    small operation, such as rounding the pixel values of an image.
+    threads of all cores. These threads are busy with other images, and waking them takes longer
+    than a small operation, such as rounding the pixel values of an image.
     """
     options = tf.data.Options()
     options.experimental_threading.max_intra_op_parallelism = 1

@@ -48,7 +48,8 @@ class Order(NamedTuple):
   def indices_by_first_use(self, num_examples: int) -> np.ndarray:
     """Returns the indices of all examples, int64 [num_examples], ordered by their first use.
 
-    Examples that this worker uses in the first epoch precede all other examples.
+    The first `num_examples` examples that this worker reads determine the order. Examples that are
+    not among them come last.
     """
     used = self._example_order(num_examples).indices(0, num_examples)
     _, first_positions = np.unique(used, return_index=True)

@@ -23,9 +23,9 @@ _LOG = logging.getLogger('estimator_train')
 
 
 def initial_weights_path(model_dir: str, object_based: bool = False) -> str:
-  """Returns the path of the initial weights, which is that of Keras's model_to_estimator.
+  """Returns the path of the initial weights, where Keras's model_to_estimator also saves them.
 
-  Those that the saver of object-based checkpoints can restore are in another file.
+  Object-based initial weights have another path.
   """
   return os.path.join(model_dir, 'keras',
                       'object_based.ckpt' if object_based else 'keras_model.ckpt')
@@ -33,16 +33,16 @@ def initial_weights_path(model_dir: str, object_based: bool = False) -> str:
 
 def save_initial_weights(config: tf.estimator.RunConfig, names: Sequence[str],
                          values: Sequence[np.ndarray]) -> None:
-  """Saves the initial weights of a model.
+  """Saves the initial weights of a model, and overwrites those of an earlier model.
 
-  Existing ones are overwritten. Keras's model_to_estimator would start from those of an earlier
-  model (tensorflow_estimator/python/estimator/keras.py:370).
+  Keras's model_to_estimator would start from the weights of the earlier model
+  (tensorflow_estimator/python/estimator/keras.py:370).
 
   Args:
     config: the configuration of the Estimator. In a cluster, the chief always writes the weights;
       another task writes the weights only if there is no file yet.
     names: the names of the weights in checkpoints. A weight that two models share can occur twice.
-    values: the values.
+    values: the values of the weights.
   """
   path = initial_weights_path(config.model_dir)
   folder = os.path.dirname(path)
@@ -66,10 +66,10 @@ def load_initial_weights(model: tf.keras.Model, flags: ModelFlags,
                          image_shape: Optional[ImageShape]) -> None:
   """Loads the weights given by `--weights` into the model, in Keras's session.
 
-  With a path, the weights of each layer are loaded whose name and shapes are those of a saved
-  layer; the other layers keep their random weights, and a log line names these layers. With
-  `imagenet`, the last layer keeps its random weights. If fewer than half of the layers match, at
-  least one of these must have a name that the user has chosen.
+  With `imagenet`, the last layer keeps its random weights. With a path, a layer gets the weights of
+  the saved layer that has the same name and shapes. A log line names the layers without such a
+  saved layer, which keep their random weights. If fewer than half of the layers match, at least one
+  of the matching layers must have a name that the user has chosen.
 
   Args:
     image_shape: (height, width, channels) of the images; None: the examples are not images.
@@ -95,17 +95,20 @@ def load_initial_weights(model: tf.keras.Model, flags: ModelFlags,
 
 
 def _read_checkpoint(path: str, names: Set[str]) -> Dict[str, Any]:
-  """Returns the values of variables by name: of a checkpoint, a SavedModel or a run.
+  """Returns the values of the variables of a checkpoint, a SavedModel or a run, by name.
 
   Another process may be training in the folder of the run, and may delete checkpoints.
+
+  Args:
+    names: the names of the variables to read.
   """
-  def find() -> Optional[str]:
+  def find_checkpoint() -> Optional[str]:
     if os.path.isfile(os.path.join(path, 'saved_model.pb')):
       return os.path.join(path, 'variables', 'variables')
     return finding.latest_checkpoint(path) if os.path.isdir(path) else path
 
   with contextlib.ExitStack() as stack:
-    found = pin_current_checkpoint(find, stack)
+    found = pin_current_checkpoint(find_checkpoint, stack)
     values = None if found is None else saved_weights.read_variables(found[1], names)
   if values is None:
     raise UserError('there are no weights at this path', '--weights=' + path,
@@ -114,7 +117,7 @@ def _read_checkpoint(path: str, names: Set[str]) -> Dict[str, Any]:
 
 
 def _load_h5(model: tf.keras.Model, path: str) -> None:
-  """Loads an .h5 file: in the order of the layers if all shapes fit, otherwise by names.
+  """Loads an .h5 file in the order of the layers; if the shapes do not fit, by names.
 
   Raises:
     UserError: the file refers to other files.
@@ -136,7 +139,7 @@ def _read_h5(model: tf.keras.Model, path: str) -> None:
     initial_values, group = model.get_weights(), file.get('model_weights', file)
     with contextlib.suppress(ValueError):
       model.load_weights(path)
-      # Keras assigns arrays of other shapes to the variables without an error.
+      # Keras raises no error if it assigns arrays of other shapes to the variables.
       if [value.shape for value in model.get_weights()] == [
           value.shape for value in initial_values]:
         return
@@ -155,20 +158,20 @@ def _load_matching(model: tf.keras.Model, initial_values: Sequence[Any], path: s
   A layer inside another layer counts as a layer of its own.
 
   Args:
-    initial_values: the values that the weights of the other layers get.
+    initial_values: the values for the weights of layers without such a saved layer.
     path: the path of the saved weights.
-    by_layer: the saved arrays, or `h5py.Dataset`s, by the name of the layer.
-    by_variable: the saved arrays, by the name of the variable.
+    by_layer: the saved arrays, or `h5py.Dataset`s, by the names of the layers.
+    by_variable: the saved arrays, or `h5py.Dataset`s, by the names of the variables.
 
   Raises:
-    ValueError: there is no such layer, or only few layers, with names that can match by chance.
+    ValueError: there is no such layer, or there are only few, whose names may match by chance.
   """
-  owners = {id(weight): layer for layer in nested_layers(model) for weight in layer.weights}
+  owner_layers = {id(weight): layer for layer in nested_layers(model) for weight in layer.weights}
   values = dict(zip(map(id, model.weights), initial_values))
   loaded: List[tf.keras.layers.Layer] = []
-  others: List[str] = []
-  for layer in dict.fromkeys(owners.values()):
-    weights = [weight for weight in layer.weights if owners[id(weight)] is layer]
+  unmatched: List[str] = []
+  for layer in dict.fromkeys(owner_layers.values()):
+    weights = [weight for weight in layer.weights if owner_layers[id(weight)] is layer]
     for saved in (by_layer.get(layer.name, ()),
                   [by_variable.get(weight.op.name) for weight in weights]):
       if [getattr(value, 'shape', None) for value in saved] == [
@@ -177,22 +180,22 @@ def _load_matching(model: tf.keras.Model, initial_values: Sequence[Any], path: s
         loaded.append(layer)
         break
     else:
-      others.append(layer.name)
+      unmatched.append(layer.name)
   if not loaded:
     raise ValueError('no layer of the model has the name and the shapes of a saved layer')
-  # Keras names a layer by its class, such as `dense_1`.
-  if len(loaded) < len(others) and all(
+  # Keras names a layer after its class, such as `dense_1`.
+  if len(loaded) < len(unmatched) and all(
       re.sub(r'_\d+$', '', layer.name).replace('_', '')
       == type(layer).__name__.replace('_', '').lower() for layer in loaded):
     raise ValueError(
         'only {} of {} layers have the name and the shapes of a saved layer, perhaps by chance, as '
-        'Keras has numbered them: {}'.format(len(loaded), len(loaded) + len(others),
+        'Keras has numbered them: {}'.format(len(loaded), len(loaded) + len(unmatched),
                                              join_items([layer.name for layer in loaded])))
   tf.keras.backend.batch_set_value([(weight, values[id(weight)]) for weight in model.weights])
-  if others:
+  if unmatched:
     _LOG.info('%s has weights for %d of %d layers; these start from random weights, because their '
               'names or shapes are not in the file: %s', path, len(loaded),
-              len(loaded) + len(others), join_items(others))
+              len(loaded) + len(unmatched), join_items(unmatched))
 
 
 def _refers_to_other_files(unused_name: str,

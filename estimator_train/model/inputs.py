@@ -7,8 +7,8 @@ import tensorflow.compat.v1 as tf
 from estimator_train.errors import InvalidValue
 from estimator_train.tf_patches import compiled_models, keras as keras_patches
 
-# ImageNet statistics with which the networks of tf.keras.applications were trained. `caffe` uses
-# the means of blue, green and red, for pixel values in [0, 255]. `torch` uses the means and the
+# The ImageNet statistics with which the networks of tf.keras.applications were trained. `caffe`
+# uses the means of blue, green and red, for pixel values in [0, 255]. `torch` uses the means and
 # standard deviations of red, green and blue, for pixel values in [0, 1].
 _CAFFE_MEANS = (103.939, 116.779, 123.68)
 _TORCH_MEANS, _TORCH_DEVIATIONS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -21,11 +21,12 @@ def make_preprocess_function(name: str, height: int, width: int,
   Args:
     name: a value of `--preprocess`.
     height, width: in pixels.
-    channels: of the model's input. The single channel of a grey image is repeated to this number.
+    channels: the number of channels of the model's input. The channel of a grey image is repeated
+      as often.
 
   Returns:
-    A function that takes pixel values from 0 to 255, uint8 or float32, and returns float32
-    [B, height, width, channels]. The pixel values have this shape or, in grey images, one channel.
+    A function that takes pixel values from 0 to 255, uint8 or float32 [B, height, width, C] where C
+    is `channels` or 1, and returns float32 [B, height, width, channels].
   """
   scale = SCALE_FUNCTIONS[name]
 
@@ -39,7 +40,7 @@ def make_preprocess_function(name: str, height: int, width: int,
   return preprocess
 
 
-# By the value of `--preprocess`; for float32 [B, height, width, channels].
+# The functions that scale pixel values, float32 [B, height, width, C], by values of `--preprocess`.
 SCALE_FUNCTIONS: Dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     'unit': lambda pixels: pixels / 255.,
     'tf': lambda pixels: pixels / 127.5 - 1.,
@@ -48,8 +49,8 @@ SCALE_FUNCTIONS: Dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     'torch': lambda pixels: (pixels / 255. - tf.constant(_TORCH_MEANS))
              / tf.constant(_TORCH_DEVIATIONS),
 }
-# The same functions as pairs of mean and scale, for (pixels - mean) * scale. Both are numbers, or
-# have one value per channel. With `caffe`, the order of the channels is reversed first.
+# The same functions as pairs (mean, scale): they compute (pixels - mean) * scale. Mean and scale
+# are numbers or have one value per channel. `caffe` first reverses the order of the channels.
 MEANS_AND_SCALES: Dict[str, Tuple[Any, Any]] = {
     'unit': (0., 1 / 255), 'tf': (127.5, 1 / 127.5), 'caffe': (_CAFFE_MEANS, 1.),
     'torch': ([255 * mean for mean in _TORCH_MEANS],
@@ -58,7 +59,7 @@ MEANS_AND_SCALES: Dict[str, Tuple[Any, Any]] = {
 
 
 def split_sample_weights(features: Any) -> Tuple[Any, Any]:
-  """Returns the features without sample weights, and the weights; None: there are no weights.
+  """Returns the features alone, and the sample weights or None.
 
   Args:
     features: any features, or `{'features': ..., 'sample_weights': ...}`.
@@ -69,7 +70,7 @@ def split_sample_weights(features: Any) -> Tuple[Any, Any]:
 
 
 def part_of_batch(batch: Any, index: tf.Tensor, num_parts: int) -> Any:
-  """Returns one of the equal parts of a batch, which has tensors [B, ...] in any structure."""
+  """Returns one of `num_parts` equal parts of a batch, a structure of tensors [B, ...]."""
   def part_of(tensor: Any) -> Any:
     if isinstance(tensor, tf.SparseTensor):
       size = tensor.dense_shape[0] // num_parts
@@ -97,7 +98,7 @@ class Batch(NamedTuple):
   sample_weights: Sequence[Optional[tf.Tensor]] = ()
 
   def without_shapes(self) -> 'Batch':
-    """Returns the batch with features whose shapes are unknown until they are computed."""
+    """Returns the batch with features whose static shapes are unknown."""
     return self._replace(features=[
         tf.placeholder_with_default(tensor, None) if isinstance(tensor, tf.Tensor) else tensor
         for tensor in self.features])
@@ -115,17 +116,17 @@ class Batch(NamedTuple):
 class BatchAdapter(NamedTuple):
   """Arranges the features, labels and weights of a batch in the order in which a model takes them.
 
-  Types are cast to those of the model, as `fit` does. Shapes are not checked: many layers take
-  other shapes than that of the input which the model declares.
+  Tensors are cast to the types of the model, as `fit` does. The shapes of features are not checked,
+  because many layers accept other shapes than those of the declared inputs.
 
   Attributes:
-    source_name: what yields the batches, for error messages, such as `--dataset=NAME`.
+    source_name: the name of what yields the batches, such as `--dataset=NAME`, for error messages.
   """
   model: tf.keras.Model
   source_name: str
 
   def to_structure(self, features: Any) -> Any:
-    """Returns features for a model whose inputs are unknown: the given structure of tensors."""
+    """Returns features for a model whose inputs are unknown, in their given structure."""
     return tf.nest.map_structure(_numbers_as_column, features)
 
   def arrange_features(self, features: Any) -> List[Any]:
@@ -144,8 +145,8 @@ class BatchAdapter(NamedTuple):
   def arrange_labels(self, labels: Any, targets: Sequence[Optional[tf.Tensor]]) -> List[Any]:
     """Returns the labels of each output; None for an output without a loss.
 
-    Labels that have one dimension less than the model takes, such as class indices [B] or [B, T],
-    get a last dimension of 1, as in Keras.
+    As in Keras, labels with one dimension less than the model takes, such as class indices [B] or
+    [B, T], get a last dimension of 1.
 
     Args:
       labels: a tensor, a list or tuple in the order of the outputs, or a dict by their names.
@@ -165,8 +166,8 @@ class BatchAdapter(NamedTuple):
     if isinstance(labels, dict):
       labels = {name: value for name, value in labels.items()
                 if name in with_loss or name not in names}
-    has_labels_of_all = isinstance(labels, (list, tuple)) and len(labels) == len(names)
-    tensors = self._by_name(labels, names if has_labels_of_all else with_loss, 'labels', 'output')
+    has_all_labels = isinstance(labels, (list, tuple)) and len(labels) == len(names)
+    tensors = self._by_name(labels, names if has_all_labels else with_loss, 'labels', 'output')
     arranged: List[Optional[tf.Tensor]] = []
     for name, target, output, loss in zip(names, targets, self.model.outputs,
                                           keras_patches.loss_functions(self.model, names)):
@@ -210,7 +211,7 @@ class BatchAdapter(NamedTuple):
     return [tensors[name] for name in names]
 
   def describe_misfit(self, features: Any) -> Optional[InvalidValue]:
-    """Returns an error about features that have other shapes than the inputs; None: all fit."""
+    """Returns an error about features whose shapes do not fit the inputs; None: all fit."""
     names = compiled_models.fed_input_names(self.model)
     tensors = self._by_name(features, names, 'features', 'input')
     for name, expected in zip(names, compiled_models.fed_inputs(self.model)):
@@ -220,7 +221,11 @@ class BatchAdapter(NamedTuple):
     return None
 
   def _by_name(self, values: Any, names: Sequence[str], kind: str, part: str) -> Dict[str, Any]:
-    """Returns the tensors by the names of inputs or outputs; raises an error if these differ."""
+    """Returns the tensors by the names of inputs or outputs.
+
+    Raises:
+      InvalidValue: the names or the number of the values differ from `names`.
+    """
     if isinstance(values, dict):
       if set(values) != set(names):
         raise InvalidValue('the {} must have the names of the {}s of the model'.format(kind, part),
@@ -239,7 +244,7 @@ class BatchAdapter(NamedTuple):
   def _cast(self, kind: str, name: str, tensor: Any, expected: Any) -> Any:
     """Returns a tensor in the type that the model takes.
 
-    A number that an integer type cannot hold ends the run: `fit` would silently use another one.
+    A number that an integer type cannot hold ends the run. `fit` would silently change the number.
     """
     old, new = tensor.dtype, expected.dtype
     if old == new:
@@ -251,7 +256,7 @@ class BatchAdapter(NamedTuple):
     if new.is_integer and (not old.is_integer or old.min < new.min or old.max > new.max) and (
         old != tf.bool):
       with tf.control_dependencies([tf.Assert(
-          # Fractions are cut off, as by `fit`.
+          # As in `fit`, fractions are cut off.
           tf.reduce_all(tf.abs(tf.cast(tf.cast(values, new), tf.float64)
                                - tf.cast(values, tf.float64)) < 1),
           ['the {} must be within the range of {}: {}: {}'.format(kind, new.name, self.source_name,
@@ -274,7 +279,7 @@ class BatchAdapter(NamedTuple):
 
 
 def has_shape_like(tensor: Any, expected: Any) -> bool:
-  """Returns whether a batch can have the shape of an input or output, except for its size."""
+  """Returns whether a tensor can have the shape of an input or output, whatever its batch size."""
   return None in (tensor.shape.ndims, expected.shape.ndims) or bool(
       tensor.shape[1:].is_compatible_with(expected.shape[1:])
       and tensor.shape.ndims == expected.shape.ndims)
@@ -286,14 +291,14 @@ def _to_tensor(value: Any) -> Any:
 
 
 def _numbers_as_column(tensor: Any) -> Any:
-  """Returns numbers [B] as a column [B, 1], and other tensors unchanged."""
+  """Returns numbers [B] as a column [B, 1]; returns other tensors unchanged."""
   tensor = _to_tensor(tensor)
   is_flat = isinstance(tensor, tf.Tensor) and tensor.shape.ndims == 1
   return tensor[:, tf.newaxis] if is_flat and tensor.dtype != tf.string else tensor
 
 
 def _with_last_dimension(label: Any, target: tf.Tensor) -> Any:
-  """Returns labels with a last dimension of 1 if a target has one dimension more."""
+  """Adds a last dimension of 1 to labels that have one dimension less than the target."""
   has_rank = isinstance(label, tf.Tensor) and None not in (label.shape.ndims, target.shape.ndims)
   if has_rank and label.shape.ndims > 1 and label.shape.ndims == target.shape.ndims - 1:
     return label[..., tf.newaxis]
@@ -301,7 +306,7 @@ def _with_last_dimension(label: Any, target: tf.Tensor) -> Any:
 
 
 def _as_column(tensor: Any, expected: tf.Tensor) -> Any:
-  """Returns a tensor [B], or of unknown rank, as [B, 1] if the model takes a matrix."""
+  """Returns a tensor [B], or of unknown rank, as [B, 1] if the model takes a matrix there."""
   if isinstance(tensor, tf.Tensor) and expected.shape.ndims is not None and (
       expected.shape.ndims > 1):
     if tensor.shape.ndims == 1:

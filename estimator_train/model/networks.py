@@ -1,10 +1,10 @@
 """Builds the Keras model that `--model` names: a network, or the result of a user's function.
 
-The networks are those of the published workloads, `residual_cnn`, and those of
-tf.keras.applications. Each function `NAME` of a network that is defined here takes the shape of the
-images, (height, width, channels), and the number of classes. It returns an uncompiled model from
-float32 [B, height, width, channels] to probabilities or logits [B, num_classes]. All convolutions
-are 3x3, all poolings 2x2.
+The networks are `residual_cnn`, those of the published workloads, and those of
+tf.keras.applications. This module has a function for each network that Keras lacks. The function
+has the name of the network, and takes the shape of the images, (height, width, channels), and the
+number of classes. It returns an uncompiled model from float32 [B, height, width, channels] to
+probabilities or logits [B, num_classes]. All convolutions are 3x3, and all poolings are 2x2.
 """
 
 import contextlib
@@ -24,8 +24,9 @@ from estimator_train.settings.flags import KERAS_MODELS
 from estimator_train.tf_patches.keras import BatchNormalization, is_graph_network
 
 _SOCKET_TIMEOUT_SECS = 30.
-# The default of --trainable_layers, by the value of --model. All layers of the other networks are
-# trained. configs/oct2017.flags reproduces an article that trains four layers of VGG16.
+# The default of --trainable_layers, by the value of --model. By default, all layers of all other
+# networks are trained. configs/oct2017.flags reproduces an article that trains four layers of
+# VGG16.
 _DEFAULT_TRAINABLE_LAYERS = {'vgg16': 4}
 
 
@@ -39,19 +40,19 @@ def build(name: str, image_shape: Optional[ImageShape], num_classes: int,
   """Builds a Keras model by name.
 
   Args:
-    name: a value of `--model`. A function of the user, `package.module:function`, takes either no
+    name: a value of `--model`. A user's function, `package.module:function`, takes either no
       arguments, or an image shape and the number of classes.
-    image_shape: None: the examples are not images. Only a function of the user can build a model
-      for such examples.
-    num_classes: 0: the examples have no classes.
+    image_shape: (height, width, channels). None: the examples are not images, so that only a user's
+      function can build the model.
+    num_classes: the number of classes; 0: the examples have no classes.
     trainable_layers: for a pretrained network, the number of trained layers directly before the
       top; None: the network's default.
 
   Returns:
-    A model. For images, it is a function of float32 [B, height, width, channels]; the input of a
-    pretrained network has three channels, even for images of one channel. With classes, its output
-    is float32 [B, num_classes]. Only a function of the user may return a compiled model, and must
-    do so if there are no classes.
+    A model. For images, its input is float32 [B, height, width, channels]; a pretrained network
+    always has three channels. With classes, its output is float32 [B, num_classes]. The model of a
+    user's function may be compiled, and must be compiled if there are no classes. All other models
+    are uncompiled.
 
   Raises:
     UserError: the user's function does not exist, raises an exception, or does not return a model
@@ -80,7 +81,7 @@ def build(name: str, image_shape: Optional[ImageShape], num_classes: int,
 
 
 def _check_convertible(model: Any, given: str) -> None:
-  """Raises a UserError that states `given` if the model cannot be converted to an Estimator."""
+  """Raises a UserError with the text `given` if the model cannot be converted to an Estimator."""
   if not isinstance(model, tf.keras.Model):
     raise UserError('the model must be a tf.keras.Model', given,
                     'give a tf.keras.Model; models of the separate package `keras` are different')
@@ -95,10 +96,10 @@ def _check_convertible(model: Any, given: str) -> None:
 
 def _check_shapes(name: str, model: tf.keras.Model, image_shape: Optional[ImageShape],
                   num_classes: int) -> None:
-  """Raises a UserError unless the model has one output, with a number per class, and takes images.
+  """Raises a UserError unless the model takes the images and has one output [B, num_classes].
 
-  The inputs are only checked if there is an `image_shape`. The model may take any height or width,
-  and three channels of a grey image, which preprocessing repeats.
+  The inputs are checked only if there is an `image_shape`. The model may accept any height or
+  width. For grey images, it may take three channels, because preprocessing repeats the channel.
   """
   inputs, outputs = ([tuple(tensor.shape.as_list()) for tensor in tensors]
                      for tensors in (model.inputs, model.outputs))
@@ -134,7 +135,7 @@ def fashion_cnn(image_shape: ImageShape, num_classes: int) -> tf.keras.Model:
 
 
 def mnist_conv8(image_shape: ImageShape, num_classes: int) -> tf.keras.Model:
-  """Builds one convolution with 8 filters, as in Keras's tf.data examples.
+  """Builds a network of one convolution with 8 filters, as in Keras's tf.data examples.
 
   Its outputs are probabilities.
   """
@@ -222,7 +223,7 @@ class ScaledResidualSum(tf.keras.layers.Lambda):
 
 
 class _Layers:
-  """Takes the place of `tf.keras.layers`, with another batch norm, Conv2D and Lambda.
+  """Replaces `tf.keras.layers` in Keras's networks, with another batch norm, Conv2D and Lambda.
 
   The batch norm runs in inference mode while it is frozen. Conv2D uses the initialization of He et
   al. 2015, arXiv:1502.01852. With Keras's default initialization, the activations shrink to about a
@@ -256,11 +257,12 @@ def _build_keras_network(name: str, image_shape: ImageShape, num_classes: int,
   """
   if trainable_layers is None:
     trainable_layers = _DEFAULT_TRAINABLE_LAYERS.get(name)
-  # A layer must be frozen before it is called.
+  # Layers must be frozen before they are called. A backbone is therefore built in a temporary graph
+  # first, and cloned with its frozen layers.
   with contextlib.ExitStack() if trainable_layers is None else tf.Graph().as_default():
     backbone = _build_backbone(name, image_shape, weights=None)
   if trainable_layers is not None:
-    layers = backbone.layers[1:]  # The first one is the input layer.
+    layers = backbone.layers[1:]  # The input layer is the first layer.
     if trainable_layers > len(layers):
       raise UserError('--trainable_layers must not exceed the number of layers',
                       '--trainable_layers={} of {}'.format(trainable_layers, name),
@@ -304,9 +306,9 @@ def imagenet_weights(name: str, image_shape: Optional[ImageShape]) -> List[np.nd
 
 
 def _build_backbone(name: str, image_shape: ImageShape, weights: Optional[str]) -> tf.keras.Model:
-  """Builds a network without its top; the weights are `imagenet`, or None for random weights."""
-  # The functions have the names of the networks, and the modules the same names in lower case.
-  function, = [function for function in dir(tf.keras.applications)
-               if function.lower() == name and function != name]
-  return getattr(tf.keras.applications, function)(
+  """Builds a network without its top, with the weights `imagenet` or, if None, random weights."""
+  # tf.keras.applications has functions such as VGG16, and modules such as vgg16.
+  function_name, = [attribute for attribute in dir(tf.keras.applications)
+                    if attribute.lower() == name and attribute != name]
+  return getattr(tf.keras.applications, function_name)(
       weights=weights, include_top=False, input_shape=image_shape[:2] + (3,), layers=_Layers())

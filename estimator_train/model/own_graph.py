@@ -1,9 +1,10 @@
 """Imports the graph that Keras has built for a compiled model into the graphs of an Estimator.
 
-The graph of a compiled model contains what `fit`, `evaluate` and `predict` compute. The gradients
-are computed there, too, where Python knows the loops, functions and custom gradients of the model.
-A `model_fn` makes variables, and imports the part of the graph that its mode needs, with these
-variables and with a batch in place of the placeholders. See docs/library.md.
+The graph of a compiled model contains what `fit`, `evaluate` and `predict` compute. This module
+adds the gradients to this graph or a copy of it, where Python knows the loops, functions and custom
+gradients of the model. A `model_fn` makes variables, and imports the part of the graph that its
+mode needs. The import replaces the model's variables by the new ones, and its placeholders by a
+batch. See docs/library.md.
 """
 
 import threading
@@ -32,10 +33,10 @@ _TRAIN, _EVAL = tf.estimator.ModeKeys.TRAIN, tf.estimator.ModeKeys.EVAL
 class OwnGraph:
   """The graph of a compiled Keras model, which must not be compiled again.
 
-  Must be made where the model was made: in its graph, or in eager mode.
+  Must be constructed where the model was built: in the graph of the model, or in eager mode.
 
   Args:
-    loss_functions: the losses to train with, one for each output; None: those of the model.
+    loss_functions: the losses to train with, one for each output; None: the losses of the model.
 
   Attributes:
     is_built_late: whether the inputs of the model were unknown until its first batch.
@@ -64,7 +65,7 @@ class OwnGraph:
   def build(self, features: Any) -> None:
     """Builds the model on the features of a batch, as the first call of `fit` does.
 
-    Does nothing if the inputs of the model are known.
+    Does nothing if the inputs of the model are already known.
     """
     with self._lock:
       if not self.model.inputs:
@@ -75,7 +76,7 @@ class OwnGraph:
 
   @property
   def weight_names(self) -> List[str]:
-    """The names that the weights would have if no other model were in the graph, in their order."""
+    """The names of the weights, in their order, as if the graph contained no other model."""
     with self._lock:
       if self._weight_names is None:
         with self._entered():
@@ -86,27 +87,27 @@ class OwnGraph:
     """Returns the values of the weights, in the order of `model.weights`.
 
     Args:
-      seed: for random initial values, if the weights have no values yet; None: the seeds of the
-        graph of the model.
+      seed: the seed of random initial values, if the weights have no values yet; None: the seeds of
+        the model's graph are used.
     """
     with self._entered():
       return self._values.read(self.model.weights, seed)
 
   def read_hyperparameters(self) -> estimator.Hyperparameters:
-    """See estimator.read_hyperparameters; must be called in the thread of the user."""
+    """Calls estimator.read_hyperparameters; must be called in the thread of the user."""
     if self._is_eager:
       return estimator.read_hyperparameters(self.model.optimizer)
     with self._entered():
       return estimator.read_hyperparameters(self.model.optimizer)
 
   def losses_that_are_no_means(self) -> List[str]:
-    """See losses.losses_that_are_no_means."""
+    """Calls losses.losses_that_are_no_means in the graph of the model."""
     with self._lock, self._entered():
       return losses.losses_that_are_no_means(self.model)
 
   def part(self, mode: str, has_sample_weights: bool = False,
            has_metrics: bool = False) -> 'Part':
-    """Returns what a mode needs; it is extracted once for all graphs and replicas.
+    """Returns the part of the graph that a mode needs; all replicas use the same part.
 
     Args:
       mode: one of tf.estimator.ModeKeys.
@@ -123,15 +124,15 @@ class OwnGraph:
 
 
 class Fetches(NamedTuple):
-  """What a mode computes of a batch.
+  """What a mode computes from a batch.
 
-  In a Part these are tensors and operations of the graph of the model, and in the result of
-  ModelGraph.apply their counterparts in the graph of the Estimator.
+  A Part has tensors and operations of the model's graph. The result of ModelGraph.apply has their
+  counterparts in the graph of the Estimator.
 
   Attributes:
     outputs: the outputs of the model.
     loss: the loss of the batch; None for predictions.
-    gradients: the gradients of the loss, for each trained weight a tensor, IndexedSlices or None.
+    gradients: for each trained weight, the gradient of the loss: a tensor, IndexedSlices or None.
     updates: operations that update statistics and other state, in training.
     output_losses: the losses of the outputs without reduction, in evaluation.
     regularization_losses: the losses that layers have added, in evaluation.
@@ -147,7 +148,7 @@ class Fetches(NamedTuple):
 
 
 class Part:
-  """What a mode needs of the graph of a model; see OwnGraph.part. Must be made in this graph.
+  """What a mode needs of the graph of a model; must be constructed in this graph.
 
   Args:
     num_replicas: the number of replicas that train.
@@ -156,9 +157,8 @@ class Part:
     fetches: what the mode computes.
     inputs: the tensors that the features replace.
     endpoints: for each output, the tensors that the labels and sample weights replace.
-    fed_names: the names of the operations of all these.
-    trained_weights: the weights that each optimizer trains; `gradients` are those of these weights
-      in the same order.
+    fed_names: the names of the operations of the tensors in `inputs` and `endpoints`.
+    trained_weights: the weights that each optimizer trains, in the order of `fetches.gradients`.
     subgraph: the nodes to import.
   """
 
@@ -230,14 +230,14 @@ class Part:
 class ModelGraph:
   """A model in the default graph: its variables, and the operations on one or several batches.
 
-  Must be made in each replica, in the mode of the part.
+  Must be constructed in each replica, in the mode of the part.
 
   Args:
-    weights_path: a checkpoint with the initial values of the weights; None: they are restored, or
-      do not matter.
+    weights_path: a checkpoint with the initial values of the weights; None: the initial values do
+      not matter, because a checkpoint is restored, for example.
 
   Attributes:
-    variables_by_original: the variables by the ids of those of the model.
+    variables_by_original: the variables, by the ids of the model's own variables.
     trained_weights: the weights that each optimizer trains.
   """
 
@@ -252,7 +252,7 @@ class ModelGraph:
     """Imports the operations on a batch.
 
     Returns:
-      The results, and the seed of the gradients, see KnownGradients.
+      The results, and the seed of the gradients; see gradients.KnownGradients.
     """
     part = self._part
     replacements = self._variables.replacements()
@@ -273,19 +273,18 @@ class ModelGraph:
     if part.seed is not None:
       seed = replacements[part.seed.name] = gradients.gradient_seed(part.seed)
     fetches = part.fetches
-    updates, assignments = self._variables.split(fetches.updates, part.subgraph,
-                                                   part.fed_names)
+    updates, assignments = self._variables.split(fetches.updates, part.subgraph, part.fed_names)
     imported = graphs.Import(part.subgraph, replacements, graphs.fetch_names(
         [fetches._replace(updates=updates), assignments]))
-    found = imported.find(fetches._replace(updates=updates))
-    return found._replace(updates=[*found.updates, *self._variables.assign(
+    results = imported.find(fetches._replace(updates=updates))
+    return results._replace(updates=[*results.updates, *self._variables.assign(
         assignments, imported)]), seed
 
   def updated_statistics(self) -> List[Any]:
-    """Returns the float variables of which each replica updates its own copy."""
+    """Returns the float variables that have a copy on each replica, which the replica updates."""
     return self._variables.updated_copies(self._part.subgraph)
 
   def known_gradients(self, fetches: Fetches, seed: tf.Tensor) -> gradients.KnownGradients:
-    """Returns the loss for an optimizer, whose gradients are those of the fetches."""
+    """Returns a loss for an optimizer; the gradients of this loss are those of the fetches."""
     return gradients.KnownGradients(fetches.loss, seed, sum(self.trained_weights, []),
                                     fetches.gradients)

@@ -2,9 +2,9 @@
 
 A schedule can begin with a linear warm-up (Goyal et al. 2017, arXiv:1706.02677, section 2.2): step
 0 uses 1/warmup_steps of the full learning rate, and step warmup_steps - 1 uses the full rate. The
-learning rate depends only on the global step and on the batch sizes of all steps, so a resumed run
-continues the schedule exactly, and no checkpoint can restore an outdated learning rate. If the
-batch size has changed, a warm-up or a decay is linear in the examples, not in the steps.
+learning rate depends only on the global step and on the batch sizes of all steps. A resumed run
+therefore continues the schedule exactly, and no checkpoint can restore an outdated learning rate.
+If the batch size has changed, a warm-up or a decay is linear in the examples, not in the steps.
 """
 
 import inspect
@@ -24,11 +24,11 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
   """A piecewise constant learning rate after the warm-up; the base class of all other schedules.
 
   Args:
-    learning_rate: the full learning rate.
-    warmup_steps: 0: no warm-up.
+    learning_rate: the learning rate after the warm-up.
+    warmup_steps: the number of steps of the warm-up; 0: there is no warm-up.
     boundaries: the global steps from which the learning rates in `values` apply.
-    values: the learning rates after `learning_rate`, one for each boundary.
-    batch_sizes: see StepClock; empty: all steps have the same number of examples.
+    values: the learning rates that follow `learning_rate`, one for each boundary.
+    batch_sizes: see StepClock; empty: all steps have the same batch size.
   """
 
   def __init__(self, learning_rate: float, warmup_steps: int = 0, boundaries: Sequence[int] = (),
@@ -39,8 +39,8 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
     self.batch_sizes = [(step, examples) for step, examples in batch_sizes]
 
   def __call__(self, step: tf.Tensor) -> tf.Tensor:
-    # Keras has already cast the step to float32, which represents integers exactly only up to 2^24.
-    # Beyond 2^24 steps, a boundary may therefore be off by one step.
+    # Keras has cast the step to float32, which represents integers exactly only up to 2^24. Beyond
+    # this step, a boundary may be off by one step.
     return tf.cast(self._compute_rate(tf.cast(step, tf.float64), tf), tf.float32)
 
   def rate_at(self, step: int) -> float:
@@ -56,23 +56,24 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
 
   def _describe(self) -> str:
     """Returns the schedule as text, without the warm-up."""
-    # Users count steps from 1: the step that starts at the global step N is step N + 1.
+    # Users count steps from 1. For them, the step that starts at the global step N is step N + 1.
     return ', '.join(['{:g}'.format(self.learning_rate)] + [
         '{:g} from step {}'.format(value, boundary + 1)
         for boundary, value in zip(self.boundaries, self.values)])
 
   def _compute_rate(self, step: Any, ops: Any) -> Any:
-    """Returns the learning rate at a global step. The module `ops` is TensorFlow or NumPy."""
+    """Returns the learning rate at a global step, by operations of `ops`: TensorFlow or NumPy."""
     rate = self._rate_after_warmup(step, ops)
     if not self.warmup_steps:
       return rate
     return ops.where(
         step < self.warmup_steps,
-        self.learning_rate * self._position(step + 1, ops) / self._position(self.warmup_steps),
+        self.learning_rate * self._equivalent_steps(step + 1, ops)
+        / self._equivalent_steps(self.warmup_steps),
         rate)
 
-  def _position(self, step: Any, ops: Any = np) -> Any:
-    """Returns how many steps of the latest batch size have as many examples as all steps so far."""
+  def _equivalent_steps(self, step: Any, ops: Any = np) -> Any:
+    """Converts the examples of all steps so far to a number of steps of the latest batch size."""
     if not self.batch_sizes:
       return step
     examples = count_examples(self.batch_sizes, step, ops.minimum, ops.maximum)
@@ -100,7 +101,8 @@ class Exponential(Schedule):
     self.end_step = end_step
 
   def _describe(self) -> str:
-    # The step that starts at the global step N, and uses the last rate, is step N + 1 for users.
+    # The last rate is first used by the step that starts at `end_step`. For users, who count from
+    # 1, this is the step after step `end_step`.
     return '{:g}, decaying to {:g} after step {} ({})'.format(
         self.learning_rate, self.end_rate, self.end_step, type(self).__name__.lower())
 
@@ -110,8 +112,9 @@ class Exponential(Schedule):
 
   def _decay_fraction(self, step: Any, ops: Any) -> Any:
     """Returns the completed fraction of the decay, from 0 to 1."""
-    begin, end = self._position(self.warmup_steps), self._position(self.end_step)
-    return ops.minimum((self._position(step, ops) - begin) / (end - begin), 1.)
+    begin = self._equivalent_steps(self.warmup_steps)
+    end = self._equivalent_steps(self.end_step)
+    return ops.minimum((self._equivalent_steps(step, ops) - begin) / (end - begin), 1.)
 
 
 class Cosine(Exponential):
@@ -133,7 +136,7 @@ def make_schedule(settings: Settings, clock: StepClock, last_step: int) -> Sched
   how they are scaled to the batch size.
 
   Raises:
-    UserError: a flag is given in epochs, but the data set is infinite; or the warm-up leaves no
+    UserError: a flag is given in epochs although the data set is infinite, or the warm-up leaves no
       step for the decay.
   """
   def step_at_epoch(flag: str, epochs: float) -> int:

@@ -12,6 +12,7 @@ from conftest import ROOT, run_process
 from mode_runs import measure_shortly, publish_generated_files
 
 import estimator_train
+from estimator_train.distribution import peers
 from estimator_train.settings import command_line
 from estimator_train.settings.flags import TRAINING_MODES
 from estimator_train.settings.workloads import WORKLOADS
@@ -143,6 +144,26 @@ def test_names_in_the_pages_exist():
       assert not test or 'def {}('.format(test) in (ROOT / path).read_text(encoding='utf-8'), test
   for name in ('flags.txt', 'labels.txt', 'throughput.json', 'evaluation.json'):
     assert '`{}`'.format(name) in DOCS['reports.md']
+
+
+def test_files_that_a_change_touches_exist():
+  """Paths are relative to the checkout or the package; `NAME in FILE` is code of that file."""
+  table = DOCS['development.md'].partition('## What a change touches')[2].partition('\n## ')[0]
+  paths = {path: next((folder / path for folder in (ROOT, ROOT / 'estimator_train')
+                       if (folder / path).exists()), None)
+           for path in re.findall(r'`([\w./]+[./][\w/]*)`', table) if 'NAME' not in path}
+  assert len(paths) > 30 and None not in paths.values(), paths
+  named = re.findall(r'((?:`\w+`(?:, | and |, and ))*`\w+`) (?:in|of) `([\w/]+\.py)`', table)
+  assert len(named) > 15
+  for names, path in named:
+    for name in re.findall(r'\w+(?=`)', names):
+      assert re.search(r'\b{}\b'.format(name), paths[path].read_text('utf-8')), (name, path)
+
+
+def test_flags_that_may_differ_between_tasks():
+  text = re.search(r'These flags may differ between tasks:(.*?)\n\n', DOCS['distribution.md'],
+                   re.DOTALL).group(1)
+  assert set(re.findall(r'--(\w+)', text)) == set(peers._FLAGS_THAT_MAY_DIFFER)
 
 
 def test_ledger_has_every_figure():

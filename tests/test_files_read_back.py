@@ -142,7 +142,8 @@ FILES = {
                        'global_step': 3, 'examples_per_sec': 5., 'global_batch_size': 4,
                        'steps_per_sec': 2., 'step_secs': {'mean': .1}},
         'evaluation': {'accuracy': .5, 'average_loss': .5}}), lambda folder: storage.load_or_warn(
-            os.path.join(folder, 'part.json'), functools.partial(reproduce.parse_reports, PART)),
+            os.path.join(folder, 'part.json'),
+            functools.partial(reproduce.parse_complete_reports, PART)),
                   False),
     'write_tfrecords.json': (_to_text({'digest': 'x', 'shards': {'a': 'b'}}),
                              lambda folder: write_tfrecords._Plan(folder, 'x')._written, False),

@@ -13,10 +13,10 @@ from estimator_train.run_dir import RunDir, lock, resource_errors
 from estimator_train.settings import Settings
 from estimator_train.system import keras_config
 
-# Modes whose module has another name than the mode.
+# The names of modules that differ from the names of their modes.
 _MODULE_NAMES = {'train_and_evaluate': 'train'}
-# These modes do not write to --model_dir. They do not lock this folder, so they can run while
-# another process trains in it.
+# These modes do not write to --model_dir. They do not lock this folder either, so they can run
+# while another process trains in this folder.
 _READ_ONLY_MODES = ('predict', 'export', 'download', 'doctor', 'write_tfrecords')
 # These modes import TensorFlow only in child processes, or not at all.
 _MODES_WITHOUT_TENSORFLOW = ('download', 'doctor', 'scaling', 'reproduce', 'report')
@@ -26,7 +26,7 @@ def run(settings: Settings, process: Optional[Process] = None) -> Dict[str, Any]
   """Runs the mode that the settings name, and locks `model_dir` if the mode writes to this folder.
 
   Args:
-    process: role of this process in the cluster; None: the role that TF_CONFIG specifies.
+    process: the role of this process in the cluster. If None, TF_CONFIG specifies the role.
 
   Returns:
     The result of the mode.
@@ -56,8 +56,8 @@ def run(settings: Settings, process: Optional[Process] = None) -> Dict[str, Any]
 def open_mode(mode: str, verbosity: int) -> Iterator[Any]:
   """Imports the module of a mode, and adapts the settings of TensorFlow and Keras to this package.
 
-  Every mode runs in such a `with` block, in the program as in a function of the library, so that
-  no setting of the user changes a result. The settings are restored at the end of the block.
+  Every mode runs in this context, both in the program and in functions of the library, so that no
+  setting of the user changes a result. The settings are restored at the end of the context.
   """
   with keras_config.ignored():
     module = _import_mode(mode)
@@ -71,7 +71,7 @@ def open_mode(mode: str, verbosity: int) -> Iterator[Any]:
 
 
 def _import_mode(mode: str) -> Any:
-  """Imports the module of a mode; disables the garbage collector if this may import TensorFlow.
+  """Imports the module of a mode, without garbage collection if this may import TensorFlow.
 
   When objects are created, the garbage collector repeatedly scans all existing objects. Scanning
   the objects of TensorFlow's modules is useless, because these objects are never freed. `gc.freeze`

@@ -1,4 +1,4 @@
-"""Runs the parts of a mode, each a training in new processes; complete parts are not run again."""
+"""Runs the incomplete parts of a mode. Each part is a training run in new processes."""
 
 import logging
 import signal
@@ -16,14 +16,15 @@ RunChild = Callable[..., ChildRun]
 
 
 class Part(NamedTuple):
-  """A training, and the process that runs it.
+  """A training run, and the process that runs it.
 
   Attributes:
-    name: the name, which no other part has.
-    description: what the log calls the part.
+    name: the unique name of the part.
+    description: the description of the part for the log.
     log_path: the file for the standard error of the process.
-    module: the program or the launcher of a cluster.
-    cores: the IDs of the cores that the process may use; empty: those of this process.
+    module: the module that the process runs: the program, or the launcher of a cluster.
+    cores: the IDs of the cores that the process may use. If empty, the process may use the same
+      cores as this process.
   """
   name: str
   description: str
@@ -37,9 +38,9 @@ class PartResult(NamedTuple):
   """The result of a part.
 
   Attributes:
-    reports: the contents of `throughput.json` and of other reports by the names of the files
-      without their extension; None if the part failed.
-    error: the reason why the part failed, one line; None if it is complete.
+    reports: the contents of the reports. The keys are the file names without extension, including
+      `throughput`. None if the part failed.
+    error: one line with the reason why the part failed; None if the part is complete.
   """
   reports: Optional[Dict[str, Any]]
   exit_code: Optional[int] = 0
@@ -47,24 +48,27 @@ class PartResult(NamedTuple):
 
 
 def run_parts(parts: Sequence[Part], noun: str,
-              read: Callable[[str], Optional[Dict[str, Any]]], run: Callable[[Part], ChildRun],
-              keep: Callable[[str], Dict[str, Any]]) -> Dict[str, PartResult]:
-  """Runs the parts that are not complete, in order.
+              read_completed: Callable[[str], Optional[Dict[str, Any]]],
+              run_part: Callable[[Part], ChildRun],
+              mark_as_complete: Callable[[str], Dict[str, Any]]) -> Dict[str, PartResult]:
+  """Runs the incomplete parts in order.
 
   Args:
     noun: `part`, or another noun for the log.
-    read: returns the reports of a part, by its name, if an earlier run has completed it.
-    run: runs a part.
-    keep: records that the part of this name is complete, and returns its reports.
+    read_completed: takes the name of a part. Returns the reports of the part if an earlier run has
+      completed it, else None.
+    mark_as_complete: takes the name of a part. Records that the part is complete, and returns its
+      reports.
 
   Returns:
     The results of all parts by name.
 
   Raises:
-    StoppedBySignal: a signal or Ctrl-C has interrupted a part.
+    StoppedBySignal: a signal or Ctrl-C interrupted a part.
   """
-  earlier = {part.name: read(part.name) for part in parts}
-  results = {name: PartResult(reports) for name, reports in earlier.items() if reports is not None}
+  recorded_reports = {part.name: read_completed(part.name) for part in parts}
+  results = {name: PartResult(reports) for name, reports in recorded_reports.items()
+             if reports is not None}
   if results:
     _LOG.info('%d of %d %ss are already complete%s', len(results), len(parts), noun,
               '; resuming with the others' if len(results) < len(parts) else '')
@@ -74,8 +78,8 @@ def run_parts(parts: Sequence[Part], noun: str,
       for part in parts:
         if part.name in results:
           continue
-        child = run(part)
-        result = (PartResult(keep(part.name)) if child.error is None
+        child = run_part(part)
+        result = (PartResult(mark_as_complete(part.name)) if child.error is None
                   else PartResult(None, child.code, child.error))
         results[part.name] = result
         bar.update()

@@ -1,6 +1,6 @@
 """`--mode=report`: writes the report page of an existing run, or a comparison of several runs.
 
-The runs are those of this package or of any Estimator.
+This package or any other Estimator program may have written the runs.
 """
 
 import os
@@ -21,13 +21,13 @@ from estimator_train.settings.flags import OUTPUT_FLAGS
 
 
 def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
-  """Returns the result: the path of the page, and the main figures of each run."""
+  """Returns the result of the mode: the path of the page, and the main figures of each run."""
   model_dir, folders = run_dir.path, settings.reporting.runs
   if len(folders) > 1 and any(os.path.realpath(model_dir) == os.path.realpath(folder)
                               for folder in folders):
     raise UserError('--model_dir must not be one of the compared runs, since its page would be '
                     'lost', '--model_dir=' + model_dir, 'give another folder')
-  runs = [_read_run(*named) for named in zip(_short_names(folders), folders)]
+  runs = [_read_run(*named) for named in zip(_make_short_names(folders), folders)]
   run_dir.make()
   if len(runs) == 1:
     path = page.write_page(runs[0].folder, runs[0].data, model_dir)
@@ -45,7 +45,7 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
 def _read_run(name: str, folder: str) -> page.ComparedRun:
   """Reads the files of a run; raises a UserError if the folder does not exist, or has no run.
 
-  If there is no throughput.json or evaluation.json, the figures are those in the event files.
+  If throughput.json or evaluation.json is missing, the figures come from the event files.
   """
   if not os.path.isdir(folder):
     raise UserError('--runs must be existing folders', folder,
@@ -65,8 +65,8 @@ def _read_run(name: str, folder: str) -> page.ComparedRun:
   return page.ComparedRun(name, folder, data)
 
 
-def _short_names(folders: Sequence[str]) -> List[str]:
-  """Returns the ends of the paths, which are just long enough to distinguish the folders."""
+def _make_short_names(folders: Sequence[str]) -> List[str]:
+  """Returns the last parts of each path, as few as are necessary to distinguish the folders."""
   paths = [os.path.abspath(folder).split(os.sep) for folder in folders]
   for count in range(1, max(map(len, paths)) + 1):
     names = [os.sep.join(parts[-count:]) for parts in paths]
@@ -76,38 +76,39 @@ def _short_names(folders: Sequence[str]) -> List[str]:
 
 
 def _make_table(runs: Sequence[page.ComparedRun]) -> List[Tuple[str, List[str]]]:
-  """Returns the rows of the comparison, as a title and a cell per run.
+  """Returns the rows of the comparison. A row is a title, and a cell per run.
 
-  Rows that are unknown for all runs are left out.
+  A row is omitted if its value is unknown for all runs.
   """
   recorded = [run.data.flags for run in runs if run.data.flags]
-  differing = [name for name in (recorded or [{}])[0]
-               if name not in ('model_dir', *OUTPUT_FLAGS)
-               and len({flags.get(name) for flags in recorded}) > 1]
-  columns = [_make_cells(run, runs[0], differing) for run in runs]
+  differing_flags = [name for name in (recorded or [{}])[0]
+                     if name not in ('model_dir', *OUTPUT_FLAGS)
+                     and len({flags.get(name) for flags in recorded}) > 1]
+  columns = [_make_cells(run, runs[0], differing_flags) for run in runs]
   return [(row[0][0], [cell for _, cell in row]) for row in zip(*columns)
           if any(cell != MISSING for _, cell in row)]
 
 
-def _make_cells(run: page.ComparedRun, first: page.ComparedRun,
-                flags: Sequence[str]) -> List[Tuple[str, str]]:
-  """Returns (title, text) of each cell of a run, whose rates are compared with the first run.
+def _make_cells(run: page.ComparedRun, first_run: page.ComparedRun,
+                differing_flags: Sequence[str]) -> List[Tuple[str, str]]:
+  """Returns (title, text) of each cell of a run.
 
   Args:
-    flags: the names of the flags that differ between the runs.
+    first_run: the run with whose rates those of `run` are compared.
+    differing_flags: the names of the flags that differ between the runs.
   """
   throughput, evaluation = run.data.throughput, run.data.evaluation
   last_step, last_loss = (run.data.curves.get('train_loss') or [(None, None)])[-1]
   rates: List[Tuple[str, str]] = []
   for unit, rate in run.rates.items():
-    base = first.rates[unit]
+    base_rate = first_run.rates[unit]
     rates += [(unit, format_number(rate)),
-              ('ratio', format_ratio(rate / base if rate and base else None))]
+              ('ratio', format_ratio(rate / base_rate if rate and base_rate else None))]
   return [
       ('accuracy', format_percent(evaluation.get('accuracy'))),
       ('average loss', format_number(evaluation.get('average_loss'))),
       ('training loss', format_number(last_loss)),
-      *(('--' + name, run.data.flags.get(name) or MISSING) for name in flags),
+      *(('--' + name, run.data.flags.get(name) or MISSING) for name in differing_flags),
       *rates,
       ('step, median', format_secs((throughput.get('step_secs') or {}).get('p50'))),
       ('waiting for input', format_percent((throughput.get('shares') or {}).get('input'))),

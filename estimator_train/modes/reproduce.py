@@ -28,14 +28,14 @@ from estimator_train.settings.workloads import (
 from estimator_train.system import child_process, machine, storage, tensorflow_probe
 
 _LOG = logging.getLogger('estimator_train')
-MARKDOWN_FILE = 'ledger.md'
-NOT_MEASURED = 'not measured here'
-FAILED = 'failed'
+_MARKDOWN_FILE = 'ledger.md'
+_NOT_MEASURED = 'not measured here'
+_FAILED = 'failed'
 # The columns of the table: (key in a row of ledger.json, title in ledger.md).
 _COLUMNS = (('what', 'figure'), ('published', 'published'), ('published_conditions', 'conditions'),
             ('measured', 'measured'), ('conditions', 'conditions here'), ('ratio', 'ratio'),
             ('why', 'why they differ'))
-# Flags that may differ when the mode is run again in the same model_dir.
+# When the mode runs again in the same model_dir, only these flags may have other values.
 _CHANGEABLE_FLAGS = ('model_dir', 'log_every_steps', *OUTPUT_FLAGS)
 
 
@@ -43,12 +43,11 @@ def run(settings: Settings, run_dir: RunDir, run_child: RunChild = child_process
         count_gpus: Callable[[], int] = tensorflow_probe.count_gpus) -> Dict[str, Any]:
   """Runs the parts of the workload, and returns the published and the measured figures.
 
-  Parts that are complete in this `model_dir` are not run again. The comparison of the published and
-  the measured figures, called the ledger, is printed and written to ledger.json.
+  Parts that are already complete in `model_dir` do not run again. The ledger is printed and written
+  to `model_dir`.
 
   Raises:
-    UserError: at least one part failed and none succeeded; the error carries the dict that this
-      function would return.
+    UserError: no part succeeded, and at least one failed; the error contains the ledger.
   """
   assert settings.experiments.workload is not None
   run_dir.check_flags(settings, _CHANGEABLE_FLAGS)
@@ -56,8 +55,8 @@ def run(settings: Settings, run_dir: RunDir, run_child: RunChild = child_process
   run_dir.record_flags(settings)
   num_gpus = count_gpus()
   workload = WORKLOADS[settings.experiments.workload]
-  by_name = {part.name: part for part in workload.parts
-             if part.num_gpus <= num_gpus or not part.needs_all_gpus}
+  parts = {part.name: part for part in workload.parts
+           if part.num_gpus <= num_gpus or not part.needs_all_gpus}
 
   def run_part(part: Part) -> child_process.ChildRun:
     _LOG.info('running part %s: %s', part.name, ' '.join(part.arguments))
@@ -65,11 +64,11 @@ def run(settings: Settings, run_dir: RunDir, run_child: RunChild = child_process
 
   results = run_parts(
       [Part(name, name, part_arguments(part, settings, num_gpus), run_dir.path_to(name + '.log'))
-       for name, part in by_name.items()], 'part',
+       for name, part in parts.items()], 'part',
       lambda name: storage.load_or_warn(
-          run_dir.path_to(name + '.json'), functools.partial(parse_reports, by_name[name]),
+          run_dir.path_to(name + '.json'), functools.partial(parse_complete_reports, parts[name]),
           'the part runs again'),
-      run_part, lambda name: _keep_reports(run_dir, by_name[name]))
+      run_part, lambda name: _copy_reports(run_dir, parts[name]))
   result = _write_ledger(settings, run_dir, list(_make_rows(workload, results, num_gpus)))
   page.write_page_of_finished_run(run_dir.path, settings.reporting)
   errors = [each.error for each in results.values() if each.error is not None]
@@ -79,8 +78,11 @@ def run(settings: Settings, run_dir: RunDir, run_child: RunChild = child_process
   return result
 
 
-def _keep_reports(run_dir: RunDir, part: WorkloadPart) -> RunResults:
-  """Copies the reports of a part, since the next part may resume in its folder."""
+def _copy_reports(run_dir: RunDir, part: WorkloadPart) -> RunResults:
+  """Copies the reports of a part to a file of its own, and returns them.
+
+  The next part may resume the run of this part, and would then replace its reports.
+  """
   folder = run_dir.path_to(part.folder)
   reports = {name: json.loads(Path(report_files.path_to(folder, name)).read_text('utf-8'))
              for name in ('throughput', 'evaluation')}
@@ -91,10 +93,11 @@ def _keep_reports(run_dir: RunDir, part: WorkloadPart) -> RunResults:
 def part_arguments(part: WorkloadPart, settings: Settings, num_gpus: int) -> Sequence[str]:
   """Returns the arguments for the run of a part.
 
-  The order is: the flagfile, the flags of the part, the user's flags. Later flags override.
+  The flagfile comes first, then the flags of the part, then the user's flags. If a flag occurs more
+  than once, its last value applies.
 
   Args:
-    settings: settings of the mode, with the user's flags, which override the flags of the part.
+    settings: settings of the mode, which contain the user's flags.
   """
   flags = dict(part.flags)
   if settings.devices.num_gpus >= 0 or settings.devices.num_cpu_replicas:
@@ -110,8 +113,8 @@ def part_arguments(part: WorkloadPart, settings: Settings, num_gpus: int) -> Seq
              if argument.partition('=')[0] not in ('--mode', '--workload', '--model_dir')])
 
 
-def parse_reports(part: WorkloadPart, file: BinaryIO) -> RunResults:
-  """Parses the copied reports of a part; raises an exception if a figure is missing, or null."""
+def parse_complete_reports(part: WorkloadPart, file: BinaryIO) -> RunResults:
+  """Parses the copied reports of a part; raises an exception if a published figure is unknown."""
   reports: RunResults = storage.parse_json(file, report_files.WORKLOAD_PART)
   for figure in part.figures:
     _make_row(figure, float(figure.measure(reports)), _describe_conditions(reports),
@@ -131,7 +134,7 @@ def _write_ledger(settings: Settings, run_dir: RunDir,
               [title for _, title in _COLUMNS], ['---'] * len(_COLUMNS),
               *([(row[key] or '').replace('|', '\\|') for key, _ in _COLUMNS] for row in rows)))])
   print(table)
-  storage.write_text(run_dir.path_to(MARKDOWN_FILE), table + '\n')
+  storage.write_text(run_dir.path_to(_MARKDOWN_FILE), table + '\n')
   report_files.write(run_dir.path, 'ledger', result)
   return result
 
@@ -147,7 +150,7 @@ def _make_rows(workload: Workload, results: Dict[str, PartResult],
                         _describe_conditions(reports[part.name]),
                         _explain_difference(figure, part, reports[part.name]))
       elif part.name in results:
-        yield _make_row(figure, None, None, results[part.name].error, FAILED)
+        yield _make_row(figure, None, None, results[part.name].error, _FAILED)
       else:
         yield _make_row(figure, None, None, 'requires {} GPU(s), this machine has {}'.format(
             part.num_gpus, num_gpus or 'none'))
@@ -159,46 +162,46 @@ def _make_rows(workload: Workload, results: Dict[str, PartResult],
 
 
 def _make_row(figure: PublishedValue, measured: Optional[float], conditions: Optional[str],
-              reason: Optional[str], placeholder: str = NOT_MEASURED) -> Dict[str, Optional[str]]:
+              reason: Optional[str], placeholder: str = _NOT_MEASURED) -> Dict[str, Optional[str]]:
   """Returns a row of ledger.json.
 
   Args:
     measured: the measured figure; None if the figure was not measured.
     conditions: the conditions of the measurement.
-    reason: the reason why the figures differ or why there is no measurement.
+    reason: why the measured figure differs from the published one, or why it is missing.
     placeholder: the text of the column `measured` if there is no measurement.
   """
   return {'what': figure.name, 'published': figure.published,
           'published_conditions': figure.conditions or None,
           'measured': placeholder if measured is None else figure.number_format.format(measured),
-          'conditions': conditions, 'ratio': _ratio(figure, measured), 'why': reason or None}
+          'conditions': conditions, 'ratio': _format_ratio(figure, measured), 'why': reason or None}
 
 
-def _ratio(figure: PublishedValue, measured: Optional[float]) -> Optional[str]:
-  """Returns measured ÷ published as text; None if one of the numbers is unknown.
+def _format_ratio(figure: PublishedValue, measured: Optional[float]) -> Optional[str]:
+  """Returns measured ÷ published as text; None if one of the two figures is unknown.
 
   If a range was published, `measured` is divided by the closest value within the range.
   """
-  numbers = re.findall(r'[\d.]+', (figure.published or '').replace(',', ''))
-  if measured is None or not numbers:
+  published = re.findall(r'[\d.]+', (figure.published or '').replace(',', ''))
+  if measured is None or not published:
     return None
-  low, high = float(numbers[0]), float(numbers[-1])
+  low, high = float(published[0]), float(published[-1])
   return '{:.3g}'.format(measured / min(max(measured, low), high))
 
 
-def _describe_conditions(results: RunResults) -> str:
+def _describe_conditions(reports: RunResults) -> str:
   """Describes the devices, the batch size and the last step of the measured run."""
-  throughput = results['throughput']
+  throughput = reports['throughput']
   return '{} replica{} on {}, {} examples per replica, step {:,}'.format(
       throughput['num_replicas'], '' if throughput['num_replicas'] == 1 else 's',
       ', '.join(throughput['devices']), throughput['per_replica_batch_size'],
       throughput['global_step'])
 
 
-def _explain_difference(figure: PublishedValue, part: WorkloadPart, results: RunResults) -> str:
+def _explain_difference(figure: PublishedValue, part: WorkloadPart, reports: RunResults) -> str:
   """Returns the known reasons why the measured and the published figure differ."""
   reasons = []
-  devices = results['throughput']['devices']
+  devices = reports['throughput']['devices']
   if figure.depends_on_devices and (len(devices) != part.num_gpus or 'gpu' not in devices[0]):
     reasons.append('published on {} GPU{}, measured on {}'.format(
         part.num_gpus, '' if part.num_gpus == 1 else 's',

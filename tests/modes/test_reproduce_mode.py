@@ -47,8 +47,8 @@ def test_ledger_of_fashion_mnist(run, tmp_path, capsys):
   assert 'steps/s' in (tmp_path / 'report' / 'index.html').read_text(encoding='utf-8')
   # A measurement within the range that was published has the ratio 1.
   figure = WORKLOADS['fashion_mnist'].parts[0].figures[0]
-  assert [reproduce._ratio(figure, measured) for measured in (.883, .886, .89, .7, None)] == [
-      '1', '1', '1', '0.793', None]
+  assert [reproduce._format_ratio(figure, measured)
+          for measured in (.883, .886, .89, .7, None)] == ['1', '1', '1', '0.793', None]
 
 
 @pytest.mark.parametrize('gpus, given, devices', [

@@ -24,46 +24,50 @@ from estimator_train.system import child_process, storage, tensorflow_probe
 from estimator_train.system.machine import available_cores
 
 _LOG = logging.getLogger('estimator_train')
-CSV_FILE = 'scaling.csv'
+_CSV_FILE = 'scaling.csv'
 _CPU_REPLICAS_NOTE = ('CPU replicas share the same cores, so no speed-up is expected: the '
                       'figures show the overhead of replicas, not the benefit of more devices')
 _PINNED_WORKERS_NOTE = ('each worker is pinned to {} core(s), regardless of the number of workers, '
                         'so a single worker is slower than it would be on all cores')
 _SHARED_CORE_NOTE = ('the workers share a single core, so no speed-up is expected: the figures '
                      'show the overhead of workers')
-# Flags that may differ when the mode is run again in the same model_dir.
+# When the mode runs again in the same model_dir, only these flags may have other values.
 _CHANGEABLE_FLAGS = ('model_dir', 'repeats', *OUTPUT_FLAGS)
 
 
 def run(settings: Settings, run_dir: RunDir,
         run_child: RunChild = child_process.run_program) -> Dict[str, Any]:
-  """Returns the result: rate, speed-up and efficiency for each number of replicas or workers.
+  """Returns the result of the mode: the rate, speed-up and efficiency for each number of units.
+
+  The units are replicas or workers, as `--scale_over` specifies.
 
   Raises:
     UserError: every point failed; the error contains the result of the mode.
   """
   points_dir = run_dir.path_to(points.POINTS_FOLDER)
   run_dir.check_flags(settings, _CHANGEABLE_FLAGS)
-  # The data set is described as for the points, which train: it must have training examples, and
+  # Each point is a training run. With mode='train', the data set must have training examples, and
   # the class names of image files are not read from `model_dir`.
   dataset = datasets.describe_data_set(settings.evolve(mode='train'))
   dataset.spec.require_images('--mode=scaling')
   if settings.experiments.scale_over == 'workers':
-    unit, (max_count, base_settings) = points.WORKER, _choose_max_workers(settings)
+    unit = points.WORKER
+    max_count, unit_settings = _choose_max_workers(settings)
   else:
-    (unit, max_count), base_settings = _choose_max_replicas(settings.devices), settings
+    unit, max_count = _choose_max_replicas(settings.devices)
+    unit_settings = settings
   make_folder(points_dir)
   run_dir.record_flags(settings)
   planned = points.plan_points(settings, unit, max_count)
   results = run_parts(
-      [points.make_part(point, base_settings, dataset) for point in planned], 'point',
+      [points.make_part(point, unit_settings, dataset) for point in planned], 'point',
       lambda name: points.read_completed(os.path.join(points_dir, name)),
       lambda part: points.run_in_empty_folder(part, run_child),
       lambda name: points.mark_as_complete(os.path.join(points_dir, name)))
-  result = summarize(base_settings, {point: results[point.name] for point in planned})
+  result = summarize(unit_settings, {point: results[point.name] for point in planned})
   for line in _format_table(result):
     print(line)
-  storage.write_text(run_dir.path_to(CSV_FILE), _format_csv(result['table']))
+  storage.write_text(run_dir.path_to(_CSV_FILE), _format_csv(result['table']))
   report_files.write(run_dir.path, 'scaling', result)
   page.write_page_of_finished_run(run_dir.path, settings.reporting)
   if len(result['failures']) == len(results):
@@ -112,7 +116,8 @@ def summarize(settings: Settings, results: Dict[Point, PartResult]) -> Dict[str,
   """Returns the contents of `scaling.json`. A figure that could not be measured is None."""
   # The point with the most units uses all devices that the other points use.
   descending = sorted(results, key=lambda point: -point.count)
-  largest: Dict[str, Any] = next(iter(_completed(results[point] for point in descending)), {})
+  largest: Dict[str, Any] = next(
+      iter(_throughput_reports(results[point] for point in descending)), {})
   return {
       'mode': settings.run.mode, 'model_dir': settings.run.model_dir,
       'scale_over': settings.experiments.scale_over,
@@ -132,13 +137,13 @@ def summarize(settings: Settings, results: Dict[Point, PartResult]) -> Dict[str,
   }
 
 
-def _completed(results: Iterable[PartResult]) -> List[Dict[str, Any]]:
-  """Returns the contents of the throughput.json of each complete point."""
+def _throughput_reports(results: Iterable[PartResult]) -> List[Dict[str, Any]]:
+  """Returns the contents of `throughput.json` of each complete point."""
   return [result.reports['throughput'] for result in results if result.reports is not None]
 
 
 def _describe_devices(settings: Settings, unit: str) -> Dict[str, Any]:
-  """Returns the kind of the devices of all replicas, and a note on figures of CPU devices."""
+  """Returns the entries of the result that describe the devices, with a note if they are CPUs."""
   cores_per_worker, note = None, None
   if unit == points.GPU or (unit == points.WORKER and settings.devices.num_gpus > 0):
     kind = 'gpu'
@@ -151,38 +156,41 @@ def _describe_devices(settings: Settings, unit: str) -> Dict[str, Any]:
 
 
 def _make_rows(settings: Settings, results: Dict[Point, PartResult]) -> List[Dict[str, Any]]:
-  """Returns the table, with one row for each combination of scaling, input and number of units."""
+  """Returns one row of the table for each combination of scaling, input and number of units."""
   rows = []
   for scaling, input_name in itertools.product((points.WEAK, points.STRONG),
                                                (points.REAL, points.SYNTHETIC)):
-    series = {point: result for point, result in results.items()
-              if point.input == input_name and point.scaling in (scaling, points.BOTH)}
+    results_of_series = {point: result for point, result in results.items()
+                         if point.input == input_name and point.scaling in (scaling, points.BOTH)}
     rate_of_one_unit: Optional[float] = None
-    for count in sorted({point.count for point in series}):
-      repeats = [result for point, result in series.items() if point.count == count]
-      figures = _summarize_repeats(repeats)
-      rate = figures['examples_per_sec']
+    for count in sorted({point.count for point in results_of_series}):
+      repeats = [result for point, result in results_of_series.items() if point.count == count]
+      summary = _summarize_repeats(repeats)
+      rate = summary['examples_per_sec']
       if count == 1:
         rate_of_one_unit = rate
       speed_up = rate / rate_of_one_unit if rate and rate_of_one_unit else None
-      point = next(point for point in series if point.count == count)
-      shares = [(each.get('shares') or {}).get('input') for each in _completed(repeats)]
-      observed = [share for share in shares if share is not None]
+      point = next(point for point in results_of_series if point.count == count)
+      input_shares = [(report.get('shares') or {}).get('input')
+                      for report in _throughput_reports(repeats)]
+      known_shares = [share for share in input_shares if share is not None]
       rows.append({
           'scaling': scaling, 'input': input_name, settings.experiments.scale_over: count,
           'global_batch_size': point.global_batch_size(settings.optimizer.batch_size),
-          **figures, 'speed_up': speed_up, 'efficiency': speed_up and speed_up / count,
-          # The fraction of the time that steps wait for input.
-          'input_share': statistics.median(observed) if observed else None,
+          **summary, 'speed_up': speed_up, 'efficiency': speed_up and speed_up / count,
+          # The fraction of the time in which steps wait for input.
+          'input_share': statistics.median(known_shares) if known_shares else None,
           'error': next((result.error for result in repeats if result.error is not None), None)})
   return rows
 
 
 def _summarize_repeats(repeats: Sequence[PartResult]) -> Dict[str, Any]:
-  """Returns the number of completed and failed repeats, their rate, and its range."""
-  rates = [figures['examples_per_sec'] for figures in _completed(repeats)]
+  """Returns the numbers of complete and failed repeats, and the median and range of their rates."""
+  rates = [report['examples_per_sec'] for report in _throughput_reports(repeats)]
   median = None
-  if rates:  # Of an even number, the examples of the two in the middle ÷ their times.
+  if rates:
+    # If the number of repeats is even, the median is the total rate of the two repeats in the
+    # middle, which have the same number of examples.
     low, high = statistics.median_low(rates), statistics.median_high(rates)
     median = 2 * low * high / (low + high)
   return {'runs': len(rates), 'failed': len(repeats) - len(rates), 'examples_per_sec': median,
@@ -210,11 +218,11 @@ def _format_table(result: Dict[str, Any]) -> Iterator[str]:
   for row in result['table']:
     yield _format_row(
         row['scaling'], row['input'], row[unit_key], row['global_batch_size'], row['runs'],
-        _format_figures('{:,.0f}', row['examples_per_sec']),
-        _format_figures('{:,.0f} to {:,.0f}', row['min'], row['max']),
-        _format_figures('{:.1%}', row['spread']), _format_figures('{:.2f}', row['speed_up']),
-        _format_figures('{:.0%}', row['efficiency']),
-        _format_figures('{:.1%}', row['input_share']))
+        _format_or_dash('{:,.0f}', row['examples_per_sec']),
+        _format_or_dash('{:,.0f} to {:,.0f}', row['min'], row['max']),
+        _format_or_dash('{:.1%}', row['spread']), _format_or_dash('{:.2f}', row['speed_up']),
+        _format_or_dash('{:.0%}', row['efficiency']),
+        _format_or_dash('{:.1%}', row['input_share']))
   for failure in result['failures']:
     yield '{point} failed: {error}'.format(**failure)
   if result['note']:
@@ -225,6 +233,6 @@ def _format_row(*cells: Any) -> str:
   return '{:8}{:10}{:>9}{:>8}{:>6}{:>14}{:>22}{:>9}{:>10}{:>12}{:>17}'.format(*cells).rstrip()
 
 
-def _format_figures(template: str, *figures: Optional[float]) -> str:
-  """Fills in the template; returns `-` if one of the figures could not be measured."""
+def _format_or_dash(template: str, *figures: Optional[float]) -> str:
+  """Fills in the template; returns `-` if one of the figures is unknown."""
   return '-' if None in figures else template.format(*figures)

@@ -1,4 +1,4 @@
-"""The points (training runs) of a scaling sweep: their order, their flags, and their folders."""
+"""Plans and runs the points of a scaling sweep; each point is a training run."""
 
 import os
 import random
@@ -18,11 +18,11 @@ from estimator_train.system.machine import available_cores
 POINTS_FOLDER = 'points'
 LOG_FILE = 'log.txt'
 # Written last, so that only the folder of a completed point has this file.
-_DONE_FILE = 'done.json'
-_RUN_AGAIN = 'the point runs again'
-_FIGURES = json_values.fields({'examples_per_sec': json_values.number(low=1e-9)},
+_COMPLETION_FILE = 'done.json'
+_CONSEQUENCE = 'the point runs again'
+_THROUGHPUT = json_values.fields({'examples_per_sec': json_values.number(low=1e-9)},
                               report_files.THROUGHPUT_FIELDS)
-# `logs` is a folder with the output of all workers except the first.
+# The folder `logs` has the output of all workers except the first.
 _KEPT_FILES = (FLAGS_FILE, LOG_FILE, 'throughput.json', 'logs')
 
 GPU, CPU, WORKER = 'gpu', 'cpu', 'worker'
@@ -30,7 +30,7 @@ WEAK, STRONG, BOTH = 'weak', 'strong', 'both'
 REAL, SYNTHETIC = 'real', 'synthetic'
 # Default number of steps after the warm-up. A small network on a CPU needs a few seconds for them.
 _DEFAULT_TIMED_STEPS = 20
-_NEVER_SECS = 2 ** 31 - 1  # An interval that no run reaches.
+_NEVER_SECS = 2 ** 31 - 1  # Longer than any run.
 
 
 class Point(NamedTuple):
@@ -50,12 +50,12 @@ class Point(NamedTuple):
 
   @property
   def name(self) -> str:
-    """The name of the folder of the point."""
+    """The name of the point, which is also the name of its folder."""
     return '{}{}-{}-{}-{}'.format(*self)
 
   @property
   def description(self) -> str:
-    """The point in the log."""
+    """The description of the point for the log."""
     return '{}, {} {}{}, {} input, repeat {}'.format(
         'weak and strong' if self.scaling == BOTH else self.scaling, self.count,
         WORKER if self.unit == WORKER else 'replica', '' if self.count == 1 else 's', self.input,
@@ -80,7 +80,7 @@ def plan_points(settings: Settings, unit: str, max_count: int) -> List[Point]:
   """Returns the points in the order in which to run them.
 
   Each repeat has every combination of count, scaling and input once, in its own random order.
-  Other load on the machine thus affects all combinations alike.
+  Therefore, other load on the machine affects all combinations alike.
 
   Args:
     unit: GPU, CPU or WORKER.
@@ -141,7 +141,7 @@ def point_settings(point: Point, settings: Settings, dataset: DataSet) -> Settin
 
 
 def make_part(point: Point, settings: Settings, dataset: DataSet) -> Part:
-  """Makes the part that runs a point; see `point_settings` for the arguments."""
+  """Makes the part that runs a point; see `point_settings` for `settings`."""
   arguments = settings_lib.to_arguments(point_settings(point, settings, dataset))
   module, cores, cores_per_worker = 'estimator_train', [], 0
   if point.unit == WORKER and not settings.devices.num_gpus:
@@ -160,8 +160,8 @@ def make_part(point: Point, settings: Settings, dataset: DataSet) -> Part:
 def run_in_empty_folder(part: Part, run_child: RunChild) -> ChildRun:
   """Runs the part of a point.
 
-  Files that an incomplete run of the point left in its folder are removed before the run, and all
-  files but _KEPT_FILES after it.
+  Before the run, files of an earlier, incomplete run of the point are removed. After the run, all
+  files except _KEPT_FILES are removed.
   """
   folder = os.path.dirname(part.log_path)
   shutil.rmtree(folder, ignore_errors=True)
@@ -177,17 +177,18 @@ def run_in_empty_folder(part: Part, run_child: RunChild) -> ChildRun:
 
 
 def mark_as_complete(folder: str) -> Dict[str, Any]:
-  """Records that the point in this folder is complete, and returns its reports."""
-  figures = storage.load_json(report_files.path_to(folder, 'throughput'), _FIGURES)
-  storage.write_json(os.path.join(folder, _DONE_FILE), {'point': os.path.basename(folder)})
-  return {'throughput': figures}
+  """Records that the point in this folder is complete, and returns its reports by name."""
+  throughput = storage.load_json(report_files.path_to(folder, 'throughput'), _THROUGHPUT)
+  storage.write_json(os.path.join(folder, _COMPLETION_FILE), {'point': os.path.basename(folder)})
+  return {'throughput': throughput}
 
 
 def read_completed(folder: str) -> Optional[Dict[str, Any]]:
-  """Returns the reports of the point in this folder; None if it is not complete."""
-  done = storage.load_json_or_warn(os.path.join(folder, _DONE_FILE),
-                                   json_values.fields({'point': json_values.text}), _RUN_AGAIN)
-  figures = storage.load_json_or_warn(
-      report_files.path_to(folder, 'throughput'), _FIGURES, _RUN_AGAIN)
-  is_complete = done is not None and done['point'] == os.path.basename(folder)
-  return {'throughput': figures} if is_complete and figures is not None else None
+  """Returns the reports of the point in this folder by name; None if the point is incomplete."""
+  completion = storage.load_json_or_warn(os.path.join(folder, _COMPLETION_FILE),
+                                         json_values.fields({'point': json_values.text}),
+                                         _CONSEQUENCE)
+  throughput = storage.load_json_or_warn(
+      report_files.path_to(folder, 'throughput'), _THROUGHPUT, _CONSEQUENCE)
+  is_complete = completion is not None and completion['point'] == os.path.basename(folder)
+  return {'throughput': throughput} if is_complete and throughput is not None else None

@@ -15,8 +15,8 @@ from estimator_train.system import keras_config
 
 # The names of modules that differ from the names of their modes.
 _MODULE_NAMES = {'train_and_evaluate': 'train'}
-# These modes do not write to --model_dir. They do not lock this folder either, so they can run
-# while another process trains in this folder.
+# These modes do not write to --model_dir. Therefore, they do not lock this folder, and can run
+# while another process trains in it.
 _READ_ONLY_MODES = ('predict', 'export', 'download', 'doctor', 'write_tfrecords')
 # These modes import TensorFlow only in child processes, or not at all.
 _MODES_WITHOUT_TENSORFLOW = ('download', 'doctor', 'scaling', 'reproduce', 'report')

@@ -219,9 +219,10 @@ class Evaluator:
       A tuple of the metrics, and of some examples with the outputs of the model. The metrics always
       include `average_loss`, `examples`, `examples_digest` (see Source.content_digest),
       `global_step`, `checkpoint` and the compiled metrics of the model. With classes, they also
-      include `accuracy`, `class_counts` (lists by the attributes of ClassCounts), `calibration_bins`, and
-      `confusion_matrix` or `confusions` (see evaluation_metrics.classifier_metrics). Without
-      classes, they also include `loss`, which adds the losses of the layers, such as weight decay.
+      include `accuracy`, `class_counts` (lists by the attributes of ClassCounts),
+      `calibration_bins`, and `confusion_matrix` or `confusions` (see
+      evaluation_metrics.classifier_metrics). Without classes, they also include `loss`, which adds
+      the losses of the layers, such as weight decay.
 
     Raises:
       EvaluationStopped: the evaluation was interrupted.

@@ -189,8 +189,8 @@ def _summarize_repeats(repeats: Sequence[PartResult]) -> Dict[str, Any]:
   rates = [report['examples_per_sec'] for report in _throughput_reports(repeats)]
   median = None
   if rates:
-    # If the number of repeats is even, the median is the total rate of the two repeats in the
-    # middle, which have the same number of examples.
+    # If the number of repeats is even, the median is the total rate of the middle two repeats. Both
+    # have the same number of examples.
     low, high = statistics.median_low(rates), statistics.median_high(rates)
     median = 2 * low * high / (low + high)
   return {'runs': len(rates), 'failed': len(repeats) - len(rates), 'examples_per_sec': median,

@@ -146,7 +146,7 @@ FILES = {
             functools.partial(reproduce.parse_complete_reports, PART)),
                   False),
     'write_tfrecords.json': (_to_text({'digest': 'x', 'shards': {'a': 'b'}}),
-                             lambda folder: write_tfrecords._Plan(folder, 'x')._written, False),
+                             lambda folder: write_tfrecords._Manifest(folder, 'x')._digests, False),
     'example_counts.json': (_to_text({user_examples.qualified_name(_bad_images): 123}), lambda
                             folder: user_examples._count_once(_bad_images, folder), False),
     'skipped_images.json': (_to_text({'test': {'files': 'key', 'bad': []}}), _bad_images, False),

@@ -8,7 +8,7 @@ from estimator_train.settings import Settings
 
 
 def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
-  """Returns the result: the exported version and its checkpoint.
+  """Returns the result of the mode: the exported version and its checkpoint.
 
   Raises:
     UserError: there is no checkpoint, the checkpoint does not fit the model, or the export failed.

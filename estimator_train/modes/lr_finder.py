@@ -36,7 +36,7 @@ _MAX_LOSS_RATIO = 4
 
 
 def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
-  """Returns the result: the suggested learning rate, and the loss at each rate."""
+  """Returns the result of the mode: the suggested learning rate, and the loss at each rate."""
   run_dir.make()
   # The model is trained in a temporary folder. A run in model_dir is not changed, and a later
   # training cannot resume from the weights of this mode.

@@ -23,19 +23,20 @@ _MAX_MULTIPLE_OF_MEDIAN = 4
 _MAX_CLASSES_WITH_COUNTS = 12  # With more classes, the cells are too small for numbers.
 _MAX_OUTPUTS = 10
 _RUN_COLORS = ('blue', 'red', 'green', 'purple', 'orange', 'sky')
-# (metric, factor from the values of a curve to those at the y axis, their unit, their format).
+# (metric, factor from its values to those on the y axis, unit on the y axis, function that formats
+# its values).
 _METRICS = (('loss', 1., '', format_number), ('accuracy', 100., ' (%)', format_percent))
 
 
 def format_tick_label(name: str, fallback: str) -> str:
-  """Converts a name to one short line; returns `fallback` if it is empty or not printable."""
+  """Converts a name to one short line; returns `fallback` if the line is empty or unprintable."""
   line = ' '.join(name.split())
   if len(line) > _MAX_TICK_LABEL_LENGTH:
     line = line[:_MAX_TICK_LABEL_LENGTH - 1] + '…'
   return line if line and line.isprintable() else fallback
 
 
-def _step_axis(steps: Any) -> Axis:
+def _make_step_axis(steps: Any) -> Axis:
   return Axis('global step', *spread(steps, .02), is_integer=True)
 
 
@@ -50,7 +51,7 @@ def draw_step_charts(steps: Dict[str, Any], throughput: Dict[str, Any]) -> Itera
 
 def _draw_step_time(global_steps: np.ndarray, mean_secs: np.ndarray,
                     max_secs: np.ndarray) -> Chart:
-  """Draws the mean and the longest step time of each point, which stands for one or more steps."""
+  """Draws the mean and the longest step time of each point; a point represents several steps."""
   median_secs = float(np.median(mean_secs))
   factor, unit = choose_secs_unit(median_secs)
   top_secs = min(_MAX_MULTIPLE_OF_MEDIAN * median_secs, 1.1 * float(max_secs.max()))
@@ -62,7 +63,7 @@ def _draw_step_time(global_steps: np.ndarray, mean_secs: np.ndarray,
   return draw_chart(
       'step-time.png', 'Line chart of the step time up to global step {}: median {}, maximum {}, '
       'last point {}.'.format(global_steps[-1], *map(format_secs, (
-          median_secs, max_secs.max(), mean_secs[-1]))), _step_axis(global_steps),
+          median_secs, max_secs.max(), mean_secs[-1]))), _make_step_axis(global_steps),
       Axis('step time ({})'.format(unit), 0, factor * top_secs),
       [Line('sky', global_steps, max_secs * factor, 'longest step', 1),
        Line('blue', global_steps, mean_secs * factor, 'mean', 1.2)], caption=caption)
@@ -71,10 +72,10 @@ def _draw_step_time(global_steps: np.ndarray, mean_secs: np.ndarray,
 def _draw_histogram(histogram: Dict[str, Any], percentiles: Dict[str, Any]) -> Chart:
   """Draws the histogram of the step times, with lines at the p50, p90 and p99."""
   bin_edges, counts = np.array(histogram['edges_secs']), np.array(histogram['counts'])
-  largest_bin, most = int(counts.argmax()), counts.max()
+  largest_bin, max_count = int(counts.argmax()), counts.max()
   factor, unit = choose_secs_unit(float(bin_edges[largest_bin + 1]))
   lines = [
-      Line(color, [percentiles[name] * factor] * 2, [0, 1.05 * most],
+      Line(color, [percentiles[name] * factor] * 2, [0, 1.05 * max_count],
            '{}: {}'.format(name, format_secs(percentiles[name])), dash=dash)
       for name, color, dash in (('p50', 'ink', 0), ('p90', 'green', 5), ('p99', 'red', 2))
       if is_number(percentiles.get(name))]
@@ -84,13 +85,13 @@ def _draw_histogram(histogram: Dict[str, Any], percentiles: Dict[str, Any]) -> C
           int(counts.sum()), *map(format_secs, (bin_edges[0], bin_edges[-1])),
           int(counts[largest_bin]), *map(format_secs, bin_edges[largest_bin:largest_bin + 2])),
       Axis('step time ({})'.format(unit), *spread(bin_edges * factor, .02)),
-      Axis('steps', 0, 1.05 * most, is_integer=True), lines,
+      Axis('steps', 0, 1.05 * max_count, is_integer=True), lines,
       _make_bars(bin_edges * factor, counts, unit + ': ', 'steps'))
 
 
-def _make_bars(bin_edges: np.ndarray, counts: np.ndarray, unit: str, counted: str) -> List[Box]:
+def _make_bars(bin_edges: np.ndarray, counts: np.ndarray, unit: str, noun: str) -> List[Box]:
   return [Box(start, count, end, 0, '{} to {} {}{:,} {}'.format(
-      format_number(start), format_number(end), unit, count, counted))
+      format_number(start), format_number(end), unit, count, noun))
           for start, end, count in zip(bin_edges, bin_edges[1:], counts) if count]
 
 
@@ -100,12 +101,12 @@ def draw_curves(curves: Dict[str, Any]) -> Iterator[Chart]:
                             (curves, 'eval_', 'evaluation', 'red', True)])
 
 
-def _draw_metrics(name: str, sources: Sequence[Tuple[Dict[str, Any], str, str, str, bool]],
+def _draw_metrics(name_prefix: str, sources: Sequence[Tuple[Dict[str, Any], str, str, str, bool]],
                   caption: str = '') -> Iterator[Chart]:
   """Yields the charts of loss and accuracy by step.
 
   Args:
-    name: beginning of the names of the charts.
+    name_prefix: the beginning of the names of the charts.
     sources: (contents of `curves.json`, `train_` or `eval_`, label, color, whether the label is in
       the legend) of each curve.
   """
@@ -122,15 +123,15 @@ def _draw_metrics(name: str, sources: Sequence[Tuple[Dict[str, Any], str, str, s
             label, format_value(curve[0][1]), curve[0][0], '' if len(curve) == 1
             else ' to {} at step {}'.format(format_value(curve[-1][1]), curve[-1][0])))
     if lines:
-      steps, values = (np.concatenate(list(numbers)) for numbers in zip(
+      steps, values = (np.concatenate(list(coordinates)) for coordinates in zip(
           *((line.xs, line.ys) for line in lines)))
-      yield draw_chart(name + metric + '.png', 'Line chart of the {}: {}.'.format(
-          metric, '; '.join(descriptions)), _step_axis(steps), Axis(
+      yield draw_chart(name_prefix + metric + '.png', 'Line chart of the {}: {}.'.format(
+          metric, '; '.join(descriptions)), _make_step_axis(steps), Axis(
               metric + unit, *spread(values)), lines, caption=caption)
 
 
 def draw_confusion_matrix(shown: ShownClasses) -> Chart:
-  """Draws a heat map. The opacity of a cell shows which percentage of the row the cell contains."""
+  """Draws a heat map. The opacity of a cell shows the fraction of its row that it contains."""
   rows, matrix, size = shown.rows, shown.matrix, len(shown.rows)
   assert matrix is not None
   has_counts = size <= _MAX_CLASSES_WITH_COUNTS
@@ -163,7 +164,7 @@ def draw_reliability(evaluation: Dict[str, Any]) -> Iterator[Chart]:
   """Draws the accuracy over the confidence, which is the probability of the predicted class.
 
   Args:
-    evaluation: the contents of `evaluation.json`; those of an earlier version have no bins.
+    evaluation: the contents of `evaluation.json`. Files of earlier versions have no bins.
 
   Yields:
     The chart, unless no bin has examples.
@@ -251,16 +252,16 @@ def draw_comparison_charts(names: Sequence[str], rates: Sequence[Dict[str, Optio
   # One bar chart shows the first unit in which the rates of all runs are known.
   for unit in rates[0]:
     rates_in_unit = [rates_of_run[unit] for rates_of_run in rates]
-    known = [rate for rate in rates_in_unit if rate is not None]
-    if len(known) == len(names):
-      texts = [format_quantity(rate, unit) for rate in known]
+    known_rates = [rate for rate in rates_in_unit if rate is not None]
+    if len(known_rates) == len(names):
+      texts = [format_quantity(rate, unit) for rate in known_rates]
       yield draw_chart(
           'rates.png', 'Bar chart of the rates: {}.'.format('; '.join(
-              map(': '.join, zip(names, texts)))), Axis(unit, 0, 1.05 * max(known) or 1),
+              map(': '.join, zip(names, texts)))), Axis(unit, 0, 1.05 * max(known_rates) or 1),
           Axis('', len(names), 0, ticks=[
               (index + .5, name) for index, name in enumerate(short_names)]), (),
           [Box(0, index + .15, rate, index + .85, text, color)
-           for index, (rate, text, color) in enumerate(zip(known, texts, colors))],
+           for index, (rate, text, color) in enumerate(zip(known_rates, texts, colors))],
           height=70 + 28 * len(names))
       break
   yield from _draw_metrics('compared-', [

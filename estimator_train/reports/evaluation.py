@@ -20,10 +20,10 @@ from estimator_train.system import storage
 _LOG = logging.getLogger('estimator_train')
 # The charts of an output, by its index in outputs.json.
 VALUES_FILE, ERRORS_FILE = 'output-{}-values.png', 'output-{}-errors.png'
-_MAX_VALUES = 5000  # Per output, of which an example may have several.
+_MAX_VALUES = 5000  # Of each output. An example may have several values of an output.
 # With many more classes, the class names would overlap on the axes of the confusion matrix.
 _MAX_SHOWN_CLASSES = 30
-_MAX_CONFUSIONS = 10
+_MAX_SHOWN_CONFUSIONS = 10
 
 
 def write_evaluation_report(flags: RunFlags, class_names: Sequence[str],
@@ -36,7 +36,7 @@ def write_evaluation_report(flags: RunFlags, class_names: Sequence[str],
     class_names: class names, by class index; empty if there are no classes.
     metrics: the metrics, `global_step` and `checkpoint`; see Evaluator.evaluate.
     sample_predictions: a few examples with the outputs of the model.
-    run_dir: the folder to write to, which may be one below `model_dir`.
+    run_dir: the folder to write to: `model_dir`, or a folder in it.
   """
   report = dict(metrics)
   counts = report.pop('class_counts', None)
@@ -93,7 +93,7 @@ def write_samples(model_dir: str, class_names: Sequence[str], samples: Sequence[
     samples: examples with the attributes `image` (pixel values from 0 to 255,
       [height, width, 1 or 3]), `class_index` (of the true class) and `outputs` (the outputs of the
       model, [num_classes]).
-    mistakes: such examples whose predicted classes are wrong.
+    mistakes: examples with the same attributes, whose predicted classes are wrong.
   """
   if samples:
     folder = make_report_folder(model_dir)
@@ -204,13 +204,13 @@ def select_classes(evaluation: Dict[str, Any]) -> Optional[ShownClasses]:
   per_class = evaluation.get('per_class') or {}
   class_names = list(per_class)
   if class_names and evaluation.get('confusion_matrix') is None:  # There are too many classes.
-    wrong = np.array([metrics['support'] * (1 - (metrics['recall'] or 0))
-                      for metrics in per_class.values()])
+    num_mistakes = np.array([metrics['support'] * (1 - (metrics['recall'] or 0))
+                             for metrics in per_class.values()])
     confusions = [Confusion(pair['label'], pair['predicted'], pair['examples'],
                             pair['examples'] / per_class[pair['label']]['support'])
-                  for pair in (evaluation.get('confusions') or [])[:_MAX_CONFUSIONS]
+                  for pair in (evaluation.get('confusions') or [])[:_MAX_SHOWN_CONFUSIONS]
                   if per_class.get(pair['label'], {}).get('support')]
-    return ShownClasses(len(class_names), _make_rows(per_class, _select_worst(wrong)), None,
+    return ShownClasses(len(class_names), _make_rows(per_class, _select_worst(num_mistakes)), None,
                         confusions)
   matrix = np.array(evaluation.get('confusion_matrix') or [], np.int64)
   if not matrix.size or matrix.shape != (len(per_class), len(per_class)):
@@ -237,12 +237,12 @@ def _make_rows(per_class: Dict[str, Any], indices: np.ndarray) -> List[ClassMetr
 
 def _find_most_frequent_confusions(class_names: List[str], mistakes: np.ndarray,
                                    supports: np.ndarray) -> List[Confusion]:
-  """Returns the most frequent confusions, at most _MAX_CONFUSIONS, by descending `examples`.
+  """Returns the most frequent confusions, at most _MAX_SHOWN_CONFUSIONS, by descending `examples`.
 
   Args:
     mistakes: the confusion matrix with zeros on its diagonal.
   """
-  order = np.argsort(-mistakes, axis=None, kind='stable')[:_MAX_CONFUSIONS]
+  order = np.argsort(-mistakes, axis=None, kind='stable')[:_MAX_SHOWN_CONFUSIONS]
   confusions = []
   for true, predicted in zip(*np.unravel_index(order, mistakes.shape)):
     count = int(mistakes[true, predicted])

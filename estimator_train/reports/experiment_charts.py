@@ -15,7 +15,7 @@ SeriesKey = Tuple[str, str]
 
 
 def _group_by_series(sweep: Dict[str, Any]) -> Dict[SeriesKey, List[Dict[str, Any]]]:
-  """Returns the rows with a rate of the table in `scaling.json`, by ascending number of units."""
+  """Returns the rows of `scaling.json` that have a rate, sorted by the number of units."""
   unit = sweep.get('scale_over')
   series: Dict[SeriesKey, List[Dict[str, Any]]] = {}
   for row in sorted(sweep.get('table', []), key=lambda row: row[unit]):
@@ -25,7 +25,7 @@ def _group_by_series(sweep: Dict[str, Any]) -> Dict[SeriesKey, List[Dict[str, An
   return {key: series[key] for key in _COLORS if key in series}
 
 
-def _noun_of_units(sweep: Dict[str, Any]) -> str:
+def _describe_units(sweep: Dict[str, Any]) -> str:
   """Returns a plural noun for the units, for example `GPUs`."""
   device_kind = sweep.get('device_kind', '')
   if sweep['scale_over'] == 'workers':
@@ -37,8 +37,8 @@ def _noun_of_units(sweep: Dict[str, Any]) -> str:
       device_kind, device_kind or 'replicas')
 
 
-def draw_scaling_chart(sweep: Dict[str, Any]) -> Iterator[Chart]:
-  """Draws the rates with their ranges and ideal scaling, and the efficiencies.
+def draw_scaling_charts(sweep: Dict[str, Any]) -> Iterator[Chart]:
+  """Draws a chart of the rates, with their ranges and ideal scaling, and a chart of efficiencies.
 
   Yields:
     The two charts, unless there are no rates.
@@ -58,13 +58,13 @@ def draw_scaling_chart(sweep: Dict[str, Any]) -> Iterator[Chart]:
     if counts[0] == 1:  # Ideal scaling is relative to the rate of one unit.
       rates.append(Line(color, [1, counts[-1]], [medians[0], medians[0] * counts[-1]], width=1,
                         dash=2))
-    known = [row for row in rows if is_number(row.get('efficiency'))]
-    efficiencies.append(Line(color, [row[unit] for row in known], [
-        100 * row['efficiency'] for row in known], name, dot=6))
+    rows_with_efficiency = [row for row in rows if is_number(row.get('efficiency'))]
+    efficiencies.append(Line(color, [row[unit] for row in rows_with_efficiency], [
+        100 * row['efficiency'] for row in rows_with_efficiency], name, dot=6))
     descriptions.append('{} scaling on {} input from {} on {} to {} on {}'.format(
         *key, format_quantity(medians[0], 'examples/sec'), counts[0],
         format_quantity(medians[-1], 'examples/sec'), counts[-1]))
-  units, caption = _noun_of_units(sweep), 'A dotted line is linear scaling: the rate of one {} ' \
+  units, caption = _describe_units(sweep), 'A dotted line is linear scaling: the rate of one {} ' \
       'times the number of {}.'.format(unit[:-1], unit)
   x_axis = Axis(units, *spread(all_counts), ticks=[
       (count, '{:,}'.format(count)) for count in all_counts])

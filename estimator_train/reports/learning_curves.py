@@ -1,4 +1,4 @@
-"""Reads loss, accuracy and learning rate from event files and writes `report/curves.json`."""
+"""Reads loss, accuracy and learning rate from event files, and writes `report/curves.json`."""
 
 import glob
 import logging
@@ -14,10 +14,9 @@ from estimator_train.system import record_framing, storage
 _LOG = logging.getLogger('estimator_train')
 # The Estimator of a Keras model writes `loss_1`, because its graph has a scope named `loss`.
 _LOSS_TAG = r'loss(_\d+)?'
-# (pattern of folders with event files, pattern of the tag, name of the curve). A curve listed twice
-# is read from the first folder and tag that have events. For evaluations, `average_loss` is listed
-# first, because `loss`, which all Estimators write, is a mean over batches and depends on the batch
-# size.
+# (pattern of folders with event files, pattern of the tag, name of the curve). If several rows have
+# the same name, the first one with events is used. Therefore, `average_loss` precedes `loss`, which
+# all Estimators write, but which is a mean over batches and depends on the batch size.
 _CURVES = (('', _LOSS_TAG, 'train_loss'),
            ('', 'accuracy', 'train_accuracy'),
            ('', 'learning_rate', 'learning_rate'),
@@ -26,7 +25,7 @@ _CURVES = (('', _LOSS_TAG, 'train_loss'),
            ('eval*', 'accuracy', 'eval_accuracy'),
            ('eval*', 'acc', 'eval_accuracy'))
 _MAX_POINTS = 1000
-_OMITTED = 'its points are omitted'
+_CONSEQUENCE = 'its points are omitted'
 _TAG_PATTERNS = tuple(dict.fromkeys(tag_pattern for _, tag_pattern, _ in _CURVES))
 _DT_FLOAT = 1  # In tensorflow/core/framework/types.proto.
 
@@ -44,8 +43,8 @@ class _Point(NamedTuple):
 class LossCurve:
   """The training loss, as means over intervals of equal numbers of steps.
 
-  The intervals become longer during a long training, so that there are never more points than a
-  page shows. Losses that are not finite do not count.
+  When there are as many points as a page can show, the length of the intervals is doubled. Losses
+  that are not finite are ignored.
 
   Attributes:
     points: the last step of each interval, with the mean loss.
@@ -56,7 +55,7 @@ class LossCurve:
     self._steps_per_point, self._num_steps, self._sum = 1, 0, 0.
 
   def add(self, step: int, loss: float) -> None:
-    """Adds a step; a step that is added again takes the place of all points from it on."""
+    """Adds the loss of a step. Existing points at this step and at later steps are removed."""
     if not math.isfinite(loss):
       return
     self._num_steps, self._sum = self._num_steps + 1, self._sum + loss
@@ -74,8 +73,8 @@ def write_learning_curves(model_dir: str, losses: Sequence[Tuple[int, float]] = 
   """Writes the curves of this run and of all earlier runs in the same `model_dir`.
 
   Args:
-    losses: points of the training loss, instead of those in the event files from the first of
-      these steps on.
+    losses: points of the training loss. They replace the points in the event files, beginning with
+      the step of the first one.
   """
   curves = read_learning_curves(model_dir)
   if losses:
@@ -100,20 +99,22 @@ def read_learning_curves(model_dir: str) -> Dict[str, Curve]:
 def read_last_evaluation(model_dir: str) -> Dict[str, float]:
   """Returns the last evaluation in the event files, by the keys of evaluation.json.
 
-  A figure that the Estimator does not log is left out.
+  Figures that the Estimator does not log are omitted.
   """
-  newest: Dict[str, float] = {}
+  last_evaluation: Dict[str, float] = {}
   for folder in _find_folders(model_dir, 'eval*'):
     curves = _read_curves(folder)
     points = {key: curves[tag][-1] for tag, key in (
         ('acc', 'accuracy'), ('accuracy', 'accuracy'), ('average_loss', 'average_loss'),
         ('loss', 'loss')) if tag in curves}
     step = max((point[0] for point in points.values()), default=-1)
-    if step > newest.get('global_step', -1):
-      newest = {key: value for key, (at_step, value) in points.items() if at_step == step}
-      newest.pop('loss', None)  # A mean over batches, which is only used to find the last step.
-      newest['global_step'] = step
-  return newest
+    if step > last_evaluation.get('global_step', -1):
+      last_evaluation = {key: value for key, (point_step, value) in points.items()
+                         if point_step == step}
+      # This loss is a mean over batches. It is used only to find the last step.
+      last_evaluation.pop('loss', None)
+      last_evaluation['global_step'] = step
+  return last_evaluation
 
 
 def _find_folders(model_dir: str, pattern: str) -> List[str]:
@@ -122,28 +123,30 @@ def _find_folders(model_dir: str, pattern: str) -> List[str]:
 
 def has_event_files(model_dir: str) -> bool:
   """Returns whether the folder has TensorBoard event files of a training run."""
-  return bool(_event_files(model_dir))
+  return bool(_find_event_files(model_dir))
 
 
 def read_steps_per_sec(model_dir: str) -> Optional[float]:
-  """Returns the rate of the last run that logged its loss at least twice; None without such a run.
+  """Returns the rate of the last run that logged its loss at least twice; None if there is none.
 
   The rate is steps ÷ wall time between the first and the last logged loss. The wall time includes
   checkpoints and evaluations.
   """
   for points in reversed(_read_event_files(model_dir)):
-    logged: List[_Point] = []
+    logged_losses: List[_Point] = []
     for point in points:
       if point.tag_pattern == _LOSS_TAG:
-        if logged and point.step <= logged[-1].step:
-          logged = []  # Training has resumed from an earlier step.
-        logged.append(point)
-    if len(logged) > 1 and logged[-1].wall_time > logged[0].wall_time:
-      return (logged[-1].step - logged[0].step) / (logged[-1].wall_time - logged[0].wall_time)
+        if logged_losses and point.step <= logged_losses[-1].step:
+          logged_losses = []  # Training has resumed from an earlier step.
+        logged_losses.append(point)
+    if len(logged_losses) > 1:
+      first, last = logged_losses[0], logged_losses[-1]
+      if last.wall_time > first.wall_time:
+        return (last.step - first.step) / (last.wall_time - first.wall_time)
   return None
 
 
-def _event_files(folder: str) -> List[str]:
+def _find_event_files(folder: str) -> List[str]:
   return sorted(glob.glob(os.path.join(glob.escape(folder), 'events.out.tfevents.*')))
 
 
@@ -157,53 +160,53 @@ def _read_curves(folder: str) -> Dict[str, Curve]:
 
 
 def _read_event_files(folder: str) -> List[List[_Point]]:
-  """Returns the points of the event files of a folder that have any, in the order of the runs.
+  """Returns the points of each event file of a folder, in the order of the runs.
 
-  The name of an event file begins with the time. If the clock was set back, or another host resumed
-  the run, the names have another order than the runs. The steps correct this order: a run resumes
-  at a step that an earlier run has reached.
+  The name of an event file contains the time of its creation. If the clock was set back, or another
+  host resumed the run, the order of the names is wrong. The steps correct this order, because a run
+  resumes at a step that an earlier run has reached. Files without points are omitted.
   """
-  remaining = list(filter(None, (storage.load_or_warn(path, _read_points, _OMITTED)
-                                 for path in _event_files(folder))))
+  unordered = list(filter(None, (storage.load_or_warn(path, _read_points, _CONSEQUENCE)
+                                 for path in _find_event_files(folder))))
   ordered: List[List[_Point]] = []
-  reached = -math.inf  # The first run begins at the lowest step.
-  while remaining:
-    # A run logs only some of its steps, so the next run may begin a few steps after the last one.
-    following = [points for points in remaining if points[0].step <= reached + max(
+  last_step = -math.inf  # The first run begins at the lowest step.
+  while unordered:
+    # A run logs only some steps, so the next run may begin a few steps after the last logged step.
+    candidates = [points for points in unordered if points[0].step <= last_step + max(
         [1, *(later.step - point.step for point, later in zip(points, points[1:]))])]
-    points = following[0] if following else min(remaining, key=lambda points: points[0].step)
-    remaining.remove(points)
+    points = candidates[0] if candidates else min(unordered, key=lambda points: points[0].step)
+    unordered.remove(points)
     ordered.append(points)
-    reached = max(reached, *(point.step for point in points))
+    last_step = max(last_step, *(point.step for point in points))
   return ordered
 
 
 def _read_points(file: BinaryIO) -> List[_Point]:
-  """Returns the numbers in an event file that belong to a curve, up to the first damaged record.
+  """Returns the points of all curves in an event file, up to the first damaged record.
 
-  The last record may be truncated, because a killed run leaves such a file.
+  A truncated last record is not logged as damage, because a killed run leaves such a file.
   """
-  points, count = [], 0
+  points, num_events = [], 0
   try:
     for event in _read_events(file):
-      count += 1
+      num_events += 1
       for value in event.summary.value:
         # With loss scaling, training may continue after a loss that is not finite. Such a loss is
         # omitted, because JSON cannot represent it.
-        number = _scalar(value)
-        points += [_Point(pattern, event.step, number, event.wall_time)
+        scalar = _read_scalar(value)
+        points += [_Point(pattern, event.step, scalar, event.wall_time)
                    for pattern in _TAG_PATTERNS
-                   if math.isfinite(number) and re.fullmatch(pattern, value.tag)]
+                   if math.isfinite(scalar) and re.fullmatch(pattern, value.tag)]
   except record_framing.TruncatedRecord:
     pass
   except record_framing.DamagedRecord as damage:
     _LOG.warning('%s is damaged from its record %d on (%s): its later points are omitted',
-                 file.name, count, damage)
+                 file.name, num_events, damage)
   return points
 
 
-def _scalar(value: Any) -> float:
-  """Returns the number in a summary; nan if it is no float32 scalar."""
+def _read_scalar(value: Any) -> float:
+  """Returns the float32 scalar in a summary value; nan if the value has another type or shape."""
   if value.WhichOneof('value') == 'simple_value':
     return value.simple_value
   tensor = value.tensor
@@ -216,7 +219,7 @@ def _scalar(value: Any) -> float:
 def _read_events(file: BinaryIO) -> Iterator[Any]:
   """Yields the `Event` messages of an event file.
 
-  `Event` comes from TensorBoard, whose import takes 0.1 s. To import TensorFlow takes much longer.
+  The class `Event` is imported from TensorBoard in 0.1 s. Importing TensorFlow takes much longer.
 
   Raises:
     DamagedRecord: the rest of the file is damaged or truncated.

@@ -18,11 +18,11 @@ _LOG = logging.getLogger('estimator_train')
 def append(model_dir: str, kind: str, step: int, metrics: Dict[str, Any]) -> None:
   """Appends a line. A failure is only logged, because training does not need the file.
 
-  An evaluation takes the place of an earlier one of the same step.
+  A line of an evaluation replaces the line of an earlier evaluation at the same step.
 
   Args:
     kind: `train`, `epoch` or `evaluation`.
-    metrics: the metrics by name. Those that are None or not finite are omitted.
+    metrics: the metrics by name. A metric that is None or not finite is omitted.
   """
   line = json.dumps({'kind': kind, 'global_step': step, 'time': round(time.time(), 3), **{
       name: value if isinstance(value, int) else float(value) for name, value in metrics.items()
@@ -31,7 +31,7 @@ def append(model_dir: str, kind: str, step: int, metrics: Dict[str, Any]) -> Non
   try:
     storage.check_guards(path)
     if kind == 'evaluation':
-      _remove(path, lambda other: (other.get('kind'), other['global_step']) == (kind, step))
+      _remove_lines(path, lambda other: (other.get('kind'), other['global_step']) == (kind, step))
     with open(path, 'a+b') as file:
       if os.path.getsize(path):  # After a full disk, the last line may be incomplete.
         file.seek(-1, os.SEEK_END)
@@ -44,22 +44,23 @@ def append(model_dir: str, kind: str, step: int, metrics: Dict[str, Any]) -> Non
 
 
 def remove_steps_after(model_dir: str, step: int) -> None:
-  """Removes the lines of later steps, which a resumed run repeats, and incomplete lines."""
-  _remove(os.path.join(model_dir, METRICS_FILE), lambda metrics: metrics['global_step'] > step)
+  """Removes the lines of later steps, because a resumed run repeats these steps."""
+  path = os.path.join(model_dir, METRICS_FILE)
+  _remove_lines(path, lambda metrics: metrics['global_step'] > step)
 
 
-def _remove(path: str, is_removed: Callable[[Dict[str, Any]], bool]) -> None:
-  """Removes some lines and all incomplete lines, if there are any."""
+def _remove_lines(path: str, is_obsolete: Callable[[Dict[str, Any]], bool]) -> None:
+  """Removes all incomplete lines, and the lines whose metrics are obsolete."""
   if os.path.isfile(path):
-    kept = [line for line, metrics in _read(path) if not is_removed(metrics)]
+    kept = [line for line, metrics in _read_complete_lines(path) if not is_obsolete(metrics)]
     with open(path, 'rb') as file:
       is_changed = sum(1 for _ in file) != len(kept)
     if is_changed:
       storage.write_text(path, ''.join(kept))
 
 
-def _read(path: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
-  """Yields the complete lines, as text and as dict."""
+def _read_complete_lines(path: str) -> Iterator[Tuple[str, Dict[str, Any]]]:
+  """Yields (text, metrics) of each complete line."""
   with open(path, encoding='utf-8', errors='replace') as file:
     for line in file:
       try:

@@ -22,9 +22,9 @@ from estimator_train.system import storage
 from estimator_train.version import __version__
 
 _LOG = logging.getLogger('estimator_train')
-_OMITTED = 'the report page omits it'
+_CONSEQUENCE = 'the report page omits it'
 _PNG_SIGNATURE = b'\x89PNG\r\n\x1a\n'
-# The charts that earlier runs may have written. Those for which this run has no data are removed.
+# All charts. If this run has no data for a chart, the file of an earlier run is removed.
 _CHART_FILES = ('step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png',
                 'confusion-matrix.png', 'reliability.png', 'output-*.png', 'scaling.png',
                 'scaling-efficiency.png', 'lr-finder.png', 'rates.png', 'compared-loss.png',
@@ -34,10 +34,10 @@ _SAMPLE_SIZE = 112
 
 
 class PageData(NamedTuple):
-  """The flags and the reports in a `model_dir`; a file that is missing or damaged is empty.
+  """The contents of the files in a `model_dir`; empty if a file is missing or damaged.
 
   Attributes:
-    flags: None: the flag is not set.
+    flags: the values of the flags by name; a value is None if the flag is not set.
   """
   flags: Dict[str, Optional[str]]
   throughput: Dict[str, Any]
@@ -64,7 +64,7 @@ class ComparedRun(NamedTuple):
 
   @property
   def rates(self) -> Dict[str, Optional[float]]:
-    """The rates of the run by their units, None if unknown."""
+    """The rates of the run by unit. A rate is None if it is unknown."""
     return {unit: self.data.throughput.get(unit.replace('/', '_per_'))
             for unit in ('examples/sec', 'steps/sec')}
 
@@ -72,9 +72,10 @@ class ComparedRun(NamedTuple):
 def read_page_data(model_dir: str) -> PageData:
   """Reads the files in a `model_dir` that the report page shows."""
   flags = storage.load_or_warn(
-      os.path.join(model_dir, FLAGS_FILE), storage.parse_text, _OMITTED) or ''
+      os.path.join(model_dir, FLAGS_FILE), storage.parse_text, _CONSEQUENCE) or ''
   return PageData(parse_flagfile(flags), **{
-      name: report_files.read_or_warn(model_dir, name, _OMITTED) for name in report_files.CHECKS})
+      name: report_files.read_or_warn(model_dir, name, _CONSEQUENCE)
+      for name in report_files.CHECKS})
 
 
 def write_page_of_finished_run(model_dir: str, flags: ReportingFlags) -> Optional[str]:
@@ -98,7 +99,7 @@ def write_comparison(runs: Sequence[ComparedRun], rows: Sequence[Tuple[str, Sequ
   """Writes the page that compares runs, and its charts, to `report/` in `output_dir`.
 
   Args:
-    rows: the rows of the table of the page: a title, and a cell per run.
+    rows: the rows of the table. A row is a title, and a cell per run.
 
   Returns:
     The path of the page.
@@ -115,26 +116,27 @@ def write_page(model_dir: str, data: Optional[PageData] = None,
   """Writes the page and its charts to `report/`, and returns the path of the page.
 
   Args:
-    data: None: what the files in `model_dir` contain.
-    output_dir: None: `model_dir`, which has the images of the samples.
+    model_dir: the folder with the images of the samples.
+    data: the data to show. If None, the data is read from `model_dir`.
+    output_dir: the folder in which `report/` is written; by default, `model_dir`.
   """
   if data is None:
     data = read_page_data(model_dir)
   # On demand, so that the program starts fast.
   from estimator_train.reports import charts, experiment_charts
 
-  classes = evaluation.select_classes(data.evaluation)
-  drawn = [*charts.draw_step_charts(data.steps, data.throughput),
-           *charts.draw_curves(data.curves), *charts.draw_output_charts(data.outputs),
-           *experiment_charts.draw_scaling_chart(data.scaling),
-           *experiment_charts.draw_lr_finder_chart(data.lr_finder)]
-  if classes is not None:
-    drawn += charts.draw_reliability(data.evaluation)
-    if classes.matrix is not None:
-      drawn.append(charts.draw_confusion_matrix(classes))
+  shown_classes = evaluation.select_classes(data.evaluation)
+  chart_list = [*charts.draw_step_charts(data.steps, data.throughput),
+                *charts.draw_curves(data.curves), *charts.draw_output_charts(data.outputs),
+                *experiment_charts.draw_scaling_charts(data.scaling),
+                *experiment_charts.draw_lr_finder_chart(data.lr_finder)]
+  if shown_classes is not None:
+    chart_list += charts.draw_reliability(data.evaluation)
+    if shown_classes.matrix is not None:
+      chart_list.append(charts.draw_confusion_matrix(shown_classes))
   return _write_files(
-      output_dir or model_dir, 'page.html', drawn, data=data, content=page_content, classes=classes,
-      defaults=parse_flagfile(to_flagfile(Settings())),
+      output_dir or model_dir, 'page.html', chart_list, data=data, content=page_content,
+      classes=shown_classes, defaults=parse_flagfile(to_flagfile(Settings())),
       name=os.path.basename(os.path.abspath(model_dir)),
       samples={kind: [_load_sample(model_dir, sample) for sample in data.samples.get(kind, [])]
                for kind in ('mistakes', 'samples')})
@@ -155,21 +157,21 @@ def _make_environment() -> Any:
   return environment
 
 
-def _write_files(output_dir: str, template: str, drawn: Iterable[Any],
+def _write_files(output_dir: str, template: str, charts: Iterable[Any],
                  **variables: Any) -> str:
   """Renders a template to `report/index.html`, and writes the charts next to it."""
-  by_name = {chart.name: chart for chart in drawn}
+  charts_by_name = {chart.name: chart for chart in charts}
   text = _make_environment().get_template(template).render(
-      charts=by_name, version=__version__, **variables)
+      charts=charts_by_name, version=__version__, **variables)
   folder = make_report_folder(output_dir)
   for pattern in _CHART_FILES:
     for path in glob.glob(os.path.join(glob.escape(folder), pattern)):
-      if os.path.basename(path) not in by_name:
+      if os.path.basename(path) not in charts_by_name:
         os.remove(path)
-  for name, chart in by_name.items():
+  for name, chart in charts_by_name.items():
     storage.write_bytes(os.path.join(folder, name), chart.png)
   path = os.path.join(folder, 'index.html')
-  # UTF-8 cannot encode surrogate escapes in file names, so the page shows them as `\udcff`.
+  # UTF-8 cannot encode surrogates, which stand for bytes of file names. The page shows `\udcff`.
   storage.write_bytes(path, text.encode('utf-8', 'backslashreplace'))
   return path
 
@@ -187,7 +189,7 @@ def _load_sample(model_dir: str, sample: Dict[str, Any]) -> Dict[str, Any]:
   name, content = sample.get('image') or '', b''
   if os.path.basename(name) == name:  # A name with folders could lead outside of `report/`.
     content = storage.load_or_warn(os.path.join(model_dir, REPORT_FOLDER, name),
-                                   lambda file: file.read(), _OMITTED) or b''
+                                   lambda file: file.read(), _CONSEQUENCE) or b''
   is_png = content[:8] == _PNG_SIGNATURE and content[12:16] == b'IHDR' and len(content) >= 24
   width, height = struct.unpack('>II', content[16:24]) if is_png else (0, 0)
   if not width or not height:

@@ -1,8 +1,8 @@
 """Formats the texts and the numbers of the report page.
 
-The templates call the functions of this module as `content.NAME`. Their arguments are the contents
-of the files in a `model_dir`, which are empty if a file is missing. Most numbers have three
-significant digits.
+The templates call the functions of this module as `content.NAME`. The arguments of most functions
+are the contents of the files in a `model_dir`; the contents of a missing file are empty. Most
+numbers have three significant digits.
 """
 
 import datetime
@@ -49,7 +49,7 @@ class BarSegment(NamedTuple):
   """A segment of a stacked bar, which stands for a part of a duration.
 
   Attributes:
-    value: the formatted duration or percentage of the part.
+    value: the duration or the percentage of the part, formatted.
     share: the length of the segment, as a fraction of the bar.
   """
   name: str
@@ -80,7 +80,7 @@ class OutputResults(NamedTuple):
 
   Attributes:
     name: the name of the output; '' for metrics that belong to no single output.
-    metrics: (metric, formatted value).
+    metrics: (name, formatted value) of each metric.
     charts: the file names of the charts of an output that predicts numbers.
   """
   name: str
@@ -96,7 +96,7 @@ def title(throughput: Dict[str, Any], flags: Dict[str, Optional[str]]) -> str:
 
 
 def run_facts(throughput: Dict[str, Any]) -> List[Tuple[str, str]]:
-  """Returns when, where and with what the run was trained, as (name, value)."""
+  """Returns (name, value) of each condition of the run, such as its machine and its devices."""
   if not throughput:
     return []
   batch = format_quantity(throughput.get('global_batch_size'), 'examples')
@@ -131,9 +131,9 @@ def headlines(throughput: Dict[str, Any], evaluation: Dict[str, Any],
 
 
 def _rate_headline(throughput: Dict[str, Any]) -> Iterator[Headline]:
-  """Yields the throughput, which is the `examples_per_sec` of throughput.json, if it is known.
+  """Yields the throughput in examples/sec or, if the batch size is unknown, in steps/sec.
 
-  If the batch size is unknown, it is `steps_per_sec`.
+  Yields nothing if there is no throughput.
   """
   if not throughput:
     return
@@ -179,7 +179,7 @@ def step_headlines(throughput: Dict[str, Any]) -> Iterator[Headline]:
 
 def _evaluation_headlines(evaluation: Dict[str, Any],
                           last_loss: Optional[Sequence[float]]) -> Iterator[Headline]:
-  """Yields the accuracy and the loss of the evaluation; without one, the last training loss.
+  """Yields the accuracy and the loss of the evaluation or, without one, the last training loss.
 
   Args:
     last_loss: the global step and the value of the last training loss; None if unknown.
@@ -214,8 +214,8 @@ def _evaluation_headlines(evaluation: Dict[str, Any],
 def output_results(evaluation: Dict[str, Any], outputs: Dict[str, Any]) -> List[OutputResults]:
   """Returns the metrics with which the user's model is compiled, and the charts of its outputs.
 
-  If there are several outputs, the names of the metrics and of the loss of an output begin with the
-  name of the output.
+  If the model has several outputs, the names of the metrics and the loss of an output begin with
+  the name of the output.
   """
   metrics = {name: value for name, value in evaluation.items()
              if name not in (*_KEYS_SHOWN_ELSEWHERE, *dict(_CLASSIFIER_METRICS))
@@ -227,17 +227,17 @@ def output_results(evaluation: Dict[str, Any], outputs: Dict[str, Any]) -> List[
     rows = [(name[len(output) + 1:], format_number(metrics.pop(name)))
             for name in list(metrics) if name.startswith(output + '_')]
     results.append(OutputResults(output, rows, charts.pop(output, [])))
-  rest = [(name, format_number(value)) for name, value in metrics.items()]
+  other_metrics = [(name, format_number(value)) for name, value in metrics.items()]
   if not results:  # There is one output, whose name is not part of the names of the metrics.
     name, files = charts.popitem() if charts else ('', [])
-    results.append(OutputResults(name, rest, files))
-  elif rest:
-    results.append(OutputResults('', rest, []))
+    results.append(OutputResults(name, other_metrics, files))
+  elif other_metrics:
+    results.append(OutputResults('', other_metrics, []))
   return [result for result in results if result.metrics or result.charts]
 
 
 def classifier_metrics(evaluation: Dict[str, Any]) -> List[Tuple[str, str]]:
-  """Returns the metrics of all classes together, as (name, formatted value)."""
+  """Returns (name, formatted value) of each metric of all classes together."""
   return [(name, format_percent(evaluation[key])) for key, name in _CLASSIFIER_METRICS
           if key in evaluation]
 
@@ -269,7 +269,7 @@ def verdict(throughput: Dict[str, Any], benchmark: Dict[str, Any]) -> Optional[D
 
 
 def time_rows(throughput: Dict[str, Any]) -> List[Tuple[str, List[str]]]:
-  """Returns the rows of the table of times: the title, and the formatted STATISTICS."""
+  """Returns the rows of the table of times. A row is a title, and the formatted STATISTICS."""
   return [(text, [format_secs(throughput[key].get(name)) for name in STATISTICS])
           for key, text in _TIME_ROWS if throughput.get(key)]
 

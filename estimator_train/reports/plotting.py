@@ -1,7 +1,7 @@
-"""Plots a chart twice: as SVG, for the page, and as PNG.
+"""Plots each chart in two formats with the same geometry: as SVG for the page, and as PNG.
 
-Both are drawn with the same geometry. Matplotlib is not used, because a run would wait for it: its
-import and its drawing take more than a second.
+Matplotlib is not used. Importing it and drawing with it take more than a second, during which the
+run would wait.
 """
 
 import functools
@@ -16,18 +16,18 @@ from PIL import Image, ImageDraw, ImageFont
 
 from estimator_train.reports.page_content import format_number
 
-# In CSS pixels. The text of a chart is legible even on a phone, which shows the chart at 3/4 of
-# this width.
+# In CSS pixels. A phone shows a chart at 3/4 of this width, at which its text is still legible.
 _WIDTH = 480
 _FONT_SIZE, _SMALL_FONT_SIZE, _LINE_HEIGHT, _MARGIN = 12, 9.5, 17, 8
-_MOST_LARGE_TICKS = 12
+_MAX_LARGE_TICKS = 12
 _FONT_FILE = os.path.join(os.path.dirname(__file__), 'fonts', 'DejaVuSans.ttf')
-# A PNG has twice as many pixels, to be sharp on phones and in print. All but its texts is drawn
-# with twice as many again, because Pillow's lines have hard edges.
+# In pixels per CSS pixel. PNG files have twice the resolution, to be sharp on phones and in print.
+# Everything but text is drawn with twice this resolution, and then reduced, because Pillow draws
+# lines with hard edges.
 _PNG_SCALE, _DRAWN_SCALE = 2, 4
-# The colors in a PNG. The SVG refers to the CSS variables of the same names, of which page.css has
-# values for light and dark screens. The six colors of lines are of the Okabe-Ito palette, which
-# color-blind readers can distinguish.
+# The colors in a PNG. The SVG refers to CSS variables of the same names; page.css sets them for
+# light and dark screens. The last six colors are for lines. They come from the Okabe-Ito palette,
+# whose colors color-blind readers can distinguish.
 _COLORS = {'ink': '#1f2933', 'faint': '#5b6773', 'line': '#dfe4e9', 'page': '#ffffff',
            'blue': '#0072b2', 'red': '#c44f00', 'green': '#009e73', 'purple': '#cc79a7',
            'orange': '#e69f00', 'sky': '#56b4e9'}
@@ -44,7 +44,7 @@ class Chart(NamedTuple):
     description: text for readers who cannot see the chart.
     caption: caption below the chart; may be empty.
     height: height in CSS pixels.
-    shapes: what the chart consists of; charts.html writes them as SVG.
+    shapes: the parts of the chart, which charts.html writes as SVG.
   """
   name: str
   description: str
@@ -59,11 +59,11 @@ class Axis(NamedTuple):
 
   Attributes:
     label: the quantity and its unit.
-    low, high: the values at the ends; low is greater if the values descend.
+    low, high: the values at the ends. If the values descend, `low` is greater than `high`.
     is_log: whether the scale is logarithmic, which requires `ticks`.
-    ticks: (value, text) of each tick; empty: multiples of a simple number.
-    angle: by how many degrees the texts of the ticks are rotated.
-    is_integer: whether these multiples are integers.
+    ticks: (value, text) of each tick. If empty, the ticks are multiples of a simple number.
+    angle: the angle in degrees by which the texts of the ticks are rotated.
+    is_integer: whether the multiples are integers.
   """
   label: str
   low: float
@@ -73,23 +73,23 @@ class Axis(NamedTuple):
   angle: int = 0
   is_integer: bool = False
 
-  def place(self, values: Any) -> np.ndarray:
+  def to_fractions(self, values: Any) -> np.ndarray:
     """Converts values to fractions of the axis, which are between 0 and 1."""
-    low, high, values = (np.log10(number) if self.is_log else np.asarray(number, float)
-                         for number in (self.low, self.high, values))
+    low, high, values = (np.log10(each) if self.is_log else np.asarray(each, float)
+                         for each in (self.low, self.high, values))
     return np.clip((values - low) / (high - low or 1), 0, 1)
 
-  def make_ticks(self, most: int) -> Sequence[Tuple[float, str]]:
-    """Returns (value, text) of the ticks, about `most` if there are no others."""
+  def make_ticks(self, max_ticks: int) -> Sequence[Tuple[float, str]]:
+    """Returns (value, text) of each tick. Unless `ticks` is set, there are about `max_ticks`."""
     if self.ticks:
       return self.ticks
-    about = (self.high - self.low) / most
-    magnitude = 10. ** math.floor(math.log10(about))
+    min_step = (self.high - self.low) / max_ticks
+    magnitude = 10. ** math.floor(math.log10(min_step))
     step = magnitude * next(
-        factor for factor in (1, 2, 2.5, 5, 10) if factor * magnitude >= .999 * about)
+        factor for factor in (1, 2, 2.5, 5, 10) if factor * magnitude >= .999 * min_step)
     step = math.ceil(step) if self.is_integer else step
-    numbers = range(math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9) + 1)
-    return [(number * step, '{:,.10g}'.format(number * step)) for number in numbers]
+    multiples = range(math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9) + 1)
+    return [(multiple * step, '{:,.10g}'.format(multiple * step)) for multiple in multiples]
 
 
 class Line(NamedTuple):
@@ -97,11 +97,11 @@ class Line(NamedTuple):
 
   Attributes:
     color: a name in _COLORS.
-    label: what the pointer names its values; empty: it shows none.
-    width: width of the line; 0: points only.
-    dash: length of its dashes; 0: no dashes.
-    dot: diameter of the points; 0: the line only.
-    in_legend: whether the label is also in the legend.
+    label: the name of the values for the pointer and the legend. If empty, neither shows the line.
+    width: the width of the line. If 0, only the points are drawn.
+    dash: the length of the dashes. If 0, the line is solid.
+    dot: the diameter of the points. If 0, only the line is drawn.
+    in_legend: whether the legend also shows the label.
   """
   color: str
   xs: Sequence[float]
@@ -120,7 +120,7 @@ class Box(NamedTuple):
     x0, y0, x1, y1: the top left and the bottom right corner.
     tip: text that the pointer shows.
     color: a name in _COLORS.
-    opacity: how strong the color is.
+    opacity: the opacity of the color, from 0 to 1.
     text: text in the box; may be empty.
   """
   x0: float
@@ -134,7 +134,7 @@ class Box(NamedTuple):
 
 
 def spread(values: Any, margin: float = .05) -> Tuple[float, float]:
-  """Returns the ends of an axis for these values, with a margin around them."""
+  """Returns the ends of an axis for these values, with a margin at both ends."""
   low, high = float(np.min(values)), float(np.max(values))
   margin = (high - low) * margin or abs(low) / 10 or 1.
   return low - margin, high + margin
@@ -142,16 +142,16 @@ def spread(values: Any, margin: float = .05) -> Tuple[float, float]:
 
 @functools.lru_cache()
 def _load_font(size: float) -> ImageFont.FreeTypeFont:
-  """Returns the font of the PNG files, which has Latin, Greek and Cyrillic letters, but no Chinese.
+  """Returns the font of the PNG files, which has Latin, Greek and Cyrillic, but no Chinese letters.
 
-  The fonts of the SVG are those of the browser, which have all letters.
+  The SVG uses the fonts of the browser, which have all letters.
   """
-  return ImageFont.truetype(_FONT_FILE, int(size * _PNG_SCALE),
-                            layout_engine=0)  # Basic: without ligatures, but much faster.
+  # The basic layout engine, 0, has no ligatures, but is much faster.
+  return ImageFont.truetype(_FONT_FILE, int(size * _PNG_SCALE), layout_engine=0)
 
 
 def _text_width(text: str) -> float:
-  """Returns the width in CSS pixels. Few fonts are wider than the one that is measured."""
+  """Returns the width in CSS pixels, measured with a font that is wider than most others."""
   wide = sum(unicodedata.east_asian_width(character) in 'WF' for character in text)
   return _load_font(_FONT_SIZE).getlength(text) / _PNG_SCALE + wide * _FONT_SIZE / 2
 
@@ -195,7 +195,7 @@ class _Canvas:
     for shape in self.shapes:
       if 'text' in shape:
         font, (x, y) = _load_font(shape['size']), shape['at']
-        # The text is in the middle of a square, in which it can be rotated.
+        # The text begins, is centered, or ends in the middle of a square, which is then rotated.
         half = int(font.getlength(shape['text'])) + font.size
         square = Image.new('L', (2 * half, 2 * half))
         ImageDraw.Draw(square).text((half, half), shape['text'], 255, font, {
@@ -221,7 +221,7 @@ def draw_chart(name: str, description: str, x_axis: Axis, y_axis: Axis, lines: S
   """Draws a chart with two axes and a legend.
 
   Args:
-    lines, boxes: the contents. What is outside of the axes is moved to their ends.
+    lines, boxes: the contents. Points beyond the ends of an axis are moved to its ends.
   """
   canvas, x_ticks, y_ticks = _Canvas(height), x_axis.make_ticks(6), y_axis.make_ticks(5)
   slope = math.sin(math.radians(x_axis.angle))
@@ -232,50 +232,51 @@ def draw_chart(name: str, description: str, x_axis: Axis, y_axis: Axis, lines: S
   bottom = height - 2 * _LINE_HEIGHT - _MARGIN / 2 - slope * max(
       _text_width(text) for _, text in x_ticks)
 
-  def place(xs: Any, ys: Any) -> Points:
-    return list(zip(left + x_axis.place(xs) * (right - left),
-                    bottom - y_axis.place(ys) * (bottom - top)))
+  def to_pixels(xs: Any, ys: Any) -> Points:
+    return list(zip(left + x_axis.to_fractions(xs) * (right - left),
+                    bottom - y_axis.to_fractions(ys) * (bottom - top)))
 
   for axis, ticks in ((x_axis, x_ticks), (y_axis, y_ticks)):
-    size = _FONT_SIZE if len(ticks) <= _MOST_LARGE_TICKS else _SMALL_FONT_SIZE
+    size = _FONT_SIZE if len(ticks) <= _MAX_LARGE_TICKS else _SMALL_FONT_SIZE
     for value, text in ticks:
       if axis is x_axis:
-        ends = place([value, value], [y_axis.low, y_axis.high])
+        ends = to_pixels([value, value], [y_axis.low, y_axis.high])
         canvas.add_text(ends[0][0] + 4 * slope, bottom + 15 - 3 * slope, text,
                         'end' if slope else 'middle', angle=axis.angle, size=size)
       else:
-        ends = place([x_axis.low, x_axis.high], [value, value])
+        ends = to_pixels([x_axis.low, x_axis.high], [value, value])
         canvas.add_text(left - _MARGIN + 2, ends[0][1] + 4, text, 'end', size=size)
       if not boxes or not (axis is x_axis or axis.ticks):
         canvas.add_line(ends, 'line')
   canvas.add_text((left + right) / 2, height - 5, x_axis.label, 'middle', 'faint')
   for box in boxes:
-    corners = place([box.x0, box.x1], [box.y0, box.y1])
+    corners = to_pixels([box.x0, box.x1], [box.y0, box.y1])
     canvas.add_box(corners, box.color, box.opacity, box.tip)
     if box.text:
       x, y = np.mean(corners, axis=0)
       canvas.add_text(x, y + 4, box.text, 'middle', 'page' if box.opacity > .55 else 'ink',
                       size=_SMALL_FONT_SIZE)
   canvas.add_line([(left, bottom), (right, bottom)], 'faint')
-  placed = [(line, place(line.xs, line.ys)) for line in lines if len(line.xs)]
-  for line, points in placed:
+  lines_and_points = [(line, to_pixels(line.xs, line.ys)) for line in lines if len(line.xs)]
+  for line, points in lines_and_points:
     if line.width and len(points) > 1:
       canvas.add_line(points, line.color, line.width, line.dash)
     if line.dot or len(points) == 1:
       canvas.add_dots(points, line.color, line.dot or 5)
   if not boxes:  # Otherwise, these columns would hide the tips of the boxes.
-    _add_tips(canvas, placed, x_axis.label, (left, right), (top, bottom))
+    _add_tips(canvas, lines_and_points, x_axis.label, (left, right), (top, bottom))
   return Chart(name, description, caption, height, canvas.shapes, canvas.to_png())
 
 
-def _add_tips(canvas: _Canvas, placed: Sequence[Tuple[Line, Points]], x_label: str,
+def _add_tips(canvas: _Canvas, lines_and_points: Sequence[Tuple[Line, Points]], x_label: str,
               x_ends: Tuple[float, float], y_ends: Tuple[float, float]) -> None:
   """Adds invisible columns over which the pointer shows the values of all curves."""
   tips: Dict[float, Dict[str, str]] = {}
-  for line, points in placed:
-    if line.label and len(set(line.xs)) == len(points):  # It is a curve.
-      for (place_x, _), x, y in zip(points, line.xs, line.ys):
-        tips.setdefault(round(place_x / _TIP_WIDTH), {})[line.label] = '{}: {} at {} {}'.format(
+  for line, points in lines_and_points:
+    # A curve has one point for each x. Other lines are scatter charts or vertical lines.
+    if line.label and len(set(line.xs)) == len(points):
+      for (pixel_x, _), x, y in zip(points, line.xs, line.ys):
+        tips.setdefault(round(pixel_x / _TIP_WIDTH), {})[line.label] = '{}: {} at {} {}'.format(
             line.label, format_number(float(y)), x_label, format_number(float(x)))
   columns = [column * _TIP_WIDTH for column in sorted(tips)]
   boundaries = [x_ends[0], *(np.add(columns[1:], columns[:-1]) / 2), x_ends[1]]
@@ -284,7 +285,7 @@ def _add_tips(canvas: _Canvas, placed: Sequence[Tuple[Line, Points]], x_label: s
 
 
 def _draw_legend(canvas: _Canvas, y_label: str, lines: Sequence[Line]) -> float:
-  """Draws the label of the y axis, followed by the legend; returns where they end."""
+  """Draws the label of the y axis, then the legend; returns the y coordinate of the last line."""
   x, y = 2., _LINE_HEIGHT - 4.
   canvas.add_text(x, y, y_label, color='faint')
   x += _text_width(y_label) + 3 * _MARGIN if y_label else 0

@@ -1,7 +1,7 @@
-"""The JSON files that the report page shows: where they are, and which types and ranges they have.
+"""Checks, reads and writes the JSON files that the report page shows.
 
-The page of a run reads files of other runs and versions, so each field may be missing or null.
-A file that passes its check can be shown; tests change each value of each file.
+Other versions of the package may have written the files, so each field may be missing or null. The
+page can show every file that passes its check; the tests change each value of each file.
 """
 
 import os
@@ -25,20 +25,23 @@ from estimator_train.system.json_values import (
 _MAX_SECS = 1e10  # Three hundred years.
 _MAX_COUNT = 2 ** 40
 _RATE, _SECS, _COUNT = number(0, 1e30), number(0, _MAX_SECS), integer(0, _MAX_COUNT)
-# Unlike other fractions, those of a duration may be outside of 0 and 1 due to rounding.
+# Fractions of a duration may be less than 0 or greater than 1 due to rounding, others may not.
 _SHARE, _FRACTION = number(-1, 2), number(0, 1)
 
 
 def _optional(checks: Mapping[str, Check]) -> Dict[str, Check]:
+  """Returns checks that also accept null."""
   return {name: optional(check) for name, check in checks.items()}
 
 
 def _all(check: Check, *names: str) -> Dict[str, Check]:
+  """Returns the same check, which also accepts null, for all names."""
   return _optional(dict.fromkeys(names, check))
 
 
 THROUGHPUT_FIELDS = {
-    # TimeHistory does not require batches of which each replica has an equal part.
+    # In a TimeHistory, the replicas may have batches of different sizes. `per_replica_batch_size`,
+    # their mean size, may then be a fraction.
     **_all(_RATE, 'examples_per_sec', 'examples_per_sec_per_replica', 'steady_examples_per_sec',
            'steps_per_sec', 'steady_steps_per_sec', 'per_replica_batch_size'),
     **_all(_SECS, 'run_secs', 'standard_error_secs', 'wall_secs', 'time_to_first_step_secs'),
@@ -78,7 +81,7 @@ _EVALUATION = fields({}, {
 
 
 def _check_scaling(value: Any) -> Any:
-  """Checks scaling.json; a row has the number of units, by the value of `scale_over`."""
+  """Checks scaling.json. The key of the number of units in a row is the value of `scale_over`."""
   sweep = dict(fields({}, {
       **_all(text, 'scale_over', 'device_kind', 'note'),
       'cores_per_worker': optional(_COUNT), 'table': list_of(_ROW)})(value))
@@ -96,7 +99,7 @@ _ROW = fields({'scaling': text, 'input': text}, {
 
 
 def _check_steps(value: Any) -> Any:
-  """Checks report/steps.json, whose lists belong together."""
+  """Checks report/steps.json, and that the lengths of its lists match."""
   steps = fields({}, {
       'global_step': list_of(_COUNT),
       **dict.fromkeys(('mean_secs', 'max_secs'), list_of(number(1e-12, _MAX_SECS))),
@@ -112,7 +115,7 @@ def _check_steps(value: Any) -> Any:
 
 
 def _check_outputs(value: Any) -> Any:
-  """Checks report/outputs.json, whose lists belong together."""
+  """Checks report/outputs.json, and that the lengths of its lists match."""
   values = list_of(optional(number(-1e60, 1e60)))
   outputs = mapping(fields({'examples': _COUNT, 'true': values, 'predicted': values}))(value)
   if any(len(output['true']) != len(output['predicted']) for output in outputs.values()):
@@ -121,8 +124,8 @@ def _check_outputs(value: Any) -> Any:
 
 
 _SAMPLES = list_of(fields({'label': text, 'predicted': text}, _optional(
-    {'probability': number(0, 1.001), 'image': text})))  # Outputs of float32 add up to about 1.
-# The check of each file, by its name without the extension.
+    {'probability': number(0, 1.001), 'image': text})))  # The sum of float32 outputs is about 1.
+# The check of each file, by the name of the file without its extension.
 CHECKS: Dict[str, Check] = {
     'throughput': fields({}, THROUGHPUT_FIELDS),
     'evaluation': _EVALUATION,
@@ -139,7 +142,7 @@ CHECKS: Dict[str, Check] = {
     'curves': mapping(list_of(tuple_of(integer(), optional(number())))),
     'samples': fields({}, {'samples': _SAMPLES, 'mistakes': _SAMPLES}),
     'outputs': _check_outputs}
-# throughput.json and evaluation.json of a part of a workload.
+# The copy of throughput.json and evaluation.json of a part of a workload.
 WORKLOAD_PART = fields({
     'throughput': fields({
         'num_replicas': _COUNT, 'devices': list_of(text), 'per_replica_batch_size': _RATE,
@@ -161,7 +164,12 @@ def write(folder: str, name: str, content: Dict[str, Any]) -> None:
 
 
 def read_or_warn(folder: str, name: str, consequence: str = 'it is made again') -> Dict[str, Any]:
-  """Reads a report; {} if it is missing or damaged. Damage is logged with its consequence."""
+  """Reads a report; returns {} if the file is missing or damaged. Damage is logged.
+
+  Args:
+    name: a key of CHECKS.
+    consequence: the consequence of damage, for the log.
+  """
   content: Dict[str, Any] = storage.load_json_or_warn(
       path_to(folder, name), CHECKS[name], consequence) or {}
   return content

@@ -12,12 +12,12 @@ _BOTTLENECK_SHARE = 0.25
 
 
 class Pause(NamedTuple):
-  """A time between two steps that is not spent on training, but for example on a checkpoint.
+  """A period between two steps that is not spent on training, but for example on a checkpoint.
 
   Attributes:
-    kind: what it is spent on: `checkpoint`, `evaluation`, `trace` or `recovery`.
-    start_time: in seconds, on the clock of the times in RunTimes.
-    secs: its duration.
+    kind: the purpose of the pause: `checkpoint`, `evaluation`, `trace` or `recovery`.
+    start_time: the clock at the start of the pause in seconds, see RunTimes.
+    secs: the duration of the pause.
   """
   kind: str
   start_time: float
@@ -25,20 +25,20 @@ class Pause(NamedTuple):
 
 
 class RunTimes(NamedTuple):
-  """The times of the steps of one run, in seconds. Of a long run, only the last steps are kept.
+  """The times of the steps of one run, in seconds. In a long run, only the last steps are kept.
 
   Attributes:
     start_times: for each step, `time.perf_counter` just before session.run.
     end_times: for each step, `time.perf_counter` just after session.run.
     input_wait_secs: for each step, the time from its start until its batch was available on all
       replicas; nan if the wait was not observed.
-    start_up_secs: the duration of each phase of the start-up, which lasts from the start of the
-      process to the end of its first step, or, in a TimeHistory of a later training run, from the
-      complete graph on; empty if no step was run.
+    start_up_secs: the duration of each phase of the start-up. The start-up lasts from the start of
+      the process to the end of its first step. In a TimeHistory of a later training run, it starts
+      when the graph is complete. Empty if no step was run.
     global_step: the global step of the last checkpoint of the run.
     loss: the last finite training loss, a mean over the global batch; None if there is none.
     pauses: the pauses between the steps.
-    traced_steps: global steps. Tracing makes a step slower.
+    traced_steps: the global steps of the traced steps. Tracing makes a step slower.
     discarded_steps: the number of steps at the start of the run whose times were not kept.
   """
   start_times: Sequence[float]
@@ -72,7 +72,7 @@ class TimedSteps(NamedTuple):
     input_wait_secs: the part of `session_run_secs` until the step's batch was available; nan if
       the wait was not observed.
     secs_without_pauses: `wall_secs` without the pauses.
-    is_traced: bool.
+    is_traced: whether the step was traced, bool.
     pauses: `count` and total `secs` of the pauses, by kind.
   """
   global_step: np.ndarray
@@ -95,7 +95,7 @@ def select_timed_steps(times: RunTimes, warmup_steps: int) -> TimedSteps:
   """Returns the steps after the warm-up, or all steps if the run is not longer than the warm-up.
 
   Args:
-    times: of at least one step.
+    times: the times of at least one step.
     warmup_steps: the number of steps at the beginning of the run that are not timed.
   """
   first = max(warmup_steps - times.discarded_steps, 0) if times.steps_run > warmup_steps else 0
@@ -120,9 +120,10 @@ def summarize(steps: TimedSteps, examples_per_step: Optional[int],
   excludes pauses and traced steps.
 
   Args:
-    steps: at least one.
-    examples_per_step: None if unknown. All rates in examples/sec are then None.
-    num_replicas: of all workers.
+    steps: the timed steps, at least one.
+    examples_per_step: the global batch size; None if unknown. All rates in examples/sec are then
+      None.
+    num_replicas: the number of replicas of all workers.
 
   Returns:
     The figures by their keys in `throughput.json`, in seconds, steps/sec and examples/sec.
@@ -131,7 +132,7 @@ def summarize(steps: TimedSteps, examples_per_step: Optional[int],
   steady_secs = steady.secs_without_pauses
   wall_secs = float(steps.wall_secs.sum())
   steps_per_sec, steady_steps_per_sec = num_steps / wall_secs, 1 / float(steady_secs.mean())
-  shares = _time_shares(steady)
+  shares = _compute_shares(steady)
 
   def to_examples(steps_or_rate: float) -> Optional[float]:
     """Converts steps to examples, or steps/sec to examples/sec."""
@@ -143,14 +144,14 @@ def summarize(steps: TimedSteps, examples_per_step: Optional[int],
       'steady_examples_per_sec': to_examples(steady_steps_per_sec),
       'steps_per_sec': steps_per_sec,
       'steady_steps_per_sec': steady_steps_per_sec,
-      'step_secs': _distribution(steps.wall_secs),
-      'session_run_secs': _distribution(steps.session_run_secs),
-      'between_secs': _distribution(steps.wall_secs - steps.session_run_secs),
-      'input_wait_secs': _distribution(steps.input_wait_secs),
-      'steady_step_secs': _distribution(steady_secs),
+      'step_secs': _compute_distribution(steps.wall_secs),
+      'session_run_secs': _compute_distribution(steps.session_run_secs),
+      'between_secs': _compute_distribution(steps.wall_secs - steps.session_run_secs),
+      'input_wait_secs': _compute_distribution(steps.input_wait_secs),
+      'steady_step_secs': _compute_distribution(steady_secs),
       'standard_error_secs': float(np.std(steady_secs, ddof=1) / np.sqrt(len(steady_secs)))
                              if len(steady_secs) > 1 else None,
-      'drift': _drift(steady_secs),
+      'drift': _compute_drift(steady_secs),
       'outliers': _find_outliers(steady),
       'pauses': steps.pauses,
       'traced_steps': int(steps.is_traced.sum()),
@@ -162,8 +163,8 @@ def summarize(steps: TimedSteps, examples_per_step: Optional[int],
   }
 
 
-def _time_shares(steady: TimedSteps) -> Dict[str, Optional[float]]:
-  """Returns the fractions of the steady step time spent on input, computation and between steps.
+def _compute_shares(steady: TimedSteps) -> Dict[str, Optional[float]]:
+  """Returns the fractions of the steady time spent on input, on computation and between steps.
 
   An unknown fraction is None.
   """
@@ -194,7 +195,7 @@ def _subtract_pauses(boundaries: np.ndarray,
 
   Args:
     boundaries: the start of the first step, then the end of each step, in seconds.
-    pauses: a pause before the first step or after the last step is ignored.
+    pauses: the pauses. A pause before the first step or after the last step is ignored.
 
   Returns:
     The seconds of each step without pauses, and, by kind, `count` and total `secs` of the pauses.
@@ -211,7 +212,7 @@ def _subtract_pauses(boundaries: np.ndarray,
   return secs, totals
 
 
-def _drift(secs: np.ndarray) -> Optional[float]:
+def _compute_drift(secs: np.ndarray) -> Optional[float]:
   """Returns the relative increase of the mean step time from the first to the last quarter.
 
   Returns None for fewer than four steps.
@@ -234,7 +235,7 @@ def _find_outliers(steady: TimedSteps) -> List[Dict[str, Any]]:
           for index in slowest]
 
 
-def _distribution(secs: np.ndarray) -> Optional[Dict[str, float]]:
+def _compute_distribution(secs: np.ndarray) -> Optional[Dict[str, float]]:
   """Returns the distribution of a time over the steps; None if the time was not observed."""
   if np.isnan(secs).any():
     return None

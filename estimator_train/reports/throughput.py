@@ -16,7 +16,7 @@ from estimator_train.system.start_up import StartUpTimer
 from estimator_train.version import __version__
 
 _LOG = logging.getLogger('estimator_train')
-_MAX_POINTS, _MAX_BINS = 500, 60  # Of the charts of the step times.
+_MAX_POINTS, _MAX_BINS = 500, 60  # Of the curve and the histogram of the step times.
 
 
 def write_throughput_report(
@@ -25,8 +25,8 @@ def write_throughput_report(
   """Writes the throughput report of this run if it ran at least one step.
 
   Returns:
-    The entries that this function adds to the result of the mode: those of training_result,
-    `examples_seen` and, if a step was run, the main rates.
+    The entries for the result of the mode: the entries of training_result, `examples_seen` and, if
+    a step was run, the main rates.
   """
   result = dict(training_result(settings.run, timing), examples_seen=conditions['examples_seen'])
   if not timing.end_times:
@@ -63,8 +63,9 @@ def make_throughput_report(
 
   Args:
     timing: times of the steps, at least one.
-    conditions: settings and devices that affect the figures, by their keys in `throughput.json`,
-      among them `examples_per_step` (None: unknown), `num_replicas` and `distribution_strategy`.
+    conditions: settings and devices that affect the figures, by their keys in `throughput.json`.
+      They include `examples_per_step` (None if unknown), `num_replicas` and
+      `distribution_strategy`.
     warmup_steps: number of steps at the beginning of the run that are not timed.
     workers: the figures of each worker except the chief, by task name; see `worker_figures`.
   """
@@ -76,7 +77,7 @@ def make_throughput_report(
   figures['warmup_steps'] = warmup_steps if has_steady_state else 0
   figures['steady_state'] = has_steady_state
   figures['time_to_first_step_secs'] = timing.time_to_first_step_secs
-  # The phases of time_to_first_step_secs.
+  # The phases whose sum is time_to_first_step_secs.
   figures['first_step_parts_secs'] = timing.start_up_secs
   figures['global_step'] = timing.global_step
   figures.update(conditions, machine=machine.processor_and_cores(), package_version=__version__,
@@ -85,7 +86,7 @@ def make_throughput_report(
 
 
 def duration_and_end_time(start_up: StartUpTimer) -> Dict[str, Any]:
-  """Returns the time, and the seconds since the start of the run, by their keys in the report."""
+  """Returns the current time and the duration of the run, by their keys in the report."""
   return {'run_secs': start_up.run_secs(),
           'finished_at': datetime.datetime.now().astimezone().isoformat(timespec='seconds')}
 
@@ -176,8 +177,8 @@ def write_step_curve(model_dir: str, global_steps: np.ndarray, secs: np.ndarray)
     global_steps: global step of each step, int [num_steps]; there is at least one step.
     secs: duration of each step in seconds, float [num_steps].
   """
-  # Each point of the curve stands for consecutive steps. This list contains, for each point, the
-  # indices of its steps.
+  # Each point of the curve represents consecutive steps. For each point, this list contains the
+  # indices of these steps.
   steps_of_points = np.array_split(np.arange(len(secs)), min(_MAX_POINTS, len(secs)))
   # The bins end at the 99th percentile, and the last bin includes all slower steps. If the bins
   # ended at the slowest step, they could be so wide that one bin contains almost all steps.
@@ -198,8 +199,8 @@ def log_summary(result: Dict[str, Any], best_metric: Optional[str],
 
   Args:
     result: the figures of the run; see `write_throughput_report`.
-    best_metric: the metric by which the best checkpoint was selected; None: no evaluation.
-    paths: paths of the files that the run wrote, by title; None for a file that was not written.
+    best_metric: the metric by which the best checkpoint was selected; None without an evaluation.
+    paths: the paths of the files of the run, by title; a path is None if it was not written.
     devices: the names of the devices, such as `/cpu:0`.
   """
   _LOG.info('finished at step %d', result['global_step'])

@@ -9,10 +9,10 @@ class Texts(NamedTuple):
   """The texts of a verdict.
 
   Attributes:
-    log: the text after the verdict in the log.
-    page: a sentence on the report page.
-    benchmark: the template of `--mode=input_benchmark`, for the higher rate, the ratio and the
-      lower rate of input and model.
+    log: the text that the log shows after the verdict.
+    page: the sentence that the report page shows.
+    benchmark: the template of the sentence that `--mode=input_benchmark` prints. It has places for
+      the higher one of the rates of input and model, the ratio of the two rates, and the lower one.
   """
   log: str
   page: str

@@ -113,7 +113,7 @@ class AuditedSplit:
 
 
 def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
-  """Returns the result: the number of files, and the number of issues of each kind."""
+  """Returns the result of the mode: the number of files, and the number of issues of each kind."""
   file_issues.load_pillow()
   spec, sources = make_image_sources(settings, run_dir)
   run_dir.make()

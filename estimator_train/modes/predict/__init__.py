@@ -41,7 +41,7 @@ class Predictions(NamedTuple):
 
 
 def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
-  """Returns the result: the number of examples predicted, and of bad files.
+  """Returns the result of the mode: the number of examples predicted, and of bad files.
 
   Raises:
     UserError: a file is bad. All other files have been predicted, and the error contains the

@@ -1,7 +1,7 @@
 """`--mode=evaluate`: evaluates a checkpoint.
 
-The files of the run change only if its latest checkpoint is evaluated on its own test examples.
-Any other evaluation is written to a folder of its own, `MODEL_DIR/evaluations/NAME/`.
+The files of the run change only if its latest checkpoint is evaluated on the test examples of the
+run. Any other evaluation is written to a separate folder, `MODEL_DIR/evaluations/NAME/`.
 """
 
 import contextlib
@@ -31,66 +31,70 @@ _MAX_NAME_LENGTH = 40
 
 
 def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
-  """Returns the result, which has the metrics of the checkpoint on the test examples."""
+  """Returns the result of the mode: the metrics of the checkpoint on the test examples."""
   with finding.pin_requested_checkpoint(settings, run_dir) as checkpoint:
     run = open_run(settings, run_dir, checkpoint=checkpoint)
-    # What differs from the run in `model_dir`; without one, from the first evaluation in it.
-    before = report_files.read_or_warn(run_dir.path, 'evaluation')
-    other_checkpoint = _other_checkpoint(run, checkpoint, before)
+    # The differences from the run in `model_dir` or, if there is no run, from the first evaluation.
+    earlier_evaluation = report_files.read_or_warn(run_dir.path, 'evaluation')
+    other_checkpoint = _describe_other_checkpoint(run, checkpoint, earlier_evaluation)
     flags = run_dir.flag_differences(settings, _PREPROCESSING_FLAGS)
     preprocessing = 'other preprocessing: ' + ', '.join(flags) if flags else None
-    texts = list(filter(None, [_other_examples(run, before), other_checkpoint, preprocessing]))
-    record = RunDir(run_dir.path_to(_EVALUATIONS_FOLDER, _make_name(
-        run, preprocessing, other_checkpoint is not None))) if texts else run_dir
-    if texts:
-      _LOG.info('not the evaluation of the run (%s): writing to %s', ', '.join(texts), record.path)
+    differences = list(filter(None, [
+        _describe_other_examples(run, earlier_evaluation), other_checkpoint, preprocessing]))
+    output_dir = RunDir(run_dir.path_to(_EVALUATIONS_FOLDER, _make_name(
+        run, preprocessing, other_checkpoint is not None))) if differences else run_dir
+    if differences:
+      _LOG.info('not the evaluation of the run (%s): writing to %s', ', '.join(differences),
+                output_dir.path)
     evaluator = Evaluator(run, convert_model(run, build(run)))
     metrics, samples = evaluator.evaluate(checkpoint.readable_path)
   metrics['checkpoint'] = checkpoint.path
-  record.make()
-  evaluator.write_summary(record.path_to('eval') if texts else None)
-  if texts:
-    record.record_flags(settings, run.data.spec.labels)
-    metrics['differs_from_run'] = texts
+  output_dir.make()
+  evaluator.write_summary(output_dir.path_to('eval') if differences else None)
+  if differences:
+    output_dir.record_flags(settings, run.data.spec.labels)
+    metrics['differs_from_run'] = differences
   result = evaluation.write_evaluation_report(
-      settings.run, run.data.spec.labels, metrics, samples, record)
+      settings.run, run.data.spec.labels, metrics, samples, output_dir)
   result.update(run.skipped_images_result)
-  if texts:
-    result.update(evaluation_dir=record.path, differs_from_run=texts)
+  if differences:
+    result.update(evaluation_dir=output_dir.path, differs_from_run=differences)
   else:
-    learning_curves.write_learning_curves(record.path)
-  page.write_page_of_finished_run(record.path, settings.reporting)
+    learning_curves.write_learning_curves(output_dir.path)
+  page.write_page_of_finished_run(output_dir.path, settings.reporting)
   return result
 
 
-def _other_examples(run: Run, before: Dict[str, Any]) -> Optional[str]:
-  """Returns what differs between the test examples and those of the run; None: nothing."""
+def _describe_other_examples(run: Run, earlier_evaluation: Dict[str, Any]) -> Optional[str]:
+  """Describes how the test examples differ from those of the run; None if they are the same."""
   assert run.data.test is not None
   flags = ', '.join(run.run_dir.flag_differences(run.settings, _DATA_FLAGS))
   record = data_record.read(run.run_dir)
-  own = (record and record.test_examples) or before.get('examples_digest')
-  # A run of an earlier version has recorded only its flags.
-  is_own = own == run.data.test.content_digest() if own else not (before and flags)
-  return None if is_own else 'other test examples: ' + (flags or 'the files have changed')
+  digest_of_run = (record and record.test_examples) or earlier_evaluation.get('examples_digest')
+  # Earlier versions recorded only the flags of a run.
+  is_same = (run.data.test.content_digest() == digest_of_run if digest_of_run
+             else not (earlier_evaluation and flags))
+  return None if is_same else 'other test examples: ' + (flags or 'the files have changed')
 
 
-def _other_checkpoint(run: Run, checkpoint: SavedCheckpoint,
-                      before: Dict[str, Any]) -> Optional[str]:
-  """Returns which checkpoint is evaluated instead of the latest one; None: that one."""
+def _describe_other_checkpoint(run: Run, checkpoint: SavedCheckpoint,
+                               earlier_evaluation: Dict[str, Any]) -> Optional[str]:
+  """Describes the evaluated checkpoint if it is not the latest one of the run, else None."""
   if run.settings.checkpoints.checkpoint == 'latest':
     return None
-  own = finding.latest_checkpoint(run.run_dir.path) or before.get('checkpoint')
-  if own is None or own == checkpoint.path:
+  latest = finding.latest_checkpoint(run.run_dir.path) or earlier_evaluation.get('checkpoint')
+  if latest is None or latest == checkpoint.path:
     return None
-  # The index of a checkpoint has the checksums of its values. A training may delete the latest one.
+  # Two checkpoints are the same if their index files are, because these contain checksums of the
+  # values. A training process may delete the latest checkpoint meanwhile.
   with contextlib.suppress(OSError):
-    if filecmp.cmp(own + '.index', checkpoint.readable_path + '.index', shallow=False):
+    if filecmp.cmp(latest + '.index', checkpoint.readable_path + '.index', shallow=False):
       return None
-  return 'another checkpoint: {}, not {}'.format(checkpoint.path, own)
+  return 'another checkpoint: {}, not {}'.format(checkpoint.path, latest)
 
 
 def _make_name(run: Run, preprocessing: Optional[str], has_other_checkpoint: bool) -> str:
-  """Returns the name of the folder of an evaluation, by its examples and its checkpoint."""
+  """Returns the name of the folder of an evaluation, which depends on examples and checkpoint."""
   data, checkpoint = run.settings.data, run.start.checkpoint
   assert run.data.test is not None and checkpoint is not None
   name, pattern = '', data.train_pattern if data.validation_fraction else data.eval_pattern

@@ -1,4 +1,4 @@
-"""`--mode=lr_finder`: finds a learning rate by training over an exponentially rising one.
+"""`--mode=lr_finder`: finds a learning rate by training while the rate increases exponentially.
 
 This is the learning rate range test of Smith 2017, arXiv:1506.01186, section 3.3. The loss hardly
 changes at rates that are too low, decreases at useful rates, and increases at rates that are too
@@ -29,8 +29,8 @@ from estimator_train.training.trainer import make_run_input_fn
 _LOG = logging.getLogger('estimator_train')
 _LOWEST_RATE, _HIGHEST_RATE = 1e-7, 10.
 _DEFAULT_STEPS = 100
-# The number of steps of the moving average and of the regression, as a fraction of all steps. The
-# averaged range of learning rates then does not depend on the number of steps.
+# The moving average and the regression extend over these fractions of all steps. Thus, they extend
+# over the same range of learning rates for any number of steps.
 _SMOOTHED_FRACTION, _FITTED_FRACTION = 0.1, 0.12
 _MAX_LOSS_RATIO = 4
 
@@ -50,11 +50,11 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
       raise UserError('a compiled model trains with its own learning rate',
                       '--mode=lr_finder --model=' + settings.model.model,
                       'return the model without compiling it')
-    losses = _train(run, model)
+    recorder = _train(run, model)
   points = [{'learning_rate': run.schedule.rate_at(step), 'loss': loss, 'smoothed_loss': smoothed}
-            for step, (loss, smoothed) in enumerate(zip(losses.losses, losses.smoothed_losses))]
+            for step, (loss, smoothed) in enumerate(zip(recorder.losses, recorder.smoothed_losses))]
   result = {'mode': settings.run.mode, 'model_dir': settings.run.model_dir,
-            **choose_rates(points, run.end_step), 'has_diverged': losses.has_diverged,
+            **choose_rates(points, run.end_step), 'has_diverged': recorder.has_diverged,
             **run.conditions, 'optimizer': settings.optimizer.optimizer, 'points': points}
   report_files.write(run_dir.path, 'lr_finder', result)
   page_file = page.write_page_of_finished_run(run_dir.path, settings.reporting)
@@ -67,20 +67,20 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   return result
 
 
-def _train(run: Run, model: PreparedModel) -> 'RecordLosses':
+def _train(run: Run, model: PreparedModel) -> 'LossRecorder':
   """Trains from the initial weights up to the last step, or until the loss diverges."""
   monitor = StepMonitor()
-  losses, progress = RecordLosses(monitor, run.end_step), ShowProgress(run, model, monitor)
+  recorder, progress = LossRecorder(monitor, run.end_step), ShowProgress(run, model, monitor)
   try:
     with estimator_patches.without_nan_hook(), translate_errors(run.data.train):
       run.engine.train(model.training_estimator, make_run_input_fn(run, model),
-                       [monitor, progress, losses], run.end_step)
+                       [monitor, progress, recorder], run.end_step)
   finally:
     progress.close()
-  return losses
+  return recorder
 
 
-class RecordLosses(tf.train.SessionRunHook):
+class LossRecorder(tf.train.SessionRunHook):
   """Records the loss of each step, and stops the training if the loss diverges.
 
   Args:
@@ -88,11 +88,11 @@ class RecordLosses(tf.train.SessionRunHook):
     num_steps: the number of steps of the whole range of learning rates.
 
   Attributes:
-    losses: the loss of each step, a mean over the global batch, as long as it is finite.
+    losses: the loss of each step, a mean over the global batch, up to the last finite one.
     smoothed_losses: for each loss, the exponential moving average up to this loss, divided by the
-      sum of its weights. Otherwise, the first averages would be too close to 0.
-    has_diverged: whether this hook has stopped the training: the loss was not finite, or the
-      smoothed loss exceeded _MAX_LOSS_RATIO times its minimum.
+      sum of its weights. Without this division, the first averages would be too close to 0.
+    has_diverged: whether this hook has stopped the training, because the loss was not finite, or
+      the smoothed loss exceeded _MAX_LOSS_RATIO times its minimum.
   """
 
   def __init__(self, monitor: StepMonitor, num_steps: int) -> None:
@@ -121,24 +121,26 @@ class RecordLosses(tf.train.SessionRunHook):
 def choose_rates(points: Sequence[Dict[str, float]], num_steps: int) -> Dict[str, Optional[float]]:
   """Returns the suggested learning rate and the rate of the smallest loss, by their result keys.
 
-  The suggested rate is that of the steepest descent of the loss over the logarithm of the learning
-  rate, up to the smallest loss. The slope at a step is that of a linear regression over the losses
-  of the neighboring steps on both sides. The slope of the smoothed loss, an average over previous
-  steps, would be steepest at a rate that is too high.
+  At the suggested rate, the loss decreases fastest over the logarithm of the learning rate. Only
+  rates up to that of the smallest loss count. The slope at a step comes from a linear regression
+  over the losses of the neighboring steps on both sides. The smoothed loss is not used for this: it
+  is an average over previous steps, and would be steepest at a rate that is too high.
 
   Args:
     points: for each step, `learning_rate`, `loss` and `smoothed_loss`.
     num_steps: the number of steps of the whole range of learning rates.
 
   Returns:
-    `learning_rate`, None if the loss does not decrease, and `min_loss_rate`, None without points.
+    `learning_rate`, which is None if the loss does not decrease, and `min_loss_rate`, which is None
+    if there are no points.
   """
   rates = [point['learning_rate'] for point in points]
   losses = [point['loss'] for point in points]
-  lowest = int(np.argmin([point['smoothed_loss'] for point in points])) if points else 0
-  reach = max(round(_FITTED_FRACTION * num_steps / 2), 1)
-  slopes = {step: np.polyfit(range(2 * reach + 1), losses[step - reach:step + reach + 1], 1)[0]
-            for step in range(reach, min(len(points) - reach, lowest + 1))}
+  lowest_step = int(np.argmin([point['smoothed_loss'] for point in points])) if points else 0
+  half_width = max(round(_FITTED_FRACTION * num_steps / 2), 1)
+  slopes = {step: np.polyfit(range(2 * half_width + 1),
+                               losses[step - half_width:step + half_width + 1], 1)[0]
+            for step in range(half_width, min(len(points) - half_width, lowest_step + 1))}
   steepest = min(slopes, key=lambda step: slopes[step], default=None)
   return {'learning_rate': None if steepest is None else rates[steepest],
-          'min_loss_rate': rates[lowest] if points else None}
+          'min_loss_rate': rates[lowest_step] if points else None}

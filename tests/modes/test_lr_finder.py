@@ -63,7 +63,7 @@ def test_replicas_and_steps(run_well, tmp_path):
 def record(losses):
   """Returns the hook after steps with these losses, or as many of them as it lets run."""
   monitor, context = mock.Mock(), mock.Mock()
-  hook = lr_finder.RecordLosses(monitor, len(losses))
+  hook = lr_finder.LossRecorder(monitor, len(losses))
   for monitor.loss in losses:
     hook.after_run(context, None)
     if context.request_stop.called:

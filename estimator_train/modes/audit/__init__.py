@@ -35,8 +35,7 @@ class ImageIssue(NamedTuple):
   """An issue of an image file. `file` is the first field, so that issues are sorted by file.
 
   Attributes:
-    file: the path. Bytes of the path that cannot be decoded become surrogate escapes, as in
-      `os.fsdecode`.
+    file: the path. Bytes that cannot be decoded become surrogates, as in `os.fsdecode`.
     split: `train` or `eval`. A file that is in both splits has separate issues for each split.
     kind: one of KINDS.
   """
@@ -51,9 +50,9 @@ class InspectedImage(NamedTuple):
   """The results of inspecting one image.
 
   Attributes:
-    digest: hash of the contents; b'' if the file is empty or cannot be read.
+    digest: the hash of the contents; b'' if the file is empty or cannot be read.
     shape: (height, width, channels); None if the image cannot be decoded.
-    issues: issues of the contents of the image, or the reason why it cannot be read.
+    issues: the issues of the contents, or the reason why the image cannot be read.
   """
   size: int
   digest: bytes
@@ -95,8 +94,8 @@ class AuditedSplit:
 
   def statistics(self) -> Dict[str, Any]:
     """Returns the statistics of the split, by their keys in audit.json."""
-    known = self._class_indices[self._class_indices >= 0]
-    counts = np.bincount(known, minlength=len(self._class_names)).tolist()
+    known_indices = self._class_indices[self._class_indices >= 0]
+    counts = np.bincount(known_indices, minlength=len(self._class_names)).tolist()
     num_grey = sum(count for shape, count in self._shapes.items() if shape[2] < 3)
     shapes = sorted(self._shapes.items(), key=lambda item: (-item[1], item[0]))
     return {
@@ -117,10 +116,10 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   file_issues.load_pillow()
   spec, sources = make_image_sources(settings, run_dir)
   run_dir.make()
-  began = time.monotonic()
+  start_time = time.monotonic()
   splits = [AuditedSplit(name, source, spec.labels) for name, source in sources.items()]
   issues = _inspect_images(splits)
-  count, secs = sum(map(len, sources.values())), time.monotonic() - began
+  count, secs = sum(map(len, sources.values())), time.monotonic() - start_time
   _LOG.info('audited %d images in %.1f s, %.0f images/sec', count, secs, count / secs)
   return write_audit_report(settings, run_dir, splits, issues)
 
@@ -129,11 +128,11 @@ def _inspect_images(splits: Sequence[AuditedSplit]) -> List[ImageIssue]:
   """Inspects all images, updates the statistics of the splits, and returns all issues."""
   issues = [ImageIssue(name, split.name, 'bad_record', '', reason)
             for split in splits for name, reason in split.source.unreadable_parts()]
-  # The files with the same contents, by digest; files that are empty or cannot be read have none.
+  # The files by the digest of their contents. Files that are empty or unreadable have no digest.
   files_by_digest: Dict[bytes, List[Tuple[AuditedSplit, int]]] = {}
-  with contextlib.closing(decoding.make_shape_function()) as shape_of:
+  with contextlib.closing(decoding.make_shape_function()) as read_shape:
     for split in splits:
-      inspect = functools.partial(_inspect_image, split.source, shape_of)
+      inspect = functools.partial(_inspect_image, split.source, read_shape)
       for index, image in enumerate(bad_images.map_examples(
           inspect, len(split.source), 'auditing ' + split.name)):
         split.add_image(image)
@@ -146,7 +145,7 @@ def _inspect_images(splits: Sequence[AuditedSplit]) -> List[ImageIssue]:
   return issues
 
 
-def _inspect_image(source: ImageSource, shape_of: decoding.ImageFunction,
+def _inspect_image(source: ImageSource, read_shape: decoding.ImageFunction,
                    index: int) -> InspectedImage:
   """Reads and decodes an image, and finds its issues."""
   name = source.name_of(index)
@@ -161,7 +160,7 @@ def _inspect_image(source: ImageSource, shape_of: decoding.ImageFunction,
   shape: Optional[Tuple[int, int, int]] = None
   decode_error = None
   try:
-    height, width, channels = shape_of.call(contents).tolist()
+    height, width, channels = read_shape.call(contents).tolist()
     shape = height, width, channels
   except ValueError as error:
     decode_error = str(error)
@@ -177,6 +176,7 @@ def _make_duplicate_issues(group: Sequence[Tuple[AuditedSplit, int]]) -> Iterato
     group: for each file, its split and its index in this split.
   """
   same_contents = 'the same contents as '
+  # The index of the first file of each split. In a dict of reversed pairs, the first file wins.
   first_of_split = dict(reversed(group))
   class_names = sorted({split.class_name(index) for split, index in group})
   for number, (split, index) in enumerate(group):

@@ -1,7 +1,7 @@
 """Finds issues of image files that their first and last bytes, and their headers, show.
 
-For an image that the decoder of training cannot decode, this is the reason. For any other image, it
-is what the decoder ignores. Pillow reads the header.
+If training cannot decode an image, the issue is the reason. The issues of any other image are
+properties that the decoder of training ignores. Pillow reads the header.
 """
 
 import io
@@ -17,7 +17,7 @@ from typing import Any, Iterator, NamedTuple, Optional, Tuple
 KINDS = ('unreadable', 'bad_record', 'empty', 'not_an_image', 'truncated', 'cannot_be_decoded',
          'wrong_extension', 'cmyk', '16_bit', 'transparent', 'gif_canvas', 'exif_rotated',
          'animated', 'duplicate', 'under_several_labels', 'in_train_and_eval')
-# The first bytes, by which the decoder recognizes the format, and the last bytes. The decoder
+# (first bytes, last bytes) of each format. The decoder recognizes a format by the first bytes, and
 # ignores the file name.
 _FORMATS = {'JPEG': (b'\xff\xd8\xff', b'\xff\xd9'),
             'PNG': (b'\x89PNG\r\n\x1a\n', b'IEND\xaeB`\x82'),
@@ -34,7 +34,7 @@ class FileIssue(NamedTuple):
 
   Attributes:
     kind: one of KINDS.
-    reason: what is wrong, in words.
+    reason: a description of the issue.
   """
   kind: str
   reason: str
@@ -56,7 +56,7 @@ def find_issues(path: bytes, content: bytes, decoder_error: Optional[str]) -> It
   """Yields the issues of a file.
 
   Args:
-    path: only its extension matters.
+    path: the path of the file, of which only the extension is used.
     content: the whole content of the file.
     decoder_error: the error message of the decoder; None if the decoder can decode the file.
   """

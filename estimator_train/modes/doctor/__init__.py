@@ -1,6 +1,7 @@
 """`--mode=doctor`: checks the machine for faults that would stop a run or slow it down.
 
-This module checks what flags and environment variables name; the other modules, all else.
+This module checks the folders, the cluster and the credentials that flags and environment variables
+specify. `installation` checks Python and packages, and `hardware` checks the machine.
 """
 
 import collections
@@ -140,7 +141,7 @@ def check_kaggle_credentials(environment: Mapping[str, str], is_needed: bool,
                              in_image: bool) -> CheckResult:
   """Checks that Kaggle credentials exist if they are needed, and are complete and private.
 
-  Neither shows the credentials nor imports the kaggle package, which would sign in to Kaggle.
+  The credentials are not shown. The kaggle package is not imported, because it would sign in.
 
   Args:
     is_needed: whether the run downloads from Kaggle.

@@ -31,7 +31,7 @@ _TIMEOUT_SECS = 30.
 _PCI_DEVICES = '/sys/bus/pci/devices/*'
 _NVIDIA_VENDOR_ID, _DISPLAY_CLASS_PREFIX = '0x10de', '0x03'
 
-# The lowest compute capability that a build supports, and the first that is too new for the build.
+# (the lowest compute capability that a build supports, the lowest one that is too new for it).
 _STOCK_CAPABILITIES = ((3, 5), (8, 0))  # The stock build, with CUDA 10.0.
 _NVIDIA_CAPABILITIES = ((6, 0), (10, 0))  # NVIDIA's container, with CUDA 12.1.
 # The lowest version of the driver for CUDA 10.0, and for NVIDIA's container on data-center GPUs.
@@ -75,8 +75,8 @@ class GpuInventory(NamedTuple):
   """The GPUs of the machine.
 
   Attributes:
-    failure: why NVML failed; None if NVML works, or if there is no driver.
-    num_pci_devices: number of NVIDIA graphics devices that the kernel lists, even without a driver.
+    failure: the reason why NVML failed; None if NVML works, or if there is no driver.
+    num_pci_devices: the number of NVIDIA graphics devices. The kernel lists them without a driver.
   """
   gpus: Tuple[Gpu, ...] = ()
   failure: Optional[str] = None
@@ -247,14 +247,14 @@ def check_cores(quota_cores: Optional[float], has_onednn: bool) -> CheckResult:
   """Checks that the container gets the CPU time of all cores that it sees.
 
   Args:
-    quota_cores: what `read_quota_cores` returned.
-    has_onednn: whether the build of TensorFlow is that with oneDNN.
+    quota_cores: see `read_quota_cores`.
+    has_onednn: whether the installed build of TensorFlow uses oneDNN.
   """
   cores = machine.available_cores()
   if quota_cores is None or quota_cores >= cores:
     return ok('cores', str(cores))
-  # With oneDNN, one operation runs at a time, so parallel operations need no limit. The threads
-  # of this operation are OpenMP threads, whose number OMP_NUM_THREADS limits.
+  # With oneDNN, operations run one after the other, so their number needs no limit. They use OpenMP
+  # threads, whose number OMP_NUM_THREADS limits.
   remedy = ('set `OMP_NUM_THREADS={0}` and give ' if has_onednn
             else 'give --inter_op_parallelism_threads={0} ')
   return warn('cores', '{}, but the container gets the CPU time of {:g} core(s); TensorFlow '

@@ -20,8 +20,8 @@ from estimator_train.modes.doctor.results import CheckResult, fail, ok, warn
 from estimator_train.system.child_process import child_environment, run_python
 from estimator_train.system.tensorflow_probe import ImportResult
 
-# If one of these packages is too new, TensorFlow breaks; but if NumPy is only slightly too new,
-# TensorFlow prints warnings, and works.
+# If one of these packages is too new, TensorFlow fails. If it is NumPy, and only slightly too new,
+# TensorFlow prints warnings, but works.
 _PINNED_PACKAGES = ('protobuf', 'h5py', 'numpy')
 _TENSORFLOW_DISTRIBUTIONS = ('tensorflow', 'tensorflow-gpu', 'tensorflow-cpu', 'intel-tensorflow',
                              'intel-tensorflow-avx512', 'nvidia-tensorflow')
@@ -29,8 +29,8 @@ _INSTALL_REMEDY = ('./run_train.sh creates an environment; `pip install .` insta
                    'environment')
 
 _SLOW_IMPORT_SECS = 30.
-# The environment that run_train.sh creates for a build, next to the package, and the command. How
-# much faster one build is than the other depends on the processor.
+# (environment that run_train.sh creates next to the package, command) of each build. The processor
+# determines which build is faster.
 _BUILDS = {'stock': ('.venv', './run_train.sh'),
            'oneDNN': ('.venv-onednn', 'ESTIMATOR_TRAIN_TF=onednn ./run_train.sh')}
 _RATE_TIMEOUT_SECS = 90.
@@ -42,7 +42,7 @@ _MIN_RATIO = 1.15
 
 
 class Interpreter(NamedTuple):
-  """A Python interpreter, and the operating system and machine that run it; by default this one."""
+  """A Python interpreter, its operating system and its machine; by default, of this process."""
   implementation: str = platform.python_implementation()
   version: Tuple[int, ...] = sys.version_info[:3]
   bits: int = 8 * struct.calcsize('P')
@@ -71,7 +71,7 @@ class BuildRate(NamedTuple):
 
   Attributes:
     examples_per_sec: the rate; None if the build could not be measured.
-    failure: why it could not be measured, or ''.
+    failure: the reason why the build could not be measured, or ''.
   """
   build: str
   examples_per_sec: Optional[float]
@@ -183,14 +183,14 @@ def measure_builds(build: TensorFlowBuild) -> List[BuildRate]:
   """Trains a small network on the CPU with each installed build, in a child process.
 
   Returns:
-    The rate of the build of this interpreter, then that of the other build if run_train.sh has
-    installed it.
+    The rate of the build of this interpreter. If run_train.sh has installed the other build, its
+    rate follows.
   """
-  own = 'oneDNN' if build.is_intel_build else 'stock'
-  rates = [_measure_build(own, sys.executable)]
+  own_build = 'oneDNN' if build.is_intel_build else 'stock'
+  rates = [_measure_build(own_build, sys.executable)]
   for other, (environment, _) in _BUILDS.items():
     python = os.path.join(system.PACKAGE_PARENT_DIR, environment, 'bin', 'python')
-    if other != own and os.access(python, os.X_OK):
+    if other != own_build and os.access(python, os.X_OK):
       rates.append(_measure_build(other, python))
   return rates
 
@@ -212,7 +212,7 @@ def check_build_rates(rates: Sequence[BuildRate], in_image: bool = False) -> Che
   """Compares the measured training rates, and recommends the faster build.
 
   Args:
-    rates: what `measure_builds` returned: the build of this interpreter comes first.
+    rates: the result of `measure_builds`, in which the build of this interpreter comes first.
     in_image: whether the program runs in the Docker image, where users do not install packages.
   """
   own, other = rates[0], rates[-1]

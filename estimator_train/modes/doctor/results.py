@@ -1,15 +1,15 @@
 """Diagnoses for --mode=doctor whether training can run on the machine.
 
-In each module, some functions collect properties of the machine. The functions `check_...` judge
-these properties. What may crash or hang on a faulty machine, such as importing TensorFlow or asking
-the driver of a GPU, runs in a child process.
+In each module, some functions collect properties of the machine, and the functions `check_...`
+judge these properties. Operations that may crash or hang on a faulty machine, such as importing
+TensorFlow or calling the driver of a GPU, run in a child process.
 """
 
 from typing import NamedTuple
 
 
 class CheckResult(NamedTuple):
-  """The result of one check, a line of the doctor's output.
+  """The result of one check, which is one line of the output.
 
   Attributes:
     level: `ok`, `warning` (some runs fail or are slow) or `error` (no run works, or no run can use

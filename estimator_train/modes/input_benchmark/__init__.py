@@ -26,8 +26,8 @@ from estimator_train.training.preparation import build, convert_model
 from estimator_train.training.run import open_run
 
 _LOG = logging.getLogger('estimator_train')
-# Even compute-bound training gets advice on a faster input if input and model share cores and the
-# input takes at least this fraction of the training time.
+# If input and model share cores, and the input takes at least this fraction of the training time,
+# even compute-bound training gets advice on a faster input.
 _MIN_INPUT_SHARE = 0.1
 
 
@@ -37,8 +37,8 @@ def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
     run_dir.make()
   # The model is trained in a temporary folder, because the user's model_dir may have checkpoints.
   with tempfile.TemporaryDirectory(prefix='input_benchmark-') as folder:
-    # A step takes as long as with the settings of the user. The class indices of the synthetic
-    # batch are random; a tiny learning rate keeps the loss finite.
+    # The class indices of the synthetic batch are random, so a tiny learning rate keeps the loss
+    # finite. It does not change the time of a step.
     run = open_run(settings.with_constant_rate(
         1e-9, mode='train', model_dir=folder, train_steps=2 ** 31 - 1, train_epochs=None,
         weights='none'), RunDir(folder))
@@ -74,28 +74,29 @@ def summarize(measurement: InputMeasurement,
               model_segments: Sequence[ExamplesAndSecs]) -> Dict[str, Any]:
   """Computes the rates and the verdict, by their keys in `input_benchmark.json`.
 
-  The cold rate is that of the first epoch of a training, from making the input to the last batch;
-  infinite data has no epochs. The other rates are the median of examples ÷ wall time over several
-  passes. The rates of a stage are those of the pipeline that ends with the stage. Its `share` is
-  the time that it adds, as a fraction of the time of the whole pipeline.
+  The cold rate is the rate of the first epoch of a training run, from making the input to the last
+  batch. For infinite data, it is the rate of the cold pass. Each other rate is the median of
+  examples ÷ wall time over several passes. The rates of a stage are those of a pipeline that ends
+  with this stage. The `share` of a stage is the time that it adds, as a fraction of the time of the
+  whole pipeline.
 
   Args:
-    model_segments: measurements of training on a synthetic batch, one per segment of steps.
+    model_segments: the measurement of each segment of the training steps on a synthetic batch.
   """
-  (cold_rate,), num_examples = _rates([measurement.cold_pass]), measurement.num_examples
+  (cold_rate,), num_examples = _rates_of([measurement.cold_pass]), measurement.num_examples
   if num_examples is not None:
     cold_rate = num_examples / (measurement.prepare_secs + num_examples / cold_rate)
   spread = {name: {'median': statistics.median(rates), 'min': min(rates), 'max': max(rates),
                    'passes': len(rates)}
-            for name, rates in (('cold', [cold_rate]), ('warm', _rates(measurement.warm_passes)),
-                                ('model', _rates(model_segments)))}
+            for name, rates in (('cold', [cold_rate]), ('warm', _rates_of(measurement.warm_passes)),
+                                ('model', _rates_of(model_segments)))}
   stages, secs = {}, 0.
   for name, passes in measurement.stage_passes.items():
-    rate, previous_secs = statistics.median(_rates(passes)), secs
+    rate, previous_secs = statistics.median(_rates_of(passes)), secs
     # Because of noise, the pipeline may seem faster with this stage than without it.
     secs = max(previous_secs, 1 / rate)
-    stages[name] = {'images_per_sec': rate, 'min': min(_rates(passes)),
-                    'max': max(_rates(passes)), 'share': secs - previous_secs}
+    stages[name] = {'images_per_sec': rate, 'min': min(_rates_of(passes)),
+                    'max': max(_rates_of(passes)), 'share': secs - previous_secs}
   for stage in stages.values():
     stage['share'] /= secs
   warm, model = (spread[name]['median'] for name in ('warm', 'model'))
@@ -105,7 +106,7 @@ def summarize(measurement: InputMeasurement,
           'prepare_secs': measurement.prepare_secs, 'stages': stages, 'spread': spread}
 
 
-def _rates(passes: Sequence[ExamplesAndSecs]) -> List[float]:
+def _rates_of(passes: Sequence[ExamplesAndSecs]) -> List[float]:
   return [examples / secs for examples, secs in passes]
 
 
@@ -140,7 +141,7 @@ def make_advice(rates: Dict[str, Any], input_advice: str, on_cpu: bool,
 
 def make_input_advice(flags: InputFlags, measurement: InputMeasurement, cores: int,
                       free_bytes: int) -> str:
-  """Returns the flags that make the input faster or, if there are none, the reason.
+  """Returns the flags that make the input faster or, if no flag does, the reason.
 
   Args:
     flags: the flags of the input, with the cache that is used.

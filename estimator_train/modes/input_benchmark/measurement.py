@@ -1,4 +1,4 @@
-"""Measures the rates of the input pipeline, of its stages, and of a model that waits for no input.
+"""Measures the rates of the input pipeline and its stages, and of a model that waits for no input.
 
 A pass of the input reads examples from the beginning of the data set for a limited time. The model
 trains on one synthetic batch, which is repeated.
@@ -42,14 +42,14 @@ class InputMeasurement(NamedTuple):
   Attributes:
     format_name: `image_files`, `image_records`, `records`, `examples`, `idx_files`, `arrays`,
       `binary_files` or `synthetic`.
-    num_examples: number of examples per epoch; None for infinite data.
+    num_examples: the number of examples per epoch; None for infinite data.
     prepare_secs: seconds from making the input to the start of the first pass.
-    cold_pass: the first pass, which started with no file in the page cache. With a cache, it is a
-      whole epoch, during which the cache is filled.
+    cold_pass: the first pass. It started with none of the files in the page cache. With `--cache`,
+      it was a whole epoch, which filled the cache.
     warm_passes: passes that read only examples that had been read before.
-    stage_passes: for each stage of the pipeline (such as read, decode, resize and batch), in order,
-      the passes that ran only this stage and the stages before it. The passes of the last stage ran
-      the whole pipeline.
+    stage_passes: the passes of each stage of the pipeline (such as read, decode, resize and batch),
+      in order. They ran only this stage and the stages before it, so the passes of the last stage
+      ran the whole pipeline.
     image_shape: (height, width, channels) of the pixels in a batch.
   """
   format_name: str
@@ -85,10 +85,10 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
       else glob.glob(os.path.join(glob.escape(cache), 'images-*.npy')))]
   # Evicts the files from the page cache of the kernel, which keeps pages that are in use.
   storage.advise_kernel(files, os.POSIX_FADV_DONTNEED)
-  began = clock()
+  start_time = clock()
   train_input_fn = opening.make_train_input_fn(source, settings, *plan)
   with _open_pipelines({'train': train_input_fn}, settings.devices) as pipelines:
-    prepare_secs = clock() - began
+    prepare_secs = clock() - start_time
     cold_pass = pipelines['train'].run_pass(
         batch_size, _COLD_PASS_SECS if cache == 'none' or num_batches is None else math.inf,
         num_batches)
@@ -97,7 +97,7 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
   batches_read = cold_pass[0] // batch_size
   max_batches = None
   if not is_cached and num_batches is not None and batches_read < num_batches:
-    max_batches = batches_read - 1  # A warm pass takes one more batch, which is not timed.
+    max_batches = batches_read - 1  # A warm pass also reads one batch that is not timed.
   stage_input_fns: Dict[str, InputFn] = {}
   if settings.input.input_pipeline != 'published' and source.last_stage is not None:
     stage_input_fns = {'batch': train_input_fn} if is_cached else dict(
@@ -105,7 +105,8 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
   with _open_pipelines(stage_input_fns or {'train': train_input_fn},
                        settings.devices) as pipelines:
     warm_passes: Dict[str, List[ExamplesAndSecs]] = {name: [] for name in pipelines}
-    for _ in range(_NUM_WARM_PASSES):  # In turn: other load then affects all pipelines alike.
+    # The pipelines run in turn, so that other load on the machine affects all of them alike.
+    for _ in range(_NUM_WARM_PASSES):
       for name, pipeline in pipelines.items():
         warm_passes[name].append(pipeline.run_pass(batch_size, _WARM_PASS_SECS, max_batches,
                                                    skip_first_batch=True))
@@ -131,22 +132,22 @@ class _Pipeline(NamedTuple):
     """Reads batches from the beginning of the data set for a given time, but at least _MIN_BATCHES.
 
     Args:
-      secs: seconds after which no more batches are read.
-      max_batches: maximum number of batches; None for no limit.
-      skip_first_batch: whether the first batch, which is slow because the shuffle buffer is filled
-        first, is neither timed nor counted.
+      secs: the seconds after which no more batches are read.
+      max_batches: the maximum number of batches; None for no limit.
+      skip_first_batch: whether the first batch is neither timed nor counted. This batch is slow,
+        because the shuffle buffer is filled first.
     """
-    began = clock()
+    start_time = clock()
     self.restart()
     if skip_first_batch:
       self.next_batch()
-      began = clock()
+      start_time = clock()
     num_batches, elapsed = 0, 0.
     limit = math.inf if max_batches is None else max(max_batches, _MIN_BATCHES)
     while num_batches < _MIN_BATCHES or (num_batches < limit and elapsed < secs):
       self.next_batch()
       num_batches += 1
-      elapsed = clock() - began
+      elapsed = clock() - start_time
     self.restart()  # Stops prefetching, which would slow the next pass of another pipeline.
     return num_batches * batch_size, elapsed
 
@@ -175,7 +176,7 @@ def measure_model(run: Run, model: PreparedModel,
 
   Args:
     run: a training run in a temporary `model_dir`.
-    measurement: the measurement of the input, which delivers batches of the same kind.
+    measurement: the measurement of the input, whose batches have the same shape and dtype.
 
   Returns:
     The examples and seconds of each segment of the timed steps.
@@ -231,6 +232,6 @@ class RateTimer(tf.train.SessionRunHook):
     """Returns the examples and seconds of at most _MAX_SEGMENTS segments of about equal length."""
     num_steps = len(self.end_times) - 1
     num_segments = min(_MAX_SEGMENTS, num_steps)
-    boundaries = [num_steps * number // num_segments for number in range(num_segments + 1)]
+    boundaries = [num_steps * index // num_segments for index in range(num_segments + 1)]
     return [((end - start) * batch_size, self.end_times[end] - self.end_times[start])
             for start, end in zip(boundaries, boundaries[1:])]

@@ -33,7 +33,7 @@ class Predictions(NamedTuple):
   """The predictions of the examples that `--input` names.
 
   Attributes:
-    batches: lists of dicts. A dict has the prediction of an example, or the error of a file or row.
+    batches: lists of dicts. A dict is the prediction of an example, or the error of a file or row.
   """
   trained_checkpoint: TrainedCheckpoint
   columns: Sequence[Column]
@@ -108,19 +108,19 @@ def _predict_images(settings: Settings, trained: TrainedCheckpoint,
 def _predict_rows(settings: Settings, trained: TrainedCheckpoint, files: List[bytes],
                   stack: contextlib.ExitStack) -> Predictions:
   """Predicts the rows of CSV and JSON Lines files, until the stack is closed."""
-  found: Dict[str, RowInput] = {}
+  row_inputs_by_name: Dict[str, RowInput] = {}
 
   def add_values(model: RestoredModel, _: int) -> restored_model.InputsAndOutputs:
-    found.update(row_inputs.make_row_inputs(model.keras_model, model.inputs))
-    return [tensor for each in found.values() for tensor in each.placeholders()], (
+    row_inputs_by_name.update(row_inputs.make_row_inputs(model.keras_model, model.inputs))
+    return [tensor for each in row_inputs_by_name.values() for tensor in each.placeholders()], (
         restored_model.check_sizes(model.outputs, model.inputs))
 
   predictor = stack.enter_context(trained.predictor(add_values))
-  entries = (entry for path in files for entry in rows.read_rows(path, found))
+  entries = (entry for path in files for entry in rows.read_rows(path, row_inputs_by_name))
   batches = iter(lambda: list(itertools.islice(entries, predictor.batch_size)), [])
   return _predict_entries(batches, trained, predictor._replace(
       predict=lambda *parts: predictor.predict(
-          *row_inputs.arrays_to_feed(list(found.values()), parts))))
+          *row_inputs.arrays_to_feed(list(row_inputs_by_name.values()), parts))))
 
 
 def _predict_entries(batches: Iterator[List[Entry]], trained: TrainedCheckpoint,
@@ -136,8 +136,8 @@ def predict_batch(batch: List[Entry], predict: Callable[..., Dict[str, np.ndarra
   """Returns a dict for each entry, in the order of the entries.
 
   Args:
-    batch: the entries. Those of the same shapes are predicted together.
-    predict: takes a batch of each input, and returns the outputs by name.
+    batch: the entries. Entries whose values have the same shapes are predicted together.
+    predict: a function that takes a batch of each input, and returns the outputs by name.
   """
   by_position: Dict[int, Dict[str, Any]] = {}
   groups: Dict[Any, List[int]] = {}  # The positions of the entries, by their shapes.
@@ -155,11 +155,11 @@ def predict_batch(batch: List[Entry], predict: Callable[..., Dict[str, np.ndarra
 
 def _predict_together(entries: List[Entry], predict: Callable[..., Dict[str, np.ndarray]],
                       class_names: Sequence[str]) -> List[Dict[str, Any]]:
-  """Returns a dict for each entry; those that the model cannot process have an error."""
+  """Returns a dict for each entry; if the model cannot process an entry, its dict has an error."""
   sources = [predictions.file_source(entry.name) for entry in entries]
   try:
     outputs = predict(*map(np.stack, zip(*(entry.values for entry in entries))))
-  except tf.errors.InvalidArgumentError as error:  # Such as an index outside of an embedding.
+  except tf.errors.InvalidArgumentError as error:  # For example, an index outside of an embedding.
     if len(entries) == 1:
       return [dict(sources[0], error='the model cannot process it: ' + first_line(error))]
     half = len(entries) // 2
@@ -197,22 +197,29 @@ def _predict_examples(settings: Settings, run_dir: RunDir, trained: TrainedCheck
 
 def _make_predictions(outputs: Dict[str, np.ndarray], sources: Iterable[Dict[str, Any]],
                       class_names: Sequence[str]) -> List[Dict[str, Any]]:
-  """Returns the predictions of a batch of outputs by name, whose examples `sources` identify."""
-  rows = [dict(zip(outputs, values)) for values in zip(*outputs.values())]
+  """Returns the predictions for the examples of a batch.
+
+  Args:
+    outputs: a batch of each output, by name.
+    sources: the dicts that identify the examples.
+  """
+  outputs_of_examples = [dict(zip(outputs, values)) for values in zip(*outputs.values())]
   if class_names:
-    return [predictions.make_prediction(source, probabilities, class_names)
-            for row, source in zip(rows, sources) for probabilities in row.values()]
-  return [predictions.make_output_prediction(source, row) for row, source in zip(rows, sources)]
+    return [predictions.make_prediction(source, class_outputs, class_names)
+            for example_outputs, source in zip(outputs_of_examples, sources)
+            for class_outputs in example_outputs.values()]
+  return [predictions.make_output_prediction(source, example_outputs)
+          for example_outputs, source in zip(outputs_of_examples, sources)]
 
 
 def _with_progress(batches: Iterator[List[Dict[str, Any]]],
                    log_every: int) -> Iterator[List[Dict[str, Any]]]:
-  """Yields the batches, and shows a progress bar, or logs lines where no bar is shown."""
-  began, count = time.perf_counter(), 0
+  """Yields the batches, and shows a progress bar, or logs the progress if no bar can be shown."""
+  start_time, count = time.perf_counter(), 0
   with logging_redirect_tqdm([_LOG]), make_progress_bar(desc='predicting', unit='image') as bar:
     for number, batch in enumerate(batches, 1):
       yield batch
       bar.update(len(batch))
       count += len(batch)
       if bar.disable and number % log_every == 0:
-        _LOG.info('%d images, %.0f images/sec', count, count / (time.perf_counter() - began))
+        _LOG.info('%d images, %.0f images/sec', count, count / (time.perf_counter() - start_time))

@@ -1,7 +1,7 @@
-"""Reads the images to predict, of image, idx and TFRecord files.
+"""Reads the images to predict from image, idx and TFRecord files.
 
-Images are decoded and resized as in evaluation; see data/decoding.py. There is also an entry for
-each file that cannot be read.
+Images are decoded and resized as in an evaluation; see data/decoding.py. A file that cannot be read
+also has an entry.
 """
 
 import collections
@@ -38,14 +38,14 @@ from estimator_train.system import storage
 
 
 class Entry(NamedTuple):
-  """An example to predict, or what cannot be read: a file, a rest of a file, or a record.
+  """An example to predict, or a file, the rest of a file, or a record that cannot be read.
 
   Attributes:
-    name: the path of the file; for an image in an idx or TFRecord file and for a row,
+    name: the path of the file. For a row, and for an image in an idx or TFRecord file, it is
       `PATH:INDEX`, with indices from 0.
-    values: the parts of the value of each input of the model, of one example, see row_inputs.py;
-      or else why it cannot be read.
-      The only value of an image is float32 [height, width, 1 or 3], from 0 to 255.
+    values: the arrays of one example for the inputs of the model; see row_inputs.py. An image is a
+      single array, float32 [height, width, 1 or 3], from 0 to 255. If the example cannot be read,
+      `values` is the reason.
   """
   name: bytes
   values: Union[List[np.ndarray], str]
@@ -65,8 +65,8 @@ _MAX_DECODED_TOGETHER = 16
 def find_files(patterns: str) -> Iterator[bytes]:
   """Returns the paths of the files that match `--input`, sorted for each of its patterns.
 
-  The files of a folder are its images of any format: one that cannot be decoded is not predicted,
-  but has an entry with an error. Of a folder without images, they are its TFRecord files.
+  If a pattern is a folder, its images of all formats match; an image that cannot be decoded has an
+  entry with an error. If the folder has no images, its TFRecord files match.
 
   Raises:
     UserError: no file matches a pattern, or a folder cannot be listed.
@@ -145,7 +145,7 @@ def _iter_reads(path: bytes, image_key: str,
 
 
 def _iter_compressed_reads(path: bytes, image_key: str) -> Iterator[_ReadFunction]:
-  """Yields a function per record of a compressed file, which is decompressed as it is read."""
+  """Yields a function per record of a compressed file, and decompresses the file step by step."""
   names = (b'%s:%d' % (path, record) for record in itertools.count())
   try:
     for read in compressed_records.iter_compressed_records(path):
@@ -159,27 +159,27 @@ def _read_entries(reads: Iterator[_ReadFunction], decoder: decoding.ImageFunctio
   """Yields the entries in order. Threads read and decode up to `num_ahead` entries ahead."""
   def read_group(functions: List[_ReadFunction]) -> List[Iterable[Entry]]:
     """Calls the functions, and decodes the images that they return."""
-    found = [read() for read in functions]
+    read_results = [read() for read in functions]
     decoded = iter(decoder.call_all(
-        [each.content for each in found if isinstance(each, _Image)]))
+        [each.content for each in read_results if isinstance(each, _Image)]))
     return [_make_entry(each.name, next(decoded)) if isinstance(each, _Image) else each
-            for each in found]
+            for each in read_results]
 
-  pending: Any = collections.deque()  # Of futures.
+  futures: Any = collections.deque()
   size = max(1, min(_MAX_DECODED_TOGETHER, num_ahead // num_threads))
-  # The threads share a few images equally, and decode many in groups.
+  # The first groups have one image each, so that a few images are spread over all threads.
   group_sizes = itertools.chain(itertools.repeat(1, num_threads), itertools.repeat(size))
   groups = iter(lambda: list(itertools.islice(reads, next(group_sizes))), [])
   with ThreadPoolExecutor(num_threads) as threads:
     try:
       while True:
-        for group in itertools.islice(groups, max(1, num_ahead // size) - len(pending)):
-          pending.append(threads.submit(read_group, group))
-        if not pending:
+        for group in itertools.islice(groups, max(1, num_ahead // size) - len(futures)):
+          futures.append(threads.submit(read_group, group))
+        if not futures:
           return
-        yield from itertools.chain.from_iterable(pending.popleft().result())
+        yield from itertools.chain.from_iterable(futures.popleft().result())
     finally:
-      for future in pending:
+      for future in futures:
         future.cancel()
 
 
@@ -216,7 +216,7 @@ def _read_image_file(path: bytes,
 
 
 def _read_idx_file(path: bytes, image_shape: Tuple[int, int, int]) -> Iterator[Entry]:
-  """Yields the images of an idx file and, if the file is damaged, the reason at the end."""
+  """Yields an entry per image of an idx file. If the file is damaged, the last has the reason."""
   try:
     for index, pixels in enumerate(idx.iter_images(path, *image_shape[:2])):
       yield Entry(path + b':%d' % index, [pixels.astype(np.float32)])

@@ -59,10 +59,10 @@ class PredictionWriter:
 
   Args:
     file: text file to write to; None for standard output.
-    columns: the columns of the CSV file; None: JSON lines are written.
+    columns: the columns of the CSV file. If None, JSON lines are written.
 
   Attributes:
-    num_errors: number of errors written, one per file or example that has no prediction.
+    num_errors: the number of files and examples without a prediction. An error is written for each.
     first_error: (file name or example, reason) of the first error; None if no error was written.
   """
 
@@ -100,7 +100,7 @@ def open_writer(output: str, columns: Sequence[Column]) -> Iterator[PredictionWr
   """Opens `--output` for predictions. The file has a temporary name until it is complete.
 
   Args:
-    output: `--output`. If the name ends with `.csv`, the writer writes CSV, else JSON lines.
+    output: `--output`. If the name ends with `.csv`, the format is CSV, otherwise JSON lines.
 
   Raises:
     UserError: the output cannot be written.

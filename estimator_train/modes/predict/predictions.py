@@ -1,6 +1,6 @@
-"""The prediction of an example as a dict, and the columns of a CSV file of such dicts.
+"""Makes the dict that describes the prediction for an example, and the columns of a CSV file.
 
-If the outputs of the model are not finite, a prediction has an `error` in place of the outputs.
+If the outputs of the model are not finite, the dict has an `error` instead of the outputs.
 """
 
 from typing import Any, Dict, Iterable, List, Optional, Sequence
@@ -12,7 +12,7 @@ from estimator_train.modes.predict.output_file import Column
 from estimator_train.reports.evaluation import as_probabilities
 from estimator_train.system import names
 
-# Keys of a prediction that are not outputs. An output of such a name has the key `output_NAME`.
+# Keys of a prediction that are not outputs. If an output has such a name, its key is `output_NAME`.
 _OTHER_KEYS = ('file', 'example', 'error')
 _NOT_FINITE = "the model's outputs are not finite"
 
@@ -39,7 +39,10 @@ def _output_keys(outputs: Iterable[str]) -> List[str]:
 
 def output_columns(source_column: str,
                    output_shapes: Dict[str, Sequence[Optional[int]]]) -> List[Column]:
-  """Returns the columns of a CSV file of outputs: one per number, or one for a higher rank."""
+  """Returns the columns of a CSV file of outputs.
+
+  A vector has one column per number; any other output has one column.
+  """
   lengths = {key: shape[0] if len(shape) == 1 and shape[0] not in (None, 1) else None
              for key, shape in zip(_output_keys(output_shapes), output_shapes.values())}
   columns = [Column(source_column, (source_column,))]
@@ -51,9 +54,10 @@ def output_columns(source_column: str,
     prefix = key
     while not taken.isdisjoint('{}_{}'.format(prefix, index) for index in range(length)):
       prefix = 'output_' + prefix
-    numbers = [Column('{}_{}'.format(prefix, index), (key, index)) for index in range(length)]
-    taken.update(column.name for column in numbers)
-    columns += numbers
+    number_columns = [Column('{}_{}'.format(prefix, index), (key, index))
+                      for index in range(length)]
+    taken.update(column.name for column in number_columns)
+    columns += number_columns
   return columns + [Column('error', ('error',))]
 
 
@@ -80,11 +84,11 @@ def make_prediction(source: Dict[str, Any], outputs: np.ndarray,
 
 def make_output_prediction(source: Dict[str, Any],
                            outputs: Dict[str, np.ndarray]) -> Dict[str, Any]:
-  """Returns the outputs of the model for an example as lists or, of one number, as a number.
+  """Returns the outputs of the model for an example. An output is a list or a single number.
 
   Args:
     source: see make_prediction.
-    outputs: the outputs of the model by name, [...].
+    outputs: the outputs of the model for the example, by name.
   """
   if not all(isinstance(values, bytes) or values.dtype == object or np.isfinite(values).all()
              for values in outputs.values()):
@@ -93,7 +97,7 @@ def make_output_prediction(source: Dict[str, Any],
 
 
 def _to_json(values: Any) -> Any:
-  """Returns an output of one example, an array or bytes, as lists or, of one value, as a value."""
+  """Converts an output of one example, an array or bytes, to nested lists or a single value."""
   if isinstance(values, bytes):
     return values.decode('utf-8', 'surrogateescape')
   items = values.reshape(()) if values.shape == (1,) else values

@@ -1,6 +1,6 @@
-"""The inputs of a model that rows have values for, and the arrays to feed for a batch of rows.
+"""Feeds a batch of rows to the inputs of a model.
 
-The parts of a sparse or ragged input are fed as they are, so that no value is lost.
+The tensors that a sparse or ragged input consists of are fed directly, so that no value is lost.
 """
 
 import itertools
@@ -15,7 +15,7 @@ class RowInput(NamedTuple):
 
   Attributes:
     tensor: a tensor, tf.SparseTensor or tf.RaggedTensor of placeholders.
-    shape: for one example.
+    shape: the shape for one example.
   """
   tensor: Any
   shape: tf.TensorShape
@@ -28,7 +28,7 @@ class RowInput(NamedTuple):
 
   @property
   def num_parts(self) -> int:
-    """The number of arrays that a row has for the input: its values, after the lengths of lists."""
+    """The number of arrays of a row for this input: the lengths of any lists, and the values."""
     return 1 + self.shape.rank if self.is_nested else 1
 
   def placeholders(self) -> Sequence[tf.Tensor]:
@@ -43,8 +43,9 @@ class RowInput(NamedTuple):
     """Returns the arrays to feed.
 
     Args:
-      parts: a batch of each part of the rows. The last one is [B, ...] or, of nested lists, the
-        values [B, N]; before it are the lengths of the lists of each level, [B, ...].
+      parts: a batch of each array of the rows. The last batch has the values, [B, ...] or, for
+        nested lists, [B, N]. The batches before it have the lengths of the lists of each level,
+        [B, ...].
     """
     *lengths, values = parts
     if isinstance(self.tensor, tf.RaggedTensor):
@@ -55,7 +56,7 @@ class RowInput(NamedTuple):
                               *inner_shape])]
     if not isinstance(self.tensor, tf.SparseTensor):
       return parts
-    if not self.is_nested:  # As tf.sparse.from_dense makes it.
+    if not self.is_nested:  # The result is the same as that of tf.sparse.from_dense.
       is_present = np.array(values != (b'' if self.tensor.dtype == tf.string else 0))
       return [np.argwhere(is_present), values[is_present], np.array(values.shape, np.int64)]
     indices: List[Any] = [(position,) for position in range(len(values))]
@@ -69,7 +70,7 @@ class RowInput(NamedTuple):
 
 
 def make_row_inputs(model: tf.keras.Model, tensors: Dict[str, Any]) -> Dict[str, RowInput]:
-  """Returns the inputs of a model, whose tensors are passed by name."""
+  """Returns the inputs of a model by name, for its input tensors by name."""
   return {name: RowInput(tensor, tf.TensorShape(
       tensor.shape if isinstance(tensor, tf.Tensor) else
       model.get_layer(name).get_config()['batch_input_shape'])[1:])
@@ -78,7 +79,7 @@ def make_row_inputs(model: tf.keras.Model, tensors: Dict[str, Any]) -> Dict[str,
 
 def arrays_to_feed(inputs: Sequence[RowInput],
                    parts: Sequence[np.ndarray]) -> List[np.ndarray]:
-  """Returns the arrays to feed for a batch of the parts of all inputs, one after the other."""
+  """Returns the arrays to feed. `parts` has a batch of each array of the first input, and so on."""
   remaining = iter(parts)
   return [array for each in inputs
           for array in each.to_feed(list(itertools.islice(remaining, each.num_parts)))]

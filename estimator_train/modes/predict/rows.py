@@ -1,9 +1,8 @@
 """Reads rows of CSV and JSON Lines files as values of the inputs of a model.
 
-A row has a value for each input, by its name; other columns are ignored. Both formats yield the
-values of Python: the text of a cell, or what JSON contains. One function converts them by the dtype
-and the shape of the input, and never to another value: a value that the input cannot hold is the
-error of its row.
+The columns of CSV and the keys of JSON are the names of the inputs; others are ignored. A reader of
+each format yields Python values, such as the text of a cell. One function converts these values to
+the dtype and shape of the input. If this would change a value, the row has an error.
 """
 
 import collections
@@ -27,27 +26,27 @@ from estimator_train.modes.predict.row_inputs import RowInput
 from estimator_train.system import storage
 
 _CSV_EXTENSIONS, _JSON_EXTENSIONS = (b'.csv', b'.csv.gz'), (b'.jsonl', b'.jsonl.gz')
-_GZIP_START = b'\x1f\x8b'
+_GZIP_MAGIC = b'\x1f\x8b'
 # The csv module of Python before 3.11 rejects NUL. No decoded text contains this character.
 _NUL_SUBSTITUTE = '\udc00'
-_MAX_DIGITS = 400  # More than any number has; Python takes seconds to convert a million.
-_MAX_EXACT_FLOAT = 2 ** 53  # From here on, several integers are the same float.
-_MAX_RANK = 32  # Of a NumPy array.
+_MAX_DIGITS = 400  # More than any float64 has. Python takes seconds to convert a million digits.
+_MAX_EXACT_FLOAT = 2 ** 53  # From this value on, several integers have the same float64.
+_MAX_RANK = 32  # The maximum rank of a NumPy array.
 _BOOLEANS = {'true': True, 'false': False}
 _WORDS_OF_BOOLEANS = {'yes': True, 'no': False}
 _DIFFERENT_LENGTHS = 'the lists have different lengths'
-_REPEATED = object()  # The value of a key that a JSON object has twice.
+_REPEATED = object()  # The value of a key that occurs in a JSON object more than once.
 
 
 class _NotFinite(float):
-  """NaN or an infinity that is written as a word, and is no number of too many digits."""
+  """NaN or an infinity that was written as a word, not as a number that is too large."""
 
 
 def find_row_files(patterns: str) -> List[bytes]:
-  """Returns the files that `--input` names, if one of them has rows; else [].
+  """Returns the files that `--input` names if at least one of them has rows, else [].
 
   Raises:
-    UserError: there is no such file.
+    UserError: `--input` has the extension of a file with rows, but matches no file.
   """
   files = [path for pattern in file_pattern.split_patterns(patterns)
            for path in file_pattern.iter_files(pattern, is_wanted=_has_rows)]
@@ -61,7 +60,7 @@ def _has_rows(name: bytes) -> bool:
 
 
 def read_rows(path: bytes, inputs: Dict[str, RowInput]) -> Iterator[Entry]:
-  """Yields the rows of a file and, if it cannot be read further, the reason at the end.
+  """Yields an entry per row of a file. If the file is damaged, the last has the reason.
 
   Args:
     path: the path of the file, which may be compressed by gzip.
@@ -79,18 +78,18 @@ def read_rows(path: bytes, inputs: Dict[str, RowInput]) -> Iterator[Entry]:
 
 
 def _open_text(path: bytes) -> Any:
-  """Opens a file as text. Bytes that are not UTF-8 become surrogates, an error of their row."""
+  """Opens a file as text. Bytes that are not UTF-8 become surrogates, and cause errors later."""
   with storage.open_regular(path) as file:
-    is_gzip = file.read(len(_GZIP_START)) == _GZIP_START
+    is_gzip = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
   return (gzip.open if is_gzip else open)(  # type: ignore[operator]
       path, 'rt', encoding='utf-8-sig', errors='surrogateescape', newline='')
 
 
 def _read_csv(file: Any, inputs: Dict[str, RowInput]) -> Iterator[Union[Dict[str, str], str]]:
-  """Yields the cells of each row by column, or why it is none; ignores empty lines.
+  """Yields the cells of each row by column, or the reason why it is invalid; ignores empty lines.
 
   Raises:
-    ValueError: the header is missing, or has not one column for each input.
+    ValueError: the header is missing, or does not have exactly one column for each input.
   """
   # Without `strict`, a quote at a wrong place would silently change cells.
   reader = csv.reader((line.replace('\0', _NUL_SUBSTITUTE) for line in file), strict=True)
@@ -119,7 +118,8 @@ def _read_csv(file: Any, inputs: Dict[str, RowInput]) -> Iterator[Union[Dict[str
 
 def _read_cells(reader: Any) -> List[str]:
   """Returns the next row of a csv.reader, whose cells may be of any size."""
-  limit = csv.field_size_limit(sys.maxsize)  # Of the process, which may be the user's.
+  # The limit applies to the whole process, which may be a program of the user, so it is restored.
+  limit = csv.field_size_limit(sys.maxsize)
   try:
     return next(reader)
   finally:
@@ -137,7 +137,7 @@ def _check_header(header: Sequence[str], inputs: Dict[str, RowInput]) -> None:
 
 
 def _read_json_lines(file: Any) -> Iterator[Union[Dict[str, Any], str]]:
-  """Yields the object in each line, or why it is none; ignores empty lines."""
+  """Yields the object in each line, or the reason why it is invalid; ignores empty lines."""
   for line in filter(str.strip, file):
     try:
       row = _decode_json(line)
@@ -147,7 +147,7 @@ def _read_json_lines(file: Any) -> Iterator[Union[Dict[str, Any], str]]:
 
 
 def _make_object(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
-  """Returns the dict of a JSON object."""
+  """Returns the dict of a JSON object; the value of a repeated key is _REPEATED."""
   values = dict(pairs)
   if len(values) < len(pairs):
     counts = collections.Counter(name for name, _ in pairs)
@@ -170,7 +170,7 @@ def _decode_json(text: str) -> Any:
 
 def _convert_row(row: Dict[str, Any],
                  inputs: Dict[str, RowInput]) -> Union[List[np.ndarray], str]:
-  """Returns the parts of the value of each input, or else why there is none."""
+  """Returns the arrays of all inputs for a row, or the reason why the row is invalid."""
   values: List[np.ndarray] = []
   for name, row_input in inputs.items():
     try:
@@ -181,10 +181,10 @@ def _convert_row(row: Dict[str, Any],
 
 
 def _convert(value: Any, row_input: RowInput) -> List[np.ndarray]:
-  """Converts a value to the parts of an input; see RowInput.to_feed.
+  """Converts a value to the arrays of an input; see RowInput.to_feed.
 
   Args:
-    value: what a row has for the input; None: nothing.
+    value: the value that the row has for the input; None if there is none.
 
   Raises:
     ValueError, OverflowError: the value does not fit.
@@ -194,7 +194,7 @@ def _convert(value: Any, row_input: RowInput) -> List[np.ndarray]:
     raise ValueError('no value')
   if value is _REPEATED:
     raise ValueError('several values')
-  # A text is never parsed, unless the input takes lists of texts.
+  # If the input takes a single text, the text is never parsed as a list.
   may_be_list = dtype != tf.string or (shape.rank and shape.num_elements() != 1)
   if isinstance(value, str) and may_be_list and value.lstrip().startswith('['):
     value = _decode_json(value)
@@ -214,11 +214,11 @@ def _convert(value: Any, row_input: RowInput) -> List[np.ndarray]:
 
 def _check_lengths(lengths: List[List[int]], shape: tf.TensorShape,
                    is_empty: bool) -> List[np.ndarray]:
-  """Returns the lengths of the lists of each level; that of the first level as a scalar.
+  """Returns the lengths of the lists of each level as an array. The first array is a scalar.
 
   Args:
     lengths: the lengths of the lists of each level; empty lists may lack further levels.
-    shape: the shape of the input for one example, in which None is any lengths.
+    shape: the shape of the input for one example. A dimension of None permits all lengths.
 
   Raises:
     ValueError: the lists do not have the shape.
@@ -249,7 +249,7 @@ def _flatten(value: Any) -> Tuple[List[Any], List[List[int]]]:
 
 
 def _make_array(items: List[Any], dtype: tf.DType) -> np.ndarray:
-  """Returns items as an array [N]; raises a ValueError or OverflowError if one does not fit."""
+  """Returns items as an array [N]; raises a ValueError or OverflowError if an item does not fit."""
   if dtype == tf.string:
     array = np.empty(len(items), object)
     array[:] = list(map(_to_bytes, items))
@@ -288,7 +288,7 @@ def _check_all(items: Sequence[Any], are_valid: Sequence[bool], problem: str) ->
 
 
 def _to_bytes(item: Any) -> bytes:
-  """Returns a text as UTF-8. An integer of JSON is the text that a cell of a CSV file would be."""
+  """Returns a text as UTF-8. An integer in JSON is converted to text, as it would be in CSV."""
   if type(item) not in (str, int):
     raise ValueError('{} is not a text'.format(reprlib.repr(item)))
   try:
@@ -303,7 +303,7 @@ def _parse_number(text: str, words: Dict[str, bool]) -> float:
   if word in words:
     return words[word]
   try:
-    if '_' in word:  # Python would ignore it.
+    if '_' in word:  # Python would ignore the underscore.
       raise ValueError
     if len(word) <= _MAX_DIGITS:
       try:
@@ -318,7 +318,7 @@ def _parse_number(text: str, words: Dict[str, bool]) -> float:
 
 
 def _to_integer(item: float) -> int:
-  """Returns the integer of the same value; raises a ValueError if there is none, or several."""
+  """Converts a number to the same integer; raises a ValueError unless there is exactly one."""
   if isinstance(item, int):
     return item
   if not item.is_integer():

@@ -91,7 +91,6 @@ class LabelFiles:
     """Returns the split with the class names of its labels.
 
     Some of these names may be missing in `class_names`: their records have no class in the model.
-
     Without `labels.txt`, the split is returned as it is: its labels are those of `class_names`.
 
     Args:

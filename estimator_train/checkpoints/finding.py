@@ -166,7 +166,7 @@ def pin_intact_checkpoint(model_dir: str, stack: contextlib.ExitStack) -> Option
 def pin_requested_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[SavedCheckpoint]:
   """Finds the checkpoint that `--checkpoint` names, and keeps it readable within the `with` block.
 
-  Otherwise, a process that trains in the same folder could delete the checkpoint meanwhile.
+  A process that trains in the same folder may delete the checkpoint meanwhile.
 
   Raises:
     UserError: the checkpoint does not exist or cannot be read.

@@ -9,8 +9,8 @@ import tensorflow.compat.v1 as tf
 from estimator_train.settings.flags import OPTIMIZERS
 from estimator_train.tf_patches.keras import nested_layers
 
-# Keras's names of biases, normalization parameters and slopes of PReLU. Like biases, He et al. 2015
-# (arXiv:1502.01852, section 2.1) do not decay these slopes.
+# Keras's names of biases, normalization parameters and slopes of PReLU. He et al. 2015
+# (arXiv:1502.01852, section 2.1) do not decay the slopes of PReLU either.
 _UNDECAYED_NAME = re.compile(r'(alpha|beta|bias|gamma)(_\d+)?')
 LearningRate = Union[float, tf.keras.optimizers.schedules.LearningRateSchedule]
 
@@ -189,7 +189,7 @@ _KERNEL_REGULARIZERS = {'kernel': 'kernel_regularizer', 'depthwise_kernel': 'dep
 
 def decay_weights(model: tf.keras.Model, optimizer: tf.keras.optimizers.Optimizer,
                   factor: float) -> None:
-  """Makes the optimizer decay the weights or, if it cannot, the loss.
+  """Applies weight decay by the optimizer or, if it cannot decay weights, by the loss.
 
   Unless the optimizer itself can decay weights, the function adds `factor` / 2 times the sum of the
   squared kernels to the loss. It omits frozen layers and kernels that already have a regularizer.

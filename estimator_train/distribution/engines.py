@@ -236,7 +236,8 @@ def make_engine(settings: Settings, process: Process, devices: Devices) -> Engin
     UserError: the batch size does not suit the replicas, the port of this task is in use, or a host
       name cannot be resolved in time.
   """
-  # Without an own server, TensorFlow must not read TF_CONFIG, or it would connect to other tasks.
+  # If TensorFlow found TF_CONFIG, it would connect to the other tasks. Only an engine with its own
+  # server needs that.
   tf_config_text = os.environ.pop('TF_CONFIG', None)
   strategy = settings.devices.distribution_strategy
   if process.num_workers > 1 and process.role != EVALUATOR:

@@ -97,7 +97,7 @@ class Peers:
 
 
 class ClusterPeers(Peers):
-  """The other tasks of a cluster. The chief is connected to all tasks, the others to the chief.
+  """The other tasks of a cluster. The chief is connected to all of them, each of them to the chief.
 
   A thread exchanges the messages that cluster_state.py describes. All methods are thread-safe.
 

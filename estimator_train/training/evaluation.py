@@ -93,7 +93,7 @@ class EvaluationLoop:
     return self._last_result
 
   def _evaluate_best_on_same_examples(self) -> None:
-    """Evaluates the best checkpoint again if the test examples have changed since then."""
+    """Evaluates the best checkpoint again if the test examples are no longer the same."""
     best = best_checkpoint.read_best(self._run_dir.path)
     examples_digest = self._test.content_digest()
     if best is None or best.examples_digest == examples_digest:

@@ -147,7 +147,7 @@ class WriteSummaries(tf.train.SessionRunHook):
 
 
 def _hparams_experiment() -> tf.Summary:
-  """Defines the columns of the HParams table, including evaluation metrics, which it would lack."""
+  """Defines the columns of the HParams table. By default, it has no evaluation metrics."""
   columns = [(name, hparams_api.DATA_TYPE_STRING) for name in _STRING_HPARAMS] + [
       (name, hparams_api.DATA_TYPE_FLOAT64) for name in _NUMERIC_HPARAMS]
   return hparams.experiment_pb(

@@ -30,7 +30,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     logs.prepare_streams()
     return _run(sys.argv[1:] if argv is None else argv)
   except StoppedBySignal as stopped:
-    signals.finish_stop(stopped)
+    signals.wait_until_stop_logged(stopped)
     return _print_error(str(stopped), SIGNAL_CODE_BASE + stopped.signum, prefix='')
   except KeyboardInterrupt:
     return _print_error('stopped by SIGINT', SIGNAL_CODE_BASE + signal.SIGINT, prefix='')
@@ -91,10 +91,10 @@ def _print_error(text: str, exit_code: int, prefix: str = 'error: ') -> int:
 
 def run_and_exit() -> None:
   """Runs the program as a process of its own, and ends the process."""
-  signals.watch()
+  signals.start_signal_thread()
   sys.path.insert(0, '')  # As with `python -m`, functions of the user are found in this folder.
   exit_code = main()
-  signals.prepare_exit()
+  signals.exit_silently_on_stop_signals()
   sys.exit(exit_code)
 
 

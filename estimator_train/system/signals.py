@@ -1,10 +1,15 @@
 """Handles the signals that stop the run, and SIGUSR1, which requests a checkpoint.
 
-Python runs a handler between two instructions of the main thread, so not while a C++ function runs.
-If the exception of a handler passes through a C++ function or a finalizer, it may be discarded, or
-replaced by another one. The thread of `watch` repeats a signal whose exception was discarded, and
-`reraising_stop` raises an exception that was replaced. `exit_now` ends the process although some of
-its threads hang.
+Outside of training, a handler raises StoppedBySignal in the main thread. This may fail to end the
+program in four ways:
+1. A finalizer, or a C++ function that calls Python, discards the exception. The thread of
+   `start_signal_thread` then repeats the signal.
+2. A finalizer, or the import of a C++ module, is running, which may discard or replace exceptions.
+   The handler then raises none, and the thread repeats the signal.
+3. The code that was interrupted catches the exception, or raises another one. `reraising_stop` then
+   raises StoppedBySignal again.
+4. The main thread hangs in a C++ function, and Python runs no handler. After a timeout, the thread
+   ends the process by `exit_now`, which works even if other threads hang.
 """
 
 import contextlib
@@ -33,10 +38,11 @@ class _Stop:
   """The first stop signal.
 
   Attributes:
-    signum: the number of the signal; None: none was received.
-    is_raised: whether the signal arrived outside of training, where it raises StoppedBySignal.
-    reference: a weak reference to this StoppedBySignal, which Python may discard.
-    final_error: the StoppedBySignal that has ended the program.
+    signum: the number of the signal; None if no signal was received.
+    arrived_outside_training: whether the handler raises a StoppedBySignal for the signal.
+    raised_error_ref: a weak reference to this StoppedBySignal. It refers to None after Python has
+      discarded the exception.
+    error_kept_alive: the StoppedBySignal that ended the program.
   """
 
   def __init__(self) -> None:
@@ -45,15 +51,16 @@ class _Stop:
   def reset(self) -> None:
     """Forgets the signal."""
     self.signum: Optional[int] = None
-    self.is_raised = False
-    self.reference: Callable[[], Optional[StoppedBySignal]] = lambda: None
-    self.final_error: Optional[StoppedBySignal] = None
+    self.arrived_outside_training = False
+    self.raised_error_ref: Callable[[], Optional[StoppedBySignal]] = lambda: None
+    self.error_kept_alive: Optional[StoppedBySignal] = None
     self._mutex, self._is_logged = threading.Lock(), threading.Event()
 
   def log(self, signum: int, text: str) -> None:
-    """Logs the first signal, in the handler or in the thread of `watch`, whichever is first."""
+    """Logs the first signal once, although both the handler and the signal thread call this."""
     self.signum = self.signum or signum
-    # Must not wait: the handler may have interrupted the log, for which the other thread waits.
+    # To wait for the mutex could be a deadlock: the handler may have interrupted the logging
+    # module, and the thread that has the mutex may be waiting for the lock of that module.
     if self._mutex.acquire(False):
       _LOG.info('%s: %s', signal.Signals(signum).name, text)
       self._is_logged.set()
@@ -68,13 +75,13 @@ _stop = _Stop()
 
 def exit_on_stop_signals() -> None:
   """Makes stop signals end the process at once with their exit code, before the program begins."""
-  _set_handlers(_exit_at_once)
+  _set_handlers(_exit_on_signal)
 
 
 def raise_on_stop_signals() -> None:
-  """Makes stop signals raise StoppedBySignal, outside of training; see SignalState for training.
+  """Makes stop signals raise StoppedBySignal. In training, SignalState handles them instead.
 
-  SIGUSR1 logs that there is nothing to save; without a handler, SIGUSR1 would end the process.
+  SIGUSR1 logs that there is nothing to save. Without a handler, SIGUSR1 would end the process.
   """
   _stop.reset()
   _set_handlers(_raise_stopped)
@@ -83,46 +90,47 @@ def raise_on_stop_signals() -> None:
 
 @contextlib.contextmanager
 def reraising_stop() -> Iterator[None]:
-  """Raises StoppedBySignal at the end of the `with` block if a handler has raised it in the block.
+  """Raises StoppedBySignal at the end of the `with` block if a stop signal arrived in the block.
 
-  The run must not end otherwise, for example because a function of the user catches all exceptions.
+  A run must stop even if a function of the user catches the StoppedBySignal of the handler.
   """
   try:
     yield
   finally:
     error = sys.exc_info()[1]
-    if _stop.is_raised and not isinstance(error, StoppedBySignal):
+    if _stop.arrived_outside_training and not isinstance(error, StoppedBySignal):
       raise _make_error(_stop.signum) from error
 
 
-def finish_stop(error: StoppedBySignal) -> None:
-  """Waits until the signal is logged, before the last line is printed; ignores further signals.
+def wait_until_stop_logged(error: StoppedBySignal) -> None:
+  """Waits until the signal is logged, because the caller then prints the last line of the program.
 
-  Keeps the error, because the finalizers of objects that the signal interrupted may fail.
+  While the error is kept alive, no further stop signal raises an exception.
   """
-  _stop.final_error, _stop.reference = error, lambda: error
+  _stop.error_kept_alive, _stop.raised_error_ref = error, lambda: error
   _stop.wait_until_logged()
 
 
-def prepare_exit() -> None:
-  """Makes a stop signal end the process at once, without a traceback; ignores SIGUSR1.
+def exit_silently_on_stop_signals() -> None:
+  """Makes a stop signal end the process at once, without a traceback. SIGUSR1 is ignored.
 
-  If a signal is ending the process, a further one is ignored, unless it is SIGINT.
+  If a stop signal is already ending the process, SIGTERM and SIGHUP are ignored, but not SIGINT.
   """
   _set_handlers(signal.SIG_DFL)
   if _stop.signum is not None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    # Python prints the exceptions of finalizers of objects that the signal interrupted.
+    # The signal may have interrupted the construction of objects. Their finalizers may then fail,
+    # and Python would print these exceptions.
     sys.stderr = open(os.devnull, 'w')  # noqa: SIM115
   signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
-def watch() -> None:
-  """Starts a thread that logs stop signals at once, and bounds the time to stop.
+def start_signal_thread() -> None:
+  """Starts a thread that logs stop signals at once, even while the main thread runs no handler.
 
-  Outside of training, the thread repeats a signal whose exception was discarded, and ends the
-  process _STOP_TIMEOUT_SECS after the signal, even if the main thread hangs.
+  Outside of training, the thread repeats the signal while no StoppedBySignal is alive, and ends the
+  process _STOP_TIMEOUT_SECS after the signal.
   """
   read_end, write_end = os.pipe()
   os.set_blocking(write_end, False)
@@ -131,7 +139,7 @@ def watch() -> None:
   def run() -> None:
     while True:
       signum = os.read(read_end, 1)[0]
-      is_training = getattr(signal.getsignal(signum), '__func__', None) is SignalState.record
+      is_training = getattr(signal.getsignal(signum), '__func__', None) is SignalState.handle
       if signum in _STOP_SIGNALS:
         _stop.log(signum, _FINISHING if is_training else _STOPPING)
         if not is_training:
@@ -139,9 +147,9 @@ def watch() -> None:
     deadline = time.monotonic() + _STOP_TIMEOUT_SECS
     while time.monotonic() < deadline:
       time.sleep(_REPEAT_SECS)
-      if signal.getsignal(signum) is _raise_stopped and _stop.reference() is None:
+      if signal.getsignal(signum) is _raise_stopped and _stop.raised_error_ref() is None:
         signal.pthread_kill(threading.main_thread().ident or 0, signum)
-    _exit_at_once(signum, None)
+    _exit_on_signal(signum, None)
 
   threading.Thread(target=run, name='signals', daemon=True).start()
 
@@ -149,8 +157,8 @@ def watch() -> None:
 class SignalState:
   """Records the signals received from `start_recording` until the end of the `with` block.
 
-  The first stop signal requests a stop; a later SIGINT raises KeyboardInterrupt. SIGUSR1 requests a
-  checkpoint. A signal that is ignored stays ignored.
+  The first stop signal requests a stop, and a later SIGINT raises KeyboardInterrupt. SIGUSR1
+  requests a checkpoint. Signals that the process ignores stay ignored.
 
   Attributes:
     stop_signum: the number of the signal that requested a stop; None if no stop was requested.
@@ -166,12 +174,12 @@ class SignalState:
     return self
 
   def start_recording(self) -> None:
-    """Installs the handlers. Does nothing in another thread than the main thread."""
+    """Installs the handlers if this is the main thread, the only one that may install them."""
     if threading.current_thread() is not threading.main_thread() or self._previous_handlers:
       return
     _stop.reset()
     self._previous_handlers = {
-        **_set_handlers(self.record), signal.SIGUSR1: signal.signal(signal.SIGUSR1, self.record)}
+        **_set_handlers(self.handle), signal.SIGUSR1: signal.signal(signal.SIGUSR1, self.handle)}
 
   def __exit__(self, *error: Any) -> None:
     while self._previous_handlers:
@@ -179,8 +187,8 @@ class SignalState:
     if self.save_requested:
       _log_nothing_to_save(signal.SIGUSR1, None)
 
-  def record(self, signum: int, frame: Any) -> None:
-    """Handles a signal; `frame` is an unused argument that Python gives to each handler."""
+  def handle(self, signum: int, frame: Any) -> None:
+    """Handles a signal. Python passes `frame` to each handler; it is unused here."""
     if signum == signal.SIGUSR1:
       self.save_requested = True
     elif self.stop_signum is None:
@@ -191,15 +199,16 @@ class SignalState:
 
 
 def _set_handlers(handler: Any) -> Dict[int, Any]:
-  """Sets the handler of the stop signals that are not ignored; returns the previous handlers.
+  """Sets a handler for the stop signals that are not ignored, and returns the previous handlers.
 
-  `nohup` ignores SIGHUP, and a shell without job control ignores SIGINT for background jobs.
+  `nohup` makes the program ignore SIGHUP. A shell without job control makes background jobs ignore
+  SIGINT.
   """
   return {signum: signal.signal(signum, handler) for signum in _STOP_SIGNALS
           if signal.getsignal(signum) not in (signal.SIG_IGN, None)}
 
 
-def _exit_at_once(signum: int, frame: Any) -> None:
+def _exit_on_signal(signum: int, frame: Any) -> None:
   exit_now('stopped by ' + signal.Signals(signum).name, SIGNAL_CODE_BASE + signum)
 
 
@@ -209,23 +218,28 @@ def _make_error(signum: Any) -> StoppedBySignal:
 
 def _raise_stopped(signum: int, frame: Any) -> None:
   _stop.log(signum, _STOPPING)
-  _stop.is_raised = True
-  if _stop.reference() is not None or _discards_exceptions(frame):
-    return  # A second exception would interrupt the clean-up.
+  _stop.arrived_outside_training = True
+  if _stop.raised_error_ref() is not None or _discards_exceptions(frame):
+    return  # While the first exception is alive, a second one would interrupt the clean-up.
   error = _make_error(signum)
-  _stop.reference = weakref.ref(error)
+  _stop.raised_error_ref = weakref.ref(error)
   try:
     raise error
   finally:
-    del error  # The reference in this frame, to which the exception refers, would keep it alive.
+    # The traceback of the exception refers to this frame. If this frame referred to the exception,
+    # the cycle would keep it alive after it was discarded.
+    del error
 
 
 def _discards_exceptions(frame: Any) -> bool:
-  """Returns whether a frame runs below a finalizer, or below the import of a C++ module.
+  """Returns whether the handler must not raise an exception in this frame.
 
-  The same holds below the constructor of an object with a finalizer: the finalizer of an object
-  that is incomplete may fail, and Python prints its exception. A callback `cb` of importlib is
-  called when the lock of an imported module is finalized.
+  This is the case below each of these callers:
+  1. a finalizer, where Python only prints exceptions; also a callback of a weak reference, such as
+     the function `cb` of importlib;
+  2. the import of a C++ module, which may replace the exception;
+  3. the constructor of an object with a finalizer. The finalizer of an incomplete object may fail,
+     and Python would print its exception.
   """
   while frame is not None:
     code, module = frame.f_code, frame.f_globals.get('__name__')
@@ -246,8 +260,9 @@ def _log_nothing_to_save(signum: int, frame: Any) -> None:
 
 
 def exit_now(message: str, exit_code: int = PeerLost.exit_code) -> None:
-  """Prints a message, then ends the process, even if a thread hangs."""
-  # Prints in another thread, because `print` hangs if a hanging thread owns the lock of stderr.
+  """Prints a message and ends the process, even if another thread hangs."""
+  # If the hanging thread has the lock of stderr, `print` hangs, too. It therefore runs in a thread
+  # of its own.
   printer = threading.Thread(
       target=lambda: print(one_line(message), file=sys.stderr, flush=True), daemon=True)
   printer.start()

@@ -3,11 +3,11 @@
 Between processes on one machine, the lock is a kernel lock on the lock file. The kernel releases
 this lock when the owner ends. A network file system may not support kernel locks, or may not show
 them to other machines. The owner therefore touches the lock file regularly. A process that finds
-the lock file of another machine waits to see whether the file is touched.
+a lock file that was written on another machine waits to see whether the file is touched.
 
 Each owner writes a record of itself to the lock file. Before each write to the folder, the owner
-checks that the lock file in the folder has its record. So it writes nothing to another folder at
-the same path, or to a folder that another run has locked since the lock file was removed.
+checks that the lock file at the path still has this record. The check fails if another folder is
+now at the path, or if the lock file was removed and another run then locked the folder.
 """
 
 import contextlib
@@ -37,8 +37,8 @@ def locked(model_dir: str, touch_interval_secs: float = _TOUCH_INTERVAL_SECS,
            owner_timeout_secs: float = _OWNER_TIMEOUT_SECS) -> Iterator[None]:
   """Makes a folder if it is missing, and locks it during a `with` block.
 
-  Within the block, atomic writes to the folder raise a RunLockLost, unless the lock file is that of
-  this process; see storage.guarded.
+  If this process no longer owns the lock, atomic writes to the folder in the block raise a
+  RunLockLost (see storage.guarded).
 
   Args:
     owner_timeout_secs: the seconds without a touch after which the owner on another machine is
@@ -60,7 +60,7 @@ def locked(model_dir: str, touch_interval_secs: float = _TOUCH_INTERVAL_SECS,
   threading.Thread(target=_keep_touching, args=(lock, touch_interval_secs, is_released),
                    name='run lock', daemon=True).start()
   try:
-    with storage.guarded(model_dir, lock.check):
+    with storage.guarded(model_dir, lock.ensure_ownership):
       yield
   finally:
     is_released.set()
@@ -81,9 +81,9 @@ class _RunLock:
 
   def __init__(self, path: str, file: BinaryIO) -> None:
     self._path, self._file = path, file
-    self._folder = os.open(os.path.dirname(path) or os.curdir, os.O_RDONLY)
-    self._is_lost = False
-    # The thread that touches the file also checks it.
+    self._folder_descriptor = os.open(os.path.dirname(path) or os.curdir, os.O_RDONLY)
+    self._has_ended = False
+    # Both the main thread and the thread that touches the file check the ownership.
     self._mutex = threading.RLock()
     self._record = json.dumps({
         'host': socket.gethostname(), 'pid': os.getpid(), 'boot': machine.boot_id(),
@@ -91,22 +91,22 @@ class _RunLock:
     file.truncate(0)
     file.write(self._record)
 
-  def check(self) -> None:
-    """Checks that the lock file in the folder is that of this process; makes a removed file again.
+  def ensure_ownership(self) -> None:
+    """Checks that the lock file has the record of this process. Makes a missing file again.
 
     Raises:
-      RunLockLost: the path leads to another folder, or another process has locked the folder.
+      RunLockLost: another folder is at the path, or another process has locked the folder.
       OSError: the lock file cannot be read or made.
     """
     with self._mutex:
-      if self._is_lost:
+      if self._has_ended:
         raise self._lost_error()
       try:
-        file = open(self._path, 'r+b', buffering=0)  # noqa: SIM115 (_keep closes it.)
+        file = open(self._path, 'r+b', buffering=0)  # noqa: SIM115 (_switch_to closes it.)
       except FileNotFoundError:
         self._check_folder()
         _LOG.warning('%s was removed during the run: it is made again', self._path)
-        self._keep(open(self._path, 'x+b', buffering=0))  # noqa: SIM115 (_keep closes it.)
+        self._switch_to(open(self._path, 'x+b', buffering=0))  # noqa: SIM115 (_switch_to closes it.)
         try:
           self._file.write(self._record)
         except OSError:
@@ -114,35 +114,36 @@ class _RunLock:
           raise
         return
       if file.read() == self._record:
-        self._keep(file)
+        self._switch_to(file)
         return
       file.close()
       self._check_folder()
-      self._is_lost = True  # Also when the other process has ended: it has written to the folder.
+      # The lock stays lost even if the other process ends, because it has written to the folder.
+      self._has_ended = True
       raise self._lost_error()
 
   def touch(self) -> None:
     """Checks the lock file, and sets its modification time."""
     with self._mutex:
-      self.check()
+      self.ensure_ownership()
       os.utime(self._file.fileno())
 
   def release(self) -> None:
-    """Removes the lock file, and unlocks it; raises an OSError if it is that of another process."""
+    """Removes and unlocks the lock file. Raises an OSError if another process owns it."""
     with self._mutex:
       try:
-        self.check()
-        # Removed before it is unlocked: another process could lock it in between, and would then
-        # lose its lock file.
+        self.ensure_ownership()
+        # The file is removed before it is unlocked. In the reverse order, another process could
+        # lock the file before it is removed, and would lose its lock file.
         os.remove(self._path)
       finally:
-        self._is_lost = True  # The thread that touches the file must not make it again.
+        self._has_ended = True  # The thread that touches the file must not make it again.
         self._file.close()
-        os.close(self._folder)
+        os.close(self._folder_descriptor)
 
-  def _keep(self, file: BinaryIO) -> None:
-    """Locks a file instead of the previous one, unless both are the same file."""
-    if _is_same_file(os.fstat(file.fileno()), self._file.fileno()):
+  def _switch_to(self, file: BinaryIO) -> None:
+    """Locks `file` and closes the previous lock file. If both are the same, only closes `file`."""
+    if _is_same_inode(os.fstat(file.fileno()), self._file.fileno()):
       file.close()
       return
     try:
@@ -154,9 +155,9 @@ class _RunLock:
     self._file = file
 
   def _check_folder(self) -> None:
-    """Raises a RunLockLost if the path leads to another folder; a FileNotFoundError if to none."""
+    """Raises a RunLockLost if another folder is at the path, or a FileNotFoundError if none is."""
     folder = os.path.dirname(self._path) or os.curdir
-    if not _is_same_file(os.stat(folder), self._folder):
+    if not _is_same_inode(os.stat(folder), self._folder_descriptor):
       raise RunLockLost('another folder or file system is at this path')
 
   def _lost_error(self) -> RunLockLost:
@@ -164,10 +165,10 @@ class _RunLock:
         self._path, _describe_owner(_read_owner(self._path) or {})))
 
 
-def _is_same_file(status: os.stat_result, descriptor: int) -> bool:
+def _is_same_inode(status: os.stat_result, descriptor: int) -> bool:
   try:
     return os.path.samestat(status, os.fstat(descriptor))
-  except OSError:  # For example, a file system on a network was mounted again.
+  except OSError:  # For example, a network file system was mounted again.
     return False
 
 
@@ -195,7 +196,7 @@ def _check_owner(path: str, supports_locks: bool, owner_timeout_secs: float) -> 
   owner = _read_owner(path)
   if owner is None:
     return
-  # A live owner on this machine would still have the lock that this process has.
+  # This process has the kernel lock, so an owner on this machine has ended.
   if owner.get('boot') != machine.boot_id() or not supports_locks:
     _LOG.info('%s belongs to %s: checking for %.0f s whether that process is alive', path,
               _describe_owner(owner), owner_timeout_secs)

@@ -105,7 +105,7 @@ _ATTRIBUTES = {field.type: field.name for field in attr.fields(Settings)}
 def _initialize(settings: Settings, values: Dict[str, Any]) -> None:
   """Sets the values of all flags, and checks the rules that hold in all modes."""
   flags = all_flags()
-  values = {name: flags[name].expand_user(_to_flag_value(value))
+  values = {name: flags[name].expand_home_folders(_to_flag_value(value))
             for name, value in values.items()}
   for name, value in values.items():
     flags[name].check_value(value)

@@ -26,7 +26,7 @@ ValueCheck = Callable[['Flag', Any], None]
 Group = TypeVar('Group', bound=type)
 
 _MAX_INT = 2 ** 31 - 1
-# Flags by their names in other programs for training.
+# The names of some flags in other training programs, with the names of these flags here.
 _NAMES_ELSEWHERE = {
     'lr': 'learning_rate', 'epochs': 'train_epochs', 'num_epochs': 'train_epochs',
     'num_train_epochs': 'train_epochs', 'steps': 'train_steps', 'max_steps': 'train_steps',
@@ -35,10 +35,11 @@ _NAMES_ELSEWHERE = {
     'workers': 'num_parallel_calls', 'imgsz': 'image_size', 'warmup_epochs': 'lr_warmup_epochs',
     'variable_update': 'distribution_strategy', 'use_fp16': 'dtype', 'fp16': 'dtype',
     'save_steps': 'save_checkpoints_steps', 'logging_steps': 'log_every_steps'}
-# In errors, the names of the types of Python values, and of the texts that `Flag.parse` takes.
-_TYPE_NAMES = {str: 'a string', int: 'an integer', float: 'a number', bool: 'True or False',
+# Descriptions for errors: of the types of keyword arguments, and of the texts that `Flag.parse`
+# accepts for each type.
+_PYTHON_TYPE_NAMES = {str: 'a string', int: 'an integer', float: 'a number', bool: 'True or False',
                type(None): 'None'}
-_TEXT_NAMES = {int: 'an integer', float: 'a number', bool: 'true or false',
+_TEXT_FORMATS = {int: 'an integer', float: 'a number', bool: 'true or false',
                tuple: 'a comma-separated list with balanced quotes'}
 _BOOLEANS = {'true': True, 't': True, '1': True, 'false': False, 'f': False, '0': False}
 
@@ -51,10 +52,11 @@ class Flag(NamedTuple):
     types: the allowed types of the value, such as int, NoneType or Tuple[int, int].
     help: the text of --help, without the choices; `{names}` stands for `built_in_names`.
     choices: the allowed values; empty: all values are allowed.
-    built_in_names: if the flag accepts `package.module:function`, its other allowed values, such as
-      `fashion_cnn`; empty for all other flags.
-    check: a further check of values other than None.
-    item_rule: the rule and the remedy in the error if the items of a tuple cannot be parsed.
+    built_in_names: the names that a flag accepts besides `package.module:function`, such as
+      `fashion_cnn`; empty if the flag does not accept functions.
+    check: a further check, for values other than None.
+    item_rule_and_remedy: two parts of the error that is raised if an item of a tuple cannot be
+      parsed.
     separator: the text between the items of a tuple on the command line.
     is_path: whether the value is a path, or consists of paths that are separated by commas.
   """
@@ -65,7 +67,7 @@ class Flag(NamedTuple):
   choices: Sequence[str] = ()
   built_in_names: Sequence[str] = ()
   check: Optional[ValueCheck] = None
-  item_rule: Tuple[str, str] = ('', '')
+  item_rule_and_remedy: Tuple[str, str] = ('', '')
   separator: str = ','
   is_path: bool = False
 
@@ -73,7 +75,7 @@ class Flag(NamedTuple):
   def value_type(self) -> type:
     """The type of the values on the command line: str, int, float, bool or tuple."""
     first = self.types[0]
-    return first if first in _TYPE_NAMES else tuple
+    return first if first in _PYTHON_TYPE_NAMES else tuple
 
   @property
   def description(self) -> str:
@@ -83,10 +85,10 @@ class Flag(NamedTuple):
     return (self.help + ': ' if self.help else '') + _format_names(self.choices)
 
   def parse(self, text: str) -> Any:
-    """Returns the value of a text on the command line or in a flagfile; the inverse of `format`.
+    """Returns the value for a text from the command line or a flagfile. Inverts `format`.
 
     Raises:
-      UserError: the text does not stand for a value of the flag's type.
+      UserError: the text is not a value of the flag's type.
     """
     kind = self.value_type
     items: List[str] = []
@@ -100,17 +102,17 @@ class Flag(NamedTuple):
       for row in csv.reader([text] if text else [], delimiter=self.separator, strict=True):
         items += [item.strip() for item in row]
     except (ValueError, KeyError, csv.Error) as error:
-      raise UserError('--{} must be {}'.format(self.name, _TEXT_NAMES[kind]),
+      raise UserError('--{} must be {}'.format(self.name, _TEXT_FORMATS[kind]),
                       '--{}={}'.format(self.name, text), 'see --help') from error
     item_type = self.types[0].__args__[0]
     try:
       return tuple(item_type(item) for item in items)
     except ValueError as error:
-      rule, remedy = self.item_rule
+      rule, remedy = self.item_rule_and_remedy
       raise UserError('--{} {}'.format(self.name, rule), self.to_argument(items), remedy) from error
 
   def format(self, value: Any) -> str:
-    """Returns the text for a value; quotes items of a tuple that contain the separator."""
+    """Returns the text for a value. Items of a tuple that contain the separator are quoted."""
     if isinstance(value, bool):
       return str(value).lower()
     if not isinstance(value, (tuple, list)):
@@ -123,21 +125,22 @@ class Flag(NamedTuple):
     """Returns `--NAME=VALUE`."""
     return '--{}={}'.format(self.name, self.format(value))
 
-  def expand_user(self, value: Any) -> Any:
-    """Returns the value; if it is a path, replaces `~` and `~USER` by the user's home folder.
+  def expand_home_folders(self, value: Any) -> Any:
+    """Replaces `~` and `~USER` at the start of paths by home folders. Keeps all other values.
 
-    Shells do so only at the start of a word, so not in `--FLAG=~/PATH`.
+    A shell expands `~` only at the start of a word, and so does not expand `--FLAG=~/PATH`.
     """
     if not self.is_path or not isinstance(value, (str, tuple)):
       return value
     if isinstance(value, tuple):
-      return tuple(map(self.expand_user, value))
-    return ','.join(map(self._expand_user, value.split(',')))
+      return tuple(map(self.expand_home_folders, value))
+    return ','.join(map(self._expand_home_folder, value.split(',')))
 
-  def _expand_user(self, path: str) -> str:
+  def _expand_home_folder(self, path: str) -> str:
     if not path.startswith('~'):
       return path
-    with contextlib.suppress(KeyError):  # CPython 3.7: the user ID of the process has no entry.
+    # CPython 3.7 raises a KeyError if the password database lacks the user ID of the process.
+    with contextlib.suppress(KeyError):
       expanded = os.path.expanduser(path)
       if not expanded.startswith('~'):
         return expanded
@@ -149,7 +152,8 @@ class Flag(NamedTuple):
     if not any(_has_type(value, allowed) for allowed in self.types):
       raise UserError(
           '{} has the wrong type'.format(self.name), '{}={!r}'.format(self.name, value),
-          'give ' + ' or '.join(_TYPE_NAMES.get(allowed, 'a tuple') for allowed in self.types))
+          'give ' + ' or '.join(
+              _PYTHON_TYPE_NAMES.get(allowed, 'a tuple') for allowed in self.types))
     if value is None:
       return
     names = self.choices or self.built_in_names
@@ -167,12 +171,12 @@ class Flag(NamedTuple):
       self.check(self, value)
 
 
-# The titles in --help of the classes of flags, in registration order.
+# The title of each class of flags in --help, in the order of registration.
 GROUP_TITLES: Dict[type, str] = {}
 
 
 def flag(default: Any, help: str, **options: Any) -> Any:
-  """Declares a flag as a field of a class; Flag explains the options."""
+  """Declares a flag as a field of a class. The options are attributes of Flag."""
   return attr.ib(default=default, metadata=dict(options, help=help))
 
 
@@ -229,17 +233,17 @@ def _similar_names(name: str, names: Sequence[str]) -> List[str]:
 
 def int_range(first: int, last: int = _MAX_INT) -> ValueCheck:
   """Returns a check that an integer is between `first` and `last`, inclusive."""
-  return satisfies(lambda value: first <= value <= last, 'is out of range',
+  return condition(lambda value: first <= value <= last, 'is out of range',
                    'give an integer from {} to {}'.format(first, last))
 
 
 def number_range(first: float, last: float, remedy: str) -> ValueCheck:
   """Returns a check that a number is between `first` and `last`, inclusive."""
-  return satisfies(lambda value: first <= value <= last,
+  return condition(lambda value: first <= value <= last,
                    'must be from {} to {}'.format(first, last), remedy)
 
 
-def satisfies(is_valid: Callable[[Any], bool], rule: str, remedy: str) -> ValueCheck:
+def condition(is_valid: Callable[[Any], bool], rule: str, remedy: str) -> ValueCheck:
   """Returns a check that raises a UserError unless a condition holds.
 
   Args:
@@ -254,15 +258,16 @@ def satisfies(is_valid: Callable[[Any], bool], rule: str, remedy: str) -> ValueC
 
 def not_empty(remedy: str) -> ValueCheck:
   """Returns a check that a string is not empty."""
-  return satisfies(bool, 'is empty', remedy)
+  return condition(bool, 'is empty', remedy)
 
 
-def check_not_a_pattern(flag: Flag, path: str) -> None:
-  """Raises a UserError for a path of checkpoints that TensorFlow could write, but not restore.
+def check_no_wildcards(flag: Flag, path: str) -> None:
+  """Raises a UserError for a checkpoint path with characters that patterns give a meaning to.
 
-  To find a checkpoint, the operation RestoreV2 interprets its path as a pattern; to read the
-  checkpoint, it uses the same path literally. So escaping a character does not help. To delete an
-  old checkpoint, TensorFlow would also delete files that only match the pattern.
+  TensorFlow could write such a checkpoint, but not restore it. The operation RestoreV2 first finds
+  the checkpoint with the path as a pattern, and then reads it with the same path taken literally.
+  No escaped path works for both. When TensorFlow deletes old checkpoints, it also deletes other
+  files that match the pattern.
   """
   if set(path) & set('*?[\\'):
     raise UserError('--{} must not contain *, ?, [ or \\, because TensorFlow interprets the paths '
@@ -275,20 +280,20 @@ def _format_names(names: Sequence[str]) -> str:
 
 
 def _types_of(annotation: Any) -> Tuple[Any, ...]:
-  """Returns the types in a Union, such as Optional[int], or the annotation if it is no Union."""
+  """Returns the types in a Union, such as Optional[int]. Other annotations are returned alone."""
   is_union = getattr(annotation, '__origin__', None) is Union
   return annotation.__args__ if is_union else (annotation,)
 
 
 def _has_type(value: Any, allowed: Any) -> bool:
-  """Whether a value has an allowed type; integers are allowed as floats."""
+  """Returns whether a value has an allowed type. An integer is allowed where a float is."""
   if allowed is float:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-  return type(value) is allowed if allowed in _TYPE_NAMES else isinstance(value, tuple)
+  return type(value) is allowed if allowed in _PYTHON_TYPE_NAMES else isinstance(value, tuple)
 
 
 def _check_text(name: str, text: str) -> None:
-  """Raises a UserError for a string that a flagfile or a file name cannot contain."""
+  """Raises a UserError for a text that cannot be stored in a flagfile or used as a file name."""
   given = '--{}={!r}'.format(name, text)
   if '\0' in text or text.splitlines() not in ([], [text]):
     raise UserError('--{} has a line break or a null character'.format(name), given,

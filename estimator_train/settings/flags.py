@@ -10,13 +10,13 @@ from typing import Any, Dict, Optional, Sequence, Tuple, Union
 from estimator_train.errors import UserError
 from estimator_train.settings.flag_type import (
   Flag,
-  check_not_a_pattern,
+  check_no_wildcards,
+  condition,
   flag,
   flag_group,
   int_range,
   not_empty,
   number_range,
-  satisfies,
 )
 from estimator_train.settings.user_code import is_function_name
 from estimator_train.settings.workloads import WORKLOADS
@@ -89,7 +89,7 @@ def _check_traced_steps(flag: Flag, steps: Tuple[int, ...]) -> None:
 
 def _check_checkpoint(flag: Flag, checkpoint: str) -> None:
   not_empty('give latest, best, or a path')(flag, checkpoint)
-  check_not_a_pattern(flag, checkpoint)
+  check_no_wildcards(flag, checkpoint)
 
 
 def _check_augment(flag: Flag, value: str) -> None:
@@ -107,7 +107,7 @@ def _check_augment(flag: Flag, value: str) -> None:
 def _check_weights(flag: Flag, path: str) -> None:
   not_empty('give none, or the path of a file')(flag, path)
   if not path.endswith('.h5'):
-    check_not_a_pattern(flag, path)
+    check_no_wildcards(flag, path)
 
 
 def to_nfc(name: str) -> str:
@@ -125,7 +125,7 @@ class RunFlags:
   mode: str = flag('train_and_evaluate', 'what to do', choices=MODES)
   model_dir: Optional[str] = flag(
       None, 'folder for everything that the run writes; if the folder already contains a run, that '
-      'run is resumed', check=check_not_a_pattern, is_path=True)
+      'run is resumed', check=check_no_wildcards, is_path=True)
   verbosity: int = flag(0, '1: also show debug messages, tracebacks, and the log and warnings of '
                         'TensorFlow')
 
@@ -163,22 +163,22 @@ class DataFlags:
   validation_fraction: Optional[float] = flag(
       None, 'instead of --eval_pattern: fraction of the examples of --train_pattern to evaluate '
       'on, and not to train on; --seed and the name of a file choose them when a run begins, and '
-      'the run keeps them', check=satisfies(
+      'the run keeps them', check=condition(
           lambda fraction: 0 < fraction < 1, 'must be between 0 and 1',
           'give a fraction such as 0.2'))
   labels: Tuple[str, ...] = flag(
       (), 'with --dataset=image_folder, tfrecord or synthetic: class names, in the order of the '
       'model\'s outputs; if not given, the sorted names of the folders (tfrecord: the lines of '
       'labels.txt next to the files; synthetic: ten classes)',
-      check=satisfies(lambda labels: are_distinct(labels) and all(labels),
+      check=condition(lambda labels: are_distinct(labels) and all(labels),
                       'must be different names, none of them empty', 'name each class once'))
   image_size: Optional[Union[Tuple[int, int], Tuple[int, int, int]]] = flag(
       None, 'with --dataset=image_folder or oct2017: height,width in pixels to which images are '
       'resized, 224,224 if not given; tfrecord: height,width[,channels], 224,224,3 if not given; '
       'synthetic: height,width[,channels], 28,28,1 if not given',
-      check=satisfies(lambda size: len(size) in (2, 3) and all(0 < side < 2 ** 15 for side in size),
+      check=condition(lambda size: len(size) in (2, 3) and all(0 < side < 2 ** 15 for side in size),
                       'must be height,width in pixels', IMAGE_SIZE_REMEDY),
-      item_rule=('must be height,width in pixels', IMAGE_SIZE_REMEDY))
+      item_rule_and_remedy=('must be height,width in pixels', IMAGE_SIZE_REMEDY))
   image_key: str = flag('image/encoded', 'with --dataset=tfrecord: key of the encoded image',
                         check=not_empty('give a key'))
   label_key: str = flag('image/class/label', 'with --dataset=tfrecord: key of the integer label',
@@ -225,7 +225,7 @@ class EvaluationFlags:
       check=int_range(1))
   stop_at_accuracy: Optional[float] = flag(
       None, 'stop when an evaluation reaches this accuracy, such as 0.9',
-      check=satisfies(lambda accuracy: 0 < accuracy <= 1, 'must be above 0 and at most 1',
+      check=condition(lambda accuracy: 0 < accuracy <= 1, 'must be above 0 and at most 1',
                       'give an accuracy such as 0.9'))
   best_metric: Optional[str] = flag(
       None, 'metric by which the best of the evaluated checkpoints is chosen: accuracy, loss, '
@@ -245,7 +245,7 @@ class OptimizerFlags:
                         choices=tuple(OPTIMIZERS))
   learning_rate: float = flag(
       .001, 'learning rate of the optimizer; after the warm-up, schedules start from this rate',
-      check=satisfies(lambda rate: _MIN_LEARNING_RATE <= rate <= _MAX_LEARNING_RATE,
+      check=condition(lambda rate: _MIN_LEARNING_RATE <= rate <= _MAX_LEARNING_RATE,
                       'must be positive and finite', 'give a rate such as 0.001'))
   scale_learning_rate: str = flag('none', 'how the learning rate grows with the global batch size',
                                   choices=('none', 'linear', 'sqrt'))
@@ -257,16 +257,16 @@ class OptimizerFlags:
   lr_boundaries_epochs: Tuple[float, ...] = flag(
       (), 'piecewise: epochs at which the learning rate changes, such as 3,7; exponential and '
       'cosine: the epoch at which the decay ends (the end of training if not given)',
-      check=satisfies(lambda boundaries: all(low < high <= MAX_EPOCHS for low, high in zip(
+      check=condition(lambda boundaries: all(low < high <= MAX_EPOCHS for low, high in zip(
           (0., *boundaries), boundaries)), 'must be positive and increasing',
                       'give epochs such as 3,7.5'),
-      item_rule=('must be numbers', 'give epochs such as 3,7.5'))
+      item_rule_and_remedy=('must be numbers', 'give epochs such as 3,7.5'))
   lr_values: Tuple[float, ...] = flag(
       (), 'piecewise: learning rates before, between and after the boundaries, such as '
       '1e-3,1e-4,1e-5; exponential and cosine: the final learning rate (cosine: 0 if not given)',
-      check=satisfies(lambda values: all(0 <= value <= _MAX_LEARNING_RATE for value in values),
+      check=condition(lambda values: all(0 <= value <= _MAX_LEARNING_RATE for value in values),
                       'must be 0 or more, and finite', 'give rates such as 1e-3,1e-4'),
-      item_rule=('must be numbers', 'give rates such as 1e-3,1e-4'))
+      item_rule_and_remedy=('must be numbers', 'give rates such as 1e-3,1e-4'))
   lr_warmup_epochs: float = flag(
       0., 'number of epochs over which the learning rate warms up; over n steps, the rate '
       'increases linearly from 1/n of the full rate',
@@ -274,7 +274,7 @@ class OptimizerFlags:
   backbone_lr_factor: float = flag(
       1., 'fine-tuning: factor of the learning rate of all layers but the last with weights, '
       'such as 0.1',
-      check=satisfies(lambda factor: 0 < factor <= 1, 'must be above 0 and at most 1',
+      check=condition(lambda factor: 0 < factor <= 1, 'must be above 0 and at most 1',
                       'give a factor such as 0.1'))
   gradient_clip_norm: float = flag(
       0., 'largest global norm of the gradients, to which larger gradients are scaled down; 0: no '
@@ -286,7 +286,7 @@ class OptimizerFlags:
   ema_decay: Optional[float] = flag(
       None, 'decay of a moving average of the weights, such as 0.999, with which the model is '
       'evaluated, predicts and is exported; if not given, there is no average',
-      check=satisfies(lambda decay: 0 < decay < 1, 'must be between 0 and 1',
+      check=condition(lambda decay: 0 < decay < 1, 'must be between 0 and 1',
                       'give a decay such as 0.999'))
   weight_decay: float = flag(
       0., 'the training loss contains this factor times half of the sum of the squared kernels; '
@@ -294,7 +294,7 @@ class OptimizerFlags:
       check=number_range(0, 10 ** 6, 'give a factor such as 1e-4'))
   label_smoothing: float = flag(
       0., 'fraction of each training label that is distributed equally over all classes',
-      check=satisfies(lambda fraction: 0 <= fraction < 1, 'must be at least 0 and below 1',
+      check=condition(lambda fraction: 0 <= fraction < 1, 'must be at least 0 and below 1',
                       'give a fraction such as 0.1'))
   class_weights: str = flag(
       'none', 'balanced: each class has the same total weight in the training loss',
@@ -408,13 +408,13 @@ class ReportingFlags:
   trace_steps: Optional[Tuple[int, int]] = flag(
       None, 'first:last, the global steps to record as a Chrome trace, model_dir/trace.json',
       check=_check_traced_steps, separator=':',
-      item_rule=('must be first:last, two steps', 'give steps such as 101:110'))
+      item_rule_and_remedy=('must be first:last, two steps', 'give steps such as 101:110'))
   log_every_steps: int = flag(
       100, 'steps between progress lines; this interval doubles after 10,000 lines, and again each '
       'time the global step doubles', check=int_range(1))
   hooks: Optional[str] = flag(
       None, 'package.module:function, a function that returns a list of SessionRunHooks, such as '
-      'loggers of your own', check=satisfies(is_function_name, 'must name a function',
+      'loggers of your own', check=condition(is_function_name, 'must name a function',
                                              'give package.module:function'))
   report_page: bool = flag(True, 'write the report page, model_dir/report/index.html')
   json: bool = flag(False, 'print the result as JSON on a terminal, too, not only elsewhere')
@@ -449,7 +449,7 @@ class ExportFlags:
       'files of about 128 MiB', check=int_range(1))
   export_dir: Optional[str] = flag(
       None, 'folder for exported models, each in a numbered subfolder; if given, training ends '
-      'with an export', check=check_not_a_pattern, is_path=True)
+      'with an export', check=check_no_wildcards, is_path=True)
   export_format: str = flag('saved_model', 'format of the exported model',
                             choices=('saved_model', 'h5', 'tflite', 'onnx'))
   export_input: Optional[str] = flag(

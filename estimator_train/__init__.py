@@ -226,7 +226,7 @@ def _restored_process_state(verbosity: int = 0, restores_session: bool = True) -
   """
   variables = {name: os.environ[name] for name in _CHANGED_VARIABLES if name in os.environ}
   # The time to the first step is measured from this call, not from the start of the notebook.
-  os.environ[start_up.START_TIME_VARIABLE] = start_up.current_uptime()
+  os.environ[start_up.START_TIME_VARIABLE] = start_up.uptime_text()
   if verbosity < 1:
     logs.silence_tensorflow()
   keeps_memory = machine.tune_for_cpu_training()

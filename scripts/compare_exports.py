@@ -116,7 +116,7 @@ def export_all(settings, folder, pictures):
       verdict = 'not exported: {}'.format(error)
       rows.append(dict(dict.fromkeys(COLUMNS), format=name, verdict=verdict))
       continue
-    takes_pictures = restored.exports_pictures and name != 'h5'
+    takes_pictures = restored.exports_take_pictures and name != 'h5'
     for signature in version.get('signatures', ('pictures' if takes_pictures else '',)):
       data = os.path.join(folder, '{}-{}.npz'.format(name, signature))
       write_arrays(data, batches[signature], keras_outputs if name == 'h5' else outputs)
@@ -138,7 +138,7 @@ def make_reference(restored, pictures):
   else:
     contents, decoded, inputs = read_pictures(restored, pictures)
   by_signature = {'': [inputs], 'images': [inputs]}
-  if restored.exports_pictures:
+  if restored.exports_take_pictures:
     by_signature['serving_default'] = [{'image_bytes': contents}]
     by_signature['pictures'] = [{'pictures': picture[np.newaxis]} for picture in decoded]
   else:

@@ -69,7 +69,7 @@ class RetryingSaver:
       CheckpointNotSaved: saving has failed for `retry_secs`, or failed while the run is stopping.
     """
     names_before: Optional[Set[str]] = None
-    restore_checkpoint_list = checkpoint_patches.checkpoint_list_restorer(saver)
+    restore_checkpoint_list = checkpoint_patches.make_checkpoint_list_restorer(saver)
     try:
       self._check_folder()
       checkpoint_patches.delete_surplus_checkpoints(saver)

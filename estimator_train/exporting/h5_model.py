@@ -20,7 +20,7 @@ from estimator_train.exporting.restored_model import RestoredModel, TrainedCheck
 from estimator_train.model.optimizers import make_optimizer
 from estimator_train.settings import user_code
 from estimator_train.system import storage, temporary_files
-from estimator_train.tf_patches.keras import weights_from_one_run
+from estimator_train.tf_patches.keras import prefetch_weights
 
 H5_FILE = 'model.h5'
 # The exceptions that Keras raises for a model with a layer that it cannot serialize.
@@ -84,7 +84,7 @@ def write_h5_file(path: str, restored: RestoredModel) -> None:
                 loss=full_loss_names(model.loss),
                 metrics=['accuracy'] if restored.spec.labels else None,
                 loss_weights=model.loss_weights)
-  with weights_from_one_run(model.weights):
+  with prefetch_weights(model.weights):
     model.save(path, save_format='h5')
   reason = make_portable(path)
   if reason:

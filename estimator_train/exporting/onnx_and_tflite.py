@@ -43,8 +43,8 @@ def write_onnx(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
   Raises:
     UserError: the model cannot be converted, or the result is wrong.
   """
-  if restored.exports_pictures:
-    restored = restored.with_pictures(tf.uint8)
+  if restored.exports_take_pictures:
+    restored = restored.with_picture_input(tf.uint8)
   inputs, outputs = restored.inputs, restored.outputs
   strings = [name for name, tensor in inputs.items() if tensor.dtype == tf.string]
   if strings:
@@ -147,13 +147,13 @@ def write_tflite(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
     # The converter would abort without a reason.
     raise UserError(_CANNOT_CONVERT.format(_TFLITE_CONVERTER), 'it has a layer DenseFeatures',
                     'give --export_format=saved_model')
-  if restored.exports_pictures:
-    restored = restored.with_pictures(tf.float32)
+  if restored.exports_take_pictures:
+    restored = restored.with_picture_input(tf.float32)
   # Made now, because the converter sets the batch size to 1.
   batches = verification.make_batches(restored)
   converter = tf.lite.TFLiteConverter.from_session(
       restored.session, list(restored.inputs.values()), list(restored.outputs.values()))
-  if restored.exports_pictures:
+  if restored.exports_take_pictures:
     assert restored.image_shape is not None
     # Without `resize_tensor_input`, images have this size. The converter replaces the floats by
     # uint8; the statistics, mean 0 and deviation 1, keep the values.

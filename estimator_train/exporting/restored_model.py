@@ -1,4 +1,4 @@
-"""Restores the Keras model of a checkpoint, without the data and the devices of the training."""
+"""Restores the Keras model of a checkpoint. The data and devices of the training are not needed."""
 
 import contextlib
 import copy
@@ -21,7 +21,7 @@ from estimator_train.tf_patches import compiled_models
 
 _LOG = logging.getLogger('estimator_train')
 _CPU_ONLY = Devices(('/cpu:0',), ('/cpu:0',))
-# The placeholders to feed, and the outputs by name.
+# The placeholders that a prediction feeds, and its outputs by name.
 InputsAndOutputs = Tuple[List[tf.Tensor], Dict[str, tf.Tensor]]
 _FEATURES_PER_BATCH, _NUM_FEATURE_BATCHES = 16, 16
 PICTURES_INPUT, TENSOR_INPUT, PROBABILITIES_OUTPUT = 'pictures', 'images', 'probabilities'
@@ -33,14 +33,14 @@ class RestoredModel:
   Attributes:
     keras_model: the model, in the graph of the session.
     session: the session that holds its weights.
-    image_shape: (height, width, channels) of the model's images; None: it has other inputs.
+    image_shape: (height, width, channels) of the model's images; None if the model takes no images.
     preprocess: the function that scales pixel values for the model; unused without images.
-    exports_pictures: whether its exports take images of any size and preprocess them.
-    inputs: the inputs by the names that they have in exports: the input of a model for images is
-      called `images`, and contains scaled pixel values; others have the names of the Keras model.
-    outputs: the class probabilities as `probabilities`; without classes, all outputs by name.
-    features_of_data: batches of features of the data set, with which exports are verified in
-      addition to random ones; may be empty.
+    exports_take_pictures: whether exports take images of any size and preprocess them.
+    inputs: the inputs by their names in exports. The input of an image model is called `images` and
+      contains scaled pixel values. Inputs of other models keep their names in the Keras model.
+    outputs: the class probabilities, as `probabilities`; without classes, all outputs by name.
+    features_of_data: batches of features of the data set. Exports are verified with these and with
+      random features. May be empty.
   """
 
   def __init__(self, keras_model: tf.keras.Model, session: tf.Session, settings: Settings,
@@ -51,36 +51,37 @@ class RestoredModel:
     self.image_shape = spec.image_shape and (
         spec.image_shape[:2] + (keras_model.input_shape[-1],))
     self.preprocess = compiling.choose_preprocess_function(keras_model, settings.model, spec)
-    self.exports_pictures = spec.image_shape is not None and (
+    self.exports_take_pictures = spec.image_shape is not None and (
         settings.export.export_format != 'h5' and settings.export.export_input != 'tensor')
     input_names = keras_model.input_names if spec.image_shape is None else [TENSOR_INPUT]
     self.inputs = dict(zip(input_names, keras_model.inputs))
     self.outputs = self._name_outputs(keras_model.outputs)
 
-  def call(self, features: Any) -> Dict[str, tf.Tensor]:
-    """Returns the outputs for a batch by name, like the attribute `outputs`.
+  def outputs_for(self, features: Any) -> Dict[str, tf.Tensor]:
+    """Returns the outputs for a batch, with the same names as the attribute `outputs`.
 
     Args:
       features: a tensor, a tuple or list in the order of the inputs, or a dict by the names of the
-        inputs; or `{'features': ..., 'sample_weights': ...}`. See BatchAdapter.arrange_features.
+        inputs (see BatchAdapter.arrange_features). It may be one of these with sample weights, as
+        `{'features': ..., 'sample_weights': ...}`.
     """
     features, _ = inputs.split_sample_weights(features)
     model = self.keras_model
     names = compiled_models.fed_input_names(model)
     if isinstance(features, dict):
       features = {name: features[name] for name in names}
-    # As in training: types are cast, and numbers [B] are a column for an input [B, 1].
+    # As in training, types are cast, and a tensor [B] is reshaped for an input [B, 1].
     fed = dict(zip(names, inputs.BatchAdapter(
         model, '--dataset=' + self.spec.name).arrange_features(features)))
     tensors = [fed.get(name, tensor) for name, tensor in zip(model.input_names, model.inputs)]
     outputs = model(tensors if len(tensors) > 1 else tensors[0])
     return self._name_outputs(outputs if isinstance(outputs, list) else [outputs])
 
-  def with_pictures(self, dtype: tf.DType) -> 'RestoredModel':
-    """Returns this model with pictures of any size as its input, instead of its own input.
+  def with_picture_input(self, dtype: tf.DType) -> 'RestoredModel':
+    """Returns a copy of this model that takes pictures of any size.
 
-    The input is `pictures`, [B, any, any, C], with the number of channels of the model, values from
-    0 to 255, and this dtype. They are resized as by the data sets, see data/decoding.py.
+    The input is `pictures`, [B, any, any, C], with the channels of the model, values from 0 to 255,
+    and the given dtype. Pictures are resized as in data/decoding.py.
     """
     assert self.image_shape is not None
     height, width, channels = self.image_shape
@@ -88,26 +89,25 @@ class RestoredModel:
     pixels = tf.image.resize_bilinear(tf.cast(pictures, tf.float32), (height, width))
     other = copy.copy(self)
     other.inputs = {PICTURES_INPUT: pictures}
-    # Without the broadcast in `preprocess`, which TensorFlow Lite does not support.
-    other.outputs = self.call(
+    # The attribute `preprocess` broadcasts its result, which TensorFlow Lite does not support.
+    other.outputs = self.outputs_for(
         inputs.SCALE_FUNCTIONS[self.settings.model.preprocess](pixels))
     return other
 
   def describe_inputs(self) -> Dict[str, Any]:
-    """Returns what a client must know of the inputs of an exported model, for a JSON object.
+    """Returns what a client must know about the inputs of an exported model, as a JSON object.
 
     Returns:
-      A dict with the keys
-        input: 'pictures', if the export resizes and scales uint8 images itself, or 'tensor';
-        size: [height, width] of the network;
-        resize: the method and its conventions, which are those of TensorFlow 1;
+      A dict with these keys; only `input` and `class_names` if the examples are not images:
+        input: 'pictures' if the export resizes and scales uint8 images itself, otherwise 'tensor';
+        size: [height, width] of the network's input;
+        resize: the method, with the conventions of TensorFlow 1;
         channel_order: 'RGB' or 'BGR' in the tensor; None unless there are three channels. Pictures
           are always RGB;
-        mean, scale: lists with a number per channel of the tensor: (resized - mean) * scale;
+        mean, scale: lists with a number per channel; the tensor is (resized - mean) * scale;
         class_names: the class names in the order of the outputs.
-      If the examples are not images, only `input` and `class_names`.
     """
-    description: Dict[str, Any] = {'input': 'pictures' if self.exports_pictures else 'tensor'}
+    description: Dict[str, Any] = {'input': 'pictures' if self.exports_take_pictures else 'tensor'}
     if self.image_shape is not None:
       height, width, channels = self.image_shape
       name = self.settings.model.preprocess
@@ -134,8 +134,8 @@ class Predictor(NamedTuple):
     batch_size: the maximum number of examples per call of `predict`: `--batch_size` divided by the
       number of local devices.
     output_shapes: the shapes of the outputs for one example, by name.
-    predict: takes a batch of each input, and returns the outputs of a batch by name, [B, ...];
-      with classes, the probabilities.
+    predict: takes a batch of each input, and returns a batch of each output, [B, ...], by name. The
+      output of a classifier is the probabilities.
   """
   model: RestoredModel
   batch_size: int
@@ -144,12 +144,11 @@ class Predictor(NamedTuple):
 
 
 class TrainedCheckpoint(NamedTuple):
-  """A checkpoint, and what is necessary to restore its model without the data of the training.
+  """A checkpoint, and what is needed to restore its model without the data of the training.
 
   Attributes:
-    settings: those of the run that trained the model, with any `mode`.
+    settings: the settings of the run that trained the model, except that `mode` may differ.
     spec: the class names and the image shape of the training.
-    saved: the path and the global step of the checkpoint, and the path at which it is read.
   """
   settings: Settings
   run_dir: RunDir
@@ -158,10 +157,10 @@ class TrainedCheckpoint(NamedTuple):
 
   @contextlib.contextmanager
   def restored(self, source: Optional[Source] = None) -> Iterator[RestoredModel]:
-    """Restores the model on the CPU. Its session and a new graph are the defaults of the context.
+    """Restores the model on the CPU, in a new graph. In the context, its session is the default.
 
     Args:
-      source: an open source, whose first batches become `features_of_data`.
+      source: an open source. Its first batches become `features_of_data`.
 
     Raises:
       UserError: the checkpoint belongs to another model.
@@ -171,32 +170,34 @@ class TrainedCheckpoint(NamedTuple):
       yield self._restore(session, features)
 
   @contextlib.contextmanager
-  def predictor(self, add_operations: Callable[[RestoredModel, int], InputsAndOutputs],
+  def predictor(self, build_prediction: Callable[[RestoredModel, int], InputsAndOutputs],
                 source: Optional[Source] = None) -> Iterator[Predictor]:
     """Restores the model as a function, which is valid within the context.
 
     Args:
-      add_operations: takes the restored model and the batch size; adds to the graph what the
-        prediction needs, and returns the placeholders to feed and the outputs.
-      source: the source of the examples, if the graph reads them, for errors in them.
+      build_prediction: a function of the restored model and the batch size. It adds the operations
+        of the prediction to the graph, and returns the placeholders to feed and the outputs.
+      source: the source of the examples if the graph reads them. Errors in its examples are
+        translated.
 
     Raises:
       UserError: the checkpoint belongs to another model.
     """
-    # Use all GPUs (-1) of this machine: --num_gpus is the number of GPUs that the training used,
-    # and this machine may have another number.
+    # Use all GPUs (-1) of this machine, because it may have another number of GPUs than the machine
+    # of the training, to which --num_gpus applies.
     devices = find_devices(self.settings.evolve(
         num_gpus=-1 if self.settings.devices.num_gpus else 0).devices)
     batch_size = max(1, self.settings.optimizer.batch_size // devices.num_replicas)
     device = Devices(devices.names[:1], devices.display_names[:1])
-    # The session is the default only while the graph is built: other code runs between batches.
+    # The session is the default only while the graph is built, because other code runs between the
+    # calls of `predict`.
     with contextlib.closing(_make_session(self.settings, device)) as session, \
         translate_errors(source):
       with session.graph.as_default(), session.as_default(), tf.device(device.names[0]):
         model = self._restore(session)
-        inputs, outputs = add_operations(model, batch_size)
+        placeholders, outputs = build_prediction(model, batch_size)
         session.run(tf.tables_initializer())
-        predict = session.make_callable(outputs, inputs)
+        predict = session.make_callable(outputs, placeholders)
       _LOG.info('predicting with %s of step %d on %s, %d %s at a time', self.settings.model.model,
                 self.saved.global_step, device.names[0], batch_size,
                 'examples' if self.spec.image_shape is None else 'images')
@@ -204,8 +205,8 @@ class TrainedCheckpoint(NamedTuple):
           name: tensor.shape.as_list()[1:] for name, tensor in outputs.items()}, predict)
 
   def _restore(self, session: tf.Session, features_of_data: Sequence[Any] = ()) -> RestoredModel:
-    """Builds the model in the default graph, which is the session's graph; restores the weights."""
-    settings, spec, files = self.settings, self.spec, self.saved.readable_path
+    """Builds the model in the default graph, the graph of the session, and restores its weights."""
+    settings, spec, checkpoint_path = self.settings, self.spec, self.saved.readable_path
     tf.keras.backend.set_session(session)
     try:
       tf.keras.backend.set_learning_phase(0)
@@ -213,9 +214,10 @@ class TrainedCheckpoint(NamedTuple):
       if not model.optimizer:
         compiling.compile_model(model, settings, Schedule(settings.optimizer.learning_rate))
       compatibility.check_fits_checkpoint(
-          model, settings, finding.run_dir_of_requested_checkpoint(settings, self.run_dir), files)
+          model, settings, finding.run_dir_of_requested_checkpoint(settings, self.run_dir),
+          checkpoint_path)
       with translate_errors():
-        restoring.make_saver(model.weights, files).restore(session, files)
+        restoring.make_saver(model.weights, checkpoint_path).restore(session, checkpoint_path)
       return RestoredModel(model, session, settings, spec, features_of_data)
     finally:
       tf.keras.backend.set_session(None)
@@ -234,19 +236,19 @@ def open_trained_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[Tra
   with finding.pin_requested_checkpoint(settings, run_dir) as saved:
     spec = opening.describe_trained_data(
         settings, run_dir, finding.run_dir_of_requested_checkpoint(settings, run_dir))
-    # A checkpoint can be restored with another size, too, but the predictions would be wrong.
+    # The checkpoint could also be restored for another image size, but would predict wrong classes.
     run_dir.check_flags(settings, changeable_flags=[
         name for name, _ in settings.items() if name != 'image_size'])
     yield TrainedCheckpoint(settings, run_dir, spec, saved)
 
 
 def _make_session(settings: Settings, devices: Devices) -> tf.Session:
-  """Makes a session with a new graph. A `with` block makes both the defaults."""
+  """Makes a session with a new graph. In a `with` block, both become the defaults."""
   return tf.Session(graph=tf.Graph(), config=make_session_config(settings.devices, devices))
 
 
 def _read_features(settings: Settings, source: Source) -> List[Any]:
-  """Returns some batches of the features of an open source, as arrays."""
+  """Returns the first batches of features of an open source, as arrays."""
   batches: List[Any] = []
   with _make_session(settings, _CPU_ONLY) as session, tf.device('/cpu:0'), translate_errors(source):
     iterator = tf.data.make_initializable_iterator(opening.make_eval_input_fn(
@@ -259,17 +261,17 @@ def _read_features(settings: Settings, source: Source) -> List[Any]:
   return batches
 
 
-def check_sizes(outputs: Dict[str, tf.Tensor], features: Any) -> Dict[str, tf.Tensor]:
-  """Returns the outputs by name; to compute one fails unless it has a value for each example.
+def add_size_checks(outputs: Dict[str, tf.Tensor], features: Any) -> Dict[str, tf.Tensor]:
+  """Adds an assertion to each output that it has a value for each example. Returns these outputs.
 
   Args:
-    outputs: the outputs of the model.
-    features: the batch, in any structure.
+    outputs: the outputs of the model, by name.
+    features: the batch of features, in any structure.
   """
   size = inputs.Batch(tf.nest.flatten(features)).size()
 
   def check(name: str, output: tf.Tensor) -> tf.Tensor:
-    sizes = tf.shape(output, out_type=tf.int64)[:1]  # Of a scalar, [].
+    sizes = tf.shape(output, out_type=tf.int64)[:1]  # [] if the output is a scalar.
     with tf.control_dependencies([tf.Assert(tf.reduce_all(tf.equal(tf.pad(
         sizes, [[0, 1]], constant_values=-1)[:1], size)), [
             'the output {} must have a value for each example'.format(name), sizes, size])]):

@@ -67,9 +67,9 @@ def write_saved_model(folder: str, restored: RestoredModel) -> Dict[str, List[st
   """
   tensor_signature = restored.inputs, _outputs(restored, restored.outputs)
   signatures, text = {DEFAULT_SIGNATURE: tensor_signature}, b''
-  if restored.exports_pictures:
+  if restored.exports_take_pictures:
     assert restored.image_shape is not None
-    pictures = restored.with_pictures(tf.uint8)
+    pictures = restored.with_picture_input(tf.uint8)
     signatures = {DEFAULT_SIGNATURE: _image_file_signature(restored, restored.image_shape),
                   PICTURES_INPUT: (pictures.inputs, _outputs(restored, pictures.outputs)),
                   IMAGES_SIGNATURE: tensor_signature}
@@ -79,7 +79,7 @@ def write_saved_model(folder: str, restored: RestoredModel) -> Dict[str, List[st
       text if tensor.dtype == tf.string else 0, tensor.dtype,
       [size or 1 for size in tensor.shape.as_list()]) for name, tensor in inputs.items()}
               for signature, (inputs, _) in signatures.items()}
-  if not restored.exports_pictures:
+  if not restored.exports_take_pictures:
     try:
       signatures[EXAMPLES_SIGNATURE] = _record_signature(restored)
     except ValueError as error:
@@ -99,7 +99,7 @@ def _image_file_signature(restored: RestoredModel,
   image_bytes = tf.placeholder(tf.string, [None], name='image_bytes')
   pixels = tf.map_fn(lambda content: decoding.decode_and_resize(content, shape), image_bytes,
                      tf.float32, back_prop=False)
-  return {'image_bytes': image_bytes}, _outputs(restored, restored.call(
+  return {'image_bytes': image_bytes}, _outputs(restored, restored.outputs_for(
       restored.preprocess(pixels)))
 
 
@@ -112,7 +112,7 @@ def _record_signature(restored: RestoredModel) -> Tuple[Tensors, Tensors]:
   schema = {name: _make_feature(name, tensor) for name, tensor in restored.inputs.items()}
   records = tf.placeholder(tf.string, [None], name='examples')
   parsed = tf.io.parse_example(records, schema)
-  return {'examples': records}, _outputs(restored, restored.call([
+  return {'examples': records}, _outputs(restored, restored.outputs_for([
       tf.cast(parsed[name], tensor.dtype) for name, tensor in restored.inputs.items()]))
 
 

@@ -92,8 +92,8 @@ def _start_tensorboard(server: Sequence[str], log_dir: str) -> None:
   with open(log_path, 'ab') as log:
     # The URL goes to our standard error. Without a new session, Ctrl-C would end TensorBoard before
     # the run saves a checkpoint.
-    child_process.start([*server, os.path.dirname(log_dir), log_path],
-                        child_process.child_environment(), 2, log)
+    child_process.start_process([*server, os.path.dirname(log_dir), log_path],
+                                child_process.child_environment(), 2, log)
 
 
 def _parse_arguments(argv: Sequence[str]) -> Tuple[argparse.Namespace, List[str]]:

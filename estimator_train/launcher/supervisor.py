@@ -145,7 +145,7 @@ class Supervisor:
         log_offset = os.fstat(out.fileno()).st_size
       # Without a new session, a task would receive SIGINT on Ctrl-C from the terminal and from this
       # process, and the second SIGINT would abort the task.
-      process = child_process.start(self._command, environment, out, out, resources.cores)
+      process = child_process.start_process(self._command, environment, out, out, resources.cores)
     return _RunningTask(task, process, log_path, log_offset)
 
   def _wait(self) -> List[TaskFailure]:
@@ -198,7 +198,7 @@ def _report_failure(running_task: _RunningTask) -> TaskFailure:
   """Returns the failure of a task; prints the reason unless the leader has printed an error."""
   code = running_task.process.returncode
   has_printed_error = running_task.log_path is None and code > 0
-  error = 'see above' if has_printed_error else child_process.failure_reason(
+  error = 'see above' if has_printed_error else child_process.failure_reason_in_log(
       code, running_task.log_path or os.devnull, running_task.log_offset)
   code = SIGNAL_CODE_BASE - code if code < 0 else code
   failure = TaskFailure(code, '{} ended with code {}: {}'.format(running_task.task, code, error))

@@ -148,7 +148,7 @@ class ModelFn:
       if mode == tf.estimator.ModeKeys.TRAIN:
         optimizer = estimator_patches.copy_optimizer(self._model.optimizer, self._hyperparameters)
         spec = self._add_training(model_graph, part, optimizer, (features, labels))
-        spec['training_hooks'] = [checkpoints.UseSingleCopySaver(
+        spec['training_hooks'] = [checkpoints.SaverSetupHook(
             None if self.object_based else config, optimizers.hyperparameter_names(optimizer))]
         for weight in self._frozen_part.weights if self._frozen_part is not None else ():
           # No step uses this variable. It only adds the frozen weight to the checkpoints.

@@ -172,7 +172,7 @@ class BatchAdapter(NamedTuple):
     for name, target, output, loss in zip(names, targets, self.model.outputs,
                                           keras_patches.loss_functions(self.model, names)):
       label = None if target is None else _with_last_dimension(tensors[name], target)
-      if label is not None and keras_patches.takes_labels_like_outputs(loss):
+      if label is not None and keras_patches.needs_labels_in_output_shape(loss):
         if keras_patches.takes_one_hot(loss) and output.shape.ndims and (
             output.shape.as_list()[-1] == 1):
           raise InvalidValue('a categorical cross-entropy requires one output per class',

@@ -64,7 +64,7 @@ def open_mode(mode: str, verbosity: int) -> Iterator[Any]:
   with contextlib.ExitStack() as stack:
     if 'tensorflow' in sys.modules:
       from estimator_train.tf_patches import environment, keras
-      stack.enter_context(keras.default_settings())
+      stack.enter_context(keras.use_default_settings())
       if verbosity <= 0:  # The log shows no deprecations.
         stack.enter_context(environment.without_deprecation_checks())
     yield module

@@ -1,8 +1,8 @@
 """Runs Python, or the program, in a child process.
 
-What may crash or hang on a faulty machine, such as asking the driver of a GPU, runs in a child
-process. Each measured run is a new process, so that the memory and the TensorFlow state of earlier
-runs do not affect the measurement.
+A request to the driver of a GPU may crash or hang on a faulty machine, so it runs in a child
+process. Each measured run is also a new process, so that the memory and the TensorFlow state of
+earlier runs do not affect the measurement.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class ChildRun(NamedTuple):
 
   Attributes:
     code: exit code, or the negative number of the signal that ended the process; None if the
-      process was still running when the timeout expired.
+      process did not end before the timeout.
     secs: duration of the process.
   """
   code: Optional[int]
@@ -45,16 +45,17 @@ class ChildRun(NamedTuple):
   secs: float = 0.
 
   @property
-  def results(self) -> List[Any]:
-    """The values of the lines of standard output that are JSON objects or arrays."""
+  def json_values(self) -> List[Any]:
+    """The JSON objects and arrays in standard output, each of which is on a line of its own."""
     return [json.loads(line) for line in self.stdout.splitlines() if line.startswith(('{', '['))]
 
   @property
   def error(self) -> Optional[str]:
-    """One line with the reason why the process failed; None if the code is 0."""
+    """The reason why the process failed, in one line; None if the code is 0."""
     if self.code is None:
       return 'no answer within {:.0f} s'.format(self.secs)
-    return _failure_reason(self.code, self.stderr.strip() or self.stdout) if self.code else None
+    return None if self.code == 0 else _failure_reason_in_output(
+        self.code, self.stderr.strip() or self.stdout)
 
 
 def run_program(arguments: Sequence[str], log_path: str, module: str = 'estimator_train',
@@ -64,8 +65,8 @@ def run_program(arguments: Sequence[str], log_path: str, module: str = 'estimato
   Args:
     arguments: the flags.
     log_path: path of the file for the child's standard error.
-    module: the program, or the module that launches it.
-    cores: see start.
+    module: the module to run: the program, or a launcher of the program.
+    cores: see start_process.
   """
   with open(log_path, 'w+b') as log:
     return run_python(['-m', module, *arguments], environment=child_environment(), stderr=log,
@@ -75,28 +76,29 @@ def run_program(arguments: Sequence[str], log_path: str, module: str = 'estimato
 def run_python(arguments: Sequence[str], timeout_secs: Optional[float] = None,
                environment: Optional[Mapping[str, str]] = None, python: str = '',
                stderr: Optional[IO[bytes]] = None, cores: Sequence[int] = ()) -> ChildRun:
-  """Runs Python, and stops it and its own child processes after the timeout.
+  """Runs Python in a child process, and waits until it ends.
 
-  An exception that interrupts the wait, for example in a signal handler, stops the child. See
-  `start` for the thread from which to call this function.
+  The child and its own child processes are stopped after the timeout, and also when an exception,
+  such as that of a signal handler, interrupts the wait. Call this function from the main thread;
+  `start_process` gives the reason.
 
   Args:
     arguments: arguments of the interpreter, such as `-c` and code.
-    timeout_secs: None: no limit.
-    environment: None: the variables of this process.
-    python: path of the interpreter; '': the interpreter of this process.
-    stderr: None: a temporary file.
-    cores: see start.
+    timeout_secs: the timeout; None if there is none.
+    environment: the environment variables; None for those of this process.
+    python: path of the interpreter; '' for the interpreter of this process.
+    stderr: the file for standard error; None for a temporary file.
+    cores: see start_process.
 
   Raises:
     OSError: the interpreter does not exist, or cannot be started.
   """
   start_time = time.monotonic()
-  # Write the output to files, because reading a pipe to its end would also wait for child processes
-  # of the child.
+  # The output goes to files. A pipe would have to be read to its end, which comes only when the
+  # child processes of the child have ended, too.
   with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as temporary:
-    process = start([python or sys.executable, *arguments], environment, out, stderr or temporary,
-                    cores)
+    process = start_process([python or sys.executable, *arguments], environment, out,
+                            stderr or temporary, cores)
     code: Optional[int] = None
     try:
       with contextlib.suppress(subprocess.TimeoutExpired):
@@ -115,38 +117,39 @@ def child_environment() -> Dict[str, str]:
   """Returns environment variables with which a child process imports the same package."""
   variables = {name: value for name, value in os.environ.items()
                if name not in _VARIABLES_NOT_INHERITED}
-  # The parent folder of this package comes last, because other packages in this folder must not
-  # hide packages of the user.
+  # The parent folder of this package comes last, so that other packages in that folder do not hide
+  # packages of the user.
   user_path = [variables['PYTHONPATH']] if variables.get('PYTHONPATH') else []
   variables['PYTHONPATH'] = os.pathsep.join(user_path + [PACKAGE_PARENT_DIR])
   return variables
 
 
-def start(command: Sequence[str], environment: Optional[Mapping[str, str]],
+def start_process(command: Sequence[str], environment: Optional[Mapping[str, str]],
           stdout: Union[IO[bytes], int, None], stderr: Optional[IO[bytes]],
           cores: Sequence[int] = ()) -> 'subprocess.Popen[bytes]':
-  """Starts a child process without input, in a session of its own, which signals do not reach.
+  """Starts a child process without input.
 
-  Linux kills the child when the thread that started the child ends; other systems do not. Call
-  this function from the main thread, so that the child is killed only when this process ends.
+  The child has a session of its own, so signals from the terminal do not reach it. Linux kills the
+  child when the thread that called this function ends. Call it from the main thread, so that the
+  child is killed only when this process ends. Other systems do not kill the child.
 
   Args:
-    environment: None: the variables of this process.
-    stdout, stderr: files or descriptors; None: those of this process.
-    cores: IDs of the cores that the child may use; empty: the cores of this process.
+    environment: the environment variables; None for those of this process.
+    stdout, stderr: files or descriptors; None for those of this process.
+    cores: IDs of the cores that the child may use; empty for the cores of this process.
   """
   parent = os.getpid()
-  # PyDLL calls prctl without releasing the GIL. The child has only one thread, so no thread waits.
+  # PyDLL calls prctl while it has the GIL. The child has only one thread, so no other thread waits.
   prctl = getattr(ctypes.PyDLL(None), 'prctl', None)
 
   def preexec_fn() -> None:
     if cores:
       os.sched_setaffinity(0, cores)
-    # Until the program has installed its handler, SIGUSR1 would end the child.
+    # Without this, SIGUSR1 would end the child if it came before the child installed its handler.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     if prctl is not None:
       prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-      if os.getppid() != parent:  # The parent ended before the call of prctl: no signal comes.
+      if os.getppid() != parent:  # The parent ended before prctl was called, so no signal comes.
         os._exit(1)
 
   return subprocess.Popen(
@@ -156,41 +159,44 @@ def start(command: Sequence[str], environment: Optional[Mapping[str, str]],
 
 
 def _stop(process: 'subprocess.Popen[bytes]') -> None:
-  """Stops a process by SIGTERM and, if necessary, it and its own child processes by SIGKILL."""
+  """Sends SIGTERM to a process and, when it has ended or after a wait, SIGKILL to its group.
+
+  The group consists of the process and its own child processes.
+  """
   try:
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
       process.wait(_GRACE_SECS)
-  finally:  # Kills the process even if a signal interrupts the wait.
+  finally:  # Even if a signal interrupts the wait, the process is killed.
     with contextlib.suppress(ProcessLookupError, PermissionError):
       os.killpg(process.pid, signal.SIGKILL)
-    # A process that hangs inside a driver cannot be killed, and is left running.
+    # A process that hangs inside a driver cannot be killed. It is left running.
     with contextlib.suppress(subprocess.TimeoutExpired):
       process.wait(_KILL_TIMEOUT_SECS)
 
 
-def failure_reason(code: int, log_path: str, offset: int = 0) -> str:
-  """Returns one line with the reason why a process failed.
+def failure_reason_in_log(code: int, log_path: str, offset: int = 0) -> str:
+  """Returns the reason why a process failed, in one line.
 
   Args:
     code: see ChildRun.
     log_path: path of the file with the standard error of the process.
-    offset: position in the file, in bytes, at which the output of the process begins.
+    offset: position in bytes at which the output of the process begins in the file.
   """
   with open(log_path, 'rb') as file:
     file.seek(offset)
-    return _failure_reason(code, file.read().decode('utf-8', 'replace'))
+    return _failure_reason_in_output(code, file.read().decode('utf-8', 'replace'))
 
 
-def _failure_reason(code: int, text: str) -> str:
+def _failure_reason_in_output(code: int, text: str) -> str:
   if code < 0:
     names = {each.value: each.name for each in signal.Signals}  # Real-time signals have no name.
-    # The kernel sends SIGKILL when memory runs out, but a user may also have sent this signal.
+    # The kernel sends SIGKILL when memory runs out, but a user may also have sent the signal.
     return 'killed by {}{}'.format(names.get(-code, 'signal {}'.format(-code)),
                                    ', possibly out of memory (see dmesg)'
                                    if -code == signal.SIGKILL else '')
   lines = [line.strip() for line in text.splitlines() if line.strip()]
-  # Lines with advice may follow the line of the error.
+  # The error need not be the last line, because lines with advice may follow.
   errors = [line for line in lines if _ERROR_LINE.match(line)]
   last = (errors or lines or ['exit code {} without any output'.format(code)])[-1]
   return printable(last[len('error: '):] if last.startswith('error: ') else last)

@@ -50,7 +50,7 @@ def import_in_child(timeout_secs: float = _IMPORT_TIMEOUT_SECS) -> ImportResult:
   child = run_python(['-W', 'ignore', '-c', _IMPORT_CODE], timeout_secs,
                      dict(os.environ, TF_CPP_MIN_LOG_LEVEL='0', **keras_config.VARIABLES))
   return ImportResult(child, **{
-      key: value for values in child.results for key, value in values.items()})
+      key: value for values in child.json_values for key, value in values.items()})
 
 
 def count_gpus() -> int:

@@ -1,4 +1,4 @@
-"""Saves checkpoints of one copy of each variable, and corrects the lists of checkpoints."""
+"""Saves one copy of each variable in checkpoints, and corrects the lists of checkpoints."""
 
 import re
 import time
@@ -9,17 +9,17 @@ from tensorflow.python.training import checkpoint_management, saver as saver_lib
 
 from estimator_train.tf_patches import sessions
 
-# Matches training/Adam/learning_rate; the names of slots contain more slashes.
+# Matches training/Adam/learning_rate, but no slot, because names of slots contain more slashes.
 _HYPERPARAMETER_NAME = re.compile(r'training(_\d+)?/[^/]+/[^/]+$')
 # Matches the names of the copies on all replicas except the first.
 _OTHER_REPLICA_NAME = re.compile(r'/replica_\d+(/|$)')
 
 
 class MonotonicTimer(tf.train.SecondOrStepTimer):
-  """A timer of a hook that is not affected when the clock of the machine is set.
+  """A timer for hooks that changes of the system clock do not affect.
 
   Defect: line 132 of tensorflow_core/python/training/basic_session_run_hooks.py compares times of
-  the system clock. Symptom: after the clock was set back by an hour, no checkpoint is saved for an
+  the system clock. Symptom: after the clock is set back by an hour, no checkpoint is saved for an
   hour.
   """
 
@@ -33,23 +33,24 @@ class MonotonicTimer(tf.train.SecondOrStepTimer):
     return super().update_last_triggered_step(step)
 
 
-class UseSingleCopySaver(tf.train.SessionRunHook):
-  """Saves and restores one copy of each variable, and resets hyperparameters to the flags' values.
+class SaverSetupHook(tf.train.SessionRunHook):
+  """Replaces the saver, and resets hyperparameters to the flags' values after restoring.
 
-  Defect: Estimator's default saver (tensorflow_estimator/python/estimator/estimator.py:1394) saves
-  the copies of the optimizer's slots on all replicas, and restores the variables that contain
-  hyperparameters. Symptom: a run on one replica cannot resume on two (`Key
-  training/Adam/.../replica_1 not found in checkpoint`), and the learning rate of a resumed run is
-  the rate in the checkpoint, not the rate that the flags give.
+  Defect 1: Estimator's default saver (tensorflow_estimator/python/estimator/estimator.py:1394)
+  saves the copies of the optimizer's slots on all replicas. Symptom: a run on one replica cannot
+  resume on two (`Key training/Adam/.../replica_1 not found in checkpoint`).
 
-  Every worker needs this hook. In the list of hooks, this hook must precede the hook that saves
+  Defect 2: the default saver restores variables that contain hyperparameters. Symptom: a resumed
+  run has the learning rate in the checkpoint, not the one that the flags give.
+
+  Every worker needs this hook. In the list of hooks, it must precede the hook that saves
   checkpoints.
 
   Args:
     config: the configuration of the Estimator, with the number of checkpoints to keep. If None,
       another saver saves the variables, and this hook only resets hyperparameters.
-    hyperparameters: the names of the optimizer's hyperparameters, such as `learning_rate`. Other
-      variables of the optimizer are its state.
+    hyperparameters: the names of the optimizer's hyperparameters, such as `learning_rate`. The
+      optimizer's other variables are its state.
   """
 
   def __init__(self, config: Optional[tf.estimator.RunConfig], hyperparameters: Set[str]) -> None:
@@ -57,8 +58,7 @@ class UseSingleCopySaver(tf.train.SessionRunHook):
     self._hyperparameters = hyperparameters
 
   def begin(self) -> None:
-    # Replaces Estimator's own saver in time, because the session is created and restored after
-    # `begin`.
+    # The session is created and restored after `begin`, so the saver can still be replaced here.
     if self._config is not None:
       savers = tf.get_collection_ref(tf.GraphKeys.SAVERS)
       savers[:] = [_LateBuiltSaver(
@@ -74,7 +74,7 @@ class UseSingleCopySaver(tf.train.SessionRunHook):
 
 
 class _LateBuiltSaver(tf.train.Saver):
-  """A saver that selects its variables when it is built, after the `begin` of all hooks."""
+  """A saver that is built, and selects its variables, after the `begin` of all hooks."""
 
   def build(self) -> None:
     self._var_list = [*single_copy_variables(),
@@ -83,36 +83,34 @@ class _LateBuiltSaver(tf.train.Saver):
 
 
 def variable_name(variable: Any) -> str:
-  """Returns the name of a variable in checkpoints, which is that of its operation.
+  """Returns the name that a variable has in checkpoints: the name of its operation.
 
   Defect: `variable.op` of a replicated variable also converts the stack trace of the operation
-  (tensorflow_core/python/distribute/values.py:761). Symptom: half a millisecond for each name.
+  (tensorflow_core/python/distribute/values.py:761). Symptom: `variable.op.name` takes half a
+  millisecond.
   """
   name, _, _ = variable.name.partition(':')
   return str(name)
 
 
 def single_copy_variables() -> List[Any]:
-  """Returns the variables to save; one object in the list represents all copies of a variable.
-
-  See UseSingleCopySaver.
-  """
+  """Returns the variables that SaverSetupHook saves: one object for all copies of a variable."""
   chosen: Dict[str, Any] = {}
   for variable in tf.global_variables():
-    name = variable_name(variable)  # Equal for a replicated variable and for its first copy.
+    name = variable_name(variable)  # A replicated variable has the same name as its first copy.
     if _OTHER_REPLICA_NAME.search(name):
       continue
-    if name not in chosen or hasattr(variable, 'values'):  # `values`: the variable is replicated.
+    if name not in chosen or hasattr(variable, 'values'):  # Only replicated variables have it.
       chosen[name] = variable
   return list(chosen.values())
 
 
 class SingleReadSaverBuilder(saver_lib.BulkSaverBuilder):
-  """Makes the operations of a sharded Saver, with one read of each variable.
+  """Makes the operations of a sharded Saver, which read each variable only once.
 
-  Defect: line 404 of tensorflow_core/python/training/saver.py makes operations that read each
-  variable only to find its device. Symptom: a fifth of a Saver's operations are never run, and slow
-  down the start.
+  Defect: to find the device of a variable, line 404 of tensorflow_core/python/training/saver.py
+  makes an operation that reads the variable. Symptom: a fifth of a Saver's operations are never
+  run, but slow down the start.
   """
 
   def _GroupByDevices(self, saveables: Sequence[Any]) -> Any:  # noqa: N802 (TensorFlow's name.)
@@ -122,14 +120,14 @@ class SingleReadSaverBuilder(saver_lib.BulkSaverBuilder):
     return super()._GroupByDevices(saveables)
 
 
-def checkpoint_list_restorer(saver: tf.train.Saver) -> Callable[[], None]:
-  """Returns a function that restores the saver's current lists of checkpoints.
+def make_checkpoint_list_restorer(saver: tf.train.Saver) -> Callable[[], None]:
+  """Returns a function that resets the saver's lists of checkpoints to their present contents.
 
-  Defect: `Saver.save` updates its list of kept checkpoints (line 930 of
-  tensorflow_core/python/training/saver.py) and its list of checkpoints to delete (line 934), and
-  then writes the `checkpoint` file (line 1181). If writing the file fails, the lists are not
-  restored. Symptom: after the disk was full for a while, the `checkpoint` file lists a checkpoint
-  that does not exist, and a good checkpoint is deleted too early.
+  Defect: `Saver.save` first updates its list of kept checkpoints (line 930 of
+  tensorflow_core/python/training/saver.py) and its list of checkpoints to delete (line 934). It
+  then writes the `checkpoint` file (line 1181), and keeps the updated lists even if this fails.
+  Symptom: after the disk was full for a while, the `checkpoint` file lists a checkpoint that does
+  not exist, and a good checkpoint is deleted too early.
   """
   kept, to_delete = list(saver._last_checkpoints), list(saver._checkpoints_to_be_deleted)
 
@@ -145,7 +143,7 @@ def delete_surplus_checkpoints(saver: tf.train.Saver) -> None:
 
   Defect: after each save, a Saver deletes at most one checkpoint
   (tensorflow_core/python/training/saver.py:933), however many checkpoints there are. Symptom: a run
-  that resumes with a smaller `--keep_checkpoint_max`, or after a kill, keeps too many checkpoints
+  that resumes after a kill, or with a smaller `--keep_checkpoint_max`, keeps too many checkpoints
   until it ends.
   """
   max_to_keep, paths = saver.saver_def.max_to_keep, saver.last_checkpoints
@@ -160,8 +158,8 @@ def write_checkpoint_state(model_dir: str, latest: str, paths: Sequence[str]) ->
 
   Private API: `update_checkpoint_state_internal`, because the public
   `tf.train.update_checkpoint_state` (tensorflow_core/python/training/checkpoint_management.py:129)
-  has no argument `save_relative_paths`. With absolute paths, the paths in the `checkpoint` file
-  would not exist after the folder is moved or mounted elsewhere.
+  has no argument `save_relative_paths`. Absolute paths in the `checkpoint` file would be wrong
+  after the folder is moved, or mounted elsewhere.
 
   Args:
     latest: the path of the checkpoint from which the next run resumes.

@@ -16,7 +16,7 @@ from tensorflow.python.keras.utils import losses_utils, tf_utils
 from tensorflow.python.ops.losses import util
 
 from estimator_train.tf_patches.graphs import operation_of
-from estimator_train.tf_patches.keras import is_keras_function, named_metrics
+from estimator_train.tf_patches.keras import is_defined_by_keras, named_metrics
 
 
 def find_graph(model: tf.keras.Model) -> tf.Graph:
@@ -308,7 +308,7 @@ def _batch_metric_values(model: tf.keras.Model) -> Dict[Any, tf.Tensor]:
   for endpoint, functions in unweighted:
     for metric in (functions or {}).values():
       function = getattr(metric, '_fn', None)
-      if isinstance(metric, metrics.MeanMetricWrapper) and not is_keras_function(function):
+      if isinstance(metric, metrics.MeanMetricWrapper) and not is_defined_by_keras(function):
         value = _call_metric_function(metric, endpoint.training_target.target, endpoint.output)
         if value.shape.ndims == 0:
           values[metric] = value
@@ -332,7 +332,7 @@ def scalar_losses(model: tf.keras.Model) -> List[str]:
   names = []
   for endpoint in model._training_endpoints:
     loss = endpoint.loss_fn
-    if not (endpoint.should_skip_target() or is_keras_function(getattr(loss, 'fn', loss))):
+    if not (endpoint.should_skip_target() or is_defined_by_keras(getattr(loss, 'fn', loss))):
       values = tf.convert_to_tensor(loss.call(endpoint.training_target.target, endpoint.output)
                                     if hasattr(loss, 'call') else tf.zeros([1]))
       if values.shape.ndims == 0:

@@ -13,12 +13,12 @@ from tensorflow.python.keras.engine import training_utils
 
 @contextlib.contextmanager
 def preserve_session() -> Iterator[None]:
-  """Restores Keras's session of this thread after the `with` block; removes a new session.
+  """Restores Keras's session of this thread after the `with` block, or removes it if it is new.
 
   Defect: backend.py has no function that only returns the session (`_SESSION`, line 95).
   `tf.keras.backend.get_session` (lines 446 to 454) makes a session if there is none, and replaces a
   session of another graph than the default graph. Symptom: when a function of this package has
-  returned, the user's trained model has lost its weights, because the session contained them.
+  returned, the user's trained model has lost its weights, which its session contained.
   """
   session = getattr(backend._SESSION, 'session', None)
   try:
@@ -28,12 +28,13 @@ def preserve_session() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def default_settings() -> Iterator[None]:
-  """Sets Keras's global settings to the defaults, on which this package relies, in a `with` block.
+def use_default_settings() -> Iterator[None]:
+  """Sets Keras's global settings to their defaults during a `with` block.
 
   Defect: backend.py:5744 reads these settings from the user's `~/.keras/keras.json`, and scripts
-  change them for the whole process. Symptom: images and inputs, which are channels_last and
-  float32, do not fit the layers of the models, or the precision of a run depends on the user.
+  change them for the whole process. This package relies on the defaults, channels_last and float32.
+  Symptom: images do not fit the layers of the models, or the precision of a run depends on the
+  user.
   """
   keras = tf.keras.backend
   previous = keras.floatx(), keras.epsilon(), keras.image_data_format()
@@ -49,12 +50,12 @@ def default_settings() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def weights_from_one_run(weights: Sequence[Any]) -> Iterator[None]:
-  """Makes `model.save` take the values of these weights from one run of the session.
+def prefetch_weights(weights: Sequence[Any]) -> Iterator[None]:
+  """Reads the given weights in one run of the session. `model.save` in the `with` block uses them.
 
-  Defect: saving/hdf5_format.py:621 reads the weights of each layer in a run of its own, and
-  TensorFlow optimizes the graph for each of them. Symptom: to save ResNet-50 takes 6 s instead of
-  0.4 s.
+  Defect: saving/hdf5_format.py:621 runs the session once for the weights of each layer, and
+  TensorFlow optimizes the graph for each of these runs. Symptom: saving ResNet-50 takes 6 s instead
+  of 0.4 s.
   """
   original = backend.batch_get_value
   values = dict(zip(map(id, weights), original(weights)))
@@ -62,7 +63,7 @@ def weights_from_one_run(weights: Sequence[Any]) -> Iterator[None]:
   def get_values(tensors: Sequence[Any]) -> List[Any]:
     if all(id(tensor) in values for tensor in tensors):
       return [values[id(tensor)] for tensor in tensors]
-    return list(original(tensors))  # Of the optimizer.
+    return list(original(tensors))  # These are the optimizer's weights.
 
   backend.batch_get_value = get_values
   try:
@@ -72,7 +73,7 @@ def weights_from_one_run(weights: Sequence[Any]) -> Iterator[None]:
 
 
 def ensure_session(model: tf.keras.Model, config: tf.ConfigProto) -> None:
-  """Makes Keras's session with `config`, unless there is a session for the graph of the model.
+  """Makes Keras's session with `config` unless the graph of the model already has a session.
 
   Defect: backend.py:454 makes Keras's session with default options, and the GPU options of the
   first session apply to the whole process. Symptom: GPU options of a RunConfig have no effect.
@@ -91,8 +92,8 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
 
   Defect: layers/normalization.py:633 checks whether the layer is frozen only if `_USE_V2_BEHAVIOR`
   is True, but line 870 sets `_USE_V2_BEHAVIOR` to False. Symptom: a frozen layer uses the
-  statistics of the batch, not the statistics with which the network was trained. This class
-  has the name of Keras's own layer, because saved models contain the name.
+  statistics of the batch, not those of its training. This class has the name of Keras's own layer,
+  because saved models contain the name.
   """
 
   def call(self, inputs: tf.Tensor, training: Any = None) -> tf.Tensor:
@@ -102,8 +103,8 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
 def nested_layers(layer: Any) -> List[Any]:
   """Returns a layer or model and all layers inside it, the outer ones first.
 
-  Private API: `_get_trainable_state` (engine/base_layer.py:2167), because the public `layers` lacks
-  layers inside other layers.
+  Private API: `_get_trainable_state` (engine/base_layer.py:2167), because the public `layers`
+  omits layers inside other layers.
   """
   return list(layer._get_trainable_state())
 
@@ -112,15 +113,14 @@ def source_layers(layer: tf.keras.layers.Layer) -> List[tf.keras.layers.Layer]:
   """Returns the layers whose outputs are the inputs of a layer.
 
   Private API: `_keras_history` (engine/base_layer_utils.py:159), because no public attribute of a
-  tensor refers to the layer that computes the tensor. Without this attribute, no network can be
-  split.
+  tensor refers to the layer that computes it. A network cannot be split without this reference.
   """
   tensors = layer.input if isinstance(layer.input, list) else [layer.input]
   return [tensor._keras_history[0] for tensor in tensors]
 
 
 def is_graph_network(model: tf.keras.Model) -> bool:
-  """Returns whether a model is defined by its inputs and outputs, not by its own `call`.
+  """Returns whether a model is defined by its inputs and outputs, rather than by its own `call`.
 
   Private API: `_is_graph_network` (engine/network.py:276 and 376), because no public attribute
   distinguishes these models.
@@ -129,10 +129,10 @@ def is_graph_network(model: tf.keras.Model) -> bool:
 
 
 def loss_functions(model: tf.keras.Model, output_names: Sequence[str]) -> List[Any]:
-  """Returns the loss function of each output of a compiled model; None for one without a loss.
+  """Returns the loss function of each output of a compiled model; None for one without loss.
 
-  No defect: this function calls the private function `prepare_loss_functions`, because a model
-  whose inputs are unknown has the attribute `loss_functions` only when it is built.
+  Private API: `prepare_loss_functions`, because a model whose inputs are unknown has the public
+  attribute `loss_functions` only after it is built.
   """
   return list(training_utils.prepare_loss_functions(model.loss or {}, list(output_names)))
 
@@ -140,8 +140,9 @@ def loss_functions(model: tf.keras.Model, output_names: Sequence[str]) -> List[A
 def named_metrics(model: tf.keras.Model) -> Dict[str, Any]:
   """Returns the metrics of a model by name.
 
-  Metrics of several layers may have the same name. All but the first get a number, as in Keras the
-  compiled metrics do. No defect: `metrics_names` contains the same name twice.
+  Metrics of several layers may have the same name, and `metrics_names` then contains it twice.
+  This function adds a number to all of these names except the first, as Keras does for compiled
+  metrics.
   """
   named: Dict[str, Any] = {}
   for metric in dict.fromkeys(model.metrics):
@@ -156,31 +157,31 @@ def named_metrics(model: tf.keras.Model) -> Dict[str, Any]:
 def outputs_with_loss(model: tf.keras.Model) -> List[str]:
   """Returns the names of the outputs that have a loss.
 
-  Private API: `_training_endpoints`, because `metrics_names` mixes these names with others.
+  Private API: `_training_endpoints`, because `metrics_names` also contains other names.
   """
   return [endpoint.output_name for endpoint in getattr(model, '_training_endpoints', ())
           if not endpoint.should_skip_target()]
 
 
-def is_keras_function(function: Any) -> bool:
-  """Returns whether a function is one of Keras's losses or metrics, with a value per example."""
+def is_defined_by_keras(function: Any) -> bool:
+  """Returns whether a loss or metric is one of Keras's, which return a value per example."""
   return '.keras.' in str(getattr(function, '__module__', ''))
 
 
-def takes_labels_like_outputs(loss_function: Any) -> bool:
-  """Returns whether the labels of a loss from loss_functions must have the shape of the output.
+def needs_labels_in_output_shape(loss_function: Any) -> bool:
+  """Returns whether a loss from `loss_functions` needs labels in the shape of the output.
 
-  No defect: losses of Keras compare each number of the output with a number of the labels, unless
-  their names begin with `sparse`. What a loss of the user takes is unknown.
+  Keras's losses compare each number of the output with a number of the labels, except the losses
+  whose names begin with `sparse`. For a loss of the user, the shape is unknown: returns False.
   """
   function: Any = getattr(loss_function, 'fn', None)
-  return is_keras_function(function) and not function.__name__.startswith('sparse')
+  return is_defined_by_keras(function) and not function.__name__.startswith('sparse')
 
 
 def takes_one_hot(loss_function: Any) -> bool:
-  """Returns whether a loss from loss_functions is a cross-entropy of one-hot labels.
+  """Returns whether a loss from `loss_functions` is a cross-entropy of one-hot labels.
 
-  Private API: `is_categorical_crossentropy`, because no public function recognizes the loss in each
-  of its forms.
+  Private API: `is_categorical_crossentropy`, because no public function recognizes this loss in all
+  its forms (a name, a function or an object).
   """
   return bool(keras_losses.is_categorical_crossentropy(loss_function))

@@ -109,8 +109,8 @@ class StepTimes:
              traced_steps: FrozenSet[int] = frozenset()) -> RunTimes:
     """Returns the times of a run that has ended; see RunTimes."""
     return RunTimes(self.start_times, self.end_times, self.input_wait_secs,
-                    dict(self.start_up.secs), global_step, loss, self.pauses, traced_steps,
-                    self._num_discarded)
+                    dict(self.start_up.secs_by_phase), global_step, loss, self.pauses,
+                    traced_steps, self._num_discarded)
 
 
 class StepTimer(tf.train.SessionRunHook):

@@ -161,10 +161,10 @@ def test_rows_that_the_model_cannot_process(fault, reason):
     output = (tf.gather(tf.range(10.), tf.where(is_bad, index + 10, index)) if fault == 'index'
               else tf.boolean_mask(tf.cast(index, tf.float32), ~is_bad))
     predict = session.make_callable(
-        restored_model.check_sizes({'x': output}, {'index': index}), [index])
+        restored_model.add_size_checks({'x': output}, {'index': index}), [index])
     found = predict_mode.predict_batch(batch, predict, ())
     scalar = session.make_callable(
-        restored_model.check_sizes({'x': tf.reduce_sum(index)}, index), [index])
+        restored_model.add_size_checks({'x': tf.reduce_sum(index)}, index), [index])
     assert all('error' in each for each in predict_mode.predict_batch(batch, scalar, ()))
   assert [each.get('x') for each in found] == [0., 1., 2., None, 4., 5., 6.]
   assert 'the model cannot process it: ' in found[3]['error'] and reason in found[3]['error']

@@ -38,7 +38,7 @@ def test_failures():
       ('kill -KILL $$', -signal.SIGKILL, 'killed by SIGKILL, possibly out of memory (see dmesg)')):
     child = run_python(['-c', script], 60, python='/bin/sh')
     assert (child.code, child.error) == (code, error) and 0 < child.secs < 60, script
-    assert child.results == ([{}, [1]] if error is None else [])
+    assert child.json_values == ([{}, [1]] if error is None else [])
   with pytest.raises(OSError):
     run_python([], 1, python='/no/such/command')
 
@@ -58,14 +58,14 @@ def test_arguments_cores_and_environment(stand_in, monkeypatch):
     monkeypatch.setenv(name, value)
   log = stand_in('print(json.dumps(dict(argv=sys.argv[1:], environment=dict(os.environ), '
                  'cores=sorted(os.sched_getaffinity(0)))))')
-  found, = child_process.run_program(['--a=b c', '--d'], log).results
+  found, = child_process.run_program(['--a=b c', '--d'], log).json_values
   environment, cores = found['environment'], sorted(os.sched_getaffinity(0))
   assert found['argv'] == ['--a=b c', '--d'] and found['cores'] == cores
   assert START_TIME_VARIABLE not in environment and 'TF_CONFIG' not in environment
   assert environment['PYTHONPATH'] == 'some:others:{}'.format(ROOT)
   assert environment['PATH'] == os.environ['PATH']
   os.rename('estimator_train/__main__.py', 'another.py')
-  found, = child_process.run_program([], log, 'another', cores[-1:]).results
+  found, = child_process.run_program([], log, 'another', cores[-1:]).json_values
   assert found['cores'] == cores[-1:]
 
 

@@ -12,7 +12,7 @@ import pytest
 from conftest import run_process
 
 from estimator_train.system import logs, progress
-from estimator_train.system.start_up import START_TIME_VARIABLE, current_uptime, process_age_secs
+from estimator_train.system.start_up import START_TIME_VARIABLE, process_age_secs, uptime_text
 
 LOG = logging.getLogger('estimator_train')
 FULL = 'error: cannot write to standard output: No space left on device: free some space, or '
@@ -91,7 +91,7 @@ def test_progress_bars(capsys, monkeypatch, jupyter_kernel):
 def test_the_age_of_the_process_leaves_out_the_set_up_before_it(monkeypatch):
   first = process_age_secs()
   assert first == pytest.approx(time.time() - psutil.Process().create_time(), abs=2)
-  monkeypatch.setenv(START_TIME_VARIABLE, current_uptime())
+  monkeypatch.setenv(START_TIME_VARIABLE, uptime_text())
   assert process_age_secs() < first
   monkeypatch.setenv(START_TIME_VARIABLE, '1')  # Of a process that was started before.
-  assert first <= process_age_secs() < float(current_uptime())
+  assert first <= process_age_secs() < float(uptime_text())

@@ -26,7 +26,7 @@ def test_times_of_the_last_steps_and_of_the_way_to_the_first(monkeypatch):
   for _ in range(13):
     hook.before_run(None)
     hook.after_run(None, SimpleNamespace(results=None))
-  assert start_up.secs == {'import': 1., 'graph': 2., 'session': 3., 'first_step': 6.}
+  assert start_up.secs_by_phase == {'import': 1., 'graph': 2., 'session': 3., 'first_step': 6.}
   assert times.num_steps == 13 and times.to_run_times(13).discarded_steps == 9
   assert list(times.start_times) == [19, 21, 23, 25] and list(times.end_times) == [20, 22, 24, 26]
   np.testing.assert_array_equal(times.input_wait_secs, [np.nan] * 4,

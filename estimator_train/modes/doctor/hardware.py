@@ -89,7 +89,7 @@ def inspect_gpus() -> GpuInventory:
   if child.error is not None:
     return GpuInventory(failure=child.error)
   gpus = tuple(Gpu(name, (major, minor), driver, memory_bytes)
-               for name, (major, minor), driver, memory_bytes in child.results)
+               for name, (major, minor), driver, memory_bytes in child.json_values)
   return GpuInventory(gpus, None, sum(map(_is_nvidia_gpu, glob.glob(_PCI_DEVICES))))
 
 

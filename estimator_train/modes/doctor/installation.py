@@ -205,7 +205,7 @@ def _measure_build(build: str, python: str) -> BuildRate:
       return BuildRate(build, None, str(failure))
   if child.error is not None:
     return BuildRate(build, None, child.error)
-  return BuildRate(build, child.results[-1]['examples_per_sec'])
+  return BuildRate(build, child.json_values[-1]['examples_per_sec'])
 
 
 def check_build_rates(rates: Sequence[BuildRate], in_image: bool = False) -> CheckResult:

@@ -96,7 +96,8 @@ def _predict_images(settings: Settings, trained: TrainedCheckpoint,
 
   def add_pixels(model: RestoredModel, _: int) -> restored_model.InputsAndOutputs:
     pixels = tf.placeholder(tf.float32, [None, *shape[:2], None])
-    return [pixels], restored_model.check_sizes(model.call(model.preprocess(pixels)), pixels)
+    outputs = model.outputs_for(model.preprocess(pixels))
+    return [pixels], restored_model.add_size_checks(outputs, pixels)
 
   predictor = stack.enter_context(trained.predictor(add_pixels))
   batches = stack.enter_context(contextlib.closing(inputs.read_batches(
@@ -113,7 +114,7 @@ def _predict_rows(settings: Settings, trained: TrainedCheckpoint, files: List[by
   def add_values(model: RestoredModel, _: int) -> restored_model.InputsAndOutputs:
     row_inputs_by_name.update(row_inputs.make_row_inputs(model.keras_model, model.inputs))
     return [tensor for each in row_inputs_by_name.values() for tensor in each.placeholders()], (
-        restored_model.check_sizes(model.outputs, model.inputs))
+        restored_model.add_size_checks(model.outputs, model.inputs))
 
   predictor = stack.enter_context(trained.predictor(add_values))
   entries = (entry for path in files for entry in rows.read_rows(path, row_inputs_by_name))
@@ -179,7 +180,7 @@ def _predict_examples(settings: Settings, run_dir: RunDir, trained: TrainedCheck
           make_eval_input_fn(source, settings, False, batch_size)())
       features, _ = iterator.get_next()
     tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
-    return [], restored_model.check_sizes(model.call(features), features)
+    return [], restored_model.add_size_checks(model.outputs_for(features), features)
 
   predictor = stack.enter_context(trained.predictor(add_examples, source))
   class_names = source.spec.labels

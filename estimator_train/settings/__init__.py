@@ -1,6 +1,6 @@
 """Defines Settings, the validated values of all flags, and computes quantities from them.
 
-flags.py declares the flags, rules.py the rules between them.
+flags.py declares the flags, and rules.py the rules between flags.
 """
 
 import math
@@ -153,20 +153,20 @@ def learning_rate_scale(flags: groups.OptimizerFlags) -> float:
 
 
 def to_texts(settings: Settings) -> Dict[str, Optional[str]]:
-  """Returns the value of each flag as on the command line, by name; None: the flag is not set."""
+  """Returns the text of each flag on the command line, by name; None for a flag that is not set."""
   flags = all_flags()
   return {name: None if value in (None, ()) else flags[name].format(value)
           for name, value in settings.items()}
 
 
 def to_flagfile(settings: Settings) -> str:
-  """Returns the content of a flagfile with the values of all flags; unset flags are comments."""
+  """Returns a flagfile with the values of all flags. Flags that are not set are comments in it."""
   return ''.join(('# --{} is not set\n' if text is None else '--{}={}\n').format(name, text)
                  for name, text in to_texts(settings).items())
 
 
 def parse_flagfile(content: str) -> Dict[str, Optional[str]]:
-  """Returns what `to_texts` returned for the settings of a flagfile of `to_flagfile`."""
+  """Returns the texts (see to_texts) of the settings from which `to_flagfile` made a flagfile."""
   return {name or unset: text if name else None for name, text, unset in re.findall(
       r'^(?:--(\w+)=(.*)|# --(\w+) is not set)$', content, re.MULTILINE)}
 

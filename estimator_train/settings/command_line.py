@@ -33,7 +33,7 @@ _FLAGS_OF_PATTERNS = ('train_pattern', 'eval_pattern', 'validation_fraction')
 _HELP_WITH_WORD = re.compile('--?help=.')
 _FLAGFILE = re.compile(r'--?flagfile(?:=(.*))?', re.DOTALL)
 _COMMENT_PREFIXES = ('#', '//')
-# What a shell would not take literally; but `Top #1` may be a name.
+# Syntax that a shell does not take literally. `#` before a digit may be part of a name: `Top #1`.
 _QUOTED = re.compile(r'(?:^|(?<=[/,]))(["\']).*?\1(?=[/,]|$)')
 _VARIABLE = re.compile(r'\$(?:[A-Za-z_]\w*|{[A-Za-z_]\w*})')
 _COMMENT = re.compile(r'\s(?:#(?!\d)\s*\w|//)')  # `C #,F #` are names.
@@ -44,7 +44,7 @@ class Argument(NamedTuple):
 
   Attributes:
     location: `FILE:LINE` if the argument is in a flagfile, '' if it is on the command line.
-    is_recorded: whether the program has written the flagfile.
+    is_recorded: whether this program wrote the flagfile.
   """
   text: str
   location: str
@@ -52,7 +52,7 @@ class Argument(NamedTuple):
 
   @property
   def flag_name(self) -> str:
-    """Without dashes."""
+    """The name of the flag, without dashes."""
     return self.text.lstrip('-').partition('=')[0]
 
 
@@ -75,7 +75,7 @@ def parse(argv: Sequence[str]) -> Settings:
     if recorded:
       arguments = _drop_unset_flags(recorded + arguments)
       values = _parse_values(arguments)
-    # A flag on the command line also unsets the flag that it excludes.
+    # A flag on the command line unsets the flag that it excludes.
     on_command_line = {argument.flag_name for argument in arguments if not argument.location}
     for pair in rules.EXCLUSIVE_PAIRS:
       if len(on_command_line.intersection(pair)) == 1:
@@ -87,9 +87,9 @@ def parse(argv: Sequence[str]) -> Settings:
 
 
 def _check_plain(argument: Argument) -> None:
-  """Raises a UserError for shell syntax in a value of a flagfile, unless such a path exists."""
+  """Raises a UserError if a value in a flagfile has shell syntax that is no part of a real path."""
   flag, value = all_flags().get(argument.flag_name), argument.text.partition('=')[2]
-  if flag is None or flag.value_type not in (str, tuple):  # The others have errors of their own.
+  if flag is None or flag.value_type not in (str, tuple):  # Parsing reports errors in other types.
     return
 
   def exists(end: int) -> bool:
@@ -103,7 +103,7 @@ def _check_plain(argument: Argument) -> None:
       (_QUOTED, 'quotes', 'remove the quotes'),
       (_VARIABLE, 'a variable', 'write the value of the variable')):
     for match in pattern.finditer(value):
-      # Double quotes are part of the syntax of lists, and only paths have variables in a shell.
+      # Double quotes are part of the syntax of lists. Users write variables only in paths.
       is_literal = (pattern is _QUOTED and flag.value_type is tuple and match.group(1) == '"' or
                     pattern is _VARIABLE and not flag.is_path)
       if not is_literal and not exists(match.end()):
@@ -140,13 +140,13 @@ def _parse_values(arguments: Sequence[Argument]) -> Dict[str, Any]:
 
 
 def _read_flags_of_run(values: Dict[str, Any], names: Set[str]) -> List[Argument]:
-  """Returns the flags of the run in --model_dir, if the mode reads the checkpoints of a run.
+  """Returns the flags of the run in --model_dir, or [] if the mode reads no checkpoints of a run.
 
   Args:
-    names: those of the flags that are given.
+    names: the names of the flags that the user gave.
 
   Raises:
-    UserError: there is no run, and the given flags do not name the data set.
+    UserError: there is no run, and the user gave flags of a data set without --dataset.
   """
   path = os.path.join(os.path.expanduser(values['model_dir'] or ''), 'flags.txt')
   if values['mode'] not in MODES_WITH_CHECKPOINT_FLAG or not values['model_dir']:
@@ -162,7 +162,7 @@ def _read_flags_of_run(values: Dict[str, Any], names: Set[str]) -> List[Argument
 
 
 def _drop_unset_flags(arguments: Sequence[Argument]) -> List[Argument]:
-  """Removes the flags of flagfiles that an empty value on the command line unsets."""
+  """Removes flags that are set in a flagfile and unset by an empty value on the command line."""
   last_by_flag = {argument.flag_name: argument for argument in arguments}
   in_files = {argument.flag_name for argument in arguments if argument.location}
   unset = {flag for flag in in_files if not last_by_flag[flag].location
@@ -171,10 +171,10 @@ def _drop_unset_flags(arguments: Sequence[Argument]) -> List[Argument]:
 
 
 def help_text(argv: Sequence[str] = (), width: Optional[int] = None) -> str:
-  """Returns the text that `--help` prints or, for `--help=WORD`, the flags whose lines have WORD.
+  """Returns the text for `--help`. For `--help=WORD`, only lines of flags that have WORD.
 
   Args:
-    width: that of the terminal; None: each flag is one line.
+    width: the width of the terminal; None to print each flag in one line.
 
   Raises:
     UserError: no flag has the word.
@@ -213,7 +213,7 @@ def _full_help_text() -> str:
 
 
 def wants_help(argv: Sequence[str]) -> bool:
-  """Whether the command line contains `--help` or one of its variants."""
+  """Returns whether the command line contains `--help` or one of its variants."""
   return any(argument in ('--help', '-help', '-h', '--helpfull', '--helpshort')
              or _HELP_WITH_WORD.match(argument) for argument in argv)
 
@@ -221,8 +221,8 @@ def wants_help(argv: Sequence[str]) -> bool:
 def _expand_arguments(argv: Sequence[str]) -> List[Argument]:
   """Replaces each --flagfile, on the command line or in a flagfile, by the flags in the file.
 
-  The arguments of the command line are returned last, so that they override the arguments in
-  flagfiles, regardless of the order on the command line.
+  The flags given on the command line are returned last. They therefore override the flags in
+  flagfiles, whatever the order on the command line.
 
   A flagfile has the format of absl, one flag per line. Blank lines and lines that begin with # or
   // are ignored. Paths are relative to the current folder.
@@ -237,15 +237,14 @@ def _expand_arguments(argv: Sequence[str]) -> List[Argument]:
     if text in ('--flagfile', '-flagfile') and rest:
       text = '--flagfile=' + rest.pop(0)
     arguments += _expand_argument(Argument(text, ''), ())
-  # The last value of a flag counts. The stable sort moves the flags of the command line to the
-  # end, so that they override flagfiles.
+  # The last value of a flag counts. The stable sort moves the flags on the command line to the end.
   return sorted(arguments, key=lambda argument: not argument.location)
 
 
 def _with_locations(error: UserError, arguments: Sequence[Argument]) -> UserError:
-  """Returns the error; if a flagfile sets a flag that the error names, adds `FILE:LINE`.
+  """Adds `FILE:LINE` to an error that names a flag from a flagfile. Returns other errors unchanged.
 
-  If the error also names a flag of the command line, adds where each of the two was set.
+  If the error also names a flag from the command line, the origin of each flag is added.
   """
   last_by_flag = {argument.flag_name: argument for argument in arguments}
   named = [
@@ -262,7 +261,7 @@ def _with_locations(error: UserError, arguments: Sequence[Argument]) -> UserErro
 
 
 def _expand_argument(argument: Argument, including_files: Tuple[str, ...]) -> List[Argument]:
-  """Returns the argument itself or, if the argument is a --flagfile, the arguments in the file.
+  """Returns the arguments in the file if the argument is a --flagfile, or else the argument itself.
 
   Args:
     including_files: the real paths of the flagfiles that include this argument, to detect cycles.
@@ -277,7 +276,7 @@ def _expand_argument(argument: Argument, including_files: Tuple[str, ...]) -> Li
                     'give --flagfile=FILE')
   if os.path.realpath(path) in including_files:
     raise UserError('a flagfile must not include itself', path_and_origin, 'remove that line')
-  if os.path.basename(path) == path and not os.path.exists(path):  # May be one of the package.
+  if os.path.basename(path) == path and not os.path.exists(path):  # It may be in the package.
     bundled = os.path.join(workloads.FLAGFILES_DIR, path.rpartition('.flags')[0] or path) + '.flags'
     path = bundled if os.path.isfile(bundled) else path
   arguments: List[Argument] = []
@@ -292,7 +291,7 @@ def _expand_argument(argument: Argument, including_files: Tuple[str, ...]) -> Li
 
 def _read_lines(path: str, path_and_origin: str) -> List[str]:
   try:
-    with open(path, encoding='utf-8-sig') as file:  # Skips the BOM of some editors.
+    with open(path, encoding='utf-8-sig') as file:  # `-sig` skips a byte order mark.
       return [line.strip() for line in file]
   except OSError as error:
     reason = error.strerror

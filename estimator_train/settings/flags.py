@@ -24,14 +24,15 @@ from estimator_train.settings.workloads import WORKLOADS
 MODES = ('train_and_evaluate', 'train', 'evaluate', 'predict', 'export', 'input_benchmark', 'audit',
          'write_tfrecords', 'download', 'doctor', 'scaling', 'lr_finder', 'reproduce', 'report')
 TRAINING_MODES = ('train_and_evaluate', 'train')
-# Flags that do not change what is computed: they may differ between tasks and between starts.
+# These flags do not change what is computed. They may differ between the tasks of a cluster, and
+# when a run is resumed.
 OUTPUT_FLAGS = ('hooks', 'json', 'verbosity')
 MODES_WITHOUT_MODEL_DIR = ('download', 'input_benchmark', 'doctor', 'write_tfrecords')
 # These modes read all splits whose patterns are given.
 MODES_OF_ALL_SPLITS = ('audit', 'write_tfrecords')
 DATASETS = ('fashion_mnist_sample', 'fashion_mnist', 'mnist', 'kmnist', 'cifar10', 'cifar100',
             'oct2017', 'image_folder', 'tfrecord', 'synthetic')
-# PACKAGE_MODELS are functions of model/networks.py, KERAS_MODELS those of tf.keras.applications.
+# PACKAGE_MODELS are functions in model/networks.py, and KERAS_MODELS in tf.keras.applications.
 PACKAGE_MODELS = ('fashion_cnn', 'mnist_conv8', 'mnist_deep', 'mnist_dense', 'mnist_practical',
                   'residual_cnn')
 KERAS_MODELS = (
@@ -39,8 +40,8 @@ KERAS_MODELS = (
     'resnet152v2', 'inceptionv3', 'inceptionresnetv2', 'xception', 'mobilenet', 'mobilenetv2',
     'densenet121', 'densenet169', 'densenet201', 'nasnetmobile', 'nasnetlarge')
 MODELS = PACKAGE_MODELS + KERAS_MODELS
-# By the value of --optimizer: the class, of Keras or of model/optimizers.py, and its arguments.
-# Its name in checkpoints is that of the class, unless `name` is given.
+# For each value of --optimizer, a class of Keras or model/optimizers.py, and its arguments. In
+# checkpoints, the optimizer has the name of the class, or `name` if it is given.
 OPTIMIZERS: Dict[str, Dict[str, Any]] = {
     'adam': {'class': 'Adam'},
     'adamw': {'class': 'AdamW'},
@@ -66,7 +67,7 @@ MODES_WITH_CHECKPOINT_FLAG = ('evaluate', 'predict', 'export')
 SINGLE_REPLICA_STRATEGIES = ('off', 'one_device', 'horovod')
 # The largest number of threads, CPU replicas or prefetched batches that a flag accepts.
 _MAX_COUNT = 1000
-# The maximum number of steps in a trace; trace viewers cannot show more steps.
+# The maximum number of steps in a trace, because trace viewers cannot show more.
 MAX_TRACED_STEPS = 1000
 # Learning rates outside of this range could become 0 or infinite when converted to float32.
 _MIN_LEARNING_RATE, _MAX_LEARNING_RATE = 1e-37, 1e38
@@ -111,12 +112,12 @@ def _check_weights(flag: Flag, path: str) -> None:
 
 
 def to_nfc(name: str) -> str:
-  """Returns a class name in the Unicode form NFC, which is equal for names that look the same."""
+  """Returns a class name in the Unicode form NFC. Names that look the same have the same NFC."""
   return unicodedata.normalize('NFC', name)
 
 
 def are_distinct(names: Sequence[str]) -> bool:
-  """Returns whether class names are different for a reader, not only in their Unicode form."""
+  """Returns whether class names look different, so that they differ in more than Unicode form."""
   return len(set(map(to_nfc, names))) == len(names)
 
 
@@ -131,7 +132,7 @@ class RunFlags:
 
   @property
   def required_model_dir(self) -> str:
-    """`model_dir`, in a mode that requires this flag."""
+    """`model_dir` in a mode that requires this flag."""
     assert self.model_dir is not None
     return self.model_dir
 

@@ -1,7 +1,7 @@
 """The table of the rules between flags.
 
-The constructor of Settings checks the rules that hold in all modes, which the table lists first.
-`Settings.for_mode` checks the rules that hold only in the given modes.
+The table first lists the rules that hold in all modes. The constructor of Settings checks them.
+`Settings.for_mode` checks the other rules, which hold only in certain modes.
 """
 
 import importlib.util
@@ -32,11 +32,11 @@ class Rule(NamedTuple):
   """A row of the table.
 
   Attributes:
-    text: the rule, the first part of the error. `{s.FLAG}` is the value of a flag in all parts.
+    text: the rule, which is the first part of the error. In all parts, `{s.FLAG}` stands for the
+      value of a flag.
     given: the names of the flags whose values the error states, or a text that begins with `--`.
-    remedy: the remedy.
-    is_broken: a function of the values of all flags, as attributes of an object.
-    modes: the modes in which the rule holds; empty: all modes.
+    is_broken: a function of an object with the values of all flags as attributes.
+    modes: the modes in which the rule holds; empty for all modes.
   """
   text: str
   given: str
@@ -53,7 +53,7 @@ class Rule(NamedTuple):
 
 
 def check_all(settings: Any, mode: str = '') -> None:
-  """Checks the rules of all modes or, with `mode`, those of this mode.
+  """Checks the rules that hold only in `mode` or, without `mode`, those that hold in all modes.
 
   Raises:
     UserError: the values of the flags break a rule.
@@ -88,7 +88,7 @@ def _must_be_published_value(name: str) -> Rule:
 
 
 def _only_for_data_sets(name: str, *data_sets: str) -> Rule:
-  """Allows a flag only with some of the built-in data sets; it has no effect on the others."""
+  """Returns a rule that allows a flag with only some built-in data sets. Others would ignore it."""
   return Rule('--{} is only for --dataset={}'.format(name, ' or '.join(data_sets)),
               '--{} and --dataset={{s.dataset}}'.format(name),
               'change --dataset, or omit --' + name,
@@ -121,7 +121,8 @@ def _end_of_decay(settings: Any) -> Any:
 
 
 _STOPPING = 'early_stopping_steps stop_at_accuracy'
-# Not in the table, because data sets without images need no --input: --mode=predict checks it.
+# This rule is not in the table, because it depends on the data set: without images, --input is not
+# required. --mode=predict checks it.
 INPUT_RULE = _required('input', 'predict',
                        'give --input=PATTERN, such as \'DATA/**/*.jpeg\', in quotes')
 
@@ -290,7 +291,7 @@ RULES = (
 
 
 def _format_flags(settings: Any, *names: str) -> str:
-  """Formats the flags that have a value as on a command line."""
+  """Returns the flags that have a value, in the form of a command line; all if none has a value."""
   declared = all_flags()
   with_value = [name for name in names if getattr(settings, name) not in (None, ())]
   return ' '.join(declared[name].to_argument(getattr(settings, name))

@@ -14,12 +14,12 @@ from estimator_train.errors import UserError
 from estimator_train.system import PACKAGE_DIR
 
 _LOG = logging.getLogger('estimator_train')
-# Code in these folders is not code of the user.
+# The folders of Python and of this package, which contain no code of the user.
 _LIBRARY_FOLDERS = (os.path.dirname(os.__file__) + os.sep, PACKAGE_DIR + os.sep)
 
 
 def is_function_name(name: str) -> bool:
-  """Whether the value of a flag names a function, `package.module:function`."""
+  """Returns whether the value of a flag names a function, `package.module:function`."""
   return ':' in name
 
 
@@ -56,7 +56,7 @@ def call_function(flag: str, name: str, parameter_names: str, *arguments: Any) -
   Args:
     flag: the name of the flag that names the function.
     name: the value of the flag, `package.module:function`.
-    parameter_names: the names of the arguments, such as `image_shape, num_classes`, for an error.
+    parameter_names: the names of `arguments`, such as `image_shape, num_classes`, for the error.
 
   Raises:
     UserError: the function does not exist, has other parameters, or raises an exception.
@@ -83,8 +83,8 @@ def translate_errors(what: str, code_name: str) -> Iterator[None]:
   """Translates exceptions of the user's code into a UserError with the file and line.
 
   Args:
-    what: what failed, the first part of the error.
-    code_name: the flag that names the code, with its value, or the name of a function.
+    what: the first part of the error, which states what failed.
+    code_name: the name of the code: a flag with its value, or a function.
   """
   try:
     yield
@@ -113,7 +113,7 @@ def _import_function(flag: str, name: str) -> Any:
       module = importlib.import_module(module_name)
   except UserError as error:
     cause = error.__cause__
-    # The name is wrong only if this module or one of its packages is missing. If another module is
+    # If this module or one of its packages is missing, the flag is wrong. If another module is
     # missing, or a module lacks an imported name (an ImportError), the user's code is wrong.
     if isinstance(cause, ModuleNotFoundError) and cause.name and (module_name + '.').startswith(
         cause.name + '.') or isinstance(cause, ValueError) and not module_name:
@@ -134,7 +134,7 @@ def _import_function(flag: str, name: str) -> Any:
 
 
 def find_location(frames: Iterable[Tuple[str, Optional[int]]]) -> str:
-  """Returns the innermost line of the user's code, `file:line: `, or ''.
+  """Returns the innermost line of the user's code as `file:line: `; '' if there is none.
 
   Args:
     frames: the file and the line of each frame, outermost first.

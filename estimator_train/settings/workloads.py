@@ -1,6 +1,6 @@
 """The flagfiles of the package in `configs/`, and the published workloads that they describe.
 
-The values are quoted as they were published. The flagfiles contain the settings of the runs.
+The flagfiles contain the settings of the runs. This module quotes the published results.
 """
 
 from pathlib import Path
@@ -17,10 +17,10 @@ class PublishedValue(NamedTuple):
 
   Attributes:
     name: the quantity, with its unit.
-    published: the value, or the lowest and the highest one, as text; None: not published.
+    published: the value, or the lowest and the highest value, as text; None if none was published.
     conditions: the conditions of the published measurement.
-    measure: returns the measured value. The argument for a figure of a part is the RunResults of
-      the part. The argument for a combined figure is a dict from part names to RunResults.
+    measure: returns the measured value. The argument is the RunResults of the part or, for combined
+      figures, a dict from the names of all parts to their RunResults.
     number_format: the format string of the measured value.
     depends_on_devices: whether the value is a speed or a time.
     caveat: a reason, other than the devices, why the measured value may differ.
@@ -40,11 +40,11 @@ class WorkloadPart(NamedTuple):
   Attributes:
     flagfile: the name of the flagfile, without its extension.
     flags: further flags of the run, by name. They override the flags in the flagfile.
-    folder: the `model_dir` of the run, as a folder in the `model_dir` of --mode=reproduce. A part
-      resumes the run of the previous part in the same folder.
+    folder: the folder of the run in the `model_dir` of --mode=reproduce. If the previous part has
+      the same folder, this part resumes its run.
     num_gpus: the number of GPUs of the published run.
-    needs_all_gpus: whether the part is skipped on a machine with fewer GPUs, where it would take
-      days.
+    needs_all_gpus: whether the part is skipped on a machine with fewer GPUs, because it would take
+      days there.
   """
   name: str
   flagfile: str
@@ -93,7 +93,7 @@ def _speed_up_of_8_gpus(part_results: Dict[str, RunResults]) -> float:
 
 def _published_accuracy(when: str, published: str, conditions: str) -> PublishedValue:
   return PublishedValue('test accuracy ' + when, published, conditions, _accuracy, '{:.4f}',
-                caveat=_OTHER_SEED)
+                        caveat=_OTHER_SEED)
 
 
 _OTHER_SEED = 'different seed and order of the examples'
@@ -173,8 +173,7 @@ WORKLOADS['mnist_8gpu'] = Workload((
                    _speed_up_of_8_gpus, '{:.1f}', depends_on_devices=True),
 ))
 
-# The publication has two examples. They are called the simple form and the practical form in this
-# package.
+# The publication has two examples. This package calls them the simple and the practical form.
 WORKLOADS['mnist_multi_worker'] = Workload((
     WorkloadPart('simple', 'mnist_multi_worker_simple', {}, (
         PublishedValue('test accuracy after 210 steps, simple form', None, 'SGD, 64 per worker',

@@ -2,9 +2,9 @@
 
 Versions are numbered folders, as TensorFlow Serving expects. The number is the time in seconds
 since 1970, so that Serving loads the latest export, whichever run and step the export comes from.
-While a version is written, its folder has a temporary name, which is not a number, so that Serving
-ignores the folder. If an export is killed, the next export removes the temporary folder; see
-system/temporary_files.py.
+While a version is written, its folder has a temporary name. Serving ignores this folder, because
+its name is not a number. If an export is killed, the next export removes the temporary folder (see
+system/temporary_files.py).
 """
 
 import errno
@@ -23,14 +23,15 @@ from estimator_train.settings.flags import ExportFlags
 from estimator_train.system import storage, temporary_files, watchdog
 
 PREPROCESSING_FILE, CHECKSUMS_FILE = 'preprocessing.json', 'SHA256SUMS'
-# A function writes a restored model to a folder, and returns further keys of the result.
+# For each format, a function that writes a restored model to a folder. It returns further keys for
+# the result of the export.
 _FORMATS: Dict[str, Callable[[str, RestoredModel], Dict[str, List[str]]]] = {
     'saved_model': saved_model.write_saved_model, 'h5': h5_model.write_h5,
     'tflite': onnx_and_tflite.write_tflite, 'onnx': onnx_and_tflite.write_onnx}
 
 
 def make_export_dir(flags: ExportFlags) -> None:
-  """Makes the folder `--export_dir`, if given; called before the training, to find errors early."""
+  """Makes the folder `--export_dir` if given. Called before the training, to find errors early."""
   if flags.export_dir:
     make_folder(flags.export_dir, 'export_dir')
 
@@ -41,8 +42,8 @@ def export_checkpoint(trained: TrainedCheckpoint,
 
   Args:
     trained: the checkpoint, with settings that give `--export_dir`.
-    source: the examples with which a TensorFlow Lite or ONNX model is verified; None: only with
-      random ones.
+    source: examples for the verification of a TensorFlow Lite or ONNX model, in addition to random
+      examples; None for only random examples.
 
   Returns:
     A dict with the `path` of the version, the `format`, the `signatures` (SavedModel only), the
@@ -65,7 +66,7 @@ def export_checkpoint(trained: TrainedCheckpoint,
       names.update(_FORMATS[export_format](folder, restored))
       storage.write_json(os.path.join(folder, PREPROCESSING_FILE),
                          restored.describe_inputs())
-    if spec.labels and export_format != 'saved_model':  # Which has them in its assets.
+    if spec.labels and export_format != 'saved_model':  # A SavedModel has them as an asset.
       saved_model.write_class_names(os.path.join(folder, LABELS_FILE), spec.labels)
 
   with watchdog.ending_hangs('export', settings.cluster.step_timeout_secs, watchdog.work_done):
@@ -79,7 +80,7 @@ def write_version(export_dir: str, write_files: Callable[[str], None]) -> str:
 
   Args:
     export_dir: the folder of all versions, which must exist.
-    write_files: takes the path of a folder, and writes the files of the version there.
+    write_files: a function that writes the files of the version to a folder, given its path.
 
   Returns:
     The path of the version.
@@ -113,7 +114,7 @@ def _complete_files(folder: str) -> None:
 
 
 def _rename_to_next_version(temporary_dir: str, export_dir: str) -> str:
-  """Renames the folder to the next version number that is not taken; returns the new path."""
+  """Renames the folder to the next free version number, and returns the new path."""
   versions = [int(name) for name in os.listdir(export_dir) if name.isdigit()]
   version = max([int(time.time())] + [number + 1 for number in versions])
   while True:

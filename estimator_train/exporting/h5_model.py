@@ -1,10 +1,10 @@
 """Saves the trained model as a Keras .h5 file, for use without Estimators.
 
-An .h5 file contains the weights, the configuration of the model (`model_config`), and that of its
-compilation (`training_config`). Both are JSON, and are rewritten so that Keras 3 loads the file,
-too, see keras_3_config.py. A file that Keras 3 cannot load, or with which it would compute
-something else, stays as TensorFlow 1.15 writes it. tests/exporting/test_h5_files.py loads files in
-TensorFlow 1.15, tf_keras and Keras 3.
+An .h5 file contains the weights and two JSON texts: the configuration of the model (`model_config`)
+and of its compilation (`training_config`). Both are rewritten so that Keras 3 can also load the file (see
+keras_3_config.py). If Keras 3 cannot load the model, or would compute other outputs, the file stays
+as TensorFlow 1.15 writes it. tests/exporting/test_h5_files.py loads files in TensorFlow 1.15,
+tf_keras and Keras 3.
 """
 
 import json
@@ -25,7 +25,7 @@ from estimator_train.tf_patches.keras import prefetch_weights
 H5_FILE = 'model.h5'
 # The exceptions that Keras raises for a model with a layer that it cannot serialize.
 _SERIALIZATION_ERRORS = (TypeError, ValueError, NotImplementedError, RuntimeError)
-# Keras 3 finds a loss in a file only by this name, which is another name of the same function.
+# Abbreviations of losses, and the names of the same functions by which Keras 3 finds them.
 _FULL_LOSS_NAMES = {
     'mse': 'mean_squared_error', 'mae': 'mean_absolute_error',
     'mape': 'mean_absolute_percentage_error', 'msle': 'mean_squared_logarithmic_error',
@@ -35,7 +35,7 @@ _LOG = logging.getLogger('estimator_train')
 
 
 def write_h5(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
-  """Writes the .h5 file to the folder; raises a UserError if Keras cannot serialize the model."""
+  """Writes the .h5 file to the folder. Raises a UserError if Keras cannot serialize the model."""
   try:
     write_h5_file(os.path.join(folder, H5_FILE), restored)
   except _SERIALIZATION_ERRORS as error:
@@ -54,7 +54,8 @@ def save_model(trained: TrainedCheckpoint) -> Optional[str]:
   """
   path = trained.run_dir.path_to(H5_FILE)
   try:
-    # h5py opens the file by its name, so the folder is locked instead.
+    # h5py opens the file by its name, so the file cannot be locked. Its temporary folder is locked
+    # instead.
     with temporary_files.make_folder(path) as folder:
       temporary_path = os.path.join(folder, H5_FILE)
       with trained.restored() as restored:
@@ -78,8 +79,8 @@ def write_h5_file(path: str, restored: RestoredModel) -> None:
   for `evaluate`. A warning is logged if Keras 3 cannot load it.
   """
   model = restored.keras_model
-  # The file contains SGD instead of the optimizer of the training, because Keras may need this
-  # package to load that optimizer.
+  # In the file, SGD replaces the optimizer of the training, which Keras may not be able to load
+  # without this package.
   model.compile(make_optimizer('sgd', restored.settings.optimizer.learning_rate),
                 loss=full_loss_names(model.loss),
                 metrics=['accuracy'] if restored.spec.labels else None,
@@ -92,7 +93,7 @@ def write_h5_file(path: str, restored: RestoredModel) -> None:
 
 
 def full_loss_names(loss: Any) -> Any:
-  """Returns a loss, or several in a list or dict, with names instead of abbreviations."""
+  """Replaces abbreviated names in a loss, or in a list or dict of losses, by full names."""
   if isinstance(loss, (list, tuple)):
     return [full_loss_names(item) for item in loss]
   if isinstance(loss, dict):
@@ -103,12 +104,11 @@ def full_loss_names(loss: Any) -> Any:
 def make_portable(path: str) -> Optional[str]:
   """Rewrites the configurations in an .h5 file of TensorFlow 1.15 in place for Keras 3.
 
-  Nothing is written before all changes are known. The weights stay unchanged. The caller makes the
-  file visible under its final name afterwards.
+  The weights stay unchanged. `path` is a temporary name: the caller renames the file afterwards.
 
   Returns:
-    None if the file was rewritten; otherwise the reason why Keras 3 cannot load the model. The file
-    is unchanged then.
+    None if the file was rewritten. If Keras 3 cannot load the model, the file is unchanged, and the
+    reason is returned.
   """
   with h5py.File(path, 'r') as file:
     configs = {name: json.loads(file.attrs[name])
@@ -118,7 +118,7 @@ def make_portable(path: str) -> Optional[str]:
   except keras_3_config.NotPortable as error:
     return str(error)
   except (AttributeError, IndexError, KeyError, TypeError) as error:
-    # A class of the user can have the name of Keras's own class and another configuration.
+    # A user's class can have the name of a class of Keras, but another configuration.
     return 'the configuration of a layer is unknown ({!r})'.format(error)
   if 'training_config' in configs:
     configs['training_config'] = keras_3_config.portable_training(configs['training_config'])

@@ -1,21 +1,20 @@
 """Rewrites the configuration of a model of TensorFlow 1.15 so that Keras 3 loads it, too.
 
-Keras 3 rejects some of what TensorFlow 1.15 writes. This module changes only what all of TensorFlow
-1.15, tf_keras and Keras 3 read alike:
+Keras 3 rejects some configurations of TensorFlow 1.15. This module makes only changes after which
+TensorFlow 1.15, tf_keras and Keras 3 all load the same model:
 
-- An initializer has no `dtype`: a layer passes the dtype of its weights anyway.
-- A Sequential model begins with an InputLayer, which TensorFlow 1.15 and tf_keras would make
-  themselves from the `batch_input_shape` of the first layer.
+- Initializers lose their `dtype`, because layers pass the dtype of their weights anyway.
+- A Sequential model begins with an InputLayer. Without it, TensorFlow 1.15 and tf_keras make one
+  from the `batch_input_shape` of the first layer.
 - A single input or output of a functional model is not in a list.
-- A layer that another layer wraps has the module of its class, without which Keras 3 does not find
-  the class.
+- A layer that another layer wraps gets the module of its class, so that Keras 3 finds the class.
 - Arguments that Keras 3 lacks are left out where they have the default value (`time_major`,
   `causal`) or no effect (`kernel_initializer` of a SeparableConv2D).
-- Each call of a model that is a layer of a functional model is repeated, see _repeat_calls.
-- Slashes in the names of inner layers, as in DenseNet, are underscores. Weights are loaded by their
-  order.
-- The Lambda layers of InceptionResNetV2 are replaced by other layers, because a Lambda layer is
-  saved as code for one version of Python, see _scaled_sum_parts.
+- If a layer of a functional model is itself a model, its calls are repeated (see _repeat_calls).
+- Slashes in the names of inner layers, as in DenseNet, become underscores. Weights are loaded by
+  their order, so the names have no effect on them.
+- The Lambda layers of InceptionResNetV2 are replaced by other layers (see _scaled_sum_parts). A
+  Lambda layer is saved as code for one version of Python.
 """
 
 import copy
@@ -35,9 +34,9 @@ _NETWORKS = ('Model', 'Sequential')
 _NOT_IN_KERAS_3 = {
     'AddLoss', 'AddMetric', 'CuDNNGRU', 'CuDNNLSTM', 'LocallyConnected1D', 'LocallyConnected2D',
     'TensorFlowOpLayer', 'ThresholdedReLU'}
-# Arguments to leave out. A row has the beginning of the class name, another argument by which
-# Keras's class is recognized, the argument to leave out, and whether a value other than False and
-# None has an effect.
+# Arguments to leave out, as rows (beginning of the class name, other argument, argument to leave
+# out, has effect). The other argument distinguishes Keras's class from a class of the user. If the
+# last item is True, the argument can only be left out if its value is False or None.
 _LEFT_OUT = (
     ('', 'return_sequences', 'time_major', True),
     ('', 'use_scale', 'causal', True),
@@ -53,7 +52,7 @@ class NotPortable(Exception):
 
 
 def portable_model(config: Config) -> Config:
-  """Returns the configuration of the model, with changes that only concern Keras 3.
+  """Returns the configuration of the model, changed so that Keras 3 can load it.
 
   Raises:
     NotPortable: Keras 3 cannot load the model, or would compute something else.
@@ -66,7 +65,7 @@ def portable_model(config: Config) -> Config:
 
 
 def portable_training(config: Config) -> Config:
-  """Returns the configuration of the compilation, with changes that only concern Keras 3."""
+  """Returns the configuration of the compilation, changed so that Keras 3 can load it."""
   config = copy.deepcopy(config)
   for loss in dicts_in(config.get('loss')):
     options = loss.get('config')
@@ -74,7 +73,7 @@ def portable_training(config: Config) -> Config:
       options['reduction'] = 'sum_over_batch_size'
   optimizer = config.get('optimizer_config', {}).get('config', {})
   if optimizer.get('decay') == 0:
-    del optimizer['decay']  # The default value, about which Keras 3 warns.
+    del optimizer['decay']  # Keras 3 warns about it, even if it is the default.
   return config
 
 
@@ -106,12 +105,12 @@ def _rewrite(layer: Config) -> None:
 
 
 def _is_of_keras(class_name: str) -> bool:
-  """Returns whether the class is Keras's, or one of the user that has the same name."""
+  """Returns whether Keras has a layer of this name. A class of the user may have the same name."""
   return hasattr(tf.keras.layers, class_name)
 
 
 def dicts_in(value: Any) -> Iterator[Config]:
-  """Yields the dicts in a value of a configuration, from the outside to the inside."""
+  """Yields all dicts in a value of a configuration, outer ones first."""
   if isinstance(value, dict):
     yield value
   for item in _items_of(value):
@@ -119,7 +118,7 @@ def dicts_in(value: Any) -> Iterator[Config]:
 
 
 def _items_of(value: Any) -> List[Any]:
-  """Returns the items of a list, or the values of a dict; nothing of other values."""
+  """Returns the items of a list or the values of a dict. Other values have none."""
   return list(value.values()) if isinstance(value, dict) else (
       value if isinstance(value, list) else [])
 
@@ -142,7 +141,7 @@ def _rewrite_keras_layer(name: str, options: Config) -> None:
 
 
 def _rewrite_wrapped_layer(layer: Config) -> None:
-  """Rewrites the configuration of a layer inside another layer, and adds the module."""
+  """Rewrites the configuration of a layer inside another layer, and adds its module."""
   _rewrite(layer)
   if layer['class_name'] in _NETWORKS:
     layer['module'] = 'keras'
@@ -200,13 +199,13 @@ def _rename_inner_layers(options: Config) -> None:
 
 
 def _repeat_calls(options: Config) -> None:
-  """Repeats each call of a model inside a functional model, so that an index has one meaning.
+  """Repeats each call of a model inside a functional model, so that each Keras finds the call.
 
-  TensorFlow 1.15 and tf_keras count the calls of such a model from 1, and Keras 3 counts them from
-  0. After the repetition, the index of a call refers to its first copy in the former, and to its
-  second copy in the latter. The output of the other copy is not used. The second copy is in
-  inference mode, or TensorFlow 1.15 would update the statistics of batch norm twice per step; Keras
-  3 overrides this in training.
+  TensorFlow 1.15 and tf_keras count the calls of such a model from 1, and Keras 3 counts from 0.
+  After the repetition, the index of a call refers to its first copy in TensorFlow 1.15 and
+  tf_keras, and to its second copy in Keras 3. The output of the other copy is not used. The second
+  copy is in inference mode, because TensorFlow 1.15 would otherwise update the statistics of batch
+  norm twice per step. In training, Keras 3 overrides this mode.
 
   Raises:
     NotPortable: a second call of a model could have an effect on training.
@@ -245,7 +244,7 @@ def _check_repeatable(model: Config) -> None:
 
 
 def _references_in(value: Any) -> Iterator[List[Any]]:
-  """Yields the references to outputs, [layer, index, output] or with arguments as a fourth item."""
+  """Yields the references to outputs: [layer, index, output] or, with arguments, four items."""
   items = _items_of(value)
   if len(items) in (3, 4) and isinstance(items[0], str):
     yield items
@@ -257,9 +256,10 @@ def _references_in(value: Any) -> Iterator[List[Any]]:
 def _scaled_sum_parts(layer: Config) -> List[Config]:
   """Returns the layers that compute `inputs[0] + inputs[1] * scale`, in place of a Lambda layer.
 
-  No layer multiplies by a constant, but LeakyReLU multiplies numbers below 0: `s * x` is
-  `s * min(x, 0) - s * min(-x, 0)`, where one of the two terms is 0. The result and its gradient are
-  those of the Lambda layer bit by bit. The last layer has the name of the Lambda layer.
+  No layer multiplies all numbers by a constant, but LeakyReLU multiplies those below 0. `s * x` is
+  therefore computed as `s * min(x, 0) - s * min(-x, 0)`, where one of the two terms is 0. The
+  result and its gradient equal those of the Lambda layer in each bit. The last layer has the name
+  of the Lambda layer.
   """
   name, scale = layer['name'], layer['config']['arguments']['scale']
   parts: List[Config] = []

@@ -1,11 +1,12 @@
 """Writes ONNX and TensorFlow Lite models, and compares their outputs with those of the checkpoint.
 
-Models of images take pictures: images of any size, uint8 [N, any, any, C]. With
-`--export_input=tensor`, and for other examples, the inputs are those of the SavedModel's signature
-for tensors, see restored_model.RestoredModel. A TensorFlow Lite model is for one example; its
-pictures have the size that the model was trained with, until `resize_tensor_input` changes it.
-An export whose outputs differ from those of the checkpoint is not written, see verification.py.
-The extra `onnx` installs tf2onnx, onnx and onnxruntime, so they are imported only during an export.
+Image models take pictures: images of any size, uint8 [N, any, any, C]. With
+`--export_input=tensor`, or if the examples are not images, the inputs are the same as in the
+SavedModel's signature for tensors (see restored_model.RestoredModel). A TensorFlow Lite model takes
+one example. Its pictures have the image size of the training until the client calls
+`resize_tensor_input`. An export is not written if its outputs differ from those of the checkpoint
+(see verification.py). tf2onnx, onnx and onnxruntime are optional (the extra `onnx`), so they are
+imported only during an export.
 """
 
 import contextlib
@@ -36,7 +37,7 @@ _TFLITE_CONVERTER = "TensorFlow 1.15's converter to TFLite"
 
 
 def write_onnx(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
-  """Writes the ONNX model to the folder; returns the names of its inputs and outputs.
+  """Writes the ONNX model to the folder, and returns the names of its inputs and outputs.
 
   The log of tf2onnx is shown if `--verbosity` is greater than 0.
 
@@ -80,11 +81,11 @@ def _quiet_converter(verbosity: int) -> Iterator[None]:
 
 
 def _convert_to_onnx(session: tf.Session, inputs: Tensors, outputs: Tensors) -> Any:
-  """Returns the ONNX model, whose inputs and outputs have these names."""
+  """Returns the ONNX model. Its inputs and outputs have the names in the dicts."""
   from tf2onnx import convert
 
   with session.graph.as_default():
-    # One tensor can be several outputs, or even an input.
+    # A tensor can be several outputs, or both an input and an output. `identity` makes it distinct.
     outputs = {name: tf.identity(tensor) for name, tensor in outputs.items()}
   names = {tensor.name: name for tensors in (inputs, outputs) for name, tensor in tensors.items()}
   frozen = tf.graph_util.convert_variables_to_constants(
@@ -97,7 +98,7 @@ def _convert_to_onnx(session: tf.Session, inputs: Tensors, outputs: Tensors) -> 
 
 
 def _add_metadata(model: Any, tensors: Tensors, description: Dict[str, Any]) -> None:
-  """Names the open dimensions and the producer in the ONNX model, and adds metadata."""
+  """Sets the sizes or names of dimensions, the producer and the metadata in the ONNX model."""
   import onnx.helper
   import tf2onnx
 
@@ -119,17 +120,17 @@ def _add_metadata(model: Any, tensors: Tensors, description: Dict[str, Any]) -> 
 def _load_onnx(path: str) -> ModelFunction:
   """Returns the function of an ONNX model in onnxruntime.
 
-  The model is not optimized: onnxruntime 1.10 cannot optimize some loops, such as those of masked
-  LSTM layers, and the optimizations are not part of the exported file.
+  Optimizations of onnxruntime are disabled. They are not part of the exported file, and onnxruntime
+  1.10 fails to optimize some loops, such as those of masked LSTM layers.
   """
   import onnxruntime
 
   options = onnxruntime.SessionOptions()
-  options.log_severity_level = 4  # Fatal errors only; exceptions report the others.
+  options.log_severity_level = 4  # Logs only fatal errors. Exceptions report other errors.
   options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
   session = onnxruntime.InferenceSession(path, options, providers=['CPUExecutionProvider'])
   output_names = [output.name for output in session.get_outputs()]
-  input_names = [value.name for value in session.get_inputs()]  # Without unused inputs.
+  input_names = [value.name for value in session.get_inputs()]  # It lacks unused inputs.
   return lambda inputs: dict(zip(output_names, session.run(
       output_names, {name: inputs[name] for name in input_names})))
 
@@ -137,7 +138,7 @@ def _load_onnx(path: str) -> ModelFunction:
 def write_tflite(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
   """Writes the TensorFlow Lite model to the folder, and verifies it.
 
-  The outputs of some converted models are wrong, for example if batch norm follows Flatten.
+  Some converted models compute wrong outputs, for example if batch norm follows Flatten.
 
   Raises:
     UserError: the converter does not support an operation of the model, or its result is wrong.
@@ -149,18 +150,18 @@ def write_tflite(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
                     'give --export_format=saved_model')
   if restored.exports_take_pictures:
     restored = restored.with_picture_input(tf.float32)
-  # Made now, because the converter sets the batch size to 1.
+  # The batches are made before the conversion, because the converter sets the batch size to 1.
   batches = verification.make_batches(restored)
   converter = tf.lite.TFLiteConverter.from_session(
       restored.session, list(restored.inputs.values()), list(restored.outputs.values()))
   if restored.exports_take_pictures:
     assert restored.image_shape is not None
-    # Without `resize_tensor_input`, images have this size. The converter replaces the floats by
-    # uint8; the statistics, mean 0 and deviation 1, keep the values.
+    # Pictures have this size until the client calls `resize_tensor_input`. The converter replaces
+    # the float input by a uint8 input. The statistics (mean 0, deviation 1) keep the values.
     restored.inputs[PICTURES_INPUT].set_shape((1,) + restored.image_shape)
     converter.inference_input_type = tf.uint8
     converter.quantized_input_stats = {restored.inputs[PICTURES_INPUT].op.name: (0., 1.)}
-  with keras_config.ignored(), toco_on_path():  # The command imports Keras.
+  with keras_config.ignored(), toco_on_path():  # The converter is a command that imports Keras.
     try:
       converted = converter.convert()
     except Exception as error:  # The message of the error is the output of the converter.
@@ -174,7 +175,7 @@ def write_tflite(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
 
 
 def _load_tflite(path: str, output_names: List[str]) -> ModelFunction:
-  """Returns the function of a TensorFlow Lite model, for any number of examples."""
+  """Returns the function of a TensorFlow Lite model. It takes any number of examples."""
   interpreter = tf.lite.Interpreter(path)
   details = interpreter.get_input_details()
   interpreter.allocate_tensors()

@@ -1,23 +1,29 @@
 """Writes a SavedModel with signatures for files or records, for pictures and for tensors.
 
-For images, the input of the signature `serving_default` is `image_bytes`, string [B]: the contents
-of JPEG or PNG files of any size. The graph decodes, resizes and scales the images as in training.
-The input of the signature `pictures`, of the same name, is uint8 [B, any, any, C]: decoded images,
-which the graph resizes and scales. The input of the signature `images` is also called `images`,
-float32 [B, height, width, C]: pixel values that have already been scaled for the network. All
-signatures return
+For images, there are three signatures:
+
+  serving_default: the input `image_bytes`, string [B], has the contents of JPEG or PNG files of any
+    size. The graph decodes, resizes and scales the images as in training;
+  pictures: the input `pictures`, uint8 [B, any, any, C], has decoded images. The graph resizes and
+    scales them;
+  images: the input `images`, float32 [B, height, width, C], has pixel values that have already been
+    scaled for the network.
+
+All three return
 
   probabilities: float32 [B, num_classes];
-  labels: string [B, num_classes], the class names in the same order; repeated for each example,
-    because TensorFlow Serving requires all outputs to have the batch dimension;
+  labels: string [B, num_classes], the class names in the same order. They are repeated for each
+    example, because TensorFlow Serving requires all outputs to have the batch dimension;
   top_probabilities: float32 [B, K], the K largest probabilities;
   top_labels: string [B, K], the names of their classes.
 
-For other examples, and with `--export_input=tensor`, the inputs of the signature `serving_default`
-are the inputs of the model, by name. The input of the signature `examples` is also called
-`examples`, string [B]: serialized tf.train.Example protocol buffers, with a feature for each input
-of the model. Both signatures return the outputs of the model by name or, with classes, the same as
-above.
+If the examples are not images, or with `--export_input=tensor`, there are two signatures:
+
+  serving_default: the inputs are the inputs of the model, by name;
+  examples: the input `examples`, string [B], has serialized tf.train.Example protocol buffers, with
+    a feature for each input of the model.
+
+Both return the outputs of the model by name or, if there are classes, the four outputs above.
 
 `assets.extra/tf_serving_warmup_requests` has requests that TensorFlow Serving sends to the model
 before serving it. Each is a record with a protocol buffer `tensorflow.serving.PredictionLog`.
@@ -57,26 +63,26 @@ Tensors = Dict[str, tf.Tensor]
 
 
 def write_saved_model(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
-  """Writes the SavedModel, the class names and the warm-up requests; returns the signatures.
+  """Writes the SavedModel, the class names and the warm-up requests, and returns the signatures.
 
-  The signature `examples` is left out, with a warning, if an input cannot be read from a
-  tf.train.Example.
+  If an input cannot be read from a tf.train.Example, the signature `examples` is left out and a
+  warning is logged.
 
   Raises:
     UserError: the model takes images with a number of channels other than 1 or 3.
   """
   tensor_signature = restored.inputs, _outputs(restored, restored.outputs)
-  signatures, text = {DEFAULT_SIGNATURE: tensor_signature}, b''
+  signatures, jpeg = {DEFAULT_SIGNATURE: tensor_signature}, b''
   if restored.exports_take_pictures:
     assert restored.image_shape is not None
     pictures = restored.with_picture_input(tf.uint8)
     signatures = {DEFAULT_SIGNATURE: _image_file_signature(restored, restored.image_shape),
                   PICTURES_INPUT: (pictures.inputs, _outputs(restored, pictures.outputs)),
                   IMAGES_SIGNATURE: tensor_signature}
-    text = restored.session.run(tf.image.encode_jpeg(tf.zeros(restored.image_shape, tf.uint8)))
-  # One example of zeros or, where the input is a file, of a JPEG.
+    jpeg = restored.session.run(tf.image.encode_jpeg(tf.zeros(restored.image_shape, tf.uint8)))
+  # Each request has one example: a JPEG file if the input is a file, zeros otherwise.
   requests = {signature: {name: tf.make_tensor_proto(
-      text if tensor.dtype == tf.string else 0, tensor.dtype,
+      jpeg if tensor.dtype == tf.string else 0, tensor.dtype,
       [size or 1 for size in tensor.shape.as_list()]) for name, tensor in inputs.items()}
               for signature, (inputs, _) in signatures.items()}
   if not restored.exports_take_pictures:
@@ -117,7 +123,7 @@ def _record_signature(restored: RestoredModel) -> Tuple[Tensors, Tensors]:
 
 
 def _outputs(restored: RestoredModel, outputs: Tensors) -> Tensors:
-  """Returns the outputs of a signature by name, see the docstring of the module."""
+  """Returns the outputs of a signature by name. The docstring of the module explains them."""
   class_names = restored.spec.labels
   if not class_names:
     return outputs
@@ -186,12 +192,12 @@ def write_warm_up_requests(folder: str, requests: Dict[str, Dict[str, Any]]) -> 
 
 
 def _encode_field(number: int, content: bytes) -> bytes:
-  """Encodes a field of wire type _LENGTH_DELIMITED with this field number."""
+  """Encodes a field of wire type _LENGTH_DELIMITED."""
   return bytes([number << 3 | _LENGTH_DELIMITED]) + _encode_varint(len(content)) + content
 
 
 def _encode_varint(number: int) -> bytes:
-  """Encodes seven bits per byte, lowest bits first; the eighth bit is set if more bytes follow."""
+  """Encodes seven bits per byte, lowest bits first. The eighth bit is set if more bytes follow."""
   if number < 128:
     return bytes([number])
   return bytes([number % 128 | 128]) + _encode_varint(number // 128)

@@ -1,7 +1,7 @@
 """Compares the outputs of an exported model with those of the checkpoint.
 
-The examples are random, and examples of the data if the export follows a training run. The more of
-them, the rarer is an error that no example shows.
+The examples are random. If the export follows a training run, examples of its data are added. The
+more examples there are, the rarer is an error that none of them shows.
 """
 
 import contextlib
@@ -19,37 +19,37 @@ from estimator_train.model import inputs
 
 _LOG = logging.getLogger('estimator_train')
 Arrays = Dict[str, np.ndarray]
-ModelFunction = Callable[[Arrays], Arrays]  # From inputs to outputs, both by name.
+ModelFunction = Callable[[Arrays], Arrays]  # Takes inputs by name, returns outputs by name.
 # The remedy for a model that cannot be converted, or whose exported model is wrong.
 OTHER_FORMATS = 'give --export_format=saved_model or h5'
-# An export may have this largest_difference from the checkpoint. ResNet-50 in TFLite has 1.1e-5.
+# The allowed largest_difference of an export from the checkpoint. For ResNet-50 in TFLite, the
+# difference is 1.1e-5.
 TOLERANCE = 1e-4
-# Batches of these sizes are always compared. Batches of random examples, and of the data, follow
-# until the checkpoint has computed for _MAX_SECS. An error that one of 100 examples shows is found
-# by 256 random examples with a probability of 92 %, and by four with one of 4 %.
+# Batches of these sizes are always compared. Further batches of random examples and of the data
+# follow until the checkpoint has computed for _MAX_SECS. If one of 100 examples shows an error, 256
+# random examples find it with a probability of 92 %, but the first four only with 4 %.
 _FIRST_BATCH_SIZES = (1, 3)
 _BATCH_SIZE, _MAX_RANDOM_BATCHES = 16, 16
 _MAX_SECS = 10.
 _SEED = 2015
 # The size of a dimension that the model does not determine, such as the length of a sequence.
 _UNKNOWN_DIMENSION_SIZE = 6
-# Random integers may be indices, such as those of an embedding, where a large index is an error.
-# They are less than the first of these limits with which the model runs. If this is the largest
-# limit, they are not indices, and the integers are less than _NUMBER_LIMIT instead.
+# An integer input may be an index, for example into an embedding, where a large index is an error.
+# Random integers are below the first of these limits with which the model runs. If the model runs
+# with the largest limit, the input is no index, and the integers are below _NUMBER_LIMIT instead.
 _INTEGER_LIMITS = (10 ** 6, 10 ** 5, 10 ** 4, 1000, 100, 10, 2, 1)
 _NUMBER_LIMIT = 100
-_UNIFORM, _NORMAL, _INTEGERS = 'uniform', 'normal', 'integers'  # How floats are drawn.
+_UNIFORM, _NORMAL, _INTEGERS = 'uniform', 'normal', 'integers'  # The distributions of floats.
 
 
 class ComparisonBatch(NamedTuple):
   """Examples with which an export is compared.
 
   Attributes:
-    inputs: the inputs of a model by the names that they have in exports.
-    outputs: the outputs of the checkpoint by the names that they have in exports.
-    tolerance: the largest difference that is allowed: TOLERANCE or, if a tenth of the largest
-      absolute logit exceeds 1, TOLERANCE times this tenth, because rounding errors grow with the
-      logits.
+    inputs: the inputs of the model, by their names in exports.
+    outputs: the outputs of the checkpoint, by their names in exports.
+    tolerance: the largest difference that is allowed: TOLERANCE, multiplied by a tenth of the
+      largest absolute logit if this is more than 1, because rounding errors grow with the logits.
   """
   inputs: Arrays
   outputs: Arrays
@@ -61,8 +61,8 @@ def verify(batches: Sequence[ComparisonBatch], load: Callable[[], ModelFunction]
   """Compares the outputs of an exported model with those of the checkpoint.
 
   Args:
-    batches: examples that were made before the export, see make_batches.
-    library: what `load` loads the exported model with, for error messages.
+    batches: the results of make_batches, which must be called before the export.
+    library: the library with which `load` loads the exported model, for error messages.
 
   Raises:
     UserError: the library cannot run the model, or its outputs differ too much.
@@ -87,11 +87,10 @@ def verify(batches: Sequence[ComparisonBatch], load: Callable[[], ModelFunction]
 
 
 def largest_difference(expected: Arrays, found: Arrays) -> float:
-  """Returns the largest absolute difference of the outputs.
+  """Returns the largest absolute difference between two sets of outputs.
 
   If an output has values beyond [-1, 1], its differences are divided by its largest absolute value.
-
-  The difference is infinite if a value is not a number, a name is missing or a shape is different.
+  The result is infinite if a value is not finite, an output is missing, or shapes differ.
   """
   largest = 0.
   for name, output in expected.items():
@@ -110,12 +109,12 @@ def make_batches(restored: RestoredModel,
   """Makes the batches with which an export of the model is compared.
 
   Raises:
-    UserError: the model fails with each choice of the random inputs.
+    UserError: the model fails with all kinds of random inputs.
   """
   batches = [make_batch(restored, size) for size in _FIRST_BATCH_SIZES]
   deadline = clock() + _MAX_SECS
   for batch in _make_more_batches(restored):
-    # A model can be undefined for some of the random numbers, such as the logarithm of those < 0.
+    # A model may be undefined for some inputs, as the logarithm is for negative numbers.
     if all(np.isfinite(np.asarray(array, np.float64)).all() for array in batch.outputs.values()):
       batches.append(batch)
     if clock() >= deadline:
@@ -124,13 +123,13 @@ def make_batches(restored: RestoredModel,
 
 
 def _make_more_batches(restored: RestoredModel) -> Iterator[ComparisonBatch]:
-  """Yields batches of the data and of random examples in turn, as long as there are some."""
+  """Yields batches of the data and of random examples in turn, until both have run out."""
   features = iter(restored.features_of_data)
   for index, data in itertools.zip_longest(range(_MAX_RANDOM_BATCHES), features):
     if data is not None:
       yield _run(restored, _to_inputs(restored, data))
     if index is not None:
-      with contextlib.suppress(UserError):  # The model takes no negative numbers, for example.
+      with contextlib.suppress(UserError):  # For example, the model may reject negative numbers.
         yield make_batch(restored, _BATCH_SIZE, index + 1)
 
 
@@ -138,11 +137,11 @@ def make_batch(restored: RestoredModel, batch_size: int, seed: int = 0) -> Compa
   """Makes random examples that the model accepts.
 
   Args:
-    seed: determines the examples. If it is even, floats are between 0 and 1. If it is odd, they are
-      normally distributed or, if the model does not accept such floats, they are integers.
+    seed: determines the examples. If the seed is even, floats are uniform between 0 and 1. If it is
+      odd, floats are normally distributed, or integers if the model fails with normal floats.
 
   Raises:
-    UserError: the model fails with each choice of the random inputs.
+    UserError: the model fails with all kinds of random inputs.
   """
   if tf.get_collection(tf.GraphKeys.TABLE_INITIALIZERS):  # Vocabularies of feature columns.
     restored.session.run(tf.tables_initializer())
@@ -165,7 +164,7 @@ def _run(restored: RestoredModel, inputs: Arrays) -> ComparisonBatch:
   """Computes the outputs of the checkpoint."""
   logits = [tensor.op.inputs[0] for tensor in restored.outputs.values()
             if tensor.op.type == 'Softmax']
-  # New operations would make the session prepare the graph again for each batch.
+  # No operations are added here, because the session would prepare the graph again for each batch.
   outputs, arrays = restored.session.run(
       (restored.outputs, logits),
       {restored.inputs[name]: array for name, array in inputs.items()})
@@ -174,7 +173,7 @@ def _run(restored: RestoredModel, inputs: Arrays) -> ComparisonBatch:
 
 
 def _to_inputs(restored: RestoredModel, features: Any) -> Arrays:
-  """Returns the inputs by name for features of a batch as the data yields them, arrays."""
+  """Converts a batch of features, as arrays from the data, to inputs by name."""
   if restored.image_shape is not None:
     channels = restored.image_shape[-1]
     pixels = np.broadcast_to(features, features.shape[:-1] + (channels,))
@@ -185,7 +184,7 @@ def _to_inputs(restored: RestoredModel, features: Any) -> Arrays:
 
 
 def _to_image_input(restored: RestoredModel, pixels: np.ndarray) -> Arrays:
-  """Returns the input of a model of images, by name, for pixel values from 0 to 255."""
+  """Returns the input of an image model, by name, for pixel values from 0 to 255."""
   if PICTURES_INPUT in restored.inputs:
     return {PICTURES_INPUT: pixels}
   return {TENSOR_INPUT: restored.session.run(restored.preprocess(tf.constant(pixels)))}
@@ -193,9 +192,10 @@ def _to_image_input(restored: RestoredModel, pixels: np.ndarray) -> Arrays:
 
 def _random_inputs(restored: RestoredModel, batch_size: int, seed: int, draw: str,
                    integer_limit: int) -> Arrays:
-  """Returns random inputs by name; random pixel values are scaled for the model.
+  """Returns random inputs by name. The pixel values of an image model are scaled as it expects.
 
-  Pictures have another size than the images of the model: twice the height, and half the width.
+  Pictures have about twice the height and half the width of the images of the model, so that the
+  export must resize them.
   """
   random = np.random.RandomState(_SEED + batch_size + 100 * seed)
   if restored.image_shape is not None:

@@ -9,9 +9,9 @@ output to model_dir/logs/. When a task fails, or the leader has finished, this p
 other tasks. With --local_cores=C and --local_gpus=G, each task has C cores and G GPUs for itself.
 Cores are assigned in the order of their IDs, and GPUs in the order of CUDA_VISIBLE_DEVICES.
 
-With --tensorboard, this process also starts TensorBoard as its child. Without --local_workers, this
-process then becomes the program, whose terminal, signals and exit code are therefore the usual
-ones. When the run ends, for whatever reason, the kernel kills TensorBoard.
+With --tensorboard, this process also starts TensorBoard as its child. Without --local_workers, it
+then replaces itself by the program (exec), so the terminal, the signals and the exit code work as
+usual. When the run ends, for whatever reason, the kernel kills TensorBoard.
 """
 
 import argparse
@@ -36,10 +36,10 @@ from estimator_train.settings import command_line, workloads
 from estimator_train.system import child_process, logs
 
 _PROGRAM = (sys.executable, '-m', 'estimator_train')
-# The command that serves the folder whose path follows. With `-c` instead of `-m`, Python would
-# also import modules from that folder.
+# The command that serves the folder whose path is added. It uses `-m`, because `-c` would make
+# Python also import modules from that folder.
 _SERVER = (sys.executable, '-m', 'estimator_train.launcher.tensorboard_server')
-# The argument of the program if the user gives no flags.
+# The argument of the program if the user gives it no flags.
 _QUICKSTART_ARGUMENT = '--flagfile=' + os.path.join(workloads.FLAGFILES_DIR, 'quickstart.flags')
 _COUNT_FLAGS = ('local_workers', 'local_ps', 'max_restarts', 'local_cores', 'local_gpus')
 _TIMEOUTS = Timeouts()
@@ -50,9 +50,9 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
   """Runs the cluster, or the program with TensorBoard.
 
   Args:
-    argv: the arguments, without the program's name; None: those of this process.
+    argv: the arguments, without the program's name; None for the arguments of this process.
     program: the command that runs a task, without flags.
-    server: the command that serves TensorBoard, without the paths of the folder and the log.
+    server: the command that serves TensorBoard. The paths of the folder and the log are added.
 
   Returns:
     The exit code.
@@ -90,14 +90,14 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
 def _start_tensorboard(server: Sequence[str], log_dir: str) -> None:
   log_path = os.path.join(log_dir, 'tensorboard.log')
   with open(log_path, 'ab') as log:
-    # The URL goes to our standard error. Without a new session, Ctrl-C would end TensorBoard before
-    # the run saves a checkpoint.
+    # TensorBoard prints its URL to the standard error of this process. start_process gives it a new
+    # session, because Ctrl-C would otherwise end TensorBoard before the run saves a checkpoint.
     child_process.start_process([*server, os.path.dirname(log_dir), log_path],
                                 child_process.child_environment(), 2, log)
 
 
 def _parse_arguments(argv: Sequence[str]) -> Tuple[argparse.Namespace, List[str]]:
-  """Returns the flags of the launcher, and the other arguments; raises a UserError."""
+  """Returns the flags of the launcher, and the arguments of the program; raises a UserError."""
   parser = _Parser(add_help=False, allow_abbrev=False)
   for name in _COUNT_FLAGS:
     parser.add_argument('--' + name, '-' + name, type=_parse_count, default=0)
@@ -106,7 +106,7 @@ def _parse_arguments(argv: Sequence[str]) -> Tuple[argparse.Namespace, List[str]
 
 
 def _make_tasks(flags: argparse.Namespace) -> List[Task]:
-  """Returns the tasks of the cluster, the leader first; [] for a single process."""
+  """Returns the tasks of the cluster, the leader first; [] if there is no cluster."""
   if flags.tensorboard and not any(getattr(flags, name) for name in _COUNT_FLAGS):
     return []
   if not flags.local_workers:
@@ -124,8 +124,8 @@ def _divide_resources(tasks: Sequence[Task], cores_per_task: int,
   If CUDA_VISIBLE_DEVICES is not set, the machine is assumed to have enough GPUs.
 
   Args:
-    cores_per_task: 0: all tasks share all cores.
-    gpus_per_task: 0: all tasks share all GPUs.
+    cores_per_task: the number of cores; 0 if all tasks share all cores.
+    gpus_per_task: the number of GPUs; 0 if all tasks share all GPUs.
 
   Raises:
     UserError: there are too few cores or GPUs.

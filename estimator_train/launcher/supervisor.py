@@ -1,6 +1,6 @@
 """Runs all tasks of a cluster on this machine, and restarts them together after a failure.
 
-The first task is the leader: it inherits the outputs of this process, and its end ends the run.
+The first task is the leader. It inherits the outputs of this process. When it ends, the run ends.
 """
 
 import contextlib
@@ -41,15 +41,15 @@ class TaskResources(NamedTuple):
   """The cores and GPUs of a task.
 
   Attributes:
-    cores: IDs of cores; empty: the cores of this process.
-    gpus: the value of CUDA_VISIBLE_DEVICES; None: the value of this process.
+    cores: IDs of cores; empty for the cores of this process.
+    gpus: the value of CUDA_VISIBLE_DEVICES; None for the value of this process.
   """
   cores: Tuple[int, ...] = ()
   gpus: Optional[str] = None
 
 
 class TaskFailure(NamedTuple):
-  """The failure of a task that was not ended by the supervisor.
+  """The failure of a task that the supervisor did not end.
 
   Attributes:
     code: exit code of the task; 128 + n if signal n killed the task, as in a shell.
@@ -63,8 +63,8 @@ class _RunningTask(NamedTuple):
   """A task that has been started.
 
   Attributes:
-    log_path: None for the leader, which writes no log file.
-    log_offset: position in the log file, in bytes, at which the output of this process begins.
+    log_path: path of the log file; None for the leader, which has no log file.
+    log_offset: position in bytes at which the output of this process begins in the log file.
   """
   task: Task
   process: 'subprocess.Popen[bytes]'
@@ -76,11 +76,11 @@ class Supervisor:
   """Runs the tasks of a cluster on this machine.
 
   Args:
-    tasks: the tasks, first the leader.
+    tasks: the tasks, the leader first.
     command: the command that each task runs.
-    log_dir: path of the folder for the log files of all tasks but the leader.
-    received_signals: signal handlers append to this list while the cluster runs.
-    resources: those of each task.
+    log_dir: path of the folder for the log files of all tasks except the leader.
+    received_signals: the list to which signal handlers append while the cluster runs.
+    resources: the resources of each task.
   """
 
   def __init__(self, tasks: Sequence[Task], command: Sequence[str], log_dir: str,
@@ -90,7 +90,7 @@ class Supervisor:
     self._received_signals, self._resources = received_signals, resources
     self._running_tasks: List[_RunningTask] = []
     self._num_forwarded_signals = 0
-    self._key = secrets.token_hex()  # Other users of this machine cannot join the cluster.
+    self._key = secrets.token_hex()  # Keeps other users of this machine out of the cluster.
 
   def run(self, max_restarts: int) -> int:
     """Runs the tasks, and restarts all of them after a failure from which the run can resume.
@@ -108,7 +108,7 @@ class Supervisor:
         return SIGNAL_CODE_BASE + stop_signals[0]
       if not failures:
         return 0
-      # A failure that no restart can fix takes precedence. A task that only lost a peer comes last,
+      # Choose a failure that no restart can fix if there is one. Choose the loss of a peer last,
       # because the failure of that peer is the cause.
       failure = min(failures, key=lambda failure: (failure.code >= SIGNAL_CODE_BASE,
                                                    failure.code == PeerLost.exit_code))
@@ -143,8 +143,8 @@ class Supervisor:
         log_path = os.path.join(self._log_dir, str(task).replace(' ', '-') + '.log')
         out = files.enter_context(open(log_path, 'ab'))
         log_offset = os.fstat(out.fileno()).st_size
-      # Without a new session, a task would receive SIGINT on Ctrl-C from the terminal and from this
-      # process, and the second SIGINT would abort the task.
+      # start_process gives each task a new session. Otherwise, on Ctrl-C, a task would receive
+      # SIGINT from the terminal and from this process, and the second SIGINT would abort the task.
       process = child_process.start_process(self._command, environment, out, out, resources.cores)
     return _RunningTask(task, process, log_path, log_offset)
 
@@ -166,7 +166,7 @@ class Supervisor:
           failures.append(_report_failure(running_task))
           if failures[-1].code >= SIGNAL_CODE_BASE:
             kill_at = min(kill_at, time.monotonic() + self._timeouts.peer_loss_secs)
-        # The other tasks must end if the leader has finished, or if a restart cannot help.
+        # If the leader has finished, or a restart cannot help, the other tasks must end.
         if (code == 0 and running_task.task == self._tasks[0]) or 0 < code < SIGNAL_CODE_BASE:
           is_ending_tasks = is_ending_tasks or code == 0
           terminate_at = min(terminate_at, time.monotonic() + self._timeouts.finish_secs)
@@ -195,7 +195,7 @@ class Supervisor:
 
 
 def _report_failure(running_task: _RunningTask) -> TaskFailure:
-  """Returns the failure of a task; prints the reason unless the leader has printed an error."""
+  """Returns the failure of a task. Prints the reason unless the leader itself printed an error."""
   code = running_task.process.returncode
   has_printed_error = running_task.log_path is None and code > 0
   error = 'see above' if has_printed_error else child_process.failure_reason_in_log(

@@ -44,12 +44,12 @@ def make_folder(path: str, flag_name: str = 'model_dir') -> None:
 def listed_checkpoints(folder: str) -> List[str]:
   """Returns the paths of the checkpoints in TensorFlow's list, the file `checkpoint` of a folder.
 
-  Only the last component of a listed path is used, so that each result is a path in the folder: a
-  list with absolute paths may come from another folder, from which this one was copied or moved.
+  A list with absolute paths may come from another folder, from which this folder was copied or
+  moved. Only the last component of a listed path is used, so all results are paths in this folder.
 
   Returns:
-    The paths without duplicates: the latest checkpoint, then all from the oldest to the newest. The
-    files need not exist. The result is empty if the list is missing or damaged.
+    The paths without duplicates: the latest checkpoint, then all others from the oldest to the
+    newest. The files need not exist. The result is empty if the list is missing or damaged.
 
   Raises:
     UserError: the list is not a regular file, or cannot be read.
@@ -60,12 +60,12 @@ def listed_checkpoints(folder: str) -> List[str]:
 
 
 def lists_other_folders(folder: str) -> bool:
-  """Returns whether TensorFlow's list of checkpoints has other paths than names of files."""
+  """Returns whether TensorFlow's list of checkpoints has paths that are not just file names."""
   return any(re.search(r'[/\\]|^\.*$', path) for path in _read_list(folder))
 
 
 def _read_list(folder: str) -> List[str]:
-  """Returns the paths in TensorFlow's list of checkpoints, first the latest; see above."""
+  """Returns the paths in TensorFlow's list of checkpoints, the latest first."""
   def unescape(text: str) -> str:
     return re.sub(rb'\\([0-7]{3}|.)', lambda match: (
         bytes([int(match.group(1), 8)]) if len(match.group(1)) == 3 else match.group(1)),
@@ -80,7 +80,7 @@ def _read_list(folder: str) -> List[str]:
   except OSError as error:
     raise UserError("TensorFlow's list of checkpoints cannot be read", '{} ({})'.format(
         path, error.strerror), 'remove it, so that the newest checkpoint is used') from error
-  # A path that is not the latest one has the prefix `all_`. The format escapes quotes and bytes.
+  # All paths except the latest have a key with the prefix `all_`. Quotes and bytes are escaped.
   return [unescape(listed) for _, listed in sorted(
       _LISTED_PATH.findall(text), key=lambda match: bool(match[0]))]
 
@@ -113,7 +113,7 @@ class RunDir:
     return os.path.join(self.path, *names)
 
   def make(self) -> None:
-    """Makes the folder if it is missing; raises a UserError if it is not writable."""
+    """Makes the folder if it is missing. Raises a UserError if it is not writable."""
     make_folder(self.path)
 
   def flags(self) -> Dict[str, str]:
@@ -153,10 +153,10 @@ class RunDir:
     return tuple(self._read_text(LABELS_FILE).split('\n')[:-1])
 
   def check_class_names(self, class_names: Sequence[str], flag_name: str = 'model_dir') -> None:
-    """Raises a UserError if the class names of the last training run differ, or their order.
+    """Raises a UserError if the last training run had other class names, or another order of them.
 
     Args:
-      class_names: those of this run.
+      class_names: the class names of this run.
       flag_name: the name of the flag that gives this folder, for the error.
     """
     recorded = self.class_names()
@@ -176,8 +176,8 @@ class RunDir:
     """Returns the clock of the steps of all runs in the folder.
 
     Args:
-      unrecorded_examples_per_step: the number of examples per step before the first step in the
-        record.
+      unrecorded_examples_per_step: the number of examples per step to assume for steps before the
+        first recorded one.
     """
     sizes = self._read_batch_sizes()
     if not sizes or sizes[0][0]:
@@ -185,11 +185,11 @@ class RunDir:
     return StepClock(tuple(sizes))
 
   def record_clock(self, clock: StepClock) -> None:
-    """Records the number of examples per step; before the first step that has this number."""
+    """Records the number of examples per step. Must be called before the steps are taken."""
     storage.write_text(self.path_to(_BATCH_SIZES_FILE), json.dumps(clock.batch_sizes) + '\n')
 
   def warn_of_missing_records(self, global_step: int, has_classes: bool) -> None:
-    """Warns if the folder has a checkpoint, but not all files that were written before it."""
+    """Warns if the folder has a checkpoint, but lacks files that are written before it."""
     names = (FLAGS_FILE, _BATCH_SIZES_FILE) + ((LABELS_FILE,) if has_classes else ())
     missing = [name for name in names if not os.path.lexists(self.path_to(name))]
     if missing and global_step:
@@ -198,7 +198,7 @@ class RunDir:
                    global_step)
 
   def last_save_time_ns(self) -> Optional[int]:
-    """Returns when TensorFlow last wrote its list of checkpoints, in ns; None without a list."""
+    """Returns the time in ns at which TensorFlow last wrote its list of checkpoints, or None."""
     try:
       return os.stat(self.path_to(CHECKPOINTS_FILE)).st_mtime_ns
     except OSError:
@@ -215,7 +215,7 @@ class RunDir:
       return None
 
   def _read_text(self, name: str) -> str:
-    """Returns the content of a file; '' if it is missing. A damaged file is a UserError."""
+    """Returns the text of a file; '' if it is missing. Raises a UserError if it is damaged."""
     try:
       return storage.load(self.path_to(name), storage.parse_text) or ''
     except storage.DamagedFile as damage:

@@ -1,8 +1,8 @@
 """Records in `data.json` which examples a run trains and evaluates on.
 
-    test_examples   the digest of the test examples (Source.content_digest); null: unknown
-    validation      which examples --validation_fraction takes from the training examples; null:
-                    the run trains on all of them
+    test_examples   the digest of the test examples (Source.content_digest), or null if unknown
+    validation      which training examples --validation_fraction takes, or null if the run
+                    trains on all of them
 """
 
 import base64
@@ -28,7 +28,7 @@ class Holdout(NamedTuple):
     fraction: `--validation_fraction`.
     seed: `--seed` of the first training run.
     examples: for each example for validation, the big-endian integer of 64 bits that identifies
-      it; None: unknown. In the file, this is base64.
+      it; None if they are unknown. The file has them as base64.
   """
   fraction: float
   seed: int
@@ -39,8 +39,8 @@ class DataRecord(NamedTuple):
   """The examples of a run.
 
   Attributes:
-    test_examples: the digest of the test examples; None: unknown.
-    validation: None: the run trains on all training examples.
+    test_examples: the digest of the test examples; None if it is unknown.
+    validation: the examples for validation; None if the run trains on all training examples.
   """
   test_examples: Optional[str] = None
   validation: Optional[Holdout] = None
@@ -49,7 +49,7 @@ class DataRecord(NamedTuple):
 def read(run_dir: RunDir) -> Optional[DataRecord]:
   """Returns the record of the last training run; None if it is unknown what the run trained on.
 
-  Of a run without a readable record, only what its flags state is known.
+  Without a readable record, the result has only what the flags of the run state.
   """
   record = storage.load_or_warn(run_dir.path_to(DATA_FILE), _parse,
                                 'using what {} states'.format(run_dir.path_to(FLAGS_FILE)))
@@ -65,7 +65,7 @@ def read(run_dir: RunDir) -> Optional[DataRecord]:
 
 
 def write(run_dir: RunDir, record: DataRecord) -> None:
-  """Writes the record; must be called before training changes a weight."""
+  """Writes the record. Must be called before training changes a weight."""
   validation = record.validation
   storage.write_json(run_dir.path_to(DATA_FILE), {
       'test_examples': record.test_examples,

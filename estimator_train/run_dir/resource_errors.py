@@ -31,7 +31,7 @@ def translate_error(error: BaseException, settings: Settings, run_dir: Optional[
 
   Args:
     error: the error that ended the run.
-    run_dir: None: the mode has none.
+    run_dir: the folder of the run; None if the mode has none.
     previous_save_time_ns: the result of `RunDir.last_save_time_ns` when the run started. If the
       result is different now, the run has saved a checkpoint, and the translated error names it.
   """
@@ -71,7 +71,7 @@ def _disk_errno(error: BaseException) -> Optional[int]:
 
 
 def error_reason(error: BaseException) -> str:
-  """Returns one line: the system's message for a disk error, or the message of another error."""
+  """Returns the system's message for a disk error, or the error's own message, in one line."""
   code = _disk_errno(error)
   if code is not None:
     return os.strerror(code)
@@ -113,7 +113,7 @@ def _resource_suffix(code: Optional[int], path: Optional[str]) -> str:
     return ''
   text = ', {} free'.format(_format_bytes(shutil.disk_usage(path).free))
   status = os.statvfs(path)
-  # Some file systems have no fixed number of inodes and report a total of 0: not an error.
+  # File systems without a fixed number of inodes report a total of 0, which is no error.
   return text + (' and no inodes' if status.f_files and not status.f_favail else '')
 
 
@@ -139,7 +139,7 @@ def _translate_memory_error(error: BaseException,
 
 
 def _describe_address_limit() -> str:
-  """Returns the text `ulimit -v is N`, the limit of the address space in kB; '' without a limit."""
+  """Returns `ulimit -v is N`, the limit of the address space in kB; '' if there is no limit."""
   limit = resource.getrlimit(resource.RLIMIT_AS)[0]
   return '' if limit == resource.RLIM_INFINITY else 'ulimit -v is {}'.format(limit >> 10)
 

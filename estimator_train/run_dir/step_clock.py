@@ -10,20 +10,20 @@ BatchSizes = Tuple[Tuple[int, int], ...]
 class StepClock(NamedTuple):
   """Computes how many examples a run has used up to a step, and in which epoch the step is.
 
-  An epoch is complete when as many examples have been used as the data set has; a step may use
-  examples of two epochs.
+  Epoch E is complete when E times as many examples have been used as the data set has. A step may
+  use examples of two epochs.
 
   Attributes:
-    batch_sizes: (first global step, examples per step), ordered by step; the first step is 0.
-    num_examples: the number of examples per epoch; None: the data set has no end.
+    batch_sizes: pairs (first global step, examples per step), ordered by step. The first is step 0.
+    num_examples: the number of examples per epoch; None if the data set has no end.
   """
   batch_sizes: BatchSizes
   num_examples: Optional[int] = None
 
   def resume_at(self, step: int, examples_per_step: int) -> 'StepClock':
-    """Returns the clock of a run that continues at a global step, perhaps with other batches.
+    """Returns the clock of a run that resumes at a global step, perhaps with another batch size.
 
-    The run repeats the steps that were taken after its checkpoint.
+    Batch sizes of later steps are dropped, because the run repeats the steps after its checkpoint.
     """
     sizes = tuple(size for size in self.batch_sizes if size[0] < step)
     if not sizes or sizes[-1][1] != examples_per_step:
@@ -38,8 +38,8 @@ class StepClock(NamedTuple):
     """Returns the global step that completes a number of epochs.
 
     Args:
-      epochs: the number of epochs. A float stands for the decimal number that Python prints for it;
-        for example, 0.1 stands for exactly 1/10, not for the nearest binary fraction.
+      epochs: the number of epochs. A float stands for the decimal number that Python prints. For
+        example, 0.1 stands for exactly 1/10 instead of the nearest binary fraction.
     """
     assert self.num_examples is not None
     examples = Fraction(str(epochs)) * self.num_examples
@@ -54,7 +54,7 @@ class StepClock(NamedTuple):
     return self.examples_at(step) // self.num_examples
 
   def epoch_at(self, step: int) -> int:
-    """Returns the number of the epoch, from 1, that the steps up to `step` have begun.
+    """Returns the number of the epoch that the steps up to `step` have begun, counted from 1.
 
     Training for E epochs ends with the step that completes epoch E. This step does not begin epoch
     E + 1, even if it uses examples of epoch E + 1.

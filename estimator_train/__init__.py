@@ -20,7 +20,7 @@ import warnings
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional
 
-# TensorFlow 1.15 and NVIDIA's build of it, which exists for Python 3.8, have this package.
+# Builds of TensorFlow 1.15 have this package. NVIDIA's build of it exists for Python 3.8.
 if sys.version_info >= (3, 8) and importlib.util.find_spec('tensorflow_core') is None:
   _REASON = ('estimator_train requires TensorFlow 1.15, which exists for Python 3.6 and 3.7: '
              'this is Python {}.{}: use ./run_train.sh, which sets up Python 3.7, or the image of '
@@ -32,8 +32,8 @@ if sys.version_info >= (3, 8) and importlib.util.find_spec('tensorflow_core') is
 
 from estimator_train.system import signals
 
-# `python -m estimator_train` is importing this package. Without a handler, SIGINT would end the
-# program with a traceback and another exit code.
+# With this argv, `python -m estimator_train` is importing this package. Without a handler, SIGINT
+# would end the program with a traceback and another exit code.
 if getattr(sys, 'argv', [])[:1] == ['-m']:
   signals.exit_on_stop_signals()
 
@@ -165,8 +165,8 @@ def convert(keras_model: Any = None, keras_model_path: Optional[str] = None,
             export_outputs: Optional[Mapping[str, Any]] = None) -> Any:
   """Converts a compiled Keras model to an Estimator.
 
-  This function replaces `tf.keras.estimator.model_to_estimator` in a script; no other line of the
-  script changes. With this function, N replicas train like one replica, with any optimizer.
+  This function replaces `tf.keras.estimator.model_to_estimator` in a script. No other line of the
+  script needs to change. With this function, N replicas train like one replica, with any optimizer.
   Training starts from all weights of the model, including the weights of frozen layers.
   Checkpoints can be resumed on another number of replicas. Evaluation runs on one device, because
   TensorFlow 1.15 loses examples with `eval_distribute`. If the loss is a categorical cross-entropy,

@@ -1,4 +1,4 @@
-"""Runs the program: parses the flags, runs the mode that `--mode` names, returns the exit code."""
+"""Runs the program: parses the flags, runs the mode of `--mode`, and returns the exit code."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
   """Runs the program, and returns its exit code.
 
   Args:
-    argv: the arguments, without the program's name; None: the arguments of this process.
+    argv: the arguments, without the program's name; None for the arguments of this process.
   """
   try:
     logs.prepare_streams()
@@ -78,7 +78,7 @@ def _usage_version_or_help(argv: Sequence[str]) -> Optional[str]:
 
 
 def _print_result(result: Dict[str, Any], settings: Settings) -> None:
-  """Prints the result of a mode as JSON; on a terminal, only with --json."""
+  """Prints the result of a mode as JSON. On a terminal, this requires --json."""
   if settings.reporting.json or not sys.stdout.isatty():
     print(json.dumps(result), flush=True)
 

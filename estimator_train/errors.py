@@ -18,7 +18,7 @@ class UserError(Exception):
     what: the rule that was broken, or what failed.
     given: the value that broke the rule.
     remedy: how to correct the input.
-    result: the result of the mode, which is printed in spite of the error; None: no result.
+    result: the result of the mode, which is printed in spite of the error; None if there is none.
   """
   exit_code = 2
 
@@ -31,7 +31,7 @@ class UserError(Exception):
     """Returns a copy that names keywords, such as `seed`, instead of flags, such as `--seed`.
 
     Args:
-      kind: the class of the copy; None: that of this error.
+      kind: the class of the copy; None for the class of this error.
     """
     what, given, remedy = (to_keywords(str(part))
                            for part in (self.what, self.given, self.remedy))
@@ -55,8 +55,8 @@ def naming_keywords(kind: Optional[Type[UserError]] = None) -> Iterator[None]:
   """Translates UserErrors of the `with` block, so that they name keywords instead of flags.
 
   Args:
-    kind: the class of the translated errors; None: the class of the original error. An error that
-      is already a ValueError or a TypeError keeps its class.
+    kind: the class of the translated errors; None to keep the class. An error that is already a
+      ValueError or a TypeError always keeps its class.
   """
   try:
     yield
@@ -88,7 +88,7 @@ def printable(text: str) -> str:
 
 
 def join_items(items: Sequence[str]) -> str:
-  """Joins items, such as class names, with commas; of a long list, only the first items."""
+  """Joins items, such as class names, with commas. Shows only the first items of a long list."""
   rest = len(items) - _MAX_LISTED
   return ', '.join([printable(item) for item in items[:_MAX_LISTED]]
                    + (['... ({:,} more)'.format(rest)] if rest > 0 else []))
@@ -116,9 +116,9 @@ class BadExample(ValueError):
 
 
 class WrongSchema(BadExample):
-  """An example has other features or labels than the flags state. It is never skipped.
+  """The features or labels of an example differ from those that the flags state.
 
-  The other examples are likely to have the same features, or labels that are shifted.
+  Such an example is never skipped, because the whole data set probably differs from the flags.
   """
   _rule = 'an example does not fit the flags'
 
@@ -146,8 +146,8 @@ class CheckpointNotSaved(TrainingFailed):
 class RunLockLost(TrainingFailed, OSError):
   """This process must not write to `--model_dir`, because it no longer owns the lock of the folder.
 
-  Where writing is retried after an OSError, it is retried after this error, too: a folder that was
-  moved may be moved back.
+  It is an OSError, so that writing is retried as after other OSErrors. A folder that was moved may
+  be moved back.
   """
 
 
@@ -160,7 +160,8 @@ class PeerLost(Exception):
   """Another task was lost, was stopped, or did not start. The same command resumes the run.
 
   Attributes:
-    exit_code: the exit code of the process: that of the other task if a restart cannot help.
+    exit_code: the exit code of this process. If a restart cannot help, this is the exit code of the
+      other task.
   """
   exit_code = 138
 

@@ -14,15 +14,16 @@ _MAX_NUMBER = 1e100  # Much larger numbers overflow when they are added or squar
 
 
 def parse(text: str, check: Check) -> Any:
-  """Returns the value of a JSON text; raises a ValueError if it is not JSON, or check raises one.
+  """Returns the value of a JSON text.
 
-  JSON has no numbers that are not finite, although the module `json` reads them.
+  Raises:
+    ValueError: the text is not JSON (which has no nan or infinity), or the check fails.
   """
   return check(json.loads(text, parse_constant=_refuse))
 
 
 def anything(value: Any) -> Any:
-  """Accepts each value."""
+  """Accepts any value."""
   return value
 
 
@@ -56,7 +57,7 @@ def optional(check: Check) -> Check:
 
 
 def list_of(check: Check) -> Check:
-  """Returns a check for a list of such values."""
+  """Returns a check for a list whose items all pass `check`."""
   def check_list(value: Any) -> Any:
     for index, item in enumerate(_require(isinstance(value, list), 'a list', value)):
       _check_part(check, index, item)
@@ -66,7 +67,7 @@ def list_of(check: Check) -> Check:
 
 
 def tuple_of(*checks: Check) -> Check:
-  """Returns a check for a list with a check for each of its items."""
+  """Returns a check for a list with one item for each of the given checks."""
   def check_tuple(value: Any) -> Any:
     _require(isinstance(value, list) and len(value) == len(checks),
              'a list of {}'.format(len(checks)), value)
@@ -78,7 +79,7 @@ def tuple_of(*checks: Check) -> Check:
 
 
 def mapping(check: Check) -> Check:
-  """Returns a check for an object with such values under any names."""
+  """Returns a check for an object with any names, whose values all pass `check`."""
   def check_mapping(value: Any) -> Any:
     for name, item in _require(isinstance(value, dict), 'an object', value).items():
       _check_part(check, name, item)

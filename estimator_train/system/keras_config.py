@@ -1,7 +1,8 @@
 """Keeps the user's keras.json, which other programs may need, out of this program.
 
-Importing Keras reads `~/.keras/keras.json` or, if the environment variable KERAS_HOME is set, the
-file in that folder. Values that only later versions know, such as bfloat16, end the import.
+When Keras is imported, it reads `~/.keras/keras.json` or, if the environment variable KERAS_HOME is
+set, `keras.json` in that folder. Values that only later versions know, such as bfloat16, make the
+import fail.
 """
 
 import contextlib
@@ -12,7 +13,7 @@ from typing import Iterator
 from estimator_train.errors import UserError
 
 _VARIABLE = 'KERAS_HOME'
-# In this "folder", Keras finds no file, and can write none.
+# /dev/null as the folder, where Keras finds no file and cannot write one.
 VARIABLES = {_VARIABLE: os.devnull}
 # TensorFlow's module that reads the file, without the folder of TensorFlow.
 _READER = os.path.join('python', 'keras', 'backend.py')
@@ -20,9 +21,9 @@ _READER = os.path.join('python', 'keras', 'backend.py')
 
 @contextlib.contextmanager
 def ignored() -> Iterator[None]:
-  """Makes imports of Keras in a `with` block, also those of child processes, read no keras.json."""
-  # The variable is restored because the package `keras`, which the user's code may import, also
-  # keeps downloaded files in this folder.
+  """Makes this process and its children read no keras.json when they import Keras in the block."""
+  # The variable is restored, because the package `keras` also keeps downloaded files in this
+  # folder, and the user's code may import that package.
   previous = os.environ.get(_VARIABLE)
   os.environ.update(VARIABLES)
   try:
@@ -38,7 +39,7 @@ def translate_errors() -> Iterator[None]:
   """Translates the exception with which Keras rejects a keras.json during its import.
 
   Raises:
-    UserError: Keras rejects the file; other exceptions are not changed.
+    UserError: Keras rejects the file. Other exceptions are not changed.
   """
   try:
     yield

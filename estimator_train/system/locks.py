@@ -1,7 +1,7 @@
 """Locks files and folders, so that one process at a time writes to them.
 
-The kernel releases a lock when the file is closed, or when the process ends. A file system on a
-network may not support locks, or may not show them to other machines.
+The kernel releases a lock when the file is closed, or when the process ends. A network file system
+may not support locks, or may not show them to other machines.
 """
 
 import errno
@@ -13,12 +13,12 @@ from typing import Callable
 
 _LOG = logging.getLogger('estimator_train')
 _POLL_SECS = 0.1
-# Errors of file systems that do not support locks, or not those of files opened for reading.
+# Errors of file systems that support no locks, or no locks of files that are open for reading.
 _UNSUPPORTED_ERRNOS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF)
 
 
 def try_lock(descriptor: int) -> bool:
-  """Locks an open file or folder; returns False if the file system does not support locks.
+  """Locks an open file or folder. Returns False if the file system does not support locks.
 
   Raises:
     BlockingIOError: another process has locked it.
@@ -58,7 +58,7 @@ def wait_for_lock(descriptor: int, path: str, check: Callable[[], None] = lambda
 
 
 def is_at_path(descriptor: int, path: str) -> bool:
-  """Returns whether a path leads to an open file, which may have been renamed or removed."""
+  """Returns whether a path leads to an open file; False if it was renamed, removed or replaced."""
   try:
     return os.path.samestat(os.fstat(descriptor), os.stat(path))
   except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Sets up what this process writes: its standard streams, its log, and that of TensorFlow.
+"""Sets up the standard streams of this process, its log, and the log of TensorFlow.
 
-The standard streams may be closed, or on a full disk. The log of TensorFlow is hidden unless it is
-requested.
+A standard stream may be closed, or may be a file on a full disk. The log of TensorFlow is hidden
+unless it is requested.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ class _MessageFile(io.FileIO):
 
   def write(self, data: Any) -> int:
     with contextlib.suppress(OSError):
-      return super().write(data) or len(data)  # None if the reader of a pipe is too slow.
+      return super().write(data) or len(data)  # The result is None if a pipe is full.
     return len(data)
 
 
@@ -55,7 +55,7 @@ class _ResultFile(io.FileIO):
     try:
       return super().write(data)
     except OSError as error:
-      # Python writes what is left in its buffer when the process ends, which must not fail again.
+      # When the process ends, Python writes the rest of its buffer. This must not fail again.
       os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
       if isinstance(error, BrokenPipeError):  # The reader, such as `head`, has ended.
         raise
@@ -66,7 +66,7 @@ class _ResultFile(io.FileIO):
 def _open_if_closed(descriptor: int) -> None:
   """Opens /dev/null in place of a closed standard stream.
 
-  Otherwise a file of the run would get the descriptor, and TensorFlow would write its log there.
+  Otherwise, a file of the run could get this descriptor, and TensorFlow would write its log to it.
   """
   try:
     os.fstat(descriptor)
@@ -79,14 +79,14 @@ def _open_if_closed(descriptor: int) -> None:
 
 
 def _wrap(file: io.FileIO, previous: Any, line_buffering: bool) -> io.TextIOWrapper:
-  """Returns a text stream with the encoding of the previous stream, which is None if closed."""
+  """Returns a text stream with the encoding of the previous stream; UTF-8 if that is None."""
   return io.TextIOWrapper(
       io.BufferedWriter(file), getattr(previous, 'encoding', 'utf-8'),
       getattr(previous, 'errors', 'backslashreplace'), line_buffering=line_buffering)
 
 
 def set_up(verbosity: int) -> None:
-  """Sends the log of this package to standard error; silences TensorFlow below verbosity 1."""
+  """Sends the log of this package to standard error. Silences TensorFlow below verbosity 1."""
   log = logging.getLogger('estimator_train')
   log.setLevel(logging.DEBUG if verbosity > 0 else logging.INFO)
   log.propagate = False
@@ -107,7 +107,7 @@ class _Formatter(logging.Formatter):
 
 
 def silence_tensorflow() -> None:
-  """Hides TensorFlow's C++ messages except errors; must run before TensorFlow is imported."""
-  # Level 2 shows errors, level 3 hides them. Without an NVIDIA driver, errors are hidden, because
-  # these errors only concern the missing driver.
+  """Hides TensorFlow's C++ messages except errors. Must run before TensorFlow is imported."""
+  # Level 2 shows errors, and level 3 hides them. Without an NVIDIA driver, errors are hidden,
+  # because they only concern the missing driver.
   os.environ.setdefault(CPP_LEVEL_VARIABLE, '2' if machine.has_nvidia_driver() else '3')

@@ -1,4 +1,4 @@
-"""Measures what this machine has, and tunes TensorFlow to it: memory, malloc, oneDNN and GPUs.
+"""Finds the memory, cores and driver of this machine, and tunes malloc and oneDNN to it.
 
 TensorFlow reads environment variables when it is imported. To measure their effect on a machine,
 run `tests/benchmarks/run.sh variables_stock variables_onednn`.
@@ -25,7 +25,7 @@ _CGROUPS = (('/sys/fs/cgroup', 'memory.max', 'memory.current'),
             ('/sys/fs/cgroup/memory', 'memory.limit_in_bytes', 'memory.usage_in_bytes'))
 # Address space, in bytes, for TensorFlow's libraries, the stacks of threads and malloc's arenas.
 _RESERVED_ADDRESS_BYTES = 2 << 30
-# The minimum of bytes_left_under_limits, so that TensorFlow can start even if less is left.
+# The minimum result of bytes_left_under_limits. TensorFlow can then start even if less is left.
 _MIN_LIMIT_BYTES = 256 << 20
 _CPU_INFO = '/proc/cpuinfo'
 # Numbers of parameters of mallopt(3), and the environment variables by which users set parameters.
@@ -37,8 +37,8 @@ _MALLOC_VARIABLES = ('MALLOC_TRIM_THRESHOLD_', 'MALLOC_MMAP_MAX_', 'MALLOC_ARENA
 # with two arenas. However, with two arenas, a step of VGG16 takes 6 % longer and uses 10 % more
 # memory.
 _KEEPING_PARAMETERS = {_M_ARENA_MAX: 1, _M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1}
-# The defaults of glibc. glibc raises its thresholds when large blocks are freed; the thresholds in
-# this dict are those after a block of 32 MiB has been freed.
+# The defaults of glibc. glibc raises its thresholds when large blocks are freed. These thresholds
+# apply after a block of 32 MiB has been freed.
 _DEFAULT_PARAMETERS = {_M_ARENA_MAX: 0, _M_MMAP_MAX: 65536, _M_MMAP_THRESHOLD: 32 << 20,
                        _M_TRIM_THRESHOLD: 64 << 20}
 
@@ -49,7 +49,7 @@ def available_cores() -> int:
 
 
 def tune_for_cpu_training() -> bool:
-  """Applies the settings that the user has not set; must run before TensorFlow is imported.
+  """Applies the settings that the user has not set. Must run before TensorFlow is imported.
 
   Returns:
     Whether malloc now keeps freed memory until `return_freed_memory` is called.
@@ -91,7 +91,7 @@ def has_onednn() -> bool:
 
 
 def would_gain_from_onednn() -> bool:
-  """Returns whether the oneDNN build would be much faster here, and is not installed.
+  """Returns whether the oneDNN build is not installed, but would be much faster on this machine.
 
   With AVX2 alone, the stock build is about as fast; see docs/performance.md.
   """
@@ -145,7 +145,7 @@ def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
   which it first allocated.
 
   Returns:
-    Whether the parameters were set; `return_freed_memory` resets them.
+    Whether the parameters were set. `return_freed_memory` resets them.
   """
   if 'GLIBC_TUNABLES' in environment or any(name in environment for name in _MALLOC_VARIABLES):
     return False
@@ -159,7 +159,7 @@ def return_freed_memory() -> None:
 
 
 def _set_parameters(parameters: Mapping[int, int]) -> bool:
-  """Sets parameters of malloc; returns False if they cannot be set."""
+  """Sets parameters of malloc. Returns False if they cannot be set."""
   libc = ctypes.CDLL(None)
   # C libraries other than glibc lack mallopt, or implement it with other parameters.
   if not hasattr(libc, 'mallopt') or not hasattr(libc, 'gnu_get_libc_version'):

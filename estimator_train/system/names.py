@@ -1,4 +1,4 @@
-"""Makes the names of the model's outputs and metrics distinct from others in the same record."""
+"""Makes names of outputs and metrics distinct from each other, and from reserved names."""
 
 from typing import Collection, Iterable, List
 
@@ -6,8 +6,8 @@ from typing import Collection, Iterable, List
 def make_distinct(names: Iterable[str], reserved: Collection[str], prefix: str) -> List[str]:
   """Returns distinct names, none of which is reserved.
 
-  A name that is reserved, or that occurred before, gets the prefix as often as needed; other names
-  do not change.
+  A name that is reserved, or that occurred before, gets the prefix as often as needed. All other
+  names stay the same.
   """
   names, distinct = list(names), []
   for name in names:

@@ -14,7 +14,7 @@ HEADER_BYTES, FOOTER_BYTES = 12, 4
 _unpack_header = struct.Struct('<QI').unpack_from
 _checksum_struct = struct.Struct('<I')
 _CHECKSUM_MASK = 0xa282ead8
-_MAX_LENGTH = 1 << 40  # Of a record, in bytes.
+_MAX_LENGTH = 1 << 40  # The maximum size of a record in bytes.
 
 
 class DamagedRecord(ValueError):
@@ -37,14 +37,14 @@ def frame(data: bytes) -> bytes:
 
 def is_header(header: bytes) -> bool:
   """Returns whether some bytes are the start of a record: a length and its checksum."""
-  # The starts of images and idx files are much larger numbers than a length. To predict such files,
-  # the function that computes the checksum need not be imported.
+  # The first bytes of images and idx files, as a length, exceed _MAX_LENGTH. For such files, the
+  # function that computes the checksum is therefore not imported.
   return len(header) >= HEADER_BYTES and _unpack_header(header)[0] <= _MAX_LENGTH and (
       _has_valid_checksum(header, 0))
 
 
 def parse_header(block: bytes, position: int = 0) -> int:
-  """Returns the size of the data of the record whose header is at a position of a block.
+  """Returns the size of the data of a record, from the header at a position of a block.
 
   Raises:
     DamagedRecord: the header is truncated, or has a wrong checksum.
@@ -87,7 +87,7 @@ def iter_records(file: BinaryIO) -> Iterator[bytes]:
     if not header:
       return
     length = parse_header(header)
-    if length > size:  # Reading would fail for lack of memory.
+    if length > size:  # To read so much could exhaust the memory.
       raise TruncatedRecord
     yield parse_data(file.read(length + FOOTER_BYTES), length)
 
@@ -106,8 +106,8 @@ def _masked_checksum(data: bytes) -> int:
 
 @functools.lru_cache(maxsize=None)
 def _crc32c() -> Callable[[bytes], int]:
-  """Imports and returns the function that computes a CRC-32C; the import takes 0.1 s."""
-  with warnings.catch_warnings():  # pkg_resources, which it imports, adds a filter.
+  """Imports and returns the function that computes a CRC-32C. The import takes 0.1 s."""
+  with warnings.catch_warnings():  # The import of pkg_resources in this module adds a filter.
     import google_crc32c
   function: Callable[[bytes], int] = google_crc32c.value
   return function

@@ -19,10 +19,10 @@ from estimator_train.system import json_values, locks, temporary_files
 
 _LOG = logging.getLogger('estimator_train')
 _CHUNK_BYTES = 1 << 16
-# Functions that raise an OSError if this process must not write to a folder, by the folder's path.
+# For each guarded folder, a function that raises an OSError if this process must not write there.
 _guards: Dict[str, Callable[[], None]] = {}
-# Spreadsheets take a cell that begins with one of these characters, or their full-width forms, for
-# a formula: https://owasp.org/www-community/attacks/CSV_Injection
+# Spreadsheets interpret a cell as a formula if it begins with one of these characters or their
+# full-width forms: https://owasp.org/www-community/attacks/CSV_Injection
 _FORMULA_STARTS = tuple('=+-@\t\r\n\uff1d\uff0b\uff0d\uff20')
 _T = TypeVar('_T')
 
@@ -40,10 +40,10 @@ def write_bytes(path: str, content: bytes) -> None:
 
 @contextlib.contextmanager
 def open_atomic(path: str) -> Iterator[BinaryIO]:
-  """Opens a temporary file, renames it to `path` after the `with` block; removes it on an error.
+  """Opens a temporary file. Renames it to `path` after the `with` block, or removes it on an error.
 
   Raises:
-    OSError: the file cannot be written, or this process must not write to its folder; see guarded.
+    OSError: the file cannot be written, or this process must not write to its folder (see guarded).
   """
   check_guards(path)
   temporary_path = None
@@ -62,13 +62,13 @@ def open_atomic(path: str) -> Iterator[BinaryIO]:
         os.remove(temporary_path)
     if isinstance(error, OSError) and (
         error.filename is None or temporary_files.has_temporary_name(error.filename)):
-      error.filename = path  # For the message: the error of a full disk has no path.
+      error.filename = path  # The message needs a path, and the error of a full disk has none.
     raise
 
 
 @contextlib.contextmanager
 def guarded(folder: str, check: Callable[[], None]) -> Iterator[None]:
-  """Calls `check` before each atomic write to a folder, or to folders in it, in a `with` block.
+  """Calls `check` before each atomic write to a folder, or to its subfolders, in a `with` block.
 
   Args:
     check: raises an OSError if this process must not write to the folder.
@@ -81,7 +81,7 @@ def guarded(folder: str, check: Callable[[], None]) -> Iterator[None]:
 
 
 def check_guards(path: str) -> None:
-  """Raises an OSError if this process must not write to the folder of a file; see guarded."""
+  """Raises an OSError if this process must not write to the folder of a file (see guarded)."""
   for folder, check in list(_guards.items()):
     if path.startswith(os.path.join(folder, '')):
       check()
@@ -99,7 +99,7 @@ def write_json(path: str, value: Dict[str, Any]) -> None:
 
 
 def csv_cell(value: Any) -> Any:
-  """Returns the value of a CSV cell; text that spreadsheets take for a formula begins with `'`."""
+  """Returns the value for a CSV cell. Text that looks like a formula gets the prefix `'`."""
   if not isinstance(value, str) or len(value) < 2 or not value.startswith(_FORMULA_STARTS):
     return value
   try:
@@ -127,7 +127,7 @@ def open_locked(path: str, check: Callable[[], None] = lambda: None) -> Iterator
 
 
 def open_regular(path: Union[str, bytes]) -> io.BufferedReader:
-  """Opens a regular file for reading; raises an OSError, without blocking, for anything else."""
+  """Opens a regular file for reading. Raises an OSError, without blocking, for anything else."""
   file = open(  # noqa: SIM115 (The caller closes it.)
       path, 'rb', opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
   if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -165,7 +165,7 @@ def load(path: str, parse: Callable[[BinaryIO], _T]) -> Optional[_T]:
 
 def load_or_warn(path: str, parse: Callable[[BinaryIO], _T],
                  consequence: str = 'it is made again') -> Optional[_T]:
-  """Like `load`, but logs a warning with the consequence, and returns None, for a damaged file."""
+  """Like `load`, but for a damaged file logs a warning with the consequence and returns None."""
   try:
     return load(path, parse)
   except DamagedFile as damage:
@@ -174,7 +174,7 @@ def load_or_warn(path: str, parse: Callable[[BinaryIO], _T],
 
 
 def parse_text(file: BinaryIO) -> str:
-  """Returns the text in a UTF-8 file; raises a ValueError if it is empty or binary."""
+  """Returns the text in a UTF-8 file. Raises a ValueError if it is empty or binary."""
   text = file.read().decode('utf-8')
   if not text or '\0' in text:  # A system crash can leave a file of zeros.
     raise ValueError('not text' if text else 'empty')
@@ -182,7 +182,7 @@ def parse_text(file: BinaryIO) -> str:
 
 
 def parse_json(file: BinaryIO, check: json_values.Check) -> Any:
-  """Returns the JSON value in a file; raises a ValueError if it fails the check."""
+  """Returns the JSON value in a file. Raises a ValueError if it fails the check."""
   return json_values.parse(file.read().decode('utf-8'), check)
 
 
@@ -197,7 +197,7 @@ def load_json(path: str, check: json_values.Check) -> Any:
 
 def load_json_or_warn(path: str, check: json_values.Check,
                       consequence: str = 'it is made again') -> Any:
-  """Like `load_json`, but logs a warning with the consequence, and returns None, for damage."""
+  """Like `load_json`, but for damage logs a warning with the consequence and returns None."""
   return load_or_warn(path, functools.partial(parse_json, check=check), consequence)
 
 
@@ -224,7 +224,7 @@ def fingerprint_files(paths: Sequence[Union[str, bytes]]) -> str:
 
 
 def advise_kernel(paths: Sequence[Union[str, bytes]], advice: int) -> None:
-  """Advises the kernel, such as by os.POSIX_FADV_WILLNEED, how the files will be read."""
+  """Gives the kernel advice on how files will be read, such as os.POSIX_FADV_WILLNEED."""
   for path in paths:
     with contextlib.suppress(OSError):  # The error is reported when the file is read.
       descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)

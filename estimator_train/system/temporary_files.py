@@ -1,7 +1,7 @@
 """Makes temporary files and folders, and removes those of killed processes.
 
-A temporary name is unique among all machines that share a folder, and the writer locks the file.
-The first temporary file that a process makes in a folder removes the leftovers in this folder.
+A temporary name is unique among all machines that share a folder. The writer locks the file. When a
+process makes its first temporary file in a folder, it removes the leftovers of killed processes.
 """
 
 import contextlib
@@ -17,11 +17,12 @@ from typing import BinaryIO, Iterator, Set
 
 from estimator_train.system import locks, machine
 
-# Ends with a digest of the boot of the writer's machine, and with a random number.
+# A name that ends with a digest of the boot of the writer's machine, and a random number.
 _TEMPORARY_NAME = re.compile(r'.+\.([0-9a-f]{6})-[0-9a-f]{12}\.part$', re.DOTALL)
-# A process writes to a temporary file more often. File systems can lack locks or other machines'.
+# A file that did not change for so long is a leftover. This age is needed because a file system may
+# support no locks, or hide the locks of other machines.
 _LEFTOVER_AGE_SECS = 24 * 3600.
-# Longer names get shortened temporary names; file systems allow 255 bytes.
+# Longer names are shortened, because file systems allow 255 bytes for the temporary name.
 _MAX_NAME_BYTES = 220
 # The folders from which this process has removed the files of killed processes.
 _cleaned_folders: Set[str] = set()
@@ -77,7 +78,7 @@ def _lock(descriptor: int) -> bool:
   """Locks a new file or folder.
 
   Returns:
-    False if another process has taken it for a leftover, and removes it.
+    False if another process removes it, because it looked like a leftover.
   """
   try:
     return not locks.try_lock(descriptor) or os.fstat(descriptor).st_nlink > 0
@@ -102,8 +103,8 @@ def _remove_leftovers_once(folder: str) -> None:
 def remove_leftovers(folder: str) -> None:
   """Removes files and folders with temporary names whose writers were killed.
 
-  The lock of a writer shows on its machine that it is alive. Files from other machines, from before
-  a reboot, or without locks are removed when they have not changed for a day.
+  On the writer's machine, the lock shows whether the writer is alive. Files from other machines,
+  from before a reboot, or without locks are removed if they have not changed for a day.
   """
   with contextlib.suppress(OSError):
     for name in os.listdir(folder or os.curdir):
@@ -121,7 +122,8 @@ def _remove_leftover(path: str, is_of_this_boot: bool) -> None:
                    and int(_boot_digest(), 16) != 0)
     status = os.fstat(descriptor)
     if is_unlocked or time.time() - status.st_mtime > _LEFTOVER_AGE_SECS:
-      # Before unlocking: a writer that has just made the file finds that it was removed.
+      # The file is removed before it is unlocked, so that a writer that has just made it, and then
+      # gets the lock, finds it removed.
       shutil.rmtree(path) if stat.S_ISDIR(status.st_mode) else os.remove(path)
   finally:
     os.close(descriptor)

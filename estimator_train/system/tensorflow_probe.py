@@ -28,7 +28,7 @@ class ImportResult(NamedTuple):
     version: version of TensorFlow; None if the import failed.
     secs: duration of the import.
     has_cuda: whether the build supports GPUs.
-    num_gpus: None if listing the GPUs failed.
+    num_gpus: the number of GPUs; None if listing them failed.
   """
   child: ChildRun
   version: Optional[str] = None

@@ -28,8 +28,8 @@ def ending_hangs(activity: str, timeout_secs: float, progress: Callable[[], Any]
 
   Args:
     activity: what the block does, such as `evaluation`.
-    timeout_secs: `--step_timeout_secs`; 0: no limit.
-    progress: returns a value that changes with progress. Called in another thread.
+    timeout_secs: `--step_timeout_secs`; 0 for no limit.
+    progress: a function whose result changes with progress. It is called in another thread.
   """
   has_ended = threading.Event()
 
@@ -52,9 +52,10 @@ def ending_hangs(activity: str, timeout_secs: float, progress: Callable[[], Any]
 
 
 def work_done() -> Any:
-  """Returns a value that changes if this process computes, or reads or writes files.
+  """Returns a value that changes when this process computes, reads files or writes files.
 
-  CPU time is counted in seconds, because a thread that only waits needs less within the timeout.
+  CPU time is counted in whole seconds, because threads that only wait also need some CPU time, but
+  less than a second within the timeout.
   """
   transferred = [line for line in machine.read_file('/proc/self/io').splitlines()
                  if line.startswith(('read_bytes', 'write_bytes'))]

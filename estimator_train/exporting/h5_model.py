@@ -2,9 +2,9 @@
 
 An .h5 file contains the weights and two JSON texts: the configuration of the model (`model_config`)
 and of its compilation (`training_config`). Both are rewritten so that Keras 3 can also load the
-file (see keras_3_config.py). If Keras 3 cannot load the model, or would compute other outputs, the file stays
-as TensorFlow 1.15 writes it. tests/exporting/test_h5_files.py loads files in TensorFlow 1.15,
-tf_keras and Keras 3.
+file (see keras_3_config.py). If Keras 3 cannot load the model, or would compute other outputs, the
+file stays as TensorFlow 1.15 writes it. tests/exporting/test_h5_files.py loads files in TensorFlow
+1.15, tf_keras and Keras 3.
 """
 
 import json

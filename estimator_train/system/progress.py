@@ -7,8 +7,8 @@ from typing import Any
 def make_progress_bar(**options: Any) -> Any:
   """Returns a progress bar of tqdm, whose attribute `disable` is True if nothing is shown.
 
-  On a terminal, the bar is text on standard error. In a Jupyter kernel, the bar is a widget (text if
-  ipywidgets is not installed), and stays after it is closed. Elsewhere, nothing is shown.
+  On a terminal, the bar is text on standard error. In a Jupyter kernel, it is a widget (or text
+  without ipywidgets), and stays after it is closed. Elsewhere, nothing is shown.
 
   Args:
     **options: arguments of `tqdm`, except `file` and `disable`.

@@ -20,7 +20,7 @@ from estimator_train.tf_patches.keras import is_defined_by_keras, named_metrics
 
 
 def find_graph(model: tf.keras.Model) -> tf.Graph:
-  """Returns the graph in which Keras builds a model; must be called where the model was made."""
+  """Returns the graph in which Keras builds a model. Call it where the model was made."""
   if model.outputs:
     return model.outputs[0].graph
   if model.built and model.weights and not tf.executing_eagerly():
@@ -30,13 +30,13 @@ def find_graph(model: tf.keras.Model) -> tf.Graph:
 
 @contextlib.contextmanager
 def entered_graph(graph: tf.Graph, is_eager: bool) -> Iterator[None]:
-  """Makes the graph of a model the default graph of a `with` block, also if it is finalized.
+  """Makes the graph of a model the default graph of a `with` block.
 
-  Keras adds operations to the graph of a model at any time, too. Another thread than that of the
-  model may use this function.
+  If the graph is finalized, operations can still be added in the block, as Keras adds operations to
+  the graph of a model at any time. Any thread may use this function.
 
   Args:
-    is_eager: whether the model was made in eager mode, in which Keras has a graph of its own.
+    is_eager: whether the model was made in eager mode, where Keras uses a graph of its own.
   """
   is_finalized = graph.finalized
   if is_finalized:
@@ -44,7 +44,8 @@ def entered_graph(graph: tf.Graph, is_eager: bool) -> Iterator[None]:
   try:
     with contextlib.ExitStack() as stack:
       if is_eager:
-        # Keras's graph takes the strategy of the default graph, which is that of the Estimator.
+        # Keras's graph takes over the strategy of the default graph. In a new default graph, this
+        # is not the strategy of the Estimator.
         stack.enter_context(tf.Graph().as_default())
         stack.enter_context(context.eager_mode())
       stack.enter_context(graph.as_default())
@@ -55,7 +56,7 @@ def entered_graph(graph: tf.Graph, is_eager: bool) -> Iterator[None]:
 
 
 def build_on_placeholders(model: tf.keras.Model, features: Any) -> None:
-  """Calls a model whose inputs are unknown on placeholders, as the first `fit` does (line 2567).
+  """Calls a model with unknown inputs on placeholders, as the first `fit` does (line 2567).
 
   Args:
     features: tensors, in the structure that the model takes.
@@ -70,22 +71,22 @@ def build_on_placeholders(model: tf.keras.Model, features: Any) -> None:
 
 
 def recompile(model: tf.keras.Model) -> None:
-  """Compiles a model again, for its graph, with the arguments of the first time (line 2670)."""
+  """Compiles a model again for its graph, with the arguments of its `compile` (line 2670)."""
   model.compile(model.optimizer, model.loss, model._compile_metrics, model.loss_weights,
                 model.sample_weight_mode, model._compile_weighted_metrics, run_eagerly=False)
 
 
 def runs_eagerly(model: tf.keras.Model) -> bool:
-  """Returns whether a model was compiled to run without a graph; may be called in any graph."""
+  """Returns whether a model was compiled to run without a graph. Can be called in any graph."""
   return bool(model._run_eagerly)
 
 
 @contextlib.contextmanager
 def as_compiled(model: tf.keras.Model) -> Iterator[None]:
-  """Gives the layers the values of `trainable` that they had when the model was compiled.
+  """Gives the layers, in a `with` block, the values of `trainable` that they had at `compile`.
 
-  Keras does the same when it makes its training function (line 2103). Losses of earlier calls in
-  eager mode are removed, as `compile` does (line 310).
+  Keras does the same when it makes its training function (line 2103). This function also removes
+  the losses of earlier calls in eager mode, as `compile` does (line 310).
   """
   model._clear_losses()
   state = model._get_trainable_state()
@@ -101,14 +102,14 @@ class Endpoint(NamedTuple):
 
   Attributes:
     target: the tensor of the labels; None for an output without a loss.
-    sample_weight: the tensor of the sample weights; None: all weights are 1.
+    sample_weight: the tensor of the sample weights; None if all weights are 1.
   """
   target: Optional[tf.Tensor]
   sample_weight: Optional[tf.Tensor]
 
 
 def make_endpoints(model: tf.keras.Model, has_sample_weights: bool) -> List[Endpoint]:
-  """Returns the targets and the sample weights of the outputs; makes the latter if necessary."""
+  """Returns the targets and sample weights of the outputs. Makes the weights if necessary."""
   model._update_sample_weight_modes([True] * len(model.outputs) if has_sample_weights else None)
   if model._recompile_weights_loss_and_weighted_metrics():
     # Keras's functions take the placeholders of the previous weights.
@@ -118,12 +119,12 @@ def make_endpoints(model: tf.keras.Model, has_sample_weights: bool) -> List[Endp
 
 
 def fed_input_names(model: tf.keras.Model) -> List[str]:
-  """Returns the names of the inputs that are placeholders; may be called in any graph."""
+  """Returns the names of the inputs that are placeholders. Can be called in any graph."""
   return list(model._feed_input_names)
 
 
 def fed_inputs(model: tf.keras.Model) -> List[Any]:
-  """Returns the inputs that are placeholders; may be called in any graph."""
+  """Returns the inputs that are placeholders. Can be called in any graph."""
   return list(model._feed_inputs)
 
 
@@ -133,10 +134,10 @@ def learning_phase() -> Any:
 
 
 def trained_weights(model: tf.keras.Model) -> List[List[Any]]:
-  """Returns the weights that each optimizer of a model trains: those at `compile`.
+  """Returns, for each optimizer of a model, the weights that were trainable at `compile`.
 
   Must be called in a `with` block of as_compiled. A WideDeepModel (premade/wide_deep.py:143) has
-  two optimizers, or the same one twice. A model that is not compiled has none.
+  two optimizers, or the same optimizer twice. A model that is not compiled has no optimizer.
   """
   if isinstance(model, wide_deep.WideDeepModel):
     return [list(part._unique_trainable_weights) for part in (model.linear_model, model.dnn_model)]
@@ -152,8 +153,8 @@ def total_loss(model: tf.keras.Model, num_replicas: int,
   losses that are means by the number of replicas.
 
   Args:
-    loss_functions: a tf.keras.losses.Loss for each output, or None for an output without a loss, in
-      place of those with which the model was compiled; None: as compiled.
+    loss_functions: for each output, a tf.keras.losses.Loss, or None if the output has no loss. They
+      replace the losses with which the model was compiled; None to keep these.
   """
   if num_replicas == 1 and loss_functions is None:
     return _as_scalar(model.total_loss)
@@ -173,7 +174,7 @@ def total_loss(model: tf.keras.Model, num_replicas: int,
 
 
 def _as_scalar(loss: Any) -> tf.Tensor:
-  """Returns a loss as a scalar; the shape of a loss that a loop computes can be unknown."""
+  """Returns a loss with a scalar shape, because a loss from a loop can have an unknown shape."""
   loss = tf.convert_to_tensor(loss)
   return loss if loss.shape.ndims is not None else tf.reshape(loss, [])
 
@@ -189,10 +190,10 @@ class Metric(NamedTuple):
 
   Attributes:
     result: the value over all batches so far.
-    update: adds a batch.
+    update: the operation that adds a batch.
     variables: the state.
-    batch_value: the value for one batch, a scalar, if the metric is the mean of the values for the
-      batches; None: it is not.
+    batch_value: the value for one batch, a scalar, if the metric is the mean over all batches;
+      otherwise None.
   """
   result: tf.Tensor
   update: tf.Operation
@@ -201,7 +202,7 @@ class Metric(NamedTuple):
 
 
 def make_metrics(model: tf.keras.Model) -> Dict[str, Metric]:
-  """Returns the metrics of a model by the names of named_metrics, also those of `add_metric`.
+  """Returns all metrics of a model, including those of `add_metric`, by the names of named_metrics.
 
   Defect: model_fn.py:515 of tensorflow_estimator/python/estimator/ runs only the first update of a
   metric. The update with the sample weights is the last one, and a layer that is used twice updates
@@ -213,14 +214,14 @@ def make_metrics(model: tf.keras.Model) -> Dict[str, Metric]:
   for name, metric in named_metrics(model).items():
     metric_updates = list(metric._updates)
     if len(metric_updates) > 1:
-      # Those of other models that use the metric depend on the inputs of these models only.
+      # Updates of other models that use the metric do not depend on the inputs of this model.
       reachable = reachable or tf_utils.get_reachable_from_inputs(
           tf.nest.flatten([model.inputs, model._targets], expand_composites=True))
       metric_updates = [update for update in metric_updates if update in reachable]
     if metric in compiled:
       metric_updates = metric_updates[-1:]
     if metric_updates:
-      # The call of `result` replaces the tensor that Keras itself evaluates with each batch.
+      # The call of `result` below would replace the tensor that Keras itself evaluates.
       call_result = vars(metric).get('_call_result')
       made[name] = Metric(metric.result(), tf.group(*metric_updates), metric.variables,
                           batch_values.get(metric))
@@ -234,12 +235,13 @@ class OutputLoss(NamedTuple):
 
   Attributes:
     weight: the weight of the loss in the loss of the model.
-    values: the losses, multiplied by the sample weights and masks: [B] or, for outputs of a higher
-      rank, [B, ...]. A scalar if the loss function returns only one number per batch.
+    values: the losses, multiplied by the sample weights and masks. The shape is [B] or, for outputs
+      of a higher rank, [B, ...]; [] if the loss function returns only one number per batch.
     is_sum: whether the loss of the batch is the sum of the values instead of their mean.
     targets: the labels of the output.
     outputs: the output of the model.
-    mask: whether an example, or a part of it, counts, of the type of the output; None: all count.
+    mask: 1 for examples, or parts of them, that count, and 0 for others, with the dtype of the
+      output; None if all count.
   """
   output_name: str
   weight: float
@@ -276,7 +278,7 @@ def output_losses(model: tf.keras.Model) -> List[OutputLoss]:
 
 
 def _element_weights(endpoint: Any, mask: Optional[tf.Tensor]) -> Optional[tf.Tensor]:
-  """Returns the sample weights of an output times its mask; None: all weights are 1."""
+  """Returns the sample weights of an output times its mask; None if all weights are 1."""
   if mask is None:
     return endpoint.sample_weight
   weights = tf.cast(mask, endpoint.output.dtype)
@@ -296,7 +298,7 @@ def regularization_losses(model: tf.keras.Model) -> List[tf.Tensor]:
 
 
 def _batch_metric_values(model: tf.keras.Model) -> Dict[Any, tf.Tensor]:
-  """Returns the values for a batch of the compiled metrics whose functions return one number.
+  """Returns the batch values of those compiled metrics whose functions return one number per batch.
 
   Defect: metrics.py:560 computes the mean of these numbers, in which a short batch counts as
   much as a full one. Symptom: the metric depends on the batch size.
@@ -312,7 +314,7 @@ def _batch_metric_values(model: tf.keras.Model) -> Dict[Any, tf.Tensor]:
         value = _call_metric_function(metric, endpoint.training_target.target, endpoint.output)
         if value.shape.ndims == 0:
           values[metric] = value
-        elif value.shape.ndims is None:  # Of a tf.py_func.
+        elif value.shape.ndims is None:  # A tf.py_func has no shape.
           values[metric] = tf.reshape(tf.reduce_mean(value), [])
   return values
 
@@ -327,7 +329,8 @@ def _call_metric_function(metric: Any, targets: tf.Tensor, outputs: tf.Tensor) -
 def scalar_losses(model: tf.keras.Model) -> List[str]:
   """Returns the names of the outputs of a compiled model whose loss is one number per batch.
 
-  No defect: see output_losses. Only losses of the user are computed.
+  No defect: see output_losses. Only losses of the user are computed, because Keras's losses return
+  one number per example.
   """
   names = []
   for endpoint in model._training_endpoints:

@@ -10,7 +10,7 @@ from tensorflow.python.util import deprecation
 
 @contextlib.contextmanager
 def without_deprecation_checks() -> Iterator[None]:
-  """Disables TensorFlow's checks for deprecated arguments, and their warnings, in a `with` block.
+  """Disables TensorFlow's checks and warnings for deprecated arguments in a `with` block.
 
   Defect: a function with a deprecated argument, such as `tf.reduce_sum`, inspects its own signature
   at each call (tensorflow_core/python/util/deprecation.py:480), even if the level of the log hides

@@ -1,7 +1,7 @@
 """Works around defects of Estimators and `model_to_estimator`, and calls private functions of both.
 
-Line numbers without a file refer to tensorflow_estimator/python/estimator/estimator.py before
-copy_optimizer, and to keras.py in the same folder after it.
+Line numbers without a file refer to tensorflow_estimator/python/estimator/estimator.py in all
+functions before copy_optimizer, and to keras.py in the same folder in the functions after it.
 """
 
 import contextlib
@@ -106,7 +106,7 @@ def remove_loss_summary(loss: tf.Tensor) -> None:
 
 
 def omit_from_summary(name: str) -> None:
-  """Makes Estimator write no summary of an array that the metric `name` of the default graph is.
+  """Makes Estimator write no summary of the metric `name` of the default graph if it is an array.
 
   Defect: lines 2074 to 2079 write each metric that is an array to the event file, as a tensor that
   TensorBoard does not show. Symptom: each evaluation writes 80 kB for the confusion matrix of 100
@@ -118,7 +118,7 @@ def omit_from_summary(name: str) -> None:
 
 def _write_summary_without_omitted(output_dir: str, dictionary: Dict[str, Any],
                                    current_global_step: int) -> None:
-  omitted = tf.get_collection(_OMITTED_KEY)  # Estimator evaluates in the graph of the metrics.
+  omitted = tf.get_collection(_OMITTED_KEY)  # The default graph is that of the metrics.
   _write_dict_to_summary(output_dir, {
       name: value for name, value in dictionary.items()
       if name not in omitted or np.ndim(value) == 0}, current_global_step)
@@ -128,7 +128,7 @@ Hyperparameters = Dict[int, Dict[str, Any]]
 
 
 def read_hyperparameters(optimizer: Any) -> Hyperparameters:
-  """Returns the hyperparameters of optimizers, and of optimizers in them, by the ids of these.
+  """Returns the hyperparameters of optimizers and their inner optimizers, by id of the optimizer.
 
   Must be called in the graph of the model, because a hyperparameter can be a variable of this
   graph.
@@ -146,7 +146,7 @@ def read_hyperparameters(optimizer: Any) -> Hyperparameters:
 
 
 def copy_optimizer(optimizer: Any, hyperparameters: Hyperparameters) -> Any:
-  """Copies one or several optimizers for the default graph; the global step counts their steps.
+  """Copies optimizers for the default graph, whose global step then counts their steps.
 
   Defect: model_to_estimator creates optimizers again from their configurations
   (tensorflow_core/python/keras/models.py:665). Symptom: arguments of a constructor that
@@ -161,7 +161,7 @@ def copy_optimizer(optimizer: Any, hyperparameters: Hyperparameters) -> Any:
   if isinstance(optimizer, (list, tuple)):
     return [copy_optimizer(each, hyperparameters) for each in optimizer]
   global_step = tf.train.get_or_create_global_step()
-  # TFOptimizer and LossScalingOptimizer wrap another one.
+  # TFOptimizer and LossScalingOptimizer wrap another optimizer, which is checked.
   _check_supports_strategies(getattr(optimizer, 'optimizer', optimizer))
   if isinstance(optimizer, optimizers.TFOptimizer):
     make_updates_linear(optimizer.optimizer)
@@ -175,18 +175,18 @@ def copy_optimizer(optimizer: Any, hyperparameters: Hyperparameters) -> Any:
 
 
 def _copy_without_state(optimizer: Any, hyperparameters: Hyperparameters) -> Any:
-  """Copies an optimizer of Keras, without what it has made in the graph of the model."""
+  """Copies an optimizer of Keras without the variables that it has made in the model's graph."""
   made = copy.copy(optimizer)
   attributes = vars(made)
   for name, value in list(attributes.items()):
-    if name.startswith('_self_'):  # The dependencies for checkpoints, which copies would share.
+    if name.startswith('_self_'):  # Checkpoint dependencies, which the copy must not share.
       del attributes[name]
     elif isinstance(value, optimizer_v2.OptimizerV2):
       attributes[name] = _copy_without_state(value, hyperparameters)
     elif isinstance(value, tf.train.experimental.LossScale):
       attributes[name] = type(value).from_config(value.get_config())
     elif any(value is weight for weight in vars(optimizer).get('_weights', ())):
-      attributes[name] = None  # Such as the cache of Nadam.
+      attributes[name] = None  # For example, the cache of Nadam.
   attributes.update(_hyper=dict(hyperparameters[id(optimizer)]), _hypers_created=False, _slots={},
                     _slot_names=[], _weights=[], _iterations=None, _deferred_slot_restorations={})
   make_updates_linear(made)
@@ -194,10 +194,10 @@ def _copy_without_state(optimizer: Any, hyperparameters: Hyperparameters) -> Any
 
 
 def _check_supports_strategies(optimizer: Any) -> None:
-  """Raises a ValueError if a strategy replicates variables that the optimizer cannot replicate.
+  """Raises a ValueError if there is a strategy and the optimizer cannot use replicated variables.
 
-  Keras's Nadam assigns its cache in each replica, and the `_create_slots` of some optimizers of
-  `tf.train` asks for the only device of a variable.
+  Keras's Nadam assigns to its cache in each replica. The `_create_slots` of some optimizers of
+  `tf.train` requires that a variable has only one device.
   """
   # An optimizer that wraps another one has no slots of its own.
   code = getattr(getattr(type(optimizer), '_create_slots', None), '__code__', None)
@@ -212,12 +212,12 @@ def _check_supports_strategies(optimizer: Any) -> None:
 
 def make_train_op(optimizer: Any, loss: tf.Tensor, trained_weights: Sequence[Sequence[Any]],
                   updates: Sequence[Any]) -> tf.Operation:
-  """Returns the operation of a training step, as Keras makes it, with the same names of variables.
+  """Returns the operation of a training step. Its variables have the same names as in Keras.
 
   Args:
     optimizer: the return value of copy_optimizer.
-    trained_weights: for each optimizer, the weights to train; several entries for one optimizer
-      are trained one after the other.
+    trained_weights: for each optimizer, the weights to train. If there is only one optimizer, it
+      trains several lists of weights one after the other.
     updates: further operations of the step.
 
   Raises:
@@ -239,14 +239,14 @@ def make_object_saver(model: tf.keras.Model, counterparts: Mapping[int, Any],
                       config: tf.estimator.RunConfig) -> tf.train.Saver:
   """Makes the saver of object-based checkpoints, which tf.train.Checkpoint can read.
 
-  Defect: line 345 makes a saver that keeps five checkpoints and lists absolute paths. Symptom:
-  `keep_checkpoint_max` and `keep_checkpoint_every_n_hours` have no effect with
-  `checkpoint_format='checkpoint'`; a resumed copy of a folder deletes the checkpoints of the other.
+  Defect: line 345 makes a saver that keeps five checkpoints and lists absolute paths. Symptoms with
+  `checkpoint_format='checkpoint'`: `keep_checkpoint_max` and `keep_checkpoint_every_n_hours` have
+  no effect; a run that resumes in a copy of a folder deletes checkpoints in the original folder.
 
   Args:
     model: the model, whose objects name the variables.
-    counterparts: the variables and the optimizer of the default graph, by the ids of those of the
-      model.
+    counterparts: the variables and the optimizer of the default graph, by the ids of their
+      originals in the model.
   """
   root = _counterpart(model, dict(counterparts))
   root._track_trackable(tf.train.get_global_step(), 'estimator_global_step')
@@ -255,7 +255,8 @@ def make_object_saver(model: tf.keras.Model, counterparts: Mapping[int, Any],
       save_relative_paths=True,
       keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours)
   saver._var_list = graph_view.ObjectGraphView(root).frozen_saveable_objects()
-  # A replica cannot read variables of which each replica has a copy: Scaffold builds the saver.
+  # With a strategy, Scaffold builds the saver later, because a replica cannot read variables of
+  # which each replica has a copy.
   if not tf.distribute.has_strategy():
     saver.build()
   saver._object_restore_saver = util.frozen_saver(root)
@@ -263,7 +264,7 @@ def make_object_saver(model: tf.keras.Model, counterparts: Mapping[int, Any],
 
 
 def _counterpart(trackable: Any, counterparts: Dict[int, Any]) -> Any:
-  """Returns an object with the dependencies of a trackable one, on counterparts of variables."""
+  """Copies a trackable object, with dependencies on counterparts instead of on its variables."""
   if id(trackable) not in counterparts:
     made = counterparts[id(trackable)] = tracking.AutoTrackable()
     for name, child in trackable._checkpoint_dependencies:

@@ -1,7 +1,7 @@
 """Extracts parts of a graph, imports them into another graph, and orders operations.
 
-No defect: the public `tf.import_graph_def` imports what a
-GraphDef contains, but does not select nodes, and does not make two imports independent.
+No defect: the public `tf.import_graph_def` imports all nodes of a GraphDef. It neither selects
+nodes nor makes two imports independent of each other.
 """
 
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Set, Tuple
@@ -10,16 +10,17 @@ import tensorflow.compat.v1 as tf
 
 NodeDef = Any  # A tf.NodeDef.
 Nodes = Dict[str, NodeDef]
-# Added to the second seed of an operation for each replica. It exceeds the numbers of operations.
+# Added, times the index of the replica, to the second seed of each operation. It exceeds the number
+# of operations, so no two seeds are equal.
 _SEED_OF_REPLICA = 1000003
 
 
 class Subgraph(NamedTuple):
-  """Nodes of a graph, in the order in which they were made, that can be imported several times.
+  """Nodes of a graph, in the order of their creation, that can be imported several times.
 
   Attributes:
-    replaced: the names of the operations that the nodes use and that are not among the nodes.
-    table_initializers: the names of those nodes that initialize lookup tables.
+    replaced: the names of operations that the nodes use, but that an import replaces.
+    table_initializers: the names of the nodes that initialize lookup tables.
     library: the functions of the graph.
   """
   nodes: Nodes
@@ -31,10 +32,10 @@ class Subgraph(NamedTuple):
 
 def extract_subgraph(graph: tf.Graph, ends: Iterable[tf.Operation], replaced: Set[str],
                      constants: Mapping[str, bool]) -> Subgraph:
-  """Returns what is necessary to run operations.
+  """Returns the nodes that are necessary to run operations.
 
   Args:
-    ends: the operations.
+    ends: the operations to run.
     replaced: the names of operations whose results an import replaces.
     constants: the values of scalar boolean operations, by name. Branches of a tf.cond that these
       values exclude are left out.
@@ -64,7 +65,7 @@ def extract_subgraph(graph: tf.Graph, ends: Iterable[tf.Operation], replaced: Se
 
 def _select_ancestors(nodes: Nodes, ends: Iterable[str], replaced: Set[str],
                       initializers: Mapping[str, List[str]]) -> Tuple[Nodes, Set[str]]:
-  """Returns the nodes on which others depend, in the given order, and the replaced ones."""
+  """Returns the nodes on which `ends` depend, in the given order, and the replaced names."""
   found, used, pending = set(), set(), list(ends)
   while pending:
     name = pending.pop()
@@ -83,12 +84,12 @@ def operation_name(source: str) -> str:
 
 
 def tensor_name(source: str) -> str:
-  """Returns the name of the tensor of an input of a node; its first output has no number there."""
+  """Returns the name of the tensor of an input of a node, where `name` stands for `name:0`."""
   return source if ':' in source else source + ':0'
 
 
 def _remove_colocation_with_missing(node: NodeDef, nodes: Nodes) -> None:
-  """Removes the constraints of a node to be on the device of nodes that are not imported."""
+  """Removes constraints that place a node on the device of a node that is not imported."""
   if '_class' in node.attr:
     places = [place for place in node.attr['_class'].list.s
               if place.partition(b'@')[2].decode() in nodes]
@@ -101,18 +102,19 @@ def _remove_colocation_with_missing(node: NodeDef, nodes: Nodes) -> None:
 def _remove_excluded_branches(nodes: Nodes, constants: Mapping[str, bool]) -> None:
   """Removes the branches of conditions on constants.
 
-  A `Switch` on a constant becomes its input, for the nodes of the live branch; a `Merge` of which
-  one input is live becomes an `Identity`. A node is live if all its inputs are, and a `Merge` if
-  one of its inputs is, as at run time.
+  A node is live if all its inputs are live. As at run time, a `Merge` is live if one of its inputs
+  is. In the inputs of live nodes, a `Switch` on a constant is replaced by its own input. A `Merge`
+  with one live input becomes an `Identity`.
 
   Args:
-    nodes: are changed. They contain all their inputs but for constants and replaced operations.
+    nodes: the nodes, which this function changes. The inputs of all nodes are among them, except
+      constants and replaced operations.
     constants: the values of the boolean constants, by the name of the operation.
   """
   if any(_output(source)[1] and nodes[operation_name(source)].op == 'Merge'
          for node in nodes.values() for source in node.input if operation_name(source) in nodes):
-    return  # The index of the live input of a Merge is used, and would change.
-  values = dict(constants)  # Also of identities of the constants.
+    return  # A node uses the index of the live input of a Merge, which would change.
+  values = dict(constants)  # Values of identities of the constants are added.
   aliases: Dict[Tuple[str, int], Tuple[str, int]] = {}  # The inputs of the switches, by output.
   excluded_outputs: Set[Tuple[str, int]] = set()
   live: Set[str] = set()
@@ -140,7 +142,7 @@ def _remove_excluded_branches(nodes: Nodes, constants: Mapping[str, bool]) -> No
       taken = int(values[data[1][0]])
       aliases[node.name, taken] = data[0]
       excluded_outputs.add((node.name, 1 - taken))
-      if data[0][0] in values:  # The predicate itself, which control inputs refer to.
+      if data[0][0] in values:  # The Switch has the predicate itself as its input.
         values[node.name] = values[data[0][0]]
     pending += consumers.get(node.name, ())
   switches = {name for name, _ in aliases}
@@ -208,7 +210,7 @@ class Import:
       tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, self._imported[name])
 
   def _prepare(self, graph_def: tf.GraphDef, name: str) -> None:
-    """Makes the nodes of this import independent of those of others."""
+    """Makes the nodes of this import independent of the nodes of other imports."""
     graph = tf.get_default_graph()
     # Two loops must not share a frame, and import_graph_def does not rename the frames.
     prefix = graph.unique_name(name, mark_as_used=False)
@@ -242,7 +244,7 @@ class Import:
       return self._replacements[original.name]
     found = self._imported[original.name]
     if isinstance(found, tf.Tensor) and found.shape.ndims is None:
-      found.set_shape(original.shape)  # An import loses the shapes of what loops compute.
+      found.set_shape(original.shape)  # An import loses the shapes of outputs of loops.
     return found
 
 
@@ -262,7 +264,7 @@ def _map_fetches(function: Callable[[Any], Any], structure: Any) -> Any:
   """Applies a function to the tensors and the operations in a structure.
 
   Args:
-    structure: a tensor, an operation, or lists, tuples and dicts of these; other values in it are
+    structure: a tensor, an operation, or lists, tuples and dicts of these. Other values in it are
       returned unchanged.
   """
   if isinstance(structure, (tf.Tensor, tf.Operation)):
@@ -282,7 +284,7 @@ def _map_fetches(function: Callable[[Any], Any], structure: Any) -> Any:
 
 def find_ancestors(operations: Iterable[tf.Operation],
                    with_control_inputs: bool = True) -> Set[tf.Operation]:
-  """Returns the operations that run if the given ones run, including the given ones."""
+  """Returns the given operations and all operations on which they depend."""
   found: Set[tf.Operation] = set()
   pending = list(operations)
   while pending:
@@ -296,7 +298,7 @@ def find_ancestors(operations: Iterable[tf.Operation],
 
 
 def operation_of(value: Any) -> Any:
-  """Returns the operation of a tensor or of a variable; other values are returned unchanged."""
+  """Returns the operation of a tensor or variable. Other values are returned unchanged."""
   return value.op if hasattr(value, 'op') else value
 
 
@@ -304,8 +306,7 @@ def run_before(first: tf.Operation, operations: Sequence[tf.Operation]) -> None:
   """Makes operations that are already in the graph wait for the operation `first`.
 
   Private API: `_add_control_input` (tensorflow_core/python/framework/ops.py:2089), because the
-  public `tf.control_dependencies` applies to new operations only.
-
+  public `tf.control_dependencies` only applies to new operations.
   """
   for operation in operations:
     operation._add_control_input(first)

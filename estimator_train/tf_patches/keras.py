@@ -142,7 +142,7 @@ def named_metrics(model: tf.keras.Model) -> Dict[str, Any]:
 
   Metrics of several layers may have the same name, and `metrics_names` then contains it twice.
   This function adds a number to all of these names except the first, as Keras does for compiled
-  metrics.
+  metrics. No defect: no public function returns distinct names.
   """
   named: Dict[str, Any] = {}
   for metric in dict.fromkeys(model.metrics):
@@ -171,8 +171,9 @@ def is_defined_by_keras(function: Any) -> bool:
 def needs_labels_in_output_shape(loss_function: Any) -> bool:
   """Returns whether a loss from `loss_functions` needs labels in the shape of the output.
 
-  Keras's losses compare each number of the output with a number of the labels, except the losses
-  whose names begin with `sparse`. For a loss of the user, the shape is unknown: returns False.
+  No defect: Keras's losses compare each number of the output with a number of the labels, except
+  the losses whose names begin with `sparse`. For a loss of the user, the shape is unknown, and the
+  result is False.
   """
   function: Any = getattr(loss_function, 'fn', None)
   return is_defined_by_keras(function) and not function.__name__.startswith('sparse')

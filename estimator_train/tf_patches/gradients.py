@@ -1,4 +1,4 @@
-"""Gradients: of functions, of convolutions, and those that were computed in another graph."""
+"""Computes gradients of functions and convolutions, and passes on gradients of another graph."""
 
 import contextlib
 from typing import Any, Iterator, List, Sequence, Tuple
@@ -11,7 +11,7 @@ from estimator_train.tf_patches.graphs import find_ancestors
 
 _KNOWN_GRADIENTS = 'EstimatorTrainKnownGradients'
 _NUM_PADDED_CHANNELS = 3  # MKL-DNN has a kernel for images with three channels.
-# Operations that call functions, and have gradients.
+# Types of operations that call functions and have gradients.
 _CALLS = frozenset(['PartitionedCall', 'StatefulPartitionedCall', 'If', 'StatelessIf', 'While',
                     'StatelessWhile'])
 
@@ -25,19 +25,18 @@ def _depends_on_calls(tensor: tf.Tensor) -> bool:
 def copy_if_gradients_change_it(loss: tf.Tensor) -> tf.Graph:
   """Returns the graph of a loss, or a copy of it if `tf.gradients` would change its operations.
 
-  Defect: the gradient of a tf.function adds outputs to its operation
-  (tensorflow_core/python/eager/function.py:659), as do those of loops and conditions that are
-  functions. A session does not see the change of an operation that it has run. Symptom: every
-  further call of the session fails with `Connecting to invalid output`; the Keras model is of no
-  use anymore.
+  Defect: computing the gradient of a tf.function, or of a loop or condition that is a function,
+  adds outputs to its operation (tensorflow_core/python/eager/function.py:659). A session does not see
+  the change of an operation that it has run. Symptom: every further call of the session fails with
+  `Connecting to invalid output`, so the Keras model can no longer be used.
   """
   graph = loss.graph
   if isinstance(graph, func_graph.FuncGraph) or not _depends_on_calls(loss):
-    return graph  # No session runs Keras's graph of eager mode.
+    return graph  # A FuncGraph is Keras's graph of eager mode, which no session runs.
   copy = tf.Graph()
   with copy.as_default():
     tf.import_graph_def(graph.as_graph_def(), name='')
-    # An import does not know the loops and conditions of TensorFlow 1.
+    # import_graph_def does not import the contexts of loops and conditions of TensorFlow 1.
     for key, context in ((tf.GraphKeys.WHILE_CONTEXT, control_flow_ops.WhileContext),
                          (tf.GraphKeys.COND_CONTEXT, control_flow_ops.CondContext)):
       for original in graph.get_collection(key):
@@ -45,14 +44,15 @@ def copy_if_gradients_change_it(loss: tf.Tensor) -> tf.Graph:
     for initializer in graph.get_collection(tf.GraphKeys.TABLE_INITIALIZERS):
       tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS,
                            copy.as_graph_element(initializer.name))
-  copy.as_graph_element(loss.name).set_shape(loss.shape)  # An import loses it behind functions.
+  copy.as_graph_element(loss.name).set_shape(loss.shape)  # The import loses shapes after functions.
   return copy
 
 
 def make_training_function(model: tf.keras.Model) -> None:
   """Makes Keras's training function before a session runs a model that has tf.functions.
 
-  Without it, `fit` would fail after a conversion, which reads the weights in Keras's session.
+  Without this function, `fit` would fail after a conversion to an Estimator, because the conversion
+  reads the weights in Keras's session.
 
   Private API: `_make_train_function` (keras/engine/training.py:2091), and `_keras_initialized`
   (keras/backend.py:888), by which Keras marks the weights that it has initialized.
@@ -63,7 +63,7 @@ def make_training_function(model: tf.keras.Model) -> None:
   loss = getattr(model, 'total_loss', None)  # A model that is not compiled has none.
   if isinstance(loss, tf.Tensor) and _depends_on_calls(loss) and not any(
       getattr(weight, '_keras_initialized', False) for weight in model.weights):
-    with contextlib.suppress(ValueError):  # The model cannot be trained, by `fit` either.
+    with contextlib.suppress(ValueError):  # The model cannot be trained, not even by `fit`.
       model._make_train_function()
 
 
@@ -82,7 +82,7 @@ def padded_filter_gradients(is_necessary: bool) -> Iterator[None]:
   operations that are made later.
 
   Args:
-    is_necessary: whether the processor has the defect; if not, the gradients stay as they are.
+    is_necessary: whether the processor has the defect. If False, the gradients are not changed.
   """
   registered = ops._gradient_registry._registry['Conv2D']
   original = registered['type']
@@ -112,19 +112,19 @@ def _compute_gradients(convolution: tf.Operation, gradient: tf.Tensor) -> Tuple[
 
 
 class KnownGradients:
-  """A loss for optimizers, whose gradients have been computed already.
+  """A loss whose gradients have already been computed.
 
-  `tf.gradients` of the attribute `loss` returns these gradients, so that each optimizer can use and
-  change them as it does with a loss of its own graph.
+  `tf.gradients` of the attribute `loss` returns these gradients. Each optimizer can therefore use
+  and change them like the gradients of any other loss.
 
   Args:
     value: the value of the loss.
-    seed: a tensor of gradient_seed. The gradients are multiples of it. When an optimizer asks for
-      the gradients, it takes the value of the gradient with respect to the loss.
-    gradients: for each variable a tensor, IndexedSlices or None.
+    seed: a result of gradient_seed. The gradients are multiples of the seed. When an optimizer asks
+      for the gradients, the seed gets the value of the gradient with respect to the loss.
+    gradients: for each variable, a tensor, IndexedSlices or None.
 
   Attributes:
-    loss: a scalar tensor. Its value is right after `connect`.
+    loss: a scalar tensor. It has the value of the loss only after `connect`.
   """
 
   def __init__(self, value: tf.Tensor, seed: tf.Tensor, variables: Sequence[Any],
@@ -132,9 +132,9 @@ class KnownGradients:
     self._value, self._seed = value, seed
     for variable, gradient in zip(variables, gradients):
       if isinstance(gradient, tf.Tensor):
-        gradient.set_shape(variable.shape)  # Loops lose the shapes.
-    # tf.gradients must not search the imported operations, because Python does not know the loops
-    # among them. Until `connect`, zeros therefore take the place of the loss.
+        gradient.set_shape(variable.shape)  # The shape is lost in loops.
+    # tf.gradients must not search the imported operations, because their loops have no contexts in
+    # Python. Until `connect`, zeros therefore take the place of the loss.
     stand_in = tf.zeros(value.shape, value.dtype)
     with tf.get_default_graph().gradient_override_map({'IdentityN': _KNOWN_GRADIENTS}):
       self.loss = tf.identity_n([stand_in, *map(tf.convert_to_tensor, variables)])[0]
@@ -142,12 +142,12 @@ class KnownGradients:
     self._gradients = list(gradients)
 
   def pass_on(self, loss_gradient: tf.Tensor) -> List[Any]:
-    """Returns the gradients, for a gradient with respect to the loss."""
+    """Returns the gradients, multiplied by the gradient with respect to the loss."""
     self._seed.op._update_input(0, loss_gradient)
     return [None, *self._gradients]
 
   def connect(self) -> None:
-    """Gives `loss` its value; call this method when all gradients have been computed."""
+    """Gives `loss` its value. Call this method when all gradients have been computed."""
     self.loss.op._update_input(0, self._value)
 
 
@@ -158,5 +158,5 @@ def _pass_on(operation: tf.Operation, loss_gradient: tf.Tensor,
 
 
 def gradient_seed(value: tf.Tensor) -> tf.Tensor:
-  """Returns a tensor like a scalar, for KnownGradients; its value is 1 until it is replaced."""
+  """Returns the seed for KnownGradients: a tensor like `value` that is 1 until it is replaced."""
   return tf.identity(tf.ones(value.shape, value.dtype))

@@ -12,10 +12,10 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
 
   float16 cannot represent values below 6e-8, and many gradients are smaller. TensorFlow's
   DynamicLossScale starts at 2^15, doubles after 2,000 steps with finite gradients in a row, and
-  halves after a step with a gradient that is not finite on some replica. A step with
-  such a gradient does not update the weights. All replicas and workers decide by the sums of their
-  gradients, which are computed in every step. The global step counts this step, too, so that the
-  global step stays proportional to the number of examples.
+  halves after a step in which a gradient on any replica is not finite. Such a step does not update
+  the weights. All replicas and workers decide by the sums of their gradients, which are computed in
+  every step. The global step also counts steps without an update, so that it stays proportional to
+  the number of examples.
 
   Defect: TensorFlow's own LossScaleOptimizer
   (tensorflow_core/python/keras/mixed_precision/experimental/loss_scale_optimizer.py:47) changes the
@@ -39,8 +39,8 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
     self.optimizer.iterations = variable
 
   def get_updates(self, loss: tf.Tensor, params: Sequence[tf.Variable]) -> List[tf.Operation]:
-    # The scale is not made in __init__, because its variables must be in the training graph, and
-    # not in get_gradients, which the loop of gradient accumulation calls.
+    # The variables of the scale must be in the training graph, so the scale is not made in
+    # __init__. The loop of gradient accumulation calls get_gradients, so it is not made there.
     self._scale = _LossScale()
     for weight in self._scale._weights.values():
       backend.track_variable(weight)  # Makes Keras's session initialize it.
@@ -56,7 +56,7 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
                       name: Optional[str] = None) -> tf.Operation:
     pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
     variables, optimizer = [variable for _, variable in pairs], self.optimizer
-    # Before the tf.cond of _apply_if_finite, which would change the names of the variables.
+    # The variables are made here, because the tf.cond of _apply_if_finite would change their names.
     with backend.name_scope(self._name):
       with tf.init_scope():
         optimizer._create_hypers()
@@ -68,15 +68,15 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
   def _apply_if_finite(self, strategy: tf.distribute.Strategy,
                        grads_and_vars: Sequence[Tuple[Any, tf.Variable]],
                        apply_state: Any) -> tf.Operation:
-    """Returns the operation that updates the loss scale and, with finite gradients, the weights.
+    """Returns the operation that updates the loss scale and, if gradients are finite, the weights.
 
     Args:
       grads_and_vars: the gradients of all replicas, and the variables.
       apply_state: the return value of `_prepare` of the optimizer.
     """
     variables = [variable for _, variable in grads_and_vars]
-    # All replicas and workers have the same sums, and so decide alike. A sum is not finite if the
-    # gradient of any replica is not.
+    # All replicas and workers have the same sums, so they decide alike. A sum is not finite if the
+    # gradient of any replica is not finite.
     sums = strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, grads_and_vars)
     first_copies = [strategy.experimental_local_results(total)[0] for total in sums]
     is_finite = tf.reduce_all([tf.reduce_all(tf.is_finite(getattr(total, 'values', total)))
@@ -105,15 +105,15 @@ def _with_values(gradient: Any, change: Callable[[tf.Tensor], tf.Tensor]) -> Any
 class _LossScale(tf.train.experimental.DynamicLossScale):
   """A DynamicLossScale whose caller decides whether the gradients are finite.
 
-  No defect: `DynamicLossScale.update` takes the gradients of each replica and reduces its decision
-  over all replicas. The sums of the gradients contain this decision already.
+  No defect: `DynamicLossScale.update` takes the gradients of each replica, and reduces its decision
+  over all replicas. The caller has already decided by the sums of the gradients.
   """
 
   def update_after(self, is_finite: tf.Tensor) -> tf.Operation:
     """Returns the operation that updates the scale after a step.
 
     Args:
-      is_finite: whether the gradients of the step are finite; the same on all replicas.
+      is_finite: whether the gradients of the step are finite. It is equal on all replicas.
     """
     scale, good_steps = self(), self._num_good_steps + 1
     is_raised = tf.logical_and(is_finite, good_steps >= self.increment_period)

@@ -22,7 +22,7 @@ def register_schedules(*schedules: type) -> None:
 
 def add_base_classes(optimizer: Any, first: Sequence[type] = (), last: Sequence[type] = (),
                      **attributes: Any) -> None:
-  """Replaces the class of an optimizer by one that has further base classes.
+  """Replaces the class of an optimizer by a class that has further base classes.
 
   No defect: a wrapper around the optimizer would have variables of other names. The new class has
   the name of the old class, because names of variables may contain this name.
@@ -30,7 +30,7 @@ def add_base_classes(optimizer: Any, first: Sequence[type] = (), last: Sequence[
   Args:
     optimizer: an optimizer of Keras or of `tf.train`.
     first: classes whose methods override those of the optimizer.
-    last: classes whose methods those of the optimizer call by `super()`.
+    last: classes whose methods the optimizer's methods call by `super()`.
     **attributes: attributes of the new class.
   """
   if isinstance(optimizer, optimizers.TFOptimizer):  # Keras wraps optimizers of `tf.train`.
@@ -46,7 +46,7 @@ def hyperparameter_names(optimizer: Any) -> Set[str]:
   """Returns the names of the hyperparameters of one or several optimizers, such as `beta_1`.
 
   Private API: `_hyper` (tensorflow_core/python/keras/optimizer_v2/optimizer_v2.py:254), because
-  there is no public one.
+  no public attribute has the names.
   """
   if isinstance(optimizer, (list, tuple)):
     return {name for member in optimizer for name in hyperparameter_names(member)}
@@ -56,18 +56,19 @@ def hyperparameter_names(optimizer: Any) -> Set[str]:
 
 
 def sum_gradients_before_changes(optimizer: Any) -> None:
-  """Makes an optimizer that changes gradients, for example by clipping, change their global sums.
+  """Sums gradients over all replicas before an optimizer changes them, for example by clipping.
 
-  Defect: each replica calls the methods of the optimizer with its own gradients, of 1/N of the
-  loss, and the sum is computed last (tensorflow_core/python/keras/optimizer_v2/optimizer_v2.py:473,
-  training/optimizer.py:672). Symptom: with clipping, N replicas do not train like one.
+  Defect: the optimizer of each replica changes the gradients of this replica, which are those of
+  1/N of the loss. The sum is computed last (tensorflow_core/python/keras/optimizer_v2/
+  optimizer_v2.py:473, training/optimizer.py:672). Symptom: with clipping, N replicas do not train
+  like one.
 
-  The sum is computed first instead. `apply_gradients` divides the changed gradients by the number
-  of replicas, because TensorFlow sums them again.
+  This function makes the optimizer compute the sum first. `apply_gradients` then divides the
+  changed gradients by the number of replicas, because TensorFlow sums them again.
 
   Args:
-    optimizer: an optimizer of Keras, or Keras's wrapper of an optimizer of `tf.train`. An optimizer
-      that uses the gradients unchanged remains as it is.
+    optimizer: an optimizer of Keras, or Keras's wrapper of an optimizer of `tf.train`. If the
+      optimizer does not change gradients, this function does nothing.
   """
   if isinstance(optimizer, optimizers.TFOptimizer):
     optimizer = optimizer.optimizer
@@ -98,7 +99,7 @@ def with_inner_optimizers(optimizer: Any) -> List[Any]:
 def gradients_to_add(optimizer: Any, grads_and_vars: Sequence[Any]) -> Sequence[Any]:
   """Returns gradients of a replica whose sum over all replicas is the gradient of the update.
 
-  See sum_gradients_before_changes, after which each replica has the sum already.
+  After sum_gradients_before_changes, each replica already has the sum, which is divided here.
 
   Args:
     grads_and_vars: the argument of `apply_gradients` of the optimizer.
@@ -140,7 +141,7 @@ class _SummingTrainOptimizer(tf.train.Optimizer):
 
 
 def sum_over_replicas(grads_and_vars: Sequence[Tuple[Any, Any]]) -> List[Any]:
-  """Returns the sums of the gradients of all replicas; None where there is no gradient."""
+  """Returns the sums of the gradients over all replicas; None where there is no gradient."""
   if tf.distribute.get_strategy().num_replicas_in_sync == 1:
     return [gradient for gradient, _ in grads_and_vars]
   sums = iter(tf.distribute.get_replica_context().merge_call(

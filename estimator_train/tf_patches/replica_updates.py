@@ -1,4 +1,4 @@
-"""Makes the number of operations of an update of N replicas grow with N, instead of N squared."""
+"""Makes the number of operations that update N replicas grow with N instead of N squared."""
 
 from typing import Any, List, Sequence
 
@@ -9,15 +9,15 @@ from estimator_train.tf_patches.optimizers import add_base_classes, with_inner_o
 
 
 def make_updates_linear(optimizer: Any) -> None:
-  """Makes the number of operations of an optimizer's update proportional to that of replicas.
+  """Makes the number of operations of an update proportional to the number of replicas.
 
   Defect: each of N replicas adds operations that compute the hyperparameters on all N devices
-  (tensorflow_core/python/keras/optimizer_v2/optimizer_v2.py:435), of which only those of the first
-  replica are used (tensorflow_core/python/distribute/mirrored_strategy.py:189). On each replica,
-  the operations that count the step wait for the update of each weight on each replica (line 489;
-  tensorflow_core/python/training/optimizer.py:705). Symptom: with 64 replicas, the graph of
-  `mnist_dense` has 145,000 operations instead of 32,000, and the first step ends after 94 s instead
-  of 34 s.
+  (tensorflow_core/python/keras/optimizer_v2/optimizer_v2.py:435), but only the operations of the
+  first replica are used (tensorflow_core/python/distribute/mirrored_strategy.py:189). On each
+  replica, the operations that count the step wait for the update of each weight on each replica
+  (line 489; tensorflow_core/python/training/optimizer.py:705). Symptom: with 64 replicas, the graph
+  of `mnist_dense` has 145,000 operations instead of 32,000, and the first step ends after 94 s
+  instead of 34 s.
 
   Args:
     optimizer: an optimizer of Keras or of `tf.train`.
@@ -51,7 +51,7 @@ class _LinearTrainOptimizer(tf.train.Optimizer):
 
 
 class _GroupedUpdates:
-  """What an optimizer uses of a strategy; groups the updates on all replicas to one operation."""
+  """The part of a strategy that optimizers use. Groups the updates on all replicas in one."""
 
   def __init__(self, strategy: Any) -> None:
     self.extended, self._extended = self, strategy.extended

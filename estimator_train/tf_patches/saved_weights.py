@@ -35,8 +35,8 @@ def read_variables(path: str, names: Collection[str]) -> Dict[str, Any]:
   """Returns the values of the variables in a checkpoint that have one of the given names.
 
   Private API: `OBJECT_GRAPH_PROTO_KEY`, because `tf.train.load_checkpoint` knows only the keys of
-  variables. In object-based checkpoints, such as those in SavedModels of Keras, these differ from
-  the names.
+  variables. In object-based checkpoints, such as those in SavedModels of Keras, the keys differ
+  from the names.
   """
   reader = tf.train.load_checkpoint(path)
   keys = {name: name for name in reader.get_variable_to_shape_map()}
@@ -51,7 +51,7 @@ def read_variables(path: str, names: Collection[str]) -> Dict[str, Any]:
 class ValueReader:
   """Reads the values of variables of a graph.
 
-  Must be made in the thread of the user, because Keras has a session for each thread.
+  Construct it in the user's thread, because Keras has a session for each thread.
 
   Args:
     graph: the graph, or Keras's graph of eager mode.
@@ -65,12 +65,12 @@ class ValueReader:
     self._graph = graph
 
   def read(self, variables: Sequence[Any], seed: Optional[int] = None) -> List[np.ndarray]:
-    """Returns the values of variables; those that have none get their initial values.
+    """Returns the values of variables. Variables without a value get their initial values.
 
     Args:
-      variables: the variables; the default graph is theirs.
-      seed: for the random operations of the initial values if no variable has a value; it has no
-        effect on operations that have a seed. None: it is not changed.
+      variables: the variables, whose graph must be the default graph.
+      seed: if no variable has a value, the seed of random operations in the initial values, except
+        operations with seeds of their own; None to keep the seed of the graph.
     """
     if not variables:
       return []
@@ -101,7 +101,7 @@ class ValueReader:
 
   def _initial_values(self, variables: Sequence[Any], seed: int) -> List[np.ndarray]:
     initializers = [variable.initializer for variable in variables]
-    # A read of each variable exists already, unlike its name.
+    # These tensors read the variables. They exist already, but have no public name.
     tensors = [variable._graph_element for variable in variables]
     subgraph = graphs.extract_subgraph(
         self._graph, [*initializers, *(tensor.op for tensor in tensors)], set(), {})
@@ -116,7 +116,7 @@ def checkpoint_names(model: tf.keras.Model, graph: tf.Graph) -> List[str]:
   """Returns the names that the weights of a model would have if no other model were in its graph.
 
   TensorFlow adds numbers to names of scopes to make them unique in the graph. This function makes
-  them unique among those of the model only, in the order in which the scopes were made.
+  them unique only among the scopes of the model, in the order in which the scopes were made.
 
   Returns:
     The names in the order of `model.weights`.
@@ -127,7 +127,7 @@ def checkpoint_names(model: tf.keras.Model, graph: tf.Graph) -> List[str]:
             for weight in (*layer._trainable_weights, *layer._non_trainable_weights)}
   own_names = {weight.name for weight in model.weights}
   weights = list({id(weight): weight for weight in model.weights}.values())
-  # The layers whose scopes have a path. In eager mode, layers of one name have the same path.
+  # For each path of a scope, its layers. In eager mode, layers of the same name have the same path.
   layers_by_path: Dict[str, List[Layer]] = {}
 
   def add_layer(name: str, layer: Layer) -> None:
@@ -187,7 +187,7 @@ def _own_operations(layers: Sequence[Layer]) -> Set[tf.Operation]:
 
 
 def _path_of_layer(name: str, layer_name: str) -> str:
-  """Returns the path of the last scope in a name that can be that of a layer; '': none."""
+  """Returns the path of the last scope in a name that may be the layer's; '' if there is none."""
   parts = name.partition(':')[0].split('/')[:-1]
   pattern = re.compile(re.escape(layer_name) + r'(_\d+)?$')
   index = max((index for index, part in enumerate(parts) if pattern.match(part)), default=-1)
@@ -213,7 +213,7 @@ def _without_suffix_of_graph(path: str, last: str, graph: tf.Graph, own_names: S
 
 
 def _make_unique(name: str, taken: Set[str]) -> str:
-  """Returns the name, or with a number that makes it unique, and adds it to those taken."""
+  """Adds a number to a name if it is taken. Adds the result to the taken names, and returns it."""
   unique, number = name, 0
   while unique in taken:
     number += 1

@@ -1,7 +1,7 @@
 """Initializes sessions, observes their steps, and makes traces of runs.
 
-The first `session.run` of other tensors takes about 20 ms longer, because TensorFlow prunes and
-optimizes the graph for them.
+The first `session.run` for each set of tensors takes about 20 ms longer than further ones, because
+TensorFlow prunes and optimizes the graph for these tensors.
 """
 
 from typing import Any, Callable, Dict, Optional
@@ -13,7 +13,7 @@ from tensorflow.python.training import training_util
 
 
 def add_local_init_op(op: tf.Operation) -> None:
-  """Adds an operation to those that run when a session has been initialized or restored.
+  """Makes an operation run after a session has been initialized or restored.
 
   Call this function in the `begin` of a hook. No defect: this function extends the collection from
   which Scaffold takes its `local_init_op`
@@ -31,7 +31,7 @@ def share_ready_op() -> None:
   Defect: tensorflow_core/python/training/monitored_session.py:203 and
   tensorflow_estimator/python/estimator/estimator.py:1832 make different operations for the checks
   before and after the local variables are initialized, even if there are no local variables.
-  Symptom: a slow start.
+  Symptom: the start takes longer, because TensorFlow optimizes the graph for both checks.
   """
   ready_for_local_init = tf.get_collection(tf.GraphKeys.READY_FOR_LOCAL_INIT_OP)
   has_local_state = any(map(tf.get_collection, (
@@ -44,8 +44,8 @@ def global_step_tensor(graph: tf.Graph) -> tf.Tensor:
   """Returns the tensor of the global step that TensorFlow's hooks read.
 
   Private API: `GLOBAL_STEP_READ_KEY` (tensorflow_core/python/training/training_util.py:34), because
-  the public `get_global_step` returns the variable, whose value is another tensor; the first run of
-  another tensor takes longer.
+  the public `get_global_step` returns the variable, whose value is another tensor. A first run of
+  that tensor would take longer.
   """
   read = graph.get_collection(training_util.GLOBAL_STEP_READ_KEY)
   return read[0] if read else tf.train.get_global_step(graph)
@@ -82,7 +82,7 @@ class StepObserver:
     after_step: called just after this run.
 
   Attributes:
-    session: the session whose `run` is replaced; None: no session.
+    session: the session whose `run` is replaced; None if there is none.
     has_saved: whether a saver has saved a checkpoint since `expect_step`, in another run.
   """
 
@@ -125,13 +125,13 @@ class StepObserver:
     self.session = self._observed_run = self._replaced_run = None
 
   def expect_step(self) -> None:
-    """Announces that a run of the session that follows is a step."""
+    """Announces that one of the next runs of the session is a step."""
     self._is_step_expected = True
     self.has_saved = False
 
 
 def _is_checkpoint(result: Any, feed_dict: Optional[Dict[Any, Any]]) -> bool:
-  """Returns whether a run has saved a checkpoint: a saver is fed a path, and returns this path."""
+  """Returns whether a run saved a checkpoint. A saver's run is fed a path and returns this path."""
   return isinstance(result, bytes) and result in [
       tf.compat.as_bytes(value) for value in (feed_dict or {}).values() if isinstance(value, str)]
 

@@ -22,7 +22,7 @@ def gpu_descriptions(config: tf.ConfigProto) -> List[str]:
   """Returns TensorFlow's description of each GPU, which includes its compute capability.
 
   Private API: `list_local_devices` (tensorflow_core/python/client/device_lib.py:25), because the
-  public `tf.config.experimental.list_physical_devices` returns names and types only. Without the
+  public `tf.config.experimental.list_physical_devices` only returns names and types. Without the
   compute capability, the program could not warn that `--dtype=mixed` uses float32 on an older GPU.
 
   Args:
@@ -36,7 +36,7 @@ def gpu_descriptions(config: tf.ConfigProto) -> List[str]:
 def make_central_storage_strategy(devices: Sequence[str], parameter_device: str) -> Any:
   """Makes the strategy, with variables on `parameter_device` and a replica on each of `devices`.
 
-  See patch_aggregating_variables for the defect.
+  patch_aggregating_variables describes the defect.
   """
   patch_aggregating_variables()
   return tf.distribute.experimental.CentralStorageStrategy(devices, parameter_device)
@@ -149,7 +149,7 @@ class MultiWorkerMirroredStrategy(tf.distribute.experimental.MultiWorkerMirrored
 
 
 class _MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExtended):
-  """Implements the strategy; replaces the devices that the base class has selected."""
+  """Implements the strategy, and replaces the devices that the base class has selected."""
 
   def __init__(self, strategy: tf.distribute.Strategy, devices: Tuple[str, ...],
                communication: cross_device_ops.CollectiveCommunication) -> None:
@@ -220,7 +220,8 @@ class _MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExt
 class _PackedAllReduce(cross_device_ops.CollectiveAllReduce):
   """Reduces several tensors as one vector, because each collective operation waits for the network.
 
-  Only the collective operation reads the vector; see _update_config_proto.
+  Only the collective operation reads the vector, so the defect of _update_config_proto does not
+  occur.
   """
 
   def _do_batch_all_reduce_dense(self, reduce_op: tf.distribute.ReduceOp,
@@ -239,7 +240,7 @@ class _PackedAllReduce(cross_device_ops.CollectiveAllReduce):
     return reduced
 
   def _positions_of_packs(self, per_replica_values: Sequence[Any]) -> Iterator[List[int]]:
-    """Yields the positions of values of one type, as many as TensorFlow would join."""
+    """Yields the positions of the values to join: one type, and as many as TensorFlow joins."""
     for dtype in sorted({value.values[0].dtype for value in per_replica_values}, key=str):
       positions = [position for position, value in enumerate(per_replica_values)
                    if value.values[0].dtype == dtype]
@@ -253,7 +254,7 @@ def _pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _unpack(vector: tf.Tensor, tensors: Sequence[tf.Tensor]) -> List[tf.Tensor]:
-  """Returns the parts of a vector, which have the shapes of the tensors."""
+  """Splits a vector into parts that have the shapes of the tensors."""
   with tf.device(vector.device):
     parts = tf.split(vector, [tf.size(tensor) for tensor in tensors])
     return [tf.reshape(part, tf.shape(tensor)) for part, tensor in zip(parts, tensors)]
@@ -279,8 +280,8 @@ class HorovodStrategy(tf.distribute.Strategy):
 class _HorovodExtended(mirrored_strategy.MirroredExtended):
   """Implements the strategy: MirroredStrategy on one device, with another all-reduce.
 
-  Keras divides the loss by `_num_replicas_in_sync` (keras/engine/training_utils.py), so the sums of
-  the gradients over all processes are those of the mean loss over the global batch.
+  Keras divides the loss by `_num_replicas_in_sync` (keras/engine/training_utils.py). The sums of
+  the gradients over all processes are therefore the gradients of the mean loss of the global batch.
   """
 
   def __init__(self, strategy: tf.distribute.Strategy, device: str) -> None:
@@ -328,7 +329,7 @@ def broadcast_variables() -> tf.Operation:
   """Returns an operation that copies the variables of rank 0 to all other ranks.
 
   No defect: Horovod's function assigns to a strategy's variables outside the strategy, which
-  TensorFlow refuses; this function assigns to their components.
+  TensorFlow refuses. This function assigns to the components of these variables.
   """
   components = [component for variable in tf.global_variables()
                 for component in getattr(variable, 'values', None) or (variable,)]

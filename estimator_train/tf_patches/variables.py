@@ -1,7 +1,7 @@
 """Makes the variables of a Keras model in other graphs.
 
-Private API: a public name exists neither for the handle of a variable nor for what a strategy makes
-of a variable.
+Private API: neither the handle of a variable nor the classes of a strategy's variables have public
+names.
 """
 
 import functools
@@ -25,7 +25,7 @@ from estimator_train.tf_patches.compiled_models import trained_weights
 # The methods of variables, by the operations on their handles.
 _ASSIGNMENTS = {'AssignVariableOp': 'assign', 'AssignAddVariableOp': 'assign_add',
                 'AssignSubVariableOp': 'assign_sub'}
-# The first letters of operations that change a variable that is no resource.
+# Prefixes of the types of operations that change a variable that is no resource.
 _REFERENCE_CHANGES = ('Assign', 'Scatter', 'Count')
 
 
@@ -61,9 +61,9 @@ class Assignment(NamedTuple):
 
 
 class OwnVariables:
-  """The variables of the graph of a model, and those of them that a part of the graph uses.
+  """The variables of the graph of a model. `select` keeps only those that a part of the graph uses.
 
-  Must be made in this graph.
+  Construct it in this graph.
   """
 
   def __init__(self, model: tf.keras.Model, graph: tf.Graph,
@@ -87,14 +87,14 @@ class OwnVariables:
     self._by_handle.setdefault(self.handle(variable.original).name, variable)
 
   def add_metrics(self, metric_variables: Iterable[Any]) -> None:
-    """Adds the variables of metrics, which each evaluation starts with their initial values."""
+    """Adds the variables of metrics. Each evaluation starts with their initial values."""
     for variable in metric_variables:
       self._by_handle[self.handle(variable).name] = _Variable(variable, 'metric', False)
 
   def handle(self, variable: Any) -> tf.Tensor:
     """Returns the handle of a variable in the graph of the model, or its reference."""
     handle = variable.handle if hasattr(variable, 'handle') else variable._ref()
-    # A variable of eager mode is captured by Keras's graph.
+    # Keras's graph captures the variables of eager mode.
     return self._graph.capture(handle) if isinstance(handle, ops.EagerTensor) else handle
 
   @property
@@ -109,7 +109,7 @@ class OwnVariables:
     return list(captures.items() if hasattr(captures, 'items') else captures)
 
   def select(self, subgraph: graphs.Subgraph) -> None:
-    """Leaves out the variables, except the weights, that a part does not use, and reads values."""
+    """Keeps the weights and the variables that a part uses, and reads initial values."""
     used = {name: variable for name, variable in self._by_handle.items()
             if variable.kind == 'weight' or name.partition(':')[0] in subgraph.replaced}
     self._by_handle = used
@@ -146,7 +146,7 @@ def _capture(tensor: Any, consumers: Sequence[Any]) -> Callable[[], tf.Tensor]:
   """Returns a function that makes the counterpart of a tensor of eager mode in the default graph.
 
   Args:
-    tensor: has a value, or is the handle of a variable or of a lookup table.
+    tensor: a tensor with a value, or the handle of a variable or lookup table.
     consumers: the nodes that use the tensor.
   """
   with context.eager_mode():
@@ -156,7 +156,7 @@ def _capture(tensor: Any, consumers: Sequence[Any]) -> Callable[[], tf.Tensor]:
     for node in consumers:
       if node.op.startswith('LookupTable'):
         types = tf.as_dtype(node.attr['Tin'].type), tf.as_dtype(node.attr['Tout'].type)
-        if not is_initialized:  # By a node of the graph.
+        if not is_initialized:  # A node of the graph initializes it.
           return functools.partial(gen_lookup_ops.hash_table_v2, *types)
         keys, values = gen_lookup_ops.lookup_table_export_v2(tensor, *types)
         return functools.partial(_make_table, keys.numpy(), values.numpy(), *types)
@@ -179,14 +179,14 @@ def _make_constant_variable(value: np.ndarray) -> tf.Tensor:
 
 
 class MadeVariables:
-  """Variables in the default graph that take the places of those of a part of a model's graph.
+  """Variables in the default graph that replace the variables of a part of a model's graph.
 
   Args:
     by_handle: the variables of the part, by the names of their handles.
-    captured: makes the counterparts of other tensors that Keras's graph of eager mode captures, by
-      name.
+    captured: for each other tensor that Keras's graph of eager mode captures, by name, a function
+      that makes its counterpart.
     weight_names: the names of the weights, by the ids of the originals.
-    weights_path: the path of a checkpoint with the initial values of the weights; None: zeros.
+    weights_path: the path of a checkpoint with the initial values of the weights; None for zeros.
 
   Attributes:
     by_id: the variables, by the ids of the originals.
@@ -235,7 +235,7 @@ class MadeVariables:
     return made
 
   def replacements(self) -> Dict[str, tf.Tensor]:
-    """Returns the tensors that take the places of handles and of captured tensors, by name."""
+    """Returns the tensors that replace handles and captured tensors, by name."""
     found = {name: make() for name, make in self._captured.items()}
     for name, variable in self._by_handle.items():
       local = variable.get() if hasattr(variable, 'get') else variable
@@ -249,14 +249,14 @@ class MadeVariables:
             fed_names: Set[str]) -> Tuple[List[tf.Operation], List[Assignment]]:
     """Splits updates into operations to run, and assignments that a strategy must make.
 
-    Each replica may assign to its own copy of a variable, if the strategy keeps the copies apart,
-    or if the replicas assign the same value.
+    The operations to run may include assignments of each replica to its own copy of a variable, if
+    the strategy keeps the copies apart, or if all replicas assign the same value.
 
     Args:
       fed_names: the names of the operations that a batch replaces.
 
     Raises:
-      InvalidValue: what must be an assignment by the strategy is not only an update.
+      InvalidValue: the strategy must make an assignment that is not an update by itself.
     """
     nodes = subgraph.nodes
     assigned = {node.name for node in nodes.values() if node.op in _ASSIGNMENTS
@@ -289,7 +289,7 @@ class MadeVariables:
     return remaining, assignments
 
   def updated_copies(self, subgraph: graphs.Subgraph) -> List[Any]:
-    """Returns the float variables of which a part changes the copy of each replica."""
+    """Returns the float variables whose copies a part changes separately on each replica."""
     found = [self._by_handle.get(graphs.tensor_name(node.input[0]))
              for node in subgraph.nodes.values() if node.op in _ASSIGNMENTS]
     return [variable for variable in dict.fromkeys(found)
@@ -297,7 +297,7 @@ class MadeVariables:
             and variable.dtype.is_floating]
 
   def assign(self, assignments: Sequence[Assignment], imported: graphs.Import) -> List[Any]:
-    """Makes the assignments by the strategy; returns their operations."""
+    """Lets the strategy make the assignments, and returns their operations."""
     return [graphs.operation_of(getattr(self._by_handle[assignment.handle_name], assignment.method)(
         imported.find(assignment.value))) for assignment in assignments]
 
@@ -323,7 +323,7 @@ def _differs_between_replicas(name: str, nodes: graphs.Nodes, fed_names: Set[str
 
 
 def _assignments_in(name: str, nodes: graphs.Nodes) -> Set[str]:
-  """Returns the assignments that an update consists of; empty if it is more than that."""
+  """Returns the assignments of which an update consists; empty if it has other operations."""
   node = nodes.get(name)
   if node is None or node.op in _ASSIGNMENTS:
     return {name}

@@ -26,9 +26,9 @@ def copy_if_gradients_change_it(loss: tf.Tensor) -> tf.Graph:
   """Returns the graph of a loss, or a copy of it if `tf.gradients` would change its operations.
 
   Defect: computing the gradient of a tf.function, or of a loop or condition that is a function,
-  adds outputs to its operation (tensorflow_core/python/eager/function.py:659). A session does not see
-  the change of an operation that it has run. Symptom: every further call of the session fails with
-  `Connecting to invalid output`, so the Keras model can no longer be used.
+  adds outputs to its operation (tensorflow_core/python/eager/function.py:659). A session does not
+  see the change of an operation that it has run. Symptom: every further call of the session fails
+  with `Connecting to invalid output`, so the Keras model can no longer be used.
   """
   graph = loss.graph
   if isinstance(graph, func_graph.FuncGraph) or not _depends_on_calls(loss):

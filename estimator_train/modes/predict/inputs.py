@@ -216,7 +216,7 @@ def _read_image_file(path: bytes,
 
 
 def _read_idx_file(path: bytes, image_shape: Tuple[int, int, int]) -> Iterator[Entry]:
-  """Yields an entry per image of an idx file. If the file is damaged, the last has the reason."""
+  """Yields an entry per image of an idx file. If it is damaged, the last entry has the reason."""
   try:
     for index, pixels in enumerate(idx.iter_images(path, *image_shape[:2])):
       yield Entry(path + b':%d' % index, [pixels.astype(np.float32)])

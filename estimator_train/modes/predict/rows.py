@@ -60,7 +60,7 @@ def _has_rows(name: bytes) -> bool:
 
 
 def read_rows(path: bytes, inputs: Dict[str, RowInput]) -> Iterator[Entry]:
-  """Yields an entry per row of a file. If the file is damaged, the last has the reason.
+  """Yields an entry per row of a file. If it is damaged, the last entry has the reason.
 
   Args:
     path: the path of the file, which may be compressed by gzip.

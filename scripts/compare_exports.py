@@ -104,7 +104,7 @@ def export_all(settings, folder, pictures):
       settings, RunDir(settings.run.required_model_dir)) as trained, trained.restored() as restored:
     batches, outputs, keras_outputs = make_reference(restored, pictures)
   # A checkpoint of a finished run need not be kept readable for the exports.
-  trained = trained._replace(saved=trained.saved._replace(files=trained.saved.path))
+  trained = trained._replace(saved=trained.saved._replace(readable_path=trained.saved.path))
   jobs, rows = [], []
   for name in all_flags()['export_format'].choices:
     export_dir = os.path.join(folder, name)

@@ -2,14 +2,14 @@
 
 from typing import NamedTuple
 
-from estimator_train.data.batching import Batch, Order, Pixels
+from estimator_train.data.batching import BatchSettings, OrderSettings, PixelSettings
 
 
 class InputPlan(NamedTuple):
   """The arguments of `make_train_input_fn`; those of `make_eval_input_fn` are `plan.evaluation`."""
-  order: Order
-  pixels: Pixels
-  batch: Batch
+  order: OrderSettings
+  pixels: PixelSettings
+  batch: BatchSettings
 
   @property
   def evaluation(self):
@@ -24,4 +24,5 @@ class InputPlan(NamedTuple):
 
 
 def plan(image_shape, num_classes, size, **values):
-  return InputPlan(Order(), Pixels(image_shape), Batch(size, num_classes, False)).given(**values)
+  return InputPlan(OrderSettings(), PixelSettings(image_shape),
+                   BatchSettings(size, num_classes, False)).given(**values)

@@ -11,9 +11,9 @@ import tensorflow.compat.v1 as tf
 from estimator_train.data import ImageShape, identity
 from estimator_train.data.augmentation import augment_and_prefetch
 from estimator_train.data.batching import (
-  Batch,
-  Order,
-  Pixels,
+  BatchSettings,
+  OrderSettings,
+  PixelSettings,
   chunks_in_order,
   without_autograph,
 )
@@ -40,10 +40,11 @@ class ArraySource(Source):
   def check_and_count(self) -> Optional[int]:
     return len(self.class_indices())
 
-  def make_train_input_fn(self, order: Order, pixels: Pixels, batch: Batch, cache: str) -> InputFn:
+  def make_train_input_fn(self, order: OrderSettings, pixels: PixelSettings, batch: BatchSettings,
+                          cache: str) -> InputFn:
     return make_train_input_fn(self, *self.arrays(), order, pixels, batch)
 
-  def make_eval_input_fn(self, pixels: Pixels, batch: Batch) -> InputFn:
+  def make_eval_input_fn(self, pixels: PixelSettings, batch: BatchSettings) -> InputFn:
     examples, class_indices = self.arrays()
     return lambda: batch.prefetch_batches(_gather_from_arrays(
         chunks_in_order(len(examples), batch.size), examples, class_indices, batch))
@@ -59,7 +60,8 @@ class ArraySource(Source):
 
 
 def make_train_input_fn(source: Source, examples: np.ndarray, class_indices: np.ndarray,
-                        order: Order, pixels: Pixels, batch: Batch) -> InputFn:
+                        order: OrderSettings, pixels: PixelSettings,
+                        batch: BatchSettings) -> InputFn:
   """Makes the `input_fn` of training: shuffled, infinite, with full batches.
 
   A Python function copies the examples of each batch from the arrays. With `from_tensor_slices`,
@@ -80,13 +82,13 @@ def make_train_input_fn(source: Source, examples: np.ndarray, class_indices: np.
 
 
 def _gather_from_arrays(chunks: tf.data.Dataset, examples: np.ndarray, class_indices: np.ndarray,
-                        batch: Batch) -> tf.data.Dataset:
+                        batch: BatchSettings) -> tf.data.Dataset:
   return gather_batches(chunks, lambda indices: (examples[indices], class_indices[indices]),
                         examples.dtype, examples.shape[1:], batch)
 
 
 def gather_batches(chunks: tf.data.Dataset, read: ReadExamples, dtype: Any,
-                   example_shape: Sequence[Optional[int]], batch: Batch) -> tf.data.Dataset:
+                   example_shape: Sequence[Optional[int]], batch: BatchSettings) -> tf.data.Dataset:
   """Returns a dataset of batches (examples, labels), which a Python function reads.
 
   Args:
@@ -117,10 +119,11 @@ class SyntheticSource(Source):
   def check_and_count(self) -> Optional[int]:
     return None
 
-  def make_train_input_fn(self, order: Order, pixels: Pixels, batch: Batch, cache: str) -> InputFn:
+  def make_train_input_fn(self, order: OrderSettings, pixels: PixelSettings, batch: BatchSettings,
+                          cache: str) -> InputFn:
     return self.make_eval_input_fn(pixels, batch)
 
-  def make_eval_input_fn(self, pixels: Pixels, batch: Batch) -> InputFn:
+  def make_eval_input_fn(self, pixels: PixelSettings, batch: BatchSettings) -> InputFn:
     return make_synthetic_input_fn(pixels.image_shape, self.split.seed, batch,
                                    self.split.num_batches)
 
@@ -133,7 +136,7 @@ class SyntheticSource(Source):
                     'omit --class_weights, --class_sampling and --cache_features')
 
 
-def make_synthetic_input_fn(image_shape: ImageShape, seed: int, batch: Batch,
+def make_synthetic_input_fn(image_shape: ImageShape, seed: int, batch: BatchSettings,
                             num_batches: Optional[int] = None) -> InputFn:
   """Makes an `input_fn` that repeats one random batch.
 

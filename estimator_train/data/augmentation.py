@@ -22,9 +22,9 @@ import tensorflow.compat.v1 as tf
 from estimator_train.data import decoding
 from estimator_train.data.batching import (
   INFINITY,
-  Batch,
-  Order,
-  Pixels,
+  BatchSettings,
+  OrderSettings,
+  PixelSettings,
   map_in_python,
   without_autograph,
 )
@@ -40,8 +40,8 @@ _PAIRS_PER_DRAW = 256
 _LOW_BITS = 2 ** 32 - 1
 
 
-def augment_and_prefetch(batches: tf.data.Dataset, order: Order, pixels: Pixels,
-                         batch: Batch) -> tf.data.Dataset:
+def augment_and_prefetch(batches: tf.data.Dataset, order: OrderSettings, pixels: PixelSettings,
+                         batch: BatchSettings) -> tf.data.Dataset:
   """Augments and prefetches batches (images, labels), whose images are decoded and resized."""
   names = _augmentation_names(pixels)
   if not names:
@@ -75,7 +75,8 @@ def augment_and_prefetch(batches: tf.data.Dataset, order: Order, pixels: Pixels,
 
 
 def decode_augment_and_prefetch(references: tf.data.Dataset, read: decoding.ReadContent,
-                                order: Order, pixels: Pixels, batch: Batch) -> tf.data.Dataset:
+                                order: OrderSettings, pixels: PixelSettings,
+                                batch: BatchSettings) -> tf.data.Dataset:
   """Returns a dataset of batches (images, labels), whose images are augmented: float32.
 
   Args:
@@ -102,7 +103,7 @@ def _reshape(tensor: tf.Tensor, first_sizes: List[int], last_sizes: tf.TensorSha
   return tensor
 
 
-def _augmentation_names(pixels: Pixels) -> List[str]:
+def _augmentation_names(pixels: PixelSettings) -> List[str]:
   """Returns the names of the augmentations in the order of their application."""
   names = pixels.augment.replace('crop_flip', 'crop,flip')
   return [] if names == 'none' else names.split(',')
@@ -114,7 +115,8 @@ def _random_columns(names: List[str]) -> np.ndarray:
   return np.concatenate([np.flatnonzero(np.array(owners) == name) for name in names])
 
 
-def _decode_and_augment(content: tf.Tensor, random_numbers: tf.Tensor, pixels: Pixels) -> tf.Tensor:
+def _decode_and_augment(content: tf.Tensor, random_numbers: tf.Tensor,
+                        pixels: PixelSettings) -> tf.Tensor:
   """Decodes, augments and resizes an image, float32 [1, height, width, C].
 
   `crop` cuts its part out of the original image at full resolution. Augmentations listed before
@@ -140,7 +142,7 @@ def _decode_and_augment(content: tf.Tensor, random_numbers: tf.Tensor, pixels: P
 
 
 def _apply(names: List[str], images: tf.Tensor, random_numbers: tf.Tensor,
-           pixels: Pixels) -> tf.Tensor:
+           pixels: PixelSettings) -> tf.Tensor:
   """Augments images by the named augmentations, whose random numbers are in the same order."""
   height, width, _ = pixels.image_shape
   sizes = [AUGMENTATIONS[name].num_random for name in names]
@@ -317,7 +319,7 @@ AUGMENTATIONS = {
 }
 
 
-def _draw_batches(order: Order, batch_size: int, columns: np.ndarray) -> tf.data.Dataset:
+def _draw_batches(order: OrderSettings, batch_size: int, columns: np.ndarray) -> tf.data.Dataset:
   """Returns a dataset of random numbers for batches of examples, float32 [batch_size, columns]."""
   examples_per_draw = batch_size * -(-_EXAMPLES_PER_DRAW // batch_size)
 
@@ -366,7 +368,7 @@ def _philox(counter: Sequence[np.ndarray], key: Sequence[np.ndarray]) -> List[np
   return np.broadcast_arrays(first, second, third, fourth)
 
 
-def mix_pairs(batches: tf.data.Dataset, order: Order, batch: Batch,
+def mix_pairs(batches: tf.data.Dataset, order: OrderSettings, batch: BatchSettings,
               alpha: float) -> tf.data.Dataset:
   """Mixes the images and the one-hot labels of the two examples of each pair.
 

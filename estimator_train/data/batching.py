@@ -17,7 +17,7 @@ _SEED_STRIDE = 1000003
 without_autograph = tf.autograph.experimental.do_not_convert
 
 
-class Order(NamedTuple):
+class OrderSettings(NamedTuple):
   """The order in which a worker reads the training examples.
 
   All workers shuffle in the same order, and each worker reads its shard of the examples of every
@@ -89,7 +89,7 @@ class Order(NamedTuple):
     return ExampleOrder(num_examples, self.seed, self.shard, self.class_indices)
 
 
-class Pixels(NamedTuple):
+class PixelSettings(NamedTuple):
   """The pixels of the images of a batch.
 
   Attributes:
@@ -102,7 +102,7 @@ class Pixels(NamedTuple):
   dtype: tf.DType = tf.float32
 
 
-class Batch(NamedTuple):
+class BatchSettings(NamedTuple):
   """The batches of examples, and the threads and queues that produce them.
 
   Attributes:

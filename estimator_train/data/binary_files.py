@@ -16,7 +16,12 @@ import tensorflow.compat.v1 as tf
 from estimator_train.data import ImageShape, idx
 from estimator_train.data.arrays import ArraySource, gather_batches
 from estimator_train.data.augmentation import augment_and_prefetch
-from estimator_train.data.batching import Batch, Order, Pixels, without_autograph
+from estimator_train.data.batching import (
+  BatchSettings,
+  OrderSettings,
+  PixelSettings,
+  without_autograph,
+)
 from estimator_train.data.source import FilePath, InputFn
 from estimator_train.errors import UserError
 from estimator_train.system import storage
@@ -79,7 +84,8 @@ class IdxSource(BinarySource):
     return idx.check_split(self.split, self.spec.require_images('an IdxSplit'),
                            len(self.spec.labels))
 
-  def make_train_input_fn(self, order: Order, pixels: Pixels, batch: Batch, cache: str) -> InputFn:
+  def make_train_input_fn(self, order: OrderSettings, pixels: PixelSettings, batch: BatchSettings,
+                          cache: str) -> InputFn:
     if cache == 'none' and order.class_indices is None:
       return lambda: augment_and_prefetch(self._decode(
           self._shuffled_records(order, pixels).batch(batch.size), pixels, batch),
@@ -97,7 +103,7 @@ class IdxSource(BinarySource):
         order.index_chunks(num_examples, batch.size, self.is_sequential), read, np.uint8,
         pixels.image_shape, batch), order, pixels, batch)
 
-  def make_eval_input_fn(self, pixels: Pixels, batch: Batch) -> InputFn:
+  def make_eval_input_fn(self, pixels: PixelSettings, batch: BatchSettings) -> InputFn:
     return lambda: batch.prefetch_batches(self._decode(
         self._records(pixels.image_shape).batch(batch.size), pixels, batch))
 
@@ -112,8 +118,8 @@ class IdxSource(BinarySource):
   def files(self) -> List[FilePath]:
     return [self.split.images, self.split.labels]
 
-  def input_fns_of_earlier_stages(self, order: Order, pixels: Pixels,
-                                  batch: Batch) -> Dict[str, InputFn]:
+  def input_fns_of_earlier_stages(self, order: OrderSettings, pixels: PixelSettings,
+                                  batch: BatchSettings) -> Dict[str, InputFn]:
     # The stage `read` reads all examples, but yields only the last one of each batch, because one
     # element must stand for `batch.size` examples.
     return {'read': lambda: self._records(pixels.image_shape).repeat().shard(
@@ -138,13 +144,14 @@ class IdxSource(BinarySource):
             (self.split.labels, 1, idx.LABEL_HEADER_BYTES)))
     return tf.data.Dataset.zip((images, class_indices))
 
-  def _shuffled_records(self, order: Order, pixels: Pixels) -> tf.data.Dataset:
+  def _shuffled_records(self, order: OrderSettings, pixels: PixelSettings) -> tf.data.Dataset:
     """Returns an infinite dataset of the undecoded training examples of this worker."""
     return order.shuffle_and_shard(self._records(pixels.image_shape),
                                    idx.count_examples(self.split))
 
   @staticmethod
-  def _decode(batches: tf.data.Dataset, pixels: Pixels, batch: Batch) -> tf.data.Dataset:
+  def _decode(batches: tf.data.Dataset, pixels: PixelSettings,
+              batch: BatchSettings) -> tf.data.Dataset:
     """Decodes a dataset of batches of undecoded examples."""
     @without_autograph
     def decode(image_bytes: tf.Tensor, class_bytes: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:

@@ -14,7 +14,12 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import ImageShape
-from estimator_train.data.batching import Batch, Order, Pixels, without_autograph
+from estimator_train.data.batching import (
+  BatchSettings,
+  OrderSettings,
+  PixelSettings,
+  without_autograph,
+)
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError, first_line
 
@@ -113,8 +118,8 @@ def are_all_gray(contents: Iterable[bytes]) -> bool:
   return True
 
 
-def make_batches(references: tf.data.Dataset, read: ReadContent, expect_gray: bool, pixels: Pixels,
-                 batch: Batch) -> tf.data.Dataset:
+def make_batches(references: tf.data.Dataset, read: ReadContent, expect_gray: bool,
+                 pixels: PixelSettings, batch: BatchSettings) -> tf.data.Dataset:
   """Returns a dataset of batches (images, labels).
 
   Args:
@@ -136,7 +141,7 @@ def make_batches(references: tf.data.Dataset, read: ReadContent, expect_gray: bo
 
 
 def make_batches_to_cache(references: tf.data.Dataset, read: ReadContent, expect_gray: bool,
-                          pixels: Pixels, batch: Batch) -> tf.data.Dataset:
+                          pixels: PixelSettings, batch: BatchSettings) -> tf.data.Dataset:
   """Like make_batches, but makes (images, class indices, whether the images are complete).
 
   If images are expected to be gray, only their first channel is returned, and the images of a batch
@@ -153,7 +158,7 @@ def make_batches_to_cache(references: tf.data.Dataset, read: ReadContent, expect
 
 
 def make_load_image(read: ReadContent, expect_gray: bool,
-                    pixels: Pixels) -> Callable[..., Tuple[tf.Tensor, ...]]:
+                    pixels: PixelSettings) -> Callable[..., Tuple[tf.Tensor, ...]]:
   """Makes a function of (reference, class index) that reads, decodes and resizes an image.
 
   Returns:
@@ -190,7 +195,7 @@ def _convert_dtype(image: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 
 def _reload_if_in_color(images: tf.Tensor, color_references: tf.Tensor, read: ReadContent,
-                        pixels: Pixels, batch: Batch) -> tf.Tensor:
+                        pixels: PixelSettings, batch: BatchSettings) -> tf.Tensor:
   """Returns the images of a batch, with three channels if any image is in color."""
   @without_autograph
   def reload(image: tf.Tensor, reference: tf.Tensor) -> tf.Tensor:
@@ -216,8 +221,8 @@ def is_image_batch(features: Any) -> bool:
 
 
 def make_published_batches(elements: tf.data.Dataset,
-                           parse: Callable[..., Tuple[tf.Tensor, tf.Tensor]], order: Order,
-                           pixels: Pixels, batch: Batch) -> tf.data.Dataset:
+                           parse: Callable[..., Tuple[tf.Tensor, tf.Tensor]], order: OrderSettings,
+                           pixels: PixelSettings, batch: BatchSettings) -> tf.data.Dataset:
   """Makes the input pipeline of 2018, which `--input_pipeline=published` selects.
 
   The stages are shuffle_files, shuffle_and_repeat, map_and_batch and prefetch. For TFRecord files,
@@ -251,7 +256,8 @@ def make_published_batches(elements: tf.data.Dataset,
           load, batch.size, num_parallel_calls=batch.num_parallel_calls)))
 
 
-def shuffle_files(files: Sequence[bytes], order: Order, *components: np.ndarray) -> tf.data.Dataset:
+def shuffle_files(files: Sequence[bytes], order: OrderSettings,
+                  *components: np.ndarray) -> tf.data.Dataset:
   """Returns a shuffled dataset of the files of this worker: the first stage of 2018.
 
   Args:
@@ -271,6 +277,6 @@ def shuffle_files(files: Sequence[bytes], order: Order, *components: np.ndarray)
   return paths.shard(shard.num_workers, shard.rank).shuffle(len(files), seed=_published_seed(order))
 
 
-def _published_seed(order: Order) -> int:
+def _published_seed(order: OrderSettings) -> int:
   """Returns the seed of the shuffling, which makes a resumed run read in another order."""
   return (order.seed + order.shard.first_example) % 2 ** 31

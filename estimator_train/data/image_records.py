@@ -13,7 +13,12 @@ import tensorflow.compat.v1 as tf
 from google.protobuf import message
 
 from estimator_train.data import DataSpec, ImageRecordSplit, Role, decoding, identity, image_source
-from estimator_train.data.batching import Batch, Order, Pixels, without_autograph
+from estimator_train.data.batching import (
+  BatchSettings,
+  OrderSettings,
+  PixelSettings,
+  without_autograph,
+)
 from estimator_train.data.labels_file import LabelMap, NameCounts
 from estimator_train.data.order import evenly_spaced
 from estimator_train.data.record_index import RecordReader, describe_record
@@ -68,7 +73,8 @@ class ImageRecordSource(image_source.ImageSource):
     split = super().split_without(indices) if indices else self.split
     return split._replace(records=split.records._replace(damages=()))
 
-  def make_published_input_fn(self, order: Order, pixels: Pixels, batch: Batch) -> InputFn:
+  def make_published_input_fn(self, order: OrderSettings, pixels: PixelSettings,
+                              batch: BatchSettings) -> InputFn:
     files, split, label_map = self.split.records.files, self.split, self._label_map
 
     @without_autograph

@@ -27,9 +27,9 @@ from estimator_train.data import (
 )
 from estimator_train.data.bad_images import BadImage
 from estimator_train.data.batching import (
-  Batch,
-  Order,
-  Pixels,
+  BatchSettings,
+  OrderSettings,
+  PixelSettings,
   chunks_in_order,
   chunks_of,
   map_in_python,
@@ -144,7 +144,8 @@ class ImageSource(Source):
       self._expects_gray = decoding.are_all_gray(read_sample())
     return self._expects_gray
 
-  def make_train_input_fn(self, order: Order, pixels: Pixels, batch: Batch, cache: str) -> InputFn:
+  def make_train_input_fn(self, order: OrderSettings, pixels: PixelSettings, batch: BatchSettings,
+                          cache: str) -> InputFn:
     if cache == 'none':
       if pixels.augment == 'none':
         return lambda: decoding.make_batches(self._look_up_training_chunks(order), self.read,
@@ -162,7 +163,8 @@ class ImageSource(Source):
         carry_user_errors(image_cache.read), np.uint8, pixels.image_shape[:2] + (None,), batch),
         order, pixels, batch_with_threads)
 
-  def open_cache(self, order: Order, pixels: Pixels, batch: Batch, cache: str) -> ImageCache:
+  def open_cache(self, order: OrderSettings, pixels: PixelSettings, batch: BatchSettings,
+                 cache: str) -> ImageCache:
     """Opens the cache of all images. A thread fills it in the order in which training uses them.
 
     A cache in a folder is reused if neither the image size has changed nor the path, size or
@@ -173,7 +175,7 @@ class ImageSource(Source):
       cache: `memory`, or the path of a folder.
     """
     height, width, model_channels = pixels.image_shape
-    cached_pixels = Pixels(pixels.image_shape, dtype=tf.uint8)
+    cached_pixels = PixelSettings(pixels.image_shape, dtype=tf.uint8)
 
     def decode(indices: np.ndarray, channels: int, batch_size: int) -> tf.data.Dataset:
       return decoding.make_batches_to_cache(
@@ -196,13 +198,13 @@ class ImageSource(Source):
     if image_cache:
       image_cache.read_all()
 
-  def make_eval_input_fn(self, pixels: Pixels, batch: Batch) -> InputFn:
+  def make_eval_input_fn(self, pixels: PixelSettings, batch: BatchSettings) -> InputFn:
     return lambda: decoding.make_batches(
         self.look_up_chunks(chunks_in_order(len(self), CHUNK_SIZE)), self.read, self.expects_gray(),
         pixels, batch)
 
-  def input_fns_of_earlier_stages(self, order: Order, pixels: Pixels,
-                                  batch: Batch) -> Dict[str, InputFn]:
+  def input_fns_of_earlier_stages(self, order: OrderSettings, pixels: PixelSettings,
+                                  batch: BatchSettings) -> Dict[str, InputFn]:
     expect_gray = self.expects_gray()
     channels = 0 if expect_gray or pixels.image_shape[2] == 1 else 3
     load_image = decoding.make_load_image(self.read, expect_gray, pixels)
@@ -241,7 +243,7 @@ class ImageSource(Source):
       return bad_images.undecodable_error(self.name_of(index), reason)
     return None
 
-  def _look_up_training_chunks(self, order: Order) -> tf.data.Dataset:
+  def _look_up_training_chunks(self, order: OrderSettings) -> tf.data.Dataset:
     return self.look_up_chunks(order.index_chunks(len(self), CHUNK_SIZE, self.is_sequential))
 
 
@@ -273,7 +275,8 @@ class ImageFileSource(ImageSource):
   def describe_content(self) -> str:
     return identity.of_image_files(self.split.files, self.class_indices())
 
-  def make_published_input_fn(self, order: Order, pixels: Pixels, batch: Batch) -> InputFn:
+  def make_published_input_fn(self, order: OrderSettings, pixels: PixelSettings,
+                              batch: BatchSettings) -> InputFn:
     return lambda: decoding.make_published_batches(
         decoding.shuffle_files(self.split.files, order, self.split.classes.astype(np.int64)),
         lambda path, class_index: (tf.read_file(path), class_index), order, pixels, batch)

@@ -10,7 +10,7 @@ from estimator_train import data
 from estimator_train.data import DataSet, DataSpec, Role, Split, augmentation, datasets, holdout
 from estimator_train.data.arrays import ArraySource, SyntheticSource
 from estimator_train.data.bad_images import BadImage
-from estimator_train.data.batching import NO_IMAGE, Batch, Order, Pixels
+from estimator_train.data.batching import NO_IMAGE, BatchSettings, OrderSettings, PixelSettings
 from estimator_train.data.binary_files import BinarySource, IdxSource
 from estimator_train.data.download import download_files
 from estimator_train.data.image_records import ImageRecordSource
@@ -213,7 +213,8 @@ def _check_input_flags(train: Source, settings: Settings) -> None:
 
 
 def plan_training_input(source: Source, settings: Settings, one_hot: bool, batch_size: int,
-                        shard: Shard = UNSHARDED) -> Tuple[Order, Pixels, Batch]:
+                        shard: Shard = UNSHARDED) -> Tuple[OrderSettings, PixelSettings,
+                                                           BatchSettings]:
   """Returns the descriptions of the order, the pixels and the batches of the training examples.
 
   Args:
@@ -224,14 +225,14 @@ def plan_training_input(source: Source, settings: Settings, one_hot: bool, batch
     shard: the shard of this worker.
   """
   is_balanced = settings.input.class_sampling == 'balanced'
-  return (Order(settings.optimizer.seed, shard, settings.input.shuffle_buffer,
+  return (OrderSettings(settings.optimizer.seed, shard, settings.input.shuffle_buffer,
                 source.class_indices() if is_balanced else None),
-          Pixels(source.spec.image_shape or NO_IMAGE, settings.input.augment),
+          PixelSettings(source.spec.image_shape or NO_IMAGE, settings.input.augment),
           make_batch(source.spec, settings, one_hot, batch_size))
 
 
-def make_train_input_fn(source: Source, settings: Settings, order: Order, pixels: Pixels,
-                        batch: Batch) -> InputFn:
+def make_train_input_fn(source: Source, settings: Settings, order: OrderSettings,
+                        pixels: PixelSettings, batch: BatchSettings) -> InputFn:
   """Makes the `input_fn` of training, which yields (features, labels)."""
   if settings.input.input_pipeline == 'published':
     return source.make_published_input_fn(order, pixels, batch)
@@ -246,14 +247,14 @@ def make_train_input_fn(source: Source, settings: Settings, order: Order, pixels
 def make_eval_input_fn(source: Source, settings: Settings, one_hot: bool,
                        batch_size: int) -> InputFn:
   """Makes the `input_fn` of evaluation: each example once, in the order of the split."""
-  return source.make_eval_input_fn(Pixels(source.spec.image_shape or NO_IMAGE),
+  return source.make_eval_input_fn(PixelSettings(source.spec.image_shape or NO_IMAGE),
                                    make_batch(source.spec, settings, one_hot, batch_size))
 
 
-def make_batch(spec: DataSpec, settings: Settings, one_hot: bool, size: int) -> Batch:
+def make_batch(spec: DataSpec, settings: Settings, one_hot: bool, size: int) -> BatchSettings:
   """Describes the batches of `size` examples that the settings of the run require."""
   flags = settings.input
-  return Batch(size, len(spec.labels), one_hot, devices.num_parallel_calls(flags),
+  return BatchSettings(size, len(spec.labels), one_hot, devices.num_parallel_calls(flags),
                devices.num_queued_calls(flags), flags.prefetch,
                devices.private_threadpool_size(flags, settings.devices))
 

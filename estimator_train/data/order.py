@@ -58,7 +58,7 @@ class ExampleOrder:
 
   Args:
     num_examples: the number of examples per epoch.
-    seed, shard, class_indices: see batching.Order.
+    seed, shard, class_indices: see batching.OrderSettings.
   """
 
   def __init__(self, num_examples: int, seed: int, shard: Shard,

@@ -27,7 +27,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.data import DataSpec, Role
 from estimator_train.data.bad_images import BadImage
-from estimator_train.data.batching import Batch, Order, Pixels
+from estimator_train.data.batching import BatchSettings, OrderSettings, PixelSettings
 from estimator_train.errors import BadExample, UserError, first_line
 from estimator_train.settings.flags import InputFlags
 from estimator_train.system import storage
@@ -122,7 +122,8 @@ class Source(abc.ABC):
     return self, []
 
   @abc.abstractmethod
-  def make_train_input_fn(self, order: Order, pixels: Pixels, batch: Batch, cache: str) -> InputFn:
+  def make_train_input_fn(self, order: OrderSettings, pixels: PixelSettings, batch: BatchSettings,
+                          cache: str) -> InputFn:
     """Makes the `input_fn` of training, whose dataset is shuffled and infinite, with full batches.
 
     Args:
@@ -130,7 +131,8 @@ class Source(abc.ABC):
       cache: `none`, `memory`, or the path of a folder that stores the cached examples.
     """
 
-  def make_published_input_fn(self, order: Order, pixels: Pixels, batch: Batch) -> InputFn:
+  def make_published_input_fn(self, order: OrderSettings, pixels: PixelSettings,
+                              batch: BatchSettings) -> InputFn:
     """Makes the `input_fn` of training with the stages of 2018; see decoding.py.
 
     Raises:
@@ -140,11 +142,11 @@ class Source(abc.ABC):
                     '--dataset=' + self.spec.name, 'give --input_pipeline=exact, or omit it')
 
   @abc.abstractmethod
-  def make_eval_input_fn(self, pixels: Pixels, batch: Batch) -> InputFn:
+  def make_eval_input_fn(self, pixels: PixelSettings, batch: BatchSettings) -> InputFn:
     """Makes the `input_fn` of evaluation: each example once, in the order of the split."""
 
-  def input_fns_of_earlier_stages(self, order: Order, pixels: Pixels,
-                                  batch: Batch) -> Dict[str, InputFn]:
+  def input_fns_of_earlier_stages(self, order: OrderSettings, pixels: PixelSettings,
+                                  batch: BatchSettings) -> Dict[str, InputFn]:
     """Returns one `input_fn` for each stage before the last, by the name of the stage.
 
     Each `input_fn` runs the stages up to and including its own, and reads examples without a cache.

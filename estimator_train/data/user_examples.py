@@ -11,9 +11,9 @@ import tensorflow.compat.v1 as tf
 from estimator_train.data import DataSpec, ExampleSplit, ParsedRecordSplit, Role, identity
 from estimator_train.data.batching import (
   NO_IMAGE,
-  Batch,
-  Order,
-  Pixels,
+  BatchSettings,
+  OrderSettings,
+  PixelSettings,
   chunks_in_order,
   map_in_python,
   without_autograph,
@@ -52,14 +52,15 @@ class UserExampleSource(Source):
   function: Any
 
   @abc.abstractmethod
-  def read_in_order(self, batch: Batch) -> tf.data.Dataset:
+  def read_in_order(self, batch: BatchSettings) -> tf.data.Dataset:
     """Returns a dataset of batches of all examples, in the order of the split."""
 
   @abc.abstractmethod
-  def read_shuffled(self, order: Order, batch: Batch) -> tf.data.Dataset:
+  def read_shuffled(self, order: OrderSettings, batch: BatchSettings) -> tf.data.Dataset:
     """Returns an infinite dataset of batches of the training examples of this worker."""
 
-  def make_train_input_fn(self, order: Order, pixels: Pixels, batch: Batch, cache: str) -> InputFn:
+  def make_train_input_fn(self, order: OrderSettings, pixels: PixelSettings, batch: BatchSettings,
+                          cache: str) -> InputFn:
     if cache != 'memory':
       return lambda: self._encode(self.read_shuffled(order, batch), batch)
     num_examples = self.check_and_count() or 0
@@ -77,7 +78,7 @@ class UserExampleSource(Source):
     return lambda: self._encode(order.index_chunks(
         num_examples, batch.size, self.is_sequential).map(gather), batch)
 
-  def make_eval_input_fn(self, pixels: Pixels, batch: Batch) -> InputFn:
+  def make_eval_input_fn(self, pixels: PixelSettings, batch: BatchSettings) -> InputFn:
     return lambda: self._encode(self.read_in_order(batch), batch)
 
   def class_indices(self) -> np.ndarray:
@@ -90,11 +91,11 @@ class UserExampleSource(Source):
   def describe_content(self) -> str:
     # If two passes read different examples, the name of the data set takes the place of a digest.
     digest = identity.of_first_examples(self.make_eval_input_fn(
-        Pixels(self.spec.image_shape or NO_IMAGE), self._batch_of_indices(1)))
+        PixelSettings(self.spec.image_shape or NO_IMAGE), self._batch_of_indices(1)))
     return '{} {}'.format(self.check_and_count(), digest or self.spec.name)
 
-  def _batch_of_indices(self, size: int) -> Batch:
-    return Batch(size, len(self.spec.labels), one_hot=False)
+  def _batch_of_indices(self, size: int) -> BatchSettings:
+    return BatchSettings(size, len(self.spec.labels), one_hot=False)
 
   def describe_invalid_label(self, label: Any) -> Optional[str]:
     """Returns a text that describes the label of an example if it is an invalid class index.
@@ -106,7 +107,7 @@ class UserExampleSource(Source):
       return None
     return 'the label is {}, but classes are from 0 to {}'.format(label, num_classes - 1)
 
-  def _encode(self, batches: tf.data.Dataset, batch: Batch) -> tf.data.Dataset:
+  def _encode(self, batches: tf.data.Dataset, batch: BatchSettings) -> tf.data.Dataset:
     """Returns a prefetched dataset of batches (features, labels) with encoded labels.
 
     If there are weights, the features are `{'features': ..., 'sample_weights': ...}`.
@@ -177,10 +178,10 @@ class ExampleSource(UserExampleSource):
                       'return a dataset with examples from make_dataset')
     return int(self.split.num_examples)
 
-  def read_in_order(self, batch: Batch) -> tf.data.Dataset:
+  def read_in_order(self, batch: BatchSettings) -> tf.data.Dataset:
     return self._drop_indices(self._read_pass().batch(batch.size))
 
-  def read_shuffled(self, order: Order, batch: Batch) -> tf.data.Dataset:
+  def read_shuffled(self, order: OrderSettings, batch: BatchSettings) -> tf.data.Dataset:
     return self._drop_indices(order.shuffle_and_shard(
         self._read_pass(), self.split.num_examples).batch(batch.size))
 
@@ -267,11 +268,11 @@ class ParsedRecordSource(UserExampleSource):
     self.split.records.check_intact()
     return self.split.records.num_records
 
-  def read_in_order(self, batch: Batch) -> tf.data.Dataset:
+  def read_in_order(self, batch: BatchSettings) -> tf.data.Dataset:
     return self._parse_batches(lambda chunk_size: chunks_in_order(
         self.split.records.num_records, chunk_size), batch)
 
-  def read_shuffled(self, order: Order, batch: Batch) -> tf.data.Dataset:
+  def read_shuffled(self, order: OrderSettings, batch: BatchSettings) -> tf.data.Dataset:
     return self._parse_batches(
         lambda chunk_size: self._training_chunks(order, chunk_size), batch)
 
@@ -288,8 +289,8 @@ class ParsedRecordSource(UserExampleSource):
   def files(self) -> List[FilePath]:
     return list(self.split.records.files)
 
-  def input_fns_of_earlier_stages(self, order: Order, pixels: Pixels,
-                                  batch: Batch) -> Dict[str, InputFn]:
+  def input_fns_of_earlier_stages(self, order: OrderSettings, pixels: PixelSettings,
+                                  batch: BatchSettings) -> Dict[str, InputFn]:
     return {'read': lambda: batch.use_private_threads(
         self._read_records(self._training_chunks(order, batch.size)))}
 
@@ -313,11 +314,11 @@ class ParsedRecordSource(UserExampleSource):
               reason), 'fix this function, or the record')
     return None
 
-  def _training_chunks(self, order: Order, chunk_size: int) -> tf.data.Dataset:
+  def _training_chunks(self, order: OrderSettings, chunk_size: int) -> tf.data.Dataset:
     return order.index_chunks(self.split.records.num_records, chunk_size, self.is_sequential)
 
   def _parse_batches(self, make_chunks: Callable[[int], tf.data.Dataset],
-                     batch: Batch) -> tf.data.Dataset:
+                     batch: BatchSettings) -> tf.data.Dataset:
     """Returns a dataset of batches of what the function of the user returns for records.
 
     Args:

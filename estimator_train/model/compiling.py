@@ -14,7 +14,7 @@ from estimator_train.model.gradients import (
   GlobalNormClipping,
   GradientAccumulation,
   GradientNormRecording,
-  OptimizerMixin,
+  MixinAndAttributes,
   WeightAveraging,
   add_mixins,
 )
@@ -86,8 +86,8 @@ def _apply_training_flags(optimizer: tf.keras.optimizers.Optimizer, model: tf.ke
   flags = settings.optimizer
   # Mixins outside loss scaling get the gradients without its factor. Mixins inside do not run in
   # steps that loss scaling skips.
-  outside_loss_scaling: List[OptimizerMixin] = [(GradientNormRecording, {})]
-  inside_loss_scaling: List[OptimizerMixin] = []
+  outside_loss_scaling: List[MixinAndAttributes] = [(GradientNormRecording, {})]
+  inside_loss_scaling: List[MixinAndAttributes] = []
   if flags.gradient_clip_norm:
     outside_loss_scaling.append((GlobalNormClipping, {'max_norm': flags.gradient_clip_norm}))
   if flags.gradient_accumulation_steps > 1:

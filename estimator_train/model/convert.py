@@ -12,7 +12,7 @@ from estimator_train.distribution.devices import find_devices, make_local_strate
 from estimator_train.errors import InvalidValue
 from estimator_train.model import estimator, initial_weights
 from estimator_train.model.estimator import ExportOutputs, ModelFn
-from estimator_train.model.own_graph import ModelGraph, OwnGraph
+from estimator_train.model.own_graph import CompiledGraph, ImportedModel
 from estimator_train.settings.flags import MULTI_WORKER_STRATEGIES, DeviceFlags
 from estimator_train.tf_patches import (
   estimator as estimator_patches,
@@ -46,21 +46,21 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
   _check_model(model, export_outputs or ())
   keras_patches.ensure_session(model, config.session_config)
   with estimator.translate_model_errors():
-    own_graph = OwnGraph(model)
+    compiled_graph = CompiledGraph(model)
     if config.is_chief:
       repairing.replace_paths_of_other_folders(config.model_dir)
     checkpoint = finding.latest_checkpoint(config.model_dir)
-    if not own_graph.is_built_late:
-      names = own_graph.weight_names
+    if not compiled_graph.is_built_late:
+      names = compiled_graph.weight_names
       if checkpoint is None:
         initial_weights.save_initial_weights(
-            config, names, own_graph.weight_values(config.tf_random_seed))
+            config, names, compiled_graph.weight_values(config.tf_random_seed))
         if object_based:
-          _save_object_based_weights(own_graph, config)
+          _save_object_based_weights(compiled_graph, config)
       elif not object_based:
         _check_fits_checkpoint(model, names, checkpoint)
   return estimator.to_estimator(ModelFn(
-      own_graph, object_based=object_based, export_outputs=export_outputs), config)
+      compiled_graph, object_based=object_based, export_outputs=export_outputs), config)
 
 
 def _adapt_config(config: Optional[tf.estimator.RunConfig], model_dir: Optional[str],
@@ -135,14 +135,16 @@ def _check_model(model: Any, export_outputs: Iterable[str]) -> None:
                          'choose from ' + ', '.join(names))
 
 
-def _save_object_based_weights(own_graph: OwnGraph, config: tf.estimator.RunConfig) -> None:
+def _save_object_based_weights(compiled_graph: CompiledGraph,
+                               config: tf.estimator.RunConfig) -> None:
   """Saves the initial weights as an object-based checkpoint, for exports without a checkpoint."""
   with tf.Graph().as_default(), tf.Session(config=config.session_config) as session:
     tf.train.create_global_step()
-    model_graph = ModelGraph(own_graph, own_graph.part(tf.estimator.ModeKeys.PREDICT),
-                             initial_weights.initial_weights_path(config.model_dir))
+    imported_model = ImportedModel(compiled_graph,
+                                   compiled_graph.part(tf.estimator.ModeKeys.PREDICT),
+                                   initial_weights.initial_weights_path(config.model_dir))
     saver = estimator_patches.make_object_saver(
-        own_graph.model, model_graph.variables_by_original, config)
+        compiled_graph.model, imported_model.variables_by_original, config)
     session.run(tf.global_variables_initializer())
     saver.save(session, initial_weights.initial_weights_path(config.model_dir, object_based=True),
                write_meta_graph=False, write_state=False)

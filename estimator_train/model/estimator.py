@@ -22,7 +22,7 @@ from estimator_train.checkpoints import finding
 from estimator_train.errors import InvalidValue, UserError
 from estimator_train.model import evaluation_metrics, initial_weights, inputs, losses, observation
 from estimator_train.model.gradients import GradientAccumulation, MicroBatchResult
-from estimator_train.model.own_graph import Fetches, ModelGraph, OwnGraph, Part
+from estimator_train.model.own_graph import CompiledGraph, Fetches, ImportedModel, ModeSubgraph
 from estimator_train.settings.user_code import find_location
 from estimator_train.tf_patches import (
   checkpoints,
@@ -91,7 +91,7 @@ def to_estimator(model_fn: 'ModelFn',
   path = initial_weights.initial_weights_path(run_config.model_dir, model_fn.object_based)
   # The model_fn loads the initial weights. Only exports without a checkpoint use this setting.
   warm_start = tf.estimator.WarmStartSettings(path, vars_to_warm_start=[])
-  has_initial_weights = not model_fn.own_graph.is_built_late and (
+  has_initial_weights = not model_fn.compiled_graph.is_built_late and (
       finding.latest_checkpoint(run_config.model_dir) is None)
   return tf.estimator.Estimator(model_fn.make_spec, config=run_config,
                                 warm_start_from=warm_start if has_initial_weights else None)
@@ -112,17 +112,17 @@ class ModelFn:
     export_outputs: additional signatures of a SavedModel.
   """
 
-  def __init__(self, own_graph: OwnGraph, num_classes: Optional[int] = None,
+  def __init__(self, compiled_graph: CompiledGraph, num_classes: Optional[int] = None,
                preprocess: Callable[[Any], Any] = lambda features: features,
                translate_errors: Callable[[], ContextManager[None]] = translate_model_errors,
                input_description: str = 'input_fn', frozen_part: Optional[tf.keras.Model] = None,
                object_based: bool = False, export_outputs: Optional[ExportOutputs] = None) -> None:
-    self.own_graph, self._model = own_graph, own_graph.model
+    self.compiled_graph, self._model = compiled_graph, compiled_graph.model
     self._num_classes, self._frozen_part = num_classes, frozen_part
     self._preprocess, self._translate_errors = preprocess, translate_errors
     self.object_based, self._export_outputs = object_based, export_outputs
     self._has_saved_weights = False
-    self._hyperparameters = own_graph.read_hyperparameters()
+    self._hyperparameters = compiled_graph.read_hyperparameters()
     self._batch_adapter = inputs.BatchAdapter(self._model, input_description)
     for layer in nested_layers(self._model):
       if layer.stateful and not isinstance(layer, (tf.keras.Model, tf.keras.metrics.Metric)):
@@ -140,14 +140,14 @@ class ModelFn:
       estimator_patches.keep_loss_unscaled()
       plain_features, sample_weights = inputs.split_sample_weights(features)
       if not self._model.inputs:
-        self.own_graph.build(self._batch_adapter.to_structure(
+        self.compiled_graph.build(self._batch_adapter.to_structure(
             self._preprocess(plain_features)))
-      part = self.own_graph.part(mode, sample_weights is not None, _is_exported(features))
+      part = self.compiled_graph.part(mode, sample_weights is not None, _is_exported(features))
       weights_path = self._find_initial_weights(config)
-      model_graph = ModelGraph(self.own_graph, part, weights_path)
+      imported_model = ImportedModel(self.compiled_graph, part, weights_path)
       if mode == tf.estimator.ModeKeys.TRAIN:
         optimizer = estimator_patches.copy_optimizer(self._model.optimizer, self._hyperparameters)
-        spec = self._add_training(model_graph, part, optimizer, (features, labels))
+        spec = self._add_training(imported_model, part, optimizer, (features, labels))
         spec['training_hooks'] = [checkpoints.SaverSetupHook(
             None if self.object_based else config, optimizers.hyperparameter_names(optimizer))]
         for weight in self._frozen_part.weights if self._frozen_part is not None else ():
@@ -156,7 +156,7 @@ class ModelFn:
               saved_weights.restored_value, weights_path, weight.op.name),
                           trainable=False, use_resource=True)
       else:
-        batch, fetches, _ = self._apply(model_graph, part, features, labels)
+        batch, fetches, _ = self._apply(imported_model, part, features, labels)
         spec = self._describe_predictions(fetches)
         if mode == tf.estimator.ModeKeys.EVAL:
           metrics = evaluation_metrics.make_metrics(
@@ -165,7 +165,7 @@ class ModelFn:
               tf.nest.flatten(batch.features, expand_composites=True), metrics)
           spec.update(eval_metric_ops=metrics, loss=fetches.loss)
       if self.object_based:
-        counterparts = model_graph.variables_by_original
+        counterparts = imported_model.variables_by_original
         if mode == tf.estimator.ModeKeys.TRAIN:
           counterparts[id(self._model.optimizer)] = optimizer
         spec['scaffold'] = tf.train.Scaffold(saver=estimator_patches.make_object_saver(
@@ -179,16 +179,16 @@ class ModelFn:
     """
     if finding.latest_checkpoint(config.model_dir) is not None:
       return None
-    if self.own_graph.is_built_late and not self._has_saved_weights:
+    if self.compiled_graph.is_built_late and not self._has_saved_weights:
       initial_weights.save_initial_weights(
-          config, self.own_graph.weight_names,
-          self.own_graph.weight_values(config.tf_random_seed))
+          config, self.compiled_graph.weight_names,
+          self.compiled_graph.weight_values(config.tf_random_seed))
       self._has_saved_weights = True
     return initial_weights.initial_weights_path(config.model_dir)
 
-  def _apply(self, model_graph: ModelGraph, part: Part, features: Any,
+  def _apply(self, imported_model: ImportedModel, part: ModeSubgraph, features: Any,
              labels: Any) -> Tuple[inputs.Batch, Fetches, Any]:
-    """Adds the operations on a batch; returns the batch and the results of ModelGraph.apply."""
+    """Adds the operations on a batch; returns the batch and the results of ImportedModel.apply."""
     features, sample_weights = inputs.split_sample_weights(features)
     features = self._preprocess(features)
     batch = inputs.Batch(self._batch_adapter.arrange_features(features))
@@ -198,7 +198,7 @@ class ModelFn:
               labels, [endpoint.target for endpoint in part.endpoints]),
           sample_weights=self._batch_adapter.arrange_sample_weights(sample_weights))
     try:
-      return (batch, *model_graph.apply(batch))
+      return (batch, *imported_model.apply(batch))
     except ValueError as error:
       misfit = self._batch_adapter.describe_misfit(features)
       if misfit is None:
@@ -206,7 +206,7 @@ class ModelFn:
       if part.endpoints or not _is_exported(features):
         raise misfit from error
       _LOG.warning('this SavedModel will not take the features of its serving function: %s', misfit)
-      return (batch, *model_graph.apply(batch.without_shapes()))
+      return (batch, *imported_model.apply(batch.without_shapes()))
 
   def _describe_predictions(self, fetches: Fetches) -> Dict[str, Any]:
     """Returns the fields of an EstimatorSpec for predictions and the outputs of a SavedModel."""
@@ -217,7 +217,7 @@ class ModelFn:
         **{name: make_output(predictions[name])
            for name, make_output in (self._export_outputs or {}).items()}}}
 
-  def _add_training(self, model_graph: ModelGraph, part: Part, optimizer: Any,
+  def _add_training(self, imported_model: ImportedModel, part: ModeSubgraph, optimizer: Any,
                     batch: Tuple[Any, Any]) -> Dict[str, Any]:
     """Adds the training operations to the graph; returns the fields of the EstimatorSpec."""
     if isinstance(optimizer, GradientAccumulation):
@@ -229,23 +229,23 @@ class ModelFn:
             'give --distribution_strategy=mirrored, or omit --gradient_accumulation_steps')
 
       def compute_micro_batch(index: tf.Tensor) -> MicroBatchResult:
-        _, fetches, seed = self._apply(model_graph, part, *inputs.part_of_batch(
+        _, fetches, seed = self._apply(imported_model, part, *inputs.part_of_batch(
             batch, index, optimizer.accumulation_steps))
-        return MicroBatchResult(model_graph.known_gradients(fetches, seed).loss, fetches.loss,
+        return MicroBatchResult(imported_model.known_gradients(fetches, seed).loss, fetches.loss,
                                 fetches.outputs[0], fetches.updates)
 
       optimizer.compute_micro_batch = compute_micro_batch
       assert part.fetches.loss is not None
       train_op = estimator_patches.make_train_op(
-          optimizer, tf.zeros([], part.fetches.loss.dtype), model_graph.trained_weights, [])
+          optimizer, tf.zeros([], part.fetches.loss.dtype), imported_model.trained_weights, [])
       loss, output = optimizer.loss, optimizer.outputs
       output.set_shape(self._model.outputs[0].shape)
       spec: Dict[str, Any] = {}
     else:
-      arranged, fetches, seed = self._apply(model_graph, part, *batch)
-      known = model_graph.known_gradients(fetches, seed)
+      arranged, fetches, seed = self._apply(imported_model, part, *batch)
+      known = imported_model.known_gradients(fetches, seed)
       train_op = estimator_patches.make_train_op(
-          optimizer, known.loss, model_graph.trained_weights, fetches.updates)
+          optimizer, known.loss, imported_model.trained_weights, fetches.updates)
       known.connect()
       loss, output = fetches.loss, fetches.outputs[0]
       spec = self._describe_predictions(fetches)
@@ -253,7 +253,7 @@ class ModelFn:
         spec['eval_metric_ops'] = evaluation_metrics.model_metrics(
             fetches.metrics, arranged.size(),
             evaluation_metrics.make_keys((), fetches.metrics, self._num_classes).metrics)
-    train_op = strategies.with_averaged_statistics(model_graph.updated_statistics(), train_op)
+    train_op = strategies.with_averaged_statistics(imported_model.updated_statistics(), train_op)
     self._warn_of_batch_losses(optimizer)
     if self._num_classes:
       label = self._batch_adapter.arrange_labels(
@@ -270,7 +270,7 @@ class ModelFn:
     if num_parts == 1 or tf.get_static_value(
         tf.distribute.get_replica_context().replica_id_in_sync_group) not in (0, None):
       return
-    names = self.own_graph.losses_that_are_no_means()
+    names = self.compiled_graph.losses_that_are_no_means()
     if names:
       _LOG.warning('%d %s do not train like one with a loss that is no mean over the examples of a '
                    'batch: %s', num_parts,

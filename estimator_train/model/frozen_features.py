@@ -12,7 +12,7 @@ from estimator_train.data.source import Source
 from estimator_train.distribution.devices import Devices, make_session_config
 from estimator_train.errors import UserError
 from estimator_train.model.inputs import Batch, make_preprocess_function
-from estimator_train.model.own_graph import ModelGraph, OwnGraph
+from estimator_train.model.own_graph import CompiledGraph, ImportedModel
 from estimator_train.settings import Settings
 from estimator_train.tf_patches.graphs import find_ancestors
 from estimator_train.tf_patches.keras import source_layers
@@ -105,7 +105,7 @@ def _count_separable_layers(layers: List[Any]) -> int:
 def _fill_with_features(array: np.ndarray, frozen_part: tf.keras.Model, checkpoint: str,
                         source: Source, settings: Settings, devices: Devices) -> None:
   """Computes the features of all examples in a new graph, and fills an array with them."""
-  own_graph = OwnGraph(frozen_part)
+  compiled_graph = CompiledGraph(frozen_part)
   with tf.Graph().as_default(), \
       tf.Session(config=make_session_config(settings.devices, devices)) as session:
     with tf.device(devices.names[0]):
@@ -113,8 +113,8 @@ def _fill_with_features(array: np.ndarray, frozen_part: tf.keras.Model, checkpoi
       pixels, _ = tf.data.make_one_shot_iterator(dataset).get_next()
       preprocess = make_preprocess_function(settings.model.preprocess,
                                             *frozen_part.input_shape[1:])
-      model_graph = ModelGraph(own_graph, own_graph.part(tf.estimator.ModeKeys.PREDICT),
-                               checkpoint)
-      fetches, _ = model_graph.apply(Batch([preprocess(pixels)]))
+      imported_model = ImportedModel(compiled_graph,
+                                     compiled_graph.part(tf.estimator.ModeKeys.PREDICT), checkpoint)
+      fetches, _ = imported_model.apply(Batch([preprocess(pixels)]))
     session.run(tf.global_variables_initializer())
     array_cache.fill_in_batches(array, session.make_callable(fetches.outputs[0]), 'frozen layers')

@@ -19,10 +19,10 @@ from estimator_train.tf_patches.optimizers import (
 )
 
 # A mixin class of this module, and the values of its attributes.
-OptimizerMixin = Tuple[type, Dict[str, Any]]
+MixinAndAttributes = Tuple[type, Dict[str, Any]]
 
 
-def add_mixins(optimizer: Any, mixins: Sequence[OptimizerMixin]) -> None:
+def add_mixins(optimizer: Any, mixins: Sequence[MixinAndAttributes]) -> None:
   """Adds mixins to an optimizer of Keras or of `tf.train`.
 
   Args:

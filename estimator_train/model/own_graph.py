@@ -30,7 +30,7 @@ from estimator_train.tf_patches.compiled_models import OutputLoss
 _TRAIN, _EVAL = tf.estimator.ModeKeys.TRAIN, tf.estimator.ModeKeys.EVAL
 
 
-class OwnGraph:
+class CompiledGraph:
   """The graph of a compiled Keras model, which must not be compiled again.
 
   Must be constructed where the model was built: in the graph of the model, or in eager mode.
@@ -51,7 +51,7 @@ class OwnGraph:
     self._graph = compiled_models.find_graph(model)
     self._values = saved_weights.ValueReader(self._graph)
     self._weight_names: Optional[List[str]] = None
-    self._parts: Dict[Tuple[Any, ...], 'Part'] = {}
+    self._parts: Dict[Tuple[Any, ...], 'ModeSubgraph'] = {}
     self._lock = threading.RLock()  # Replicas build their graphs in threads.
     with self._entered():
       if compiled_models.runs_eagerly(model):
@@ -106,7 +106,7 @@ class OwnGraph:
       return losses.losses_that_are_no_means(self.model)
 
   def part(self, mode: str, has_sample_weights: bool = False,
-           has_metrics: bool = False) -> 'Part':
+           has_metrics: bool = False) -> 'ModeSubgraph':
     """Returns the part of the graph that a mode needs; all replicas use the same part.
 
     Args:
@@ -118,16 +118,16 @@ class OwnGraph:
     with self._lock:
       if key not in self._parts:
         with self._entered(), compiled_models.as_compiled(self.model):
-          self._parts[key] = Part(self.model, self._graph, self._values, self._loss_functions,
-                                   *key)
+          self._parts[key] = ModeSubgraph(self.model, self._graph, self._values,
+                                          self._loss_functions, *key)
       return self._parts[key]
 
 
 class Fetches(NamedTuple):
   """What a mode computes from a batch.
 
-  A Part has tensors and operations of the model's graph. The result of ModelGraph.apply has their
-  counterparts in the graph of the Estimator.
+  A ModeSubgraph has tensors and operations of the model's graph. The result of
+  ImportedModel.apply has their counterparts in the graph of the Estimator.
 
   Attributes:
     outputs: the outputs of the model.
@@ -147,7 +147,7 @@ class Fetches(NamedTuple):
   metrics: Any = {}
 
 
-class Part:
+class ModeSubgraph:
   """What a mode needs of the graph of a model; must be constructed in this graph.
 
   Args:
@@ -176,7 +176,7 @@ class Part:
       self.endpoints = compiled_models.make_endpoints(model, has_sample_weights)
       self.fetches = self.fetches._replace(
           loss=compiled_models.total_loss(model, num_replicas, loss_functions))
-    self.variables = variables.OwnVariables(model, graph, values)
+    self.variables = variables.OriginalVariables(model, graph, values)
     if is_trained:
       self.fetches = self.fetches._replace(updates=compiled_models.updates(model))
     if mode == _EVAL:
@@ -227,7 +227,7 @@ class Part:
                            'make it an input of the model, or a constant')
 
 
-class ModelGraph:
+class ImportedModel:
   """A model in the default graph: its variables, and the operations on one or several batches.
 
   Must be constructed in each replica, in the mode of the part.
@@ -241,9 +241,10 @@ class ModelGraph:
     trained_weights: the weights that each optimizer trains.
   """
 
-  def __init__(self, own_graph: OwnGraph, part: Part, weights_path: Optional[str]) -> None:
+  def __init__(self, compiled_graph: CompiledGraph, part: ModeSubgraph,
+               weights_path: Optional[str]) -> None:
     self._part = part
-    self._variables = part.variables.make(own_graph.weight_names, weights_path)
+    self._variables = part.variables.make(compiled_graph.weight_names, weights_path)
     self.variables_by_original: Dict[int, Any] = self._variables.by_id
     self.trained_weights = [[self.variables_by_original[id(weight)] for weight in weights]
                             for weights in part.trained_weights]

@@ -107,7 +107,7 @@ def with_averaged_statistics(statistics: Sequence[Any], train_op: tf.Operation) 
   a checkpoint contains the same values as if the mean were computed only for the checkpoint.
 
   Args:
-    statistics: the variables that each replica updates; see MadeVariables.updated_copies.
+    statistics: the variables that each replica updates; see ImportedVariables.updated_copies.
     train_op: the operation of a training step.
   """
   strategy = tf.distribute.get_strategy()

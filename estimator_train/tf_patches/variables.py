@@ -60,7 +60,7 @@ class Assignment(NamedTuple):
   value: tf.Tensor
 
 
-class OwnVariables:
+class OriginalVariables:
   """The variables of the graph of a model. `select` keeps only those that a part of the graph uses.
 
   Construct it in this graph.
@@ -136,10 +136,10 @@ class OwnVariables:
         return [variable.numpy() for variable in variables]
     return self._values.evaluate([variable.initial_value for variable in variables])
 
-  def make(self, weight_names: Sequence[str], weights_path: Optional[str]) -> 'MadeVariables':
-    """Makes the variables in the default graph; see MadeVariables."""
+  def make(self, weight_names: Sequence[str], weights_path: Optional[str]) -> 'ImportedVariables':
+    """Makes the variables in the default graph; see ImportedVariables."""
     names = dict(zip(map(id, self._model.weights), weight_names))
-    return MadeVariables(self._by_handle, self._captured, names, weights_path)
+    return ImportedVariables(self._by_handle, self._captured, names, weights_path)
 
 
 def _capture(tensor: Any, consumers: Sequence[Any]) -> Callable[[], tf.Tensor]:
@@ -178,7 +178,7 @@ def _make_constant_variable(value: np.ndarray) -> tf.Tensor:
                      collections=[tf.GraphKeys.LOCAL_VARIABLES]).handle
 
 
-class MadeVariables:
+class ImportedVariables:
   """Variables in the default graph that replace the variables of a part of a model's graph.
 
   Args:

@@ -14,7 +14,7 @@ from estimator_train.checkpoints.best_checkpoint import BestMetric
 from estimator_train.distribution.devices import make_session_config
 from estimator_train.model import compiling, frozen_features, initial_weights, losses
 from estimator_train.model.estimator import ModelFn, to_estimator, translate_model_errors
-from estimator_train.model.own_graph import OwnGraph
+from estimator_train.model.own_graph import CompiledGraph
 from estimator_train.model.schedules import Schedule
 from estimator_train.run_dir import data_record
 from estimator_train.run_dir.data_record import DataRecord
@@ -125,7 +125,7 @@ def convert_model(run: Run, built: BuiltModel) -> PreparedModel:
     if trains:
       loss = compiling.training_loss(model, settings.optimizer, run.data.train)
 
-    def make_estimator(graph: OwnGraph, frozen_part: Optional[tf.keras.Model],
+    def make_estimator(graph: CompiledGraph, frozen_part: Optional[tf.keras.Model],
                        preprocess: Callable[[Any], Any]) -> tf.estimator.Estimator:
       return to_estimator(
           ModelFn(graph, len(spec.labels), preprocess,
@@ -134,16 +134,16 @@ def convert_model(run: Run, built: BuiltModel) -> PreparedModel:
 
     preprocess = compiling.choose_preprocess_function(model, settings.model, spec)
     with _translate_conversion_errors(settings.model):
-      own_graph = OwnGraph(model, loss)
+      compiled_graph = CompiledGraph(model, loss)
       if run.start.checkpoint is None and run.process.is_chief:
-        initial_weights.save_initial_weights(run_config, own_graph.weight_names,
-                                             own_graph.weight_values())
-      estimator = training_estimator = make_estimator(own_graph, None, preprocess)
+        initial_weights.save_initial_weights(run_config, compiled_graph.weight_names,
+                                             compiled_graph.weight_values())
+      estimator = training_estimator = make_estimator(compiled_graph, None, preprocess)
       if settings.input.cache_features and trains:
         frozen_part, trained_part = frozen_features.split_model(model, settings.model.model)
         trained_part.compile(model.optimizer, model.loss, loss_weights=model.loss_weights)
         training_estimator = make_estimator(
-            OwnGraph(trained_part, loss), frozen_part, lambda features: features)
+            CompiledGraph(trained_part, loss), frozen_part, lambda features: features)
     tf.keras.backend.set_session(None)
     prepared = PreparedModel(
         estimator, training_estimator, frozen_part,

@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as tf
 
 import estimator_train
 from estimator_train.data import binary_files, idx
-from estimator_train.data.batching import Batch, Order, Pixels
+from estimator_train.data.batching import BatchSettings, OrderSettings, PixelSettings
 from estimator_train.settings import Settings
 
 BATCH_SIZE = 64
@@ -69,8 +69,8 @@ def _train_plainly(replicas: int, steps: int) -> Weights:
     estimator = tf.keras.estimator.model_to_estimator(two_layers(), config=config)
     dataset = idx.describe_data_set('fashion_mnist_sample')
     estimator.train(binary_files.IdxSource(dataset.spec, dataset.train).make_train_input_fn(
-        Order(shuffle_buffer=5000), Pixels((28, 28, 1)),
-        Batch(BATCH_SIZE // replicas, 10, one_hot=True), 'none'), steps=steps)
+        OrderSettings(shuffle_buffer=5000), PixelSettings((28, 28, 1)),
+        BatchSettings(BATCH_SIZE // replicas, 10, one_hot=True), 'none'), steps=steps)
     return _weights(model_dir)
 
 

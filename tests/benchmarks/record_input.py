@@ -38,7 +38,7 @@ from estimator_train.data import (
   Role,
   record_index as records_lib,
 )
-from estimator_train.data.batching import Batch, Order, Pixels
+from estimator_train.data.batching import BatchSettings, OrderSettings, PixelSettings
 from estimator_train.data.opening import make_source
 from estimator_train.data.order import Shard
 from estimator_train.data.source import InputFn
@@ -169,9 +169,10 @@ def _example(contents: Dict[str, bytes], labels: Dict[str, int]) -> bytes:
 
 
 def _plan(shape: Tuple[int, int, int], batch_size: int,
-          first_example: int = 0) -> Tuple[Order, Pixels, Batch]:
-  return (Order(shard=Shard(first_example), shuffle_buffer=2048), Pixels(shape),
-          Batch(batch_size, 10, False, num_parallel_calls=machine.available_cores(), prefetch=2))
+          first_example: int = 0) -> Tuple[OrderSettings, PixelSettings, BatchSettings]:
+  return (OrderSettings(shard=Shard(first_example), shuffle_buffer=2048), PixelSettings(shape),
+          BatchSettings(batch_size, 10, False, num_parallel_calls=machine.available_cores(),
+                        prefetch=2))
 
 
 def _rate(input_fn: InputFn, batches: int, batch_size: int, evicted: Sequence[Any] = ()) -> float:
@@ -390,7 +391,7 @@ def _bytes_of_worker(source: Any, rank: int) -> float:
   with mock.patch.object(records_lib.PositionedFile, 'read', count):
     for number, path in enumerate(source.files()):
       records_lib._scan_file(number, path)  # pylint: disable=protected-access
-    order = Order(shard=Shard(0, 2, rank, 1))
+    order = OrderSettings(shard=Shard(0, 2, rank, 1))
     with tf.Graph().as_default(), tf.Session() as session:
       chunks = order.index_chunks(len(source), 1, source.is_sequential)
       following = tf.data.make_one_shot_iterator(

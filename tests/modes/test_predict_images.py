@@ -9,7 +9,7 @@ import pytest
 from conftest import batches, record_of, write_records
 
 from estimator_train.data import DataSpec, ImageSplit
-from estimator_train.data.batching import Batch, Pixels
+from estimator_train.data.batching import BatchSettings, PixelSettings
 from estimator_train.data.image_source import ImageFileSource
 from estimator_train.modes.predict import inputs
 
@@ -28,7 +28,8 @@ def test_pixels_are_those_of_evaluation(write_images, awkward_images, tmp_path, 
   for shape in (SHAPE, SHAPE[:2] + (1,)):
     split = ImageSplit([bytes(path) for path in files], np.zeros(len(files), np.int32))
     source = ImageFileSource(DataSpec('any', ('a', 'b'), shape), split)
-    expected, _ = batches(source.make_eval_input_fn(Pixels(shape), Batch(batch_size, 2, False)))
+    expected, _ = batches(source.make_eval_input_fn(
+        PixelSettings(shape), BatchSettings(batch_size, 2, False)))
     found = inputs.read_batches(map(bytes, files), 'image/encoded', shape, batch_size, 2)
     for batch, (pixels, _) in itertools.zip_longest(found, expected):
       stacked = np.stack([entry.values[0] for entry in batch])

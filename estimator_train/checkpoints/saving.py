@@ -36,6 +36,7 @@ class RetryingSaver:
   Attributes:
     prefix: the path of a checkpoint up to the `-` before its step.
     saved_step: the global step of the last saved checkpoint; None before the first checkpoint.
+    on_recovery: called after each checkpoint that was saved only after failed attempts.
   """
 
   def __init__(self, run_dir: RunDir, retry_secs: float, is_stopping: Callable[[], bool],
@@ -50,6 +51,7 @@ class RetryingSaver:
     self._retry_at = 0.
     self._delay_secs = _FIRST_DELAY_SECS
     self.saved_step: Optional[int] = None
+    self.on_recovery: Callable[[], None] = lambda: None
 
   @property
   def is_failing(self) -> bool:
@@ -88,6 +90,7 @@ class RetryingSaver:
     if self._first_failure_at is not None:
       _LOG.warning('saved the checkpoint of step %d, %.0f s after the first failed attempt',
                    step, self._clock() - self._first_failure_at)
+      self.on_recovery()
     self.saved_step, self._first_failure_at, self._delay_secs = step, None, _FIRST_DELAY_SECS
     if writes_graph:
       self.save_graph(saver, session, step)
@@ -253,6 +256,7 @@ class SaveCheckpoints(tf.train.SessionRunHook):
     self._step_fetch = tf.train.SessionRunArgs(
         sessions.global_step_tensor(tf.get_default_graph()))
     self._finite_check = FiniteWeightsCheck()
+    self._retrying_saver.on_recovery = self._begin_new_event_file
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     step = sessions.read_global_step(session)
@@ -322,15 +326,9 @@ class SaveCheckpoints(tf.train.SessionRunHook):
   def _try_to_save(self, session: tf.Session, step: int, writes_graph: bool = True) -> None:
     """Tries once to save a checkpoint, and reports it to the listeners if this succeeds."""
     self.wait_for_graph()
-    was_failing = self._retrying_saver.is_failing
     with self._record_pause('checkpoint'):
       self._finite_check.check(session, step)
       is_saved = self._retrying_saver.save(self._saver, session, step, writes_graph)
-    if is_saved and was_failing:
-      # Reopening begins a new event file. A full disk may have truncated a record of the current
-      # file, and readers cannot read the records after a truncated record.
-      self._writer.close()
-      self._writer.reopen()
     if is_saved:
       self._report_checkpoint(session, step)
 
@@ -341,6 +339,12 @@ class SaveCheckpoints(tf.train.SessionRunHook):
     for listener in self._listeners:
       if listener.after_save(session, step):
         self.is_stop_requested = True
+
+  def _begin_new_event_file(self) -> None:
+    # A full disk may have truncated a record of the current file, and readers cannot read the
+    # records after a truncated record.
+    self._writer.close()
+    self._writer.reopen()
 
   def _reset_timer(self, step: int) -> None:
     """Counts the steps to the next checkpoint from the last multiple of `save_steps`."""

@@ -98,6 +98,28 @@ def test_a_run_outlives_a_disk_that_is_full_for_a_while(
   assert {20, 100, 120} <= set(steps_of_events(disk / 'run'))
 
 
+def test_a_disk_that_is_full_during_the_last_checkpoint(run_well, mounted, monkeypatch, no_waits):
+  disk = mounted('size=8m')
+  at_step(monkeypatch, 25, lambda: fill(disk))
+  save = saving.RetryingSaver.save
+
+  def save_then_make_room(*args, **options):
+    is_saved = save(*args, **options)
+    if not is_saved:
+      (disk / 'fill').unlink()
+      no_waits(60)
+      first, = (disk / 'run').glob('events.*')
+      wait_until(lambda: time.time() >= int(first.name.split('.')[3]) + 1)
+    return is_saved
+
+  monkeypatch.setattr(saving.RetryingSaver, 'save', save_then_make_room)
+  done = run_well('--mode=train', '--train_steps=30', '--save_checkpoints_steps=20',
+                  '--model_dir', disk / 'run', *QUICK)
+  assert 'saved the checkpoint of step 30, 60 s after' in done.err
+  assert len(list((disk / 'run').glob('events.*'))) == 2
+  assert 30 in set(steps_of_events(disk / 'run'))
+
+
 def test_a_folder_that_is_removed(tmp_path, run_program, monkeypatch, no_waits):
   folder, away = tmp_path / 'run', tmp_path / 'away'
   at_step(monkeypatch, 15, lambda: folder.rename(away))

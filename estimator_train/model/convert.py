@@ -141,7 +141,7 @@ def _save_object_based_weights(compiled_graph: CompiledGraph,
   with tf.Graph().as_default(), tf.Session(config=config.session_config) as session:
     tf.train.create_global_step()
     imported_model = ImportedModel(compiled_graph,
-                                   compiled_graph.part(tf.estimator.ModeKeys.PREDICT),
+                                   compiled_graph.subgraph_of_mode(tf.estimator.ModeKeys.PREDICT),
                                    initial_weights.initial_weights_path(config.model_dir))
     saver = estimator_patches.make_object_saver(
         compiled_graph.model, imported_model.variables_by_original, config)

@@ -142,12 +142,13 @@ class ModelFn:
       if not self._model.inputs:
         self.compiled_graph.build(self._batch_adapter.to_structure(
             self._preprocess(plain_features)))
-      part = self.compiled_graph.part(mode, sample_weights is not None, _is_exported(features))
+      subgraph = self.compiled_graph.subgraph_of_mode(
+          mode, sample_weights is not None, _is_exported(features))
       weights_path = self._find_initial_weights(config)
-      imported_model = ImportedModel(self.compiled_graph, part, weights_path)
+      imported_model = ImportedModel(self.compiled_graph, subgraph, weights_path)
       if mode == tf.estimator.ModeKeys.TRAIN:
         optimizer = estimator_patches.copy_optimizer(self._model.optimizer, self._hyperparameters)
-        spec = self._add_training(imported_model, part, optimizer, (features, labels))
+        spec = self._add_training(imported_model, subgraph, optimizer, (features, labels))
         spec['training_hooks'] = [checkpoints.SaverSetupHook(
             None if self.object_based else config, optimizers.hyperparameter_names(optimizer))]
         for weight in self._frozen_part.weights if self._frozen_part is not None else ():
@@ -156,7 +157,7 @@ class ModelFn:
               saved_weights.restored_value, weights_path, weight.op.name),
                           trainable=False, use_resource=True)
       else:
-        batch, fetches, _ = self._apply(imported_model, part, features, labels)
+        batch, fetches, _ = self._apply(imported_model, subgraph, features, labels)
         spec = self._describe_predictions(fetches)
         if mode == tf.estimator.ModeKeys.EVAL:
           metrics = evaluation_metrics.make_metrics(
@@ -186,16 +187,16 @@ class ModelFn:
       self._has_saved_weights = True
     return initial_weights.initial_weights_path(config.model_dir)
 
-  def _apply(self, imported_model: ImportedModel, part: ModeSubgraph, features: Any,
+  def _apply(self, imported_model: ImportedModel, subgraph: ModeSubgraph, features: Any,
              labels: Any) -> Tuple[inputs.Batch, Fetches, Any]:
     """Adds the operations on a batch; returns the batch and the results of ImportedModel.apply."""
     features, sample_weights = inputs.split_sample_weights(features)
     features = self._preprocess(features)
     batch = inputs.Batch(self._batch_adapter.arrange_features(features))
-    if part.endpoints:
+    if subgraph.endpoints:
       batch = batch._replace(
           labels=self._batch_adapter.arrange_labels(
-              labels, [endpoint.target for endpoint in part.endpoints]),
+              labels, [endpoint.target for endpoint in subgraph.endpoints]),
           sample_weights=self._batch_adapter.arrange_sample_weights(sample_weights))
     try:
       return (batch, *imported_model.apply(batch))
@@ -203,7 +204,7 @@ class ModelFn:
       misfit = self._batch_adapter.describe_misfit(features)
       if misfit is None:
         raise
-      if part.endpoints or not _is_exported(features):
+      if subgraph.endpoints or not _is_exported(features):
         raise misfit from error
       _LOG.warning('this SavedModel will not take the features of its serving function: %s', misfit)
       return (batch, *imported_model.apply(batch.without_shapes()))
@@ -217,11 +218,11 @@ class ModelFn:
         **{name: make_output(predictions[name])
            for name, make_output in (self._export_outputs or {}).items()}}}
 
-  def _add_training(self, imported_model: ImportedModel, part: ModeSubgraph, optimizer: Any,
+  def _add_training(self, imported_model: ImportedModel, subgraph: ModeSubgraph, optimizer: Any,
                     batch: Tuple[Any, Any]) -> Dict[str, Any]:
     """Adds the training operations to the graph; returns the fields of the EstimatorSpec."""
     if isinstance(optimizer, GradientAccumulation):
-      if part.fetches.updates and isinstance(
+      if subgraph.fetches.updates and isinstance(
           tf.distribute.get_strategy(), tf.distribute.experimental.CentralStorageStrategy):
         raise InvalidValue(
             'a layer such as batch normalization cannot update its statistics during gradient '
@@ -229,21 +230,21 @@ class ModelFn:
             'give --distribution_strategy=mirrored, or omit --gradient_accumulation_steps')
 
       def compute_micro_batch(index: tf.Tensor) -> MicroBatchResult:
-        _, fetches, seed = self._apply(imported_model, part, *inputs.part_of_batch(
+        _, fetches, loss_gradient = self._apply(imported_model, subgraph, *inputs.part_of_batch(
             batch, index, optimizer.accumulation_steps))
-        return MicroBatchResult(imported_model.known_gradients(fetches, seed).loss, fetches.loss,
-                                fetches.outputs[0], fetches.updates)
+        known = imported_model.known_gradients(fetches, loss_gradient)
+        return MicroBatchResult(known.loss, fetches.loss, fetches.outputs[0], fetches.updates)
 
       optimizer.compute_micro_batch = compute_micro_batch
-      assert part.fetches.loss is not None
+      assert subgraph.fetches.loss is not None
       train_op = estimator_patches.make_train_op(
-          optimizer, tf.zeros([], part.fetches.loss.dtype), imported_model.trained_weights, [])
+          optimizer, tf.zeros([], subgraph.fetches.loss.dtype), imported_model.trained_weights, [])
       loss, output = optimizer.loss, optimizer.outputs
       output.set_shape(self._model.outputs[0].shape)
       spec: Dict[str, Any] = {}
     else:
-      arranged, fetches, seed = self._apply(imported_model, part, *batch)
-      known = imported_model.known_gradients(fetches, seed)
+      arranged, fetches, loss_gradient = self._apply(imported_model, subgraph, *batch)
+      known = imported_model.known_gradients(fetches, loss_gradient)
       train_op = estimator_patches.make_train_op(
           optimizer, known.loss, imported_model.trained_weights, fetches.updates)
       known.connect()
@@ -257,7 +258,7 @@ class ModelFn:
     self._warn_of_batch_losses(optimizer)
     if self._num_classes:
       label = self._batch_adapter.arrange_labels(
-          batch[1], [endpoint.target for endpoint in part.endpoints])[0]
+          batch[1], [endpoint.target for endpoint in subgraph.endpoints])[0]
       if losses.model_takes_class_indices(self._model):
         label = tf.cast(tf.reshape(label, [-1]), tf.int64)
       observation.add_batch_tensors(batch[0], label, output)

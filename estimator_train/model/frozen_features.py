@@ -113,8 +113,9 @@ def _fill_with_features(array: np.ndarray, frozen_part: tf.keras.Model, checkpoi
       pixels, _ = tf.data.make_one_shot_iterator(dataset).get_next()
       preprocess = make_preprocess_function(settings.model.preprocess,
                                             *frozen_part.input_shape[1:])
-      imported_model = ImportedModel(compiled_graph,
-                                     compiled_graph.part(tf.estimator.ModeKeys.PREDICT), checkpoint)
+      imported_model = ImportedModel(
+          compiled_graph, compiled_graph.subgraph_of_mode(tf.estimator.ModeKeys.PREDICT),
+          checkpoint)
       fetches, _ = imported_model.apply(Batch([preprocess(pixels)]))
     session.run(tf.global_variables_initializer())
     array_cache.fill_in_batches(array, session.make_callable(fetches.outputs[0]), 'frozen layers')

@@ -51,7 +51,7 @@ class CompiledGraph:
     self._graph = compiled_models.find_graph(model)
     self._values = saved_weights.ValueReader(self._graph)
     self._weight_names: Optional[List[str]] = None
-    self._parts: Dict[Tuple[Any, ...], 'ModeSubgraph'] = {}
+    self._subgraphs: Dict[Tuple[Any, ...], 'ModeSubgraph'] = {}
     self._lock = threading.RLock()  # Replicas build their graphs in threads.
     with self._entered():
       if compiled_models.runs_eagerly(model):
@@ -105,9 +105,9 @@ class CompiledGraph:
     with self._lock, self._entered():
       return losses.losses_that_are_no_means(self.model)
 
-  def part(self, mode: str, has_sample_weights: bool = False,
-           has_metrics: bool = False) -> 'ModeSubgraph':
-    """Returns the part of the graph that a mode needs; all replicas use the same part.
+  def subgraph_of_mode(self, mode: str, has_sample_weights: bool = False,
+                       has_metrics: bool = False) -> 'ModeSubgraph':
+    """Returns the subgraph that a mode needs; all replicas use the same one.
 
     Args:
       mode: one of tf.estimator.ModeKeys.
@@ -116,11 +116,11 @@ class CompiledGraph:
     num_replicas = tf.distribute.get_strategy().num_replicas_in_sync if mode == _TRAIN else 1
     key = mode, has_sample_weights, mode == _EVAL or (mode == _TRAIN and has_metrics), num_replicas
     with self._lock:
-      if key not in self._parts:
+      if key not in self._subgraphs:
         with self._entered(), compiled_models.as_compiled(self.model):
-          self._parts[key] = ModeSubgraph(self.model, self._graph, self._values,
-                                          self._loss_functions, *key)
-      return self._parts[key]
+          self._subgraphs[key] = ModeSubgraph(
+              self.model, self._graph, self._values, self._loss_functions, *key)
+      return self._subgraphs[key]
 
 
 class Fetches(NamedTuple):
@@ -148,7 +148,7 @@ class Fetches(NamedTuple):
 
 
 class ModeSubgraph:
-  """What a mode needs of the graph of a model; must be constructed in this graph.
+  """The subgraph of a compiled model that a mode needs; must be constructed in the model's graph.
 
   Args:
     num_replicas: the number of replicas that train.
@@ -159,7 +159,8 @@ class ModeSubgraph:
     endpoints: for each output, the tensors that the labels and sample weights replace.
     fed_names: the names of the operations of the tensors in `inputs` and `endpoints`.
     trained_weights: the weights that each optimizer trains, in the order of `fetches.gradients`.
-    subgraph: the nodes to import.
+    loss_gradient: the gradient with respect to the loss; None if the mode does not train.
+    extracted: the nodes to import.
   """
 
   def __init__(self, model: tf.keras.Model, graph: tf.Graph, values: saved_weights.ValueReader,
@@ -169,7 +170,7 @@ class ModeSubgraph:
     self.inputs = compiled_models.fed_inputs(model)
     self.endpoints: List[compiled_models.Endpoint] = []
     self.trained_weights = compiled_models.trained_weights(model)
-    self.seed: Optional[tf.Tensor] = None
+    self.loss_gradient: Optional[tf.Tensor] = None
     self.fetches = Fetches(model.outputs)
     is_trained = mode == _TRAIN
     if mode != tf.estimator.ModeKeys.PREDICT:
@@ -193,14 +194,15 @@ class ModeSubgraph:
     """Adds the gradients to the graph or to a copy of it; returns the graph that has them."""
     handles = [self.variables.handle(weight) for weights in self.trained_weights
                for weight in weights]
-    with_gradients = gradients.copy_if_gradients_change_it(self.fetches.loss)
-    loss, *handles = (with_gradients.as_graph_element(tensor.name)
+    graph = gradients.copy_if_gradients_change_it(self.fetches.loss)
+    loss, *handles = (graph.as_graph_element(tensor.name)
                       for tensor in (self.fetches.loss, *handles))
-    with with_gradients.as_default():
-      self.seed = gradients.gradient_seed(loss)
+    with graph.as_default():
+      self.loss_gradient = gradients.make_loss_gradient(loss)
       with gradients.padded_filter_gradients(machine.needs_padded_gradients()):
-        self.fetches = self.fetches._replace(gradients=tf.gradients(loss, handles, self.seed))
-    return with_gradients
+        self.fetches = self.fetches._replace(
+            gradients=tf.gradients(loss, handles, self.loss_gradient))
+    return graph
 
   def _extract(self, graph: tf.Graph) -> None:
     phase = compiled_models.learning_phase()
@@ -212,25 +214,25 @@ class ModeSubgraph:
     constants = {}
     if isinstance(phase, tf.Tensor):
       constants[phase.op.name] = self.mode == _TRAIN
-    if self.seed is not None:
-      replaced.add(self.seed.op.name)
+    if self.loss_gradient is not None:
+      replaced.add(self.loss_gradient.op.name)
     self.phase_name = phase.name if isinstance(phase, tf.Tensor) else ''
     ends = [graph.as_graph_element(name) for name in graphs.fetch_names(self.fetches)]
-    self.subgraph = graphs.extract_subgraph(
+    self.extracted = graphs.extract_subgraph(
         graph, [getattr(end, 'op', end) for end in ends],
         replaced | {*constants} | self.variables.handle_op_names, constants)
-    self.variables.select(self.subgraph)
-    for node in self.subgraph.nodes.values():
+    self.variables.keep_used(self.extracted)
+    for node in self.extracted.nodes.values():
       if node.op == 'Placeholder':
-        raise InvalidValue('the features of a model must be its inputs',
-                           'the model needs the placeholder ' + node.name,
-                           'make it an input of the model, or a constant')
+        raise InvalidValue('a model must compute its outputs from its inputs and weights only',
+                           'it also uses the placeholder ' + node.name,
+                           'make the placeholder an input of the model, or a constant')
 
 
 class ImportedModel:
   """A model in the default graph: its variables, and the operations on one or several batches.
 
-  Must be constructed in each replica, in the mode of the part.
+  Must be constructed in each replica, in the mode of the subgraph.
 
   Args:
     weights_path: a checkpoint with the initial values of the weights; None: the initial values do
@@ -241,21 +243,21 @@ class ImportedModel:
     trained_weights: the weights that each optimizer trains.
   """
 
-  def __init__(self, compiled_graph: CompiledGraph, part: ModeSubgraph,
+  def __init__(self, compiled_graph: CompiledGraph, subgraph: ModeSubgraph,
                weights_path: Optional[str]) -> None:
-    self._part = part
-    self._variables = part.variables.make(compiled_graph.weight_names, weights_path)
+    self._subgraph = subgraph
+    self._variables = subgraph.variables.make(compiled_graph.weight_names, weights_path)
     self.variables_by_original: Dict[int, Any] = self._variables.by_id
     self.trained_weights = [[self.variables_by_original[id(weight)] for weight in weights]
-                            for weights in part.trained_weights]
+                            for weights in subgraph.trained_weights]
 
   def apply(self, batch: Batch) -> Tuple[Fetches, Optional[tf.Tensor]]:
     """Imports the operations on a batch.
 
     Returns:
-      The results, and the seed of the gradients; see gradients.KnownGradients.
+      The results, and the gradient with respect to the loss, which known_gradients takes.
     """
-    part = self._part
+    subgraph = self._subgraph
     replacements = self._variables.replacements()
 
     def replace(tensor: Any, value: Any) -> None:
@@ -263,29 +265,32 @@ class ImportedModel:
         replacements.update((old.name, new) for old, new in zip(
             *(tf.nest.flatten(item, expand_composites=True) for item in (tensor, value))))
 
-    for tensor, value in zip(part.inputs, batch.features):
+    for tensor, value in zip(subgraph.inputs, batch.features):
       replace(tensor, value)
-    for endpoint, label, weight in zip(part.endpoints, batch.labels, batch.sample_weights):
+    for endpoint, label, weight in zip(subgraph.endpoints, batch.labels, batch.sample_weights):
       replace(endpoint.target, label)
       replace(endpoint.sample_weight, weight)
-    if part.phase_name:
-      replacements[part.phase_name] = tf.constant(part.mode == _TRAIN)
-    seed = None
-    if part.seed is not None:
-      seed = replacements[part.seed.name] = gradients.gradient_seed(part.seed)
-    fetches = part.fetches
-    updates, assignments = self._variables.split(fetches.updates, part.subgraph, part.fed_names)
-    imported = graphs.Import(part.subgraph, replacements, graphs.fetch_names(
+    if subgraph.phase_name:
+      replacements[subgraph.phase_name] = tf.constant(subgraph.mode == _TRAIN)
+    loss_gradient = None
+    if subgraph.loss_gradient is not None:
+      loss_gradient = gradients.make_loss_gradient(subgraph.loss_gradient)
+      replacements[subgraph.loss_gradient.name] = loss_gradient
+    fetches = subgraph.fetches
+    updates, assignments = self._variables.split_updates(
+        fetches.updates, subgraph.extracted, subgraph.fed_names)
+    imported = graphs.Import(subgraph.extracted, replacements, graphs.fetch_names(
         [fetches._replace(updates=updates), assignments]))
     results = imported.find(fetches._replace(updates=updates))
     return results._replace(updates=[*results.updates, *self._variables.assign(
-        assignments, imported)]), seed
+        assignments, imported)]), loss_gradient
 
   def updated_statistics(self) -> List[Any]:
     """Returns the float variables that have a copy on each replica, which the replica updates."""
-    return self._variables.updated_copies(self._part.subgraph)
+    return self._variables.updated_copies(self._subgraph.extracted)
 
-  def known_gradients(self, fetches: Fetches, seed: tf.Tensor) -> gradients.KnownGradients:
+  def known_gradients(self, fetches: Fetches,
+                      loss_gradient: tf.Tensor) -> gradients.KnownGradients:
     """Returns a loss for an optimizer; the gradients of this loss are those of the fetches."""
-    return gradients.KnownGradients(fetches.loss, seed, sum(self.trained_weights, []),
+    return gradients.KnownGradients(fetches.loss, loss_gradient, sum(self.trained_weights, []),
                                     fetches.gradients)

@@ -119,17 +119,17 @@ class KnownGradients:
 
   Args:
     value: the value of the loss.
-    seed: a result of gradient_seed. The gradients are multiples of the seed. When an optimizer asks
-      for the gradients, the seed gets the value of the gradient with respect to the loss.
+    loss_gradient: a result of make_loss_gradient. All gradients are multiples of it. When an
+      optimizer asks for the gradients, it gets the gradient with respect to the loss as its value.
     gradients: for each variable, a tensor, IndexedSlices or None.
 
   Attributes:
     loss: a scalar tensor. It has the value of the loss only after `connect`.
   """
 
-  def __init__(self, value: tf.Tensor, seed: tf.Tensor, variables: Sequence[Any],
+  def __init__(self, value: tf.Tensor, loss_gradient: tf.Tensor, variables: Sequence[Any],
                gradients: Sequence[Any]) -> None:
-    self._value, self._seed = value, seed
+    self._value, self._loss_gradient = value, loss_gradient
     for variable, gradient in zip(variables, gradients):
       if isinstance(gradient, tf.Tensor):
         gradient.set_shape(variable.shape)  # The shape is lost in loops.
@@ -143,7 +143,7 @@ class KnownGradients:
 
   def pass_on(self, loss_gradient: tf.Tensor) -> List[Any]:
     """Returns the gradients, multiplied by the gradient with respect to the loss."""
-    self._seed.op._update_input(0, loss_gradient)
+    self._loss_gradient.op._update_input(0, loss_gradient)
     return [None, *self._gradients]
 
   def connect(self) -> None:
@@ -157,6 +157,9 @@ def _pass_on(operation: tf.Operation, loss_gradient: tf.Tensor,
   return list(operation.known_gradients.pass_on(loss_gradient))
 
 
-def gradient_seed(value: tf.Tensor) -> tf.Tensor:
-  """Returns the seed for KnownGradients: a tensor like `value` that is 1 until it is replaced."""
+def make_loss_gradient(value: tf.Tensor) -> tf.Tensor:
+  """Returns the gradient with respect to a loss, from which backpropagation starts.
+
+  It is a tensor like the loss. Its value is 1, until KnownGradients replaces its input.
+  """
   return tf.identity(tf.ones(value.shape, value.dtype))

@@ -61,10 +61,7 @@ class Assignment(NamedTuple):
 
 
 class OriginalVariables:
-  """The variables of the graph of a model. `select` keeps only those that a part of the graph uses.
-
-  Construct it in this graph.
-  """
+  """The variables of the graph of a model; must be constructed in this graph."""
 
   def __init__(self, model: tf.keras.Model, graph: tf.Graph,
                values: saved_weights.ValueReader) -> None:
@@ -101,15 +98,15 @@ class OriginalVariables:
   def handle_op_names(self) -> Set[str]:
     """The names of the operations that make the handles, or represent captured tensors."""
     return {name.partition(':')[0] for name in self._by_handle} | {
-        tensor.op.name for _, tensor in self._captures()}
+        tensor.op.name for _, tensor in self._captured_pairs()}
 
-  def _captures(self) -> List[Tuple[Any, tf.Tensor]]:
+  def _captured_pairs(self) -> List[Tuple[Any, tf.Tensor]]:
     """Returns pairs of a tensor outside of Keras's graph of eager mode and its placeholder."""
     captures: Any = getattr(self._graph, 'captures', None) or {}
     return list(captures.items() if hasattr(captures, 'items') else captures)
 
-  def select(self, subgraph: graphs.Subgraph) -> None:
-    """Keeps the weights and the variables that a part uses, and reads initial values."""
+  def keep_used(self, subgraph: graphs.Subgraph) -> None:
+    """Keeps only the weights and the variables that a subgraph uses, and reads initial values."""
     used = {name: variable for name, variable in self._by_handle.items()
             if variable.kind == 'weight' or name.partition(':')[0] in subgraph.replaced}
     self._by_handle = used
@@ -123,7 +120,7 @@ class OriginalVariables:
       for (name, variable), value in zip(
           chosen.items(), read([variable.original for variable in chosen.values()])):
         used[name] = variable._replace(value=value)
-    for outside, inside in self._captures():
+    for outside, inside in self._captured_pairs():
       if inside.op.name in subgraph.replaced and inside.name not in used:
         self._captured[inside.name] = _capture(outside, [
             node for node in subgraph.nodes.values() if inside.op.name in node.input])
@@ -245,7 +242,7 @@ class ImportedVariables:
         found[name] = local.handle
     return found
 
-  def split(self, updates: Sequence[tf.Operation], subgraph: graphs.Subgraph,
+  def split_updates(self, updates: Sequence[tf.Operation], subgraph: graphs.Subgraph,
             fed_names: Set[str]) -> Tuple[List[tf.Operation], List[Assignment]]:
     """Splits updates into operations to run, and assignments that a strategy must make.
 

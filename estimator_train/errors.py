@@ -105,14 +105,14 @@ def shorten(text: str) -> str:
 class BadExample(ValueError):
   """An example of a data set is damaged."""
   _rule = 'an example cannot be read'
-  _remedy = 'repair or remove it (--mode=audit lists all), or give --on_bad_image=skip'
+  remedy = 'repair or remove it (--mode=audit lists all), or give --on_bad_image=skip'
 
   def __init__(self, place: str, reason: str) -> None:
     super().__init__('{} ({})'.format(place, reason))
     self.reason = reason
 
   def to_user_error(self) -> UserError:
-    return UserError(self._rule, str(self), self._remedy)
+    return UserError(self._rule, str(self), self.remedy)
 
 
 class WrongSchema(BadExample):
@@ -124,7 +124,7 @@ class WrongSchema(BadExample):
 
   def __init__(self, place: str, reason: str, remedy: str) -> None:
     super().__init__(place, reason)
-    self._remedy = remedy
+    self.remedy = remedy
 
 
 class TrainingFailed(Exception):

@@ -121,7 +121,7 @@ def check_and_log_skipped(bad: Sequence[BadImage], count: int, max_bad_images: f
 def undecodable_error(image_name: str, reason: str) -> UserError:
   """Returns the error about an image that cannot be read or decoded."""
   return UserError('an image cannot be decoded', '{} ({})'.format(printable(image_name), reason),
-                   'repair or remove it (--mode=audit lists all), or give --on_bad_image=skip')
+                   BadExample.remedy)
 
 
 def reason_of(error: Exception) -> str:

@@ -88,7 +88,7 @@ def hold_out(split: _Split, settings: Settings,
   if not is_held_out.any():
     raise UserError(
         '--validation_fraction requires two examples of a class' if is_new_run else
-        'none of the examples that the run has kept for validation is there',
+        'the data has none of the validation examples of this run any more',
         '--validation_fraction={} of {} example(s)'.format(fraction, len(names)),
         'add examples' if is_new_run else 'restore the files and their names, or give another '
         '--model_dir')

@@ -196,8 +196,8 @@ class ImageRecordSource(image_source.ImageSource):
         except (OSError, BadExample):
           pass  # Training reports damaged records, unless --on_bad_image=skip is given.
       if counts and not has_images:
-        raise self._wrong_schema(indices[-1], features, '{} is not a JPEG, PNG or GIF file, as in '
-                                 'all other records'.format(self.split.image_key))
+        raise self._wrong_schema(indices[-1], features, 'no checked record has a JPEG, PNG or GIF '
+                                 'file in {}'.format(self.split.image_key))
     self._label_map.check_names(counts, _TEXT_KEY)
     return counts
 

@@ -158,7 +158,8 @@ def _write_shards(shards: Sequence[_Shard], source: ImageSource,
     _LOG.info('keeping %d complete files of an earlier run', len(shards) - len(pending))
   changed = [shard.path for shard in pending if os.path.exists(shard.path)]
   if changed:
-    _LOG.warning('writing %s again: not as an earlier run has written them', join_items(changed))
+    _LOG.warning('writing %s again, because they differ from what an earlier run has written',
+                 join_items(changed))
   indices = np.concatenate([shard.indices for shard in pending])
   make_example = _make_example_function(source, class_names)
   examples = bad_images.map_examples(lambda position: make_example(int(indices[position])),

@@ -14,7 +14,7 @@ from estimator_train.reports.page_content import (
   format_secs,
   is_number,
 )
-from estimator_train.reports.plotting import Axis, Box, Chart, Line, draw_chart, spread
+from estimator_train.reports.plotting import Axis, Box, Chart, Line, axis_ends, draw_chart
 
 _MAX_TICK_LABEL_LENGTH = 18  # In characters.
 # The y axis of the step time may end at this multiple of the median step time and cut off slower
@@ -37,7 +37,7 @@ def format_tick_label(name: str, fallback: str) -> str:
 
 
 def _make_step_axis(steps: Any) -> Axis:
-  return Axis('global step', *spread(steps, .02), is_integer=True)
+  return Axis('global step', *axis_ends(steps, .02), is_integer=True)
 
 
 def draw_step_charts(steps: Dict[str, Any], throughput: Dict[str, Any]) -> Iterator[Chart]:
@@ -84,7 +84,7 @@ def _draw_histogram(histogram: Dict[str, Any], percentiles: Dict[str, Any]) -> C
       'largest bin has {:,} steps, from {} to {}.'.format(
           int(counts.sum()), *map(format_secs, (bin_edges[0], bin_edges[-1])),
           int(counts[largest_bin]), *map(format_secs, bin_edges[largest_bin:largest_bin + 2])),
-      Axis('step time ({})'.format(unit), *spread(bin_edges * factor, .02)),
+      Axis('step time ({})'.format(unit), *axis_ends(bin_edges * factor, .02)),
       Axis('steps', 0, 1.05 * max_count, is_integer=True), lines,
       _make_bars(bin_edges * factor, counts, unit + ': ', 'steps'))
 
@@ -127,7 +127,7 @@ def _draw_metrics(name_prefix: str, sources: Sequence[Tuple[Dict[str, Any], str,
           *((line.xs, line.ys) for line in lines)))
       yield draw_chart(name_prefix + metric + '.png', 'Line chart of the {}: {}.'.format(
           metric, '; '.join(descriptions)), _make_step_axis(steps), Axis(
-              metric + unit, *spread(values)), lines, caption=caption)
+              metric + unit, *axis_ends(values)), lines, caption=caption)
 
 
 def draw_confusion_matrix(shown: ShownClasses) -> Chart:
@@ -216,7 +216,7 @@ def _draw_values(true: np.ndarray, predicted: np.ndarray, output_name: str, num_
       VALUES_FILE.format(index), 'Scatter chart of the predicted and the true values '
       'of {}: true values from {} to {}, predicted values from {} to {}.'.format(output_name, *map(
           format_number, (true.min(), true.max(), predicted.min(), predicted.max()))),
-      Axis('true value', *spread(true)), Axis('predicted value', *spread(predicted)),
+      Axis('true value', *axis_ends(true)), Axis('predicted value', *axis_ends(predicted)),
       [Line('blue', true, predicted, width=0, dot=2.5),
        Line('ink', limits, limits, 'predicted = true', 1, 5)],
       caption='{} values of {} test examples, evenly spaced{}.'.format(
@@ -232,7 +232,7 @@ def _draw_errors(errors: np.ndarray, output_name: str, index: int) -> Chart:
       *np.percentile(errors, (5, 95)))))
   return draw_chart(
       ERRORS_FILE.format(index), 'Histogram of the errors of {}: {}.'.format(output_name, text),
-      Axis('error: predicted − true', *spread([*bin_edges, 0], .02)),
+      Axis('error: predicted − true', *axis_ends([*bin_edges, 0], .02)),
       Axis('values', 0, 1.05 * counts.max(), is_integer=True),
       [Line('ink', [0, 0], [0, 1.05 * counts.max()], width=1, dash=5)],
       _make_bars(bin_edges, counts, '', 'values'), text[0].upper() + text[1:] + '.')

@@ -133,7 +133,7 @@ class Box(NamedTuple):
   text: str = ''
 
 
-def spread(values: Any, margin: float = .05) -> Tuple[float, float]:
+def axis_ends(values: Any, margin: float = .05) -> Tuple[float, float]:
   """Returns the ends of an axis for these values, with a margin at both ends."""
   low, high = float(np.min(values)), float(np.max(values))
   margin = (high - low) * margin or abs(low) / 10 or 1.

@@ -153,9 +153,9 @@ def _read_flags_of_run(values: Dict[str, Any], names: Set[str]) -> List[Argument
     return []
   if not os.path.isfile(path):
     if 'dataset' not in names and names.intersection(_FLAGS_OF_PATTERNS):
-      raise UserError('--model_dir has no run, whose --dataset would be used',
-                      '{} (there is no flags.txt)'.format(values['model_dir']),
-                      'give the --model_dir of a run, or --dataset')
+      raise UserError('--dataset is required, because --model_dir has no run that states it',
+                      '--model_dir={} has no flags.txt'.format(values['model_dir']),
+                      'give --dataset, or the --model_dir of a run')
     return []
   return [argument for argument in _expand_argument(Argument('--flagfile=' + path, ''), ())
           if argument.flag_name not in ('mode', 'model_dir')]

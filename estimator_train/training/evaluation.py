@@ -238,7 +238,7 @@ class Evaluator:
         self._graph = _EvaluationGraph(self._model.estimator, make_eval_input_fn(
             source, self._run.settings, self._model.one_hot, batch_size), path)
       samples = SampleCollector(self._graph.sampled_tensors, source.num_examples, batch_size)
-      metrics = self._graph.run(path, samples, self._begin_batch)
+      metrics = self._graph.run(path, samples, self._count_batch_and_check_stop)
     _release_free_memory()
     if source.num_examples not in (None, metrics['examples']):
       raise UserError('the evaluation did not read all examples',
@@ -272,7 +272,7 @@ class Evaluator:
         int(self._last_metrics[tf.GraphKeys.GLOBAL_STEP]))
     writer.flush()
 
-  def _begin_batch(self) -> bool:
+  def _count_batch_and_check_stop(self) -> bool:
     """Counts a batch, as progress for the watchdog; returns whether to interrupt the evaluation."""
     self._num_batches += 1
     return self._is_stop_requested()

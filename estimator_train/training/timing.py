@@ -1,7 +1,7 @@
 """Times and traces steps, and measures how long each step waits for its input.
 
-StepTimes records the times. In a run, the hook StepTimer takes them. For any other Estimator, the
-hook TimeHistory takes them.
+StepTimes stores the times of steps. In a run, the hook StepTimer measures them. In other programs,
+the hook TimeHistory of time_history.py measures them.
 """
 
 import contextlib
@@ -116,8 +116,8 @@ class StepTimes:
 class StepTimer(tf.train.SessionRunHook):
   """Times the steps of a run.
 
-  This hook must be the first one in the list, because Estimator calls the hooks in order. The time
-  that later hooks take, for example to save a checkpoint, then counts as time between the steps.
+  This hook must be the first one in the list of hooks. Estimator calls the hooks in their order.
+  What the other hooks do, such as saving a checkpoint, therefore counts as time between steps.
   """
 
   def __init__(self, times: StepTimes) -> None:

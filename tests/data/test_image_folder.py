@@ -205,7 +205,7 @@ def test_no_image_becomes_one_for_validation(tmp_path, fraction):
   assert split(recorded=validation)[1] == before
   for path in (tmp_path / 'all').glob('*/*'):
     path.rename(path.with_name('again_' + path.name))
-  with pytest.raises(UserError, match='none of the examples that the run has kept for validation'):
+  with pytest.raises(UserError, match='the data has none of the validation examples of this run'):
     split(recorded=validation)
 
 

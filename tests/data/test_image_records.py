@@ -106,8 +106,8 @@ def test_a_record_of_another_schema_is_never_skipped(image_records, image, tmp_p
     ([(0, b'B'), (1, b'A')], {}, True, 'label 0 is the class A, but image/class/text of 1 record(s)'
      ' is B: give --labels in the order of the labels'),
     ([(1, b'A'), (2, b'B')], {'labels': ('A', 'B', 'C')}, True, 'is A: give --label_offset=-1'),
-    ([(0, None), (1, None)], {}, True, 'image/encoded is not a JPEG, PNG or GIF file, as in all '
-     'other records): give --image_key=KEY, or a data set with RecordSplit'),
+    ([(0, None), (1, None)], {}, True, 'no checked record has a JPEG, PNG or GIF file in '
+     'image/encoded): give --image_key=KEY, or a data set with RecordSplit'),
     ([(0, b'A'), (1, b'B')], {}, False, None),
     ([(0, b'A'), (1, b'B'), (0, b'A'), (0, b'B')], {}, False,
      'image/class/text of 1 records is not the class of their label, such as B for A'),

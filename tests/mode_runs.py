@@ -9,7 +9,7 @@ from pathlib import Path
 
 import generated_data
 
-from estimator_train.data import idx
+from estimator_train.data import mnist
 from estimator_train.launcher import local_cluster
 from estimator_train.modes.input_benchmark import measurement
 from estimator_train.settings import command_line
@@ -95,9 +95,9 @@ def publish_generated_files(folder, monkeypatch, num_train=60, num_test=20):
   """Writes idx files, and has them be the published ones of both MNISTs, at no address."""
   generated_data.write_idx_files(folder, num_train, num_test)
   for name in ('mnist', 'fashion_mnist'):
-    class_names, files = idx.DATA_SETS[name]
+    class_names, files = mnist.DATA_SETS[name]
     contents = [(folder / file.name).read_bytes() for file in files]
-    monkeypatch.setitem(idx.DATA_SETS, name, (class_names, tuple(
+    monkeypatch.setitem(mnist.DATA_SETS, name, (class_names, tuple(
         file._replace(size=len(content), md5=hashlib.md5(content).hexdigest(),
                       urls=('http://127.0.0.1:1/' + file.name,))
         for file, content in zip(files, contents))))

@@ -59,9 +59,6 @@ class OrderSettings(NamedTuple):
   def shuffle_and_shard(self, examples: tf.data.Dataset, num_examples: int) -> tf.data.Dataset:
     """Returns an infinite dataset of the examples of this worker.
 
-    This method is for examples that must be read sequentially, and ExampleOrder is for examples
-    that can be read in any order.
-
     Batches may span two epochs, so that all batches are full. The order of an epoch depends only on
     the seed and the index of the epoch. A resumed run therefore starts reading in the epoch in
     which the run was interrupted. With `tf.data.experimental.shuffle_and_repeat`, a resumed run

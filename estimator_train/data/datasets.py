@@ -24,8 +24,8 @@ from estimator_train.data import (
   ParsedRecordSplit,
   RecordSplit,
   SyntheticSplit,
-  idx,
   image_folder,
+  mnist,
   oct2017,
   require_data_dir,
   tfrecord,
@@ -147,7 +147,7 @@ def _describe_synthetic(settings: Settings) -> DataSet:
 
 _BUILT_IN: Dict[str, Callable[[Settings], DataSet]] = {
     'synthetic': _describe_synthetic,
-    **dict.fromkeys(idx.DATA_SETS, lambda settings: idx.describe_data_set(
+    **dict.fromkeys(mnist.DATA_SETS, lambda settings: mnist.describe_data_set(
         settings.data.dataset, settings.data.data_dir or ''))}
 
 

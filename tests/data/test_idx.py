@@ -15,7 +15,7 @@ import pytest
 from conftest import real_data
 from generated_data import idx_bytes
 
-from estimator_train.data import IdxSplit, idx
+from estimator_train.data import IdxSplit, idx, mnist
 from estimator_train.errors import UserError
 
 IMAGES = np.random.RandomState(1).randint(0, 256, (5, 4, 3)).astype(np.uint8)
@@ -88,7 +88,7 @@ def test_published_files(tmp_path, data, expected):
     folder = real_data(name.replace('_', '-')) if data == 'real' else tmp_path
     if data == 'generated':
       generated_data.write_idx_files(folder, *expected)
-    found = idx.describe_data_set(name, str(folder))
+    found = mnist.describe_data_set(name, str(folder))
     assert found.name == name and found.train[:2] + found.test[:2] == tuple(
         str(folder / file.name) for file in found.files)
     assert found.train.are_verified and found.test.are_verified
@@ -103,8 +103,8 @@ def test_published_files(tmp_path, data, expected):
 
 
 def test_the_sample_is_balanced():
-  sample = idx.describe_data_set('fashion_mnist_sample')
-  assert sample.labels == idx.describe_data_set('fashion_mnist').labels and not sample.files
+  sample = mnist.describe_data_set('fashion_mnist_sample')
+  assert sample.labels == mnist.describe_data_set('fashion_mnist').labels and not sample.files
   for split, per_class in ((sample.train, 600), (sample.test, 100)):
     assert idx.check_split(split, sample.image_shape, 10) == 10 * per_class
     assert collections.Counter(idx.read_labels(split)) == dict.fromkeys(range(10), per_class)

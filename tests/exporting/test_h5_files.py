@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from conftest import keras_session, run_process
 
-from estimator_train.data import binary_files, idx
+from estimator_train.data import binary_files, mnist
 from estimator_train.exporting import h5_model, keras_3_config
 from estimator_train.model import losses, networks
 from estimator_train.model.networks import ScaledResidualSum
@@ -23,7 +23,7 @@ IMAGE, SEQUENCE, NUM_CLASSES, BATCH = (9, 10, 3), (6, 4), 3, 4
 
 
 def test_plain_keras_scores_the_same(finished_run):
-  dataset = idx.describe_data_set('fashion_mnist_sample')
+  dataset = mnist.describe_data_set('fashion_mnist_sample')
   images, classes = binary_files.IdxSource(dataset.spec, dataset.test).arrays()
   with keras_session():
     found = tf.keras.models.load_model(str(finished_run / 'model.h5')).evaluate(

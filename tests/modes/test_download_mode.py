@@ -2,7 +2,7 @@
 
 from mode_runs import fails, publish_generated_files
 
-from estimator_train.data import idx
+from estimator_train.data import mnist
 
 
 def test_what_is_there_and_what_is_not(run_well, run_program, tmp_path, monkeypatch):
@@ -11,8 +11,8 @@ def test_what_is_there_and_what_is_not(run_well, run_program, tmp_path, monkeypa
   done = run_well(*flags)
   assert [file['downloaded'] for file in done.result['files']] == [False] * 4
   assert [file['name'] for file in done.result['files']] == [
-      file.name for file in idx.FASHION_MNIST_FILES]
-  missing = idx.FASHION_MNIST_FILES[1].name
+      file.name for file in mnist.FASHION_MNIST_FILES]
+  missing = mnist.FASHION_MNIST_FILES[1].name
   (tmp_path / missing).unlink()
   for mode in ((), ('--mode=train', '--train_steps=1', '--model_dir', tmp_path / 'model')):
     done = run_program(*flags, *mode)  # Training downloads what is missing.

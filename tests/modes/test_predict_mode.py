@@ -20,14 +20,14 @@ from conftest import ROOT, contents_of, keras_session, run_process
 from mode_runs import fails, signal_before
 
 import estimator_train
-from estimator_train.data import idx
+from estimator_train.data import mnist
 from estimator_train.modes import predict as predict_mode
 from estimator_train.modes.predict import inputs, output_file, predictions
 from estimator_train.system import storage
 
-IMAGES, LABELS = (os.path.join(idx.SAMPLE_FOLDER, 't10k-{}-ubyte.gz'.format(kind))
+IMAGES, LABELS = (os.path.join(mnist.SAMPLE_FOLDER, 't10k-{}-ubyte.gz'.format(kind))
                   for kind in ('images-idx3', 'labels-idx1'))
-NAMES = idx.FASHION_MNIST_CLASSES
+NAMES = mnist.FASHION_MNIST_CLASSES
 
 
 def lines(text):

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 import training_runs
 from conftest import keras_session
 
-from estimator_train.data import idx
+from estimator_train.data import mnist
 from estimator_train.data.binary_files import IdxSource
 from estimator_train.data.opening import make_eval_input_fn
 from estimator_train.training.evaluation import EvaluateAfterSave, Evaluator
@@ -52,7 +52,7 @@ def test_figures_are_those_of_estimator(evaluated_run):
 
 def test_samples_are_from_first_to_last(evaluated_run):
   """Images that are evenly spaced, and mistakes from all parts of the data."""
-  dataset = idx.describe_data_set('fashion_mnist_sample')
+  dataset = mnist.describe_data_set('fashion_mnist_sample')
   images, classes = IdxSource(dataset.spec, dataset.test).arrays()
   expected = np.linspace(0, len(images) - 1, 12).astype(int)
   for samples in evaluated_run[2]:

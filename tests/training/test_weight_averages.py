@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 import training_runs
 
 from estimator_train.checkpoints import restoring
-from estimator_train.data import binary_files, idx
+from estimator_train.data import binary_files, mnist
 from estimator_train.errors import UserError
 
 DECAY = .8
@@ -46,7 +46,7 @@ def test_evaluations_and_model_h5_have_the_averages(run_well, tmp_path):
                '--learning_rate=0.2', '--ema_decay=0.9', '--model=own_models:two_layers']
   result = run_well(*arguments, '--train_steps=3', '--eval_every_steps=3', '--dtype=mixed').result
   saved = training_runs.variables(tmp_path)
-  dataset = idx.describe_data_set('fashion_mnist_sample')
+  dataset = mnist.describe_data_set('fashion_mnist_sample')
   images, classes = binary_files.IdxSource(dataset.spec, dataset.test).arrays()
   with tf.Graph().as_default(), tf.Session().as_default():
     model = tf.keras.models.load_model(str(tmp_path / 'model.h5'))

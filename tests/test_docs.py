@@ -160,6 +160,17 @@ def test_files_that_a_change_touches_exist():
       assert re.search(r'\b{}\b'.format(name), paths[path].read_text('utf-8')), (name, path)
 
 
+def test_the_layout_has_each_module():
+  """Except for packages whose modules have the names of their subjects or of the modes."""
+  layout = DOCS['development.md'].partition('## Layout')[2].partition('\n## ')[0]
+  rows = dict(re.findall(r'^\| `(\w+)/` \| (.*) \|$', layout, re.MULTILINE))
+  packages = {path.parent.name for path in ROOT.glob('estimator_train/*/*.py')} | {'configs'}
+  assert rows.keys() == packages
+  for package in packages - {'modes', 'system', 'tf_patches'}:
+    for path in (ROOT / 'estimator_train' / package).glob('*.py'):
+      assert path.stem == '__init__' or '`{}`'.format(path.name) in rows[package], path
+
+
 def test_flags_that_may_differ_between_tasks():
   text = re.search(r'These flags may differ between tasks:(.*?)\n\n', DOCS['distribution.md'],
                    re.DOTALL).group(1)

@@ -105,7 +105,7 @@ class AuditedSplit:
         'classes': dict(zip(self._class_names, counts)),
         'imbalance': max(counts) / min(counts) if min(counts) else None,
         'grey': num_grey,
-        'colour': sum(self._shapes.values()) - num_grey,
+        'color': sum(self._shapes.values()) - num_grey,
         'sizes': [{'height': height, 'width': width, 'channels': channels, 'files': count}
                   for (height, width, channels), count in shapes],
     }
@@ -219,8 +219,8 @@ def write_audit_report(settings: Settings, run_dir: RunDir, splits: Sequence[Aud
 
 def _format_statistics(statistics: Dict[str, Dict[str, Any]]) -> Iterator[str]:
   for name, figures in statistics.items():
-    yield '{}: {:,} files, {:,} bytes; {:,} grey, {:,} in colour, {:,} undecodable'.format(
-        name, *(figures[key] for key in ('files', 'bytes', 'grey', 'colour', 'undecodable')))
+    yield '{}: {:,} files, {:,} bytes; {:,} grey, {:,} in color, {:,} undecodable'.format(
+        name, *(figures[key] for key in ('files', 'bytes', 'grey', 'color', 'undecodable')))
     width = max(len(_printable(class_name)) for class_name in figures['classes'])
     for class_name, count in figures['classes'].items():
       yield '  {:{}}  {:>9,}  {:6.2%}'.format(

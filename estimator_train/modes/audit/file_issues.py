@@ -127,7 +127,7 @@ def _find_ignored_properties(content: bytes, image: Any) -> Iterator[FileIssue]:
   """Yields the properties of an image that the decoder silently ignores, as issues."""
   from PIL import Image
   if image.mode == 'CMYK':
-    yield FileIssue('cmyk', 'the decoder converts CMYK to RGB without the colour profile')
+    yield FileIssue('cmyk', 'the decoder converts CMYK to RGB without the color profile')
   if image.format == 'PNG' and content[_PNG_DEPTH_OFFSET] == 16:
     yield FileIssue('16_bit', 'the decoder keeps 8 of 16 bits')
   # JPEGs have no transparency. Transparent colors of a palette precede the pixels.

@@ -38,9 +38,10 @@ def test_nothing_found(audit, image_folders, tmp_path):
   assert written['findings'] == [] and written['kinds'] == {} and written['files'] == 28
   train, test = written['splits']['train'], written['splits']['eval']
   assert train['classes'] == {'A': 12, 'B': 6} and test['classes'] == {'A': 5, 'B': 5}
-  assert (train['imbalance'], test['imbalance'], train['grey'], train['colour']) == (2, 1, 18, 0)
+  assert (train['imbalance'], test['imbalance'], train['grey'], train['color']) == (2, 1, 18, 0)
   assert sum(size['files'] for size in train['sizes'] if size['width'] == 30) == 18
   assert written['bytes'] == train['bytes'] + test['bytes'] > 0
+  assert '18 grey, 0 in color, 0 undecodable' in done.out
   assert 'no issues found' in done.out and path in done.out
   assert 'auditing train: 18 images' in done.err and 'images/sec' in done.err
   assert os.listdir(str(tmp_path / 'out')) == ['audit.json']

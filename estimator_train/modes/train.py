@@ -100,10 +100,10 @@ def _train_as_worker(run: Run, model: PreparedModel, signals: SignalState) -> Di
   """Trains, sends the measurements to the chief, and returns the result of this worker."""
   with signals:
     outcome = train(run, model, signals)
-    run.peers.finish(throughput.worker_figures(
+    run.peers.finish(throughput.compute_worker_figures(
         run.settings.reporting, run.conditions, outcome.times))
   raise_if_stopped(outcome, signals)
-  return dict(throughput.training_result(run.settings.run, outcome.times),
+  return dict(throughput.make_training_result(run.settings.run, outcome.times),
               task=run.process.name)
 
 
@@ -113,7 +113,7 @@ def _write_throughput_report(run: Run, model: PreparedModel, outcome: Outcome) -
   result = throughput.write_throughput_report(
       run.settings, dict(run.conditions, parameters=model.parameter_counts,
                          examples_seen=run.clock.examples_at(outcome.times.global_step),
-                         **throughput.duration_and_end_time(run.start_up)),
+                         **throughput.read_end_time_and_duration(run.start_up)),
       outcome.times, measurements_of_workers)
   result.update(run.skipped_images_result)
   if outcome.stop_reason is not None:

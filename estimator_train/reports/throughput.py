@@ -25,10 +25,11 @@ def write_throughput_report(
   """Writes the throughput report of this run if it ran at least one step.
 
   Returns:
-    The entries for the result of the mode: the entries of training_result, `examples_seen` and, if
-    a step was run, the main rates.
+    The entries for the result of the mode: the entries of make_training_result, `examples_seen`
+    and, if a step was run, the main rates.
   """
-  result = dict(training_result(settings.run, timing), examples_seen=conditions['examples_seen'])
+  result = dict(make_training_result(settings.run, timing),
+                examples_seen=conditions['examples_seen'])
   if not timing.end_times:
     return result
   report = make_throughput_report(timing, conditions, settings.reporting.throughput_warmup_steps,
@@ -67,7 +68,7 @@ def make_throughput_report(
       They include `examples_per_step` (None if unknown), `num_replicas` and
       `distribution_strategy`.
     warmup_steps: number of steps at the beginning of the run that are not timed.
-    workers: the figures of each worker except the chief, by task name; see `worker_figures`.
+    workers: the results of `compute_worker_figures` of the workers except the chief, by task name.
   """
   steps = select_timed_steps(timing, warmup_steps)
   figures = summarize(steps, conditions['examples_per_step'], conditions['num_replicas'])
@@ -85,21 +86,22 @@ def make_throughput_report(
   return ThroughputReport(figures, steps)
 
 
-def duration_and_end_time(start_up: StartUpTimer) -> Dict[str, Any]:
+def read_end_time_and_duration(start_up: StartUpTimer) -> Dict[str, Any]:
   """Returns the time, and the seconds since the start of the run, by their keys in the report."""
   return {'run_secs': start_up.secs_since_start(),
           'finished_at': datetime.datetime.now().astimezone().isoformat(timespec='seconds')}
 
 
-def training_result(flags: RunFlags, timing: RunTimes) -> Dict[str, Any]:
+def make_training_result(flags: RunFlags, timing: RunTimes) -> Dict[str, Any]:
   """Returns the main figures of a training task, except the throughput."""
   return {'mode': flags.mode, 'model_dir': flags.model_dir,
           'global_step': timing.global_step, 'steps_run': timing.steps_run,
           'train_loss': timing.loss}
 
 
-def worker_figures(flags: ReportingFlags, conditions: Dict[str, Any],
-                   timing: RunTimes) -> Dict[str, Any]:
+def compute_worker_figures(flags: ReportingFlags, conditions: Dict[str, Any],
+                           timing: RunTimes) -> Dict[str, Any]:
+
   """Returns the figures of a worker for the chief's report; empty if no step was run."""
   if not timing.end_times:
     return {}

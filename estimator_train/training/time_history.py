@@ -103,7 +103,7 @@ class TimeHistory(tf.train.SessionRunHook):
   def end(self, session: tf.Session) -> None:
     self._sessions.observer.detach()
     self._global_step = self._sessions.read_global_step(session)
-    self._conditions.update(throughput.duration_and_end_time(self._start_up))
+    self._conditions.update(throughput.read_end_time_and_duration(self._start_up))
     if self._report_dir is not None and self._times.end_times and _is_chief():
       self._write_report(self._report_dir)
 

@@ -100,7 +100,7 @@ def test_files_and_results(tmp_path):
   settings = Settings(model_dir=str(tmp_path), train_steps=2, throughput_warmup_steps=1)
   no_step = RunTimes([], [], [], {}, 2, None)
   assert throughput.write_throughput_report(settings, CONDITIONS, no_step)['steps_run'] == 0
-  assert throughput.worker_figures(settings, CONDITIONS, no_step) == {}
+  assert throughput.compute_worker_figures(settings, CONDITIONS, no_step) == {}
   assert not list(tmp_path.iterdir())
   result, written = write(tmp_path, timing((0, 1), (0, 1)))
   for name, value in (('train_loss', .25), ('time_to_first_step_secs', 4.5),
@@ -110,7 +110,8 @@ def test_files_and_results(tmp_path):
   assert written['devices'] == ['/cpu:0'] and written['first_step_parts_secs'] == START_UP
   assert json.loads((tmp_path / 'report' / 'steps.json').read_text())['global_step'] == [101, 102]
   # What a worker reports to the chief, and the chief writes.
-  worker = throughput.worker_figures(settings, CONDITIONS, timing((0, 9), (1, 3, .25)))
+  worker = throughput.compute_worker_figures(
+      settings, CONDITIONS, timing((0, 9), (1, 3, .25)))
   assert worker == {
       'wall_secs': 4, 'steps_timed': 1, 'examples': 8, 'step_secs_p50': 4, 'between_secs_p50': 1,
       'session_run_secs_p50': 3, 'input_wait_secs_p50': .25, 'shares': worker['shares']}

@@ -32,8 +32,7 @@ def write_evaluation_report(flags: RunFlags, class_names: Sequence[str],
   """Writes `evaluation.json` and the sample predictions, and returns the main metrics.
 
   Args:
-    flags: `--mode` and `--model_dir`.
-    class_names: class names, by class index; empty if there are no classes.
+    class_names: the class names, by class index; empty if there are no classes.
     metrics: the metrics, `global_step` and `checkpoint`; see Evaluator.evaluate.
     sample_predictions: a few examples with the outputs of the model.
     run_dir: the folder to write to: `model_dir`, or a folder in it.
@@ -41,10 +40,10 @@ def write_evaluation_report(flags: RunFlags, class_names: Sequence[str],
   report = dict(metrics)
   counts = report.pop('class_counts', None)
   if class_names:
-    report['per_class'] = per_class_metrics(class_names, **counts)
+    report['per_class'] = compute_class_metrics(class_names, **counts)
     report['calibration_bins'] = [
-        {'examples': int(examples), 'confidence': _ratio(confidence_sum, examples),
-         'accuracy': _ratio(correct, examples)}
+        {'examples': int(examples), 'confidence': _divide_or_none(confidence_sum, examples),
+         'accuracy': _divide_or_none(correct, examples)}
         for examples, confidence_sum, correct in zip(*metrics['calibration_bins'])]
     if 'confusions' in report:
       report['confusions'] = [
@@ -52,7 +51,12 @@ def write_evaluation_report(flags: RunFlags, class_names: Sequence[str],
           for true, predicted, examples in report['confusions']]
   report_files.write(run_dir.path, 'evaluation', report)
   write_samples(run_dir.path, class_names, sample_predictions.images, sample_predictions.mistakes)
-  write_output_samples(run_dir.path, sample_predictions.outputs)
+  if sample_predictions.outputs:
+    report_files.write(run_dir.path, 'outputs', {
+        sample.output_name: {'examples': len(sample.targets),
+                             'true': _list_numbers(sample.targets),
+                             'predicted': _list_numbers(sample.outputs)}
+        for sample in sample_predictions.outputs})
   values = {name: value for name, value in metrics.items() if isinstance(value, float)}
   metrics_log.append(run_dir.path, 'evaluation', metrics['global_step'], values)
   _LOG.info('%s over %d examples at step %d', ', '.join(
@@ -63,37 +67,32 @@ def write_evaluation_report(flags: RunFlags, class_names: Sequence[str],
           'examples': metrics['examples']}
 
 
-def per_class_metrics(class_names: Sequence[str], correct: Sequence[int], true: Sequence[int],
+def compute_class_metrics(class_names: Sequence[str], correct: Sequence[int], true: Sequence[int],
                       predicted: Sequence[int]) -> Dict[str, Dict[str, Any]]:
-  """Computes precision, recall, F1 and support of each class.
+  """Computes precision, recall, F1 and support of each class, as described in ClassMetrics.
 
   Args:
     correct: for each class, the number of its examples that are predicted as this class.
+    true: the number of examples of each class.
     predicted: the number of examples that are predicted as each class.
-
-  Returns:
-    By class name: `precision` (None if no example was predicted as this class), `recall` (None if
-    no example is of this class), `f1`, their harmonic mean (None if both are None), and `support`,
-    the number of examples of this class.
   """
-  return {name: {'precision': _ratio(hits, predictions), 'recall': _ratio(hits, support),
-                 'f1': _ratio(2 * hits, support + predictions), 'support': support}
+  return {name: {'precision': _divide_or_none(hits, predictions),
+                 'recall': _divide_or_none(hits, support),
+                 'f1': _divide_or_none(2 * hits, support + predictions), 'support': support}
+
           for name, hits, support, predictions in zip(class_names, correct, true, predicted)}
 
 
-def _ratio(numerator: float, denominator: float) -> Optional[float]:
+def _divide_or_none(numerator: float, denominator: float) -> Optional[float]:
   return numerator / denominator if denominator and math.isfinite(numerator) else None
 
 
 def write_samples(model_dir: str, class_names: Sequence[str], samples: Sequence[Any],
                   mistakes: Sequence[Any]) -> None:
-  """Writes the examples and their images.
+  """Writes examples, and examples whose predicted classes are wrong, with their images.
 
-  Args:
-    samples: examples with the attributes `image` (pixel values from 0 to 255,
-      [height, width, 1 or 3]), `class_index` (of the true class) and `outputs` (the outputs of the
-      model, [num_classes]).
-    mistakes: examples with the same attributes, whose predicted classes are wrong.
+  An example has the attributes `image` (pixel values from 0 to 255, [height, width, 1 or 3]),
+  `class_index` (of the true class) and `outputs` (of the model, [num_classes]).
   """
   if samples:
     folder = make_report_folder(model_dir)
@@ -114,7 +113,7 @@ def _write_images(folder: str, kind: str, class_names: Sequence[str],
     png = io.BytesIO()
     Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(png, 'PNG')
     storage.write_bytes(os.path.join(folder, image_name), png.getvalue())
-    probabilities = as_probabilities(sample.outputs)
+    probabilities = convert_to_probabilities(sample.outputs)
     predicted = int(np.argmax(probabilities))
     entries.append({
         'label': class_names[sample.class_index], 'predicted': class_names[predicted],
@@ -122,28 +121,14 @@ def _write_images(folder: str, kind: str, class_names: Sequence[str],
   return entries
 
 
-def write_output_samples(model_dir: str, samples: Sequence[Any]) -> None:
-  """Writes the true and predicted values of outputs that predict numbers.
-
-  Args:
-    samples: for each output, an object with the attributes `output_name`, `targets` and `outputs`,
-      arrays of the same shape.
-  """
-  if samples:
-    report_files.write(model_dir, 'outputs', {
-        sample.output_name: {'examples': len(sample.targets),
-                             'true': _finite_numbers(sample.targets),
-                             'predicted': _finite_numbers(sample.outputs)} for sample in samples})
-
-
-def _finite_numbers(values: np.ndarray) -> List[Optional[float]]:
-  """Returns the first values as a list, with None for values that are not finite."""
+def _list_numbers(values: np.ndarray) -> List[Optional[float]]:
+  """Returns the first _MAX_VALUES values as a list, with None for values that are not finite."""
   return [float('{:.6g}'.format(value)) if np.isfinite(value) else None
           for value in values.astype(np.float64).ravel()[:_MAX_VALUES]]
 
 
-def as_probabilities(outputs: np.ndarray) -> np.ndarray:
-  """Returns the class probabilities [num_classes]. Outputs that are logits are converted."""
+def convert_to_probabilities(outputs: np.ndarray) -> np.ndarray:
+  """Returns the probabilities [num_classes] for the outputs of a model, which may be logits."""
   outputs = outputs.astype(np.float64)
   if outputs.min() >= 0 and abs(outputs.sum() - 1) < 1e-3:
     return outputs
@@ -158,6 +143,7 @@ class ClassMetrics(NamedTuple):
     precision: fraction; None if no example was predicted as this class.
     recall: fraction; None if no example is of this class.
     f1: harmonic mean of precision and recall; None if both are None.
+    support: the number of examples of this class.
   """
   class_index: int
   class_name: str
@@ -187,21 +173,22 @@ class ShownClasses(NamedTuple):
     rows: metrics of the shown classes, in the order of the model's outputs.
     matrix: confusion matrix of the shown classes, int [len(rows), len(rows)]; None if the
       evaluation has too many classes for a confusion matrix.
-    confusions: the most frequent confusions among all classes, by descending `examples`.
+    confusions: at most _MAX_SHOWN_CONFUSIONS among all classes, by descending `examples`.
   """
+
   num_classes: int
   rows: List[ClassMetrics]
   matrix: Optional[np.ndarray]
   confusions: List[Confusion]
 
 
-def select_classes(evaluation: Dict[str, Any]) -> Optional[ShownClasses]:
+def select_classes_to_show(evaluation: Dict[str, Any]) -> Optional[ShownClasses]:
   """Returns the classes to show; None if there are none, or the confusion matrix is not valid.
 
   Args:
     evaluation: the contents of `evaluation.json`; empty if there is no such file.
   """
-  per_class = evaluation.get('per_class') or {}
+  per_class, matrix = evaluation.get('per_class') or {}, None
   class_names = list(per_class)
   if class_names and evaluation.get('confusion_matrix') is None:  # There are too many classes.
     num_mistakes = np.array([metrics['support'] * (1 - (metrics['recall'] or 0))
@@ -210,43 +197,23 @@ def select_classes(evaluation: Dict[str, Any]) -> Optional[ShownClasses]:
                             pair['examples'] / per_class[pair['label']]['support'])
                   for pair in (evaluation.get('confusions') or [])[:_MAX_SHOWN_CONFUSIONS]
                   if per_class.get(pair['label'], {}).get('support')]
-    return ShownClasses(len(class_names), _make_rows(per_class, _select_worst(num_mistakes)), None,
-                        confusions)
-  matrix = np.array(evaluation.get('confusion_matrix') or [], np.int64)
-  if not matrix.size or matrix.shape != (len(per_class), len(per_class)):
-    return None
-  mistakes = matrix - np.diag(np.diag(matrix))
-  # Each mistake counts for both its true class and its predicted class.
-  shown_indices = _select_worst(mistakes.sum(axis=0) + mistakes.sum(axis=1))
-  return ShownClasses(len(class_names), _make_rows(per_class, shown_indices),
-                      matrix[np.ix_(shown_indices, shown_indices)],
-                      _find_most_frequent_confusions(class_names, mistakes, matrix.sum(axis=1)))
-
-
-def _select_worst(num_mistakes: np.ndarray) -> np.ndarray:
-  """Returns the indices of the classes with the most mistakes, in ascending order."""
-  return np.sort(np.argsort(-num_mistakes, kind='stable')[:_MAX_SHOWN_CLASSES])
-
-
-def _make_rows(per_class: Dict[str, Any], indices: np.ndarray) -> List[ClassMetrics]:
-  class_names = list(per_class)
-  return [ClassMetrics(int(index), class_names[index],
+  else:
+    matrix = np.array(evaluation.get('confusion_matrix') or [], np.int64)
+    if not matrix.size or matrix.shape != (len(per_class), len(per_class)):
+      return None
+    mistakes = matrix - np.diag(np.diag(matrix))
+    # Each mistake counts for both its true class and its predicted class.
+    num_mistakes = mistakes.sum(axis=0) + mistakes.sum(axis=1)
+    most_frequent = np.argsort(-mistakes, axis=None, kind='stable')[:_MAX_SHOWN_CONFUSIONS]
+    confusions = [Confusion(class_names[true], class_names[predicted],
+                            int(mistakes[true, predicted]),
+                            mistakes[true, predicted] / matrix[true].sum())
+                  for true, predicted in zip(*np.unravel_index(most_frequent, mistakes.shape))
+                  if mistakes[true, predicted]]
+  # The classes with the most mistakes, in the order of the model's outputs.
+  shown = np.sort(np.argsort(-num_mistakes, kind='stable')[:_MAX_SHOWN_CLASSES])
+  rows = [ClassMetrics(int(index), class_names[index],
                        *map(per_class[class_names[index]].get, ClassMetrics._fields[2:]))
-          for index in indices]
-
-
-def _find_most_frequent_confusions(class_names: List[str], mistakes: np.ndarray,
-                                   supports: np.ndarray) -> List[Confusion]:
-  """Returns the most frequent confusions, at most _MAX_SHOWN_CONFUSIONS, by descending `examples`.
-
-  Args:
-    mistakes: the confusion matrix with zeros on its diagonal.
-  """
-  order = np.argsort(-mistakes, axis=None, kind='stable')[:_MAX_SHOWN_CONFUSIONS]
-  confusions = []
-  for true, predicted in zip(*np.unravel_index(order, mistakes.shape)):
-    count = int(mistakes[true, predicted])
-    if count:
-      confusions.append(
-          Confusion(class_names[true], class_names[predicted], count, count / supports[true]))
-  return confusions
+          for index in shown]
+  return ShownClasses(len(class_names), rows, None if matrix is None else matrix[
+      np.ix_(shown, shown)], confusions)

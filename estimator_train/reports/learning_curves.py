@@ -16,7 +16,7 @@ _LOG = logging.getLogger('estimator_train')
 _LOSS_TAG = r'loss(_\d+)?'
 # (pattern of folders with event files, pattern of the tag, name of the curve). If several rows have
 # the same name, the first one with events is used. Therefore, `average_loss` precedes `loss`, which
-# all Estimators write, but which is a mean over batches and depends on the batch size.
+# all Estimators write, but which is a mean over batches.
 _CURVES = (('', _LOSS_TAG, 'train_loss'),
            ('', 'accuracy', 'train_accuracy'),
            ('', 'learning_rate', 'learning_rate'),
@@ -24,6 +24,7 @@ _CURVES = (('', _LOSS_TAG, 'train_loss'),
            ('eval*', 'loss', 'eval_loss'),
            ('eval*', 'accuracy', 'eval_accuracy'),
            ('eval*', 'acc', 'eval_accuracy'))
+_EVENT_FILES = 'events.out.tfevents.*'
 _MAX_POINTS = 1000
 _CONSEQUENCE = 'its points are omitted'
 _TAG_PATTERNS = tuple(dict.fromkeys(tag_pattern for _, tag_pattern, _ in _CURVES))
@@ -43,8 +44,8 @@ class _Point(NamedTuple):
 class LossCurve:
   """The training loss, as means over intervals of equal numbers of steps.
 
-  When there are as many points as a page can show, the length of the intervals is doubled. Losses
-  that are not finite are ignored.
+  When there are _MAX_POINTS points, the length of the intervals is doubled. Losses that are not
+  finite are ignored.
 
   Attributes:
     points: the last step of each interval, with the mean loss.
@@ -64,6 +65,7 @@ class LossCurve:
     _append_point(self.points, step, self._sum / self._num_steps)
     self._num_steps, self._sum = 0, 0.
     if len(self.points) == _MAX_POINTS:
+
       self.points = [(step, (first + second) / 2) for (_, first), (step, second) in zip(
           self.points[::2], self.points[1::2])]
       self._steps_per_point *= 2
@@ -73,8 +75,8 @@ def write_learning_curves(model_dir: str, losses: Sequence[Tuple[int, float]] = 
   """Writes the curves of this run and of all earlier runs in the same `model_dir`.
 
   Args:
-    losses: points of the training loss. They replace the points in the event files, beginning with
-      the step of the first one.
+    losses: points of the training loss. From their first step on, they replace the points in the
+      event files.
   """
   curves = read_learning_curves(model_dir)
   if losses:
@@ -88,7 +90,7 @@ def read_learning_curves(model_dir: str) -> Dict[str, Curve]:
   by_folder: Dict[str, Dict[str, Curve]] = {}
   curves: Dict[str, Curve] = {}
   for folder_pattern, tag_pattern, name in _CURVES:
-    for folder in _find_folders(model_dir, folder_pattern):
+    for folder in _find_paths(model_dir, folder_pattern):
       if not curves.get(name):
         if folder not in by_folder:
           by_folder[folder] = _read_curves(folder)
@@ -102,7 +104,7 @@ def read_last_evaluation(model_dir: str) -> Dict[str, float]:
   Figures that the Estimator does not log are omitted.
   """
   last_evaluation: Dict[str, float] = {}
-  for folder in _find_folders(model_dir, 'eval*'):
+  for folder in _find_paths(model_dir, 'eval*'):
     curves = _read_curves(folder)
     points = {key: curves[tag][-1] for tag, key in (
         ('acc', 'accuracy'), ('accuracy', 'accuracy'), ('average_loss', 'average_loss'),
@@ -117,20 +119,19 @@ def read_last_evaluation(model_dir: str) -> Dict[str, float]:
   return last_evaluation
 
 
-def _find_folders(model_dir: str, pattern: str) -> List[str]:
-  return sorted(glob.glob(os.path.join(glob.escape(model_dir), pattern)))
-
-
 def has_event_files(model_dir: str) -> bool:
   """Returns whether the folder has TensorBoard event files of a training run."""
-  return bool(_find_event_files(model_dir))
+  return bool(_find_paths(model_dir, _EVENT_FILES))
+
+
+def _find_paths(folder: str, pattern: str) -> List[str]:
+  return sorted(glob.glob(os.path.join(glob.escape(folder), pattern)))
 
 
 def read_steps_per_sec(model_dir: str) -> Optional[float]:
   """Returns the rate of the last run that logged its loss at least twice; None if there is none.
 
-  The rate is steps ÷ wall time between the first and the last logged loss. The wall time includes
-  checkpoints and evaluations.
+  The rate is steps ÷ wall time between the first and the last logged loss.
   """
   for points in reversed(_read_event_files(model_dir)):
     logged_losses: List[_Point] = []
@@ -144,10 +145,6 @@ def read_steps_per_sec(model_dir: str) -> Optional[float]:
       if last.wall_time > first.wall_time:
         return (last.step - first.step) / (last.wall_time - first.wall_time)
   return None
-
-
-def _find_event_files(folder: str) -> List[str]:
-  return sorted(glob.glob(os.path.join(glob.escape(folder), 'events.out.tfevents.*')))
 
 
 def _read_curves(folder: str) -> Dict[str, Curve]:
@@ -167,7 +164,7 @@ def _read_event_files(folder: str) -> List[List[_Point]]:
   resumes at a step that an earlier run has reached. Files without points are omitted.
   """
   unordered = list(filter(None, (storage.load_or_warn(path, _read_points, _CONSEQUENCE)
-                                 for path in _find_event_files(folder))))
+                                 for path in _find_paths(folder, _EVENT_FILES))))
   ordered: List[List[_Point]] = []
   last_step = -math.inf  # The first run begins at the lowest step.
   while unordered:

@@ -125,7 +125,7 @@ def write_page(model_dir: str, data: Optional[PageData] = None,
   # On demand, so that the program starts fast.
   from estimator_train.reports import charts, experiment_charts
 
-  shown_classes = evaluation.select_classes(data.evaluation)
+  shown_classes = evaluation.select_classes_to_show(data.evaluation)
   chart_list = [*charts.draw_step_charts(data.steps, data.throughput),
                 *charts.draw_curves(data.curves), *charts.draw_output_charts(data.outputs),
                 *experiment_charts.draw_scaling_charts(data.scaling),

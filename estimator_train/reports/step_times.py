@@ -1,6 +1,6 @@
 """Computes the rates and the bottleneck of a training run from the times of its steps."""
 
-from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -15,9 +15,8 @@ class Pause(NamedTuple):
   """A period between two steps that is not spent on training, but for example on a checkpoint.
 
   Attributes:
-    kind: the purpose of the pause: `checkpoint`, `evaluation`, `trace` or `recovery`.
-    start_time: the clock at the start of the pause in seconds, see RunTimes.
-    secs: the duration of the pause.
+    kind: `checkpoint`, `evaluation`, `trace` or `recovery`.
+    start_time: `time.perf_counter` at the start of the pause.
   """
   kind: str
   start_time: float
@@ -28,8 +27,8 @@ class RunTimes(NamedTuple):
   """The times of the steps of one run, in seconds. In a long run, only the last steps are kept.
 
   Attributes:
-    start_times: for each step, `time.perf_counter` just before session.run.
-    end_times: for each step, `time.perf_counter` just after session.run.
+    start_times, end_times: for each step, `time.perf_counter` just before and just after
+      session.run.
     input_wait_secs: for each step, the time from its start until its batch was available on all
       replicas; nan if the wait was not observed.
     start_up_secs: the duration of each phase of the start-up. The start-up lasts from the start of
@@ -37,8 +36,7 @@ class RunTimes(NamedTuple):
       when the graph is complete. Empty if no step was run.
     global_step: the global step of the last checkpoint of the run.
     loss: the last finite training loss, a mean over the global batch; None if there is none.
-    pauses: the pauses between the steps.
-    traced_steps: the global steps of the traced steps. Tracing makes a step slower.
+    traced_steps: the global steps of the traced steps, which are slower.
     discarded_steps: the number of steps at the start of the run whose times were not kept.
   """
   start_times: Sequence[float]
@@ -66,13 +64,10 @@ class TimedSteps(NamedTuple):
   """The steps of a run after its warm-up. All arrays have shape [num_steps].
 
   Attributes:
-    global_step: the global step of each step, int.
     wall_secs: the seconds from the end of the previous step to the end of this step.
     session_run_secs: the part of `wall_secs` inside session.run.
     input_wait_secs: the part of `session_run_secs` until the step's batch was available; nan if
       the wait was not observed.
-    secs_without_pauses: `wall_secs` without the pauses.
-    is_traced: whether the step was traced, bool.
     pauses: `count` and total `secs` of the pauses, by kind.
   """
   global_step: np.ndarray
@@ -94,9 +89,7 @@ class TimedSteps(NamedTuple):
 def select_timed_steps(times: RunTimes, warmup_steps: int) -> TimedSteps:
   """Returns the steps after the warm-up, or all steps if the run is not longer than the warm-up.
 
-  Args:
-    times: the times of at least one step.
-    warmup_steps: the number of steps at the beginning of the run that are not timed.
+  There must be at least one step.
   """
   first = max(warmup_steps - times.discarded_steps, 0) if times.steps_run > warmup_steps else 0
   # The start of the first step, then the end of each step.
@@ -111,9 +104,8 @@ def select_timed_steps(times: RunTimes, warmup_steps: int) -> TimedSteps:
                     np.isin(global_step, list(times.traced_steps)), pauses)
 
 
-def summarize(steps: TimedSteps, examples_per_step: Optional[int],
-              num_replicas: int) -> Dict[str, Any]:
-  """Computes the rates and the distributions of the step times.
+def compute_figures(steps: TimedSteps, conditions: Mapping[str, Any]) -> Dict[str, Any]:
+  """Computes the rates and the distributions of the step times, by their keys in `throughput.json`.
 
   The rate is examples ÷ wall time, never a mean of rates. The wall time lasts from the end of the
   last warm-up step to the end of the last step, including the time between steps. The steady rate
@@ -121,15 +113,12 @@ def summarize(steps: TimedSteps, examples_per_step: Optional[int],
 
   Args:
     steps: the timed steps, at least one.
-    examples_per_step: the global batch size; None if unknown. All rates in examples/sec are then
-      None.
-    num_replicas: the number of replicas of all workers.
-
-  Returns:
-    The figures by their keys in `throughput.json`, in seconds, steps/sec and examples/sec.
+    conditions: includes `examples_per_step`, the global batch size, and `num_replicas` of all
+      workers. If `examples_per_step` is None, all rates in examples/sec are None.
   """
+  examples_per_step, num_replicas = conditions['examples_per_step'], conditions['num_replicas']
   steady, num_steps = steps.steady, len(steps.wall_secs)
-  steady_secs = steady.secs_without_pauses
+  steady_secs, quarter = steady.secs_without_pauses, len(steady.wall_secs) // 4
   wall_secs = float(steps.wall_secs.sum())
   steps_per_sec, steady_steps_per_sec = num_steps / wall_secs, 1 / float(steady_secs.mean())
   shares = _compute_shares(steady)
@@ -151,7 +140,9 @@ def summarize(steps: TimedSteps, examples_per_step: Optional[int],
       'steady_step_secs': _compute_distribution(steady_secs),
       'standard_error_secs': float(np.std(steady_secs, ddof=1) / np.sqrt(len(steady_secs)))
                              if len(steady_secs) > 1 else None,
-      'drift': _compute_drift(steady_secs),
+      # The relative increase of the mean step time from the first to the last quarter.
+      'drift': float(np.mean(steady_secs[-quarter:]) / np.mean(steady_secs[:quarter]) - 1)
+               if quarter else None,
       'outliers': _find_outliers(steady),
       'pauses': steps.pauses,
       'traced_steps': int(steps.is_traced.sum()),
@@ -164,10 +155,7 @@ def summarize(steps: TimedSteps, examples_per_step: Optional[int],
 
 
 def _compute_shares(steady: TimedSteps) -> Dict[str, Optional[float]]:
-  """Returns the fractions of the steady time spent on input, on computation and between steps.
-
-  An unknown fraction is None.
-  """
+  """Returns the fractions of the time spent on input, on computation and between steps, or None."""
   total_secs = float(steady.secs_without_pauses.sum())
   run_secs, wait_secs = steady.session_run_secs.sum(), steady.input_wait_secs.sum()
   overhead = 1 - float(run_secs) / total_secs
@@ -194,12 +182,13 @@ def _subtract_pauses(boundaries: np.ndarray,
   """Subtracts each pause from the time of the step that contains it.
 
   Args:
-    boundaries: the start of the first step, then the end of each step, in seconds.
-    pauses: the pauses. A pause before the first step or after the last step is ignored.
+    boundaries: the start of the first step, then the end of each step, in seconds. A pause before
+      the first step or after the last step is ignored.
 
   Returns:
     The seconds of each step without pauses, and, by kind, `count` and total `secs` of the pauses.
   """
+
   secs = np.diff(boundaries)
   totals: Dict[str, Dict[str, Any]] = {}
   for pause in pauses:
@@ -210,15 +199,6 @@ def _subtract_pauses(boundaries: np.ndarray,
       total['count'] += 1
       total['secs'] += pause.secs
   return secs, totals
-
-
-def _compute_drift(secs: np.ndarray) -> Optional[float]:
-  """Returns the relative increase of the mean step time from the first to the last quarter.
-
-  Returns None for fewer than four steps.
-  """
-  quarter = len(secs) // 4
-  return float(np.mean(secs[-quarter:]) / np.mean(secs[:quarter]) - 1) if quarter else None
 
 
 def _find_outliers(steady: TimedSteps) -> List[Dict[str, Any]]:

@@ -8,7 +8,12 @@ from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Sequence,
 import numpy as np
 
 from estimator_train.reports import report_files, verdicts
-from estimator_train.reports.step_times import RunTimes, TimedSteps, select_timed_steps, summarize
+from estimator_train.reports.step_times import (
+  RunTimes,
+  TimedSteps,
+  compute_figures,
+  select_timed_steps,
+)
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import ReportingFlags, RunFlags
 from estimator_train.system import machine
@@ -25,18 +30,17 @@ def write_throughput_report(
   """Writes the throughput report of this run if it ran at least one step.
 
   Returns:
-    The entries for the result of the mode: the entries of make_training_result, `examples_seen`
-    and, if a step was run, the main rates.
+    The result of training for the result of the mode: also `examples_seen` and, if a step was run,
+    the main rates.
   """
   result = dict(make_training_result(settings.run, timing),
                 examples_seen=conditions['examples_seen'])
-  if not timing.end_times:
-    return result
-  report = make_throughput_report(timing, conditions, settings.reporting.throughput_warmup_steps,
-                                  workers)
-  report.write(settings.run.required_model_dir)
-  result.update((name, report.figures[name]) for name in (
-      'examples_per_sec', 'time_to_first_step_secs', 'steady_state', 'verdict'))
+  if timing.end_times:
+    report = make_throughput_report(timing, conditions, settings.reporting.throughput_warmup_steps,
+                                    workers)
+    report.write(settings.run.required_model_dir)
+    result.update((name, report.figures[name]) for name in (
+        'examples_per_sec', 'time_to_first_step_secs', 'steady_state', 'verdict'))
   return result
 
 
@@ -58,9 +62,9 @@ def make_throughput_report(
     workers: Optional[Mapping[str, Dict[str, Any]]] = None) -> ThroughputReport:
   """Computes the throughput report of a training run.
 
-  The rates and times whose names begin with `steady_` exclude pauses and traced steps.
   `steady_state` is whether the run is longer than its warm-up. `verdict` is `input-bound`,
   `compute-bound`, `overhead-bound`, or None if unknown.
+
 
   Args:
     timing: times of the steps, at least one.
@@ -71,16 +75,15 @@ def make_throughput_report(
     workers: the results of `compute_worker_figures` of the workers except the chief, by task name.
   """
   steps = select_timed_steps(timing, warmup_steps)
-  figures = summarize(steps, conditions['examples_per_step'], conditions['num_replicas'])
+  figures, has_steady_state = compute_figures(steps, conditions), timing.steps_run > warmup_steps
+
   if workers:
-    figures.update(_cluster_figures(conditions, figures, workers))
-  has_steady_state = timing.steps_run > warmup_steps
-  figures['warmup_steps'] = warmup_steps if has_steady_state else 0
-  figures['steady_state'] = has_steady_state
-  figures['time_to_first_step_secs'] = timing.time_to_first_step_secs
-  # The phases whose sum is time_to_first_step_secs.
-  figures['first_step_parts_secs'] = timing.start_up_secs
-  figures['global_step'] = timing.global_step
+    figures.update(_compute_cluster_figures(conditions, figures, workers))
+  figures.update(
+      warmup_steps=warmup_steps if has_steady_state else 0, steady_state=has_steady_state,
+      time_to_first_step_secs=timing.time_to_first_step_secs,
+      # The phases whose sum is time_to_first_step_secs.
+      first_step_parts_secs=timing.start_up_secs, global_step=timing.global_step)
   figures.update(conditions, machine=machine.processor_and_cores(), package_version=__version__,
                  python_version=platform.python_version())
   return ThroughputReport(figures, steps)
@@ -93,7 +96,7 @@ def read_end_time_and_duration(start_up: StartUpTimer) -> Dict[str, Any]:
 
 
 def make_training_result(flags: RunFlags, timing: RunTimes) -> Dict[str, Any]:
-  """Returns the main figures of a training task, except the throughput."""
+  """Returns the result of a training task, without the throughput."""
   return {'mode': flags.mode, 'model_dir': flags.model_dir,
           'global_step': timing.global_step, 'steps_run': timing.steps_run,
           'train_loss': timing.loss}
@@ -101,13 +104,9 @@ def make_training_result(flags: RunFlags, timing: RunTimes) -> Dict[str, Any]:
 
 def compute_worker_figures(flags: ReportingFlags, conditions: Dict[str, Any],
                            timing: RunTimes) -> Dict[str, Any]:
-
   """Returns the figures of a worker for the chief's report; empty if no step was run."""
-  if not timing.end_times:
-    return {}
-  steps = select_timed_steps(timing, flags.throughput_warmup_steps)
-  figures = summarize(steps, conditions['examples_per_step'], conditions['num_replicas'])
-  return _select_worker_figures(figures)
+  return _select_worker_figures(compute_figures(select_timed_steps(
+      timing, flags.throughput_warmup_steps), conditions)) if timing.end_times else {}
 
 
 def _select_worker_figures(figures: Dict[str, Any]) -> Dict[str, Any]:
@@ -122,8 +121,8 @@ def _select_worker_figures(figures: Dict[str, Any]) -> Dict[str, Any]:
   return selected
 
 
-def _cluster_figures(conditions: Mapping[str, Any], figures: Dict[str, Any],
-                     workers: Mapping[str, Dict[str, Any]]) -> Dict[str, Any]:
+def _compute_cluster_figures(conditions: Mapping[str, Any], figures: Dict[str, Any],
+                             workers: Mapping[str, Dict[str, Any]]) -> Dict[str, Any]:
   """Returns the figures per worker, the slowest worker and, with parameter servers, total rates.
 
   In synchronous training, each worker counts the examples of all workers. All workers have the same
@@ -149,9 +148,8 @@ def _cluster_figures(conditions: Mapping[str, Any], figures: Dict[str, Any],
 
 
 def _format_log_line(figures: Dict[str, Any]) -> str:
-  rate, unit = figures['examples_per_sec'], 'examples/sec'
-  if rate is None:
-    rate, unit = figures['steps_per_sec'], 'steps/sec'
+  unit = 'steps/sec' if figures['examples_per_sec'] is None else 'examples/sec'
+  rate = figures[unit.replace('/', '_per_')]
   text = '{:,.{}f} {} over {} steps, p50 {:.1f} ms per step'.format(
       rate, 0 if rate >= 10 else 2, unit, figures['steps_timed'],
       1e3 * figures['step_secs']['p50'])
@@ -176,11 +174,10 @@ def write_step_curve(model_dir: str, global_steps: np.ndarray, secs: np.ndarray)
   """Writes `report/steps.json`, the curve and the histogram of the step times.
 
   Args:
-    global_steps: global step of each step, int [num_steps]; there is at least one step.
-    secs: duration of each step in seconds, float [num_steps].
+    global_steps: int [num_steps], at least one.
+    secs: the duration of each step, float [num_steps].
   """
-  # Each point of the curve represents consecutive steps. For each point, this list contains the
-  # indices of these steps.
+  # The indices of the consecutive steps that each point of the curve represents.
   steps_of_points = np.array_split(np.arange(len(secs)), min(_MAX_POINTS, len(secs)))
   # The bins end at the 99th percentile, and the last bin includes all slower steps. If the bins
   # ended at the slowest step, they could be so wide that one bin contains almost all steps.
@@ -200,7 +197,6 @@ def log_summary(result: Dict[str, Any], best_metric: Optional[str],
   """Logs the summary of a training run, one line per figure and file.
 
   Args:
-    result: the figures of the run; see `write_throughput_report`.
     best_metric: the metric by which the best checkpoint was selected; None without an evaluation.
     paths: the paths of the files of the run, by title; a path is None if it was not written.
     devices: the names of the devices, such as `/cpu:0`.
@@ -222,12 +218,11 @@ def _format_figures(result: Dict[str, Any],
   if best and best_metric:
     main_metric = 'accuracy' if 'accuracy' in result else 'loss'
     yield main_metric, '{:.4f}'.format(result[main_metric])
-    is_last = best['global_step'] == result['global_step']
     value = best.get(best_metric)
     yield 'best', '{} {} at step {}{}'.format(
         best_metric.replace('_', ' '),
         'not a number' if value is None else '{:.4f}'.format(value), best['global_step'],
-        ', the last step' if is_last else '')
+        ', the last step' if best['global_step'] == result['global_step'] else '')
   if 'examples_per_sec' in result:
     verdict = result['verdict']
     yield 'throughput', '{:,.0f} examples/sec{}'.format(

@@ -96,7 +96,7 @@ def sample(true, predicted, probability, pixel):
 
 
 def per_class(labels, matrix):
-  return evaluation.per_class_metrics(
+  return evaluation.compute_class_metrics(
       labels, *(counts.tolist() for counts in (np.diag(matrix), matrix.sum(1), matrix.sum(0))))
 
 
@@ -346,7 +346,7 @@ def test_more_classes_than_a_confusion_matrix_has(tmp_path):
   true[[7, 2999]], correct[[7, 2999]], predicted[7] = 0, 0, 0
   true[1234], predicted[1300] = 9, 14
   true[2000] = correct[2000] = predicted[2000] = 100  # Many examples, but no mistakes.
-  written = {'accuracy': .875, 'per_class': evaluation.per_class_metrics(
+  written = {'accuracy': .875, 'per_class': evaluation.compute_class_metrics(
       labels, correct.tolist(), true.tolist(), predicted.tolist())}
   confusions = [{'label': 'class 1234', 'predicted': 'class 1300', 'examples': 4}]
   for num_confusions, evaluated in ((0, dict(written, confusion_matrix=None)),

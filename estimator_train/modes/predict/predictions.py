@@ -9,7 +9,7 @@ import numpy as np
 
 from estimator_train.data import TOP_K
 from estimator_train.modes.predict.output_file import Column
-from estimator_train.reports.evaluation import as_probabilities
+from estimator_train.reports.evaluation import convert_to_probabilities
 from estimator_train.system import names
 
 # Keys of a prediction that are not outputs. If an output has such a name, its key is `output_NAME`.
@@ -74,7 +74,7 @@ def make_prediction(source: Dict[str, Any], outputs: np.ndarray,
   """
   if not np.isfinite(outputs).all():
     return dict(source, error=_NOT_FINITE)
-  probabilities = as_probabilities(outputs)
+  probabilities = convert_to_probabilities(outputs)
   # Mergesort is stable: like np.argmax, it chooses the first of several equal outputs.
   top_indices = np.argsort(-outputs, kind='mergesort')[:TOP_K]
   top = [{'label': class_names[index], 'probability': float(probabilities[index])}

@@ -14,7 +14,7 @@ from estimator_train.reports.page_content import (
   format_secs,
   is_number,
 )
-from estimator_train.reports.plotting import Axis, Box, Chart, Line, axis_ends, draw_chart
+from estimator_train.reports.plotting import Axis, Box, Chart, Line, compute_axis_ends, draw_chart
 
 _MAX_TICK_LABEL_LENGTH = 18  # In characters.
 # The y axis of the step time may end at this multiple of the median step time and cut off slower
@@ -36,21 +36,17 @@ def format_tick_label(name: str, fallback: str) -> str:
   return line if line and line.isprintable() else fallback
 
 
-def _make_step_axis(steps: Any) -> Axis:
-  return Axis('global step', *axis_ends(steps, .02), is_integer=True)
-
-
 def draw_step_charts(steps: Dict[str, Any], throughput: Dict[str, Any]) -> Iterator[Chart]:
   """Yields the charts of `steps.json`. The histogram shows percentiles from `throughput.json`."""
   if steps.get('global_step'):
-    yield _draw_step_time(*(np.array(steps[key])
-                            for key in ('global_step', 'mean_secs', 'max_secs')))
+    yield _draw_step_times(*(np.array(steps[key])
+                             for key in ('global_step', 'mean_secs', 'max_secs')))
   if sum(steps.get('histogram', {}).get('counts', [])):
     yield _draw_histogram(steps['histogram'], throughput.get('steady_step_secs') or {})
 
 
-def _draw_step_time(global_steps: np.ndarray, mean_secs: np.ndarray,
-                    max_secs: np.ndarray) -> Chart:
+def _draw_step_times(global_steps: np.ndarray, mean_secs: np.ndarray,
+                     max_secs: np.ndarray) -> Chart:
   """Draws the mean and the longest step time of each point; a point represents several steps."""
   median_secs = float(np.median(mean_secs))
   factor, unit = choose_secs_unit(median_secs)
@@ -63,7 +59,8 @@ def _draw_step_time(global_steps: np.ndarray, mean_secs: np.ndarray,
   return draw_chart(
       'step-time.png', 'Line chart of the step time up to global step {}: median {}, maximum {}, '
       'last point {}.'.format(global_steps[-1], *map(format_secs, (
-          median_secs, max_secs.max(), mean_secs[-1]))), _make_step_axis(global_steps),
+          median_secs, max_secs.max(), mean_secs[-1]))),
+      Axis('global step', *compute_axis_ends(global_steps, .02), is_integer=True),
       Axis('step time ({})'.format(unit), 0, factor * top_secs),
       [Line('sky', global_steps, max_secs * factor, 'longest step', 1),
        Line('blue', global_steps, mean_secs * factor, 'mean', 1.2)], caption=caption)
@@ -84,7 +81,7 @@ def _draw_histogram(histogram: Dict[str, Any], percentiles: Dict[str, Any]) -> C
       'largest bin has {:,} steps, from {} to {}.'.format(
           int(counts.sum()), *map(format_secs, (bin_edges[0], bin_edges[-1])),
           int(counts[largest_bin]), *map(format_secs, bin_edges[largest_bin:largest_bin + 2])),
-      Axis('step time ({})'.format(unit), *axis_ends(bin_edges * factor, .02)),
+      Axis('step time ({})'.format(unit), *compute_axis_ends(bin_edges * factor, .02)),
       Axis('steps', 0, 1.05 * max_count, is_integer=True), lines,
       _make_bars(bin_edges * factor, counts, unit + ': ', 'steps'))
 
@@ -106,10 +103,10 @@ def _draw_metrics(name_prefix: str, sources: Sequence[Tuple[Dict[str, Any], str,
   """Yields the charts of loss and accuracy by step.
 
   Args:
-    name_prefix: the beginning of the names of the charts.
     sources: (contents of `curves.json`, `train_` or `eval_`, label, color, whether the label is in
       the legend) of each curve.
   """
+
   for metric, factor, unit, format_value in _METRICS:
     lines, descriptions = [], []
     for curves, prefix, label, color, in_legend in sources:
@@ -126,8 +123,9 @@ def _draw_metrics(name_prefix: str, sources: Sequence[Tuple[Dict[str, Any], str,
       steps, values = (np.concatenate(list(coordinates)) for coordinates in zip(
           *((line.xs, line.ys) for line in lines)))
       yield draw_chart(name_prefix + metric + '.png', 'Line chart of the {}: {}.'.format(
-          metric, '; '.join(descriptions)), _make_step_axis(steps), Axis(
-              metric + unit, *axis_ends(values)), lines, caption=caption)
+          metric, '; '.join(descriptions)),
+                       Axis('global step', *compute_axis_ends(steps, .02), is_integer=True),
+                       Axis(metric + unit, *compute_axis_ends(values)), lines, caption=caption)
 
 
 def draw_confusion_matrix(shown: ShownClasses) -> Chart:
@@ -207,7 +205,7 @@ def draw_output_charts(outputs: Dict[str, Any]) -> Iterator[Chart]:
 
 def _draw_values(true: np.ndarray, predicted: np.ndarray, output_name: str, num_examples: int,
                  index: int) -> Chart:
-  """Draws a point for each value, and the line on which predictions are equal to true values."""
+  """Draws a point for each value, and the line on which predictions equal the true values."""
   limits = [max(true.min(), predicted.min()), min(true.max(), predicted.max())]
   variance = float(((true - true.mean()) ** 2).mean())
   explained = '; R² ' + format_number(
@@ -216,7 +214,8 @@ def _draw_values(true: np.ndarray, predicted: np.ndarray, output_name: str, num_
       VALUES_FILE.format(index), 'Scatter chart of the predicted and the true values '
       'of {}: true values from {} to {}, predicted values from {} to {}.'.format(output_name, *map(
           format_number, (true.min(), true.max(), predicted.min(), predicted.max()))),
-      Axis('true value', *axis_ends(true)), Axis('predicted value', *axis_ends(predicted)),
+      Axis('true value', *compute_axis_ends(true)),
+      Axis('predicted value', *compute_axis_ends(predicted)),
       [Line('blue', true, predicted, width=0, dot=2.5),
        Line('ink', limits, limits, 'predicted = true', 1, 5)],
       caption='{} values of {} test examples, evenly spaced{}.'.format(
@@ -232,7 +231,7 @@ def _draw_errors(errors: np.ndarray, output_name: str, index: int) -> Chart:
       *np.percentile(errors, (5, 95)))))
   return draw_chart(
       ERRORS_FILE.format(index), 'Histogram of the errors of {}: {}.'.format(output_name, text),
-      Axis('error: predicted − true', *axis_ends([*bin_edges, 0], .02)),
+      Axis('error: predicted − true', *compute_axis_ends([*bin_edges, 0], .02)),
       Axis('values', 0, 1.05 * counts.max(), is_integer=True),
       [Line('ink', [0, 0], [0, 1.05 * counts.max()], width=1, dash=5)],
       _make_bars(bin_edges, counts, '', 'values'), text[0].upper() + text[1:] + '.')
@@ -243,16 +242,15 @@ def draw_comparison_charts(names: Sequence[str], rates: Sequence[Dict[str, Optio
   """Yields the charts that compare runs: their rates, and their loss and accuracy by step.
 
   Args:
-    names: names of the runs.
-    rates, curves: for each run, its rates by their unit, and the contents of `curves.json`.
+    rates: for each run, its rates by their unit.
+    curves: for each run, the contents of `curves.json`.
   """
   short_names = [format_tick_label(name, 'run {}'.format(number))
                  for number, name in enumerate(names, 1)]
   colors = [_RUN_COLORS[index % len(_RUN_COLORS)] for index in range(len(names))]
   # One bar chart shows the first unit in which the rates of all runs are known.
   for unit in rates[0]:
-    rates_in_unit = [rates_of_run[unit] for rates_of_run in rates]
-    known_rates = [rate for rate in rates_in_unit if rate is not None]
+    known_rates = [rate for rate in (each[unit] for each in rates) if rate is not None]
     if len(known_rates) == len(names):
       texts = [format_quantity(rate, unit) for rate in known_rates]
       yield draw_chart(

@@ -4,7 +4,7 @@ import math
 from typing import Any, Dict, Iterator, List, Tuple
 
 from estimator_train.reports.page_content import format_number, format_quantity, is_number
-from estimator_train.reports.plotting import Axis, Chart, Line, axis_ends, draw_chart
+from estimator_train.reports.plotting import Axis, Chart, Line, compute_axis_ends, draw_chart
 
 # The color of each series.
 _COLORS = {('weak', 'real'): 'blue', ('weak', 'synthetic'): 'red',
@@ -66,7 +66,7 @@ def draw_scaling_charts(sweep: Dict[str, Any]) -> Iterator[Chart]:
         format_quantity(medians[-1], 'examples/sec'), counts[-1]))
   units, caption = _describe_units(sweep), 'A dotted line is linear scaling: the rate of one {} ' \
       'times the number of {}.'.format(unit[:-1], unit)
-  x_axis = Axis(units, *axis_ends(all_counts), ticks=[
+  x_axis = Axis(units, *compute_axis_ends(all_counts), ticks=[
       (count, '{:,}'.format(count)) for count in all_counts])
   for name, label, lines, text in (
       ('scaling', 'examples/sec', rates,
@@ -91,7 +91,7 @@ def draw_lr_finder_chart(finder: Dict[str, Any]) -> Iterator[Chart]:
                              for key in ('learning_rate', 'loss', 'smoothed_loss'))
   # The last losses can be so large that they would flatten the rest of the curve.
   lowest = min(smoothed)
-  low, high = axis_ends(smoothed[:smoothed.index(lowest) + 1], .5)
+  low, high = compute_axis_ends(smoothed[:smoothed.index(lowest) + 1], .5)
   lines = [Line('sky', rates, losses, 'loss', 1), Line('blue', rates, smoothed, 'smoothed loss')]
   descriptions = []
   for key, name, color in (('learning_rate', 'steepest descent', 'green'),

@@ -106,7 +106,7 @@ def write_comparison(runs: Sequence[ComparedRun], rows: Sequence[Tuple[str, Sequ
   """
   from estimator_train.reports import charts  # On demand, so that the program starts fast.
 
-  return _write_files(output_dir, 'comparison.html', charts.draw_comparison_charts(
+  return _render_page(output_dir, 'comparison.html', charts.draw_comparison_charts(
       [run.name for run in runs], [run.rates for run in runs],
       [run.data.curves for run in runs]), runs=runs, rows=rows)
 
@@ -134,7 +134,7 @@ def write_page(model_dir: str, data: Optional[PageData] = None,
     chart_list += charts.draw_reliability(data.evaluation)
     if shown_classes.matrix is not None:
       chart_list.append(charts.draw_confusion_matrix(shown_classes))
-  return _write_files(
+  return _render_page(
       output_dir or model_dir, 'page.html', chart_list, data=data, content=page_content,
       classes=shown_classes, defaults=parse_flagfile(to_flagfile(Settings())),
       name=os.path.basename(os.path.abspath(model_dir)),
@@ -157,7 +157,7 @@ def _make_environment() -> Any:
   return environment
 
 
-def _write_files(output_dir: str, template: str, charts: Iterable[Any],
+def _render_page(output_dir: str, template: str, charts: Iterable[Any],
                  **variables: Any) -> str:
   """Renders a template to `report/index.html`, and writes the charts next to it."""
   charts_by_name = {chart.name: chart for chart in charts}

@@ -1,8 +1,8 @@
 """Formats the texts and the numbers of the report page.
 
-The templates call the functions of this module as `content.NAME`. The arguments of most functions
-are the contents of the files in a `model_dir`; the contents of a missing file are empty. Most
-numbers have three significant digits.
+The templates call the functions of this module as `content.NAME`. The arguments `throughput`,
+`evaluation` and so on are the contents of the JSON files of these names; those of a missing file
+are empty.
 """
 
 import datetime
@@ -29,6 +29,10 @@ _TIME_ROWS = (
     ('steady_step_secs', 'steady step'), ('step_secs', 'step, including pauses'),
     ('session_run_secs', 'session run'), ('input_wait_secs', 'waiting for input'),
     ('between_secs', 'between session runs'))
+# The rates of --mode=input_benchmark: (key of input_benchmark.json, name on the page).
+_BENCHMARK_RATES = (
+    ('cold_images_per_sec', 'input, files not in memory'),
+    ('warm_images_per_sec', 'input, files in memory'), ('model_images_per_sec', 'model'))
 # Keys of evaluation.json that other parts of the page show.
 _KEYS_SHOWN_ELSEWHERE = ('accuracy', 'average_loss', 'loss', 'regularization_loss', 'examples',
                          'confusion_matrix', 'global_step')
@@ -46,25 +50,17 @@ STATISTICS = ('mean', 'p50', 'p90', 'p99', 'max')
 
 
 class BarSegment(NamedTuple):
-  """A segment of a stacked bar, which stands for a part of a duration.
-
-  Attributes:
-    value: the duration or the percentage of the part, formatted.
-    share: the length of the segment, as a fraction of the bar.
-  """
+  """A segment of a stacked bar: the name, the formatted value and the fraction of a part."""
   name: str
   value: str
   share: float
 
 
 class Headline(NamedTuple):
-  """A figure at the top of the page.
+  """A figure in large digits, for example the throughput, with its name and notes.
 
   Attributes:
-    name: name of the figure, for example `Throughput`.
-    notes: notes on the figure, one per line.
-    standard_error: the standard error of the figure, formatted; empty if unknown.
-    unit: the unit, which the page shows after the standard error; may be empty.
+    standard_error: the formatted standard error, which precedes the unit; empty if unknown.
     bar: the parts of the figure, which the page shows as a stacked bar; empty if unknown.
   """
   name: str
@@ -79,7 +75,7 @@ class OutputResults(NamedTuple):
   """The evaluation of an output of the model.
 
   Attributes:
-    name: the name of the output; '' for metrics that belong to no single output.
+    name: '' for metrics that belong to no single output.
     metrics: (name, formatted value) of each metric.
     charts: the file names of the charts of an output that predicts numbers.
   """
@@ -88,14 +84,14 @@ class OutputResults(NamedTuple):
   charts: List[str]
 
 
-def title(throughput: Dict[str, Any], flags: Dict[str, Optional[str]]) -> str:
+def make_title(throughput: Dict[str, Any], flags: Dict[str, Optional[str]]) -> str:
   """Returns the title of the page: the mode, the model and the data set."""
   model, dataset = (throughput.get(name) or flags.get(name) for name in ('model', 'dataset'))
   kind = _TITLE_STARTS.get(flags.get('mode') or '', 'Training')
   return '{} of {} on {}'.format(kind, model, dataset) if model and dataset else 'Report of a run'
 
 
-def run_facts(throughput: Dict[str, Any]) -> List[Tuple[str, str]]:
+def describe_run(throughput: Dict[str, Any]) -> List[Tuple[str, str]]:
   """Returns (name, value) of each condition of the run, such as its machine and its devices."""
   if not throughput:
     return []
@@ -123,20 +119,16 @@ def run_facts(throughput: Dict[str, Any]) -> List[Tuple[str, str]]:
   return [(name, str(value)) for name, value in values if value not in (None, '', MISSING)]
 
 
-def headlines(throughput: Dict[str, Any], evaluation: Dict[str, Any],
-              curves: Dict[str, Any]) -> List[Headline]:
-  """Returns the figures in the first row of the page: accuracy, loss and throughput."""
-  return [*_evaluation_headlines(evaluation, (curves.get('train_loss') or [None])[-1]),
-          *_rate_headline(throughput)]
+def make_headlines(throughput: Dict[str, Any], evaluation: Dict[str, Any],
+                   curves: Dict[str, Any]) -> List[Headline]:
+  """Returns the figures in the first row of the page: accuracy, loss and throughput, if known."""
+  last_loss = (curves.get('train_loss') or [None])[-1]
+  return [*_make_evaluation_headlines(evaluation, last_loss),
+          *([_make_rate_headline(throughput)] if throughput else [])]
 
 
-def _rate_headline(throughput: Dict[str, Any]) -> Iterator[Headline]:
-  """Yields the throughput in examples/sec or, if the batch size is unknown, in steps/sec.
-
-  Yields nothing if there is no throughput.
-  """
-  if not throughput:
-    return
+def _make_rate_headline(throughput: Dict[str, Any]) -> Headline:
+  """Returns the throughput in examples/sec or, if the batch size is unknown, in steps/sec."""
   unit = 'steps/sec' if throughput.get('examples_per_sec') is None else 'examples/sec'
   key = unit.replace('/', '_per_')
   rate, steady_rate = throughput.get(key), throughput.get('steady_' + key)
@@ -157,10 +149,10 @@ def _rate_headline(throughput: Dict[str, Any]) -> Iterator[Headline]:
   if (throughput.get('num_replicas') or 1) > 1 and throughput.get('examples_per_sec_per_replica'):
     notes.append(format_quantity(throughput.get('examples_per_sec_per_replica'), 'examples/sec')
                  + ' per replica')
-  yield Headline('Throughput', format_number(rate), notes, unit=unit)
+  return Headline('Throughput', format_number(rate), notes, unit=unit)
 
 
-def step_headlines(throughput: Dict[str, Any]) -> Iterator[Headline]:
+def make_step_headlines(throughput: Dict[str, Any]) -> Iterator[Headline]:
   """Yields the median step time and the time to the first step, if they are known."""
   step_secs = throughput.get('steady_step_secs') or throughput.get('step_secs')
   if step_secs:
@@ -177,8 +169,8 @@ def step_headlines(throughput: Dict[str, Any]) -> Iterator[Headline]:
              for key, name in _FIRST_STEP_PARTS if parts.get(key, 0) > 0])
 
 
-def _evaluation_headlines(evaluation: Dict[str, Any],
-                          last_loss: Optional[Sequence[float]]) -> Iterator[Headline]:
+def _make_evaluation_headlines(evaluation: Dict[str, Any],
+                               last_loss: Optional[Sequence[float]]) -> Iterator[Headline]:
   """Yields the accuracy and the loss of the evaluation or, without one, the last training loss.
 
   Args:
@@ -188,30 +180,27 @@ def _evaluation_headlines(evaluation: Dict[str, Any],
   where = 'at step ' + format_number(evaluation.get('global_step'))
   if examples:
     where = 'on {} {}'.format(format_quantity(examples, 'examples'), where)
-  remarks = ['not the evaluation of the run: ' + text
-             for text in evaluation.get('differs_from_run') or []]
+  loss_notes = [where, *('not the evaluation of the run: ' + text
+                         for text in evaluation.get('differs_from_run') or [])]
   if accuracy is not None:
-    headline = Headline('Accuracy', '{:.2f}\u00a0%'.format(1e2 * accuracy), [where])
+    notes, error, unit, loss_notes = loss_notes, '', '', []
     if examples:
-      headline = headline._replace(
-          notes=['± standard error; ' + where], unit='percentage points',
-          standard_error='± {:.2f}'.format(
-              1e2 * math.sqrt(max(accuracy * (1 - accuracy), 0) / examples)))
-    yield headline._replace(notes=headline.notes + remarks)
-  training_notes = ['{} in training, at step {}'.format(
-      *map(format_number, reversed(last_loss)))] if last_loss else []
+      notes[0], unit = '± standard error; ' + where, 'percentage points'
+      error = '± {:.2f}'.format(1e2 * math.sqrt(max(accuracy * (1 - accuracy), 0) / examples))
+    yield Headline('Accuracy', '{:.2f}\u00a0%'.format(1e2 * accuracy), notes, error, unit)
   if is_number(evaluation.get('average_loss')):
-    notes = [] if accuracy is not None else [where, *remarks]
     if is_number(evaluation.get('regularization_loss')) and 'loss' in evaluation:
-      notes.append('{} with regularization'.format(format_number(evaluation['loss'])))
-    yield Headline('Average loss', format_number(evaluation['average_loss']),
-                   notes + training_notes, unit='per example')
+      loss_notes.append('{} with regularization'.format(format_number(evaluation['loss'])))
+    if last_loss:
+      loss_notes.append('{1} in training, at step {0}'.format(*map(format_number, last_loss)))
+    yield Headline('Average loss', format_number(evaluation['average_loss']), loss_notes,
+                   unit='per example')
   elif last_loss:
     yield Headline('Training loss', format_number(last_loss[1]),
                    ['at step ' + format_number(last_loss[0])])
 
 
-def output_results(evaluation: Dict[str, Any], outputs: Dict[str, Any]) -> List[OutputResults]:
+def list_output_results(evaluation: Dict[str, Any], outputs: Dict[str, Any]) -> List[OutputResults]:
   """Returns the metrics with which the user's model is compiled, and the charts of its outputs.
 
   If the model has several outputs, the names of the metrics and the loss of an output begin with
@@ -236,24 +225,21 @@ def output_results(evaluation: Dict[str, Any], outputs: Dict[str, Any]) -> List[
   return [result for result in results if result.metrics or result.charts]
 
 
-def classifier_metrics(evaluation: Dict[str, Any]) -> List[Tuple[str, str]]:
+def list_classifier_metrics(evaluation: Dict[str, Any]) -> List[Tuple[str, str]]:
   """Returns (name, formatted value) of each metric of all classes together."""
   return [(name, format_percent(evaluation[key])) for key, name in _CLASSIFIER_METRICS
           if key in evaluation]
 
 
-def verdict(throughput: Dict[str, Any], benchmark: Dict[str, Any]) -> Optional[Dict[str, Any]]:
-  """Describes what limits the training speed.
+def describe_verdict(throughput: Dict[str, Any],
+                     benchmark: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+  """Describes what limits the training speed; returns None if nothing is known.
 
   Returns:
-    `name` and `text` of the verdict; `bar`, the parts of the step time; and `input`, with the
-    `verdict`, the `advice` and the `rates` of `--mode=input_benchmark`. None if nothing is known.
+    `name` and `text` of the verdict; `bar`, the parts of the step time; and `rates`, (name,
+    formatted value) of each rate of `--mode=input_benchmark`.
   """
   name, shares = throughput.get('verdict'), throughput.get('shares') or {}
-  rates = [(text, format_quantity(benchmark.get(key), 'images/sec')) for key, text in (
-      ('cold_images_per_sec', 'input, files not in memory'),
-      ('warm_images_per_sec', 'input, files in memory'),
-      ('model_images_per_sec', 'model')) if is_number(benchmark.get(key))]
   if not (name or shares or benchmark):
     return None
   text = verdicts.TEXTS[name].page if name in verdicts.TEXTS else ''
@@ -264,17 +250,17 @@ def verdict(throughput: Dict[str, Any], benchmark: Dict[str, Any]) -> Optional[D
       'name': name, 'text': text.strip(),
       'bar': [BarSegment(text, format_percent(shares[key]), shares[key])
               for key, text in _STEP_PARTS if (shares.get(key) or 0) > 0],
-      'input': {'verdict': benchmark.get('verdict'), 'advice': benchmark.get('advice'),
-                'rates': rates}}
+      'rates': [(text, format_quantity(benchmark[key], 'images/sec'))
+                for key, text in _BENCHMARK_RATES if is_number(benchmark.get(key))]}
 
 
-def time_rows(throughput: Dict[str, Any]) -> List[Tuple[str, List[str]]]:
+def make_time_rows(throughput: Dict[str, Any]) -> List[Tuple[str, List[str]]]:
   """Returns the rows of the table of times. A row is a title, and the formatted STATISTICS."""
   return [(text, [format_secs(throughput[key].get(name)) for name in STATISTICS])
           for key, text in _TIME_ROWS if throughput.get(key)]
 
 
-def step_remarks(throughput: Dict[str, Any]) -> List[str]:
+def list_step_remarks(throughput: Dict[str, Any]) -> List[str]:
   """Returns sentences about the drift, the pauses and the outliers of the steps."""
   sentences = []
   drift = throughput.get('drift')
@@ -299,9 +285,8 @@ def is_number(value: Any) -> bool:
 
 def format_number(value: Optional[float]) -> str:
   """Formats a number with three digits; integers and numbers from 100 have no decimals."""
-  if not is_number(value):
+  if value is None or not is_number(value):
     return MISSING
-  assert value is not None
   # From 99.95 on, `#.3g` would return `100.`. The `#` keeps trailing zeros, which are significant.
   if value == int(value) or abs(value) >= 99.95:
     return '{:,.0f}'.format(value)
@@ -320,9 +305,8 @@ def choose_secs_unit(secs: float) -> Tuple[float, str]:
 
 def format_secs(value: Optional[float]) -> str:
   """Formats a duration in s, ms or µs."""
-  if not is_number(value):
+  if value is None or not is_number(value):
     return MISSING
-  assert value is not None
   factor, unit = choose_secs_unit(abs(value) or 1.)
   return format_quantity(value * factor, unit)
 

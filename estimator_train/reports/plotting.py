@@ -42,7 +42,6 @@ class Chart(NamedTuple):
   Attributes:
     name: file name of the PNG file; the templates refer to the chart by this name.
     description: text for readers who cannot see the chart.
-    caption: caption below the chart; may be empty.
     height: height in CSS pixels.
     shapes: the parts of the chart, which charts.html writes as SVG.
   """
@@ -63,7 +62,7 @@ class Axis(NamedTuple):
     is_log: whether the scale is logarithmic, which requires `ticks`.
     ticks: (value, text) of each tick. If empty, the ticks are multiples of a simple number.
     angle: the angle in degrees by which the texts of the ticks are rotated.
-    is_integer: whether the multiples are integers.
+    is_integer: whether this simple number is an integer.
   """
   label: str
   low: float
@@ -101,7 +100,6 @@ class Line(NamedTuple):
     width: the width of the line. If 0, only the points are drawn.
     dash: the length of the dashes. If 0, the line is solid.
     dot: the diameter of the points. If 0, only the line is drawn.
-    in_legend: whether the legend also shows the label.
   """
   color: str
   xs: Sequence[float]
@@ -117,11 +115,10 @@ class Box(NamedTuple):
   """A filled rectangle of a plot: a bar, or a cell.
 
   Attributes:
-    x0, y0, x1, y1: the top left and the bottom right corner.
+    x0, y0, x1, y1: two opposite corners, as values on the axes.
     tip: text that the pointer shows.
     color: a name in _COLORS.
-    opacity: the opacity of the color, from 0 to 1.
-    text: text in the box; may be empty.
+    text: text in the box.
   """
   x0: float
   y0: float
@@ -133,8 +130,8 @@ class Box(NamedTuple):
   text: str = ''
 
 
-def axis_ends(values: Any, margin: float = .05) -> Tuple[float, float]:
-  """Returns the ends of an axis for these values, with a margin at both ends."""
+def compute_axis_ends(values: Any, margin: float = .05) -> Tuple[float, float]:
+  """Returns the ends of an axis, which are the smallest and the largest value, with a margin."""
   low, high = float(np.min(values)), float(np.max(values))
   margin = (high - low) * margin or abs(low) / 10 or 1.
   return low - margin, high + margin
@@ -150,7 +147,7 @@ def _load_font(size: float) -> ImageFont.FreeTypeFont:
   return ImageFont.truetype(_FONT_FILE, int(size * _PNG_SCALE), layout_engine=0)
 
 
-def _text_width(text: str) -> float:
+def _measure_width(text: str) -> float:
   """Returns the width in CSS pixels, measured with a font that is wider than most others."""
   wide = sum(unicodedata.east_asian_width(character) in 'WF' for character in text)
   return _load_font(_FONT_SIZE).getlength(text) / _PNG_SCALE + wide * _FONT_SIZE / 2
@@ -177,7 +174,6 @@ class _Canvas:
                           for center in point], _COLORS[color])
 
   def add_box(self, corners: Points, color: str, opacity: float, tip: str) -> None:
-    """Adds a rectangle over which the pointer shows the tip."""
     self.shapes.append({'box': corners, 'color': color, 'opacity': opacity, 'tip': tip})
     if opacity:
       self._draw.rectangle([coordinate * _DRAWN_SCALE for point in corners for coordinate in point],
@@ -218,19 +214,16 @@ def _split_into_dashes(points: Points, dash: float) -> Iterator[Points]:
 
 def draw_chart(name: str, description: str, x_axis: Axis, y_axis: Axis, lines: Sequence[Line] = (),
                boxes: Sequence[Box] = (), caption: str = '', height: int = 300) -> Chart:
-  """Draws a chart with two axes and a legend.
+  """Draws a chart with two axes and a legend. Points beyond an end of an axis are moved to it."""
 
-  Args:
-    lines, boxes: the contents. Points beyond the ends of an axis are moved to its ends.
-  """
   canvas, x_ticks, y_ticks = _Canvas(height), x_axis.make_ticks(6), y_axis.make_ticks(5)
   slope = math.sin(math.radians(x_axis.angle))
-  left = _MARGIN + max(_LINE_HEIGHT, *(_text_width(text) for _, text in y_ticks))
-  right = _WIDTH - max(2 * _MARGIN, _text_width(x_ticks[-1][1]) / 2 * (not slope))
-  top = 6 + _draw_legend(canvas, y_axis.label, [
+  left = _MARGIN + max(_LINE_HEIGHT, *(_measure_width(text) for _, text in y_ticks))
+  right = _WIDTH - max(2 * _MARGIN, _measure_width(x_ticks[-1][1]) / 2 * (not slope))
+  top = 6 + _draw_y_label_and_legend(canvas, y_axis.label, [
       line for line in lines if line.label and line.in_legend])
   bottom = height - 2 * _LINE_HEIGHT - _MARGIN / 2 - slope * max(
-      _text_width(text) for _, text in x_ticks)
+      _measure_width(text) for _, text in x_ticks)
 
   def to_pixels(xs: Any, ys: Any) -> Points:
     return list(zip(left + x_axis.to_fractions(xs) * (right - left),
@@ -284,13 +277,13 @@ def _add_tips(canvas: _Canvas, lines_and_points: Sequence[Tuple[Line, Points]], 
     canvas.add_box(list(zip((start, end), y_ends)), 'ink', 0, '\n'.join(tips[column].values()))
 
 
-def _draw_legend(canvas: _Canvas, y_label: str, lines: Sequence[Line]) -> float:
+def _draw_y_label_and_legend(canvas: _Canvas, y_label: str, lines: Sequence[Line]) -> float:
   """Draws the label of the y axis, then the legend; returns the y coordinate of the last line."""
   x, y = 2., _LINE_HEIGHT - 4.
   canvas.add_text(x, y, y_label, color='faint')
-  x += _text_width(y_label) + 3 * _MARGIN if y_label else 0
+  x += _measure_width(y_label) + 3 * _MARGIN if y_label else 0
   for line in lines:
-    width = 24 + _text_width(line.label)
+    width = 24 + _measure_width(line.label)
     if x > 2 and x + width > _WIDTH:
       x, y = 2., y + _LINE_HEIGHT
     if line.width:

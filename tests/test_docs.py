@@ -12,7 +12,7 @@ from conftest import ROOT, run_process
 from mode_runs import measure_shortly, publish_generated_files
 
 import estimator_train
-from estimator_train.distribution import peers
+from estimator_train.distribution import cluster_peers
 from estimator_train.settings import command_line
 from estimator_train.settings.flags import TRAINING_MODES
 from estimator_train.settings.workloads import WORKLOADS
@@ -174,7 +174,7 @@ def test_the_layout_has_each_module():
 def test_flags_that_may_differ_between_tasks():
   text = re.search(r'These flags may differ between tasks:(.*?)\n\n', DOCS['distribution.md'],
                    re.DOTALL).group(1)
-  assert set(re.findall(r'--(\w+)', text)) == set(peers._FLAGS_THAT_MAY_DIFFER)
+  assert set(re.findall(r'--(\w+)', text)) == set(cluster_peers._FLAGS_THAT_MAY_DIFFER)
 
 
 def test_ledger_has_every_figure():

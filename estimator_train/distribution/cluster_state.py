@@ -1,4 +1,4 @@
-"""A state machine for the protocol between the tasks of a cluster, whose messages peers.py sends.
+"""The state machine of the protocol between the tasks of a cluster. cluster_peers.py uses it.
 
 The chief is connected to all other tasks, and each of them only to the chief. The chief passes on
 what concerns all tasks: the lowest step at which any task asks all tasks to stop, a busy task, and
@@ -17,12 +17,10 @@ the first lost task.
 import itertools
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
+from estimator_train.distribution.peers import READY, STARTING, TRAINED, TRAINING
 from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.errors import PeerLost, TrainingFailed, UserError
 
-# States of a task. A task is READY once its model is prepared, and TRAINED after its last step. Any
-# state besides these four is an activity, such as `evaluating`, during which the task is busy.
-STARTING, READY, TRAINING, TRAINED = 'starting', 'ready', 'training', 'trained'
 _HEARTBEAT_SECS = 1.
 _PERMANENT_CODES = UserError.exit_code, TrainingFailed.exit_code
 MAX_REASON_CHARS, _MAX_STATE_CHARS = 200, 40

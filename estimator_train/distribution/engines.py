@@ -3,24 +3,27 @@
 import logging
 import os
 import time
-from typing import Any, Dict, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.distribution import horovod, rendezvous
-from estimator_train.distribution.cluster_state import TRAINED, TRAINING
 from estimator_train.distribution.devices import (
   Devices,
   make_cpu_config,
   make_local_strategy,
   make_session_config,
 )
-from estimator_train.distribution.peers import ClusterPeers, Peers
+from estimator_train.distribution.peers import TRAINED, TRAINING, Peers
 from estimator_train.distribution.process import EVALUATOR, Process
+from estimator_train.distribution.tf_config import Cluster
 from estimator_train.errors import NonFiniteLoss, PeerLost, UserError
 from estimator_train.settings import Settings, per_replica_batch_size
 from estimator_train.settings.flags import MULTI_WORKER_STRATEGIES
 from estimator_train.tf_patches import estimator as estimator_patches, strategies
+
+# The functions that connect processes import these modules, which a run in one process never needs.
+if TYPE_CHECKING:
+  from estimator_train.distribution.cluster_peers import ClusterPeers
 
 _LOG = logging.getLogger('estimator_train')
 # TensorFlow's names of the all-reduce algorithms between workers.
@@ -119,16 +122,21 @@ class Engine:
     estimator.train(input_fn, hooks=hooks, max_steps=max_steps)
 
 
+def _make_cluster_peers(settings: Settings, cluster: Cluster) -> 'ClusterPeers':
+  """Waits until the host names of all tasks can be resolved, and makes the peers of this task."""
+  from estimator_train.distribution import cluster_peers, rendezvous
+  rendezvous.wait_for_network(cluster, settings.cluster.start_timeout_secs)
+  return cluster_peers.ClusterPeers(settings, cluster)
+
+
 class _ClusterEngine(Engine):
   """Trains together with the other workers of a cluster."""
   uses_own_server = True
-  peers: ClusterPeers
+  peers: 'ClusterPeers'
 
-  def _make_peers(self) -> ClusterPeers:
-    cluster = self.process.cluster
-    assert cluster is not None
-    rendezvous.wait_for_network(cluster, self.settings.cluster.start_timeout_secs)
-    return ClusterPeers(self.settings, cluster)
+  def _make_peers(self) -> 'ClusterPeers':
+    assert self.process.cluster is not None
+    return _make_cluster_peers(self.settings, self.process.cluster)
 
   def train(self, estimator: tf.estimator.Estimator, input_fn: Any,
             hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
@@ -193,7 +201,8 @@ class HorovodEngine(_ClusterEngine):
   """Trains with Horovod, with one replica per rank. TensorFlow itself sees no cluster."""
   uses_own_server = False
 
-  def _make_peers(self) -> ClusterPeers:
+  def _make_peers(self) -> 'ClusterPeers':
+    from estimator_train.distribution import horovod
     return horovod.HorovodPeers(self.settings, self.process)
 
   def make_strategy(self) -> Optional[tf.distribute.Strategy]:
@@ -261,8 +270,7 @@ def serve_variables(settings: Settings, process: Process) -> Dict[str, Any]:
   """
   cluster = process.cluster
   assert cluster is not None
-  rendezvous.wait_for_network(cluster, settings.cluster.start_timeout_secs)
-  peers = ClusterPeers(settings, cluster)
+  peers = _make_cluster_peers(settings, cluster)
   peers.connect({})  # A parameter server has no data and no model that must be the same.
   server = tf.train.Server(
       tf.train.ClusterSpec({kind: list(addresses) for kind, addresses in cluster.addresses.items()

@@ -9,7 +9,7 @@ import time
 from typing import Any, Dict, List, Mapping, Tuple
 
 from estimator_train.distribution import rendezvous, sockets
-from estimator_train.distribution.peers import ClusterPeers
+from estimator_train.distribution.cluster_peers import ClusterPeers
 from estimator_train.distribution.process import LaunchedProcess, Process
 from estimator_train.distribution.sockets import StartTimeout
 from estimator_train.distribution.tf_config import Cluster

@@ -4,7 +4,7 @@ The members are all tasks except the evaluator. The chief listens at its address
 TensorFlow's server uses later. The other members connect to the chief, and send their shared
 values, such as flags and versions. The chief refuses a member whose values differ from its own. A
 member that loses its connection connects again. Once all members are registered, the chief closes
-its listener and releases the members, which keep their connections; see peers.py.
+its listener and releases the members, which keep their connections; see cluster_peers.py.
 
 The variable ESTIMATOR_TRAIN_CLUSTER_KEY authenticates the members and the chief: each proves, by an
 HMAC of two random challenges, that it has the same key. Without the variable, the key is empty.

@@ -12,8 +12,8 @@ from typing import Any, Dict, Optional
 
 from estimator_train.checkpoints import finding, repairing
 from estimator_train.checkpoints.pinned_files import SavedCheckpoint
-from estimator_train.distribution.cluster_state import READY
 from estimator_train.distribution.engines import serve_variables
+from estimator_train.distribution.peers import READY
 from estimator_train.distribution.process import (
   EVALUATOR,
   PARAMETER_SERVER,

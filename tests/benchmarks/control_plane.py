@@ -30,8 +30,8 @@ import common
 
 sys.path.insert(0, str(common.ROOT))
 from estimator_train.distribution import rendezvous, tf_config  # noqa: E402
+from estimator_train.distribution.cluster_peers import ClusterPeers  # noqa: E402
 from estimator_train.distribution.messages import Connection  # noqa: E402
-from estimator_train.distribution.peers import ClusterPeers  # noqa: E402
 from estimator_train.distribution.sockets import StartTimeout  # noqa: E402
 from estimator_train.settings import Settings  # noqa: E402
 

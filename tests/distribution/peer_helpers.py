@@ -6,7 +6,7 @@ from concurrent import futures
 from cluster_processes import free_addresses
 
 from estimator_train.distribution import rendezvous, tf_config
-from estimator_train.distribution.peers import ClusterPeers
+from estimator_train.distribution.cluster_peers import ClusterPeers
 from estimator_train.distribution.sockets import StartTimeout
 from estimator_train.settings import Settings
 

@@ -10,11 +10,11 @@ from conftest import wait_until
 from peer_helpers import SECS, in_thread, joining, workers
 
 from estimator_train import errors
-from estimator_train.distribution import peers as peers_module, sockets
+from estimator_train.distribution import cluster_peers, sockets
+from estimator_train.distribution.cluster_peers import ClusterPeers
 from estimator_train.distribution.cluster_state import Lost
 from estimator_train.distribution.engines import HorovodEngine
 from estimator_train.distribution.messages import Connection
-from estimator_train.distribution.peers import ClusterPeers
 from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.settings import Settings
 from estimator_train.version import __version__
@@ -114,7 +114,7 @@ def test_another_protocol(chief, line, reason):
 
 def test_one_that_does_not_read_blocks_nothing(chief, monkeypatch):
   """It misses heartbeats, so that they do not fill the memory, but not the last message."""
-  monkeypatch.setattr(peers_module, '_POLL_SECS', .001)
+  monkeypatch.setattr(cluster_peers, '_POLL_SECS', .001)
   peers, far, _ = chief
   reader, num_sent = far[W2].makefile('rb'), 300  # More than the buffers of a connection hold.
   for number in range(num_sent):
@@ -145,7 +145,7 @@ def test_an_engine_reports_errors_of_this_task_only(error, expected):
 
 def test_tasks_of_other_versions_are_refused(monkeypatch):
   connect = mock.Mock(return_value={})
-  monkeypatch.setattr(peers_module.rendezvous, 'connect', connect)
+  monkeypatch.setattr(cluster_peers.rendezvous, 'connect', connect)
   cluster = Cluster({'worker': ('a:1',)}, W0)
   star = ClusterPeers(Settings(model_dir='x'), cluster)
   star.join({'examples': '7'})

@@ -11,9 +11,8 @@ from estimator_train.distribution import rendezvous
 from estimator_train.distribution.cluster_state import (
   MAX_REASON_CHARS,
   ClusterState,
-  Event,
-  Lost,
-  Send,
+  LostTask,
+  OutgoingMessage,
 )
 from estimator_train.distribution.messages import Connection, wait_readable
 from estimator_train.distribution.peers import Peers
@@ -48,7 +47,7 @@ class ClusterPeers(Peers):
 
   def __init__(self, settings: Settings, cluster: Cluster,
                listener: Optional[socket.socket] = None,
-               on_task_lost: Optional[Callable[[Lost], None]] = None) -> None:
+               on_task_lost: Optional[Callable[[LostTask], None]] = None) -> None:
     self._settings, self._cluster, self._listener = settings, cluster, listener
     self._on_task_lost = on_task_lost or (lambda lost: exit_now(str(lost), lost.exit_code))
     self._connections: Dict[Task, Connection] = {}
@@ -137,7 +136,7 @@ class ClusterPeers(Peers):
     Args:
       measurements: the measurements of this task, which are sent with the goodbye.
     """
-    self._send_final_message(bye=True, note=measurements or {})
+    self._send_final_message(bye=True, measurements=measurements or {})
 
   def report_failure(self, reason: str, exit_code: Optional[int]) -> None:
     """Reports this task as lost, which ends the run on all other tasks.
@@ -169,23 +168,23 @@ class ClusterPeers(Peers):
         readable = wait_readable(self._open_connections(), _POLL_SECS)
         with self._state_condition:
           final_message = self._final_message
-          events = (self._handle_messages(readable) if final_message is None
-                    else self._state.messages_to_all(**final_message))
+          messages = (self._handle_messages(readable) if final_message is None
+                      else self._state.messages_to_all(**final_message))
           self._state_condition.notify_all()
-        self._send(events)
+        self._send(messages)
         if final_message is not None:
           self._wait_until_closed(_GOODBYE_TIMEOUT_SECS)
           return
-        if events and isinstance(events[-1], Lost):
+        if self._state.lost is not None:
           self._wait_until_closed(_LOST_PEER_TIMEOUT_SECS)
-          self._on_task_lost(events[-1])
+          self._on_task_lost(self._state.lost)
           return
     finally:
       for connection in self._connections.values():
         connection.close()
 
-  def _handle_messages(self, readable: Sequence[Connection]) -> Sequence[Event]:
-    """Handles the messages that have arrived, and returns the resulting events."""
+  def _handle_messages(self, readable: Sequence[Connection]) -> Sequence[OutgoingMessage]:
+    """Handles the messages that have arrived, and returns those that must be sent."""
     for connection in readable:
       task = self._tasks[connection]
       for message in connection.receive():
@@ -197,15 +196,14 @@ class ClusterPeers(Peers):
         self._state.disconnect(task, connection.end_reason)
     return self._state.tick(_boot_clock())
 
-  def _send(self, events: Sequence[Event]) -> None:
+  def _send(self, messages: Sequence[OutgoingMessage]) -> None:
     for connection in self._open_connections():
       connection.flush()
-    for event in events:
-      if isinstance(event, Send):
-        connection = self._connections[event.task]
-        # A task that does not read its heartbeats is sent no more, so that the queue does not grow.
-        if connection.has_sent_all or 'state' not in event.message:
-          connection.send(**event.message)
+    for task, message in messages:
+      connection = self._connections[task]
+      # A task that does not read its heartbeats is sent no more, so that the queue does not grow.
+      if connection.has_sent_all or 'state' not in message:
+        connection.send(**message)
 
   def _wait_until_closed(self, timeout_secs: float) -> None:
     """Waits until the other tasks have read the last message and closed their connections."""

@@ -9,13 +9,13 @@ the first lost task.
 | `state` | the state of the task; `stop_at`: the lowest known step, or null | all | each second |
 | added to `state` | `busy`: a busy task and its state, or null; `all_trained` | chief | |
 | added to `state` | `all_stop_at`: the `stop_at` that all tasks have confirmed, or null | chief | |
-| `bye` | true; `note`: the measurements of the task | all | at the end |
+| `bye` | true; `measurements`: what the task measured | all | at the end |
 | `failed` | why the task ends, and with it the run; `code`: its exit code | all | at the end |
 | `lost` | the first lost task; `reason`; `code` | chief | once a task is lost |
 """
 
 import itertools
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from estimator_train.distribution.peers import READY, STARTING, TRAINED, TRAINING
 from estimator_train.distribution.tf_config import Cluster, Task
@@ -26,8 +26,8 @@ _PERMANENT_CODES = UserError.exit_code, TrainingFailed.exit_code
 MAX_REASON_CHARS, _MAX_STATE_CHARS = 200, 40
 
 
-class Lost(NamedTuple):
-  """Event: the first lost task. Later losses are consequences of the first, and are ignored.
+class LostTask(NamedTuple):
+  """The first lost task. Later losses are consequences of the first, and are ignored.
 
   Attributes:
     exit_code: the code with which all tasks end. If a restart cannot help, it is the code of the
@@ -43,13 +43,10 @@ class Lost(NamedTuple):
     return '{} failed: {}'.format(*self)
 
 
-class Send(NamedTuple):
-  """Event: a message to another task."""
+class OutgoingMessage(NamedTuple):
+  """A message that must be sent to a connected task."""
   task: Task
   message: Dict[str, Any]
-
-
-Event = Union[Send, Lost]
 
 
 class _Peer:
@@ -92,7 +89,7 @@ class ClusterState:
         cluster.members if cluster.is_chief else (cluster.chief,)) if task != cluster.task}
     self._state, self._has_trained = STARTING, False
     self.stop_step: Optional[int] = None
-    self.lost: Optional[Lost] = None
+    self.lost: Optional[LostTask] = None
     self._ticked_at: Optional[float] = None
     self._longest_interval_secs = 0.
     # The last heartbeat, without its entry `busy`, and the time at which it was sent.
@@ -118,7 +115,7 @@ class ClusterState:
       if message.get('stop_at') is not None:
         self.request_stop(message['stop_at'])
     if message.get('bye'):
-      peer.measurements = message.get('note', {})
+      peer.measurements = message.get('measurements', {})
     if 'failed' in message:
       self._record_loss(task, message['failed'], message.get('code'))
     elif 'lost' in message:
@@ -134,10 +131,10 @@ class ClusterState:
     if not self._peers[task].is_finished:
       self._record_loss(task, reason)
 
-  def tick(self, now: float) -> List[Event]:
-    """Returns the events that are due at a time. Must be called frequently.
+  def tick(self, now: float) -> List[OutgoingMessage]:
+    """Detects silent tasks, and returns the messages to send at a time. Must be called frequently.
 
-    Once a task is lost, the events are the last messages, followed by the Lost.
+    Once a task is lost, the returned messages are the last.
 
     Args:
       now: the time in seconds from any origin.
@@ -150,12 +147,13 @@ class ClusterState:
       return list(self._heartbeats(now))
     task, reason, code = self.lost
     if self._cluster.is_chief:
-      return [*self.messages_to_all(lost=list(task), reason=reason, code=code), self.lost]
-    return [*(self.messages_to_all(failed=reason) if task == self._cluster.task else ()), self.lost]
+      return self.messages_to_all(lost=list(task), reason=reason, code=code)
+    return self.messages_to_all(failed=reason) if task == self._cluster.task else []
 
-  def messages_to_all(self, **message: Any) -> List[Send]:
-    """Returns the events that send a message to all connected tasks that have not finished."""
-    return [Send(task, message) for task, peer in self._peers.items() if not peer.is_finished]
+  def messages_to_all(self, **message: Any) -> List[OutgoingMessage]:
+    """Addresses a message to all connected tasks that have not finished."""
+    return [OutgoingMessage(task, message)
+            for task, peer in self._peers.items() if not peer.is_finished]
 
   def is_any_busy(self) -> bool:
     """Whether the next step of another task may take long."""
@@ -205,7 +203,7 @@ class ClusterState:
                  for peer in self._peers.values() if not peer.is_finished}
     return self.stop_step if confirmed <= {self.stop_step} else None
 
-  def _heartbeats(self, now: float) -> Iterator[Send]:
+  def _heartbeats(self, now: float) -> Iterator[OutgoingMessage]:
     """Yields a heartbeat to each task if the content has changed or a second has passed."""
     message: Dict[str, Any] = {'state': self._state, 'stop_at': self.stop_step}
     if self._cluster.is_chief:
@@ -215,9 +213,10 @@ class ClusterState:
       return
     self._last_heartbeat = message, now
     busy = list(itertools.islice(self._busy_peers(), 2)) if self._cluster.is_chief else []
-    for send in self.messages_to_all(**message):
-      other_busy = [entry for entry in busy if entry[0] != send.task]
-      yield send if not other_busy else Send(send.task, dict(message, busy=other_busy[0]))
+    for heartbeat in self.messages_to_all(**message):
+      other_busy = [entry for entry in busy if entry[0] != heartbeat.task]
+      yield heartbeat if not other_busy else heartbeat._replace(
+          message=dict(message, busy=other_busy[0]))
 
   def _detect_silence(self, now: float, interval_secs: float) -> None:
     if interval_secs > self._peer_timeout_secs:
@@ -232,5 +231,5 @@ class ClusterState:
 
   def _record_loss(self, task: Task, reason: str, code: Any = None) -> None:
     if self.lost is None:
-      self.lost = Lost(task, reason[:MAX_REASON_CHARS], next(
+      self.lost = LostTask(task, reason[:MAX_REASON_CHARS], next(
           (permanent for permanent in _PERMANENT_CODES if permanent == code), PeerLost.exit_code))

@@ -36,7 +36,7 @@ _FIELDS: Dict[str, json_values.Check] = {
     'busy': json_values.optional(json_values.tuple_of(_check_task, json_values.text)),
     'missing': json_values.list_of(json_values.text),
     'values': json_values.mapping(json_values.text),
-    'note': json_values.mapping(json_values.anything)}
+    'measurements': json_values.mapping(json_values.anything)}
 
 
 def _check_message(value: Any) -> Any:

@@ -6,7 +6,7 @@ import json
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from estimator_train.distribution.cluster_state import ClusterState, Lost, Send
+from estimator_train.distribution.cluster_state import ClusterState, LostTask, OutgoingMessage
 from estimator_train.distribution.tf_config import Cluster, Task
 
 W0, W1, W2, PS = (*(Task('worker', index) for index in range(3)), Task('ps', 0))
@@ -23,17 +23,17 @@ def state_of(task):
 def play(state, steps):
   """Applies steps to a state: (task, its message, or None if its connection ends), or a time.
 
-  Returns the last events.
+  Returns the messages to send at the last time.
   """
-  events = state.tick(0.)
+  messages = state.tick(0.)
   for step in steps:
     if not isinstance(step, tuple):
-      events = state.tick(step)
+      messages = state.tick(step)
     elif step[1] is None:
       state.disconnect(step[0], ENDED)
     else:
       state.update(step[0], json.loads(json.dumps(step[1])))
-  return events
+  return messages
 
 
 @pytest.mark.parametrize('task, steps, expected', [
@@ -58,20 +58,21 @@ def play(state, steps):
     (W0, [20, *((task, {'state': 'training'}) for task in TASKS[1:]), 49, 50], None)])
 def test_the_first_lost_task(task, steps, expected):
   state = state_of(task)
-  events = play(state, steps)
+  messages = play(state, steps)
   if expected is None:
     assert state.lost is None
     return
-  assert state.lost == Lost(*expected)
-  assert events[-1] == Lost(*expected) and state.tick(60.)[-1] == events[-1]
+  assert state.lost == LostTask(*expected)
+  assert state.tick(60.) == messages and state.lost == LostTask(*expected)
   task_and_reason = '{}: {}'.format(*expected[:2])
-  assert str(events[-1]) == (
+  assert str(state.lost) == (
       'lost {}; the same command resumes from the last checkpoint'.format(task_and_reason)
       if len(expected) == 2 else task_and_reason.replace(': ', ' failed: ', 1))
   # The chief reports it to all, also to the lost task; another member reports only its own loss.
-  message = {'lost': list(expected[0]), 'reason': expected[1], 'code': Lost(*expected).exit_code}
-  assert events[:-1] == ([Send(other, message) for other in TASKS[1:]] if task == W0 else
-                         [Send(W0, {'failed': expected[1]})] if task == expected[0] else [])
+  message = {'lost': list(expected[0]), 'reason': expected[1], 'code': state.lost.exit_code}
+  assert messages == (
+      [OutgoingMessage(other, message) for other in TASKS[1:]] if task == W0 else
+      [OutgoingMessage(W0, {'failed': expected[1]})] if task == expected[0] else [])
 
 
 class Simulation:
@@ -85,11 +86,12 @@ class Simulation:
 
   def tick(self, task):
     self.now += .01
-    for event in self.states[task].tick(self.now):
-      if isinstance(event, Lost):
-        self.end(task)
-      elif (task, event.task) in self.links:
-        self.links[task, event.task].append(json.dumps(event.message))
+    state = self.states[task]
+    for receiver, message in state.tick(self.now):
+      if (task, receiver) in self.links:
+        self.links[task, receiver].append(json.dumps(message))
+    if state.lost is not None:
+      self.end(task)
 
   def end(self, task):
     """Ends a process."""
@@ -158,7 +160,7 @@ def test_any_order_of_events(actions):
   simulation.settle()
   if simulation.killed is not None:
     assert not simulation.states
-    assert {state.lost for state in states.values()} == {Lost(simulation.killed, ENDED)}
+    assert {state.lost for state in states.values()} == {LostTask(simulation.killed, ENDED)}
     return
   simulation.check()
   lowest = min(simulation.requested, default=None)

@@ -12,7 +12,7 @@ from peer_helpers import SECS, in_thread, joining, workers
 from estimator_train import errors
 from estimator_train.distribution import cluster_peers, sockets
 from estimator_train.distribution.cluster_peers import ClusterPeers
-from estimator_train.distribution.cluster_state import Lost
+from estimator_train.distribution.cluster_state import LostTask
 from estimator_train.distribution.engines import HorovodEngine
 from estimator_train.distribution.messages import Connection
 from estimator_train.distribution.tf_config import Cluster, Task
@@ -109,7 +109,7 @@ def test_another_protocol(chief, line, reason):
   _, far, lost = chief
   far[W1].sendall(line)
   wait_until(lambda: lost)
-  assert lost == [Lost(W1, reason)]
+  assert lost == [LostTask(W1, reason)]
 
 
 def test_one_that_does_not_read_blocks_nothing(chief, monkeypatch):
@@ -124,7 +124,7 @@ def test_one_that_does_not_read_blocks_nothing(chief, monkeypatch):
   finishing = in_thread(peers.leave)
   lines = far[W1].makefile('rb').readlines()
   finishing.result(SECS)
-  assert json.loads(lines[-1].decode()) == {'bye': True, 'note': {}}
+  assert json.loads(lines[-1].decode()) == {'bye': True, 'measurements': {}}
   assert 0 < len(lines) < num_sent / 2
 
 

@@ -35,7 +35,7 @@ from estimator_train.system import signals
 # With this argv, `python -m estimator_train` is importing this package. Without a handler, SIGINT
 # would end the program with a traceback and another exit code.
 if getattr(sys, 'argv', [])[:1] == ['-m']:
-  signals.exit_on_stop_signals()
+  signals.install_exit_handlers()
 
 from estimator_train.data import (
   ArraySplit,
@@ -51,7 +51,7 @@ from estimator_train.errors import (
   StoppedBySignal,
   TrainingFailed,
   UserError,
-  naming_keywords,
+  translate_to_keywords,
 )
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
@@ -127,7 +127,7 @@ def predict(settings: Settings) -> Iterator[Dict[str, Any]]:
   from estimator_train import modes
 
   stack = ExitStack()
-  with naming_keywords():
+  with translate_to_keywords():
     settings = settings.for_mode('predict')
     with _restored_process_state(settings.run.verbosity), \
         modes.open_mode('predict', settings.run.verbosity) as predict_mode:
@@ -207,7 +207,7 @@ def convert(keras_model: Any = None, keras_model_path: Optional[str] = None,
     devices = Settings(distribution_strategy=distribution_strategy or 'mirrored',
                        num_gpus=-1 if num_gpus is None else num_gpus,
                        num_cpu_replicas=num_cpu_replicas).devices
-  with naming_keywords(InvalidValue), _restored_process_state(restores_session=False):
+  with translate_to_keywords(InvalidValue), _restored_process_state(restores_session=False):
     from estimator_train.model import convert as conversion
     return conversion.convert(keras_model, keras_model_path, custom_objects, model_dir, config,
                               checkpoint_format, export_outputs, seed, devices)
@@ -255,7 +255,7 @@ def _run(settings: Settings, mode: str) -> Dict[str, Any]:
   """Runs a mode in this process, restores the state of the process, and returns the result."""
   from estimator_train import modes
 
-  with naming_keywords():
+  with translate_to_keywords():
     settings = settings.for_mode(mode)
     process = _single_process(settings.devices)
     with _restored_process_state(settings.run.verbosity):
@@ -287,7 +287,7 @@ class _Package(types.ModuleType):
   def __getattr__(self, name: str) -> Any:
     if name != 'TimeHistory':
       raise AttributeError('module {!r} has no attribute {!r}'.format(__name__, name))
-    with naming_keywords(), _restored_process_state(restores_session=False):
+    with translate_to_keywords(), _restored_process_state(restores_session=False):
       from estimator_train.training.time_history import TimeHistory
     return TimeHistory
 

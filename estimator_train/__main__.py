@@ -46,12 +46,12 @@ def _run(argv: Sequence[str]) -> int:
   if text is not None:
     print(text, flush=True)
     return 0
-  signals.raise_on_stop_signals()
+  signals.install_raising_handlers()
   try:
     settings = command_line.parse(argv)
     logs.set_up(settings.run.verbosity)
     machine.tune_for_cpu_training()
-    with signals.reraising_stop():
+    with signals.reraise_caught_stop():
       result = modes.run(settings)
     _print_result(result, settings)
     return 0
@@ -94,7 +94,7 @@ def run_and_exit() -> None:
   signals.start_signal_thread()
   sys.path.insert(0, '')  # As with `python -m`, functions of the user are found in this folder.
   exit_code = main()
-  signals.exit_silently_on_stop_signals()
+  signals.install_silent_exit_handlers()
   sys.exit(exit_code)
 
 

@@ -33,7 +33,7 @@ class UserError(Exception):
     Args:
       kind: the class of the copy; None for the class of this error.
     """
-    what, given, remedy = (to_keywords(str(part))
+    what, given, remedy = (flags_to_keywords(str(part))
                            for part in (self.what, self.given, self.remedy))
     return (kind or type(self))(what, given, remedy, self.result)
 
@@ -51,7 +51,7 @@ class UnknownKeyword(UserError, TypeError):
 
 
 @contextlib.contextmanager
-def naming_keywords(kind: Optional[Type[UserError]] = None) -> Iterator[None]:
+def translate_to_keywords(kind: Optional[Type[UserError]] = None) -> Iterator[None]:
   """Translates UserErrors of the `with` block, so that they name keywords instead of flags.
 
   Args:
@@ -65,7 +65,7 @@ def naming_keywords(kind: Optional[Type[UserError]] = None) -> Iterator[None]:
         error.__cause__)
 
 
-def to_keywords(text: str) -> str:
+def flags_to_keywords(text: str) -> str:
   """Replaces each flag in a text, such as `--seed`, by the keyword `seed` of Python callers."""
   return re.sub(r'(?<![\w-])--(?=[a-z])', '', text)
 

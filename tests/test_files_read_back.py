@@ -89,7 +89,7 @@ def _weights_content(folder):
 
 
 def _locked(folder):
-  with lock.locked(folder, .01, .02):
+  with lock.lock_folder(folder, .01, .02):
     return True
 
 

@@ -69,7 +69,8 @@ def export_checkpoint(trained: TrainedCheckpoint,
     if spec.labels and export_format != 'saved_model':  # A SavedModel has them as an asset.
       saved_model.write_class_names(os.path.join(folder, LABELS_FILE), spec.labels)
 
-  with watchdog.ending_hangs('export', settings.cluster.step_timeout_secs, watchdog.work_done):
+  with watchdog.end_if_hanging(
+      'export', settings.cluster.step_timeout_secs, watchdog.measure_work):
     path = write_version(export_dir, write_files)
   return dict({'path': path, 'format': export_format}, **names, checkpoint=trained.saved.path,
               global_step=trained.saved.global_step)

@@ -161,7 +161,8 @@ def write_tflite(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
     restored.inputs[PICTURES_INPUT].set_shape((1,) + restored.image_shape)
     converter.inference_input_type = tf.uint8
     converter.quantized_input_stats = {restored.inputs[PICTURES_INPUT].op.name: (0., 1.)}
-  with keras_config.ignored(), toco_on_path():  # The converter is a command that imports Keras.
+  # The converter is a command that imports Keras.
+  with keras_config.ignore_keras_json(), toco_on_path():
     try:
       converted = converter.convert()
     except Exception as error:  # The message of the error is the output of the converter.

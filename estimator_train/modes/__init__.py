@@ -39,7 +39,7 @@ def run(settings: Settings, process: Optional[Process] = None) -> Dict[str, Any]
   with contextlib.ExitStack() as stack:
     if run_dir is not None and flags.mode not in _READ_ONLY_MODES and (
         process is None or process.is_chief):
-      stack.enter_context(lock.locked(run_dir.path))
+      stack.enter_context(lock.lock_folder(run_dir.path))
     previous_save_time_ns = None if run_dir is None else run_dir.last_save_time_ns()
     try:
       module = stack.enter_context(open_mode(flags.mode, flags.verbosity))
@@ -59,7 +59,7 @@ def open_mode(mode: str, verbosity: int) -> Iterator[Any]:
   Every mode runs in this context, both in the program and in functions of the library, so that no
   setting of the user changes a result. The settings are restored at the end of the context.
   """
-  with keras_config.ignored():
+  with keras_config.ignore_keras_json():
     module = _import_mode(mode)
   with contextlib.ExitStack() as stack:
     if 'tensorflow' in sys.modules:

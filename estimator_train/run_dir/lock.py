@@ -33,12 +33,12 @@ _POLL_SECS = 0.5
 
 
 @contextlib.contextmanager
-def locked(model_dir: str, touch_interval_secs: float = _TOUCH_INTERVAL_SECS,
-           owner_timeout_secs: float = _OWNER_TIMEOUT_SECS) -> Iterator[None]:
+def lock_folder(model_dir: str, touch_interval_secs: float = _TOUCH_INTERVAL_SECS,
+                owner_timeout_secs: float = _OWNER_TIMEOUT_SECS) -> Iterator[None]:
   """Makes a folder if it is missing, and locks it during a `with` block.
 
   If this process no longer owns the lock, atomic writes to the folder in the block raise a
-  RunLockLost (see storage.guarded).
+  RunLockLost (see storage.guard_folder).
 
   Args:
     owner_timeout_secs: the seconds without a touch after which the owner on another machine is
@@ -60,7 +60,7 @@ def locked(model_dir: str, touch_interval_secs: float = _TOUCH_INTERVAL_SECS,
   threading.Thread(target=_keep_touching, args=(lock, touch_interval_secs, is_released),
                    name='run lock', daemon=True).start()
   try:
-    with storage.guarded(model_dir, lock.ensure_ownership):
+    with storage.guard_folder(model_dir, lock.ensure_ownership):
       yield
   finally:
     is_released.set()

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import attr
 
-from estimator_train.errors import InvalidValue, UserError, naming_keywords, to_keywords
+from estimator_train.errors import InvalidValue, UserError, flags_to_keywords, translate_to_keywords
 from estimator_train.settings import flags as groups, rules, user_code
 from estimator_train.settings.flag_type import (
   GROUP_TITLES,
@@ -52,7 +52,7 @@ class Settings:
     for name in values:
       if name not in all_flags():
         raise unknown_keyword_error(name, list(all_flags()))
-    with naming_keywords(InvalidValue):
+    with translate_to_keywords(InvalidValue):
       _initialize(self, values)
 
   @classmethod
@@ -192,7 +192,7 @@ def _describe_keywords() -> str:
   lines = []
   for group, title in GROUP_TITLES.items():
     lines.append('\n{}:'.format(title.capitalize()))
-    lines += ['  {}: {} (default: {!r})'.format(flag.name, to_keywords(flag.description),
+    lines += ['  {}: {} (default: {!r})'.format(flag.name, flags_to_keywords(flag.description),
                                                 flag.default) for flag in flags_of(group)]
   return '\n'.join(lines)
 

@@ -20,7 +20,7 @@ _READER = os.path.join('python', 'keras', 'backend.py')
 
 
 @contextlib.contextmanager
-def ignored() -> Iterator[None]:
+def ignore_keras_json() -> Iterator[None]:
   """Makes this process and its children read no keras.json when they import Keras in the block."""
   # The variable is restored, because the package `keras` also keeps downloaded files in this
   # folder, and the user's code may import that package.

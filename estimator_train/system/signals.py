@@ -6,8 +6,8 @@ program in four ways:
    `start_signal_thread` then repeats the signal.
 2. A finalizer, or the import of a C++ module, is running, which may discard or replace exceptions.
    The handler then raises none, and the thread repeats the signal.
-3. The code that was interrupted catches the exception, or raises another one. `reraising_stop` then
-   raises StoppedBySignal again.
+3. The code that was interrupted catches the exception, or raises another one.
+   `reraise_caught_stop` then raises StoppedBySignal again.
 4. The main thread hangs in a C++ function, and Python runs no handler. After a timeout, the thread
    ends the process by `exit_now`, which works even if other threads hang.
 """
@@ -73,12 +73,12 @@ class _Stop:
 _stop = _Stop()
 
 
-def exit_on_stop_signals() -> None:
+def install_exit_handlers() -> None:
   """Makes stop signals end the process at once with their exit code, before the program begins."""
   _set_handlers(_exit_on_signal)
 
 
-def raise_on_stop_signals() -> None:
+def install_raising_handlers() -> None:
   """Makes stop signals raise StoppedBySignal. In training, SignalState handles them instead.
 
   SIGUSR1 logs that there is nothing to save. Without a handler, SIGUSR1 would end the process.
@@ -89,7 +89,7 @@ def raise_on_stop_signals() -> None:
 
 
 @contextlib.contextmanager
-def reraising_stop() -> Iterator[None]:
+def reraise_caught_stop() -> Iterator[None]:
   """Raises StoppedBySignal at the end of the `with` block if a stop signal arrived in the block.
 
   A run must stop even if a function of the user catches the StoppedBySignal of the handler.
@@ -111,7 +111,7 @@ def wait_until_stop_logged(error: StoppedBySignal) -> None:
   _stop.wait_until_logged()
 
 
-def exit_silently_on_stop_signals() -> None:
+def install_silent_exit_handlers() -> None:
   """Makes a stop signal end the process at once, without a traceback. SIGUSR1 is ignored.
 
   If a stop signal is already ending the process, SIGTERM and SIGHUP are ignored, but not SIGINT.

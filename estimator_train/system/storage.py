@@ -43,7 +43,7 @@ def open_atomic(path: str) -> Iterator[BinaryIO]:
   """Opens a temporary file. Renames it to `path` after the `with` block, or removes it on an error.
 
   Raises:
-    OSError: the file cannot be written, or this process must not write to its folder (see guarded).
+    OSError: the file cannot be written, or guard_folder forbids writing to its folder.
   """
   check_guards(path)
   temporary_path = None
@@ -67,7 +67,7 @@ def open_atomic(path: str) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def guarded(folder: str, check: Callable[[], None]) -> Iterator[None]:
+def guard_folder(folder: str, check: Callable[[], None]) -> Iterator[None]:
   """Calls `check` before each atomic write to a folder, or to its subfolders, in a `with` block.
 
   Args:
@@ -81,7 +81,7 @@ def guarded(folder: str, check: Callable[[], None]) -> Iterator[None]:
 
 
 def check_guards(path: str) -> None:
-  """Raises an OSError if this process must not write to the folder of a file (see guarded)."""
+  """Raises an OSError if this process must not write to the folder of a file (see guard_folder)."""
   for folder, check in list(_guards.items()):
     if path.startswith(os.path.join(folder, '')):
       check()

@@ -21,7 +21,8 @@ def end_hanging_process(message: str) -> None:
 
 
 @contextlib.contextmanager
-def ending_hangs(activity: str, timeout_secs: float, progress: Callable[[], Any]) -> Iterator[None]:
+def end_if_hanging(activity: str, timeout_secs: float,
+                   progress: Callable[[], Any]) -> Iterator[None]:
   """Ends the process if the `with` block makes no progress for longer than the timeout.
 
   The duration of the block is not limited. Time in which this process was suspended does not count.
@@ -51,7 +52,7 @@ def ending_hangs(activity: str, timeout_secs: float, progress: Callable[[], Any]
     has_ended.set()
 
 
-def work_done() -> Any:
+def measure_work() -> Any:
   """Returns a value that changes when this process computes, reads files or writes files.
 
   CPU time is counted in whole seconds, because threads that only wait also need some CPU time, but

@@ -231,7 +231,7 @@ class Evaluator:
     """
     source, batch_size = self._run.data.test, self._run.engine.examples_per_replica
     assert source is not None
-    with translate_errors(source), watchdog.ending_hangs(
+    with translate_errors(source), watchdog.end_if_hanging(
         'evaluation', self._run.settings.cluster.step_timeout_secs, lambda: self._num_batches):
       if self._graph is None or self._graph.names_of_averages != (
           restoring.names_of_averages(path)):  # A resumed run may have changed --ema_decay.

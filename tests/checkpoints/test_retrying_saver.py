@@ -141,7 +141,7 @@ def test_a_checkpoint_is_whole_without_its_graph(case, monkeypatch, caplog):
     (lambda folder: shutil.copytree(str(folder) + '-moved', str(folder)), None),
     (lambda folder: None, 'No such file or directory in ')])
 def test_another_folder_in_its_place_is_not_written_to(case, caplog, replace, reason):
-  with lock.locked(str(case.folder)):
+  with lock.lock_folder(str(case.folder)):
     assert case.save(10) and case.save(20)
     moved = str(case.folder) + '-moved'
     os.rename(str(case.folder), moved)
@@ -157,7 +157,7 @@ def test_another_folder_in_its_place_is_not_written_to(case, caplog, replace, re
 
 
 def test_the_folder_of_another_run_is_not_written_to(case, caplog):
-  with lock.locked(str(case.folder)):
+  with lock.lock_folder(str(case.folder)):
     assert case.save(10) and case.save(20)
     lock_file = case.folder / lock.LOCK_FILE
     lock_file.unlink()
@@ -179,11 +179,11 @@ def test_the_folder_of_another_run_is_not_written_to(case, caplog):
 
 
 def test_a_lock_file_that_was_removed_is_made_again(case, caplog):
-  with lock.locked(str(case.folder)):
+  with lock.lock_folder(str(case.folder)):
     (case.folder / lock.LOCK_FILE).unlink()
     assert case.saves(10) and 'run.lock was removed during the run: it is made again' in caplog.text
     with pytest.raises(UserError, match='another run is writing'), \
-        lock.locked(str(case.folder)):
+        lock.lock_folder(str(case.folder)):
       pass
     assert case.saves(20)
   assert not (case.folder / lock.LOCK_FILE).exists()

@@ -99,7 +99,7 @@ def test_while_caching(run_program, inject, image_folders, tmp_path, monkeypatch
     inject(locks.time, 'sleep', signal.SIGTERM)
     done = run()
   assert done.code == 143 and 'waiting for another process' in done.err
-  signals.raise_on_stop_signals()  # Forgets the error, which keeps the cache.
+  signals.install_raising_handlers()  # Forgets the error, which keeps the cache.
   wait_until(lambda: not any(thread.name == 'fill-cache' for thread in threading.enumerate()), 30)
 
 

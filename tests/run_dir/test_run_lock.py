@@ -21,7 +21,7 @@ from estimator_train.system import locks, machine
 HOLDER = '''
 import sys
 from estimator_train.run_dir import lock
-with lock.locked(sys.argv[1]):
+with lock.lock_folder(sys.argv[1]):
   print(flush=True)
   sys.stdin.readline()
 '''
@@ -36,13 +36,13 @@ def owner(folder):
 
 
 def assert_refused(folder, text='locked by process', **options):
-  with pytest.raises(UserError, match=text), lock.locked(str(folder), **options):
+  with pytest.raises(UserError, match=text), lock.lock_folder(str(folder), **options):
     pytest.fail('two hold it')
 
 
 def assert_taken(folder, **options):
   before = threading.active_count()
-  with lock.locked(str(folder), **options):
+  with lock.lock_folder(str(folder), **options):
     assert owner(folder)['pid'] == os.getpid()
     assert_refused(folder)
   assert not lock_file(folder).exists()
@@ -77,7 +77,7 @@ def test_a_lock_that_the_kernel_does_not_know_stands_while_it_is_touched(
   with monkeypatch.context() as patch:  # Its owner touches it meanwhile.
     patch.setattr(lock.time, 'sleep', lambda secs: os.utime(str(lock_file(tmp_path))))
     assert_refused(tmp_path, 'locked by process 7 on elsewhere')
-  with lock.locked(str(tmp_path), owner_timeout_secs=0.1, touch_interval_secs=0.01):
+  with lock.lock_folder(str(tmp_path), owner_timeout_secs=0.1, touch_interval_secs=0.01):
     assert owner(tmp_path)['pid'] == os.getpid()
     began = lock_file(tmp_path).stat().st_mtime_ns
     wait_until(lambda: lock_file(tmp_path).stat().st_mtime_ns > began)
@@ -85,7 +85,7 @@ def test_a_lock_that_the_kernel_does_not_know_stands_while_it_is_touched(
   assert 'process 7 on elsewhere since 2018-12-09, which has ended' in caplog.text
   for content in (b'', b'[1]', b'\xff\xfe'):  # What cannot be read holds nobody off.
     lock_file(tmp_path).write_bytes(content)
-    with lock.locked(str(tmp_path)):
+    with lock.lock_folder(str(tmp_path)):
       assert owner(tmp_path)['pid'] == os.getpid()
 
 
@@ -100,7 +100,7 @@ def test_who_comes_as_the_lock_goes_gets_a_new_one(tmp_path, monkeypatch):
     return try_lock(descriptor)
 
   monkeypatch.setattr(locks, 'try_lock', removed_before_it_is_locked)
-  with lock.locked(str(tmp_path)):
+  with lock.lock_folder(str(tmp_path)):
     assert len(attempts) == 2 and lock_file(tmp_path).exists()
 
 
@@ -117,7 +117,7 @@ def test_the_file_is_not_made_again_after_its_removal(tmp_path, monkeypatch):
 
   monkeypatch.setattr(lock, '_keep_touching', mock.Mock(side_effect=lambda lock, *_: (
       locks.append(lock))), raising=True)
-  with lock.locked(str(tmp_path)):
+  with lock.lock_folder(str(tmp_path)):
     wait_until(lambda: locks)
     monkeypatch.undo()
     monkeypatch.setattr(os, 'remove', remove_and_touch)

@@ -75,7 +75,7 @@ def test_the_variable_is_restored(variables):
     if not variables:
       os.environ.pop('KERAS_HOME', None)
     before = dict(os.environ)
-    with pytest.raises(KeyError), keras_config.ignored():
+    with pytest.raises(KeyError), keras_config.ignore_keras_json():
       assert os.environ['KERAS_HOME'] == os.devnull
       raise KeyError
     assert dict(os.environ) == before

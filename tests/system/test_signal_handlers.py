@@ -68,7 +68,7 @@ def test_signals_during_training(caplog):
   """One that is ignored stays ignored, as nohup wants it."""
   caplog.set_level('INFO')
   signal.signal(signal.SIGHUP, signal.SIG_IGN)
-  signals.raise_on_stop_signals()
+  signals.install_raising_handlers()
   with signals.SignalState() as state:
     state.start_recording()
     os.kill(os.getpid(), signal.SIGHUP)

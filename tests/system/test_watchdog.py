@@ -27,23 +27,23 @@ def wait_for(condition):
 
 def test_only_a_block_without_progress_ends_the_process(ended):
   calls = []
-  with watchdog.ending_hangs('export', .01, lambda: calls.append(0) or len(calls)):
+  with watchdog.end_if_hanging('export', .01, lambda: calls.append(0) or len(calls)):
     wait_for(lambda: len(calls) > 50)  # Many times as many as without progress.
   assert not ended
-  with watchdog.ending_hangs('export', 0, calls.clear):
+  with watchdog.end_if_hanging('export', 0, calls.clear):
     assert not ended
   assert calls
-  with watchdog.ending_hangs('export', .01, lambda: 7):
+  with watchdog.end_if_hanging('export', .01, lambda: 7):
     wait_for(lambda: ended)
   assert ended[0] == 'the export made no progress for 0 s (--step_timeout_secs)'
 
 
 def test_computing_and_transfers_are_progress(monkeypatch):
-  first = watchdog.work_done()
-  wait_for(lambda: sum(range(10 ** 6)) and watchdog.work_done()[0] > first[0])
+  first = watchdog.measure_work()
+  wait_for(lambda: sum(range(10 ** 6)) and watchdog.measure_work()[0] > first[0])
   transfers = iter(['rchar: 1\nread_bytes: 0\nwrite_bytes: 5\n', 'rchar: 2\nread_bytes: 0\n'
                     'write_bytes: 5\n', 'rchar: 2\nread_bytes: 0\nwrite_bytes: 6\n', ''])
   monkeypatch.setattr(watchdog.machine, 'read_file', lambda path: next(transfers))
   monkeypatch.setattr(watchdog.time, 'process_time', lambda: 1.)
-  values = [watchdog.work_done() for _ in range(4)]
+  values = [watchdog.measure_work() for _ in range(4)]
   assert values[0] == values[1] and len(set(map(str, values[1:]))) == 3

@@ -271,9 +271,9 @@ def _single_process(flags: DeviceFlags) -> Any:
     UserError: TF_CONFIG describes several tasks. The process of a task ends when another task is
       lost, so a task cannot run in the user's process.
   """
-  from estimator_train.distribution.process import this_process
+  from estimator_train.distribution.process import identify_process
 
-  process = this_process(os.environ, flags.distribution_strategy)
+  process = identify_process(os.environ, flags.distribution_strategy)
   if process.cluster is not None and len(process.cluster.members) > 1:
     raise UserError('the functions of estimator_train cannot run in a cluster of several tasks',
                     'TF_CONFIG has ' + process.cluster.task_summary,

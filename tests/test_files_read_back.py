@@ -29,7 +29,7 @@ from estimator_train.model import initial_weights
 from estimator_train.modes import reproduce, write_tfrecords
 from estimator_train.modes.scaling import points
 from estimator_train.reports import learning_curves, metrics_log, page
-from estimator_train.run_dir import RunDir, data_record, listed_checkpoints, lock
+from estimator_train.run_dir import RunDir, data_record, lock, read_checkpoint_list
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import InputFlags
 from estimator_train.settings.workloads import WORKLOADS
@@ -109,15 +109,16 @@ PAGE_FILES = {
 # By the path in the folder: the content, or a function that writes it; a function that reads it;
 # and whether checksums reveal each change.
 FILES = {
-    'flags.txt': (b'--seed=3\n--train_steps=7\n', lambda folder: RunDir(folder).flags(), False),
-    'labels.txt': (b'a\nb\n', lambda folder: RunDir(folder).class_names(), False),
+    'flags.txt': (b'--seed=3\n--train_steps=7\n',
+                  lambda folder: RunDir(folder).read_flags(), False),
+    'labels.txt': (b'a\nb\n', lambda folder: RunDir(folder).read_class_names(), False),
     'batch_sizes.json': (_to_text([[0, 10], [5, 20]]),
-                         lambda folder: RunDir(folder).clock(7).examples_at(9), False),
+                         lambda folder: RunDir(folder).read_clock(7).examples_at(9), False),
     'data.json': (_to_text({'test_examples': 'x', 'validation': {
         'fraction': .5, 'seed': 1, 'examples': 'AAECAwQFBgc='}}),
                   lambda folder: data_record.read(RunDir(folder)), False),
     'checkpoint': (b'model_checkpoint_path: "model.ckpt-3"\n',
-                   listed_checkpoints, False),
+                   read_checkpoint_list, False),
     'best/best.json': (_to_text({'checkpoint': '3/model.ckpt-3', 'global_step': 3, 'accuracy': .5,
                                  'last_evaluated': 3, 'examples_digest': 'x',
                                  'compared_since': 2}), best_checkpoint.read_best, False),

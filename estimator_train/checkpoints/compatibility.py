@@ -30,7 +30,7 @@ def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, checkpoint_
   Raises:
     UserError: the checkpoint does not fit. The error names a flag and its value in each run.
   """
-  flags = checkpoint_run_dir.flags()
+  flags = checkpoint_run_dir.read_flags()
   shapes: Dict[str, List[int]] = dict(tf.train.list_variables(path))
   # (flag, its value in this run, what does not fit the checkpoint). The last is None if all fits.
   misfits = [('model', settings.model.model, _model_difference(model, shapes))]
@@ -54,7 +54,7 @@ def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, checkpoint_
 def _misfit(flag: str, value: str, difference: str, settings: Settings, checkpoint_run_dir: RunDir,
             path: str) -> UserError:
   """Returns the error about a flag whose value does not fit the checkpoint."""
-  flags = checkpoint_run_dir.flags()  # Empty if flags.txt is missing.
+  flags = checkpoint_run_dir.read_flags()  # Empty if flags.txt is missing.
   saved_value = flags.get(flag) if flags else 'unknown'
   remedy = ''
   if saved_value == value:

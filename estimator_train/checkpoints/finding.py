@@ -21,7 +21,7 @@ from estimator_train.distribution.process import EVALUATOR, Process
 from estimator_train.errors import PeerLost, UserError, one_line
 from estimator_train.run_dir import (
   RunDir,
-  listed_checkpoints,
+  read_checkpoint_list,
 )
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import NAMED_CHECKPOINTS
@@ -89,7 +89,7 @@ def latest_checkpoint(model_dir: str) -> Optional[str]:
   if '://' in model_dir:  # Such as gs://bucket/run, with `convert`.
     path: Optional[str] = tf.train.latest_checkpoint(model_dir)
     return path
-  latest = next(iter(listed_checkpoints(model_dir)), None)
+  latest = next(iter(read_checkpoint_list(model_dir)), None)
   exists = latest and (os.path.isfile(latest + '.index') or os.path.isfile(latest))
   return latest if exists else None
 
@@ -219,7 +219,7 @@ def run_dir_of_requested_checkpoint(settings: Settings, run_dir: RunDir) -> RunD
 
 def steps_in_checkpoint_file(model_dir: str) -> List[int]:
   """Returns the steps listed in TensorFlow's `checkpoint` file, the latest one first."""
-  matches = [_LISTED_NAME.match(os.path.basename(path)) for path in listed_checkpoints(model_dir)]
+  matches = [_LISTED_NAME.match(os.path.basename(path)) for path in read_checkpoint_list(model_dir)]
   return [int(match.group(1)) for match in matches if match]
 
 

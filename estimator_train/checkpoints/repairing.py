@@ -17,7 +17,11 @@ from estimator_train.checkpoints.finding import (
   steps_on_disk,
 )
 from estimator_train.errors import UserError
-from estimator_train.run_dir import CHECKPOINTS_FILE, listed_checkpoints, lists_other_folders
+from estimator_train.run_dir import (
+  CHECKPOINTS_FILE,
+  checkpoint_list_has_paths,
+  read_checkpoint_list,
+)
 from estimator_train.system import temporary_files
 from estimator_train.tf_patches import checkpoints as checkpoint_patches
 
@@ -35,9 +39,9 @@ def replace_paths_of_other_folders(model_dir: str) -> None:
   Raises:
     UserError: the latest checkpoint is missing from this folder, or the list cannot be written.
   """
-  if '://' in model_dir or not lists_other_folders(model_dir):
+  if '://' in model_dir or not checkpoint_list_has_paths(model_dir):
     return
-  latest, *older = listed_checkpoints(model_dir) or [model_dir]
+  latest, *older = read_checkpoint_list(model_dir) or [model_dir]
   if latest_checkpoint(model_dir) is None:
     raise UserError("the latest checkpoint in TensorFlow's list is missing", latest,
                     'copy its files, or remove {} to start over'.format(
@@ -81,7 +85,7 @@ def repair_model_dir(model_dir: str, checkpoint: Optional[str]) -> None:
     if not os.path.exists(checkpoint_path(model_dir, step) + '.index'):
       for path in glob.glob(glob.escape(checkpoint_path(model_dir, step)) + '.*'):
         os.remove(path)
-  if listed_steps[:1] != [resumed_step] or unlisted_steps or lists_other_folders(model_dir):
+  if listed_steps[:1] != [resumed_step] or unlisted_steps or checkpoint_list_has_paths(model_dir):
     # The list must contain all checkpoints, because TensorFlow deletes only listed ones.
     paths = [checkpoint_path(model_dir, step) for step in reversed(steps_on_disk(model_dir))
              if step <= resumed_step]

@@ -74,7 +74,7 @@ def open_data(settings: Settings, run_dir: RunDir, checkpoint_run_dir: RunDir,
       the examples of a split cannot be counted, or the format does not support a flag value.
   """
   dataset = datasets.describe_data_set(
-      settings, run_dir.class_names(),
+      settings, run_dir.read_class_names(),
       holdout.find_recorded(settings, checkpoint_run_dir) if is_resumed else None)
   spec = dataset.spec
   _check_class_names(spec, run_dir, checkpoint_run_dir)
@@ -105,7 +105,7 @@ def describe_trained_data(settings: Settings, run_dir: RunDir,
   Raises:
     UserError: the class names are unknown, or differ from those of the checkpoint.
   """
-  spec = datasets.describe_spec(settings, run_dir.class_names())
+  spec = datasets.describe_spec(settings, run_dir.read_class_names())
   _check_class_names(spec, run_dir, checkpoint_run_dir)
   return spec
 
@@ -134,7 +134,7 @@ def make_image_sources(
   Raises:
     UserError: the examples of the data set are not images.
   """
-  dataset = datasets.describe_data_set(settings, run_dir.class_names() if run_dir else ())
+  dataset = datasets.describe_data_set(settings, run_dir.read_class_names() if run_dir else ())
   sources = _make_sources(dataset)
   image_sources = {
       name: source for name, source in sources.items() if isinstance(source, ImageSource)}

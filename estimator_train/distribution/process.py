@@ -88,7 +88,7 @@ class Process(NamedTuple):
 SINGLE_PROCESS = Process()
 
 
-def this_process(environ: Mapping[str, str], strategy: str) -> Process:
+def identify_process(environ: Mapping[str, str], strategy: str) -> Process:
   """Returns the role and the rank of this process in its run.
 
   With the strategy `horovod` and without TF_CONFIG, the variables of horovodrun, mpirun or srun

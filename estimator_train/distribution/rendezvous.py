@@ -69,7 +69,7 @@ def wait_for_network(cluster: Cluster, timeout_secs: float,
   Raises:
     UserError: the port of this task is in use, or a host name cannot be resolved in time.
   """
-  tf_config.listen_on_own_port(cluster).close()
+  tf_config.listen_on_task_port(cluster).close()
   deadline, next_log_at = clock() + timeout_secs, clock()
   while True:
     error = tf_config.unresolved_host_error(cluster)
@@ -112,7 +112,7 @@ def connect(cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeo
   if not key and not sockets.is_loopback(address):
     timeout.log('{} accepts every process that has the same flags, because {} is not set'.format(
         address, KEY_VARIABLE))
-  with listener or tf_config.listen_on_own_port(cluster) as open_listener:
+  with listener or tf_config.listen_on_task_port(cluster) as open_listener:
     chief = _Chief(cluster, shared_values, timeout, open_listener, key)
     while chief.missing_tasks():
       chief.poll()

@@ -164,7 +164,7 @@ def unresolved_host_error(cluster: Cluster) -> Optional[UserError]:
   return None
 
 
-def listen_on_own_port(cluster: Cluster) -> socket.socket:
+def listen_on_task_port(cluster: Cluster) -> socket.socket:
   """Returns a listener on the port in the address of this task.
 
   Raises:

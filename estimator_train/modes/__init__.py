@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any, Dict, Iterator, Optional
 
-from estimator_train.distribution.process import Process, this_process
+from estimator_train.distribution.process import Process, identify_process
 from estimator_train.run_dir import RunDir, lock, resource_errors
 from estimator_train.settings import Settings
 from estimator_train.system import keras_config
@@ -34,7 +34,7 @@ def run(settings: Settings, process: Optional[Process] = None) -> Dict[str, Any]
   flags = settings.run
   # Errors in TF_CONFIG are reported before the import of TensorFlow, which takes seconds.
   if process is None and flags.trains:
-    process = this_process(os.environ, settings.devices.distribution_strategy)
+    process = identify_process(os.environ, settings.devices.distribution_strategy)
   run_dir = RunDir(flags.model_dir) if flags.model_dir else None
   with contextlib.ExitStack() as stack:
     if run_dir is not None and flags.mode not in _READ_ONLY_MODES and (

@@ -41,7 +41,7 @@ def make_folder(path: str, flag_name: str = 'model_dir') -> None:
                     'give a folder that this user can write to') from error
 
 
-def listed_checkpoints(folder: str) -> List[str]:
+def read_checkpoint_list(folder: str) -> List[str]:
   """Returns the paths of the checkpoints in TensorFlow's list, the file `checkpoint` of a folder.
 
   A list with absolute paths may come from another folder, from which this folder was copied or
@@ -59,7 +59,7 @@ def listed_checkpoints(folder: str) -> List[str]:
           if name not in ('', os.curdir, os.pardir)]
 
 
-def lists_other_folders(folder: str) -> bool:
+def checkpoint_list_has_paths(folder: str) -> bool:
   """Returns whether TensorFlow's list of checkpoints has paths that are not just file names."""
   return any(re.search(r'[/\\]|^\.*$', path) for path in _read_list(folder))
 
@@ -116,7 +116,7 @@ class RunDir:
     """Makes the folder if it is missing. Raises a UserError if it is not writable."""
     make_folder(self.path)
 
-  def flags(self) -> Dict[str, str]:
+  def read_flags(self) -> Dict[str, str]:
     """Returns the flags of the last training run, by name; empty for a new folder."""
     flags = settings_lib.parse_flagfile(self._read_text(FLAGS_FILE))
     return {name: value for name, value in flags.items() if value is not None}
@@ -141,14 +141,14 @@ class RunDir:
     Args:
       names: the names of the flags to compare.
     """
-    recorded: Mapping[str, Optional[str]] = self.flags()
+    recorded: Mapping[str, Optional[str]] = self.read_flags()
     texts = settings_lib.to_texts(settings)
     return ['{} before and {} now'.format(*(
         'no --' + name if flags.get(name) is None else '--{}={}'.format(name, flags[name])
         for flags in (recorded, texts)))
             for name in names if recorded and recorded.get(name) != texts.get(name)]
 
-  def class_names(self) -> Tuple[str, ...]:
+  def read_class_names(self) -> Tuple[str, ...]:
     """Returns the class names of the last training run; empty for a new folder."""
     return tuple(self._read_text(LABELS_FILE).split('\n')[:-1])
 
@@ -159,7 +159,7 @@ class RunDir:
       class_names: the class names of this run.
       flag_name: the name of the flag that gives this folder, for the error.
     """
-    recorded = self.class_names()
+    recorded = self.read_class_names()
     if recorded and recorded != tuple(class_names):
       raise UserError('the model of --{} was trained with other class names'.format(flag_name),
                       '{} before and {} now'.format(','.join(recorded), ','.join(class_names)),
@@ -172,7 +172,7 @@ class RunDir:
     if class_names:
       storage.write_text(self.path_to(LABELS_FILE), '\n'.join(class_names) + '\n')
 
-  def clock(self, unrecorded_examples_per_step: int) -> StepClock:
+  def read_clock(self, unrecorded_examples_per_step: int) -> StepClock:
     """Returns the clock of the steps of all runs in the folder.
 
     Args:
@@ -210,7 +210,7 @@ class RunDir:
     The checkpoint is complete, because TensorFlow lists a checkpoint after writing its files.
     """
     try:
-      return next(iter(listed_checkpoints(self.path)), None)
+      return next(iter(read_checkpoint_list(self.path)), None)
     except UserError:
       return None
 

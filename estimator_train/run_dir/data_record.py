@@ -55,7 +55,7 @@ def read(run_dir: RunDir) -> Optional[DataRecord]:
                                 'using what {} states'.format(run_dir.path_to(FLAGS_FILE)))
   if record is not None:
     return record
-  texts = run_dir.flags()
+  texts = run_dir.read_flags()
   try:
     validation = Holdout(*(all_flags()[name].parse(texts[name]) for name in (
         'validation_fraction', 'seed'))) if texts.get('validation_fraction') else None

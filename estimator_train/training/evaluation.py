@@ -18,7 +18,7 @@ from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import TrainingFailed, UserError, one_line
 from estimator_train.model import confusion_matrix, evaluation_metrics, evaluation_samples
 from estimator_train.model.evaluation_samples import EvaluationSamples, SampleCollector
-from estimator_train.run_dir import listed_checkpoints
+from estimator_train.run_dir import read_checkpoint_list
 from estimator_train.system import watchdog
 from estimator_train.system.signals import SignalState
 from estimator_train.training import selection
@@ -128,7 +128,7 @@ class EvaluationLoop:
     result: Dict[str, Any] = {'global_step': -1}
     evaluated: Set[str] = set()
     while result['global_step'] < last_step:
-      latest, *others = listed_checkpoints(self._run_dir.path) or ['']
+      latest, *others = read_checkpoint_list(self._run_dir.path) or ['']
       new_paths = [path for path in [*others, latest]
                    if path not in evaluated and os.path.exists(path + '.index')]
       if not new_paths:

@@ -130,8 +130,8 @@ def plan_steps(settings: Settings, run_dir: RunDir, engine: Engine, data: Data,
     UserError: a flag is given in epochs, but the data set is infinite.
   """
   # The batch size in flags.txt applies to all steps without a record in batch_sizes.json.
-  previous_batch_size = run_dir.flags().get('batch_size', '')
-  clock = run_dir.clock(
+  previous_batch_size = run_dir.read_flags().get('batch_size', '')
+  clock = run_dir.read_clock(
       engine.examples_per_step if not previous_batch_size.isdigit() else
       engine.examples_per_step * int(previous_batch_size) // settings.optimizer.batch_size
   ).resume_at(start_step, engine.examples_per_step)

@@ -188,8 +188,8 @@ def test_what_is_not_a_regular_file_does_not_block(folder, caplog, monkeypatch, 
   make(name)
   with pytest.raises(UserError, match=message) if message else contextlib.ExitStack():
     run_dir = RunDir(str(folder))
-    run_dir.flags()
-    run_dir.clock(1)
+    run_dir.read_flags()
+    run_dir.read_clock(1)
     best_checkpoint.read_best(str(folder))
     assert finding.find_intact_checkpoint(str(folder))[1] == (10 if 'ckpt-20' in name else 24)
   assert message or name in caplog.text or 'model.ckpt-20: ' in caplog.text

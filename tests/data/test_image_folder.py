@@ -40,7 +40,7 @@ def describe(train, test=None, module=image_folder, **given):
       {'dataset': module.__name__.rpartition('.')[2], 'model_dir': 'model', 'train_steps': 1,
        'train_pattern': train, 'eval_pattern': test,
        'mode': 'train_and_evaluate' if test else 'train'}, **given)),
-                                  RunDir('model').class_names())
+                                  RunDir('model').read_class_names())
 
 
 TRAIN, TEST = 'train/**/*.jpeg', 'test/[ABC]/*.jpeg'

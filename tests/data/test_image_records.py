@@ -150,7 +150,7 @@ def test_labels_of_test_records_are_translated_by_the_class_names(tmp_path, imag
     dataset = tfrecord.describe_data_set(Settings(
         dataset='tfrecord', train_steps=1, train_pattern=str(tmp_path / 'train' / 'rec*'),
         eval_pattern=str(tmp_path / 'test'), image_size=SHAPE[:2], **given),
-        RunDir(str(tmp_path / 'model')).class_names())
+        RunDir(str(tmp_path / 'model')).read_class_names())
     source = make_source(getattr(dataset, split), dataset.spec,
                          Role.TRAIN if split == 'train' else Role.TEST)
     source.check_and_count()

@@ -32,7 +32,7 @@ class Member:
     self.cluster = tf_config.Cluster(
         {name: tuple(hosts) for name, hosts in addresses.items()}, tf_config.Task(kind, index))
     self.log, self.lost = [], []
-    listener = tf_config.listen_on_own_port(self.cluster) if self.cluster.is_chief else None
+    listener = tf_config.listen_on_task_port(self.cluster) if self.cluster.is_chief else None
     self._peers = in_thread(self._connect, values or {}, secs, listener, key)
 
   def _connect(self, values, secs, *listener_and_key):

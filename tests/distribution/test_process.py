@@ -53,7 +53,7 @@ def tf_config(cluster, kind='worker', index=0):
     (dict(SLURM, **tf_config({'worker': ['a:1', 'a:2', 'a:3']}, index=2)), 'horovod',
      (2, 3, 'worker', 2, 'worker 2'))])
 def test_the_role_of_each_process(environ, strategy, expected):
-  found = process.this_process(environ, strategy)
+  found = process.identify_process(environ, strategy)
   assert (found.rank, found.num_workers, found.role, found.local_rank, found.name) == expected
   assert found.is_chief == (found.role == process.CHIEF)
   assert found.has_evaluator == ('evaluator' in environ.get('TF_CONFIG', ''))
@@ -72,7 +72,7 @@ def test_the_role_of_each_process(environ, strategy, expected):
        ': 8 processes, but cluster has 1 worker') for strategy in ('mirrored', 'horovod'))])
 def test_errors(environ, strategy, message):
   with pytest.raises(UserError, match=message):
-    process.this_process(environ, strategy)
+    process.identify_process(environ, strategy)
 
 
 @pytest.mark.parametrize('environ, is_mpi_built, expected', [

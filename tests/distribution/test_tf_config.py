@@ -127,7 +127,7 @@ def test_waits_until_a_host_has_an_address(monkeypatch, caplog):
   unknown = OSError('unknown')
   monkeypatch.setattr(tf_config.socket, 'getaddrinfo', mock.Mock(
       side_effect=[unknown] * 5 + [None] + [unknown] * 99))
-  monkeypatch.setattr(tf_config, 'listen_on_own_port', lambda cluster: socket.socket())
+  monkeypatch.setattr(tf_config, 'listen_on_task_port', lambda cluster: socket.socket())
   secs = itertools.count()
   rendezvous.wait_for_network(read(WORKERS), 60, secs.__next__, lambda secs: None)
   assert 'DNS entry; retrying for another 56 s' in caplog.text

@@ -110,7 +110,8 @@ def _read_points(folder):
 
 # What is read from a damaged file.
 STATE = {
-    'batch_sizes.json': ('[[0, 10]]', lambda folder: RunDir(folder).clock(7).examples_at(3), 21),
+    'batch_sizes.json': ('[[0, 10]]', lambda folder: (
+        RunDir(folder).read_clock(7).examples_at(3)), 21),
     'data.json': ('{"test_examples": "a", "validation": null}', lambda folder: (
         data_record.read(RunDir(folder))), None),
     'best/best.json': ('{"checkpoint": "3/model.ckpt-3", "global_step": 3, "last_evaluated": 3}',
@@ -145,7 +146,7 @@ def test_damaged_flags_and_class_names_are_errors(tmp_path, name):
   for content in (b'', bytes(2), gzip.compress(b'other')):  # Which is not UTF-8.
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match='a file in --model_dir is damaged: .*' + name):
-      print(run_dir.flags(), run_dir.class_names())
+      print(run_dir.read_flags(), run_dir.read_class_names())
 
 
 def test_files_have_their_name_only_when_they_are_whole(tmp_path, monkeypatch):

@@ -31,11 +31,7 @@ _MANIFEST = json_values.fields({'digest': json_values.text},
 
 
 class _Shard(NamedTuple):
-  """A file to write.
-
-  Attributes:
-    indices: the index in the source of the image of each record.
-  """
+  """A file to write. `indices` has the index in the source of the image of each record."""
   path: str
   indices: np.ndarray
 
@@ -76,11 +72,7 @@ def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
 
 
 def _choose_num_shards(split_name: str, source: ImageSource, settings: Settings) -> int:
-  """Returns the number of shards of a split.
-
-  Raises:
-    UserError: there are fewer training images than `--num_shards`.
-  """
+  """Returns the number of shards; raises a UserError if there are fewer training images."""
   if settings.export.num_shards is None:
     num_bytes = sum(map(os.path.getsize, filter(os.path.exists, source.files())))
     return min(len(source), max(1, math.ceil(num_bytes / _DEFAULT_BYTES_PER_SHARD)))
@@ -105,10 +97,10 @@ class _Manifest:
   """Records in `write_tfrecords.json` which shards of a folder are complete.
 
   Args:
-    digest: a digest of all values on which the contents of the shards depend.
+    digest: the digest of all values on which the contents of the shards depend.
 
   Raises:
-    UserError: the folder has shards of other images, class names, seeds or numbers of shards.
+    UserError: the folder has shards with another digest.
   """
 
   def __init__(self, folder: str, digest: str) -> None:
@@ -125,8 +117,9 @@ class _Manifest:
       is_same = recorded['digest'] == digest
       self._digests.update(recorded.get('shards', {}))
     if not is_same:
-      raise UserError('--output has TFRecord files of other images, classes, seeds or shards',
-                      '--output=' + folder, 'remove these files, or give another folder')
+      raise UserError('--output must not have TFRecord files of other images, class names, --seed '
+                      'or --num_shards', '--output=' + folder,
+                      'remove these files, or give another folder')
     self._write()
 
   def has_unchanged(self, shard: _Shard) -> bool:
@@ -158,8 +151,8 @@ def _write_shards(shards: Sequence[_Shard], source: ImageSource,
     _LOG.info('keeping %d complete files of an earlier run', len(shards) - len(pending))
   changed = [shard.path for shard in pending if os.path.exists(shard.path)]
   if changed:
-    _LOG.warning('writing %s again, because they differ from what an earlier run has written',
-                 join_items(changed))
+    _LOG.warning('files of --output differ from their records in %s: %s: writing them again',
+                 _MANIFEST_FILE, join_items(changed))
   indices = np.concatenate([shard.indices for shard in pending])
   make_example = _make_example_function(source, class_names)
   examples = bad_images.map_examples(lambda position: make_example(int(indices[position])),
@@ -199,11 +192,10 @@ def _make_example_function(source: ImageSource,
 
 def _serialize(byte_features: Dict[str, bytes], int_features: Dict[str, int]) -> bytes:
   """Serializes a tf.train.Example with these features; equal features give equal bytes."""
-  features: Dict[str, Any] = {
-      key: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
-      for key, value in byte_features.items()}
-  features.update({key: tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
-                   for key, value in int_features.items()})
-  example = tf.train.Example(features=tf.train.Features(feature=features))
+  example = tf.train.Example(features=tf.train.Features(feature={
+      **{key: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+         for key, value in byte_features.items()},
+      **{key: tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+         for key, value in int_features.items()}}))
   serialized: bytes = example.SerializeToString(deterministic=True)
   return serialized

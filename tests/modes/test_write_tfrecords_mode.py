@@ -84,13 +84,15 @@ def test_an_interrupted_run_is_completed_and_others_are_not_mixed(write, image_f
     (folder / name).write_bytes(content)
   done = write()
   assert done.code == 0 and 'keeping 1 complete files' in done.err
-  assert '{}, '.format(folder / 'train-00000-of-00004') in done.err
+  assert 'differ from their records in write_tfrecords.json: {}, '.format(
+      folder / 'train-00000-of-00004') in done.err
   assert contents_of(folder) == first
   (folder / 'write_tfrecords.json').write_text('{"digest": 5}')
   assert fails(write(), 'a file in --output is damaged: {} ('.format(
       folder / 'write_tfrecords.json'))
   (folder / 'write_tfrecords.json').write_bytes(first['write_tfrecords.json'])
-  mixed = '--output has TFRecord files of other images, classes, seeds or shards: --output={}'
+  mixed = ('--output must not have TFRecord files of other images, class names, --seed or '
+           '--num_shards: --output={}')
   for change in ('--seed=9', '--num_shards=3', '--labels=B,A'):
     assert fails(write(change), mixed.format(folder))
   os.utime(str(image_folders / 'train' / 'A' / '0.jpeg'), ns=(1, 1))

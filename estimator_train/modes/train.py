@@ -1,10 +1,11 @@
 """`--mode=train_and_evaluate`, and `--mode=train`, which does not evaluate.
 
-The first file that a run writes is run.lock. Until the model has been built, a run adds only
-caches, downloads and, with Horovod, the address of rank 0. `train` then calls `Estimator.train`
-through the engine of the run, with the hooks in trainer.py. The hook that saves checkpoints also
-calls the evaluation loop. After a signal, the training saves a checkpoint at the end of the running
-step, and ends.
+The function `run` has the steps of a run in the order in which they happen. In a cluster, each
+process calls it, and performs one role: the chief and the other workers train, an evaluator
+evaluates the checkpoints that the chief saves, and a parameter server stores variables.
+
+Until the model has been built, a run writes only its lock, caches, downloads and, with Horovod, the
+address of rank 0.
 """
 
 import functools
@@ -39,46 +40,48 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
     return serve_variables(settings, process)
   signals = SignalState()
   run = open_run(settings, run_dir, process)  # Writes only caches and downloads.
-  built = preparation.build(run)
+  built_model = preparation.build(run)
   if run.engine.num_workers > 1:
-    # The other workers wait until the chief has announced READY.
-    run.peers.join(preparation.shared_values(run, built.keras_model))
+    # Waits for the other processes. A worker then waits until the chief announces READY.
+    run.peers.join(preparation.shared_values(run, built_model.keras_model))
     run.start_up.end_phase('peers')
   if process.is_chief:
     repairing.repair_model_dir(run_dir.path, run.start.checkpoint)
-  model = preparation.convert_model(run, built)  # Writes the initial weights.
+  model = preparation.convert_model(run, built_model)  # In a new run, writes the initial weights.
   run.peers.announce(READY)
   if process.is_chief:
     preparation.write_records(run)
-  loop = _make_evaluation_loop(run, model, signals)
+  evaluation_loop = _make_evaluation_loop(run, model, signals)
   if process.role == EVALUATOR:
-    assert loop is not None
-    return loop.evaluate_new_checkpoints(run.end_step)
+    assert evaluation_loop is not None
+    return evaluation_loop.evaluate_new_checkpoints(run.end_step)
   if not process.is_chief:
     return _train_as_worker(run, model, signals)
-  exports.make_export_dir(settings.export)
-  with signals:  # The hook RespondToSignals installs the handlers once the session is created.
-    outcome = train(run, model, signals, loop)
+  exports.make_export_dir(settings.export)  # An unusable folder is an error before the training.
+  # In this block, a signal ends the training after the running step, but not the reports.
+  with signals:
+    outcome = train(run, model, signals, evaluation_loop)
     result = _write_throughput_report(run, model, outcome)
     checkpoint, step = finding.latest_checkpoint_and_step(run.run_dir.path)
     assert checkpoint is not None
     result['checkpoint'] = checkpoint
-    trained = TrainedCheckpoint(settings, run_dir, run.data.spec,
-                                SavedCheckpoint(checkpoint, step, checkpoint))
-    model_file = h5_model.save_model(trained)
-    if loop and signals.stop_signum is None and not outcome.stopped_by_signal:
+    trained_checkpoint = TrainedCheckpoint(settings, run_dir, run.data.spec,
+                                           SavedCheckpoint(checkpoint, step, checkpoint))
+    model_file = h5_model.save_model(trained_checkpoint)
+    if evaluation_loop and signals.stop_signum is None and not outcome.stopped_by_signal:
       # If a metric has the same name as a value of the training, the value of the training is kept.
-      result = {**loop.evaluate(), **result}
+      result = {**evaluation_loop.evaluate(), **result}
       warn_of_inaccurate_batch_norm(model, result)
     learning_curves.write_learning_curves(run_dir.path)
     page_file = page.write_page_of_finished_run(run_dir.path, settings.reporting)
-    throughput.log_summary(result, model.best_metric.name if loop else None, {
+    throughput.log_summary(result, model.best_metric.name if evaluation_loop else None, {
         'report': page_file, 'model': model_file, 'checkpoint': checkpoint},
         run.engine.devices.display_names)
-  raise_if_stopped(outcome, signals)  # Any later signal raises StoppedBySignal where it arrives.
+  raise_if_stopped(outcome, signals)
   if settings.export.export_dir:
+    # A signal during the export raises StoppedBySignal.
     result['export'] = exports.export_checkpoint(
-        trained, run.data.test if loop is not None else run.data.train)
+        trained_checkpoint, run.data.test if evaluation_loop else run.data.train)
   return result
 
 
@@ -87,8 +90,8 @@ def _make_evaluation_loop(run: Run, model: PreparedModel,
   """Makes the evaluation loop of this process; returns None if this process does not evaluate."""
   process = run.process
   # In a cluster with an evaluator task, the chief does not evaluate.
-  evaluates = process.is_chief and run.settings.run.evaluates and not process.has_evaluator
-  if not evaluates and process.role != EVALUATOR:
+  chief_evaluates = run.settings.run.evaluates and not process.has_evaluator
+  if process.role != EVALUATOR and not (process.is_chief and chief_evaluates):
     return None
   write_report = functools.partial(
       evaluation.write_evaluation_report, run.settings.run, run.data.spec.labels,
@@ -108,7 +111,7 @@ def _train_as_worker(run: Run, model: PreparedModel, signals: SignalState) -> Di
 
 
 def _write_throughput_report(run: Run, model: PreparedModel, outcome: Outcome) -> Dict[str, Any]:
-  """Writes the throughput report of all workers; returns the result, still without evaluation."""
+  """Writes the throughput report of all workers, and returns the result of the training."""
   measurements_of_workers = run.peers.finish()  # Waits for the other workers.
   result = throughput.write_throughput_report(
       run.settings, dict(run.conditions, parameters=model.parameter_counts,

@@ -22,9 +22,8 @@ class Part(NamedTuple):
     name: the unique name of the part.
     description: the description of the part for the log.
     log_path: the file for the standard error of the process.
-    module: the module that the process runs: the program, or the launcher of a cluster.
-    cores: the IDs of the cores that the process may use. If empty, the process may use the same
-      cores as this process.
+    module: the program, or the launcher of a cluster.
+    cores: the IDs of the cores that the process may use; empty: all cores of this process.
   """
   name: str
   description: str
@@ -38,8 +37,8 @@ class PartResult(NamedTuple):
   """The result of a part.
 
   Attributes:
-    reports: the contents of the reports. The keys are the file names without extension, including
-      `throughput`. None if the part failed.
+    reports: the contents of the reports, by their file names without extension, including
+      `throughput`; None if the part failed.
     error: one line with the reason why the part failed; None if the part is complete.
   """
   reports: Optional[Dict[str, Any]]
@@ -51,7 +50,7 @@ def run_parts(parts: Sequence[Part], noun: str,
               read_completed: Callable[[str], Optional[Dict[str, Any]]],
               run_part: Callable[[Part], ChildRun],
               mark_as_complete: Callable[[str], Dict[str, Any]]) -> Dict[str, PartResult]:
-  """Runs the incomplete parts in order.
+  """Runs the incomplete parts in order, and returns the results of all parts by name.
 
   Args:
     noun: `part`, or another noun for the log.
@@ -59,9 +58,6 @@ def run_parts(parts: Sequence[Part], noun: str,
       completed it, else None.
     mark_as_complete: takes the name of a part. Records that the part is complete, and returns its
       reports.
-
-  Returns:
-    The results of all parts by name.
 
   Raises:
     StoppedBySignal: a signal or Ctrl-C interrupted a part.

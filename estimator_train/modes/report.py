@@ -43,10 +43,7 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
 
 
 def _read_run(name: str, folder: str) -> page.ComparedRun:
-  """Reads the files of a run; raises a UserError if the folder does not exist, or has no run.
-
-  If throughput.json or evaluation.json is missing, the figures come from the event files.
-  """
+  """Reads the figures of a run from its JSON files or, if one is missing, from the event files."""
   if not os.path.isdir(folder):
     raise UserError('--runs must be existing folders', folder,
                     'give the model_dir of a run, or the report_dir of a TimeHistory')
@@ -66,7 +63,7 @@ def _read_run(name: str, folder: str) -> page.ComparedRun:
 
 
 def _make_short_names(folders: Sequence[str]) -> List[str]:
-  """Returns the last parts of each path, as few as are necessary to distinguish the folders."""
+  """Returns the ends of the paths, with as few folders as are necessary to distinguish them."""
   paths = [os.path.abspath(folder).split(os.sep) for folder in folders]
   for count in range(1, max(map(len, paths)) + 1):
     names = [os.sep.join(parts[-count:]) for parts in paths]
@@ -76,27 +73,19 @@ def _make_short_names(folders: Sequence[str]) -> List[str]:
 
 
 def _make_table(runs: Sequence[page.ComparedRun]) -> List[Tuple[str, List[str]]]:
-  """Returns the rows of the comparison. A row is a title, and a cell per run.
-
-  A row is omitted if its value is unknown for all runs.
-  """
+  """Returns (title, a cell per run) of each row whose value is known for at least one run."""
   recorded = [run.data.flags for run in runs if run.data.flags]
   differing_flags = [name for name in (recorded or [{}])[0]
                      if name not in ('model_dir', *OUTPUT_FLAGS)
                      and len({flags.get(name) for flags in recorded}) > 1]
-  columns = [_make_cells(run, runs[0], differing_flags) for run in runs]
+  columns = [_make_column(run, runs[0], differing_flags) for run in runs]
   return [(row[0][0], [cell for _, cell in row]) for row in zip(*columns)
           if any(cell != MISSING for _, cell in row)]
 
 
-def _make_cells(run: page.ComparedRun, first_run: page.ComparedRun,
-                differing_flags: Sequence[str]) -> List[Tuple[str, str]]:
-  """Returns (title, text) of each cell of a run.
-
-  Args:
-    first_run: the run with whose rates those of `run` are compared.
-    differing_flags: the names of the flags that differ between the runs.
-  """
+def _make_column(run: page.ComparedRun, first_run: page.ComparedRun,
+                 differing_flags: Sequence[str]) -> List[Tuple[str, str]]:
+  """Returns (title, text) of each cell of a run, with the ratios of its rates to the first run."""
   throughput, evaluation = run.data.throughput, run.data.evaluation
   last_step, last_loss = (run.data.curves.get('train_loss') or [(None, None)])[-1]
   rates: List[Tuple[str, str]] = []
@@ -104,6 +93,7 @@ def _make_cells(run: page.ComparedRun, first_run: page.ComparedRun,
     base_rate = first_run.rates[unit]
     rates += [(unit, format_number(rate)),
               ('ratio', format_ratio(rate / base_rate if rate and base_rate else None))]
+
   return [
       ('accuracy', format_percent(evaluation.get('accuracy'))),
       ('average loss', format_number(evaluation.get('average_loss'))),

@@ -17,6 +17,7 @@ from estimator_train.modes.parts import Part, PartResult, RunChild, run_parts
 from estimator_train.reports import page, report_files
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings, workloads
+from estimator_train.settings.flag_type import all_flags
 from estimator_train.settings.flags import OUTPUT_FLAGS
 from estimator_train.settings.workloads import (
   WORKLOADS,
@@ -41,10 +42,9 @@ _CHANGEABLE_FLAGS = ('model_dir', 'log_every_steps', *OUTPUT_FLAGS)
 
 def run(settings: Settings, run_dir: RunDir, run_child: RunChild = child_process.run_program,
         count_gpus: Callable[[], int] = tensorflow_probe.count_gpus) -> Dict[str, Any]:
-  """Runs the parts of the workload, and returns the published and the measured figures.
+  """Runs the parts of the workload that are not complete, and returns the contents of the ledger.
 
-  Parts that are already complete in `model_dir` do not run again. The ledger is printed and written
-  to `model_dir`.
+  The ledger is also printed.
 
   Raises:
     UserError: no part succeeded, and at least one failed; the error contains the ledger.
@@ -63,13 +63,13 @@ def run(settings: Settings, run_dir: RunDir, run_child: RunChild = child_process
     return run_child(part.arguments, part.log_path)
 
   results = run_parts(
-      [Part(name, name, part_arguments(part, settings, num_gpus), run_dir.path_to(name + '.log'))
+      [Part(name, name, _make_arguments(part, settings, num_gpus), run_dir.path_to(name + '.log'))
        for name, part in parts.items()], 'part',
       lambda name: storage.load_or_warn(
           run_dir.path_to(name + '.json'), functools.partial(parse_complete_reports, parts[name]),
           'the part runs again'),
       run_part, lambda name: _copy_reports(run_dir, parts[name]))
-  result = _write_ledger(settings, run_dir, list(_make_rows(workload, results, num_gpus)))
+  result = _write_ledger(settings, run_dir, list(_iter_rows(workload, results, num_gpus)))
   page.write_page_of_finished_run(run_dir.path, settings.reporting)
   errors = [each.error for each in results.values() if each.error is not None]
   if errors and len(errors) == len(results):
@@ -79,10 +79,7 @@ def run(settings: Settings, run_dir: RunDir, run_child: RunChild = child_process
 
 
 def _copy_reports(run_dir: RunDir, part: WorkloadPart) -> RunResults:
-  """Copies the reports of a part to a file of its own, and returns them.
-
-  The next part may resume the run of this part, and would then replace its reports.
-  """
+  """Copies the reports of a part to a file that the next part does not replace; returns them."""
   folder = run_dir.path_to(part.folder)
   reports = {name: json.loads(Path(report_files.path_to(folder, name)).read_text('utf-8'))
              for name in ('throughput', 'evaluation')}
@@ -90,25 +87,18 @@ def _copy_reports(run_dir: RunDir, part: WorkloadPart) -> RunResults:
   return reports
 
 
-def part_arguments(part: WorkloadPart, settings: Settings, num_gpus: int) -> Sequence[str]:
-  """Returns the arguments for the run of a part.
-
-  The flagfile comes first, then the flags of the part, then the user's flags. If a flag occurs more
-  than once, its last value applies.
-
-  Args:
-    settings: settings of the mode, which contain the user's flags.
-  """
+def _make_arguments(part: WorkloadPart, settings: Settings, num_gpus: int) -> Sequence[str]:
+  """Returns the arguments for the run of a part, with the user's flags from `settings`."""
   flags = dict(part.flags)
-  if settings.devices.num_gpus >= 0 or settings.devices.num_cpu_replicas:
-    # The user has chosen the devices.
+  chooses_devices = settings.devices.num_gpus >= 0 or settings.devices.num_cpu_replicas
+  if chooses_devices or num_gpus >= part.num_gpus:
     flags.pop('num_cpu_replicas', None)
-  elif num_gpus >= part.num_gpus:  # This machine has the GPUs of the published run.
-    flags.pop('num_cpu_replicas', None)
-    flags['num_gpus'] = part.num_gpus
+    if not chooses_devices:  # This machine has the GPUs of the published run.
+      flags['num_gpus'] = part.num_gpus
   flags['model_dir'] = os.path.join(str(settings.run.model_dir), part.folder)
+  # If a flag occurs more than once, its last value applies.
   return (['--flagfile=' + os.path.join(workloads.FLAGFILES_DIR, part.flagfile + '.flags')]
-          + ['--{}={}'.format(name, value) for name, value in flags.items()]
+          + [all_flags()[name].to_argument(value) for name, value in flags.items()]
           + [argument for argument in settings_lib.to_arguments(settings)
              if argument.partition('=')[0] not in ('--mode', '--workload', '--model_dir')])
 
@@ -139,9 +129,9 @@ def _write_ledger(settings: Settings, run_dir: RunDir,
   return result
 
 
-def _make_rows(workload: Workload, results: Dict[str, PartResult],
+def _iter_rows(workload: Workload, results: Dict[str, PartResult],
                num_gpus: int) -> Iterator[Dict[str, Optional[str]]]:
-  """Yields one row per figure, first the figures of the parts, then the combined figures."""
+  """Yields the rows of the figures of the parts, then of the combined figures."""
   reports = {name: result.reports for name, result in results.items() if result.reports}
   for part in workload.parts:
     for figure in part.figures:
@@ -166,10 +156,9 @@ def _make_row(figure: PublishedValue, measured: Optional[float], conditions: Opt
   """Returns a row of ledger.json.
 
   Args:
-    measured: the measured figure; None if the figure was not measured.
+    measured: the measured figure; if None, `placeholder` takes its place.
     conditions: the conditions of the measurement.
     reason: why the measured figure differs from the published one, or why it is missing.
-    placeholder: the text of the column `measured` if there is no measurement.
   """
   return {'what': figure.name, 'published': figure.published,
           'published_conditions': figure.conditions or None,

@@ -306,7 +306,7 @@ class ParsedRecordSource(UserExampleSource):
           reason = self.describe_invalid_label(label)
         except tf.errors.OpError as error:
           frames = error.op.traceback if error.op is not None else []
-          reason = user_code.find_location(
+          reason = user_code.locate_user_code(
               (frame[0], frame[1]) for frame in frames) + first_line(error)
         if reason is not None:
           return UserError(_FAILED, '{} for {} ({})'.format(

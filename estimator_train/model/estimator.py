@@ -23,7 +23,7 @@ from estimator_train.errors import InvalidValue, UserError
 from estimator_train.model import evaluation_metrics, initial_weights, inputs, losses, observation
 from estimator_train.model.gradients import GradientAccumulation, MicroBatchResult
 from estimator_train.model.own_graph import CompiledGraph, Fetches, ImportedModel, ModeSubgraph
-from estimator_train.settings.user_code import find_location
+from estimator_train.settings.user_code import locate_user_code
 from estimator_train.tf_patches import (
   checkpoints,
   estimator as estimator_patches,
@@ -68,8 +68,8 @@ def translate_model_errors() -> Iterator[None]:
     for pattern, rule, remedy in _MODEL_RULES:
       match = re.search('[^\n]*({})[^\n]*'.format(pattern), str(error))
       if match:
-        location = find_location((frame.filename, frame.lineno)
-                                 for frame in traceback.extract_tb(error.__traceback__))
+        location = locate_user_code((frame.filename, frame.lineno)
+                                    for frame in traceback.extract_tb(error.__traceback__))
         raise InvalidValue(rule, location + match.group().strip(), remedy) from error
     raise
 

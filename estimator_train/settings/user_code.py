@@ -93,8 +93,8 @@ def translate_errors(what: str, code_name: str) -> Iterator[None]:
   except (Exception, SystemExit) as error:
     _LOG.debug('%s: %s', what, code_name, exc_info=True)
     message = str(error)
-    location = find_location((frame.filename, frame.lineno)
-                             for frame in traceback.extract_tb(error.__traceback__))
+    location = locate_user_code((frame.filename, frame.lineno)
+                                for frame in traceback.extract_tb(error.__traceback__))
     if isinstance(error, SyntaxError):
       message = error.msg
       if error.filename:
@@ -133,7 +133,7 @@ def _import_function(flag: str, name: str) -> Any:
                   '{} defines no function'.format(getattr(module, '__file__', module_name)))
 
 
-def find_location(frames: Iterable[Tuple[str, Optional[int]]]) -> str:
+def locate_user_code(frames: Iterable[Tuple[str, Optional[int]]]) -> str:
   """Returns the innermost line of the user's code as `file:line: `; '' if there is none.
 
   Args:

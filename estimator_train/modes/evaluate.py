@@ -34,16 +34,17 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   """Returns the result of the mode: the metrics of the checkpoint on the test examples."""
   with finding.pin_requested_checkpoint(settings, run_dir) as checkpoint:
     run = open_run(settings, run_dir, checkpoint=checkpoint)
-    # The differences from the run in `model_dir` or, if there is no run, from the first evaluation.
+    # The differences from the run in `model_dir` or, if there is no run, from the first evaluation:
     earlier_evaluation = report_files.read_or_warn(run_dir.path, 'evaluation')
     other_checkpoint = _describe_other_checkpoint(run, checkpoint, earlier_evaluation)
     flags = run_dir.flag_differences(settings, _PREPROCESSING_FLAGS)
     preprocessing = 'other preprocessing: ' + ', '.join(flags) if flags else None
     differences = list(filter(None, [
         _describe_other_examples(run, earlier_evaluation), other_checkpoint, preprocessing]))
-    output_dir = RunDir(run_dir.path_to(_EVALUATIONS_FOLDER, _make_name(
-        run, preprocessing, other_checkpoint is not None))) if differences else run_dir
+    output_dir = run_dir
     if differences:
+      output_dir = RunDir(run_dir.path_to(_EVALUATIONS_FOLDER, _make_name(
+          run, preprocessing, other_checkpoint is not None)))
       _LOG.info('not the evaluation of the run (%s): writing to %s', ', '.join(differences),
                 output_dir.path)
     evaluator = Evaluator(run, convert_model(run, build(run)))
@@ -66,7 +67,7 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
 
 
 def _describe_other_examples(run: Run, earlier_evaluation: Dict[str, Any]) -> Optional[str]:
-  """Describes how the test examples differ from those of the run; None if they are the same."""
+  """Describes how the test examples differ from those of the run; None if they do not."""
   assert run.data.test is not None
   flags = ', '.join(run.run_dir.flag_differences(run.settings, _DATA_FLAGS))
   record = data_record.read(run.run_dir)
@@ -86,8 +87,8 @@ def _describe_other_checkpoint(run: Run, checkpoint: SavedCheckpoint,
   if latest is None or latest == checkpoint.path:
     return None
   # Two checkpoints are the same if their index files are, because these contain checksums of the
-  # values. A training process may delete the latest checkpoint meanwhile.
-  with contextlib.suppress(OSError):
+  # values.
+  with contextlib.suppress(OSError):  # A training process may delete the latest checkpoint.
     if filecmp.cmp(latest + '.index', checkpoint.readable_path + '.index', shallow=False):
       return None
   return 'another checkpoint: {}, not {}'.format(checkpoint.path, latest)

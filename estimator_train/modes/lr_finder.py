@@ -83,16 +83,16 @@ def _train(run: Run, model: PreparedModel) -> 'LossRecorder':
 class LossRecorder(tf.train.SessionRunHook):
   """Records the loss of each step, and stops the training if the loss diverges.
 
+  The loss diverges if it is not finite, or if the smoothed loss exceeds _MAX_LOSS_RATIO times its
+  minimum.
+
   Args:
-    monitor: provides the loss of the last step.
     num_steps: the number of steps of the whole range of learning rates.
 
   Attributes:
     losses: the loss of each step, a mean over the global batch, up to the last finite one.
     smoothed_losses: for each loss, the exponential moving average up to this loss, divided by the
       sum of its weights. Without this division, the first averages would be too close to 0.
-    has_diverged: whether this hook has stopped the training, because the loss was not finite, or
-      the smoothed loss exceeded _MAX_LOSS_RATIO times its minimum.
   """
 
   def __init__(self, monitor: StepMonitor, num_steps: int) -> None:
@@ -119,20 +119,17 @@ class LossRecorder(tf.train.SessionRunHook):
 
 
 def choose_rates(points: Sequence[Dict[str, float]], num_steps: int) -> Dict[str, Optional[float]]:
-  """Returns the suggested learning rate and the rate of the smallest loss, by their result keys.
+  """Returns `learning_rate`, the suggested rate, and `min_loss_rate`, that of the smallest loss.
 
   At the suggested rate, the loss decreases fastest over the logarithm of the learning rate. Only
   rates up to that of the smallest loss count. The slope at a step comes from a linear regression
   over the losses of the neighboring steps on both sides. The smoothed loss is not used for this: it
   is an average over previous steps, and would be steepest at a rate that is too high.
+  `learning_rate` is None if the loss does not decrease, and both are None without points.
 
   Args:
     points: for each step, `learning_rate`, `loss` and `smoothed_loss`.
     num_steps: the number of steps of the whole range of learning rates.
-
-  Returns:
-    `learning_rate`, which is None if the loss does not decrease, and `min_loss_rate`, which is None
-    if there are no points.
   """
   rates = [point['learning_rate'] for point in points]
   losses = [point['loss'] for point in points]

@@ -159,9 +159,9 @@ def test_batches_of_the_passes(flags, tmp_path, monkeypatch, cache, num_examples
 
 def test_the_first_batch_of_a_warm_pass_is_not_timed(monkeypatch):
   monkeypatch.setattr(measurement, 'clock', iter([0, 7, 8, 9, 10]).__next__)
-  pipeline = measurement._Pipeline(restart=mock.Mock(), next_batch=mock.Mock(), fetch_pixels=None)
+  pipeline = measurement._Pipeline(restart=mock.Mock(), read_batch=mock.Mock(), read_pixels=None)
   assert pipeline.run_pass(8, 2.5, None, skip_first_batch=True) == (3 * 8, 3)
-  assert pipeline.next_batch.call_count == 4 and pipeline.restart.call_count == 2
+  assert pipeline.read_batch.call_count == 4 and pipeline.restart.call_count == 2
 
 
 @pytest.mark.parametrize('warmup_steps, times, segments', [
@@ -191,11 +191,11 @@ FILES = InputMeasurement(
 
 
 def test_rates_spread_and_stages():
-  result = input_benchmark.summarize(FILES, at(90, 70, 85, 10, 99))
+  result = input_benchmark.compute_rates(FILES, at(90, 70, 85, 10, 99))
   # Making the input counts as cold, where there is an epoch: 15 s, and 10 s for the images.
   assert [result[name + '_images_per_sec'] for name in ('cold', 'warm', 'model')] == [80, 200, 85]
   assert result['spread']['model'] == {'median': 85, 'min': 10, 'max': 99, 'passes': 5}
-  infinite = input_benchmark.summarize(FILES._replace(num_examples=None), at(50))
+  infinite = input_benchmark.compute_rates(FILES._replace(num_examples=None), at(50))
   assert infinite['cold_images_per_sec'] == 200
   stages = result['stages']
   assert {name: stage['share'] for name, stage in stages.items()} == pytest.approx(
@@ -215,7 +215,7 @@ def test_rates_spread_and_stages():
                         'INPUT', '--batch_size or a GPU']),
     (2, True, False, ['takes 1% of the time; a faster input would not help'])])
 def test_advice(model, on_cpu, is_pretrained, texts):
-  rates = input_benchmark.summarize(FILES, at(model))
+  rates = input_benchmark.compute_rates(FILES, at(model))
   advice = input_benchmark.make_advice(rates, 'INPUT', on_cpu, is_pretrained)
   assert all(text in advice for text in texts) and ('same cores' in advice) == on_cpu
 

@@ -198,7 +198,7 @@ def test_predictions_of_outputs(tmp_path):
   assert prediction == {'example': 3, 'output_file': -2., 'output_example': -1., 'output_error': 0.,
                         'price': 1., '=x': 2., 'many': [1., 2.], 'table': [[1.], [2.]]}
   path = tmp_path / 'out.csv'
-  with output_file.open_writer(str(path), predictions.output_columns(
+  with output_file.open_writer(str(path), predictions.make_output_columns(
       'example', {name: values.shape for name, values in outputs.items()})) as writer:
     writer.write(prediction)
   assert path.read_text().splitlines() == [
@@ -223,7 +223,8 @@ def test_columns_of_outputs_are_distinct(tmp_path, shapes, columns):
              for name, shape in shapes.items()}
   prediction = predictions.make_output_prediction({'file': 'x'}, outputs)
   assert len(prediction) == 1 + len(shapes)
-  with output_file.open_writer(str(path), predictions.output_columns('file', shapes)) as writer:
+  columns = predictions.make_output_columns('file', shapes)
+  with output_file.open_writer(str(path), columns) as writer:
     writer.write(prediction)
     writer.write({'file': 'y', 'error': 'z'})
   header, row, error = csv.reader(path.read_text().splitlines())

@@ -205,7 +205,7 @@ def test_sparse_and_ragged_inputs(tmp_path, kind, shape, dtype, values, expected
     if isinstance(expected, str):
       assert expected in entries[0].values
       return
-    fed = [session.run(tensor, dict(zip(row_input.placeholders(), row_inputs.arrays_to_feed(
+    fed = [session.run(tensor, dict(zip(row_input.placeholders(), row_inputs.make_arrays_to_feed(
         [row_input], list(map(np.stack, zip(*group)))))))
            for _, group in itertools.groupby((entry.values for entry in entries),
                                              lambda parts: [part.shape for part in parts])]

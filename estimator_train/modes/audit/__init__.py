@@ -24,8 +24,7 @@ from estimator_train.settings import Settings
 from estimator_train.system import storage
 
 AUDIT_FILE = 'audit.json'
-# The table shows at most this many image sizes per split, and at most this many files per kind of
-# issue. audit.json lists all image sizes and all files with issues.
+# The maximum number of image sizes per split, and of files per kind of issue, in the table.
 _MAX_SHOWN = 20
 _DIGEST_BYTES = 16
 _LOG = logging.getLogger('estimator_train')
@@ -52,7 +51,6 @@ class InspectedImage(NamedTuple):
   Attributes:
     digest: the hash of the contents; b'' if the file is empty or cannot be read.
     shape: (height, width, channels); None if the image cannot be decoded.
-    issues: the issues of the contents, or the reason why the image cannot be read.
   """
   size: int
   digest: bytes
@@ -70,29 +68,27 @@ class AuditedSplit:
     self._shapes: Dict[Tuple[int, int, int], int] = collections.Counter()
 
   def add_image(self, image: InspectedImage) -> None:
-    """Adds an image to the statistics."""
     self._bytes += image.size
     if image.shape is None:
       self._undecodable += 1
     else:
       self._shapes[image.shape] += 1
 
-  def class_name(self, index: int) -> str:
+  def find_class_name(self, index: int) -> str:
     """Returns the class name of the image at `index`; '' if it is unknown."""
     class_index = self._class_indices[index]
     return self._class_names[class_index] if class_index >= 0 else ''
 
   def make_issue(self, index: int, kind: str, reason: str) -> ImageIssue:
-    """Returns an issue of the file at `index`; see ImageIssue for `kind` and `reason`."""
     # Interning saves memory, because a million files may have an issue with the same reason.
-    return ImageIssue(self.source.name_of(index), self.name, kind, self.class_name(index),
+    return ImageIssue(self.source.name_of(index), self.name, kind, self.find_class_name(index),
                       sys.intern(reason))
 
-  def path_and_split(self, index: int) -> str:
-    """Returns the path of the file at `index`, and the name of the split."""
+  def describe_file(self, index: int) -> str:
+    """Returns the path of the file at `index`, and the split."""
     return '{} ({})'.format(self.source.name_of(index), self.name)
 
-  def statistics(self) -> Dict[str, Any]:
+  def compute_statistics(self) -> Dict[str, Any]:
     """Returns the statistics of the split, by their keys in audit.json."""
     known_indices = self._class_indices[self._class_indices >= 0]
     counts = np.bincount(known_indices, minlength=len(self._class_names)).tolist()
@@ -170,36 +166,31 @@ def _inspect_image(source: ImageSource, read_shape: decoding.ImageFunction,
 
 
 def _make_duplicate_issues(group: Sequence[Tuple[AuditedSplit, int]]) -> Iterator[ImageIssue]:
-  """Yields the issues of a group of files that all have the same contents.
-
-  Args:
-    group: for each file, its split and its index in this split.
-  """
+  """Yields the issues of files with the same contents, given as (split, index in the split)."""
   same_contents = 'the same contents as '
   # The index of the first file of each split. In a dict of reversed pairs, the first file wins.
   first_of_split = dict(reversed(group))
-  class_names = sorted({split.class_name(index) for split, index in group})
+  class_names = sorted({split.find_class_name(index) for split, index in group})
   for number, (split, index) in enumerate(group):
     if number > 0:
       first_split, first_index = group[0]
       yield split.make_issue(index, 'duplicate',
-                             same_contents + first_split.path_and_split(first_index))
+                             same_contents + first_split.describe_file(first_index))
     if len(class_names) > 1:
       yield split.make_issue(index, 'under_several_labels',
                              'the same contents are in the classes ' + ', '.join(class_names))
     for other, first_index in first_of_split.items():
       if other is not split:
         yield split.make_issue(index, 'in_train_and_eval',
-                               same_contents + other.path_and_split(first_index))
+                               same_contents + other.describe_file(first_index))
 
 
 def write_audit_report(settings: Settings, run_dir: RunDir, splits: Sequence[AuditedSplit],
                        issues: Sequence[ImageIssue]) -> Dict[str, Any]:
-  """Writes `audit.json`, prints its contents as a table, and returns the result of `--mode=audit`.
-  """
+  """Writes `audit.json`, prints its contents as a table, and returns the result of the mode."""
   path, data = run_dir.path_to(AUDIT_FILE), settings.data
   issues = sorted(issues)
-  statistics = {split.name: split.statistics() for split in splits}
+  statistics = {split.name: split.compute_statistics() for split in splits}
   issue_counts = collections.Counter(issue.kind for issue in issues)
   totals: Dict[str, Any] = {key: sum(figures[key] for figures in statistics.values())
                             for key in ('files', 'bytes', 'undecodable')}
@@ -249,7 +240,7 @@ def _format_issues(issues: Sequence[ImageIssue]) -> Iterator[str]:
 
 
 def _format_omitted(count: int, noun: str) -> Iterator[str]:
-  """Yields a line with the number of omitted items if the table does not show all items."""
+  """Yields the number of items that the table does not show, if any."""
   if count > _MAX_SHOWN:
     yield '  and {:,} more {}'.format(count - _MAX_SHOWN, noun)
 

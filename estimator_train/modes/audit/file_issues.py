@@ -30,12 +30,7 @@ _PNG_DEPTH_OFFSET = 24  # The position of the byte that contains the bits per ch
 
 
 class FileIssue(NamedTuple):
-  """An issue of a file.
-
-  Attributes:
-    kind: one of KINDS.
-    reason: a description of the issue.
-  """
+  """An issue of a file. `kind` is one of KINDS, and `reason` describes the issue."""
   kind: str
   reason: str
 
@@ -57,7 +52,6 @@ def find_issues(path: bytes, content: bytes, decoder_error: Optional[str]) -> It
 
   Args:
     path: the path of the file, of which only the extension is used.
-    content: the whole content of the file.
     decoder_error: the error message of the decoder; None if the decoder can decode the file.
   """
   from PIL import Image
@@ -110,7 +104,7 @@ def _explain_decoder_error(content: bytes, format_name: Optional[str], image: An
 
 
 def _is_truncated(content: bytes, format_name: str) -> bool:
-  """Returns whether a file that cannot be decoded ends early, rather than being damaged."""
+  """Returns whether a file that cannot be decoded ends early; otherwise, it is damaged."""
   _, last_bytes = _FORMATS[format_name]
   is_complete = content.rstrip(b'\0').endswith(last_bytes)  # Zeros may follow as padding.
   if is_complete or format_name != 'PNG':

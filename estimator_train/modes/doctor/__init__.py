@@ -14,7 +14,7 @@ from estimator_train.data.oct2017 import SIGN_IN_REMEDY
 from estimator_train.distribution import tf_config
 from estimator_train.errors import UserError
 from estimator_train.modes.doctor import hardware, installation
-from estimator_train.modes.doctor.results import CheckResult, fail, ok, warn
+from estimator_train.modes.doctor.results import CheckResult, error, ok, warning
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import CACHES
@@ -48,7 +48,7 @@ def run(settings: Settings, unused_run_dir: Optional[RunDir]) -> Dict[str, Any]:
     raise UserError('this machine is not ready',
                     '{} error(s): {}'.format(counts['error'], ', '.join(
                         check_result.name for check_result in check_results
-                        if check_result.is_error)),
+                        if check_result.level == 'error')),
                     'fix the errors printed above', result)
   return result
 
@@ -60,8 +60,8 @@ def _run_checks(settings: Settings) -> Iterator[CheckResult]:
   if python.system != 'Linux':
     return  # The other checks support Linux only.
   in_image = DOCKER_IMAGE_VARIABLE in os.environ
-  installed = installation.installed_versions()
-  builds = installation.installed_builds(installed)
+  installed = installation.find_installed_versions()
+  builds = installation.find_installed_builds(installed)
   build = builds[0] if len(builds) == 1 else None
   yield installation.check_tensorflow(builds)
   yield from installation.check_packages(
@@ -72,7 +72,7 @@ def _run_checks(settings: Settings) -> Iterator[CheckResult]:
   inventory = hardware.inspect_gpus()
   gpu_results = list(hardware.check_gpus(inventory, build))
   yield from gpu_results
-  if inventory.gpus and not any(gpu_result.is_error for gpu_result in gpu_results):
+  if inventory.gpus and not any(gpu_result.level == 'error' for gpu_result in gpu_results):
     yield from hardware.check_usable_gpus(len(inventory.gpus), build, imported)
   yield hardware.check_cpu(machine.cpu_property('flags'), build)
   yield hardware.check_cores(hardware.read_quota_cores(),
@@ -99,28 +99,28 @@ def _check_folder(flag: str, path: str) -> CheckResult:
   while not os.path.lexists(existing_path):
     existing_path = os.path.dirname(existing_path)
   if not os.path.isdir(existing_path):
-    return fail(flag, existing_path + ' is not a folder', 'give another folder')
+    return error(flag, existing_path + ' is not a folder', 'give another folder')
   exists = existing_path == os.path.abspath(path)
   is_data = exists and flag == '--data_dir'  # Only a download writes to this folder.
   if is_data and not os.access(path, os.R_OK | os.X_OK):
-    return fail(flag, path + ' cannot be read', 'give a folder that this user can read')
+    return error(flag, path + ' cannot be read', 'give a folder that this user can read')
   # os.access reports a read-only mount as not writable, even for root.
   if not os.access(existing_path, os.W_OK | os.X_OK):
     if is_data:
       return ok(flag, path + ', read-only: nothing can be downloaded into it')
-    return fail(flag, existing_path + ' cannot be written to',
-                'give a folder that this user can write to; in Docker, check the `-v` flag')
+    return error(flag, existing_path + ' cannot be written to',
+                 'give a folder that this user can write to; in Docker, check the `-v` flag')
   free_bytes = shutil.disk_usage(existing_path).free
   found = '{}{}, {:.1f} GB free'.format(path, '' if exists else ' (does not exist yet)',
                                         free_bytes / 10**9)
   if free_bytes >= _RECOMMENDED_FREE_BYTES:
     return ok(flag, found)
   if is_data:
-    return warn(flag, found, 'free some space before downloading a data set')
+    return warning(flag, found, 'free some space before downloading a data set')
   if free_bytes < _MIN_FREE_BYTES:
-    return fail(flag, found, 'free some space, or give a folder on another disk')
-  return warn(flag, found, 'enough for small networks and data; for larger ones, free some '
-              'space, or give a folder on another disk')
+    return error(flag, found, 'free some space, or give a folder on another disk')
+  return warning(flag, found, 'enough for small networks and data; for larger ones, free some '
+                 'space, or give a folder on another disk')
 
 
 def check_tf_config(text: Optional[str]) -> CheckResult:
@@ -130,8 +130,8 @@ def check_tf_config(text: Optional[str]) -> CheckResult:
   try:
     cluster = tf_config.parse_cluster({'TF_CONFIG': text})
   except UserError as invalid:
-    return fail('TF_CONFIG', '{}: {}'.format(invalid.what[len(tf_config.ERROR_PREFIX):],
-                                             invalid.given), invalid.remedy)
+    return error('TF_CONFIG', '{}: {}'.format(invalid.what[len(tf_config.ERROR_PREFIX):],
+                                              invalid.given), invalid.remedy)
   if cluster is None:
     return ok('TF_CONFIG', 'has no cluster: the run uses this machine alone')
   return ok('TF_CONFIG', '{} of {}'.format(cluster.task, cluster.task_summary))
@@ -152,8 +152,8 @@ def check_kaggle_credentials(environment: Mapping[str, str], is_needed: bool,
   if len(variables) == len(_KAGGLE_VARIABLES):
     return ok('kaggle', 'credentials in the environment')
   if variables:
-    return warn('kaggle', variables[0] + ' is set without the other variable',
-                'set both ' + ' and '.join(_KAGGLE_VARIABLES))
+    return warning('kaggle', variables[0] + ' is set without the other variable',
+                   'set both ' + ' and '.join(_KAGGLE_VARIABLES))
   path = os.path.join(_kaggle_folder(environment), 'kaggle.json')
   try:
     is_exposed = os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH)
@@ -162,15 +162,15 @@ def check_kaggle_credentials(environment: Mapping[str, str], is_needed: bool,
     is_complete = config is not None and all(config[name] for name in ('username', 'key'))
   except FileNotFoundError:
     if is_needed:
-      return warn('kaggle', 'no credentials', SIGN_IN_REMEDY + (
+      return warning('kaggle', 'no credentials', SIGN_IN_REMEDY + (
           '; in the Docker image, give `-v ~/.kaggle:/tmp/.kaggle:ro`' if in_image else ''))
     return ok('kaggle', 'no credentials; only --dataset=oct2017 needs them')
   except (OSError, storage.DamagedFile):
     is_complete = False
   if not is_complete:
-    return warn('kaggle', path + ' cannot be read, or lacks username or key', SIGN_IN_REMEDY)
+    return warning('kaggle', path + ' cannot be read, or lacks username or key', SIGN_IN_REMEDY)
   if is_exposed:
-    return warn('kaggle', 'other users may read ' + path, '`chmod 600 {}`'.format(path))
+    return warning('kaggle', 'other users may read ' + path, '`chmod 600 {}`'.format(path))
   return ok('kaggle', 'credentials in ' + path)
 
 

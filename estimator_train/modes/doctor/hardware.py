@@ -12,7 +12,7 @@ import shutil
 from typing import Iterator, NamedTuple, Optional, Tuple
 
 from estimator_train.modes.doctor.installation import TensorFlowBuild
-from estimator_train.modes.doctor.results import CheckResult, fail, ok, warn
+from estimator_train.modes.doctor.results import CheckResult, error, ok, warning
 from estimator_train.system import machine
 from estimator_train.system.child_process import run_python
 from estimator_train.system.tensorflow_probe import ImportResult
@@ -102,9 +102,9 @@ def check_gpus(inventory: GpuInventory,
                build: Optional[TensorFlowBuild]) -> Iterator[CheckResult]:
   """Lists the GPUs, and checks that the build of TensorFlow and the driver support them."""
   if inventory.failure is not None:
-    yield fail('gpus', 'the driver fails: ' + inventory.failure,
-               'see dmesg; reinstall the driver or restart the machine; in a container, restart '
-               'the container')
+    yield error('gpus', 'the driver fails: ' + inventory.failure,
+                'see dmesg; reinstall the driver or restart the machine; in a container, restart '
+                'the container')
   elif inventory.gpus:
     yield ok('gpus', ', '.join('{} ({} MiB, compute capability {})'.format(
         gpu.name, gpu.memory_bytes >> 20, _format_version(gpu.capability))
@@ -114,7 +114,7 @@ def check_gpus(inventory: GpuInventory,
         yield from _check_capability(gpu, build)
       yield _check_driver(inventory.gpus[0].driver, build)
   elif inventory.num_pci_devices:
-    yield warn('gpus', '{} NVIDIA device(s) in the machine, but no driver works here'.format(
+    yield warning('gpus', '{} NVIDIA device(s) in the machine, but no driver works here'.format(
         inventory.num_pci_devices), 'install the driver; in Docker, give `--gpus all`')
   else:
     yield ok('gpus', 'no GPU: training runs on the CPU')
@@ -131,10 +131,10 @@ def _check_capability(gpu: Gpu, build: TensorFlowBuild) -> Iterator[CheckResult]
     remedy = 'use the stock build, tensorflow 1.15.0 with CUDA 10.0'
   else:
     remedy = 'use NVIDIA\'s build: the container ' + NVIDIA_CONTAINER
-  yield fail('gpu build', '{} has compute capability {}; {} {} supports {} up to, but not '
-             'including, {}'.format(gpu.name, _format_version(gpu.capability), build.name,
-                                    build.version, _format_version(lowest),
-                                    _format_version(too_new)), remedy)
+  yield error('gpu build', '{} has compute capability {}; {} {} supports {} up to, but not '
+              'including, {}'.format(gpu.name, _format_version(gpu.capability), build.name,
+                                     build.version, _format_version(lowest),
+                                     _format_version(too_new)), remedy)
 
 
 def _check_driver(driver: str, build: TensorFlowBuild) -> CheckResult:
@@ -145,7 +145,7 @@ def _check_driver(driver: str, build: TensorFlowBuild) -> CheckResult:
   if version >= lowest:
     return ok('gpu driver', driver)
   # No error for NVIDIA's build, because its older containers work with older drivers.
-  return (warn if build.is_nvidia_build else fail)(
+  return (warning if build.is_nvidia_build else error)(
       'gpu driver', '{}, but {} {} needs {} or later'.format(
           driver, build.name, build.version, _format_version(lowest)), 'install a newer driver')
 
@@ -174,9 +174,9 @@ def check_libraries(names: Tuple[str, ...] = _CUDA_LIBRARIES) -> CheckResult:
   child = run_python(['-c', _LOADER_CODE, *names], _TIMEOUT_SECS)
   if child.error is None:
     return ok('cuda', 'the libraries of CUDA 10.0 and cuDNN 7 can be loaded')
-  return fail('cuda', 'cannot load the libraries: ' + child.error,
-              'install CUDA 10.0 and cuDNN 7, and add their folders to LD_LIBRARY_PATH; the '
-              'image tensorflow/tensorflow:1.15.0-gpu-py3 has them')
+  return error('cuda', 'cannot load the libraries: ' + child.error,
+               'install CUDA 10.0 and cuDNN 7, and add their folders to LD_LIBRARY_PATH; the '
+               'image tensorflow/tensorflow:1.15.0-gpu-py3 has them')
 
 
 def _check_visible_gpus(num_gpus: int, num_visible: int, has_cuda: bool) -> CheckResult:
@@ -186,14 +186,14 @@ def _check_visible_gpus(num_gpus: int, num_visible: int, has_cuda: bool) -> Chec
   if num_visible >= num_gpus:
     return ok('gpus seen', found)
   if visible_devices is not None:
-    return warn('gpus seen', '{}, with CUDA_VISIBLE_DEVICES={}'.format(found, visible_devices),
-                'unset CUDA_VISIBLE_DEVICES to use all')
+    return warning('gpus seen', '{}, with CUDA_VISIBLE_DEVICES={}'.format(found, visible_devices),
+                   'unset CUDA_VISIBLE_DEVICES to use all')
   if not has_cuda:
-    return fail('gpus seen', found + ': the installed build does not support GPUs',
-                'install tensorflow==1.15.0 (for later 1.15 releases, tensorflow-gpu)')
-  return fail('gpus seen', found, 'the usual reasons: a CUDA library that cannot be loaded, an '
-              'old driver, a GPU that the build does not support (see the lines above), or '
-              'another user\'s exclusive process (see nvidia-smi)')
+    return error('gpus seen', found + ': the installed build does not support GPUs',
+                 'install tensorflow==1.15.0 (for later 1.15 releases, tensorflow-gpu)')
+  return error('gpus seen', found, 'the usual reasons: a CUDA library that cannot be loaded, an '
+               'old driver, a GPU that the build does not support (see the lines above), or '
+               'another user\'s exclusive process (see nvidia-smi)')
 
 
 def _check_nccl(num_gpus: int) -> CheckResult:
@@ -209,7 +209,7 @@ def _check_nccl(num_gpus: int) -> CheckResult:
   found = '/dev/shm has {} MB, and a process may lock {} of memory (ulimit -l)'.format(
       shm_bytes >> 20, 'any amount' if locked_bytes == resource.RLIM_INFINITY
       else '{} kB'.format(locked_bytes >> 10))
-  return warn('nccl', '{}; for {} GPUs, NCCL may need 1 GB, and no limit'.format(
+  return warning('nccl', '{}; for {} GPUs, NCCL may need 1 GB, and no limit'.format(
       found, num_gpus), 'in Docker, give `--shm-size=1g --ulimit memlock=-1`; ' + _HANG_REMEDY)
 
 
@@ -232,14 +232,14 @@ def check_cpu(flags: str, build: Optional[TensorFlowBuild]) -> CheckResult:
   features = [name for name, flag in (('AVX', 'avx'), ('AVX2', 'avx2'), ('AVX-512', 'avx512f'))
               if flag in flags.split()]
   if not flags:
-    return warn('cpu', 'its features are unknown',
-                'TensorFlow needs AVX: see `grep avx /proc/cpuinfo`')
+    return warning('cpu', 'its features are unknown',
+                   'TensorFlow needs AVX: see `grep avx /proc/cpuinfo`')
   if 'AVX' not in features:
-    return fail('cpu', 'no AVX, which the builds of TensorFlow 1.15 need',
-                'use another machine, or enable CPU passthrough of the virtual machine')
+    return error('cpu', 'no AVX, which the builds of TensorFlow 1.15 need',
+                 'use another machine, or enable CPU passthrough of the virtual machine')
   if build is not None and build.name == 'intel-tensorflow-avx512' and 'AVX-512' not in features:
-    return fail('cpu', ', '.join(features) + '; {} needs AVX-512'.format(build.name),
-                'install intel-tensorflow instead')
+    return error('cpu', ', '.join(features) + '; {} needs AVX-512'.format(build.name),
+                 'install intel-tensorflow instead')
   return ok('cpu', ', '.join(features))
 
 
@@ -257,11 +257,11 @@ def check_cores(quota_cores: Optional[float], has_onednn: bool) -> CheckResult:
   # threads, whose number OMP_NUM_THREADS limits.
   remedy = ('set `OMP_NUM_THREADS={0}` and give ' if has_onednn
             else 'give --inter_op_parallelism_threads={0} ')
-  return warn('cores', '{}, but the container gets the CPU time of {:g} core(s); TensorFlow '
-              'starts one thread per core, and these threads are throttled'.format(
-                  cores, round(quota_cores, 2)),
-              (remedy + '--intra_op_parallelism_threads={0} --num_parallel_calls={0}').format(
-                  max(1, int(quota_cores))))
+  return warning('cores', '{}, but the container gets the CPU time of {:g} core(s); TensorFlow '
+                 'starts one thread per core, and these threads are throttled'.format(
+                     cores, round(quota_cores, 2)),
+                 (remedy + '--intra_op_parallelism_threads={0} --num_parallel_calls={0}').format(
+                     max(1, int(quota_cores))))
 
 
 def check_limits() -> Iterator[CheckResult]:
@@ -269,8 +269,8 @@ def check_limits() -> Iterator[CheckResult]:
   available = machine.available_bytes()
   found = '{:.1f} GB available'.format(available / 10**9)
   if available < _RECOMMENDED_MEMORY_BYTES:
-    yield warn('memory', found, 'stop other programs, or raise the container\'s limit; '
-               '--cache=none and a smaller --batch_size need less memory')
+    yield warning('memory', found, 'stop other programs, or raise the container\'s limit; '
+                  '--cache=none and a smaller --batch_size need less memory')
   else:
     yield ok('memory', found)
   limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -278,5 +278,5 @@ def check_limits() -> Iterator[CheckResult]:
     yield ok('open files', 'no limit' if limit == resource.RLIM_INFINITY else
              'up to {} per process'.format(limit))
   else:
-    yield warn('open files', 'a process may have only {} open'.format(limit),
-               'set `ulimit -n {}`'.format(_MIN_OPEN_FILES))
+    yield warning('open files', 'a process may have only {} open'.format(limit),
+                  'set `ulimit -n {}`'.format(_MIN_OPEN_FILES))

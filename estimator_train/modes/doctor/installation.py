@@ -16,7 +16,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 import pkg_resources
 
 from estimator_train import system
-from estimator_train.modes.doctor.results import CheckResult, fail, ok, warn
+from estimator_train.modes.doctor.results import CheckResult, error, ok, warning
 from estimator_train.system.child_process import child_environment, run_python
 from estimator_train.system.tensorflow_probe import ImportResult
 
@@ -67,10 +67,9 @@ class TensorFlowBuild(NamedTuple):
 
 
 class BuildRate(NamedTuple):
-  """The training rate of one build, `stock` or `oneDNN`.
+  """The training rate of one build, `stock` or `oneDNN`; None if it could not be measured.
 
   Attributes:
-    examples_per_sec: the rate; None if the build could not be measured.
     failure: the reason why the build could not be measured, or ''.
   """
   build: str
@@ -78,7 +77,7 @@ class BuildRate(NamedTuple):
   failure: str = ''
 
   def format(self) -> str:
-    """Returns the rate or the failure for the line of the doctor."""
+    """Returns the rate or the failure as a part of a line."""
     if not self.examples_per_sec:
       return 'not with the {} build ({})'.format(self.build, self.failure)
     return '{:,.0f} examples/sec with the {} build'.format(self.examples_per_sec, self.build)
@@ -90,22 +89,22 @@ def check_python(python: Interpreter) -> CheckResult:
       python.implementation, '.'.join(map(str, python.version)), python.bits, python.system,
       python.machine)
   if python.implementation != 'CPython' or not (3, 6) <= python.version[:2] <= (3, 8):
-    return fail('python', found, 'use CPython 3.7 or 3.6 (3.8 in NVIDIA\'s container); '
-                './run_train.sh searches for one')
+    return error('python', found, 'use CPython 3.7 or 3.6 (3.8 in NVIDIA\'s container); '
+                 './run_train.sh searches for one')
   if python.bits != 64 or (python.system, python.machine) != ('Linux', 'x86_64'):
-    return fail('python', found, 'TensorFlow 1.15 has builds for 64-bit x86 Linux only: use '
-                'such a machine')
+    return error('python', found, 'TensorFlow 1.15 has builds for 64-bit x86 Linux only: use '
+                 'such a machine')
   return ok('python', found)
 
 
-def installed_versions() -> Dict[str, str]:
+def find_installed_versions() -> Dict[str, str]:
   """Returns the versions of the installed packages, by the name of the package in lower case."""
   # pkg_resources.working_set lists what was installed when pkg_resources was imported. A new
   # WorkingSet lists what is installed now.
   return {distribution.key: distribution.version for distribution in pkg_resources.WorkingSet()}
 
 
-def installed_builds(installed: Dict[str, str]) -> List[TensorFlowBuild]:
+def find_installed_builds(installed: Dict[str, str]) -> List[TensorFlowBuild]:
   """Returns the installed builds of TensorFlow."""
   builds = [TensorFlowBuild(name, installed[name])
             for name in _TENSORFLOW_DISTRIBUTIONS if name in installed]
@@ -119,14 +118,14 @@ def check_tensorflow(builds: Sequence[TensorFlowBuild]) -> CheckResult:
   """Checks that exactly one build of TensorFlow 1.15 is installed."""
   found = ' and '.join('{} {}'.format(*build) for build in builds)
   if not builds:
-    return fail('tensorflow', 'not installed', _INSTALL_REMEDY)
+    return error('tensorflow', 'not installed', _INSTALL_REMEDY)
   if len(builds) > 1:
-    return fail('tensorflow', found + ' are installed together, and overwrite each other\'s files',
-                '`pip uninstall {}`, then install the one that you want'.format(
-                    ' '.join(build.name for build in builds)))
+    return error('tensorflow', found + ' are installed together, and overwrite each other\'s files',
+                 '`pip uninstall {}`, then install the one that you want'.format(
+                     ' '.join(build.name for build in builds)))
   (build,) = builds
   if not build.version.startswith('1.15.'):
-    return fail('tensorflow', found, 'this program requires 1.15: ' + _INSTALL_REMEDY)
+    return error('tensorflow', found, 'this program requires 1.15: ' + _INSTALL_REMEDY)
   kind = ('NVIDIA\'s build' if build.is_nvidia_build else
           'with oneDNN for CPUs' if build.is_intel_build else 'the stock build')
   return ok('tensorflow', '{}, {}'.format(found, kind))
@@ -154,38 +153,33 @@ def check_packages(installed: Dict[str, str], is_nvidia_build: bool, strategy: s
     # With NVIDIA's build, a version outside the pins is only a warning, because NVIDIA's container
     # ships other versions that work with its build.
     breaks = name != 'numpy' and not is_nvidia_build
-    yield (fail if breaks else warn)(
+    yield (error if breaks else warning)(
         name, '{}, but TensorFlow 1.15 was tested with {}'.format(version, requirement.specifier),
         '`pip install "{}{}"`'.format(name, requirement.specifier))
   if strategy == 'horovod' and importlib.util.find_spec('horovod') is None:
-    yield fail('horovod', 'not installed, which --distribution_strategy=horovod requires',
-               'run scripts/install_horovod')
+    yield error('horovod', 'not installed, which --distribution_strategy=horovod requires',
+                'run scripts/install_horovod')
 
 
 def check_import(imported: ImportResult) -> CheckResult:
   """Checks that TensorFlow can be imported quickly, and that it can list the GPUs."""
   if imported.version is None:
-    return fail('import', imported.failure,
-                'check whether the disk of the environment is slow, or a GPU\'s driver hangs '
-                '(dmesg)' if imported.child.code is None else 'fix what the other lines name, or '
-                'run `{} -c "import tensorflow"` to see the full error'.format(sys.executable))
+    return error('import', imported.failure,
+                 'check whether the disk of the environment is slow, or a GPU\'s driver hangs '
+                 '(dmesg)' if imported.child.code is None else 'fix what the other lines name, or '
+                 'run `{} -c "import tensorflow"` to see the full error'.format(sys.executable))
   found = 'TensorFlow {} in {:.1f} s'.format(imported.version, imported.secs)
   if imported.num_gpus is None:
-    return fail('import', imported.failure, 'see the system log (dmesg) for messages of the '
-                'GPU\'s driver; to train on the CPU, set CUDA_VISIBLE_DEVICES to an empty value')
+    return error('import', imported.failure, 'see the system log (dmesg) for messages of the '
+                 'GPU\'s driver; to train on the CPU, set CUDA_VISIBLE_DEVICES to an empty value')
   if imported.secs > _SLOW_IMPORT_SECS:
-    return warn('import', found,
-                'every run takes this long to start: put the environment on a local disk')
+    return warning('import', found,
+                   'every run takes this long to start: put the environment on a local disk')
   return ok('import', found)
 
 
 def measure_builds(build: TensorFlowBuild) -> List[BuildRate]:
-  """Trains a small network on the CPU with each installed build, in a child process.
-
-  Returns:
-    The rate of the build of this interpreter. If run_train.sh has installed the other build, its
-    rate follows.
-  """
+  """Trains a small network on the CPU with this build, then with the other one if it exists."""
   own_build = 'oneDNN' if build.is_intel_build else 'stock'
   rates = [_measure_build(own_build, sys.executable)]
   for other, (environment, _) in _BUILDS.items():
@@ -209,16 +203,15 @@ def _measure_build(build: str, python: str) -> BuildRate:
 
 
 def check_build_rates(rates: Sequence[BuildRate], in_image: bool = False) -> CheckResult:
-  """Compares the measured training rates, and recommends the faster build.
+  """Compares the results of `measure_builds`, and recommends the faster build.
 
   Args:
-    rates: the result of `measure_builds`, in which the build of this interpreter comes first.
     in_image: whether the program runs in the Docker image, where users do not install packages.
   """
   own, other = rates[0], rates[-1]
   found = 'fashion_cnn trains ' + ', '.join(rate.format() for rate in rates)
   if own.examples_per_sec is None:
-    return warn('builds', found, 'run `{} {} --model_dir=FOLDER` to see the full error'.format(
+    return warning('builds', found, 'run `{} {} --model_dir=FOLDER` to see the full error'.format(
         sys.executable, ' '.join(_RATE_ARGUMENTS)))
   if len(rates) == 1:
     other_name = next(name for name in _BUILDS if name != own.build)

@@ -21,10 +21,6 @@ class CheckResult(NamedTuple):
   found: str
   remedy: str
 
-  @property
-  def is_error(self) -> bool:
-    return self.level == 'error'
-
   def format_line(self) -> str:
     """Returns the result as one line of text; line breaks in the texts become spaces."""
     texts = [text for text in (self.name, self.found, self.remedy) if text]
@@ -32,15 +28,12 @@ class CheckResult(NamedTuple):
 
 
 def ok(name: str, found: str, hint: str = '') -> CheckResult:
-  """Makes the result of a check that requires no action."""
   return CheckResult(name, 'ok', found, hint)
 
 
-def warn(name: str, found: str, remedy: str) -> CheckResult:
-  """Makes the result of a check that found a fault that affects some runs."""
+def warning(name: str, found: str, remedy: str) -> CheckResult:
   return CheckResult(name, 'warning', found, remedy)
 
 
-def fail(name: str, found: str, remedy: str) -> CheckResult:
-  """Makes the result of a check that found a fault that prevents runs."""
+def error(name: str, found: str, remedy: str) -> CheckResult:
   return CheckResult(name, 'error', found, remedy)

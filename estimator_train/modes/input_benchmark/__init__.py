@@ -52,7 +52,7 @@ def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
     _LOG.info('measuring the model')
     model_segments = measure_model(run, prepared, measurement)
   flags = attr.evolve(settings.input, cache=resolve_cache(run.data.train, settings.input))
-  rates = summarize(measurement, model_segments)
+  rates = compute_rates(measurement, model_segments)
   cores, on_cpu = machine.available_cores(), run.engine.devices.names[0].startswith('/cpu')
   # `run.conditions` are the settings and devices that affect the rates, such as the batch size.
   result: Dict[str, Any] = {
@@ -70,8 +70,8 @@ def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
   return result
 
 
-def summarize(measurement: InputMeasurement,
-              model_segments: Sequence[ExamplesAndSecs]) -> Dict[str, Any]:
+def compute_rates(measurement: InputMeasurement,
+                  model_segments: Sequence[ExamplesAndSecs]) -> Dict[str, Any]:
   """Computes the rates and the verdict, by their keys in `input_benchmark.json`.
 
   The cold rate is the rate of the first epoch of a training run, from making the input to the last
@@ -79,24 +79,22 @@ def summarize(measurement: InputMeasurement,
   examples ÷ wall time over several passes. The rates of a stage are those of a pipeline that ends
   with this stage. The `share` of a stage is the time that it adds, as a fraction of the time of the
   whole pipeline.
-
-  Args:
-    model_segments: the measurement of each segment of the training steps on a synthetic batch.
   """
-  (cold_rate,), num_examples = _rates_of([measurement.cold_pass]), measurement.num_examples
+  (cold_rate,), num_examples = _list_rates([measurement.cold_pass]), measurement.num_examples
   if num_examples is not None:
     cold_rate = num_examples / (measurement.prepare_secs + num_examples / cold_rate)
   spread = {name: {'median': statistics.median(rates), 'min': min(rates), 'max': max(rates),
                    'passes': len(rates)}
-            for name, rates in (('cold', [cold_rate]), ('warm', _rates_of(measurement.warm_passes)),
-                                ('model', _rates_of(model_segments)))}
+            for name, rates in (('cold', [cold_rate]),
+                                ('warm', _list_rates(measurement.warm_passes)),
+                                ('model', _list_rates(model_segments)))}
   stages, secs = {}, 0.
   for name, passes in measurement.stage_passes.items():
-    rate, previous_secs = statistics.median(_rates_of(passes)), secs
+    rate, previous_secs = statistics.median(_list_rates(passes)), secs
     # Because of noise, the pipeline may seem faster with this stage than without it.
     secs = max(previous_secs, 1 / rate)
-    stages[name] = {'images_per_sec': rate, 'min': min(_rates_of(passes)),
-                    'max': max(_rates_of(passes)), 'share': secs - previous_secs}
+    stages[name] = {'images_per_sec': rate, 'min': min(_list_rates(passes)),
+                    'max': max(_list_rates(passes)), 'share': secs - previous_secs}
   for stage in stages.values():
     stage['share'] /= secs
   warm, model = (spread[name]['median'] for name in ('warm', 'model'))
@@ -106,7 +104,7 @@ def summarize(measurement: InputMeasurement,
           'prepare_secs': measurement.prepare_secs, 'stages': stages, 'spread': spread}
 
 
-def _rates_of(passes: Sequence[ExamplesAndSecs]) -> List[float]:
+def _list_rates(passes: Sequence[ExamplesAndSecs]) -> List[float]:
   return [examples / secs for examples, secs in passes]
 
 
@@ -145,7 +143,7 @@ def make_input_advice(flags: InputFlags, measurement: InputMeasurement, cores: i
 
   Args:
     flags: the flags of the input, with the cache that is used.
-    free_bytes: free memory in bytes, before the benchmark cached anything.
+    free_bytes: the free memory before the benchmark cached anything.
   """
   if measurement.format_name == 'synthetic':
     return 'synthetic images cost almost nothing, and no flag makes them faster'

@@ -40,8 +40,7 @@ class InputMeasurement(NamedTuple):
   """The measurements of an input pipeline.
 
   Attributes:
-    format_name: `image_files`, `image_records`, `records`, `examples`, `idx_files`, `arrays`,
-      `binary_files` or `synthetic`.
+    format_name: the `format_name` of the source of the data.
     num_examples: the number of examples per epoch; None for infinite data.
     prepare_secs: seconds from making the input to the start of the first pass.
     cold_pass: the first pass. It started with none of the files in the page cache. With `--cache`,
@@ -93,7 +92,7 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
         batch_size, _COLD_PASS_SECS if cache == 'none' or num_batches is None else math.inf,
         num_batches)
     source.wait_until_cached()
-    pixels = pipelines['train'].fetch_pixels()
+    pixels = pipelines['train'].read_pixels()
   batches_read = cold_pass[0] // batch_size
   max_batches = None
   if not is_cached and num_batches is not None and batches_read < num_batches:
@@ -120,19 +119,18 @@ class _Pipeline(NamedTuple):
 
   Attributes:
     restart: starts reading at the first example.
-    next_batch: reads a batch.
-    fetch_pixels: reads a batch, and returns its pixels [batch_size, height, width, channels].
+    read_batch: reads a batch.
+    read_pixels: reads a batch, and returns its pixels [batch_size, height, width, channels].
   """
   restart: Callable[[], None]
-  next_batch: Callable[[], None]
-  fetch_pixels: Callable[[], np.ndarray]
+  read_batch: Callable[[], None]
+  read_pixels: Callable[[], np.ndarray]
 
   def run_pass(self, batch_size: int, secs: float, max_batches: Optional[int],
                skip_first_batch: bool = False) -> ExamplesAndSecs:
-    """Reads batches from the beginning of the data set for a given time, but at least _MIN_BATCHES.
+    """Reads batches from the beginning of the data set for `secs`, but at least _MIN_BATCHES.
 
     Args:
-      secs: the seconds after which no more batches are read.
       max_batches: the maximum number of batches; None for no limit.
       skip_first_batch: whether the first batch is neither timed nor counted. This batch is slow,
         because the shuffle buffer is filled first.
@@ -140,12 +138,12 @@ class _Pipeline(NamedTuple):
     start_time = clock()
     self.restart()
     if skip_first_batch:
-      self.next_batch()
+      self.read_batch()
       start_time = clock()
     num_batches, elapsed = 0, 0.
     limit = math.inf if max_batches is None else max(max_batches, _MIN_BATCHES)
     while num_batches < _MIN_BATCHES or (num_batches < limit and elapsed < secs):
-      self.next_batch()
+      self.read_batch()
       num_batches += 1
       elapsed = clock() - start_time
     self.restart()  # Stops prefetching, which would slow the next pass of another pipeline.
@@ -172,14 +170,10 @@ def _open_pipelines(input_fns: Dict[str, InputFn],
 
 def measure_model(run: Run, model: PreparedModel,
                   measurement: InputMeasurement) -> List[ExamplesAndSecs]:
-  """Trains for a few seconds on one synthetic batch, which is repeated.
+  """Trains for a few seconds on one synthetic batch; returns the segments of the timed steps.
 
   Args:
-    run: a training run in a temporary `model_dir`.
     measurement: the measurement of the input, whose batches have the same shape and dtype.
-
-  Returns:
-    The examples and seconds of each segment of the timed steps.
 
   Raises:
     TrainingFailed: the loss is not finite.
@@ -229,7 +223,7 @@ class RateTimer(tf.train.SessionRunHook):
       run_context.request_stop()
 
   def split_into_segments(self, batch_size: int) -> List[ExamplesAndSecs]:
-    """Returns the examples and seconds of at most _MAX_SEGMENTS segments of about equal length."""
+    """Returns at most _MAX_SEGMENTS segments with about equal numbers of steps."""
     num_steps = len(self.end_times) - 1
     num_segments = min(_MAX_SEGMENTS, num_steps)
     boundaries = [num_steps * index // num_segments for index in range(num_segments + 1)]

@@ -68,11 +68,7 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
 
 @contextlib.contextmanager
 def open_predictions(settings: Settings, run_dir: RunDir) -> Iterator[Predictions]:
-  """Restores the model and finds the examples. Iterating over the batches predicts the examples.
-
-  Raises:
-    UserError: there are no examples, or no checkpoint of the model.
-  """
+  """Restores the model and finds the examples. Iterating over the batches predicts the examples."""
   with contextlib.ExitStack() as stack:
     trained = stack.enter_context(restored_model.open_trained_checkpoint(settings, run_dir))
     if trained.spec.image_shape is not None:
@@ -120,8 +116,8 @@ def _predict_rows(settings: Settings, trained: TrainedCheckpoint, files: List[by
   entries = (entry for path in files for entry in rows.read_rows(path, row_inputs_by_name))
   batches = iter(lambda: list(itertools.islice(entries, predictor.batch_size)), [])
   return _predict_entries(batches, trained, predictor._replace(
-      predict=lambda *parts: predictor.predict(
-          *row_inputs.arrays_to_feed(list(row_inputs_by_name.values()), parts))))
+      predict=lambda *arrays: predictor.predict(
+          *row_inputs.make_arrays_to_feed(list(row_inputs_by_name.values()), arrays))))
 
 
 def _predict_entries(batches: Iterator[List[Entry]], trained: TrainedCheckpoint,
@@ -145,7 +141,7 @@ def predict_batch(batch: List[Entry], predict: Callable[..., Dict[str, np.ndarra
   for position, entry in enumerate(batch):
     if isinstance(entry.values, str):
       # If an idx file cannot be read further, one error replaces all its remaining predictions.
-      by_position[position] = dict(predictions.file_source(entry.name), error=entry.values)
+      by_position[position] = dict(predictions.identify_file(entry.name), error=entry.values)
     else:
       groups.setdefault(tuple(value.shape for value in entry.values), []).append(position)
   for positions in groups.values():
@@ -157,15 +153,15 @@ def predict_batch(batch: List[Entry], predict: Callable[..., Dict[str, np.ndarra
 def _predict_together(entries: List[Entry], predict: Callable[..., Dict[str, np.ndarray]],
                       class_names: Sequence[str]) -> List[Dict[str, Any]]:
   """Returns a dict for each entry; if the model cannot process an entry, its dict has an error."""
-  sources = [predictions.file_source(entry.name) for entry in entries]
+  sources = [predictions.identify_file(entry.name) for entry in entries]
   try:
     outputs = predict(*map(np.stack, zip(*(entry.values for entry in entries))))
   except tf.errors.InvalidArgumentError as error:  # For example, an index outside of an embedding.
     if len(entries) == 1:
       return [dict(sources[0], error='the model cannot process it: ' + first_line(error))]
     half = len(entries) // 2
-    return [prediction for part in (entries[:half], entries[half:])
-            for prediction in _predict_together(part, predict, class_names)]
+    return [prediction for some in (entries[:half], entries[half:])
+            for prediction in _predict_together(some, predict, class_names)]
   return _make_predictions(outputs, sources, class_names)
 
 

@@ -1,7 +1,6 @@
 """Reads the images to predict from image, idx and TFRecord files.
 
-Images are decoded and resized as in an evaluation; see data/decoding.py. A file that cannot be read
-also has an entry.
+Images are decoded and resized as in an evaluation; see data/decoding.py.
 """
 
 import collections
@@ -10,17 +9,7 @@ import itertools
 import os
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import (
-  Any,
-  Callable,
-  Generator,
-  Iterable,
-  Iterator,
-  List,
-  NamedTuple,
-  Tuple,
-  Union,
-)
+from typing import Any, Callable, Generator, Iterable, Iterator, List, NamedTuple, Tuple, Union
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -45,7 +34,7 @@ class Entry(NamedTuple):
       `PATH:INDEX`, with indices from 0.
     values: the arrays of one example for the inputs of the model; see row_inputs.py. An image is a
       single array, float32 [height, width, 1 or 3], from 0 to 255. If the example cannot be read,
-      `values` is the reason.
+      `values` is the reason why.
   """
   name: bytes
   values: Union[List[np.ndarray], str]
@@ -65,8 +54,8 @@ _MAX_DECODED_TOGETHER = 16
 def find_files(patterns: str) -> Iterator[bytes]:
   """Returns the paths of the files that match `--input`, sorted for each of its patterns.
 
-  If a pattern is a folder, its images of all formats match; an image that cannot be decoded has an
-  entry with an error. If the folder has no images, its TFRecord files match.
+  If a pattern is a folder, its images of all formats match, also those that cannot be decoded. If
+  the folder has no images, its TFRecord files match.
 
   Raises:
     UserError: no file matches a pattern, or a folder cannot be listed.
@@ -94,16 +83,13 @@ def _has_records(path: bytes) -> bool:
 
 def read_batches(files: Iterator[bytes], image_key: str, image_shape: Tuple[int, int, int],
                  batch_size: int, num_parallel_calls: int) -> Generator[List[Entry], None, None]:
-  """Reads files in batches, one batch ahead of the caller.
+  """Yields lists of entries, in the order of the files, and reads one list ahead of the caller.
 
   Args:
     files: the paths of image files, idx files and TFRecord files, whose format and compression
       are recognized by their content.
-    batch_size: the number of entries per batch; the last batch may be smaller.
+    batch_size: the number of entries per list; the last list may be shorter.
     num_parallel_calls: the number of images that are decoded in parallel.
-
-  Yields:
-    Lists of entries, in the order of the files.
   """
   decoder = decoding.ImageFunction(
       lambda content: decoding.decode_and_resize(content, image_shape), tf.float32)
@@ -128,7 +114,7 @@ def _iter_reads(path: bytes, image_key: str,
     index = record_index.load_index((path,)) if record_index.starts_with_record(path) else None
     is_compressed = index is None and compressed_records.has_compressed_records(path)
   except OSError as error:
-    yield functools.partial(_make_unreadable, path, error)
+    yield functools.partial(_make_entries, path, error)
     return
   if index is not None:
     reader = RecordReader(index)
@@ -137,7 +123,7 @@ def _iter_reads(path: bytes, image_key: str,
           _read_record, b'%s:%d' % (path, record),
           lambda record=record: next(iter(reader.read(np.array([record])))), image_key)
     for damage in index.damages:
-      yield functools.partial(_make_unreadable, b'%s:%d' % (path, damage.record), damage.reason)
+      yield functools.partial(_make_entries, b'%s:%d' % (path, damage.record), damage.reason)
   elif is_compressed:
     yield from _iter_compressed_reads(path, image_key)
   else:
@@ -151,7 +137,7 @@ def _iter_compressed_reads(path: bytes, image_key: str) -> Iterator[_ReadFunctio
     for read in compressed_records.iter_compressed_records(path):
       yield functools.partial(_read_record, next(names), read, image_key)
   except (OSError, ValueError, zlib.error) as error:
-    yield functools.partial(_make_unreadable, next(names), error)
+    yield functools.partial(_make_entries, next(names), error)
 
 
 def _read_entries(reads: Iterator[_ReadFunction], decoder: decoding.ImageFunction, num_ahead: int,
@@ -162,7 +148,7 @@ def _read_entries(reads: Iterator[_ReadFunction], decoder: decoding.ImageFunctio
     read_results = [read() for read in functions]
     decoded = iter(decoder.call_all(
         [each.content for each in read_results if isinstance(each, _Image)]))
-    return [_make_entry(each.name, next(decoded)) if isinstance(each, _Image) else each
+    return [_make_entries(each.name, next(decoded)) if isinstance(each, _Image) else each
             for each in read_results]
 
   futures: Any = collections.deque()
@@ -183,23 +169,19 @@ def _read_entries(reads: Iterator[_ReadFunction], decoder: decoding.ImageFunctio
         future.cancel()
 
 
-def _make_entry(name: bytes, decoded: Union[np.ndarray, ValueError]) -> List[Entry]:
-  return (_make_unreadable(name, decoded) if isinstance(decoded, ValueError)
-          else [Entry(name, [decoded])])
-
-
-def _make_unreadable(name: bytes, reason: Union[str, Exception]) -> List[Entry]:
-  return [Entry(name, getattr(reason, 'strerror', None) or str(reason))]
+def _make_entries(name: bytes, pixels: Union[np.ndarray, str, Exception]) -> List[Entry]:
+  """Returns a list with the entry of an image, or of the reason why there are no pixels."""
+  return [Entry(name, [pixels] if isinstance(pixels, np.ndarray)
+                else getattr(pixels, 'strerror', None) or str(pixels))]
 
 
 def _read_record(name: bytes, read: Callable[[], bytes],
                  image_key: str) -> Union[_Image, List[Entry]]:
-  """Reads the image of a record."""
   try:
     features = image_records.parse_features(read())
     return _Image(name, image_records.image_content(features, image_key))
   except (OSError, ValueError) as error:
-    return _make_unreadable(name, error)
+    return _make_entries(name, error)
 
 
 def _read_image_file(path: bytes,
@@ -212,7 +194,7 @@ def _read_image_file(path: bytes,
       file.seek(0)
       return _Image(path, file.read())
   except (OSError, ValueError) as error:
-    return _make_unreadable(path, error)
+    return _make_entries(path, error)
 
 
 def _read_idx_file(path: bytes, image_shape: Tuple[int, int, int]) -> Iterator[Entry]:
@@ -221,4 +203,4 @@ def _read_idx_file(path: bytes, image_shape: Tuple[int, int, int]) -> Iterator[E
     for index, pixels in enumerate(idx.iter_images(path, *image_shape[:2])):
       yield Entry(path + b':%d' % index, [pixels.astype(np.float32)])
   except ValueError as error:
-    yield from _make_unreadable(path, error)
+    yield from _make_entries(path, error)

@@ -62,8 +62,8 @@ class PredictionWriter:
     columns: the columns of the CSV file. If None, JSON lines are written.
 
   Attributes:
-    num_errors: the number of files and examples without a prediction. An error is written for each.
-    first_error: (file name or example, reason) of the first error; None if no error was written.
+    num_errors: the number of files and examples that have an error in place of a prediction.
+    first_error: (file name or example, reason); None if there is no error.
   """
 
   def __init__(self, file: Any, columns: Optional[Sequence[Column]]) -> None:
@@ -91,7 +91,6 @@ class PredictionWriter:
       csv.writer(self._file).writerow([column.cell(prediction) for column in self._columns])
 
   def flush(self) -> None:
-    """Flushes the file."""
     print(end='', file=self._file, flush=True)
 
 

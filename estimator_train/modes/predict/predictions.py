@@ -26,25 +26,22 @@ def make_columns(source_column: str, class_names: Sequence[str],
     output_shapes: the shapes of the outputs for one example, by name.
   """
   if not class_names:
-    return output_columns(source_column, output_shapes)
+    return make_output_columns(source_column, output_shapes)
   return [*(Column(name, (name,)) for name in (source_column, 'label', 'probability')),
           *(Column('top{}_{}'.format(rank + 1, key), ('top', rank, key))
             for rank in range(min(TOP_K, len(class_names))) for key in ('label', 'probability')),
           Column('error', ('error',))]
 
 
-def _output_keys(outputs: Iterable[str]) -> List[str]:
+def _make_output_keys(outputs: Iterable[str]) -> List[str]:
   return names.make_distinct(outputs, _OTHER_KEYS, 'output_')
 
 
-def output_columns(source_column: str,
-                   output_shapes: Dict[str, Sequence[Optional[int]]]) -> List[Column]:
-  """Returns the columns of a CSV file of outputs.
-
-  A vector has one column per number; any other output has one column.
-  """
+def make_output_columns(source_column: str,
+                        output_shapes: Dict[str, Sequence[Optional[int]]]) -> List[Column]:
+  """Returns a column per number of an output that is a vector, and a column per other output."""
   lengths = {key: shape[0] if len(shape) == 1 and shape[0] not in (None, 1) else None
-             for key, shape in zip(_output_keys(output_shapes), output_shapes.values())}
+             for key, shape in zip(_make_output_keys(output_shapes), output_shapes.values())}
   columns = [Column(source_column, (source_column,))]
   taken = {source_column, 'error', *(key for key, length in lengths.items() if length is None)}
   for key, length in lengths.items():
@@ -65,12 +62,9 @@ def make_prediction(source: Dict[str, Any], outputs: np.ndarray,
                     class_names: Sequence[str]) -> Dict[str, Any]:
   """Returns the predicted class, with the keys of `source`, `label`, `probability` and `top`.
 
-  If the outputs are not finite, the result has the keys of `source` and `error`.
-
   Args:
-    source: identifies the example; see file_source and Source.identify_example.
+    source: identifies the example; see identify_file and Source.identify_example.
     outputs: outputs of the model, float [num_classes].
-    class_names: the names of the classes, in the order of the outputs.
   """
   if not np.isfinite(outputs).all():
     return dict(source, error=_NOT_FINITE)
@@ -84,16 +78,11 @@ def make_prediction(source: Dict[str, Any], outputs: np.ndarray,
 
 def make_output_prediction(source: Dict[str, Any],
                            outputs: Dict[str, np.ndarray]) -> Dict[str, Any]:
-  """Returns the outputs of the model for an example. An output is a list or a single number.
-
-  Args:
-    source: see make_prediction.
-    outputs: the outputs of the model for the example, by name.
-  """
+  """Returns the outputs for an example with the keys of `source`, as lists or single numbers."""
   if not all(isinstance(values, bytes) or values.dtype == object or np.isfinite(values).all()
              for values in outputs.values()):
     return dict(source, error=_NOT_FINITE)
-  return {**source, **dict(zip(_output_keys(outputs), map(_to_json, outputs.values())))}
+  return {**source, **dict(zip(_make_output_keys(outputs), map(_to_json, outputs.values())))}
 
 
 def _to_json(values: Any) -> Any:
@@ -106,7 +95,7 @@ def _to_json(values: Any) -> Any:
   return items.tolist()
 
 
-def file_source(name: bytes) -> Dict[str, Any]:
+def identify_file(name: bytes) -> Dict[str, Any]:
   """Identifies an example by its file; `PATH:INDEX` is an image or record in a file."""
   # `encode('utf-8', 'surrogateescape')` restores the bytes of the name.
   return {'file': name.decode('utf-8', 'surrogateescape')}

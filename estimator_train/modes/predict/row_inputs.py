@@ -27,7 +27,7 @@ class RowInput(NamedTuple):
         isinstance(self.tensor, tf.SparseTensor) and self.shape.num_elements() is None)
 
   @property
-  def num_parts(self) -> int:
+  def num_arrays(self) -> int:
     """The number of arrays of a row for this input: the lengths of any lists, and the values."""
     return 1 + self.shape.rank if self.is_nested else 1
 
@@ -39,15 +39,15 @@ class RowInput(NamedTuple):
       return [self.tensor.indices, self.tensor.values, self.tensor.dense_shape]
     return [self.tensor]
 
-  def to_feed(self, parts: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-    """Returns the arrays to feed.
+  def to_feed(self, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+    """Returns the arrays to feed to the placeholders.
 
     Args:
-      parts: a batch of each array of the rows. The last batch has the values, [B, ...] or, for
+      arrays: a batch of each array of the rows. The last batch has the values, [B, ...] or, for
         nested lists, [B, N]. The batches before it have the lengths of the lists of each level,
         [B, ...].
     """
-    *lengths, values = parts
+    *lengths, values = arrays
     if isinstance(self.tensor, tf.RaggedTensor):
       rank = self.tensor.ragged_rank
       inner_shape = self.shape[rank:].as_list()
@@ -55,7 +55,7 @@ class RowInput(NamedTuple):
               values.reshape([values.size // max(1, int(np.prod(inner_shape, dtype=int))),
                               *inner_shape])]
     if not isinstance(self.tensor, tf.SparseTensor):
-      return parts
+      return arrays
     if not self.is_nested:  # The result is the same as that of tf.sparse.from_dense.
       is_present = np.array(values != (b'' if self.tensor.dtype == tf.string else 0))
       return [np.argwhere(is_present), values[is_present], np.array(values.shape, np.int64)]
@@ -77,9 +77,9 @@ def make_row_inputs(model: tf.keras.Model, tensors: Dict[str, Any]) -> Dict[str,
           for name, tensor in tensors.items()}
 
 
-def arrays_to_feed(inputs: Sequence[RowInput],
-                   parts: Sequence[np.ndarray]) -> List[np.ndarray]:
-  """Returns the arrays to feed. `parts` has a batch of each array of the first input, and so on."""
-  remaining = iter(parts)
+def make_arrays_to_feed(inputs: Sequence[RowInput],
+                        arrays: Sequence[np.ndarray]) -> List[np.ndarray]:
+  """Converts a batch of each array of the rows, in the order of the inputs, by RowInput.to_feed."""
+  remaining = iter(arrays)
   return [array for each in inputs
-          for array in each.to_feed(list(itertools.islice(remaining, each.num_parts)))]
+          for array in each.to_feed(list(itertools.islice(remaining, each.num_arrays)))]

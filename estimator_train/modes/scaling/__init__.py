@@ -64,7 +64,7 @@ def run(settings: Settings, run_dir: RunDir,
       lambda name: points.read_completed(os.path.join(points_dir, name)),
       lambda part: points.run_in_empty_folder(part, run_child),
       lambda name: points.mark_as_complete(os.path.join(points_dir, name)))
-  result = summarize(unit_settings, {point: results[point.name] for point in planned})
+  result = make_sweep_report(unit_settings, {point: results[point.name] for point in planned})
   for line in _format_table(result):
     print(line)
   storage.write_text(run_dir.path_to(_CSV_FILE), _format_csv(result['table']))
@@ -112,12 +112,12 @@ def _choose_max_replicas(flags: DeviceFlags) -> Tuple[str, int]:
   return points.CPU, max_replicas
 
 
-def summarize(settings: Settings, results: Dict[Point, PartResult]) -> Dict[str, Any]:
+def make_sweep_report(settings: Settings, results: Dict[Point, PartResult]) -> Dict[str, Any]:
   """Returns the contents of `scaling.json`. A figure that could not be measured is None."""
   # The point with the most units uses all devices that the other points use.
   descending = sorted(results, key=lambda point: -point.count)
   largest: Dict[str, Any] = next(
-      iter(_throughput_reports(results[point] for point in descending)), {})
+      iter(_list_throughput_reports(results[point] for point in descending)), {})
   return {
       'mode': settings.run.mode, 'model_dir': settings.run.model_dir,
       'scale_over': settings.experiments.scale_over,
@@ -132,12 +132,12 @@ def summarize(settings: Settings, results: Dict[Point, PartResult]) -> Dict[str,
       'distribution_strategy': settings.devices.distribution_strategy,
       'devices': largest.get('devices'), 'tensorflow_version': largest.get('tensorflow_version'),
       'batch_size': settings.optimizer.batch_size, 'repeats': settings.experiments.repeats,
-      'steps': points.steps_per_point(settings),
+      'steps': points.count_steps_per_point(settings),
       'warmup_steps': settings.reporting.throughput_warmup_steps,
   }
 
 
-def _throughput_reports(results: Iterable[PartResult]) -> List[Dict[str, Any]]:
+def _list_throughput_reports(results: Iterable[PartResult]) -> List[Dict[str, Any]]:
   """Returns the contents of `throughput.json` of each complete point."""
   return [result.reports['throughput'] for result in results if result.reports is not None]
 
@@ -172,7 +172,7 @@ def _make_rows(settings: Settings, results: Dict[Point, PartResult]) -> List[Dic
       speed_up = rate / rate_of_one_unit if rate and rate_of_one_unit else None
       point = next(point for point in results_of_series if point.count == count)
       input_shares = [(report.get('shares') or {}).get('input')
-                      for report in _throughput_reports(repeats)]
+                      for report in _list_throughput_reports(repeats)]
       known_shares = [share for share in input_shares if share is not None]
       rows.append({
           'scaling': scaling, 'input': input_name, settings.experiments.scale_over: count,
@@ -186,7 +186,7 @@ def _make_rows(settings: Settings, results: Dict[Point, PartResult]) -> List[Dic
 
 def _summarize_repeats(repeats: Sequence[PartResult]) -> Dict[str, Any]:
   """Returns the numbers of complete and failed repeats, and the median and range of their rates."""
-  rates = [report['examples_per_sec'] for report in _throughput_reports(repeats)]
+  rates = [report['examples_per_sec'] for report in _list_throughput_reports(repeats)]
   median = None
   if rates:
     # If the number of repeats is even, the median is the total rate of the middle two repeats. Both
@@ -213,10 +213,11 @@ def _format_table(result: Dict[str, Any]) -> Iterator[str]:
       result['model'], result['dataset'], result['distribution_strategy'], result['steps'],
       result['warmup_steps'], unit_key, ', '.join(result['devices'] or [result['device_kind']]),
       ' each' if unit_key == 'workers' else '')
-  yield _format_row('scaling', 'input', unit_key, 'batch', 'runs', 'examples/sec',
-                    'slowest to fastest', 'spread', 'speed-up', 'efficiency', 'waits for input')
+  format_row = '{:8}{:10}{:>9}{:>8}{:>6}{:>14}{:>22}{:>9}{:>10}{:>12}{:>17}'.format
+  yield format_row('scaling', 'input', unit_key, 'batch', 'runs', 'examples/sec',
+                   'slowest to fastest', 'spread', 'speed-up', 'efficiency', 'waits for input')
   for row in result['table']:
-    yield _format_row(
+    yield format_row(
         row['scaling'], row['input'], row[unit_key], row['global_batch_size'], row['runs'],
         _format_or_dash('{:,.0f}', row['examples_per_sec']),
         _format_or_dash('{:,.0f} to {:,.0f}', row['min'], row['max']),
@@ -227,10 +228,6 @@ def _format_table(result: Dict[str, Any]) -> Iterator[str]:
     yield '{point} failed: {error}'.format(**failure)
   if result['note']:
     yield result['note']
-
-
-def _format_row(*cells: Any) -> str:
-  return '{:8}{:10}{:>9}{:>8}{:>6}{:>14}{:>22}{:>9}{:>10}{:>12}{:>17}'.format(*cells).rstrip()
 
 
 def _format_or_dash(template: str, *figures: Optional[float]) -> str:

@@ -40,7 +40,7 @@ class Point(NamedTuple):
     unit: GPU or CPU if the number of replicas varies, WORKER if the number of workers varies.
     scaling: WEAK keeps the batch size per unit constant. STRONG keeps the global batch size
       constant. BOTH is for a single unit, where weak and strong scaling are the same.
-    repeat: number of the repeat, from 1.
+    repeat: the number of the repeat, from 1.
   """
   unit: str
   count: int  # type: ignore[assignment]  # Hides tuple.count.
@@ -70,7 +70,7 @@ class Point(NamedTuple):
     return batch_size * (self.count if self.scaling == WEAK else 1)
 
 
-def steps_per_point(settings: Settings) -> int:
+def count_steps_per_point(settings: Settings) -> int:
   """Returns the number of steps of each point, including the warm-up."""
   return (settings.duration.train_steps
           or settings.reporting.throughput_warmup_steps + _DEFAULT_TIMED_STEPS)
@@ -81,22 +81,19 @@ def plan_points(settings: Settings, unit: str, max_count: int) -> List[Point]:
 
   Each repeat has every combination of count, scaling and input once, in its own random order.
   Therefore, other load on the machine affects all combinations alike.
-
-  Args:
-    unit: GPU, CPU or WORKER.
   """
   inputs = [SYNTHETIC] if settings.data.dataset == 'synthetic' else [REAL, SYNTHETIC]
   points = []
   for repeat in range(1, settings.experiments.repeats + 1):
     points_of_repeat = [
-        Point(unit, count, scaling, input_name, repeat) for count in unit_counts(max_count)
+        Point(unit, count, scaling, input_name, repeat) for count in list_unit_counts(max_count)
         for scaling in ((BOTH,) if count == 1 else (WEAK, STRONG)) for input_name in inputs]
     random.Random('{} {}'.format(settings.optimizer.seed, repeat)).shuffle(points_of_repeat)
     points.extend(points_of_repeat)
   return points
 
 
-def unit_counts(max_count: int) -> List[int]:
+def list_unit_counts(max_count: int) -> List[int]:
   """Returns the counts to measure: the powers of two up to `max_count`, and `max_count` itself."""
   return sorted({2 ** power for power in range(max_count.bit_length())} | {max_count})
 
@@ -104,10 +101,10 @@ def unit_counts(max_count: int) -> List[int]:
 def plan_cpu_workers() -> Tuple[int, int]:
   """Returns the largest number of workers on the available cores, and the cores per worker.
 
-  The number of workers is a power of two, and at least two. A worker has the same number of cores
-  at every point, so that rates are comparable. If there is only one core, all workers share the
-  core, and the number of cores per worker is 0.
+  The number of workers is a power of two, and at least two. If there is only one core, all workers
+  share it, and the number of cores per worker is 0.
   """
+  # A worker has the same number of cores at every point, so that rates are comparable.
   cores = available_cores()
   max_workers = max(2, 2 ** (cores.bit_length() - 1))
   return max_workers, cores // max_workers
@@ -117,13 +114,13 @@ def point_settings(point: Point, settings: Settings, dataset: DataSet) -> Settin
   """Returns the settings of the training run of a point.
 
   Args:
-    settings: settings of the sweep. If the unit is WORKER, the device flags are for one worker.
+    settings: those of the sweep. If the unit is WORKER, the device flags are for one worker.
   """
   # Random weights and a tiny learning rate do not change the cost of a step. The tiny learning rate
   # keeps the loss finite.
   run_settings = settings.with_constant_rate(
       1e-9, weights='none', mode='train', model_dir=point.folder(settings.run.required_model_dir),
-      export_dir=None, report_page=False, train_steps=steps_per_point(settings),
+      export_dir=None, report_page=False, train_steps=count_steps_per_point(settings),
       batch_size=point.global_batch_size(settings.optimizer.batch_size),
       eval_every_steps=None, early_stopping_steps=None, stop_at_accuracy=None,
       save_checkpoints_steps=None, save_checkpoints_secs=_NEVER_SECS)
@@ -158,11 +155,7 @@ def make_part(point: Point, settings: Settings, dataset: DataSet) -> Part:
 
 
 def run_in_empty_folder(part: Part, run_child: RunChild) -> ChildRun:
-  """Runs the part of a point.
-
-  Before the run, files of an earlier, incomplete run of the point are removed. After the run, all
-  files except _KEPT_FILES are removed.
-  """
+  """Runs the part of a point in its folder, in which only _KEPT_FILES remain after the run."""
   folder = os.path.dirname(part.log_path)
   shutil.rmtree(folder, ignore_errors=True)
   os.makedirs(folder)

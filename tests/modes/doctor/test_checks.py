@@ -26,7 +26,7 @@ STOCK, NVIDIAS, ONEDNN = (dict(PACKAGES, **build) for build in (
 GPU = Gpu('Tesla T4', (7, 5), '535.1', 15 << 30)
 # What functions find on a machine without faults.
 PROPERTIES = {
-    'Interpreter': HERE, 'installed_versions': STOCK, 'inspect_gpus': GpuInventory(),
+    'Interpreter': HERE, 'find_installed_versions': STOCK, 'inspect_gpus': GpuInventory(),
     'import_in_child': ImportResult(None, '1.15.0', 1., True, 0), 'cpu_property': 'avx avx2',
     'available_cores': 4, 'read_quota_cores': None, 'available_bytes': 2 * 10**9,
     'getrlimit': (1024, 1024), 'measure_builds': [BuildRate('stock', 1000.)]}
@@ -70,7 +70,7 @@ def python(**changes):
 
 
 def packages(versions, **changes):
-  return {'installed_versions': dict(versions, **changes)}
+  return {'find_installed_versions': dict(versions, **changes)}
 
 
 def gpus(versions, **changes):
@@ -156,7 +156,7 @@ def test_gpus_that_tensorflow_does_not_see(diagnose):
       (STOCK, (8, 0), ['ok gpus', 'error gpu build', 'ok gpu driver']),
       (NVIDIAS, (6, 0), supported), (NVIDIAS, (9, 0), supported)):
     gpu = GPU._replace(capability=capability)
-    done, _ = diagnose(inspect_gpus=GpuInventory((gpu, gpu)), installed_versions=versions)
+    done, _ = diagnose(inspect_gpus=GpuInventory((gpu, gpu)), find_installed_versions=versions)
     assert done.code == 2 and expected == [
         '{level} {name}'.format(**result) for result in done.result['checks']
         if result['name'].startswith(('gpu', 'cuda', 'nccl', 'builds'))]

@@ -223,8 +223,8 @@ def test_columns_of_outputs_are_distinct(tmp_path, shapes, columns):
              for name, shape in shapes.items()}
   prediction = predictions.make_output_prediction({'file': 'x'}, outputs)
   assert len(prediction) == 1 + len(shapes)
-  columns = predictions.make_output_columns('file', shapes)
-  with output_file.open_writer(str(path), columns) as writer:
+  with output_file.open_writer(
+      str(path), predictions.make_output_columns('file', shapes)) as writer:
     writer.write(prediction)
     writer.write({'file': 'y', 'error': 'z'})
   header, row, error = csv.reader(path.read_text().splitlines())

@@ -1,4 +1,4 @@
-"""Defines Settings, the validated values of all flags, and computes quantities from them.
+"""Defines Settings, the validated values of all flags.
 
 flags.py declares the flags, and rules.py the rules between flags.
 """
@@ -51,7 +51,7 @@ class Settings:
   def __init__(self, **values: Any) -> None:
     for name in values:
       if name not in all_flags():
-        raise unknown_keyword_error(name, list(all_flags()))
+        raise unknown_keyword_error(name)
     with translate_to_keywords(InvalidValue):
       _initialize(self, values)
 
@@ -103,7 +103,6 @@ _ATTRIBUTES = {field.type: field.name for field in attr.fields(Settings)}
 
 
 def _initialize(settings: Settings, values: Dict[str, Any]) -> None:
-  """Sets the values of all flags, and checks the rules that hold in all modes."""
   flags = all_flags()
   values = {name: flags[name].expand_home_folders(_to_flag_value(value))
             for name, value in values.items()}
@@ -153,7 +152,7 @@ def learning_rate_scale(flags: groups.OptimizerFlags) -> float:
 
 
 def to_texts(settings: Settings) -> Dict[str, Optional[str]]:
-  """Returns the text of each flag on the command line, by name; None for a flag that is not set."""
+  """Returns the value of each flag as text, by name; None for a flag that is not set."""
   flags = all_flags()
   return {name: None if value in (None, ()) else flags[name].format(value)
           for name, value in settings.items()}
@@ -188,7 +187,6 @@ def _to_flag_value(value: Any) -> Any:
 
 
 def _describe_keywords() -> str:
-  """Returns a list of all keywords by group, for `help(Settings)`."""
   lines = []
   for group, title in GROUP_TITLES.items():
     lines.append('\n{}:'.format(title.capitalize()))

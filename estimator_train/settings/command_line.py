@@ -1,7 +1,8 @@
 """Parses the command line, with its flagfiles, into Settings.
 
 The syntax is that of absl: one dash or two, `--FLAG=VALUE` or `--FLAG VALUE`, and `--noFLAG` for
-`--FLAG=false`.
+`--FLAG=false`. A flagfile has one flag per line. Blank lines and lines that begin with # or // are
+ignored.
 """
 
 import glob
@@ -28,7 +29,7 @@ standard output is the result as a JSON object, on a terminal only with --json.
   estimator-train --help                   lists all flags
 """.format(', '.join(workloads.FLAGFILE_NAMES))
 
-# The default of --dataset has no patterns.
+# These flags require a --dataset other than the default, which has no patterns.
 _FLAGS_OF_PATTERNS = ('train_pattern', 'eval_pattern', 'validation_fraction')
 _HELP_WITH_WORD = re.compile('--?help=.')
 _FLAGFILE = re.compile(r'--?flagfile(?:=(.*))?', re.DOTALL)
@@ -52,7 +53,6 @@ class Argument(NamedTuple):
 
   @property
   def flag_name(self) -> str:
-    """The name of the flag, without dashes."""
     return self.text.lstrip('-').partition('=')[0]
 
 
@@ -62,11 +62,11 @@ def parse(argv: Sequence[str]) -> Settings:
   Raises:
     UserError: a flag is unknown, has an invalid value, or contradicts another flag.
   """
-  arguments = _drop_unset_flags(_expand_arguments(argv))
+  arguments = _drop_unset_flags(_expand_flagfiles(argv))
   try:
     for argument in {argument.flag_name: argument for argument in arguments}.values():
       if argument.location and not argument.is_recorded:
-        _check_plain(argument)
+        _check_no_shell_syntax(argument)
     values = _parse_values(arguments)
     names = {argument.flag_name for argument in arguments}
     excluded = {name for pair in rules.EXCLUSIVE_PAIRS if names.intersection(pair) for name in pair}
@@ -83,10 +83,10 @@ def parse(argv: Sequence[str]) -> Settings:
     settings = Settings.from_flags(values)
     return settings.for_mode(settings.run.mode)
   except UserError as error:
-    raise _with_locations(error, arguments) from error
+    raise _add_locations(error, arguments) from error
 
 
-def _check_plain(argument: Argument) -> None:
+def _check_no_shell_syntax(argument: Argument) -> None:
   """Raises a UserError if a value in a flagfile has shell syntax that is no part of a real path."""
   flag, value = all_flags().get(argument.flag_name), argument.text.partition('=')[2]
   if flag is None or flag.value_type not in (str, tuple):  # Parsing reports errors in other types.
@@ -134,7 +134,7 @@ def _parse_values(arguments: Sequence[Argument]) -> Dict[str, Any]:
     elif argument == '--':
       continue
     else:
-      raise unknown_flag_error(argument, list(flags))
+      raise unknown_flag_error(argument)
     values[flag.name] = flag.parse(text)
   return values
 
@@ -144,9 +144,6 @@ def _read_flags_of_run(values: Dict[str, Any], names: Set[str]) -> List[Argument
 
   Args:
     names: the names of the flags that the user gave.
-
-  Raises:
-    UserError: there is no run, and the user gave flags of a data set without --dataset.
   """
   path = os.path.join(os.path.expanduser(values['model_dir'] or ''), 'flags.txt')
   if values['mode'] not in MODES_WITH_CHECKPOINT_FLAG or not values['model_dir']:
@@ -157,7 +154,7 @@ def _read_flags_of_run(values: Dict[str, Any], names: Set[str]) -> List[Argument
                       '--model_dir={} has no flags.txt'.format(values['model_dir']),
                       'give --dataset, or the --model_dir of a run')
     return []
-  return [argument for argument in _expand_argument(Argument('--flagfile=' + path, ''), ())
+  return [argument for argument in _expand_flagfile(Argument('--flagfile=' + path, ''), ())
           if argument.flag_name not in ('mode', 'model_dir')]
 
 
@@ -218,17 +215,10 @@ def wants_help(argv: Sequence[str]) -> bool:
              or _HELP_WITH_WORD.match(argument) for argument in argv)
 
 
-def _expand_arguments(argv: Sequence[str]) -> List[Argument]:
+def _expand_flagfiles(argv: Sequence[str]) -> List[Argument]:
   """Replaces each --flagfile, on the command line or in a flagfile, by the flags in the file.
 
-  The flags given on the command line are returned last. They therefore override the flags in
-  flagfiles, whatever the order on the command line.
-
-  A flagfile has the format of absl, one flag per line. Blank lines and lines that begin with # or
-  // are ignored. Paths are relative to the current folder.
-
-  Raises:
-    UserError: a flagfile cannot be read, or includes itself.
+  The flags on the command line are returned last, so that they override those in flagfiles.
   """
   arguments: List[Argument] = []
   rest = list(argv)
@@ -236,15 +226,15 @@ def _expand_arguments(argv: Sequence[str]) -> List[Argument]:
     text = rest.pop(0)
     if text in ('--flagfile', '-flagfile') and rest:
       text = '--flagfile=' + rest.pop(0)
-    arguments += _expand_argument(Argument(text, ''), ())
-  # The last value of a flag counts. The stable sort moves the flags on the command line to the end.
+    arguments += _expand_flagfile(Argument(text, ''), ())
+  # The stable sort moves the flags on the command line to the end.
   return sorted(arguments, key=lambda argument: not argument.location)
 
 
-def _with_locations(error: UserError, arguments: Sequence[Argument]) -> UserError:
+def _add_locations(error: UserError, arguments: Sequence[Argument]) -> UserError:
   """Adds `FILE:LINE` to an error that names a flag from a flagfile. Returns other errors unchanged.
 
-  If the error also names a flag from the command line, the origin of each flag is added.
+  An error that also names a flag from the command line gets the origin of each flag.
   """
   last_by_flag = {argument.flag_name: argument for argument in arguments}
   named = [
@@ -260,11 +250,11 @@ def _with_locations(error: UserError, arguments: Sequence[Argument]) -> UserErro
   return UserError(error.what, '{} ({})'.format(error.given, ', '.join(locations)), error.remedy)
 
 
-def _expand_argument(argument: Argument, including_files: Tuple[str, ...]) -> List[Argument]:
+def _expand_flagfile(argument: Argument, including_files: Tuple[str, ...]) -> List[Argument]:
   """Returns the arguments in the file if the argument is a --flagfile, or else the argument itself.
 
   Args:
-    including_files: the real paths of the flagfiles that include this argument, to detect cycles.
+    including_files: the real paths of the flagfiles that include this argument.
   """
   match = _FLAGFILE.fullmatch(argument.text)
   if match is None:
@@ -284,7 +274,7 @@ def _expand_argument(argument: Argument, including_files: Tuple[str, ...]) -> Li
   is_recorded = any(re.fullmatch(r'# --\w+ is not set', line) for line in lines)
   for number, line in enumerate(lines, 1):
     if line and not line.startswith(_COMMENT_PREFIXES):
-      arguments += _expand_argument(Argument(line, '{}:{}'.format(path, number), is_recorded),
+      arguments += _expand_flagfile(Argument(line, '{}:{}'.format(path, number), is_recorded),
                                     including_files + (os.path.realpath(path),))
   return arguments
 

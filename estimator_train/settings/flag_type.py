@@ -35,8 +35,7 @@ _NAMES_ELSEWHERE = {
     'workers': 'num_parallel_calls', 'imgsz': 'image_size', 'warmup_epochs': 'lr_warmup_epochs',
     'variable_update': 'distribution_strategy', 'use_fp16': 'dtype', 'fp16': 'dtype',
     'save_steps': 'save_checkpoints_steps', 'logging_steps': 'log_every_steps'}
-# Descriptions for errors: of the types of keyword arguments, and of the texts that `Flag.parse`
-# accepts for each type.
+# How errors describe the types of keyword arguments, and the texts that `Flag.parse` accepts.
 _PYTHON_TYPE_NAMES = {str: 'a string', int: 'an integer', float: 'a number', bool: 'True or False',
                type(None): 'None'}
 _TEXT_FORMATS = {int: 'an integer', float: 'a number', bool: 'true or false',
@@ -51,14 +50,13 @@ class Flag(NamedTuple):
     name: the name, without dashes.
     types: the allowed types of the value, such as int, NoneType or Tuple[int, int].
     help: the text of --help, without the choices; `{names}` stands for `built_in_names`.
-    choices: the allowed values; empty: all values are allowed.
+    choices: the allowed values; empty to allow all.
     built_in_names: the names that a flag accepts besides `package.module:function`, such as
       `fashion_cnn`; empty if the flag does not accept functions.
     check: a further check, for values other than None.
-    item_rule_and_remedy: two parts of the error that is raised if an item of a tuple cannot be
-      parsed.
-    separator: the text between the items of a tuple on the command line.
-    is_path: whether the value is a path, or consists of paths that are separated by commas.
+    item_rule_and_remedy: parts of the error for an item of a tuple that cannot be parsed.
+    separator: the text between the items of a tuple.
+    is_path: whether the value consists of one or more paths, separated by commas.
   """
   name: str
   types: Tuple[Any, ...]
@@ -85,11 +83,7 @@ class Flag(NamedTuple):
     return (self.help + ': ' if self.help else '') + _format_names(self.choices)
 
   def parse(self, text: str) -> Any:
-    """Returns the value for a text from the command line or a flagfile. Inverts `format`.
-
-    Raises:
-      UserError: the text is not a value of the flag's type.
-    """
+    """Returns the value for a text from the command line or a flagfile. Inverts `format`."""
     kind = self.value_type
     items: List[str] = []
     try:
@@ -122,14 +116,10 @@ class Flag(NamedTuple):
     return row.getvalue()
 
   def to_argument(self, value: Any) -> str:
-    """Returns `--NAME=VALUE`."""
     return '--{}={}'.format(self.name, self.format(value))
 
   def expand_home_folders(self, value: Any) -> Any:
-    """Replaces `~` and `~USER` at the start of paths by home folders. Keeps all other values.
-
-    A shell expands `~` only at the start of a word, and so does not expand `--FLAG=~/PATH`.
-    """
+    """Replaces `~` and `~USER` at the start of paths, which a shell keeps in `--FLAG=~/PATH`."""
     if not self.is_path or not isinstance(value, (str, tuple)):
       return value
     if isinstance(value, tuple):
@@ -201,25 +191,21 @@ def all_flags() -> Dict[str, Flag]:
   return {declared.name: declared for group in GROUP_TITLES for declared in flags_of(group)}
 
 
-def unknown_flag_error(text: str, names: Sequence[str]) -> UserError:
+def unknown_flag_error(text: str) -> UserError:
   """Returns the error for an argument that does not match any flag."""
   name = text.lstrip('-').partition('=')[0]
   if not (text.startswith('-') and name):
     return UserError('an argument is not a flag', text, 'write it as --FLAG=VALUE')
-  nearest = _similar_names(name, [*names, 'flagfile', 'help', 'version'])
+  nearest = _similar_names(name, [*all_flags(), 'flagfile', 'help', 'version'])
+  remedy = 'did you mean --{}? '.format(', --'.join(nearest)) if nearest else ''
   if nearest and re.search(r'\s', name):  # For example, a flagfile has the line `--FLAG VALUE`.
-    remedy = 'did you mean --{}=VALUE?'.format(nearest[0])
-  elif nearest:
-    remedy = 'did you mean --{}?'.format(', --'.join(nearest))
-  else:
-    remedy = ''
-  return UserError('unknown flag', text.partition('=')[0],
-                   '{} --help lists all flags'.format(remedy).strip())
+    remedy = 'did you mean --{}=VALUE? '.format(nearest[0])
+  return UserError('unknown flag', text.partition('=')[0], remedy + '--help lists all flags')
 
 
-def unknown_keyword_error(name: str, names: Sequence[str]) -> UnknownKeyword:
+def unknown_keyword_error(name: str) -> UnknownKeyword:
   """Returns the error for a keyword argument that does not match any flag."""
-  nearest = _similar_names(name, names)
+  nearest = _similar_names(name, list(all_flags()))
   remedy = 'did you mean {}? '.format(' or '.join(nearest)) if nearest else ''
   return UnknownKeyword('unknown keyword', name,
                         remedy + 'help(estimator_train.Settings) lists all keywords')
@@ -244,12 +230,7 @@ def number_range(first: float, last: float, remedy: str) -> ValueCheck:
 
 
 def condition(is_valid: Callable[[Any], bool], rule: str, remedy: str) -> ValueCheck:
-  """Returns a check that raises a UserError unless a condition holds.
-
-  Args:
-    is_valid: the condition.
-    rule: the rule in the error, without the name of the flag, such as 'must be positive'.
-  """
+  """Returns a check of a condition. The rule is without the flag's name: 'must be positive'."""
   def check(flag: Flag, value: Any) -> None:
     if not is_valid(value):
       raise UserError('--{} {}'.format(flag.name, rule), flag.to_argument(value), remedy)
@@ -257,7 +238,6 @@ def condition(is_valid: Callable[[Any], bool], rule: str, remedy: str) -> ValueC
 
 
 def not_empty(remedy: str) -> ValueCheck:
-  """Returns a check that a string is not empty."""
   return condition(bool, 'is empty', remedy)
 
 
@@ -280,7 +260,7 @@ def _format_names(names: Sequence[str]) -> str:
 
 
 def _types_of(annotation: Any) -> Tuple[Any, ...]:
-  """Returns the types in a Union, such as Optional[int]. Other annotations are returned alone."""
+  """Returns the members of a Union, such as Optional[int], or else the annotation alone."""
   is_union = getattr(annotation, '__origin__', None) is Union
   return annotation.__args__ if is_union else (annotation,)
 

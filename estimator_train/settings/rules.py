@@ -1,10 +1,11 @@
 """The table of the rules between flags.
 
-The table first lists the rules that hold in all modes. The constructor of Settings checks them.
-`Settings.for_mode` checks the other rules, which hold only in certain modes.
+The constructor of Settings checks the rules that hold in all modes, and `Settings.for_mode` checks
+the others.
 """
 
 import importlib.util
+import math
 from types import SimpleNamespace
 from typing import Any, Callable, NamedTuple, Tuple
 
@@ -31,9 +32,10 @@ _REPRODUCE_FLAGS = (
 class Rule(NamedTuple):
   """A row of the table.
 
+  In the three parts of the error, `text`, `given` and `remedy`, `{s.FLAG}` stands for the value of
+  a flag.
+
   Attributes:
-    text: the rule, which is the first part of the error. In all parts, `{s.FLAG}` stands for the
-      value of a flag.
     given: the names of the flags whose values the error states, or a text that begins with `--`.
     is_broken: a function of an object with the values of all flags as attributes.
     modes: the modes in which the rule holds; empty for all modes.
@@ -45,7 +47,6 @@ class Rule(NamedTuple):
   modes: Tuple[str, ...] = ()
 
   def check(self, settings: Any) -> None:
-    """Raises a UserError if the values of the flags break the rule."""
     if self.is_broken(settings):
       given = (self.given.format(s=settings) if self.given.startswith('--')
                else _format_flags(settings, *self.given.split()))
@@ -53,11 +54,7 @@ class Rule(NamedTuple):
 
 
 def check_all(settings: Any, mode: str = '') -> None:
-  """Checks the rules that hold only in `mode` or, without `mode`, those that hold in all modes.
-
-  Raises:
-    UserError: the values of the flags break a rule.
-  """
+  """Checks the rules that hold only in `mode` or, without `mode`, those that hold in all modes."""
   values = SimpleNamespace(**dict(settings.items()))
   for rule in RULES:
     if mode in rule.modes if mode else not rule.modes:
@@ -88,11 +85,11 @@ def _must_be_published_value(name: str) -> Rule:
 
 
 def _only_for_data_sets(name: str, *data_sets: str) -> Rule:
-  """Returns a rule that allows a flag with only some built-in data sets. Others would ignore it."""
+  """Returns a rule against a flag that the other built-in data sets would ignore."""
   return Rule('--{} is only for --dataset={}'.format(name, ' or '.join(data_sets)),
               '--{} and --dataset={{s.dataset}}'.format(name),
               'change --dataset, or omit --' + name,
-              lambda s: (getattr(s, name) != all_flags()[name].default and _is_built_in(s)
+              lambda s: (getattr(s, name) != all_flags()[name].default and _has_built_in_dataset(s)
                          and s.dataset not in data_sets))
 
 
@@ -103,7 +100,7 @@ def _unsupported(name: str, default: Any, other: str, is_given: Callable[[Any], 
               lambda s: getattr(s, name) != default and is_given(s))
 
 
-def _is_built_in(settings: Any) -> bool:
+def _has_built_in_dataset(settings: Any) -> bool:
   return not user_code.is_function_name(settings.dataset)
 
 
@@ -113,11 +110,6 @@ def _is_decay(settings: Any) -> bool:
 
 def _stops_early(settings: Any) -> bool:
   return settings.early_stopping_steps is not None or settings.stop_at_accuracy is not None
-
-
-def _end_of_decay(settings: Any) -> Any:
-  """Returns the epoch at which the decay of the learning rate ends; None if it is not given."""
-  return (settings.lr_boundaries_epochs or (settings.train_epochs,))[0]
 
 
 _STOPPING = 'early_stopping_steps stop_at_accuracy'
@@ -218,7 +210,7 @@ RULES = (
     _required('output', 'write_tfrecords', 'give --output=FOLDER'),
     _only_in(('write_tfrecords',), 'num_shards',
              'give --mode=write_tfrecords, or omit --num_shards'),
-    INPUT_RULE._replace(is_broken=lambda s: INPUT_RULE.is_broken(s) and _is_built_in(s)),
+    INPUT_RULE._replace(is_broken=lambda s: INPUT_RULE.is_broken(s) and _has_built_in_dataset(s)),
     _required('runs', 'report',
               'give --runs=FOLDER, or several folders to compare: --runs=FOLDER,FOLDER'),
     _only_in(('report',), 'runs', 'give --mode=report, or omit --runs'),
@@ -259,8 +251,8 @@ RULES = (
          ('train_and_evaluate',)),
     Rule('the warm-up must end before the end of the decay',
          'lr_warmup_epochs lr_boundaries_epochs train_epochs', 'give a shorter --lr_warmup_epochs',
-         lambda s: (_is_decay(s) and _end_of_decay(s) is not None
-                    and s.lr_warmup_epochs >= _end_of_decay(s)), _TRAINING),
+         lambda s: (_is_decay(s) and s.lr_warmup_epochs
+                    >= (*s.lr_boundaries_epochs, s.train_epochs or math.inf)[0]), _TRAINING),
     Rule('--mode=scaling takes no --train_epochs, as its runs differ in steps per epoch',
          'train_epochs', 'give --train_steps=N on the command line instead',
          lambda s: s.train_epochs is not None, ('scaling',)),

@@ -24,11 +24,7 @@ def is_function_name(name: str) -> bool:
 
 
 def function_name(function: Callable[..., Any]) -> str:
-  """Returns the name `package.module:function` by which `call_function` imports the function.
-
-  Raises:
-    UserError: the function cannot be imported by a name.
-  """
+  """Returns the name `package.module:function` by which `call_function` imports the function."""
   if not is_importable(function):
     raise UserError('a function given as a setting must be importable by its name', repr(function),
                     'define it at the top level of a module or notebook, not as a lambda, a method '
@@ -56,7 +52,7 @@ def call_function(flag: str, name: str, parameter_names: str, *arguments: Any) -
   Args:
     flag: the name of the flag that names the function.
     name: the value of the flag, `package.module:function`.
-    parameter_names: the names of `arguments`, such as `image_shape, num_classes`, for the error.
+    parameter_names: the names of `arguments` for the error, such as `image_shape, num_classes`.
 
   Raises:
     UserError: the function does not exist, has other parameters, or raises an exception.
@@ -105,7 +101,6 @@ def translate_errors(what: str, code_name: str) -> Iterator[None]:
 
 
 def _import_function(flag: str, name: str) -> Any:
-  """Imports and returns a function; raises a UserError if the module or function is missing."""
   flag_text = '--{}={}'.format(flag, name)
   module_name, _, attribute_name = name.partition(':')
   try:

@@ -150,7 +150,7 @@ def _read_flags_of_run(values: Dict[str, Any], names: Set[str]) -> List[Argument
     return []
   if not os.path.isfile(path):
     if 'dataset' not in names and names.intersection(_FLAGS_OF_PATTERNS):
-      raise UserError('--dataset is required, because --model_dir has no run that states it',
+      raise UserError('--dataset is required if --model_dir has no run',
                       '--model_dir={} has no flags.txt'.format(values['model_dir']),
                       'give --dataset, or the --model_dir of a run')
     return []

@@ -94,5 +94,5 @@ def test_mistakes_are_found_by_file_and_line(write):
 
 @pytest.mark.parametrize('mode', ['evaluate', 'predict', 'export'])
 def test_a_folder_without_run(tmp_path, mode):
-  with pytest.raises(UserError, match=r'^--model_dir has no run.*there is no flags\.txt'):
+  with pytest.raises(UserError, match=r'^--dataset is required.*has no flags\.txt'):
     command_line.parse(['--mode=' + mode, '--model_dir={}'.format(tmp_path), '--eval_pattern=x'])

@@ -12,7 +12,7 @@ _MAX_LISTED = 10  # The maximum number of items of a list in a message.
 class UserError(Exception):
   """The user's input is invalid: a flag, a path, data or a model. The exit code is 2.
 
-  The text of the exception is one line, `what: given: remedy`.
+  The text is one line, `what: given: remedy`.
 
   Attributes:
     what: the rule that was broken, or what failed.
@@ -26,16 +26,6 @@ class UserError(Exception):
                result: Optional[Dict[str, Any]] = None) -> None:
     super().__init__(what, given, remedy)
     self.what, self.given, self.remedy, self.result = what, given, remedy, result
-
-  def with_keywords(self, kind: Optional[Type['UserError']] = None) -> 'UserError':
-    """Returns a copy that names keywords, such as `seed`, instead of flags, such as `--seed`.
-
-    Args:
-      kind: the class of the copy; None for the class of this error.
-    """
-    what, given, remedy = (flags_to_keywords(str(part))
-                           for part in (self.what, self.given, self.remedy))
-    return (kind or type(self))(what, given, remedy, self.result)
 
   def __str__(self) -> str:
     return ': '.join(shorten(one_line(str(part)))
@@ -52,17 +42,20 @@ class UnknownKeyword(UserError, TypeError):
 
 @contextlib.contextmanager
 def translate_to_keywords(kind: Optional[Type[UserError]] = None) -> Iterator[None]:
-  """Translates UserErrors of the `with` block, so that they name keywords instead of flags.
+  """Makes UserErrors of the `with` block name keywords of Python callers instead of flags.
 
   Args:
-    kind: the class of the translated errors; None to keep the class. An error that is already a
-      ValueError or a TypeError always keeps its class.
+    kind: the class of the translated errors; None to keep the class. A ValueError or a TypeError
+      always keeps its class.
   """
   try:
     yield
   except UserError as error:
-    raise error.with_keywords(None if isinstance(error, (ValueError, TypeError)) else kind) from (
-        error.__cause__)
+    if kind is None or isinstance(error, (ValueError, TypeError)):
+      kind = type(error)
+    what, given, remedy = (flags_to_keywords(str(part))
+                           for part in (error.what, error.given, error.remedy))
+    raise kind(what, given, remedy, error.result) from error.__cause__
 
 
 def flags_to_keywords(text: str) -> str:
@@ -118,7 +111,7 @@ class BadExample(ValueError):
 class WrongSchema(BadExample):
   """The features or labels of an example differ from those that the flags state.
 
-  Such an example is never skipped, because the whole data set probably differs from the flags.
+  The example is never skipped, because the whole data set probably differs from the flags.
   """
   _rule = 'an example does not fit the flags'
 
@@ -146,8 +139,7 @@ class CheckpointNotSaved(TrainingFailed):
 class RunLockLost(TrainingFailed, OSError):
   """This process must not write to `--model_dir`, because it no longer owns the lock of the folder.
 
-  It is an OSError, so that writing is retried as after other OSErrors. A folder that was moved may
-  be moved back.
+  It is an OSError, so that writing is retried: a folder that was moved may be moved back.
   """
 
 
@@ -160,8 +152,7 @@ class PeerLost(Exception):
   """Another task was lost, was stopped, or did not start. The same command resumes the run.
 
   Attributes:
-    exit_code: the exit code of this process. If a restart cannot help, this is the exit code of the
-      other task.
+    exit_code: the exit code of this process; that of the other task if a restart cannot help.
   """
   exit_code = 138
 

@@ -78,12 +78,7 @@ class ClusterPeers(Peers):
               self._cluster.task_summary)
 
   def start_exchange(self, connections: Dict[Task, Connection]) -> None:
-    """Starts the thread that exchanges messages, and that ends this process if a task is lost.
-
-    Args:
-      connections: on the chief, the connections to all other members; on the other members, the
-        connection to the chief.
-    """
+    """Starts the thread that exchanges messages, and that ends this process if a task is lost."""
     self._connections.update(connections)
     self._tasks.update((connection, task) for task, connection in connections.items())
     self._thread.start()
@@ -106,7 +101,7 @@ class ClusterPeers(Peers):
     self._wait_until(lambda: self._state.is_stop_confirmed(global_step))
 
   def wait_until_chief_started(self) -> None:
-    """Waits until the chief has announced its first state. The chief must not call this method."""
+    """Waits until the chief has announced its first state. Must not be called on the chief."""
     self._wait_until(self._state.has_chief_started)
 
   def wait_until_trained(self) -> None:
@@ -120,7 +115,7 @@ class ClusterPeers(Peers):
     return measurements_of_others
 
   def wait_for_goodbyes(self) -> Dict[str, Dict[str, Any]]:
-    """Waits for the goodbye of the chief or, on the chief, for the goodbyes of all other workers.
+    """Waits for the goodbye of the chief or, on the chief, for those of all other workers.
 
     Returns:
       The measurements that these tasks sent with their goodbyes, by the name of the task.
@@ -129,21 +124,14 @@ class ClusterPeers(Peers):
     return {str(task): values for task, values in (self._state.measurements() or {}).items()}
 
   def leave(self, measurements: Optional[Dict[str, Any]] = None) -> None:
-    """Sends a goodbye, without waiting for other tasks to finish.
+    """Sends a goodbye with the measurements of this task, without waiting for other tasks.
 
     Afterwards, this task does not detect the loss of other tasks, and they do not report its loss.
-
-    Args:
-      measurements: the measurements of this task, which are sent with the goodbye.
     """
     self._send_final_message(bye=True, measurements=measurements or {})
 
   def report_failure(self, reason: str, exit_code: Optional[int]) -> None:
-    """Reports this task as lost, which ends the run on all other tasks.
-
-    Args:
-      exit_code: the exit code of this task; None if it is unknown.
-    """
+    """Reports this task as lost, which ends the run on all other tasks."""
     self._send_final_message(failed=reason[:MAX_REASON_CHARS], code=exit_code)
 
   def _wait_until(self, condition: Callable[[], bool]) -> None:

@@ -54,8 +54,7 @@ class _Peer:
 
   Attributes:
     message: the last message with the state of the task.
-    has_trained: whether the task has completed its last step.
-    measurements: the measurements that the task sent with its goodbye; None until then.
+    measurements: what the task sent with its goodbye; None until then.
     heard_at: the time of the last message; None if a message has arrived since the last tick.
   """
 
@@ -96,7 +95,6 @@ class ClusterState:
     self._last_heartbeat: Tuple[Dict[str, Any], float] = ({}, 0.)
 
   def announce(self, state: str) -> None:
-    """Changes the state of this task."""
     self._state = state
     self._has_trained = self._has_trained or state == TRAINED
 
@@ -180,7 +178,7 @@ class ClusterState:
         peer.is_finished or peer.has_trained for _, peer in self._worker_peers())
 
   def measurements(self) -> Optional[Dict[Task, Dict[str, Any]]]:
-    """Returns what the connected workers sent with their goodbyes; None until all have sent one."""
+    """Returns the measurements of the connected workers; None until all have sent a goodbye."""
     by_task = {task: peer.measurements for task, peer in self._worker_peers()}
     return None if None in by_task.values() else {
         task: values for task, values in by_task.items() if values is not None}
@@ -198,7 +196,7 @@ class ClusterState:
             if not peer.is_finished and peer.state not in (READY, TRAINING, TRAINED))
 
   def _confirmed_stop_step(self) -> Optional[int]:
-    """Returns the stop step if all connected tasks have confirmed it. Only the chief calls this."""
+    """Returns the stop step if all connected tasks have confirmed it, as the chief knows."""
     confirmed = {peer.message.get('stop_at')
                  for peer in self._peers.values() if not peer.is_finished}
     return self.stop_step if confirmed <= {self.stop_step} else None

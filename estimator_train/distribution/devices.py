@@ -38,8 +38,8 @@ def find_devices(flags: DeviceFlags, local_rank: int = 0) -> Devices:
   """Finds the devices that the flags request.
 
   Args:
-    local_rank: the index of this process among the processes on this host. With Horovod, each
-      process uses the GPU with this index. This has not been tested with GPUs.
+    local_rank: the index of this process among the processes on this host. With Horovod, it is
+      also the index of the GPU to use; this has not been tested.
 
   Raises:
     UserError: there are fewer GPUs than requested, or fewer GPUs than processes on this host.
@@ -84,7 +84,6 @@ def prepare_devices(flags: DeviceFlags, devices: Devices, trains: bool) -> None:
 
 
 def _has_fast_float16(description: str) -> bool:
-  """Whether TensorFlow uses float16 on the GPU with this description."""
   match = re.search(r'compute capability: (\d+)\.(\d+)', description)
   return match is not None and tuple(map(int, match.groups())) >= _MIN_FLOAT16_CAPABILITY
 
@@ -105,10 +104,10 @@ def make_local_strategy(flags: DeviceFlags,
 
 
 def make_session_config(flags: DeviceFlags, devices: Devices,
-                        in_cluster: bool = False) -> tf.ConfigProto:
-  """Makes the configuration of a session; see set_thread_counts for `in_cluster`."""
+                        uses_server: bool = False) -> tf.ConfigProto:
+  """Makes the configuration of a session; see set_thread_counts for `uses_server`."""
   config = tf.ConfigProto(allow_soft_placement=True)
-  set_thread_counts(config, flags, in_cluster)
+  set_thread_counts(config, flags, uses_server)
   config.gpu_options.allow_growth = flags.gpu_memory_growth
   if devices.gpu_index is not None:
     config.gpu_options.visible_device_list = str(devices.gpu_index)
@@ -138,16 +137,16 @@ def cpu_session() -> Iterator[tf.Session]:
 
 
 def set_thread_counts(config: tf.ConfigProto, flags: DeviceFlags,
-                      in_cluster: bool = False) -> None:
+                      uses_server: bool = False) -> None:
   """Sets the numbers of threads in the configuration of a session.
 
   Args:
-    in_cluster: whether the session uses the TensorFlow server of this task, with its threads.
+    uses_server: whether the session uses the TensorFlow server of this task, with its threads.
   """
   config.intra_op_parallelism_threads = flags.intra_op_parallelism_threads
   num_threads = _inter_op_threads(flags)
   config.inter_op_parallelism_threads = num_threads
-  if num_threads and not in_cluster:
+  if num_threads and not uses_server:
     # Without a pool of its own, this session would share the pool of the first session of the
     # process, which may have another number of threads.
     config.session_inter_op_thread_pool.add(num_threads=num_threads)
@@ -167,9 +166,8 @@ def num_parallel_calls(flags: InputFlags) -> int:
 def num_queued_calls(flags: InputFlags) -> int:
   """Returns how many images are queued for decoding, besides those that are being decoded.
 
-  The default is one per core. A thread that has decoded an image then starts the next one at once,
-  instead of waiting until the input pipeline starts it. If the user gives `--num_parallel_calls`,
-  no image is queued. The number of threads is the same in both cases.
+  From a queue, a thread that has decoded an image takes the next one at once, instead of waiting
+  until the input pipeline starts it. If the user gives `--num_parallel_calls`, no image is queued.
   """
   return 0 if flags.num_parallel_calls else machine.available_cores()
 
@@ -177,8 +175,7 @@ def num_queued_calls(flags: InputFlags) -> int:
 def private_threadpool_size(flags: InputFlags, devices: DeviceFlags) -> int:
   """Returns the number of threads that run only functions of the input pipeline.
 
-  Returns 0 if the graph operations have one thread per core, because these threads then also run
-  the functions.
+  It is 0 if the graph operations have one thread per core, which then also run the functions.
   """
   return num_parallel_calls(flags) if _inter_op_threads(devices) else 0
 

@@ -39,15 +39,14 @@ class Engine:
     num_workers: the number of processes that train together; 1 for an evaluator.
     examples_per_replica: the number of examples that each replica uses per step.
     is_synchronous: whether this process takes part in every global step.
-    uses_own_server: whether the sessions of this process use its own tf.train.Server, and the
-      threads of this server.
+    uses_server: whether the sessions of this process run on its tf.train.Server, with the threads
+      of this server.
 
   Raises:
-    UserError: the batch size is not divisible by the number of replicas, or a replica would have an
-      odd number of examples although `--mixup_alpha` is given.
+    UserError: the batch size does not suit the number of replicas.
   """
   is_synchronous = True
-  uses_own_server = False
+  uses_server = False
 
   def __init__(self, settings: Settings, process: Process, devices: Devices) -> None:
     self.settings, self.process, self.devices = settings, process, devices
@@ -86,9 +85,7 @@ class Engine:
     return self.examples_per_replica * self.devices.num_replicas
 
   def resume_position(self, examples_seen: int) -> int:
-    """Returns the index of the example at which a run starts to read.
-
-    The index counts the training examples of all epochs.
+    """Returns the index of the first example to read, counted over all epochs.
 
     Args:
       examples_seen: the number of examples that were used up to the checkpoint.
@@ -106,7 +103,7 @@ class Engine:
         tf_random_seed=self.settings.optimizer.seed,
         train_distribute=self.make_strategy(),
         session_config=make_session_config(self.settings.devices, self.devices,
-                                           in_cluster=self.uses_own_server),
+                                           uses_server=self.uses_server),
         save_checkpoints_steps=None,  # The hook SaveCheckpoints saves them.
         save_checkpoints_secs=None,
         keep_checkpoint_max=self.settings.checkpoints.keep_checkpoint_max,
@@ -131,7 +128,7 @@ def _make_cluster_peers(settings: Settings, cluster: Cluster) -> 'ClusterPeers':
 
 class _ClusterEngine(Engine):
   """Trains together with the other workers of a cluster."""
-  uses_own_server = True
+  uses_server = True
   peers: 'ClusterPeers'
 
   def _make_peers(self) -> 'ClusterPeers':
@@ -157,7 +154,6 @@ class _ClusterEngine(Engine):
 
   def _call_estimator(self, estimator: tf.estimator.Estimator, input_fn: Any,
                        hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
-    """Calls the function of Estimator that trains in this process."""
     # With a cluster in TF_CONFIG, Estimator.train raises a ValueError. train_and_evaluate only
     # trains here, because it evaluates only in an evaluator, which does not use this class.
     tf.estimator.train_and_evaluate(
@@ -199,7 +195,7 @@ class ParameterServerEngine(_ClusterEngine):
 
 class HorovodEngine(_ClusterEngine):
   """Trains with Horovod, with one replica per rank. TensorFlow itself sees no cluster."""
-  uses_own_server = False
+  uses_server = False
 
   def _make_peers(self) -> 'ClusterPeers':
     from estimator_train.distribution import horovod
@@ -242,8 +238,7 @@ def make_engine(settings: Settings, process: Process, devices: Devices) -> Engin
 
   Raises:
     PeerLost: the first rank of Horovod did not publish its address in time.
-    UserError: the batch size does not suit the replicas, the port of this task is in use, or a host
-      name cannot be resolved in time.
+    UserError: the batch size does not suit the replicas, or TF_CONFIG does not suit the network.
   """
   # If TensorFlow found TF_CONFIG, it would connect to the other tasks. Only an engine with its own
   # server needs that.
@@ -251,7 +246,7 @@ def make_engine(settings: Settings, process: Process, devices: Devices) -> Engin
   strategy = settings.devices.distribution_strategy
   if process.num_workers > 1 and process.role != EVALUATOR:
     engine = _CLUSTER_ENGINES[strategy](settings, process, devices)
-    if engine.uses_own_server and process.cluster is not None:
+    if engine.uses_server and process.cluster is not None:
       os.environ['TF_CONFIG'] = process.cluster.to_tf_config()
     return engine
   if settings.run.trains and strategy in MULTI_WORKER_STRATEGIES and process.role != EVALUATOR:
@@ -263,11 +258,7 @@ def make_engine(settings: Settings, process: Process, devices: Devices) -> Engin
 
 
 def serve_variables(settings: Settings, process: Process) -> Dict[str, Any]:
-  """Serves variables as a parameter server until the chief has finished.
-
-  Returns:
-    The result of the mode for this process.
-  """
+  """Serves variables until the chief has finished, and returns the result of the mode."""
   cluster = process.cluster
   assert cluster is not None
   peers = _make_cluster_peers(settings, cluster)

@@ -27,12 +27,7 @@ _MPI_VARIABLES = ('OMPI_COMM_WORLD_SIZE', 'PMI_SIZE', 'PMIX_RANK')
 
 
 class HorovodPeers(ClusterPeers):
-  """The ranks of Horovod, which TF_CONFIG names or which horovodrun, mpirun or srun has started.
-
-  Raises:
-    PeerLost: rank 0 was not reachable in time.
-    UserError: Horovod is not installed, or the port or a host name in TF_CONFIG is invalid.
-  """
+  """The ranks of Horovod, which TF_CONFIG names or which horovodrun, mpirun or srun has started."""
 
   def __init__(self, settings: Settings, process: Process) -> None:
     try:
@@ -84,8 +79,8 @@ class HorovodPeers(ClusterPeers):
 def _start_address_server(port: int, size: int) -> Any:
   """Starts the server by which the ranks exchange their addresses; it runs until the process ends.
 
-  Each rank is presented to Horovod as a host of its own, because Horovod needs the real hosts only
-  for hierarchical operations.
+  Horovod takes each rank for a separate host. It needs the real hosts only for hierarchical
+  operations.
   """
   from horovod.runner.common.util import hosts
   from horovod.runner.http import http_server
@@ -112,16 +107,12 @@ def _gloo_environment(process: Process, host: str, port: int) -> Dict[str, str]:
       'HOROVOD_CPU_OPERATIONS': 'gloo',
       'HOROVOD_GLOO_RENDEZVOUS_ADDR': host,
       'HOROVOD_GLOO_RENDEZVOUS_PORT': str(port),
-      'HOROVOD_GLOO_IFACE': _interface_towards(host, port),
+      'HOROVOD_GLOO_IFACE': _find_interface(host, port),
   }
 
 
-def _interface_towards(host: str, port: int) -> str:
-  """Returns the network interface by which this host reaches another host; '' if unknown.
-
-  Raises:
-    OSError: the host name cannot be resolved, or there is no route.
-  """
+def _find_interface(host: str, port: int) -> str:
+  """Returns the network interface by which this host reaches another host; '' if unknown."""
   import psutil
   family, socket_type, protocol, _, address = socket.getaddrinfo(
       host, port, 0, socket.SOCK_DGRAM)[0]
@@ -133,7 +124,6 @@ def _interface_towards(host: str, port: int) -> str:
 
 
 def _hostname(rank: int) -> str:
-  """Returns the host name under which a rank is presented to Horovod."""
   return 'rank-{}'.format(rank)
 
 
@@ -153,20 +143,20 @@ def mpi_connects_ranks(environ: Mapping[str, str], is_mpi_built: bool) -> bool:
 
 
 def publish_address(launch: LaunchedProcess, folder: str) -> Tuple[Cluster, socket.socket]:
-  """Writes the address of this process, which is rank 0, to a folder that all ranks share.
+  """Writes the address of rank 0, which is this process, to a folder that all ranks share.
 
   Returns:
     The cluster, and the listener at the address of rank 0.
   """
   listener = sockets.listen(0)
   port = int(listener.getsockname()[1])
-  hosts = _own_addresses()
+  hosts = _find_ip_addresses()
   storage.write_text(os.path.join(folder, _ADDRESS_FILE), json.dumps(
       {'launch_id': launch.launch_id, 'hosts': hosts, 'port': port}))
   return _make_cluster(launch, hosts[0], port), listener
 
 
-def _own_addresses() -> List[str]:
+def _find_ip_addresses() -> List[str]:
   """Returns the IP addresses of this host; the loopback address only if there is no other one."""
   import psutil  # Not imported at the top, because few runs need psutil.
   addresses = [address.address for entries in psutil.net_if_addrs().values() for address in entries
@@ -179,9 +169,6 @@ def _own_addresses() -> List[str]:
 
 def wait_for_address(launch: LaunchedProcess, folder: str, timeout: StartTimeout) -> Cluster:
   """Waits until rank 0 has written its address and is reachable, and returns the cluster.
-
-  Args:
-    folder: a folder that all ranks share.
 
   Raises:
     PeerLost: rank 0 was not reachable in time.

@@ -17,7 +17,7 @@ _MAX_MESSAGE_BYTES = _RECEIVE_BYTES = 64 * 1024
 
 
 def _check_task(value: Any) -> Any:
-  """Checks that a value is the type and the index of a task, and returns the value."""
+  """Checks that a value is the type and the index of a task."""
   json_values.tuple_of(json_values.text, json_values.integer())(value)
   if value[0] not in TASK_TYPES:
     raise ValueError('unknown task type')
@@ -40,7 +40,7 @@ _FIELDS: Dict[str, json_values.Check] = {
 
 
 def _check_message(value: Any) -> Any:
-  """Checks the types of the known fields of an object, and returns the object."""
+  """Checks the types of the known fields of an object."""
   if not isinstance(value, dict):
     raise ValueError('not an object')
   for name, field in value.items():
@@ -65,7 +65,6 @@ class Connection:
     self._incoming = self._outgoing = b''  # Bytes of an incomplete message; bytes to be sent.
 
   def fileno(self) -> int:
-    """Returns the file descriptor, for `wait_readable`."""
     return self._socket.fileno()
 
   @property
@@ -134,7 +133,7 @@ class Connection:
 
 
 def accept_connections(listener: socket.socket) -> List[Connection]:
-  """Accepts and returns all connections that are waiting at a listener."""
+  """Accepts all connections that are waiting at a listener."""
   connections = []
   with contextlib.suppress(OSError):  # No connection is waiting, or the next one has already ended.
     while True:
@@ -147,7 +146,6 @@ def wait_readable(sockets: Sequence[Any], timeout_secs: float) -> List[Any]:
 
   Args:
     sockets: sockets, or other objects with a `fileno` method.
-    timeout_secs: the maximum number of seconds to wait.
   """
   poll = select.poll()  # select.select would accept only file descriptors below 1024.
   sockets_by_descriptor = {each.fileno(): each for each in sockets}

@@ -22,9 +22,7 @@ class Peers:
   stop_step: Optional[int] = None
 
   def join(self, shared_values: Mapping[str, str]) -> None:
-    """Waits for the other processes, and checks that their flags and shared values are the same.
-
-    Workers other than the chief also wait until the chief has announced its first state.
+    """Connects the processes. The other workers then wait until the chief announces a state.
 
     Args:
       shared_values: the values besides the flags that must be the same in all processes, by name.
@@ -35,7 +33,7 @@ class Peers:
     """
 
   def announce(self, state: str) -> None:
-    """Sends the state of this process to the others: READY, TRAINING or TRAINED."""
+    """Sends the state of this process, READY, TRAINING or TRAINED, to the others."""
 
   @contextlib.contextmanager
   def announce_activity(self, activity: str) -> Iterator[None]:

@@ -28,8 +28,7 @@ class LaunchedProcess(NamedTuple):
 
   Attributes:
     rank: the index among all these processes, from 0.
-    num_processes: the number of these processes.
-    local_rank: the index among the processes on the same host, from 0.
+    local_rank: the index among those on the same host, from 0.
     launch_id: a text that is the same for all these processes; may be empty.
   """
   rank: int
@@ -62,7 +61,6 @@ class Process(NamedTuple):
 
   @property
   def is_chief(self) -> bool:
-    """Whether this process writes the files of the run."""
     return self.role == CHIEF
 
   @property
@@ -91,8 +89,7 @@ SINGLE_PROCESS = Process()
 def identify_process(environ: Mapping[str, str], strategy: str) -> Process:
   """Returns the role and the rank of this process in its run.
 
-  With the strategy `horovod` and without TF_CONFIG, the variables of horovodrun, mpirun or srun
-  determine the rank.
+  With the strategy `horovod` and without TF_CONFIG, the variables of the launcher determine both.
 
   Raises:
     UserError: TF_CONFIG or another variable is invalid, or TF_CONFIG does not fit the strategy.

@@ -85,7 +85,7 @@ def wait_for_network(cluster: Cluster, timeout_secs: float,
 
 def connect(cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeout,
             listener: Optional[socket.socket] = None, key: str = '') -> Dict[Task, Connection]:
-  """Waits for all other members, and returns once all of them are connected to the chief.
+  """Waits until all members are connected to the chief.
 
   Args:
     shared_values: the values that must be the same on all members, by name.
@@ -102,7 +102,7 @@ def connect(cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeo
     UserError: a shared value or the key of this task differs from the chief's, another process has
       registered as this task, or the port of the chief cannot be opened.
   """
-  shared_values = {name: _shorten(value) for name, value in dict(
+  shared_values = {name: _digest_if_long(value) for name, value in dict(
       shared_values, TF_CONFIG=cluster.task_summary).items()}
   if not cluster.is_chief:
     return {cluster.chief: _Member(cluster, shared_values, timeout, key).connect()}
@@ -121,7 +121,7 @@ def connect(cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeo
   return chief.release()
 
 
-def _shorten(value: str) -> str:
+def _digest_if_long(value: str) -> str:
   if len(value) <= _MAX_VALUE_CHARS:
     return value
   digest = hashlib.sha256(value.encode('utf-8', 'surrogateescape')).hexdigest()
@@ -154,7 +154,6 @@ class _Chief:
     self._num_refusals = 0
 
   def missing_tasks(self) -> List[Task]:
-    """Returns the members that are not yet registered."""
     return [task for task in self._cluster.members
             if task != self._cluster.task and task not in self._registered]
 
@@ -175,7 +174,7 @@ class _Chief:
         with contextlib.suppress(StopIteration):  # The conversation ends with a refusal.
           conversation.send(message)
     for connection in accept_connections(self._listener):
-      self._conversations[connection] = self._converse(connection)
+      self._conversations[connection] = self._register_or_refuse(connection)
       next(self._conversations[connection])
     if now - self._heartbeat_sent_at >= _HEARTBEAT_SECS:
       self._heartbeat_sent_at = now
@@ -194,7 +193,7 @@ class _Chief:
       member.send(go=True)
     return self._registered
 
-  def _converse(self, connection: Connection) -> _Conversation:
+  def _register_or_refuse(self, connection: Connection) -> _Conversation:
     """Identifies a process, and registers or refuses it. A `yield` waits for the next message."""
     self._deadlines[connection] = self._timeout.clock() + _HANDSHAKE_TIMEOUT_SECS
     challenge = secrets.token_hex()
@@ -288,12 +287,7 @@ class _Member:
       time.sleep(_RETRY_SECS)
 
   def _register(self, connection: Connection) -> None:
-    """Registers this task over a connection to a process at the chief's address.
-
-    Raises:
-      ConnectionError: the connection is lost, or the process does not answer.
-      UserError: the chief has refused this task.
-    """
+    """Registers this task with the chief; raises a ConnectionError if the chief does not answer."""
     messages, task = self._receive_messages(connection), self._cluster.task
     challenges = next(message['challenge'] for message in messages
                       if 'challenge' in message), secrets.token_hex(), task
@@ -320,10 +314,9 @@ class _Member:
 
   def _receive_messages(self, connection: Connection,
                         sends_heartbeats: bool = False) -> Iterator[Dict[str, Any]]:
-    """Yields the messages of the chief. Messages that the caller does not take stay in `unread`.
+    """Yields the messages of the chief; raises a ConnectionError if the chief does not answer.
 
-    Raises:
-      ConnectionError: the connection is lost, or the process does not answer.
+    Messages that the caller does not take stay in `connection.unread`.
     """
     clock = self._timeout.clock
     heard_at = sent_at = clock()
@@ -342,11 +335,7 @@ class _Member:
     raise ConnectionError(connection.end_reason or 'no answer')
 
   def _make_mismatch_error(self, name: str, is_known: bool) -> UserError:
-    """Returns the error for a value that differs from the chief's.
-
-    Args:
-      is_known: whether the chief also has a value with this name.
-    """
+    """Returns the error for a value that differs from the chief's, or is unknown to the chief."""
     return UserError(
         'this {} must match the chief'.format(self._cluster.task.type),
         '{} here and {} on the chief, whose log has both'.format(

@@ -35,9 +35,6 @@ def listen(port: int) -> socket.socket:
 
   Args:
     port: the port; 0 for any free port.
-
-  Raises:
-    OSError: the port cannot be opened.
   """
   # The listener is not bound to a host name, because a container may be unable to resolve its own.
   try:
@@ -65,11 +62,7 @@ def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket
 
 
 def connect(host: str, port: int, timeout_secs: float) -> socket.socket:
-  """Connects to a port of a host, and tries each address of the host.
-
-  Raises:
-    OSError: no connection was possible, or the host name cannot be resolved.
-  """
+  """Connects to a port of a host, at the first of its addresses at which this is possible."""
   try:
     resolved = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
   except UnicodeError as error:  # The name is not a valid host name.
@@ -111,12 +104,7 @@ def listening_process(port: int) -> str:
 
 
 class StartTimeout:
-  """The timeout of the rendezvous, which starts when this object is made.
-
-  Args:
-    log: called with each line to log.
-    clock: returns seconds from any origin.
-  """
+  """The timeout of the rendezvous, which starts when this object is made."""
 
   def __init__(self, timeout_secs: float,
                log: Callable[[str], None] = _LOG.info,
@@ -126,14 +114,7 @@ class StartTimeout:
     self._logged_at = self._started_at
 
   def log_or_raise(self, missing: Sequence[str]) -> None:
-    """Logs the missing tasks if a minute has passed since they were last logged.
-
-    Args:
-      missing: the tasks that this task waits for, as text.
-
-    Raises:
-      PeerLost: the timeout has expired.
-    """
+    """Logs the missing tasks once a minute; raises a PeerLost if the timeout has expired."""
     now = self.clock()
     names = ', '.join(missing[:_MAX_NAMES])
     if len(missing) > _MAX_NAMES:

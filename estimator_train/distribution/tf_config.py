@@ -56,7 +56,6 @@ class Cluster(NamedTuple):
 
   @property
   def is_chief(self) -> bool:
-    """Whether this task is the chief."""
     return self.task == self.chief
 
   @property
@@ -77,12 +76,10 @@ class Cluster(NamedTuple):
 
   @property
   def parameter_servers(self) -> Tuple[Task, ...]:
-    """The tasks that serve variables."""
     return self._tasks_of_type('ps')
 
   @property
   def has_evaluator(self) -> bool:
-    """Whether a separate task evaluates the checkpoints."""
     return 'evaluator' in self.addresses
 
   @property
@@ -97,11 +94,7 @@ class Cluster(NamedTuple):
                      for task_type in TASK_TYPES if task_type in self.addresses)
 
   def address(self, task: Task) -> str:
-    """Returns the HOST:PORT of a task.
-
-    Raises:
-      KeyError: the task has no address; an evaluator may have none.
-    """
+    """Returns the HOST:PORT of a task; raises a KeyError for an evaluator without an address."""
     return self.addresses[task.type][task.index]
 
   def to_tf_config(self) -> str:
@@ -113,11 +106,7 @@ class Cluster(NamedTuple):
 
 
 def parse_cluster(environ: Mapping[str, str]) -> Optional[Cluster]:
-  """Parses TF_CONFIG; returns None if the variable is not set or contains no cluster.
-
-  Raises:
-    UserError: TF_CONFIG is invalid.
-  """
+  """Parses TF_CONFIG; returns None if the variable is not set or contains no cluster."""
   text = environ.get('TF_CONFIG', '').strip()
   if not text:
     return None
@@ -165,11 +154,7 @@ def unresolved_host_error(cluster: Cluster) -> Optional[UserError]:
 
 
 def listen_on_task_port(cluster: Cluster) -> socket.socket:
-  """Returns a listener on the port in the address of this task.
-
-  Raises:
-    UserError: the port cannot be opened.
-  """
+  """Returns a listener on the port of this task; raises a UserError if it cannot be opened."""
   address = cluster.address(cluster.task)
   _, port = sockets.split_address(address)
   try:
@@ -229,7 +214,6 @@ def _parse_address(field: str, address: Any) -> Tuple[str, int]:
 
 
 def _parse_task(task: Mapping[str, Any], addresses: Mapping[str, Tuple[str, ...]]) -> Task:
-  """Checks the task of this process, and returns it."""
   for field in ('type', 'index'):
     if task.get(field) is None:
       raise _make_error('task must have a type and an index', 'task.{} is missing'.format(field),

@@ -36,8 +36,7 @@ from estimator_train.settings import command_line, workloads
 from estimator_train.system import child_process, logs
 
 _PROGRAM = (sys.executable, '-m', 'estimator_train')
-# The command that serves the folder whose path is added. It uses `-m`, because `-c` would make
-# Python also import modules from that folder.
+# The command uses `-m`, because `-c` would make Python also import modules from the served folder.
 _SERVER = (sys.executable, '-m', 'estimator_train.launcher.tensorboard_server')
 # The argument of the program if the user gives it no flags.
 _QUICKSTART_ARGUMENT = '--flagfile=' + os.path.join(workloads.FLAGFILES_DIR, 'quickstart.flags')
@@ -47,15 +46,12 @@ _TIMEOUTS = Timeouts()
 
 def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM,
          timeouts: Timeouts = _TIMEOUTS, server: Sequence[str] = _SERVER) -> int:
-  """Runs the cluster, or the program with TensorBoard.
+  """Runs the cluster, or the program with TensorBoard, and returns the exit code.
 
   Args:
     argv: the arguments, without the program's name; None for the arguments of this process.
     program: the command that runs a task, without flags.
-    server: the command that serves TensorBoard. The paths of the folder and the log are added.
-
-  Returns:
-    The exit code.
+    server: the command that serves TensorBoard, without its arguments.
   """
   try:
     logs.prepare_streams()
@@ -97,7 +93,7 @@ def _start_tensorboard(server: Sequence[str], log_dir: str) -> None:
 
 
 def _parse_arguments(argv: Sequence[str]) -> Tuple[argparse.Namespace, List[str]]:
-  """Returns the flags of the launcher, and the arguments of the program; raises a UserError."""
+  """Returns the flags of the launcher, and the arguments of the program."""
   parser = _Parser(add_help=False, allow_abbrev=False)
   for name in _COUNT_FLAGS:
     parser.add_argument('--' + name, '-' + name, type=_parse_count, default=0)
@@ -119,13 +115,9 @@ def _make_tasks(flags: argparse.Namespace) -> List[Task]:
 
 def _divide_resources(tasks: Sequence[Task], cores_per_task: int,
                       gpus_per_task: int) -> List[TaskResources]:
-  """Returns the cores and GPUs of each task.
+  """Returns the cores and GPUs of each task; a count of 0 lets all tasks share all of them.
 
   If CUDA_VISIBLE_DEVICES is not set, the machine is assumed to have enough GPUs.
-
-  Args:
-    cores_per_task: the number of cores; 0 if all tasks share all cores.
-    gpus_per_task: the number of GPUs; 0 if all tasks share all GPUs.
 
   Raises:
     UserError: there are too few cores or GPUs.
@@ -158,7 +150,6 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parse_count(text: str) -> int:
-  """Returns the value of a flag of the launcher."""
   if not re.match(r'[0-9]{1,3}\Z', text):
     raise argparse.ArgumentTypeError('{}: give a whole number from 0 to 999'.format(text))
   return int(text)

@@ -53,7 +53,6 @@ class TaskFailure(NamedTuple):
 
   Attributes:
     code: exit code of the task; 128 + n if signal n killed the task, as in a shell.
-    reason: the name of the task, the exit code and the error.
   """
   code: int
   reason: str
@@ -64,7 +63,7 @@ class _RunningTask(NamedTuple):
 
   Attributes:
     log_path: path of the log file; None for the leader, which has no log file.
-    log_offset: position in bytes at which the output of this process begins in the log file.
+    log_offset: position in bytes at which the output of the process begins in the log file.
   """
   task: Task
   process: 'subprocess.Popen[bytes]'
@@ -77,10 +76,8 @@ class Supervisor:
 
   Args:
     tasks: the tasks, the leader first.
-    command: the command that each task runs.
     log_dir: path of the folder for the log files of all tasks except the leader.
     received_signals: the list to which signal handlers append while the cluster runs.
-    resources: the resources of each task.
   """
 
   def __init__(self, tasks: Sequence[Task], command: Sequence[str], log_dir: str,
@@ -93,11 +90,7 @@ class Supervisor:
     self._key = secrets.token_hex()  # Keeps other users of this machine out of the cluster.
 
   def run(self, max_restarts: int) -> int:
-    """Runs the tasks, and restarts all of them after a failure from which the run can resume.
-
-    Returns:
-      The exit code.
-    """
+    """Runs the tasks, restarts all of them after a failure if useful, and returns the exit code."""
     counts = _make_cluster(self._tasks, [0] * len(self._tasks)).task_summary
     print_to_stderr('starting tasks ({}): the output of {} follows, the others log to {}'.format(
         counts, self._tasks[0], self._log_dir))
@@ -234,5 +227,4 @@ def _reserve_ports(count: int) -> Iterator[List[int]]:
 
 
 def print_to_stderr(text: str) -> None:
-  """Prints a line to standard error."""
   print(text, file=sys.stderr, flush=True)

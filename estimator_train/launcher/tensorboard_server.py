@@ -15,7 +15,7 @@ _NICENESS = 10
 def serve(folder: str, log_path: str) -> None:
   """Serves TensorBoard for a folder, on a free port of localhost, until this process is killed.
 
-  Prints one line to standard output: the URL or, if TensorBoard fails, the path of the log.
+  Prints the URL or, if TensorBoard fails, the path of the log.
   """
   os.nice(_NICENESS)  # Gives training priority over TensorBoard.
   os.environ['CUDA_VISIBLE_DEVICES'] = ''

@@ -23,13 +23,10 @@ _LISTED_PATH = re.compile(r'^\s*(all_)?model_checkpoint_paths?:\s*"((?:[^"\\\n]|
 
 
 def make_folder(path: str, flag_name: str = 'model_dir') -> None:
-  """Makes a folder if it is missing, and checks that it is writable.
+  """Makes a folder if it is missing; raises a UserError if it is not writable.
 
   Args:
     flag_name: the name of the flag that gives the path, for the error.
-
-  Raises:
-    UserError: the folder cannot be made, or is not writable.
   """
   try:
     os.makedirs(path, exist_ok=True)
@@ -44,8 +41,7 @@ def make_folder(path: str, flag_name: str = 'model_dir') -> None:
 def read_checkpoint_list(folder: str) -> List[str]:
   """Returns the paths of the checkpoints in TensorFlow's list, the file `checkpoint` of a folder.
 
-  A list with absolute paths may come from another folder, from which this folder was copied or
-  moved. Only the last component of a listed path is used, so all results are paths in this folder.
+  Only the last component of a listed path is used, because the folder may have been moved.
 
   Returns:
     The paths without duplicates: the latest checkpoint, then all others from the oldest to the
@@ -109,7 +105,6 @@ class RunDir:
     self.path = path
 
   def path_to(self, *names: str) -> str:
-    """Returns the path of a file in the folder."""
     return os.path.join(self.path, *names)
 
   def make(self) -> None:
@@ -122,11 +117,7 @@ class RunDir:
     return {name: value for name, value in flags.items() if value is not None}
 
   def check_flags(self, settings: settings_lib.Settings, changeable_flags: Sequence[str]) -> None:
-    """Raises a UserError if the last training run in the folder had other flags.
-
-    Args:
-      changeable_flags: the names of flags that may differ.
-    """
+    """Raises a UserError if the last training run had other values of flags that cannot change."""
     differences = self.flag_differences(settings, [
         name for name, _ in settings.items() if name not in changeable_flags])
     if differences:
@@ -134,13 +125,7 @@ class RunDir:
                       'give another --model_dir, or the flags of ' + self.path_to(FLAGS_FILE))
 
   def flag_differences(self, settings: settings_lib.Settings, names: Sequence[str]) -> List[str]:
-    """Returns a text for each flag that has another value than in the last training run.
-
-    The result is empty for a new folder.
-
-    Args:
-      names: the names of the flags to compare.
-    """
+    """Returns a text for each of the flags that the last training run had with another value."""
     recorded: Mapping[str, Optional[str]] = self.read_flags()
     texts = settings_lib.to_texts(settings)
     return ['{} before and {} now'.format(*(
@@ -156,7 +141,6 @@ class RunDir:
     """Raises a UserError if the last training run had other class names, or another order of them.
 
     Args:
-      class_names: the class names of this run.
       flag_name: the name of the flag that gives this folder, for the error.
     """
     recorded = self.read_class_names()
@@ -176,8 +160,7 @@ class RunDir:
     """Returns the clock of the steps of all runs in the folder.
 
     Args:
-      unrecorded_examples_per_step: the number of examples per step to assume for steps before the
-        first recorded one.
+      unrecorded_examples_per_step: the number of examples to assume for steps without a record.
     """
     sizes = self._read_batch_sizes()
     if not sizes or sizes[0][0]:
@@ -224,10 +207,7 @@ class RunDir:
                       'give another --model_dir, or remove the file') from damage
 
   def _read_batch_sizes(self) -> List[Tuple[int, int]]:
-    """Returns the recorded (first global step, examples per step), ordered by step.
-
-    The result is empty if the file is missing or damaged.
-    """
+    """Returns the recorded (first global step, examples per step), ordered by step."""
     def parse(file: BinaryIO) -> List[Tuple[int, int]]:
       sizes = [(step, examples) for step, examples in storage.parse_json(file, _BATCH_SIZES)]
       steps = [step for step, _ in sizes]

@@ -25,7 +25,6 @@ class Holdout(NamedTuple):
   """The training examples that the run holds out for validation.
 
   Attributes:
-    fraction: `--validation_fraction`.
     seed: `--seed` of the first training run.
     examples: for each example for validation, the big-endian integer of 64 bits that identifies
       it; None if they are unknown. The file has them as base64.
@@ -36,12 +35,7 @@ class Holdout(NamedTuple):
 
 
 class DataRecord(NamedTuple):
-  """The examples of a run.
-
-  Attributes:
-    test_examples: the digest of the test examples; None if it is unknown.
-    validation: the examples for validation; None if the run trains on all training examples.
-  """
+  """The examples of a run; see the description of the file."""
   test_examples: Optional[str] = None
   validation: Optional[Holdout] = None
 

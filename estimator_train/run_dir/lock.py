@@ -72,12 +72,7 @@ def lock_folder(model_dir: str, touch_interval_secs: float = _TOUCH_INTERVAL_SEC
 
 
 class _RunLock:
-  """The lock of this process on a folder.
-
-  Args:
-    path: the path of the lock file.
-    file: the open lock file, which this process has locked.
-  """
+  """The lock of this process on a folder. This process has locked `file`, the open lock file."""
 
   def __init__(self, path: str, file: BinaryIO) -> None:
     self._path, self._file = path, file
@@ -123,7 +118,6 @@ class _RunLock:
       raise self._lost_error()
 
   def touch(self) -> None:
-    """Checks the lock file, and sets its modification time."""
     with self._mutex:
       self.ensure_ownership()
       os.utime(self._file.fileno())
@@ -207,11 +201,7 @@ def _check_owner(path: str, supports_locks: bool, owner_timeout_secs: float) -> 
 
 
 def _is_touched(path: str, timeout_secs: float) -> bool:
-  """Returns whether the file is touched before the timeout.
-
-  Raises:
-    FileNotFoundError: the owner has ended and removed the file.
-  """
+  """Returns whether the file is touched before the timeout; raises if its owner removes it."""
   deadline = time.monotonic() + timeout_secs
   initial_touch_ns = _last_touch_ns(path)
   while time.monotonic() < deadline:
@@ -229,7 +219,6 @@ def _last_touch_ns(path: str) -> int:
 
 
 def _keep_touching(lock: _RunLock, interval_secs: float, is_released: threading.Event) -> None:
-  """Touches the file at the interval, until the lock is released."""
   while not is_released.wait(interval_secs):
     # Errors are ignored, because they are reported when other files are written.
     with contextlib.suppress(OSError):

@@ -79,13 +79,7 @@ def error_reason(error: BaseException) -> str:
 
 
 def error_reason_with_free_space(error: BaseException, needed_bytes: int, folder: str) -> str:
-  """Returns why a file could not be written, with the needed and the free space on a full disk.
-
-  Args:
-    error: the error raised when the file was written.
-    needed_bytes: the size of the file.
-    folder: the folder of the file.
-  """
+  """Returns why a file could not be written, with the needed and the free space on a full disk."""
   code = _disk_errno(error)
   needed_text = (
       ': {} needed'.format(_format_bytes(needed_bytes)) if code in _NO_SPACE_ERRNOS else '')

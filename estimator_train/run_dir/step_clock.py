@@ -38,8 +38,8 @@ class StepClock(NamedTuple):
     """Returns the global step that completes a number of epochs.
 
     Args:
-      epochs: the number of epochs. A float stands for the decimal number that Python prints. For
-        example, 0.1 stands for exactly 1/10 instead of the nearest binary fraction.
+      epochs: the number of epochs. A float stands for the decimal number that Python prints: 0.1
+        is exactly 1/10.
     """
     assert self.num_examples is not None
     examples = Fraction(str(epochs)) * self.num_examples
@@ -54,10 +54,9 @@ class StepClock(NamedTuple):
     return self.examples_at(step) // self.num_examples
 
   def epoch_at(self, step: int) -> int:
-    """Returns the number of the epoch that the steps up to `step` have begun, counted from 1.
+    """Returns the number of the epoch in which a step is, counted from 1.
 
-    Training for E epochs ends with the step that completes epoch E. This step does not begin epoch
-    E + 1, even if it uses examples of epoch E + 1.
+    A step that completes epoch E is in epoch E, even if it uses examples of epoch E + 1.
     """
     completed = self.completed_epochs(step)
     return completed if completed and self.step_at_epoch(completed) == step else completed + 1

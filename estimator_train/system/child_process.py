@@ -37,7 +37,6 @@ class ChildRun(NamedTuple):
   Attributes:
     code: exit code, or the negative number of the signal that ended the process; None if the
       process did not end before the timeout.
-    secs: duration of the process.
   """
   code: Optional[int]
   stdout: str = ''
@@ -63,10 +62,8 @@ def run_program(arguments: Sequence[str], log_path: str, module: str = 'estimato
   """Runs the program in a child process, and waits until it ends. See run_python.
 
   Args:
-    arguments: the flags.
     log_path: path of the file for the child's standard error.
     module: the module to run: the program, or a launcher of the program.
-    cores: see start_process.
   """
   with open(log_path, 'w+b') as log:
     return run_python(['-m', module, *arguments], environment=child_environment(), stderr=log,
@@ -84,7 +81,6 @@ def run_python(arguments: Sequence[str], timeout_secs: Optional[float] = None,
 
   Args:
     arguments: arguments of the interpreter, such as `-c` and code.
-    timeout_secs: the timeout; None if there is none.
     environment: the environment variables; None for those of this process.
     python: path of the interpreter; '' for the interpreter of this process.
     stderr: the file for standard error; None for a temporary file.
@@ -125,8 +121,8 @@ def child_environment() -> Dict[str, str]:
 
 
 def start_process(command: Sequence[str], environment: Optional[Mapping[str, str]],
-          stdout: Union[IO[bytes], int, None], stderr: Optional[IO[bytes]],
-          cores: Sequence[int] = ()) -> 'subprocess.Popen[bytes]':
+                  stdout: Union[IO[bytes], int, None], stderr: Optional[IO[bytes]],
+                  cores: Sequence[int] = ()) -> 'subprocess.Popen[bytes]':
   """Starts a child process without input.
 
   The child has a session of its own, so signals from the terminal do not reach it. Linux kills the
@@ -159,10 +155,7 @@ def start_process(command: Sequence[str], environment: Optional[Mapping[str, str
 
 
 def _stop(process: 'subprocess.Popen[bytes]') -> None:
-  """Sends SIGTERM to a process and, when it has ended or after a wait, SIGKILL to its group.
-
-  The group consists of the process and its own child processes.
-  """
+  """Sends SIGTERM to a process. After it has ended, or a wait, kills it and its child processes."""
   try:
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -181,7 +174,7 @@ def failure_reason_in_log(code: int, log_path: str, offset: int = 0) -> str:
   Args:
     code: see ChildRun.
     log_path: path of the file with the standard error of the process.
-    offset: position in bytes at which the output of the process begins in the file.
+    offset: position in bytes at which this output begins in the file.
   """
   with open(log_path, 'rb') as file:
     file.seek(offset)

@@ -14,38 +14,29 @@ _MAX_NUMBER = 1e100  # Much larger numbers overflow when they are added or squar
 
 
 def parse(text: str, check: Check) -> Any:
-  """Returns the value of a JSON text.
-
-  Raises:
-    ValueError: the text is not JSON (which has no nan or infinity), or the check fails.
-  """
+  """Returns the value of a JSON text; raises a ValueError for nan, which JSON does not have."""
   return check(json.loads(text, parse_constant=_refuse))
 
 
 def anything(value: Any) -> Any:
-  """Accepts any value."""
   return value
 
 
 def text(value: Any) -> str:
-  """Accepts text."""
   return _require(isinstance(value, str), 'text', value)
 
 
 def boolean(value: Any) -> bool:
-  """Accepts true and false."""
   return _require(isinstance(value, bool), 'true or false', value)
 
 
 def integer(low: int = 0, high: int = _MAX_INTEGER) -> Check:
-  """Returns a check for an integer in a range."""
   return lambda value: _require(
       type(value) is int and low <= value <= high,
       'an integer from {} to {}'.format(low, high), value)
 
 
 def number(low: float = -_MAX_NUMBER, high: float = _MAX_NUMBER) -> Check:
-  """Returns a check for a number in a range."""
   return lambda value: _require(
       type(value) in (int, float) and low <= value <= high,
       'a number from {:g} to {:g}'.format(low, high), value)
@@ -67,7 +58,7 @@ def list_of(check: Check) -> Check:
 
 
 def tuple_of(*checks: Check) -> Check:
-  """Returns a check for a list with one item for each of the given checks."""
+  """Returns a check for a list that has one item for each check."""
   def check_tuple(value: Any) -> Any:
     _require(isinstance(value, list) and len(value) == len(checks),
              'a list of {}'.format(len(checks)), value)
@@ -79,7 +70,7 @@ def tuple_of(*checks: Check) -> Check:
 
 
 def mapping(check: Check) -> Check:
-  """Returns a check for an object with any names, whose values all pass `check`."""
+  """Returns a check for an object with any keys, whose values all pass `check`."""
   def check_mapping(value: Any) -> Any:
     for name, item in _require(isinstance(value, dict), 'an object', value).items():
       _check_part(check, name, item)
@@ -90,7 +81,7 @@ def mapping(check: Check) -> Check:
 
 def fields(required: Mapping[str, Check],
            others: Optional[Mapping[str, Check]] = None) -> Check:
-  """Returns a check for an object with fields. It accepts further fields with any values.
+  """Returns a check for an object with the required fields. It accepts unknown fields.
 
   Args:
     required: the check of each field that must be present.

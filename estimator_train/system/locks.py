@@ -36,7 +36,6 @@ def wait_for_lock(descriptor: int, path: str, check: Callable[[], None] = lambda
   """Locks an open file or folder as soon as no other process has locked it.
 
   Args:
-    descriptor: the descriptor of the open file.
     path: the path of the file, for the log.
     check: called repeatedly during the wait; raises an exception to end the wait.
 

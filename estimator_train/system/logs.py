@@ -22,11 +22,10 @@ _IN, _OUT, _ERR = range(3)
 def prepare_streams() -> None:
   """Replaces the standard streams, unless the caller has replaced them already.
 
-  A message that cannot be written to standard error is lost, and does not end the run. A result
-  that cannot be written to standard output is a UserError.
+  A message that cannot be written to standard error is lost, and does not end the run.
 
   Raises:
-    UserError: standard output is closed.
+    UserError: standard output is closed. Later, writing to it raises one if this fails.
   """
   _open_if_closed(_IN)
   _open_if_closed(_ERR)

@@ -52,7 +52,7 @@ def tune_for_cpu_training() -> bool:
   """Applies the settings that the user has not set. Must run before TensorFlow is imported.
 
   Returns:
-    Whether malloc now keeps freed memory until `return_freed_memory` is called.
+    Whether malloc keeps freed memory until `return_freed_memory` is called.
   """
   if has_onednn():
     for name, value in onednn_variables().items():
@@ -99,15 +99,13 @@ def would_gain_from_onednn() -> bool:
 
 
 def has_nvidia_driver() -> bool:
-  """Returns whether the kernel has loaded NVIDIA's driver."""
   return os.path.exists('/proc/driver/nvidia')
 
 
 def needs_padded_gradients() -> bool:
   """Returns whether gradients of single-channel convolutions are faster with padded images.
 
-  This is the case for the oneDNN build with AVX2, but without AVX-512; see
-  `padded_filter_gradients` in tf_patches.
+  See `padded_filter_gradients` in tf_patches.
   """
   flags = cpu_property('flags').split()
   return 'avx2' in flags and 'avx512f' not in flags and has_onednn()
@@ -139,13 +137,10 @@ def boot_id() -> Optional[str]:
 
 
 def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
-  """Makes malloc keep freed memory, unless the user has set parameters of malloc.
+  """Makes malloc keep freed memory; returns False if the user has set parameters of malloc.
 
   Call this function before other threads allocate memory, because a thread keeps the arena from
   which it first allocated.
-
-  Returns:
-    Whether the parameters were set. `return_freed_memory` resets them.
   """
   if 'GLIBC_TUNABLES' in environment or any(name in environment for name in _MALLOC_VARIABLES):
     return False
@@ -215,9 +210,8 @@ def _bytes_left_in_cgroups() -> Optional[int]:
 def _cgroup_files() -> Iterator[Tuple[str, str, str]]:
   """Yields the paths of three files (limit, usage, statistics) for each cgroup of this process.
 
-  Includes the parents of these cgroups, whose limits apply, too. In a container, often only
-  /sys/fs/cgroup itself is visible. It is then the cgroup of the container, so it is always
-  included.
+  Includes the parents of these cgroups, whose limits apply, too. /sys/fs/cgroup itself is always
+  included, because it may be the cgroup of the container.
   """
   paths = set(re.findall(r'^\d+:(?:memory)?:(.*)$', read_file('/proc/self/cgroup'), re.MULTILINE))
   for root, limit, usage in _CGROUPS:

@@ -76,7 +76,7 @@ def parse_data(content: bytes, length: int) -> bytes:
 
 
 def iter_records(file: BinaryIO) -> Iterator[bytes]:
-  """Yields the data of each record of a file, one after the other.
+  """Yields the data of each record of a file.
 
   Raises:
     DamagedRecord: a record is damaged. The positions of further records are then uncertain.
@@ -93,13 +93,12 @@ def iter_records(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _has_valid_checksum(block: bytes, position: int) -> bool:
-  """Returns whether the header at a position of a block has the checksum of its length."""
   _, checksum = _unpack_header(block, position)
   return _masked_checksum(block[position:position + 8]) == checksum
 
 
 def _masked_checksum(data: bytes) -> int:
-  """Returns the checksum that the format stores for some bytes: a masked CRC-32C."""
+  """Returns the masked CRC-32C of some bytes, which the format uses."""
   checksum: int = _crc32c()(data)
   return ((checksum >> 15 | checksum << 17) + _CHECKSUM_MASK) & 0xffffffff
 

@@ -34,14 +34,13 @@ _STOPPING = 'stopping'
 _FINISHING = 'finishing the step, then saving a checkpoint and writing the reports'
 
 
-class _Stop:
+class _FirstStopSignal:
   """The first stop signal.
 
   Attributes:
     signum: the number of the signal; None if no signal was received.
     arrived_outside_training: whether the handler raises a StoppedBySignal for the signal.
-    raised_error_ref: a weak reference to this StoppedBySignal. It refers to None after Python has
-      discarded the exception.
+    raised_error_ref: a weak reference to this StoppedBySignal, which Python may have discarded.
     error_kept_alive: the StoppedBySignal that ended the program.
   """
 
@@ -49,12 +48,11 @@ class _Stop:
     self.reset()
 
   def reset(self) -> None:
-    """Forgets the signal."""
     self.signum: Optional[int] = None
     self.arrived_outside_training = False
     self.raised_error_ref: Callable[[], Optional[StoppedBySignal]] = lambda: None
     self.error_kept_alive: Optional[StoppedBySignal] = None
-    self._mutex, self._is_logged = threading.Lock(), threading.Event()
+    self._mutex, self.is_logged = threading.Lock(), threading.Event()
 
   def log(self, signum: int, text: str) -> None:
     """Logs the first signal once, although both the handler and the signal thread call this."""
@@ -63,14 +61,10 @@ class _Stop:
     # module, and the thread that has the mutex may be waiting for the lock of that module.
     if self._mutex.acquire(False):
       _LOG.info('%s: %s', signal.Signals(signum).name, text)
-      self._is_logged.set()
-
-  def wait_until_logged(self) -> None:
-    if self.signum is not None:
-      self._is_logged.wait(1.)
+      self.is_logged.set()
 
 
-_stop = _Stop()
+_stop = _FirstStopSignal()
 
 
 def install_exit_handlers() -> None:
@@ -108,13 +102,14 @@ def wait_until_stop_logged(error: StoppedBySignal) -> None:
   While the error is kept alive, no further stop signal raises an exception.
   """
   _stop.error_kept_alive, _stop.raised_error_ref = error, lambda: error
-  _stop.wait_until_logged()
+  if _stop.signum is not None:
+    _stop.is_logged.wait(1.)
 
 
 def install_silent_exit_handlers() -> None:
   """Makes a stop signal end the process at once, without a traceback. SIGUSR1 is ignored.
 
-  If a stop signal is already ending the process, SIGTERM and SIGHUP are ignored, but not SIGINT.
+  If a stop signal is already ending the process, SIGTERM and SIGHUP are ignored, too.
   """
   _set_handlers(signal.SIG_DFL)
   if _stop.signum is not None:
@@ -188,7 +183,6 @@ class SignalState:
       _log_nothing_to_save(signal.SIGUSR1, None)
 
   def handle(self, signum: int, frame: Any) -> None:
-    """Handles a signal. Python passes `frame` to each handler; it is unused here."""
     if signum == signal.SIGUSR1:
       self.save_requested = True
     elif self.stop_signum is None:

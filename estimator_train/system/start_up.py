@@ -52,7 +52,7 @@ class StartUpTimer:
     self._phase_began_at = clock()
 
   def restart(self) -> None:
-    """Discards all phases. The first phase now begins at this call."""
+    """Discards all phases, and begins the first phase."""
     self.secs_by_phase = {}
     self._phase_began_at = self._clock()
 
@@ -61,7 +61,7 @@ class StartUpTimer:
     return sum(self.secs_by_phase.values()) + self._clock() - self._phase_began_at
 
   def end_phase(self, phase: str) -> None:
-    """Adds the time since the end of the previous phase to the duration of `phase`."""
+    """Adds the time since the end of the previous phase to a phase."""
     now = self._clock()
     self.secs_by_phase[phase] = self.secs_by_phase.get(phase, 0.) + now - self._phase_began_at
     self._phase_began_at = now

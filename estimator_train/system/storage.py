@@ -33,7 +33,6 @@ def write_text(path: str, text: str) -> None:
 
 
 def write_bytes(path: str, content: bytes) -> None:
-  """Writes the bytes atomically."""
   with open_atomic(path) as file:
     file.write(content)
 
@@ -88,11 +87,7 @@ def check_guards(path: str) -> None:
 
 
 def write_json(path: str, value: Dict[str, Any]) -> None:
-  """Writes the value as JSON atomically, with one line per key.
-
-  Raises:
-    ValueError: a number in the value is not finite.
-  """
+  """Writes JSON atomically, with one line per key; raises a ValueError for nan and infinity."""
   lines = ('{}: {}'.format(json.dumps(name), json.dumps(item, allow_nan=False))
            for name, item in value.items())
   write_text(path, '{\n  ' + ',\n  '.join(lines) + '\n}\n')
@@ -187,17 +182,12 @@ def parse_json(file: BinaryIO, check: json_values.Check) -> Any:
 
 
 def load_json(path: str, check: json_values.Check) -> Any:
-  """Returns the JSON value in a file; None if there is no file.
-
-  Raises:
-    DamagedFile: the file cannot be read, is not JSON, or its value fails the check.
-  """
+  """Returns the JSON value in a file; None if there is no file. Raises what `load` raises."""
   return load(path, functools.partial(parse_json, check=check))
 
 
 def load_json_or_warn(path: str, check: json_values.Check,
                       consequence: str = 'it is made again') -> Any:
-  """Like `load_json`, but for damage logs a warning with the consequence and returns None."""
   return load_or_warn(path, functools.partial(parse_json, check=check), consequence)
 
 

@@ -75,11 +75,7 @@ def make_file(path: str) -> BinaryIO:
 
 
 def _lock(descriptor: int) -> bool:
-  """Locks a new file or folder.
-
-  Returns:
-    False if another process removes it, because it looked like a leftover.
-  """
+  """Locks a new file or folder; returns False if another process removes it as a leftover."""
   try:
     return not locks.try_lock(descriptor) or os.fstat(descriptor).st_nlink > 0
   except BlockingIOError:
@@ -94,7 +90,6 @@ def _boot_digest() -> str:
 
 
 def _remove_leftovers_once(folder: str) -> None:
-  """Removes the temporary files of killed processes, at the first call for a folder."""
   if folder not in _cleaned_folders:
     _cleaned_folders.add(folder)
     remove_leftovers(folder)

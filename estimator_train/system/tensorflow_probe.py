@@ -27,8 +27,7 @@ class ImportResult(NamedTuple):
   Attributes:
     version: version of TensorFlow; None if the import failed.
     secs: duration of the import.
-    has_cuda: whether the build supports GPUs.
-    num_gpus: the number of GPUs; None if listing them failed.
+    num_gpus: None if listing the GPUs failed.
   """
   child: ChildRun
   version: Optional[str] = None
@@ -46,7 +45,6 @@ class ImportResult(NamedTuple):
 
 
 def import_in_child(timeout_secs: float = _IMPORT_TIMEOUT_SECS) -> ImportResult:
-  """Imports TensorFlow in a child process."""
   child = run_python(['-W', 'ignore', '-c', _IMPORT_CODE], timeout_secs,
                      dict(os.environ, TF_CPP_MIN_LOG_LEVEL='0', **keras_config.VARIABLES))
   return ImportResult(child, **{

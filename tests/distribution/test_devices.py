@@ -72,10 +72,10 @@ def test_numbers_of_threads(monkeypatch, gpus, has_onednn, values, inter_op, pri
   assert batch.private_threads == private
   assert batch.num_queued_calls == (0 if values.get('num_parallel_calls') else CORES)
   assert devices.num_parallel_calls(settings) == values.get('num_parallel_calls', CORES)
-  for in_cluster in (False, True):  # Sessions of clusters have their server's threads.
-    config = devices.make_session_config(settings, devices.find_devices(settings), in_cluster)
+  for uses_server in (False, True):  # Sessions of clusters have their server's threads.
+    config = devices.make_session_config(settings, devices.find_devices(settings), uses_server)
     assert config.device_count == {'CPU': 2, 'GPU': 0} and not config.gpu_options.allow_growth
     assert config.intra_op_parallelism_threads == 7
     assert config.inter_op_parallelism_threads == inter_op
     assert [pool.num_threads for pool in config.session_inter_op_thread_pool] == (
-        [inter_op] if inter_op and not in_cluster else [])
+        [inter_op] if inter_op and not uses_server else [])

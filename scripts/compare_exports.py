@@ -101,7 +101,7 @@ def export_all(settings, folder, pictures):
   from estimator_train.settings.flag_type import all_flags
 
   with restored_model.open_trained_checkpoint(
-      settings, RunDir(settings.run.required_model_dir)) as trained, trained.restored() as restored:
+      settings, RunDir(settings.run.required_model_dir)) as trained, trained.restore() as restored:
     batches, outputs, keras_outputs = make_reference(restored, pictures)
   # A checkpoint of a finished run need not be kept readable for the exports.
   trained = trained._replace(saved=trained.saved._replace(readable_path=trained.saved.path))

@@ -113,7 +113,7 @@ def _read_record(path: str) -> Optional[BestCheckpoint]:
   return storage.load_or_warn(path, parse, 'continuing without a best checkpoint')
 
 
-def pin(checkpoint: str, model_dir: str, task_type: Optional[str] = None) -> str:
+def pin_for_evaluation(checkpoint: str, model_dir: str, task_type: Optional[str] = None) -> str:
   """Protects a checkpoint from deletion by linking its files into a folder of its own.
 
   Args:
@@ -150,7 +150,7 @@ def promote_if_better(pinned_path: str, global_step: int, metrics: Dict[str, Opt
   """Compares a pinned checkpoint with the best checkpoint so far, and removes the worse one.
 
   Args:
-    pinned_path: the return value of `pin`.
+    pinned_path: the return value of `pin_for_evaluation`.
     metrics: the metrics of the pinned checkpoint, by name.
     examples_digest: the digest of the test examples. The best checkpoint so far must have been
       evaluated on the same examples; see update_metrics.

@@ -5,7 +5,7 @@ from typing import Dict, Iterable, List, Mapping, Optional
 
 import tensorflow.compat.v1 as tf
 
-from estimator_train.checkpoints.restoring import names_of_averages
+from estimator_train.checkpoints.restoring import map_weights_to_averages
 from estimator_train.errors import UserError
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
@@ -42,7 +42,8 @@ def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, checkpoint_
          and not any(map(_LOSS_SCALE_VARIABLE.match, shapes)) else None),
         ('ema_decay', str(settings.optimizer.ema_decay),
          'the checkpoint has no averages of the weights'
-         if settings.optimizer.ema_decay is not None and not names_of_averages(path) else None)]
+         if settings.optimizer.ema_decay is not None and not map_weights_to_averages(path)
+         else None)]
   preprocess = settings.model.preprocess
   misfits.append(('preprocess', preprocess, 'the pixel values were scaled differently'
                   if flags.get('preprocess', preprocess) != preprocess else None))

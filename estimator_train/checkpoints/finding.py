@@ -14,8 +14,8 @@ from estimator_train.checkpoints import best_checkpoint
 from estimator_train.checkpoints.pinned_files import (
   SavedCheckpoint,
   pin_current_checkpoint,
+  pin_files,
   pin_verified_checkpoint,
-  pinned_files,
 )
 from estimator_train.distribution.process import EVALUATOR, Process
 from estimator_train.errors import PeerLost, UserError, one_line
@@ -77,7 +77,7 @@ def _wait_for_checkpoint(run_dir: RunDir, timeout_secs: int) -> str:
     latest = latest_checkpoint(run_dir.path)
     if latest is not None:
       with contextlib.suppress(FileNotFoundError):  # The chief has deleted it meanwhile.
-        return best_checkpoint.pin(latest, run_dir.path, EVALUATOR)
+        return best_checkpoint.pin_for_evaluation(latest, run_dir.path, EVALUATOR)
     if time.monotonic() > deadline:
       raise PeerLost('no checkpoint appeared in {} within {} s (--start_timeout_secs)'.format(
           run_dir.path, timeout_secs))
@@ -191,7 +191,7 @@ def pin_requested_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[Sa
     else:
       path = re.sub(r'\.(index|meta|data-\d+-of-\d+)$', '', flag_value)
       try:
-        readable_path = stack.enter_context(pinned_files(path))
+        readable_path = stack.enter_context(pin_files(path))
       except OSError as error:
         folder = flag_value if os.path.isdir(flag_value) else os.path.dirname(flag_value) or '.'
         raise UserError('there is no such checkpoint', '--checkpoint=' + flag_value,

@@ -23,7 +23,7 @@ class SavedCheckpoint(NamedTuple):
   """A checkpoint to restore.
 
   Attributes:
-    readable_path: the path at which to read the files: `path`, or the path from pinned_files.
+    readable_path: the path at which to read the files: `path`, or the path from pin_files.
   """
   path: str
   global_step: int
@@ -31,7 +31,7 @@ class SavedCheckpoint(NamedTuple):
 
 
 @contextlib.contextmanager
-def pinned_files(checkpoint: str) -> Iterator[str]:
+def pin_files(checkpoint: str) -> Iterator[str]:
   """Opens the files of a checkpoint, and keeps them readable within the `with` block.
 
   Yields:
@@ -74,7 +74,7 @@ def pin_current_checkpoint(find: Callable[[], Optional[str]],
   path, previous = find(), None
   while path is not None and path != previous:
     with contextlib.suppress(FileNotFoundError):
-      return path, stack.enter_context(pinned_files(path))
+      return path, stack.enter_context(pin_files(path))
     path, previous = find(), path
   return None
 
@@ -90,7 +90,7 @@ def pin_verified_checkpoint(path: str, step: int, stack: contextlib.ExitStack) -
     OSError, ValueError: a file cannot be read, or is damaged.
   """
   with contextlib.ExitStack() as files_stack:
-    readable_path = files_stack.enter_context(pinned_files(path))
+    readable_path = files_stack.enter_context(pin_files(path))
     try:
       saved_step = _read_all_values(readable_path)
     except tf.errors.OpError as error:

@@ -9,7 +9,7 @@ AVERAGE_SLOT = 'average'  # The slot of an optimizer for the moving average of a
 _AVERAGE_VARIABLE = re.compile(r'training(_\d+)?/[^/]+/(.+)/' + AVERAGE_SLOT + '$')
 
 
-def names_of_averages(checkpoint: str) -> Dict[str, str]:
+def map_weights_to_averages(checkpoint: str) -> Dict[str, str]:
   """Maps the names of weights to the names of their moving averages in a checkpoint."""
   matches = [_AVERAGE_VARIABLE.match(name) for name, _ in tf.train.list_variables(checkpoint)]
   return {match.group(2): match.group(0) for match in matches if match}
@@ -20,7 +20,7 @@ def make_saver(variables: Sequence[tf.Variable], checkpoint: str) -> tf.train.Sa
 
   A weight gets the value of its moving average if the checkpoint has one.
   """
-  average_names = names_of_averages(checkpoint)
+  average_names = map_weights_to_averages(checkpoint)
   by_name = {average_names.get(variable.op.name, variable.op.name): variable
              for variable in variables}
   by_name.update((table.name, table)

@@ -62,7 +62,7 @@ def export_checkpoint(trained: TrainedCheckpoint,
 
   def write_files(folder: str) -> None:
     is_verified = export_format in ('tflite', 'onnx')
-    with trained.restored(source if is_verified else None) as restored:
+    with trained.restore(source if is_verified else None) as restored:
       names.update(_FORMATS[export_format](folder, restored))
       storage.write_json(os.path.join(folder, PREPROCESSING_FILE),
                          restored.describe_inputs())

@@ -58,7 +58,7 @@ def save_model(trained: TrainedCheckpoint) -> Optional[str]:
     # instead.
     with temporary_files.make_folder(path) as folder:
       temporary_path = os.path.join(folder, H5_FILE)
-      with trained.restored() as restored:
+      with trained.restore() as restored:
         write_h5_file(temporary_path, restored)
       storage.check_guards(path)
       os.replace(temporary_path, path)

@@ -156,7 +156,7 @@ class TrainedCheckpoint(NamedTuple):
   saved: SavedCheckpoint
 
   @contextlib.contextmanager
-  def restored(self, source: Optional[Source] = None) -> Iterator[RestoredModel]:
+  def restore(self, source: Optional[Source] = None) -> Iterator[RestoredModel]:
     """Restores the model on the CPU, in a new graph. In the context, its session is the default.
 
     Args:
@@ -167,10 +167,10 @@ class TrainedCheckpoint(NamedTuple):
     """
     features = [] if source is None else _read_features(self.settings, source)
     with _make_session(self.settings, _CPU_ONLY) as session, tf.device('/cpu:0'):
-      yield self._restore(session, features)
+      yield self._restore_into(session, features)
 
   @contextlib.contextmanager
-  def predictor(self, build_prediction: Callable[[RestoredModel, int], InputsAndOutputs],
+  def open_predictor(self, build_prediction: Callable[[RestoredModel, int], InputsAndOutputs],
                 source: Optional[Source] = None) -> Iterator[Predictor]:
     """Restores the model as a function, which is valid within the context.
 
@@ -194,7 +194,7 @@ class TrainedCheckpoint(NamedTuple):
     with contextlib.closing(_make_session(self.settings, device)) as session, \
         translate_errors(source):
       with session.graph.as_default(), session.as_default(), tf.device(device.names[0]):
-        model = self._restore(session)
+        model = self._restore_into(session)
         placeholders, outputs = build_prediction(model, batch_size)
         session.run(tf.tables_initializer())
         predict = session.make_callable(outputs, placeholders)
@@ -204,7 +204,8 @@ class TrainedCheckpoint(NamedTuple):
       yield Predictor(model, batch_size, {
           name: tensor.shape.as_list()[1:] for name, tensor in outputs.items()}, predict)
 
-  def _restore(self, session: tf.Session, features_of_data: Sequence[Any] = ()) -> RestoredModel:
+  def _restore_into(self, session: tf.Session,
+                    features_of_data: Sequence[Any] = ()) -> RestoredModel:
     """Builds the model in the default graph, the graph of the session, and restores its weights."""
     settings, spec, checkpoint_path = self.settings, self.spec, self.saved.readable_path
     tf.keras.backend.set_session(session)

@@ -72,7 +72,7 @@ class EvaluationLoop:
     if self._last_result.get('checkpoint') == path:
       return self._last_result
     # The pin keeps the chief from deleting the checkpoint while the evaluator task reads it.
-    pinned_path = best_checkpoint.pin(path, self._run_dir.path, self._pinned_by)
+    pinned_path = best_checkpoint.pin_for_evaluation(path, self._run_dir.path, self._pinned_by)
     try:
       self._evaluate_best_on_same_examples()
       metrics, samples = self._evaluator.evaluate(pinned_path)
@@ -234,7 +234,7 @@ class Evaluator:
     with translate_errors(source), watchdog.end_if_hanging(
         'evaluation', self._run.settings.cluster.step_timeout_secs, lambda: self._num_batches):
       if self._graph is None or self._graph.names_of_averages != (
-          restoring.names_of_averages(path)):  # A resumed run may have changed --ema_decay.
+          restoring.map_weights_to_averages(path)):  # A resumed run may have changed --ema_decay.
         self._graph = _EvaluationGraph(self._model.estimator, make_eval_input_fn(
             source, self._run.settings, self._model.one_hot, batch_size), path)
       samples = SampleCollector(self._graph.sampled_tensors, source.num_examples, batch_size)
@@ -335,7 +335,7 @@ class _EvaluationGraph:
       self._initialize_op = tf.group(tf.local_variables_initializer(), tf.tables_initializer(),
                                      iterator.initializer)
       self._saver = restoring.make_saver(tf.global_variables(), checkpoint)
-      self.names_of_averages = restoring.names_of_averages(checkpoint)
+      self.names_of_averages = restoring.map_weights_to_averages(checkpoint)
       self.sampled_tensors = evaluation_samples.sampled_tensors()
       self.batch_means = sorted(evaluation_metrics.batch_mean_names())
       for name in self.batch_means:

@@ -29,7 +29,7 @@ def promote(folder, pinned, step, accuracy, average_loss=1., metric='accuracy'):
 def evaluate(folder, step, *figures, content='some'):
   """Saves a checkpoint, pins it, promotes it, and deletes it as TensorFlow does."""
   path = save(folder, step, content)
-  best = promote(folder, best_checkpoint.pin(path, str(folder)), step, *figures)
+  best = promote(folder, best_checkpoint.pin_for_evaluation(path, str(folder)), step, *figures)
   for ending in ENDINGS:
     os.remove(path + ending)
   return best
@@ -56,7 +56,7 @@ EVALUATIONS = [
 def test_the_best_is_kept(tmp_path):
   """Also after an evaluation that was killed."""
   for number, (step, accuracy, loss, metric, best) in enumerate(EVALUATIONS):
-    best_checkpoint.pin(save(tmp_path, step), str(tmp_path))
+    best_checkpoint.pin_for_evaluation(save(tmp_path, step), str(tmp_path))
     best_step = evaluate(tmp_path, step, accuracy, loss, metric, content=str(number))
     assert kept(tmp_path) == (best_step, str(best)) == (EVALUATIONS[best][0], str(best))
     record = json.loads((tmp_path / 'best' / 'best.json').read_text())
@@ -66,14 +66,14 @@ def test_the_best_is_kept(tmp_path):
 
 def test_links_or_copies(tmp_path, monkeypatch):
   path = save(tmp_path, 10)
-  pinned = best_checkpoint.pin(path, str(tmp_path))
+  pinned = best_checkpoint.pin_for_evaluation(path, str(tmp_path))
   # TensorFlow overwrites the index if it saves the step again.
   assert [os.path.samefile(pinned + ending, path + ending) for ending in ENDINGS] == [False, True]
   monkeypatch.setattr(os, 'link', mock.Mock(side_effect=PermissionError))
   assert evaluate(tmp_path, 10, .5) == 10 and kept(tmp_path) == (10, 'some')
   os.remove(save(tmp_path, 20) + '.index')
   with pytest.raises(FileNotFoundError):  # The chief has deleted files.
-    best_checkpoint.pin(str(tmp_path / 'model.ckpt-20'), str(tmp_path), 'evaluator')
+    best_checkpoint.pin_for_evaluation(str(tmp_path / 'model.ckpt-20'), str(tmp_path), 'evaluator')
 
 
 def test_one_task_at_a_time_pins_or_promotes(tmp_path, monkeypatch):
@@ -107,7 +107,7 @@ def test_another_task_replaces_the_best_while_it_is_read(tmp_path, monkeypatch):
 def test_an_evaluator_and_a_chief_that_does_not_know_of_it(tmp_path):
   """Neither takes the files that the other evaluates, and both go by one best."""
   def pin(step, task):
-    return best_checkpoint.pin(save(tmp_path, step, str(step)), str(tmp_path), task)
+    return best_checkpoint.pin_for_evaluation(save(tmp_path, step, str(step)), str(tmp_path), task)
 
   first, last = pin(10, 'evaluator'), pin(20, None)
   assert os.path.exists(first + '.index')

@@ -171,7 +171,7 @@ def test_weights_of_a_run_that_is_training(trained, tmp_path, monkeypatch):
   shutil.copytree(str(trained), str(run))
   text = 'model_checkpoint_path: "/elsewhere/model.ckpt-{}"\n'
   (run / 'checkpoint').write_text(text.format(0))
-  open_files = pinned_files.pinned_files
+  open_files = pinned_files.pin_files
 
   def save_and_pin(path):
     for old in run.glob('model.ckpt-0.*'):
@@ -179,7 +179,7 @@ def test_weights_of_a_run_that_is_training(trained, tmp_path, monkeypatch):
       (run / 'checkpoint').write_text(text.format(1))
     return open_files(path)
 
-  monkeypatch.setattr(pinned_files, 'pinned_files', save_and_pin)
+  monkeypatch.setattr(pinned_files, 'pin_files', save_and_pin)
   found, expected = load(run), training_runs.weights(trained, 1)
   assert all(np.array_equal(value, expected[name]) for name, value in found.items())
 

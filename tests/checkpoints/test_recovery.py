@@ -204,7 +204,7 @@ def test_what_is_not_a_regular_file_does_not_block(folder, caplog, monkeypatch, 
 def test_a_checkpoint_that_is_deleted_while_it_is_read(folder, monkeypatch, checkpoint):
   """By a training run in the same folder, which keeps one checkpoint."""
   run, given = str(folder), checkpoint.format(folder)
-  pinned = best_checkpoint.pin(run + '/model.ckpt-20', run)
+  pinned = best_checkpoint.pin_for_evaluation(run + '/model.ckpt-20', run)
   best_checkpoint.promote_if_better(pinned, 20, {'loss': 1.}, best_checkpoint.BestMetric(
       'loss', False), run)
   settings = Settings(mode='export', model_dir=run, export_dir='x', checkpoint=given)
@@ -238,7 +238,7 @@ def test_a_checkpoint_that_is_deleted_before_it_is_read(folder, monkeypatch, cap
 
 @pytest.mark.parametrize('path', ['/elsewhere/best/20/model.ckpt-20', '20/model.ckpt-20'])
 def test_the_best_checkpoint_of_a_moved_run(folder, path):
-  pinned = best_checkpoint.pin(str(folder / 'model.ckpt-20'), str(folder))
+  pinned = best_checkpoint.pin_for_evaluation(str(folder / 'model.ckpt-20'), str(folder))
   (folder / 'best' / 'best.json').write_text(
       '{"checkpoint": "%s", "global_step": 20, "last_evaluated": 20}' % path)
   assert best_checkpoint.read_best(str(folder)).path == pinned

@@ -26,7 +26,7 @@ def train(folder, **values):
 def test_averages_of_the_weights_after_each_step(tmp_path, values):
   train(tmp_path / 'averaged', **values)
   states = training_runs.variables_by_step(tmp_path / 'averaged')
-  names = restoring.names_of_averages(tf.train.latest_checkpoint(str(tmp_path / 'averaged')))
+  names = restoring.map_weights_to_averages(tf.train.latest_checkpoint(str(tmp_path / 'averaged')))
   assert len(names) == 4
   factors = np.array([DECAY ** age for age in (3, 2, 1, 0)])
   for weight, average in names.items():

@@ -95,7 +95,7 @@ def _predict_images(settings: Settings, trained: TrainedCheckpoint,
     outputs = model.outputs_for(model.preprocess(pixels))
     return [pixels], restored_model.add_size_checks(outputs, pixels)
 
-  predictor = stack.enter_context(trained.predictor(add_pixels))
+  predictor = stack.enter_context(trained.open_predictor(add_pixels))
   batches = stack.enter_context(contextlib.closing(inputs.read_batches(
       files, settings.data.image_key, shape, predictor.batch_size,
       devices.num_parallel_calls(settings.input))))
@@ -112,7 +112,7 @@ def _predict_rows(settings: Settings, trained: TrainedCheckpoint, files: List[by
     return [tensor for each in row_inputs_by_name.values() for tensor in each.placeholders()], (
         restored_model.add_size_checks(model.outputs, model.inputs))
 
-  predictor = stack.enter_context(trained.predictor(add_values))
+  predictor = stack.enter_context(trained.open_predictor(add_values))
   entries = (entry for path in files for entry in rows.read_rows(path, row_inputs_by_name))
   batches = iter(lambda: list(itertools.islice(entries, predictor.batch_size)), [])
   return _predict_entries(batches, trained, predictor._replace(
@@ -178,7 +178,7 @@ def _predict_examples(settings: Settings, run_dir: RunDir, trained: TrainedCheck
     tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
     return [], restored_model.add_size_checks(model.outputs_for(features), features)
 
-  predictor = stack.enter_context(trained.predictor(add_examples, source))
+  predictor = stack.enter_context(trained.open_predictor(add_examples, source))
   class_names = source.spec.labels
 
   def iter_batches() -> Iterator[List[Dict[str, Any]]]:

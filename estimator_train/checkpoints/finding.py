@@ -74,7 +74,7 @@ def _wait_for_checkpoint(run_dir: RunDir, timeout_secs: int) -> str:
   """
   deadline = time.monotonic() + timeout_secs
   while True:
-    latest = latest_checkpoint(run_dir.path)
+    latest = find_latest_checkpoint(run_dir.path)
     if latest is not None:
       with contextlib.suppress(FileNotFoundError):  # The chief has deleted it meanwhile.
         return best_checkpoint.pin_for_evaluation(latest, run_dir.path, EVALUATOR)
@@ -84,7 +84,7 @@ def _wait_for_checkpoint(run_dir: RunDir, timeout_secs: int) -> str:
     time.sleep(_POLL_INTERVAL_SECS)
 
 
-def latest_checkpoint(model_dir: str) -> Optional[str]:
+def find_latest_checkpoint(model_dir: str) -> Optional[str]:
   """Returns the path of the latest checkpoint in TensorFlow's list; None if there is none."""
   if '://' in model_dir:  # Such as gs://bucket/run, with `convert`.
     path: Optional[str] = tf.train.latest_checkpoint(model_dir)
@@ -94,9 +94,9 @@ def latest_checkpoint(model_dir: str) -> Optional[str]:
   return latest if exists else None
 
 
-def latest_checkpoint_and_step(model_dir: str) -> Tuple[Optional[str], int]:
+def find_latest_checkpoint_and_step(model_dir: str) -> Tuple[Optional[str], int]:
   """Returns the path and global step of the latest checkpoint; (None, 0) if there is none."""
-  path = latest_checkpoint(model_dir)
+  path = find_latest_checkpoint(model_dir)
   if path is None:
     return None, 0
   return path, _read_step(path)

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.checkpoints.finding import (
   CHECKPOINT_FILE_PATTERN,
   checkpoint_path,
-  latest_checkpoint,
+  find_latest_checkpoint,
   steps_in_checkpoint_file,
   steps_on_disk,
 )
@@ -42,7 +42,7 @@ def replace_paths_of_other_folders(model_dir: str) -> None:
   if '://' in model_dir or not checkpoint_list_has_paths(model_dir):
     return
   latest, *older = read_checkpoint_list(model_dir) or [model_dir]
-  if latest_checkpoint(model_dir) is None:
+  if find_latest_checkpoint(model_dir) is None:
     raise UserError("the latest checkpoint in TensorFlow's list is missing", latest,
                     'copy its files, or remove {} to start over'.format(
                         os.path.join(model_dir, CHECKPOINTS_FILE)))

@@ -49,7 +49,7 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
     compiled_graph = CompiledGraph(model)
     if config.is_chief:
       repairing.replace_paths_of_other_folders(config.model_dir)
-    checkpoint = finding.latest_checkpoint(config.model_dir)
+    checkpoint = finding.find_latest_checkpoint(config.model_dir)
     if not compiled_graph.is_built_late:
       names = compiled_graph.weight_names
       if checkpoint is None:

@@ -92,7 +92,7 @@ def to_estimator(model_fn: 'ModelFn',
   # The model_fn loads the initial weights. Only exports without a checkpoint use this setting.
   warm_start = tf.estimator.WarmStartSettings(path, vars_to_warm_start=[])
   has_initial_weights = not model_fn.compiled_graph.is_built_late and (
-      finding.latest_checkpoint(run_config.model_dir) is None)
+      finding.find_latest_checkpoint(run_config.model_dir) is None)
   return tf.estimator.Estimator(model_fn.make_spec, config=run_config,
                                 warm_start_from=warm_start if has_initial_weights else None)
 
@@ -178,7 +178,7 @@ class ModelFn:
 
     If the inputs of the model were unknown until now, this function first saves the weights.
     """
-    if finding.latest_checkpoint(config.model_dir) is not None:
+    if finding.find_latest_checkpoint(config.model_dir) is not None:
       return None
     if self.compiled_graph.is_built_late and not self._has_saved_weights:
       initial_weights.save_initial_weights(

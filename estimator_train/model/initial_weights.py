@@ -105,7 +105,7 @@ def _read_checkpoint(path: str, names: Set[str]) -> Dict[str, Any]:
   def find_checkpoint() -> Optional[str]:
     if os.path.isfile(os.path.join(path, 'saved_model.pb')):
       return os.path.join(path, 'variables', 'variables')
-    return finding.latest_checkpoint(path) if os.path.isdir(path) else path
+    return finding.find_latest_checkpoint(path) if os.path.isdir(path) else path
 
   with contextlib.ExitStack() as stack:
     found = pin_current_checkpoint(find_checkpoint, stack)

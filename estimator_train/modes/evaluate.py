@@ -83,7 +83,7 @@ def _describe_other_checkpoint(run: Run, checkpoint: SavedCheckpoint,
   """Describes the evaluated checkpoint if it is not the latest one of the run, else None."""
   if run.settings.checkpoints.checkpoint == 'latest':
     return None
-  latest = finding.latest_checkpoint(run.run_dir.path) or earlier_evaluation.get('checkpoint')
+  latest = finding.find_latest_checkpoint(run.run_dir.path) or earlier_evaluation.get('checkpoint')
   if latest is None or latest == checkpoint.path:
     return None
   # Two checkpoints are the same if their index files are, because these contain checksums of the

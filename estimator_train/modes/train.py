@@ -62,7 +62,7 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
   with signals:
     outcome = train(run, model, signals, evaluation_loop)
     result = _write_throughput_report(run, model, outcome)
-    checkpoint, step = finding.latest_checkpoint_and_step(run.run_dir.path)
+    checkpoint, step = finding.find_latest_checkpoint_and_step(run.run_dir.path)
     assert checkpoint is not None
     result['checkpoint'] = checkpoint
     trained_checkpoint = TrainedCheckpoint(settings, run_dir, run.data.spec,

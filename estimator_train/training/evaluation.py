@@ -67,7 +67,7 @@ class EvaluationLoop:
       The result of the evaluation, in which `best` is the best checkpoint so far; {} if a signal
       interrupted the evaluation.
     """
-    path = path or finding.latest_checkpoint_and_step(self._run_dir.path)[0]
+    path = path or finding.find_latest_checkpoint_and_step(self._run_dir.path)[0]
     assert path is not None
     if self._last_result.get('checkpoint') == path:
       return self._last_result

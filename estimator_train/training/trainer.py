@@ -120,7 +120,7 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
 
   # Only the chief reads the step of the last checkpoint, because the other tasks may arrive here
   # before the chief has saved this checkpoint.
-  reached_step = (finding.latest_checkpoint_and_step(run.run_dir.path)[1] if is_chief
+  reached_step = (finding.find_latest_checkpoint_and_step(run.run_dir.path)[1] if is_chief
                   else monitor.global_step)
   was_stopped, stop_reason = stop_hook.has_stopped_training, None
   if was_stopped and signals.stop_signum is None:
@@ -174,7 +174,7 @@ def make_run_input_fn(run: Run, model: PreparedModel) -> InputFn:
   model_dir = run.run_dir.path
   features = frozen_features.compute_features(
       model.frozen_part,
-      finding.latest_checkpoint_and_step(model_dir)[0]
+      finding.find_latest_checkpoint_and_step(model_dir)[0]
       or initial_weights.initial_weights_path(model_dir),
       source, settings, engine.devices)
   return arrays.make_train_input_fn(source, features, source.class_indices(), *input_plan)

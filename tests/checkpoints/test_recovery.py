@@ -133,10 +133,10 @@ def test_a_list_with_paths_of_another_folder(folder, tmp_path_factory, repair, p
   shutil.copytree(str(folder), str(copy))
   shutil.copytree(str(folder), str(copy.parent / 'original'))
   write_list(copy, prefix.format(folder), 0, 5, 10, 20)
-  assert finding.latest_checkpoint_and_step(str(copy)) == (str(copy / 'model.ckpt-20'), 24)
+  assert finding.find_latest_checkpoint_and_step(str(copy)) == (str(copy / 'model.ckpt-20'), 24)
   assert RunDir(str(copy)).last_checkpoint() == str(copy / 'model.ckpt-20')
   repair(*[copy if repair is go_on else str(copy)])
-  assert finding.latest_checkpoint_and_step(str(copy))[1] == 24
+  assert finding.find_latest_checkpoint_and_step(str(copy))[1] == 24
   state = tf.train.get_checkpoint_state(str(copy))
   assert {os.path.dirname(path) for path in state.all_model_checkpoint_paths} == {str(copy)}
   with tf.Graph().as_default(), tf.Session() as session:  # As MonitoredTrainingSession does.

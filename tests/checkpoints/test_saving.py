@@ -18,7 +18,7 @@ def train(tmp_path):
     _, outcome = training_runs.train(tmp_path, dataset='synthetic', image_size=(18, 18),
                                      batch_size=12, train_steps=steps, **values)
     assert outcome.times.global_step == steps
-    assert finding.latest_checkpoint_and_step(str(tmp_path))[1] == steps
+    assert finding.find_latest_checkpoint_and_step(str(tmp_path))[1] == steps
     return training_runs.variables(tmp_path)
 
   return run

@@ -125,7 +125,7 @@ def test_while_training(train, inject, tmp_path, owner, name, at, signum, flags,
   if name == 'tensors':  # The evaluation is cut short.
     assert 'the evaluation of {}/model.ckpt-2 was interrupted'.format(tmp_path) in done.err
     assert next(calls) == at + 1
-  assert finding.latest_checkpoint_and_step(str(tmp_path))[1] == step
+  assert finding.find_latest_checkpoint_and_step(str(tmp_path))[1] == step
   assert left_over(tmp_path) == [] and list((tmp_path / 'exports').iterdir()) == []
   assert json.loads((tmp_path / 'throughput.json').read_text())['global_step'] == step
   assert (tmp_path / 'model.h5').exists() and (tmp_path / 'report' / 'curves.json').exists()
@@ -153,7 +153,7 @@ def test_a_second_sigint_ends_at_once(train, inject, tmp_path):
   inject(tf.train.Saver, 'save', signal.SIGINT, at=2)
   done = train('--mode=train', '--train_steps=6')
   assert last_line(done, signal.SIGINT) == 'stopped by SIGINT' and left_over(tmp_path) == []
-  assert finding.latest_checkpoint_and_step(str(tmp_path))[1] == 0
+  assert finding.find_latest_checkpoint_and_step(str(tmp_path))[1] == 0
   assert not (tmp_path / 'model.h5').exists()
   done = train('--mode=train', '--train_steps=6')
   assert done.code == 0 and done.result['steps_run'] == 6

@@ -45,7 +45,7 @@ class BestMetric(NamedTuple):
     return self.name.replace('_', ' ')
 
 
-def values_of(metrics: Dict[str, Any]) -> Dict[str, Optional[float]]:
+def select_metric_values(metrics: Dict[str, Any]) -> Dict[str, Optional[float]]:
   """Returns those results of an evaluation that are metrics, which can select a checkpoint."""
   return {name: value for name, value in metrics.items()
           if value is None or isinstance(value, float)}

@@ -56,7 +56,7 @@ def find_start(settings: Settings, run_dir: RunDir, process: Process,
     PeerLost: this process is the evaluator, and the chief has not saved a checkpoint in time.
     UserError: there are checkpoints, but none can be loaded.
   """
-  recorded = run_dir_of_requested_checkpoint(settings, run_dir)
+  recorded = find_run_dir_of_requested_checkpoint(settings, run_dir)
   if checkpoint_to_evaluate is not None:
     return Start(checkpoint_to_evaluate.readable_path, checkpoint_to_evaluate.global_step,
                  recorded)
@@ -138,7 +138,7 @@ def pin_intact_checkpoint(model_dir: str, stack: contextlib.ExitStack) -> Option
   found: Optional[SavedCheckpoint]
   skip_reasons: Dict[int, str]
   while True:
-    listed_steps, steps = steps_in_checkpoint_file(model_dir), steps_on_disk(model_dir)
+    listed_steps, steps = list_steps_in_checkpoint_file(model_dir), list_steps_on_disk(model_dir)
     found, skip_reasons = None, {}
     with contextlib.ExitStack() as attempt:
       for step in dict.fromkeys(listed_steps[:1] + steps):
@@ -149,7 +149,7 @@ def pin_intact_checkpoint(model_dir: str, stack: contextlib.ExitStack) -> Option
           skip_reasons[step] = '{}: {}'.format(checkpoint_path(model_dir, step), one_line(
               getattr(error, 'strerror', None) or str(error)))
       if not skip_reasons or (listed_steps, steps) == (
-          steps_in_checkpoint_file(model_dir), steps_on_disk(model_dir)):
+          list_steps_in_checkpoint_file(model_dir), list_steps_on_disk(model_dir)):
         stack.enter_context(attempt.pop_all())
         break
   # A run that was killed while it saved its first checkpoint, that of step 0, has lost nothing.
@@ -205,7 +205,7 @@ def pin_requested_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[Sa
     yield SavedCheckpoint(path, step, readable_path)
 
 
-def run_dir_of_requested_checkpoint(settings: Settings, run_dir: RunDir) -> RunDir:
+def find_run_dir_of_requested_checkpoint(settings: Settings, run_dir: RunDir) -> RunDir:
   """Returns the folder of the run whose checkpoint `--checkpoint` names."""
   flag_value = settings.checkpoints.checkpoint
   if flag_value in NAMED_CHECKPOINTS:
@@ -217,13 +217,13 @@ def run_dir_of_requested_checkpoint(settings: Settings, run_dir: RunDir) -> RunD
       os.path.basename(parent) == best_checkpoint.BEST_FOLDER) else folder)
 
 
-def steps_in_checkpoint_file(model_dir: str) -> List[int]:
+def list_steps_in_checkpoint_file(model_dir: str) -> List[int]:
   """Returns the steps listed in TensorFlow's `checkpoint` file, the latest one first."""
   matches = [_LISTED_NAME.match(os.path.basename(path)) for path in read_checkpoint_list(model_dir)]
   return [int(match.group(1)) for match in matches if match]
 
 
-def steps_on_disk(model_dir: str) -> List[int]:
+def list_steps_on_disk(model_dir: str) -> List[int]:
   """Returns the steps of which at least one checkpoint file exists, the latest one first."""
   if not os.path.isdir(model_dir):
     return []

@@ -13,8 +13,8 @@ from estimator_train.checkpoints.finding import (
   CHECKPOINT_FILE_PATTERN,
   checkpoint_path,
   find_latest_checkpoint,
-  steps_in_checkpoint_file,
-  steps_on_disk,
+  list_steps_in_checkpoint_file,
+  list_steps_on_disk,
 )
 from estimator_train.errors import UserError
 from estimator_train.run_dir import (
@@ -77,9 +77,9 @@ def repair_model_dir(model_dir: str, checkpoint: Optional[str]) -> None:
   remove_unfinished_files(model_dir)
   if checkpoint is None:
     return
-  listed_steps = steps_in_checkpoint_file(model_dir)
+  listed_steps = list_steps_in_checkpoint_file(model_dir)
   resumed_step = int(checkpoint.rpartition('-')[2])
-  unlisted_steps = [step for step in steps_on_disk(model_dir)
+  unlisted_steps = [step for step in list_steps_on_disk(model_dir)
                     if step < resumed_step and step not in listed_steps]
   for step in unlisted_steps:
     if not os.path.exists(checkpoint_path(model_dir, step) + '.index'):
@@ -87,7 +87,7 @@ def repair_model_dir(model_dir: str, checkpoint: Optional[str]) -> None:
         os.remove(path)
   if listed_steps[:1] != [resumed_step] or unlisted_steps or checkpoint_list_has_paths(model_dir):
     # The list must contain all checkpoints, because TensorFlow deletes only listed ones.
-    paths = [checkpoint_path(model_dir, step) for step in reversed(steps_on_disk(model_dir))
+    paths = [checkpoint_path(model_dir, step) for step in reversed(list_steps_on_disk(model_dir))
              if step <= resumed_step]
     checkpoint_patches.write_checkpoint_state(model_dir, checkpoint, paths)
 

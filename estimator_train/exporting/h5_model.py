@@ -82,26 +82,26 @@ def write_h5_file(path: str, restored: RestoredModel) -> None:
   # In the file, SGD replaces the optimizer of the training, which Keras may not be able to load
   # without this package.
   model.compile(make_optimizer('sgd', restored.settings.optimizer.learning_rate),
-                loss=full_loss_names(model.loss),
+                loss=expand_loss_names(model.loss),
                 metrics=['accuracy'] if restored.spec.labels else None,
                 loss_weights=model.loss_weights)
   with prefetch_weights(model.weights):
     model.save(path, save_format='h5')
-  reason = make_portable(path)
+  reason = rewrite_for_keras_3(path)
   if reason:
     _LOG.warning('Keras 3 cannot load %s: %s', H5_FILE, reason)
 
 
-def full_loss_names(loss: Any) -> Any:
+def expand_loss_names(loss: Any) -> Any:
   """Replaces abbreviated names in a loss, or in a list or dict of losses, by full names."""
   if isinstance(loss, (list, tuple)):
-    return [full_loss_names(item) for item in loss]
+    return [expand_loss_names(item) for item in loss]
   if isinstance(loss, dict):
-    return {name: full_loss_names(item) for name, item in loss.items()}
+    return {name: expand_loss_names(item) for name, item in loss.items()}
   return _FULL_LOSS_NAMES.get(loss.lower(), loss) if isinstance(loss, str) else loss
 
 
-def make_portable(path: str) -> Optional[str]:
+def rewrite_for_keras_3(path: str) -> Optional[str]:
   """Rewrites the configurations in an .h5 file of TensorFlow 1.15 in place for Keras 3.
 
   The weights stay unchanged. `path` is a temporary name: the caller renames the file afterwards.
@@ -114,14 +114,14 @@ def make_portable(path: str) -> Optional[str]:
     configs = {name: json.loads(file.attrs[name])
                for name in ('model_config', 'training_config') if name in file.attrs}
   try:
-    configs['model_config'] = keras_3_config.portable_model(configs['model_config'])
+    configs['model_config'] = keras_3_config.rewrite_model_config(configs['model_config'])
   except keras_3_config.NotPortable as error:
     return str(error)
   except (AttributeError, IndexError, KeyError, TypeError) as error:
     # A user's class can have the name of a class of Keras, but another configuration.
     return 'the configuration of a layer is unknown ({!r})'.format(error)
   if 'training_config' in configs:
-    configs['training_config'] = keras_3_config.portable_training(configs['training_config'])
+    configs['training_config'] = keras_3_config.rewrite_training_config(configs['training_config'])
   with h5py.File(path, 'r+') as file:
     for name, config in configs.items():
       file.attrs[name] = json.dumps(config).encode('utf-8')

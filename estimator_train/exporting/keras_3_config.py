@@ -51,7 +51,7 @@ class NotPortable(Exception):
   """Keras 3 cannot load the model, or would compute something else."""
 
 
-def portable_model(config: Config) -> Config:
+def rewrite_model_config(config: Config) -> Config:
   """Returns the configuration of the model, changed so that Keras 3 can load it.
 
   Raises:
@@ -64,7 +64,7 @@ def portable_model(config: Config) -> Config:
   return config
 
 
-def portable_training(config: Config) -> Config:
+def rewrite_training_config(config: Config) -> Config:
   """Returns the configuration of the compilation, changed so that Keras 3 can load it."""
   config = copy.deepcopy(config)
   for loss in dicts_in(config.get('loss')):

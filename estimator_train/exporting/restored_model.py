@@ -57,7 +57,7 @@ class RestoredModel:
     self.inputs = dict(zip(input_names, keras_model.inputs))
     self.outputs = self._name_outputs(keras_model.outputs)
 
-  def outputs_for(self, features: Any) -> Dict[str, tf.Tensor]:
+  def make_outputs(self, features: Any) -> Dict[str, tf.Tensor]:
     """Returns the outputs for a batch, with the same names as the attribute `outputs`.
 
     Args:
@@ -90,7 +90,7 @@ class RestoredModel:
     other = copy.copy(self)
     other.inputs = {PICTURES_INPUT: pictures}
     # The attribute `preprocess` broadcasts its result, which TensorFlow Lite does not support.
-    other.outputs = self.outputs_for(
+    other.outputs = self.make_outputs(
         inputs.SCALE_FUNCTIONS[self.settings.model.preprocess](pixels))
     return other
 
@@ -215,7 +215,7 @@ class TrainedCheckpoint(NamedTuple):
       if not model.optimizer:
         compiling.compile_model(model, settings, Schedule(settings.optimizer.learning_rate))
       compatibility.check_fits_checkpoint(
-          model, settings, finding.run_dir_of_requested_checkpoint(settings, self.run_dir),
+          model, settings, finding.find_run_dir_of_requested_checkpoint(settings, self.run_dir),
           checkpoint_path)
       with translate_errors():
         restoring.make_saver(model.weights, checkpoint_path).restore(session, checkpoint_path)
@@ -236,7 +236,7 @@ def open_trained_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[Tra
   tf.logging.set_verbosity(tf.logging.INFO if settings.run.verbosity > 0 else tf.logging.ERROR)
   with finding.pin_requested_checkpoint(settings, run_dir) as saved:
     spec = opening.describe_trained_data(
-        settings, run_dir, finding.run_dir_of_requested_checkpoint(settings, run_dir))
+        settings, run_dir, finding.find_run_dir_of_requested_checkpoint(settings, run_dir))
     # The checkpoint could also be restored for another image size, but would predict wrong classes.
     run_dir.check_flags(settings, changeable_flags=[
         name for name, _ in settings.items() if name != 'image_size'])

@@ -105,7 +105,7 @@ def _image_file_signature(restored: RestoredModel,
   image_bytes = tf.placeholder(tf.string, [None], name='image_bytes')
   pixels = tf.map_fn(lambda content: decoding.decode_and_resize(content, shape), image_bytes,
                      tf.float32, back_prop=False)
-  return {'image_bytes': image_bytes}, _outputs(restored, restored.outputs_for(
+  return {'image_bytes': image_bytes}, _outputs(restored, restored.make_outputs(
       restored.preprocess(pixels)))
 
 
@@ -118,7 +118,7 @@ def _record_signature(restored: RestoredModel) -> Tuple[Tensors, Tensors]:
   schema = {name: _make_feature(name, tensor) for name, tensor in restored.inputs.items()}
   records = tf.placeholder(tf.string, [None], name='examples')
   parsed = tf.io.parse_example(records, schema)
-  return {'examples': records}, _outputs(restored, restored.outputs_for([
+  return {'examples': records}, _outputs(restored, restored.make_outputs([
       tf.cast(parsed[name], tensor.dtype) for name, tensor in restored.inputs.items()]))
 
 

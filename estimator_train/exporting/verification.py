@@ -75,7 +75,7 @@ def verify(batches: Sequence[ComparisonBatch], load: Callable[[], ModelFunction]
                     str(error).strip().partition('\n')[0], OTHER_FORMATS) from error
   counts = [len(next(iter(batch.inputs.values()))) for batch in batches]
   for batch, found, count in zip(batches, outputs, counts):
-    difference = largest_difference(batch.outputs, found)
+    difference = compute_largest_difference(batch.outputs, found)
     if not difference <= batch.tolerance:
       raise UserError(
           'the outputs of the {} model must equal those of the checkpoint to {:.3g}'.format(
@@ -86,7 +86,7 @@ def verify(batches: Sequence[ComparisonBatch], load: Callable[[], ModelFunction]
             format_name, sum(counts))
 
 
-def largest_difference(expected: Arrays, found: Arrays) -> float:
+def compute_largest_difference(expected: Arrays, found: Arrays) -> float:
   """Returns the largest absolute difference between two sets of outputs.
 
   If an output has values beyond [-1, 1], its differences are divided by its largest absolute value.

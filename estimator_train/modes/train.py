@@ -43,7 +43,7 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
   built_model = preparation.build(run)
   if run.engine.num_workers > 1:
     # Waits for the other processes. A worker then waits until the chief announces READY.
-    run.peers.join(preparation.shared_values(run, built_model.keras_model))
+    run.peers.join(preparation.collect_shared_values(run, built_model.keras_model))
     run.start_up.end_phase('peers')
   if process.is_chief:
     repairing.repair_model_dir(run_dir.path, run.start.checkpoint)

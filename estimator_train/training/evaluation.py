@@ -83,8 +83,8 @@ class EvaluationLoop:
     self._evaluator.write_summary()
     self._last_result = self._write_reports(metrics, samples)
     best = best_checkpoint.promote_if_better(
-        pinned_path, metrics['global_step'], best_checkpoint.values_of(metrics), self._best_metric,
-        self._run_dir.path, metrics['examples_digest'])
+        pinned_path, metrics['global_step'], best_checkpoint.select_metric_values(metrics),
+        self._best_metric, self._run_dir.path, metrics['examples_digest'])
     self._last_result['best'] = best.as_result()
     self._stop_reason = selection.find_stop_reason(self._flags, metrics, self._best_metric, best)
     if self._stop_reason is not None:
@@ -111,7 +111,7 @@ class EvaluationLoop:
       except (OSError, ValueError) as error:
         _LOG.warning('%s cannot be evaluated again: %s', best.path, one_line(str(error)))
       else:
-        values = best_checkpoint.values_of(self._evaluator.evaluate(files)[0])
+        values = best_checkpoint.select_metric_values(self._evaluator.evaluate(files)[0])
     best_checkpoint.update_metrics(best, values, self._best_metric, self._run_dir.path,
                                    examples_digest, self._first_step)
 

@@ -87,7 +87,7 @@ def build(run: Run) -> BuiltModel:
   return BuiltModel(model, schedule)
 
 
-def shared_values(run: Run, model: tf.keras.Model) -> Dict[str, str]:
+def collect_shared_values(run: Run, model: tf.keras.Model) -> Dict[str, str]:
   """Returns the values that must be the same on all workers, by their descriptions."""
   spec, source = run.data.spec, run.data.train
   assert source is not None

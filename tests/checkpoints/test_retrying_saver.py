@@ -168,8 +168,8 @@ def test_the_folder_of_another_run_is_not_written_to(case, caplog):
     assert not case.save(40) and case.names() == before
     assert 'another run has locked {}: process 7 on a since 2019'.format(lock_file) in caplog.text
     for write in (lambda: storage.write_text(str(case.folder / 'report' / 'a'), 'text'),
-                  lambda: best_checkpoint.pin_for_evaluation(str(case.folder / 'model.ckpt-10'),
-                                              str(case.folder))):
+                  lambda: best_checkpoint.pin_for_evaluation(
+                      str(case.folder / 'model.ckpt-10'), str(case.folder))):
       with pytest.raises(RunLockLost):
         write()
     metrics_log.append(str(case.folder), 'train', 40, {})

@@ -112,7 +112,7 @@ def compiled(name):
   loss = losses.default_loss(model)
   loss = {'attention_and_scaled_sum': {model.output_names[0]: loss},  # As for several outputs.
           'models_as_layers': 'mae'}.get(name, loss)
-  model.compile(tf.keras.optimizers.SGD(.05), h5_model.full_loss_names(loss), ['accuracy'])
+  model.compile(tf.keras.optimizers.SGD(.05), h5_model.expand_loss_names(loss), ['accuracy'])
   return model
 
 
@@ -141,7 +141,7 @@ def write(folder, name):
              labels=np.eye(NUM_CLASSES, dtype=np.float32)[np.arange(BATCH) % 3], **inputs)
     model.save(path, save_format='h5')
     expected = load_h5_files.compute(model, path)
-  assert h5_model.make_portable(path) is None, name
+  assert h5_model.rewrite_for_keras_3(path) is None, name
   return expected
 
 
@@ -228,7 +228,7 @@ def test_a_file_that_keras_3_cannot_load_stays_as_it_is(tmp_path):
     model = tf.keras.Model(inputs, layers.Dense(2)(layers.Flatten()(make()(inputs))))
     model.save(str(path), save_format='h5')
     before = path.read_bytes()
-    assert h5_model.make_portable(str(path)) == reason
+    assert h5_model.rewrite_for_keras_3(str(path)) == reason
     assert path.read_bytes() == before
   tf.keras.backend.clear_session()
   rnn = {'class_name': 'RNN', 'config': {'name': 'r', 'cell': {}}}
@@ -237,7 +237,7 @@ def test_a_file_that_keras_3_cannot_load_stays_as_it_is(tmp_path):
     with h5py.File(str(path), 'w') as file:
       file.attrs['model_config'] = json.dumps(
           {'class_name': class_name, 'config': {'name': 'model', 'layers': [rnn]}})
-    assert reason in h5_model.make_portable(str(path))
+    assert reason in h5_model.rewrite_for_keras_3(str(path))
 
 
 def test_a_layer_of_the_user_stays_as_it_is():
@@ -247,15 +247,15 @@ def test_a_layer_of_the_user_stays_as_it_is():
       'activation': 'hard_sigmoid', 'table': {'class_name': 'Zeros', 'dtype': 'float32'}}}
   same_name = {'class_name': 'SpatialDropout2D', 'config': {'name': 'drop', 'trainable': True}}
   model = {'class_name': 'Sequential', 'config': {'name': 'model', 'layers': [own, same_name]}}
-  assert keras_3_config.portable_model(model) == model
+  assert keras_3_config.rewrite_model_config(model) == model
 
 
 def test_a_loss_by_another_name_is_the_same():
   labels, outputs = np.float32([[[.2, .8], [.6, .4]], [[.3, .7], [.9, .1]]])
   for name in ('mse', 'MAE', 'mape', 'msle', 'kld', 'logcosh', 'huber_loss',
                'kullback_leibler_divergence', 'cosine_proximity'):
-    full_name = h5_model.full_loss_names(name)
-    assert full_name != name and h5_model.full_loss_names({'a': [name]}) == {'a': [full_name]}
+    full_name = h5_model.expand_loss_names(name)
+    assert full_name != name and h5_model.expand_loss_names({'a': [name]}) == {'a': [full_name]}
     with keras_session() as session:
       values = session.run([tf.reduce_mean(tf.keras.losses.get(loss)(labels, outputs))
                             for loss in (name, full_name)])

@@ -216,4 +216,4 @@ def test_differences():
       ({'a': [1.], 'b': [.5]}, {'a': [1.], 'b': [.7]}, .2), ({'a': [1.]}, {'a': [[1.]]}, np.inf),
       ({'a': [1.]}, {'b': [1.]}, np.inf), ({'a': [1., 2.]}, {'a': [1., np.nan]}, np.inf),
       ({'a': np.zeros((0, 2))}, {'a': np.zeros((0, 2))}, 0)):
-    assert verification.largest_difference(expected, found) == pytest.approx(difference)
+    assert verification.compute_largest_difference(expected, found) == pytest.approx(difference)

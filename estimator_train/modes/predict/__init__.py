@@ -92,7 +92,7 @@ def _predict_images(settings: Settings, trained: TrainedCheckpoint,
 
   def add_pixels(model: RestoredModel, _: int) -> restored_model.InputsAndOutputs:
     pixels = tf.placeholder(tf.float32, [None, *shape[:2], None])
-    outputs = model.outputs_for(model.preprocess(pixels))
+    outputs = model.make_outputs(model.preprocess(pixels))
     return [pixels], restored_model.add_size_checks(outputs, pixels)
 
   predictor = stack.enter_context(trained.open_predictor(add_pixels))
@@ -176,7 +176,7 @@ def _predict_examples(settings: Settings, run_dir: RunDir, trained: TrainedCheck
           make_eval_input_fn(source, settings, False, batch_size)())
       features, _ = iterator.get_next()
     tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
-    return [], restored_model.add_size_checks(model.outputs_for(features), features)
+    return [], restored_model.add_size_checks(model.make_outputs(features), features)
 
   predictor = stack.enter_context(trained.open_predictor(add_examples, source))
   class_names = source.spec.labels

@@ -7,7 +7,7 @@ import pytest
 
 from estimator_train.data import datasets, image_folder, labels_file, tfrecord
 from estimator_train.errors import UserError
-from estimator_train.modes.predict import inputs
+from estimator_train.modes.predict import images
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.system.record_framing import frame
@@ -134,9 +134,9 @@ def test_folders_and_several_patterns(folders, caplog):
   make_files('x,y/A/1.png', 'x,y/B/1.png', 'x,y/A/2,3.png')  # Commas in names.
   for pattern, count in (('x,y', 3), ('x,y/*/*.png', 3), ('x,y/*/?.png', 2)):
     assert len(describe(pattern).train.files) == count
-  assert list(inputs.find_files('x,y/A/2,3.png')) == [b'x,y/A/2,3.png']
-  assert list(inputs.find_files('x,y')) == describe('x,y').train.files
-  assert list(inputs.find_files('new/B,train/B/1*')) == [b'new/B/9.JPG', b'train/B/1.jpeg']
+  assert list(images.find_files('x,y/A/2,3.png')) == [b'x,y/A/2,3.png']
+  assert list(images.find_files('x,y')) == describe('x,y').train.files
+  assert list(images.find_files('new/B,train/B/1*')) == [b'new/B/9.JPG', b'train/B/1.jpeg']
 
 
 def describe_split(folder, recorded=None, **given):

@@ -11,7 +11,7 @@ from conftest import batches, record_of, write_records
 from estimator_train.data import DataSpec, ImageSplit
 from estimator_train.data.batching import BatchSettings, PixelSettings
 from estimator_train.data.image_source import ImageFileSource
-from estimator_train.modes.predict import inputs
+from estimator_train.modes.predict import images
 
 SHAPE = (20, 24, 3)
 
@@ -30,7 +30,7 @@ def test_pixels_are_those_of_evaluation(write_images, awkward_images, tmp_path, 
     source = ImageFileSource(DataSpec('any', ('a', 'b'), shape), split)
     expected, _ = batches(source.make_eval_input_fn(
         PixelSettings(shape), BatchSettings(batch_size, 2, False)))
-    found = inputs.read_batches(map(bytes, files), 'image/encoded', shape, batch_size, 2)
+    found = images.read_batches(map(bytes, files), 'image/encoded', shape, batch_size, 2)
     for batch, (pixels, _) in itertools.zip_longest(found, expected):
       stacked = np.stack([entry.values[0] for entry in batch])
       assert stacked.dtype == np.float32
@@ -40,7 +40,7 @@ def test_pixels_are_those_of_evaluation(write_images, awkward_images, tmp_path, 
 def test_no_more_is_read_than_a_batch_ahead(awkward_images):
   numbers = itertools.count()
   files = (bytes(awkward_images / 'progressive.jpeg') for _ in numbers)
-  some = inputs.read_batches(files, 'image/encoded', SHAPE, 10, 2)
+  some = images.read_batches(files, 'image/encoded', SHAPE, 10, 2)
   assert [len(next(some)) for _ in range(3)] == [10] * 3
   assert next(numbers) <= 40
   some.close()
@@ -59,8 +59,8 @@ def test_compressed_records_and_their_folder(awkward_images, tmp_path):
       ('e', gzip.compress(wrong + content)), ('f', gzip.compress(content[:-5])),
       ('labels.txt', b'0:A'), ('no_records.gz', gzip.compress(b'x' * 99)), ('x', b'x\x9c' * 9)):
     (tmp_path / name).write_bytes(data)
-  files = inputs.find_files(str(tmp_path))
-  (entries,) = inputs.read_batches(files, 'image/encoded', SHAPE, 100, 2)
+  files = images.find_files(str(tmp_path))
+  (entries,) = images.read_batches(files, 'image/encoded', SHAPE, 100, 2)
   found = [(entry.name[len(bytes(tmp_path)) + 1:].decode(),
             entry.values if isinstance(entry.values, str) else '') for entry in entries]
   ends = {'d': 'truncated', 'f': 'truncated'}
@@ -73,4 +73,4 @@ def test_compressed_records_and_their_folder(awkward_images, tmp_path):
   assert [name for name in rest if name[0] == 'e'] == ['e:{}'.format(n) for n in range(6)]
   assert {name for name, reason in rest.items() if 'wrong checksum' in reason} == {'e:2'}
   (tmp_path / 'a.png').write_bytes(image)  # Of a folder with images, only these.
-  assert list(inputs.find_files(str(tmp_path))) == [bytes(tmp_path / 'a.png')]
+  assert list(images.find_files(str(tmp_path))) == [bytes(tmp_path / 'a.png')]

@@ -22,7 +22,7 @@ from mode_runs import fails, signal_before
 import estimator_train
 from estimator_train.data import mnist
 from estimator_train.modes import predict as predict_mode
-from estimator_train.modes.predict import inputs, output_file, predictions
+from estimator_train.modes.predict import images, output_file, predictions
 from estimator_train.system import storage
 
 IMAGES, LABELS = (os.path.join(mnist.SAMPLE_FOLDER, 't10k-{}-ubyte.gz'.format(kind))
@@ -110,7 +110,7 @@ def test_nothing_but_the_folder_of_the_run(run_well, predict, write_images, tmp_
 
 
 def test_what_cannot_be(predict, finished_run, monkeypatch):
-  monkeypatch.setattr(inputs, 'read_batches', None)  # Before any work.
+  monkeypatch.setattr(images, 'read_batches', None)  # Before any work.
   for arguments, message in (
       (['--input=none/*.png'], '--input matches no file: --input=none/*.png (there is no none): '),
       (['--output=none/out'], '--output cannot be written: none/out (the folder'),

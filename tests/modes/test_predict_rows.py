@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 import estimator_train
 from estimator_train.exporting import restored_model
 from estimator_train.modes import predict as predict_mode
-from estimator_train.modes.predict import inputs, row_inputs, rows
+from estimator_train.modes.predict import images, row_inputs, rows
 from estimator_train.modes.predict.row_inputs import RowInput
 
 ONE, VECTOR, ANY = (1,), (2,), (None,)
@@ -154,7 +154,7 @@ def test_files(tmp_path):
 @pytest.mark.parametrize('fault, reason', [('index', 'indices[0] = 13'), ('size', 'output x must')])
 def test_rows_that_the_model_cannot_process(fault, reason):
   """Such rows have errors; those of the same batch are predicted."""
-  batch = [inputs.Entry(b'f:%d' % index, [np.array(index)]) for index in range(7)]
+  batch = [images.Entry(b'f:%d' % index, [np.array(index)]) for index in range(7)]
   with tf.Graph().as_default(), tf.Session() as session:
     index = tf.placeholder(tf.int64, [None])
     is_bad = tf.equal(index % 5, 3)

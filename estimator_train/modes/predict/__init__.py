@@ -18,8 +18,8 @@ from estimator_train.distribution import devices
 from estimator_train.errors import UserError, first_line
 from estimator_train.exporting import restored_model
 from estimator_train.exporting.restored_model import Predictor, RestoredModel, TrainedCheckpoint
-from estimator_train.modes.predict import inputs, output_file, predictions, row_inputs, rows
-from estimator_train.modes.predict.inputs import Entry
+from estimator_train.modes.predict import images, output_file, predictions, row_inputs, rows
+from estimator_train.modes.predict.images import Entry
 from estimator_train.modes.predict.output_file import Column
 from estimator_train.modes.predict.row_inputs import RowInput
 from estimator_train.run_dir import RunDir
@@ -83,7 +83,7 @@ def _predict_images(settings: Settings, trained: TrainedCheckpoint,
                     stack: contextlib.ExitStack) -> Predictions:
   """Predicts the images in the files that `--input` names, until the stack is closed."""
   rules.INPUT_RULE.check(settings.export)
-  files = inputs.find_files(str(settings.export.input))
+  files = images.find_files(str(settings.export.input))
   shape = trained.spec.require_images('--input')
   if shape[2] not in (1, 3):
     raise UserError('images must have one channel or three',
@@ -96,7 +96,7 @@ def _predict_images(settings: Settings, trained: TrainedCheckpoint,
     return [pixels], restored_model.add_size_checks(outputs, pixels)
 
   predictor = stack.enter_context(trained.open_predictor(add_pixels))
-  batches = stack.enter_context(contextlib.closing(inputs.read_batches(
+  batches = stack.enter_context(contextlib.closing(images.read_batches(
       files, settings.data.image_key, shape, predictor.batch_size,
       devices.num_parallel_calls(settings.input))))
   return _predict_entries(batches, trained, predictor)

@@ -21,7 +21,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.data import file_pattern
 from estimator_train.errors import join_items
-from estimator_train.modes.predict.inputs import Entry, find_files
+from estimator_train.modes.predict.images import Entry, find_files
 from estimator_train.modes.predict.row_inputs import RowInput
 from estimator_train.system import storage
 

@@ -62,7 +62,7 @@ class Axis(NamedTuple):
     is_log: whether the scale is logarithmic, which requires `ticks`.
     ticks: (value, text) of each tick. If empty, the ticks are multiples of a simple number.
     angle: the angle in degrees by which the texts of the ticks are rotated.
-    is_integer: whether this simple number is an integer.
+    is_integer: whether all ticks are integers.
   """
   label: str
   low: float
@@ -131,7 +131,7 @@ class Box(NamedTuple):
 
 
 def compute_axis_ends(values: Any, margin: float = .05) -> Tuple[float, float]:
-  """Returns the ends of an axis, which are the smallest and the largest value, with a margin."""
+  """Returns the smallest and the largest value, with a margin that is a fraction of the range."""
   low, high = float(np.min(values)), float(np.max(values))
   margin = (high - low) * margin or abs(low) / 10 or 1.
   return low - margin, high + margin

@@ -155,7 +155,10 @@ def compute_figures(steps: TimedSteps, conditions: Mapping[str, Any]) -> Dict[st
 
 
 def _compute_shares(steady: TimedSteps) -> Dict[str, Optional[float]]:
-  """Returns the fractions of the time spent on input, on computation and between steps, or None."""
+  """Returns the fractions of the time spent on input, on computation and between steps.
+
+  An unknown fraction is None.
+  """
   total_secs = float(steady.secs_without_pauses.sum())
   run_secs, wait_secs = steady.session_run_secs.sum(), steady.input_wait_secs.sum()
   overhead = 1 - float(run_secs) / total_secs

@@ -30,8 +30,7 @@ def write_throughput_report(
   """Writes the throughput report of this run if it ran at least one step.
 
   Returns:
-    The result of training for the result of the mode: also `examples_seen` and, if a step was run,
-    the main rates.
+    The result of the training, with `examples_seen` and, if a step was run, the main rates.
   """
   result = dict(make_training_result(settings.run, timing),
                 examples_seen=conditions['examples_seen'])

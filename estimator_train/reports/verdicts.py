@@ -5,7 +5,7 @@ from typing import NamedTuple
 INPUT_BOUND, COMPUTE_BOUND, OVERHEAD_BOUND = 'input-bound', 'compute-bound', 'overhead-bound'
 
 
-class Texts(NamedTuple):
+class VerdictTexts(NamedTuple):
   """The texts of a verdict.
 
   Attributes:
@@ -20,11 +20,11 @@ class Texts(NamedTuple):
 
 
 TEXTS = {
-    INPUT_BOUND: Texts(
+    INPUT_BOUND: VerdictTexts(
         'steps wait for input', 'Training waits for the input pipeline.',
         'the model can process {} images/sec, {:.2f} times the rate of the input ({})'),
-    COMPUTE_BOUND: Texts(
+    COMPUTE_BOUND: VerdictTexts(
         'steps wait for computation', 'Training is limited by the computation of the model.',
         'the input delivers {} images/sec, {:.2f} times the rate of the model ({})'),
-    OVERHEAD_BOUND: Texts(
+    OVERHEAD_BOUND: VerdictTexts(
         'much time passes between steps', 'Training is limited by the time between steps.')}

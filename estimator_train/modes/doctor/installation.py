@@ -67,10 +67,11 @@ class TensorFlowBuild(NamedTuple):
 
 
 class BuildRate(NamedTuple):
-  """The training rate of one build, `stock` or `oneDNN`; None if it could not be measured.
+  """The training rate of one build, `stock` or `oneDNN`.
 
   Attributes:
-    failure: the reason why the build could not be measured, or ''.
+    examples_per_sec: None if the build could not be measured.
+    failure: the reason why it could not; otherwise ''.
   """
   build: str
   examples_per_sec: Optional[float]

@@ -44,7 +44,7 @@ def pin_files(checkpoint: str) -> Iterator[str]:
   """
   index = checkpoint + '.index'
   with contextlib.ExitStack() as stack:
-    files = [stack.enter_context(storage.open_regular(path))
+    files = [stack.enter_context(storage.open_regular_file(path))
              for path in [index] + glob.glob(glob.escape(checkpoint) + '.data-*-of-*')]
     # TensorFlow deletes the index first. Other files may then have been missing from the listing.
     if not os.path.exists(index):

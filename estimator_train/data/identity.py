@@ -36,7 +36,7 @@ def of_image_files(files: Sequence[bytes], class_indices: np.ndarray) -> str:
     digest.update(b'%s\0%d\0%d\0' % (name, class_index, size))
   for index in evenly_spaced(len(images), _MAX_IMAGES):
     # An error is reported when the image is evaluated.
-    with contextlib.suppress(OSError), storage.open_regular(images[index][-1]) as file:
+    with contextlib.suppress(OSError), storage.open_regular_file(images[index][-1]) as file:
       file.seek(max(os.fstat(file.fileno()).st_size - _MAX_IMAGE_BYTES, 0))
       digest.update(file.read())
   return digest.hexdigest()

@@ -266,7 +266,7 @@ class ImageFileSource(ImageSource):
     return paths, self.split.classes[indices]
 
   def read_content(self, index: int) -> bytes:
-    with storage.open_regular(self.split.files[index]) as file:
+    with storage.open_regular_file(self.split.files[index]) as file:
       return file.read()
 
   def name_of(self, index: int) -> str:

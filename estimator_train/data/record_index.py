@@ -60,7 +60,7 @@ class PositionedFile:
         raise OSError(first_line(error)) from error
     else:
       # `detach` saves the memory of the buffer, because a reader keeps many files open.
-      self._file = storage.open_regular(path).detach()
+      self._file = storage.open_regular_file(path).detach()
       self.size = os.fstat(self._file.fileno()).st_size
 
   def read(self, offset: int, count: int) -> bytes:
@@ -217,7 +217,7 @@ def load_index(files: Tuple[bytes, ...]) -> RecordIndex:
 
 def starts_with_record(path: bytes) -> bool:
   """Returns whether a local file starts with a record; raises an OSError if it cannot be read."""
-  with storage.open_regular(path) as file:
+  with storage.open_regular_file(path) as file:
     return record_framing.is_header(file.read(HEADER_BYTES))
 
 

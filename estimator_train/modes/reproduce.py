@@ -115,7 +115,7 @@ def parse_complete_reports(part: WorkloadPart, file: BinaryIO) -> RunResults:
 def _write_ledger(settings: Settings, run_dir: RunDir,
                   rows: List[Dict[str, Optional[str]]]) -> Dict[str, Any]:
   """Prints and writes the ledger, and returns the contents of `ledger.json`."""
-  workload, this_machine = settings.experiments.workload, machine.processor_and_cores()
+  workload, this_machine = settings.experiments.workload, machine.describe_processor()
   result = {'mode': settings.run.mode, 'model_dir': run_dir.path, 'workload': workload,
             'machine': this_machine, 'rows': rows}
   table = '\n'.join([

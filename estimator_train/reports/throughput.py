@@ -83,7 +83,7 @@ def make_throughput_report(
       time_to_first_step_secs=timing.time_to_first_step_secs,
       # The phases whose sum is time_to_first_step_secs.
       first_step_parts_secs=timing.start_up_secs, global_step=timing.global_step)
-  figures.update(conditions, machine=machine.processor_and_cores(), package_version=__version__,
+  figures.update(conditions, machine=machine.describe_processor(), package_version=__version__,
                  python_version=platform.python_version())
   return ThroughputReport(figures, steps)
 

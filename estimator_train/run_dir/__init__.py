@@ -69,7 +69,7 @@ def _read_list(folder: str) -> List[str]:
 
   path = os.path.join(folder, CHECKPOINTS_FILE)
   try:
-    with storage.open_regular(path) as file:
+    with storage.open_regular_file(path) as file:
       text = file.read().decode('utf-8', 'replace')
   except FileNotFoundError:
     return []

@@ -111,18 +111,18 @@ def needs_padded_gradients() -> bool:
   return 'avx2' in flags and 'avx512f' not in flags and has_onednn()
 
 
-def processor_and_cores() -> str:
+def describe_processor() -> str:
   """Returns the name of the processor and, in brackets, the number of `available_cores`."""
   return '{} ({} cores)'.format(cpu_property('model name') or 'an unknown CPU', available_cores())
 
 
 def cpu_property(key: str) -> str:
   """Returns a property of the first core in /proc/cpuinfo, such as `model name`; '' if unknown."""
-  match = re.search(r'^{}\s*:(.*)$'.format(key), read_file(_CPU_INFO, 10000), re.MULTILINE)
+  match = re.search(r'^{}\s*:(.*)$'.format(key), read_kernel_file(_CPU_INFO, 10000), re.MULTILINE)
   return match.group(1).strip() if match else ''
 
 
-def read_file(path: str, max_chars: int = -1) -> str:
+def read_kernel_file(path: str, max_chars: int = -1) -> str:
   """Returns the text of a file of the kernel, or its beginning; '' if it cannot be read."""
   try:
     with open(path, encoding='utf-8', errors='replace') as file:
@@ -133,7 +133,7 @@ def read_file(path: str, max_chars: int = -1) -> str:
 
 def boot_id() -> Optional[str]:
   """Returns the ID of the current boot of this machine; None if the system has none."""
-  return read_file('/proc/sys/kernel/random/boot_id').strip() or None
+  return read_kernel_file('/proc/sys/kernel/random/boot_id').strip() or None
 
 
 def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
@@ -213,7 +213,8 @@ def _cgroup_files() -> Iterator[Tuple[str, str, str]]:
   Includes the parents of these cgroups, whose limits apply, too. /sys/fs/cgroup itself is always
   included, because it may be the cgroup of the container.
   """
-  paths = set(re.findall(r'^\d+:(?:memory)?:(.*)$', read_file('/proc/self/cgroup'), re.MULTILINE))
+  paths = set(re.findall(
+      r'^\d+:(?:memory)?:(.*)$', read_kernel_file('/proc/self/cgroup'), re.MULTILINE))
   for root, limit, usage in _CGROUPS:
     folders = {root}
     for path in paths:
@@ -226,7 +227,7 @@ def _cgroup_files() -> Iterator[Tuple[str, str, str]]:
 
 def _read_number(path: str, pattern: str) -> int:
   """Returns the number in a file that group 1 of a regular expression matches."""
-  match = re.search(pattern, read_file(path), re.MULTILINE)
+  match = re.search(pattern, read_kernel_file(path), re.MULTILINE)
   if match is None:
     raise ValueError(path)
   return int(match.group(1))

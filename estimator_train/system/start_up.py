@@ -32,7 +32,7 @@ def process_age_secs() -> float:
 
 def uptime_text() -> str:
   """Returns the seconds since boot, as text for START_TIME_VARIABLE; '0' if they are unknown."""
-  return (machine.read_file('/proc/uptime').split() or ['0'])[0]
+  return (machine.read_kernel_file('/proc/uptime').split() or ['0'])[0]
 
 
 class StartUpTimer:

@@ -121,7 +121,7 @@ def open_locked(path: str, check: Callable[[], None] = lambda: None) -> Iterator
         return
 
 
-def open_regular(path: Union[str, bytes]) -> io.BufferedReader:
+def open_regular_file(path: Union[str, bytes]) -> io.BufferedReader:
   """Opens a regular file for reading. Raises an OSError, without blocking, for anything else."""
   file = open(  # noqa: SIM115 (The caller closes it.)
       path, 'rb', opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
@@ -149,7 +149,7 @@ def load(path: str, parse: Callable[[BinaryIO], _T]) -> Optional[_T]:
     DamagedFile: the file is damaged, or cannot be read.
   """
   try:
-    with open_regular(path) as file:
+    with open_regular_file(path) as file:
       return parse(file)
   except FileNotFoundError:
     return None

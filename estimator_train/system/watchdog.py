@@ -58,6 +58,6 @@ def measure_work() -> Any:
   CPU time is counted in whole seconds, because threads that only wait also need some CPU time, but
   less than a second within the timeout.
   """
-  transferred = [line for line in machine.read_file('/proc/self/io').splitlines()
+  transferred = [line for line in machine.read_kernel_file('/proc/self/io').splitlines()
                  if line.startswith(('read_bytes', 'write_bytes'))]
   return int(time.process_time()), transferred

@@ -24,7 +24,7 @@ def run(*arguments, **options):
 def kernel_files(monkeypatch):
   """The texts of the files of the kernel by their paths; there are none but those a test adds."""
   texts = {}
-  monkeypatch.setattr(machine, 'read_file', lambda path, max_chars=-1: texts.get(path, ''))
+  monkeypatch.setattr(machine, 'read_kernel_file', lambda path, max_chars=-1: texts.get(path, ''))
   return texts
 
 

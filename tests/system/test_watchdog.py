@@ -43,7 +43,7 @@ def test_computing_and_transfers_are_progress(monkeypatch):
   wait_for(lambda: sum(range(10 ** 6)) and watchdog.measure_work()[0] > first[0])
   transfers = iter(['rchar: 1\nread_bytes: 0\nwrite_bytes: 5\n', 'rchar: 2\nread_bytes: 0\n'
                     'write_bytes: 5\n', 'rchar: 2\nread_bytes: 0\nwrite_bytes: 6\n', ''])
-  monkeypatch.setattr(watchdog.machine, 'read_file', lambda path: next(transfers))
+  monkeypatch.setattr(watchdog.machine, 'read_kernel_file', lambda path: next(transfers))
   monkeypatch.setattr(watchdog.time, 'process_time', lambda: 1.)
   values = [watchdog.measure_work() for _ in range(4)]
   assert values[0] == values[1] and len(set(map(str, values[1:]))) == 3

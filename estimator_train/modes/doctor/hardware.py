@@ -94,8 +94,8 @@ def inspect_gpus() -> GpuInventory:
 
 
 def _is_nvidia_gpu(device: str) -> bool:
-  return (machine.read_file(device + '/vendor').strip() == _NVIDIA_VENDOR_ID
-          and machine.read_file(device + '/class').startswith(_DISPLAY_CLASS_PREFIX))
+  return (machine.read_kernel_file(device + '/vendor').strip() == _NVIDIA_VENDOR_ID
+          and machine.read_kernel_file(device + '/class').startswith(_DISPLAY_CLASS_PREFIX))
 
 
 def check_gpus(inventory: GpuInventory,
@@ -215,8 +215,8 @@ def _check_nccl(num_gpus: int) -> CheckResult:
 
 def read_quota_cores() -> Optional[float]:
   """Returns the seconds of CPU time per second that the container may use; None: no limit."""
-  text = machine.read_file(_CGROUP_V2_CPU_MAX) or '{} {}'.format(
-      machine.read_file(_CGROUP_V1_CPU_QUOTA), machine.read_file(_CGROUP_V1_CPU_PERIOD))
+  text = machine.read_kernel_file(_CGROUP_V2_CPU_MAX) or '{} {}'.format(
+      *map(machine.read_kernel_file, (_CGROUP_V1_CPU_QUOTA, _CGROUP_V1_CPU_PERIOD)))
   # Without a limit, the quota is "max" or -1.
   numbers = re.match(r'(\d+)\s+(\d+)$', text.strip())
   return int(numbers.group(1)) / int(numbers.group(2)) if numbers else None

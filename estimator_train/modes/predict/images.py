@@ -188,7 +188,7 @@ def _read_image_file(path: bytes,
                      image_shape: Tuple[int, int, int]) -> Union[_Image, Iterable[Entry]]:
   """Reads an image file, or begins to read an idx file."""
   try:
-    with storage.open_regular(path) as file:
+    with storage.open_regular_file(path) as file:
       if idx.is_idx_or_gzip(file.read(4)):
         return _read_idx_file(path, image_shape)
       file.seek(0)

@@ -79,7 +79,7 @@ def read_rows(path: bytes, inputs: Dict[str, RowInput]) -> Iterator[Entry]:
 
 def _open_text(path: bytes) -> Any:
   """Opens a file as text. Bytes that are not UTF-8 become surrogates, and cause errors later."""
-  with storage.open_regular(path) as file:
+  with storage.open_regular_file(path) as file:
     is_gzip = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
   return (gzip.open if is_gzip else open)(  # type: ignore[operator]
       path, 'rt', encoding='utf-8-sig', errors='surrogateescape', newline='')

@@ -7,7 +7,6 @@ high.
 
 import logging
 import math
-import tempfile
 from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
@@ -22,7 +21,7 @@ from estimator_train.settings import Settings
 from estimator_train.tf_patches import estimator as estimator_patches
 from estimator_train.training.preparation import PreparedModel, build, convert_model
 from estimator_train.training.progress import ShowProgress
-from estimator_train.training.run import Run, open_run
+from estimator_train.training.run import Run, open_temporary_run
 from estimator_train.training.steps import StepMonitor
 from estimator_train.training.trainer import make_run_input_fn
 
@@ -38,13 +37,9 @@ _MAX_LOSS_RATIO = 4
 def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   """Returns the result of the mode: the suggested learning rate, and the loss at each rate."""
   run_dir.make()
-  # The model is trained in a temporary folder. A run in model_dir is not changed, and a later
-  # training cannot resume from the weights of this mode.
-  with tempfile.TemporaryDirectory(prefix='lr_finder-') as folder:
-    run = open_run(settings.with_constant_rate(
-        settings.optimizer.learning_rate, mode='train', model_dir=folder, train_epochs=None,
-        train_steps=settings.duration.train_steps or _DEFAULT_STEPS), RunDir(folder))
-    run = run._replace(schedule=Exponential(_LOWEST_RATE, _HIGHEST_RATE, run.end_step))
+  with open_temporary_run(settings, settings.optimizer.learning_rate,
+                          settings.duration.train_steps or _DEFAULT_STEPS) as opened:
+    run = opened._replace(schedule=Exponential(_LOWEST_RATE, _HIGHEST_RATE, opened.end_step))
     model = convert_model(run, build(run))
     if model.schedule is None:
       raise UserError('a compiled model trains with its own learning rate',

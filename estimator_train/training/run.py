@@ -1,7 +1,9 @@
 """Opens a run: determines its devices, start checkpoint, data and last step."""
 
+import contextlib
 import logging
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+import tempfile
+from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -120,6 +122,21 @@ def open_run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROC
   start_up.end_phase('data')
   return Run(settings, run_dir, engine, start, data, clock, end_step, schedule, stop_reason,
              start_up)
+
+
+@contextlib.contextmanager
+def open_temporary_run(settings: Settings, learning_rate: float, train_steps: int,
+                       **changes: Any) -> Iterator[Run]:
+  """Opens a run in a temporary folder, so that no run in `model_dir` is changed or resumed.
+
+  Args:
+    learning_rate: the constant learning rate.
+    changes: other flags that differ from `settings`.
+  """
+  with tempfile.TemporaryDirectory(prefix=settings.run.mode + '-') as folder:
+    yield open_run(settings.with_constant_rate(
+        learning_rate, mode='train', model_dir=folder, train_steps=train_steps, train_epochs=None,
+        **changes), RunDir(folder))
 
 
 def plan_steps(settings: Settings, run_dir: RunDir, engine: Engine, data: Data,

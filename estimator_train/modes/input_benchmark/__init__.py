@@ -2,7 +2,6 @@
 
 import logging
 import statistics
-import tempfile
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import attr
@@ -23,7 +22,7 @@ from estimator_train.settings import Settings
 from estimator_train.settings.flags import InputFlags
 from estimator_train.system import machine
 from estimator_train.training.preparation import build, convert_model
-from estimator_train.training.run import open_run
+from estimator_train.training.run import open_temporary_run
 
 _LOG = logging.getLogger('estimator_train')
 # If input and model share cores, and the input takes at least this fraction of the training time,
@@ -35,13 +34,9 @@ def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
   """Returns the result: the rates of the input and of the model, a verdict and advice."""
   if run_dir is not None:
     run_dir.make()
-  # The model is trained in a temporary folder, because the user's model_dir may have checkpoints.
-  with tempfile.TemporaryDirectory(prefix='input_benchmark-') as folder:
-    # The class indices of the synthetic batch are random, so a tiny learning rate keeps the loss
-    # finite. It does not change the time of a step.
-    run = open_run(settings.with_constant_rate(
-        1e-9, mode='train', model_dir=folder, train_steps=2 ** 31 - 1, train_epochs=None,
-        weights='none'), RunDir(folder))
+  # The class indices of the synthetic batch are random, so a tiny learning rate keeps the loss
+  # finite. It does not change the time of a step.
+  with open_temporary_run(settings, 1e-9, 2 ** 31 - 1, weights='none') as run:
     prepared = convert_model(run, build(run))
     run.data.spec.require_images('--mode=input_benchmark')
     free_bytes = machine.available_bytes()

@@ -196,7 +196,7 @@ class ClusterState:
             if not peer.is_finished and peer.state not in (READY, TRAINING, TRAINED))
 
   def _confirmed_stop_step(self) -> Optional[int]:
-    """Returns the stop step if all connected tasks have confirmed it, as the chief knows."""
+    """Returns the stop step, on the chief, if all connected tasks have confirmed it."""
     confirmed = {peer.message.get('stop_at')
                  for peer in self._peers.values() if not peer.is_finished}
     return self.stop_step if confirmed <= {self.stop_step} else None

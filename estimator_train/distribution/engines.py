@@ -21,7 +21,7 @@ from estimator_train.settings import Settings, per_replica_batch_size
 from estimator_train.settings.flags import MULTI_WORKER_STRATEGIES
 from estimator_train.tf_patches import estimator as estimator_patches, strategies
 
-# The functions that connect processes import these modules, which a run in one process never needs.
+# Imported when the run connects to other processes, because most runs have only one process.
 if TYPE_CHECKING:
   from estimator_train.distribution.cluster_peers import ClusterPeers
 

@@ -162,16 +162,15 @@ def _record_signals() -> Iterator[List[int]]:
   If this process ignores one of these signals, the signal stays ignored.
   """
   received_signals: List[int] = []
-  handlers = {signum: signal.getsignal(signum)
-              for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)}
-  recorded = [signum for signum, handler in handlers.items() if handler != signal.SIG_IGN]
-  for signum in recorded:
-    signal.signal(signum, lambda signum, _: received_signals.append(signum))
+  previous_handlers = {
+      signum: signal.signal(signum, lambda signum, _: received_signals.append(signum))
+      for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+      if signal.getsignal(signum) != signal.SIG_IGN}
   try:
     yield received_signals
   finally:
-    for signum in recorded:
-      signal.signal(signum, handlers[signum])
+    for signum, handler in previous_handlers.items():
+      signal.signal(signum, handler)
 
 
 if __name__ == '__main__':

@@ -5,7 +5,7 @@ program in four ways:
 1. A finalizer, or a C++ function that calls Python, discards the exception. The thread of
    `start_signal_thread` then repeats the signal.
 2. A finalizer, or the import of a C++ module, is running, which may discard or replace exceptions.
-   The handler then raises none, and the thread repeats the signal.
+   The handler then raises no exception, and the thread repeats the signal.
 3. The code that was interrupted catches the exception, or raises another one.
    `reraise_caught_stop` then raises StoppedBySignal again.
 4. The main thread hangs in a C++ function, and Python runs no handler. After a timeout, the thread
@@ -213,7 +213,7 @@ def _make_error(signum: Any) -> StoppedBySignal:
 def _raise_stopped(signum: int, frame: Any) -> None:
   _stop.log(signum, _STOPPING)
   _stop.arrived_outside_training = True
-  if _stop.raised_error_ref() is not None or _discards_exceptions(frame):
+  if _stop.raised_error_ref() is not None or _forbids_exceptions(frame):
     return  # While the first exception is alive, a second one would interrupt the clean-up.
   error = _make_error(signum)
   _stop.raised_error_ref = weakref.ref(error)
@@ -225,10 +225,10 @@ def _raise_stopped(signum: int, frame: Any) -> None:
     del error
 
 
-def _discards_exceptions(frame: Any) -> bool:
-  """Returns whether the handler must not raise an exception in this frame.
+def _forbids_exceptions(frame: Any) -> bool:
+  """Returns whether a handler that interrupts this frame must not raise an exception.
 
-  This is the case below each of these callers:
+  This is the case if the frame is that of one of the following functions, or is called by it:
   1. a finalizer, where Python only prints exceptions; also a callback of a weak reference, such as
      the function `cb` of importlib;
   2. the import of a C++ module, which may replace the exception;

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import estimator_train
-from estimator_train.data import binary_files, idx
+from estimator_train.data import binary_files, mnist
 from estimator_train.data.batching import BatchSettings, OrderSettings, PixelSettings
 from estimator_train.settings import Settings
 
@@ -67,7 +67,7 @@ def _train_plainly(replicas: int, steps: int) -> Weights:
         model_dir=model_dir, tf_random_seed=1, train_distribute=strategy,
         session_config=tf.ConfigProto(device_count={'CPU': replicas}))
     estimator = tf.keras.estimator.model_to_estimator(two_layers(), config=config)
-    dataset = idx.describe_data_set('fashion_mnist_sample')
+    dataset = mnist.describe_data_set('fashion_mnist_sample')
     estimator.train(binary_files.IdxSource(dataset.spec, dataset.train).make_train_input_fn(
         OrderSettings(shuffle_buffer=5000), PixelSettings((28, 28, 1)),
         BatchSettings(BATCH_SIZE // replicas, 10, one_hot=True), 'none'), steps=steps)

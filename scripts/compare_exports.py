@@ -100,17 +100,19 @@ def export_all(settings, folder, pictures):
   from estimator_train.run_dir import RunDir
   from estimator_train.settings.flag_type import all_flags
 
-  with restored_model.open_trained_checkpoint(
-      settings, RunDir(settings.run.required_model_dir)) as trained, trained.restore() as restored:
+  with restored_model.open_trained_model(
+      settings, RunDir(settings.run.required_model_dir)) as pinned_model, \
+      pinned_model.restore() as restored:
     batches, outputs, keras_outputs = make_reference(restored, pictures)
   # A checkpoint of a finished run need not be kept readable for the exports.
-  trained = trained._replace(saved=trained.saved._replace(readable_path=trained.saved.path))
+  trained_model = pinned_model._replace(checkpoint=pinned_model.checkpoint._replace(
+      readable_path=pinned_model.checkpoint.path))
   jobs, rows = [], []
   for name in all_flags()['export_format'].choices:
     export_dir = os.path.join(folder, name)
     os.mkdir(export_dir)
     try:
-      version = exports.export_checkpoint(trained._replace(settings=settings.evolve(
+      version = exports.export_checkpoint(trained_model._replace(settings=settings.evolve(
           export_format=name, export_dir=export_dir).for_mode('export')))
     except UserError as error:
       verdict = 'not exported: {}'.format(error)
@@ -122,7 +124,7 @@ def export_all(settings, folder, pictures):
       write_arrays(data, batches[signature], keras_outputs if name == 'h5' else outputs)
       path = version['path'] + ('' if name == 'saved_model' else '/model.' + name)
       jobs.append({'format': name, 'path': path, 'signature': signature, 'data': data,
-                   'has_classes': bool(trained.spec.labels)})
+                   'has_classes': bool(trained_model.spec.labels)})
   return jobs, rows
 
 

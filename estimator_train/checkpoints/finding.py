@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.checkpoints import best_checkpoint
 from estimator_train.checkpoints.pinned_files import (
-  SavedCheckpoint,
+  ReadableCheckpoint,
   pin_current_checkpoint,
   pin_files,
   pin_verified_checkpoint,
@@ -46,7 +46,7 @@ class Start(NamedTuple):
 
 
 def find_start(settings: Settings, run_dir: RunDir, process: Process,
-               checkpoint_to_evaluate: Optional[SavedCheckpoint]) -> Start:
+               checkpoint_to_evaluate: Optional[ReadableCheckpoint]) -> Start:
   """Finds the checkpoint to resume from, or to evaluate.
 
   Args:
@@ -116,7 +116,8 @@ def find_intact_checkpoint(model_dir: str) -> Tuple[Optional[str], int]:
   return (None, 0) if found is None else (found.path, found.global_step)
 
 
-def pin_intact_checkpoint(model_dir: str, stack: contextlib.ExitStack) -> Optional[SavedCheckpoint]:
+def pin_intact_checkpoint(model_dir: str,
+                          stack: contextlib.ExitStack) -> Optional[ReadableCheckpoint]:
   """Finds the latest checkpoint that can be read completely, and keeps it readable.
 
   The search first tries the latest checkpoint in TensorFlow's `checkpoint` file, because TensorFlow
@@ -135,7 +136,7 @@ def pin_intact_checkpoint(model_dir: str, stack: contextlib.ExitStack) -> Option
     UserError: there are checkpoints, but none can be loaded. An incomplete checkpoint of step 0 is
       no error, because nothing is lost with it.
   """
-  found: Optional[SavedCheckpoint]
+  found: Optional[ReadableCheckpoint]
   skip_reasons: Dict[int, str]
   while True:
     listed_steps, steps = list_steps_in_checkpoint_file(model_dir), list_steps_on_disk(model_dir)
@@ -163,7 +164,7 @@ def pin_intact_checkpoint(model_dir: str, stack: contextlib.ExitStack) -> Option
 
 
 @contextlib.contextmanager
-def pin_requested_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[SavedCheckpoint]:
+def pin_requested_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[ReadableCheckpoint]:
   """Finds the checkpoint that `--checkpoint` names, and keeps it readable within the `with` block.
 
   A process that trains in the same folder may delete the checkpoint meanwhile.
@@ -202,7 +203,7 @@ def pin_requested_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[Sa
       raise UserError('the checkpoint is damaged, or was not saved by a training run',
                       '{} ({})'.format(path, str(error).replace(readable_path, path)),
                       'give another checkpoint') from error
-    yield SavedCheckpoint(path, step, readable_path)
+    yield ReadableCheckpoint(path, step, readable_path)
 
 
 def find_run_dir_of_requested_checkpoint(settings: Settings, run_dir: RunDir) -> RunDir:

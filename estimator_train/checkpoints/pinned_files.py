@@ -19,8 +19,8 @@ from estimator_train.system import storage
 _OPEN_FILES = '/proc/{}/fd/{}'  # The link to an open file, by process id and descriptor.
 
 
-class SavedCheckpoint(NamedTuple):
-  """A checkpoint to restore.
+class ReadableCheckpoint(NamedTuple):
+  """A checkpoint whose files can be read, even if another process deletes it.
 
   Attributes:
     readable_path: the path at which to read the files: `path`, or the path from pin_files.
@@ -79,7 +79,8 @@ def pin_current_checkpoint(find: Callable[[], Optional[str]],
   return None
 
 
-def pin_verified_checkpoint(path: str, step: int, stack: contextlib.ExitStack) -> SavedCheckpoint:
+def pin_verified_checkpoint(path: str, step: int,
+                            stack: contextlib.ExitStack) -> ReadableCheckpoint:
   """Verifies that all values of a checkpoint can be read, and keeps it readable.
 
   Args:
@@ -96,7 +97,7 @@ def pin_verified_checkpoint(path: str, step: int, stack: contextlib.ExitStack) -
     except tf.errors.OpError as error:
       raise ValueError(error.message.replace(readable_path, path)) from error
     stack.enter_context(files_stack.pop_all())
-  return SavedCheckpoint(path, step if saved_step is None else saved_step, readable_path)
+  return ReadableCheckpoint(path, step if saved_step is None else saved_step, readable_path)
 
 
 def _read_all_values(path: str) -> Optional[int]:

@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.data.source import Source
 from estimator_train.errors import UserError
 from estimator_train.exporting import h5_model, onnx_and_tflite, saved_model
-from estimator_train.exporting.restored_model import RestoredModel, TrainedCheckpoint
+from estimator_train.exporting.restored_model import RestoredModel, TrainedModel
 from estimator_train.run_dir import LABELS_FILE, make_folder
 from estimator_train.settings.flags import ExportFlags
 from estimator_train.system import storage, temporary_files, watchdog
@@ -36,12 +36,12 @@ def make_export_dir(flags: ExportFlags) -> None:
     make_folder(flags.export_dir, 'export_dir')
 
 
-def export_checkpoint(trained: TrainedCheckpoint,
+def export_checkpoint(trained_model: TrainedModel,
                       source: Optional[Source] = None) -> Dict[str, Any]:
   """Exports a checkpoint as a new version in `--export_dir`.
 
   Args:
-    trained: the checkpoint, with settings that give `--export_dir`.
+    trained_model: its settings give `--export_dir`.
     source: examples for the verification of a TensorFlow Lite or ONNX model, in addition to random
       examples; None for only random examples.
 
@@ -53,7 +53,7 @@ def export_checkpoint(trained: TrainedCheckpoint,
   Raises:
     UserError: the model cannot be exported to this format, or the folder cannot be written to.
   """
-  settings, spec = trained.settings, trained.spec
+  settings, spec = trained_model.settings, trained_model.spec
   export_format, export_dir = settings.export.export_format, settings.export.export_dir
   assert export_dir is not None
   if settings.export.export_input == 'pictures':
@@ -62,7 +62,7 @@ def export_checkpoint(trained: TrainedCheckpoint,
 
   def write_files(folder: str) -> None:
     is_verified = export_format in ('tflite', 'onnx')
-    with trained.restore(source if is_verified else None) as restored:
+    with trained_model.restore(source if is_verified else None) as restored:
       names.update(_FORMATS[export_format](folder, restored))
       storage.write_json(os.path.join(folder, PREPROCESSING_FILE),
                          restored.describe_inputs())
@@ -72,8 +72,9 @@ def export_checkpoint(trained: TrainedCheckpoint,
   with watchdog.end_if_hanging(
       'export', settings.cluster.step_timeout_secs, watchdog.measure_work):
     path = write_version(export_dir, write_files)
-  return dict({'path': path, 'format': export_format}, **names, checkpoint=trained.saved.path,
-              global_step=trained.saved.global_step)
+  checkpoint = trained_model.checkpoint
+  return dict({'path': path, 'format': export_format}, **names, checkpoint=checkpoint.path,
+              global_step=checkpoint.global_step)
 
 
 def write_version(export_dir: str, write_files: Callable[[str], None]) -> str:

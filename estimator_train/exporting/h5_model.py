@@ -16,7 +16,7 @@ import h5py
 
 from estimator_train.errors import UserError
 from estimator_train.exporting import keras_3_config
-from estimator_train.exporting.restored_model import RestoredModel, TrainedCheckpoint
+from estimator_train.exporting.restored_model import RestoredModel, TrainedModel
 from estimator_train.model.optimizers import make_optimizer
 from estimator_train.settings import user_code
 from estimator_train.system import storage, temporary_files
@@ -46,24 +46,24 @@ def write_h5(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
   return {}
 
 
-def save_model(trained: TrainedCheckpoint) -> Optional[str]:
+def save_model(trained_model: TrainedModel) -> Optional[str]:
   """Saves the model with the weights of a checkpoint to `model.h5` in `--model_dir`.
 
   Returns:
     The path of the file, or None if Keras cannot serialize the user's model.
   """
-  path = trained.run_dir.path_to(H5_FILE)
+  path = trained_model.run_dir.path_to(H5_FILE)
   try:
     # h5py opens the file by its name, so the file cannot be locked. Its temporary folder is locked
     # instead.
     with temporary_files.make_folder(path) as folder:
       temporary_path = os.path.join(folder, H5_FILE)
-      with trained.restore() as restored:
+      with trained_model.restore() as restored:
         write_h5_file(temporary_path, restored)
       storage.check_guards(path)
       os.replace(temporary_path, path)
   except _SERIALIZATION_ERRORS as error:
-    model = trained.settings.model.model
+    model = trained_model.settings.model.model
     if not user_code.is_function_name(model):
       raise
     _LOG.warning('%s is not written, because Keras cannot serialize a layer of --model=%s: %s',

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from estimator_train.checkpoints import compatibility, finding, restoring
-from estimator_train.checkpoints.pinned_files import SavedCheckpoint
+from estimator_train.checkpoints.pinned_files import ReadableCheckpoint
 from estimator_train.data import DataSpec, opening
 from estimator_train.data.source import Source, translate_errors
 from estimator_train.distribution.devices import Devices, find_devices, make_session_config
@@ -143,8 +143,8 @@ class Predictor(NamedTuple):
   predict: Callable[..., Dict[str, np.ndarray]]
 
 
-class TrainedCheckpoint(NamedTuple):
-  """A checkpoint, and what is needed to restore its model without the data of the training.
+class TrainedModel(NamedTuple):
+  """A model in a checkpoint, which can be restored without the data of the training.
 
   Attributes:
     settings: the settings of the run that trained the model, except that `mode` may differ.
@@ -153,7 +153,7 @@ class TrainedCheckpoint(NamedTuple):
   settings: Settings
   run_dir: RunDir
   spec: DataSpec
-  saved: SavedCheckpoint
+  checkpoint: ReadableCheckpoint
 
   @contextlib.contextmanager
   def restore(self, source: Optional[Source] = None) -> Iterator[RestoredModel]:
@@ -199,7 +199,7 @@ class TrainedCheckpoint(NamedTuple):
         session.run(tf.tables_initializer())
         predict = session.make_callable(outputs, placeholders)
       _LOG.info('predicting with %s of step %d on %s, %d %s at a time', self.settings.model.model,
-                self.saved.global_step, device.names[0], batch_size,
+                self.checkpoint.global_step, device.names[0], batch_size,
                 'examples' if self.spec.image_shape is None else 'images')
       yield Predictor(model, batch_size, {
           name: tensor.shape.as_list()[1:] for name, tensor in outputs.items()}, predict)
@@ -207,7 +207,7 @@ class TrainedCheckpoint(NamedTuple):
   def _restore_into(self, session: tf.Session,
                     features_of_data: Sequence[Any] = ()) -> RestoredModel:
     """Builds the model in the default graph, the graph of the session, and restores its weights."""
-    settings, spec, checkpoint_path = self.settings, self.spec, self.saved.readable_path
+    settings, spec, checkpoint_path = self.settings, self.spec, self.checkpoint.readable_path
     tf.keras.backend.set_session(session)
     try:
       tf.keras.backend.set_learning_phase(0)
@@ -225,7 +225,7 @@ class TrainedCheckpoint(NamedTuple):
 
 
 @contextlib.contextmanager
-def open_trained_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[TrainedCheckpoint]:
+def open_trained_model(settings: Settings, run_dir: RunDir) -> Iterator[TrainedModel]:
   """Finds the checkpoint that `--checkpoint` names, and describes the data set of the training.
 
   The checkpoint stays readable within the context, even if a training run deletes it.
@@ -234,13 +234,13 @@ def open_trained_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[Tra
     UserError: the checkpoint does not exist, or was trained with other class names or image sizes.
   """
   tf.logging.set_verbosity(tf.logging.INFO if settings.run.verbosity > 0 else tf.logging.ERROR)
-  with finding.pin_requested_checkpoint(settings, run_dir) as saved:
+  with finding.pin_requested_checkpoint(settings, run_dir) as checkpoint:
     spec = opening.describe_trained_data(
         settings, run_dir, finding.find_run_dir_of_requested_checkpoint(settings, run_dir))
     # The checkpoint could also be restored for another image size, but would predict wrong classes.
     run_dir.check_flags(settings, changeable_flags=[
         name for name, _ in settings.items() if name != 'image_size'])
-    yield TrainedCheckpoint(settings, run_dir, spec, saved)
+    yield TrainedModel(settings, run_dir, spec, checkpoint)
 
 
 def _make_session(settings: Settings, devices: Devices) -> tf.Session:

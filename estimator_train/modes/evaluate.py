@@ -13,7 +13,7 @@ import re
 from typing import Any, Dict, Optional
 
 from estimator_train.checkpoints import finding
-from estimator_train.checkpoints.pinned_files import SavedCheckpoint
+from estimator_train.checkpoints.pinned_files import ReadableCheckpoint
 from estimator_train.data import file_pattern
 from estimator_train.reports import evaluation, learning_curves, page, report_files
 from estimator_train.run_dir import RunDir, data_record
@@ -78,7 +78,7 @@ def _describe_other_examples(run: Run, earlier_evaluation: Dict[str, Any]) -> Op
   return None if is_same else 'other test examples: ' + (flags or 'the files have changed')
 
 
-def _describe_other_checkpoint(run: Run, checkpoint: SavedCheckpoint,
+def _describe_other_checkpoint(run: Run, checkpoint: ReadableCheckpoint,
                                earlier_evaluation: Dict[str, Any]) -> Optional[str]:
   """Describes the evaluated checkpoint if it is not the latest one of the run, else None."""
   if run.settings.checkpoints.checkpoint == 'latest':

@@ -13,7 +13,7 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   Raises:
     UserError: there is no checkpoint, the checkpoint does not fit the model, or the export failed.
   """
-  with restored_model.open_trained_checkpoint(settings, run_dir) as trained:
+  with restored_model.open_trained_model(settings, run_dir) as trained_model:
     exports.make_export_dir(settings.export)
-    export = exports.export_checkpoint(trained)
+    export = exports.export_checkpoint(trained_model)
   return dict(mode=settings.run.mode, model_dir=settings.run.model_dir, **export)

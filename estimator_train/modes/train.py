@@ -12,7 +12,7 @@ import functools
 from typing import Any, Dict, Optional
 
 from estimator_train.checkpoints import finding, repairing
-from estimator_train.checkpoints.pinned_files import SavedCheckpoint
+from estimator_train.checkpoints.pinned_files import ReadableCheckpoint
 from estimator_train.distribution.engines import serve_variables
 from estimator_train.distribution.peers import READY
 from estimator_train.distribution.process import (
@@ -22,7 +22,7 @@ from estimator_train.distribution.process import (
   Process,
 )
 from estimator_train.exporting import export as exports, h5_model
-from estimator_train.exporting.restored_model import TrainedCheckpoint
+from estimator_train.exporting.restored_model import TrainedModel
 from estimator_train.reports import evaluation, learning_curves, page, throughput
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
@@ -65,9 +65,9 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
     checkpoint, step = finding.find_latest_checkpoint_and_step(run.run_dir.path)
     assert checkpoint is not None
     result['checkpoint'] = checkpoint
-    trained_checkpoint = TrainedCheckpoint(settings, run_dir, run.data.spec,
-                                           SavedCheckpoint(checkpoint, step, checkpoint))
-    model_file = h5_model.save_model(trained_checkpoint)
+    trained_model = TrainedModel(settings, run_dir, run.data.spec,
+                                 ReadableCheckpoint(checkpoint, step, checkpoint))
+    model_file = h5_model.save_model(trained_model)
     if evaluation_loop and signals.stop_signum is None and not outcome.stopped_by_signal:
       # If a metric has the same name as a value of the training, the value of the training is kept.
       result = {**evaluation_loop.evaluate(), **result}
@@ -81,7 +81,7 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
   if settings.export.export_dir:
     # A signal during the export raises StoppedBySignal.
     result['export'] = exports.export_checkpoint(
-        trained_checkpoint, run.data.test if evaluation_loop else run.data.train)
+        trained_model, run.data.test if evaluation_loop else run.data.train)
   return result
 
 

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.checkpoints import finding
 from estimator_train.checkpoints.finding import Start
-from estimator_train.checkpoints.pinned_files import SavedCheckpoint
+from estimator_train.checkpoints.pinned_files import ReadableCheckpoint
 from estimator_train.data.opening import Data, open_data
 from estimator_train.distribution.devices import find_devices, prepare_devices
 from estimator_train.distribution.engines import Engine, make_engine
@@ -97,7 +97,7 @@ class Run(NamedTuple):
 
 
 def open_run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS,
-             checkpoint: Optional[SavedCheckpoint] = None) -> Run:
+             checkpoint: Optional[ReadableCheckpoint] = None) -> Run:
   """Finds the devices, the checkpoint and the data of a run, and plans its steps.
 
   Args:

@@ -17,7 +17,7 @@ from estimator_train.data.opening import make_eval_input_fn, open_examples_to_pr
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError, first_line
 from estimator_train.exporting import restored_model
-from estimator_train.exporting.restored_model import Predictor, RestoredModel, TrainedCheckpoint
+from estimator_train.exporting.restored_model import Predictor, RestoredModel, TrainedModel
 from estimator_train.modes.predict import images, output_file, predictions, row_inputs, rows
 from estimator_train.modes.predict.images import Entry
 from estimator_train.modes.predict.output_file import Column
@@ -35,7 +35,7 @@ class Predictions(NamedTuple):
   Attributes:
     batches: lists of dicts. A dict is the prediction of an example, or the error of a file or row.
   """
-  trained_checkpoint: TrainedCheckpoint
+  trained_model: TrainedModel
   columns: Sequence[Column]
   batches: Iterator[List[Dict[str, Any]]]
 
@@ -48,7 +48,7 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
       result of the mode.
   """
   output_file.check_path(settings.export.output)
-  with open_predictions(settings, run_dir) as (trained_checkpoint, columns, batches), \
+  with open_predictions(settings, run_dir) as (trained_model, columns, batches), \
       output_file.open_writer(settings.export.output, columns) as writer:
     for batch in _with_progress(batches, settings.reporting.log_every_steps):
       for prediction in batch:
@@ -56,8 +56,8 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
       writer.flush()
   result = {'mode': settings.run.mode, 'model_dir': settings.run.model_dir,
             'output': settings.export.output, 'predicted': writer.num_predicted,
-            'bad': writer.num_errors, 'global_step': trained_checkpoint.saved.global_step,
-            'checkpoint': trained_checkpoint.saved.path}
+            'bad': writer.num_errors, 'global_step': trained_model.checkpoint.global_step,
+            'checkpoint': trained_model.checkpoint.path}
   if writer.first_error is not None:
     raise UserError('some files could not be predicted',
                     '{} bad file(s), the first is {!r} ({})'.format(
@@ -70,21 +70,21 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
 def open_predictions(settings: Settings, run_dir: RunDir) -> Iterator[Predictions]:
   """Restores the model and finds the examples. Iterating over the batches predicts the examples."""
   with contextlib.ExitStack() as stack:
-    trained = stack.enter_context(restored_model.open_trained_checkpoint(settings, run_dir))
-    if trained.spec.image_shape is not None:
-      yield _predict_images(settings, trained, stack)
+    trained_model = stack.enter_context(restored_model.open_trained_model(settings, run_dir))
+    if trained_model.spec.image_shape is not None:
+      yield _predict_images(settings, trained_model, stack)
     else:
       files = rows.find_row_files(settings.export.input or '')
-      yield (_predict_rows(settings, trained, files, stack) if files
-             else _predict_examples(settings, run_dir, trained, stack))
+      yield (_predict_rows(settings, trained_model, files, stack) if files
+             else _predict_examples(settings, run_dir, trained_model, stack))
 
 
-def _predict_images(settings: Settings, trained: TrainedCheckpoint,
+def _predict_images(settings: Settings, trained_model: TrainedModel,
                     stack: contextlib.ExitStack) -> Predictions:
   """Predicts the images in the files that `--input` names, until the stack is closed."""
   rules.INPUT_RULE.check(settings.export)
   files = images.find_files(str(settings.export.input))
-  shape = trained.spec.require_images('--input')
+  shape = trained_model.spec.require_images('--input')
   if shape[2] not in (1, 3):
     raise UserError('images must have one channel or three',
                     '--image_size={},{},{}'.format(*shape),
@@ -95,14 +95,14 @@ def _predict_images(settings: Settings, trained: TrainedCheckpoint,
     outputs = model.make_outputs(model.preprocess(pixels))
     return [pixels], restored_model.add_size_checks(outputs, pixels)
 
-  predictor = stack.enter_context(trained.open_predictor(add_pixels))
+  predictor = stack.enter_context(trained_model.open_predictor(add_pixels))
   batches = stack.enter_context(contextlib.closing(images.read_batches(
       files, settings.data.image_key, shape, predictor.batch_size,
       devices.num_parallel_calls(settings.input))))
-  return _predict_entries(batches, trained, predictor)
+  return _predict_entries(batches, trained_model, predictor)
 
 
-def _predict_rows(settings: Settings, trained: TrainedCheckpoint, files: List[bytes],
+def _predict_rows(settings: Settings, trained_model: TrainedModel, files: List[bytes],
                   stack: contextlib.ExitStack) -> Predictions:
   """Predicts the rows of CSV and JSON Lines files, until the stack is closed."""
   row_inputs_by_name: Dict[str, RowInput] = {}
@@ -112,19 +112,19 @@ def _predict_rows(settings: Settings, trained: TrainedCheckpoint, files: List[by
     return [tensor for each in row_inputs_by_name.values() for tensor in each.placeholders()], (
         restored_model.add_size_checks(model.outputs, model.inputs))
 
-  predictor = stack.enter_context(trained.open_predictor(add_values))
+  predictor = stack.enter_context(trained_model.open_predictor(add_values))
   entries = (entry for path in files for entry in rows.read_rows(path, row_inputs_by_name))
   batches = iter(lambda: list(itertools.islice(entries, predictor.batch_size)), [])
-  return _predict_entries(batches, trained, predictor._replace(
+  return _predict_entries(batches, trained_model, predictor._replace(
       predict=lambda *arrays: predictor.predict(
           *row_inputs.make_arrays_to_feed(list(row_inputs_by_name.values()), arrays))))
 
 
-def _predict_entries(batches: Iterator[List[Entry]], trained: TrainedCheckpoint,
+def _predict_entries(batches: Iterator[List[Entry]], trained_model: TrainedModel,
                      predictor: Predictor) -> Predictions:
-  class_names = trained.spec.labels
+  class_names = trained_model.spec.labels
   columns = predictions.make_columns('file', class_names, predictor.output_shapes)
-  return Predictions(trained, columns, (
+  return Predictions(trained_model, columns, (
       predict_batch(batch, predictor.predict, class_names) for batch in batches))
 
 
@@ -165,7 +165,7 @@ def _predict_together(entries: List[Entry], predict: Callable[..., Dict[str, np.
   return _make_predictions(outputs, sources, class_names)
 
 
-def _predict_examples(settings: Settings, run_dir: RunDir, trained: TrainedCheckpoint,
+def _predict_examples(settings: Settings, run_dir: RunDir, trained_model: TrainedModel,
                       stack: contextlib.ExitStack) -> Predictions:
   """Predicts the examples that functions of the user make, until the stack is closed."""
   source = open_examples_to_predict(settings, run_dir)
@@ -178,7 +178,7 @@ def _predict_examples(settings: Settings, run_dir: RunDir, trained: TrainedCheck
     tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
     return [], restored_model.add_size_checks(model.make_outputs(features), features)
 
-  predictor = stack.enter_context(trained.open_predictor(add_examples, source))
+  predictor = stack.enter_context(trained_model.open_predictor(add_examples, source))
   class_names = source.spec.labels
 
   def iter_batches() -> Iterator[List[Dict[str, Any]]]:
@@ -189,7 +189,7 @@ def _predict_examples(settings: Settings, run_dir: RunDir, trained: TrainedCheck
 
   columns = predictions.make_columns(
       next(iter(source.identify_example(0))), class_names, predictor.output_shapes)
-  return Predictions(trained, columns, iter_batches())
+  return Predictions(trained_model, columns, iter_batches())
 
 
 def _make_predictions(outputs: Dict[str, np.ndarray], sources: Iterable[Dict[str, Any]],

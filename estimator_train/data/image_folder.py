@@ -31,7 +31,17 @@ def describe_data_set(settings: Settings, recorded_names: Tuple[str, ...] = ()) 
   """
   data = settings.data
   return describe_patterns(settings, data.train_pattern, data.eval_pattern,
-                           data.labels or (() if settings.run.trains else recorded_names))
+                           find_known_class_names(settings, recorded_names))
+
+
+def find_known_class_names(settings: Settings, recorded_names: Tuple[str, ...]) -> Tuple[str, ...]:
+  """Returns the class names of the flags or of the trained model; empty if the files give them.
+
+  Args:
+    recorded_names: the class names of the run in `--model_dir`. A training run does not use them,
+      because its files may have other classes.
+  """
+  return settings.data.labels or (() if settings.run.trains else recorded_names)
 
 
 def describe_patterns(settings: Settings, train_pattern: Optional[str],

@@ -83,7 +83,8 @@ def open_data(settings: Settings, run_dir: RunDir, checkpoint_run_dir: RunDir,
     download_files(dataset.files, settings.data.data_dir)
   sources = _make_sources(dataset)
   train = sources.get('train')
-  if train is not None and settings.run.trains and train.class_indices_are_known:
+  trains = settings.run.trains
+  if train is not None and trains and train.class_indices_are_known:
     _log_class_counts(train, settings)
   run_dir.make()
   skipped_images: List[BadImage] = []
@@ -91,8 +92,8 @@ def open_data(settings: Settings, run_dir: RunDir, checkpoint_run_dir: RunDir,
     sources, skipped_images = skip_bad_images(sources, settings.input, run_dir.path)
   train, test = map(sources.get, ('train', 'eval'))
   if train is not None:
-    _check_input_flags(train, settings)
-  for source, is_read in ((train, settings.run.trains), (test, settings.run.evaluates)):
+    _check_input_flags(train, settings, trains)
+  for source, is_read in ((train, trains), (test, settings.run.evaluates)):
     if source is not None and is_read:
       source.open(run_dir.path)
   return Data(spec, dataset.validation, train, test, skipped_images)
@@ -186,14 +187,14 @@ def _log_class_counts(train: Source, settings: Settings) -> None:
             else ' (--class_weights=balanced compensates for that)')
 
 
-def _check_input_flags(train: Source, settings: Settings) -> None:
+def _check_input_flags(train: Source, settings: Settings, trains: bool) -> None:
   """Raises a UserError if the training examples do not support the value of an input flag."""
   # If the value of --cache is not in CACHES, it is the path of a folder.
   if settings.input.cache not in CACHES and not train.can_cache_in_folder:
     raise UserError('only image files can be cached in a folder',
                     '--cache={} --dataset={}'.format(settings.input.cache, settings.data.dataset),
                     'give --cache=memory, or omit --cache')
-  if not settings.run.trains:
+  if not trains:
     return
   for flag, value, default in (('augment', settings.input.augment, 'none'),
                                ('mixup_alpha', settings.input.mixup_alpha, 0.)):

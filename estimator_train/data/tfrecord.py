@@ -68,7 +68,7 @@ def _make_spec(settings: Settings, recorded_names: Tuple[str, ...],
   data = settings.data
   # In evaluation, the recorded class names take precedence over those of the test files, whose
   # labels are mapped to these classes.
-  class_names = (data.labels or (() if settings.run.trains else recorded_names)
+  class_names = (image_folder.find_known_class_names(settings, recorded_names)
                  or label_files.read(data.train_pattern).names
                  or label_files.read(data.eval_pattern).names or recorded_names)
   if len(class_names) < 2:

@@ -51,10 +51,11 @@ class Engine:
   def __init__(self, settings: Settings, process: Process, devices: Devices) -> None:
     self.settings, self.process, self.devices = settings, process, devices
     self.num_workers = 1 if process.role == EVALUATOR else process.num_workers
+    trains = settings.run.trains
     self.examples_per_replica = per_replica_batch_size(
         settings.optimizer.batch_size, self.num_replicas,
-        settings.optimizer.gradient_accumulation_steps if settings.run.trains else 1)
-    if settings.run.trains and settings.input.mixup_alpha and self.examples_per_replica % 2:
+        settings.optimizer.gradient_accumulation_steps if trains else 1)
+    if trains and settings.input.mixup_alpha and self.examples_per_replica % 2:
       raise UserError('--mixup_alpha mixes pairs, and requires an even number of examples per '
                       'replica', '--batch_size={} for {} replica(s)'.format(
                           settings.optimizer.batch_size, self.num_replicas),

@@ -57,12 +57,15 @@ def build_model(flags: ModelFlags, spec: DataSpec) -> tf.keras.Model:
 
 
 def compile_model(model: tf.keras.Model, settings: Settings,
-                  schedule: Schedule) -> Optional[Schedule]:
+                  schedule: Optional[Schedule] = None) -> Optional[Schedule]:
   """Compiles the model with the optimizer of the flags and a loss that fits the last layer.
 
+  Args:
+    schedule: None if this process does not train the model.
+
   Returns:
-    The schedule of the learning rate. None if the mode does not train, or if the user has compiled
-    the model, because such a model keeps its own optimizer.
+    The schedule of the optimizer. None if the user has compiled the model, because such a model
+    keeps its own optimizer.
 
   Raises:
     UserError: the user has compiled the model, and a flag changes the optimizer or the labels.
@@ -73,11 +76,12 @@ def compile_model(model: tf.keras.Model, settings: Settings,
       _check_flags_of_compiled_model(settings)
     add_mixins(model.optimizer, [(GradientNormRecording, {})])
     return None
-  optimizer = make_optimizer(settings.optimizer.optimizer, schedule)
+  optimizer = make_optimizer(settings.optimizer.optimizer,
+                             schedule or Schedule(settings.optimizer.learning_rate))
   if trains:
     optimizer = _apply_training_flags(optimizer, model, settings)
   model.compile(optimizer, loss=losses.default_loss(model))
-  return schedule if trains else None
+  return schedule
 
 
 def _apply_training_flags(optimizer: tf.keras.optimizers.Optimizer, model: tf.keras.Model,

@@ -6,7 +6,7 @@ import importlib
 import logging
 import os
 import sys
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 from estimator_train.distribution.process import Process, identify_process
 from estimator_train.run_dir import RunDir, lock, resource_errors
@@ -32,10 +32,13 @@ def run(settings: Settings, process: Optional[Process] = None) -> Dict[str, Any]
     The result of the mode.
   """
   flags = settings.run
-  # Errors in TF_CONFIG are reported before the import of TensorFlow, which takes seconds.
-  if process is None and flags.trains:
-    process = identify_process(os.environ, settings.devices.distribution_strategy)
   run_dir = RunDir(flags.model_dir) if flags.model_dir else None
+  arguments: List[Any] = [settings, run_dir]
+  if flags.trains:
+    if process is None:
+      # Errors in TF_CONFIG are reported before the import of TensorFlow, which takes seconds.
+      process = identify_process(os.environ, settings.devices.distribution_strategy)
+    arguments.append(process)
   with contextlib.ExitStack() as stack:
     if run_dir is not None and flags.mode not in _READ_ONLY_MODES and (
         process is None or process.is_chief):
@@ -43,7 +46,7 @@ def run(settings: Settings, process: Optional[Process] = None) -> Dict[str, Any]
     previous_save_time_ns = None if run_dir is None else run_dir.last_save_time_ns()
     try:
       module = stack.enter_context(open_mode(flags.mode, flags.verbosity))
-      result: Dict[str, Any] = module.run(settings, run_dir, *([process] if flags.trains else []))
+      result: Dict[str, Any] = module.run(*arguments)
     except Exception as error:
       translated = resource_errors.translate_error(error, settings, run_dir, previous_save_time_ns)
       if translated is None:

@@ -33,7 +33,7 @@ _MAX_NAME_LENGTH = 40
 def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   """Returns the result of the mode: the metrics of the checkpoint on the test examples."""
   with finding.pin_requested_checkpoint(settings, run_dir) as checkpoint:
-    run = open_run(settings, run_dir, checkpoint=checkpoint)
+    run = open_run(settings, run_dir, checkpoint_to_evaluate=checkpoint)
     # The differences from the run in `model_dir` or, if there is no run, from the first evaluation:
     earlier_evaluation = report_files.read_or_warn(run_dir.path, 'evaluation')
     other_checkpoint = _describe_other_checkpoint(run, checkpoint, earlier_evaluation)

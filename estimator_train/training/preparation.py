@@ -112,7 +112,7 @@ def convert_model(run: Run, built: BuiltModel) -> PreparedModel:
     UserError: `--weights` does not fit the model, or the model cannot be converted.
   """
   settings, spec, model = run.settings, run.data.spec, built.keras_model
-  trains, loss, frozen_part = settings.run.trains, None, None
+  trains, loss, frozen_part = run.schedule is not None, None, None
   _LOG.info('converting the model to an Estimator')
   with model.outputs[0].graph.as_default():
     if settings.model.weights != 'none':

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import tempfile
-from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, NamedTuple, Optional
 
 import tensorflow.compat.v1 as tf
 
@@ -34,7 +34,8 @@ class Run(NamedTuple):
   Attributes:
     clock: converts between steps, examples and epochs.
     end_step: the last global step to train; `start.step` if the run does not train.
-    schedule: the learning rate schedule; ignored if the model has its own optimizer.
+    schedule: the learning rate schedule; None if the mode does not train. A model that the user has
+      compiled ignores it.
     stop_reason: the reason why an evaluation stopped the previous run; None if none did.
     start_up: times the phases up to the end of the first step.
   """
@@ -45,7 +46,7 @@ class Run(NamedTuple):
   data: Data
   clock: StepClock
   end_step: int
-  schedule: Schedule
+  schedule: Optional[Schedule]
   stop_reason: Optional[StopReason]
   start_up: StartUpTimer
 
@@ -97,28 +98,38 @@ class Run(NamedTuple):
 
 
 def open_run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS,
-             checkpoint: Optional[ReadableCheckpoint] = None) -> Run:
+             checkpoint_to_evaluate: Optional[ReadableCheckpoint] = None) -> Run:
   """Finds the devices, the checkpoint and the data of a run, and plans its steps.
 
   Args:
-    checkpoint: the checkpoint to evaluate; None if the run trains.
+    checkpoint_to_evaluate: None if the mode trains.
 
   Raises:
     PeerLost: a task did not become reachable in time or, for an evaluator, the chief has not saved
       a checkpoint in time.
-    UserError: a flag, the data or the checkpoint is invalid.
+    UserError: a flag, the data or the checkpoint is invalid, or a flag is given in epochs although
+      the data set is infinite.
   """
-  start_up = StartUpTimer()
+  start_up, trains = StartUpTimer(), settings.run.trains
   tf.logging.set_verbosity(tf.logging.INFO if settings.run.verbosity > 0 else tf.logging.ERROR)
   _check_early_stopping_flags(settings.evaluation, process)
   devices = find_devices(settings.devices, process.local_rank)
-  prepare_devices(settings.devices, devices, settings.run.trains)
+  prepare_devices(settings.devices, devices, trains)
   engine = make_engine(settings, process, devices)
-  start = finding.find_start(settings, run_dir, process, checkpoint)
+  start = finding.find_start(settings, run_dir, process, checkpoint_to_evaluate)
   _LOG.info('preparing the data')
   data = open_data(settings, run_dir, start.recorded, is_resumed=start.step > 0)
   start.recorded.warn_of_missing_records(start.step, bool(data.spec.labels))
-  clock, end_step, schedule, stop_reason = plan_steps(settings, run_dir, engine, data, start.step)
+  clock, end_step = _read_clock(settings, run_dir, engine, start.step), start.step
+  schedule: Optional[Schedule] = None
+  stop_reason: Optional[StopReason] = None
+  if trains:
+    assert data.train is not None
+    stop_reason = selection.read_stop_reason(run_dir, settings.evaluation, start.step,
+                                             data.test if settings.run.evaluates else None)
+    clock = clock._replace(num_examples=data.train.num_examples)
+    end_step = find_end_step(settings, clock, start.step)
+    schedule = make_schedule(settings, clock, end_step)
   start_up.end_phase('data')
   return Run(settings, run_dir, engine, start, data, clock, end_step, schedule, stop_reason,
              start_up)
@@ -139,27 +150,14 @@ def open_temporary_run(settings: Settings, learning_rate: float, train_steps: in
         **changes), RunDir(folder))
 
 
-def plan_steps(settings: Settings, run_dir: RunDir, engine: Engine, data: Data,
-               start_step: int) -> Tuple[StepClock, int, Schedule, Optional[StopReason]]:
-  """Returns the attributes `clock`, `end_step`, `schedule` and `stop_reason` of a Run.
-
-  Raises:
-    UserError: a flag is given in epochs, but the data set is infinite.
-  """
+def _read_clock(settings: Settings, run_dir: RunDir, engine: Engine, start_step: int) -> StepClock:
+  """Returns the clock of the run, without the number of examples per epoch."""
   # The batch size in flags.txt applies to all steps without a record in batch_sizes.json.
   previous_batch_size = run_dir.read_flags().get('batch_size', '')
-  clock = run_dir.read_clock(
+  return run_dir.read_clock(
       engine.examples_per_step if not previous_batch_size.isdigit() else
       engine.examples_per_step * int(previous_batch_size) // settings.optimizer.batch_size
   ).resume_at(start_step, engine.examples_per_step)
-  if not settings.run.trains:
-    return clock, start_step, Schedule(settings.optimizer.learning_rate), None
-  assert data.train is not None
-  stop_reason = selection.read_stop_reason(run_dir, settings.evaluation, start_step,
-                                           data.test if settings.run.evaluates else None)
-  clock = clock._replace(num_examples=data.train.num_examples)
-  end_step = find_end_step(settings, clock, start_step)
-  return clock, end_step, make_schedule(settings, clock, end_step), stop_reason
 
 
 def find_end_step(settings: Settings, clock: StepClock, start_step: int) -> int:

@@ -122,7 +122,8 @@ FILES = {
     'best/best.json': (_to_text({'checkpoint': '3/model.ckpt-3', 'global_step': 3, 'accuracy': .5,
                                  'last_evaluated': 3, 'examples_digest': 'x',
                                  'compared_since': 2}), best_checkpoint.read_best, False),
-    'stopped.json': (_to_text(dict(selection._rule_values(RULES), global_step=3, why='x')), lambda
+    'stopped.json': (_to_text(dict(selection._select_stopping_flags(RULES), global_step=3,
+                                   why='x')), lambda
                      folder: selection.read_stop_reason(RunDir(folder), RULES, 3), False),
     'metrics.jsonl': (_to_text({'kind': 'train', 'global_step': 3}) + b'\n',
                       lambda folder: metrics_log.remove_steps_after(folder, 5), False),

@@ -38,11 +38,11 @@ class Start(NamedTuple):
   Attributes:
     checkpoint: the path of the checkpoint to resume from, or to evaluate; None: there is none.
     step: the global step of the checkpoint; 0 if there is no checkpoint.
-    recorded: the folder of the run that has saved the checkpoint.
+    checkpoint_run_dir: the folder of the run that has saved the checkpoint.
   """
   checkpoint: Optional[str]
   step: int
-  recorded: RunDir
+  checkpoint_run_dir: RunDir
 
 
 def find_start(settings: Settings, run_dir: RunDir, process: Process,
@@ -56,14 +56,14 @@ def find_start(settings: Settings, run_dir: RunDir, process: Process,
     PeerLost: this process is the evaluator, and the chief has not saved a checkpoint in time.
     UserError: there are checkpoints, but none can be loaded.
   """
-  recorded = find_run_dir_of_requested_checkpoint(settings, run_dir)
+  checkpoint_run_dir = find_run_dir_of_requested_checkpoint(settings, run_dir)
   if checkpoint_to_evaluate is not None:
     return Start(checkpoint_to_evaluate.readable_path, checkpoint_to_evaluate.global_step,
-                 recorded)
+                 checkpoint_run_dir)
   if process.role == EVALUATOR:
     checkpoint = _wait_for_checkpoint(run_dir, settings.cluster.start_timeout_secs)
-    return Start(checkpoint, _read_step(checkpoint), recorded)
-  return Start(*find_intact_checkpoint(run_dir.path), recorded)
+    return Start(checkpoint, _read_step(checkpoint), checkpoint_run_dir)
+  return Start(*find_intact_checkpoint(run_dir.path), checkpoint_run_dir)
 
 
 def _wait_for_checkpoint(run_dir: RunDir, timeout_secs: int) -> str:

@@ -24,7 +24,7 @@ class Pause(NamedTuple):
 
 
 class RunTimes(NamedTuple):
-  """The times of the steps of one run, in seconds. In a long run, only the last steps are kept.
+  """The times of the steps of one run, in seconds. In a long run, only the last steps are stored.
 
   Attributes:
     start_times, end_times: for each step, `time.perf_counter` just before and just after
@@ -36,8 +36,8 @@ class RunTimes(NamedTuple):
       when the graph is complete. Empty if no step was run.
     global_step: the global step of the last checkpoint of the run.
     loss: the last finite training loss, a mean over the global batch; None if there is none.
-    traced_steps: the global steps of the traced steps, which are slower.
-    discarded_steps: the number of steps at the start of the run whose times were not kept.
+    traced_steps: values of StepMonitor.local_step. In synchronous training, these are global steps.
+    discarded_steps: the number of steps at the start of the run whose times are no longer stored.
   """
   start_times: Sequence[float]
   end_times: Sequence[float]

@@ -29,8 +29,7 @@ from estimator_train.training.selection import StopReason
 _LOG = logging.getLogger('estimator_train')
 _POLL_SECS = 1.
 
-# A function that takes the return values of Evaluator.evaluate, writes the reports, and returns the
-# result of the evaluation.
+# Takes the return values of Evaluator.evaluate, writes the reports, and returns the main metrics.
 WriteReports = Callable[[Dict[str, Any], EvaluationSamples], Dict[str, Any]]
 
 
@@ -42,8 +41,8 @@ class EvaluationLoop:
   """Evaluates the checkpoints of a training run, and promotes the best one.
 
   Args:
-    write_reports: called after each evaluation; see WriteReports.
-    is_stop_requested: see Evaluator.
+    write_reports: called after each evaluation.
+    is_stop_requested: called before each batch; True interrupts the evaluation.
   """
 
   def __init__(self, run: Run, model: PreparedModel, write_reports: WriteReports,
@@ -53,33 +52,35 @@ class EvaluationLoop:
     self._first_step, self._best_metric = run.start.step, model.best_metric
     self._evaluator = Evaluator(run, model, is_stop_requested)
     self._write_reports = write_reports
-    self._pinned_by = None if run.process.is_chief else run.process.role
+    self._pinning_task_type = None if run.process.is_chief else run.process.role
     self._last_result: Dict[str, Any] = {}
     self._stop_reason: Optional[StopReason] = None
 
-  def evaluate(self, path: Optional[str] = None) -> Dict[str, Any]:
+  def evaluate(self, checkpoint: Optional[str] = None) -> Dict[str, Any]:
     """Evaluates a checkpoint, unless the last evaluation was of the same checkpoint.
 
     Args:
-      path: the path of the checkpoint; None for the latest one.
+      checkpoint: the path; None for the latest checkpoint.
 
     Returns:
       The result of the evaluation, in which `best` is the best checkpoint so far; {} if a signal
       interrupted the evaluation.
     """
-    path = path or finding.find_latest_checkpoint_and_step(self._run_dir.path)[0]
-    assert path is not None
-    if self._last_result.get('checkpoint') == path:
+    checkpoint = checkpoint or finding.find_latest_checkpoint_and_step(self._run_dir.path)[0]
+    assert checkpoint is not None
+    if self._last_result.get('checkpoint') == checkpoint:
       return self._last_result
     # The pin keeps the chief from deleting the checkpoint while the evaluator task reads it.
-    pinned_path = best_checkpoint.pin_for_evaluation(path, self._run_dir.path, self._pinned_by)
+    pinned_path = best_checkpoint.pin_for_evaluation(checkpoint, self._run_dir.path,
+                                                     self._pinning_task_type)
     try:
-      self._evaluate_best_on_same_examples()
+      self._reevaluate_best_if_examples_changed()
       metrics, samples = self._evaluator.evaluate(pinned_path)
     except EvaluationStopped:
-      _LOG.info('the evaluation of %s was interrupted; the same command repeats it', path)
+      _LOG.info('the evaluation of %s was interrupted; the same command repeats it',
+                checkpoint)
       return {}
-    metrics['checkpoint'] = path
+    metrics['checkpoint'] = checkpoint
     self._evaluator.write_summary()
     self._last_result = self._write_reports(metrics, samples)
     best = best_checkpoint.promote_if_better(
@@ -92,8 +93,7 @@ class EvaluationLoop:
                                   metrics['examples_digest'])
     return self._last_result
 
-  def _evaluate_best_on_same_examples(self) -> None:
-    """Evaluates the best checkpoint again if the test examples are no longer the same."""
+  def _reevaluate_best_if_examples_changed(self) -> None:
     best = best_checkpoint.read_best(self._run_dir.path)
     examples_digest = self._test.content_digest()
     if best is None or best.examples_digest == examples_digest:
@@ -107,23 +107,22 @@ class EvaluationLoop:
     values: Dict[str, Optional[float]] = {}
     with contextlib.ExitStack() as stack:
       try:  # Another task may replace the best checkpoint at any time.
-        files = pin_verified_checkpoint(best.path, best.global_step, stack).readable_path
+        readable_path = pin_verified_checkpoint(best.path, best.global_step, stack).readable_path
       except (OSError, ValueError) as error:
         _LOG.warning('%s cannot be evaluated again: %s', best.path, one_line(str(error)))
       else:
-        values = best_checkpoint.select_metric_values(self._evaluator.evaluate(files)[0])
+        values = best_checkpoint.select_metric_values(self._evaluator.evaluate(readable_path)[0])
     best_checkpoint.update_metrics(best, values, self._best_metric, self._run_dir.path,
                                    examples_digest, self._first_step)
 
-  def evaluate_latest(self) -> Optional[StopReason]:
+  def evaluate_and_find_stop_reason(self) -> Optional[StopReason]:
     """Evaluates the latest checkpoint; returns the reason to stop the training, or None."""
     return self._stop_reason if self.evaluate() else None
 
   def evaluate_new_checkpoints(self, last_step: int) -> Dict[str, Any]:
     """Evaluates the checkpoints that another process saves, up to the one of the last step.
 
-    Returns:
-      The result of the last evaluation.
+    Returns the result of the last evaluation.
     """
     result: Dict[str, Any] = {'global_step': -1}
     evaluated: Set[str] = set()
@@ -148,34 +147,35 @@ class EvaluateAfterSave(tf.train.CheckpointSaverListener):
   The last checkpoint of the run is evaluated after the training, not by this class.
 
   Args:
-    record_pause: returns a context manager that records a pause of the given kind.
+    record_pause: takes the kind of a pause, and returns a context manager that records it.
   """
 
-  def __init__(self, run: Run, loop: EvaluationLoop, signals: SignalState,
+  def __init__(self, run: Run, evaluation_loop: EvaluationLoop, signals: SignalState,
                record_pause: Callable[[str], ContextManager[None]]) -> None:
     assert run.settings.evaluation.eval_every_steps is not None
-    self._every_steps = run.settings.evaluation.eval_every_steps
+    self._interval_steps = run.settings.evaluation.eval_every_steps
     self._peers, self._end_step = run.peers, run.end_step
-    self._loop, self._signals, self._record_pause = loop, signals, record_pause
+    self._evaluation_loop, self._signals = evaluation_loop, signals
+    self._record_pause = record_pause
     self._requests_stop = False
     start_step, best = run.start.step, best_checkpoint.read_best(run.run_dir.path)
     if best is None or best.last_evaluated_step != start_step:
       start_step = max(start_step - 1, 0)  # The evaluation at the start step may be missing.
-    self._last_interval = start_step // self._every_steps
+    self._last_evaluated_interval = start_step // self._interval_steps
 
   def after_save(self, session: tf.Session, global_step_value: int) -> bool:
     """Evaluates the checkpoint if it is the first in its interval; returns whether to stop."""
     # With parameter servers, other workers also increment the global step, so the first checkpoint
     # of an interval need not be at its first step.
-    interval = global_step_value // self._every_steps
-    if interval > self._last_interval and global_step_value < self._end_step:
-      self._last_interval = interval
+    interval = global_step_value // self._interval_steps
+    if interval > self._last_evaluated_interval and global_step_value < self._end_step:
+      self._last_evaluated_interval = interval
       # After a signal to any task, the resumed run evaluates this checkpoint.
       is_stopped_by_peer = (self._peers.stop_step is not None
                             and not self._requests_stop)
       if self._signals.stop_signum is None and not is_stopped_by_peer:
         with self._record_pause('evaluation'), self._peers.announce_activity('evaluating'):
-          stop_reason = self._loop.evaluate_latest()
+          stop_reason = self._evaluation_loop.evaluate_and_find_stop_reason()
         if stop_reason is not None:
           _LOG.info('stopping: %s', stop_reason.text)
           self._requests_stop = True
@@ -186,7 +186,7 @@ def warn_of_inaccurate_batch_norm(model: PreparedModel, result: Dict[str, Any]) 
   """Warns if an evaluation is bad and few steps have updated the averages of batch normalization.
 
   Args:
-    result: has `train_loss`, and the `average_loss` of the evaluation at `global_step`.
+    result: includes `global_step`, `train_loss`, and the `average_loss` of the evaluation.
   """
   initial_fraction = model.batch_norm_momentum ** result['global_step']
   if initial_fraction > .1 and (
@@ -212,17 +212,17 @@ class Evaluator:
     self._num_batches = 0  # The number of batches in all evaluations.
     self._last_metrics: Dict[str, Any] = {}
 
-  def evaluate(self, path: str) -> Tuple[Dict[str, Any], EvaluationSamples]:
-    """Evaluates a checkpoint.
+  def evaluate(self, checkpoint: str) -> Tuple[Dict[str, Any], EvaluationSamples]:
+    """Evaluates the checkpoint at a path.
 
     Returns:
-      A tuple of the metrics, and of some examples with the outputs of the model. The metrics always
-      include `average_loss`, `examples`, `examples_digest` (see Source.content_digest),
-      `global_step`, `checkpoint` and the compiled metrics of the model. With classes, they also
-      include `accuracy`, `class_counts` (lists by the attributes of ClassCounts),
-      `calibration_bins`, and `confusion_matrix` or `confusions` (see
-      evaluation_metrics.classifier_metrics). Without classes, they also include `loss`, which adds
-      the losses of the layers, such as weight decay.
+      The metrics, and some examples with the outputs of the model. The metrics include
+      `average_loss`, `examples`, `examples_digest` (see Source.content_digest), `global_step`,
+      `checkpoint` and the compiled metrics of the model. With classes, they also include
+      `accuracy`, `class_counts` (lists by the attributes of ClassCounts), `calibration_bins`, and
+      `confusion_matrix` or `confusions` (see evaluation_metrics.classifier_metrics). Without
+      classes, they also include `loss`, the average loss plus the losses of the layers, such as
+      weight decay.
 
     Raises:
       EvaluationStopped: the evaluation was interrupted.
@@ -234,11 +234,11 @@ class Evaluator:
     with translate_errors(source), watchdog.end_if_hanging(
         'evaluation', self._run.settings.cluster.step_timeout_secs, lambda: self._num_batches):
       if self._graph is None or self._graph.names_of_averages != (
-          restoring.map_weights_to_averages(path)):  # A resumed run may have changed --ema_decay.
+          restoring.map_weights_to_averages(checkpoint)):  # --ema_decay may have changed.
         self._graph = _EvaluationGraph(self._model.estimator, make_eval_input_fn(
-            source, self._run.settings, self._model.one_hot, batch_size), path)
+            source, self._run.settings, self._model.one_hot, batch_size), checkpoint)
       samples = SampleCollector(self._graph.sampled_tensors, source.num_examples, batch_size)
-      metrics = self._graph.run(path, samples, self._count_batch_and_check_stop)
+      metrics = self._graph.evaluate(checkpoint, samples, self._count_batch_and_check_stop)
     _release_free_memory()
     if source.num_examples not in (None, metrics['examples']):
       raise UserError('the evaluation did not read all examples',
@@ -247,10 +247,10 @@ class Evaluator:
                       'num_examples of a split of your own')
     if not math.isfinite(metrics['average_loss']):
       raise TrainingFailed('the loss of the test examples is {} at step {} ({})'.format(
-          metrics['average_loss'], metrics['global_step'], path))
+          metrics['average_loss'], metrics['global_step'], checkpoint))
     self._last_metrics = metrics
-    result = dict(self._as_result(metrics, path), examples_digest=source.content_digest())
-    return result, samples.samples
+    return dict(self._convert_metrics(metrics), checkpoint=checkpoint,
+                examples_digest=source.content_digest()), samples.samples
 
   def write_summary(self, folder: Optional[str] = None) -> None:
     """Writes the scalar metrics of the last evaluation for TensorBoard, as Estimator does.
@@ -273,12 +273,12 @@ class Evaluator:
     writer.flush()
 
   def _count_batch_and_check_stop(self) -> bool:
-    """Counts a batch, as progress for the watchdog; returns whether to interrupt the evaluation."""
+    """Counts a batch for the watchdog, and returns whether to interrupt the evaluation."""
     self._num_batches += 1
     return self._is_stop_requested()
 
-  def _as_result(self, metrics: Dict[str, Any], path: str) -> Dict[str, Any]:
-    """Returns the metrics as Python numbers, in the order of the result."""
+  def _convert_metrics(self, metrics: Dict[str, Any]) -> Dict[str, Any]:
+    """Converts arrays to Python numbers and lists, in the order of evaluation.json."""
     # JSON has no nan. The precision without any positive prediction, for example, is nan.
     scalars = {name: float(value) if math.isfinite(value) else None
                for name, value in sorted(metrics.items())
@@ -296,9 +296,9 @@ class Evaluator:
                      for name in ('calibration_bins', 'confusion_matrix', 'confusions')
                      if np.ndim(metrics.get(name, 0)) == 2})
     assert self._graph is not None
-    if self._graph.batch_means:
-      result['batch_means'] = self._graph.batch_means
-    return dict(result, global_step=int(metrics['global_step']), checkpoint=path)
+    if self._graph.batch_mean_names:
+      result['batch_means'] = self._graph.batch_mean_names
+    return dict(result, global_step=int(metrics['global_step']))
 
 
 class _EvaluationGraph:
@@ -309,13 +309,13 @@ class _EvaluationGraph:
 
   Args:
     input_fn: yields each test example once.
-    checkpoint: the path of a checkpoint that has the same averages of weights as all checkpoints
-      to evaluate.
+    checkpoint: the path of a checkpoint. All checkpoints to evaluate must have the same averages of
+      weights.
 
   Attributes:
     names_of_averages: the names of the averages of weights in the checkpoint.
     sampled_tensors: the tensors whose values are collected for some examples.
-    batch_means: the names of the metrics that are means over batches.
+    batch_mean_names: the names of the metrics that are means over batches.
   """
 
   def __init__(self, estimator: tf.estimator.Estimator, input_fn: InputFn,
@@ -337,15 +337,15 @@ class _EvaluationGraph:
       self._saver = restoring.make_saver(tf.global_variables(), checkpoint)
       self.names_of_averages = restoring.map_weights_to_averages(checkpoint)
       self.sampled_tensors = evaluation_samples.sampled_tensors()
-      self.batch_means = sorted(evaluation_metrics.batch_mean_names())
-      for name in self.batch_means:
+      self.batch_mean_names = sorted(evaluation_metrics.batch_mean_names())
+      for name in self.batch_mean_names:
         _LOG.warning('%s is computed once per batch: its mean over the batches is exact only if it '
                      'is a mean over the examples of a batch', name)
       graph.finalize()
     self.session = tf.Session(graph=graph, config=estimator.config.session_config)
 
-  def run(self, checkpoint: str, samples: SampleCollector,
-          is_stop_requested: Callable[[], bool]) -> Dict[str, Any]:
+  def evaluate(self, checkpoint: str, samples: SampleCollector,
+               is_stop_requested: Callable[[], bool]) -> Dict[str, Any]:
     """Evaluates a checkpoint, and returns `global_step` and the metrics over all examples."""
     session = self.session
     self._saver.restore(session, checkpoint)

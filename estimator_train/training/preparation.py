@@ -31,7 +31,7 @@ class BuiltModel(NamedTuple):
   """The compiled Keras model of a run, which fits the checkpoint.
 
   Attributes:
-    schedule: the learning rate schedule; None if the model has its own optimizer or is not trained.
+    schedule: None if the model has its own optimizer, or if the mode does not train.
   """
   keras_model: tf.keras.Model
   schedule: Optional[Schedule]
@@ -42,13 +42,12 @@ class PreparedModel(NamedTuple):
 
   Attributes:
     estimator: the Estimator of the complete model.
-    training_estimator: the Estimator to train. Its inputs are the outputs of `frozen_part` if there
-      is one.
+    training_estimator: the Estimator to train. If there is a `frozen_part`, this Estimator has only
+      the other layers, and its inputs are the outputs of `frozen_part`.
     frozen_part: the layers whose outputs are cached as training features; None without
       `--cache_features`.
     one_hot: whether the labels of a batch are one-hot vectors instead of class indices.
     schedule: see BuiltModel.
-    best_metric: the metric that selects the best checkpoint.
     batch_norm_momentum: the highest momentum of the trained layers of batch normalization; 0 if
       there are none, or if `--weights` initializes their averages.
     parameter_counts: see count_parameters.
@@ -83,7 +82,8 @@ def build(run: Run) -> BuiltModel:
       spec.require_images('--cache_features')
     schedule = compiling.compile_model(model, settings, run.schedule)
   if run.start.checkpoint is not None:
-    compatibility.check_fits_checkpoint(model, settings, run.start.recorded, run.start.checkpoint)
+    compatibility.check_fits_checkpoint(model, settings, run.start.checkpoint_run_dir,
+                                        run.start.checkpoint)
   return BuiltModel(model, schedule)
 
 
@@ -103,7 +103,7 @@ def collect_shared_values(run: Run, model: tf.keras.Model) -> Dict[str, str]:
   }
 
 
-def convert_model(run: Run, built: BuiltModel) -> PreparedModel:
+def convert_model(run: Run, built_model: BuiltModel) -> PreparedModel:
   """Loads the pretrained weights, if any, and converts the model to Estimators.
 
   On the chief of a new run, this function also writes the initial weights.
@@ -111,8 +111,9 @@ def convert_model(run: Run, built: BuiltModel) -> PreparedModel:
   Raises:
     UserError: `--weights` does not fit the model, or the model cannot be converted.
   """
-  settings, spec, model = run.settings, run.data.spec, built.keras_model
-  trains, loss, frozen_part = run.schedule is not None, None, None
+  settings, spec, model = run.settings, run.data.spec, built_model.keras_model
+  is_trained = run.schedule is not None
+  loss, frozen_part = None, None
   _LOG.info('converting the model to an Estimator')
   with model.outputs[0].graph.as_default():
     if settings.model.weights != 'none':
@@ -122,7 +123,7 @@ def convert_model(run: Run, built: BuiltModel) -> PreparedModel:
           config=make_session_config(settings.devices, run.engine.devices)))
       initial_weights.load_initial_weights(model, settings.model, spec.image_shape)
     run_config = run.engine.make_run_config()
-    if trains:
+    if is_trained:
       loss = compiling.training_loss(model, settings.optimizer, run.data.train)
 
     def make_estimator(graph: CompiledGraph, frozen_part: Optional[tf.keras.Model],
@@ -139,7 +140,7 @@ def convert_model(run: Run, built: BuiltModel) -> PreparedModel:
         initial_weights.save_initial_weights(run_config, compiled_graph.weight_names,
                                              compiled_graph.weight_values())
       estimator = training_estimator = make_estimator(compiled_graph, None, preprocess)
-      if settings.input.cache_features and trains:
+      if settings.input.cache_features and is_trained:
         frozen_part, trained_part = frozen_features.split_model(model, settings.model.model)
         trained_part.compile(model.optimizer, model.loss, loss_weights=model.loss_weights)
         training_estimator = make_estimator(
@@ -147,7 +148,7 @@ def convert_model(run: Run, built: BuiltModel) -> PreparedModel:
     tf.keras.backend.set_session(None)
     prepared = PreparedModel(
         estimator, training_estimator, frozen_part,
-        one_hot=not losses.model_takes_class_indices(model), schedule=built.schedule,
+        one_hot=not losses.model_takes_class_indices(model), schedule=built_model.schedule,
         best_metric=selection.find_best_metric(settings.evaluation, model, len(spec.labels)),
         batch_norm_momentum=max((
             layer.momentum for layer in nested_layers(model)
@@ -173,8 +174,8 @@ def _translate_conversion_errors(flags: ModelFlags) -> Iterator[None]:
 def write_records(run: Run) -> None:
   """Writes data.json, flags.txt and labels.txt, and logs the flags that a resumed run has changed.
 
-  Must be called after the model has been converted, so that a run that fails earlier does not
-  replace the records that describe the checkpoint.
+  Must be called after the model has been converted. Otherwise, a run that fails during the
+  conversion would replace the records that describe the checkpoint.
   """
   differences = run.run_dir.flag_differences(run.settings, [
       name for name, _ in run.settings.items() if name not in ('model_dir', *OUTPUT_FLAGS)])
@@ -183,10 +184,11 @@ def write_records(run: Run) -> None:
               ', '.join(differences))
   if run.settings.run.evaluates and run.data.test is not None:
     test_examples: Optional[str] = run.data.test.content_digest()
-  else:  # Kept for a later run, because this run does not evaluate.
-    recorded = data_record.read(run.run_dir)
-    test_examples = None if recorded is None else recorded.test_examples
-  # data.json must be written before flags.txt: while it is missing, it is derived from flags.txt.
+  else:  # This run does not evaluate, so the record of an earlier run remains valid.
+    previous_record = data_record.read(run.run_dir)
+    test_examples = None if previous_record is None else previous_record.test_examples
+  # data.json must be written before flags.txt, because data_record.read derives a missing data.json
+  # from the flags.txt of the earlier run.
   data_record.write(run.run_dir, DataRecord(test_examples, run.data.validation))
   run.run_dir.record_flags(run.settings, run.data.spec.labels)
 
@@ -210,7 +212,7 @@ def _log_setup(run: Run, model: PreparedModel) -> None:
 
 
 def count_parameters(model: tf.keras.Model) -> Dict[str, int]:
-  """Returns the numbers of parameters as `total`, `trainable` and `frozen`, and their `bytes`.
+  """Returns the numbers of parameters (`total`, `trainable`, `frozen`), and their size (`bytes`).
 
   A parameter is frozen if its layer is frozen. The averages of batch normalization in layers that
   are not frozen are counted only in `total`.

@@ -32,11 +32,9 @@ class Run(NamedTuple):
   """A run: its settings, folder, devices, data, and the steps at which it starts and ends.
 
   Attributes:
-    clock: converts between steps, examples and epochs.
-    end_step: the last global step to train; `start.step` if the run does not train.
-    schedule: the learning rate schedule; None if the mode does not train. A model that the user has
-      compiled ignores it.
-    stop_reason: the reason why an evaluation stopped the previous run; None if none did.
+    end_step: the last global step to train; `start.step` if the mode does not train.
+    schedule: None if the mode does not train. A model that the user has compiled ignores it.
+    stop_reason: None if no evaluation stopped the previous run.
     start_up: times the phases up to the end of the first step.
   """
   settings: Settings
@@ -52,12 +50,10 @@ class Run(NamedTuple):
 
   @property
   def process(self) -> Process:
-    """The role of this process in the run."""
     return self.engine.process
 
   @property
   def peers(self) -> Peers:
-    """The other processes of the run."""
     return self.engine.peers
 
   @property
@@ -67,7 +63,7 @@ class Run(NamedTuple):
 
   @property
   def examples_seen(self) -> int:
-    """The number of examples that were used up to the step where this run starts."""
+    """The number of examples that earlier runs used, up to the step at which this run starts."""
     return self.clock.examples_at(self.start.step)
 
   @property
@@ -91,7 +87,7 @@ class Run(NamedTuple):
 
   @property
   def skipped_images_result(self) -> Dict[str, Any]:
-    """The part of the result about skipped images; empty without `--on_bad_image=skip`."""
+    """What the result of the mode has about skipped images; {} without `--on_bad_image=skip`."""
     if self.settings.input.on_bad_image != 'skip':
       return {}
     return {'skipped_images': [image._asdict() for image in self.data.skipped_images]}
@@ -118,8 +114,8 @@ def open_run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROC
   engine = make_engine(settings, process, devices)
   start = finding.find_start(settings, run_dir, process, checkpoint_to_evaluate)
   _LOG.info('preparing the data')
-  data = open_data(settings, run_dir, start.recorded, is_resumed=start.step > 0)
-  start.recorded.warn_of_missing_records(start.step, bool(data.spec.labels))
+  data = open_data(settings, run_dir, start.checkpoint_run_dir, is_resumed=start.step > 0)
+  start.checkpoint_run_dir.warn_of_missing_records(start.step, bool(data.spec.labels))
   clock, end_step = _read_clock(settings, run_dir, engine, start.step), start.step
   schedule: Optional[Schedule] = None
   stop_reason: Optional[StopReason] = None
@@ -141,7 +137,7 @@ def open_temporary_run(settings: Settings, learning_rate: float, train_steps: in
   """Opens a run in a temporary folder, so that no run in `model_dir` is changed or resumed.
 
   Args:
-    learning_rate: the constant learning rate.
+    learning_rate: a constant learning rate.
     changes: other flags that differ from `settings`.
   """
   with tempfile.TemporaryDirectory(prefix=settings.run.mode + '-') as folder:

@@ -17,23 +17,18 @@ from estimator_train.system import json_values, storage
 from estimator_train.tf_patches import keras as keras_patches
 
 _STOP_REASON_FILE = 'stopped.json'
-# The settings that determine the decision to stop.
-_RULE_SETTINGS = ('early_stopping_steps', 'stop_at_accuracy', 'best_metric', 'best_mode')
-# Words in the names of metrics. With the first ones, larger values are better; with the others,
-# smaller values are.
-_MAX_WORDS = {'acc', 'accuracy', 'auc', 'precision', 'recall', 'specificity', 'sensitivity', 'iou',
-              'f1', 'top', 'bleu', 'r2', 'similarity', 'correct', 'positives', 'negatives'}
-_MIN_WORDS = {'loss', 'error', 'mse', 'mae', 'mape', 'msle', 'rmse', 'crossentropy', 'hinge',
-              'poisson', 'logcosh', 'divergence', 'kld', 'perplexity', 'false'}
+_STOPPING_FLAGS = ('early_stopping_steps', 'stop_at_accuracy', 'best_metric', 'best_mode')
+# Words in the names of the metrics of which larger values, or smaller values, are better.
+_LARGER_IS_BETTER_WORDS = {
+    'acc', 'accuracy', 'auc', 'precision', 'recall', 'specificity', 'sensitivity', 'iou', 'f1',
+    'top', 'bleu', 'r2', 'similarity', 'correct', 'positives', 'negatives'}
+_SMALLER_IS_BETTER_WORDS = {
+    'loss', 'error', 'mse', 'mae', 'mape', 'msle', 'rmse', 'crossentropy', 'hinge', 'poisson',
+    'logcosh', 'divergence', 'kld', 'perplexity', 'false'}
 
 
 class StopReason(NamedTuple):
-  """The reason why an evaluation stopped the training.
-
-  Attributes:
-    global_step: the step of the evaluated checkpoint.
-    text: the reason as text, for the log and the result.
-  """
+  """The reason why an evaluation of the checkpoint of `global_step` stopped the training."""
   global_step: int
   text: str
 
@@ -43,8 +38,8 @@ def find_stop_reason(flags: EvaluationFlags, metrics: Dict[str, Any],
   """Returns the reason to stop the training after an evaluation; None if it must continue.
 
   Args:
-    metrics: the result of the evaluation, including `global_step`.
-    best: the best checkpoint, possibly the one that was just evaluated.
+    metrics: the result of the evaluation; see Evaluator.evaluate.
+    best: the best checkpoint after this evaluation.
   """
   if flags.stop_at_accuracy is not None and metrics['accuracy'] >= flags.stop_at_accuracy:
     return StopReason(metrics['global_step'], 'accuracy {:.4f} reaches {:g}'.format(
@@ -61,39 +56,41 @@ def write_stop_reason(run_dir: RunDir, flags: EvaluationFlags, stop_reason: Stop
                       examples_digest: str) -> None:
   """Records why the training stopped, so that the same command does not resume it."""
   storage.write_json(run_dir.path_to(_STOP_REASON_FILE), dict(
-      _rule_values(flags), examples_digest=examples_digest, global_step=stop_reason.global_step,
-      why=stop_reason.text))
+      _select_stopping_flags(flags), examples_digest=examples_digest,
+      global_step=stop_reason.global_step, why=stop_reason.text))
 
 
 def read_stop_reason(run_dir: RunDir, flags: EvaluationFlags, global_step: int,
                      test: Optional[Source] = None) -> Optional[StopReason]:
-  """Returns the recorded reason to stop; None if no valid reason is recorded.
+  """Returns the recorded reason to stop; None if there is no record, or if it does not apply.
+
+  A record does not apply if its stopping flags had other values, if it is of a step after
+  `global_step`, or if other test examples were evaluated.
 
   Args:
-    flags: a record is invalid if the flags had other rules.
-    global_step: a record is invalid if it was made at a later step.
-    test: the test examples of the run. A record is invalid if other examples were evaluated.
+    test: the test examples of this run; None if any test examples are accepted.
   """
   def parse(file: BinaryIO) -> Optional[StopReason]:
     recorded = storage.parse_json(file, json_values.fields(
         {'global_step': json_values.integer(), 'why': json_values.text}))
     stop_reason = StopReason(recorded['global_step'], recorded['why'])
-    is_valid = _rule_values(flags).items() <= recorded.items() and (
-        test is None or recorded.get('examples_digest') in (None, test.content_digest()))
-    return stop_reason if is_valid and stop_reason.global_step <= global_step else None
+    applies = stop_reason.global_step <= global_step and (
+        _select_stopping_flags(flags).items() <= recorded.items()) and (
+            test is None or recorded.get('examples_digest') in (None, test.content_digest()))
+    return stop_reason if applies else None
 
   return storage.load_or_warn(run_dir.path_to(_STOP_REASON_FILE), parse,
                               'the next evaluation applies the rules again')
 
 
 def remove_stop_reason(run_dir: RunDir) -> None:
-  """Removes the record of a stop. Must be called when the training continues."""
+  """Removes the record of a stop, because the training continues."""
   with contextlib.suppress(FileNotFoundError):
     os.remove(run_dir.path_to(_STOP_REASON_FILE))
 
 
-def _rule_values(flags: EvaluationFlags) -> Dict[str, Any]:
-  return {name: getattr(flags, name) for name in _RULE_SETTINGS}
+def _select_stopping_flags(flags: EvaluationFlags) -> Dict[str, Any]:
+  return {name: getattr(flags, name) for name in _STOPPING_FLAGS}
 
 
 def find_best_metric(flags: EvaluationFlags, model: tf.keras.Model,
@@ -106,12 +103,12 @@ def find_best_metric(flags: EvaluationFlags, model: tf.keras.Model,
 
   Args:
     model: the compiled model.
-    num_classes: the number of classes; 0 if the examples have no classes.
+    num_classes: 0 if the examples have no classes.
 
   Raises:
     UserError: the model has no such metric, or --best_mode is needed.
   """
-  names = _metric_names(model, num_classes)
+  names = _list_metric_names(model, num_classes)
   name = flags.best_metric or names[0]
   if name not in names:
     raise UserError('--best_metric must be a metric of the evaluation', '--best_metric=' + name,
@@ -122,11 +119,11 @@ def find_best_metric(flags: EvaluationFlags, model: tf.keras.Model,
                     '--stop_at_accuracy={} with {}'.format(flags.stop_at_accuracy,
                                                            ', '.join(names)),
                     'give --best_metric and --early_stopping_steps instead')
-  return BestMetric(name, _is_better_if_larger(name, flags.best_mode))
+  return BestMetric(name, _is_larger_better(name, flags.best_mode))
 
 
-def _metric_names(model: tf.keras.Model, num_classes: int) -> List[str]:
-  """Returns the names of the metrics of an evaluation; the first is the default --best_metric."""
+def _list_metric_names(model: tf.keras.Model, num_classes: int) -> List[str]:
+  """Returns the metrics of an evaluation, the default of --best_metric first."""
   keys = evaluation_metrics.make_keys(keras_patches.outputs_with_loss(model),
                                       keras_patches.named_metrics(model), num_classes)
   names = (evaluation_metrics.classifier_metric_names(num_classes) if num_classes
@@ -136,14 +133,14 @@ def _metric_names(model: tf.keras.Model, num_classes: int) -> List[str]:
   return [*names, *keys.losses.values(), *keys.metrics.values()]
 
 
-def _is_better_if_larger(name: str, mode: str) -> bool:
+def _is_larger_better(name: str, best_mode: str) -> bool:
   """Returns whether larger values of a metric are better, by `--best_mode` or the metric's name."""
-  if mode != 'auto':
-    return mode == 'max'
+  if best_mode != 'auto':
+    return best_mode == 'max'
   words = set(re.split('[^a-z0-9]+', re.sub('([a-z])([A-Z])', r'\1_\2', name).lower()))
-  if words & _MIN_WORDS:
+  if words & _SMALLER_IS_BETTER_WORDS:
     return False
-  if words & _MAX_WORDS:
+  if words & _LARGER_IS_BETTER_WORDS:
     return True
   raise UserError('--best_mode is required for this --best_metric',
                   '--best_metric={} --best_mode=auto'.format(name),

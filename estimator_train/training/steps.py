@@ -9,8 +9,6 @@ import tensorflow.compat.v1 as tf
 from estimator_train.model import observation
 from estimator_train.tf_patches import sessions
 
-_NUM_BEFORE_THINNING = 10000  # See is_logged.
-
 
 class StepMonitor(tf.train.SessionRunHook):
   """Counts the steps, and fetches the loss and the accuracy of each step for the hooks after it.
@@ -86,7 +84,7 @@ class Windows:
 
   def _open(self, start_time: float) -> None:
     self._first_step, self._start_time = self._monitor.global_step + 1, start_time
-    self._num_steps = 0  # The number of steps whose loss is finite.
+    self._num_finite_losses = 0
     self._loss_sum = self._accuracy_sum = 0.
 
   def open_first(self) -> None:
@@ -96,32 +94,31 @@ class Windows:
   def add_step(self) -> None:
     """Adds the step that the monitor has just counted to the window."""
     if math.isfinite(self._monitor.loss):
-      self._num_steps += 1
+      self._num_finite_losses += 1
       self._loss_sum += self._monitor.loss
       self._accuracy_sum += self._monitor.accuracy
 
   def close(self) -> Window:
     """Ends the window at the last known global step, and opens the next one."""
-    now, num_steps = self._clock(), self._num_steps
+    now, num_losses = self._clock(), self._num_finite_losses
     window = Window(self._first_step, self._monitor.global_step, now - self._start_time,
-                    self._loss_sum / num_steps if num_steps else math.nan,
-                    self._accuracy_sum / num_steps if num_steps else math.nan)
+                    self._loss_sum / num_losses if num_losses else math.nan,
+                    self._accuracy_sum / num_losses if num_losses else math.nan)
     self._open(now)
     return window
 
 
-def is_logged(step: int, every: int = 1, num_before_thinning: int = _NUM_BEFORE_THINNING) -> bool:
+def is_logged(step: int, interval: int = 1, num_before_thinning: int = 10000) -> bool:
   """Returns whether a step is logged.
 
-  The first `num_before_thinning` multiples of `every` are all logged. Then every second one is
-  logged, and the interval doubles each time the number of multiples doubles. By default, 43,000 of
-  the first million multiples are logged. The result depends only on the arguments, so all workers
-  and a resumed run log the same steps.
+  The first `num_before_thinning` multiples of `interval` are all logged. After them, every second
+  multiple is logged. This distance doubles each time the number of multiples doubles. By default,
+  43,000 of the first million multiples are logged. The result depends only on the arguments, so all
+  workers and a resumed run log the same steps.
 
   Args:
     step: the global step, or the number of an epoch.
-    every: `--log_every_steps` for steps; 1 for epochs.
-    num_before_thinning: the number of multiples that are logged without gaps.
+    interval: `--log_every_steps` for steps; 1 for epochs.
   """
-  candidate, remainder = divmod(step, every)
-  return not remainder and candidate % (1 << (candidate // num_before_thinning).bit_length()) == 0
+  multiple, remainder = divmod(step, interval)
+  return not remainder and multiple % (1 << (multiple // num_before_thinning).bit_length()) == 0

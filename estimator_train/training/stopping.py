@@ -18,10 +18,10 @@ from estimator_train.system.watchdog import end_hanging_process
 from estimator_train.training.steps import StepMonitor
 
 _LOG = logging.getLogger('estimator_train')
-_NUM_LOSSES_KEPT = 5
+_NUM_LOSSES_IN_ERROR = 5
 # With loss scaling, a run ends after this many consecutive steps whose loss is not finite. A loss
-# scale that is too large cannot be the cause of so many, because each of these steps halves the
-# scale, down to 1.
+# scale that is too large cannot cause so many of them, because each one halves the scale, down to
+# 1.
 MAX_SKIPPED_STEPS = 100
 _POLL_SECS = 1.
 
@@ -32,30 +32,26 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
   Args:
     skips_updates: whether loss scaling skips the update of a step whose loss is not finite. If so,
       the run ends only after MAX_SKIPPED_STEPS such steps in a row.
-    schedule: the learning rate schedule; None if the model sets the rate.
+    schedule: None if the model sets the learning rate.
   """
 
   def __init__(self, monitor: StepMonitor, skips_updates: bool = False,
                schedule: Optional[Schedule] = None) -> None:
     self._monitor, self._schedule = monitor, schedule
     self._max_non_finite_steps = MAX_SKIPPED_STEPS if skips_updates else 1
-    # The number of consecutive steps, up to the last step, whose loss is not finite.
-    self._num_non_finite_steps = 0
-    self._finite_losses: Deque[Tuple[int, float]] = collections.deque(maxlen=_NUM_LOSSES_KEPT)
+    self._consecutive_non_finite_steps = 0
+    self._last_finite_losses: Deque[Tuple[int, float]] = collections.deque(
+        maxlen=_NUM_LOSSES_IN_ERROR)
 
   @property
   def last_finite_loss(self) -> Optional[float]:
-    """The last finite loss, which is a mean over the global batch; None if there was none."""
-    return self._finite_losses[-1][1] if self._finite_losses else None
+    """The last finite loss, a mean over the global batch; None if there was none."""
+    return self._last_finite_losses[-1][1] if self._last_finite_losses else None
 
-  @property
-  def loss_history(self) -> str:
-    """The last finite losses and the learning rate as text, for the error message.
-
-    The step of each loss is a StepMonitor.local_step.
-    """
-    losses = ', '.join('{:.6g} at step {}'.format(loss, step)
-                       for step, loss in self._finite_losses)
+  def describe_last_losses(self) -> str:
+    """Returns the last finite losses and the learning rate as text, for the error message."""
+    losses = ', '.join('{:.6g} at step {}'.format(loss, local_step)
+                       for local_step, loss in self._last_finite_losses)
     rate = 'set by the model' if self._schedule is None else '{:g}'.format(
         self._schedule.rate_at(max(self._monitor.global_step - 1, 0)))
     return 'the last finite losses: {}; learning rate {}'.format(losses or 'none', rate)
@@ -63,14 +59,14 @@ class StopAtNonFiniteLoss(tf.train.SessionRunHook):
   def after_run(self, run_context: Any, run_values: Any) -> None:
     loss = float(self._monitor.loss)
     if math.isfinite(loss):
-      self._num_non_finite_steps = 0
-      self._finite_losses.append((self._monitor.local_step, loss))
+      self._consecutive_non_finite_steps = 0
+      self._last_finite_losses.append((self._monitor.local_step, loss))
       return
     self._monitor.update_global_step(run_context.session)
     step = self._monitor.global_step
-    self._num_non_finite_steps += 1
-    if self._num_non_finite_steps >= self._max_non_finite_steps:
-      suffix = ', the {}th such step in a row'.format(self._num_non_finite_steps)
+    self._consecutive_non_finite_steps += 1
+    if self._consecutive_non_finite_steps >= self._max_non_finite_steps:
+      suffix = ', the {}th such step in a row'.format(self._consecutive_non_finite_steps)
       raise NonFiniteLoss('the loss is {} at step {}{}'.format(
           loss, step, suffix if self._max_non_finite_steps > 1 else ''))
     _LOG.warning('the loss is %s at step %d: loss scaling skips an update whose gradients are not '
@@ -84,16 +80,16 @@ class RespondToSignals(tf.train.SessionRunHook):
   checkpoint and closes the session.
 
   Workers that train together must stop at the same step, because a worker that continued alone
-  would wait forever for the others. So the worker that receives the signal announces the next step
-  as the last one, and starts this step only after all other workers have confirmed. Until then, no
-  worker can complete the step, because it needs all workers.
+  would wait forever for the others. The worker that receives the signal therefore announces the
+  next step as the last one, and starts this step only after all other workers have confirmed. Until
+  then, no worker can complete the step, because it needs all workers.
 
   This hook must come after `saver`, because an evaluation after a save may also request a stop.
 
   Args:
     signals: this hook installs the signal handlers when the session has been created. An earlier
       signal ends the run at once, because there is nothing to save.
-    saver: the hook that saves checkpoints; None if another task saves them.
+    saver: None if another task saves the checkpoints.
 
   Attributes:
     has_stopped_training: whether this hook has stopped the training, because of a signal to any
@@ -104,7 +100,7 @@ class RespondToSignals(tf.train.SessionRunHook):
                saver: Optional[SaveCheckpoints]) -> None:
     self._signals, self._engine, self._monitor, self._saver = signals, engine, monitor, saver
     self.has_stopped_training = False
-    self._has_requested_stop = False
+    self._has_announced_stop = False
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     self._signals.start_recording()
@@ -118,12 +114,12 @@ class RespondToSignals(tf.train.SessionRunHook):
         path = self._saver.save_now(run_context.session)
         if path is not None:
           _LOG.info('SIGUSR1: saved %s', path)
-    is_requested = self._signals.stop_signum is not None or (
+    is_stop_requested = self._signals.stop_signum is not None or (
         self._saver is not None and self._saver.is_stop_requested)
-    if is_requested and not self._has_requested_stop:
-      self._has_requested_stop = True
-      steps_to_go = 1 if self._engine.num_workers > 1 else 0
-      self._engine.peers.stop_all_at(self._monitor.local_step + steps_to_go)
+    if is_stop_requested and not self._has_announced_stop:
+      self._has_announced_stop = True
+      num_more_steps = 1 if self._engine.num_workers > 1 else 0
+      self._engine.peers.stop_all_at(self._monitor.local_step + num_more_steps)
     stop_step = self._engine.peers.stop_step
     if stop_step is not None and self._monitor.local_step >= stop_step:
       self.has_stopped_training = True
@@ -135,8 +131,8 @@ class StepWatchdog(tf.train.SessionRunHook):
 
   A separate thread checks the duration, because the main thread may wait forever in a collective
   operation, during which Python handles no signals. After a timeout, this thread ends the process.
-  This hook does not limit the time between steps, because an evaluation may take long; see
-  system/watchdog.py.
+  This hook does not limit the time between steps, because an evaluation may take long. See
+  system/watchdog.py for the limit of an evaluation.
 
   Args:
     is_wait_expected: returns whether a step has to wait, for example while another task evaluates.
@@ -147,25 +143,24 @@ class StepWatchdog(tf.train.SessionRunHook):
   def __init__(self, timeout_secs: float, is_wait_expected: Callable[[], bool],
                clock: Callable[[], float] = time.monotonic) -> None:
     self._timeout_secs, self._is_wait_expected, self._clock = timeout_secs, is_wait_expected, clock
-    # Both are times on `clock`; _timer_start is None between steps. Only the main thread sets
-    # _timer_start, and only the watching thread sets _last_wait_at, so neither thread overwrites a
-    # value that the other one has just set.
-    self._timer_start: Optional[float] = None
-    self._last_wait_at = -math.inf
+    # The main thread sets the first of these times on `clock`, and the watching thread sets the
+    # second one. So neither thread overwrites a value that the other one has just set.
+    self._start_time: Optional[float] = None  # Of the step or the session; None between steps.
+    self._last_expected_wait_time = -math.inf
     self._is_closed = threading.Event()
 
   def begin(self) -> None:
-    self._timer_start = self._clock()
+    self._start_time = self._clock()
     threading.Thread(target=self._watch, name='step watchdog', daemon=True).start()
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    self._timer_start = None
+    self._start_time = None
 
   def before_run(self, run_context: Any) -> None:
-    self._timer_start = self._clock()
+    self._start_time = self._clock()
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    self._timer_start = None
+    self._start_time = None
 
   def close(self) -> None:
     """Stops the thread. Must also be called if the run has failed."""
@@ -173,13 +168,13 @@ class StepWatchdog(tf.train.SessionRunHook):
 
   def has_timed_out(self) -> bool:
     """Returns whether the running step, or the creation of the session, exceeds the timeout."""
-    timer_start = self._timer_start
-    if timer_start is None:
+    start_time = self._start_time
+    if start_time is None:
       return False
     if self._is_wait_expected():
-      self._last_wait_at = self._clock()
+      self._last_expected_wait_time = self._clock()
       return False
-    return self._clock() - max(timer_start, self._last_wait_at) > self._timeout_secs
+    return self._clock() - max(start_time, self._last_expected_wait_time) > self._timeout_secs
 
   def _watch(self) -> None:
     while not self._is_closed.wait(_POLL_SECS):

@@ -17,9 +17,10 @@ from estimator_train.tf_patches import estimator as estimator_patches
 from estimator_train.training.run import Run
 from estimator_train.training.steps import StepMonitor, Windows, is_logged
 
-# The first 500 steps are all points of the loss curve; later points are thinned, see is_logged.
-# Writing a point takes 30 microseconds, which would slow down a small model in a long run.
-_NUM_STEPS_WITH_POINTS = 500
+# Each of the first 500 steps is a point of the loss curve. Of the later steps, only those are
+# points for which is_logged returns True. Writing a point takes 30 microseconds, which would slow
+# down a small model in a long run.
+_NUM_STEPS_BEFORE_THINNING = 500
 # The columns of TensorBoard's HParams table: settings, and metrics as (folder, tag).
 _STRING_HPARAMS = ('dataset', 'image_size', 'preprocess', 'model', 'weights', 'optimizer',
                    'scale_learning_rate', 'class_weights', 'distribution_strategy')
@@ -30,19 +31,19 @@ _HPARAMS_METRICS = (('eval', 'accuracy'), ('eval', 'average_loss'), ('', 'loss')
 
 
 def write_scalars(model_dir: str, scalars: Dict[str, float], step: int) -> None:
-  """Writes scalars, a dict from tag to value, for a global step."""
+  """Writes scalars, a dict from tag to value, for a global step; omits those that are nan."""
   _add_scalars(model_dir, scalars, step)
-  _writer(model_dir).flush()  # Without it, TensorBoard would show the scalars minutes later.
+  _get_writer(model_dir).flush()  # Without it, TensorBoard would show the scalars minutes later.
 
 
 def _add_scalars(model_dir: str, scalars: Dict[str, float], step: int) -> None:
-  """Adds the scalars that are not nan to the writer, which writes them at the next flush."""
-  _writer(model_dir).add_summary(tf.Summary(value=[
+  """Adds scalars to the writer, which writes them at the next flush."""
+  _get_writer(model_dir).add_summary(tf.Summary(value=[
       tf.Summary.Value(tag=tag, simple_value=value) for tag, value in sorted(scalars.items())
       if not math.isnan(value)]), step)
 
 
-def _writer(model_dir: str) -> tf.summary.FileWriter:
+def _get_writer(model_dir: str) -> tf.summary.FileWriter:
   """Returns the writer that the Estimator uses for its own summaries."""
   return tf.summary.FileWriterCache.get(model_dir)
 
@@ -54,40 +55,41 @@ class WriteSummaries(tf.train.SessionRunHook):
   written at logged steps, and at the first and the last step.
 
   All workers of a cluster need this hook, and must fetch the tensors at the same steps, because
-  fetching runs collective operations. Evaluations also use the tags `loss` and `accuracy`, so that
+  fetching runs collective operations. Evaluations use the same tags, `loss` and `accuracy`, so that
   TensorBoard shows training and evaluation in the same charts.
   """
 
   def __init__(self, run: Run, monitor: StepMonitor) -> None:
     self._run, self._monitor, self._windows = run, monitor, Windows(monitor)
-    self._event_dir = run.event_dir  # None if this process fetches, but does not write.
+    self._event_dir = run.event_dir  # None if this process only fetches the tensors.
 
   def begin(self) -> None:
     estimator_patches.remove_loss_summary(observation.training_loss())
     scalars = observation.scalars_of_logged_steps()
     examples = observation.example_images_and_classes()
-    # All these steps fetch the same tensors, because TensorFlow prunes the graph again for each new
-    # set of fetches.
+    # The steps always fetch all of these tensors, because TensorFlow prunes the graph again for
+    # each new set of fetches.
     self._run_args = tf.train.SessionRunArgs((scalars, examples))
     if examples:
       self._image = tf.placeholder(tf.float32, [None, None, None])
-      self._png = tf.image.encode_png(tf.saturate_cast(tf.round(self._image), tf.uint8))
+      self._encoded_image = tf.image.encode_png(
+          tf.saturate_cast(tf.round(self._image), tf.uint8))
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     self._windows.open_first()
     if self._event_dir is not None:
-      writer = _writer(self._event_dir)
+      writer = _get_writer(self._event_dir)
       # TensorBoard then discards what a killed run has written for the steps that this run repeats.
       writer.add_session_log(
           tf.SessionLog(status=tf.SessionLog.START), self._monitor.start_step + 1)
       writer.add_summary(hparams.session_start_pb({
           name: value for name, value in self._run.settings.items()
           if name in _STRING_HPARAMS + _NUMERIC_HPARAMS and value is not None}))
-      writer.add_summary(_hparams_experiment())
+      writer.add_summary(_make_hparams_experiment())
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
-    # In synchronous training, local_step is the same on all workers, so all workers fetch in
-    # the same steps.
+    # In synchronous training, local_step is the same on all workers, so they all fetch the tensors
+    # at the same steps.
     step = self._monitor.local_step + 1
     if step in (self._monitor.start_step + 1, self._run.end_step) or (
         is_logged(step, self._run.settings.reporting.log_every_steps)):
@@ -98,40 +100,39 @@ class WriteSummaries(tf.train.SessionRunHook):
     if self._event_dir is None:
       return
     self._windows.add_step()
-    is_point = is_logged(self._monitor.local_step, num_before_thinning=_NUM_STEPS_WITH_POINTS)
+    is_point = is_logged(self._monitor.local_step, num_before_thinning=_NUM_STEPS_BEFORE_THINNING)
     if is_point or run_values.results is not None:
       self._monitor.update_global_step(run_context.session)
     if is_point:
-      self._write_means()
+      self._write_point()
     if run_values.results is not None:
       scalars, examples = run_values.results
       write_scalars(self._event_dir, scalars, self._monitor.global_step)
       if examples and self._monitor.local_step == 1:  # A resumed run writes no images.
-        _writer(self._event_dir).add_summary(
+        _get_writer(self._event_dir).add_summary(
             self._make_image_summary(run_context.session, *examples), 1)
 
-  def _write_means(self) -> None:
-    """Writes a point of the curves: the means over the steps since the previous point."""
+  def _write_point(self) -> None:
     window = self._windows.close()
     if self._event_dir is not None and not math.isnan(window.loss):
       _add_scalars(self._event_dir, {'loss': window.loss, 'accuracy': window.accuracy},
                    window.last_step)
 
   def end(self, session: tf.Session) -> None:
-    self._write_means()
+    self._write_point()
     if self._monitor.local_step >= self._run.end_step:
-      self._write_session_end(hparams_api.STATUS_SUCCESS)
+      self._write_run_status(hparams_api.STATUS_SUCCESS)
 
   def record_failure(self) -> None:
     """Marks the run as failed in TensorBoard's HParams table."""
-    self._write_means()
-    self._write_session_end(hparams_api.STATUS_FAILURE)
+    self._write_point()
+    self._write_run_status(hparams_api.STATUS_FAILURE)
 
-  def _write_session_end(self, status: int) -> None:
-    """Writes how the run ended; TensorBoard's HParams table calls a run a session."""
+  def _write_run_status(self, status: int) -> None:
+    """Writes how the run ended to TensorBoard's HParams table, which calls a run a session."""
     if self._event_dir is not None:
-      _writer(self._event_dir).add_summary(hparams.session_end_pb(status))
-      _writer(self._event_dir).flush()
+      _get_writer(self._event_dir).add_summary(hparams.session_end_pb(status))
+      _get_writer(self._event_dir).flush()
 
   def _make_image_summary(self, session: tf.Session, pixels: Any,
                           class_indices: Any) -> tf.Summary:
@@ -142,12 +143,12 @@ class WriteSummaries(tf.train.SessionRunHook):
           tag='examples/{} {}'.format(number, self._run.data.spec.labels[int(class_index)]),
           image=tf.Summary.Image(
               height=height, width=width, colorspace=channels,
-              encoded_image_string=session.run(self._png, {self._image: image})))
+              encoded_image_string=session.run(self._encoded_image, {self._image: image})))
     return summary
 
 
-def _hparams_experiment() -> tf.Summary:
-  """Defines the columns of the HParams table. By default, it has no evaluation metrics."""
+def _make_hparams_experiment() -> tf.Summary:
+  """Makes the columns of the HParams table, which has no evaluation metrics by default."""
   columns = [(name, hparams_api.DATA_TYPE_STRING) for name in _STRING_HPARAMS] + [
       (name, hparams_api.DATA_TYPE_FLOAT64) for name in _NUMERIC_HPARAMS]
   return hparams.experiment_pb(

@@ -17,7 +17,11 @@ from estimator_train.run_dir.resource_errors import error_reason
 from estimator_train.system.start_up import StartUpTimer
 from estimator_train.tf_patches import sessions
 from estimator_train.tf_patches.graphs import find_ancestors
-from estimator_train.training.timing import StepTimes, add_wait_measurements, make_wait_fetches
+from estimator_train.training.timing import (
+  StepTimes,
+  add_wait_measurements,
+  make_run_args_for_waits,
+)
 
 _LOG = logging.getLogger('estimator_train')
 _WORKER_TYPES = ('chief', 'master', 'worker')
@@ -58,18 +62,19 @@ class TimeHistory(tf.train.SessionRunHook):
 
   def _make_recorders(self, global_step_tensor: Optional[tf.Tensor] = None) -> None:
     self._times = StepTimes(self._start_up)
-    self._sessions = _SessionTracker(self._times, global_step_tensor)
+    self._session_tracker = _SessionTracker(self._times, global_step_tensor)
     self._loss_curve = learning_curves.LossCurve()
 
   @property
   def times(self) -> List[float]:
-    """The seconds of each session.run. In a long training, at least the last 100,000 are kept."""
+    """The seconds of each session.run; in a long training, of at least the last 100,000."""
     return [end - start for start, end in zip(self._times.start_times, self._times.end_times)]
 
   def begin(self) -> None:
     self._start_up.end_phase('graph')
-    self._sessions.observer.detach()  # An earlier training may have ended without `end`.
-    self._waits = _BatchWaitFetches(tf.get_default_graph())
+    # An earlier training may have ended without a call of `end`.
+    self._session_tracker.observer.detach()
+    self._wait_measurements = _WaitMeasurements(tf.get_default_graph())
     if not _can_time_from_process_start():
       self._start_up.restart()
     self._make_recorders(tf.train.get_global_step())
@@ -78,31 +83,31 @@ class TimeHistory(tf.train.SessionRunHook):
     self._loss = (tf.get_collection(tf.GraphKeys.LOSSES) or [None])[-1]
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    self._sessions.track(session)
+    self._session_tracker.track(session)
     if not self._conditions['devices']:
       names = [_short_name(device.name) for device in session.list_devices()]
       gpus = [name for name in names if name.startswith('/gpu')]
       self._conditions['devices'] = gpus[:1] or ['/cpu:0']
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
-    self._sessions.expect_step()
+    self._session_tracker.expect_step()
     fetches = run_context.original_args.fetches
-    args = self._waits.wait_fetches(run_context.session.graph, fetches)
+    run_args = self._wait_measurements.make_run_args(run_context.session.graph, fetches)
     # Every step of an Estimator computes the loss, but a step of another session may not.
     self._fetches_loss = self._report_dir is not None and self._loss is not None and any(
         fetch is self._loss for fetch in tf.nest.flatten(fetches))
     if self._fetches_loss:
-      return tf.train.SessionRunArgs((self._loss, [] if args is None else args.fetches))
-    return args
+      return tf.train.SessionRunArgs((self._loss, [] if run_args is None else run_args.fetches))
+    return run_args
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    loss, waits = run_values.results if self._fetches_loss else (math.nan, run_values.results)
-    self._times.add_step(waits)
-    self._loss_curve.add(self._sessions.last_step, loss)
+    loss, wait_secs = run_values.results if self._fetches_loss else (math.nan, run_values.results)
+    self._times.add_step(wait_secs)
+    self._loss_curve.add(self._session_tracker.last_step, loss)
 
   def end(self, session: tf.Session) -> None:
-    self._sessions.observer.detach()
-    self._global_step = self._sessions.read_global_step(session)
+    self._session_tracker.observer.detach()
+    self._global_step = self._session_tracker.read_global_step(session)
     self._conditions.update(throughput.read_end_time_and_duration(self._start_up))
     if self._report_dir is not None and self._times.end_times and _is_chief():
       self._write_report(self._report_dir)
@@ -122,7 +127,7 @@ class TimeHistory(tf.train.SessionRunHook):
     return report
 
   def _write_report(self, folder: str) -> None:
-    """Writes the report. An error is only logged, because the training has succeeded."""
+    """Writes the report, and only logs an error, because the training has succeeded."""
     try:
       os.makedirs(folder, exist_ok=True)
       self._make_report().write(folder)
@@ -133,33 +138,33 @@ class TimeHistory(tf.train.SessionRunHook):
                    type(error).__name__, error_reason(error))
 
 
-class _BatchWaitFetches:
-  """The tensors that measure the wait for a batch of each tf.data iterator in a graph."""
+class _WaitMeasurements:
+  """The tensors that measure how long a step waits for a batch of each tf.data iterator."""
 
   def __init__(self, graph: tf.Graph) -> None:
-    self._waits = add_wait_measurements(graph)
-    self._args_by_fetches: Dict[Any, Optional[tf.train.SessionRunArgs]] = {}
+    self._wait_tensors = add_wait_measurements(graph)
+    self._run_args_by_fetches: Dict[Any, Optional[tf.train.SessionRunArgs]] = {}
 
-  def wait_fetches(self, graph: tf.Graph, fetches: Any) -> Optional[tf.train.SessionRunArgs]:
-    """Returns the SessionRunArgs of the waits in a step with these fetches; None if it has none.
+  def make_run_args(self, graph: tf.Graph, fetches: Any) -> Optional[tf.train.SessionRunArgs]:
+    """Returns arguments that fetch the waits of a step with these fetches; None if it has none.
 
-    It excludes the iterators that the step does not use, for example of validation data, because
-    fetching the wait of an iterator advances the iterator.
+    The waits of iterators that the step does not use, for example of validation data, are left out,
+    because fetching the wait of an iterator advances the iterator.
     """
     key = tuple(tf.nest.flatten(fetches))
-    if key not in self._args_by_fetches:
+    if key not in self._run_args_by_fetches:
       elements = [graph.as_graph_element(fetch) for fetch in key]
       used = find_ancestors(getattr(element, 'op', element) for element in elements)
-      waits = [wait for get_next, wait in self._waits.items() if get_next in used]
-      self._args_by_fetches[key] = make_wait_fetches(waits)
-    return self._args_by_fetches[key]
+      self._run_args_by_fetches[key] = make_run_args_for_waits(
+          wait for get_next, wait in self._wait_tensors.items() if get_next in used)
+    return self._run_args_by_fetches[key]
 
 
 class _SessionTracker:
   """Tracks the sessions of a training: their global steps, pauses, and repeated steps.
 
   Args:
-    times: the recorded steps. The steps that a recovered session repeats are removed from it.
+    times: the steps that a recovered session repeats are removed from it.
     global_step_tensor: None if the graph has no global step.
 
   Attributes:
@@ -186,7 +191,10 @@ class _SessionTracker:
       self._global_step_offset = global_step - self._times.num_steps
 
   def expect_step(self) -> None:
-    """Records a pause after a save or a recovery, in place of the pauses that it includes."""
+    """Records the pause since the last step, if a checkpoint was saved or the session recovered.
+
+    This pause replaces the pauses that it contains.
+    """
     times = self._times
     if times.end_times and (self._has_recovered or self.observer.has_saved):
       last_end_time = times.end_times[-1]
@@ -203,7 +211,6 @@ class _SessionTracker:
     return self._global_step_offset + self._times.num_steps
 
   def read_global_step(self, session: tf.Session) -> Optional[int]:
-    """Returns the global step; None if the graph has none."""
     if self._global_step_tensor is None:
       return None
     return int(session.run(self._global_step_tensor))
@@ -225,7 +232,7 @@ def _check_integer(name: str, value: int, minimum: int) -> None:
 
 
 def _find_conditions(batch_size: Optional[int]) -> Dict[str, Any]:
-  """Returns those conditions of the measurement that are known when the graph is complete."""
+  """Returns the conditions of the measurement that are known when the graph is complete."""
   strategy = tf.distribute.get_strategy() if tf.distribute.has_strategy() else None
   num_replicas = 1 if strategy is None else strategy.num_replicas_in_sync
   cluster, _ = _cluster_and_task()
@@ -262,8 +269,9 @@ def _short_name(device: str) -> str:
 def _cluster_and_task() -> Tuple[Dict[str, Any], Tuple[Optional[str], int]]:
   """Returns the tasks by type, and the type and index of this task; no tasks without a cluster.
 
-  distribution.tf_config is not used. It rejects some clusters that TensorFlow accepts, and a
-  TF_CONFIG that was set after the Estimator was made. A measurement must not end a working script.
+  A measurement must not end a working script. Therefore, distribution.tf_config is not used: it
+  rejects some clusters that TensorFlow accepts, and a TF_CONFIG that was set after the Estimator
+  was made.
   """
   try:
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()

@@ -20,16 +20,16 @@ from estimator_train.system.start_up import StartUpTimer
 from estimator_train.tf_patches import graphs, sessions
 from estimator_train.training.steps import StepMonitor
 
-# The times of at least the last 100,000 steps are kept. A step takes 24 bytes, so the times of all
+# The minimum number of steps whose times are stored. A step takes 24 bytes, so the times of all
 # steps of a week-long run could fill the memory.
-_NUM_STEPS_KEPT = 100000
-# The types of the operations that get the next batch from a tf.data pipeline; each replica has one.
+_MIN_STORED_STEPS = 100000
+# The types of the operation that gets the next batch from a tf.data pipeline on each replica.
 _GET_NEXT_TYPES = ('IteratorGetNext', 'IteratorGetNextSync', 'IteratorGetNextAsOptional')
 TRACE_FILE = 'trace.json'
-_TRACE_ARGS = tf.train.SessionRunArgs(
+_TRACING_RUN_ARGS = tf.train.SessionRunArgs(
     [], options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE))
-# The process id under which the trace shows the steps. TensorFlow's own process ids are smaller.
-_STEPS_PID = 1000
+# The trace shows the steps as a process with this id. TensorFlow's own process ids are smaller.
+_STEPS_PROCESS_ID = 1000
 
 
 class StepTimes:
@@ -38,7 +38,7 @@ class StepTimes:
   To keep the cost per step low, figures are computed from these times only after the run.
 
   Args:
-    start_up: the timer of the phases `session`, `first_batch` and `first_step`.
+    start_up: times the phases `session`, `first_batch` and `first_step`.
     clock: returns the time in seconds.
 
   Attributes:
@@ -46,7 +46,6 @@ class StepTimes:
     end_times: for each step, the time on `clock` just after session.run.
     input_wait_secs: for each step, the seconds from its start until its batch had arrived on all
       replicas; nan if this time was not measured.
-    pauses: the pauses between steps.
   """
 
   def __init__(self, start_up: StartUpTimer,
@@ -60,7 +59,7 @@ class StepTimes:
 
   @property
   def num_steps(self) -> int:
-    """The number of steps, including those whose times were discarded to save memory."""
+    """The number of steps, including those whose times are no longer stored."""
     return self._num_discarded + len(self.end_times)
 
   def start_step(self) -> None:
@@ -73,30 +72,31 @@ class StepTimes:
     """Must be called just after session.run."""
     self._step_end_time = self.clock()
 
-  def add_step(self, fetched_waits: Any) -> None:
+  def add_step(self, wait_secs: Any) -> None:
     """Adds the step that has ended. Must not be called for a step whose session.run has failed.
 
     Args:
-      fetched_waits: the values fetched with `make_wait_fetches`; None if nothing was fetched.
+      wait_secs: the values fetched by `make_run_args_for_waits`; None if nothing was fetched.
     """
     self.start_times.append(self._step_start_time)
     self.end_times.append(self._step_end_time)
-    if isinstance(fetched_waits, list):
-      fetched_waits = max(fetched_waits, default=math.nan)
-    self.input_wait_secs.append(math.nan if fetched_waits is None else fetched_waits)
+    if isinstance(wait_secs, list):
+      wait_secs = max(wait_secs, default=math.nan)
+    self.input_wait_secs.append(math.nan if wait_secs is None else wait_secs)
     if len(self.end_times) == 1:
       self.start_up.end_first_step(self.input_wait_secs[0])
-    if len(self.end_times) == 2 * _NUM_STEPS_KEPT:
-      self._num_discarded += _NUM_STEPS_KEPT
+    if len(self.end_times) == 2 * _MIN_STORED_STEPS:
+      self._num_discarded += _MIN_STORED_STEPS
       for times in (self.start_times, self.end_times, self.input_wait_secs):
-        del times[:_NUM_STEPS_KEPT]
+        del times[:_MIN_STORED_STEPS]
 
   def remove_last_steps(self, count: int) -> None:
     """Removes the last steps, as if they had not been taken."""
-    num_kept = max(0, len(self.end_times) - count)
-    self._num_discarded -= count - (len(self.end_times) - num_kept)
+    num_stored = len(self.end_times)
+    num_remaining = max(0, num_stored - count)
+    self._num_discarded -= count - (num_stored - num_remaining)
     for times in (self.start_times, self.end_times, self.input_wait_secs):
-      del times[num_kept:]
+      del times[num_remaining:]
 
   @contextlib.contextmanager
   def record_pause(self, kind: str) -> Iterator[None]:
@@ -106,8 +106,7 @@ class StepTimes:
     self.pauses.append(Pause(kind, start_time, self.clock() - start_time))
 
   def to_run_times(self, global_step: int, loss: Optional[float] = None,
-             traced_steps: FrozenSet[int] = frozenset()) -> RunTimes:
-    """Returns the times of a run that has ended; see RunTimes."""
+                   traced_steps: FrozenSet[int] = frozenset()) -> RunTimes:
     return RunTimes(self.start_times, self.end_times, self.input_wait_secs,
                     dict(self.start_up.secs_by_phase), global_step, loss, self.pauses,
                     traced_steps, self._num_discarded)
@@ -116,30 +115,31 @@ class StepTimes:
 class StepTimer(tf.train.SessionRunHook):
   """Times the steps of a run.
 
-  This hook must be the first one in the list of hooks. Estimator calls the hooks in their order.
-  What the other hooks do, such as saving a checkpoint, therefore counts as time between steps.
+  This hook must be the first one in the list of hooks. Estimator calls the hooks in their order, so
+  what the other hooks do, such as saving a checkpoint, counts as time between steps.
   """
 
   def __init__(self, times: StepTimes) -> None:
     self._times = times
-    self._wait_fetches: Optional[tf.train.SessionRunArgs] = None
+    self._run_args: Optional[tf.train.SessionRunArgs] = None
 
   def begin(self) -> None:
     self._times.start_up.end_phase('graph')
-    self._wait_fetches = make_wait_fetches(
+    self._run_args = make_run_args_for_waits(
         add_wait_measurements(tf.get_default_graph()).values())
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
     self._times.start_step()
-    return self._wait_fetches
+    return self._run_args
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     self._times.end_step()
     self._times.add_step(run_values.results)
 
 
-def make_wait_fetches(wait_tensors: Iterable[tf.Tensor]) -> Optional[tf.train.SessionRunArgs]:
-  """Returns the SessionRunArgs that fetch the tensors; None if there are no tensors."""
+def make_run_args_for_waits(
+    wait_tensors: Iterable[tf.Tensor]) -> Optional[tf.train.SessionRunArgs]:
+  """Returns arguments that fetch the tensors; None if there are no tensors."""
   tensors = list(wait_tensors)
   # Fetching a single tensor takes less time than fetching a list with one tensor.
   return tf.train.SessionRunArgs(tensors if len(tensors) > 1 else tensors[0]) if tensors else None
@@ -150,16 +150,13 @@ def add_wait_measurements(graph: tf.Graph) -> Dict[tf.Operation, tf.Tensor]:
 
   On each replica, two operations read the same clock. The first one runs at the start of the step,
   because it has no inputs. The second one runs after the batch has arrived. The model waits for the
-  second one, because a single thread could otherwise run the model before it, and the time of the
-  model would count as waiting. Operations that do not need the batch, such as reads of variables,
-  may run between the two readings, but take only microseconds.
-
-  Args:
-    graph: the training graph.
+  second one. Otherwise, a single thread could run the model first, and the time of the model would
+  count as waiting. Operations that do not need the batch, such as reads of variables, may run
+  between the two readings, but take only microseconds.
 
   Returns:
-    A dict from each operation that gets a batch to the float64 scalar of its waiting time in
-    seconds. Operations in a condition or a loop are left out, because a step may not run them.
+    A dict from each operation that gets a batch to its waiting time in seconds, a float64 scalar.
+    Operations in a condition or a loop are left out, because a step may not run them.
   """
   with graph.as_default():
     return {operation: _measure_wait(operation) for operation in graph.get_operations()
@@ -189,15 +186,14 @@ class TraceSteps(tf.train.SessionRunHook):
 
   Args:
     times: records the pause in which the file is written.
-    first, last: the first and the last step to trace, as values of StepMonitor.local_step. In
-      synchronous training, these are global steps.
+    first_step, last_step: values of StepMonitor.local_step.
   """
 
-  def __init__(self, monitor: StepMonitor, times: StepTimes, model_dir: str, first: int,
-               last: int) -> None:
+  def __init__(self, monitor: StepMonitor, times: StepTimes, model_dir: str, first_step: int,
+               last_step: int) -> None:
     self._monitor, self._times = monitor, times
     self._path = os.path.join(model_dir, TRACE_FILE)
-    self._first, self._last = first, last
+    self._first_step, self._last_step = first_step, last_step
     self._step_start_time = 0.  # Unix time, as in TensorFlow's traces.
     self._merged_stats = tf.RunMetadata().step_stats
     self._trace_events: List[Dict[str, Any]] = []
@@ -208,17 +204,17 @@ class TraceSteps(tf.train.SessionRunHook):
     return frozenset(event['args']['global_step'] for event in self._trace_events)
 
   def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
-    if not self._first <= self._monitor.local_step + 1 <= self._last:
+    if not self._first_step <= self._monitor.local_step + 1 <= self._last_step:
       return None
     self._step_start_time = time.time()
-    return _TRACE_ARGS
+    return _TRACING_RUN_ARGS
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
     step = self._monitor.local_step
-    if not self._first <= step <= self._last:
+    if not self._first_step <= step <= self._last_step:
       return
     self._trace_events.append({
-        'name': 'step {}'.format(step), 'ph': 'X', 'pid': _STEPS_PID, 'tid': 0,
+        'name': 'step {}'.format(step), 'ph': 'X', 'pid': _STEPS_PROCESS_ID, 'tid': 0,
         'ts': 1e6 * self._step_start_time, 'dur': 1e6 * (time.time() - self._step_start_time),
         'args': {'global_step': step}})
     merged_by_device = {stats.device: stats for stats in self._merged_stats.dev_stats}
@@ -227,18 +223,18 @@ class TraceSteps(tf.train.SessionRunHook):
         merged_by_device[stats.device].node_stats.extend(stats.node_stats)
       else:
         self._merged_stats.dev_stats.add().CopyFrom(stats)
-    if step == self._last:
+    if step == self._last_step:
       self._write()
 
   def end(self, session: tf.Session) -> None:
     # If the training has stopped within the range, after_run has not written the file.
-    if self._trace_events and self._monitor.local_step < self._last:
+    if self._trace_events and self._monitor.local_step < self._last_step:
       self._write()
 
   def _write(self) -> None:
     with self._times.record_pause('trace'):
       trace = json.loads(sessions.chrome_trace(self._merged_stats))
-      process_name = {'name': 'process_name', 'ph': 'M', 'pid': _STEPS_PID,
+      process_name = {'name': 'process_name', 'ph': 'M', 'pid': _STEPS_PROCESS_ID,
                       'args': {'name': 'Steps'}}
       trace['traceEvents'] += [process_name] + self._trace_events
       storage.write_text(self._path, json.dumps(trace))

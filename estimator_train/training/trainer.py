@@ -47,9 +47,9 @@ class Outcome(NamedTuple):
   """The outcome of a training run.
 
   Attributes:
-    times: the times of the steps; empty if there was nothing left to train.
+    times: without steps if there was nothing left to train.
     stopped_by_signal: whether a signal to this or another worker stopped the training.
-    stop_reason: the reason why an evaluation stopped the training; None if none has stopped it.
+    stop_reason: None if no evaluation stopped the training.
   """
   times: RunTimes
   stopped_by_signal: bool = False
@@ -63,8 +63,8 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
   Args:
     signals: the caller must use this object in a `with` statement around the training and the
       reports, so that no signal interrupts them.
-    evaluation_loop: evaluates during the training if `--eval_every_steps` is given; None if this
-      process does not evaluate.
+    evaluation_loop: used only if `--eval_every_steps` is given; None if this process does not
+      evaluate.
 
   Raises:
     StoppedBySignal: a signal arrived before the first step.
@@ -74,7 +74,7 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
   if run.start.step >= run.end_step or run.stop_reason is not None:
     return _outcome_without_training(run)
   settings, engine, is_chief = run.settings, run.engine, run.process.is_chief
-  _trim_records(run)
+  _prepare_records(run)
   with translate_errors(run.data.train), run.peers.announce_activity('preparing its input'):
     input_fn = make_run_input_fn(run, model)
   run.start_up.end_phase('data')
@@ -95,7 +95,7 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
       StepTimer(times),
       monitor,
       watchdog,
-      loss_check,  # Precedes the saver, which must save nothing once the run has failed.
+      loss_check,  # Precedes the saver, which must save nothing after the run has failed.
       summaries,
       progress,
       *([LogEpochs(run, model, monitor)] if run.clock.num_examples else []),
@@ -111,7 +111,7 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
       engine.train(model.training_estimator, input_fn, hooks, run.end_step)
   except TrainingFailed as error:
     summaries.record_failure()
-    raise _failure_with_context(error, run, loss_check) from error
+    raise _add_context(error, run, loss_check) from error
   finally:
     progress.close()
     watchdog.close()
@@ -120,12 +120,12 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
 
   # Only the chief reads the step of the last checkpoint, because the other tasks may arrive here
   # before the chief has saved this checkpoint.
-  reached_step = (finding.find_latest_checkpoint_and_step(run.run_dir.path)[1] if is_chief
-                  else monitor.global_step)
+  last_step = (finding.find_latest_checkpoint_and_step(run.run_dir.path)[1] if is_chief
+               else monitor.global_step)
   was_stopped, stop_reason = stop_hook.has_stopped_training, None
   if was_stopped and signals.stop_signum is None:
-    stop_reason = selection.read_stop_reason(run.run_dir, settings.evaluation, reached_step)
-  return Outcome(times.to_run_times(reached_step, loss_check.last_finite_loss,
+    stop_reason = selection.read_stop_reason(run.run_dir, settings.evaluation, last_step)
+  return Outcome(times.to_run_times(last_step, loss_check.last_finite_loss,
                                     tracer.traced_steps if tracer else frozenset()),
                  was_stopped and stop_reason is None, stop_reason)
 
@@ -135,7 +135,7 @@ def _outcome_without_training(run: Run) -> Outcome:
   step, end_step = run.start.step, run.end_step
   times = RunTimes([], [], [], {}, global_step=step, loss=None)
   if step >= end_step:
-    # Only --train_steps can set an end before the step of the checkpoint; see find_end_step.
+    # With --train_epochs, the end is never before the step of the checkpoint; see find_end_step.
     _LOG.info('nothing to train: %s is at step %d%s', run.run_dir.path, step,
               ' of {}'.format(end_step) if step == end_step
               else ', past --train_steps={}'.format(end_step))
@@ -147,8 +147,8 @@ def _outcome_without_training(run: Run) -> Outcome:
   return Outcome(times, stop_reason=run.stop_reason)
 
 
-def _trim_records(run: Run) -> None:
-  """Removes what a previous run recorded after the checkpoint; logs that the run resumes, if so."""
+def _prepare_records(run: Run) -> None:
+  """Logs that the run resumes, and removes what an earlier run recorded after the checkpoint."""
   if run.start.step:
     _LOG.info('resuming from step %d, %d examples seen, in %s', run.start.step,
               run.examples_seen, run.run_dir.path)
@@ -162,7 +162,7 @@ def _trim_records(run: Run) -> None:
 
 
 def make_run_input_fn(run: Run, model: PreparedModel) -> InputFn:
-  """Makes the `input_fn` of a run, which yields images or cached features of frozen layers."""
+  """Makes the `input_fn` of a run, which reads examples or cached features of frozen layers."""
   source, settings, engine = run.data.train, run.settings, run.engine
   assert source is not None and engine.process.rank is not None
   shard = Shard(engine.resume_position(run.examples_seen), engine.num_workers,
@@ -180,19 +180,19 @@ def make_run_input_fn(run: Run, model: PreparedModel) -> InputFn:
   return arrays.make_train_input_fn(source, features, source.class_indices(), *input_plan)
 
 
-def _failure_with_context(error: TrainingFailed, run: Run,
-                          loss_check: StopAtNonFiniteLoss) -> TrainingFailed:
-  """Adds the last losses and the last good checkpoint to the message of a TrainingFailed."""
+def _add_context(error: TrainingFailed, run: Run,
+                 loss_check: StopAtNonFiniteLoss) -> TrainingFailed:
+  """Returns the error with the last losses and the last good checkpoint in its message."""
   last_checkpoint = run.run_dir.last_checkpoint()
   text = str(error) if isinstance(error, CheckpointNotSaved) else '{}; {}'.format(
-      error, loss_check.loss_history)
+      error, loss_check.describe_last_losses())
   return TrainingFailed('{}; {}'.format(
       text, 'there is no checkpoint' if last_checkpoint is None else
       'the last good checkpoint is ' + last_checkpoint))
 
 
 def raise_if_stopped(outcome: Outcome, signals: SignalState) -> None:
-  """Raises an error if a signal has stopped the training, or has arrived after the training.
+  """Raises an error if a signal has stopped the training, or has arrived after it.
 
   Raises:
     PeerLost: another worker received the signal.
@@ -222,14 +222,14 @@ def _make_tracer(run: Run, monitor: StepMonitor, times: StepTimes) -> Optional[T
 
 
 def _make_saver(run: Run, times: StepTimes, signals: SignalState,
-                loop: Optional[EvaluationLoop]) -> SaveCheckpoints:
-  """Makes the hook that saves checkpoints, and that evaluates some of them."""
+                evaluation_loop: Optional[EvaluationLoop]) -> SaveCheckpoints:
+  """Makes the hook that saves checkpoints, and evaluates some of them."""
   flags, eval_steps = run.settings.checkpoints, run.settings.evaluation.eval_every_steps
   save_steps, save_secs = flags.save_checkpoints_steps, flags.save_checkpoints_secs
   listeners = []
-  if eval_steps and loop:
+  if eval_steps and evaluation_loop:
     save_steps = save_steps or eval_steps
-    listeners.append(EvaluateAfterSave(run, loop, signals, times.record_pause))
+    listeners.append(EvaluateAfterSave(run, evaluation_loop, signals, times.record_pause))
   if save_steps is None and save_secs is None:
     save_secs = DEFAULT_SAVE_SECS
   retrying_saver = RetryingSaver(run.run_dir, flags.save_retry_secs,
@@ -238,7 +238,7 @@ def _make_saver(run: Run, times: StepTimes, signals: SignalState,
 
 
 def _make_user_hooks(settings: Settings) -> List[tf.train.SessionRunHook]:
-  """Returns the hooks from the function that `--hooks` names; an empty list without this flag.
+  """Returns the hooks that the function of `--hooks` makes; an empty list without this flag.
 
   Raises:
     UserError: the function does not exist, fails, or does not return a list of hooks.
@@ -264,13 +264,14 @@ class _UserHook(tf.train.SessionRunHook):
 
   def __init__(self, hook: tf.train.SessionRunHook, flag: str) -> None:
     for name in ('begin', 'after_create_session', 'before_run', 'after_run', 'end'):
-      setattr(self, name, functools.partial(_call_method, flag, getattr(hook, name)))
+      setattr(self, name, functools.partial(_call_user_method, flag, getattr(hook, name)))
 
 
-def _call_method(flag: str, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+def _call_user_method(flag: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
   with user_code.translate_errors('a hook failed', flag):
     try:
-      return method(*arguments, **named)
+      return method(*args, **kwargs)
     except tf.errors.OpError as error:
       session_error = error
-  raise session_error  # It is not translated, because the session recovers from some such errors.
+  # This error is not translated, because the session recovers from some errors of this type.
+  raise session_error

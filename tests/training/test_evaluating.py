@@ -95,7 +95,7 @@ def test_which_checkpoints_are_evaluated(tmp_path, start_step, stop_at, peer_sto
   """One in each ten steps, as parameter servers save them, and none when another task stops."""
   steps = []
   peers = SimpleNamespace(stop_step=None, announce_activity=lambda activity: contextlib.ExitStack())
-  loop = SimpleNamespace(evaluate_latest=lambda: steps.append(step) or (
+  loop = SimpleNamespace(evaluate_and_find_stop_reason=lambda: steps.append(step) or (
       SimpleNamespace(text='good enough') if step == stop_at else None))
   listener = EvaluateAfterSave(
       SimpleNamespace(settings=SimpleNamespace(evaluation=SimpleNamespace(eval_every_steps=10)),

@@ -16,7 +16,7 @@ from estimator_train.training import steps, timing
 
 def test_times_of_the_last_steps_and_of_the_way_to_the_first(monkeypatch):
   """Before the first of them, a run of the session fails."""
-  monkeypatch.setattr(timing, '_NUM_STEPS_KEPT', 3)
+  monkeypatch.setattr(timing, '_MIN_STORED_STEPS', 3)
   start_up = StartUpTimer(clock=readings(10., 12., 14., 15., 21., 99.), process_age=lambda: 1.)
   times = timing.StepTimes(start_up, clock=readings(*range(99)))
   hook = timing.StepTimer(times)

@@ -67,7 +67,7 @@ def hold_out(split: _Split, settings: Settings,
   """
   fraction = settings.data.validation_fraction
   assert fraction is not None
-  is_new_run = recorded is None or recorded.examples is None
+  is_new_run = recorded is None or recorded.example_ids is None
   if recorded is None:
     recorded = Holdout(fraction, settings.optimizer.seed)
   names = _names_of(split)
@@ -79,7 +79,7 @@ def hold_out(split: _Split, settings: Settings,
     class_indices = np.zeros(len(names), np.int32)
     example_ids = hashes ^ split.records.lengths.astype('>u8')
   is_held_out = (hashes < np.uint64(int(fraction * 2 ** 64)) if is_new_run
-                 else np.isin(example_ids, np.frombuffer(recorded.examples, '>u8')))
+                 else np.isin(example_ids, np.frombuffer(recorded.example_ids, '>u8')))
   by_class = np.lexsort((hashes, class_indices))
   for members in np.split(by_class, np.flatnonzero(np.diff(class_indices[by_class])) + 1):
     is_held_out[members[0]] |= is_new_run
@@ -93,7 +93,7 @@ def hold_out(split: _Split, settings: Settings,
         'add examples' if is_new_run else 'restore the files and their names, or give another '
         '--model_dir')
   return (split.take(np.flatnonzero(~is_held_out)), split.take(np.flatnonzero(is_held_out)),
-          recorded._replace(examples=np.sort(example_ids[is_held_out]).astype('>u8').tobytes()))
+          recorded._replace(example_ids=np.sort(example_ids[is_held_out]).astype('>u8').tobytes()))
 
 
 def _names_of(split: _Split) -> List[bytes]:

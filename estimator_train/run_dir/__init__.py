@@ -18,8 +18,8 @@ _BATCH_SIZES_FILE = 'batch_sizes.json'
 _BATCH_SIZES = json_values.list_of(json_values.tuple_of(json_values.integer(),
                                                         json_values.integer(1)))
 CHECKPOINTS_FILE = 'checkpoint'  # Written by TensorFlow.
-_LISTED_PATH = re.compile(r'^\s*(all_)?model_checkpoint_paths?:\s*"((?:[^"\\\n]|\\.)*)"',
-                          re.MULTILINE)
+_LISTED_PATH_PATTERN = re.compile(r'^\s*(all_)?model_checkpoint_paths?:\s*"((?:[^"\\\n]|\\.)*)"',
+                                  re.MULTILINE)
 
 
 def make_folder(path: str, flag_name: str = 'model_dir') -> None:
@@ -41,26 +41,26 @@ def make_folder(path: str, flag_name: str = 'model_dir') -> None:
 def read_checkpoint_list(folder: str) -> List[str]:
   """Returns the paths of the checkpoints in TensorFlow's list, the file `checkpoint` of a folder.
 
-  Only the last component of a listed path is used, because the folder may have been moved.
+  Only the names in the listed paths are used, because the folder may have been moved.
 
   Returns:
-    The paths without duplicates: the latest checkpoint, then all others from the oldest to the
-    newest. The files need not exist. The result is empty if the list is missing or damaged.
+    The latest checkpoint, then all others from the oldest to the newest, without duplicates. The
+    files need not exist. The result is empty if the list is missing or damaged.
 
   Raises:
     UserError: the list is not a regular file, or cannot be read.
   """
-  names = [re.split(r'[/\\]', path)[-1] for path in _read_list(folder)]
+  names = [re.split(r'[/\\]', path)[-1] for path in _read_listed_paths(folder)]
   return [os.path.join(folder, name) for name in dict.fromkeys(names)
           if name not in ('', os.curdir, os.pardir)]
 
 
 def checkpoint_list_has_paths(folder: str) -> bool:
   """Returns whether TensorFlow's list of checkpoints has paths that are not just file names."""
-  return any(re.search(r'[/\\]|^\.*$', path) for path in _read_list(folder))
+  return any(re.search(r'[/\\]|^\.*$', path) for path in _read_listed_paths(folder))
 
 
-def _read_list(folder: str) -> List[str]:
+def _read_listed_paths(folder: str) -> List[str]:
   """Returns the paths in TensorFlow's list of checkpoints, the latest first."""
   def unescape(text: str) -> str:
     return re.sub(rb'\\([0-7]{3}|.)', lambda match: (
@@ -76,9 +76,9 @@ def _read_list(folder: str) -> List[str]:
   except OSError as error:
     raise UserError("TensorFlow's list of checkpoints cannot be read", '{} ({})'.format(
         path, error.strerror), 'remove it, so that the newest checkpoint is used') from error
-  # All paths except the latest have a key with the prefix `all_`. Quotes and bytes are escaped.
-  return [unescape(listed) for _, listed in sorted(
-      _LISTED_PATH.findall(text), key=lambda match: bool(match[0]))]
+  # The keys of all paths except the latest begin with `all_`. Quotes and bytes are escaped.
+  return [unescape(path) for _, path in sorted(
+      _LISTED_PATH_PATTERN.findall(text), key=lambda match: bool(match[0]))]
 
 
 class RunDir:
@@ -108,7 +108,7 @@ class RunDir:
     return os.path.join(self.path, *names)
 
   def make(self) -> None:
-    """Makes the folder if it is missing. Raises a UserError if it is not writable."""
+    """Makes the folder if it is missing; raises a UserError if it is not writable."""
     make_folder(self.path)
 
   def read_flags(self) -> Dict[str, str]:
@@ -125,13 +125,14 @@ class RunDir:
                       'give another --model_dir, or the flags of ' + self.path_to(FLAGS_FILE))
 
   def flag_differences(self, settings: settings_lib.Settings, names: Sequence[str]) -> List[str]:
-    """Returns a text for each of the flags that the last training run had with another value."""
-    recorded: Mapping[str, Optional[str]] = self.read_flags()
-    texts = settings_lib.to_texts(settings)
+    """Returns a text for each of these flags that had another value in the last training run."""
+    recorded_flags: Mapping[str, Optional[str]] = self.read_flags()
+    current_flags = settings_lib.to_texts(settings)
     return ['{} before and {} now'.format(*(
         'no --' + name if flags.get(name) is None else '--{}={}'.format(name, flags[name])
-        for flags in (recorded, texts)))
-            for name in names if recorded and recorded.get(name) != texts.get(name)]
+        for flags in (recorded_flags, current_flags)))
+            for name in names
+            if recorded_flags and recorded_flags.get(name) != current_flags.get(name)]
 
   def read_class_names(self) -> Tuple[str, ...]:
     """Returns the class names of the last training run; empty for a new folder."""
@@ -143,10 +144,11 @@ class RunDir:
     Args:
       flag_name: the name of the flag that gives this folder, for the error.
     """
-    recorded = self.read_class_names()
-    if recorded and recorded != tuple(class_names):
+    recorded_names = self.read_class_names()
+    if recorded_names and recorded_names != tuple(class_names):
       raise UserError('the model of --{} was trained with other class names'.format(flag_name),
-                      '{} before and {} now'.format(','.join(recorded), ','.join(class_names)),
+                      '{} before and {} now'.format(','.join(recorded_names),
+                                                    ','.join(class_names)),
                       'give --flagfile={} for the flags of that run, or another --{}'.format(
                           self.path_to(FLAGS_FILE), flag_name))
 
@@ -156,23 +158,27 @@ class RunDir:
     if class_names:
       storage.write_text(self.path_to(LABELS_FILE), '\n'.join(class_names) + '\n')
 
-  def read_clock(self, unrecorded_examples_per_step: int) -> StepClock:
+  def read_clock(self, default_examples_per_step: int) -> StepClock:
     """Returns the clock of the steps of all runs in the folder.
 
     Args:
-      unrecorded_examples_per_step: the number of examples to assume for steps without a record.
+      default_examples_per_step: the number of examples of steps without a record.
     """
-    sizes = self._read_batch_sizes()
-    if not sizes or sizes[0][0]:
-      sizes.insert(0, (0, unrecorded_examples_per_step))
-    return StepClock(tuple(sizes))
+    batch_sizes = self._read_batch_sizes()
+    if not batch_sizes or batch_sizes[0][0]:
+      batch_sizes.insert(0, (0, default_examples_per_step))
+    return StepClock(tuple(batch_sizes))
 
   def record_clock(self, clock: StepClock) -> None:
-    """Records the number of examples per step. Must be called before the steps are taken."""
+    """Writes batch_sizes.json. Must be called before the first step with a new batch size."""
     storage.write_text(self.path_to(_BATCH_SIZES_FILE), json.dumps(clock.batch_sizes) + '\n')
 
   def warn_of_missing_records(self, global_step: int, has_classes: bool) -> None:
-    """Warns if the folder has a checkpoint, but lacks files that are written before it."""
+    """Warns if there is a checkpoint, but files that are written before it are missing.
+
+    Args:
+      global_step: the step of the checkpoint; 0 if there is none.
+    """
     names = (FLAGS_FILE, _BATCH_SIZES_FILE) + ((LABELS_FILE,) if has_classes else ())
     missing = [name for name in names if not os.path.lexists(self.path_to(name))]
     if missing and global_step:
@@ -181,7 +187,7 @@ class RunDir:
                    global_step)
 
   def last_save_time_ns(self) -> Optional[int]:
-    """Returns the time in ns at which TensorFlow last wrote its list of checkpoints, or None."""
+    """Returns the time in ns at which TensorFlow last wrote its list of checkpoints, if it did."""
     try:
       return os.stat(self.path_to(CHECKPOINTS_FILE)).st_mtime_ns
     except OSError:
@@ -190,7 +196,7 @@ class RunDir:
   def last_checkpoint(self) -> Optional[str]:
     """Returns the path of the last checkpoint in TensorFlow's list; None if there is none.
 
-    The checkpoint is complete, because TensorFlow lists a checkpoint after writing its files.
+    The checkpoint is complete, because TensorFlow writes its files before its path in the list.
     """
     try:
       return next(iter(read_checkpoint_list(self.path)), None)
@@ -198,7 +204,7 @@ class RunDir:
       return None
 
   def _read_text(self, name: str) -> str:
-    """Returns the text of a file; '' if it is missing. Raises a UserError if it is damaged."""
+    """Returns the text of a file, or '' if it is missing; raises a UserError if it is damaged."""
     try:
       return storage.load(self.path_to(name), storage.parse_text) or ''
     except storage.DamagedFile as damage:
@@ -207,13 +213,13 @@ class RunDir:
                       'give another --model_dir, or remove the file') from damage
 
   def _read_batch_sizes(self) -> List[Tuple[int, int]]:
-    """Returns the recorded (first global step, examples per step), ordered by step."""
+    """Returns the recorded pairs of StepClock.batch_sizes; empty if there are none."""
     def parse(file: BinaryIO) -> List[Tuple[int, int]]:
-      sizes = [(step, examples) for step, examples in storage.parse_json(file, _BATCH_SIZES)]
-      steps = [step for step, _ in sizes]
-      if not sizes or steps != sorted(set(steps)):
+      batch_sizes = [(step, size) for step, size in storage.parse_json(file, _BATCH_SIZES)]
+      steps = [step for step, _ in batch_sizes]
+      if not batch_sizes or steps != sorted(set(steps)):
         raise ValueError('no increasing steps with numbers of examples')
-      return sizes
+      return batch_sizes
 
     return storage.load_or_warn(self.path_to(_BATCH_SIZES_FILE), parse,
                                 'assuming that the batch size has not changed') or []

@@ -26,16 +26,16 @@ class Holdout(NamedTuple):
 
   Attributes:
     seed: `--seed` of the first training run.
-    examples: for each example for validation, the big-endian integer of 64 bits that identifies
-      it; None if they are unknown. The file has them as base64.
+    example_ids: a big-endian integer of 64 bits per example for validation; None if the examples
+      are unknown. The file has these bytes as base64.
   """
   fraction: float
   seed: int
-  examples: Optional[bytes] = None
+  example_ids: Optional[bytes] = None
 
 
 class DataRecord(NamedTuple):
-  """The examples of a run; see the description of the file."""
+  """The contents of the file."""
   test_examples: Optional[str] = None
   validation: Optional[Holdout] = None
 
@@ -43,7 +43,7 @@ class DataRecord(NamedTuple):
 def read(run_dir: RunDir) -> Optional[DataRecord]:
   """Returns the record of the last training run; None if it is unknown what the run trained on.
 
-  Without a readable record, the result has only what the flags of the run state.
+  If the file is missing or damaged, the result has only what the flags of the run specify.
   """
   record = storage.load_or_warn(run_dir.path_to(DATA_FILE), _parse,
                                 'using what {} states'.format(run_dir.path_to(FLAGS_FILE)))
@@ -60,19 +60,20 @@ def read(run_dir: RunDir) -> Optional[DataRecord]:
 
 def write(run_dir: RunDir, record: DataRecord) -> None:
   """Writes the record. Must be called before training changes a weight."""
-  validation = record.validation
+  holdout = record.validation
   storage.write_json(run_dir.path_to(DATA_FILE), {
       'test_examples': record.test_examples,
-      'validation': validation and dict(validation._asdict(), examples=base64.b64encode(
-          validation.examples or b'').decode())})
+      'validation': holdout and {
+          'fraction': holdout.fraction, 'seed': holdout.seed,
+          'examples': base64.b64encode(holdout.example_ids or b'').decode()}})
 
 
 def _parse(file: BinaryIO) -> DataRecord:
   record = storage.parse_json(file, _RECORD)
   validation = record['validation']
   if validation is not None:
-    examples = base64.b64decode(validation['examples'], validate=True)
-    if not examples or len(examples) % 8:
+    example_ids = base64.b64decode(validation['examples'], validate=True)
+    if not example_ids or len(example_ids) % 8:
       raise ValueError('validation.examples is truncated')
-    validation = Holdout(validation['fraction'], validation['seed'], examples)
+    validation = Holdout(validation['fraction'], validation['seed'], example_ids)
   return DataRecord(record['test_examples'], validation)

@@ -2,8 +2,9 @@
 
 Between processes on one machine, the lock is a kernel lock on the lock file. The kernel releases
 this lock when the owner ends. A network file system may not support kernel locks, or may not show
-them to other machines. The owner therefore touches the lock file regularly. A process that finds
-a lock file that was written on another machine waits to see whether the file is touched.
+them to other machines. Therefore, the owner regularly touches the lock file, that is, sets its
+modification time. A process that finds a lock file from another machine waits to see whether the
+file is touched.
 
 Each owner writes a record of itself to the lock file. Before each write to the folder, the owner
 checks that the lock file at the path still has this record. The check fails if another folder is
@@ -26,9 +27,9 @@ from estimator_train.system import json_values, locks, machine, storage
 
 _LOG = logging.getLogger('estimator_train')
 LOCK_FILE = 'run.lock'
-# The owner of the lock touches the lock file (sets its modification time) at this interval. A
-# process on another machine assumes that the owner has ended if no touch occurs before the timeout.
-_TOUCH_INTERVAL_SECS, _OWNER_TIMEOUT_SECS = 5., 15.
+_TOUCH_INTERVAL_SECS = 5.
+# If the file is not touched for this time, another machine assumes that the owner has ended.
+_OWNER_TIMEOUT_SECS = 15.
 _POLL_SECS = 0.5
 
 
@@ -37,11 +38,11 @@ def lock_folder(model_dir: str, touch_interval_secs: float = _TOUCH_INTERVAL_SEC
                 owner_timeout_secs: float = _OWNER_TIMEOUT_SECS) -> Iterator[None]:
   """Makes a folder if it is missing, and locks it during a `with` block.
 
-  If this process no longer owns the lock, atomic writes to the folder in the block raise a
-  RunLockLost (see storage.guard_folder).
+  Atomic writes to the folder in the block raise a RunLockLost if this process no longer owns the
+  lock (see storage.guard_folder).
 
   Args:
-    owner_timeout_secs: the seconds without a touch after which the owner on another machine is
+    owner_timeout_secs: the seconds without a touch after which an owner on another machine is
       assumed to have ended.
 
   Raises:
@@ -51,13 +52,13 @@ def lock_folder(model_dir: str, touch_interval_secs: float = _TOUCH_INTERVAL_SEC
   make_folder(model_dir)
   path = os.path.join(model_dir, LOCK_FILE)
   try:
-    lock = _acquire(path, owner_timeout_secs)
+    lock = _acquire_lock(path, owner_timeout_secs)
   except OSError as error:
     raise UserError('--model_dir cannot be written to',
                     '{} ({})'.format(path, error.strerror),
                     'free some space, or give a folder that this user can write to') from error
   is_released = threading.Event()
-  threading.Thread(target=_keep_touching, args=(lock, touch_interval_secs, is_released),
+  threading.Thread(target=_touch_until_released, args=(lock, touch_interval_secs, is_released),
                    name='run lock', daemon=True).start()
   try:
     with storage.guard_folder(model_dir, lock.ensure_ownership):
@@ -72,29 +73,33 @@ def lock_folder(model_dir: str, touch_interval_secs: float = _TOUCH_INTERVAL_SEC
 
 
 class _RunLock:
-  """The lock of this process on a folder. This process has locked `file`, the open lock file."""
+  """The lock of this process on a folder.
+
+  Args:
+    file: the open lock file, which this process has locked.
+  """
 
   def __init__(self, path: str, file: BinaryIO) -> None:
     self._path, self._file = path, file
     self._folder_descriptor = os.open(os.path.dirname(path) or os.curdir, os.O_RDONLY)
-    self._has_ended = False
+    self._is_lost_or_released = False
     # Both the main thread and the thread that touches the file check the ownership.
     self._mutex = threading.RLock()
-    self._record = json.dumps({
+    self._owner_record = json.dumps({
         'host': socket.gethostname(), 'pid': os.getpid(), 'boot': machine.boot_id(),
         'since': time.strftime('%Y-%m-%d %H:%M:%S %z'), 'id': secrets.token_hex(8)}).encode('utf-8')
     file.truncate(0)
-    file.write(self._record)
+    file.write(self._owner_record)
 
   def ensure_ownership(self) -> None:
-    """Checks that the lock file has the record of this process. Makes a missing file again.
+    """Checks that the lock file has the record of this process; makes a missing file again.
 
     Raises:
       RunLockLost: another folder is at the path, or another process has locked the folder.
       OSError: the lock file cannot be read or made.
     """
     with self._mutex:
-      if self._has_ended:
+      if self._is_lost_or_released:
         raise self._lost_error()
       try:
         file = open(self._path, 'r+b', buffering=0)  # noqa: SIM115 (_switch_to closes it.)
@@ -103,18 +108,18 @@ class _RunLock:
         _LOG.warning('%s was removed during the run: it is made again', self._path)
         self._switch_to(open(self._path, 'x+b', buffering=0))  # noqa: SIM115 (_switch_to closes it.)
         try:
-          self._file.write(self._record)
+          self._file.write(self._owner_record)
         except OSError:
           os.remove(self._path)
           raise
         return
-      if file.read() == self._record:
+      if file.read() == self._owner_record:
         self._switch_to(file)
         return
       file.close()
       self._check_folder()
       # The lock stays lost even if the other process ends, because it has written to the folder.
-      self._has_ended = True
+      self._is_lost_or_released = True
       raise self._lost_error()
 
   def touch(self) -> None:
@@ -131,12 +136,13 @@ class _RunLock:
         # lock the file before it is removed, and would lose its lock file.
         os.remove(self._path)
       finally:
-        self._has_ended = True  # The thread that touches the file must not make it again.
+        # The thread that touches the file must not make it again.
+        self._is_lost_or_released = True
         self._file.close()
         os.close(self._folder_descriptor)
 
   def _switch_to(self, file: BinaryIO) -> None:
-    """Locks `file` and closes the previous lock file. If both are the same, only closes `file`."""
+    """Locks `file` in place of the previous lock file; if both are the same, closes `file`."""
     if _is_same_inode(os.fstat(file.fileno()), self._file.fileno()):
       file.close()
       return
@@ -162,11 +168,11 @@ class _RunLock:
 def _is_same_inode(status: os.stat_result, descriptor: int) -> bool:
   try:
     return os.path.samestat(status, os.fstat(descriptor))
-  except OSError:  # For example, a network file system was mounted again.
+  except OSError:  # For example, because a network file system was mounted again.
     return False
 
 
-def _acquire(path: str, owner_timeout_secs: float) -> _RunLock:
+def _acquire_lock(path: str, owner_timeout_secs: float) -> _RunLock:
   """Opens and locks the lock file, and records this process as the owner."""
   while True:
     with contextlib.ExitStack() as stack:
@@ -179,13 +185,14 @@ def _acquire(path: str, owner_timeout_secs: float) -> _RunLock:
       # try again with a new file.
       with contextlib.suppress(FileNotFoundError):
         if locks.is_at_path(file.fileno(), path):
-          _check_owner(path, supports_locks, owner_timeout_secs)
+          _check_previous_owner_has_ended(path, supports_locks, owner_timeout_secs)
           lock = _RunLock(path, file)
           stack.pop_all()  # Keep the file open, which keeps the lock.
           return lock
 
 
-def _check_owner(path: str, supports_locks: bool, owner_timeout_secs: float) -> None:
+def _check_previous_owner_has_ended(path: str, supports_locks: bool,
+                                    owner_timeout_secs: float) -> None:
   """Raises a UserError if the process that is recorded in the file is alive."""
   owner = _read_owner(path)
   if owner is None:
@@ -194,14 +201,14 @@ def _check_owner(path: str, supports_locks: bool, owner_timeout_secs: float) -> 
   if owner.get('boot') != machine.boot_id() or not supports_locks:
     _LOG.info('%s belongs to %s: checking for %.0f s whether that process is alive', path,
               _describe_owner(owner), owner_timeout_secs)
-    if _is_touched(path, owner_timeout_secs):
+    if _is_touched_within(owner_timeout_secs, path):
       raise _locked_error(path, owner)
   _LOG.info('%s was left by %s, which has ended: taking over the lock', path,
             _describe_owner(owner))
 
 
-def _is_touched(path: str, timeout_secs: float) -> bool:
-  """Returns whether the file is touched before the timeout; raises if its owner removes it."""
+def _is_touched_within(timeout_secs: float, path: str) -> bool:
+  """Returns whether the file is touched; raises a FileNotFoundError if its owner removes it."""
   deadline = time.monotonic() + timeout_secs
   initial_touch_ns = _last_touch_ns(path)
   while time.monotonic() < deadline:
@@ -218,7 +225,8 @@ def _last_touch_ns(path: str) -> int:
     return os.fstat(file.fileno()).st_mtime_ns
 
 
-def _keep_touching(lock: _RunLock, interval_secs: float, is_released: threading.Event) -> None:
+def _touch_until_released(lock: _RunLock, interval_secs: float,
+                          is_released: threading.Event) -> None:
   while not is_released.wait(interval_secs):
     # Errors are ignored, because they are reported when other files are written.
     with contextlib.suppress(OSError):

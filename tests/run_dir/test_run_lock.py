@@ -110,12 +110,12 @@ def test_the_file_is_not_made_again_after_its_removal(tmp_path, monkeypatch):
 
   def remove_and_touch(path):
     remove(path)
-    threads.append(threading.Thread(target=lock._keep_touching, args=(
+    threads.append(threading.Thread(target=lock._touch_until_released, args=(
         locks[0], 0, mock.Mock(wait=mock.Mock(side_effect=[False, True])))))
     threads[0].start()
     threads[0].join(.2)
 
-  monkeypatch.setattr(lock, '_keep_touching', mock.Mock(side_effect=lambda lock, *_: (
+  monkeypatch.setattr(lock, '_touch_until_released', mock.Mock(side_effect=lambda lock, *_: (
       locks.append(lock))), raising=True)
   with lock.lock_folder(str(tmp_path)):
     wait_until(lambda: locks)
@@ -129,5 +129,5 @@ def test_a_folder_that_was_made_for_nothing_goes_again(tmp_path, monkeypatch):
   folder = tmp_path / 'run'
   assert_taken(folder)
   assert not folder.exists()
-  monkeypatch.setattr(lock, '_acquire', mock.Mock(side_effect=OSError(28, 'No space left')))
+  monkeypatch.setattr(lock, '_acquire_lock', mock.Mock(side_effect=OSError(28, 'No space left')))
   assert_refused(tmp_path, '--model_dir cannot be written to: .*No space left')

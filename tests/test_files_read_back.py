@@ -135,10 +135,12 @@ FILES = {
                                 os.path.join(folder, 'rank_0_address.json'), 'x'), False),
     'points/{}/throughput.json'.format(POINT.name): (
         _to_text({'examples_per_sec': 1., 'shares': {'input': .1}, 'devices': ['cpu']}),
-        lambda folder: points.read_completed(os.path.join(folder, 'points', POINT.name)), False),
+        lambda folder: points.read_complete_reports(
+            os.path.join(folder, 'points', POINT.name)), False),
     'points/{}/done.json'.format(POINT.name): (
         _to_text({'point': POINT.name}),
-        lambda folder: points.read_completed(os.path.join(folder, 'points', POINT.name)), False),
+        lambda folder: points.read_complete_reports(
+            os.path.join(folder, 'points', POINT.name)), False),
     'part.json': (_to_text({
         'throughput': {'num_replicas': 1, 'devices': ['cpu'], 'per_replica_batch_size': 4,
                        'global_step': 3, 'examples_per_sec': 5., 'global_batch_size': 4,
@@ -148,7 +150,8 @@ FILES = {
             functools.partial(reproduce.parse_complete_reports, PART)),
                   False),
     'write_tfrecords.json': (_to_text({'digest': 'x', 'shards': {'a': 'b'}}),
-                             lambda folder: write_tfrecords._Manifest(folder, 'x')._digests, False),
+                             lambda folder: write_tfrecords._Manifest(folder, 'x')._shard_digests,
+                             False),
     'example_counts.json': (_to_text({user_examples.qualified_name(_bad_images): 123}), lambda
                             folder: user_examples._count_once(_bad_images, folder), False),
     'skipped_images.json': (_to_text({'test': {'files': 'key', 'bad': []}}), _bad_images, False),

@@ -13,7 +13,7 @@ from estimator_train.run_dir import RunDir, lock, resource_errors
 from estimator_train.settings import Settings
 from estimator_train.system import keras_config
 
-# The names of modules that differ from the names of their modes.
+# The modules whose names differ from the names of their modes.
 _MODULE_NAMES = {'train_and_evaluate': 'train'}
 # These modes do not write to --model_dir. Therefore, they do not lock this folder, and can run
 # while another process trains in it.
@@ -23,13 +23,10 @@ _MODES_WITHOUT_TENSORFLOW = ('download', 'doctor', 'scaling', 'reproduce', 'repo
 
 
 def run(settings: Settings, process: Optional[Process] = None) -> Dict[str, Any]:
-  """Runs the mode that the settings name, and locks `model_dir` if the mode writes to this folder.
+  """Locks `model_dir` if the mode writes to it, runs the mode, and returns its result.
 
   Args:
-    process: the role of this process in the cluster. If None, TF_CONFIG specifies the role.
-
-  Returns:
-    The result of the mode.
+    process: if None, TF_CONFIG specifies the role of this process in the cluster.
   """
   flags = settings.run
   run_dir = RunDir(flags.model_dir) if flags.model_dir else None
@@ -59,8 +56,8 @@ def run(settings: Settings, process: Optional[Process] = None) -> Dict[str, Any]
 def open_mode(mode: str, verbosity: int) -> Iterator[Any]:
   """Imports the module of a mode, and adapts the settings of TensorFlow and Keras to this package.
 
-  Every mode runs in this context, both in the program and in functions of the library, so that no
-  setting of the user changes a result. The settings are restored at the end of the context.
+  Every mode runs in this context, both in the program and in functions of the library. No setting
+  of the user therefore changes a result. The settings are restored at the end of the context.
   """
   with keras_config.ignore_keras_json():
     module = _import_mode(mode)
@@ -76,9 +73,9 @@ def open_mode(mode: str, verbosity: int) -> Iterator[Any]:
 def _import_mode(mode: str) -> Any:
   """Imports the module of a mode, without garbage collection if this may import TensorFlow.
 
-  When objects are created, the garbage collector repeatedly scans all existing objects. Scanning
-  the objects of TensorFlow's modules is useless, because these objects are never freed. `gc.freeze`
-  excludes the objects from scans after the import, for example while a graph is built.
+  The garbage collector would repeatedly scan the objects of TensorFlow's modules, although they are
+  never freed. `gc.freeze` also excludes these objects from all scans after the import, for example
+  while a graph is built.
   """
   name = 'estimator_train.modes.' + _MODULE_NAMES.get(mode, mode)
   if 'tensorflow' in sys.modules or not gc.isenabled():

@@ -34,17 +34,18 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   """Returns the result of the mode: the metrics of the checkpoint on the test examples."""
   with finding.pin_requested_checkpoint(settings, run_dir) as checkpoint:
     run = open_run(settings, run_dir, checkpoint_to_evaluate=checkpoint)
-    # The differences from the run in `model_dir` or, if there is no run, from the first evaluation:
+    # If `model_dir` has no run, this evaluation is compared with the first one in the folder.
     earlier_evaluation = report_files.read_or_warn(run_dir.path, 'evaluation')
     other_checkpoint = _describe_other_checkpoint(run, checkpoint, earlier_evaluation)
-    flags = run_dir.flag_differences(settings, _PREPROCESSING_FLAGS)
-    preprocessing = 'other preprocessing: ' + ', '.join(flags) if flags else None
+    differing_flags = run_dir.flag_differences(settings, _PREPROCESSING_FLAGS)
+    other_preprocessing = (
+        'other preprocessing: ' + ', '.join(differing_flags) if differing_flags else None)
     differences = list(filter(None, [
-        _describe_other_examples(run, earlier_evaluation), other_checkpoint, preprocessing]))
+        _describe_other_examples(run, earlier_evaluation), other_checkpoint, other_preprocessing]))
     output_dir = run_dir
     if differences:
-      output_dir = RunDir(run_dir.path_to(_EVALUATIONS_FOLDER, _make_name(
-          run, preprocessing, other_checkpoint is not None)))
+      output_dir = RunDir(run_dir.path_to(_EVALUATIONS_FOLDER, _make_folder_name(
+          run, other_preprocessing, other_checkpoint is not None)))
       _LOG.info('not the evaluation of the run (%s): writing to %s', ', '.join(differences),
                 output_dir.path)
     evaluator = Evaluator(run, convert_model(run, build(run)))
@@ -69,13 +70,14 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
 def _describe_other_examples(run: Run, earlier_evaluation: Dict[str, Any]) -> Optional[str]:
   """Describes how the test examples differ from those of the run; None if they do not."""
   assert run.data.test is not None
-  flags = ', '.join(run.run_dir.flag_differences(run.settings, _DATA_FLAGS))
+  differing_flags = ', '.join(run.run_dir.flag_differences(run.settings, _DATA_FLAGS))
   record = data_record.read(run.run_dir)
   digest_of_run = (record and record.test_examples) or earlier_evaluation.get('examples_digest')
   # Earlier versions recorded only the flags of a run.
   is_same = (run.data.test.content_digest() == digest_of_run if digest_of_run
-             else not (earlier_evaluation and flags))
-  return None if is_same else 'other test examples: ' + (flags or 'the files have changed')
+             else not (earlier_evaluation and differing_flags))
+  return None if is_same else 'other test examples: ' + (
+      differing_flags or 'the files have changed')
 
 
 def _describe_other_checkpoint(run: Run, checkpoint: ReadableCheckpoint,
@@ -86,16 +88,16 @@ def _describe_other_checkpoint(run: Run, checkpoint: ReadableCheckpoint,
   latest = finding.find_latest_checkpoint(run.run_dir.path) or earlier_evaluation.get('checkpoint')
   if latest is None or latest == checkpoint.path:
     return None
-  # Two checkpoints are the same if their index files are, because these contain checksums of the
-  # values.
+  # Equal index files mean equal checkpoints, because they contain checksums of the values.
   with contextlib.suppress(OSError):  # A training process may delete the latest checkpoint.
     if filecmp.cmp(latest + '.index', checkpoint.readable_path + '.index', shallow=False):
       return None
   return 'another checkpoint: {}, not {}'.format(checkpoint.path, latest)
 
 
-def _make_name(run: Run, preprocessing: Optional[str], has_other_checkpoint: bool) -> str:
-  """Returns the name of the folder of an evaluation, which depends on examples and checkpoint."""
+def _make_folder_name(run: Run, other_preprocessing: Optional[str],
+                      has_other_checkpoint: bool) -> str:
+  """Returns a name that depends on the examples, the preprocessing and the checkpoint."""
   data, checkpoint = run.settings.data, run.start.checkpoint
   assert run.data.test is not None and checkpoint is not None
   name, pattern = '', data.train_pattern if data.validation_fraction else data.eval_pattern
@@ -103,7 +105,8 @@ def _make_name(run: Run, preprocessing: Optional[str], has_other_checkpoint: boo
     folder = file_pattern.fixed_folder(file_pattern.split_patterns(pattern)[0])
     name = os.path.basename(os.path.abspath(folder))
   name = re.sub(r'[^\w.-]+', '_', name or data.dataset)[-_MAX_NAME_LENGTH:].lstrip('.')
-  digest = hashlib.md5('{} {}'.format(run.data.test.content_digest(), preprocessing).encode())
+  digest = hashlib.md5('{} {}'.format(
+      run.data.test.content_digest(), other_preprocessing).encode())
   if has_other_checkpoint:
     with open(checkpoint + '.index', 'rb') as file:
       digest.update(file.read())

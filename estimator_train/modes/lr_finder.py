@@ -28,8 +28,8 @@ from estimator_train.training.trainer import make_run_input_fn
 _LOG = logging.getLogger('estimator_train')
 _LOWEST_RATE, _HIGHEST_RATE = 1e-7, 10.
 _DEFAULT_STEPS = 100
-# The moving average and the regression extend over these fractions of all steps. Thus, they extend
-# over the same range of learning rates for any number of steps.
+# The moving average and the regression extend over these fractions of all steps, and thus over the
+# same range of learning rates for any number of steps.
 _SMOOTHED_FRACTION, _FITTED_FRACTION = 0.1, 0.12
 _MAX_LOSS_RATIO = 4
 
@@ -87,8 +87,9 @@ class LossRecorder(tf.train.SessionRunHook):
 
   Attributes:
     losses: the loss of each step, a mean over the global batch, up to the last finite one.
-    smoothed_losses: for each loss, the exponential moving average up to this loss, divided by the
-      sum of its weights. Without this division, the first averages would be too close to 0.
+    smoothed_losses: for each loss, the exponential moving average up to this loss. The average is
+      divided by the sum of its weights, because the first averages would otherwise be too close
+      to 0.
   """
 
   def __init__(self, monitor: StepMonitor, num_steps: int) -> None:
@@ -117,11 +118,11 @@ class LossRecorder(tf.train.SessionRunHook):
 def choose_rates(points: Sequence[Dict[str, float]], num_steps: int) -> Dict[str, Optional[float]]:
   """Returns `learning_rate`, the suggested rate, and `min_loss_rate`, that of the smallest loss.
 
-  At the suggested rate, the loss decreases fastest over the logarithm of the learning rate. Only
-  rates up to that of the smallest loss count. The slope at a step comes from a linear regression
-  over the losses of the neighboring steps on both sides. The smoothed loss is not used for this: it
-  is an average over previous steps, and would be steepest at a rate that is too high.
-  `learning_rate` is None if the loss does not decrease, and both are None without points.
+  At the suggested rate, the loss decreases fastest over the logarithm of the learning rate. Rates
+  above that of the smallest loss are not suggested. The slope at a step comes from a linear
+  regression over the losses of the neighboring steps on both sides. The smoothed loss is not used,
+  because it is an average over previous steps, which is steepest at a rate that is too high.
+  `learning_rate` is None if the loss does not decrease. Without points, both are None.
 
   Args:
     points: for each step, `learning_rate`, `loss` and `smoothed_loss`.
@@ -129,11 +130,11 @@ def choose_rates(points: Sequence[Dict[str, float]], num_steps: int) -> Dict[str
   """
   rates = [point['learning_rate'] for point in points]
   losses = [point['loss'] for point in points]
-  lowest_step = int(np.argmin([point['smoothed_loss'] for point in points])) if points else 0
+  min_loss_step = int(np.argmin([point['smoothed_loss'] for point in points])) if points else 0
   half_width = max(round(_FITTED_FRACTION * num_steps / 2), 1)
   slopes = {step: np.polyfit(range(2 * half_width + 1),
-                               losses[step - half_width:step + half_width + 1], 1)[0]
-            for step in range(half_width, min(len(points) - half_width, lowest_step + 1))}
-  steepest = min(slopes, key=lambda step: slopes[step], default=None)
-  return {'learning_rate': None if steepest is None else rates[steepest],
-          'min_loss_rate': rates[lowest_step] if points else None}
+                             losses[step - half_width:step + half_width + 1], 1)[0]
+            for step in range(half_width, min(len(points) - half_width, min_loss_step + 1))}
+  steepest_step = min(slopes, key=lambda step: slopes[step], default=None)
+  return {'learning_rate': None if steepest_step is None else rates[steepest_step],
+          'min_loss_rate': rates[min_loss_step] if points else None}

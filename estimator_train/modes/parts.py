@@ -1,4 +1,4 @@
-"""Runs the incomplete parts of a mode. Each part is a training run in new processes."""
+"""Runs the parts of a mode that are not complete. A part is a training run in new processes."""
 
 import logging
 import signal
@@ -11,7 +11,7 @@ from estimator_train.system.child_process import ChildRun
 from estimator_train.system.progress import make_progress_bar
 
 _LOG = logging.getLogger('estimator_train')
-# The type of `child_process.run_program`.
+# A function such as `child_process.run_program`.
 RunChild = Callable[..., ChildRun]
 
 
@@ -19,8 +19,8 @@ class Part(NamedTuple):
   """A training run, and the process that runs it.
 
   Attributes:
-    name: the unique name of the part.
-    description: the description of the part for the log.
+    name: the name, which no other part has.
+    description: the text for the log.
     log_path: the file for the standard error of the process.
     module: the program, or the launcher of a cluster.
     cores: the IDs of the cores that the process may use; empty: all cores of this process.
@@ -39,7 +39,7 @@ class PartResult(NamedTuple):
   Attributes:
     reports: the contents of the reports, by their file names without extension, including
       `throughput`; None if the part failed.
-    error: one line with the reason why the part failed; None if the part is complete.
+    error: the reason why the part failed, in one line; None if the part is complete.
   """
   reports: Optional[Dict[str, Any]]
   exit_code: Optional[int] = 0
@@ -47,22 +47,22 @@ class PartResult(NamedTuple):
 
 
 def run_parts(parts: Sequence[Part], noun: str,
-              read_completed: Callable[[str], Optional[Dict[str, Any]]],
+              read_complete_reports: Callable[[str], Optional[Dict[str, Any]]],
               run_part: Callable[[Part], ChildRun],
               mark_as_complete: Callable[[str], Dict[str, Any]]) -> Dict[str, PartResult]:
   """Runs the incomplete parts in order, and returns the results of all parts by name.
 
   Args:
     noun: `part`, or another noun for the log.
-    read_completed: takes the name of a part. Returns the reports of the part if an earlier run has
-      completed it, else None.
+    read_complete_reports: takes the name of a part. Returns its reports, or None if the part is
+      incomplete.
     mark_as_complete: takes the name of a part. Records that the part is complete, and returns its
       reports.
 
   Raises:
     StoppedBySignal: a signal or Ctrl-C interrupted a part.
   """
-  recorded_reports = {part.name: read_completed(part.name) for part in parts}
+  recorded_reports = {part.name: read_complete_reports(part.name) for part in parts}
   results = {name: PartResult(reports) for name, reports in recorded_reports.items()
              if reports is not None}
   if results:

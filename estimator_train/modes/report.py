@@ -27,19 +27,19 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
                               for folder in folders):
     raise UserError('--model_dir must not be one of the compared runs, since its page would be '
                     'lost', '--model_dir=' + model_dir, 'give another folder')
-  runs = [_read_run(*named) for named in zip(_make_short_names(folders), folders)]
+  runs = [_read_run(name, folder) for name, folder in zip(_make_short_names(folders), folders)]
   run_dir.make()
   if len(runs) == 1:
     path = page.write_page(runs[0].folder, runs[0].data, model_dir)
   else:
     path = page.write_comparison(runs, _make_table(runs), model_dir)
   return {'mode': settings.run.mode, 'model_dir': model_dir, 'page': path, 'runs': [{
-      'folder': each.folder,
-      'examples_per_sec': each.rates['examples/sec'],
-      'steps_per_sec': each.rates['steps/sec'],
-      'accuracy': each.data.evaluation.get('accuracy'),
-      'average_loss': each.data.evaluation.get('average_loss'),
-  } for each in runs]}
+      'folder': compared_run.folder,
+      'examples_per_sec': compared_run.rates['examples/sec'],
+      'steps_per_sec': compared_run.rates['steps/sec'],
+      'accuracy': compared_run.data.evaluation.get('accuracy'),
+      'average_loss': compared_run.data.evaluation.get('average_loss'),
+  } for compared_run in runs]}
 
 
 def _read_run(name: str, folder: str) -> page.ComparedRun:
@@ -56,28 +56,28 @@ def _read_run(name: str, folder: str) -> page.ComparedRun:
                     'give the model_dir of a run, or the report_dir of a TimeHistory')
   if not data.evaluation:
     data = data._replace(evaluation=learning_curves.read_last_evaluation(folder))
-  rate = None if data.throughput else learning_curves.read_steps_per_sec(folder)
-  if rate is not None:
-    data = data._replace(throughput={'steps_per_sec': rate})
+  steps_per_sec = None if data.throughput else learning_curves.read_steps_per_sec(folder)
+  if steps_per_sec is not None:
+    data = data._replace(throughput={'steps_per_sec': steps_per_sec})
   return page.ComparedRun(name, folder, data)
 
 
 def _make_short_names(folders: Sequence[str]) -> List[str]:
-  """Returns the ends of the paths, with as few folders as are necessary to distinguish them."""
+  """Returns the ends of the paths, with as few components as are necessary to distinguish them."""
   paths = [os.path.abspath(folder).split(os.sep) for folder in folders]
   for count in range(1, max(map(len, paths)) + 1):
-    names = [os.sep.join(parts[-count:]) for parts in paths]
-    if len(set(names)) == len({os.sep.join(parts) for parts in paths}):
+    names = [os.sep.join(components[-count:]) for components in paths]
+    if len(set(names)) == len({os.sep.join(components) for components in paths}):
       break
   return names
 
 
 def _make_table(runs: Sequence[page.ComparedRun]) -> List[Tuple[str, List[str]]]:
   """Returns (title, a cell per run) of each row whose value is known for at least one run."""
-  recorded = [run.data.flags for run in runs if run.data.flags]
-  differing_flags = [name for name in (recorded or [{}])[0]
+  recorded_flags = [run.data.flags for run in runs if run.data.flags]
+  differing_flags = [name for name in (recorded_flags or [{}])[0]
                      if name not in ('model_dir', *OUTPUT_FLAGS)
-                     and len({flags.get(name) for flags in recorded}) > 1]
+                     and len({flags.get(name) for flags in recorded_flags}) > 1]
   columns = [_make_column(run, runs[0], differing_flags) for run in runs]
   return [(row[0][0], [cell for _, cell in row]) for row in zip(*columns)
           if any(cell != MISSING for _, cell in row)]

@@ -31,7 +31,6 @@ from estimator_train.system import child_process, machine, storage, tensorflow_p
 _LOG = logging.getLogger('estimator_train')
 _MARKDOWN_FILE = 'ledger.md'
 _NOT_MEASURED = 'not measured here'
-_FAILED = 'failed'
 # The columns of the table: (key in a row of ledger.json, title in ledger.md).
 _COLUMNS = (('what', 'figure'), ('published', 'published'), ('published_conditions', 'conditions'),
             ('measured', 'measured'), ('conditions', 'conditions here'), ('ratio', 'ratio'),
@@ -42,9 +41,7 @@ _CHANGEABLE_FLAGS = ('model_dir', 'log_every_steps', *OUTPUT_FLAGS)
 
 def run(settings: Settings, run_dir: RunDir, run_child: RunChild = child_process.run_program,
         count_gpus: Callable[[], int] = tensorflow_probe.count_gpus) -> Dict[str, Any]:
-  """Runs the parts of the workload that are not complete, and returns the contents of the ledger.
-
-  The ledger is also printed.
+  """Runs the parts of the workload that are not complete; prints and returns the ledger.
 
   Raises:
     UserError: no part succeeded, and at least one failed; the error contains the ledger.
@@ -71,7 +68,7 @@ def run(settings: Settings, run_dir: RunDir, run_child: RunChild = child_process
       run_part, lambda name: _copy_reports(run_dir, parts[name]))
   result = _write_ledger(settings, run_dir, list(_iter_rows(workload, results, num_gpus)))
   page.write_page_of_finished_run(run_dir.path, settings.reporting)
-  errors = [each.error for each in results.values() if each.error is not None]
+  errors = [part.error for part in results.values() if part.error is not None]
   if errors and len(errors) == len(results):
     raise UserError('no part of the workload succeeded', errors[0],
                     'see the logs in ' + run_dir.path, result)
@@ -104,11 +101,10 @@ def _make_arguments(part: WorkloadPart, settings: Settings, num_gpus: int) -> Se
 
 
 def parse_complete_reports(part: WorkloadPart, file: BinaryIO) -> RunResults:
-  """Parses the copied reports of a part; raises an exception if a published figure is unknown."""
+  """Parses the copied reports of a part; raises an exception if a figure cannot be measured."""
   reports: RunResults = storage.parse_json(file, report_files.WORKLOAD_PART)
   for figure in part.figures:
-    _make_row(figure, float(figure.measure(reports)), _describe_conditions(reports),
-              _explain_difference(figure, part, reports))
+    _make_measured_row(figure, part, reports)
   return reports
 
 
@@ -136,11 +132,9 @@ def _iter_rows(workload: Workload, results: Dict[str, PartResult],
   for part in workload.parts:
     for figure in part.figures:
       if part.name in reports:
-        yield _make_row(figure, figure.measure(reports[part.name]),
-                        _describe_conditions(reports[part.name]),
-                        _explain_difference(figure, part, reports[part.name]))
+        yield _make_measured_row(figure, part, reports[part.name])
       elif part.name in results:
-        yield _make_row(figure, None, None, results[part.name].error, _FAILED)
+        yield _make_row(figure, None, None, results[part.name].error, 'failed')
       else:
         yield _make_row(figure, None, None, 'requires {} GPU(s), this machine has {}'.format(
             part.num_gpus, num_gpus or 'none'))
@@ -151,12 +145,18 @@ def _iter_rows(workload: Workload, results: Dict[str, PartResult],
       yield _make_row(figure, None, None, 'requires the results of all runs')
 
 
+def _make_measured_row(figure: PublishedValue, part: WorkloadPart,
+                       reports: RunResults) -> Dict[str, Optional[str]]:
+  return _make_row(figure, float(figure.measure(reports)), _describe_conditions(reports),
+                   _explain_difference(figure, part, reports))
+
+
 def _make_row(figure: PublishedValue, measured: Optional[float], conditions: Optional[str],
               reason: Optional[str], placeholder: str = _NOT_MEASURED) -> Dict[str, Optional[str]]:
   """Returns a row of ledger.json.
 
   Args:
-    measured: the measured figure; if None, `placeholder` takes its place.
+    measured: the measured figure; if None, the row has the placeholder.
     conditions: the conditions of the measurement.
     reason: why the measured figure differs from the published one, or why it is missing.
   """
@@ -169,7 +169,7 @@ def _make_row(figure: PublishedValue, measured: Optional[float], conditions: Opt
 def _format_ratio(figure: PublishedValue, measured: Optional[float]) -> Optional[str]:
   """Returns measured ÷ published as text; None if one of the two figures is unknown.
 
-  If a range was published, `measured` is divided by the closest value within the range.
+  If a range was published, `measured` is divided by the value of the range that is closest to it.
   """
   published = re.findall(r'[\d.]+', (figure.published or '').replace(',', ''))
   if measured is None or not published:

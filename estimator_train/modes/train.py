@@ -1,8 +1,8 @@
 """`--mode=train_and_evaluate`, and `--mode=train`, which does not evaluate.
 
-The function `run` has the steps of a run in the order in which they happen. In a cluster, each
-process calls it, and performs one role: the chief and the other workers train, an evaluator
-evaluates the checkpoints that the chief saves, and a parameter server stores variables.
+The function `run` shows the steps of a run in their order. In a cluster, each process calls it, and
+performs one role: the chief and the other workers train, an evaluator evaluates the checkpoints
+that the chief saves, and a parameter server stores variables.
 
 Until the model has been built, a run writes only its lock, caches, downloads and, with Horovod, the
 address of rank 0.
@@ -42,7 +42,7 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
   run = open_run(settings, run_dir, process)  # Writes only caches and downloads.
   built_model = preparation.build(run)
   if run.engine.num_workers > 1:
-    # Waits for the other processes. A worker then waits until the chief announces READY.
+    # Wait for the other processes. A worker then waits until the chief announces READY.
     run.peers.join(preparation.collect_shared_values(run, built_model.keras_model))
     run.start_up.end_phase('peers')
   if process.is_chief:
@@ -57,8 +57,9 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
     return evaluation_loop.evaluate_new_checkpoints(run.end_step)
   if not process.is_chief:
     return _train_as_worker(run, model, signals)
-  exports.make_export_dir(settings.export)  # An unusable folder is an error before the training.
-  # In this block, a signal ends the training after the running step, but not the reports.
+  exports.make_export_dir(settings.export)  # Reports an unusable folder before the training.
+  # In this block, a signal ends the training after the running step, but does not interrupt the
+  # reports.
   with signals:
     outcome = train(run, model, signals, evaluation_loop)
     result = _write_throughput_report(run, model, outcome)
@@ -69,7 +70,7 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
                                  ReadableCheckpoint(checkpoint, step, checkpoint))
     model_file = h5_model.save_model(trained_model)
     if evaluation_loop and signals.stop_signum is None and not outcome.stopped_by_signal:
-      # If a metric has the same name as a value of the training, the value of the training is kept.
+      # If a metric and a value of the training have the same name, the latter is the result.
       result = {**evaluation_loop.evaluate(), **result}
       warn_of_inaccurate_batch_norm(model, result)
     learning_curves.write_learning_curves(run_dir.path)
@@ -89,7 +90,6 @@ def _make_evaluation_loop(run: Run, model: PreparedModel,
                           signals: SignalState) -> Optional[EvaluationLoop]:
   """Makes the evaluation loop of this process; returns None if this process does not evaluate."""
   process = run.process
-  # In a cluster with an evaluator task, the chief does not evaluate.
   chief_evaluates = run.settings.run.evaluates and not process.has_evaluator
   if process.role != EVALUATOR and not (process.is_chief and chief_evaluates):
     return None
@@ -112,12 +112,12 @@ def _train_as_worker(run: Run, model: PreparedModel, signals: SignalState) -> Di
 
 def _write_throughput_report(run: Run, model: PreparedModel, outcome: Outcome) -> Dict[str, Any]:
   """Writes the throughput report of all workers, and returns the result of the training."""
-  measurements_of_workers = run.peers.finish()  # Waits for the other workers.
+  worker_figures = run.peers.finish()  # Waits for the other workers.
   result = throughput.write_throughput_report(
       run.settings, dict(run.conditions, parameters=model.parameter_counts,
                          examples_seen=run.clock.examples_at(outcome.times.global_step),
                          **throughput.read_end_time_and_duration(run.start_up)),
-      outcome.times, measurements_of_workers)
+      outcome.times, worker_figures)
   result.update(run.skipped_images_result)
   if outcome.stop_reason is not None:
     result['stopped_early'] = outcome.stop_reason.text

@@ -23,17 +23,21 @@ from estimator_train.settings import Settings
 from estimator_train.system import json_values, record_framing, storage
 
 _LOG = logging.getLogger('estimator_train')
-_DEFAULT_BYTES_PER_SHARD = 128 << 20  # The approximate size of a shard without --num_shards.
+_DEFAULT_BYTES_PER_SHARD = 128 << 20  # The approximate size without --num_shards.
 _MANIFEST_FILE = 'write_tfrecords.json'
 _FORMAT_VERSION = 1
-_MANIFEST = json_values.fields({'digest': json_values.text},
-                               {'shards': json_values.mapping(json_values.text)})
+_MANIFEST_CHECK = json_values.fields({'digest': json_values.text},
+                                     {'shards': json_values.mapping(json_values.text)})
 
 
 class _Shard(NamedTuple):
-  """A file to write. `indices` has the index in the source of the image of each record."""
+  """A file to write.
+
+  Attributes:
+    image_indices: for each record, the index of its image in the source.
+  """
   path: str
-  indices: np.ndarray
+  image_indices: np.ndarray
 
 
 def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
@@ -48,23 +52,24 @@ def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
     source.check_and_count()
   num_shards = {split_name: _choose_num_shards(split_name, source, settings)
                 for split_name, source in sources.items()}
-  # The contents of the shards depend on exactly these values.
-  key = json.dumps([
+  # All values on which the contents of the shards depend.
+  digested_text = json.dumps([
       _FORMAT_VERSION,
       {split_name: source.files_fingerprint() for split_name, source in sources.items()},
       list(spec.labels), num_shards, settings.optimizer.seed], sort_keys=True)
-  manifest = _Manifest(folder, hashlib.md5(key.encode()).hexdigest())
+  manifest = _Manifest(folder, hashlib.md5(digested_text.encode()).hexdigest())
   labels_file.write(folder, spec.labels)
   start_time, splits = time.monotonic(), {}
   for split_name, source in sources.items():
-    shards = _assign_images(folder, split_name, len(source), num_shards[split_name],
-                            settings.optimizer.seed)
+    shards = _plan_shards(folder, split_name, len(source), num_shards[split_name],
+                          settings.optimizer.seed)
     _write_shards(shards, source, spec.labels, manifest)
     splits[split_name] = {'examples': len(source), 'shards': len(shards),
                           'bytes': sum(os.path.getsize(shard.path) for shard in shards)}
   secs = time.monotonic() - start_time
-  count = sum(split['examples'] for split in splits.values())
-  _LOG.info('wrote %d images to %s in %.1f s, %.0f images/sec', count, folder, secs, count / secs)
+  num_images = sum(split['examples'] for split in splits.values())
+  _LOG.info('wrote %d images to %s in %.1f s, %.0f images/sec', num_images, folder, secs,
+            num_images / secs)
   result: Dict[str, Any] = {'mode': settings.run.mode, 'output': folder, 'splits': splits}
   if settings.input.on_bad_image == 'skip':
     result['skipped_images'] = [image._asdict() for image in skipped]
@@ -72,7 +77,7 @@ def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
 
 
 def _choose_num_shards(split_name: str, source: ImageSource, settings: Settings) -> int:
-  """Returns the number of shards; raises a UserError if there are fewer training images."""
+  """Returns the number of shards; raises a UserError if it exceeds that of the training images."""
   if settings.export.num_shards is None:
     num_bytes = sum(map(os.path.getsize, filter(os.path.exists, source.files())))
     return min(len(source), max(1, math.ceil(num_bytes / _DEFAULT_BYTES_PER_SHARD)))
@@ -85,38 +90,39 @@ def _choose_num_shards(split_name: str, source: ImageSource, settings: Settings)
   return int(settings.export.num_shards)
 
 
-def _assign_images(folder: str, split_name: str, num_images: int, num_shards: int,
-                   seed: int) -> List[_Shard]:
+def _plan_shards(folder: str, split_name: str, num_images: int, num_shards: int,
+                 seed: int) -> List[_Shard]:
   """Shuffles the images of a split, and assigns an almost equal number of them to each shard."""
   order = np.random.RandomState(seed % 2 ** 32).permutation(num_images)
-  return [_Shard(os.path.join(folder, '{}-{:05d}-of-{:05d}'.format(split_name, index, num_shards)),
-                 indices) for index, indices in enumerate(np.array_split(order, num_shards))]
+  return [_Shard(os.path.join(folder, '{}-{:05d}-of-{:05d}'.format(split_name, number, num_shards)),
+                 image_indices)
+          for number, image_indices in enumerate(np.array_split(order, num_shards))]
 
 
 class _Manifest:
   """Records in `write_tfrecords.json` which shards of a folder are complete.
 
   Args:
-    digest: the digest of all values on which the contents of the shards depend.
+    input_digest: the digest of all values on which the contents of the shards depend.
 
   Raises:
-    UserError: the folder has shards with another digest.
+    UserError: the folder has shards with another input digest.
   """
 
-  def __init__(self, folder: str, digest: str) -> None:
-    self._path, self._digest = os.path.join(folder, _MANIFEST_FILE), digest
-    self._digests: Dict[str, str] = {}  # The MD5 digest of each complete shard, by its name.
+  def __init__(self, folder: str, input_digest: str) -> None:
+    self._path, self._input_digest = os.path.join(folder, _MANIFEST_FILE), input_digest
+    self._shard_digests: Dict[str, str] = {}  # Of each complete shard, by its name.
     try:
-      recorded = storage.load_json(self._path, _MANIFEST)
+      recorded = storage.load_json(self._path, _MANIFEST_CHECK)
     except storage.DamagedFile as damage:
       raise UserError('a file in --output is damaged', '{} ({})'.format(self._path, damage.reason),
                       'remove the TFRecord files and this file, or give another folder') from damage
     if recorded is None:
-      is_same = not any('-of-' in name for name in os.listdir(folder))
+      can_continue = not any('-of-' in name for name in os.listdir(folder))
     else:
-      is_same = recorded['digest'] == digest
-      self._digests.update(recorded.get('shards', {}))
-    if not is_same:
+      can_continue = recorded['digest'] == input_digest
+      self._shard_digests.update(recorded.get('shards', {}))
+    if not can_continue:
       raise UserError('--output must not have TFRecord files of other images, class names, --seed '
                       'or --num_shards', '--output=' + folder,
                       'remove these files, or give another folder')
@@ -124,52 +130,51 @@ class _Manifest:
 
   def has_unchanged(self, shard: _Shard) -> bool:
     """Returns whether a shard is complete, and its file has not changed since it was recorded."""
-    recorded = self._digests.get(os.path.basename(shard.path))
-    return recorded is not None and os.path.isfile(shard.path) and (
-        storage.digest_file(shard.path) == recorded)
+    recorded_digest = self._shard_digests.get(os.path.basename(shard.path))
+    return recorded_digest is not None and os.path.isfile(shard.path) and (
+        storage.digest_file(shard.path) == recorded_digest)
 
-  def record(self, shard: _Shard, digest: str) -> None:
-    """Records that a shard is complete, with its MD5 digest."""
-    self._digests[os.path.basename(shard.path)] = digest
+  def record_complete(self, shard: _Shard, digest: str) -> None:
+    self._shard_digests[os.path.basename(shard.path)] = digest
     self._write()
 
   def _write(self) -> None:
-    storage.write_json(self._path, {'digest': self._digest, 'shards': self._digests})
+    storage.write_json(self._path, {'digest': self._input_digest, 'shards': self._shard_digests})
 
 
 def _write_shards(shards: Sequence[_Shard], source: ImageSource,
                   class_names: Sequence[str], manifest: _Manifest) -> None:
-  """Writes the shards that are missing or changed, each to a temporary file until it is complete.
+  """Writes the shards that are missing or changed. A file has its name only when it is complete.
 
   Raises:
     UserError: an image cannot be read or decoded.
   """
-  pending = [shard for shard in shards if not manifest.has_unchanged(shard)]
-  if not pending:
+  shards_to_write = [shard for shard in shards if not manifest.has_unchanged(shard)]
+  if not shards_to_write:
     return
-  if len(pending) < len(shards):
-    _LOG.info('keeping %d complete files of an earlier run', len(shards) - len(pending))
-  changed = [shard.path for shard in pending if os.path.exists(shard.path)]
-  if changed:
+  if len(shards_to_write) < len(shards):
+    _LOG.info('keeping %d complete files of an earlier run', len(shards) - len(shards_to_write))
+  changed_paths = [shard.path for shard in shards_to_write if os.path.exists(shard.path)]
+  if changed_paths:
     _LOG.warning('files of --output differ from their records in %s: %s: writing them again',
-                 _MANIFEST_FILE, join_items(changed))
-  indices = np.concatenate([shard.indices for shard in pending])
+                 _MANIFEST_FILE, join_items(changed_paths))
+  image_indices = np.concatenate([shard.image_indices for shard in shards_to_write])
   make_example = _make_example_function(source, class_names)
-  examples = bad_images.map_examples(lambda position: make_example(int(indices[position])),
-                                     len(indices), 'writing images')
-  for shard in pending:
+  examples = bad_images.map_examples(lambda position: make_example(int(image_indices[position])),
+                                     len(image_indices), 'writing images')
+  for shard in shards_to_write:
     digest = hashlib.md5()
     with storage.open_atomic(shard.path) as file:
-      for _ in shard.indices:
+      for _ in shard.image_indices:
         record = record_framing.frame(next(examples))
         file.write(record)
         digest.update(record)
-    manifest.record(shard, digest.hexdigest())
+    manifest.record_complete(shard, digest.hexdigest())
 
 
 def _make_example_function(source: ImageSource,
                            class_names: Sequence[str]) -> Callable[[int], bytes]:
-  """Returns a function that takes the index of an image, and returns a serialized example."""
+  """Returns a function that returns the serialized example of the image at an index."""
   class_indices, read_shape = source.class_indices(), decoding.make_shape_function()
 
   def make_example(index: int) -> bytes:

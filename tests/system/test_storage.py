@@ -105,7 +105,7 @@ POINT = points.Point(points.CPU, 1, points.BOTH, points.REAL, 1)
 
 
 def _read_points(folder):
-  return points.read_completed(os.path.join(str(folder), 'points', POINT.name))
+  return points.read_complete_reports(os.path.join(str(folder), 'points', POINT.name))
 
 
 # What is read from a damaged file.

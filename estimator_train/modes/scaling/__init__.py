@@ -61,7 +61,7 @@ def run(settings: Settings, run_dir: RunDir,
   planned = points.plan_points(settings, unit, max_count)
   results = run_parts(
       [points.make_part(point, unit_settings, dataset) for point in planned], 'point',
-      lambda name: points.read_completed(os.path.join(points_dir, name)),
+      lambda name: points.read_complete_reports(os.path.join(points_dir, name)),
       lambda part: points.run_in_empty_folder(part, run_child),
       lambda name: points.mark_as_complete(os.path.join(points_dir, name)))
   result = make_sweep_report(unit_settings, {point: results[point.name] for point in planned})

@@ -176,7 +176,7 @@ def mark_as_complete(folder: str) -> Dict[str, Any]:
   return {'throughput': throughput}
 
 
-def read_completed(folder: str) -> Optional[Dict[str, Any]]:
+def read_complete_reports(folder: str) -> Optional[Dict[str, Any]]:
   """Returns the reports of the point in this folder by name; None if the point is incomplete."""
   completion = storage.load_json_or_warn(os.path.join(folder, _COMPLETION_FILE),
                                          json_values.fields({'point': json_values.text}),

@@ -32,7 +32,7 @@ def test_pixels_are_those_of_evaluation(write_images, awkward_images, tmp_path, 
         PixelSettings(shape), BatchSettings(batch_size, 2, False)))
     found = images.read_batches(map(bytes, files), 'image/encoded', shape, batch_size, 2)
     for batch, (pixels, _) in itertools.zip_longest(found, expected):
-      stacked = np.stack([entry.values[0] for entry in batch])
+      stacked = np.stack([entry.arrays_or_error[0] for entry in batch])
       assert stacked.dtype == np.float32
       np.testing.assert_array_equal(np.broadcast_to(stacked, pixels.shape), pixels)
 
@@ -62,7 +62,8 @@ def test_compressed_records_and_their_folder(awkward_images, tmp_path):
   files = images.find_files(str(tmp_path))
   (entries,) = images.read_batches(files, 'image/encoded', SHAPE, 100, 2)
   found = [(entry.name[len(bytes(tmp_path)) + 1:].decode(),
-            entry.values if isinstance(entry.values, str) else '') for entry in entries]
+            entry.arrays_or_error if isinstance(entry.arrays_or_error, str) else '')
+           for entry in entries]
   ends = {'d': 'truncated', 'f': 'truncated'}
   assert found[:6] + found[-3:] == [
       *(('{}:{}'.format(name, index), '') for name in ('b.gz', 'c') for index in range(3)),

@@ -179,7 +179,8 @@ def test_from_python(predict, finished_run, write_images, tmp_path):
 def test_predictions_of_outputs(tmp_path):
   """Logits, ties, numbers that are not finite, any shape, texts, and names of other keys."""
   def predicted(*outputs):
-    return predictions.make_prediction({'file': 'x'}, np.array(outputs, np.float32), 'abcdefg')
+    return predictions.make_class_prediction(
+        {'file': 'x'}, np.array(outputs, np.float32), 'abcdefg')
 
   assert [each['label'] for each in predicted(-1, 2, 2, 9, 1, 0, 0)['top']] == list('dbcef')
   two = {'label': 'b', 'probability': pytest.approx(0.4879, abs=1e-4)}

@@ -25,8 +25,8 @@ def read(path, **kinds):
     row_inputs = {name: RowInput(tf.placeholder(dtype), tf.TensorShape(shape))
                   for name, (dtype, shape) in kinds.items()}
     entries = list(rows.read_rows(os.fsencode(str(path)), row_inputs))
-  return [entry.values if isinstance(entry.values, str)
-          else [value.tolist() for value in entry.values] for entry in entries]
+  return [entry.arrays_or_error if isinstance(entry.arrays_or_error, str)
+          else [value.tolist() for value in entry.arrays_or_error] for entry in entries]
 
 
 VALUES = [
@@ -154,7 +154,7 @@ def test_files(tmp_path):
 @pytest.mark.parametrize('fault, reason', [('index', 'indices[0] = 13'), ('size', 'output x must')])
 def test_rows_that_the_model_cannot_process(fault, reason):
   """Such rows have errors; those of the same batch are predicted."""
-  batch = [images.Entry(b'f:%d' % index, [np.array(index)]) for index in range(7)]
+  batch = [images.ExampleOrError(b'f:%d' % index, [np.array(index)]) for index in range(7)]
   with tf.Graph().as_default(), tf.Session() as session:
     index = tf.placeholder(tf.int64, [None])
     is_bad = tf.equal(index % 5, 3)
@@ -203,11 +203,11 @@ def test_sparse_and_ragged_inputs(tmp_path, kind, shape, dtype, values, expected
     row_input = RowInput(tensor, tf.TensorShape(shape))
     entries = list(rows.read_rows(os.fsencode(str(tmp_path / 'a.jsonl')), {'v': row_input}))
     if isinstance(expected, str):
-      assert expected in entries[0].values
+      assert expected in entries[0].arrays_or_error
       return
-    fed = [session.run(tensor, dict(zip(row_input.placeholders(), row_inputs.make_arrays_to_feed(
+    fed = [session.run(tensor, dict(zip(row_input.placeholders(), row_inputs.make_feed_values(
         [row_input], list(map(np.stack, zip(*group)))))))
-           for _, group in itertools.groupby((entry.values for entry in entries),
+           for _, group in itertools.groupby((entry.arrays_or_error for entry in entries),
                                              lambda parts: [part.shape for part in parts])]
   if kind == 'ragged':
     assert [row for batch in fed for row in batch.to_list()] == expected

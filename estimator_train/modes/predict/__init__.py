@@ -19,7 +19,7 @@ from estimator_train.errors import UserError, first_line
 from estimator_train.exporting import restored_model
 from estimator_train.exporting.restored_model import Predictor, RestoredModel, TrainedModel
 from estimator_train.modes.predict import images, output_file, predictions, row_inputs, rows
-from estimator_train.modes.predict.images import Entry
+from estimator_train.modes.predict.images import ExampleOrError
 from estimator_train.modes.predict.output_file import Column
 from estimator_train.modes.predict.row_inputs import RowInput
 from estimator_train.run_dir import RunDir
@@ -33,7 +33,8 @@ class Predictions(NamedTuple):
   """The predictions of the examples that `--input` names.
 
   Attributes:
-    batches: lists of dicts. A dict is the prediction of an example, or the error of a file or row.
+    batches: yields lists of dicts. A dict is the prediction of an example, or has the error of a
+      file or row.
   """
   trained_model: TrainedModel
   columns: Sequence[Column]
@@ -41,7 +42,7 @@ class Predictions(NamedTuple):
 
 
 def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
-  """Returns the result of the mode: the number of examples predicted, and of bad files.
+  """Returns the result of the mode: the numbers of predicted examples and of bad files.
 
   Raises:
     UserError: a file is bad. All other files have been predicted, and the error contains the
@@ -68,7 +69,7 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
 
 @contextlib.contextmanager
 def open_predictions(settings: Settings, run_dir: RunDir) -> Iterator[Predictions]:
-  """Restores the model and finds the examples. Iterating over the batches predicts the examples."""
+  """Restores the model, and finds the examples, which are predicted by iterating over `batches`."""
   with contextlib.ExitStack() as stack:
     trained_model = stack.enter_context(restored_model.open_trained_model(settings, run_dir))
     if trained_model.spec.image_shape is not None:
@@ -81,7 +82,7 @@ def open_predictions(settings: Settings, run_dir: RunDir) -> Iterator[Prediction
 
 def _predict_images(settings: Settings, trained_model: TrainedModel,
                     stack: contextlib.ExitStack) -> Predictions:
-  """Predicts the images in the files that `--input` names, until the stack is closed."""
+  """Predicts the images in the files of `--input` lazily, until the stack is closed."""
   rules.INPUT_RULE.check(settings.export)
   files = images.find_files(str(settings.export.input))
   shape = trained_model.spec.require_images('--input')
@@ -99,28 +100,29 @@ def _predict_images(settings: Settings, trained_model: TrainedModel,
   batches = stack.enter_context(contextlib.closing(images.read_batches(
       files, settings.data.image_key, shape, predictor.batch_size,
       devices.num_parallel_calls(settings.input))))
-  return _predict_entries(batches, trained_model, predictor)
+  return _predict_batches(batches, trained_model, predictor)
 
 
 def _predict_rows(settings: Settings, trained_model: TrainedModel, files: List[bytes],
                   stack: contextlib.ExitStack) -> Predictions:
-  """Predicts the rows of CSV and JSON Lines files, until the stack is closed."""
+  """Predicts the rows of CSV and JSON Lines files lazily, until the stack is closed."""
   row_inputs_by_name: Dict[str, RowInput] = {}
 
   def add_values(model: RestoredModel, _: int) -> restored_model.InputsAndOutputs:
     row_inputs_by_name.update(row_inputs.make_row_inputs(model.keras_model, model.inputs))
-    return [tensor for each in row_inputs_by_name.values() for tensor in each.placeholders()], (
-        restored_model.add_size_checks(model.outputs, model.inputs))
+    placeholders = [placeholder for row_input in row_inputs_by_name.values()
+                    for placeholder in row_input.placeholders()]
+    return placeholders, restored_model.add_size_checks(model.outputs, model.inputs)
 
   predictor = stack.enter_context(trained_model.open_predictor(add_values))
-  entries = (entry for path in files for entry in rows.read_rows(path, row_inputs_by_name))
-  batches = iter(lambda: list(itertools.islice(entries, predictor.batch_size)), [])
-  return _predict_entries(batches, trained_model, predictor._replace(
+  examples = (example for path in files for example in rows.read_rows(path, row_inputs_by_name))
+  batches = iter(lambda: list(itertools.islice(examples, predictor.batch_size)), [])
+  return _predict_batches(batches, trained_model, predictor._replace(
       predict=lambda *arrays: predictor.predict(
-          *row_inputs.make_arrays_to_feed(list(row_inputs_by_name.values()), arrays))))
+          *row_inputs.make_feed_values(list(row_inputs_by_name.values()), arrays))))
 
 
-def _predict_entries(batches: Iterator[List[Entry]], trained_model: TrainedModel,
+def _predict_batches(batches: Iterator[List[ExampleOrError]], trained_model: TrainedModel,
                      predictor: Predictor) -> Predictions:
   class_names = trained_model.spec.labels
   columns = predictions.make_columns('file', class_names, predictor.output_shapes)
@@ -128,46 +130,50 @@ def _predict_entries(batches: Iterator[List[Entry]], trained_model: TrainedModel
       predict_batch(batch, predictor.predict, class_names) for batch in batches))
 
 
-def predict_batch(batch: List[Entry], predict: Callable[..., Dict[str, np.ndarray]],
+def predict_batch(batch: List[ExampleOrError], predict: Callable[..., Dict[str, np.ndarray]],
                   class_names: Sequence[str]) -> List[Dict[str, Any]]:
-  """Returns a dict for each entry, in the order of the entries.
+  """Returns a prediction or an error for each example, in the order of the examples.
+
+  Examples whose arrays have the same shapes are predicted together.
 
   Args:
-    batch: the entries. Entries whose values have the same shapes are predicted together.
-    predict: a function that takes a batch of each input, and returns the outputs by name.
+    predict: takes a batch of each input, and returns the outputs by name.
   """
-  by_position: Dict[int, Dict[str, Any]] = {}
-  groups: Dict[Any, List[int]] = {}  # The positions of the entries, by their shapes.
-  for position, entry in enumerate(batch):
-    if isinstance(entry.values, str):
+  predictions_by_position: Dict[int, Dict[str, Any]] = {}
+  positions_by_shapes: Dict[Any, List[int]] = {}
+  for position, example in enumerate(batch):
+    if isinstance(example.arrays_or_error, str):
       # If an idx file cannot be read further, one error replaces all its remaining predictions.
-      by_position[position] = dict(predictions.identify_file(entry.name), error=entry.values)
+      predictions_by_position[position] = dict(
+          predictions.identify_file(example.name), error=example.arrays_or_error)
     else:
-      groups.setdefault(tuple(value.shape for value in entry.values), []).append(position)
-  for positions in groups.values():
-    by_position.update(zip(positions, _predict_together(
+      shapes = tuple(array.shape for array in example.arrays_or_error)
+      positions_by_shapes.setdefault(shapes, []).append(position)
+  for positions in positions_by_shapes.values():
+    predictions_by_position.update(zip(positions, _predict_same_shapes(
         [batch[position] for position in positions], predict, class_names)))
-  return [by_position[position] for position in range(len(batch))]
+  return [predictions_by_position[position] for position in range(len(batch))]
 
 
-def _predict_together(entries: List[Entry], predict: Callable[..., Dict[str, np.ndarray]],
-                      class_names: Sequence[str]) -> List[Dict[str, Any]]:
-  """Returns a dict for each entry; if the model cannot process an entry, its dict has an error."""
-  sources = [predictions.identify_file(entry.name) for entry in entries]
+def _predict_same_shapes(examples: List[ExampleOrError],
+                         predict: Callable[..., Dict[str, np.ndarray]],
+                         class_names: Sequence[str]) -> List[Dict[str, Any]]:
+  """Returns a prediction for each example, or an error if the model cannot process it."""
+  identities = [predictions.identify_file(example.name) for example in examples]
   try:
-    outputs = predict(*map(np.stack, zip(*(entry.values for entry in entries))))
+    outputs = predict(*map(np.stack, zip(*(example.arrays_or_error for example in examples))))
   except tf.errors.InvalidArgumentError as error:  # For example, an index outside of an embedding.
-    if len(entries) == 1:
-      return [dict(sources[0], error='the model cannot process it: ' + first_line(error))]
-    half = len(entries) // 2
-    return [prediction for some in (entries[:half], entries[half:])
-            for prediction in _predict_together(some, predict, class_names)]
-  return _make_predictions(outputs, sources, class_names)
+    if len(examples) == 1:
+      return [dict(identities[0], error='the model cannot process it: ' + first_line(error))]
+    middle = len(examples) // 2
+    return [prediction for half in (examples[:middle], examples[middle:])
+            for prediction in _predict_same_shapes(half, predict, class_names)]
+  return _make_predictions(outputs, identities, class_names)
 
 
 def _predict_examples(settings: Settings, run_dir: RunDir, trained_model: TrainedModel,
                       stack: contextlib.ExitStack) -> Predictions:
-  """Predicts the examples that functions of the user make, until the stack is closed."""
+  """Predicts the examples of a function of the user lazily, until the stack is closed."""
   source = open_examples_to_predict(settings, run_dir)
 
   def add_examples(model: RestoredModel, batch_size: int) -> restored_model.InputsAndOutputs:
@@ -182,41 +188,42 @@ def _predict_examples(settings: Settings, run_dir: RunDir, trained_model: Traine
   class_names = source.spec.labels
 
   def iter_batches() -> Iterator[List[Dict[str, Any]]]:
-    sources = map(source.identify_example, itertools.count())
+    identities = map(source.identify_example, itertools.count())
     with contextlib.suppress(tf.errors.OutOfRangeError):
       while True:
-        yield _make_predictions(predictor.predict(), sources, class_names)
+        yield _make_predictions(predictor.predict(), identities, class_names)
 
   columns = predictions.make_columns(
       next(iter(source.identify_example(0))), class_names, predictor.output_shapes)
   return Predictions(trained_model, columns, iter_batches())
 
 
-def _make_predictions(outputs: Dict[str, np.ndarray], sources: Iterable[Dict[str, Any]],
+def _make_predictions(outputs: Dict[str, np.ndarray], identities: Iterable[Dict[str, Any]],
                       class_names: Sequence[str]) -> List[Dict[str, Any]]:
   """Returns the predictions for the examples of a batch.
 
   Args:
     outputs: a batch of each output, by name.
-    sources: the dicts that identify the examples.
+    identities: the dicts that identify the examples.
   """
   outputs_of_examples = [dict(zip(outputs, values)) for values in zip(*outputs.values())]
   if class_names:
-    return [predictions.make_prediction(source, class_outputs, class_names)
-            for example_outputs, source in zip(outputs_of_examples, sources)
+    return [predictions.make_class_prediction(identity, class_outputs, class_names)
+            for example_outputs, identity in zip(outputs_of_examples, identities)
             for class_outputs in example_outputs.values()]
-  return [predictions.make_output_prediction(source, example_outputs)
-          for example_outputs, source in zip(outputs_of_examples, sources)]
+  return [predictions.make_output_prediction(identity, example_outputs)
+          for example_outputs, identity in zip(outputs_of_examples, identities)]
 
 
 def _with_progress(batches: Iterator[List[Dict[str, Any]]],
                    log_every: int) -> Iterator[List[Dict[str, Any]]]:
   """Yields the batches, and shows a progress bar, or logs the progress if no bar can be shown."""
-  start_time, count = time.perf_counter(), 0
+  start_time, num_images = time.perf_counter(), 0
   with logging_redirect_tqdm([_LOG]), make_progress_bar(desc='predicting', unit='image') as bar:
     for number, batch in enumerate(batches, 1):
       yield batch
       bar.update(len(batch))
-      count += len(batch)
+      num_images += len(batch)
       if bar.disable and number % log_every == 0:
-        _LOG.info('%d images, %.0f images/sec', count, count / (time.perf_counter() - start_time))
+        _LOG.info('%d images, %.0f images/sec', num_images,
+                  num_images / (time.perf_counter() - start_time))

@@ -38,17 +38,17 @@ class Column(NamedTuple):
   """A column of a CSV file.
 
   Attributes:
-    path: the keys and indices that lead from a prediction to the value of the cell.
+    keys: the keys and indices that lead from a prediction to the value of the cell.
   """
   name: str
-  path: Sequence[Union[str, int]]
+  keys: Sequence[Union[str, int]]
 
-  def cell(self, prediction: Dict[str, Any]) -> Any:
+  def make_cell(self, prediction: Dict[str, Any]) -> Any:
     """Returns the cell of a prediction; '' if the prediction has no such value."""
     value: Any = prediction
-    for step in self.path:
+    for key in self.keys:
       try:
-        value = value[step]
+        value = value[key]
       except LookupError:
         return ''
     return storage.csv_cell(json.dumps(value) if isinstance(value, list) else value)
@@ -58,8 +58,8 @@ class PredictionWriter:
   """Writes and counts predictions.
 
   Args:
-    file: text file to write to; None for standard output.
-    columns: the columns of the CSV file. If None, JSON lines are written.
+    file: a text file; None for standard output.
+    columns: the columns of the CSV file; None for JSON lines.
 
   Attributes:
     num_errors: the number of files and examples that have an error in place of a prediction.
@@ -88,7 +88,7 @@ class PredictionWriter:
     if self._columns is None:
       print(json.dumps(prediction), file=self._file)
     else:
-      csv.writer(self._file).writerow([column.cell(prediction) for column in self._columns])
+      csv.writer(self._file).writerow([column.make_cell(prediction) for column in self._columns])
 
   def flush(self) -> None:
     print(end='', file=self._file, flush=True)
@@ -99,7 +99,7 @@ def open_writer(output: str, columns: Sequence[Column]) -> Iterator[PredictionWr
   """Opens `--output` for predictions. The file has a temporary name until it is complete.
 
   Args:
-    output: `--output`. If the name ends with `.csv`, the format is CSV, otherwise JSON lines.
+    output: `--output`. The format is CSV if the name ends with `.csv`, and otherwise JSON lines.
 
   Raises:
     UserError: the output cannot be written.

@@ -12,77 +12,78 @@ from estimator_train.modes.predict.output_file import Column
 from estimator_train.reports.evaluation import convert_to_probabilities
 from estimator_train.system import names
 
-# Keys of a prediction that are not outputs. If an output has such a name, its key is `output_NAME`.
-_OTHER_KEYS = ('file', 'example', 'error')
+# An output with one of these names has the key `output_NAME` in a prediction.
+_RESERVED_KEYS = ('file', 'example', 'error')
 _NOT_FINITE = "the model's outputs are not finite"
 
 
-def make_columns(source_column: str, class_names: Sequence[str],
+def make_columns(identity_column: str, class_names: Sequence[str],
                  output_shapes: Dict[str, Sequence[Optional[int]]]) -> List[Column]:
   """Returns the columns of a CSV file of predicted classes or, without classes, of outputs.
 
   Args:
-    source_column: `file` or `example`, which identifies the example.
+    identity_column: `file` or `example`, which identifies the example.
     output_shapes: the shapes of the outputs for one example, by name.
   """
   if not class_names:
-    return make_output_columns(source_column, output_shapes)
-  return [*(Column(name, (name,)) for name in (source_column, 'label', 'probability')),
+    return make_output_columns(identity_column, output_shapes)
+  return [*(Column(name, (name,)) for name in (identity_column, 'label', 'probability')),
           *(Column('top{}_{}'.format(rank + 1, key), ('top', rank, key))
             for rank in range(min(TOP_K, len(class_names))) for key in ('label', 'probability')),
           Column('error', ('error',))]
 
 
-def _make_output_keys(outputs: Iterable[str]) -> List[str]:
-  return names.make_distinct(outputs, _OTHER_KEYS, 'output_')
+def _make_output_keys(output_names: Iterable[str]) -> List[str]:
+  return names.make_distinct(output_names, _RESERVED_KEYS, 'output_')
 
 
-def make_output_columns(source_column: str,
+def make_output_columns(identity_column: str,
                         output_shapes: Dict[str, Sequence[Optional[int]]]) -> List[Column]:
   """Returns a column per number of an output that is a vector, and a column per other output."""
   lengths = {key: shape[0] if len(shape) == 1 and shape[0] not in (None, 1) else None
              for key, shape in zip(_make_output_keys(output_shapes), output_shapes.values())}
-  columns = [Column(source_column, (source_column,))]
-  taken = {source_column, 'error', *(key for key, length in lengths.items() if length is None)}
+  columns = [Column(identity_column, (identity_column,))]
+  used_names = {identity_column, 'error',
+                *(key for key, length in lengths.items() if length is None)}
   for key, length in lengths.items():
     if length is None:
       columns.append(Column(key, (key,)))
       continue
     prefix = key
-    while not taken.isdisjoint('{}_{}'.format(prefix, index) for index in range(length)):
+    while not used_names.isdisjoint('{}_{}'.format(prefix, index) for index in range(length)):
       prefix = 'output_' + prefix
     number_columns = [Column('{}_{}'.format(prefix, index), (key, index))
                       for index in range(length)]
-    taken.update(column.name for column in number_columns)
+    used_names.update(column.name for column in number_columns)
     columns += number_columns
   return columns + [Column('error', ('error',))]
 
 
-def make_prediction(source: Dict[str, Any], outputs: np.ndarray,
-                    class_names: Sequence[str]) -> Dict[str, Any]:
-  """Returns the predicted class, with the keys of `source`, `label`, `probability` and `top`.
+def make_class_prediction(identity: Dict[str, Any], outputs: np.ndarray,
+                          class_names: Sequence[str]) -> Dict[str, Any]:
+  """Returns the items of `identity`, and `label`, `probability` and `top` of the prediction.
 
   Args:
-    source: identifies the example; see identify_file and Source.identify_example.
-    outputs: outputs of the model, float [num_classes].
+    identity: identifies the example; see identify_file and Source.identify_example.
+    outputs: float [num_classes].
   """
   if not np.isfinite(outputs).all():
-    return dict(source, error=_NOT_FINITE)
+    return dict(identity, error=_NOT_FINITE)
   probabilities = convert_to_probabilities(outputs)
   # Mergesort is stable: like np.argmax, it chooses the first of several equal outputs.
   top_indices = np.argsort(-outputs, kind='mergesort')[:TOP_K]
   top = [{'label': class_names[index], 'probability': float(probabilities[index])}
          for index in top_indices]
-  return {**source, **top[0], 'top': top}
+  return {**identity, **top[0], 'top': top}
 
 
-def make_output_prediction(source: Dict[str, Any],
+def make_output_prediction(identity: Dict[str, Any],
                            outputs: Dict[str, np.ndarray]) -> Dict[str, Any]:
-  """Returns the outputs for an example with the keys of `source`, as lists or single numbers."""
+  """Returns the items of `identity`, and the outputs as lists or single values."""
   if not all(isinstance(values, bytes) or values.dtype == object or np.isfinite(values).all()
              for values in outputs.values()):
-    return dict(source, error=_NOT_FINITE)
-  return {**source, **dict(zip(_make_output_keys(outputs), map(_to_json, outputs.values())))}
+    return dict(identity, error=_NOT_FINITE)
+  return {**identity, **dict(zip(_make_output_keys(outputs), map(_to_json, outputs.values())))}
 
 
 def _to_json(values: Any) -> Any:
@@ -96,6 +97,6 @@ def _to_json(values: Any) -> Any:
 
 
 def identify_file(name: bytes) -> Dict[str, Any]:
-  """Identifies an example by its file; `PATH:INDEX` is an image or record in a file."""
+  """Identifies an example by its file, or by `PATH:INDEX` for an image or record in a file."""
   # `encode('utf-8', 'surrogateescape')` restores the bytes of the name.
   return {'file': name.decode('utf-8', 'surrogateescape')}

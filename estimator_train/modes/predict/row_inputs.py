@@ -28,7 +28,7 @@ class RowInput(NamedTuple):
 
   @property
   def num_arrays(self) -> int:
-    """The number of arrays of a row for this input: the lengths of any lists, and the values."""
+    """The number of arrays of a row for this input: one for the values, and one per list level."""
     return 1 + self.shape.rank if self.is_nested else 1
 
   def placeholders(self) -> Sequence[tf.Tensor]:
@@ -39,19 +39,20 @@ class RowInput(NamedTuple):
       return [self.tensor.indices, self.tensor.values, self.tensor.dense_shape]
     return [self.tensor]
 
-  def to_feed(self, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-    """Returns the arrays to feed to the placeholders.
+  def convert_to_feed_values(self, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+    """Returns the values of the placeholders.
 
     Args:
       arrays: a batch of each array of the rows. The last batch has the values, [B, ...] or, for
-        nested lists, [B, N]. The batches before it have the lengths of the lists of each level,
+        nested lists, [B, N]. The other batches have the lengths of the lists of each level,
         [B, ...].
     """
-    *lengths, values = arrays
+    *lengths_by_level, values = arrays
     if isinstance(self.tensor, tf.RaggedTensor):
       rank = self.tensor.ragged_rank
       inner_shape = self.shape[rank:].as_list()
-      return [*(np.cumsum([0, *level.flat], dtype=np.int64) for level in lengths[:rank]),
+      return [*(np.cumsum([0, *lengths.flat], dtype=np.int64)
+                for lengths in lengths_by_level[:rank]),
               values.reshape([values.size // max(1, int(np.prod(inner_shape, dtype=int))),
                               *inner_shape])]
     if not isinstance(self.tensor, tf.SparseTensor):
@@ -60,26 +61,29 @@ class RowInput(NamedTuple):
       is_present = np.array(values != (b'' if self.tensor.dtype == tf.string else 0))
       return [np.argwhere(is_present), values[is_present], np.array(values.shape, np.int64)]
     indices: List[Any] = [(position,) for position in range(len(values))]
-    for level in lengths:
-      indices = [(*index, position) for index, length in zip(indices, level.flat)
+    for lengths in lengths_by_level:
+      indices = [(*index, position) for index, length in zip(indices, lengths.flat)
                  for position in range(length)]
-    widths = [max(level.flat, default=0) if size is None else size
-              for level, size in zip(lengths, self.shape.as_list())]
-    return [np.reshape(np.array(indices, np.int64), (-1, 1 + len(lengths))), values.reshape(-1),
-            np.array([len(values), *widths], np.int64)]
+    max_lengths = [max(lengths.flat, default=0) if size is None else size
+                   for lengths, size in zip(lengths_by_level, self.shape.as_list())]
+    return [np.reshape(np.array(indices, np.int64), (-1, 1 + len(lengths_by_level))),
+            values.reshape(-1), np.array([len(values), *max_lengths], np.int64)]
 
 
 def make_row_inputs(model: tf.keras.Model, tensors: Dict[str, Any]) -> Dict[str, RowInput]:
-  """Returns the inputs of a model by name, for its input tensors by name."""
+  """Returns the inputs of a model, by the names of its input tensors."""
   return {name: RowInput(tensor, tf.TensorShape(
       tensor.shape if isinstance(tensor, tf.Tensor) else
       model.get_layer(name).get_config()['batch_input_shape'])[1:])
           for name, tensor in tensors.items()}
 
 
-def make_arrays_to_feed(inputs: Sequence[RowInput],
-                        arrays: Sequence[np.ndarray]) -> List[np.ndarray]:
-  """Converts a batch of each array of the rows, in the order of the inputs, by RowInput.to_feed."""
-  remaining = iter(arrays)
-  return [array for each in inputs
-          for array in each.to_feed(list(itertools.islice(remaining, each.num_arrays)))]
+def make_feed_values(inputs: Sequence[RowInput], arrays: Sequence[np.ndarray]) -> List[np.ndarray]:
+  """Returns the values of the placeholders of all inputs.
+
+  Args:
+    arrays: a batch of each array of the rows, in the order of the inputs.
+  """
+  arrays_iterator = iter(arrays)
+  return [value for row_input in inputs for value in row_input.convert_to_feed_values(
+      list(itertools.islice(arrays_iterator, row_input.num_arrays)))]

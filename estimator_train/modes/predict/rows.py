@@ -2,7 +2,7 @@
 
 The columns of CSV and the keys of JSON are the names of the inputs; others are ignored. A reader of
 each format yields Python values, such as the text of a cell. One function converts these values to
-the dtype and shape of the input. If this would change a value, the row has an error.
+the dtype and shape of the input. If the conversion would change a value, the row has an error.
 """
 
 import collections
@@ -21,7 +21,7 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.data import file_pattern
 from estimator_train.errors import join_items
-from estimator_train.modes.predict.images import Entry, find_files
+from estimator_train.modes.predict.images import ExampleOrError, find_files
 from estimator_train.modes.predict.row_inputs import RowInput
 from estimator_train.system import storage
 
@@ -32,8 +32,8 @@ _NUL_SUBSTITUTE = '\udc00'
 _MAX_DIGITS = 400  # More than any float64 has. Python takes seconds to convert a million digits.
 _MAX_EXACT_FLOAT = 2 ** 53  # From this value on, several integers have the same float64.
 _MAX_RANK = 32  # The maximum rank of a NumPy array.
-_BOOLEANS = {'true': True, 'false': False}
-_WORDS_OF_BOOLEANS = {'yes': True, 'no': False}
+_BOOLEAN_WORDS = {'true': True, 'false': False}
+_MORE_BOOLEAN_WORDS = {'yes': True, 'no': False}  # Only for inputs of booleans.
 _DIFFERENT_LENGTHS = 'the lists have different lengths'
 _REPEATED = object()  # The value of a key that occurs in a JSON object more than once.
 
@@ -49,32 +49,32 @@ def find_row_files(patterns: str) -> List[bytes]:
     UserError: `--input` has the extension of a file with rows, but matches no file.
   """
   files = [path for pattern in file_pattern.split_patterns(patterns)
-           for path in file_pattern.iter_files(pattern, is_wanted=_has_rows)]
-  if not files and _has_rows(os.fsencode(patterns)):
+           for path in file_pattern.iter_files(pattern, is_wanted=_is_named_as_rows)]
+  if not files and _is_named_as_rows(os.fsencode(patterns)):
     find_files(patterns)  # Raises an error that explains why there are none.
-  return files if any(map(_has_rows, files)) else []
+  return files if any(map(_is_named_as_rows, files)) else []
 
 
-def _has_rows(name: bytes) -> bool:
-  return name.lower().endswith(_CSV_EXTENSIONS + _JSON_EXTENSIONS)
+def _is_named_as_rows(path: bytes) -> bool:
+  return path.lower().endswith(_CSV_EXTENSIONS + _JSON_EXTENSIONS)
 
 
-def read_rows(path: bytes, inputs: Dict[str, RowInput]) -> Iterator[Entry]:
-  """Yields an entry per row of a file. If it is damaged, the last entry has the reason.
+def read_rows(path: bytes, inputs: Dict[str, RowInput]) -> Iterator[ExampleOrError]:
+  """Yields the rows of a file and, if the file is damaged, an error.
 
   Args:
     path: the path of the file, which may be compressed by gzip.
   """
   try:
-    if not _has_rows(path):
+    if not _is_named_as_rows(path):
       raise ValueError('the name of a file of rows must end with .csv, .jsonl or these and .gz')
     with _open_text(path) as file:
       is_csv = path.lower().endswith(_CSV_EXTENSIONS)
       for index, row in enumerate(_read_csv(file, inputs) if is_csv else _read_json_lines(file)):
-        yield Entry(b'%s:%d' % (path, index),
+        yield ExampleOrError(b'%s:%d' % (path, index),
                     row if isinstance(row, str) else _convert_row(row, inputs))
   except (OSError, EOFError, ValueError, zlib.error) as error:
-    yield Entry(path, getattr(error, 'strerror', None) or str(error))
+    yield ExampleOrError(path, getattr(error, 'strerror', None) or str(error))
 
 
 def _open_text(path: bytes) -> Any:
@@ -86,7 +86,9 @@ def _open_text(path: bytes) -> Any:
 
 
 def _read_csv(file: Any, inputs: Dict[str, RowInput]) -> Iterator[Union[Dict[str, str], str]]:
-  """Yields the cells of each row by column, or the reason why it is invalid; ignores empty lines.
+  """Yields the cells of each row by column, or the reason why the row is invalid.
+
+  Empty lines are ignored.
 
   Raises:
     ValueError: the header is missing, or does not have exactly one column for each input.
@@ -118,7 +120,7 @@ def _read_csv(file: Any, inputs: Dict[str, RowInput]) -> Iterator[Union[Dict[str
 
 def _read_cells(reader: Any) -> List[str]:
   """Returns the next row of a csv.reader, whose cells may be of any size."""
-  # The limit applies to the whole process, which may be a program of the user, so it is restored.
+  # The limit is restored, because it applies to the whole process, which may run code of the user.
   limit = csv.field_size_limit(sys.maxsize)
   try:
     return next(reader)
@@ -137,7 +139,7 @@ def _check_header(header: Sequence[str], inputs: Dict[str, RowInput]) -> None:
 
 
 def _read_json_lines(file: Any) -> Iterator[Union[Dict[str, Any], str]]:
-  """Yields the object in each line, or the reason why it is invalid; ignores empty lines."""
+  """Yields the object in each line, or the reason why the line is invalid; ignores empty lines."""
   for line in filter(str.strip, file):
     try:
       row = _decode_json(line)
@@ -171,20 +173,20 @@ def _decode_json(text: str) -> Any:
 def _convert_row(row: Dict[str, Any],
                  inputs: Dict[str, RowInput]) -> Union[List[np.ndarray], str]:
   """Returns the arrays of all inputs for a row, or the reason why the row is invalid."""
-  values: List[np.ndarray] = []
+  arrays: List[np.ndarray] = []
   for name, row_input in inputs.items():
     try:
-      values += _convert(row.get(name), row_input)
+      arrays += _convert_value(row.get(name), row_input)
     except (ValueError, OverflowError) as error:
       return '{}: {}'.format(name, error)
-  return values
+  return arrays
 
 
-def _convert(value: Any, row_input: RowInput) -> List[np.ndarray]:
-  """Converts a value to the arrays of an input; see RowInput.to_feed.
+def _convert_value(value: Any, row_input: RowInput) -> List[np.ndarray]:
+  """Converts a value of a row to the arrays of an input; see RowInput.convert_to_feed_values.
 
   Args:
-    value: the value that the row has for the input; None if there is none.
+    value: None if the row has no value for the input.
 
   Raises:
     ValueError, OverflowError: the value does not fit.
@@ -198,12 +200,12 @@ def _convert(value: Any, row_input: RowInput) -> List[np.ndarray]:
   may_be_list = dtype != tf.string or (shape.rank and shape.num_elements() != 1)
   if isinstance(value, str) and may_be_list and value.lstrip().startswith('['):
     value = _decode_json(value)
-  items, lengths = _flatten(value)
+  items, lengths_by_level = _flatten(value)
   if row_input.is_nested:
-    return [*_check_lengths(lengths, shape, not items), _make_array(items, dtype)]
-  if any(len(set(level)) > 1 for level in lengths):
+    return [*_make_length_arrays(lengths_by_level, shape, not items), _make_array(items, dtype)]
+  if any(len(set(lengths)) > 1 for lengths in lengths_by_level):
     raise ValueError(_DIFFERENT_LENGTHS)
-  array = _make_array(items, dtype).reshape([level[0] for level in lengths])
+  array = _make_array(items, dtype).reshape([lengths[0] for lengths in lengths_by_level])
   if array.size == 1 and shape.num_elements() == 1:
     array = array.reshape(shape.as_list())
   if not shape.is_compatible_with(array.shape):
@@ -212,40 +214,40 @@ def _convert(value: Any, row_input: RowInput) -> List[np.ndarray]:
   return [array]
 
 
-def _check_lengths(lengths: List[List[int]], shape: tf.TensorShape,
-                   is_empty: bool) -> List[np.ndarray]:
+def _make_length_arrays(lengths_by_level: List[List[int]], shape: tf.TensorShape,
+                        is_empty: bool) -> List[np.ndarray]:
   """Returns the lengths of the lists of each level as an array. The first array is a scalar.
 
   Args:
-    lengths: the lengths of the lists of each level; empty lists may lack further levels.
+    lengths_by_level: empty lists may lack further levels.
     shape: the shape of the input for one example. A dimension of None permits all lengths.
 
   Raises:
     ValueError: the lists do not have the shape.
   """
-  num_missing = shape.rank - len(lengths)
+  num_missing = shape.rank - len(lengths_by_level)
   if num_missing and not (is_empty and num_missing > 0):
     raise ValueError('the lists have {} level(s), but the input has {}'.format(
-        len(lengths), shape.as_list()))
-  levels = lengths + [[]] * num_missing
-  for level, size in zip(levels, shape.as_list()):
-    if size is not None and set(level) - {size}:
+        len(lengths_by_level), shape.as_list()))
+  lengths_by_level = lengths_by_level + [[]] * num_missing
+  for lengths, size in zip(lengths_by_level, shape.as_list()):
+    if size is not None and set(lengths) - {size}:
       raise ValueError('a list has {} items, but the input has {}'.format(
-          min(set(level) - {size}), shape.as_list()))
-  first, *others = (np.array(level, np.int64) for level in levels)
-  return [first.reshape(()), *others]
+          min(set(lengths) - {size}), shape.as_list()))
+  outer, *others = (np.array(lengths, np.int64) for lengths in lengths_by_level)
+  return [outer.reshape(()), *others]
 
 
 def _flatten(value: Any) -> Tuple[List[Any], List[List[int]]]:
   """Returns the items of nested lists, and the lengths of the lists of each level."""
   items: List[Any] = [value]
-  lengths: List[List[int]] = []
+  lengths_by_level: List[List[int]] = []
   while items and isinstance(items[0], list):
-    if set(map(type, items)) != {list} or len(lengths) == _MAX_RANK:
+    if set(map(type, items)) != {list} or len(lengths_by_level) == _MAX_RANK:
       raise ValueError(_DIFFERENT_LENGTHS)
-    lengths.append(list(map(len, items)))
+    lengths_by_level.append(list(map(len, items)))
     items = list(itertools.chain.from_iterable(items))
-  return items, lengths
+  return items, lengths_by_level
 
 
 def _make_array(items: List[Any], dtype: tf.DType) -> np.ndarray:
@@ -255,34 +257,35 @@ def _make_array(items: List[Any], dtype: tf.DType) -> np.ndarray:
     array[:] = list(map(_to_bytes, items))
     return array
   if str in set(map(type, items)):
-    words = {**_BOOLEANS, **_WORDS_OF_BOOLEANS} if dtype == tf.bool else _BOOLEANS
+    words = ({**_BOOLEAN_WORDS, **_MORE_BOOLEAN_WORDS} if dtype == tf.bool
+             else _BOOLEAN_WORDS)
     items = [_parse_number(item, words) if isinstance(item, str) else item for item in items]
   if not set(map(type, items)) <= {bool, int, float, _NotFinite}:
     raise ValueError('{} is not a number'.format(reprlib.repr(next(
         item for item in items if not isinstance(item, (int, float))))))
   if dtype == tf.bool:
-    _check_all(items, [item in (0, 1) for item in items], 'is neither true nor false')
+    _check_valid(items, [item in (0, 1) for item in items], 'is neither true nor false')
   elif dtype.is_integer:
     if not set(map(type, items)) <= {bool, int}:
       items = list(map(_to_integer, items))
     low, high = int(dtype.min), int(dtype.max)
     if items and not low <= min(items) <= max(items) <= high:
-      _check_all(items, [low <= item <= high for item in items],
-                 'is not in the range of {}'.format(dtype.name))
+      _check_valid(items, [low <= item <= high for item in items],
+                   'is not in the range of {}'.format(dtype.name))
   else:
     with np.errstate(over='ignore'):
       array = np.array(items, np.float64).astype(dtype.as_numpy_dtype)
     if np.isinf(array).any():
-      _check_all(items, [isinstance(item, _NotFinite) or not is_infinite
-                         for item, is_infinite in zip(items, np.isinf(array))],
-                 'is not in the range of {}'.format(dtype.name))
+      _check_valid(items, [isinstance(item, _NotFinite) or not is_infinite
+                           for item, is_infinite in zip(items, np.isinf(array))],
+                   'is not in the range of {}'.format(dtype.name))
     return array
   return np.array(items, dtype.as_numpy_dtype)
 
 
-def _check_all(items: Sequence[Any], are_valid: Sequence[bool], problem: str) -> None:
+def _check_valid(items: Sequence[Any], validity: Sequence[bool], problem: str) -> None:
   """Raises a ValueError about the first item that is not valid."""
-  for item, is_valid in zip(items, are_valid):
+  for item, is_valid in zip(items, validity):
     if not is_valid:
       raise ValueError('{} {}'.format(reprlib.repr(item), problem))
 
@@ -318,7 +321,7 @@ def _parse_number(text: str, words: Dict[str, bool]) -> float:
 
 
 def _to_integer(item: float) -> int:
-  """Converts a number to the same integer; raises a ValueError unless there is exactly one."""
+  """Converts a number to the equal integer; raises a ValueError unless exactly one is equal."""
   if isinstance(item, int):
     return item
   if not item.is_integer():

@@ -25,7 +25,7 @@ from estimator_train.system import storage
 
 AUDIT_FILE = 'audit.json'
 # The maximum number of image sizes per split, and of files per kind of issue, in the table.
-_MAX_SHOWN = 20
+_MAX_ROWS = 20
 _DIGEST_BYTES = 16
 _LOG = logging.getLogger('estimator_train')
 
@@ -34,9 +34,10 @@ class ImageIssue(NamedTuple):
   """An issue of an image file. `file` is the first field, so that issues are sorted by file.
 
   Attributes:
-    file: the path. Bytes that cannot be decoded become surrogates, as in `os.fsdecode`.
+    file: the path, in which bytes that cannot be decoded are surrogates, as in `os.fsdecode`.
     split: `train` or `eval`. A file that is in both splits has separate issues for each split.
     kind: one of KINDS.
+    label: the class name; '' if it is unknown.
   """
   file: str
   split: str
@@ -49,10 +50,10 @@ class InspectedImage(NamedTuple):
   """The results of inspecting one image.
 
   Attributes:
-    digest: the hash of the contents; b'' if the file is empty or cannot be read.
+    digest: of the contents; b'' if the file is empty or cannot be read.
     shape: (height, width, channels); None if the image cannot be decoded.
   """
-  size: int
+  num_bytes: int
   digest: bytes
   shape: Optional[Tuple[int, int, int]]
   issues: Tuple[FileIssue, ...]
@@ -64,15 +65,15 @@ class AuditedSplit:
   def __init__(self, name: str, source: ImageSource, class_names: Sequence[str]) -> None:
     self.name, self.source, self._class_names = name, source, class_names
     self._class_indices = source.class_indices_or_minus_one()
-    self._bytes = self._undecodable = 0
-    self._shapes: Dict[Tuple[int, int, int], int] = collections.Counter()
+    self._num_bytes = self._num_undecodable = 0
+    self._shape_counts: Dict[Tuple[int, int, int], int] = collections.Counter()
 
   def add_image(self, image: InspectedImage) -> None:
-    self._bytes += image.size
+    self._num_bytes += image.num_bytes
     if image.shape is None:
-      self._undecodable += 1
+      self._num_undecodable += 1
     else:
-      self._shapes[image.shape] += 1
+      self._shape_counts[image.shape] += 1
 
   def find_class_name(self, index: int) -> str:
     """Returns the class name of the image at `index`; '' if it is unknown."""
@@ -85,25 +86,27 @@ class AuditedSplit:
                       sys.intern(reason))
 
   def describe_file(self, index: int) -> str:
-    """Returns the path of the file at `index`, and the split."""
+    """Returns the path of the file at `index`, and the name of the split."""
     return '{} ({})'.format(self.source.name_of(index), self.name)
 
   def compute_statistics(self) -> Dict[str, Any]:
     """Returns the statistics of the split, by their keys in audit.json."""
     known_indices = self._class_indices[self._class_indices >= 0]
-    counts = np.bincount(known_indices, minlength=len(self._class_names)).tolist()
-    num_grey = sum(count for shape, count in self._shapes.items() if shape[2] < 3)
-    shapes = sorted(self._shapes.items(), key=lambda item: (-item[1], item[0]))
+    class_counts = np.bincount(known_indices, minlength=len(self._class_names)).tolist()
+    num_grey = sum(count for shape, count in self._shape_counts.items() if shape[2] < 3)
+    most_frequent_first = sorted(
+        self._shape_counts.items(), key=lambda shape_and_count: (
+            -shape_and_count[1], shape_and_count[0]))
     return {
         'files': len(self.source),
-        'bytes': self._bytes,
-        'undecodable': self._undecodable,
-        'classes': dict(zip(self._class_names, counts)),
-        'imbalance': max(counts) / min(counts) if min(counts) else None,
+        'bytes': self._num_bytes,
+        'undecodable': self._num_undecodable,
+        'classes': dict(zip(self._class_names, class_counts)),
+        'imbalance': max(class_counts) / min(class_counts) if min(class_counts) else None,
         'grey': num_grey,
-        'color': sum(self._shapes.values()) - num_grey,
+        'color': sum(self._shape_counts.values()) - num_grey,
         'sizes': [{'height': height, 'width': width, 'channels': channels, 'files': count}
-                  for (height, width, channels), count in shapes],
+                  for (height, width, channels), count in most_frequent_first],
     }
 
 
@@ -115,8 +118,8 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   start_time = time.monotonic()
   splits = [AuditedSplit(name, source, spec.labels) for name, source in sources.items()]
   issues = _inspect_images(splits)
-  count, secs = sum(map(len, sources.values())), time.monotonic() - start_time
-  _LOG.info('audited %d images in %.1f s, %.0f images/sec', count, secs, count / secs)
+  num_images, secs = sum(map(len, sources.values())), time.monotonic() - start_time
+  _LOG.info('audited %d images in %.1f s, %.0f images/sec', num_images, secs, num_images / secs)
   return write_audit_report(settings, run_dir, splits, issues)
 
 
@@ -124,20 +127,20 @@ def _inspect_images(splits: Sequence[AuditedSplit]) -> List[ImageIssue]:
   """Inspects all images, updates the statistics of the splits, and returns all issues."""
   issues = [ImageIssue(name, split.name, 'bad_record', '', reason)
             for split in splits for name, reason in split.source.unreadable_parts()]
-  # The files by the digest of their contents. Files that are empty or unreadable have no digest.
+  # Without files that are empty or unreadable, because these have no digest.
   files_by_digest: Dict[bytes, List[Tuple[AuditedSplit, int]]] = {}
   with contextlib.closing(decoding.make_shape_function()) as read_shape:
     for split in splits:
-      inspect = functools.partial(_inspect_image, split.source, read_shape)
+      inspect_image = functools.partial(_inspect_image, split.source, read_shape)
       for index, image in enumerate(bad_images.map_examples(
-          inspect, len(split.source), 'auditing ' + split.name)):
+          inspect_image, len(split.source), 'auditing ' + split.name)):
         split.add_image(image)
         issues.extend(split.make_issue(index, *issue) for issue in image.issues)
         if image.digest:
           files_by_digest.setdefault(image.digest, []).append((split, index))
-  for group in files_by_digest.values():
-    if len(group) > 1:
-      issues.extend(_make_duplicate_issues(group))
+  for same_files in files_by_digest.values():
+    if len(same_files) > 1:
+      issues.extend(_make_duplicate_issues(same_files))
   return issues
 
 
@@ -165,24 +168,29 @@ def _inspect_image(source: ImageSource, read_shape: decoding.ImageFunction,
       os.fsencode(name), contents, decode_error)))
 
 
-def _make_duplicate_issues(group: Sequence[Tuple[AuditedSplit, int]]) -> Iterator[ImageIssue]:
-  """Yields the issues of files with the same contents, given as (split, index in the split)."""
+def _make_duplicate_issues(same_files: Sequence[Tuple[AuditedSplit, int]]) -> Iterator[ImageIssue]:
+  """Yields the issues of files with the same contents.
+
+  Args:
+    same_files: (split, index in the split) of each file.
+  """
   same_contents = 'the same contents as '
-  # The index of the first file of each split. In a dict of reversed pairs, the first file wins.
-  first_of_split = dict(reversed(group))
-  class_names = sorted({split.find_class_name(index) for split, index in group})
-  for number, (split, index) in enumerate(group):
+  first_index_by_split: Dict[AuditedSplit, int] = {}
+  for split, index in same_files:
+    first_index_by_split.setdefault(split, index)
+  class_names = sorted({split.find_class_name(index) for split, index in same_files})
+  for number, (split, index) in enumerate(same_files):
     if number > 0:
-      first_split, first_index = group[0]
+      first_split, first_index = same_files[0]
       yield split.make_issue(index, 'duplicate',
                              same_contents + first_split.describe_file(first_index))
     if len(class_names) > 1:
       yield split.make_issue(index, 'under_several_labels',
                              'the same contents are in the classes ' + ', '.join(class_names))
-    for other, first_index in first_of_split.items():
-      if other is not split:
+    for other_split, first_index in first_index_by_split.items():
+      if other_split is not split:
         yield split.make_issue(index, 'in_train_and_eval',
-                               same_contents + other.describe_file(first_index))
+                               same_contents + other_split.describe_file(first_index))
 
 
 def write_audit_report(settings: Settings, run_dir: RunDir, splits: Sequence[AuditedSplit],
@@ -220,7 +228,7 @@ def _format_statistics(statistics: Dict[str, Dict[str, Any]]) -> Iterator[str]:
         'undefined, a class is empty' if figures['imbalance'] is None
         else '{:.2f}'.format(figures['imbalance']))
     yield '  height x width x channels: files'
-    for size in figures['sizes'][:_MAX_SHOWN]:
+    for size in figures['sizes'][:_MAX_ROWS]:
       yield '  {height:>6} x {width} x {channels}: {files:,}'.format(**size)
     yield from _format_omitted(len(figures['sizes']), 'sizes')
 
@@ -228,23 +236,22 @@ def _format_statistics(statistics: Dict[str, Dict[str, Any]]) -> Iterator[str]:
 def _format_issues(issues: Sequence[ImageIssue]) -> Iterator[str]:
   if not issues:
     yield 'no issues found'
-  by_kind: Dict[str, List[ImageIssue]] = {kind: [] for kind in KINDS}
+  issues_by_kind: Dict[str, List[ImageIssue]] = {kind: [] for kind in KINDS}
   for issue in issues:
-    by_kind[issue.kind].append(issue)
-  for kind, issues_of_kind in by_kind.items():
+    issues_by_kind[issue.kind].append(issue)
+  for kind, issues_of_kind in issues_by_kind.items():
     if issues_of_kind:
       yield '{}: {:,}'.format(kind, len(issues_of_kind))
-    for issue in issues_of_kind[:_MAX_SHOWN]:
+    for issue in issues_of_kind[:_MAX_ROWS]:
       yield '  {} - {}'.format(_printable(issue.file), _printable(issue.reason))
     yield from _format_omitted(len(issues_of_kind), 'files')
 
 
 def _format_omitted(count: int, noun: str) -> Iterator[str]:
-  """Yields the number of items that the table does not show, if any."""
-  if count > _MAX_SHOWN:
-    yield '  and {:,} more {}'.format(count - _MAX_SHOWN, noun)
+  if count > _MAX_ROWS:
+    yield '  and {:,} more {}'.format(count - _MAX_ROWS, noun)
 
 
 def _printable(text: str) -> str:
-  """Returns the text, or its JSON string if characters such as line breaks are unprintable."""
+  """Returns the text, or a JSON string if it has unprintable characters, such as line breaks."""
   return text if text.isprintable() else json.dumps(text)

@@ -1,4 +1,4 @@
-"""Finds issues of image files that their first and last bytes, and their headers, show.
+"""Finds issues of image files in their first and last bytes, and in their headers.
 
 If training cannot decode an image, the issue is the reason. The issues of any other image are
 properties that the decoder of training ignores. Pillow reads the header.
@@ -17,8 +17,8 @@ from typing import Any, Iterator, NamedTuple, Optional, Tuple
 KINDS = ('unreadable', 'bad_record', 'empty', 'not_an_image', 'truncated', 'cannot_be_decoded',
          'wrong_extension', 'cmyk', '16_bit', 'transparent', 'gif_canvas', 'exif_rotated',
          'animated', 'duplicate', 'under_several_labels', 'in_train_and_eval')
-# (first bytes, last bytes) of each format. The decoder recognizes a format by the first bytes, and
-# ignores the file name.
+# (first bytes, last bytes) of each format. The decoder recognizes a format by its first bytes, not
+# by the file name.
 _FORMATS = {'JPEG': (b'\xff\xd8\xff', b'\xff\xd9'),
             'PNG': (b'\x89PNG\r\n\x1a\n', b'IEND\xaeB`\x82'),
             'GIF': (b'GIF8', b';')}
@@ -26,7 +26,7 @@ _FORMATS = {'JPEG': (b'\xff\xd8\xff', b'\xff\xd9'),
 _UNSUPPORTED_FORMATS = ('BMP', 'JPEG2000', 'TIFF', 'WEBP')
 _ORIENTATION_TAG = 0x0112  # The EXIF tag of the orientation.
 _GIF_CANVAS, _GIF_CANVAS_OFFSET = struct.Struct('<HH'), 6  # Its width and height.
-_PNG_DEPTH_OFFSET = 24  # The position of the byte that contains the bits per channel.
+_PNG_DEPTH_OFFSET = 24  # Of the byte that contains the bits per channel.
 
 
 class FileIssue(NamedTuple):
@@ -39,11 +39,11 @@ def load_pillow() -> None:
   """Imports Pillow and prepares it for use in several threads."""
   from PIL import Image
 
-  # The audit reports issues itself, so Pillow's warnings are hidden. All threads share the
-  # filters, so they are set before threads start.
+  # Pillow's warnings are hidden, because the audit itself reports issues. All threads share the
+  # filters, which are therefore set before threads start.
   warnings.filterwarnings('ignore', module=r'PIL\.')
   logging.getLogger('PIL').setLevel(logging.CRITICAL + 1)
-  Image.MAX_IMAGE_PIXELS = None  # The limit is for decoding; the audit reads only headers.
+  Image.MAX_IMAGE_PIXELS = None  # This limit is for decoding, but the audit reads only headers.
   Image.init()
 
 
@@ -51,7 +51,7 @@ def find_issues(path: bytes, content: bytes, decoder_error: Optional[str]) -> It
   """Yields the issues of a file.
 
   Args:
-    path: the path of the file, of which only the extension is used.
+    path: only its extension is used.
     decoder_error: the error message of the decoder; None if the decoder can decode the file.
   """
   from PIL import Image
@@ -81,7 +81,7 @@ def _open_with_pillow(content: bytes, format_name: Optional[str]) -> Tuple[Any, 
   try:
     if format_name is None:
       return Image.open(file, formats=_UNSUPPORTED_FORMATS), ''
-    # Use the format's own class: Image.open would replace errors by 'cannot identify image file'.
+    # Image.open would replace errors by 'cannot identify image file', so use the format's class.
     return {'JPEG': JpegImagePlugin.JpegImageFile, 'PNG': PngImagePlugin.PngImageFile,
             'GIF': GifImagePlugin.GifImageFile}[format_name](file), ''
   except Exception as error:  # Pillow raises various exceptions for damaged files.
@@ -90,7 +90,11 @@ def _open_with_pillow(content: bytes, format_name: Optional[str]) -> Tuple[Any, 
 
 def _explain_decoder_error(content: bytes, format_name: Optional[str], image: Any,
                            decoder_error: str, pillow_error: str) -> FileIssue:
-  """Returns the issue that prevents decoding. `image` is None if Pillow cannot open the file."""
+  """Returns the issue that prevents decoding.
+
+  Args:
+    image: None if Pillow cannot open the file.
+  """
   if not content:
     return FileIssue('empty', 'the file has no bytes')
   if format_name is None:
@@ -104,14 +108,13 @@ def _explain_decoder_error(content: bytes, format_name: Optional[str], image: An
 
 
 def _is_truncated(content: bytes, format_name: str) -> bool:
-  """Returns whether a file that cannot be decoded ends early; otherwise, it is damaged."""
+  """Returns whether a file that cannot be decoded ends early. Otherwise, it is damaged."""
   _, last_bytes = _FORMATS[format_name]
   is_complete = content.rstrip(b'\0').endswith(last_bytes)  # Zeros may follow as padding.
   if is_complete or format_name != 'PNG':
     return not is_complete
-  position = 8
-  # Skips complete chunks. A chunk is its length (4 bytes), its type (4 letters), the data and a
-  # checksum (4 bytes).
+  # A chunk is its length (4 bytes), its type (4 letters), the data and a checksum (4 bytes).
+  position = 8  # Of the first chunk that is not known to be complete.
   while re.fullmatch(b'[A-Za-z]{4}', content[position + 4:position + 8]):
     position += 12 + int.from_bytes(content[position:position + 4], 'big')
   return position + 8 > len(content)
@@ -124,7 +127,7 @@ def _find_ignored_properties(content: bytes, image: Any) -> Iterator[FileIssue]:
     yield FileIssue('cmyk', 'the decoder converts CMYK to RGB without the color profile')
   if image.format == 'PNG' and content[_PNG_DEPTH_OFFSET] == 16:
     yield FileIssue('16_bit', 'the decoder keeps 8 of 16 bits')
-  # JPEGs have no transparency. Transparent colors of a palette precede the pixels.
+  # The transparent colors of a palette are in the header, which Pillow has read.
   if image.mode in ('LA', 'PA', 'RGBA') or 'transparency' in image.info:
     yield FileIssue('transparent', 'the decoder ignores the transparency')
   if image.format == 'GIF':
@@ -136,8 +139,8 @@ def _find_ignored_properties(content: bytes, image: Any) -> Iterator[FileIssue]:
   if getattr(image, 'is_animated', False) and image.format == 'PNG':
     yield FileIssue('animated', 'the decoder reads only the first frame')
   try:
-    # Call the method of the base class. The method of PNG images would decode the pixels to find
-    # EXIF data after the pixels.
+    # This is the method of the base class. That of PNG images would decode the pixels to find EXIF
+    # data after the pixels.
     orientation = int(Image.Image.getexif(image).get(_ORIENTATION_TAG, 1))
   except Exception:  # Pillow raises various exceptions for damaged EXIF data.
     orientation = 1

@@ -75,31 +75,33 @@ def compute_rates(measurement: InputMeasurement,
   with this stage. The `share` of a stage is the time that it adds, as a fraction of the time of the
   whole pipeline.
   """
-  (cold_rate,), num_examples = _list_rates([measurement.cold_pass]), measurement.num_examples
+  (cold_rate,) = _compute_pass_rates([measurement.cold_pass])
+  num_examples = measurement.num_examples
   if num_examples is not None:
     cold_rate = num_examples / (measurement.prepare_secs + num_examples / cold_rate)
   spread = {name: {'median': statistics.median(rates), 'min': min(rates), 'max': max(rates),
                    'passes': len(rates)}
             for name, rates in (('cold', [cold_rate]),
-                                ('warm', _list_rates(measurement.warm_passes)),
-                                ('model', _list_rates(model_segments)))}
+                                ('warm', _compute_pass_rates(measurement.warm_passes)),
+                                ('model', _compute_pass_rates(model_segments)))}
   stages, secs = {}, 0.
   for name, passes in measurement.stage_passes.items():
-    rate, previous_secs = statistics.median(_list_rates(passes)), secs
+    rates, previous_secs = _compute_pass_rates(passes), secs
+    rate = statistics.median(rates)
     # Because of noise, the pipeline may seem faster with this stage than without it.
     secs = max(previous_secs, 1 / rate)
-    stages[name] = {'images_per_sec': rate, 'min': min(_list_rates(passes)),
-                    'max': max(_list_rates(passes)), 'share': secs - previous_secs}
+    stages[name] = {'images_per_sec': rate, 'min': min(rates), 'max': max(rates),
+                    'share': secs - previous_secs}
   for stage in stages.values():
     stage['share'] /= secs
-  warm, model = (spread[name]['median'] for name in ('warm', 'model'))
+  warm_rate, model_rate = (spread[name]['median'] for name in ('warm', 'model'))
   return {**{name + '_images_per_sec': figures['median'] for name, figures in spread.items()},
-          'verdict': verdicts.INPUT_BOUND if model > warm else verdicts.COMPUTE_BOUND,
-          'verdict_ratio': model / warm,
+          'verdict': verdicts.INPUT_BOUND if model_rate > warm_rate else verdicts.COMPUTE_BOUND,
+          'verdict_ratio': model_rate / warm_rate,
           'prepare_secs': measurement.prepare_secs, 'stages': stages, 'spread': spread}
 
 
-def _list_rates(passes: Sequence[ExamplesAndSecs]) -> List[float]:
+def _compute_pass_rates(passes: Sequence[ExamplesAndSecs]) -> List[float]:
   return [examples / secs for examples, secs in passes]
 
 
@@ -111,16 +113,17 @@ def make_advice(rates: Dict[str, Any], input_advice: str, on_cpu: bool,
     on_cpu: whether the model runs on the same cores as the input pipeline.
     is_pretrained: whether the model is a pretrained network, whose first layers can be frozen.
   """
-  warm, model = rates['warm_images_per_sec'], rates['model_images_per_sec']
-  verdict, fast, slow = rates['verdict'], max(warm, model), min(warm, model)
+  input_rate, model_rate = rates['warm_images_per_sec'], rates['model_images_per_sec']
+  verdict = rates['verdict']
+  higher, lower = max(input_rate, model_rate), min(input_rate, model_rate)
   clauses = ['{}: {}'.format(verdict, verdicts.TEXTS[verdict].benchmark.format(
-      _format_rate(fast), fast / slow, _format_rate(slow)))]
+      _format_rate(higher), higher / lower, _format_rate(lower)))]
   # If input and model run on the same cores, the input takes this fraction of the training time.
-  input_share = model / (warm + model)
+  input_share = model_rate / (input_rate + model_rate)
   if on_cpu:
     clauses.append('input and model run on the same cores, so training reaches about {} images/sec '
                    'and the input takes {:.0%} of the time'.format(
-                       _format_rate(warm * input_share), input_share))
+                       _format_rate(input_rate * input_share), input_share))
   if verdict == verdicts.INPUT_BOUND:
     return '; '.join([*clauses, input_advice])
   clauses.append('to reduce the time of the input: ' + input_advice
@@ -162,17 +165,17 @@ def make_input_advice(flags: InputFlags, measurement: InputMeasurement, cores: i
 
 
 def _format_table(result: Dict[str, Any]) -> Iterator[str]:
-  row = '{:10}  {:>14}  {:>23}  {:>13}'.format
+  format_row = '{:10}  {:>14}  {:>23}  {:>13}'.format
   yield '{} on {}: batch size {}, --cache={}, {} core(s), model on {}'.format(
       result['model'], result['dataset'], result['global_batch_size'], result['cache'],
       result['cores'], ', '.join(result['devices']))
-  yield row('', 'images/sec', 'slowest to fastest', 'added time')
+  yield format_row('', 'images/sec', 'slowest to fastest', 'added time')
   rows = [('  ' + name, stage['images_per_sec'], stage, '{:.0%}'.format(stage['share']))
           for name, stage in result['stages'].items()]
   rows += [(name, result[name + '_images_per_sec'], spread, '')
            for name, spread in result['spread'].items()]
   for name, rate, spread, added_time in rows:
-    yield row(name, _format_rate(rate), '{} to {}'.format(
+    yield format_row(name, _format_rate(rate), '{} to {}'.format(
         _format_rate(spread['min']), _format_rate(spread['max'])), added_time).rstrip()
   yield result['advice']
 

@@ -30,8 +30,8 @@ ExamplesAndSecs = Tuple[int, float]
 _MIN_BATCHES = 3
 _COLD_PASS_SECS = 4.
 _NUM_WARM_PASSES, _WARM_PASS_SECS = 5, 0.5
-# The warm-up ends after --throughput_warmup_steps steps or after this time, whichever comes first.
-# Without this limit, the warm-up of a large network on a CPU would take minutes.
+# The warm-up ends after --throughput_warmup_steps steps, but at the latest after this time. Without
+# this limit, the warm-up of a large network on a CPU would take minutes.
 _MAX_WARMUP_SECS = 5.
 _MIN_TIMED_SECS, _MIN_TIMED_STEPS, _MAX_SEGMENTS = 4., 3, 5
 
@@ -40,16 +40,16 @@ class InputMeasurement(NamedTuple):
   """The measurements of an input pipeline.
 
   Attributes:
-    format_name: the `format_name` of the source of the data.
+    format_name: see Source.
     num_examples: the number of examples per epoch; None for infinite data.
-    prepare_secs: seconds from making the input to the start of the first pass.
-    cold_pass: the first pass. It started with none of the files in the page cache. With `--cache`,
-      it was a whole epoch, which filled the cache.
+    prepare_secs: the time from making the input to the start of the first pass.
+    cold_pass: the first pass, at whose start no file was in the page cache. With `--cache`, it was
+      a whole epoch, which filled the cache.
     warm_passes: passes that read only examples that had been read before.
-    stage_passes: the passes of each stage of the pipeline (such as read, decode, resize and batch),
-      in order. They ran only this stage and the stages before it, so the passes of the last stage
-      ran the whole pipeline.
-    image_shape: (height, width, channels) of the pixels in a batch.
+    stage_passes: the passes of each stage of the pipeline, such as read, decode, resize and batch.
+      A pass ran this stage and the stages before it, so the passes of the last stage ran the whole
+      pipeline.
+    image_shape: the shape of the pixels in a batch.
   """
   format_name: str
   num_examples: Optional[int]
@@ -93,33 +93,32 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
         num_batches)
     source.wait_until_cached()
     pixels = pipelines['train'].read_pixels()
-  batches_read = cold_pass[0] // batch_size
+  num_cold_batches = cold_pass[0] // batch_size
   max_batches = None
-  if not is_cached and num_batches is not None and batches_read < num_batches:
-    max_batches = batches_read - 1  # A warm pass also reads one batch that is not timed.
+  if not is_cached and num_batches is not None and num_cold_batches < num_batches:
+    max_batches = num_cold_batches - 1  # A warm pass also reads one batch that is not timed.
   stage_input_fns: Dict[str, InputFn] = {}
   if settings.input.input_pipeline != 'published' and source.last_stage is not None:
     stage_input_fns = {'batch': train_input_fn} if is_cached else dict(
         source.input_fns_of_earlier_stages(*plan), **{source.last_stage: train_input_fn})
   with _open_pipelines(stage_input_fns or {'train': train_input_fn},
                        settings.devices) as pipelines:
-    warm_passes: Dict[str, List[ExamplesAndSecs]] = {name: [] for name in pipelines}
+    passes_by_stage: Dict[str, List[ExamplesAndSecs]] = {name: [] for name in pipelines}
     # The pipelines run in turn, so that other load on the machine affects all of them alike.
     for _ in range(_NUM_WARM_PASSES):
       for name, pipeline in pipelines.items():
-        warm_passes[name].append(pipeline.run_pass(batch_size, _WARM_PASS_SECS, max_batches,
-                                                   skip_first_batch=True))
+        passes_by_stage[name].append(pipeline.run_pass(batch_size, _WARM_PASS_SECS, max_batches,
+                                                       skip_first_batch=True))
   return InputMeasurement(
-      source.format_name, num_examples, prepare_secs, cold_pass, list(warm_passes.values())[-1],
-      warm_passes if stage_input_fns else {}, pixels.shape[1:], pixels.dtype.name)
+      source.format_name, num_examples, prepare_secs, cold_pass, list(passes_by_stage.values())[-1],
+      passes_by_stage if stage_input_fns else {}, pixels.shape[1:], pixels.dtype.name)
 
 
 class _Pipeline(NamedTuple):
   """An input pipeline in a session.
 
   Attributes:
-    restart: starts reading at the first example.
-    read_batch: reads a batch.
+    restart: starts again at the first example.
     read_pixels: reads a batch, and returns its pixels [batch_size, height, width, channels].
   """
   restart: Callable[[], None]
@@ -132,8 +131,8 @@ class _Pipeline(NamedTuple):
 
     Args:
       max_batches: the maximum number of batches; None for no limit.
-      skip_first_batch: whether the first batch is neither timed nor counted. This batch is slow,
-        because the shuffle buffer is filled first.
+      skip_first_batch: whether the first batch is neither timed nor counted. It is slow, because
+        the shuffle buffer is filled before it.
     """
     start_time = clock()
     self.restart()
@@ -170,7 +169,7 @@ def _open_pipelines(input_fns: Dict[str, InputFn],
 
 def measure_model(run: Run, model: PreparedModel,
                   measurement: InputMeasurement) -> List[ExamplesAndSecs]:
-  """Trains for a few seconds on one synthetic batch; returns the segments of the timed steps.
+  """Trains on one synthetic batch for a few seconds, and returns segments of the timed steps.
 
   Args:
     measurement: the measurement of the input, whose batches have the same shape and dtype.
@@ -184,12 +183,12 @@ def measure_model(run: Run, model: PreparedModel,
                          run.engine.examples_per_replica), num_batches=1)
 
   @tf.autograph.experimental.do_not_convert
-  def cast(pixels: tf.Tensor, labels: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+  def cast_pixels(pixels: tf.Tensor, labels: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     return tf.cast(pixels, measurement.pixels_dtype), labels
 
   rate_timer = RateTimer(run.settings.reporting.throughput_warmup_steps)
   try:
-    model.training_estimator.train(lambda: batch_input_fn().map(cast).cache().repeat(),
+    model.training_estimator.train(lambda: batch_input_fn().map(cast_pixels).cache().repeat(),
                                    hooks=[rate_timer])
   except tf.train.NanLossDuringTrainingError as error:
     raise TrainingFailed('the loss on synthetic images is not finite') from error
@@ -214,7 +213,7 @@ class RateTimer(tf.train.SessionRunHook):
     self._steps_run += 1
     if self._first_step_end_time is None:
       self._first_step_end_time = now
-    # The first step includes start-up, so it is a warm-up step even if the warm-up has 0 steps.
+    # The first step includes the start-up, and is a warm-up step even if the warm-up has 0 steps.
     warmup_is_over = (self._steps_run >= self._warmup_steps
                       or now - self._first_step_end_time >= _MAX_WARMUP_SECS)
     if self.end_times or warmup_is_over:

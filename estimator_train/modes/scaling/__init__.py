@@ -46,8 +46,8 @@ def run(settings: Settings, run_dir: RunDir,
   """
   points_dir = run_dir.path_to(points.POINTS_FOLDER)
   run_dir.check_flags(settings, _CHANGEABLE_FLAGS)
-  # Each point is a training run. With mode='train', the data set must have training examples, and
-  # the class names of image files are not read from `model_dir`.
+  # Each point is a training run. Therefore, mode='train' requires training examples here, and does
+  # not read the class names of image files from `model_dir`.
   dataset = datasets.describe_data_set(settings.evolve(mode='train'))
   dataset.spec.require_images('--mode=scaling')
   if settings.experiments.scale_over == 'workers':
@@ -58,13 +58,14 @@ def run(settings: Settings, run_dir: RunDir,
     unit_settings = settings
   make_folder(points_dir)
   run_dir.record_flags(settings)
-  planned = points.plan_points(settings, unit, max_count)
+  planned_points = points.plan_points(settings, unit, max_count)
   results = run_parts(
-      [points.make_part(point, unit_settings, dataset) for point in planned], 'point',
+      [points.make_part(point, unit_settings, dataset) for point in planned_points], 'point',
       lambda name: points.read_complete_reports(os.path.join(points_dir, name)),
       lambda part: points.run_in_empty_folder(part, run_child),
       lambda name: points.mark_as_complete(os.path.join(points_dir, name)))
-  result = make_sweep_report(unit_settings, {point: results[point.name] for point in planned})
+  result = make_sweep_report(
+      unit_settings, {point: results[point.name] for point in planned_points})
   for line in _format_table(result):
     print(line)
   storage.write_text(run_dir.path_to(_CSV_FILE), _format_csv(result['table']))
@@ -81,13 +82,13 @@ def _choose_max_workers(settings: Settings) -> Tuple[int, Settings]:
   if settings.devices.distribution_strategy != 'horovod':
     settings = settings.evolve(distribution_strategy='multi_worker_mirrored')
   # num_gpus=-1 means all GPUs.
-  wants_gpus = settings.devices.num_gpus and not settings.devices.num_cpu_replicas
-  gpus = tensorflow_probe.count_gpus() if wants_gpus else 0
-  if gpus or (wants_gpus and settings.devices.num_gpus > 0):
+  uses_gpus = settings.devices.num_gpus and not settings.devices.num_cpu_replicas
+  num_gpus = tensorflow_probe.count_gpus() if uses_gpus else 0
+  if num_gpus or (uses_gpus and settings.devices.num_gpus > 0):
     gpus_per_worker = max(settings.devices.num_gpus, 1)
-    max_workers = max(gpus // gpus_per_worker, 1)
-    _LOG.info('found %d GPU(s): measuring 1 to %d workers with %d GPU(s) each', gpus, max_workers,
-              gpus_per_worker)
+    max_workers = max(num_gpus // gpus_per_worker, 1)
+    _LOG.info('found %d GPU(s): measuring 1 to %d workers with %d GPU(s) each', num_gpus,
+              max_workers, gpus_per_worker)
     return max_workers, settings.evolve(num_gpus=gpus_per_worker)
   max_workers, cores = points.plan_cpu_workers()
   _LOG.info('measuring 1 to %d workers, %s', max_workers,
@@ -103,9 +104,9 @@ def _choose_max_replicas(flags: DeviceFlags) -> Tuple[str, int]:
   if flags.num_cpu_replicas:
     return points.CPU, flags.num_cpu_replicas
   # num_gpus=-1 means all GPUs.
-  gpus = tensorflow_probe.count_gpus() if flags.num_gpus < 0 else 0
-  if gpus:
-    return points.GPU, gpus
+  num_gpus = tensorflow_probe.count_gpus() if flags.num_gpus < 0 else 0
+  if num_gpus:
+    return points.GPU, num_gpus
   max_replicas, _ = points.plan_cpu_workers()
   _LOG.info('without GPUs: measuring 1 to %d replicas on logical CPU devices, on %d core(s)',
             max_replicas, available_cores())
@@ -143,7 +144,7 @@ def _list_throughput_reports(results: Iterable[PartResult]) -> List[Dict[str, An
 
 
 def _describe_devices(settings: Settings, unit: str) -> Dict[str, Any]:
-  """Returns the entries of the result that describe the devices, with a note if they are CPUs."""
+  """Returns the items of the result that describe the devices, with a note if they are CPUs."""
   cores_per_worker, note = None, None
   if unit == points.GPU or (unit == points.WORKER and settings.devices.num_gpus > 0):
     kind = 'gpu'
@@ -156,7 +157,7 @@ def _describe_devices(settings: Settings, unit: str) -> Dict[str, Any]:
 
 
 def _make_rows(settings: Settings, results: Dict[Point, PartResult]) -> List[Dict[str, Any]]:
-  """Returns one row of the table for each combination of scaling, input and number of units."""
+  """Returns a row of the table for each combination of scaling, input and number of units."""
   rows = []
   for scaling, input_name in itertools.product((points.WEAK, points.STRONG),
                                                (points.REAL, points.SYNTHETIC)):
@@ -189,8 +190,8 @@ def _summarize_repeats(repeats: Sequence[PartResult]) -> Dict[str, Any]:
   rates = [report['examples_per_sec'] for report in _list_throughput_reports(repeats)]
   median = None
   if rates:
-    # If the number of repeats is even, the median is the total rate of the middle two repeats. Both
-    # have the same number of examples.
+    # If the number of repeats is even, the median is the total rate of the two repeats in the
+    # middle, which have the same number of examples.
     low, high = statistics.median_low(rates), statistics.median_high(rates)
     median = 2 * low * high / (low + high)
   return {'runs': len(rates), 'failed': len(repeats) - len(rates), 'examples_per_sec': median,
@@ -231,5 +232,4 @@ def _format_table(result: Dict[str, Any]) -> Iterator[str]:
 
 
 def _format_or_dash(template: str, *figures: Optional[float]) -> str:
-  """Fills in the template; returns `-` if one of the figures is unknown."""
   return '-' if None in figures else template.format(*figures)

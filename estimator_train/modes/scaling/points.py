@@ -19,16 +19,16 @@ POINTS_FOLDER = 'points'
 LOG_FILE = 'log.txt'
 # Written last, so that only the folder of a completed point has this file.
 _COMPLETION_FILE = 'done.json'
-_CONSEQUENCE = 'the point runs again'
-_THROUGHPUT = json_values.fields({'examples_per_sec': json_values.number(low=1e-9)},
-                              report_files.THROUGHPUT_FIELDS)
+_CONSEQUENCE_OF_DAMAGE = 'the point runs again'
+_THROUGHPUT_CHECK = json_values.fields({'examples_per_sec': json_values.number(low=1e-9)},
+                                       report_files.THROUGHPUT_FIELDS)
 # The folder `logs` has the output of all workers except the first.
-_KEPT_FILES = (FLAGS_FILE, LOG_FILE, 'throughput.json', 'logs')
+_FILES_TO_KEEP = (FLAGS_FILE, LOG_FILE, 'throughput.json', 'logs')
 
 GPU, CPU, WORKER = 'gpu', 'cpu', 'worker'
 WEAK, STRONG, BOTH = 'weak', 'strong', 'both'
 REAL, SYNTHETIC = 'real', 'synthetic'
-# Default number of steps after the warm-up. A small network on a CPU needs a few seconds for them.
+# The number of steps after the warm-up, which a small network on a CPU trains in a few seconds.
 _DEFAULT_TIMED_STEPS = 20
 _NEVER_SECS = 2 ** 31 - 1  # Longer than any run.
 
@@ -50,19 +50,18 @@ class Point(NamedTuple):
 
   @property
   def name(self) -> str:
-    """The name of the point, which is also the name of its folder."""
+    """The name of the point and of its folder."""
     return '{}{}-{}-{}-{}'.format(*self)
 
   @property
   def description(self) -> str:
-    """The description of the point for the log."""
     return '{}, {} {}{}, {} input, repeat {}'.format(
         'weak and strong' if self.scaling == BOTH else self.scaling, self.count,
         WORKER if self.unit == WORKER else 'replica', '' if self.count == 1 else 's', self.input,
         self.repeat)
 
   def folder(self, model_dir: str) -> str:
-    """Returns the path of the folder of the point in the `--model_dir` of the sweep."""
+    """Returns the path of the folder of the point in the `model_dir` of the sweep."""
     return os.path.join(model_dir, POINTS_FOLDER, self.name)
 
   def global_batch_size(self, batch_size: int) -> int:
@@ -79,8 +78,8 @@ def count_steps_per_point(settings: Settings) -> int:
 def plan_points(settings: Settings, unit: str, max_count: int) -> List[Point]:
   """Returns the points in the order in which to run them.
 
-  Each repeat has every combination of count, scaling and input once, in its own random order.
-  Therefore, other load on the machine affects all combinations alike.
+  Each repeat has every combination of count, scaling and input once, in a random order of its own,
+  so that other load on the machine affects all combinations alike.
   """
   inputs = [SYNTHETIC] if settings.data.dataset == 'synthetic' else [REAL, SYNTHETIC]
   points = []
@@ -110,11 +109,11 @@ def plan_cpu_workers() -> Tuple[int, int]:
   return max_workers, cores // max_workers
 
 
-def point_settings(point: Point, settings: Settings, dataset: DataSet) -> Settings:
+def make_point_settings(point: Point, settings: Settings, dataset: DataSet) -> Settings:
   """Returns the settings of the training run of a point.
 
   Args:
-    settings: those of the sweep. If the unit is WORKER, the device flags are for one worker.
+    settings: the settings of the sweep. If the unit is WORKER, the device flags are for one worker.
   """
   # Random weights and a tiny learning rate do not change the cost of a step. The tiny learning rate
   # keeps the loss finite.
@@ -128,8 +127,8 @@ def point_settings(point: Point, settings: Settings, dataset: DataSet) -> Settin
     run_settings = run_settings.evolve(num_gpus=point.count if point.unit == GPU else 0,
                                        num_cpu_replicas=point.count if point.unit == CPU else 0)
   if point.input == SYNTHETIC and not dataset.is_synthetic:
-    # The image shape and the class names are kept, so that a step costs the same. Synthetic data
-    # has no class counts, from which class weights could be computed.
+    # The image shape and the class names stay the same, so that a step takes the same time. Class
+    # weights are not used, because synthetic data has no class counts.
     run_settings = run_settings.evolve(
         dataset='synthetic', train_pattern=None, eval_pattern=None, validation_fraction=None,
         image_size=dataset.image_shape, labels=dataset.labels, class_weights='none',
@@ -138,8 +137,8 @@ def point_settings(point: Point, settings: Settings, dataset: DataSet) -> Settin
 
 
 def make_part(point: Point, settings: Settings, dataset: DataSet) -> Part:
-  """Makes the part that runs a point; see `point_settings` for `settings`."""
-  arguments = settings_lib.to_arguments(point_settings(point, settings, dataset))
+  """Makes the part that runs a point; see `make_point_settings` for `settings`."""
+  arguments = settings_lib.to_arguments(make_point_settings(point, settings, dataset))
   module, cores, cores_per_worker = 'estimator_train', [], 0
   if point.unit == WORKER and not settings.devices.num_gpus:
     cores_per_worker = plan_cpu_workers()[1]
@@ -155,12 +154,12 @@ def make_part(point: Point, settings: Settings, dataset: DataSet) -> Part:
 
 
 def run_in_empty_folder(part: Part, run_child: RunChild) -> ChildRun:
-  """Runs the part of a point in its folder, in which only _KEPT_FILES remain after the run."""
+  """Runs the part of a point in its folder, in which only _FILES_TO_KEEP remain after the run."""
   folder = os.path.dirname(part.log_path)
   shutil.rmtree(folder, ignore_errors=True)
   os.makedirs(folder)
   child = run_child(part.arguments, part.log_path, part.module, part.cores)
-  for name in set(os.listdir(folder)).difference(_KEPT_FILES):
+  for name in set(os.listdir(folder)).difference(_FILES_TO_KEEP):
     path = os.path.join(folder, name)
     if os.path.isdir(path):
       shutil.rmtree(path)
@@ -171,7 +170,7 @@ def run_in_empty_folder(part: Part, run_child: RunChild) -> ChildRun:
 
 def mark_as_complete(folder: str) -> Dict[str, Any]:
   """Records that the point in this folder is complete, and returns its reports by name."""
-  throughput = storage.load_json(report_files.path_to(folder, 'throughput'), _THROUGHPUT)
+  throughput = storage.load_json(report_files.path_to(folder, 'throughput'), _THROUGHPUT_CHECK)
   storage.write_json(os.path.join(folder, _COMPLETION_FILE), {'point': os.path.basename(folder)})
   return {'throughput': throughput}
 
@@ -180,8 +179,8 @@ def read_complete_reports(folder: str) -> Optional[Dict[str, Any]]:
   """Returns the reports of the point in this folder by name; None if the point is incomplete."""
   completion = storage.load_json_or_warn(os.path.join(folder, _COMPLETION_FILE),
                                          json_values.fields({'point': json_values.text}),
-                                         _CONSEQUENCE)
+                                         _CONSEQUENCE_OF_DAMAGE)
   throughput = storage.load_json_or_warn(
-      report_files.path_to(folder, 'throughput'), _THROUGHPUT, _CONSEQUENCE)
+      report_files.path_to(folder, 'throughput'), _THROUGHPUT_CHECK, _CONSEQUENCE_OF_DAMAGE)
   is_complete = completion is not None and completion['point'] == os.path.basename(folder)
   return {'throughput': throughput} if is_complete and throughput is not None else None

@@ -20,10 +20,10 @@ from estimator_train.settings import Settings
 from estimator_train.settings.flags import CACHES
 from estimator_train.system import json_values, machine, storage, tensorflow_probe
 
-# Less free space is an error: a checkpoint of an ImageNet network (25 million weights with two Adam
-# slots each) has 300 MB, and needs this space in addition to the checkpoints that already exist.
+# Less free space is an error, because an ImageNet network could not save another checkpoint. It has
+# 25 million weights with two Adam slots each, which are 300 MB.
 _MIN_FREE_BYTES = 300 * 10**6
-# Less free space is a warning: by default, a run keeps five such checkpoints and the best one.
+# Less free space is a warning. By default, a run keeps five such checkpoints and the best one.
 _RECOMMENDED_FREE_BYTES = 2 * 10**9
 _KAGGLE_VARIABLES = ('KAGGLE_USERNAME', 'KAGGLE_KEY')
 DOCKER_IMAGE_VARIABLE = 'ESTIMATOR_TRAIN_IMAGE'  # The Dockerfile sets this environment variable.
@@ -55,30 +55,30 @@ def run(settings: Settings, unused_run_dir: Optional[RunDir]) -> Dict[str, Any]:
 
 def _run_checks(settings: Settings) -> Iterator[CheckResult]:
   """Runs the checks, grouped by subject, and yields their results."""
-  python = installation.Interpreter()
-  yield installation.check_python(python)
-  if python.system != 'Linux':
+  interpreter = installation.Interpreter()
+  yield installation.check_python(interpreter)
+  if interpreter.system != 'Linux':
     return  # The other checks support Linux only.
   in_image = DOCKER_IMAGE_VARIABLE in os.environ
-  installed = installation.find_installed_versions()
-  builds = installation.find_installed_builds(installed)
+  installed_versions = installation.find_installed_versions()
+  builds = installation.find_installed_builds(installed_versions)
   build = builds[0] if len(builds) == 1 else None
   yield installation.check_tensorflow(builds)
   yield from installation.check_packages(
-      installed, build is not None and build.is_nvidia_build,
+      installed_versions, build is not None and build.is_nvidia_build,
       settings.devices.distribution_strategy)
-  imported = tensorflow_probe.import_in_child()
-  yield installation.check_import(imported)
+  import_result = tensorflow_probe.import_in_child()
+  yield installation.check_import(import_result)
   inventory = hardware.inspect_gpus()
   gpu_results = list(hardware.check_gpus(inventory, build))
   yield from gpu_results
   if inventory.gpus and not any(gpu_result.level == 'error' for gpu_result in gpu_results):
-    yield from hardware.check_usable_gpus(len(inventory.gpus), build, imported)
+    yield from hardware.check_usable_gpus(len(inventory.gpus), build, import_result)
   yield hardware.check_cpu(machine.cpu_property('flags'), build)
   yield hardware.check_cores(hardware.read_quota_cores(),
                              build is not None and build.is_intel_build)
   yield from hardware.check_limits()
-  if imported.version is not None and build is not None and not (
+  if import_result.version is not None and build is not None and not (
       inventory.gpus or build.is_nvidia_build):
     yield installation.check_build_rates(installation.measure_builds(build), in_image)
   yield from check_folders(settings)
@@ -101,12 +101,12 @@ def _check_folder(flag: str, path: str) -> CheckResult:
   if not os.path.isdir(existing_path):
     return error(flag, existing_path + ' is not a folder', 'give another folder')
   exists = existing_path == os.path.abspath(path)
-  is_data = exists and flag == '--data_dir'  # Only a download writes to this folder.
-  if is_data and not os.access(path, os.R_OK | os.X_OK):
+  is_data_dir = exists and flag == '--data_dir'  # Only a download writes to this folder.
+  if is_data_dir and not os.access(path, os.R_OK | os.X_OK):
     return error(flag, path + ' cannot be read', 'give a folder that this user can read')
   # os.access reports a read-only mount as not writable, even for root.
   if not os.access(existing_path, os.W_OK | os.X_OK):
-    if is_data:
+    if is_data_dir:
       return ok(flag, path + ', read-only: nothing can be downloaded into it')
     return error(flag, existing_path + ' cannot be written to',
                  'give a folder that this user can write to; in Docker, check the `-v` flag')
@@ -115,7 +115,7 @@ def _check_folder(flag: str, path: str) -> CheckResult:
                                         free_bytes / 10**9)
   if free_bytes >= _RECOMMENDED_FREE_BYTES:
     return ok(flag, found)
-  if is_data:
+  if is_data_dir:
     return warning(flag, found, 'free some space before downloading a data set')
   if free_bytes < _MIN_FREE_BYTES:
     return error(flag, found, 'free some space, or give a folder on another disk')
@@ -145,8 +145,8 @@ def check_kaggle_credentials(environment: Mapping[str, str], is_needed: bool,
 
   Args:
     is_needed: whether the run downloads from Kaggle.
-    in_image: whether the program runs in the Docker image, from which the home folder of the user
-      cannot be accessed.
+    in_image: whether the program runs in the Docker image, which has no access to the home folder
+      of the user.
   """
   variables = [name for name in _KAGGLE_VARIABLES if environment.get(name)]
   if len(variables) == len(_KAGGLE_VARIABLES):
@@ -154,7 +154,7 @@ def check_kaggle_credentials(environment: Mapping[str, str], is_needed: bool,
   if variables:
     return warning('kaggle', variables[0] + ' is set without the other variable',
                    'set both ' + ' and '.join(_KAGGLE_VARIABLES))
-  path = os.path.join(_kaggle_folder(environment), 'kaggle.json')
+  path = os.path.join(_find_kaggle_folder(environment), 'kaggle.json')
   try:
     is_exposed = os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH)
     config = storage.load_json(path, json_values.fields(
@@ -174,7 +174,7 @@ def check_kaggle_credentials(environment: Mapping[str, str], is_needed: bool,
   return ok('kaggle', 'credentials in ' + path)
 
 
-def _kaggle_folder(environment: Mapping[str, str]) -> str:
+def _find_kaggle_folder(environment: Mapping[str, str]) -> str:
   """Returns the folder in which the kaggle package expects kaggle.json."""
   default = os.path.expanduser('~/.kaggle')
   # Newer releases of the package use this folder if the default folder does not exist.

@@ -31,13 +31,13 @@ _TIMEOUT_SECS = 30.
 _PCI_DEVICES = '/sys/bus/pci/devices/*'
 _NVIDIA_VENDOR_ID, _DISPLAY_CLASS_PREFIX = '0x10de', '0x03'
 
-# (the lowest compute capability that a build supports, the lowest one that is too new for it).
+# (lowest compute capability that the build supports, lowest one that is too new for the build).
 _STOCK_CAPABILITIES = ((3, 5), (8, 0))  # The stock build, with CUDA 10.0.
 _NVIDIA_CAPABILITIES = ((6, 0), (10, 0))  # NVIDIA's container, with CUDA 12.1.
 # The lowest version of the driver for CUDA 10.0, and for NVIDIA's container on data-center GPUs.
 _STOCK_MIN_DRIVER, _NVIDIA_MIN_DRIVER = (410, 48), (450, 51)
 
-# Without a driver, there is no NVML library, and the code prints nothing.
+# Prints a line per GPU. Without a driver, there is no NVML library, and the code prints nothing.
 _NVML_CODE = '''
 import json, pynvml
 try:
@@ -50,12 +50,12 @@ for index in range(pynvml.nvmlDeviceGetCount()):
   print(json.dumps([pynvml.nvmlDeviceGetName(gpu), pynvml.nvmlDeviceGetCudaComputeCapability(gpu),
                     driver, pynvml.nvmlDeviceGetMemoryInfo(gpu).total]))
 '''
-# The stock build of TensorFlow loads these libraries when it finds a GPU. If one of the libraries
-# cannot be loaded, TensorFlow uses no GPU.
+# The stock build of TensorFlow loads these libraries when it finds a GPU. If one of them cannot be
+# loaded, TensorFlow uses no GPU.
 _CUDA_LIBRARIES = ('libcudart.so.10.0', 'libcublas.so.10.0', 'libcufft.so.10.0',
                    'libcurand.so.10.0', 'libcusolver.so.10.0', 'libcusparse.so.10.0',
                    'libcudnn.so.7')
-_LOADER_CODE = 'import ctypes, sys; [ctypes.CDLL(name) for name in sys.argv[1:]]'
+_LOAD_LIBRARIES_CODE = 'import ctypes, sys; [ctypes.CDLL(name) for name in sys.argv[1:]]'
 _HANG_REMEDY = 'if training hangs, give --all_reduce_alg=hierarchical_copy'
 
 
@@ -63,7 +63,7 @@ class Gpu(NamedTuple):
   """A GPU as described by NVML.
 
   Attributes:
-    capability: compute capability, (major, minor).
+    capability: the compute capability (major, minor).
   """
   name: str
   capability: Tuple[int, int]
@@ -76,7 +76,8 @@ class GpuInventory(NamedTuple):
 
   Attributes:
     failure: the reason why NVML failed; None if NVML works, or if there is no driver.
-    num_pci_devices: the number of NVIDIA graphics devices. The kernel lists them without a driver.
+    num_pci_devices: the number of NVIDIA's graphics devices, which the kernel lists even without a
+      driver.
   """
   gpus: Tuple[Gpu, ...] = ()
   failure: Optional[str] = None
@@ -93,9 +94,9 @@ def inspect_gpus() -> GpuInventory:
   return GpuInventory(gpus, None, sum(map(_is_nvidia_gpu, glob.glob(_PCI_DEVICES))))
 
 
-def _is_nvidia_gpu(device: str) -> bool:
-  return (machine.read_kernel_file(device + '/vendor').strip() == _NVIDIA_VENDOR_ID
-          and machine.read_kernel_file(device + '/class').startswith(_DISPLAY_CLASS_PREFIX))
+def _is_nvidia_gpu(device_folder: str) -> bool:
+  return (machine.read_kernel_file(device_folder + '/vendor').strip() == _NVIDIA_VENDOR_ID
+          and machine.read_kernel_file(device_folder + '/class').startswith(_DISPLAY_CLASS_PREFIX))
 
 
 def check_gpus(inventory: GpuInventory,
@@ -144,7 +145,7 @@ def _check_driver(driver: str, build: TensorFlowBuild) -> CheckResult:
   lowest = _NVIDIA_MIN_DRIVER if build.is_nvidia_build else _STOCK_MIN_DRIVER
   if version >= lowest:
     return ok('gpu driver', driver)
-  # No error for NVIDIA's build, because its older containers work with older drivers.
+  # NVIDIA's older containers work with older drivers, so this is only a warning with its build.
   return (warning if build.is_nvidia_build else error)(
       'gpu driver', '{}, but {} {} needs {} or later'.format(
           driver, build.name, build.version, _format_version(lowest)), 'install a newer driver')
@@ -159,7 +160,7 @@ def check_usable_gpus(num_gpus: int, build: Optional[TensorFlowBuild],
   """Checks that TensorFlow can use the GPUs, if the build and the driver support them.
 
   Args:
-    build: installed build of TensorFlow; None if it is unknown.
+    build: None if it is unknown.
   """
   if build is not None and not build.is_nvidia_build:  # NVIDIA's build includes CUDA's libraries.
     yield check_libraries()
@@ -171,7 +172,7 @@ def check_usable_gpus(num_gpus: int, build: Optional[TensorFlowBuild],
 
 def check_libraries(names: Tuple[str, ...] = _CUDA_LIBRARIES) -> CheckResult:
   """Checks that a child process can load the libraries of CUDA 10.0 and cuDNN 7."""
-  child = run_python(['-c', _LOADER_CODE, *names], _TIMEOUT_SECS)
+  child = run_python(['-c', _LOAD_LIBRARIES_CODE, *names], _TIMEOUT_SECS)
   if child.error is None:
     return ok('cuda', 'the libraries of CUDA 10.0 and cuDNN 7 can be loaded')
   return error('cuda', 'cannot load the libraries: ' + child.error,
@@ -199,8 +200,8 @@ def _check_visible_gpus(num_gpus: int, num_visible: int, has_cuda: bool) -> Chec
 def _check_nccl(num_gpus: int) -> CheckResult:
   """Checks that the limits of shared and locked memory are high enough for NCCL.
 
-  NCCL's documentation recommends 1 GB of shared memory, and no limit of locked memory. Because the
-  documentation does not name a sufficient limit of locked memory, any such limit is a warning.
+  NCCL's documentation recommends 1 GB of shared memory, and no limit of locked memory. It does not
+  name a sufficient limit of locked memory, so any such limit is a warning.
   """
   shm_bytes = shutil.disk_usage('/dev/shm').total if os.path.isdir('/dev/shm') else 0
   locked_bytes = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
@@ -214,7 +215,7 @@ def _check_nccl(num_gpus: int) -> CheckResult:
 
 
 def read_quota_cores() -> Optional[float]:
-  """Returns the seconds of CPU time per second that the container may use; None: no limit."""
+  """Returns the CPU time per second that the container may use, in seconds; None: no limit."""
   text = machine.read_kernel_file(_CGROUP_V2_CPU_MAX) or '{} {}'.format(
       *map(machine.read_kernel_file, (_CGROUP_V1_CPU_QUOTA, _CGROUP_V1_CPU_PERIOD)))
   # Without a limit, the quota is "max" or -1.
@@ -226,7 +227,8 @@ def check_cpu(flags: str, build: Optional[TensorFlowBuild]) -> CheckResult:
   """Checks that the CPU has the instructions that the build of TensorFlow uses.
 
   Args:
-    build: the installed build; None if it is unknown.
+    flags: the features of the CPU in /proc/cpuinfo, separated by spaces.
+    build: None if it is unknown.
   """
   # AVX-512 consists of several features; avx512f is the one that all CPUs with AVX-512 have.
   features = [name for name, flag in (('AVX', 'avx'), ('AVX2', 'avx2'), ('AVX-512', 'avx512f'))
@@ -253,8 +255,8 @@ def check_cores(quota_cores: Optional[float], has_onednn: bool) -> CheckResult:
   cores = machine.available_cores()
   if quota_cores is None or quota_cores >= cores:
     return ok('cores', str(cores))
-  # With oneDNN, operations run one after the other, so their number needs no limit. They use OpenMP
-  # threads, whose number OMP_NUM_THREADS limits.
+  # With oneDNN, operations run one after the other, so only the number of OpenMP threads that they
+  # use needs a limit, which is OMP_NUM_THREADS.
   remedy = ('set `OMP_NUM_THREADS={0}` and give ' if has_onednn
             else 'give --inter_op_parallelism_threads={0} ')
   return warning('cores', '{}, but the container gets the CPU time of {:g} core(s); TensorFlow '

@@ -20,8 +20,8 @@ from estimator_train.modes.doctor.results import CheckResult, error, ok, warning
 from estimator_train.system.child_process import child_environment, run_python
 from estimator_train.system.tensorflow_probe import ImportResult
 
-# If one of these packages is too new, TensorFlow fails. If it is NumPy, and only slightly too new,
-# TensorFlow prints warnings, but works.
+# TensorFlow fails if one of these packages is too new. If NumPy is only slightly too new,
+# TensorFlow works, but prints warnings.
 _PINNED_PACKAGES = ('protobuf', 'h5py', 'numpy')
 _TENSORFLOW_DISTRIBUTIONS = ('tensorflow', 'tensorflow-gpu', 'tensorflow-cpu', 'intel-tensorflow',
                              'intel-tensorflow-avx512', 'nvidia-tensorflow')
@@ -29,8 +29,8 @@ _INSTALL_REMEDY = ('./run_train.sh creates an environment; `pip install .` insta
                    'environment')
 
 _SLOW_IMPORT_SECS = 30.
-# (environment that run_train.sh creates next to the package, command) of each build. The processor
-# determines which build is faster.
+# (environment that run_train.sh creates next to the package, command that uses it) of each build.
+# Which build is faster depends on the processor.
 _BUILDS = {'stock': ('.venv', './run_train.sh'),
            'oneDNN': ('.venv-onednn', 'ESTIMATOR_TRAIN_TF=onednn ./run_train.sh')}
 _RATE_TIMEOUT_SECS = 90.
@@ -38,11 +38,11 @@ _RATE_ARGUMENTS = ('-W', 'ignore', '-m', 'estimator_train', '--mode=train', '--m
                    '--dataset=synthetic', '--image_size=28,28', '--batch_size=128',
                    '--train_steps=30', '--distribution_strategy=off', '--noreport_page')
 # On a shared machine, two measurements of the same build differ by up to this factor.
-_MIN_RATIO = 1.15
+_MIN_RECOMMENDED_SPEED_UP = 1.15
 
 
 class Interpreter(NamedTuple):
-  """A Python interpreter, its operating system and its machine; by default, of this process."""
+  """A Python interpreter, its operating system and its machine; by default, this process."""
   implementation: str = platform.python_implementation()
   version: Tuple[int, ...] = sys.version_info[:3]
   bits: int = 8 * struct.calcsize('P')
@@ -71,14 +71,14 @@ class BuildRate(NamedTuple):
 
   Attributes:
     examples_per_sec: None if the build could not be measured.
-    failure: the reason why it could not; otherwise ''.
+    failure: the reason why the build could not be measured, or ''.
   """
   build: str
   examples_per_sec: Optional[float]
   failure: str = ''
 
   def format(self) -> str:
-    """Returns the rate or the failure as a part of a line."""
+    """Returns the rate or the failure as text."""
     if not self.examples_per_sec:
       return 'not with the {} build ({})'.format(self.build, self.failure)
     return '{:,.0f} examples/sec with the {} build'.format(self.examples_per_sec, self.build)
@@ -99,7 +99,7 @@ def check_python(python: Interpreter) -> CheckResult:
 
 
 def find_installed_versions() -> Dict[str, str]:
-  """Returns the versions of the installed packages, by the name of the package in lower case."""
+  """Returns the versions of the installed packages, by their names in lower case."""
   # pkg_resources.working_set lists what was installed when pkg_resources was imported. A new
   # WorkingSet lists what is installed now.
   return {distribution.key: distribution.version for distribution in pkg_resources.WorkingSet()}
@@ -109,7 +109,7 @@ def find_installed_builds(installed: Dict[str, str]) -> List[TensorFlowBuild]:
   """Returns the installed builds of TensorFlow."""
   builds = [TensorFlowBuild(name, installed[name])
             for name in _TENSORFLOW_DISTRIBUTIONS if name in installed]
-  # NVIDIA's build may be installed under two names for the same files. Count it as one build.
+  # NVIDIA's build may be installed under two names for the same files. It counts as one build.
   if len({build.version for build in builds}) == 1 and builds[0].is_nvidia_build:
     return builds[-1:]
   return builds
@@ -137,9 +137,9 @@ def check_packages(installed: Dict[str, str], is_nvidia_build: bool, strategy: s
   """Checks the packages whose newer releases do not work with TensorFlow 1.15, and Horovod.
 
   Args:
-    installed: versions of the installed packages by name.
-    python_version: the Python version for which the requirements are evaluated, such as `3.7`;
-      None: the version of this process.
+    installed: the result of `find_installed_versions`.
+    python_version: the Python version whose requirements apply, such as `3.7`; None: the version of
+      this process.
   """
   environment = python_version and {'python_version': python_version}
   lines = Path(system.PACKAGE_DIR, 'install_requires.txt').read_text(encoding='utf-8').splitlines()
@@ -151,10 +151,10 @@ def check_packages(installed: Dict[str, str], is_nvidia_build: bool, strategy: s
     if name in installed and version in requirement:
       yield ok(name, version)
       continue
-    # With NVIDIA's build, a version outside the pins is only a warning, because NVIDIA's container
-    # ships other versions that work with its build.
-    breaks = name != 'numpy' and not is_nvidia_build
-    yield (error if breaks else warning)(
+    # With NVIDIA's build, another version is only a warning, because NVIDIA's container has other
+    # versions that work with its build.
+    is_error = name != 'numpy' and not is_nvidia_build
+    yield (error if is_error else warning)(
         name, '{}, but TensorFlow 1.15 was tested with {}'.format(version, requirement.specifier),
         '`pip install "{}{}"`'.format(name, requirement.specifier))
   if strategy == 'horovod' and importlib.util.find_spec('horovod') is None:
@@ -180,7 +180,7 @@ def check_import(imported: ImportResult) -> CheckResult:
 
 
 def measure_builds(build: TensorFlowBuild) -> List[BuildRate]:
-  """Trains a small network on the CPU with this build, then with the other one if it exists."""
+  """Trains a small network on the CPU with this build and, if installed, with the other one."""
   own_build = 'oneDNN' if build.is_intel_build else 'stock'
   rates = [_measure_build(own_build, sys.executable)]
   for other, (environment, _) in _BUILDS.items():
@@ -218,7 +218,7 @@ def check_build_rates(rates: Sequence[BuildRate], in_image: bool = False) -> Che
     other_name = next(name for name in _BUILDS if name != own.build)
     return ok('builds', found, '' if in_image else '`{} --mode=doctor` installs the {} build and '
               'compares both'.format(_BUILDS[other_name][1], other_name))
-  if (other.examples_per_sec or 0.) < _MIN_RATIO * own.examples_per_sec:
+  if (other.examples_per_sec or 0.) < _MIN_RECOMMENDED_SPEED_UP * own.examples_per_sec:
     return ok('builds', found)
   return ok('builds', found, '`{}` uses the {} build, which is faster; compare on your own '
             'model'.format(_BUILDS[other.build][1], other.build))

@@ -33,8 +33,8 @@ def write_evaluation_report(flags: RunFlags, class_names: Sequence[str],
 
   Args:
     class_names: the class names, by class index; empty if there are no classes.
-    metrics: the metrics, `global_step` and `checkpoint`; see Evaluator.evaluate.
-    sample_predictions: a few examples with the outputs of the model.
+    metrics: see Evaluator.evaluate.
+    sample_predictions: a few examples with the outputs of the model, an EvaluationSamples.
     run_dir: the folder to write to: `model_dir`, or a folder in it.
   """
   report = dict(metrics)
@@ -69,7 +69,7 @@ def write_evaluation_report(flags: RunFlags, class_names: Sequence[str],
 
 def compute_class_metrics(class_names: Sequence[str], correct: Sequence[int], true: Sequence[int],
                       predicted: Sequence[int]) -> Dict[str, Dict[str, Any]]:
-  """Computes precision, recall, F1 and support of each class, as described in ClassMetrics.
+  """Computes precision, recall, F1 and support of each class; see ClassMetrics.
 
   Args:
     correct: for each class, the number of its examples that are predicted as this class.
@@ -79,7 +79,6 @@ def compute_class_metrics(class_names: Sequence[str], correct: Sequence[int], tr
   return {name: {'precision': _divide_or_none(hits, predictions),
                  'recall': _divide_or_none(hits, support),
                  'f1': _divide_or_none(2 * hits, support + predictions), 'support': support}
-
           for name, hits, support, predictions in zip(class_names, correct, true, predicted)}
 
 
@@ -89,7 +88,7 @@ def _divide_or_none(numerator: float, denominator: float) -> Optional[float]:
 
 def write_samples(model_dir: str, class_names: Sequence[str], samples: Sequence[Any],
                   mistakes: Sequence[Any]) -> None:
-  """Writes examples, and examples whose predicted classes are wrong, with their images.
+  """Writes examples, and examples whose predicted class is wrong, with their images.
 
   An example has the attributes `image` (pixel values from 0 to 255, [height, width, 1 or 3]),
   `class_index` (of the true class) and `outputs` (of the model, [num_classes]).
@@ -103,10 +102,10 @@ def write_samples(model_dir: str, class_names: Sequence[str], samples: Sequence[
 
 def _write_images(folder: str, kind: str, class_names: Sequence[str],
                   samples: Sequence[Any]) -> List[Dict[str, Any]]:
-  """Writes the images of examples to `KIND-NN.png`; returns the entries of samples.json."""
+  """Writes the images of examples to `KIND-NN.png`; returns the items of samples.json."""
   from PIL import Image
 
-  entries = []
+  items = []
   for index, sample in enumerate(samples):
     image_name = '{}-{:02d}.png'.format(kind, index)
     pixels = np.clip(sample.image, 0, 255).astype(np.uint8)
@@ -115,10 +114,10 @@ def _write_images(folder: str, kind: str, class_names: Sequence[str],
     storage.write_bytes(os.path.join(folder, image_name), png.getvalue())
     probabilities = convert_to_probabilities(sample.outputs)
     predicted = int(np.argmax(probabilities))
-    entries.append({
+    items.append({
         'label': class_names[sample.class_index], 'predicted': class_names[predicted],
         'probability': float(probabilities[predicted]), 'image': image_name})
-  return entries
+  return items
 
 
 def _list_numbers(values: np.ndarray) -> List[Optional[float]]:
@@ -140,9 +139,9 @@ class ClassMetrics(NamedTuple):
   """The metrics of a class.
 
   Attributes:
-    precision: fraction; None if no example was predicted as this class.
-    recall: fraction; None if no example is of this class.
-    f1: harmonic mean of precision and recall; None if both are None.
+    precision: a fraction; None if no example was predicted as this class.
+    recall: a fraction; None if no example is of this class.
+    f1: the harmonic mean of precision and recall; None if both are None.
     support: the number of examples of this class.
   """
   class_index: int
@@ -157,7 +156,7 @@ class Confusion(NamedTuple):
   """The number of examples of one class that were predicted as another class.
 
   Attributes:
-    share: `examples` ÷ the number of all examples of the true class.
+    share: `examples` as a fraction of all examples of the true class.
   """
   true_class: str
   predicted_class: str
@@ -169,13 +168,12 @@ class ShownClasses(NamedTuple):
   """The classes that the report page shows.
 
   Attributes:
-    num_classes: number of all classes, including those that are not shown.
-    rows: metrics of the shown classes, in the order of the model's outputs.
-    matrix: confusion matrix of the shown classes, int [len(rows), len(rows)]; None if the
+    num_classes: the number of all classes, including those that are not shown.
+    rows: the metrics of the shown classes, in the order of the model's outputs.
+    matrix: the confusion matrix of the shown classes, int [len(rows), len(rows)]; None if the
       evaluation has too many classes for a confusion matrix.
-    confusions: at most _MAX_SHOWN_CONFUSIONS among all classes, by descending `examples`.
+    confusions: the most frequent confusions of all classes, by descending `examples`.
   """
-
   num_classes: int
   rows: List[ClassMetrics]
   matrix: Optional[np.ndarray]
@@ -211,9 +209,9 @@ def select_classes_to_show(evaluation: Dict[str, Any]) -> Optional[ShownClasses]
                   for true, predicted in zip(*np.unravel_index(most_frequent, mistakes.shape))
                   if mistakes[true, predicted]]
   # The classes with the most mistakes, in the order of the model's outputs.
-  shown = np.sort(np.argsort(-num_mistakes, kind='stable')[:_MAX_SHOWN_CLASSES])
+  shown_indices = np.sort(np.argsort(-num_mistakes, kind='stable')[:_MAX_SHOWN_CLASSES])
   rows = [ClassMetrics(int(index), class_names[index],
                        *map(per_class[class_names[index]].get, ClassMetrics._fields[2:]))
-          for index in shown]
+          for index in shown_indices]
   return ShownClasses(len(class_names), rows, None if matrix is None else matrix[
-      np.ix_(shown, shown)], confusions)
+      np.ix_(shown_indices, shown_indices)], confusions)

@@ -15,7 +15,7 @@ _LOG = logging.getLogger('estimator_train')
 # The Estimator of a Keras model writes `loss_1`, because its graph has a scope named `loss`.
 _LOSS_TAG = r'loss(_\d+)?'
 # (pattern of folders with event files, pattern of the tag, name of the curve). If several rows have
-# the same name, the first one with events is used. Therefore, `average_loss` precedes `loss`, which
+# the same name, the first one with events is used. `average_loss` therefore precedes `loss`, which
 # all Estimators write, but which is a mean over batches.
 _CURVES = (('', _LOSS_TAG, 'train_loss'),
            ('', 'accuracy', 'train_accuracy'),
@@ -26,7 +26,7 @@ _CURVES = (('', _LOSS_TAG, 'train_loss'),
            ('eval*', 'acc', 'eval_accuracy'))
 _EVENT_FILES = 'events.out.tfevents.*'
 _MAX_POINTS = 1000
-_CONSEQUENCE = 'its points are omitted'
+_CONSEQUENCE_OF_DAMAGE = 'its points are omitted'
 _TAG_PATTERNS = tuple(dict.fromkeys(tag_pattern for _, tag_pattern, _ in _CURVES))
 _DT_FLOAT = 1  # In tensorflow/core/framework/types.proto.
 
@@ -53,19 +53,18 @@ class LossCurve:
 
   def __init__(self) -> None:
     self.points: Curve = []
-    self._steps_per_point, self._num_steps, self._sum = 1, 0, 0.
+    self._steps_per_point, self._num_losses, self._loss_sum = 1, 0, 0.
 
   def add(self, step: int, loss: float) -> None:
     """Adds the loss of a step. Existing points at this step and at later steps are removed."""
     if not math.isfinite(loss):
       return
-    self._num_steps, self._sum = self._num_steps + 1, self._sum + loss
-    if self._num_steps < self._steps_per_point:
+    self._num_losses, self._loss_sum = self._num_losses + 1, self._loss_sum + loss
+    if self._num_losses < self._steps_per_point:
       return
-    _append_point(self.points, step, self._sum / self._num_steps)
-    self._num_steps, self._sum = 0, 0.
+    _append_point(self.points, step, self._loss_sum / self._num_losses)
+    self._num_losses, self._loss_sum = 0, 0.
     if len(self.points) == _MAX_POINTS:
-
       self.points = [(step, (first + second) / 2) for (_, first), (step, second) in zip(
           self.points[::2], self.points[1::2])]
       self._steps_per_point *= 2
@@ -75,8 +74,8 @@ def write_learning_curves(model_dir: str, losses: Sequence[Tuple[int, float]] = 
   """Writes the curves of this run and of all earlier runs in the same `model_dir`.
 
   Args:
-    losses: points of the training loss. From their first step on, they replace the points in the
-      event files.
+    losses: points of the training loss, which replace the points in the event files from their
+      first step on.
   """
   curves = read_learning_curves(model_dir)
   if losses:
@@ -87,14 +86,14 @@ def write_learning_curves(model_dir: str, losses: Sequence[Tuple[int, float]] = 
 
 def read_learning_curves(model_dir: str) -> Dict[str, Curve]:
   """Returns the curves by their names in _CURVES; a curve without events is empty."""
-  by_folder: Dict[str, Dict[str, Curve]] = {}
+  curves_by_folder: Dict[str, Dict[str, Curve]] = {}
   curves: Dict[str, Curve] = {}
   for folder_pattern, tag_pattern, name in _CURVES:
     for folder in _find_paths(model_dir, folder_pattern):
       if not curves.get(name):
-        if folder not in by_folder:
-          by_folder[folder] = _read_curves(folder)
-        curves[name] = _downsample(by_folder[folder].get(tag_pattern, []))
+        if folder not in curves_by_folder:
+          curves_by_folder[folder] = _read_curves(folder)
+        curves[name] = _downsample(curves_by_folder[folder].get(tag_pattern, []))
   return {name: curves.get(name, []) for _, _, name in _CURVES}
 
 
@@ -113,7 +112,7 @@ def read_last_evaluation(model_dir: str) -> Dict[str, float]:
     if step > last_evaluation.get('global_step', -1):
       last_evaluation = {key: value for key, (point_step, value) in points.items()
                          if point_step == step}
-      # This loss is a mean over batches. It is used only to find the last step.
+      # This loss is used only to find the last step, because it is a mean over batches.
       last_evaluation.pop('loss', None)
       last_evaluation['global_step'] = step
   return last_evaluation
@@ -148,7 +147,7 @@ def read_steps_per_sec(model_dir: str) -> Optional[float]:
 
 
 def _read_curves(folder: str) -> Dict[str, Curve]:
-  """Returns the curves of a folder by the patterns of their tags in _CURVES."""
+  """Returns the curves of a folder, by the patterns of their tags in _CURVES."""
   curves: Dict[str, Curve] = {}
   for points in _read_event_files(folder):
     for point in points:
@@ -159,11 +158,12 @@ def _read_curves(folder: str) -> Dict[str, Curve]:
 def _read_event_files(folder: str) -> List[List[_Point]]:
   """Returns the points of each event file of a folder, in the order of the runs.
 
-  The name of an event file contains the time of its creation. If the clock was set back, or another
-  host resumed the run, the order of the names is wrong. The steps correct this order, because a run
-  resumes at a step that an earlier run has reached. Files without points are omitted.
+  The name of an event file contains the time of its creation. The order of the names is wrong if
+  the clock was set back, or if another host resumed the run. Therefore, the files are ordered by
+  their steps: a run resumes at a step that an earlier run has reached. Files without points are
+  omitted.
   """
-  unordered = list(filter(None, (storage.load_or_warn(path, _read_points, _CONSEQUENCE)
+  unordered = list(filter(None, (storage.load_or_warn(path, _read_points, _CONSEQUENCE_OF_DAMAGE)
                                  for path in _find_paths(folder, _EVENT_FILES))))
   ordered: List[List[_Point]] = []
   last_step = -math.inf  # The first run begins at the lowest step.

@@ -16,7 +16,7 @@ _LOG = logging.getLogger('estimator_train')
 
 
 def append(model_dir: str, kind: str, step: int, metrics: Dict[str, Any]) -> None:
-  """Appends a line. A failure is only logged, because training does not need the file.
+  """Appends a line, and only logs a failure, because training does not need the file.
 
   A line of an evaluation replaces the line of an earlier evaluation at the same step.
 
@@ -52,11 +52,11 @@ def remove_steps_after(model_dir: str, step: int) -> None:
 def _remove_lines(path: str, is_obsolete: Callable[[Dict[str, Any]], bool]) -> None:
   """Removes all incomplete lines, and the lines whose metrics are obsolete."""
   if os.path.isfile(path):
-    kept = [line for line, metrics in _read_complete_lines(path) if not is_obsolete(metrics)]
+    lines = [line for line, metrics in _read_complete_lines(path) if not is_obsolete(metrics)]
     with open(path, 'rb') as file:
-      is_changed = sum(1 for _ in file) != len(kept)
+      is_changed = sum(1 for _ in file) != len(lines)
     if is_changed:
-      storage.write_text(path, ''.join(kept))
+      storage.write_text(path, ''.join(lines))
 
 
 def _read_complete_lines(path: str) -> Iterator[Tuple[str, Dict[str, Any]]]:

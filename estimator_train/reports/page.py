@@ -22,9 +22,9 @@ from estimator_train.system import storage
 from estimator_train.version import __version__
 
 _LOG = logging.getLogger('estimator_train')
-_CONSEQUENCE = 'the report page omits it'
+_CONSEQUENCE_OF_DAMAGE = 'the report page omits it'
 _PNG_SIGNATURE = b'\x89PNG\r\n\x1a\n'
-# All charts. If this run has no data for a chart, the file of an earlier run is removed.
+# The files of all charts. If this run has no data for a chart, that of an earlier run is removed.
 _CHART_FILES = ('step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png',
                 'confusion-matrix.png', 'reliability.png', 'output-*.png', 'scaling.png',
                 'scaling-efficiency.png', 'lr-finder.png', 'rates.png', 'compared-loss.png',
@@ -37,7 +37,7 @@ class PageData(NamedTuple):
   """The contents of the files in a `model_dir`; empty if a file is missing or damaged.
 
   Attributes:
-    flags: the values of the flags by name; a value is None if the flag is not set.
+    flags: the values of the flags by name; None for a flag that is not set.
   """
   flags: Dict[str, Optional[str]]
   throughput: Dict[str, Any]
@@ -53,18 +53,14 @@ class PageData(NamedTuple):
 
 
 class ComparedRun(NamedTuple):
-  """A training run to compare with others.
-
-  Attributes:
-    name: the name of the run on the page.
-  """
+  """A training run to compare with others. The page shows its name."""
   name: str
   folder: str
   data: PageData
 
   @property
   def rates(self) -> Dict[str, Optional[float]]:
-    """The rates of the run by unit. A rate is None if it is unknown."""
+    """The rates of the run by unit; None for a rate that is unknown."""
     return {unit: self.data.throughput.get(unit.replace('/', '_per_'))
             for unit in ('examples/sec', 'steps/sec')}
 
@@ -72,19 +68,16 @@ class ComparedRun(NamedTuple):
 def read_page_data(model_dir: str) -> PageData:
   """Reads the files in a `model_dir` that the report page shows."""
   flags = storage.load_or_warn(
-      os.path.join(model_dir, FLAGS_FILE), storage.parse_text, _CONSEQUENCE) or ''
+      os.path.join(model_dir, FLAGS_FILE), storage.parse_text, _CONSEQUENCE_OF_DAMAGE) or ''
   return PageData(parse_flagfile(flags), **{
-      name: report_files.read_or_warn(model_dir, name, _CONSEQUENCE)
+      name: report_files.read_or_warn(model_dir, name, _CONSEQUENCE_OF_DAMAGE)
       for name in report_files.CHECKS})
 
 
 def write_page_of_finished_run(model_dir: str, flags: ReportingFlags) -> Optional[str]:
-  """Writes the page if `--report_page` is set.
+  """Writes the page if `--report_page` is set, and returns its path; None if it was not written.
 
   If the page cannot be written, the function only logs a warning, so that the run still succeeds.
-
-  Returns:
-    The path of the page; None if it was not written.
   """
   if flags.report_page:
     try:
@@ -96,13 +89,11 @@ def write_page_of_finished_run(model_dir: str, flags: ReportingFlags) -> Optiona
 
 def write_comparison(runs: Sequence[ComparedRun], rows: Sequence[Tuple[str, Sequence[str]]],
                      output_dir: str) -> str:
-  """Writes the page that compares runs, and its charts, to `report/` in `output_dir`.
+  """Writes the page that compares runs, and its charts, to `report/`; returns the path of the page.
 
   Args:
-    rows: the rows of the table. A row is a title, and a cell per run.
-
-  Returns:
-    The path of the page.
+    rows: (title, a cell per run) of each row of the table.
+    output_dir: the folder of `report/`.
   """
   from estimator_train.reports import charts  # On demand, so that the program starts fast.
 
@@ -116,9 +107,9 @@ def write_page(model_dir: str, data: Optional[PageData] = None,
   """Writes the page and its charts to `report/`, and returns the path of the page.
 
   Args:
-    model_dir: the folder with the images of the samples.
-    data: the data to show. If None, the data is read from `model_dir`.
-    output_dir: the folder in which `report/` is written; by default, `model_dir`.
+    model_dir: the folder of the run, from which the images of the samples are read.
+    data: the data to show; None to read it from `model_dir`.
+    output_dir: the folder of `report/`; None for `model_dir`.
   """
   if data is None:
     data = read_page_data(model_dir)
@@ -144,7 +135,6 @@ def write_page(model_dir: str, data: Optional[PageData] = None,
 
 @functools.lru_cache()
 def _make_environment() -> Any:
-  """Returns the Jinja environment with the filters of the templates."""
   import jinja2  # On demand, so that the program starts fast.
 
   environment = jinja2.Environment(
@@ -177,19 +167,17 @@ def _render_page(output_dir: str, template: str, charts: Iterable[Any],
 
 
 def _load_sample(model_dir: str, sample: Dict[str, Any]) -> Dict[str, Any]:
-  """Returns a copy of a sample with the PNG file of its image and the size to show on the page.
+  """Returns the sample with its PNG file as `png`, and its `width` and `height` in CSS pixels.
+
+  If there is no image, or if it is not a PNG file, `png` is None.
 
   Args:
-    sample: an entry of samples.json.
-
-  Returns:
-    The entry with the PNG file as `png`, and `width` and `height` in CSS pixels. If there is no
-    image, or it is not a PNG file, `png` is None.
+    sample: an item of samples.json.
   """
   name, content = sample.get('image') or '', b''
   if os.path.basename(name) == name:  # A name with folders could lead outside of `report/`.
     content = storage.load_or_warn(os.path.join(model_dir, REPORT_FOLDER, name),
-                                   lambda file: file.read(), _CONSEQUENCE) or b''
+                                   lambda file: file.read(), _CONSEQUENCE_OF_DAMAGE) or b''
   is_png = content[:8] == _PNG_SIGNATURE and content[12:16] == b'IHDR' and len(content) >= 24
   width, height = struct.unpack('>II', content[16:24]) if is_png else (0, 0)
   if not width or not height:

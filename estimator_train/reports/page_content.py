@@ -1,7 +1,7 @@
 """Formats the texts and the numbers of the report page.
 
-The templates call the functions of this module as `content.NAME`. The arguments `throughput`,
-`evaluation` and so on are the contents of the JSON files of these names; those of a missing file
+The templates call the functions of this module as `content.NAME`. Arguments such as `throughput`
+and `evaluation` are the contents of the JSON files of these names. The contents of a missing file
 are empty.
 """
 
@@ -41,8 +41,8 @@ _CLASSIFIER_METRICS = (
     ('top_5_accuracy', 'Top-5 accuracy'), ('macro_precision', 'Macro precision'),
     ('macro_recall', 'Macro recall'), ('macro_f1', 'Macro F1'),
     ('calibration_error', 'Calibration error'))
-# The beginnings of the titles of pages, by `--mode`.
-_TITLE_STARTS = {'scaling': 'Scaling', 'reproduce': 'Reproduction',
+# The first words of the title of a page, by `--mode`.
+_TITLE_BEGINNINGS = {'scaling': 'Scaling', 'reproduce': 'Reproduction',
                  'evaluate': 'Evaluation', 'input_benchmark': 'Input benchmark',
                  'lr_finder': 'Learning rate finder'}
 # The columns of the table of times, which are the keys of a distribution in throughput.json.
@@ -50,7 +50,12 @@ STATISTICS = ('mean', 'p50', 'p90', 'p99', 'max')
 
 
 class BarSegment(NamedTuple):
-  """A segment of a stacked bar: the name, the formatted value and the fraction of a part."""
+  """A segment of a stacked bar, which shows a part of a figure.
+
+  Attributes:
+    value: the formatted value of the part.
+    share: the fraction of the figure.
+  """
   name: str
   value: str
   share: float
@@ -87,7 +92,7 @@ class OutputResults(NamedTuple):
 def make_title(throughput: Dict[str, Any], flags: Dict[str, Optional[str]]) -> str:
   """Returns the title of the page: the mode, the model and the data set."""
   model, dataset = (throughput.get(name) or flags.get(name) for name in ('model', 'dataset'))
-  kind = _TITLE_STARTS.get(flags.get('mode') or '', 'Training')
+  kind = _TITLE_BEGINNINGS.get(flags.get('mode') or '', 'Training')
   return '{} of {} on {}'.format(kind, model, dataset) if model and dataset else 'Report of a run'
 
 
@@ -128,11 +133,11 @@ def make_headlines(throughput: Dict[str, Any], evaluation: Dict[str, Any],
 
 
 def _make_rate_headline(throughput: Dict[str, Any]) -> Headline:
-  """Returns the throughput in examples/sec or, if the batch size is unknown, in steps/sec."""
+  """Returns the throughput in examples/sec; in steps/sec if the batch size is unknown."""
   unit = 'steps/sec' if throughput.get('examples_per_sec') is None else 'examples/sec'
   key = unit.replace('/', '_per_')
   rate, steady_rate = throughput.get(key), throughput.get('steady_' + key)
-  if 'steps_timed' not in throughput:  # There is no throughput.json; the rate is from event files.
+  if 'steps_timed' not in throughput:  # The rate is from event files, not from throughput.json.
     notes = ['between the logged steps, including checkpoints and evaluations']
   else:
     notes = ['over {} steps with their pauses'.format(format_number(throughput['steps_timed']))]
@@ -176,17 +181,18 @@ def _make_evaluation_headlines(evaluation: Dict[str, Any],
   Args:
     last_loss: the global step and the value of the last training loss; None if unknown.
   """
-  accuracy, examples = evaluation.get('accuracy'), evaluation.get('examples')
-  where = 'at step ' + format_number(evaluation.get('global_step'))
-  if examples:
-    where = 'on {} {}'.format(format_quantity(examples, 'examples'), where)
-  loss_notes = [where, *('not the evaluation of the run: ' + text
-                         for text in evaluation.get('differs_from_run') or [])]
+  accuracy, num_examples = evaluation.get('accuracy'), evaluation.get('examples')
+  conditions = 'at step ' + format_number(evaluation.get('global_step'))
+  if num_examples:
+    conditions = 'on {} {}'.format(format_quantity(num_examples, 'examples'), conditions)
+  # The first headline of the evaluation has these notes.
+  loss_notes = [conditions, *('not the evaluation of the run: ' + text
+                              for text in evaluation.get('differs_from_run') or [])]
   if accuracy is not None:
     notes, error, unit, loss_notes = loss_notes, '', '', []
-    if examples:
-      notes[0], unit = '± standard error; ' + where, 'percentage points'
-      error = '± {:.2f}'.format(1e2 * math.sqrt(max(accuracy * (1 - accuracy), 0) / examples))
+    if num_examples:
+      notes[0], unit = '± standard error; ' + conditions, 'percentage points'
+      error = '± {:.2f}'.format(1e2 * math.sqrt(max(accuracy * (1 - accuracy), 0) / num_examples))
     yield Headline('Accuracy', '{:.2f}\u00a0%'.format(1e2 * accuracy), notes, error, unit)
   if is_number(evaluation.get('average_loss')):
     if is_number(evaluation.get('regularization_loss')) and 'loss' in evaluation:
@@ -203,16 +209,16 @@ def _make_evaluation_headlines(evaluation: Dict[str, Any],
 def list_output_results(evaluation: Dict[str, Any], outputs: Dict[str, Any]) -> List[OutputResults]:
   """Returns the metrics with which the user's model is compiled, and the charts of its outputs.
 
-  If the model has several outputs, the names of the metrics and the loss of an output begin with
-  the name of the output.
+  If the model has several outputs, the names of the metrics and of the loss of an output begin with
+  its name.
   """
   metrics = {name: value for name, value in evaluation.items()
              if name not in (*_KEYS_SHOWN_ELSEWHERE, *dict(_CLASSIFIER_METRICS))
              and (value is None or is_number(value))}
-  suffix, results = '_loss', []
+  loss_suffix, results = '_loss', []
   charts = {name: [VALUES_FILE.format(index), ERRORS_FILE.format(index)]
             for index, name in enumerate(outputs)}
-  for output in [name[:-len(suffix)] for name in metrics if name.endswith(suffix)]:
+  for output in [name[:-len(loss_suffix)] for name in metrics if name.endswith(loss_suffix)]:
     rows = [(name[len(output) + 1:], format_number(metrics.pop(name)))
             for name in list(metrics) if name.startswith(output + '_')]
     results.append(OutputResults(output, rows, charts.pop(output, [])))
@@ -236,8 +242,8 @@ def describe_verdict(throughput: Dict[str, Any],
   """Describes what limits the training speed; returns None if nothing is known.
 
   Returns:
-    `name` and `text` of the verdict; `bar`, the parts of the step time; and `rates`, (name,
-    formatted value) of each rate of `--mode=input_benchmark`.
+    A dict with the `name` and `text` of the verdict, the parts of the step time as `bar`, and
+    (name, formatted value) of each rate of `--mode=input_benchmark` as `rates`.
   """
   name, shares = throughput.get('verdict'), throughput.get('shares') or {}
   if not (name or shares or benchmark):
@@ -255,7 +261,7 @@ def describe_verdict(throughput: Dict[str, Any],
 
 
 def make_time_rows(throughput: Dict[str, Any]) -> List[Tuple[str, List[str]]]:
-  """Returns the rows of the table of times. A row is a title, and the formatted STATISTICS."""
+  """Returns (title, formatted STATISTICS) of each row of the table of times."""
   return [(text, [format_secs(throughput[key].get(name)) for name in STATISTICS])
           for key, text in _TIME_ROWS if throughput.get(key)]
 
@@ -279,7 +285,7 @@ def list_step_remarks(throughput: Dict[str, Any]) -> List[str]:
 
 
 def is_number(value: Any) -> bool:
-  """Returns whether the value is a finite number."""
+  """Returns whether the value is a number, neither infinite nor nan."""
   return isinstance(value, (int, float)) and math.isfinite(value)
 
 

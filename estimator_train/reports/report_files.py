@@ -1,7 +1,8 @@
 """Checks, reads and writes the JSON files that the report page shows.
 
 Other versions of the package may have written the files, so each field may be missing or null. The
-page can show every file that passes its check; the tests change each value of each file.
+page can show every file that passes its check. To verify this, the tests change each value of each
+file.
 """
 
 import os
@@ -34,23 +35,23 @@ def _optional(checks: Mapping[str, Check]) -> Dict[str, Check]:
   return {name: optional(check) for name, check in checks.items()}
 
 
-def _all(check: Check, *names: str) -> Dict[str, Check]:
-  """Returns the same check, which also accepts null, for all names."""
+def _each(check: Check, *names: str) -> Dict[str, Check]:
+  """Returns the check for each name. It also accepts null."""
   return _optional(dict.fromkeys(names, check))
 
 
 THROUGHPUT_FIELDS = {
     # In a TimeHistory, the replicas may have batches of different sizes. `per_replica_batch_size`,
     # their mean size, may then be a fraction.
-    **_all(_RATE, 'examples_per_sec', 'examples_per_sec_per_replica', 'steady_examples_per_sec',
-           'steps_per_sec', 'steady_steps_per_sec', 'per_replica_batch_size'),
-    **_all(_SECS, 'run_secs', 'standard_error_secs', 'wall_secs', 'time_to_first_step_secs'),
-    **_all(_COUNT, 'steps_timed', 'warmup_steps', 'global_step', 'global_batch_size',
-           'num_replicas', 'num_workers'),
-    **_all(text, 'model', 'dataset', 'finished_at', 'machine', 'distribution_strategy', 'verdict',
-           'tensorflow_version', 'python_version', 'package_version'),
-    **_all(mapping(optional(number(-_MAX_SECS, _MAX_SECS))), 'step_secs', 'steady_step_secs',
-           'session_run_secs', 'between_secs', 'input_wait_secs'),
+    **_each(_RATE, 'examples_per_sec', 'examples_per_sec_per_replica', 'steady_examples_per_sec',
+            'steps_per_sec', 'steady_steps_per_sec', 'per_replica_batch_size'),
+    **_each(_SECS, 'run_secs', 'standard_error_secs', 'wall_secs', 'time_to_first_step_secs'),
+    **_each(_COUNT, 'steps_timed', 'warmup_steps', 'global_step', 'global_batch_size',
+            'num_replicas', 'num_workers'),
+    **_each(text, 'model', 'dataset', 'finished_at', 'machine', 'distribution_strategy', 'verdict',
+            'tensorflow_version', 'python_version', 'package_version'),
+    **_each(mapping(optional(number(-_MAX_SECS, _MAX_SECS))), 'step_secs', 'steady_step_secs',
+            'session_run_secs', 'between_secs', 'input_wait_secs'),
     **_optional({
         'drift': number(), 'steady_state': boolean, 'devices': list_of(text),
         'first_step_parts_secs': mapping(number(-_MAX_SECS, _MAX_SECS)),
@@ -68,23 +69,23 @@ def _check_matrix(value: Any) -> Any:
 
 _EVALUATION = fields({}, {
     # Without classes, a metric of the model can have any of these names.
-    **_all(number(), 'accuracy', 'top_5_accuracy', 'macro_precision', 'macro_recall', 'macro_f1',
-           'calibration_error', 'average_loss', 'loss', 'regularization_loss'),
-    **_all(_COUNT, 'examples', 'global_step'),
+    **_each(number(), 'accuracy', 'top_5_accuracy', 'macro_precision', 'macro_recall', 'macro_f1',
+            'calibration_error', 'average_loss', 'loss', 'regularization_loss'),
+    **_each(_COUNT, 'examples', 'global_step'),
     **_optional({'confusion_matrix': _check_matrix, 'checkpoint': text, 'examples_digest': text,
                  'differs_from_run': list_of(text), 'confusions': list_of(fields({
                      'label': text, 'predicted': text, 'examples': _COUNT})),
                  'calibration_bins': list_of(fields({'examples': _COUNT}, _optional({
                      'confidence': number(), 'accuracy': _FRACTION}))),
-                 'per_class': mapping(fields({'support': _COUNT}, _all(
+                 'per_class': mapping(fields({'support': _COUNT}, _each(
                      _FRACTION, 'precision', 'recall', 'f1')))})})
 
 
 def _check_scaling(value: Any) -> Any:
-  """Checks scaling.json. The key of the number of units in a row is the value of `scale_over`."""
+  """Checks scaling.json. In a row, the number of units has the value of `scale_over` as its key."""
   sweep = dict(fields({}, {
-      **_all(text, 'scale_over', 'device_kind', 'note'),
-      'cores_per_worker': optional(_COUNT), 'table': list_of(_ROW)})(value))
+      **_each(text, 'scale_over', 'device_kind', 'note'),
+      'cores_per_worker': optional(_COUNT), 'table': list_of(_SCALING_ROW)})(value))
   sweep['scale_over'] = 'workers' if sweep.get('scale_over') == 'workers' else 'replicas'
   for row in sweep.get('table', []):
     integer(1, _MAX_COUNT)(row.get(sweep['scale_over']))
@@ -93,9 +94,9 @@ def _check_scaling(value: Any) -> Any:
   return sweep
 
 
-_ROW = fields({'scaling': text, 'input': text}, {
-    **_all(_RATE, 'examples_per_sec', 'min', 'max', 'speed_up', 'efficiency'),
-    **_all(_COUNT, 'runs', 'failed'), **_optional({'input_share': _SHARE, 'error': text})})
+_SCALING_ROW = fields({'scaling': text, 'input': text}, {
+    **_each(_RATE, 'examples_per_sec', 'min', 'max', 'speed_up', 'efficiency'),
+    **_each(_COUNT, 'runs', 'failed'), **_optional({'input_share': _SHARE, 'error': text})})
 
 
 def _check_steps(value: Any) -> Any:
@@ -130,11 +131,11 @@ CHECKS: Dict[str, Check] = {
     'throughput': fields({}, THROUGHPUT_FIELDS),
     'evaluation': _EVALUATION,
     'input_benchmark': fields({}, {
-        **_all(_RATE, 'cold_images_per_sec', 'warm_images_per_sec', 'model_images_per_sec'),
-        **_all(text, 'verdict', 'advice')}),
+        **_each(_RATE, 'cold_images_per_sec', 'warm_images_per_sec', 'model_images_per_sec'),
+        **_each(text, 'verdict', 'advice')}),
     'scaling': _check_scaling,
     'lr_finder': fields({}, {
-        **_all(number(1e-60, 1e60), 'learning_rate', 'min_loss_rate'),
+        **_each(number(1e-60, 1e60), 'learning_rate', 'min_loss_rate'),
         'points': list_of(fields({'learning_rate': number(1e-60, 1e60), 'loss': number(),
                                   'smoothed_loss': number()}))}),
     'ledger': fields({}, {'workload': optional(text), 'rows': list_of(mapping(optional(text)))}),
@@ -148,12 +149,12 @@ WORKLOAD_PART = fields({
         'num_replicas': _COUNT, 'devices': list_of(text), 'per_replica_batch_size': _RATE,
         'global_step': _COUNT}, THROUGHPUT_FIELDS),
     'evaluation': _EVALUATION})
-_IN_REPORT_FOLDER = ('steps', 'curves', 'samples', 'outputs')  # Only the page shows these.
+_FILES_IN_REPORT_FOLDER = ('steps', 'curves', 'samples', 'outputs')
 
 
 def path_to(folder: str, name: str) -> str:
   """Returns the path of a report, whose name is a key of CHECKS, in the `model_dir` of a run."""
-  return os.path.join(folder, *[REPORT_FOLDER] * (name in _IN_REPORT_FOLDER), name + '.json')
+  return os.path.join(folder, *[REPORT_FOLDER] * (name in _FILES_IN_REPORT_FOLDER), name + '.json')
 
 
 def write(folder: str, name: str, content: Dict[str, Any]) -> None:
@@ -164,7 +165,7 @@ def write(folder: str, name: str, content: Dict[str, Any]) -> None:
 
 
 def read_or_warn(folder: str, name: str, consequence: str = 'it is made again') -> Dict[str, Any]:
-  """Reads a report; returns {} if the file is missing or damaged. Damage is logged.
+  """Reads a report; returns {} if the file is missing or damaged, and logs damage.
 
   Args:
     name: a key of CHECKS.

@@ -25,18 +25,18 @@ _MAX_POINTS, _MAX_BINS = 500, 60  # Of the curve and the histogram of the step t
 
 
 def write_throughput_report(
-    settings: Settings, conditions: Dict[str, Any], timing: RunTimes,
-    workers: Optional[Mapping[str, Dict[str, Any]]] = None) -> Dict[str, Any]:
+    settings: Settings, conditions: Dict[str, Any], times: RunTimes,
+    worker_figures: Optional[Mapping[str, Dict[str, Any]]] = None) -> Dict[str, Any]:
   """Writes the throughput report of this run if it ran at least one step.
 
   Returns:
     The result of the training, with `examples_seen` and, if a step was run, the main rates.
   """
-  result = dict(make_training_result(settings.run, timing),
+  result = dict(make_training_result(settings.run, times),
                 examples_seen=conditions['examples_seen'])
-  if timing.end_times:
-    report = make_throughput_report(timing, conditions, settings.reporting.throughput_warmup_steps,
-                                    workers)
+  if times.end_times:
+    report = make_throughput_report(times, conditions, settings.reporting.throughput_warmup_steps,
+                                    worker_figures)
     report.write(settings.run.required_model_dir)
     result.update((name, report.figures[name]) for name in (
         'examples_per_sec', 'time_to_first_step_secs', 'steady_state', 'verdict'))
@@ -57,71 +57,66 @@ class ThroughputReport(NamedTuple):
 
 
 def make_throughput_report(
-    timing: RunTimes, conditions: Mapping[str, Any], warmup_steps: int,
-    workers: Optional[Mapping[str, Dict[str, Any]]] = None) -> ThroughputReport:
+    times: RunTimes, conditions: Mapping[str, Any], warmup_steps: int,
+    worker_figures: Optional[Mapping[str, Dict[str, Any]]] = None) -> ThroughputReport:
   """Computes the throughput report of a training run.
 
   `steady_state` is whether the run is longer than its warm-up. `verdict` is `input-bound`,
   `compute-bound`, `overhead-bound`, or None if unknown.
 
-
   Args:
-    timing: times of the steps, at least one.
+    times: must have at least one step.
     conditions: settings and devices that affect the figures, by their keys in `throughput.json`.
       They include `examples_per_step` (None if unknown), `num_replicas` and
       `distribution_strategy`.
-    warmup_steps: number of steps at the beginning of the run that are not timed.
-    workers: the results of `compute_worker_figures` of the workers except the chief, by task name.
+    warmup_steps: the number of steps at the beginning of the run that are not timed.
+    worker_figures: the result of `compute_worker_figures` of each worker except the chief, by task
+      name.
   """
-  steps = select_timed_steps(timing, warmup_steps)
-  figures, has_steady_state = compute_figures(steps, conditions), timing.steps_run > warmup_steps
-
-  if workers:
-    figures.update(_compute_cluster_figures(conditions, figures, workers))
+  steps = select_timed_steps(times, warmup_steps)
+  figures, has_steady_state = compute_figures(steps, conditions), times.steps_run > warmup_steps
+  if worker_figures:
+    figures.update(_compute_cluster_figures(conditions, figures, worker_figures))
   figures.update(
       warmup_steps=warmup_steps if has_steady_state else 0, steady_state=has_steady_state,
-      time_to_first_step_secs=timing.time_to_first_step_secs,
+      time_to_first_step_secs=times.time_to_first_step_secs,
       # The phases whose sum is time_to_first_step_secs.
-      first_step_parts_secs=timing.start_up_secs, global_step=timing.global_step)
+      first_step_parts_secs=times.start_up_secs, global_step=times.global_step)
   figures.update(conditions, machine=machine.describe_processor(), package_version=__version__,
                  python_version=platform.python_version())
   return ThroughputReport(figures, steps)
 
 
 def read_end_time_and_duration(start_up: StartUpTimer) -> Dict[str, Any]:
-  """Returns the time, and the seconds since the start of the run, by their keys in the report."""
+  """Returns the current time, and the duration of the run, by their keys in the report."""
   return {'run_secs': start_up.secs_since_start(),
           'finished_at': datetime.datetime.now().astimezone().isoformat(timespec='seconds')}
 
 
-def make_training_result(flags: RunFlags, timing: RunTimes) -> Dict[str, Any]:
+def make_training_result(flags: RunFlags, times: RunTimes) -> Dict[str, Any]:
   """Returns the result of a training task, without the throughput."""
   return {'mode': flags.mode, 'model_dir': flags.model_dir,
-          'global_step': timing.global_step, 'steps_run': timing.steps_run,
-          'train_loss': timing.loss}
+          'global_step': times.global_step, 'steps_run': times.steps_run,
+          'train_loss': times.loss}
 
 
 def compute_worker_figures(flags: ReportingFlags, conditions: Dict[str, Any],
-                           timing: RunTimes) -> Dict[str, Any]:
+                           times: RunTimes) -> Dict[str, Any]:
   """Returns the figures of a worker for the chief's report; empty if no step was run."""
   return _select_worker_figures(compute_figures(select_timed_steps(
-      timing, flags.throughput_warmup_steps), conditions)) if timing.end_times else {}
+      times, flags.throughput_warmup_steps), conditions)) if times.end_times else {}
 
 
 def _select_worker_figures(figures: Dict[str, Any]) -> Dict[str, Any]:
-  """Returns the figures that may differ between the workers of a cluster.
-
-  `shares` are the fractions of the step time spent on input, on computation and between steps.
-  """
+  """Returns the figures that may differ between the workers of a cluster."""
   selected = {name: figures[name] for name in ('steps_timed', 'wall_secs', 'examples', 'shares')}
-  # between_secs: the part of a step's time outside session.run, spent on hooks and pauses.
   selected.update((name + '_p50', figures[name] and figures[name]['p50']) for name in (
       'step_secs', 'session_run_secs', 'input_wait_secs', 'between_secs'))
   return selected
 
 
-def _compute_cluster_figures(conditions: Mapping[str, Any], figures: Dict[str, Any],
-                             workers: Mapping[str, Dict[str, Any]]) -> Dict[str, Any]:
+def _compute_cluster_figures(conditions: Mapping[str, Any], chief_figures: Dict[str, Any],
+                             worker_figures: Mapping[str, Dict[str, Any]]) -> Dict[str, Any]:
   """Returns the figures per worker, the slowest worker and, with parameter servers, total rates.
 
   In synchronous training, each worker counts the examples of all workers. All workers have the same
@@ -132,15 +127,15 @@ def _compute_cluster_figures(conditions: Mapping[str, Any], figures: Dict[str, A
   examples of all workers ÷ the chief's wall time. The slowest worker is the worker with the longest
   median step.
   """
-  all_workers = {'chief': _select_worker_figures(figures), **workers}
+  figures_by_worker = {'chief': _select_worker_figures(chief_figures), **worker_figures}
   is_synchronous = conditions['distribution_strategy'] != 'parameter_server'
   keys = ('input_wait_secs_p50', 'between_secs_p50') if is_synchronous else ('step_secs_p50',)
-  slowest = max(all_workers,
-                key=lambda name: sum(all_workers[name].get(key) or 0 for key in keys))
-  result: Dict[str, Any] = {'workers': all_workers, 'slowest_worker': slowest}
+  slowest_worker = max(figures_by_worker, key=lambda name: sum(
+      figures_by_worker[name].get(key) or 0 for key in keys))
+  result: Dict[str, Any] = {'workers': figures_by_worker, 'slowest_worker': slowest_worker}
   if not is_synchronous:
-    examples = sum(worker.get('examples', 0) for worker in all_workers.values())
-    rate = examples / figures['wall_secs']
+    num_examples = sum(figures.get('examples', 0) for figures in figures_by_worker.values())
+    rate = num_examples / chief_figures['wall_secs']
     result.update(examples_per_sec=rate,
                   examples_per_sec_per_replica=rate / conditions['num_replicas'])
   return result
@@ -177,15 +172,15 @@ def write_step_curve(model_dir: str, global_steps: np.ndarray, secs: np.ndarray)
     secs: the duration of each step, float [num_steps].
   """
   # The indices of the consecutive steps that each point of the curve represents.
-  steps_of_points = np.array_split(np.arange(len(secs)), min(_MAX_POINTS, len(secs)))
+  step_indices_of_points = np.array_split(np.arange(len(secs)), min(_MAX_POINTS, len(secs)))
   # The bins end at the 99th percentile, and the last bin includes all slower steps. If the bins
   # ended at the slowest step, they could be so wide that one bin contains almost all steps.
   low, high = np.percentile(secs, [0, 99])
   bin_edges = np.linspace(low, max(high, low * 1.001), min(_MAX_BINS, len(secs)) + 1)
   report_files.write(model_dir, 'steps', {
-      'global_step': [int(global_steps[steps[-1]]) for steps in steps_of_points],
-      'mean_secs': [float(secs[steps].mean()) for steps in steps_of_points],
-      'max_secs': [float(secs[steps].max()) for steps in steps_of_points],
+      'global_step': [int(global_steps[indices[-1]]) for indices in step_indices_of_points],
+      'mean_secs': [float(secs[indices].mean()) for indices in step_indices_of_points],
+      'max_secs': [float(secs[indices].max()) for indices in step_indices_of_points],
       'histogram': {'edges_secs': bin_edges.tolist(),
                     'counts': np.histogram(np.minimum(secs, bin_edges[-1]), bin_edges)[0].tolist()},
   })
@@ -196,8 +191,8 @@ def log_summary(result: Dict[str, Any], best_metric: Optional[str],
   """Logs the summary of a training run, one line per figure and file.
 
   Args:
-    best_metric: the metric by which the best checkpoint was selected; None without an evaluation.
-    paths: the paths of the files of the run, by title; a path is None if it was not written.
+    best_metric: the metric that selects the best checkpoint; None without an evaluation.
+    paths: the paths of the files of the run by title; None for a file that was not written.
     devices: the names of the devices, such as `/cpu:0`.
   """
   _LOG.info('finished at step %d', result['global_step'])

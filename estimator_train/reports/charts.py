@@ -1,6 +1,6 @@
 """Draws the charts of the report page."""
 
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -21,15 +21,15 @@ _MAX_TICK_LABEL_LENGTH = 18  # In characters.
 # steps. Otherwise, a single outlier would flatten the rest of the curve.
 _MAX_MULTIPLE_OF_MEDIAN = 4
 _MAX_CLASSES_WITH_COUNTS = 12  # With more classes, the cells are too small for numbers.
-_MAX_OUTPUTS = 10
+_MAX_OUTPUTS_WITH_CHARTS = 10
 _RUN_COLORS = ('blue', 'red', 'green', 'purple', 'orange', 'sky')
-# (metric, factor from its values to those on the y axis, unit on the y axis, function that formats
-# its values).
+# (metric, factor that converts its values to those on the y axis, unit on the y axis, function that
+# formats its values).
 _METRICS = (('loss', 1., '', format_number), ('accuracy', 100., ' (%)', format_percent))
 
 
 def format_tick_label(name: str, fallback: str) -> str:
-  """Converts a name to one short line; returns `fallback` if the line is empty or unprintable."""
+  """Shortens a name to one short line; returns `fallback` if the line is empty or unprintable."""
   line = ' '.join(name.split())
   if len(line) > _MAX_TICK_LABEL_LENGTH:
     line = line[:_MAX_TICK_LABEL_LENGTH - 1] + '…'
@@ -47,7 +47,7 @@ def draw_step_charts(steps: Dict[str, Any], throughput: Dict[str, Any]) -> Itera
 
 def _draw_step_times(global_steps: np.ndarray, mean_secs: np.ndarray,
                      max_secs: np.ndarray) -> Chart:
-  """Draws the mean and the longest step time of each point; a point represents several steps."""
+  """Draws the mean and the longest step time of each point, which represents several steps."""
   median_secs = float(np.median(mean_secs))
   factor, unit = choose_secs_unit(median_secs)
   top_secs = min(_MAX_MULTIPLE_OF_MEDIAN * median_secs, 1.1 * float(max_secs.max()))
@@ -94,26 +94,34 @@ def _make_bars(bin_edges: np.ndarray, counts: np.ndarray, unit: str, noun: str) 
 
 def draw_curves(curves: Dict[str, Any]) -> Iterator[Chart]:
   """Yields the charts of loss and accuracy from the contents of `curves.json`."""
-  return _draw_metrics('', [(curves, 'train_', 'training', 'blue', True),
-                            (curves, 'eval_', 'evaluation', 'red', True)])
+  return _draw_metrics('', [_MetricCurves(curves, 'train_', 'training', 'blue', True),
+                            _MetricCurves(curves, 'eval_', 'evaluation', 'red', True)])
 
 
-def _draw_metrics(name_prefix: str, sources: Sequence[Tuple[Dict[str, Any], str, str, str, bool]],
-                  caption: str = '') -> Iterator[Chart]:
-  """Yields the charts of loss and accuracy by step.
+class _MetricCurves(NamedTuple):
+  """A curve of each metric of a run, for training or evaluation.
 
-  Args:
-    sources: (contents of `curves.json`, `train_` or `eval_`, label, color, whether the label is in
-      the legend) of each curve.
+  Attributes:
+    curves: the contents of `curves.json`.
+    prefix: `train_` or `eval_`.
   """
+  curves: Mapping[str, Any]
+  prefix: str
+  label: str
+  color: str
+  in_legend: bool
 
+
+def _draw_metrics(name_prefix: str, all_curves: Sequence[_MetricCurves],
+                  caption: str = '') -> Iterator[Chart]:
+  """Yields the charts of loss and accuracy by step."""
   for metric, factor, unit, format_value in _METRICS:
     lines, descriptions = [], []
-    for curves, prefix, label, color, in_legend in sources:
+    for curves, prefix, label, color, in_legend in all_curves:
       curve = [point for point in curves.get(prefix + metric) or [] if is_number(point[1])]
       if curve:
         steps, values = np.array(curve).T
-        # Training is a line; evaluations are points on a dashed line.
+        # Training is a line, and evaluations are points on a dashed line.
         dash, dot = (5, 6) if prefix == 'eval_' else (0, 0)
         lines.append(Line(color, steps, values * factor, label, 1.6, dash, dot, in_legend))
         descriptions.append('{}, {} at step {}{}'.format(
@@ -129,7 +137,7 @@ def _draw_metrics(name_prefix: str, sources: Sequence[Tuple[Dict[str, Any], str,
 
 
 def draw_confusion_matrix(shown: ShownClasses) -> Chart:
-  """Draws a heat map. The opacity of a cell shows the fraction of its row that it contains."""
+  """Draws a heat map. The opacity of a cell shows its fraction of the examples in its row."""
   rows, matrix, size = shown.rows, shown.matrix, len(shown.rows)
   assert matrix is not None
   has_counts = size <= _MAX_CLASSES_WITH_COUNTS
@@ -143,11 +151,11 @@ def draw_confusion_matrix(shown: ShownClasses) -> Chart:
                        text='{:,}'.format(count) if has_counts else ''))
   ticks = [(index + .5, name) for index, name in enumerate(names)]
   num_correct, num_examples = int(np.trace(matrix)), int(sum(row.support for row in rows))
-  description = 'Confusion matrix of {} classes: {:,} of {:,} examples ({}) are on the diagonal.{}'
-  description = description.format(
-      size, num_correct, num_examples, format_percent(num_correct / max(num_examples, 1)),
-      ' The most frequent mistake: {0.true_class} predicted as {0.predicted_class}, {0.examples:,} '
-      'times.'.format(shown.confusions[0]) if shown.confusions else '')
+  description = (
+      'Confusion matrix of {} classes: {:,} of {:,} examples ({}) are on the diagonal.{}').format(
+          size, num_correct, num_examples, format_percent(num_correct / max(num_examples, 1)),
+          ' The most frequent mistake: {0.true_class} predicted as {0.predicted_class}, '
+          '{0.examples:,} times.'.format(shown.confusions[0]) if shown.confusions else '')
   caption = 'Rows are true classes, columns are predicted classes. The stronger the color of a ' \
             'cell, the larger its share of the true class.'
   if size < shown.num_classes:
@@ -168,26 +176,27 @@ def draw_reliability(evaluation: Dict[str, Any]) -> Iterator[Chart]:
     The chart, unless no bin has examples.
   """
   bins = evaluation.get('calibration_bins') or []
-  filled = [each for each in bins if is_number(each.get('confidence'))
-            and is_number(each.get('accuracy'))]
-  if not filled:
+  filled_bins = [each for each in bins if is_number(each.get('confidence'))
+                 and is_number(each.get('accuracy'))]
+  if not filled_bins:
     return
-  num_examples, ends = sum(each['examples'] for each in bins), np.linspace(0, 100, len(bins) + 1)
-  shares = [Box(start, 100 * each['examples'] / num_examples, end, 0,
-                'confidence {} to {} %: {:,} examples, mean confidence {}, accuracy {}'.format(
-                    *map(format_number, (start, end)), each['examples'],
-                    *map(format_percent, (each['confidence'], each['accuracy']))), 'sky', .35)
-            for start, end, each in zip(ends, ends[1:], bins) if each in filled]
-  num_below = sum(each['accuracy'] < each['confidence'] for each in filled)
+  num_examples = sum(each['examples'] for each in bins)
+  bin_edges = np.linspace(0, 100, len(bins) + 1)
+  bars = [Box(start, 100 * each['examples'] / num_examples, end, 0,
+              'confidence {} to {} %: {:,} examples, mean confidence {}, accuracy {}'.format(
+                  *map(format_number, (start, end)), each['examples'],
+                  *map(format_percent, (each['confidence'], each['accuracy']))), 'sky', .35)
+          for start, end, each in zip(bin_edges, bin_edges[1:], bins) if each in filled_bins]
+  num_over_confident = sum(each['accuracy'] < each['confidence'] for each in filled_bins)
   yield draw_chart(
       'reliability.png', 'Line chart of the accuracy over the confidence: in {} of {} bins with '
       'examples, the accuracy is below the confidence; in the last of them, it is {} at a '
-      'confidence of {}.'.format(num_below, len(filled), *map(format_percent, (
-          filled[-1]['accuracy'], filled[-1]['confidence']))),
+      'confidence of {}.'.format(num_over_confident, len(filled_bins), *map(format_percent, (
+          filled_bins[-1]['accuracy'], filled_bins[-1]['confidence']))),
       Axis('confidence (%)', 0, 100), Axis('accuracy (%)', 0, 100),
       [Line('ink', [0, 100], [0, 100], 'accuracy = confidence', 1, 5),
-       Line('blue', [100 * each['confidence'] for each in filled],
-            [100 * each['accuracy'] for each in filled], 'accuracy', dot=6)], shares,
+       Line('blue', [100 * each['confidence'] for each in filled_bins],
+            [100 * each['accuracy'] for each in filled_bins], 'accuracy', dot=6)], bars,
       'The confidence is the probability of the predicted class. Below the dashed line, the model '
       'is over-confident. Bars: the share of the examples in each of {} bins. Calibration error: '
       '{}.'.format(len(bins), format_percent(evaluation.get('calibration_error'))), 360)
@@ -195,7 +204,7 @@ def draw_reliability(evaluation: Dict[str, Any]) -> Iterator[Chart]:
 
 def draw_output_charts(outputs: Dict[str, Any]) -> Iterator[Chart]:
   """Yields the charts of the first outputs that predict numbers, as in `outputs.json`."""
-  for index, (name, output) in enumerate(list(outputs.items())[:_MAX_OUTPUTS]):
+  for index, (name, output) in enumerate(list(outputs.items())[:_MAX_OUTPUTS_WITH_CHARTS]):
     true, predicted = (np.array(output[key], float) for key in ('true', 'predicted'))
     is_known = np.isfinite(true) & np.isfinite(predicted)
     if is_known.any():
@@ -206,9 +215,9 @@ def draw_output_charts(outputs: Dict[str, Any]) -> Iterator[Chart]:
 def _draw_values(true: np.ndarray, predicted: np.ndarray, output_name: str, num_examples: int,
                  index: int) -> Chart:
   """Draws a point for each value, and the line on which predictions equal the true values."""
-  limits = [max(true.min(), predicted.min()), min(true.max(), predicted.max())]
+  line_ends = [max(true.min(), predicted.min()), min(true.max(), predicted.max())]
   variance = float(((true - true.mean()) ** 2).mean())
-  explained = '; R² ' + format_number(
+  r_squared_text = '; R² ' + format_number(
       1 - float(((predicted - true) ** 2).mean()) / variance) if variance else ''
   return draw_chart(
       VALUES_FILE.format(index), 'Scatter chart of the predicted and the true values '
@@ -217,9 +226,9 @@ def _draw_values(true: np.ndarray, predicted: np.ndarray, output_name: str, num_
       Axis('true value', *compute_axis_ends(true)),
       Axis('predicted value', *compute_axis_ends(predicted)),
       [Line('blue', true, predicted, width=0, dot=2.5),
-       Line('ink', limits, limits, 'predicted = true', 1, 5)],
+       Line('ink', line_ends, line_ends, 'predicted = true', 1, 5)],
       caption='{} values of {} test examples, evenly spaced{}.'.format(
-          format_number(len(true)), format_number(num_examples), explained))
+          format_number(len(true)), format_number(num_examples), r_squared_text))
 
 
 def _draw_errors(errors: np.ndarray, output_name: str, index: int) -> Chart:
@@ -242,7 +251,7 @@ def draw_comparison_charts(names: Sequence[str], rates: Sequence[Dict[str, Optio
   """Yields the charts that compare runs: their rates, and their loss and accuracy by step.
 
   Args:
-    rates: for each run, its rates by their unit.
+    rates: for each run, its rates by unit.
     curves: for each run, the contents of `curves.json`.
   """
   short_names = [format_tick_label(name, 'run {}'.format(number))
@@ -263,7 +272,7 @@ def draw_comparison_charts(names: Sequence[str], rates: Sequence[Dict[str, Optio
           height=70 + 28 * len(names))
       break
   yield from _draw_metrics('compared-', [
-      (curves_of_run, prefix, name + label, color, not label)
+      _MetricCurves(curves_of_run, prefix, name + label, color, not label)
       for name, color, curves_of_run in zip(short_names, colors, curves)
       for prefix, label in (('train_', ''), ('eval_', ', evaluation'))],
                            'Lines: training. Dashed lines with points: evaluations.')

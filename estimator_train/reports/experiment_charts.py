@@ -6,7 +6,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 from estimator_train.reports.page_content import format_number, format_quantity, is_number
 from estimator_train.reports.plotting import Axis, Chart, Line, compute_axis_ends, draw_chart
 
-# The color of each series.
+# The color of each series, by its SeriesKey.
 _COLORS = {('weak', 'real'): 'blue', ('weak', 'synthetic'): 'red',
            ('strong', 'real'): 'green', ('strong', 'synthetic'): 'purple'}
 
@@ -68,14 +68,14 @@ def draw_scaling_charts(sweep: Dict[str, Any]) -> Iterator[Chart]:
       'times the number of {}.'.format(unit[:-1], unit)
   x_axis = Axis(units, *compute_axis_ends(all_counts), ticks=[
       (count, '{:,}'.format(count)) for count in all_counts])
-  for name, label, lines, text in (
+  for name, y_label, lines, caption_beginning in (
       ('scaling', 'examples/sec', rates,
        'Medians of the runs, with bars from the slowest to the fastest run. '),
       ('scaling-efficiency', 'efficiency (%)', efficiencies, '')):
     highest = max(value for line in lines for value in line.ys)
     yield draw_chart(name + '.png', 'Line chart of {} over the number of {}: {}.'.format(
-        label, units, '; '.join(descriptions)), x_axis, Axis(label, 0, 1.05 * highest), lines,
-                     caption=text + caption)
+        y_label, units, '; '.join(descriptions)), x_axis, Axis(y_label, 0, 1.05 * highest), lines,
+                     caption=caption_beginning + caption)
 
 
 def draw_lr_finder_chart(finder: Dict[str, Any]) -> Iterator[Chart]:

@@ -1,7 +1,6 @@
 """Plots each chart in two formats with the same geometry: as SVG for the page, and as PNG.
 
-Matplotlib is not used. Importing it and drawing with it take more than a second, during which the
-run would wait.
+Matplotlib is not used, because the run would wait more than a second for its import and drawing.
 """
 
 import functools
@@ -16,22 +15,22 @@ from PIL import Image, ImageDraw, ImageFont
 
 from estimator_train.reports.page_content import format_number
 
-# In CSS pixels. A phone shows a chart at 3/4 of this width, at which its text is still legible.
+# In CSS pixels. A phone shows a chart at 3/4 of this width, and its text is still legible.
 _WIDTH = 480
 _FONT_SIZE, _SMALL_FONT_SIZE, _LINE_HEIGHT, _MARGIN = 12, 9.5, 17, 8
 _MAX_LARGE_TICKS = 12
 _FONT_FILE = os.path.join(os.path.dirname(__file__), 'fonts', 'DejaVuSans.ttf')
 # In pixels per CSS pixel. PNG files have twice the resolution, to be sharp on phones and in print.
-# Everything but text is drawn with twice this resolution, and then reduced, because Pillow draws
-# lines with hard edges.
+# Everything except text is drawn with twice the resolution of the PNG file, and then reduced,
+# because Pillow draws lines with hard edges.
 _PNG_SCALE, _DRAWN_SCALE = 2, 4
-# The colors in a PNG. The SVG refers to CSS variables of the same names; page.css sets them for
+# The colors in a PNG. The SVG refers to CSS variables of the same names, which page.css sets for
 # light and dark screens. The last six colors are for lines. They come from the Okabe-Ito palette,
 # whose colors color-blind readers can distinguish.
 _COLORS = {'ink': '#1f2933', 'faint': '#5b6773', 'line': '#dfe4e9', 'page': '#ffffff',
            'blue': '#0072b2', 'red': '#c44f00', 'green': '#009e73', 'purple': '#cc79a7',
            'orange': '#e69f00', 'sky': '#56b4e9'}
-_TIP_WIDTH = 4.  # The pointer shows the values of the points within this width.
+_TIP_WIDTH = 4.  # A tooltip of lines has the values of the points within this width.
 
 Points = List[Tuple[float, float]]
 
@@ -40,9 +39,9 @@ class Chart(NamedTuple):
   """A chart of the report page.
 
   Attributes:
-    name: file name of the PNG file; the templates refer to the chart by this name.
-    description: text for readers who cannot see the chart.
-    height: height in CSS pixels.
+    name: the name of the PNG file, by which the templates refer to the chart.
+    description: a text for readers who cannot see the chart.
+    height: in CSS pixels.
     shapes: the parts of the chart, which charts.html writes as SVG.
   """
   name: str
@@ -59,7 +58,7 @@ class Axis(NamedTuple):
   Attributes:
     label: the quantity and its unit.
     low, high: the values at the ends. If the values descend, `low` is greater than `high`.
-    is_log: whether the scale is logarithmic, which requires `ticks`.
+    is_log: whether the scale is logarithmic. Such an axis requires `ticks`.
     ticks: (value, text) of each tick. If empty, the ticks are multiples of a simple number.
     angle: the angle in degrees by which the texts of the ticks are rotated.
     is_integer: whether all ticks are integers.
@@ -73,13 +72,13 @@ class Axis(NamedTuple):
   is_integer: bool = False
 
   def to_fractions(self, values: Any) -> np.ndarray:
-    """Converts values to fractions of the axis, which are between 0 and 1."""
+    """Converts values to fractions of the axis. Values beyond an end become 0 or 1."""
     low, high, values = (np.log10(each) if self.is_log else np.asarray(each, float)
                          for each in (self.low, self.high, values))
     return np.clip((values - low) / (high - low or 1), 0, 1)
 
   def make_ticks(self, max_ticks: int) -> Sequence[Tuple[float, str]]:
-    """Returns (value, text) of each tick. Unless `ticks` is set, there are about `max_ticks`."""
+    """Returns (value, text) of each tick; by default, there are about `max_ticks`."""
     if self.ticks:
       return self.ticks
     min_step = (self.high - self.low) / max_ticks
@@ -96,10 +95,10 @@ class Line(NamedTuple):
 
   Attributes:
     color: a name in _COLORS.
-    label: the name of the values for the pointer and the legend. If empty, neither shows the line.
-    width: the width of the line. If 0, only the points are drawn.
-    dash: the length of the dashes. If 0, the line is solid.
-    dot: the diameter of the points. If 0, only the line is drawn.
+    label: the name of the values in the legend and the tooltips; '': in neither.
+    width: the width of the line; 0: only the points are drawn.
+    dash: the length of the dashes; 0: the line is solid.
+    dot: the diameter of the points; 0: only the line is drawn.
   """
   color: str
   xs: Sequence[float]
@@ -116,9 +115,9 @@ class Box(NamedTuple):
 
   Attributes:
     x0, y0, x1, y1: two opposite corners, as values on the axes.
-    tip: text that the pointer shows.
+    tip: the tooltip.
     color: a name in _COLORS.
-    text: text in the box.
+    text: the text in the box.
   """
   x0: float
   y0: float
@@ -139,7 +138,7 @@ def compute_axis_ends(values: Any, margin: float = .05) -> Tuple[float, float]:
 
 @functools.lru_cache()
 def _load_font(size: float) -> ImageFont.FreeTypeFont:
-  """Returns the font of the PNG files, which has Latin, Greek and Cyrillic, but no Chinese letters.
+  """Returns the font of the PNG files, which has Latin, Greek and Cyrillic letters only.
 
   The SVG uses the fonts of the browser, which have all letters.
   """
@@ -149,12 +148,12 @@ def _load_font(size: float) -> ImageFont.FreeTypeFont:
 
 def _measure_width(text: str) -> float:
   """Returns the width in CSS pixels, measured with a font that is wider than most others."""
-  wide = sum(unicodedata.east_asian_width(character) in 'WF' for character in text)
-  return _load_font(_FONT_SIZE).getlength(text) / _PNG_SCALE + wide * _FONT_SIZE / 2
+  num_wide = sum(unicodedata.east_asian_width(character) in 'WF' for character in text)
+  return _load_font(_FONT_SIZE).getlength(text) / _PNG_SCALE + num_wide * _FONT_SIZE / 2
 
 
 class _Canvas:
-  """Collects shapes and draws them, in CSS pixels from the top left corner."""
+  """Collects shapes and draws them. Coordinates are CSS pixels from the top left corner."""
 
   def __init__(self, height: int) -> None:
     self.shapes: List[Dict[str, Any]] = []
@@ -163,8 +162,8 @@ class _Canvas:
 
   def add_line(self, points: Points, color: str, width: float = 1, dash: float = 0) -> None:
     self.shapes.append({'line': points, 'color': color, 'width': width, 'dash': dash})
-    for part in _split_into_dashes(points, dash) if dash else [points]:
-      self._draw.line([coordinate * _DRAWN_SCALE for point in part for coordinate in point],
+    for polyline in _split_into_dashes(points, dash) if dash else [points]:
+      self._draw.line([coordinate * _DRAWN_SCALE for point in polyline for coordinate in point],
                       _COLORS[color], round(width * _DRAWN_SCALE), 'curve')
 
   def add_dots(self, points: Points, color: str, diameter: float) -> None:
@@ -215,7 +214,6 @@ def _split_into_dashes(points: Points, dash: float) -> Iterator[Points]:
 def draw_chart(name: str, description: str, x_axis: Axis, y_axis: Axis, lines: Sequence[Line] = (),
                boxes: Sequence[Box] = (), caption: str = '', height: int = 300) -> Chart:
   """Draws a chart with two axes and a legend. Points beyond an end of an axis are moved to it."""
-
   canvas, x_ticks, y_ticks = _Canvas(height), x_axis.make_ticks(6), y_axis.make_ticks(5)
   slope = math.sin(math.radians(x_axis.angle))
   left = _MARGIN + max(_LINE_HEIGHT, *(_measure_width(text) for _, text in y_ticks))
@@ -256,14 +254,14 @@ def draw_chart(name: str, description: str, x_axis: Axis, y_axis: Axis, lines: S
       canvas.add_line(points, line.color, line.width, line.dash)
     if line.dot or len(points) == 1:
       canvas.add_dots(points, line.color, line.dot or 5)
-  if not boxes:  # Otherwise, these columns would hide the tips of the boxes.
-    _add_tips(canvas, lines_and_points, x_axis.label, (left, right), (top, bottom))
+  if not boxes:  # The tooltips of lines would hide those of boxes.
+    _add_line_tips(canvas, lines_and_points, x_axis.label, (left, right), (top, bottom))
   return Chart(name, description, caption, height, canvas.shapes, canvas.to_png())
 
 
-def _add_tips(canvas: _Canvas, lines_and_points: Sequence[Tuple[Line, Points]], x_label: str,
-              x_ends: Tuple[float, float], y_ends: Tuple[float, float]) -> None:
-  """Adds invisible columns over which the pointer shows the values of all curves."""
+def _add_line_tips(canvas: _Canvas, lines_and_points: Sequence[Tuple[Line, Points]], x_label: str,
+                   x_ends: Tuple[float, float], y_ends: Tuple[float, float]) -> None:
+  """Adds invisible columns whose tooltips have the values of all curves."""
   tips: Dict[float, Dict[str, str]] = {}
   for line, points in lines_and_points:
     # A curve has one point for each x. Other lines are scatter charts or vertical lines.

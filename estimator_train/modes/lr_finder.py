@@ -64,7 +64,6 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
 
 
 def _train(run: Run, model: PreparedModel) -> 'LossRecorder':
-  """Trains from the initial weights up to the last step, or until the loss diverges."""
   monitor = StepMonitor()
   recorder, progress = LossRecorder(monitor, run.end_step), ShowProgress(run, model, monitor)
   try:

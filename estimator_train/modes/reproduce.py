@@ -110,7 +110,6 @@ def parse_complete_reports(part: WorkloadPart, file: BinaryIO) -> RunResults:
 
 def _write_ledger(settings: Settings, run_dir: RunDir,
                   rows: List[Dict[str, Optional[str]]]) -> Dict[str, Any]:
-  """Prints and writes the ledger, and returns the contents of `ledger.json`."""
   workload, this_machine = settings.experiments.workload, machine.describe_processor()
   result = {'mode': settings.run.mode, 'model_dir': run_dir.path, 'workload': workload,
             'machine': this_machine, 'rows': rows}
@@ -179,7 +178,6 @@ def _format_ratio(figure: PublishedValue, measured: Optional[float]) -> Optional
 
 
 def _describe_conditions(reports: RunResults) -> str:
-  """Describes the devices, the batch size and the last step of the measured run."""
   throughput = reports['throughput']
   return '{} replica{} on {}, {} examples per replica, step {:,}'.format(
       throughput['num_replicas'], '' if throughput['num_replicas'] == 1 else 's',
@@ -188,7 +186,6 @@ def _describe_conditions(reports: RunResults) -> str:
 
 
 def _explain_difference(figure: PublishedValue, part: WorkloadPart, reports: RunResults) -> str:
-  """Returns the known reasons why the measured and the published figure differ."""
   reasons = []
   devices = reports['throughput']['devices']
   if figure.depends_on_devices and (len(devices) != part.num_gpus or 'gpu' not in devices[0]):

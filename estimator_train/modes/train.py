@@ -111,7 +111,6 @@ def _train_as_worker(run: Run, model: PreparedModel, signals: SignalState) -> Di
 
 
 def _write_throughput_report(run: Run, model: PreparedModel, outcome: Outcome) -> Dict[str, Any]:
-  """Writes the throughput report of all workers, and returns the result of the training."""
   worker_figures = run.peers.finish()  # Waits for the other workers.
   result = throughput.write_throughput_report(
       run.settings, dict(run.conditions, parameters=model.parameter_counts,

@@ -114,7 +114,6 @@ class _MetricCurves(NamedTuple):
 
 def _draw_metrics(name_prefix: str, all_curves: Sequence[_MetricCurves],
                   caption: str = '') -> Iterator[Chart]:
-  """Yields the charts of loss and accuracy by step."""
   for metric, factor, unit, format_value in _METRICS:
     lines, descriptions = [], []
     for curves, prefix, label, color, in_legend in all_curves:

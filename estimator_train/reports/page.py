@@ -66,7 +66,6 @@ class ComparedRun(NamedTuple):
 
 
 def read_page_data(model_dir: str) -> PageData:
-  """Reads the files in a `model_dir` that the report page shows."""
   flags = storage.load_or_warn(
       os.path.join(model_dir, FLAGS_FILE), storage.parse_text, _CONSEQUENCE_OF_DAMAGE) or ''
   return PageData(parse_flagfile(flags), **{

@@ -300,7 +300,6 @@ def format_number(value: Optional[float]) -> str:
 
 
 def format_quantity(value: Optional[float], unit: str) -> str:
-  """Formats a number with its unit."""
   return format_number(value) + _NO_BREAK_SPACE + unit if is_number(value) else MISSING
 
 
@@ -324,5 +323,4 @@ def format_percent(fraction: Optional[float]) -> str:
 
 
 def format_ratio(value: Optional[float]) -> str:
-  """Formats a ratio, for example a speed-up."""
   return '{:.2f}×'.format(value) if value is not None and is_number(value) else MISSING

@@ -56,7 +56,6 @@ class RunTimes(NamedTuple):
 
   @property
   def steps_run(self) -> int:
-    """The number of steps of the run."""
     return self.discarded_steps + len(self.end_times)
 
 

@@ -219,7 +219,6 @@ def _is_touched_within(timeout_secs: float, path: str) -> bool:
 
 
 def _last_touch_ns(path: str) -> int:
-  """Returns the modification time of the file in ns."""
   # Opening the file makes NFS request its current modification time from the server.
   with open(path, 'rb') as file:
     return os.fstat(file.fileno()).st_mtime_ns

@@ -88,7 +88,6 @@ def error_reason_with_free_space(error: BaseException, needed_bytes: int, folder
 
 
 def _explain_errno(disk_errno: int) -> Tuple[str, str]:
-  """Returns what an errno means, and what the user can do."""
   if disk_errno in _TOO_MANY_FILES_ERRNOS:
     return ('too many open files',
             'raise the limit, for example by ulimit -n 4096, and run the same command again')
@@ -114,7 +113,6 @@ def _describe_scarce_resource(disk_errno: Optional[int], path: Optional[str]) ->
 
 def _translate_memory_error(error: BaseException,
                             flags: OptimizerFlags) -> Optional[UserError]:
-  """Translates an out-of-memory error; returns None for any other error."""
   match = _OUT_OF_MEMORY_PATTERN.search(first_line(error))
   if match:
     shape, dtype, device = match.groups()

@@ -49,7 +49,6 @@ class StepClock(NamedTuple):
     return first_step + math.ceil((examples - self.examples_at(first_step)) / examples_per_step)
 
   def completed_epochs(self, step: int) -> int:
-    """Returns the number of epochs that are complete at a global step."""
     assert self.num_examples is not None
     return self.examples_at(step) // self.num_examples
 

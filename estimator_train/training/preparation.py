@@ -162,7 +162,6 @@ def convert_model(run: Run, built_model: BuiltModel) -> PreparedModel:
 
 @contextlib.contextmanager
 def _translate_conversion_errors(flags: ModelFlags) -> Iterator[None]:
-  """Translates exceptions during the conversion of a model into UserErrors."""
   with contextlib.ExitStack() as stack:
     if user_code.is_function_name(flags.model):
       stack.enter_context(user_code.translate_errors(
@@ -194,7 +193,6 @@ def write_records(run: Run) -> None:
 
 
 def _log_setup(run: Run, model: PreparedModel) -> None:
-  """Logs the model, the data set, the devices, the batch sizes and the learning rate."""
   settings, engine = run.settings, run.engine
   _LOG.info('%s on %s: %s, %d replica(s) on %s%s, batch size %d global, %d per replica',
             settings.model.model, settings.data.dataset, settings.devices.distribution_strategy,

@@ -171,7 +171,6 @@ class LogEpochs(tf.train.SessionRunHook):
 
 
 def format_unless_nan(template: str, value: float) -> str:
-  """Returns the template formatted with the value; '' if the value is nan."""
   return '' if math.isnan(value) else template.format(value)
 
 

@@ -223,7 +223,6 @@ def _make_tracer(run: Run, monitor: StepMonitor, times: StepTimes) -> Optional[T
 
 def _make_saver(run: Run, times: StepTimes, signals: SignalState,
                 evaluation_loop: Optional[EvaluationLoop]) -> SaveCheckpoints:
-  """Makes the hook that saves checkpoints, and evaluates some of them."""
   flags, eval_steps = run.settings.checkpoints, run.settings.evaluation.eval_every_steps
   save_steps, save_secs = flags.save_checkpoints_steps, flags.save_checkpoints_secs
   listeners = []

@@ -146,7 +146,6 @@ def _inspect_images(splits: Sequence[AuditedSplit]) -> List[ImageIssue]:
 
 def _inspect_image(source: ImageSource, read_shape: decoding.ImageFunction,
                    index: int) -> InspectedImage:
-  """Reads and decodes an image, and finds its issues."""
   name = source.name_of(index)
   try:
     contents = source.read_content(index)

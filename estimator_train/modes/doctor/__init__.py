@@ -54,7 +54,6 @@ def run(settings: Settings, unused_run_dir: Optional[RunDir]) -> Dict[str, Any]:
 
 
 def _run_checks(settings: Settings) -> Iterator[CheckResult]:
-  """Runs the checks, grouped by subject, and yields their results."""
   interpreter = installation.Interpreter()
   yield installation.check_python(interpreter)
   if interpreter.system != 'Linux':

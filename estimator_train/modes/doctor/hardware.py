@@ -122,7 +122,6 @@ def check_gpus(inventory: GpuInventory,
 
 
 def _check_capability(gpu: Gpu, build: TensorFlowBuild) -> Iterator[CheckResult]:
-  """Yields an error if the build does not support the GPU."""
   lowest, too_new = _NVIDIA_CAPABILITIES if build.is_nvidia_build else _STOCK_CAPABILITIES
   if lowest <= gpu.capability < too_new:
     return

@@ -78,14 +78,12 @@ class BuildRate(NamedTuple):
   failure: str = ''
 
   def format(self) -> str:
-    """Returns the rate or the failure as text."""
     if not self.examples_per_sec:
       return 'not with the {} build ({})'.format(self.build, self.failure)
     return '{:,.0f} examples/sec with the {} build'.format(self.examples_per_sec, self.build)
 
 
 def check_python(python: Interpreter) -> CheckResult:
-  """Checks that TensorFlow 1.15 supports this Python interpreter."""
   found = '{} {}, {} bit, {} {}'.format(
       python.implementation, '.'.join(map(str, python.version)), python.bits, python.system,
       python.machine)
@@ -106,7 +104,6 @@ def find_installed_versions() -> Dict[str, str]:
 
 
 def find_installed_builds(installed: Dict[str, str]) -> List[TensorFlowBuild]:
-  """Returns the installed builds of TensorFlow."""
   builds = [TensorFlowBuild(name, installed[name])
             for name in _TENSORFLOW_DISTRIBUTIONS if name in installed]
   # NVIDIA's build may be installed under two names for the same files. It counts as one build.

@@ -139,7 +139,6 @@ def make_sweep_report(settings: Settings, results: Dict[Point, PartResult]) -> D
 
 
 def _list_throughput_reports(results: Iterable[PartResult]) -> List[Dict[str, Any]]:
-  """Returns the contents of `throughput.json` of each complete point."""
   return [result.reports['throughput'] for result in results if result.reports is not None]
 
 
@@ -186,7 +185,6 @@ def _make_rows(settings: Settings, results: Dict[Point, PartResult]) -> List[Dic
 
 
 def _summarize_repeats(repeats: Sequence[PartResult]) -> Dict[str, Any]:
-  """Returns the numbers of complete and failed repeats, and the median and range of their rates."""
   rates = [report['examples_per_sec'] for report in _list_throughput_reports(repeats)]
   median = None
   if rates:

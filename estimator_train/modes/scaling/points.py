@@ -50,7 +50,6 @@ class Point(NamedTuple):
 
   @property
   def name(self) -> str:
-    """The name of the point and of its folder."""
     return '{}{}-{}-{}-{}'.format(*self)
 
   @property
@@ -61,7 +60,6 @@ class Point(NamedTuple):
         self.repeat)
 
   def folder(self, model_dir: str) -> str:
-    """Returns the path of the folder of the point in the `model_dir` of the sweep."""
     return os.path.join(model_dir, POINTS_FOLDER, self.name)
 
   def global_batch_size(self, batch_size: int) -> int:

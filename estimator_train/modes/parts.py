@@ -19,8 +19,6 @@ class Part(NamedTuple):
   """A training run, and the process that runs it.
 
   Attributes:
-    name: the name, which no other part has.
-    description: the text for the log.
     log_path: the file for the standard error of the process.
     module: the program, or the launcher of a cluster.
     cores: the IDs of the cores that the process may use; empty: all cores of this process.

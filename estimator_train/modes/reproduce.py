@@ -156,7 +156,6 @@ def _make_row(figure: PublishedValue, measured: Optional[float], conditions: Opt
 
   Args:
     measured: the measured figure; if None, the row has the placeholder.
-    conditions: the conditions of the measurement.
     reason: why the measured figure differs from the published one, or why it is missing.
   """
   return {'what': figure.name, 'published': figure.published,

@@ -250,7 +250,6 @@ def draw_comparison_charts(names: Sequence[str], rates: Sequence[Dict[str, Optio
   """Yields the charts that compare runs: their rates, and their loss and accuracy by step.
 
   Args:
-    rates: for each run, its rates by unit.
     curves: for each run, the contents of `curves.json`.
   """
   short_names = [format_tick_label(name, 'run {}'.format(number))

@@ -142,7 +142,6 @@ class ClassMetrics(NamedTuple):
     precision: a fraction; None if no example was predicted as this class.
     recall: a fraction; None if no example is of this class.
     f1: the harmonic mean of precision and recall; None if both are None.
-    support: the number of examples of this class.
   """
   class_index: int
   class_name: str

@@ -53,7 +53,6 @@ class BarSegment(NamedTuple):
   """A segment of a stacked bar, which shows a part of a figure.
 
   Attributes:
-    value: the formatted value of the part.
     share: the fraction of the figure.
   """
   name: str

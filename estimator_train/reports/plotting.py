@@ -56,12 +56,10 @@ class Axis(NamedTuple):
   """An axis of a plot.
 
   Attributes:
-    label: the quantity and its unit.
     low, high: the values at the ends. If the values descend, `low` is greater than `high`.
     is_log: whether the scale is logarithmic. Such an axis requires `ticks`.
     ticks: (value, text) of each tick. If empty, the ticks are multiples of a simple number.
     angle: the angle in degrees by which the texts of the ticks are rotated.
-    is_integer: whether all ticks are integers.
   """
   label: str
   low: float
@@ -115,9 +113,7 @@ class Box(NamedTuple):
 
   Attributes:
     x0, y0, x1, y1: two opposite corners, as values on the axes.
-    tip: the tooltip.
     color: a name in _COLORS.
-    text: the text in the box.
   """
   x0: float
   y0: float

@@ -9,8 +9,6 @@ class VerdictTexts(NamedTuple):
   """The texts of a verdict.
 
   Attributes:
-    log: the text that the log shows after the verdict.
-    page: the sentence that the report page shows.
     benchmark: the template of the sentence that `--mode=input_benchmark` prints. It has places for
       the higher one of the rates of input and model, the ratio of the two rates, and the lower one.
   """

@@ -314,8 +314,6 @@ class _EvaluationGraph:
 
   Attributes:
     names_of_averages: the names of the averages of weights in the checkpoint.
-    sampled_tensors: the tensors whose values are collected for some examples.
-    batch_mean_names: the names of the metrics that are means over batches.
   """
 
   def __init__(self, estimator: tf.estimator.Estimator, input_fn: InputFn,

@@ -137,7 +137,6 @@ def open_temporary_run(settings: Settings, learning_rate: float, train_steps: in
   """Opens a run in a temporary folder, so that no run in `model_dir` is changed or resumed.
 
   Args:
-    learning_rate: a constant learning rate.
     changes: other flags that differ from `settings`.
   """
   with tempfile.TemporaryDirectory(prefix=settings.run.mode + '-') as folder:

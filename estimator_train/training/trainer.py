@@ -255,11 +255,7 @@ def _make_user_hooks(settings: Settings) -> List[tf.train.SessionRunHook]:
 
 
 class _UserHook(tf.train.SessionRunHook):
-  """Calls a hook of the user, and translates its errors.
-
-  Args:
-    flag: `--hooks` with its value, for error messages.
-  """
+  """Calls a hook of the user, and translates its errors."""
 
   def __init__(self, hook: tf.train.SessionRunHook, flag: str) -> None:
     for name in ('begin', 'after_create_session', 'before_run', 'after_run', 'end'):

@@ -249,7 +249,6 @@ def check_cores(quota_cores: Optional[float], has_onednn: bool) -> CheckResult:
 
   Args:
     quota_cores: see `read_quota_cores`.
-    has_onednn: whether the installed build of TensorFlow uses oneDNN.
   """
   cores = machine.available_cores()
   if quota_cores is None or quota_cores >= cores:

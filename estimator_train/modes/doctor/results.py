@@ -14,7 +14,6 @@ class CheckResult(NamedTuple):
   Attributes:
     level: `ok`, `warning` (some runs fail or are slow) or `error` (no run works, or no run can use
       the GPUs of the machine).
-    found: what the check found.
     remedy: how to correct the fault; if the level is `ok`, a hint or ''.
   """
   name: str

@@ -40,7 +40,6 @@ class InputMeasurement(NamedTuple):
   """The measurements of an input pipeline.
 
   Attributes:
-    format_name: see Source.
     num_examples: the number of examples per epoch; None for infinite data.
     prepare_secs: the time from making the input to the start of the first pass.
     cold_pass: the first pass, at whose start no file was in the page cache. With `--cache`, it was

@@ -204,7 +204,6 @@ def _make_predictions(outputs: Dict[str, np.ndarray], identities: Iterable[Dict[
 
   Args:
     outputs: a batch of each output, by name.
-    identities: the dicts that identify the examples.
   """
   outputs_of_examples = [dict(zip(outputs, values)) for values in zip(*outputs.values())]
   if class_names:

@@ -91,7 +91,6 @@ def read_batches(files: Iterator[bytes], image_key: str, image_shape: Tuple[int,
     files: the paths of image files, idx files and TFRecord files, whose format and compression
       are recognized by their content.
     batch_size: the number of examples per list; the last list may be shorter.
-    num_parallel_calls: the number of images that are decoded in parallel.
   """
   decoder = decoding.ImageFunction(
       lambda content: decoding.decode_and_resize(content, image_shape), tf.float32)

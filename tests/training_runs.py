@@ -39,7 +39,7 @@ def prepare(settings):
 
 def _prepare(run):
   """Does what `--mode=train` does before its first step."""
-  built = preparation.build(run)
+  built = preparation.build_model(run)
   if run.settings.run.trains:
     repairing.repair_model_dir(run.run_dir.path, run.start.checkpoint)
   model = preparation.convert_model(run, built)

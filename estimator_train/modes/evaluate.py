@@ -19,7 +19,7 @@ from estimator_train.reports import evaluation, learning_curves, page, report_fi
 from estimator_train.run_dir import RunDir, data_record
 from estimator_train.settings import Settings
 from estimator_train.training.evaluation import Evaluator
-from estimator_train.training.preparation import build, convert_model
+from estimator_train.training.preparation import build_model, convert_model
 from estimator_train.training.run import Run, open_run
 
 _LOG = logging.getLogger('estimator_train')
@@ -48,7 +48,7 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
           run, other_preprocessing, other_checkpoint is not None)))
       _LOG.info('not the evaluation of the run (%s): writing to %s', ', '.join(differences),
                 output_dir.path)
-    evaluator = Evaluator(run, convert_model(run, build(run)))
+    evaluator = Evaluator(run, convert_model(run, build_model(run)))
     metrics, samples = evaluator.evaluate(checkpoint.readable_path)
   metrics['checkpoint'] = checkpoint.path
   output_dir.make()

@@ -19,7 +19,7 @@ from estimator_train.reports import page, report_files
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import estimator as estimator_patches
-from estimator_train.training.preparation import PreparedModel, build, convert_model
+from estimator_train.training.preparation import PreparedModel, build_model, convert_model
 from estimator_train.training.progress import ShowProgress
 from estimator_train.training.run import Run, open_temporary_run
 from estimator_train.training.steps import StepMonitor
@@ -41,7 +41,7 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
                           settings.duration.train_steps or _DEFAULT_STEPS) as temporary_run:
     schedule = Exponential(_LOWEST_RATE, _HIGHEST_RATE, temporary_run.end_step)
     run = temporary_run._replace(schedule=schedule)
-    model = convert_model(run, build(run))
+    model = convert_model(run, build_model(run))
     if model.schedule is None:
       raise UserError('a compiled model trains with its own learning rate',
                       '--mode=lr_finder --model=' + settings.model.model,

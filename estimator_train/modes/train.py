@@ -40,7 +40,7 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
     return serve_variables(settings, process)
   signals = SignalState()
   run = open_run(settings, run_dir, process)  # Writes only caches and downloads.
-  built_model = preparation.build(run)
+  built_model = preparation.build_model(run)
   if run.engine.num_workers > 1:
     # Wait for the other processes. A worker then waits until the chief announces READY.
     run.peers.join(preparation.collect_shared_values(run, built_model.keras_model))

@@ -62,7 +62,7 @@ class PreparedModel(NamedTuple):
   parameter_counts: Dict[str, int]
 
 
-def build(run: Run) -> BuiltModel:
+def build_model(run: Run) -> BuiltModel:
   """Builds and compiles the model, and checks that it fits the checkpoint.
 
   Raises:

@@ -12,7 +12,7 @@ from estimator_train.system.progress import is_shown, make_progress_bar
 from estimator_train.training import summaries
 from estimator_train.training.preparation import PreparedModel
 from estimator_train.training.run import Run
-from estimator_train.training.steps import StepMonitor, Window, Windows, is_logged
+from estimator_train.training.steps import StepMonitor, StepWindow, WindowRecorder, is_logged
 
 _LOG = logging.getLogger('estimator_train')
 
@@ -31,12 +31,12 @@ class ShowProgress(tf.train.SessionRunHook):
   def __init__(self, run: Run, model: PreparedModel, monitor: StepMonitor,
                clock: Callable[[], float] = time.perf_counter) -> None:
     self._run, self._schedule, self._monitor = run, model.schedule, monitor
-    self._windows = Windows(monitor, clock)
+    self._window_recorder = WindowRecorder(monitor, clock)
     self._bar: Any = None
     _LOG.info('building the graph and running the first step')
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    self._windows.open_first()
+    self._window_recorder.start()
     if is_shown():
       # The bar is drawn after the first step, and then once a second. `postfix` can be any object.
       self._bar = make_progress_bar(
@@ -45,7 +45,7 @@ class ShowProgress(tf.train.SessionRunHook):
           bar_format='{postfix.text_before_bar} |{bar}|')
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    self._windows.add_step()
+    self._window_recorder.add_step()
     step = self._monitor.global_step
     if is_logged(step, self._run.settings.reporting.log_every_steps) or step >= self._run.end_step:
       self._monitor.update_global_step(run_context.session)
@@ -56,7 +56,7 @@ class ShowProgress(tf.train.SessionRunHook):
 
   def _write_and_log_means(self) -> None:
     """Writes the means since the previous logged step, and logs a line unless there is a bar."""
-    window = self._windows.close()
+    window = self._window_recorder.close_window()
     step = window.last_step
     step_secs = window.secs / max(step - window.first_step + 1, 1)
     examples_per_sec = self._run.engine.examples_per_step / step_secs
@@ -124,30 +124,30 @@ class LogEpochs(tf.train.SessionRunHook):
   def __init__(self, run: Run, model: PreparedModel, monitor: StepMonitor,
                clock: Callable[[], float] = time.perf_counter) -> None:
     self._run, self._schedule, self._monitor = run, model.schedule, monitor
-    self._windows = Windows(monitor, clock)
+    self._window_recorder = WindowRecorder(monitor, clock)
     self._epoch_end_step = 0
     self._learning_rate = math.nan
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     # A resumed run starts in the epoch of its checkpoint. Earlier epochs are already logged.
     step, clock = self._monitor.start_step, self._run.clock
-    self._windows.open_first()
+    self._window_recorder.start()
     self._epoch_end_step = clock.step_at_epoch(clock.completed_epochs(step) + 1)
     if self._schedule is not None:
       self._learning_rate = self._schedule.rate_at(step)
 
   def after_run(self, run_context: Any, run_values: Any) -> None:
-    self._windows.add_step()
+    self._window_recorder.add_step()
     if self._monitor.global_step < self._epoch_end_step:
       return
-    window, clock = self._windows.close(), self._run.clock
+    window, clock = self._window_recorder.close_window(), self._run.clock
     # Other workers may also increment the global step, so several epochs may have ended at once.
     epoch = clock.completed_epochs(window.last_step)
     if is_logged(epoch):
       self._log_and_write(epoch, window)
     self._epoch_end_step = clock.step_at_epoch(epoch + 1)
 
-  def _log_and_write(self, epoch: int, window: Window) -> None:
+  def _log_and_write(self, epoch: int, window: StepWindow) -> None:
     """Logs and writes the figures of an epoch, whose steps are those of the window."""
     clock, start_step, step = self._run.clock, window.first_step - 1, window.last_step
     secs = max(window.secs, 1e-9)

@@ -57,7 +57,7 @@ class StepMonitor(tf.train.SessionRunHook):
       self.global_step = max(sessions.read_global_step(session), self.global_step)
 
 
-class Window(NamedTuple):
+class StepWindow(NamedTuple):
   """Consecutive steps of a run.
 
   Attributes:
@@ -74,22 +74,22 @@ class Window(NamedTuple):
   accuracy: float
 
 
-class Windows:
+class WindowRecorder:
   """Divides the steps of a run into windows, each of which begins where the previous one ends."""
 
   def __init__(self, monitor: StepMonitor,
                clock: Callable[[], float] = time.perf_counter) -> None:
     self._monitor, self._clock = monitor, clock
-    self._open(0.)
+    self._open_window(0.)
 
-  def _open(self, start_time: float) -> None:
+  def _open_window(self, start_time: float) -> None:
     self._first_step, self._start_time = self._monitor.global_step + 1, start_time
     self._num_finite_losses = 0
     self._loss_sum = self._accuracy_sum = 0.
 
-  def open_first(self) -> None:
+  def start(self) -> None:
     """Opens the first window. Must be called when the session has been created."""
-    self._open(self._clock())
+    self._open_window(self._clock())
 
   def add_step(self) -> None:
     """Adds the step that the monitor has just counted to the window."""
@@ -98,13 +98,13 @@ class Windows:
       self._loss_sum += self._monitor.loss
       self._accuracy_sum += self._monitor.accuracy
 
-  def close(self) -> Window:
+  def close_window(self) -> StepWindow:
     """Ends the window at the last known global step, and opens the next one."""
     now, num_losses = self._clock(), self._num_finite_losses
-    window = Window(self._first_step, self._monitor.global_step, now - self._start_time,
-                    self._loss_sum / num_losses if num_losses else math.nan,
-                    self._accuracy_sum / num_losses if num_losses else math.nan)
-    self._open(now)
+    window = StepWindow(self._first_step, self._monitor.global_step, now - self._start_time,
+                        self._loss_sum / num_losses if num_losses else math.nan,
+                        self._accuracy_sum / num_losses if num_losses else math.nan)
+    self._open_window(now)
     return window
 
 

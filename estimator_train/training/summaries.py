@@ -15,7 +15,7 @@ from tensorboard.plugins.hparams import api_pb2 as hparams_api, summary as hpara
 from estimator_train.model import observation
 from estimator_train.tf_patches import estimator as estimator_patches
 from estimator_train.training.run import Run
-from estimator_train.training.steps import StepMonitor, Windows, is_logged
+from estimator_train.training.steps import StepMonitor, WindowRecorder, is_logged
 
 # Each of the first 500 steps is a point of the loss curve. Of the later steps, only those are
 # points for which is_logged returns True. Writing a point takes 30 microseconds, which would slow
@@ -60,7 +60,7 @@ class WriteSummaries(tf.train.SessionRunHook):
   """
 
   def __init__(self, run: Run, monitor: StepMonitor) -> None:
-    self._run, self._monitor, self._windows = run, monitor, Windows(monitor)
+    self._run, self._monitor, self._window_recorder = run, monitor, WindowRecorder(monitor)
     self._event_dir = run.event_dir  # None if this process only fetches the tensors.
 
   def begin(self) -> None:
@@ -76,7 +76,7 @@ class WriteSummaries(tf.train.SessionRunHook):
           tf.saturate_cast(tf.round(self._image), tf.uint8))
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    self._windows.open_first()
+    self._window_recorder.start()
     if self._event_dir is not None:
       writer = _get_writer(self._event_dir)
       # TensorBoard then discards what a killed run has written for the steps that this run repeats.
@@ -99,7 +99,7 @@ class WriteSummaries(tf.train.SessionRunHook):
   def after_run(self, run_context: Any, run_values: Any) -> None:
     if self._event_dir is None:
       return
-    self._windows.add_step()
+    self._window_recorder.add_step()
     is_point = is_logged(self._monitor.local_step, num_before_thinning=_NUM_STEPS_BEFORE_THINNING)
     if is_point or run_values.results is not None:
       self._monitor.update_global_step(run_context.session)
@@ -113,7 +113,7 @@ class WriteSummaries(tf.train.SessionRunHook):
             self._make_image_summary(run_context.session, *examples), 1)
 
   def _write_point(self) -> None:
-    window = self._windows.close()
+    window = self._window_recorder.close_window()
     if self._event_dir is not None and not math.isnan(window.loss):
       _add_scalars(self._event_dir, {'loss': window.loss, 'accuracy': window.accuracy},
                    window.last_step)

@@ -28,7 +28,7 @@ from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.system import machine, storage
 from estimator_train.system.start_up import StartUpTimer
-from estimator_train.training.preparation import PreparedModel, build, convert_model
+from estimator_train.training.preparation import PreparedModel, build_model, convert_model
 from estimator_train.training.run import Run, open_run
 from estimator_train.training.timing import StepTimer, StepTimes
 
@@ -314,7 +314,7 @@ def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: i
   chosen = np.linspace(0, len(split.files) - 1, images).astype(int)
   some = ImageSplit([split.files[index] for index in chosen], split.classes[chosen])
   return (run._replace(data=run.data._replace(train=make_source(some, dataset.spec, Role.TRAIN))),
-          convert_model(run, build(run)))
+          convert_model(run, build_model(run)))
 
 
 def _train(run: Run, model: PreparedModel, input_fn: InputFn, steps: int) -> float:

@@ -21,7 +21,7 @@ from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import InputFlags
 from estimator_train.system import machine
-from estimator_train.training.preparation import build, convert_model
+from estimator_train.training.preparation import build_model, convert_model
 from estimator_train.training.run import open_temporary_run
 
 _LOG = logging.getLogger('estimator_train')
@@ -37,7 +37,7 @@ def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
   # The class indices of the synthetic batch are random, so a tiny learning rate keeps the loss
   # finite. It does not change the time of a step.
   with open_temporary_run(settings, 1e-9, 2 ** 31 - 1, weights='none') as run:
-    prepared = convert_model(run, build(run))
+    prepared = convert_model(run, build_model(run))
     run.data.spec.require_images('--mode=input_benchmark')
     free_bytes = machine.available_bytes()
     _LOG.info('measuring the input')

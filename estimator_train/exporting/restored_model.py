@@ -14,6 +14,7 @@ from estimator_train.data import DataSpec, opening
 from estimator_train.data.source import Source, translate_errors
 from estimator_train.distribution.devices import Devices, find_devices, make_session_config
 from estimator_train.model import compiling, inputs, losses
+from estimator_train.model.schedules import Schedule
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
 from estimator_train.tf_patches import compiled_models
@@ -212,7 +213,9 @@ class TrainedModel(NamedTuple):
       tf.keras.backend.set_learning_phase(0)
       model = compiling.build_model(settings.model, spec)
       if not model.optimizer:
-        compiling.compile_model(model, settings)
+        # After a training, the model has the optimizer and the weight decay of the training.
+        compiling.compile_model(model, settings, Schedule(settings.optimizer.learning_rate)
+                                if settings.run.trains else None)
       compatibility.check_fits_checkpoint(
           model, settings, finding.find_run_dir_of_requested_checkpoint(settings, self.run_dir),
           checkpoint_path)

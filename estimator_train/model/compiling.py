@@ -57,39 +57,37 @@ def build_model(flags: ModelFlags, spec: DataSpec) -> tf.keras.Model:
 
 
 def compile_model(model: tf.keras.Model, settings: Settings,
-                  schedule: Optional[Schedule] = None) -> Optional[Schedule]:
+                  schedule: Optional[Schedule]) -> Optional[Schedule]:
   """Compiles the model with the optimizer of the flags and a loss that fits the last layer.
 
   Args:
-    schedule: None if this process does not train the model.
+    schedule: the learning rate schedule; None if nothing is trained.
 
   Returns:
-    The schedule of the optimizer. None if the user has compiled the model, because such a model
-    keeps its own optimizer.
+    `schedule`, but None if the user has compiled the model, which then keeps its own optimizer.
 
   Raises:
     UserError: the user has compiled the model, and a flag changes the optimizer or the labels.
   """
-  trains = settings.run.trains
   if model.optimizer:
-    if trains:
+    if schedule is not None:
       _check_flags_of_compiled_model(settings)
     add_mixins(model.optimizer, [(GradientNormRecording, {})])
     return None
   optimizer = make_optimizer(settings.optimizer.optimizer,
                              schedule or Schedule(settings.optimizer.learning_rate))
-  if trains:
-    optimizer = _apply_training_flags(optimizer, model, settings)
+  if schedule is not None:
+    optimizer = _add_mixins_of_flags(optimizer, model, settings)
   model.compile(optimizer, loss=losses.default_loss(model))
   return schedule
 
 
-def _apply_training_flags(optimizer: tf.keras.optimizers.Optimizer, model: tf.keras.Model,
+def _add_mixins_of_flags(optimizer: tf.keras.optimizers.Optimizer, model: tf.keras.Model,
                          settings: Settings) -> tf.keras.optimizers.Optimizer:
-  """Returns the optimizer with the mixins, weight decay and loss scaling of the flags."""
+  """Adds the mixins and the weight decay of the flags; wraps the optimizer for loss scaling."""
   flags = settings.optimizer
-  # Mixins outside loss scaling get the gradients without its factor. Mixins inside do not run in
-  # steps that loss scaling skips.
+  # Mixins outside of loss scaling get gradients without the factor of the loss scale. Mixins inside
+  # of it do not run in steps that loss scaling skips.
   outside_loss_scaling: List[MixinAndAttributes] = [(GradientNormRecording, {})]
   inside_loss_scaling: List[MixinAndAttributes] = []
   if flags.gradient_clip_norm:

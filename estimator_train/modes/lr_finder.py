@@ -38,9 +38,9 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   """Returns the result of the mode: the suggested learning rate, and the loss at each rate."""
   run_dir.make()
   with open_temporary_run(settings, settings.optimizer.learning_rate,
-                          settings.duration.train_steps or _DEFAULT_STEPS) as temporary_run:
-    schedule = Exponential(_LOWEST_RATE, _HIGHEST_RATE, temporary_run.end_step)
-    run = temporary_run._replace(schedule=schedule)
+                          settings.duration.train_steps or _DEFAULT_STEPS) as opened:
+    schedule = Exponential(_LOWEST_RATE, _HIGHEST_RATE, opened.end_step)
+    run = opened._replace(schedule=schedule)
     model = convert_model(run, build_model(run))
     if model.schedule is None:
       raise UserError('a compiled model trains with its own learning rate',

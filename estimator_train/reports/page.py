@@ -53,7 +53,7 @@ class PageData(NamedTuple):
 
 
 class ComparedRun(NamedTuple):
-  """A training run to compare with others. The page shows its name."""
+  """A training run to compare with others, under a name for the page."""
   name: str
   folder: str
   data: PageData

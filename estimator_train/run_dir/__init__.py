@@ -187,7 +187,7 @@ class RunDir:
                    global_step)
 
   def last_save_time_ns(self) -> Optional[int]:
-    """Returns the time in ns at which TensorFlow last wrote its list of checkpoints, if it did."""
+    """Returns when TensorFlow last wrote its list of checkpoints, in ns; None if it never did."""
     try:
       return os.stat(self.path_to(CHECKPOINTS_FILE)).st_mtime_ns
     except OSError:

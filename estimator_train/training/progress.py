@@ -18,7 +18,7 @@ _LOG = logging.getLogger('estimator_train')
 
 
 class ShowProgress(tf.train.SessionRunHook):
-  """Shows the progress of the training as a bar or, without a terminal or notebook, as log lines.
+  """Shows the progress of the training as a bar or, if no bar can be shown, as log lines.
 
   At each logged step, this hook also writes scalars for TensorBoard and a line of metrics.jsonl.
   All values except the learning rate are means since the previous logged step. The time per step

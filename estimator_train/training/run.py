@@ -87,7 +87,7 @@ class Run(NamedTuple):
 
   @property
   def skipped_images_result(self) -> Dict[str, Any]:
-    """What the result of the mode has about skipped images; {} without `--on_bad_image=skip`."""
+    """The item of the result about skipped images; {} without `--on_bad_image=skip`."""
     if self.settings.input.on_bad_image != 'skip':
       return {}
     return {'skipped_images': [image._asdict() for image in self.data.skipped_images]}

@@ -84,7 +84,7 @@ def read_stop_reason(run_dir: RunDir, flags: EvaluationFlags, global_step: int,
 
 
 def remove_stop_reason(run_dir: RunDir) -> None:
-  """Removes the record of a stop, because the training continues."""
+  """Removes the record of a stop. Must be called when the training continues."""
   with contextlib.suppress(FileNotFoundError):
     os.remove(run_dir.path_to(_STOP_REASON_FILE))
 

@@ -41,7 +41,7 @@ class ExampleOrError(NamedTuple):
 
 
 class _EncodedImage(NamedTuple):
-  """The content of an image that is not decoded yet. `name` is that of ExampleOrError."""
+  """An image to decode, whose name is that of its ExampleOrError."""
   name: bytes
   content: bytes
 
@@ -167,7 +167,7 @@ def _read_examples(read_functions: Iterator[_ReadFunction], decoder: decoding.Im
 
 def _make_example(name: bytes,
                   pixels_or_error: Union[np.ndarray, str, Exception]) -> List[ExampleOrError]:
-  """Returns a list with one item, as a function that reads a file does."""
+  """Returns a list with one item, because a function that reads a file returns an iterable."""
   return [ExampleOrError(
       name, [pixels_or_error] if isinstance(pixels_or_error, np.ndarray)
       else getattr(pixels_or_error, 'strerror', None) or str(pixels_or_error))]

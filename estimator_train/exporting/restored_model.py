@@ -213,7 +213,9 @@ class TrainedCheckpoint(NamedTuple):
       tf.keras.backend.set_learning_phase(0)
       model = compiling.build_model(settings.model, spec)
       if not model.optimizer:
-        compiling.compile_model(model, settings, Schedule(settings.optimizer.learning_rate))
+        # After a training, the exported model contains the weight decay of the flags.
+        compiling.compile_model(model, settings, Schedule(settings.optimizer.learning_rate)
+                                if settings.run.trains else None)
       compatibility.check_fits_checkpoint(
           model, settings, finding.find_run_dir_of_requested_checkpoint(settings, self.run_dir),
           checkpoint_path)

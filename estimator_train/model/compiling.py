@@ -57,27 +57,32 @@ def build_model(flags: ModelFlags, spec: DataSpec) -> tf.keras.Model:
 
 
 def compile_model(model: tf.keras.Model, settings: Settings,
-                  schedule: Schedule) -> Optional[Schedule]:
+                  schedule: Optional[Schedule]) -> Optional[Schedule]:
   """Compiles the model with the optimizer of the flags and a loss that fits the last layer.
 
+  A model that the user has compiled keeps its own optimizer and loss.
+
+  Args:
+    schedule: the learning rate schedule; None if nothing is trained.
+
   Returns:
-    The schedule of the learning rate. None if the mode does not train, or if the user has compiled
-    the model, because such a model keeps its own optimizer.
+    The schedule that the optimizer uses; None if nothing is trained, or if the user has compiled
+    the model.
 
   Raises:
     UserError: the user has compiled the model, and a flag changes the optimizer or the labels.
   """
-  trains = settings.run.trains
   if model.optimizer:
-    if trains:
+    if schedule is not None:
       _check_flags_of_compiled_model(settings)
     add_mixins(model.optimizer, [(GradientNormRecording, {})])
     return None
-  optimizer = make_optimizer(settings.optimizer.optimizer, schedule)
-  if trains:
+  optimizer = make_optimizer(settings.optimizer.optimizer,
+                             schedule or Schedule(settings.optimizer.learning_rate))
+  if schedule is not None:
     optimizer = _apply_training_flags(optimizer, model, settings)
   model.compile(optimizer, loss=losses.default_loss(model))
-  return schedule if trains else None
+  return schedule
 
 
 def _apply_training_flags(optimizer: tf.keras.optimizers.Optimizer, model: tf.keras.Model,

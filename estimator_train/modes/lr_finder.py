@@ -39,14 +39,15 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
   run_dir.make()
   with open_temporary_run(settings, settings.optimizer.learning_rate,
                           settings.duration.train_steps or _DEFAULT_STEPS) as opened:
-    run = opened._replace(schedule=Exponential(_LOWEST_RATE, _HIGHEST_RATE, opened.end_step))
+    schedule = Exponential(_LOWEST_RATE, _HIGHEST_RATE, opened.end_step)
+    run = opened._replace(schedule=schedule)
     model = convert_model(run, build(run))
     if model.schedule is None:
       raise UserError('a compiled model trains with its own learning rate',
                       '--mode=lr_finder --model=' + settings.model.model,
                       'return the model without compiling it')
     recorder = _train(run, model)
-  points = [{'learning_rate': run.schedule.rate_at(step), 'loss': loss, 'smoothed_loss': smoothed}
+  points = [{'learning_rate': schedule.rate_at(step), 'loss': loss, 'smoothed_loss': smoothed}
             for step, (loss, smoothed) in enumerate(zip(recorder.losses, recorder.smoothed_losses))]
   result = {'mode': settings.run.mode, 'model_dir': settings.run.model_dir,
             **choose_rates(points, run.end_step), 'has_diverged': recorder.has_diverged,

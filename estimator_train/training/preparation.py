@@ -112,7 +112,7 @@ def convert_model(run: Run, built: BuiltModel) -> PreparedModel:
     UserError: `--weights` does not fit the model, or the model cannot be converted.
   """
   settings, spec, model = run.settings, run.data.spec, built.keras_model
-  trains, loss, frozen_part = settings.run.trains, None, None
+  is_trained, loss, frozen_part = run.schedule is not None, None, None
   _LOG.info('converting the model to an Estimator')
   with model.outputs[0].graph.as_default():
     if settings.model.weights != 'none':
@@ -122,7 +122,7 @@ def convert_model(run: Run, built: BuiltModel) -> PreparedModel:
           config=make_session_config(settings.devices, run.engine.devices)))
       initial_weights.load_initial_weights(model, settings.model, spec.image_shape)
     run_config = run.engine.make_run_config()
-    if trains:
+    if is_trained:
       loss = compiling.training_loss(model, settings.optimizer, run.data.train)
 
     def make_estimator(graph: CompiledGraph, frozen_part: Optional[tf.keras.Model],
@@ -139,7 +139,7 @@ def convert_model(run: Run, built: BuiltModel) -> PreparedModel:
         initial_weights.save_initial_weights(run_config, compiled_graph.weight_names,
                                              compiled_graph.weight_values())
       estimator = training_estimator = make_estimator(compiled_graph, None, preprocess)
-      if settings.input.cache_features and trains:
+      if settings.input.cache_features and is_trained:
         frozen_part, trained_part = frozen_features.split_model(model, settings.model.model)
         trained_part.compile(model.optimizer, model.loss, loss_weights=model.loss_weights)
         training_estimator = make_estimator(

@@ -34,7 +34,8 @@ class Run(NamedTuple):
   Attributes:
     clock: converts between steps, examples and epochs.
     end_step: the last global step to train; `start.step` if the run does not train.
-    schedule: the learning rate schedule; ignored if the model has its own optimizer.
+    schedule: the learning rate schedule, which is ignored if the model has its own optimizer; None
+      if nothing is trained.
     stop_reason: the reason why an evaluation stopped the previous run; None if none did.
     start_up: times the phases up to the end of the first step.
   """
@@ -45,7 +46,7 @@ class Run(NamedTuple):
   data: Data
   clock: StepClock
   end_step: int
-  schedule: Schedule
+  schedule: Optional[Schedule]
   stop_reason: Optional[StopReason]
   start_up: StartUpTimer
 
@@ -140,7 +141,8 @@ def open_temporary_run(settings: Settings, learning_rate: float, train_steps: in
 
 
 def plan_steps(settings: Settings, run_dir: RunDir, engine: Engine, data: Data,
-               start_step: int) -> Tuple[StepClock, int, Schedule, Optional[StopReason]]:
+               start_step: int) -> Tuple[StepClock, int, Optional[Schedule],
+                                                     Optional[StopReason]]:
   """Returns the attributes `clock`, `end_step`, `schedule` and `stop_reason` of a Run.
 
   Raises:
@@ -153,7 +155,7 @@ def plan_steps(settings: Settings, run_dir: RunDir, engine: Engine, data: Data,
       engine.examples_per_step * int(previous_batch_size) // settings.optimizer.batch_size
   ).resume_at(start_step, engine.examples_per_step)
   if not settings.run.trains:
-    return clock, start_step, Schedule(settings.optimizer.learning_rate), None
+    return clock, start_step, None, None
   assert data.train is not None
   stop_reason = selection.read_stop_reason(run_dir, settings.evaluation, start_step,
                                            data.test if settings.run.evaluates else None)

@@ -2,7 +2,7 @@
 
 Private API: Keras has no public names for the parts of its graph. Line numbers refer to
 tensorflow_core/python/keras/engine/training.py. Unless stated otherwise, the functions must be
-called in the graph of the model, see entered_graph.
+called in the graph of the model, see enter_graph.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ def find_graph(model: tf.keras.Model) -> tf.Graph:
 
 
 @contextlib.contextmanager
-def entered_graph(graph: tf.Graph, is_eager: bool) -> Iterator[None]:
+def enter_graph(graph: tf.Graph, is_eager: bool) -> Iterator[None]:
   """Makes the graph of a model the default graph of a `with` block.
 
   If the graph is finalized, operations can still be added in the block, as Keras adds operations to

@@ -124,7 +124,7 @@ class KnownGradients:
     gradients: for each variable, a tensor, IndexedSlices or None.
 
   Attributes:
-    loss: a scalar tensor. It has the value of the loss only after `connect`.
+    loss: a scalar tensor. It has the value of the loss only after `connect_loss`.
   """
 
   def __init__(self, value: tf.Tensor, loss_gradient: tf.Tensor, variables: Sequence[Any],
@@ -134,7 +134,7 @@ class KnownGradients:
       if isinstance(gradient, tf.Tensor):
         gradient.set_shape(variable.shape)  # The shape is lost in loops.
     # tf.gradients must not search the imported operations, because their loops have no contexts in
-    # Python. Until `connect`, zeros therefore take the place of the loss.
+    # Python. Until `connect_loss`, zeros therefore take the place of the loss.
     stand_in = tf.zeros(value.shape, value.dtype)
     with tf.get_default_graph().gradient_override_map({'IdentityN': _KNOWN_GRADIENTS}):
       self.loss = tf.identity_n([stand_in, *map(tf.convert_to_tensor, variables)])[0]
@@ -146,7 +146,7 @@ class KnownGradients:
     self._loss_gradient.op._update_input(0, loss_gradient)
     return [None, *self._gradients]
 
-  def connect(self) -> None:
+  def connect_loss(self) -> None:
     """Gives `loss` its value. Call this method when all gradients have been computed."""
     self.loss.op._update_input(0, self._value)
 

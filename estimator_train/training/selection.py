@@ -127,7 +127,7 @@ def find_best_metric(flags: EvaluationFlags, model: tf.keras.Model,
 
 def _metric_names(model: tf.keras.Model, num_classes: int) -> List[str]:
   """Returns the names of the metrics of an evaluation; the first is the default --best_metric."""
-  keys = evaluation_metrics.make_keys(keras_patches.outputs_with_loss(model),
+  keys = evaluation_metrics.make_metric_keys(keras_patches.outputs_with_loss(model),
                                       keras_patches.named_metrics(model), num_classes)
   names = (evaluation_metrics.classifier_metric_names(num_classes) if num_classes
            else ['average_loss', 'loss'])

@@ -155,7 +155,7 @@ class ModelFn:
         for weight in self._frozen_part.weights if self._frozen_part is not None else ():
           # No step uses this variable, but the saver adds it to the checkpoints.
           tf.get_variable(weight.op.name, weight.shape, weight.dtype.base_dtype, functools.partial(
-              saved_weights.restored_value, weights_path, weight.op.name),
+              saved_weights.make_restored_value, weights_path, weight.op.name),
                           trainable=False, use_resource=True)
       else:
         batch, fetches, _ = self._import_for_batch(imported_model, subgraph, features, labels)
@@ -188,11 +188,7 @@ class ModelFn:
 
   def _import_for_batch(self, imported_model: ImportedModel, subgraph: ModeSubgraph, features: Any,
              labels: Any) -> Tuple[inputs.Batch, Fetches, Any]:
-    """Imports the operations on a batch.
-
-    Returns:
-      The batch, and the two results of ImportedModel.import_for_batch.
-    """
+    """Imports the operations on a batch. Returns the batch and the results of import_for_batch."""
     features, sample_weights = inputs.split_sample_weights(features)
     features = self._preprocess(features)
     batch = inputs.Batch(self._batch_adapter.arrange_features(features))
@@ -223,14 +219,7 @@ class ModelFn:
 
   def _add_training_operations(self, imported_model: ImportedModel, subgraph: ModeSubgraph,
                                optimizer: Any, batch: Tuple[Any, Any]) -> Dict[str, Any]:
-    """Adds the training operations to the graph.
-
-    Args:
-      batch: the features and the labels that the input_fn yields.
-
-    Returns:
-      The fields of the EstimatorSpec.
-    """
+    """Adds the training operations to the graph. Returns the fields of the EstimatorSpec."""
     if isinstance(optimizer, GradientAccumulation):
       if subgraph.fetches.updates and isinstance(
           tf.distribute.get_strategy(), tf.distribute.experimental.CentralStorageStrategy):
@@ -266,7 +255,7 @@ class ModelFn:
         spec['eval_metric_ops'] = evaluation_metrics.model_metrics(
             fetches.metrics, arranged_batch.size(),
             evaluation_metrics.make_metric_keys((), fetches.metrics, self._num_classes).metrics)
-    train_op = strategies.with_averaged_statistics(imported_model.updated_statistics(), train_op)
+    train_op = strategies.average_statistics_after(imported_model.updated_statistics(), train_op)
     self._warn_of_losses_that_are_no_means(optimizer)
     if self._num_classes:
       label = self._batch_adapter.arrange_labels(

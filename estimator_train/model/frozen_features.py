@@ -15,7 +15,7 @@ from estimator_train.model.inputs import Batch, make_preprocess_function
 from estimator_train.model.own_graph import CompiledGraph, ImportedModel
 from estimator_train.settings import Settings
 from estimator_train.tf_patches.graphs import find_ancestors
-from estimator_train.tf_patches.keras import source_layers
+from estimator_train.tf_patches.keras import preceding_layers
 
 _BATCH_SIZE = 32
 
@@ -47,7 +47,7 @@ def split_after_frozen_layers(model: tf.keras.Model,
   features = tf.keras.layers.Input(frozen_part.output_shape[1:])
   outputs = {layers[num_frozen - 1]: features}
   for layer in layers[num_frozen:]:
-    inputs = [outputs[source] for source in source_layers(layer)]
+    inputs = [outputs[source] for source in preceding_layers(layer)]
     outputs[layer] = layer(inputs if len(inputs) > 1 else inputs[0])
   return frozen_part, tf.keras.Model(features, outputs[layers[-1]])
 
@@ -97,7 +97,7 @@ def _count_separable_layers(layers: List[Any]) -> int:
     num_frozen -= 1
   while num_frozen:
     allowed_sources = set(layers[num_frozen:]) | {layers[num_frozen - 1]}
-    if all(allowed_sources.issuperset(source_layers(layer)) for layer in layers[num_frozen:]):
+    if all(allowed_sources.issuperset(preceding_layers(layer)) for layer in layers[num_frozen:]):
       return num_frozen
     num_frozen -= 1
   return 0

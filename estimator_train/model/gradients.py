@@ -14,7 +14,7 @@ from estimator_train.model import observation
 from estimator_train.tf_patches.optimizers import (
   add_base_classes,
   divide_by_replicas,
-  gradients_to_add,
+  gradients_for_sum,
   sum_over_replicas,
 )
 
@@ -45,7 +45,7 @@ class GradientNormRecording:
     # This must not be the first merge_call of a replica. During the first one, the next replica
     # builds its model. Operations that are added before that would change its dropout masks.
     tf.distribute.get_replica_context().merge_call(
-        _record_norm_of_sum, args=([pair for pair in gradients_to_add(self, grads_and_vars)
+        _record_norm_of_sum, args=([pair for pair in gradients_for_sum(self, grads_and_vars)
                                  if pair[0] is not None],))
     return result
 
@@ -84,7 +84,6 @@ class GlobalNormClipping:
 
 
 def _sum_duplicate_rows(gradient: Any) -> Any:
-  """Adds the rows of a sparse gradient that have the same index."""
   if not isinstance(gradient, tf.IndexedSlices):
     return gradient
   indices, positions = tf.unique(gradient.indices)

@@ -102,7 +102,7 @@ def names_of_losses_that_are_no_means(model: tf.keras.Model) -> List[str]:
   of the sum, and a function of the whole batch becomes the mean of N values. The function does not
   recognize all such losses, because it only examines the last operations of a loss.
   """
-  return compiled_models.scalar_losses(model) + [
+  return compiled_models.names_of_scalar_losses(model) + [
       loss.op.name for loss in model.get_losses_for(model.inputs) if _is_sum(loss)]
 
 

@@ -73,10 +73,7 @@ class CompiledGraph:
 
   @property
   def weight_names(self) -> List[str]:
-    """The names of the weights in checkpoints, in the order of `model.weights`.
-
-    They are the names that the weights would have if the graph contained no other model.
-    """
+    """The names of `model.weights` in checkpoints; see saved_weights.checkpoint_names."""
     with self._lock:
       if self._weight_names is None:
         with self._enter_graph():
@@ -101,7 +98,6 @@ class CompiledGraph:
       return estimator.read_hyperparameters(self.model.optimizer)
 
   def names_of_losses_that_are_no_means(self) -> List[str]:
-    """Calls losses.names_of_losses_that_are_no_means in the graph of the model."""
     with self._lock, self._enter_graph():
       return losses.names_of_losses_that_are_no_means(self.model)
 
@@ -117,7 +113,7 @@ class CompiledGraph:
     key = mode, has_sample_weights, mode == _EVAL or (mode == _TRAIN and has_metrics), num_replicas
     with self._lock:
       if key not in self._subgraphs:
-        with self._enter_graph(), compiled_models.as_compiled(self.model):
+        with self._enter_graph(), compiled_models.restore_trainable_state(self.model):
           self._subgraphs[key] = ModeSubgraph(
               self.model, self._graph, self._values, self._loss_functions, *key)
       return self._subgraphs[key]
@@ -147,9 +143,7 @@ class Fetches(NamedTuple):
 
 
 class ModeSubgraph:
-  """The subgraph of a compiled model that a mode needs.
-
-  Must be constructed in the graph of the model.
+  """The subgraph of a compiled model that a mode needs. Must be constructed in the model's graph.
 
   Attributes:
     inputs: the tensors that the features replace.
@@ -176,7 +170,7 @@ class ModeSubgraph:
           loss=compiled_models.total_loss(model, num_replicas, loss_functions))
     self.variables = variables.OriginalVariables(model, graph, values)
     if is_trained:
-      self.fetches = self.fetches._replace(updates=compiled_models.updates(model))
+      self.fetches = self.fetches._replace(updates=compiled_models.training_updates(model))
     if mode == _EVAL:
       self.fetches = self.fetches._replace(
           output_losses=compiled_models.output_losses(model),
@@ -191,12 +185,12 @@ class ModeSubgraph:
     """Adds the gradients to the graph or to a copy of it. Returns the changed graph."""
     handles = [self.variables.handle(weight) for weights in self.trained_weights
                for weight in weights]
-    graph = gradients.copy_if_gradients_change_it(self.fetches.loss)
+    graph = gradients.copy_graph_if_gradients_change_it(self.fetches.loss)
     loss, *handles = (graph.as_graph_element(tensor.name)
                       for tensor in (self.fetches.loss, *handles))
     with graph.as_default():
       self.loss_gradient = gradients.make_loss_gradient(loss)
-      with gradients.padded_filter_gradients(machine.needs_padded_gradients()):
+      with gradients.pad_filter_gradients(machine.needs_padded_gradients()):
         self.fetches = self.fetches._replace(
             gradients=tf.gradients(loss, handles, self.loss_gradient))
     return graph
@@ -218,7 +212,7 @@ class ModeSubgraph:
     self.extracted_nodes = graphs.extract_subgraph(
         graph, [getattr(element, 'op', element) for element in fetched],
         replaced_names | {*constants} | self.variables.handle_op_names, constants)
-    self.variables.keep_used(self.extracted_nodes)
+    self.variables.remove_unused(self.extracted_nodes)
     for node in self.extracted_nodes.nodes.values():
       if node.op == 'Placeholder':
         raise InvalidValue('a model must compute its outputs from its inputs and weights only',
@@ -242,19 +236,15 @@ class ImportedModel:
   def __init__(self, compiled_graph: CompiledGraph, subgraph: ModeSubgraph,
                weights_path: Optional[str]) -> None:
     self._subgraph = subgraph
-    self._variables = subgraph.variables.make(compiled_graph.weight_names, weights_path)
+    self._variables = subgraph.variables.make_variables(compiled_graph.weight_names, weights_path)
     self.variables_by_original: Dict[int, Any] = self._variables.by_id
     self.trained_weights = [[self.variables_by_original[id(weight)] for weight in weights]
                             for weights in subgraph.trained_weights]
 
   def import_for_batch(self, batch: Batch) -> Tuple[Fetches, Optional[tf.Tensor]]:
-    """Imports the operations on a batch.
-
-    Returns:
-      The results, and the gradient with respect to the loss, which make_known_gradients takes.
-    """
+    """Imports the operations on a batch. Returns the arguments of make_known_gradients."""
     subgraph = self._subgraph
-    replacements = self._variables.replacements()
+    replacements = self._variables.make_replacements()
 
     def add_replacement(tensor: Any, value: Any) -> None:
       if tensor is not None and value is not None:
@@ -275,10 +265,10 @@ class ImportedModel:
     fetches = subgraph.fetches
     updates, assignments = self._variables.split_updates(
         fetches.updates, subgraph.extracted_nodes, subgraph.fed_operation_names)
-    imported = graphs.Import(subgraph.extracted_nodes, replacements, graphs.fetch_names(
+    imported = graphs.ImportedSubgraph(subgraph.extracted_nodes, replacements, graphs.fetch_names(
         [fetches._replace(updates=updates), assignments]))
-    results = imported.find(fetches._replace(updates=updates))
-    return results._replace(updates=[*results.updates, *self._variables.assign(
+    results = imported.find_counterparts(fetches._replace(updates=updates))
+    return results._replace(updates=[*results.updates, *self._variables.make_assignments(
         assignments, imported)]), loss_gradient
 
   def updated_statistics(self) -> List[Any]:

@@ -128,7 +128,7 @@ def find_best_metric(flags: EvaluationFlags, model: tf.keras.Model,
 def _metric_names(model: tf.keras.Model, num_classes: int) -> List[str]:
   """Returns the names of the metrics of an evaluation; the first is the default --best_metric."""
   keys = evaluation_metrics.make_metric_keys(keras_patches.outputs_with_loss(model),
-                                      keras_patches.named_metrics(model), num_classes)
+                                      keras_patches.metrics_by_name(model), num_classes)
   names = (evaluation_metrics.classifier_metric_names(num_classes) if num_classes
            else ['average_loss', 'loss'])
   if not num_classes and (not model.loss or model.get_losses_for(model.inputs)):

@@ -321,7 +321,6 @@ class SaveCheckpoints(tf.train.SessionRunHook):
     return '{}-{}'.format(self._retrying_saver.prefix, step)
 
   def _try_to_save(self, session: tf.Session, step: int, writes_graph: bool = True) -> None:
-    """Tries once to save a checkpoint. If this succeeds, calls the listeners."""
     self.wait_for_graph()
     with self._record_pause('checkpoint'):
       self._finite_check.check(session, step)

@@ -166,7 +166,6 @@ def _rewrite_sequential(options: Config) -> None:
 
 
 def _rewrite_functional(options: Config) -> None:
-  """Rewrites the layers of a functional model and their calls."""
   _rename_inner_layers(options)
   options['layers'] = [new_layer for layer in options['layers'] for new_layer in (
       _make_scaled_sum_layers(layer) if layer['class_name'] == ScaledResidualSum.__name__
@@ -245,11 +244,7 @@ def _check_repeatable(model: Config) -> None:
 
 
 def _find_references(value: Any) -> Iterator[List[Any]]:
-  """Yields all references to outputs of layers in a value of a configuration.
-
-  A reference is a list: name of the layer, index of its call, index of the output and, for some,
-  further arguments of the call that uses the output.
-  """
+  """Yields the references to outputs: [layer, index of its call, index of the output, ...]."""
   items = _list_items(value)
   if len(items) in (3, 4) and isinstance(items[0], str):
     yield items

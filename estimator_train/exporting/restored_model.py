@@ -212,7 +212,7 @@ class TrainedCheckpoint(NamedTuple):
       tf.keras.backend.set_learning_phase(0)
       model = compiling.build_model(settings.model, spec)
       if not model.optimizer:
-        # After a training, the exported model contains the weight decay of the flags.
+        # After a training, the model has the optimizer and the weight decay of the training.
         compiling.compile_model(model, settings, Schedule(settings.optimizer.learning_rate)
                                 if settings.run.trains else None)
       compatibility.check_fits_checkpoint(
@@ -264,14 +264,7 @@ def _read_features(settings: Settings, source: Source) -> List[Any]:
 
 
 def add_size_checks(outputs: Dict[str, tf.Tensor], features: Any) -> Dict[str, tf.Tensor]:
-  """Makes each output fail unless it has a value for each example of a batch.
-
-  Args:
-    features: the batch, in any structure.
-
-  Returns:
-    The outputs with an assertion, by name.
-  """
+  """Makes each output fail unless it has a value for each example of the batch `features`."""
   size = inputs.Batch(tf.nest.flatten(features)).size()
 
   def add_check(name: str, output: tf.Tensor) -> tf.Tensor:

@@ -192,7 +192,6 @@ def write_warm_up_requests(folder: str, requests: Dict[str, Dict[str, Any]]) -> 
 
 
 def _encode_field(number: int, content: bytes) -> bytes:
-  """Encodes a field of wire type _LENGTH_DELIMITED."""
   return bytes([number << 3 | _LENGTH_DELIMITED]) + _encode_varint(len(content)) + content
 
 

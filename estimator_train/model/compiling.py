@@ -50,7 +50,7 @@ def build_model(flags: ModelFlags, spec: DataSpec) -> tf.keras.Model:
                     '--model={} for {} ({})'.format(
                         flags.model, 'x'.join(str(side) for side in shape), error),
                     'give a larger --image_size or another --model') from error
-  # Other modules expect `model.loss` to be the loss itself. It may be a list or dict of one loss.
+  # A user may have given a list or dict of one loss. Other modules expect the loss itself.
   if model.optimizer and len(model.outputs) == 1:
     model.loss = losses.get_loss(model)
   return model
@@ -60,14 +60,11 @@ def compile_model(model: tf.keras.Model, settings: Settings,
                   schedule: Optional[Schedule]) -> Optional[Schedule]:
   """Compiles the model with the optimizer of the flags and a loss that fits the last layer.
 
-  A model that the user has compiled keeps its own optimizer and loss.
-
   Args:
     schedule: the learning rate schedule; None if nothing is trained.
 
   Returns:
-    The schedule that the optimizer uses; None if nothing is trained, or if the user has compiled
-    the model.
+    `schedule`, but None if the user has compiled the model, which then keeps its own optimizer.
 
   Raises:
     UserError: the user has compiled the model, and a flag changes the optimizer or the labels.
@@ -118,13 +115,7 @@ def _add_mixins_of_flags(optimizer: tf.keras.optimizers.Optimizer, model: tf.ker
 
 def make_training_losses(model: tf.keras.Model, flags: OptimizerFlags,
                          source: Optional[Source]) -> Optional[Sequence[losses.Loss]]:
-  """Adds label smoothing and class weights to the only loss of the model.
-
-  Args:
-    source: the training examples.
-
-  Returns:
-    A list of one loss; None if the flags do not change the loss of the model.
+  """Returns the only loss with label smoothing and class weights; None if it stays unchanged.
 
   Raises:
     UserError: `--class_weights=balanced` is given, but the examples have no classes.

@@ -50,9 +50,7 @@ def count_per_class(class_indices: tf.Tensor, predicted: tf.Tensor, num_classes:
 
 def count_confusions(class_indices: tf.Tensor, predicted: tf.Tensor,
                      num_classes: int) -> Tuple[tf.Tensor, tf.Operation]:
-  """Counts how often each class is predicted as another class.
-
-  A hash table contains the counts of the pairs of classes that occur.
+  """Counts how often each class is predicted as another class, in a hash table of the pairs.
 
   Args:
     class_indices: the true classes of a batch, int64 [B].

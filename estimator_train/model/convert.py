@@ -21,7 +21,7 @@ from estimator_train.tf_patches import (
 )
 
 _LOG = logging.getLogger('estimator_train')
-# For each `checkpoint_format`, whether tf.train.Checkpoint can read the checkpoints.
+# Whether tf.train.Checkpoint can read the checkpoints, by `checkpoint_format`.
 _IS_OBJECT_BASED = {'saver': False, 'checkpoint': True, None: True}
 
 

@@ -195,8 +195,7 @@ def example_and_loss_metrics(fetches: Fetches, batch_size: tf.Tensor,
   Returns:
     `examples`, int64, and the following floats. `average_loss` is the loss that Keras would compute
     for one batch with all examples, without regularization. If several outputs have a loss, the
-    loss of each output has the key in `keys`. If the layers add losses, there is also
-    `regularization_loss`.
+    loss of each output has the key in `keys`. `regularization_loss` exists if layers add losses.
   """
   examples, add_examples = running_sum(batch_size, 'examples')
   metrics: Metrics = {'examples': (examples, add_examples)}

@@ -50,7 +50,6 @@ def add_output_samples(output_name: str, targets: tf.Tensor, outputs: tf.Tensor)
 
 
 def sampled_tensors() -> List[SampledTensors]:
-  """Returns the groups of sampled tensors of the default graph."""
   return list(tf.get_collection(_SAMPLES_KEY))
 
 
@@ -118,11 +117,7 @@ class SampleCollector:
             for group, indices, rows in zip(self._groups, self._indices, self._rows)]
 
   def add_batch(self, values: Sequence[Sequence[np.ndarray]]) -> None:
-    """Collects samples from a batch.
-
-    Args:
-      values: the values of `tensors_to_fetch`.
-    """
+    """Collects samples from the values of `tensors_to_fetch`."""
     for group, rows, arrays, indices in zip(self._groups, self._rows, values, self._indices):
       if group.are_mistakes:
         rows.extend(list(zip(*arrays))[:self._num_mistakes_to_collect(rows)])
@@ -133,27 +128,18 @@ class SampleCollector:
     self._batch_start += self._batch_size
 
   def _positions_in_next_batch(self, indices: np.ndarray) -> np.ndarray:
-    """Returns the positions in the next batch of the selected examples.
-
-    Args:
-      indices: the positions of all selected examples in the evaluation.
-    """
+    """Returns the positions in the next batch of examples, given by indices in the evaluation."""
     positions = indices - self._batch_start
     return positions[(positions >= 0) & (positions < self._batch_size)]
 
   def _num_mistakes_to_collect(self, rows: Sequence[Any]) -> int:
-    """Returns how many mistakes to collect from the next batch, so that they are evenly spaced.
-
-    Args:
-      rows: the mistakes so far.
-    """
+    """Returns how many mistakes to collect from the next batch, so that they are evenly spaced."""
     end = self._batch_start + self._batch_size
     expected = -(-_NUM_IMAGES * end // (self._num_examples or end))
     return min(expected, _NUM_IMAGES) - len(rows)
 
   @property
   def samples(self) -> EvaluationSamples:
-    """The collected examples."""
     samples = EvaluationSamples([], [], [])
     for group, rows in zip(self._groups, self._rows):
       if group.output_name is None:

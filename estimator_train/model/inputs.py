@@ -225,10 +225,6 @@ class BatchAdapter(NamedTuple):
                        names_kind: str) -> Dict[str, Any]:
     """Converts values to tensors by the names of inputs or outputs.
 
-    Args:
-      values_kind: `features`, `labels` or `sample weights`, for error messages.
-      names_kind: `input` or `output`, for error messages.
-
     Raises:
       InvalidValue: the names or the number of the values differ from `names`.
     """

@@ -298,11 +298,7 @@ def imagenet_weights(name: str, image_shape: Optional[ImageShape]) -> List[np.nd
 
 
 def _build_backbone(name: str, image_shape: ImageShape, weights: Optional[str]) -> tf.keras.Model:
-  """Builds a network without its top.
-
-  Args:
-    weights: `imagenet`; None for random weights.
-  """
+  """Builds a network without its top. The weights are `imagenet`, or None for random weights."""
   # tf.keras.applications has functions such as VGG16, and modules such as vgg16.
   function_name, = [attribute for attribute in dir(tf.keras.applications)
                     if attribute.lower() == name and attribute != name]

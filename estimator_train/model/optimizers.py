@@ -206,7 +206,7 @@ def add_weight_decay(model: tf.keras.Model, optimizer: tf.keras.optimizers.Optim
   for layer in nested_layers(model):
     for kernel_name, regularizer_name in _KERNEL_REGULARIZERS.items():
       kernel = vars(layer).get(kernel_name)
-      # A layer without the attribute is omitted, too: the default `kernel` is not None.
+      # A layer that lacks the attribute is omitted, because the default `kernel` is not None.
       if kernel is not None and layer.trainable_weights and (
           vars(layer).get(regularizer_name, kernel) is None):
         regularizer = tf.keras.regularizers.l2(factor / 2)

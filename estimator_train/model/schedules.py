@@ -62,11 +62,7 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
         for boundary, value in zip(self.boundaries, self.values)])
 
   def _compute_rate(self, step: Any, ops: Any) -> Any:
-    """Returns the learning rate at a global step.
-
-    Args:
-      ops: the library that computes the learning rate, TensorFlow or NumPy.
-    """
+    """Returns the learning rate at a global step. The library `ops` is TensorFlow or NumPy."""
     rate = self._rate_after_warmup(step, ops)
     if not self.warmup_steps:
       return rate

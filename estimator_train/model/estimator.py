@@ -139,6 +139,10 @@ class ModelFn:
     with self._translate_errors():
       estimator_patches.keep_loss_unscaled()
       plain_features, sample_weights = inputs.split_sample_weights(features)
+      if plain_features is None:
+        raise InvalidValue('an input_fn must return features',
+                           '{}: None'.format(self._batch_adapter.source_name),
+                           'return a tf.data.Dataset, or (features, labels)')
       if not self._model.inputs:
         self.compiled_graph.build(self._batch_adapter.arrange_for_unknown_inputs(
             self._preprocess(plain_features)))

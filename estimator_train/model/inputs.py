@@ -252,10 +252,10 @@ class BatchAdapter(NamedTuple):
     number.
     """
     old, new = tensor.dtype, expected.dtype
+    if _kind_of(tensor) != _kind_of(expected) or (old != new and tf.string in (old, new)):
+      raise self._make_misfit_error(kind, name, tensor, expected)
     if old == new:
       return tensor
-    if tf.string in (old, new):
-      raise self._make_misfit_error(kind, name, tensor, expected)
     values = tensor.flat_values if isinstance(tensor, tf.RaggedTensor) else (
         tensor.values if isinstance(tensor, tf.SparseTensor) else tensor)
     if new.is_integer and (not old.is_integer or old.min < new.min or old.max > new.max) and (
@@ -275,12 +275,15 @@ class BatchAdapter(NamedTuple):
     return values
 
   def _make_misfit_error(self, kind: str, name: str, tensor: Any, expected: Any) -> InvalidValue:
-    return InvalidValue('the {} do not fit the model'.format(kind),
-                        '{}: {} is {} {}, expected {} {}'.format(
-                            self.source_name, name, tensor.dtype.name, tensor.shape,
-                            expected.dtype.name, expected.shape),
-                        'change their shape or dtype, or the model; a split of a data set yields '
-                        'single examples, an input_fn batches')
+    found, wanted = ('{}{} {}'.format(_kind_of(each), each.dtype.name, each.shape)
+                     for each in (tensor, expected))
+    return InvalidValue(
+        'the {} do not fit the model'.format(kind),
+        '{}: {} is {}, expected {}'.format(self.source_name, name, found, wanted),
+        'change their shape or dtype, or the model; a split of a data set yields single examples, '
+        'an input_fn batches' if _kind_of(tensor) == _kind_of(expected) else
+        'convert them, such as with tf.sparse.to_dense, or declare the input with '
+        'tf.keras.Input(sparse=True) or (ragged=True)')
 
 
 def can_have_shape_of(tensor: Any, expected: Any) -> bool:
@@ -288,6 +291,12 @@ def can_have_shape_of(tensor: Any, expected: Any) -> bool:
   return None in (tensor.shape.ndims, expected.shape.ndims) or bool(
       tensor.shape[1:].is_compatible_with(expected.shape[1:])
       and tensor.shape.ndims == expected.shape.ndims)
+
+
+def _kind_of(tensor: Any) -> str:
+  """Returns what precedes the dtype of a tensor in messages; '' if the tensor is dense."""
+  return ('sparse ' if isinstance(tensor, tf.SparseTensor) else
+          'ragged ' if isinstance(tensor, tf.RaggedTensor) else '')
 
 
 def _to_tensor(value: Any) -> Any:
@@ -311,11 +320,18 @@ def _with_last_dimension(label: Any, target: tf.Tensor) -> Any:
 
 
 def _as_column(tensor: Any, expected: tf.Tensor) -> Any:
-  """Reshapes a tensor [B], or of unknown rank, to [B, 1] if the model takes a matrix there."""
+  """Reshapes a tensor [B] to [B, 1] if the model takes a tensor of higher rank there.
+
+  The rank of a tensor may be unknown until the graph is executed.
+  """
   if isinstance(tensor, tf.Tensor) and expected.shape.ndims is not None and (
       expected.shape.ndims > 1):
     if tensor.shape.ndims == 1:
       return tensor[:, tf.newaxis]
-    if tensor.shape.ndims is None and expected.shape.as_list()[1:] == [1]:
-      return tf.reshape(tensor, tf.stack([tf.shape(tensor)[0], 1]))
+    if tensor.shape.ndims is None:
+      ones = tf.ones([tf.cast(tf.equal(tf.rank(tensor), 1), tf.int32)], tf.int32)
+      column = tf.reshape(tensor, tf.concat([tf.shape(tensor), ones], 0))
+      if expected.shape.as_list()[1:] == [1]:
+        column.set_shape([None, 1])
+      return column
   return tensor

@@ -59,12 +59,14 @@ def build_on_placeholders(model: tf.keras.Model, features: Any) -> None:
   """Calls a model whose inputs are unknown on placeholders, as the first `fit` does (line 2567).
 
   Args:
-    features: tensors, in the structure that the model takes.
+    features: tensors, tf.SparseTensors or tf.RaggedTensors, in the structure that the model takes.
   """
-  def make_placeholder(tensor: tf.Tensor) -> tf.Tensor:
+  def make_placeholder(tensor: Any) -> Any:
     shape = [None] + (tensor.shape.as_list()[1:] if tensor.shape.ndims else [1])
     dtype = backend.floatx() if tensor.dtype.is_floating else tensor.dtype
-    return backend.placeholder(shape if tensor.shape.ndims is not None else None, dtype=dtype)
+    return backend.placeholder(
+        shape if tensor.shape.ndims is not None else None, dtype=dtype,
+        sparse=isinstance(tensor, tf.SparseTensor), ragged=isinstance(tensor, tf.RaggedTensor))
 
   model._set_inputs(tf.nest.map_structure(make_placeholder, features))
   recompile(model)

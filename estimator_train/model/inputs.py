@@ -138,6 +138,10 @@ class BatchAdapter(NamedTuple):
       InvalidValue: the names, the number or the types of the features do not fit.
     """
     names = compiled_models.fed_input_names(self.model)
+    if not names:
+      raise InvalidValue('a model must take features',
+                         ', '.join(self.model.input_names) + ': made by tf.keras.Input(tensor=...)',
+                         'give the shape of the input, and no tensor')
     tensors = self._tensors_by_name(features, names, 'features', 'input')
     return [self._cast('features', name, _as_column(tensors[name], expected), expected)
             for name, expected in zip(names, compiled_models.fed_inputs(self.model))]

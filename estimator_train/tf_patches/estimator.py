@@ -158,10 +158,15 @@ def copy_optimizer(optimizer: Any, hyperparameters: Hyperparameters) -> Any:
     hyperparameters: the return value of read_hyperparameters.
 
   Raises:
-    ValueError: a strategy does not support the optimizer.
+    ValueError: an optimizer is of another class than those of tf.keras.optimizers and tf.train, or
+      a strategy does not support it.
   """
   if isinstance(optimizer, (list, tuple)):
     return [copy_optimizer(member, hyperparameters) for member in optimizer]
+  if not isinstance(optimizer, (optimizers.TFOptimizer, optimizer_v2.OptimizerV2)):
+    raise ValueError('the class of the optimizer is not supported: {}.{}: give an optimizer of '
+                     'tf.keras.optimizers or tf.train'.format(
+                         type(optimizer).__module__, type(optimizer).__name__))
   global_step = tf.train.get_or_create_global_step()
   # TFOptimizer and LossScalingOptimizer wrap another optimizer, which is checked.
   _check_supports_strategies(getattr(optimizer, 'optimizer', optimizer))

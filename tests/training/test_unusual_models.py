@@ -1,10 +1,13 @@
 """Models that are hard to copy, evaluate or replicate: `convert` is like Keras, or says why not."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow
 import tensorflow.compat.v1 as tf
 from like_keras import CLASSES, ONE_HOT, Subclass, X, Y, compare, convert, in_batches, predict
+from tensorflow.python.keras import optimizers as former_optimizers
 
 import estimator_train
 
@@ -181,6 +184,22 @@ def test_an_input_fn_without_features(tmp_path):
   with pytest.raises(estimator_train.UserError, match='an input_fn must return features: '
                      'input_fn: None: return a tf.data.Dataset, or '):
     estimator.train(lambda: None, steps=1)
+
+
+def test_an_input_with_a_tensor(tmp_path):
+  inputs = keras.Input(tensor=tf.zeros([2, 6]), name='x')
+  estimator = convert(sgd(keras.Model(inputs, layers.Dense(1)(inputs))), tmp_path)
+  with pytest.raises(estimator_train.UserError, match=re.escape(
+      'a model must take features: x: made by tf.keras.Input(tensor=...): give the shape of ')):
+    estimator.train(in_batches((X, Y)), steps=1)
+
+
+def test_an_optimizer_of_the_former_class(tmp_path):
+  model = sequential(layers.Dense(1))
+  model.compile(former_optimizers.SGD(), 'mse')
+  with pytest.raises(ValueError, match='the class of the optimizer is not supported: tensorflow'
+                     r'.python.keras.optimizers.SGD: give an optimizer of tf.keras.optimizers or '):
+    convert(model, tmp_path).train(in_batches((X, Y)), steps=1)
 
 
 def test_an_output_without_a_loss(tmp_path):

@@ -23,6 +23,7 @@ RUN python3 /tmp/requirements/install_image.py "${TENSORFLOW}" /opt/estimator_tr
 # because a run may have no permission to write the compiled files.
 FROM ${BASE_IMAGE} AS program
 COPY estimator_train /opt/estimator_train/estimator_train
+COPY scripts/verify_gpu scripts/verify_gpu.py /opt/estimator_train/scripts/
 RUN chmod -R u=rwX,go=rX /opt/estimator_train && python3 -m compileall -q /opt/estimator_train
 
 FROM ${BASE_IMAGE}
@@ -35,6 +36,7 @@ RUN mkdir -p /data /model /opt/estimator_train && chmod 1777 /data /model \
       || ln -sf "$(command -v python3)" /usr/local/bin/python; }
 COPY --from=packages /opt/estimator_train/packages /opt/estimator_train/packages
 COPY --from=program /opt/estimator_train/estimator_train /opt/estimator_train/estimator_train
+COPY --from=program /opt/estimator_train/scripts /opt/estimator_train/scripts
 
 # /tmp is the only folder that every user can write to, even if the root file system is read-only.
 ENV PYTHONPATH=/opt/estimator_train:/opt/estimator_train/packages${PYTHONPATH:+:${PYTHONPATH}} \

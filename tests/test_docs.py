@@ -207,6 +207,16 @@ def test_links_lead_somewhere():
         assert anchor in map(anchor_of, headings), (name, target)
 
 
+def test_nested_blocks_are_indented_for_the_site():
+  """MkDocs nests lists, tables and paragraphs in an item only if they are indented by 4, 8, …"""
+  block = re.compile(r'^( +)(?:[-*+] |\d+\. |\|)|(?<=\n\n)( +)(?=\S)', re.MULTILINE)
+  for name, text in TEXTS.items():
+    prose = re.sub(r'```.*?```', '', text, flags=re.DOTALL)
+    for match in block.finditer(prose):
+      indent = len(match.group(1) or match.group(2))
+      assert indent % 4 == 0, (name, prose[match.start():].lstrip().partition('\n')[0])
+
+
 def anchor_of(heading):
   """Returns the anchor of a heading, as GitHub and MkDocs make it."""
   return re.sub(r'[^\w\- ]', '', heading.lower()).strip().replace(' ', '-')

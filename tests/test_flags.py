@@ -63,7 +63,29 @@ def test_modes_that_read_a_run_take_its_flags(tmp_path):
       re.escape(str(tmp_path / 'flags.txt')))):
     (tmp_path / 'flags.txt').write_text('# a comment\n--model=x\n')
     command_line.parse(['--mode=evaluate', *given])
-  assert not error_of('--model_dir', str(tmp_path))  # Training does not.
+  # Training does not, if a flag is given that is not about the length of the run.
+  assert not error_of('--model_dir', str(tmp_path), '--batch_size=32')
+
+
+def test_training_continues_a_run_with_its_flags(tmp_path):
+  run = command_line.parse(['--mode=train', '--model_dir=elsewhere', '--train_epochs=10',
+                            '--dataset=mnist', '--data_dir=x', '--model=mnist_dense'])
+  (tmp_path / 'flags.txt').write_text(settings_lib.to_flagfile(run))
+  given = ['--model_dir', str(tmp_path)]
+  continued = run.evolve(model_dir=str(tmp_path))
+  assert command_line.parse(given) == continued
+  assert command_line.parse([*given, '--train_steps=20', '--json']) == continued.evolve(
+      train_epochs=None, train_steps=20, json=True)
+  assert command_line.parse([*given, '--mode=train_and_evaluate']) == continued.evolve(
+      mode='train_and_evaluate')
+  assert command_line.parse([*given, '--nojson', '--train_steps', '20']) == continued.evolve(
+      train_epochs=None, train_steps=20)
+  # A command with other flags is complete, as that of a new run.
+  found = command_line.parse([*given, '--train_steps=20', '--model=mnist_deep'])
+  assert (found.model.model, found.dataset) == ('mnist_deep', 'fashion_mnist_sample')
+  (tmp_path / 'flags.txt').write_text('--mode=scaling\n--batch_size=64\n')
+  assert command_line.parse([*given, '--train_steps=20']) == command_line.parse([
+      *given, '--train_steps=20', '--batch_size=64'])
 
 
 def test_flagfiles_of_the_package_and_empty_values(tmp_path, monkeypatch):

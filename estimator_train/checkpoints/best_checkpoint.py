@@ -1,8 +1,8 @@
-"""Compares checkpoints by a metric, and keeps the best so far in `model_dir/best/`.
+"""Compares checkpoints by a metric, and stores the best one in `model_dir/best/`.
 
     best/best.json     the path and metrics of the best checkpoint, written after its files
-    best/STEP/         the files of a checkpoint: the best one, one being evaluated, or a stale one
-    best/STEP-TASK/    like best/STEP/, for a checkpoint that another task than the chief evaluated
+    best/STEP/         the files of the best checkpoint, of one being evaluated, or of a stale one
+    best/STEP-TASK/    like best/STEP/, for a checkpoint that another task than the chief evaluates
 """
 
 import contextlib
@@ -21,7 +21,7 @@ _RECORD_FILE = 'best.json'
 # The keys of best.json that are not metrics.
 RECORD_KEYS = frozenset(('checkpoint', 'global_step', 'metric', 'value', 'last_evaluated',
                          'examples_digest', 'compared_since'))
-# The path of the best checkpoint relative to `best/`. Its absolute path changes if a run is moved.
+# The path of a checkpoint relative to `best/`. Absolute paths become invalid if a run is moved.
 _BEST_PATH = re.compile(r'(?:^|/)(\d[\w-]*/model\.ckpt-\d+)$')
 _LOG = logging.getLogger('estimator_train')
 
@@ -36,7 +36,7 @@ class BestMetric(NamedTuple):
   larger_is_better: bool
 
   def is_better(self, value: Optional[float], best_value: Optional[float]) -> bool:
-    """Returns whether a value is better than the best so far; None is the worst value."""
+    """Returns whether a value is better than the best so far. None is the worst value."""
     if value is None or best_value is None:
       return value is not None
     return value > best_value if self.larger_is_better else value < best_value
@@ -46,7 +46,7 @@ class BestMetric(NamedTuple):
 
 
 def select_metric_values(metrics: Dict[str, Any]) -> Dict[str, Optional[float]]:
-  """Returns those results of an evaluation that are metrics, which can select a checkpoint."""
+  """Selects the results of an evaluation by which checkpoints can be compared."""
   return {name: value for name, value in metrics.items()
           if value is None or isinstance(value, float)}
 
@@ -55,11 +55,10 @@ class BestCheckpoint(NamedTuple):
   """The best checkpoint so far.
 
   Attributes:
-    path: the path of the checkpoint.
     metrics: the metrics by name; a metric without a value is None.
     last_evaluated_step: the global step of the last evaluated checkpoint, best or not.
-    examples_digest: the digest of the test examples on which the metrics were computed; None:
-      unknown.
+    examples_digest: the digest of the test examples that the metrics are computed from; None if it
+      is unknown.
     compared_since: the global step of the first checkpoint that was evaluated on these examples.
       Early stopping counts from this step.
   """
@@ -71,14 +70,15 @@ class BestCheckpoint(NamedTuple):
   compared_since: int = 0
 
   def as_result(self) -> Dict[str, Any]:
-    """Returns the entry `best` in the result of an evaluation."""
+    """Returns the value of `best` in the result of an evaluation."""
     return {'global_step': self.global_step, 'checkpoint': self.path, **self.metrics}
 
 
 def read_best(model_dir: str) -> Optional[BestCheckpoint]:
   """Returns the best checkpoint; None if there is none.
 
-  If best.json is damaged or a file of the checkpoint is missing, logs a warning and returns None.
+  If best.json is damaged or a file of the checkpoint is missing, the function logs a warning and
+  returns None.
   """
   path = os.path.join(model_dir, BEST_FOLDER, _RECORD_FILE)
   best = _read_record(path)
@@ -114,10 +114,11 @@ def _read_record(path: str) -> Optional[BestCheckpoint]:
 
 
 def pin_for_evaluation(checkpoint: str, model_dir: str, task_type: Optional[str] = None) -> str:
-  """Protects a checkpoint from deletion by linking its files into a folder of its own.
+  """Protects a checkpoint from deletion by links to its files in a new folder.
 
   Args:
-    task_type: the type of the task that pins the checkpoint; None: the chief, or the only process.
+    task_type: the type of the task that pins the checkpoint; None for the chief or a single
+      process.
 
   Returns:
     The path of the pinned checkpoint.
@@ -153,7 +154,7 @@ def promote_if_better(pinned_path: str, global_step: int, metrics: Dict[str, Opt
     pinned_path: the return value of `pin_for_evaluation`.
     metrics: the metrics of the pinned checkpoint, by name.
     examples_digest: the digest of the test examples. The best checkpoint so far must have been
-      evaluated on the same examples; see update_metrics.
+      evaluated on these examples, too; see update_metrics.
 
   Returns:
     The best checkpoint after the comparison.
@@ -162,7 +163,7 @@ def promote_if_better(pinned_path: str, global_step: int, metrics: Dict[str, Opt
   with _locked_best_folder(model_dir) as best_folder:
     best = read_best(model_dir)
     previous_folder = os.path.dirname(best.path) if best is not None else None
-    # The best checkpoint may lack the metric if the previous run had another --best_metric.
+    # If the previous run had another --best_metric, the best checkpoint may lack this metric.
     if best is None or best_metric.is_better(metrics[name], best.metrics.get(name)):
       best = BestCheckpoint(pinned_path, global_step, metrics, global_step, examples_digest,
                             best.compared_since if best is not None else 0)
@@ -171,7 +172,7 @@ def promote_if_better(pinned_path: str, global_step: int, metrics: Dict[str, Opt
     _write_record(best_folder, best, name)
     # The replaced checkpoint is removed even if another task wrote its folder.
     _remove_folders(best_folder, os.path.dirname(best.path),
-                    _task_type_of(os.path.dirname(pinned_path)), previous_folder)
+                    _find_task_type(os.path.dirname(pinned_path)), previous_folder)
   return best
 
 
@@ -180,11 +181,11 @@ def update_metrics(best: BestCheckpoint, metrics: Dict[str, Optional[float]],
                    compared_since: int) -> None:
   """Replaces the metrics of the best checkpoint by its metrics on other test examples.
 
+  The other arguments are attributes of BestCheckpoint.
+
   Args:
-    best: the return value of `read_best`. Nothing is changed if another task has replaced this
-      checkpoint meanwhile.
-    metrics: the metrics on the new test examples, by name.
-    examples_digest, compared_since: see BestCheckpoint.
+    best: the return value of `read_best`. If another task has replaced this checkpoint meanwhile,
+      the function does nothing.
   """
   with _locked_best_folder(model_dir) as best_folder:
     if read_best(model_dir) == best:
@@ -204,7 +205,7 @@ def _write_record(best_folder: str, best: BestCheckpoint, metric_name: str) -> N
 
 @contextlib.contextmanager
 def _locked_best_folder(model_dir: str) -> Iterator[str]:
-  """Yields the path of `model_dir/best/`, which is locked until the end of the `with` block.
+  """Yields the path of `model_dir/best/`, and locks this folder until the end of the `with` block.
 
   The lock is necessary because two tasks may evaluate at the same time: the evaluator, and a chief
   whose TF_CONFIG does not list the evaluator.
@@ -222,7 +223,7 @@ def _locked_best_folder(model_dir: str) -> Iterator[str]:
 
 
 def _is_complete(checkpoint: str) -> bool:
-  """Returns whether all files of a checkpoint exist: the index, and N files `.data-I-of-N`."""
+  """Returns whether the index and all N files `.data-I-of-N` of a checkpoint exist."""
   data_files = glob.glob(glob.escape(checkpoint) + '.data-*-of-*')
   return (os.path.exists(checkpoint + '.index') and bool(data_files)
           and len(data_files) == int(data_files[0].rpartition('-of-')[2]))
@@ -230,19 +231,19 @@ def _is_complete(checkpoint: str) -> bool:
 
 def _remove_folders(best_folder: str, folder_to_keep: Optional[str], task_type: Optional[str],
                     previous_folder: Optional[str] = None) -> None:
-  """Removes `previous_folder` and all folders that a type of task wrote, except `folder_to_keep`.
+  """Removes `previous_folder` and the folders of a type of task, except `folder_to_keep`.
 
-  Tasks of other types may be reading the files in their folders, which are therefore kept.
+  Folders of other types of tasks are not removed, because these tasks may be reading the files.
   """
   for name in os.listdir(best_folder):
     path = os.path.join(best_folder, name)
     if os.path.isdir(path) and path != folder_to_keep and (
-        _task_type_of(path) == task_type or path == previous_folder):
+        _find_task_type(path) == task_type or path == previous_folder):
       shutil.rmtree(path)
 
 
-def _task_type_of(folder: str) -> Optional[str]:
-  """Returns the type of the task that wrote a folder, from the folder's name; None: the chief."""
+def _find_task_type(folder: str) -> Optional[str]:
+  """Returns the type of the task that wrote a folder; None for the chief or a single process."""
   return re.sub(r'^\d+(-again)?-?', '', os.path.basename(folder)) or None
 
 

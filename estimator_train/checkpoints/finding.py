@@ -19,10 +19,7 @@ from estimator_train.checkpoints.pinned_files import (
 )
 from estimator_train.distribution.process import EVALUATOR, Process
 from estimator_train.errors import PeerLost, UserError, one_line
-from estimator_train.run_dir import (
-  RunDir,
-  read_checkpoint_list,
-)
+from estimator_train.run_dir import RunDir, read_checkpoint_list
 from estimator_train.settings import Settings
 from estimator_train.settings.flags import NAMED_CHECKPOINTS
 
@@ -33,7 +30,7 @@ _POLL_INTERVAL_SECS = 1.
 
 
 class Start(NamedTuple):
-  """Where a run starts.
+  """The checkpoint with which a run starts.
 
   Attributes:
     checkpoint: the path of the checkpoint to resume from, or to evaluate; None: there is none.
@@ -50,7 +47,7 @@ def find_start(settings: Settings, run_dir: RunDir, process: Process,
   """Finds the checkpoint to resume from, or to evaluate.
 
   Args:
-    checkpoint_to_evaluate: the checkpoint of pin_requested_checkpoint; None if the run trains.
+    checkpoint_to_evaluate: a result of pin_requested_checkpoint; None if the run trains.
 
   Raises:
     PeerLost: this process is the evaluator, and the chief has not saved a checkpoint in time.
@@ -62,7 +59,7 @@ def find_start(settings: Settings, run_dir: RunDir, process: Process,
                  checkpoint_run_dir)
   if process.role == EVALUATOR:
     checkpoint = _wait_for_checkpoint(run_dir, settings.cluster.start_timeout_secs)
-    return Start(checkpoint, _read_step(checkpoint), checkpoint_run_dir)
+    return Start(checkpoint, _read_global_step(checkpoint), checkpoint_run_dir)
   return Start(*find_intact_checkpoint(run_dir.path), checkpoint_run_dir)
 
 
@@ -85,7 +82,7 @@ def _wait_for_checkpoint(run_dir: RunDir, timeout_secs: int) -> str:
 
 
 def find_latest_checkpoint(model_dir: str) -> Optional[str]:
-  """Returns the path of the latest checkpoint in TensorFlow's list; None if there is none."""
+  """Returns the path of the latest checkpoint in TensorFlow's list; None if it does not exist."""
   if '://' in model_dir:  # Such as gs://bucket/run, with `convert`.
     path: Optional[str] = tf.train.latest_checkpoint(model_dir)
     return path
@@ -97,12 +94,10 @@ def find_latest_checkpoint(model_dir: str) -> Optional[str]:
 def find_latest_checkpoint_and_step(model_dir: str) -> Tuple[Optional[str], int]:
   """Returns the path and global step of the latest checkpoint; (None, 0) if there is none."""
   path = find_latest_checkpoint(model_dir)
-  if path is None:
-    return None, 0
-  return path, _read_step(path)
+  return path, 0 if path is None else _read_global_step(path)
 
 
-def _read_step(checkpoint: str) -> int:
+def _read_global_step(checkpoint: str) -> int:
   return int(tf.train.load_variable(checkpoint, tf.GraphKeys.GLOBAL_STEP))
 
 
@@ -112,8 +107,8 @@ def find_intact_checkpoint(model_dir: str) -> Tuple[Optional[str], int]:
   Returns (None, 0) if no checkpoint was saved completely; see pin_intact_checkpoint.
   """
   with contextlib.ExitStack() as stack:
-    found = pin_intact_checkpoint(model_dir, stack)
-  return (None, 0) if found is None else (found.path, found.global_step)
+    pinned = pin_intact_checkpoint(model_dir, stack)
+  return (None, 0) if pinned is None else (pinned.path, pinned.global_step)
 
 
 def pin_intact_checkpoint(model_dir: str,
@@ -122,12 +117,12 @@ def pin_intact_checkpoint(model_dir: str,
 
   The search first tries the latest checkpoint in TensorFlow's `checkpoint` file, because TensorFlow
   lists a checkpoint only after it has written all files of the checkpoint. It then tries all other
-  checkpoints, the newest first. It reads all values, because only reading verifies the checksums,
-  and logs why checkpoints were skipped. It starts over if another process saves or deletes
-  checkpoints meanwhile.
+  checkpoints, the newest first. It reads all values, because only reading verifies the checksums.
+  The log names the checkpoints that were skipped, and the reasons. If another process saves or
+  deletes checkpoints meanwhile, the search starts over.
 
   Args:
-    stack: keeps the checkpoint readable until the stack is closed.
+    stack: keeps the checkpoint readable until it is closed.
 
   Returns:
     The checkpoint; None if no checkpoint was saved completely.
@@ -141,19 +136,20 @@ def pin_intact_checkpoint(model_dir: str,
   while True:
     listed_steps, steps = list_steps_in_checkpoint_file(model_dir), list_steps_on_disk(model_dir)
     found, skip_reasons = None, {}
-    with contextlib.ExitStack() as attempt:
+    with contextlib.ExitStack() as attempt_stack:
       for step in dict.fromkeys(listed_steps[:1] + steps):
         try:
-          found = pin_verified_checkpoint(checkpoint_path(model_dir, step), step, attempt)
+          found = pin_verified_checkpoint(checkpoint_path(model_dir, step), step, attempt_stack)
           break
         except (OSError, ValueError) as error:
           skip_reasons[step] = '{}: {}'.format(checkpoint_path(model_dir, step), one_line(
               getattr(error, 'strerror', None) or str(error)))
       if not skip_reasons or (listed_steps, steps) == (
           list_steps_in_checkpoint_file(model_dir), list_steps_on_disk(model_dir)):
-        stack.enter_context(attempt.pop_all())
+        stack.enter_context(attempt_stack.pop_all())
         break
-  # A run that was killed while it saved its first checkpoint, that of step 0, has lost nothing.
+  # A run that was killed while it saved its first checkpoint, which is that of step 0, has lost
+  # nothing.
   if found is None and any(step > 0 or step in listed_steps for step in skip_reasons):
     raise UserError('no checkpoint in --model_dir can be loaded', '; '.join(skip_reasons.values()),
                     'restore a copy of a checkpoint, or give another --model_dir to start over; '
@@ -198,7 +194,7 @@ def pin_requested_checkpoint(settings: Settings, run_dir: RunDir) -> Iterator[Re
         raise UserError('there is no such checkpoint', '--checkpoint=' + flag_value,
                         'give ' + _describe_checkpoints(folder)) from error
     try:
-      step = _read_step(readable_path)
+      step = _read_global_step(readable_path)
     except (tf.errors.OpError, ValueError) as error:
       raise UserError('the checkpoint is damaged, or was not saved by a training run',
                       '{} ({})'.format(path, str(error).replace(readable_path, path)),
@@ -237,7 +233,7 @@ def checkpoint_path(model_dir: str, step: int) -> str:
 
 
 def _describe_checkpoints(folder: str) -> str:
-  """Returns text that lists the checkpoints in a folder, for the remedy in an error message."""
+  """Lists the checkpoints in a folder, for the remedy of an error."""
   paths = [path[:-len('.index')] for path in
            glob.glob(os.path.join(glob.escape(folder), 'model.ckpt-*.index'))]
   if not paths:

@@ -1,8 +1,8 @@
 """Keeps a checkpoint readable while another process may delete it.
 
-best_checkpoint.py links the files into another folder. A mode that only reads must not write to the
-folder, so it opens the files instead. The kernel keeps the contents of a deleted file until all
-processes have closed it.
+Modes that only read must not write to the folder of a run. This module therefore opens the files,
+and does not link them into another folder as best_checkpoint.py does. The kernel keeps the contents
+of a deleted file until all processes have closed it.
 """
 
 import contextlib
@@ -23,7 +23,8 @@ class ReadableCheckpoint(NamedTuple):
   """A checkpoint whose files can be read, even if another process deletes it.
 
   Attributes:
-    readable_path: the path at which to read the files: `path`, or the path from pin_files.
+    path: the path at which it was saved.
+    readable_path: the path at which to read the files; see pin_files.
   """
   path: str
   global_step: int
@@ -35,8 +36,8 @@ def pin_files(checkpoint: str) -> Iterator[str]:
   """Opens the files of a checkpoint, and keeps them readable within the `with` block.
 
   Yields:
-    The path of links to the open files, which stay readable if `checkpoint` is deleted. Without
-    /proc or a writable folder for temporary files, `checkpoint` itself.
+    The path of links to the open files, which stay readable if the checkpoint is deleted. If there
+    is no /proc, or no writable folder for temporary files: `checkpoint` itself.
 
   Raises:
     FileNotFoundError: the index is missing, or a file was deleted meanwhile.
@@ -59,23 +60,23 @@ def pin_files(checkpoint: str) -> Iterator[str]:
     yield pinned if os.path.exists(pinned + '.index') else checkpoint
 
 
-def pin_current_checkpoint(find: Callable[[], Optional[str]],
-              stack: contextlib.ExitStack) -> Optional[Tuple[str, str]]:
+def pin_current_checkpoint(find_checkpoint: Callable[[], Optional[str]],
+                           stack: contextlib.ExitStack) -> Optional[Tuple[str, str]]:
   """Keeps the current checkpoint readable, although another process may replace it.
 
   Args:
-    find: returns the path of the current checkpoint; None if there is none.
-    stack: keeps the checkpoint readable until the stack is closed.
+    find_checkpoint: returns the path of the current checkpoint; None if there is none.
+    stack: keeps the checkpoint readable until it is closed.
 
   Returns:
     The path of the checkpoint, and the path at which to read its files. None if there is no
-    checkpoint, or if its files are missing although `find` still returns it.
+    checkpoint, or if its files are missing although `find_checkpoint` still returns it.
   """
-  path, previous = find(), None
+  path, previous = find_checkpoint(), None
   while path is not None and path != previous:
     with contextlib.suppress(FileNotFoundError):
       return path, stack.enter_context(pin_files(path))
-    path, previous = find(), path
+    path, previous = find_checkpoint(), path
   return None
 
 
@@ -85,7 +86,7 @@ def pin_verified_checkpoint(path: str, step: int,
 
   Args:
     step: the global step to return if the checkpoint does not contain it.
-    stack: keeps the checkpoint readable until the stack is closed.
+    stack: keeps the checkpoint readable until it is closed.
 
   Raises:
     OSError, ValueError: a file cannot be read, or is damaged.
@@ -101,9 +102,9 @@ def pin_verified_checkpoint(path: str, step: int,
 
 
 def _read_all_values(path: str) -> Optional[int]:
-  """Reads all values of a checkpoint; returns the stored global step, or None if it has none.
+  """Reads all values of a checkpoint. Returns the global step in it; None if it has none.
 
-  The stored step may be higher than the step in the file name, because other workers may have
+  This step may be higher than the step in the name of the file, because other workers may have
   incremented the global step before its value was saved.
   """
   reader = tf.train.NewCheckpointReader(path)

@@ -25,16 +25,16 @@ from estimator_train.run_dir import (
 from estimator_train.system import temporary_files
 from estimator_train.tf_patches import checkpoints as checkpoint_patches
 
-# The temporary names that TensorFlow uses, and the folders of a run that can contain them.
+# The temporary names that TensorFlow uses, and the folders of a run in which it uses them.
 _TEMPORARY_NAME = re.compile(r'model\.ckpt-\d+_temp_\w+$|.+\.tmp[0-9a-f]{32}$')
-_FOLDERS_OF_TENSORFLOW = ('', 'keras')
+_FOLDERS_WITH_TEMPORARY_NAMES = ('', 'keras')
 
 
 def replace_paths_of_other_folders(model_dir: str) -> None:
   """Replaces the paths of another folder in TensorFlow's list of checkpoints.
 
-  The list of a copied or moved folder still has the paths of the original folder, whose
-  checkpoints TensorFlow would restore and delete.
+  The list in a copied or moved folder still has the paths of the original folder. TensorFlow would
+  restore and delete the checkpoints there.
 
   Raises:
     UserError: the latest checkpoint is missing from this folder, or the list cannot be written.
@@ -59,16 +59,16 @@ def repair_model_dir(model_dir: str, checkpoint: Optional[str]) -> None:
   """Makes TensorFlow resume from a checkpoint, and removes unfinished files.
 
   A checkpoint that cannot be loaded stays until the run saves its step again. If a killed run had
-  begun to delete a checkpoint, this function deletes the remaining files, which TensorFlow would
-  keep forever.
+  begun to delete a checkpoint, this function deletes the remaining files. TensorFlow would never
+  delete them.
 
   Args:
     model_dir: a folder that no other process writes to.
     checkpoint: the path that `find_intact_checkpoint` returns for this folder.
 
   Raises:
-    UserError: a FIFO or another special file has the name of a checkpoint file, which would make
-      saving block.
+    UserError: a FIFO or another special file has the name of a checkpoint file. Saving to it would
+      block.
   """
   for name in filter(CHECKPOINT_FILE_PATTERN.match, os.listdir(model_dir)):
     path = os.path.join(model_dir, name)
@@ -94,7 +94,7 @@ def repair_model_dir(model_dir: str, checkpoint: Optional[str]) -> None:
 
 def remove_unfinished_files(model_dir: str) -> None:
   """Removes files with temporary names. No other process may be saving checkpoints in model_dir."""
-  for folder in _FOLDERS_OF_TENSORFLOW:
+  for folder in _FOLDERS_WITH_TEMPORARY_NAMES:
     with contextlib.suppress(OSError):
       for name in filter(_TEMPORARY_NAME.match, os.listdir(os.path.join(model_dir, folder))):
         path = os.path.join(model_dir, folder, name)

@@ -16,9 +16,9 @@ def map_weights_to_averages(checkpoint: str) -> Dict[str, str]:
 
 
 def make_saver(variables: Sequence[tf.Variable], checkpoint: str) -> tf.train.Saver:
-  """Makes a saver that restores variables, and the tables of the default graph.
+  """Makes a saver that restores variables, and the lookup tables of the default graph.
 
-  A weight gets the value of its moving average if the checkpoint has one.
+  If the checkpoint has the moving average of a weight, the weight gets the value of this average.
   """
   average_names = map_weights_to_averages(checkpoint)
   by_name = {average_names.get(variable.op.name, variable.op.name): variable

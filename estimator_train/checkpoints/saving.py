@@ -31,12 +31,12 @@ class RetryingSaver:
   Args:
     retry_secs: how long to retry after the first failed attempt.
     is_stopping: returns whether a signal has requested the end of the run.
-    clock: returns the time in seconds.
+    clock: returns a time in seconds.
 
   Attributes:
     prefix: the path of a checkpoint up to the `-` before its step.
-    saved_step: the global step of the last saved checkpoint; None before the first checkpoint.
-    on_recovery: called after each checkpoint that was saved only after failed attempts.
+    saved_step: the global step of the last saved checkpoint; None if none was saved yet.
+    on_recovery: is called after each checkpoint that was saved only after failed attempts.
   """
 
   def __init__(self, run_dir: RunDir, retry_secs: float, is_stopping: Callable[[], bool],
@@ -45,8 +45,7 @@ class RetryingSaver:
     self._run_dir, self._retry_secs, self._is_stopping = run_dir, retry_secs, is_stopping
     self._clock, self._sleep = clock, sleep
     self.prefix = os.path.join(run_dir.path, 'model.ckpt')
-    # `_first_failure_at` and `_retry_at` are times of `clock`. The former is None unless the last
-    # attempt failed.
+    # Both times are times of `clock`. The first is None unless the last attempt failed.
     self._first_failure_at: Optional[float] = None
     self._retry_at = 0.
     self._delay_secs = _FIRST_DELAY_SECS
@@ -65,7 +64,7 @@ class RetryingSaver:
 
   def save(self, saver: tf.train.Saver, session: tf.Session, step: int,
            writes_graph: bool = True) -> bool:
-    """Tries once to save a checkpoint and its graph; returns whether the checkpoint is saved.
+    """Tries once to save a checkpoint and its graph. Returns whether the checkpoint is saved.
 
     Raises:
       CheckpointNotSaved: saving has failed for `retry_secs`, or failed while the run is stopping.
@@ -103,7 +102,7 @@ class RetryingSaver:
         self._sleep(_POLL_INTERVAL_SECS)
 
   def save_graph(self, saver: tf.train.Saver, session: tf.Session, step: int) -> None:
-    """Writes the `.meta` file, which only other programs need; logs a warning on failure.
+    """Writes the `.meta` file, which only other programs need. Logs a warning if this fails.
 
     May be called in another thread, but not while a checkpoint is being saved.
     """
@@ -120,7 +119,7 @@ class RetryingSaver:
                    os.path.basename(path), resource_errors.error_reason(error))
 
   def _check_folder(self) -> None:
-    """Raises an OSError if the folder is missing, or is another one than this process has locked.
+    """Raises an OSError if the folder is missing, or is not the one that this process has locked.
 
     A missing folder is not created again, because it may be on a disk that is unmounted.
     """
@@ -162,10 +161,10 @@ class RetryingSaver:
     """Removes the files of a failed attempt, so that the next attempt can use the disk space.
 
     Args:
-      names_before: the names of the files before the attempt; None: the folder was missing.
+      names_before: the names of the files before the attempt; None if the folder was missing.
 
     Returns:
-      True if the folder certainly has no checkpoint of this step.
+      True if the folder certainly contains no checkpoint of this step.
     """
     try:
       self._check_folder()
@@ -188,8 +187,7 @@ class FiniteWeightsCheck:
   """Raises TrainingFailed instead of saving a checkpoint whose weights are not finite.
 
   StopAtNonFiniteLoss would notice such weights one step too late, because a step computes the loss
-  before it updates the weights. The constructor adds the operations of the check to the default
-  graph.
+  before it updates the weights.
   """
 
   def __init__(self) -> None:
@@ -228,14 +226,13 @@ class SaveCheckpoints(tf.train.SessionRunHook):
   retries until saving succeeds or the time for retries is over.
 
   TensorFlow's CheckpointSaverHook has two disadvantages. It also writes the graph as text, which
-  takes a tenth of the start-up time. It counts the steps to the next checkpoint from the first step
-  of the run, so that a resumed run saves at other steps than an uninterrupted run.
+  takes a tenth of the start-up time. And it counts the steps to the next checkpoint from the first
+  step of the run, so that a resumed run saves at other steps than an uninterrupted run.
 
   Args:
-    save_steps: the number of steps between two checkpoints; None: `save_secs` is used.
-    save_secs: the number of seconds between two checkpoints; None: `save_steps` is used.
+    save_steps: the number of steps between two checkpoints; None if `save_secs` is given.
+    save_secs: the number of seconds between two checkpoints; None if `save_steps` is given.
     record_pause: makes a context that records a pause of the given kind.
-    listeners: the objects whose `after_save` is called after each checkpoint.
 
   Attributes:
     is_stop_requested: whether `after_save` of a listener has returned True. This hook does not stop
@@ -286,8 +283,8 @@ class SaveCheckpoints(tf.train.SessionRunHook):
         step = sessions.read_global_step(session)
         self._reset_timer(step)
         self._try_to_save(session, step)
-    # The step was fetched before or after its increment, and other workers increment it, too. The
-    # exact step is therefore read before a checkpoint is saved.
+    # The fetched step is inexact: it was read before or after its increment, and other workers
+    # increment it, too. The exact step is therefore read before a checkpoint is saved.
     elif self._timer.should_trigger_for_step(run_values.results + 1):
       step = sessions.read_global_step(session)
       if self._timer.should_trigger_for_step(step):
@@ -304,17 +301,17 @@ class SaveCheckpoints(tf.train.SessionRunHook):
       self._report_checkpoint(session, step)
 
   def wait_for_graph(self) -> None:
-    """Waits until the graph is written; must also be called if the training fails."""
+    """Waits until the graph is written. Must also be called if the training fails."""
     self._start_graph_thread()
     if self._graph_thread is not None:
       self._graph_thread.join()
       self._graph_thread = None
 
   def save_now(self, session: tf.Session) -> Optional[str]:
-    """Saves a checkpoint of the current step, unless it has already been saved.
+    """Saves a checkpoint of the current step unless it has already been saved.
 
     Returns:
-      The path of the checkpoint; None: saving has failed, and will be retried.
+      The path of the checkpoint; None if saving has failed and will be retried.
     """
     step = sessions.read_global_step(session)
     if self._retrying_saver.saved_step != step:
@@ -324,7 +321,6 @@ class SaveCheckpoints(tf.train.SessionRunHook):
     return '{}-{}'.format(self._retrying_saver.prefix, step)
 
   def _try_to_save(self, session: tf.Session, step: int, writes_graph: bool = True) -> None:
-    """Tries once to save a checkpoint, and reports it to the listeners if this succeeds."""
     self.wait_for_graph()
     with self._record_pause('checkpoint'):
       self._finite_check.check(session, step)

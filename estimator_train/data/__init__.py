@@ -212,8 +212,9 @@ class ParsedRecordSplit(NamedTuple):
   parse_batch: Optional[Callable[[Any], Any]]
 
 
-Split = Union[IdxSplit, ImageSplit, ArraySplit, BinarySplit, SyntheticSplit, ImageRecordSplit,
-              ParsedRecordSplit, ExampleSplit]
+# The program replaces each RecordSplit by an ImageRecordSplit or a ParsedRecordSplit.
+Split = Union[IdxSplit, ImageSplit, ArraySplit, BinarySplit, SyntheticSplit, RecordSplit,
+              ImageRecordSplit, ParsedRecordSplit, ExampleSplit]
 
 
 class DataSet(NamedTuple):

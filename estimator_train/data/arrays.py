@@ -3,12 +3,13 @@
 The graph does not contain the examples.
 """
 
+import abc
 from typing import Any, Callable, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import ImageShape, identity
+from estimator_train.data import ArraySplit, ImageShape, SyntheticSplit, identity
 from estimator_train.data.augmentation import augment_and_prefetch
 from estimator_train.data.batching import (
   BatchSettings,
@@ -26,16 +27,14 @@ from estimator_train.system import storage
 ReadExamples = Callable[[np.ndarray], Tuple[np.ndarray, np.ndarray]]
 
 
-class ArraySource(Source):
-  """The source of an ArraySplit."""
-  format_name = 'arrays'
-  class_indices_are_known = True
+class InMemorySource(Source):
+  """A source of examples that are in NumPy arrays."""
   can_augment = True
   is_in_memory = True
 
+  @abc.abstractmethod
   def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
     """Returns the images, [N, ...], and the class indices, integer [N]."""
-    return self.split.images, np.asarray(self.split.classes)
 
   def check_and_count(self) -> Optional[int]:
     return len(self.class_indices())
@@ -52,11 +51,21 @@ class ArraySource(Source):
   def class_indices(self) -> np.ndarray:
     return self.arrays()[1]
 
-  def files_fingerprint(self) -> str:
-    return storage.fingerprint_arrays(self.split)
-
   def describe_content(self) -> str:
     return identity.of_arrays(*self.arrays())
+
+
+class ArraySource(InMemorySource):
+  """The source of an ArraySplit."""
+  split: ArraySplit
+  format_name = 'arrays'
+  class_indices_are_known = True
+
+  def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
+    return self.split.images, np.asarray(self.split.classes)
+
+  def files_fingerprint(self) -> str:
+    return storage.fingerprint_arrays(self.split)
 
 
 def make_train_input_fn(source: Source, examples: np.ndarray, class_indices: np.ndarray,
@@ -112,6 +121,7 @@ def gather_batches(chunks: tf.data.Dataset, read: ReadExamples, dtype: Any,
 
 class SyntheticSource(Source):
   """The source of a SyntheticSplit, which repeats one random batch."""
+  split: SyntheticSplit
   format_name = 'synthetic'
   can_cache_in_folder = True  # --cache=FOLDER is accepted, but nothing is written.
   last_stage = None

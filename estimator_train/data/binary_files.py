@@ -13,8 +13,8 @@ from typing import Dict, List, Optional, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from estimator_train.data import ImageShape, idx
-from estimator_train.data.arrays import ArraySource, gather_batches
+from estimator_train.data import BinarySplit, IdxSplit, ImageShape, idx
+from estimator_train.data.arrays import InMemorySource, gather_batches
 from estimator_train.data.augmentation import augment_and_prefetch
 from estimator_train.data.batching import (
   BatchSettings,
@@ -30,10 +30,10 @@ from estimator_train.system import storage
 _MAX_AUTO_CACHED_BYTES = 256 << 20
 
 
-class BinarySource(ArraySource):
+class BinarySource(InMemorySource):
   """The source of a BinarySplit. The files are read when the examples are first needed."""
+  split: BinarySplit
   format_name = 'binary_files'
-  class_indices_are_known = False
   _arrays: Optional[Tuple[np.ndarray, np.ndarray]] = None
 
   def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
@@ -54,23 +54,20 @@ class BinarySource(ArraySource):
                       'classes'.format(self.spec.name, shape, num_classes))
     return len(images)
 
-  def files_fingerprint(self) -> str:
-    return storage.fingerprint_files(self.files())
-
   def digest_for_workers(self) -> str:
-    # Published files need no digest: each worker has already compared them with their checksums.
-    return '' if self.split.are_verified else storage.fingerprint_arrays([self.class_indices()])
+    return _digest_for_workers(self, self.split.are_verified)
 
   def files(self) -> List[FilePath]:
     return list(self.split.files)
 
 
-class IdxSource(BinarySource):
+class IdxSource(InMemorySource):
   """The source of an IdxSplit.
 
   Without a cache, each worker decompresses the complete files, because gzip does not support random
   access, but decodes only the examples of its shard.
   """
+  split: IdxSplit
   format_name = 'idx_files'
   last_stage = 'decode'
   is_in_memory = False
@@ -114,6 +111,9 @@ class IdxSource(BinarySource):
 
   def class_indices(self) -> np.ndarray:
     return np.frombuffer(idx.read_labels(self.split), np.uint8)
+
+  def digest_for_workers(self) -> str:
+    return _digest_for_workers(self, self.split.are_verified)
 
   def files(self) -> List[FilePath]:
     return [self.split.images, self.split.labels]
@@ -160,3 +160,8 @@ class IdxSource(BinarySource):
       return images, batch.encode_labels(class_indices)
 
     return batches.map(decode)
+
+
+def _digest_for_workers(source: InMemorySource, are_verified: bool) -> str:
+  """Returns a digest of the class indices, or '' if each worker has compared checksums itself."""
+  return '' if are_verified else storage.fingerprint_arrays([source.class_indices()])

@@ -23,6 +23,7 @@ from estimator_train.data import (
   ImageSplit,
   ParsedRecordSplit,
   RecordSplit,
+  Split,
   SyntheticSplit,
   image_folder,
   mnist,
@@ -115,7 +116,7 @@ def describe_examples_to_predict(settings: Settings) -> DataSet:
     UserError: there are no such examples.
   """
   dataset = _call_function_of_user(settings)
-  split: Any = dataset.test if dataset.test is not None else dataset.train
+  split = dataset.test if dataset.test is not None else dataset.train
   if settings.export.input:
     if type(split) is not RecordSplit:
       raise UserError('--input requires a data set of records', '--dataset={} is {}'.format(
@@ -161,7 +162,7 @@ def _describe_user_data_set(settings: Settings) -> DataSet:
   dataset = _call_function_of_user(settings)
   label_files = LabelFiles(settings.data.label_offset, are_given=True)
 
-  def check(split_name: str) -> Any:
+  def check(split_name: str) -> Optional[Split]:
     split = getattr(dataset, split_name)
     return _check_split(split_name, split, dataset, settings, label_files)
 
@@ -180,8 +181,8 @@ def _describe_user_data_set(settings: Settings) -> DataSet:
 def _hold_out_validation(dataset: DataSet, settings: Settings,
                          recorded: Optional[Holdout]) -> DataSet:
   """Returns the data set with `--validation_fraction` of the training examples as `test`."""
-  train: Any = dataset.train
-  if type(train) not in (ImageSplit, ImageRecordSplit) or dataset.test is not None:
+  train = dataset.train
+  if not isinstance(train, (ImageSplit, ImageRecordSplit)) or dataset.test is not None:
     raise UserError('--validation_fraction requires train=ImageSplit, or a RecordSplit of images, '
                     'and test=None', '--dataset={} with {} and {}'.format(dataset.name, *(
                         type(split).__name__ for split in (dataset.train, dataset.test))),
@@ -240,8 +241,8 @@ def _check_image_shape(shape: Any, location: str) -> Optional[ImageShape]:
   return height, width, channels
 
 
-def _check_split(split_name: str, split: Any, dataset: DataSet, settings: Settings,
-                 label_files: LabelFiles) -> Any:
+def _check_split(split_name: str, split: Optional[Split], dataset: DataSet, settings: Settings,
+                 label_files: LabelFiles) -> Optional[Split]:
   """Returns the checked split, with int32 class indices; raises a UserError if it is invalid."""
   if split is None:
     return None
@@ -288,7 +289,7 @@ def _find_records(
   records = tfrecord.find_records(pattern, '{} has pattern={}'.format(location, pattern),
                                   split.compression, settings)
   if split.parse is None and split.parse_batch is None:
-    train: Any = dataset.train
+    train = dataset.train
     return label_files.add_class_names_to(
         tfrecord.image_split(records, settings.data), pattern, dataset.labels,
         str(train.pattern) if type(train) is RecordSplit else None)

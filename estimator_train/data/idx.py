@@ -148,6 +148,9 @@ def _wrong_length_error(path: str, expected: str, found: str) -> UserError:
 
 
 def _unreadable_error(path: str, error: Exception) -> UserError:
+  if str(error).startswith('Not a gzipped file'):
+    return UserError('a data file is not in gzip format', path,
+                     'compress an idx file with gzip, or ' + _DOWNLOAD_AGAIN)
   return UserError('cannot read a data file',
                    '{}: {}'.format(path, getattr(error, 'strerror', None) or error),
                    'check that it is a readable file, or ' + _DOWNLOAD_AGAIN)

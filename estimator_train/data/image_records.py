@@ -38,6 +38,7 @@ _MAX_CHECKED_RECORDS, _MAX_CHECKED_BYTES, _SAMPLE_SIZE = 1 << 15, 1 << 28, 256
 
 class ImageRecordSource(image_source.ImageSource):
   """The source of an ImageRecordSplit. A worker reads only the records of its shard."""
+  split: ImageRecordSplit
   format_name = 'image_records'
   read = staticmethod(lambda content: content)  # look_up already returns the contents.
   _parallel_lookups = 2  # While one chunk of records waits for the disk, a second one is read.

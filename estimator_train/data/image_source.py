@@ -249,6 +249,7 @@ class ImageSource(Source):
 
 class ImageFileSource(ImageSource):
   """The source of an ImageSplit."""
+  split: ImageSplit
   format_name = 'image_files'
   class_indices_are_known = True
   read = staticmethod(tf.read_file)

@@ -227,7 +227,7 @@ def plan_training_input(source: Source, settings: Settings, one_hot: bool, batch
   """
   is_balanced = settings.input.class_sampling == 'balanced'
   return (OrderSettings(settings.optimizer.seed, shard, settings.input.shuffle_buffer,
-                source.class_indices() if is_balanced else None),
+                        source.class_indices() if is_balanced else None),
           PixelSettings(source.spec.image_shape or NO_IMAGE, settings.input.augment),
           make_batch(source.spec, settings, one_hot, batch_size))
 
@@ -256,8 +256,8 @@ def make_batch(spec: DataSpec, settings: Settings, one_hot: bool, size: int) -> 
   """Describes the batches of `size` examples that the settings of the run require."""
   flags = settings.input
   return BatchSettings(size, len(spec.labels), one_hot, devices.num_parallel_calls(flags),
-               devices.num_queued_calls(flags), flags.prefetch,
-               devices.private_threadpool_size(flags, settings.devices))
+                       devices.num_queued_calls(flags), flags.prefetch,
+                       devices.private_threadpool_size(flags, settings.devices))
 
 
 def resolve_cache(source: Source, flags: InputFlags) -> str:

@@ -1,11 +1,13 @@
 """Divides the training examples among the workers, and orders them.
 
 Each worker reads one shard. There are three ways to read it:
-- ExampleOrder, in this module, computes the indices of the worker's examples, if the examples can
-  be read in any order.
-- OrderSettings.shuffle_and_shard in batching.py leaves out the examples of other workers, if the
-  examples must be read sequentially.
-- shuffle_files in decoding.py gives each worker its own files, as the input pipelines of 2018 did.
+- Arrays, binary files, image files and records can be read in any order. ExampleOrder, in this
+  module, computes the indices of the worker's examples.
+- Idx files and an ExampleSplit are read sequentially, unless the classes are balanced. Each worker
+  reads all examples, and OrderSettings.shuffle_and_shard in batching.py leaves out those of other
+  workers. Examples in a cache keep this order.
+- With `--input_pipeline=published`, shuffle_files in decoding.py gives each worker its own files,
+  as the input pipelines of 2018 did.
 """
 
 from typing import Any, List, NamedTuple, Optional

@@ -155,6 +155,7 @@ class ExampleSource(UserExampleSource):
 
   If there are several workers, each worker reads all examples, and keeps those of its shard.
   """
+  split: ExampleSplit
   format_name = 'examples'
   last_stage = None
   is_sequential = True
@@ -172,7 +173,7 @@ class ExampleSource(UserExampleSource):
           'same examples each time'
     super().open(folder)
 
-  def check_and_count(self) -> Optional[int]:
+  def check_and_count(self) -> int:
     if not self.split.num_examples:
       raise UserError('a split of the data set has no examples', '--dataset=' + self.spec.name,
                       'return a dataset with examples from make_dataset')
@@ -183,7 +184,7 @@ class ExampleSource(UserExampleSource):
 
   def read_shuffled(self, order: OrderSettings, batch: BatchSettings) -> tf.data.Dataset:
     return self._drop_indices(order.shuffle_and_shard(
-        self._read_pass(), self.split.num_examples).batch(batch.size))
+        self._read_pass(), self.check_and_count()).batch(batch.size))
 
   def _read_pass(self) -> tf.data.Dataset:
     """Returns a dataset of ((example, index or -1), index) for one pass.
@@ -244,7 +245,7 @@ class ExampleSource(UserExampleSource):
       dataset = _make_user_dataset(self.function)
       next_example = tf.data.make_one_shot_iterator(dataset).get_next()
       read = session.make_callable((next_example[1], tf.nest.flatten(next_example)))
-      for index in range(self.split.num_examples):
+      for index in range(self.check_and_count()):
         try:
           reason = self.describe_invalid_label(read()[0])
         except tf.errors.OpError as error:
@@ -257,6 +258,7 @@ class ExampleSource(UserExampleSource):
 
 class ParsedRecordSource(UserExampleSource):
   """The source of a ParsedRecordSplit. A worker reads only the records of its shard."""
+  split: ParsedRecordSplit
   format_name = 'records'
 
   def __init__(self, spec: DataSpec, split: ParsedRecordSplit, role: Role = Role.TRAIN) -> None:
@@ -297,8 +299,8 @@ class ParsedRecordSource(UserExampleSource):
   def scan_for_error(self) -> Optional[UserError]:
     with devices.cpu_session() as session:
       record = tf.placeholder(tf.string, [])
-      parts = (self.split.parse(record) if self.split.parse is not None
-               else tf.nest.map_structure(tf.squeeze, self.split.parse_batch(record[tf.newaxis])))
+      parts = (self.function(record) if self.split.parse is not None
+               else tf.nest.map_structure(tf.squeeze, self.function(record[tf.newaxis])))
       run_parse = session.make_callable((parts[1], tf.nest.flatten(parts)), [record])
       for index in range(self.split.records.num_records):
         try:

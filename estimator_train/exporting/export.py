@@ -1,9 +1,9 @@
 """Exports a checkpoint in the format of `--export_format`, as a new version in `--export_dir`.
 
 Versions are numbered folders, as TensorFlow Serving expects. The number is the time in seconds
-since 1970, so that Serving loads the latest export, whichever run and step the export comes from.
-While a version is written, its folder has a temporary name. Serving ignores this folder, because
-its name is not a number. If an export is killed, the next export removes the temporary folder (see
+since 1970, so that Serving loads the latest export, no matter which run and step it comes from.
+While a version is written, its folder has a temporary name, which Serving ignores because it is not
+a number. If an export is killed, the next export removes the temporary folder (see
 system/temporary_files.py).
 """
 
@@ -23,15 +23,15 @@ from estimator_train.settings.flags import ExportFlags
 from estimator_train.system import storage, temporary_files, watchdog
 
 PREPROCESSING_FILE, CHECKSUMS_FILE = 'preprocessing.json', 'SHA256SUMS'
-# For each format, a function that writes a restored model to a folder. It returns further keys for
-# the result of the export.
+# For each format, the function that writes a restored model to a folder. It returns lists of names
+# that become part of the result of export_checkpoint.
 _FORMATS: Dict[str, Callable[[str, RestoredModel], Dict[str, List[str]]]] = {
     'saved_model': saved_model.write_saved_model, 'h5': h5_model.write_h5,
     'tflite': onnx_and_tflite.write_tflite, 'onnx': onnx_and_tflite.write_onnx}
 
 
 def make_export_dir(flags: ExportFlags) -> None:
-  """Makes the folder `--export_dir` if given. Called before the training, to find errors early."""
+  """Makes the folder `--export_dir` if it is given. Called before the training to find errors."""
   if flags.export_dir:
     make_folder(flags.export_dir, 'export_dir')
 
@@ -43,12 +43,11 @@ def export_checkpoint(trained_model: TrainedModel,
   Args:
     trained_model: its settings give `--export_dir`.
     source: examples for the verification of a TensorFlow Lite or ONNX model, in addition to random
-      examples; None for only random examples.
+      examples; None to use only random examples.
 
   Returns:
-    A dict with the `path` of the version, the `format`, the `signatures` (SavedModel only), the
-    names of the `inputs` and `outputs` (ONNX only), the `checkpoint` and the `global_step` of the
-    checkpoint.
+    A dict with the `path` of the version, the `format`, the `checkpoint` and its `global_step`. For
+    a SavedModel, also the `signatures`; for ONNX, the names of the `inputs` and `outputs`.
 
   Raises:
     UserError: the model cannot be exported to this format, or the folder cannot be written to.
@@ -82,7 +81,7 @@ def write_version(export_dir: str, write_files: Callable[[str], None]) -> str:
 
   Args:
     export_dir: the folder of all versions, which must exist.
-    write_files: a function that writes the files of the version to a folder, given its path.
+    write_files: writes the files of the version to the folder with the given path.
 
   Returns:
     The path of the version.
@@ -93,7 +92,7 @@ def write_version(export_dir: str, write_files: Callable[[str], None]) -> str:
   try:
     with temporary_files.make_folder(os.path.join(export_dir, 'version')) as temporary_dir:
       write_files(temporary_dir)
-      _complete_files(temporary_dir)
+      _flush_and_write_checksums(temporary_dir)
       return _rename_to_next_version(temporary_dir, export_dir)
   except (OSError, tf.errors.ResourceExhaustedError) as error:
     # TensorFlow raises ResourceExhaustedError if the disk is full.
@@ -102,7 +101,7 @@ def write_version(export_dir: str, write_files: Callable[[str], None]) -> str:
                     ) from error
 
 
-def _complete_files(folder: str) -> None:
+def _flush_and_write_checksums(folder: str) -> None:
   """Flushes the files to the disk, and writes their checksums in the format of `sha256sum`."""
   lines = []
   for parent, _, names in os.walk(folder):
@@ -116,7 +115,7 @@ def _complete_files(folder: str) -> None:
 
 
 def _rename_to_next_version(temporary_dir: str, export_dir: str) -> str:
-  """Renames the folder to the next free version number, and returns the new path."""
+  """Renames the folder to the next free version number. Returns the new path."""
   versions = [int(name) for name in os.listdir(export_dir) if name.isdigit()]
   version = max([int(time.time())] + [number + 1 for number in versions])
   while True:

@@ -1,10 +1,10 @@
 """Saves the trained model as a Keras .h5 file, for use without Estimators.
 
 An .h5 file contains the weights and two JSON texts: the configuration of the model (`model_config`)
-and of its compilation (`training_config`). Both are rewritten so that Keras 3 can also load the
-file (see keras_3_config.py). If Keras 3 cannot load the model, or would compute other outputs, the
-file stays as TensorFlow 1.15 writes it. tests/exporting/test_h5_files.py loads files in TensorFlow
-1.15, tf_keras and Keras 3.
+and the arguments of its `compile` (`training_config`). Both are rewritten so that Keras 3 can load
+the file, too (see keras_3_config.py). If Keras 3 cannot load the model, or would compute other
+outputs, the file stays as TensorFlow 1.15 writes it. tests/exporting/test_h5_files.py loads files
+in TensorFlow 1.15, tf_keras and Keras 3.
 """
 
 import json
@@ -25,7 +25,7 @@ from estimator_train.tf_patches.keras import prefetch_weights
 H5_FILE = 'model.h5'
 # The exceptions that Keras raises for a model with a layer that it cannot serialize.
 _SERIALIZATION_ERRORS = (TypeError, ValueError, NotImplementedError, RuntimeError)
-# Abbreviations of losses, and the names of the same functions by which Keras 3 finds them.
+# The names of losses that Keras 3 does not find, and the names by which it finds the same losses.
 _FULL_LOSS_NAMES = {
     'mse': 'mean_squared_error', 'mae': 'mean_absolute_error',
     'mape': 'mean_absolute_percentage_error', 'msle': 'mean_squared_logarithmic_error',
@@ -54,7 +54,7 @@ def save_model(trained_model: TrainedModel) -> Optional[str]:
   """
   path = trained_model.run_dir.path_to(H5_FILE)
   try:
-    # h5py opens the file by its name, so the file cannot be locked. Its temporary folder is locked
+    # The file cannot be locked, because h5py opens it by its name. Its temporary folder is locked
     # instead.
     with temporary_files.make_folder(path) as folder:
       temporary_path = os.path.join(folder, H5_FILE)
@@ -75,11 +75,11 @@ def save_model(trained_model: TrainedModel) -> Optional[str]:
 def write_h5_file(path: str, restored: RestoredModel) -> None:
   """Writes the model to an HDF5 file.
 
-  `load_model` of TensorFlow 1.15, tf_keras and Keras 3 loads the file as a model that is compiled
-  for `evaluate`. A warning is logged if Keras 3 cannot load it.
+  With `load_model`, TensorFlow 1.15, tf_keras and Keras 3 load the file as a model that is compiled
+  for `evaluate`. If Keras 3 cannot load it, a warning is logged.
   """
   model = restored.keras_model
-  # In the file, SGD replaces the optimizer of the training, which Keras may not be able to load
+  # In the file, SGD replaces the optimizer of the training, which Keras may be unable to load
   # without this package.
   model.compile(make_optimizer('sgd', restored.settings.optimizer.learning_rate),
                 loss=expand_loss_names(model.loss),
@@ -93,7 +93,7 @@ def write_h5_file(path: str, restored: RestoredModel) -> None:
 
 
 def expand_loss_names(loss: Any) -> Any:
-  """Replaces abbreviated names in a loss, or in a list or dict of losses, by full names."""
+  """Replaces the names in a loss, or in a list or dict of losses, by those that Keras 3 finds."""
   if isinstance(loss, (list, tuple)):
     return [expand_loss_names(item) for item in loss]
   if isinstance(loss, dict):
@@ -104,11 +104,11 @@ def expand_loss_names(loss: Any) -> Any:
 def rewrite_for_keras_3(path: str) -> Optional[str]:
   """Rewrites the configurations in an .h5 file of TensorFlow 1.15 in place for Keras 3.
 
-  The weights stay unchanged. `path` is a temporary name: the caller renames the file afterwards.
+  The weights stay unchanged. `path` is a temporary name. The caller renames the file afterwards.
 
   Returns:
-    None if the file was rewritten. If Keras 3 cannot load the model, the file is unchanged, and the
-    reason is returned.
+    None if the file was rewritten. If Keras 3 cannot load the model, the file stays unchanged, and
+    the function returns the reason.
   """
   with h5py.File(path, 'r') as file:
     configs = {name: json.loads(file.attrs[name])

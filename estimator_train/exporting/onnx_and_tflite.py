@@ -1,12 +1,11 @@
 """Writes ONNX and TensorFlow Lite models, and compares their outputs with those of the checkpoint.
 
-Image models take pictures: images of any size, uint8 [N, any, any, C]. With
-`--export_input=tensor`, or if the examples are not images, the inputs are the same as in the
-SavedModel's signature for tensors (see restored_model.RestoredModel). A TensorFlow Lite model takes
-one example. Its pictures have the image size of the training until the client calls
-`resize_tensor_input`. An export is not written if its outputs differ from those of the checkpoint
-(see verification.py). tf2onnx, onnx and onnxruntime are optional (the extra `onnx`), so they are
-imported only during an export.
+The input of image models is pictures: images of any size, uint8 [N, any, any, C]. With
+`--export_input=tensor`, or if the examples are not images, the inputs are those of
+restored_model.RestoredModel. A TensorFlow Lite model takes one example. Its pictures have the image
+size of the training until the client calls `resize_tensor_input`. If the outputs differ from those
+of the checkpoint, the export is not written (see verification.py). tf2onnx, onnx and onnxruntime
+are optional (the extra `onnx`), and are therefore imported only during an export.
 """
 
 import contextlib
@@ -31,7 +30,7 @@ from estimator_train.version import __version__
 
 Tensors = Dict[str, tf.Tensor]
 ONNX_FILE, TFLITE_FILE = 'model.onnx', 'model.tflite'
-_OPSET = 13  # onnxruntime has supported it since version 1.6 of December 2020.
+_OPSET = 13  # onnxruntime has supported this version of ONNX since its version 1.6 of 2020.
 _CANNOT_CONVERT = '{} cannot convert the model'
 _TFLITE_CONVERTER = "TensorFlow 1.15's converter to TFLite"
 
@@ -39,19 +38,17 @@ _TFLITE_CONVERTER = "TensorFlow 1.15's converter to TFLite"
 def write_onnx(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
   """Writes the ONNX model to the folder, and returns the names of its inputs and outputs.
 
-  The log of tf2onnx is shown if `--verbosity` is greater than 0.
-
   Raises:
     UserError: the model cannot be converted, or the result is wrong.
   """
   if restored.exports_take_pictures:
     restored = restored.with_picture_input(tf.uint8)
   inputs, outputs = restored.inputs, restored.outputs
-  strings = [name for name, tensor in inputs.items() if tensor.dtype == tf.string]
-  if strings:
+  string_inputs = [name for name, tensor in inputs.items() if tensor.dtype == tf.string]
+  if string_inputs:
     raise UserError('inputs of an ONNX model must be numbers',
-                    'strings: ' + ', '.join(strings), 'give --export_format=saved_model')
-  with _quiet_converter(restored.settings.run.verbosity):
+                    'strings: ' + ', '.join(string_inputs), 'give --export_format=saved_model')
+  with _without_converter_log(restored.settings.run.verbosity):
     try:
       model = _convert_to_onnx(restored.session, inputs, outputs)
       _add_metadata(model, dict(inputs, **outputs), restored.describe_inputs())
@@ -66,8 +63,8 @@ def write_onnx(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
 
 
 @contextlib.contextmanager
-def _quiet_converter(verbosity: int) -> Iterator[None]:
-  """Hides the log and the warnings of tf2onnx within the context, unless they are requested."""
+def _without_converter_log(verbosity: int) -> Iterator[None]:
+  """Hides the log and the warnings of tf2onnx in a `with` block if `verbosity` is below 1."""
   log = logging.getLogger('tf2onnx')
   level = log.level
   with warnings.catch_warnings():
@@ -85,7 +82,8 @@ def _convert_to_onnx(session: tf.Session, inputs: Tensors, outputs: Tensors) -> 
   from tf2onnx import convert
 
   with session.graph.as_default():
-    # A tensor can be several outputs, or both an input and an output. `identity` makes it distinct.
+    # A tensor can be several outputs, or both an input and an output. The ONNX model needs distinct
+    # tensors.
     outputs = {name: tf.identity(tensor) for name, tensor in outputs.items()}
   names = {tensor.name: name for tensors in (inputs, outputs) for name, tensor in tensors.items()}
   frozen = tf.graph_util.convert_variables_to_constants(
@@ -98,7 +96,7 @@ def _convert_to_onnx(session: tf.Session, inputs: Tensors, outputs: Tensors) -> 
 
 
 def _add_metadata(model: Any, tensors: Tensors, description: Dict[str, Any]) -> None:
-  """Sets the sizes or names of dimensions, the producer and the metadata in the ONNX model."""
+  """Sets the sizes or names of the dimensions, the producer and the metadata of an ONNX model."""
   import onnx.helper
   import tf2onnx
 
@@ -118,7 +116,7 @@ def _add_metadata(model: Any, tensors: Tensors, description: Dict[str, Any]) -> 
 
 
 def _load_onnx(path: str) -> ModelFunction:
-  """Returns the function of an ONNX model in onnxruntime.
+  """Returns an ONNX model as a function that onnxruntime computes.
 
   Optimizations of onnxruntime are disabled. They are not part of the exported file, and onnxruntime
   1.10 fails to optimize some loops, such as those of masked LSTM layers.
@@ -130,7 +128,7 @@ def _load_onnx(path: str) -> ModelFunction:
   options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
   session = onnxruntime.InferenceSession(path, options, providers=['CPUExecutionProvider'])
   output_names = [output.name for output in session.get_outputs()]
-  input_names = [value.name for value in session.get_inputs()]  # It lacks unused inputs.
+  input_names = [value.name for value in session.get_inputs()]  # Unused inputs are missing.
   return lambda inputs: dict(zip(output_names, session.run(
       output_names, {name: inputs[name] for name in input_names})))
 
@@ -138,14 +136,14 @@ def _load_onnx(path: str) -> ModelFunction:
 def write_tflite(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
   """Writes the TensorFlow Lite model to the folder, and verifies it.
 
-  Some converted models compute wrong outputs, for example if batch norm follows Flatten.
+  The converter makes some models wrong, for example if batch norm follows Flatten.
 
   Raises:
     UserError: the converter does not support an operation of the model, or its result is wrong.
   """
   if any(isinstance(layer, tf.keras.layers.DenseFeatures)
          for layer in nested_layers(restored.keras_model)):
-    # The converter would abort without a reason.
+    # The converter would abort without a message.
     raise UserError(_CANNOT_CONVERT.format(_TFLITE_CONVERTER), 'it has a layer DenseFeatures',
                     'give --export_format=saved_model')
   if restored.exports_take_pictures:
@@ -157,17 +155,17 @@ def write_tflite(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
   if restored.exports_take_pictures:
     assert restored.image_shape is not None
     # Pictures have this size until the client calls `resize_tensor_input`. The converter replaces
-    # the float input by a uint8 input. The statistics (mean 0, deviation 1) keep the values.
+    # the float input by a uint8 input. The statistics (mean 0, deviation 1) keep its values.
     restored.inputs[PICTURES_INPUT].set_shape((1,) + restored.image_shape)
     converter.inference_input_type = tf.uint8
     converter.quantized_input_stats = {restored.inputs[PICTURES_INPUT].op.name: (0., 1.)}
-  # The converter is a command that imports Keras.
+  # The converter is a command that imports Keras, which would read the user's keras.json.
   with keras_config.ignore_keras_json(), toco_on_path():
     try:
       converted = converter.convert()
     except Exception as error:  # The message of the error is the output of the converter.
-      raise UserError(_CANNOT_CONVERT.format(_TFLITE_CONVERTER), _tflite_failure(error),
-                      OTHER_FORMATS) from error
+      raise UserError(_CANNOT_CONVERT.format(_TFLITE_CONVERTER),
+                      _describe_tflite_failure(error), OTHER_FORMATS) from error
   path = os.path.join(folder, TFLITE_FILE)
   storage.write_bytes(path, converted)
   verification.verify(batches, lambda: _load_tflite(path, list(restored.outputs)), 'TFLite',
@@ -176,12 +174,12 @@ def write_tflite(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
 
 
 def _load_tflite(path: str, output_names: List[str]) -> ModelFunction:
-  """Returns the function of a TensorFlow Lite model. It takes any number of examples."""
+  """Returns a TensorFlow Lite model as a function that takes any number of examples."""
   interpreter = tf.lite.Interpreter(path)
   details = interpreter.get_input_details()
   interpreter.allocate_tensors()
 
-  def run_one(example: List[np.ndarray]) -> List[Any]:
+  def compute_outputs_of_example(example: List[np.ndarray]) -> List[Any]:
     if details[0]['dtype'] == np.uint8:  # Pictures.
       interpreter.resize_tensor_input(details[0]['index'], (1,) + example[0].shape)
       interpreter.allocate_tensors()
@@ -191,14 +189,14 @@ def _load_tflite(path: str, output_names: List[str]) -> ModelFunction:
     return [interpreter.get_tensor(detail['index'])
             for detail in interpreter.get_output_details()]
 
-  def run(inputs: Arrays) -> Arrays:
-    rows = [run_one(list(example)) for example in zip(*inputs.values())]
+  def compute_outputs(inputs: Arrays) -> Arrays:
+    rows = [compute_outputs_of_example(list(example)) for example in zip(*inputs.values())]
     return dict(zip(output_names, map(np.concatenate, zip(*rows))))
 
-  return run
+  return compute_outputs
 
 
-def _tflite_failure(error: Exception) -> str:
+def _describe_tflite_failure(error: Exception) -> str:
   """Returns the unsupported operations, or the last line of the converter's output."""
   match = re.search(r'list of operators for which you will need custom implementations: ([\w, ]+)',
                     str(error))

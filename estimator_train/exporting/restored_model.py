@@ -1,4 +1,4 @@
-"""Restores the Keras model of a checkpoint. The data and devices of the training are not needed."""
+"""Restores the Keras model of a checkpoint, without the data and devices of the training."""
 
 import contextlib
 import copy
@@ -32,15 +32,15 @@ class RestoredModel:
 
   Attributes:
     keras_model: the model, in the graph of the session.
-    session: the session that holds its weights.
+    session: the session that contains the weights.
     image_shape: (height, width, channels) of the model's images; None if the model takes no images.
-    preprocess: the function that scales pixel values for the model; unused without images.
+    preprocess: scales pixel values for the model; the identity if the model takes no images.
     exports_take_pictures: whether exports take images of any size and preprocess them.
-    inputs: the inputs by their names in exports. The input of an image model is called `images` and
-      contains scaled pixel values. Inputs of other models keep their names in the Keras model.
-    outputs: the class probabilities, as `probabilities`; without classes, all outputs by name.
+    inputs: the inputs by their names in exports. The input of an image model is `images`, and
+      contains scaled pixel values. Other inputs have their names in the Keras model.
+    outputs: with classes, only `probabilities`; otherwise all outputs by name.
     features_of_data: batches of features of the data set. Exports are verified with these and with
-      random features. May be empty.
+      random features.
   """
 
   def __init__(self, keras_model: tf.keras.Model, session: tf.Session, settings: Settings,
@@ -61,9 +61,7 @@ class RestoredModel:
     """Returns the outputs for a batch, with the same names as the attribute `outputs`.
 
     Args:
-      features: a tensor, a tuple or list in the order of the inputs, or a dict by the names of the
-        inputs (see BatchAdapter.arrange_features). It may be one of these with sample weights, as
-        `{'features': ..., 'sample_weights': ...}`.
+      features: see inputs.split_sample_weights and BatchAdapter.arrange_features.
     """
     features, _ = inputs.split_sample_weights(features)
     model = self.keras_model
@@ -71,40 +69,41 @@ class RestoredModel:
     if isinstance(features, dict):
       features = {name: features[name] for name in names}
     # As in training, types are cast, and a tensor [B] is reshaped for an input [B, 1].
-    fed = dict(zip(names, inputs.BatchAdapter(
+    fed_tensors = dict(zip(names, inputs.BatchAdapter(
         model, '--dataset=' + self.spec.name).arrange_features(features)))
-    tensors = [fed.get(name, tensor) for name, tensor in zip(model.input_names, model.inputs)]
+    tensors = [fed_tensors.get(name, tensor)
+               for name, tensor in zip(model.input_names, model.inputs)]
     outputs = model(tensors if len(tensors) > 1 else tensors[0])
     return self._name_outputs(outputs if isinstance(outputs, list) else [outputs])
 
   def with_picture_input(self, dtype: tf.DType) -> 'RestoredModel':
     """Returns a copy of this model that takes pictures of any size.
 
-    The input is `pictures`, [B, any, any, C], with the channels of the model, values from 0 to 255,
-    and the given dtype. Pictures are resized as in data/decoding.py.
+    The input of the copy is `pictures`, [B, any, any, C], with values from 0 to 255. It has as many
+    channels as the model. The pictures are resized as in data/decoding.py.
     """
     assert self.image_shape is not None
     height, width, channels = self.image_shape
     pictures = tf.placeholder(dtype, [None, None, None, channels], PICTURES_INPUT)
     pixels = tf.image.resize_bilinear(tf.cast(pictures, tf.float32), (height, width))
-    other = copy.copy(self)
-    other.inputs = {PICTURES_INPUT: pictures}
-    # The attribute `preprocess` broadcasts its result, which TensorFlow Lite does not support.
-    other.outputs = self.make_outputs(
+    picture_model = copy.copy(self)
+    picture_model.inputs = {PICTURES_INPUT: pictures}
+    # `self.preprocess` would broadcast its result, which TensorFlow Lite does not support.
+    picture_model.outputs = self.make_outputs(
         inputs.SCALE_FUNCTIONS[self.settings.model.preprocess](pixels))
-    return other
+    return picture_model
 
   def describe_inputs(self) -> Dict[str, Any]:
-    """Returns what a client must know about the inputs of an exported model, as a JSON object.
+    """Describes what a client must know about the inputs of an exported model, as a JSON object.
 
     Returns:
-      A dict with these keys; only `input` and `class_names` if the examples are not images:
-        input: 'pictures' if the export resizes and scales uint8 images itself, otherwise 'tensor';
-        size: [height, width] of the network's input;
-        resize: the method, with the conventions of TensorFlow 1;
+      A dict with these keys. If the examples are not images, only `input` and `class_names`.
+        input: 'pictures' if the export resizes and scales uint8 images itself, otherwise 'tensor'.
+        size: [height, width] of the input of the network.
+        resize: the method, with the conventions of TensorFlow 1.
         channel_order: 'RGB' or 'BGR' in the tensor; None unless there are three channels. Pictures
-          are always RGB;
-        mean, scale: lists with a number per channel; the tensor is (resized - mean) * scale;
+          are always RGB.
+        mean, scale: lists with one number per channel. The tensor is (resized - mean) * scale.
         class_names: the class names in the order of the outputs.
     """
     description: Dict[str, Any] = {'input': 'pictures' if self.exports_take_pictures else 'tensor'}
@@ -131,11 +130,10 @@ class Predictor(NamedTuple):
   """A restored model as a function.
 
   Attributes:
-    batch_size: the maximum number of examples per call of `predict`: `--batch_size` divided by the
-      number of local devices.
+    batch_size: the largest number of examples per call of `predict`.
     output_shapes: the shapes of the outputs for one example, by name.
-    predict: takes a batch of each input, and returns a batch of each output, [B, ...], by name. The
-      output of a classifier is the probabilities.
+    predict: takes a batch of each input, and returns a batch of each output, [B, ...], by name. See
+      RestoredModel.outputs.
   """
   model: RestoredModel
   batch_size: int
@@ -157,10 +155,10 @@ class TrainedModel(NamedTuple):
 
   @contextlib.contextmanager
   def restore(self, source: Optional[Source] = None) -> Iterator[RestoredModel]:
-    """Restores the model on the CPU, in a new graph. In the context, its session is the default.
+    """Restores the model on the CPU. In the `with` block, its session and graph are the defaults.
 
     Args:
-      source: an open source. Its first batches become `features_of_data`.
+      source: an open source. Its first batches become `features_of_data` of the model.
 
     Raises:
       UserError: the checkpoint belongs to another model.
@@ -171,20 +169,21 @@ class TrainedModel(NamedTuple):
 
   @contextlib.contextmanager
   def open_predictor(self, build_prediction: Callable[[RestoredModel, int], InputsAndOutputs],
-                source: Optional[Source] = None) -> Iterator[Predictor]:
-    """Restores the model as a function, which is valid within the context.
+                     source: Optional[Source] = None) -> Iterator[Predictor]:
+    """Restores the model as a function that can be called in the `with` block.
 
     Args:
-      build_prediction: a function of the restored model and the batch size. It adds the operations
-        of the prediction to the graph, and returns the placeholders to feed and the outputs.
+      build_prediction: adds the operations of the prediction to the graph, and returns the
+        placeholders to feed and the outputs. Its arguments are the restored model and the batch
+        size.
       source: the source of the examples if the graph reads them. Errors in its examples are
         translated.
 
     Raises:
       UserError: the checkpoint belongs to another model.
     """
-    # Use all GPUs (-1) of this machine, because it may have another number of GPUs than the machine
-    # of the training, to which --num_gpus applies.
+    # All GPUs (-1) of this machine are used, because --num_gpus applies to the machine of the
+    # training, which may have another number of GPUs.
     devices = find_devices(self.settings.evolve(
         num_gpus=-1 if self.settings.devices.num_gpus else 0).devices)
     batch_size = max(1, self.settings.optimizer.batch_size // devices.num_replicas)
@@ -230,7 +229,7 @@ class TrainedModel(NamedTuple):
 def open_trained_model(settings: Settings, run_dir: RunDir) -> Iterator[TrainedModel]:
   """Finds the checkpoint that `--checkpoint` names, and describes the data set of the training.
 
-  The checkpoint stays readable within the context, even if a training run deletes it.
+  The checkpoint stays readable in the `with` block, even if a training run deletes it.
 
   Raises:
     UserError: the checkpoint does not exist, or was trained with other class names or image sizes.
@@ -246,7 +245,7 @@ def open_trained_model(settings: Settings, run_dir: RunDir) -> Iterator[TrainedM
 
 
 def _make_session(settings: Settings, devices: Devices) -> tf.Session:
-  """Makes a session with a new graph. In a `with` block, both become the defaults."""
+  """Makes a session with a new graph. In a `with` block of the session, both are the defaults."""
   return tf.Session(graph=tf.Graph(), config=make_session_config(settings.devices, devices))
 
 
@@ -265,20 +264,15 @@ def _read_features(settings: Settings, source: Source) -> List[Any]:
 
 
 def add_size_checks(outputs: Dict[str, tf.Tensor], features: Any) -> Dict[str, tf.Tensor]:
-  """Adds an assertion to each output that it has a value for each example. Returns these outputs.
-
-  Args:
-    outputs: the outputs of the model, by name.
-    features: the batch of features, in any structure.
-  """
+  """Makes each output fail unless it has a value for each example of the batch `features`."""
   size = inputs.Batch(tf.nest.flatten(features)).size()
 
-  def check(name: str, output: tf.Tensor) -> tf.Tensor:
+  def add_check(name: str, output: tf.Tensor) -> tf.Tensor:
     sizes = tf.shape(output, out_type=tf.int64)[:1]  # [] if the output is a scalar.
     with tf.control_dependencies([tf.Assert(tf.reduce_all(tf.equal(tf.pad(
         sizes, [[0, 1]], constant_values=-1)[:1], size)), [
             'the output {} must have a value for each example'.format(name), sizes, size])]):
       return tf.identity(output)
 
-  return {name: check(name, output) if isinstance(output, tf.Tensor) else output
+  return {name: add_check(name, output) if isinstance(output, tf.Tensor) else output
           for name, output in outputs.items()}

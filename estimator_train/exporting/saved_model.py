@@ -3,32 +3,32 @@
 For images, there are three signatures:
 
   serving_default: the input `image_bytes`, string [B], has the contents of JPEG or PNG files of any
-    size. The graph decodes, resizes and scales the images as in training;
+    size. The graph decodes, resizes and scales the images as in training.
   pictures: the input `pictures`, uint8 [B, any, any, C], has decoded images. The graph resizes and
-    scales them;
+    scales them.
   images: the input `images`, float32 [B, height, width, C], has pixel values that have already been
     scaled for the network.
 
-All three return
+All three signatures return
 
-  probabilities: float32 [B, num_classes];
+  probabilities: float32 [B, num_classes].
   labels: string [B, num_classes], the class names in the same order. They are repeated for each
-    example, because TensorFlow Serving requires all outputs to have the batch dimension;
-  top_probabilities: float32 [B, K], the K largest probabilities;
+    example, because TensorFlow Serving requires all outputs to have the batch dimension.
+  top_probabilities: float32 [B, K], the K largest probabilities.
   top_labels: string [B, K], the names of their classes.
 
 If the examples are not images, or with `--export_input=tensor`, there are two signatures:
 
-  serving_default: the inputs are the inputs of the model, by name;
+  serving_default: the inputs are the inputs of the model, by name.
   examples: the input `examples`, string [B], has serialized tf.train.Example protocol buffers, with
     a feature for each input of the model.
 
 Both return the outputs of the model by name or, if there are classes, the four outputs above.
 
 `assets.extra/tf_serving_warmup_requests` has requests that TensorFlow Serving sends to the model
-before serving it. Each is a record with a protocol buffer `tensorflow.serving.PredictionLog`.
-TensorFlow does not contain this class, so this module itself encodes the fields that are needed,
-all of which are nested messages or strings.
+before serving it. Each request is a record with a protocol buffer
+`tensorflow.serving.PredictionLog`. TensorFlow does not contain this class. This module therefore
+encodes the necessary fields itself. All of them are nested messages or strings.
 """
 
 import logging
@@ -63,21 +63,22 @@ Tensors = Dict[str, tf.Tensor]
 
 
 def write_saved_model(folder: str, restored: RestoredModel) -> Dict[str, List[str]]:
-  """Writes the SavedModel, the class names and the warm-up requests, and returns the signatures.
+  """Writes the SavedModel, the class names and the warm-up requests. Returns the signatures.
 
-  If an input cannot be read from a tf.train.Example, the signature `examples` is left out and a
+  If an input cannot be read from a tf.train.Example, the signature `examples` is omitted, and a
   warning is logged.
 
   Raises:
     UserError: the model takes images with a number of channels other than 1 or 3.
   """
-  tensor_signature = restored.inputs, _outputs(restored, restored.outputs)
+  tensor_signature = restored.inputs, _make_signature_outputs(restored, restored.outputs)
   signatures, jpeg = {DEFAULT_SIGNATURE: tensor_signature}, b''
   if restored.exports_take_pictures:
     assert restored.image_shape is not None
     pictures = restored.with_picture_input(tf.uint8)
-    signatures = {DEFAULT_SIGNATURE: _image_file_signature(restored, restored.image_shape),
-                  PICTURES_INPUT: (pictures.inputs, _outputs(restored, pictures.outputs)),
+    signatures = {DEFAULT_SIGNATURE: _make_image_file_signature(restored, restored.image_shape),
+                  PICTURES_INPUT: (pictures.inputs,
+                                   _make_signature_outputs(restored, pictures.outputs)),
                   IMAGES_SIGNATURE: tensor_signature}
     jpeg = restored.session.run(tf.image.encode_jpeg(tf.zeros(restored.image_shape, tf.uint8)))
   # Each request has one example: a JPEG file if the input is a file, zeros otherwise.
@@ -87,7 +88,7 @@ def write_saved_model(folder: str, restored: RestoredModel) -> Dict[str, List[st
               for signature, (inputs, _) in signatures.items()}
   if not restored.exports_take_pictures:
     try:
-      signatures[EXAMPLES_SIGNATURE] = _record_signature(restored)
+      signatures[EXAMPLES_SIGNATURE] = _make_examples_signature(restored)
     except ValueError as error:
       _LOG.warning('the SavedModel has no signature `%s`: %s', EXAMPLES_SIGNATURE, error)
   _write_model(folder, restored, signatures)
@@ -95,9 +96,9 @@ def write_saved_model(folder: str, restored: RestoredModel) -> Dict[str, List[st
   return {'signatures': list(signatures)}
 
 
-def _image_file_signature(restored: RestoredModel,
-                          shape: Tuple[int, int, int]) -> Tuple[Tensors, Tensors]:
-  """Returns the inputs and the outputs of the signature for files of images with this shape."""
+def _make_image_file_signature(restored: RestoredModel,
+                               shape: Tuple[int, int, int]) -> Tuple[Tensors, Tensors]:
+  """Returns the inputs and outputs of the signature that takes the contents of image files."""
   if shape[2] not in _CHANNELS:
     raise UserError('a SavedModel for image files requires one or three channels',
                     'the model takes {}'.format(shape[2]),
@@ -105,12 +106,12 @@ def _image_file_signature(restored: RestoredModel,
   image_bytes = tf.placeholder(tf.string, [None], name='image_bytes')
   pixels = tf.map_fn(lambda content: decoding.decode_and_resize(content, shape), image_bytes,
                      tf.float32, back_prop=False)
-  return {'image_bytes': image_bytes}, _outputs(restored, restored.make_outputs(
+  return {'image_bytes': image_bytes}, _make_signature_outputs(restored, restored.make_outputs(
       restored.preprocess(pixels)))
 
 
-def _record_signature(restored: RestoredModel) -> Tuple[Tensors, Tensors]:
-  """Returns the inputs and the outputs of the signature for serialized examples.
+def _make_examples_signature(restored: RestoredModel) -> Tuple[Tensors, Tensors]:
+  """Returns the inputs and outputs of the signature that takes serialized examples.
 
   Raises:
     ValueError: an input has a shape or dtype that tf.io.parse_example does not support.
@@ -118,12 +119,12 @@ def _record_signature(restored: RestoredModel) -> Tuple[Tensors, Tensors]:
   schema = {name: _make_feature(name, tensor) for name, tensor in restored.inputs.items()}
   records = tf.placeholder(tf.string, [None], name='examples')
   parsed = tf.io.parse_example(records, schema)
-  return {'examples': records}, _outputs(restored, restored.make_outputs([
+  return {'examples': records}, _make_signature_outputs(restored, restored.make_outputs([
       tf.cast(parsed[name], tensor.dtype) for name, tensor in restored.inputs.items()]))
 
 
-def _outputs(restored: RestoredModel, outputs: Tensors) -> Tensors:
-  """Returns the outputs of a signature by name. The docstring of the module explains them."""
+def _make_signature_outputs(restored: RestoredModel, outputs: Tensors) -> Tensors:
+  """Returns the outputs of a signature by name; see the docstring of the module."""
   class_names = restored.spec.labels
   if not class_names:
     return outputs
@@ -170,12 +171,11 @@ def _write_model(folder: str, restored: RestoredModel,
 
 
 def write_class_names(path: str, class_names: Sequence[str]) -> None:
-  """Writes the class names, one per line."""
   storage.write_text(path, '\n'.join(class_names) + '\n')
 
 
 def write_warm_up_requests(folder: str, requests: Dict[str, Dict[str, Any]]) -> None:
-  """Writes a file of warm-up requests into the folder of a SavedModel.
+  """Writes a file of warm-up requests to the folder of a SavedModel.
 
   Args:
     requests: for each signature, the TensorProtos of its inputs by name.
@@ -192,7 +192,6 @@ def write_warm_up_requests(folder: str, requests: Dict[str, Dict[str, Any]]) -> 
 
 
 def _encode_field(number: int, content: bytes) -> bytes:
-  """Encodes a field of wire type _LENGTH_DELIMITED."""
   return bytes([number << 3 | _LENGTH_DELIMITED]) + _encode_varint(len(content)) + content
 
 

@@ -1,4 +1,4 @@
-"""Builds the Keras model of a run, and compiles it with the optimizer and loss of the flags."""
+"""Builds the Keras model of a run, and compiles it with the optimizer and the loss of the flags."""
 
 import logging
 from typing import Any, Callable, List, Optional, Sequence
@@ -19,7 +19,7 @@ from estimator_train.model.gradients import (
   add_mixins,
 )
 from estimator_train.model.inputs import make_preprocess_function
-from estimator_train.model.optimizers import decay_weights, make_optimizer
+from estimator_train.model.optimizers import add_weight_decay, make_optimizer
 from estimator_train.model.schedules import Schedule
 from estimator_train.settings import Settings, user_code
 from estimator_train.settings.flag_type import all_flags, flags_of
@@ -27,14 +27,14 @@ from estimator_train.settings.flags import ModelFlags, OptimizerFlags
 from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
 
 _LOG = logging.getLogger('estimator_train')
-# The optimizer flags that may be given for a compiled model. They apply to it like to other models,
-# or have no effect on it.
+# The optimizer flags that may be given for a model that the user has compiled. They apply to it as
+# to other models, or have no effect on it.
 _FLAGS_OF_ANY_MODEL = ('batch_size', 'base_batch_size', 'optimizer', 'learning_rate',
                        'class_weights', 'on_nan', 'seed')
 
 
 def build_model(flags: ModelFlags, spec: DataSpec) -> tf.keras.Model:
-  """Builds the model that `--model` names, which is compiled if a user's function has compiled it.
+  """Builds the model that `--model` names. It is compiled only if a user's function compiles it.
 
   Raises:
     UserError: the model cannot be built for images of this shape.
@@ -42,7 +42,7 @@ def build_model(flags: ModelFlags, spec: DataSpec) -> tf.keras.Model:
   if not user_code.is_function_name(flags.model):
     spec.require_images('--model=' + flags.model)
   try:
-    model = networks.build(flags.model, spec.image_shape, len(spec.labels),
+    model = networks.build_named_model(flags.model, spec.image_shape, len(spec.labels),
                            flags.trainable_layers)
   except ValueError as error:
     shape = spec.image_shape or ()
@@ -50,7 +50,7 @@ def build_model(flags: ModelFlags, spec: DataSpec) -> tf.keras.Model:
                     '--model={} for {} ({})'.format(
                         flags.model, 'x'.join(str(side) for side in shape), error),
                     'give a larger --image_size or another --model') from error
-  # Other modules expect `model.loss` to be the loss itself, not a list or dict with only this loss.
+  # A user may have given a list or dict of one loss. Other modules expect the loss itself.
   if model.optimizer and len(model.outputs) == 1:
     model.loss = losses.get_loss(model)
   return model
@@ -101,9 +101,9 @@ def _add_mixins_of_flags(optimizer: tf.keras.optimizers.Optimizer, model: tf.ker
     head = [layer for layer in model.layers if layer.trainable_weights][-1:]
     inside_loss_scaling.append((BackboneRateScaling, {
         'backbone_factor': flags.backbone_lr_factor,
-        'head_names': {weight.op.name for layer in head for weight in layer.weights}}))
+        'head_weight_names': {weight.op.name for layer in head for weight in layer.weights}}))
   if flags.weight_decay:
-    decay_weights(model, optimizer, flags.weight_decay)
+    add_weight_decay(model, optimizer, flags.weight_decay)
   if settings.devices.dtype != 'mixed':
     add_mixins(optimizer, outside_loss_scaling + inside_loss_scaling)
     return optimizer
@@ -113,28 +113,25 @@ def _add_mixins_of_flags(optimizer: tf.keras.optimizers.Optimizer, model: tf.ker
   return scaling
 
 
-def training_loss(model: tf.keras.Model, flags: OptimizerFlags,
-                  source: Optional[Source]) -> Optional[Sequence[losses.Loss]]:
-  """Returns the loss with label smoothing and class weights; None: the flags change nothing.
-
-  Args:
-    source: the training examples.
+def make_training_losses(model: tf.keras.Model, flags: OptimizerFlags,
+                         source: Optional[Source]) -> Optional[Sequence[losses.Loss]]:
+  """Returns the only loss with label smoothing and class weights; None if it stays unchanged.
 
   Raises:
     UserError: `--class_weights=balanced` is given, but the examples have no classes.
   """
-  loss = own_loss = losses.get_loss(model)
+  loss = model_loss = losses.get_loss(model)
   if flags.label_smoothing:
     loss = losses.SmoothedLoss(loss, flags.label_smoothing)
   if flags.class_weights == 'balanced':
     assert source is not None
     source.spec.require_classes('--class_weights=balanced')
     loss = losses.ClassWeightedLoss(loss, losses.balanced_class_weights(source.class_counts()))
-  return None if loss is own_loss else [loss]
+  return None if loss is model_loss else [loss]
 
 
 def _check_flags_of_compiled_model(settings: Settings) -> None:
-  """Warns about flags that have no effect on a model with its own optimizer.
+  """Logs a warning about flags that have no effect on a model with its own optimizer.
 
   Raises:
     UserError: a flag changes the optimizer, the loss or the labels.
@@ -156,8 +153,8 @@ def _check_flags_of_compiled_model(settings: Settings) -> None:
 
 
 def choose_preprocess_function(model: tf.keras.Model, flags: ModelFlags,
-                          spec: DataSpec) -> Callable[[Any], Any]:
-  """Returns the function that scales pixel values; it returns other features unchanged.
+                               spec: DataSpec) -> Callable[[Any], Any]:
+  """Returns the function that scales the pixel values of images; for other features, the identity.
 
   Raises:
     UserError: `--preprocess` does not support the model's number of channels.

@@ -1,4 +1,4 @@
-"""The confusion matrix of an evaluation, and the metrics of its classes."""
+"""Computes the confusion matrix of an evaluation, and metrics of its classes."""
 
 from typing import Dict, NamedTuple, Tuple
 
@@ -7,29 +7,29 @@ import tensorflow.compat.v1 as tf
 from estimator_train.model.running_means import running_sum
 from estimator_train.tf_patches import estimator as estimator_patches
 
-# The confusion matrix has one entry per pair of classes. Nobody would read a larger matrix: it has
-# a million entries for the 1,000 classes of ImageNet, and takes 2 GB for 16,000 classes.
+# The confusion matrix has an element for each pair of classes. Nobody would read a larger matrix:
+# for the 1,000 classes of ImageNet, it has a million elements; for 16,000 classes, it takes 2 GB.
 MAX_CLASSES_OF_MATRIX = 100
 _MAX_CONFUSIONS = 100
-# The graph collection of (name, tensor) of the recorded class counts and calibration bins.
+# The graph collection of the pairs (name, tensor) that record_counts adds.
 _RECORDED_KEY = 'estimator_train/counts'
 
 
 class ClassCounts(NamedTuple):
-  """The numbers of examples of each class, int64 [num_classes].
+  """Numbers of examples for each class, int64 [num_classes].
 
   Attributes:
-    correct: the number of examples of the class that are predicted correctly.
-    true: the number of examples of the class.
-    predicted: the number of examples that are predicted as the class.
+    correct: how many examples of the class are predicted correctly.
+    true: how many examples belong to the class.
+    predicted: how many examples are predicted as the class.
   """
   correct: tf.Tensor
   true: tf.Tensor
   predicted: tf.Tensor
 
 
-def count_batch(class_indices: tf.Tensor, predicted: tf.Tensor, num_classes: int) -> tf.Tensor:
-  """Returns the counts of a batch, int64 [3, num_classes], in the order of ClassCounts.
+def count_per_class(class_indices: tf.Tensor, predicted: tf.Tensor, num_classes: int) -> tf.Tensor:
+  """Counts the examples of a batch. Returns int64 [3, num_classes], in the order of ClassCounts.
 
   Args:
     class_indices: the true classes, int64 [B].
@@ -50,7 +50,7 @@ def count_batch(class_indices: tf.Tensor, predicted: tf.Tensor, num_classes: int
 
 def count_confusions(class_indices: tf.Tensor, predicted: tf.Tensor,
                      num_classes: int) -> Tuple[tf.Tensor, tf.Operation]:
-  """Counts the mistakes per pair of classes, in a hash table of the pairs that occur.
+  """Counts how often each class is predicted as another class, in a hash table of the pairs.
 
   Args:
     class_indices: the true classes of a batch, int64 [B].
@@ -71,7 +71,7 @@ def count_confusions(class_indices: tf.Tensor, predicted: tf.Tensor,
     update = tf.raw_ops.LookupTableInsertV2(
         table_handle=table, keys=pairs, values=previous + counts)
     empty = tf.zeros([0], tf.int64)
-    # The initializer empties the table for another evaluation with the same graph.
+    # The initializer empties the table before another evaluation in the same graph.
     tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, tf.raw_ops.LookupTableImportV2(
         table_handle=table, keys=empty, values=empty))
     pairs, totals = tf.raw_ops.LookupTableExportV2(
@@ -85,12 +85,12 @@ def count_confusions(class_indices: tf.Tensor, predicted: tf.Tensor,
 
 def confusion_metrics(class_indices: tf.Tensor, predicted: tf.Tensor,
                       num_classes: int) -> Dict[str, Tuple[tf.Tensor, tf.Operation]]:
-  """Returns the confusion matrix or, for many classes, the most frequent confusions as a metric.
+  """Returns the confusion matrix as a metric; for many classes, the most frequent confusions.
 
   Returns:
     `confusion_matrix`, int64 [num_classes, num_classes], with one row per true class and one column
-    per predicted class. For more than MAX_CLASSES_OF_MATRIX classes, `confusions` instead; see
-    count_confusions.
+    per predicted class. If there are more than MAX_CLASSES_OF_MATRIX classes, the dict instead
+    contains `confusions`, see count_confusions.
   """
   if num_classes > MAX_CLASSES_OF_MATRIX:
     estimator_patches.omit_from_summary('confusions')
@@ -103,9 +103,9 @@ def confusion_metrics(class_indices: tf.Tensor, predicted: tf.Tensor,
 def macro_averages(counts: ClassCounts) -> Dict[str, Tuple[tf.Tensor, tf.Operation]]:
   """Returns the means of precision, recall and F1 over the classes, as metrics without an update.
 
-  The means omit classes that are neither the true nor the predicted class of any example. As in
-  scikit-learn, the precision of a class that is never predicted is 0, and so is the recall of a
-  class without examples.
+  A class is omitted if it is neither the true nor the predicted class of any example. As in
+  scikit-learn, the precision of a class that is never predicted is 0. So is the recall of a class
+  without examples.
   """
   correct, true, predicted = (tf.cast(values, tf.float64) for values in counts)
   num_occurring = tf.math.count_nonzero(true + predicted, dtype=tf.float64)
@@ -124,5 +124,5 @@ def record_counts(name: str, counts: tf.Tensor) -> None:
 
 
 def recorded_counts() -> Dict[str, tf.Tensor]:
-  """Returns the counts that record_counts added, by name; {} if the model is not a classifier."""
+  """Returns the counts of the default graph by name; {} if the model is not a classifier."""
   return dict(tf.get_collection(_RECORDED_KEY))

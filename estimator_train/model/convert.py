@@ -21,7 +21,7 @@ from estimator_train.tf_patches import (
 )
 
 _LOG = logging.getLogger('estimator_train')
-# Maps `checkpoint_format` to whether checkpoints are saved for tf.train.Checkpoint.
+# Whether tf.train.Checkpoint can read the checkpoints, by `checkpoint_format`.
 _IS_OBJECT_BASED = {'saver': False, 'checkpoint': True, None: True}
 
 
@@ -30,20 +30,18 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
             config: Optional[tf.estimator.RunConfig], checkpoint_format: Optional[str],
             export_outputs: Optional[ExportOutputs], seed: Optional[int],
             devices: Optional[DeviceFlags]) -> tf.estimator.Estimator:
-  """Converts a compiled model to an Estimator.
-
-  The arguments are those of `estimator_train.convert`, which explains them.
+  """Converts a compiled model to an Estimator; see `estimator_train.convert` for the arguments.
 
   Args:
-    devices: the device flags; None: `config` determines the devices.
+    devices: the device flags; None if `config` determines the devices.
   """
   if checkpoint_format not in _IS_OBJECT_BASED:
     raise InvalidValue('checkpoint_format must be one of "checkpoint" or "saver"',
                        repr(checkpoint_format), 'omit it for "saver"')
   config = _adapt_config(config, model_dir, seed, devices)
   model = _load_model(keras_model, keras_model_path, custom_objects)
-  object_based = _IS_OBJECT_BASED[checkpoint_format]
-  _check_model(model, export_outputs or ())
+  is_object_based = _IS_OBJECT_BASED[checkpoint_format]
+  _check_compiled(model, export_outputs or ())
   keras_patches.ensure_session(model, config.session_config)
   with estimator.translate_model_errors():
     compiled_graph = CompiledGraph(model)
@@ -55,18 +53,18 @@ def convert(keras_model: Optional[tf.keras.Model], keras_model_path: Optional[st
       if checkpoint is None:
         initial_weights.save_initial_weights(
             config, names, compiled_graph.weight_values(config.tf_random_seed))
-        if object_based:
+        if is_object_based:
           _save_object_based_weights(compiled_graph, config)
-      elif not object_based:
+      elif not is_object_based:
         _check_fits_checkpoint(model, names, checkpoint)
   return estimator.to_estimator(ModelFn(
-      compiled_graph, object_based=object_based, export_outputs=export_outputs), config)
+      compiled_graph, is_object_based=is_object_based, export_outputs=export_outputs), config)
 
 
 def _adapt_config(config: Optional[tf.estimator.RunConfig], model_dir: Optional[str],
                   seed: Optional[int],
                   devices: Optional[DeviceFlags]) -> tf.estimator.RunConfig:
-  """Returns the configuration with a model_dir, session options and the given devices.
+  """Completes the configuration by the other arguments, and removes `eval_distribute`.
 
   Raises:
     InvalidValue: `devices` is given, but the configuration already has a strategy.
@@ -101,7 +99,7 @@ def _adapt_config(config: Optional[tf.estimator.RunConfig], model_dir: Optional[
 
 def _load_model(model: Optional[tf.keras.Model], path: Optional[str],
                 custom_objects: Optional[Mapping[str, Any]]) -> tf.keras.Model:
-  """Returns the given model, or loads the model at the path; exactly one must be given."""
+  """Returns the given model, or loads the model at the path. Exactly one must be given."""
   if model is not None:
     if path:
       raise InvalidValue('keras_model or keras_model_path must be given, but not both', repr(path),
@@ -119,8 +117,8 @@ def _load_model(model: Optional[tf.keras.Model], path: Optional[str],
     return tf.keras.models.load_model(path, custom_objects)
 
 
-def _check_model(model: Any, export_outputs: Iterable[str]) -> None:
-  """Checks that the model is compiled and has the outputs `export_outputs`."""
+def _check_compiled(model: Any, export_outputs: Iterable[str]) -> None:
+  """Raises an InvalidValue unless the model is compiled and has outputs of these names."""
   if not isinstance(model, tf.keras.Model):
     raise InvalidValue('keras_model must be a tf.keras.Model', type(model).__name__,
                        'give a model of tf.keras; models of the separate package `keras` differ')
@@ -137,7 +135,7 @@ def _check_model(model: Any, export_outputs: Iterable[str]) -> None:
 
 def _save_object_based_weights(compiled_graph: CompiledGraph,
                                config: tf.estimator.RunConfig) -> None:
-  """Saves the initial weights as an object-based checkpoint, for exports without a checkpoint."""
+  """Saves the initial weights for tf.train.Checkpoint. Exports of an untrained model use them."""
   with tf.Graph().as_default(), tf.Session(config=config.session_config) as session:
     tf.train.create_global_step()
     imported_model = ImportedModel(compiled_graph,
@@ -146,12 +144,12 @@ def _save_object_based_weights(compiled_graph: CompiledGraph,
     saver = estimator_patches.make_object_saver(
         compiled_graph.model, imported_model.variables_by_original, config)
     session.run(tf.global_variables_initializer())
-    saver.save(session, initial_weights.initial_weights_path(config.model_dir, object_based=True),
-               write_meta_graph=False, write_state=False)
+    path = initial_weights.initial_weights_path(config.model_dir, is_object_based=True)
+    saver.save(session, path, write_meta_graph=False, write_state=False)
 
 
 def _check_fits_checkpoint(model: tf.keras.Model, names: Sequence[str], checkpoint: str) -> None:
-  """Raises an InvalidValue if a checkpoint lacks a weight or contains another shape of it."""
+  """Raises an InvalidValue if a weight is missing in the checkpoint or has another shape there."""
   saved_shapes = dict(tf.train.list_variables(checkpoint))
   for name, weight in zip(names, model.weights):
     shape = weight.shape.as_list()

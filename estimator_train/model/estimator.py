@@ -36,10 +36,10 @@ from estimator_train.tf_patches.keras import nested_layers
 
 _LOG = logging.getLogger('estimator_train')
 
-# Maps the name of a model output to a class in tf.estimator.export, such as RegressionOutput.
+# Classes of tf.estimator.export, such as RegressionOutput, by the names of outputs of the model.
 ExportOutputs = Mapping[str, Callable[[tf.Tensor], tf.estimator.export.ExportOutput]]
 
-# (pattern of the text of TensorFlow's error, the rule that the model breaks, the remedy)
+# (pattern of the message of TensorFlow's error, the rule that the model breaks, the remedy)
 _MODEL_RULES = (
     (r'must be from the same graph|not an element of this graph|different graph',
      'an optimizer or a constraint must not use tensors or variables that were made outside of it',
@@ -54,11 +54,10 @@ _MODEL_RULES = (
 
 @contextlib.contextmanager
 def translate_model_errors() -> Iterator[None]:
-  """Translates the exceptions of a `with` block that builds or imports a model.
+  """Translates exceptions of TensorFlow in a `with` block that builds or imports a model.
 
   Raises:
-    InvalidValue: an exception of TensorFlow has a known remedy. Other exceptions are raised as they
-      are.
+    InvalidValue: an exception has a known remedy. Other exceptions are not translated.
   """
   try:
     yield
@@ -85,11 +84,11 @@ def to_estimator(model_fn: 'ModelFn',
   evaluation_metrics.make_metrics.
 
   Args:
-    run_config: must not set `eval_distribute`, under which TensorFlow 1.15 loses the examples of
+    run_config: `eval_distribute` must be None. Otherwise, TensorFlow 1.15 loses the examples of
       short batches.
   """
-  path = initial_weights.initial_weights_path(run_config.model_dir, model_fn.object_based)
-  # The model_fn loads the initial weights. Only exports without a checkpoint use this setting.
+  path = initial_weights.initial_weights_path(run_config.model_dir, model_fn.is_object_based)
+  # The model_fn loads the initial weights. Only the export of an untrained model uses this setting.
   warm_start = tf.estimator.WarmStartSettings(path, vars_to_warm_start=[])
   has_initial_weights = not model_fn.compiled_graph.is_built_late and (
       finding.find_latest_checkpoint(run_config.model_dir) is None)
@@ -104,11 +103,11 @@ class ModelFn:
     num_classes: see evaluation_metrics.make_metrics. With classes, the graph of the training has
       the tensors of observation.add_batch_tensors.
     preprocess: converts the features of a batch to the input of the model.
-    translate_errors: makes a context that translates errors of the user's code in the model.
-    input_description: the name of what yields the batches, for error messages.
+    translate_errors: makes a context that translates errors in the user's layers and losses.
+    input_description: the source of the batches, such as `--dataset=NAME`, for error messages.
     frozen_part: the frozen layers whose cached outputs are the features of the model. Checkpoints
-      also contain the weights of these layers. None: the model is a complete network.
-    object_based: whether to save checkpoints for tf.train.Checkpoint instead of tf.train.Saver.
+      also contain the weights of these layers. None if the model is a complete network.
+    is_object_based: whether checkpoints are saved for tf.train.Checkpoint, not for tf.train.Saver.
     export_outputs: additional signatures of a SavedModel.
   """
 
@@ -116,11 +115,12 @@ class ModelFn:
                preprocess: Callable[[Any], Any] = lambda features: features,
                translate_errors: Callable[[], ContextManager[None]] = translate_model_errors,
                input_description: str = 'input_fn', frozen_part: Optional[tf.keras.Model] = None,
-               object_based: bool = False, export_outputs: Optional[ExportOutputs] = None) -> None:
+               is_object_based: bool = False,
+               export_outputs: Optional[ExportOutputs] = None) -> None:
     self.compiled_graph, self._model = compiled_graph, compiled_graph.model
     self._num_classes, self._frozen_part = num_classes, frozen_part
     self._preprocess, self._translate_errors = preprocess, translate_errors
-    self.object_based, self._export_outputs = object_based, export_outputs
+    self.is_object_based, self._export_outputs = is_object_based, export_outputs
     self._has_saved_weights = False
     self._hyperparameters = compiled_graph.read_hyperparameters()
     self._batch_adapter = inputs.BatchAdapter(self._model, input_description)
@@ -135,37 +135,42 @@ class ModelFn:
 
   def make_spec(self, features: Any, labels: Any, mode: str,
                 config: tf.estimator.RunConfig) -> tf.estimator.EstimatorSpec:
-    """Builds the model for a batch of features; this is the `model_fn` of the Estimator."""
+    """Imports the model for a batch. This method is the `model_fn` of the Estimator."""
     with self._translate_errors():
       estimator_patches.keep_loss_unscaled()
       plain_features, sample_weights = inputs.split_sample_weights(features)
+      if plain_features is None:
+        raise InvalidValue('an input_fn must return features',
+                           '{}: None'.format(self._batch_adapter.source_name),
+                           'return a tf.data.Dataset, or (features, labels)')
       if not self._model.inputs:
-        self.compiled_graph.build(self._batch_adapter.to_structure(
+        self.compiled_graph.build(self._batch_adapter.arrange_for_unknown_inputs(
             self._preprocess(plain_features)))
       subgraph = self.compiled_graph.subgraph_of_mode(
-          mode, sample_weights is not None, _is_exported(features))
+          mode, sample_weights is not None, _are_of_saved_model(features))
       weights_path = self._find_initial_weights(config)
       imported_model = ImportedModel(self.compiled_graph, subgraph, weights_path)
       if mode == tf.estimator.ModeKeys.TRAIN:
         optimizer = estimator_patches.copy_optimizer(self._model.optimizer, self._hyperparameters)
-        spec = self._add_training(imported_model, subgraph, optimizer, (features, labels))
+        spec = self._add_training_operations(
+            imported_model, subgraph, optimizer, (features, labels))
         spec['training_hooks'] = [checkpoints.SaverSetupHook(
-            None if self.object_based else config, optimizers.hyperparameter_names(optimizer))]
+            None if self.is_object_based else config, optimizers.hyperparameter_names(optimizer))]
         for weight in self._frozen_part.weights if self._frozen_part is not None else ():
-          # No step uses this variable. It only adds the frozen weight to the checkpoints.
+          # No step uses this variable, but the saver adds it to the checkpoints.
           tf.get_variable(weight.op.name, weight.shape, weight.dtype.base_dtype, functools.partial(
-              saved_weights.restored_value, weights_path, weight.op.name),
+              saved_weights.make_restored_value, weights_path, weight.op.name),
                           trainable=False, use_resource=True)
       else:
-        batch, fetches, _ = self._apply(imported_model, subgraph, features, labels)
-        spec = self._describe_predictions(fetches)
+        batch, fetches, _ = self._import_for_batch(imported_model, subgraph, features, labels)
+        spec = self._make_prediction_fields(fetches)
         if mode == tf.estimator.ModeKeys.EVAL:
           metrics = evaluation_metrics.make_metrics(
               fetches, plain_features, batch.size(), self._model, self._num_classes)
-          evaluation_metrics.make_updates_wait_for(
+          evaluation_metrics.make_updates_depend_on(
               tf.nest.flatten(batch.features, expand_composites=True), metrics)
           spec.update(eval_metric_ops=metrics, loss=fetches.loss)
-      if self.object_based:
+      if self.is_object_based:
         counterparts = imported_model.variables_by_original
         if mode == tf.estimator.ModeKeys.TRAIN:
           counterparts[id(self._model.optimizer)] = optimizer
@@ -174,12 +179,10 @@ class ModelFn:
       return tf.estimator.EstimatorSpec(mode, **spec)
 
   def _find_initial_weights(self, config: tf.estimator.RunConfig) -> Optional[str]:
-    """Returns the path of the initial weights; None if there is a checkpoint to restore.
-
-    If the inputs of the model were unknown until now, this function first saves the weights.
-    """
+    """Returns the path of the initial weights; None if there is a checkpoint to restore."""
     if finding.find_latest_checkpoint(config.model_dir) is not None:
       return None
+    # The weights of such a model are unknown, and could not be saved, until now.
     if self.compiled_graph.is_built_late and not self._has_saved_weights:
       initial_weights.save_initial_weights(
           config, self.compiled_graph.weight_names,
@@ -187,9 +190,9 @@ class ModelFn:
       self._has_saved_weights = True
     return initial_weights.initial_weights_path(config.model_dir)
 
-  def _apply(self, imported_model: ImportedModel, subgraph: ModeSubgraph, features: Any,
+  def _import_for_batch(self, imported_model: ImportedModel, subgraph: ModeSubgraph, features: Any,
              labels: Any) -> Tuple[inputs.Batch, Fetches, Any]:
-    """Adds the operations on a batch; returns the batch and the results of ImportedModel.apply."""
+    """Imports the operations on a batch. Returns the batch and the results of import_for_batch."""
     features, sample_weights = inputs.split_sample_weights(features)
     features = self._preprocess(features)
     batch = inputs.Batch(self._batch_adapter.arrange_features(features))
@@ -199,18 +202,18 @@ class ModelFn:
               labels, [endpoint.target for endpoint in subgraph.endpoints]),
           sample_weights=self._batch_adapter.arrange_sample_weights(sample_weights))
     try:
-      return (batch, *imported_model.apply(batch))
+      return (batch, *imported_model.import_for_batch(batch))
     except ValueError as error:
-      misfit = self._batch_adapter.describe_misfit(features)
+      misfit = self._batch_adapter.find_misfit(features)
       if misfit is None:
         raise
-      if subgraph.endpoints or not _is_exported(features):
+      if subgraph.endpoints or not _are_of_saved_model(features):
         raise misfit from error
       _LOG.warning('this SavedModel will not take the features of its serving function: %s', misfit)
-      return (batch, *imported_model.apply(batch.without_shapes()))
+      return (batch, *imported_model.import_for_batch(batch.without_shapes()))
 
-  def _describe_predictions(self, fetches: Fetches) -> Dict[str, Any]:
-    """Returns the fields of an EstimatorSpec for predictions and the outputs of a SavedModel."""
+  def _make_prediction_fields(self, fetches: Fetches) -> Dict[str, Any]:
+    """Returns the fields `predictions` and `export_outputs` of an EstimatorSpec."""
     predictions = dict(zip(self._model.output_names, fetches.outputs))
     return {'predictions': predictions, 'export_outputs': {
         tf.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY:
@@ -218,9 +221,9 @@ class ModelFn:
         **{name: make_output(predictions[name])
            for name, make_output in (self._export_outputs or {}).items()}}}
 
-  def _add_training(self, imported_model: ImportedModel, subgraph: ModeSubgraph, optimizer: Any,
-                    batch: Tuple[Any, Any]) -> Dict[str, Any]:
-    """Adds the training operations to the graph; returns the fields of the EstimatorSpec."""
+  def _add_training_operations(self, imported_model: ImportedModel, subgraph: ModeSubgraph,
+                               optimizer: Any, batch: Tuple[Any, Any]) -> Dict[str, Any]:
+    """Adds the training operations to the graph. Returns the fields of the EstimatorSpec."""
     if isinstance(optimizer, GradientAccumulation):
       if subgraph.fetches.updates and isinstance(
           tf.distribute.get_strategy(), tf.distribute.experimental.CentralStorageStrategy):
@@ -230,10 +233,11 @@ class ModelFn:
             'give --distribution_strategy=mirrored, or omit --gradient_accumulation_steps')
 
       def compute_micro_batch(index: tf.Tensor) -> MicroBatchResult:
-        _, fetches, loss_gradient = self._apply(imported_model, subgraph, *inputs.part_of_batch(
-            batch, index, optimizer.accumulation_steps))
-        known = imported_model.known_gradients(fetches, loss_gradient)
-        return MicroBatchResult(known.loss, fetches.loss, fetches.outputs[0], fetches.updates)
+        features, labels = inputs.select_micro_batch(batch, index, optimizer.accumulation_steps)
+        _, fetches, loss_gradient = self._import_for_batch(
+            imported_model, subgraph, features, labels)
+        gradients = imported_model.make_known_gradients(fetches, loss_gradient)
+        return MicroBatchResult(gradients.loss, fetches.loss, fetches.outputs[0], fetches.updates)
 
       optimizer.compute_micro_batch = compute_micro_batch
       assert subgraph.fetches.loss is not None
@@ -243,19 +247,20 @@ class ModelFn:
       output.set_shape(self._model.outputs[0].shape)
       spec: Dict[str, Any] = {}
     else:
-      arranged, fetches, loss_gradient = self._apply(imported_model, subgraph, *batch)
-      known = imported_model.known_gradients(fetches, loss_gradient)
+      arranged_batch, fetches, loss_gradient = self._import_for_batch(
+          imported_model, subgraph, *batch)
+      gradients = imported_model.make_known_gradients(fetches, loss_gradient)
       train_op = estimator_patches.make_train_op(
-          optimizer, known.loss, imported_model.trained_weights, fetches.updates)
-      known.connect()
+          optimizer, gradients.loss, imported_model.trained_weights, fetches.updates)
+      gradients.connect_loss()
       loss, output = fetches.loss, fetches.outputs[0]
-      spec = self._describe_predictions(fetches)
+      spec = self._make_prediction_fields(fetches)
       if fetches.metrics:
         spec['eval_metric_ops'] = evaluation_metrics.model_metrics(
-            fetches.metrics, arranged.size(),
-            evaluation_metrics.make_keys((), fetches.metrics, self._num_classes).metrics)
-    train_op = strategies.with_averaged_statistics(imported_model.updated_statistics(), train_op)
-    self._warn_of_batch_losses(optimizer)
+            fetches.metrics, arranged_batch.size(),
+            evaluation_metrics.make_metric_keys((), fetches.metrics, self._num_classes).metrics)
+    train_op = strategies.average_statistics_after(imported_model.updated_statistics(), train_op)
+    self._warn_of_losses_that_are_no_means(optimizer)
     if self._num_classes:
       label = self._batch_adapter.arrange_labels(
           batch[1], [endpoint.target for endpoint in subgraph.endpoints])[0]
@@ -264,22 +269,22 @@ class ModelFn:
       observation.add_batch_tensors(batch[0], label, output)
     return {**spec, 'train_op': train_op, 'loss': loss}
 
-  def _warn_of_batch_losses(self, optimizer: Any) -> None:
-    """Warns of losses with which several replicas or micro-batches do not train like one."""
+  def _warn_of_losses_that_are_no_means(self, optimizer: Any) -> None:
+    """Logs a warning if replicas or micro-batches do not train like one because of a loss."""
     num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
     num_parts = num_replicas * getattr(optimizer, 'accumulation_steps', 1)
     if num_parts == 1 or tf.get_static_value(
         tf.distribute.get_replica_context().replica_id_in_sync_group) not in (0, None):
       return
-    names = self.compiled_graph.losses_that_are_no_means()
+    names = self.compiled_graph.names_of_losses_that_are_no_means()
     if names:
       _LOG.warning('%d %s do not train like one with a loss that is no mean over the examples of a '
                    'batch: %s', num_parts,
                    'replicas' if num_parts == num_replicas else 'micro-batches', ', '.join(names))
 
 
-def _is_exported(features: Any) -> bool:
-  """Returns whether features come from a placeholder, as in the graph of a SavedModel."""
+def _are_of_saved_model(features: Any) -> bool:
+  """Returns whether the features come from a placeholder, as in the graph of a SavedModel."""
   tensors = tf.nest.flatten(features, expand_composites=True)
   return any(operation.type == 'Placeholder' for operation in find_ancestors(
       # The features may contain NumPy arrays.

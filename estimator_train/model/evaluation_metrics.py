@@ -1,4 +1,4 @@
-"""Metrics that count each example of an evaluation once."""
+"""Makes the metrics of an evaluation, in which each example counts once."""
 
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -13,15 +13,15 @@ from estimator_train.system import names
 from estimator_train.tf_patches import graphs
 from estimator_train.tf_patches.compiled_models import Metric, OutputLoss
 
-# For each metric, a tensor with its value, and the operation that adds a batch.
+# For each metric, the tensor of its value and the operation that adds a batch.
 Metrics = Dict[str, Tuple[tf.Tensor, tf.Operation]]
-# The graph collection of the names of losses and metrics that are means over batches.
+# The graph collection of the keys that batch_mean_names returns.
 _BATCH_MEANS_KEY = 'estimator_train/batch_means'
 _NUM_CALIBRATION_BINS = 15
 # The prefixes of the types of operations that change variables.
 _VARIABLE_CHANGING_TYPES = ('Assign', 'ResourceScatter', 'ScatterAdd', 'ScatterUpdate')
-# Keys that the program itself writes to evaluation.json, metrics.jsonl, best.json and the result of
-# an evaluation. No loss or metric of a model may have these keys.
+# Keys that the program itself writes to the result of an evaluation, and to evaluation.json,
+# metrics.jsonl and best.json. No loss or metric of a model may have these keys.
 _RESERVED_KEYS = best_checkpoint.RECORD_KEYS.union((
     'average_loss', 'batch_means', 'best', 'calibration_bins', 'class_counts', 'confusion_matrix',
     'confusions', 'differs_from_run', 'evaluation_dir', 'examples', 'kind', 'loss', 'mode',
@@ -34,19 +34,20 @@ class MetricKeys(NamedTuple):
   """The distinct keys of the losses and metrics of a model in the result of an evaluation.
 
   Attributes:
-    losses: the keys of the losses, by output name; {} unless several outputs have a loss.
+    losses: the keys of the losses, by output name; {} if only one output has a loss.
     metrics: the keys of the metrics, by name.
   """
   losses: Dict[str, str]
   metrics: Dict[str, str]
 
 
-def make_keys(outputs: Sequence[str], metrics: Iterable[str],
-              num_classes: Optional[int]) -> MetricKeys:
-  """Returns `OUTPUT_loss` for each loss and the name of each metric, made distinct by prefixes.
+def make_metric_keys(outputs: Sequence[str], metrics: Iterable[str],
+                     num_classes: Optional[int]) -> MetricKeys:
+  """Chooses the keys of the losses and metrics: `OUTPUT_loss`, and the names of the metrics.
 
-  If a key is reserved, a loss gets the prefix `output_`, and a metric gets the prefix `metric_`. In
-  an Estimator of `convert`, the metrics keep the names that Keras's model_to_estimator gives them.
+  If such a key is reserved, a loss gets the prefix `output_`, and a metric gets the prefix
+  `metric_`. In an Estimator of `convert`, the metrics keep the names that Keras's
+  model_to_estimator gives them.
 
   Args:
     outputs: the names of the outputs that have a loss.
@@ -73,39 +74,39 @@ def make_metrics(fetches: Fetches, features: Any, batch_size: tf.Tensor, model: 
   Args:
     features: images [B, height, width, C] or any other features.
     batch_size: int64.
-    num_classes: 0: the model is not a classifier. None, for `convert`: a model with one output
-      [B, N] and a categorical cross-entropy is a classifier of N classes, and a metric of the model
-      replaces a metric of the program that has the same name.
+    num_classes: 0 if the model is not a classifier. With None, for `convert`, a model with one
+      output [B, N] and a categorical cross-entropy is a classifier of N classes. A metric of the
+      model then replaces a metric of the program that has the same name.
   """
   num_predicted_classes = num_classes
   if num_classes is None and len(model.outputs) == 1 and model.outputs[0].shape.ndims == 2 and (
       losses.is_keras_crossentropy(losses.get_loss(model))):
     num_predicted_classes = model.outputs[0].shape.as_list()[-1]
-  keys = make_keys([each.output_name for each in fetches.output_losses], fetches.metrics,
-                   num_classes)
+  keys = make_metric_keys([loss.output_name for loss in fetches.output_losses], fetches.metrics,
+                          num_classes)
   metrics_of_model = model_metrics(fetches.metrics, batch_size, keys.metrics)
-  added = example_and_loss_metrics(fetches, batch_size, keys.losses)
+  program_metrics = example_and_loss_metrics(fetches, batch_size, keys.losses)
   if num_predicted_classes:
-    added.pop('regularization_loss', None)
-    added.update(classifier_metrics(features, fetches.output_losses[0], model,
-                                    num_predicted_classes))
-  return {**added, **metrics_of_model}
+    program_metrics.pop('regularization_loss', None)
+    program_metrics.update(classifier_metrics(features, fetches.output_losses[0], model,
+                                              num_predicted_classes))
+  return {**program_metrics, **metrics_of_model}
 
 
 def classifier_metrics(features: Any, loss: OutputLoss, model: tf.keras.Model,
                        num_classes: int) -> Metrics:
-  """Returns the metrics of a classifier.
+  """Returns the metrics of a classifier. They ignore masked examples and sample weights.
 
-  The metrics ignore masked examples and sample weights.
+  The function also records `class_counts`, which are the ClassCounts of all batches, and
+  `calibration_bins`; see confusion_matrix.record_counts and _calibration_error.
 
   Args:
     features: images [B, height, width, C] or any other features.
     loss: the loss of the only output [B, num_classes] of the model.
 
   Returns:
-    The float metrics in classifier_metric_names except `average_loss`, and the metrics of
-    confusion_matrix.confusion_metrics. The graph also records `class_counts`, which are the
-    ClassCounts of all batches, and `calibration_bins`; see _calibration_error.
+    The float metrics of classifier_metric_names except `average_loss`, and the metrics of
+    confusion_matrix.confusion_metrics.
   """
   labels, outputs = loss.targets, loss.outputs
   class_indices = tf.reshape(  # The rank of the labels may be unknown.
@@ -113,13 +114,13 @@ def classifier_metrics(features: Any, loss: OutputLoss, model: tf.keras.Model,
       else tf.argmax(labels, -1), [-1])
   predicted = tf.argmax(outputs, -1)
   if decoding.is_image_batch(features):
-    evaluation_samples.sample_images(features, class_indices, outputs, predicted)
+    evaluation_samples.add_image_samples(features, class_indices, outputs, predicted)
   if loss.mask is not None:
     class_indices, predicted, outputs = (
         tf.boolean_mask(tensor, tf.reshape(loss.mask, [-1]) > 0)
         for tensor in (class_indices, predicted, outputs))
   count_sums, add_counts = running_sum(
-      confusion_matrix.count_batch(class_indices, predicted, num_classes), 'class_counts')
+      confusion_matrix.count_per_class(class_indices, predicted, num_classes), 'class_counts')
   confusion_matrix.record_counts('class_counts', count_sums)
   counts = confusion_matrix.ClassCounts(*tf.unstack(count_sums))
   return {
@@ -144,15 +145,15 @@ def classifier_metric_names(num_classes: int) -> List[str]:
 
 def _calibration_error(probabilities: tf.Tensor,
                        is_correct: tf.Tensor) -> Tuple[tf.Tensor, tf.Operation]:
-  """Returns the expected calibration error, and the operation that adds a batch.
+  """Returns the expected calibration error as a metric.
 
-  Each prediction is in the bin of its confidence, the probability of the predicted class. The bins
-  have equal widths, and include their upper ends. The error is the sum over bins of |number of
-  correct predictions − sum of confidences|, divided by the number of examples (Guo et al. 2017,
-  arXiv:1706.04599, equation 3).
+  The probability of the predicted class is the confidence of a prediction, and selects its bin. The
+  bins have equal widths, and include their upper ends. The error is the sum over the bins of
+  |number of correct predictions − sum of confidences|, divided by the number of examples (Guo et
+  al. 2017, arXiv:1706.04599, equation 3).
 
-  The graph records `calibration_bins`, float64 [3, _NUM_CALIBRATION_BINS]: for each bin, the number
-  of examples, the sum of confidences, and the number of correct predictions.
+  The function also records `calibration_bins`, float64 [3, _NUM_CALIBRATION_BINS]. The rows are the
+  number of examples, the sum of confidences and the number of correct predictions of each bin.
   """
   confidences = tf.cast(tf.reduce_max(probabilities, -1), tf.float64)
   bins = tf.clip_by_value(tf.cast(tf.ceil(confidences * _NUM_CALIBRATION_BINS), tf.int32) - 1,
@@ -170,8 +171,7 @@ def model_metrics(metrics: Mapping[str, Metric], batch_size: tf.Tensor,
   """Returns the metrics of a compiled model, by their keys.
 
   The function of a metric may return only one number per batch. The value of such a metric is the
-  mean of these numbers, weighted by the batch sizes, and batch_mean_names returns its key. The mean
-  is exact if each number is a mean over the examples of the batch.
+  mean of these numbers, weighted by the batch sizes. batch_mean_names then returns its key.
   """
   metrics_by_key: Metrics = {}
   for name, metric in metrics.items():
@@ -194,8 +194,8 @@ def example_and_loss_metrics(fetches: Fetches, batch_size: tf.Tensor,
 
   Returns:
     `examples`, int64, and the following floats. `average_loss` is the loss that Keras would compute
-    for one batch with all examples, without regularization. If several outputs have a loss, each
-    of these losses has its key. `regularization_loss` exists if the layers add losses.
+    for one batch with all examples, without regularization. If several outputs have a loss, the
+    loss of each output has the key in `keys`. `regularization_loss` exists if layers add losses.
   """
   examples, add_examples = running_sum(batch_size, 'examples')
   metrics: Metrics = {'examples': (examples, add_examples)}
@@ -203,7 +203,7 @@ def example_and_loss_metrics(fetches: Fetches, batch_size: tf.Tensor,
   for loss in fetches.output_losses:
     values = tf.cast(loss.values, tf.float64)
     count = tf.cast(batch_size if loss.is_sum else tf.size(values), tf.float64)
-    # Either the loss function or the model returns only one value for the whole batch.
+    # Either the loss function or the model returns only one number for the whole batch.
     if values.shape.ndims == 0 or (
         loss.outputs.shape.ndims and loss.outputs.shape.as_list()[0] == 1):
       tf.add_to_collection(_BATCH_MEANS_KEY,
@@ -216,7 +216,7 @@ def example_and_loss_metrics(fetches: Fetches, batch_size: tf.Tensor,
     if loss.output_name in keys:
       metrics[keys[loss.output_name]] = mean, update
     if _predicts_numbers(loss):
-      evaluation_samples.sample_outputs(loss.output_name, loss.targets, loss.outputs)
+      evaluation_samples.add_output_samples(loss.output_name, loss.targets, loss.outputs)
   metrics['average_loss'] = total, tf.group(*updates)
   if fetches.regularization_losses:
     # Activity regularizers depend on the batch, so the sum of the losses is averaged over batches.
@@ -228,8 +228,8 @@ def example_and_loss_metrics(fetches: Fetches, batch_size: tf.Tensor,
 def _predicts_numbers(loss: OutputLoss) -> bool:
   """Returns whether an output predicts numbers instead of classes.
 
-  An output predicts classes if it is a softmax or sigmoid, or if its shape is not that of the
-  targets.
+  The output predicts classes if it is a softmax or sigmoid, or if its shape differs from that of
+  the targets.
   """
   targets, outputs = loss.targets, loss.outputs
   return (targets.shape.ndims == outputs.shape.ndims and outputs.dtype.is_floating
@@ -237,12 +237,12 @@ def _predicts_numbers(loss: OutputLoss) -> bool:
           and targets.shape.is_compatible_with(outputs.shape))
 
 
-def make_updates_wait_for(inputs: Any, metrics: Mapping[str, Any]) -> None:
+def make_updates_depend_on(inputs: Any, metrics: Mapping[str, Any]) -> None:
   """Makes the updates of metrics wait for the inputs of the model.
 
-  The last session.run of an evaluation gets no batch, and must fail before it updates a metric. An
-  update whose value is a constant of the graph, such as a static batch size, would not need the
-  inputs, and would be applied once too often.
+  The last session.run of an evaluation gets no batch, and must fail before it updates a metric.
+  Without this function, an update by a constant of the graph, such as a static batch size, would
+  not need the inputs, and would be applied once too often.
   """
   updates = [update for _, update in metrics.values()]
   assignments = [operation for operation in graphs.find_ancestors(tf.group(*updates).control_inputs)
@@ -253,6 +253,7 @@ def make_updates_wait_for(inputs: Any, metrics: Mapping[str, Any]) -> None:
 def batch_mean_names() -> List[str]:
   """Returns the keys of the losses and metrics in the default graph that are means over batches.
 
-  Such a value is exact only if its function returns the mean over the examples of a batch.
+  Such a mean is exact only if the function of the loss or metric returns the mean over the examples
+  of a batch.
   """
   return list(tf.get_collection(_BATCH_MEANS_KEY))

@@ -1,4 +1,4 @@
-"""Samples of the images, labels and predictions of an evaluation, for its report."""
+"""Collects samples of the images, labels and predictions of an evaluation, for its report."""
 
 from typing import Any, List, NamedTuple, Optional, Sequence
 
@@ -11,13 +11,13 @@ _NUM_IMAGES, _NUM_OUTPUTS = 12, 1000
 
 
 class SampledTensors(NamedTuple):
-  """A group of tensors of a batch, from whose rows an evaluation collects samples.
+  """Tensors of a batch. Their rows are the examples of which an evaluation collects samples.
 
   Attributes:
-    output_name: the name of an output that predicts numbers; None: the samples are classified
+    output_name: the name of an output that predicts numbers; None if the samples are classified
       images.
-    num_examples: the number of samples to collect.
-    tensors: the targets and the output, both [B, ...]; or the images [B, height, width, C], the
+    num_examples: how many samples to collect.
+    tensors: the targets and the output, both [B, ...]. Or the images [B, height, width, C], the
       true class indices [B] and the outputs of the model [B, num_classes].
     are_mistakes: whether the tensors contain only the first wrongly classified images of the batch.
   """
@@ -27,14 +27,14 @@ class SampledTensors(NamedTuple):
   are_mistakes: bool = False
 
 
-def sample_images(features: Any, class_indices: tf.Tensor, outputs: tf.Tensor,
-                  predicted: tf.Tensor) -> None:
-  """Adds images, and the wrongly classified images among them, to the sampled tensors.
+def add_image_samples(features: Any, class_indices: tf.Tensor, outputs: tf.Tensor,
+                      predicted: tf.Tensor) -> None:
+  """Adds images to the sampled tensors, and in a second group the wrongly classified images.
 
   Args:
     features: images [B, height, width, C].
     class_indices: the true classes, [B].
-    outputs: the outputs of the model, [B, num_classes].
+    outputs: [B, num_classes].
     predicted: the predicted classes, [B].
   """
   tensors = (features, class_indices, outputs)
@@ -44,13 +44,12 @@ def sample_images(features: Any, class_indices: tf.Tensor, outputs: tf.Tensor,
   tf.add_to_collection(_SAMPLES_KEY, SampledTensors(None, _NUM_IMAGES, mistakes, True))
 
 
-def sample_outputs(output_name: str, targets: tf.Tensor, outputs: tf.Tensor) -> None:
-  """Adds the targets and the values [B, ...] of an output that predicts numbers."""
+def add_output_samples(output_name: str, targets: tf.Tensor, outputs: tf.Tensor) -> None:
+  """Adds an output that predicts numbers, and its targets, [B, ...], to the sampled tensors."""
   tf.add_to_collection(_SAMPLES_KEY, SampledTensors(output_name, _NUM_OUTPUTS, (targets, outputs)))
 
 
 def sampled_tensors() -> List[SampledTensors]:
-  """Returns the sampled tensors of the default graph."""
   return list(tf.get_collection(_SAMPLES_KEY))
 
 
@@ -59,7 +58,7 @@ class ImageSample(NamedTuple):
 
   Attributes:
     image: the image as the input pipeline yields it, [height, width, C].
-    class_index: the index of the true class.
+    class_index: the true class.
     outputs: float32 [num_classes].
   """
   image: np.ndarray
@@ -68,11 +67,11 @@ class ImageSample(NamedTuple):
 
 
 class OutputSample(NamedTuple):
-  """The true and the predicted values of an output of the model, for some of the examples.
+  """The true and the predicted numbers of an output of the model, for N of the examples.
 
   Attributes:
-    targets: the true values, [N, ...].
-    outputs: the predicted values, of the same shape.
+    targets: the true numbers, [N, ...].
+    outputs: the predicted numbers, [N, ...].
   """
   output_name: str
   targets: np.ndarray
@@ -98,41 +97,42 @@ class SampleCollector:
   The first examples would be less useful, because image folders yield one class after another.
 
   Args:
-    sampled: the return value of sampled_tensors.
-    num_examples: the number of examples of the evaluation. None: the number is unknown, so that the
-      first examples are collected.
+    groups: the return value of sampled_tensors.
+    num_examples: the number of examples of the evaluation. If it is unknown (None), the first
+      examples are collected.
   """
 
-  def __init__(self, sampled: Sequence[SampledTensors],
+  def __init__(self, groups: Sequence[SampledTensors],
                num_examples: Optional[int], batch_size: int) -> None:
-    self._sampled, self._num_examples = sampled, num_examples
+    self._groups, self._num_examples = groups, num_examples
     self._indices = [np.arange(group.num_examples) if num_examples is None else np.unique(
-        np.linspace(0, num_examples - 1, group.num_examples).astype(int)) for group in sampled]
-    self._rows: List[List[Any]] = [[] for _ in sampled]
+        np.linspace(0, num_examples - 1, group.num_examples).astype(int)) for group in groups]
+    self._rows: List[List[Any]] = [[] for _ in groups]
     self._batch_start, self._batch_size = 0, batch_size
 
-  def tensors(self) -> List[Sequence[tf.Tensor]]:
-    """Returns the tensors to fetch with the next batch, a list for each element of `sampled`."""
-    return [group.tensors if (self._num_missing_mistakes(rows) if group.are_mistakes
-                              else len(self._positions(indices))) else []
-            for group, indices, rows in zip(self._sampled, self._indices, self._rows)]
+  def tensors_to_fetch(self) -> List[Sequence[tf.Tensor]]:
+    """Returns the tensors to fetch with the next batch, a list for each group."""
+    return [group.tensors if (self._num_mistakes_to_collect(rows) if group.are_mistakes
+                              else len(self._positions_in_next_batch(indices))) else []
+            for group, indices, rows in zip(self._groups, self._indices, self._rows)]
 
   def add_batch(self, values: Sequence[Sequence[np.ndarray]]) -> None:
-    """Collects samples from the values of the fetched tensors of a batch."""
-    for group, rows, arrays, indices in zip(self._sampled, self._rows, values, self._indices):
+    """Collects samples from the values of `tensors_to_fetch`."""
+    for group, rows, arrays, indices in zip(self._groups, self._rows, values, self._indices):
       if group.are_mistakes:
-        rows.extend(list(zip(*arrays))[:self._num_missing_mistakes(rows)])
+        rows.extend(list(zip(*arrays))[:self._num_mistakes_to_collect(rows)])
       elif arrays:
-        rows += [[array[position] for array in arrays] for position in self._positions(indices)
+        rows += [[array[position] for array in arrays]
+                 for position in self._positions_in_next_batch(indices)
                  if position < len(arrays[0])]
     self._batch_start += self._batch_size
 
-  def _positions(self, indices: np.ndarray) -> np.ndarray:
-    """Returns the positions of the selected examples in the next batch."""
+  def _positions_in_next_batch(self, indices: np.ndarray) -> np.ndarray:
+    """Returns the positions in the next batch of examples, given by indices in the evaluation."""
     positions = indices - self._batch_start
     return positions[(positions >= 0) & (positions < self._batch_size)]
 
-  def _num_missing_mistakes(self, rows: Sequence[Any]) -> int:
+  def _num_mistakes_to_collect(self, rows: Sequence[Any]) -> int:
     """Returns how many mistakes to collect from the next batch, so that they are evenly spaced."""
     end = self._batch_start + self._batch_size
     expected = -(-_NUM_IMAGES * end // (self._num_examples or end))
@@ -140,9 +140,8 @@ class SampleCollector:
 
   @property
   def samples(self) -> EvaluationSamples:
-    """The collected examples."""
     samples = EvaluationSamples([], [], [])
-    for group, rows in zip(self._sampled, self._rows):
+    for group, rows in zip(self._groups, self._rows):
       if group.output_name is None:
         (samples.mistakes if group.are_mistakes else samples.images).extend(
             ImageSample(image, int(class_index), outputs) for image, class_index, outputs in rows)

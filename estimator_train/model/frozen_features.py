@@ -1,4 +1,4 @@
-"""Splits a network after its frozen layers, and caches their outputs as training features."""
+"""Splits a network after its frozen layers, and caches their outputs as features for training."""
 
 import hashlib
 from typing import Any, List, Tuple
@@ -15,12 +15,13 @@ from estimator_train.model.inputs import Batch, make_preprocess_function
 from estimator_train.model.own_graph import CompiledGraph, ImportedModel
 from estimator_train.settings import Settings
 from estimator_train.tf_patches.graphs import find_ancestors
-from estimator_train.tf_patches.keras import source_layers
+from estimator_train.tf_patches.keras import preceding_layers
 
 _BATCH_SIZE = 32
 
 
-def split_model(model: tf.keras.Model, model_name: str) -> Tuple[tf.keras.Model, tf.keras.Model]:
+def split_after_frozen_layers(model: tf.keras.Model,
+                              model_name: str) -> Tuple[tf.keras.Model, tf.keras.Model]:
   """Splits a network after as many of its frozen first layers as possible.
 
   Args:
@@ -28,8 +29,8 @@ def split_model(model: tf.keras.Model, model_name: str) -> Tuple[tf.keras.Model,
     model_name: the value of `--model`.
 
   Returns:
-    The frozen part, a model from images to features without trainable weights; and the rest, a
-    model from features to the output. Both consist of layer objects of the network.
+    The frozen part, which is a model from images to features, and the rest, which is a model from
+    features to the output. Both share their layers with the network.
 
   Raises:
     UserError: there is no layer after which the network can be split.
@@ -46,19 +47,19 @@ def split_model(model: tf.keras.Model, model_name: str) -> Tuple[tf.keras.Model,
   features = tf.keras.layers.Input(frozen_part.output_shape[1:])
   outputs = {layers[num_frozen - 1]: features}
   for layer in layers[num_frozen:]:
-    sources = [outputs[source] for source in source_layers(layer)]
-    outputs[layer] = layer(sources if len(sources) > 1 else sources[0])
+    inputs = [outputs[source] for source in preceding_layers(layer)]
+    outputs[layer] = layer(inputs if len(inputs) > 1 else inputs[0])
   return frozen_part, tf.keras.Model(features, outputs[layers[-1]])
 
 
 def compute_features(frozen_part: tf.keras.Model, checkpoint: str, source: Source,
                      settings: Settings, devices: Devices) -> np.ndarray:
-  """Computes the features of all training examples, or reads the features from a `--cache` folder.
+  """Computes the features of all training examples, or reads them from the folder of `--cache`.
 
   Args:
     checkpoint: the path of the checkpoint with the weights of `frozen_part`.
     source: the training examples.
-    devices: the first device computes the features.
+    devices: only the first device is used.
 
   Returns:
     The features, float32 or float16 [N, ...], in the order of the examples.
@@ -83,9 +84,9 @@ def compute_features(frozen_part: tf.keras.Model, checkpoint: str, source: Sourc
 def _count_separable_layers(layers: List[Any]) -> int:
   """Returns how many frozen first layers can be split off; 0 if the network cannot be split.
 
-  The network can be split after layer N if no layer after N uses the output of a layer before N,
-  and if the output of layer N is the same in every step. Dropout and batch norm that uses batch
-  statistics therefore stay in the rest of the network, even if they are frozen.
+  The network can be split after layer N under two conditions. No layer after N uses the output of a
+  layer before N, and the output of layer N is the same in every step. Dropout, and batch norm that
+  uses batch statistics, therefore stay in the rest of the network, even if they are frozen.
   """
   num_frozen = 0
   while num_frozen < len(layers) - 1 and not layers[num_frozen].trainable_weights:
@@ -96,7 +97,7 @@ def _count_separable_layers(layers: List[Any]) -> int:
     num_frozen -= 1
   while num_frozen:
     allowed_sources = set(layers[num_frozen:]) | {layers[num_frozen - 1]}
-    if all(allowed_sources.issuperset(source_layers(layer)) for layer in layers[num_frozen:]):
+    if all(allowed_sources.issuperset(preceding_layers(layer)) for layer in layers[num_frozen:]):
       return num_frozen
     num_frozen -= 1
   return 0
@@ -104,7 +105,7 @@ def _count_separable_layers(layers: List[Any]) -> int:
 
 def _fill_with_features(array: np.ndarray, frozen_part: tf.keras.Model, checkpoint: str,
                         source: Source, settings: Settings, devices: Devices) -> None:
-  """Computes the features of all examples in a new graph, and fills an array with them."""
+  """Fills an array with the features of all examples, which a new graph computes."""
   compiled_graph = CompiledGraph(frozen_part)
   with tf.Graph().as_default(), \
       tf.Session(config=make_session_config(settings.devices, devices)) as session:
@@ -116,6 +117,6 @@ def _fill_with_features(array: np.ndarray, frozen_part: tf.keras.Model, checkpoi
       imported_model = ImportedModel(
           compiled_graph, compiled_graph.subgraph_of_mode(tf.estimator.ModeKeys.PREDICT),
           checkpoint)
-      fetches, _ = imported_model.apply(Batch([preprocess(pixels)]))
+      fetches, _ = imported_model.import_for_batch(Batch([preprocess(pixels)]))
     session.run(tf.global_variables_initializer())
     array_cache.fill_in_batches(array, session.make_callable(fetches.outputs[0]), 'frozen layers')

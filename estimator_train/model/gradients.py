@@ -1,7 +1,7 @@
 """Mixins of an optimizer that change or record its gradients and updates.
 
-compiling.compile_model chooses the mixins and their order. Loss scaling is not among them: it needs
-private names of TensorFlow, and is in tf_patches/loss_scaling.py.
+compiling.compile_model chooses the mixins and their order. Loss scaling needs private names of
+TensorFlow, and is therefore in tf_patches/loss_scaling.py.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from estimator_train.model import observation
 from estimator_train.tf_patches.optimizers import (
   add_base_classes,
   divide_by_replicas,
-  gradients_to_add,
+  gradients_for_sum,
   sum_over_replicas,
 )
 
@@ -26,7 +26,7 @@ def add_mixins(optimizer: Any, mixins: Sequence[MixinAndAttributes]) -> None:
   """Adds mixins to an optimizer of Keras or of `tf.train`.
 
   Args:
-    mixins: the first mixin is the outermost one. Its methods call the methods of the second mixin.
+    mixins: the outermost mixin first. Its methods call the methods of the second mixin.
   """
   add_base_classes(optimizer, first=[mixin_class for mixin_class, _ in mixins], **{
       name: value for _, attributes in mixins for name, value in attributes.items()})
@@ -35,23 +35,22 @@ def add_mixins(optimizer: Any, mixins: Sequence[MixinAndAttributes]) -> None:
 class GradientNormRecording:
   """Records the norm of the gradient over the global batch, for the hooks.
 
-  It is the norm of the gradient that `apply_gradients` receives: after clipping, and without the
-  factor of loss scaling.
+  The gradient is the one that `apply_gradients` gets: clipped, and without the factor of loss
+  scaling.
   """
 
   def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
     grads_and_vars = list(grads_and_vars)
     result = super().apply_gradients(grads_and_vars, *args, **kwargs)  # type: ignore[misc]
-    # This must be the second merge_call of a replica. At the first one, the replica waits while the
-    # next replica builds its model. Operations that are added before that would change the dropout
-    # masks of the next replica.
+    # This must not be the first merge_call of a replica. During the first one, the next replica
+    # builds its model. Operations that are added before that would change its dropout masks.
     tf.distribute.get_replica_context().merge_call(
-        _add_norm_of_sum, args=([pair for pair in gradients_to_add(self, grads_and_vars)
+        _record_norm_of_sum, args=([pair for pair in gradients_for_sum(self, grads_and_vars)
                                  if pair[0] is not None],))
     return result
 
 
-def _add_norm_of_sum(strategy: tf.distribute.Strategy, grads_and_vars: Any) -> None:
+def _record_norm_of_sum(strategy: tf.distribute.Strategy, grads_and_vars: Any) -> None:
   # The optimizer computes these sums, too, but does not return them.
   sums = [strategy.experimental_local_results(gradient)
           for gradient in strategy.extended.batch_reduce_to(
@@ -68,9 +67,10 @@ class GlobalNormClipping:
   """Scales all gradients down if their global norm exceeds `max_norm`.
 
   The global norm is computed over all gradients together, after they have been summed over all
-  replicas and workers. This mixin must be outside loss scaling, so that the gradients do not have
-  the factor of loss scaling. An infinite norm makes all gradients nan, so that loss scaling skips
-  the step. Keras's `clipnorm` instead limits the norm of each gradient on each replica.
+  replicas and workers. This mixin must be outside of loss scaling, so that it gets gradients
+  without the factor of the loss scale. An infinite norm makes all gradients nan, so that loss
+  scaling skips the step. Keras's `clipnorm` instead limits the norm of each gradient on each
+  replica.
   """
   max_norm: float
 
@@ -84,7 +84,6 @@ class GlobalNormClipping:
 
 
 def _sum_duplicate_rows(gradient: Any) -> Any:
-  """Adds the rows of a sparse gradient that have the same index."""
   if not isinstance(gradient, tf.IndexedSlices):
     return gradient
   indices, positions = tf.unique(gradient.indices)
@@ -96,13 +95,13 @@ class MicroBatchResult(NamedTuple):
   """What the model computes from a micro-batch, which is a part of the batch of a replica.
 
   Attributes:
-    loss: the loss of the micro-batch. `tf.gradients` can compute the gradients of this tensor.
-    mean_loss: the same value, as a tensor without known gradients.
+    loss: the loss of the micro-batch, as a tensor from which `tf.gradients` can compute gradients.
+    loss_value: the same number, as a tensor from which it cannot.
     outputs: the first output of the model, [B / accumulation_steps, ...].
     updates: operations that update statistics, such as those of batch normalization.
   """
   loss: tf.Tensor
-  mean_loss: tf.Tensor
+  loss_value: tf.Tensor
   outputs: tf.Tensor
   updates: Sequence[Any]
 
@@ -115,8 +114,9 @@ class GradientAccumulation:
 
   Attributes:
     compute_micro_batch: adds the operations on the micro-batch with the given index to the loop.
-      ModelFn sets this attribute of the optimizer's copy in each graph.
-    loss, outputs: the mean loss and the first output of the whole batch, after get_gradients.
+      ModelFn sets this attribute of the optimizer in each graph.
+    loss: the mean loss of the batch; exists after get_gradients.
+    outputs: the first output of the model for the batch; exists after get_gradients.
   """
   accumulation_steps: int
   compute_micro_batch: Callable[[tf.Tensor], MicroBatchResult]
@@ -125,35 +125,35 @@ class GradientAccumulation:
     compute_gradients = super().get_gradients  # type: ignore[misc]
     is_sparse: List[bool] = []
 
-    def add_micro_batch(index: tf.Tensor, mean_loss: tf.Tensor, outputs: tf.TensorArray,
+    def add_micro_batch(index: tf.Tensor, loss_value: tf.Tensor, outputs: tf.TensorArray,
                         sums: List[tf.Tensor],
                         row_indices: List[tf.TensorArray]) -> Tuple[Any, ...]:
       result = self.compute_micro_batch(index)
       gradients = compute_gradients(result.loss / self.accumulation_steps, params)
       is_sparse[:] = [isinstance(gradient, tf.IndexedSlices) for gradient in gradients]
       with tf.control_dependencies(result.updates):
-        return (index + 1, mean_loss + result.mean_loss / self.accumulation_steps,
+        return (index + 1, loss_value + result.loss_value / self.accumulation_steps,
                 outputs.write(index, result.outputs),
                 [total + gradient for total, gradient in zip(sums, gradients)],
                 [indices.write(index, tf.cast(gradient.indices, tf.int64)) if sparse else indices
                  for indices, gradient, sparse in zip(row_indices, gradients, is_sparse)])
 
-    def make_array(dtype: tf.DType) -> tf.TensorArray:
+    def make_tensor_array(dtype: tf.DType) -> tf.TensorArray:
       return tf.TensorArray(dtype, self.accumulation_steps, infer_shape=False)
 
     _, self.loss, outputs, sums, row_indices = tf.while_loop(
         lambda index, *unused: index < self.accumulation_steps, add_micro_batch,
-        (0, tf.zeros_like(loss), make_array(tf.float32),
+        (0, tf.zeros_like(loss), make_tensor_array(tf.float32),
          [tf.zeros(param.shape, param.dtype.base_dtype) for param in params],
-         [make_array(tf.int64) for _ in params]), parallel_iterations=1, back_prop=False)
+         [make_tensor_array(tf.int64) for _ in params]), parallel_iterations=1, back_prop=False)
     self.outputs = outputs.concat()
     # The sum of sparse gradients becomes sparse again, because Keras's momentum then changes only
     # the rows of the gradient.
-    return [_select_rows(total, tf.unique(indices.concat()).y) if sparse else total
+    return [_to_sparse(total, tf.unique(indices.concat()).y) if sparse else total
             for total, indices, sparse in zip(sums, row_indices, is_sparse)]
 
 
-def _select_rows(gradient: tf.Tensor, row_indices: tf.Tensor) -> tf.IndexedSlices:
+def _to_sparse(gradient: tf.Tensor, row_indices: tf.Tensor) -> tf.IndexedSlices:
   return tf.IndexedSlices(tf.gather(gradient, row_indices), row_indices,
                           tf.shape(gradient, out_type=tf.int64))
 
@@ -162,9 +162,9 @@ class WeightAveraging:
   """Keeps an exponential moving average of each weight with the decay `ema_decay`, as a slot.
 
   A slot works with distribution strategies, which `tf.train.ExponentialMovingAverage` does not
-  support. The slot starts at 0, so a plain average after n updates would be too small by the factor
-  1 - decay^n, like the moments of Adam (Kingma and Ba 2015, arXiv:1412.6980, section 3). The slot
-  therefore holds the corrected average, which equals the weight after the first update.
+  support. The slot starts at 0. After n updates, a plain average would therefore be too small by
+  the factor 1 - decay^n, like the moments of Adam (Kingma and Ba 2015, arXiv:1412.6980, section 3).
+  The slot contains the corrected average, which equals the weight after the first update.
   """
   ema_decay: float
   _num_averaged: Any = None
@@ -201,24 +201,24 @@ class WeightAveraging:
 
 
 class BackboneRateScaling:
-  """Multiplies the learning rate of all weights but those in `head_names` by `backbone_factor`."""
+  """Multiplies the learning rate of all weights by `backbone_factor`, except those of the head."""
   backbone_factor: float
-  head_names: Set[str]
-  _factor = 1.
+  head_weight_names: Set[str]
+  _rate_factor = 1.
 
   def _decayed_lr(self, dtype: tf.DType) -> tf.Tensor:
-    return self._factor * super()._decayed_lr(dtype)  # type: ignore[misc]
+    return self._rate_factor * super()._decayed_lr(dtype)  # type: ignore[misc]
 
   @contextlib.contextmanager
   def _use_rate_of(self, weight: tf.Variable) -> Iterator[None]:
     # The copies of a weight on other replicas are called NAME/replica_1 and so on.
-    is_head = weight.op.name.split('/replica_')[0] in self.head_names
-    self._factor = 1. if is_head else self.backbone_factor
+    is_head = weight.op.name.split('/replica_')[0] in self.head_weight_names
+    self._rate_factor = 1. if is_head else self.backbone_factor
     yield
-    self._factor = 1.
+    self._rate_factor = 1.
 
-  # The methods below do not pass on `apply_state`, which has one learning rate for all weights.
-  # Without it, the optimizer calls _decayed_lr for each weight.
+  # `apply_state` has one learning rate for all weights. The methods below omit it, so that the
+  # optimizer calls _decayed_lr for each weight.
   def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable,
                             apply_state: Any = None) -> tf.Operation:
     del apply_state

@@ -22,13 +22,14 @@ from estimator_train.tf_patches.keras import nested_layers
 _LOG = logging.getLogger('estimator_train')
 
 
-def initial_weights_path(model_dir: str, object_based: bool = False) -> str:
-  """Returns the path of the initial weights, where Keras's model_to_estimator also saves them.
+def initial_weights_path(model_dir: str, is_object_based: bool = False) -> str:
+  """Returns the path of the initial weights, which is the one that model_to_estimator uses.
 
-  Object-based initial weights have another path.
+  Args:
+    is_object_based: whether tf.train.Checkpoint can read the weights.
   """
   return os.path.join(model_dir, 'keras',
-                      'object_based.ckpt' if object_based else 'keras_model.ckpt')
+                      'object_based.ckpt' if is_object_based else 'keras_model.ckpt')
 
 
 def save_initial_weights(config: tf.estimator.RunConfig, names: Sequence[str],
@@ -36,13 +37,11 @@ def save_initial_weights(config: tf.estimator.RunConfig, names: Sequence[str],
   """Saves the initial weights of a model, and overwrites those of an earlier model.
 
   Keras's model_to_estimator would start from the weights of the earlier model
-  (tensorflow_estimator/python/estimator/keras.py:370).
+  (tensorflow_estimator/python/estimator/keras.py:370). In a cluster, only the chief overwrites
+  weights. Other tasks save them only if there are none yet.
 
   Args:
-    config: the configuration of the Estimator. In a cluster, the chief always writes the weights;
-      another task writes the weights only if there is no file yet.
     names: the names of the weights in checkpoints. A weight that two models share can occur twice.
-    values: the values of the weights.
   """
   path = initial_weights_path(config.model_dir)
   folder = os.path.dirname(path)
@@ -64,15 +63,15 @@ def save_initial_weights(config: tf.estimator.RunConfig, names: Sequence[str],
 
 def load_initial_weights(model: tf.keras.Model, flags: ModelFlags,
                          image_shape: Optional[ImageShape]) -> None:
-  """Loads the weights given by `--weights` into the model, in Keras's session.
+  """Loads the weights that `--weights` names into the model, in Keras's session.
 
   With `imagenet`, the last layer keeps its random weights. With a path, a layer gets the weights of
-  the saved layer that has the same name and shapes. A log line names the layers without such a
-  saved layer, which keep their random weights. If fewer than half of the layers match, at least one
-  of the matching layers must have a name that the user has chosen.
+  the saved layer that has the same name and shapes. The other layers keep their random weights, and
+  a log line names them. If fewer than half of the layers match, at least one of the matching layers
+  must have a name that the user has chosen.
 
   Args:
-    image_shape: (height, width, channels) of the images; None: the examples are not images.
+    image_shape: (height, width, channels); None if the examples are not images.
 
   Raises:
     UserError: the file does not exist, or the weights of no layer fit the model.
@@ -86,7 +85,7 @@ def load_initial_weights(model: tf.keras.Model, flags: ModelFlags,
     if os.path.isfile(path):
       _load_h5(model, path)
     else:
-      _load_matching(model, model.get_weights(), path, {}, _read_checkpoint(
+      _load_matching_layers(model, model.get_weights(), path, {}, _read_checkpoint(
           path, {weight.op.name for weight in model.weights}))
   except (ValueError, KeyError, OSError, tf.errors.OpError) as error:
     raise UserError('the weights do not fit the model', '--weights={} ({})'.format(path, error),
@@ -95,12 +94,9 @@ def load_initial_weights(model: tf.keras.Model, flags: ModelFlags,
 
 
 def _read_checkpoint(path: str, names: Set[str]) -> Dict[str, Any]:
-  """Returns the values of the variables of a checkpoint, a SavedModel or a run, by name.
+  """Returns the values of variables of a checkpoint, a SavedModel or a run, by name.
 
   Another process may be training in the folder of the run, and may delete checkpoints.
-
-  Args:
-    names: the names of the variables to read.
   """
   def find_checkpoint() -> Optional[str]:
     if os.path.isfile(os.path.join(path, 'saved_model.pb')):
@@ -108,8 +104,8 @@ def _read_checkpoint(path: str, names: Set[str]) -> Dict[str, Any]:
     return finding.find_latest_checkpoint(path) if os.path.isdir(path) else path
 
   with contextlib.ExitStack() as stack:
-    found = pin_current_checkpoint(find_checkpoint, stack)
-    values = None if found is None else saved_weights.read_variables(found[1], names)
+    paths = pin_current_checkpoint(find_checkpoint, stack)
+    values = None if paths is None else saved_weights.read_variables(paths[1], names)
   if values is None:
     raise UserError('there are no weights at this path', '--weights=' + path,
                     'give an .h5 file, a SavedModel, a checkpoint, or the --model_dir of a run')
@@ -117,54 +113,54 @@ def _read_checkpoint(path: str, names: Set[str]) -> Dict[str, Any]:
 
 
 def _load_h5(model: tf.keras.Model, path: str) -> None:
-  """Loads an .h5 file in the order of the layers; if the shapes do not fit, by names.
+  """Loads the weights in an .h5 file in the order of the layers or, if they do not fit, by names.
 
   Raises:
     UserError: the file refers to other files.
     ValueError: the file is damaged, or does not fit the model.
   """
   try:
-    _read_h5(model, path)
+    with h5py.File(path, 'r') as file:
+      _load_open_h5(model, path, file)
   except (UserError, ValueError):
     raise
   except Exception as error:  # h5py raises many kinds of exceptions for damaged files.
     raise ValueError('{}: {}'.format(type(error).__name__, error)) from error
 
 
-def _read_h5(model: tf.keras.Model, path: str) -> None:
-  with h5py.File(path, 'r') as file:
-    if _refers_to_other_files('', file) or file.visititems(_refers_to_other_files):
-      raise UserError('a weights file must not refer to other files', '--weights=' + path,
-                      'give a file that contains all weights; check where this file comes from')
-    initial_values, group = model.get_weights(), file.get('model_weights', file)
-    with contextlib.suppress(ValueError):
-      model.load_weights(path)
-      # Keras raises no error if it assigns arrays of other shapes to the variables.
-      if [value.shape for value in model.get_weights()] == [
-          value.shape for value in initial_values]:
-        return
-    by_variable: Dict[str, Any] = {}
-    group.visititems(lambda name, item: by_variable.update(
-        {name.partition('/')[2].partition(':')[0]: item} if isinstance(item, h5py.Dataset) else {}))
-    _load_matching(model, initial_values, path, {
-        name: [layer[weight.decode('utf-8')] for weight in layer.attrs.get('weight_names', ())]
-        for name, layer in group.items()}, by_variable)
+def _load_open_h5(model: tf.keras.Model, path: str, file: h5py.File) -> None:
+  if _refers_to_other_files('', file) or file.visititems(_refers_to_other_files):
+    raise UserError('a weights file must not refer to other files', '--weights=' + path,
+                    'give a file that contains all weights; check where this file comes from')
+  initial_values, group = model.get_weights(), file.get('model_weights', file)
+  with contextlib.suppress(ValueError):
+    model.load_weights(path)
+    # Keras raises no error if it assigns arrays of other shapes to the variables.
+    if [value.shape for value in model.get_weights()] == [
+        value.shape for value in initial_values]:
+      return
+  saved_by_variable: Dict[str, Any] = {}
+  group.visititems(lambda name, item: saved_by_variable.update(
+      {name.partition('/')[2].partition(':')[0]: item} if isinstance(item, h5py.Dataset) else {}))
+  _load_matching_layers(model, initial_values, path, {
+      name: [layer[weight.decode('utf-8')] for weight in layer.attrs.get('weight_names', ())]
+      for name, layer in group.items()}, saved_by_variable)
 
 
-def _load_matching(model: tf.keras.Model, initial_values: Sequence[Any], path: str,
-                   by_layer: Mapping[str, Sequence[Any]], by_variable: Mapping[str, Any]) -> None:
+def _load_matching_layers(model: tf.keras.Model, initial_values: Sequence[Any], path: str,
+                          saved_by_layer: Mapping[str, Sequence[Any]],
+                          saved_by_variable: Mapping[str, Any]) -> None:
   """Loads the weights of all layers that have the name and the shapes of a saved layer.
 
-  A layer inside another layer counts as a layer of its own.
+  A layer inside another layer counts as a separate layer.
 
   Args:
-    initial_values: the values for the weights of layers without such a saved layer.
-    path: the path of the saved weights.
-    by_layer: the saved arrays, or `h5py.Dataset`s, by the names of the layers.
-    by_variable: the saved arrays, or `h5py.Dataset`s, by the names of the variables.
+    initial_values: the values for the weights of all other layers.
+    saved_by_layer: the saved arrays, or `h5py.Dataset`s, by the names of the layers.
+    saved_by_variable: the saved arrays, or `h5py.Dataset`s, by the names of the variables.
 
   Raises:
-    ValueError: there is no such layer, or there are only few, whose names may match by chance.
+    ValueError: no layer matches, or only a few layers, whose names may match by chance.
   """
   owner_layers = {id(weight): layer for layer in nested_layers(model) for weight in layer.weights}
   values = dict(zip(map(id, model.weights), initial_values))
@@ -172,8 +168,8 @@ def _load_matching(model: tf.keras.Model, initial_values: Sequence[Any], path: s
   unmatched: List[str] = []
   for layer in dict.fromkeys(owner_layers.values()):
     weights = [weight for weight in layer.weights if owner_layers[id(weight)] is layer]
-    for saved in (by_layer.get(layer.name, ()),
-                  [by_variable.get(weight.op.name) for weight in weights]):
+    for saved in (saved_by_layer.get(layer.name, ()),
+                  [saved_by_variable.get(weight.op.name) for weight in weights]):
       if [getattr(value, 'shape', None) for value in saved] == [
           tuple(weight.shape.as_list()) for weight in weights]:
         values.update(zip(map(id, weights), saved))
@@ -200,10 +196,9 @@ def _load_matching(model: tf.keras.Model, initial_values: Sequence[Any], path: s
 
 def _refers_to_other_files(unused_name: str,
                            item: Union[h5py.Group, h5py.Dataset]) -> Optional[bool]:
-  """Returns True if HDF5 would read the weights of an item from another file, else None.
+  """Returns True if HDF5 would read the weights of an item from another file, otherwise None.
 
-  A weights file from an untrusted source could use such an item to copy a private file into the
-  model.
+  By such an item, a weights file from an untrusted source could copy a private file into the model.
   """
   if isinstance(item, h5py.Dataset):
     return bool(item.external or item.is_virtual) or None  # visititems continues only on None.

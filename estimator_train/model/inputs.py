@@ -1,4 +1,4 @@
-"""Brings batches into the form that a model takes: pixel values, features, labels and weights."""
+"""Converts pixel values, features, labels and sample weights to the form that a model takes."""
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -7,9 +7,9 @@ import tensorflow.compat.v1 as tf
 from estimator_train.errors import InvalidValue
 from estimator_train.tf_patches import compiled_models, keras as keras_patches
 
-# The ImageNet statistics with which the networks of tf.keras.applications were trained. `caffe`
-# uses the means of blue, green and red, for pixel values in [0, 255]. `torch` uses the means and
-# standard deviations of red, green and blue, for pixel values in [0, 1].
+# The ImageNet statistics with which the networks of tf.keras.applications were trained: for `caffe`
+# the means of blue, green and red pixel values in [0, 255], and for `torch` the means and standard
+# deviations of red, green and blue pixel values in [0, 1].
 _CAFFE_MEANS = (103.939, 116.779, 123.68)
 _TORCH_MEANS, _TORCH_DEVIATIONS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -21,12 +21,11 @@ def make_preprocess_function(name: str, height: int, width: int,
   Args:
     name: a value of `--preprocess`.
     height, width: in pixels.
-    channels: the number of channels of the model's input. The channel of a grey image is repeated
-      as often.
+    channels: the number of channels of the model's input.
 
   Returns:
-    A function that takes pixel values from 0 to 255, uint8 or float32 [B, height, width, C] where C
-    is `channels` or 1, and returns float32 [B, height, width, channels].
+    A function from pixel values to float32 [B, height, width, channels]. The pixel values are from
+    0 to 255, uint8 or float32 [B, height, width, C]. If C is 1, the channel is repeated.
   """
   scale = SCALE_FUNCTIONS[name]
 
@@ -49,8 +48,8 @@ SCALE_FUNCTIONS: Dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     'torch': lambda pixels: (pixels / 255. - tf.constant(_TORCH_MEANS))
              / tf.constant(_TORCH_DEVIATIONS),
 }
-# The same functions as pairs (mean, scale): they compute (pixels - mean) * scale. Mean and scale
-# are numbers or have one value per channel. `caffe` first reverses the order of the channels.
+# The pairs (mean, scale) with which these functions compute (pixels - mean) * scale. Both are
+# numbers or have one number per channel. `caffe` first reverses the order of the channels.
 MEANS_AND_SCALES: Dict[str, Tuple[Any, Any]] = {
     'unit': (0., 1 / 255), 'tf': (127.5, 1 / 127.5), 'caffe': (_CAFFE_MEANS, 1.),
     'torch': ([255 * mean for mean in _TORCH_MEANS],
@@ -59,7 +58,7 @@ MEANS_AND_SCALES: Dict[str, Tuple[Any, Any]] = {
 
 
 def split_sample_weights(features: Any) -> Tuple[Any, Any]:
-  """Returns the features alone, and the sample weights or None.
+  """Returns the features, and their sample weights or None.
 
   Args:
     features: any features, or `{'features': ..., 'sample_weights': ...}`.
@@ -69,36 +68,37 @@ def split_sample_weights(features: Any) -> Tuple[Any, Any]:
   return features, None
 
 
-def part_of_batch(batch: Any, index: tf.Tensor, num_parts: int) -> Any:
-  """Returns one of `num_parts` equal parts of a batch, a structure of tensors [B, ...]."""
-  def part_of(tensor: Any) -> Any:
+def select_micro_batch(batch: Any, index: tf.Tensor, num_micro_batches: int) -> Any:
+  """Returns one of several equal parts of a batch, which is a structure of tensors [B, ...]."""
+  def slice_tensor(tensor: Any) -> Any:
     if isinstance(tensor, tf.SparseTensor):
-      size = tensor.dense_shape[0] // num_parts
+      size = tensor.dense_shape[0] // num_micro_batches
       start = tf.one_hot(0, tf.size(tensor.dense_shape), tf.cast(index, tf.int64) * size)
       return tf.sparse.slice(tensor, start, tf.concat([[size], tensor.dense_shape[1:]], 0))
-    size = tf.shape(tensor)[0] // num_parts
-    part = tensor[index * size:(index + 1) * size]
+    size = tf.shape(tensor)[0] // num_micro_batches
+    rows = tensor[index * size:(index + 1) * size]
     static_size = tf.get_static_value(size)
-    part.set_shape(tf.TensorShape([static_size]).concatenate(tensor.shape[1:]))
-    return part
+    rows.set_shape(tf.TensorShape([static_size]).concatenate(tensor.shape[1:]))
+    return rows
 
-  return tf.nest.map_structure(lambda tensor: None if tensor is None else part_of(tensor), batch)
+  return tf.nest.map_structure(
+      lambda tensor: None if tensor is None else slice_tensor(tensor), batch)
 
 
 class Batch(NamedTuple):
   """A batch in the form that the graph of a model takes.
 
   Attributes:
-    features: for each input that is fed, a tensor, tf.SparseTensor or tf.RaggedTensor.
-    labels: for each output a tensor; None for an output without a loss.
-    sample_weights: for each output a tensor; None: all weights are 1.
+    features: a tensor, tf.SparseTensor or tf.RaggedTensor for each input that is fed.
+    labels: a tensor for each output; None for an output without a loss.
+    sample_weights: a tensor for each output; None if all weights are 1.
   """
   features: Sequence[Any]
   labels: Sequence[Optional[tf.Tensor]] = ()
   sample_weights: Sequence[Optional[tf.Tensor]] = ()
 
   def without_shapes(self) -> 'Batch':
-    """Returns the batch with features whose static shapes are unknown."""
+    """Makes the static shapes of the features unknown."""
     return self._replace(features=[
         tf.placeholder_with_default(tensor, None) if isinstance(tensor, tf.Tensor) else tensor
         for tensor in self.features])
@@ -120,33 +120,37 @@ class BatchAdapter(NamedTuple):
   because many layers accept other shapes than those of the declared inputs.
 
   Attributes:
-    source_name: the name of what yields the batches, such as `--dataset=NAME`, for error messages.
+    source_name: the source of the batches, such as `--dataset=NAME`, for error messages.
   """
   model: tf.keras.Model
   source_name: str
 
-  def to_structure(self, features: Any) -> Any:
-    """Returns features for a model whose inputs are unknown, in their given structure."""
+  def arrange_for_unknown_inputs(self, features: Any) -> Any:
+    """Converts features to tensors for a model whose inputs are unknown. Keeps their structure."""
     return tf.nest.map_structure(_numbers_as_column, features)
 
   def arrange_features(self, features: Any) -> List[Any]:
     """Returns the features in the order of the inputs.
 
-    As in Keras, features [B] become a column [B, 1], unless the model takes features [B].
+    As in Keras, features [B] become a column [B, 1] unless the model takes features [B].
 
     Raises:
       InvalidValue: the names, the number or the types of the features do not fit.
     """
     names = compiled_models.fed_input_names(self.model)
-    tensors = self._by_name(features, names, 'features', 'input')
+    if not names:
+      raise InvalidValue('a model must take features',
+                         ', '.join(self.model.input_names) + ': made by tf.keras.Input(tensor=...)',
+                         'give the shape of the input, and no tensor')
+    tensors = self._tensors_by_name(features, names, 'features', 'input')
     return [self._cast('features', name, _as_column(tensors[name], expected), expected)
             for name, expected in zip(names, compiled_models.fed_inputs(self.model))]
 
   def arrange_labels(self, labels: Any, targets: Sequence[Optional[tf.Tensor]]) -> List[Any]:
     """Returns the labels of each output; None for an output without a loss.
 
-    As in Keras, labels with one dimension less than the model takes, such as class indices [B] or
-    [B, T], get a last dimension of 1.
+    As in Keras, labels get a last dimension of 1 if they have one dimension less than the model
+    takes. Examples are class indices [B] or [B, T].
 
     Args:
       labels: a tensor, a list or tuple in the order of the outputs, or a dict by their names.
@@ -167,7 +171,8 @@ class BatchAdapter(NamedTuple):
       labels = {name: value for name, value in labels.items()
                 if name in with_loss or name not in names}
     has_all_labels = isinstance(labels, (list, tuple)) and len(labels) == len(names)
-    tensors = self._by_name(labels, names if has_all_labels else with_loss, 'labels', 'output')
+    tensors = self._tensors_by_name(
+        labels, names if has_all_labels else with_loss, 'labels', 'output')
     arranged: List[Optional[tf.Tensor]] = []
     for name, target, output, loss in zip(names, targets, self.model.outputs,
                                           keras_patches.loss_functions(self.model, names)):
@@ -178,13 +183,13 @@ class BatchAdapter(NamedTuple):
           raise InvalidValue('a categorical cross-entropy requires one output per class',
                              '{} has the shape {}'.format(name, output.shape),
                              'give a binary cross-entropy, or more outputs')
-        if not has_shape_like(label, output):
-          raise self._misfit('labels', name, label, output)
+        if not can_have_shape_of(label, output):
+          raise self._make_misfit_error('labels', name, label, output)
       arranged.append(None if label is None else self._cast('labels', name, label, target))
     return arranged
 
   def arrange_sample_weights(self, weights: Any) -> List[Any]:
-    """Returns the sample weights of each output; one tensor is used for all outputs.
+    """Returns the sample weights of each output. A single tensor is used for all outputs.
 
     Raises:
       InvalidValue: the weights have the wrong names, number or rank.
@@ -196,11 +201,11 @@ class BatchAdapter(NamedTuple):
       weights = [weights] * len(names)
     if isinstance(weights, dict):
       weights = {**dict.fromkeys(names), **weights}
-    tensors = self._by_name(weights, names, 'sample weights', 'output')
+    tensors = self._tensors_by_name(weights, names, 'sample weights', 'output')
     is_temporal = bool(self.model.sample_weight_mode)
-    for name, given in tensors.items():
-      if given is not None:
-        tensor = tensors[name] = tf.cast(given, tf.keras.backend.floatx())
+    for name, value in tensors.items():
+      if value is not None:
+        tensor = tensors[name] = tf.cast(value, tf.keras.backend.floatx())
         if not is_temporal and tensor.shape.ndims != 1:
           if tensor.shape.ndims is not None and tensor.shape.as_list()[1:] != [1]:
             raise InvalidValue('there must be one sample weight for each example',
@@ -210,53 +215,57 @@ class BatchAdapter(NamedTuple):
           tensors[name] = tf.reshape(tensor, [-1])
     return [tensors[name] for name in names]
 
-  def describe_misfit(self, features: Any) -> Optional[InvalidValue]:
-    """Returns an error about features whose shapes do not fit the inputs; None: all fit."""
+  def find_misfit(self, features: Any) -> Optional[InvalidValue]:
+    """Returns the error about features whose shapes do not fit the inputs; None if all fit."""
     names = compiled_models.fed_input_names(self.model)
-    tensors = self._by_name(features, names, 'features', 'input')
+    tensors = self._tensors_by_name(features, names, 'features', 'input')
     for name, expected in zip(names, compiled_models.fed_inputs(self.model)):
       tensor = _as_column(tensors[name], expected)
-      if not has_shape_like(tensor, expected):
-        return self._misfit('features', name, tensor, expected)
+      if not can_have_shape_of(tensor, expected):
+        return self._make_misfit_error('features', name, tensor, expected)
     return None
 
-  def _by_name(self, values: Any, names: Sequence[str], kind: str, part: str) -> Dict[str, Any]:
-    """Returns the tensors by the names of inputs or outputs.
+  def _tensors_by_name(self, values: Any, names: Sequence[str], values_kind: str,
+                       names_kind: str) -> Dict[str, Any]:
+    """Converts values to tensors by the names of inputs or outputs.
 
     Raises:
       InvalidValue: the names or the number of the values differ from `names`.
     """
     if isinstance(values, dict):
       if set(values) != set(names):
-        raise InvalidValue('the {} must have the names of the {}s of the model'.format(kind, part),
+        raise InvalidValue('the {} must have the names of the {}s of the model'.format(
+                               values_kind, names_kind),
                            '{}: {}, expected {}'.format(self.source_name, ', '.join(sorted(values)),
                                                         ', '.join(sorted(names))),
                            'rename them, or name the layers')
     else:
       items = tf.nest.flatten(values) if isinstance(values, (list, tuple)) else [values]
       if len(items) != len(names):
-        raise InvalidValue('there must be {} for each {} of the model'.format(kind, part),
+        raise InvalidValue('there must be {} for each {} of the model'.format(
+                               values_kind, names_kind),
                            '{}: {} for {}'.format(self.source_name, len(items), ', '.join(names)),
                            'give a tuple in this order, or a dict by these names')
       values = dict(zip(names, items))
     return {name: None if value is None else _to_tensor(value) for name, value in values.items()}
 
   def _cast(self, kind: str, name: str, tensor: Any, expected: Any) -> Any:
-    """Returns a tensor in the type that the model takes.
+    """Casts a tensor to the type that the model takes.
 
-    A number that an integer type cannot hold ends the run. `fit` would silently change the number.
+    A number that exceeds the range of an integer type ends the run. `fit` would silently change the
+    number.
     """
     old, new = tensor.dtype, expected.dtype
+    if _kind_of(tensor) != _kind_of(expected) or (old != new and tf.string in (old, new)):
+      raise self._make_misfit_error(kind, name, tensor, expected)
     if old == new:
       return tensor
-    if tf.string in (old, new):
-      raise self._misfit(kind, name, tensor, expected)
     values = tensor.flat_values if isinstance(tensor, tf.RaggedTensor) else (
         tensor.values if isinstance(tensor, tf.SparseTensor) else tensor)
     if new.is_integer and (not old.is_integer or old.min < new.min or old.max > new.max) and (
         old != tf.bool):
       with tf.control_dependencies([tf.Assert(
-          # As in `fit`, fractions are cut off.
+          # As in `fit`, numbers are rounded towards 0.
           tf.reduce_all(tf.abs(tf.cast(tf.cast(values, new), tf.float64)
                                - tf.cast(values, tf.float64)) < 1),
           ['the {} must be within the range of {}: {}: {}'.format(kind, new.name, self.source_name,
@@ -269,20 +278,29 @@ class BatchAdapter(NamedTuple):
       return tf.SparseTensor(tensor.indices, values, tensor.dense_shape)
     return values
 
-  def _misfit(self, kind: str, name: str, tensor: Any, expected: Any) -> InvalidValue:
-    return InvalidValue('the {} do not fit the model'.format(kind),
-                        '{}: {} is {} {}, expected {} {}'.format(
-                            self.source_name, name, tensor.dtype.name, tensor.shape,
-                            expected.dtype.name, expected.shape),
-                        'change their shape or dtype, or the model; a split of a data set yields '
-                        'single examples, an input_fn batches')
+  def _make_misfit_error(self, kind: str, name: str, tensor: Any, expected: Any) -> InvalidValue:
+    found, wanted = ('{}{} {}'.format(_kind_of(each), each.dtype.name, each.shape)
+                     for each in (tensor, expected))
+    return InvalidValue(
+        'the {} do not fit the model'.format(kind),
+        '{}: {} is {}, expected {}'.format(self.source_name, name, found, wanted),
+        'change their shape or dtype, or the model; a split of a data set yields single examples, '
+        'an input_fn batches' if _kind_of(tensor) == _kind_of(expected) else
+        'convert them, such as with tf.sparse.to_dense, or declare the input with '
+        'tf.keras.Input(sparse=True) or (ragged=True)')
 
 
-def has_shape_like(tensor: Any, expected: Any) -> bool:
-  """Returns whether a tensor can have the shape of an input or output, whatever its batch size."""
+def can_have_shape_of(tensor: Any, expected: Any) -> bool:
+  """Returns whether a tensor can have the shape of an input or output, for any batch size."""
   return None in (tensor.shape.ndims, expected.shape.ndims) or bool(
       tensor.shape[1:].is_compatible_with(expected.shape[1:])
       and tensor.shape.ndims == expected.shape.ndims)
+
+
+def _kind_of(tensor: Any) -> str:
+  """Returns what precedes the dtype of a tensor in messages; '' if the tensor is dense."""
+  return ('sparse ' if isinstance(tensor, tf.SparseTensor) else
+          'ragged ' if isinstance(tensor, tf.RaggedTensor) else '')
 
 
 def _to_tensor(value: Any) -> Any:
@@ -298,7 +316,7 @@ def _numbers_as_column(tensor: Any) -> Any:
 
 
 def _with_last_dimension(label: Any, target: tf.Tensor) -> Any:
-  """Adds a last dimension of 1 to labels that have one dimension less than the target."""
+  """Adds a last dimension of 1 if the labels have one dimension less than the target."""
   has_rank = isinstance(label, tf.Tensor) and None not in (label.shape.ndims, target.shape.ndims)
   if has_rank and label.shape.ndims > 1 and label.shape.ndims == target.shape.ndims - 1:
     return label[..., tf.newaxis]
@@ -306,11 +324,18 @@ def _with_last_dimension(label: Any, target: tf.Tensor) -> Any:
 
 
 def _as_column(tensor: Any, expected: tf.Tensor) -> Any:
-  """Returns a tensor [B], or of unknown rank, as [B, 1] if the model takes a matrix there."""
+  """Reshapes a tensor [B] to [B, 1] if the model takes a tensor of higher rank there.
+
+  The rank of a tensor may be unknown until the graph is executed.
+  """
   if isinstance(tensor, tf.Tensor) and expected.shape.ndims is not None and (
       expected.shape.ndims > 1):
     if tensor.shape.ndims == 1:
       return tensor[:, tf.newaxis]
-    if tensor.shape.ndims is None and expected.shape.as_list()[1:] == [1]:
-      return tf.reshape(tensor, tf.stack([tf.shape(tensor)[0], 1]))
+    if tensor.shape.ndims is None:
+      ones = tf.ones([tf.cast(tf.equal(tf.rank(tensor), 1), tf.int32)], tf.int32)
+      column = tf.reshape(tensor, tf.concat([tf.shape(tensor), ones], 0))
+      if expected.shape.as_list()[1:] == [1]:
+        column.set_shape([None, 1])
+      return column
   return tensor

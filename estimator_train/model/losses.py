@@ -19,7 +19,7 @@ def default_loss(model: tf.keras.Model) -> Loss:
 
 
 def get_loss(model: tf.keras.Model) -> Loss:
-  """Returns the loss of a compiled model; a list of losses if the model has several."""
+  """Returns the loss of a compiled model, or a list if the model has several losses."""
   loss = model.loss
   if isinstance(loss, dict):
     loss = list(loss.values())
@@ -30,8 +30,8 @@ def class_probabilities(model: tf.keras.Model, outputs: tf.Tensor) -> tf.Tensor:
   """Returns the outputs of a compiled model if they are probabilities, or else their softmax.
 
   The option `from_logits` of the loss determines whether the outputs are logits. If the loss lacks
-  this option, the outputs are probabilities if the last operation is a softmax, or if the loss is a
-  cross-entropy function or its name.
+  this option, the outputs count as probabilities in two cases: the last operation is a softmax, or
+  the loss is a cross-entropy function or the name of one.
 
   Args:
     outputs: the outputs of the model, float [B, num_classes].
@@ -51,8 +51,8 @@ def model_takes_class_indices(model: tf.keras.Model) -> bool:
 def takes_class_indices(loss: Loss, num_classes: Optional[int]) -> bool:
   """Returns whether the loss takes class indices [B] instead of one-hot labels [B, num_classes].
 
-  The function tries which shapes of labels the loss accepts. If the loss accepts both or neither,
-  its name decides, because Keras's losses of class indices have names that begin with `sparse`.
+  The function calls the loss with labels of both shapes. If the loss accepts both shapes or
+  neither, its name decides: the names of Keras's losses of class indices begin with `sparse`.
   """
   if loss is None or isinstance(loss, (list, tuple)):
     return False
@@ -62,14 +62,15 @@ def takes_class_indices(loss: Loss, num_classes: Optional[int]) -> bool:
   # The name of a tf.keras.losses.Loss is that of its class.
   name = loss if isinstance(loss, str) else getattr(loss, '__name__', type(loss).__name__)
   is_called_sparse = name.lower().startswith('sparse')
-  if _fits(loss, outputs_shape, outputs_shape):
-    return is_called_sparse and _fits(loss, (batch_size,), outputs_shape)
+  if _accepts_shapes(loss, outputs_shape, outputs_shape):
+    return is_called_sparse and _accepts_shapes(loss, (batch_size,), outputs_shape)
   return is_called_sparse or any(
-      _fits(loss, shape, outputs_shape) for shape in ((batch_size,), (batch_size, 1)))
+      _accepts_shapes(loss, shape, outputs_shape) for shape in ((batch_size,), (batch_size, 1)))
 
 
-def _fits(loss: Loss, labels_shape: Tuple[int, ...], outputs_shape: Tuple[int, int]) -> bool:
-  """Returns whether the loss can be built for labels and outputs with these shapes."""
+def _accepts_shapes(loss: Loss, labels_shape: Tuple[int, ...],
+                    outputs_shape: Tuple[int, int]) -> bool:
+  """Returns whether the loss can be computed for labels and outputs with these shapes."""
   for dtype in (tf.float32, tf.int64):
     with tf.Graph().as_default():
       try:
@@ -86,20 +87,22 @@ def is_keras_crossentropy(loss: Loss) -> bool:
 
   A user's loss is not recognized by its name, because Keras's metrics may not fit it.
   """
-  own = (tf.keras.losses.categorical_crossentropy, tf.keras.losses.sparse_categorical_crossentropy)
-  return (loss in own or type(loss) in (tf.keras.losses.CategoricalCrossentropy,
-                                        tf.keras.losses.SparseCategoricalCrossentropy)
+  keras_functions = (tf.keras.losses.categorical_crossentropy,
+                     tf.keras.losses.sparse_categorical_crossentropy)
+  keras_classes = (tf.keras.losses.CategoricalCrossentropy,
+                   tf.keras.losses.SparseCategoricalCrossentropy)
+  return (loss in keras_functions or type(loss) in keras_classes
           or loss in ('categorical_crossentropy', 'sparse_categorical_crossentropy'))
 
 
-def losses_that_are_no_means(model: tf.keras.Model) -> List[str]:
-  """Returns the names of the losses of a compiled model that are no means over examples.
+def names_of_losses_that_are_no_means(model: tf.keras.Model) -> List[str]:
+  """Returns the names of those losses of a compiled model that are not means over the examples.
 
   N replicas divide each loss by N, as if it were a mean. A sum over the batch therefore becomes 1/N
-  of the sum, and a function of the whole batch becomes the mean of N values. The result may lack
-  losses whose operations hide that they are no means.
+  of the sum, and a function of the whole batch becomes the mean of N values. The function does not
+  recognize all such losses, because it only examines the last operations of a loss.
   """
-  return compiled_models.scalar_losses(model) + [
+  return compiled_models.names_of_scalar_losses(model) + [
       loss.op.name for loss in model.get_losses_for(model.inputs) if _is_sum(loss)]
 
 
@@ -117,9 +120,9 @@ def _is_sum(loss: tf.Tensor) -> bool:
 
 
 def balanced_class_weights(class_counts: Sequence[int]) -> Sequence[float]:
-  """Returns class weights that balance the classes; the mean weight over all examples is 1.
+  """Returns class weights that balance the classes. Their mean over all examples is 1.
 
-  A class without examples has the weight 0, and does not change the weights of the others.
+  A class without examples has the weight 0, and does not change the weights of the other classes.
   """
   mean = sum(class_counts) / np.count_nonzero(class_counts)
   return [mean / count if count else 0. for count in class_counts]
@@ -160,9 +163,9 @@ class SmoothedLoss(tf.keras.losses.Loss):
 
 
 def make_per_example_loss(loss: Loss) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-  """Makes a function of (labels, outputs) that returns the loss of each example, float [B].
+  """Makes a function that returns the loss of each example, float [B], for labels and outputs.
 
-  If the loss returns only the mean over the batch, this mean is the loss of each example.
+  If the loss returns only one number per batch, this number is the loss of each example.
   """
   if isinstance(loss, tf.keras.losses.Loss):
     function = copy.copy(loss)

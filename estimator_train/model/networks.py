@@ -1,10 +1,10 @@
 """Builds the Keras model that `--model` names: a network, or the result of a user's function.
 
 The networks are `residual_cnn`, those of the published workloads, and those of
-tf.keras.applications. This module has a function for each network that Keras lacks. The function
-has the name of the network, and takes the shape of the images, (height, width, channels), and the
-number of classes. It returns an uncompiled model from float32 [B, height, width, channels] to
-probabilities or logits [B, num_classes]. All convolutions are 3x3, and all poolings are 2x2.
+tf.keras.applications. For each network that Keras lacks, this module has a function of the same
+name. Its arguments are the shape of the images, (height, width, channels), and the number of
+classes. It returns an uncompiled model from float32 [B, height, width, channels] to probabilities
+or logits [B, num_classes]. All convolutions are 3x3, and all poolings are 2x2.
 """
 
 import contextlib
@@ -24,39 +24,37 @@ from estimator_train.settings.flags import KERAS_MODELS
 from estimator_train.tf_patches.keras import BatchNormalization, is_graph_network
 
 _SOCKET_TIMEOUT_SECS = 30.
-# The default of --trainable_layers, by the value of --model. By default, all layers of all other
-# networks are trained. configs/oct2017.flags reproduces an article that trains four layers of
-# VGG16.
+# The default of --trainable_layers, by the value of --model. In all other networks, all layers are
+# trained by default. configs/oct2017.flags reproduces an article that trains four layers of VGG16.
 _DEFAULT_TRAINABLE_LAYERS = {'vgg16': 4}
 
 
 def has_imagenet_weights(name: str) -> bool:
-  """Returns whether there are ImageNet weights for the model."""
   return name in KERAS_MODELS
 
 
-def build(name: str, image_shape: Optional[ImageShape], num_classes: int,
-          trainable_layers: Optional[int] = None) -> tf.keras.Model:
-  """Builds a Keras model by name.
+def build_named_model(name: str, image_shape: Optional[ImageShape], num_classes: int,
+                      trainable_layers: Optional[int] = None) -> tf.keras.Model:
+  """Builds the Keras model of a name.
 
   Args:
     name: a value of `--model`. A user's function, `package.module:function`, takes either no
       arguments, or an image shape and the number of classes.
-    image_shape: (height, width, channels). None: the examples are not images, so that only a user's
-      function can build the model.
-    num_classes: the number of classes; 0: the examples have no classes.
+    image_shape: (height, width, channels). None if the examples are not images. Only a user's
+      function can then build the model.
+    num_classes: 0 if the examples have no classes.
     trainable_layers: for a pretrained network, the number of trained layers directly before the
-      top; None: the network's default.
+      top; None for the default of the network.
 
   Returns:
-    A model. For images, its input is float32 [B, height, width, channels]; a pretrained network
-    always has three channels. With classes, its output is float32 [B, num_classes]. The model of a
-    user's function may be compiled, and must be compiled if there are no classes. All other models
-    are uncompiled.
+    A model. For images, its input is float32 [B, height, width, channels]. The input of a
+    pretrained network always has three channels. With classes, the output is float32
+    [B, num_classes]. Only the model of a user's function may be compiled. It must be compiled if
+    there are no classes.
 
   Raises:
     UserError: the user's function does not exist, raises an exception, or does not return a model
-      of these shapes; or `trainable_layers` is given for a model without ImageNet weights.
+      of these shapes. Or `trainable_layers` is given for a model without ImageNet weights.
     ValueError: the images are too small for the model.
   """
   if has_imagenet_weights(name):
@@ -80,16 +78,16 @@ def build(name: str, image_shape: Optional[ImageShape], num_classes: int,
   return model
 
 
-def _check_convertible(model: Any, given: str) -> None:
-  """Raises a UserError with the text `given` if the model cannot be converted to an Estimator."""
+def _check_convertible(model: Any, model_text: str) -> None:
+  """Raises a UserError that contains `model_text` if an Estimator cannot train the model."""
   if not isinstance(model, tf.keras.Model):
-    raise UserError('the model must be a tf.keras.Model', given,
+    raise UserError('the model must be a tf.keras.Model', model_text,
                     'give a tf.keras.Model; models of the separate package `keras` are different')
   if isinstance(model, tf.keras.Sequential) and not model.built:
-    raise UserError('a Sequential model must have an input shape', given,
+    raise UserError('a Sequential model must have an input shape', model_text,
                     'pass input_shape to its first layer')
   if not is_graph_network(model):
-    raise UserError('a subclass of tf.keras.Model cannot be converted to an Estimator', given,
+    raise UserError('a subclass of tf.keras.Model cannot be converted to an Estimator', model_text,
                     'give a tf.keras.Sequential or tf.keras.Model(inputs, outputs); their layers '
                     'may be of your own classes')
 
@@ -98,8 +96,9 @@ def _check_shapes(name: str, model: tf.keras.Model, image_shape: Optional[ImageS
                   num_classes: int) -> None:
   """Raises a UserError unless the model takes the images and has one output [B, num_classes].
 
-  The inputs are checked only if there is an `image_shape`. The model may accept any height or
-  width. For grey images, it may take three channels, because preprocessing repeats the channel.
+  The inputs are checked only if there is an `image_shape`. The input of the model may have an
+  unknown height or width. For grey images, it may have three channels, because preprocessing
+  repeats the only channel of the images.
   """
   inputs, outputs = ([tuple(tensor.shape.as_list()) for tensor in tensors]
                      for tensors in (model.inputs, model.outputs))
@@ -116,10 +115,10 @@ def _check_shapes(name: str, model: tf.keras.Model, image_shape: Optional[ImageS
 
 
 def fashion_cnn(image_shape: ImageShape, num_classes: int) -> tf.keras.Model:
-  """Builds the small convolutional network of fashion_mnist.flags.
+  """Builds the small convolutional network of fashion_mnist.flags. It returns probabilities.
 
-  The images must be at least 18 pixels high and wide. The model has 93,322 parameters for images of
-  28x28x1 and 10 classes. Its outputs are probabilities.
+  The images must be at least 18 pixels high and wide. The network has 93,322 parameters for images
+  of 28x28x1 and 10 classes.
   """
   layers = tf.keras.layers
   return tf.keras.Sequential([
@@ -135,10 +134,7 @@ def fashion_cnn(image_shape: ImageShape, num_classes: int) -> tf.keras.Model:
 
 
 def mnist_conv8(image_shape: ImageShape, num_classes: int) -> tf.keras.Model:
-  """Builds a network of one convolution with 8 filters, as in Keras's tf.data examples.
-
-  Its outputs are probabilities.
-  """
+  """Builds the network of Keras's tf.data examples, with 8 filters. It returns probabilities."""
   layers = tf.keras.layers
   return tf.keras.Sequential([
       layers.Conv2D(8, 3, padding='same', activation='relu', input_shape=image_shape),
@@ -148,11 +144,10 @@ def mnist_conv8(image_shape: ImageShape, num_classes: int) -> tf.keras.Model:
 
 
 def mnist_deep(image_shape: ImageShape, num_classes: int) -> tf.keras.Model:
-  """Builds the network of mnist_8gpu.flags, with batch norm and dropout.
+  """Builds the network of mnist_8gpu.flags, with batch norm and dropout. It returns probabilities.
 
   Batch norm computes its statistics over the batch of each replica, and each replica draws its own
-  dropout masks. The trained weights therefore depend slightly on the number of replicas. The
-  outputs are probabilities.
+  dropout masks. The trained weights therefore depend slightly on the number of replicas.
   """
   layers = tf.keras.layers
   return tf.keras.Sequential([
@@ -170,7 +165,7 @@ def mnist_deep(image_shape: ImageShape, num_classes: int) -> tf.keras.Model:
 
 
 def mnist_dense(image_shape: ImageShape, num_classes: int) -> tf.keras.Model:
-  """Builds the network of mnist_multi_worker_simple.flags. Its outputs are logits."""
+  """Builds the network of mnist_multi_worker_simple.flags. It returns logits."""
   layers = tf.keras.layers
   return tf.keras.Sequential([
       layers.Conv2D(32, 3, activation='relu', input_shape=image_shape),
@@ -181,9 +176,9 @@ def mnist_dense(image_shape: ImageShape, num_classes: int) -> tf.keras.Model:
 
 
 def mnist_practical(image_shape: ImageShape, num_classes: int) -> tf.keras.Model:
-  """Builds the network of mnist_multi_worker_practical.flags. Its outputs are logits.
+  """Builds the network of mnist_multi_worker_practical.flags. It returns logits.
 
-  The publication has two examples, which this package calls the simple and the practical form.
+  The published tutorial has two examples, which this package calls simple and practical.
   """
   layers = tf.keras.layers
   return tf.keras.Sequential([
@@ -196,23 +191,23 @@ def mnist_practical(image_shape: ImageShape, num_classes: int) -> tf.keras.Model
 
 
 def residual_cnn(image_shape: ImageShape, num_classes: int) -> tf.keras.Model:
-  """Builds a small residual network with batch norm, for images of about 28x28 pixels.
+  """Builds the network of examples/fashion_mnist_best.flags. It returns probabilities.
 
-  It is the network of examples/fashion_mnist_best.flags. Its outputs are probabilities.
+  It is a small residual network with batch norm, for images of about 28x28 pixels.
   """
   layers = tf.keras.layers
 
-  def convolve(tensor: tf.Tensor, filters: int) -> tf.Tensor:
+  def add_convolution(tensor: tf.Tensor, filters: int) -> tf.Tensor:
     tensor = layers.Conv2D(filters, 3, padding='same', use_bias=False,
                            kernel_initializer='he_normal')(tensor)
     return layers.ReLU()(layers.BatchNormalization(momentum=0.9)(tensor))
 
   images = tf.keras.Input(image_shape)
-  tensor = convolve(images, 32)
+  tensor = add_convolution(images, 32)
   for filters, num_residual in ((64, 1), (128, 2)):
-    tensor = residual = convolve(layers.MaxPooling2D(2)(tensor), filters)
+    tensor = residual = add_convolution(layers.MaxPooling2D(2)(tensor), filters)
     for _ in range(num_residual):
-      residual = convolve(residual, filters)
+      residual = add_convolution(residual, filters)
     tensor = layers.Add()([tensor, residual])
   tensor = layers.GlobalAveragePooling2D()(tensor)
   return tf.keras.Model(images, layers.Dense(num_classes, activation='softmax')(tensor))
@@ -222,12 +217,12 @@ class ScaledResidualSum(tf.keras.layers.Lambda):
   """The Lambda layer of InceptionResNetV2, under a name by which exports recognize it."""
 
 
-class _Layers:
-  """Replaces `tf.keras.layers` in Keras's networks, with another batch norm, Conv2D and Lambda.
+class _NetworkLayers:
+  """Takes the place of the module `tf.keras.layers` in Keras's networks, and replaces three layers.
 
-  The batch norm runs in inference mode while it is frozen. Conv2D uses the initialization of He et
-  al. 2015, arXiv:1502.01852. With Keras's default initialization, the activations shrink to about a
-  thousandth over the 13 convolutions of VGG16, and training from random weights fails.
+  Its batch norm runs in inference mode while it is frozen. Its Conv2D uses the initialization of He
+  et al. 2015, arXiv:1502.01852. With Keras's default initialization, the activations shrink to
+  about a thousandth over the 13 convolutions of VGG16, and training from random weights fails.
   """
   BatchNormalization = BatchNormalization
   Conv2D = functools.partial(tf.keras.layers.Conv2D, kernel_initializer='he_normal')
@@ -241,15 +236,12 @@ def _build_keras_network(name: str, image_shape: ImageShape, num_classes: int,
                          trainable_layers: Optional[int]) -> tf.keras.Model:
   """Builds a network of Keras, with a flatten layer and a dense layer in place of its top.
 
-  The input of the network always has three channels; preprocessing repeats the channel of grey
-  images.
-
   Args:
     name: the name of a network in `tf.keras.applications`, in lower case.
 
   Returns:
-    An uncompiled model with random weights, from float32 [B, height, width, 3] to probabilities [B,
-    num_classes].
+    An uncompiled model with random weights, from float32 [B, height, width, 3] to probabilities
+    [B, num_classes]. Preprocessing repeats the only channel of grey images.
 
   Raises:
     ValueError: the images are too small for the network.
@@ -306,9 +298,10 @@ def imagenet_weights(name: str, image_shape: Optional[ImageShape]) -> List[np.nd
 
 
 def _build_backbone(name: str, image_shape: ImageShape, weights: Optional[str]) -> tf.keras.Model:
-  """Builds a network without its top, with the weights `imagenet` or, if None, random weights."""
+  """Builds a network without its top. The weights are `imagenet`, or None for random weights."""
   # tf.keras.applications has functions such as VGG16, and modules such as vgg16.
   function_name, = [attribute for attribute in dir(tf.keras.applications)
                     if attribute.lower() == name and attribute != name]
   return getattr(tf.keras.applications, function_name)(
-      weights=weights, include_top=False, input_shape=image_shape[:2] + (3,), layers=_Layers())
+      weights=weights, include_top=False, input_shape=image_shape[:2] + (3,),
+      layers=_NetworkLayers())

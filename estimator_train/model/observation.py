@@ -1,7 +1,6 @@
-"""The tensors of a training step that hooks fetch: loss, accuracy, gradient norm and images.
+"""Collects the tensors that hooks fetch in training: loss, accuracy, gradient norm and images.
 
-The tensors are added to collections of the graph while the model is built. Some are fetched only at
-logged steps, and other steps do not compute them.
+Collections of the graph contain the tensors. Some of them are computed only in logged steps.
 """
 
 import math
@@ -12,7 +11,7 @@ import tensorflow.compat.v1 as tf
 from estimator_train.data import decoding
 from estimator_train.model import inputs
 
-# Keys of graph collections, which have one entry per replica of this process.
+# Keys of graph collections. A collection has one tensor for each replica of this process.
 _ACCURACIES_KEY = 'estimator_train/replica_accuracies'
 _GRADIENT_NORM_KEY = 'estimator_train/gradient_norm'
 _PIXELS_KEY = 'estimator_train/example_pixels'
@@ -23,15 +22,14 @@ _MAX_IMAGES = 8
 def add_batch_tensors(features: Any, labels: tf.Tensor, outputs: tf.Tensor) -> None:
   """Adds the accuracy on the batch of a replica, and some images of this batch.
 
-  Must be called in each replica after the replica has built its model. Operations that were added
-  before would change the seeds of the model's random operations.
+  Must be called in each replica after the replica has built its model. If it were called before,
+  its operations would change the seeds of the model's random operations.
 
   Args:
-    features: the images of this replica, uint8 or float32 [B, height, width, C] with pixel values
-      from 0 to 255, or other features, which are not shown. If there are sample weights,
-      `{'features': ..., 'sample_weights': ...}`.
+    features: see inputs.split_sample_weights. Images are uint8 or float32 [B, height, width, C]
+      with pixel values from 0 to 255. Other features are ignored.
     labels: one-hot [B, num_classes] or class indices [B].
-    outputs: the outputs of the model, [B, num_classes].
+    outputs: [B, num_classes].
   """
   class_indices = labels if labels.shape.ndims == 1 else tf.argmax(labels, -1)
   add_accuracy(class_indices, outputs)
@@ -46,7 +44,7 @@ def add_accuracy(class_indices: tf.Tensor, outputs: tf.Tensor) -> None:
 
   Args:
     class_indices: the true class indices, [B].
-    outputs: the outputs of the model, [B, num_classes].
+    outputs: [B, num_classes].
   """
   correct = tf.equal(tf.cast(class_indices, tf.int64), tf.argmax(outputs, -1))
   tf.add_to_collection(_ACCURACIES_KEY, tf.reduce_mean(tf.cast(correct, tf.float32)))
@@ -58,7 +56,7 @@ def add_gradient_norm(norm: tf.Tensor) -> None:
 
 
 def training_loss() -> tf.Tensor:
-  """Returns the training loss, the mean over the global batch."""
+  """Returns the training loss, which is the mean over the global batch."""
   # Estimator adds the loss of the EstimatorSpec to the collection after all other losses.
   return tf.get_collection(tf.GraphKeys.LOSSES)[-1]
 
@@ -71,12 +69,12 @@ def accuracy() -> tf.Tensor:
 
 
 def scalars_of_logged_steps() -> Dict[str, tf.Tensor]:
-  """Returns the scalars that are computed only at logged steps, by their tags in TensorBoard.
+  """Returns the scalars that are computed only in logged steps, by their tags in TensorBoard.
 
   All workers of a cluster must fetch the scalars in the same steps, because collective operations
   compute them.
   """
-  # Each replica has added the same norm; zip takes the first one.
+  # Each replica has added the same norm, and zip takes the first one.
   return dict(zip(['gradient_norm'], tf.get_collection(_GRADIENT_NORM_KEY)))
 
 

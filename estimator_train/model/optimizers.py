@@ -18,22 +18,22 @@ LearningRate = Union[float, tf.keras.optimizers.schedules.LearningRateSchedule]
 def make_optimizer(name: str, learning_rate: LearningRate) -> tf.keras.optimizers.Optimizer:
   """Makes the optimizer that `--optimizer` names.
 
-  Each optimizer has a unique Keras name, because checkpoints identify optimizers by their names.
+  Each optimizer has a different name in Keras, by which checkpoints identify it.
 
   Args:
     name: a key of OPTIMIZERS in settings/flags.py.
   """
   options = dict(OPTIMIZERS[name])
   class_name = options.pop('class')
-  optimizer = _OWN_CLASSES.get(class_name) or getattr(tf.keras.optimizers, class_name)
-  return optimizer(learning_rate, **options)
+  optimizer_class = _CLASSES_OF_PACKAGE.get(class_name) or getattr(tf.keras.optimizers, class_name)
+  return optimizer_class(learning_rate, **options)
 
 
 class AdamW(tf.keras.optimizers.Adam):
   """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2).
 
   Each step also subtracts the learning rate times `weight_decay` times the weight from each weight
-  for which _is_decayed is true.
+  for which _is_decayed is True.
 
   Args:
     name: the name in checkpoints.
@@ -68,12 +68,12 @@ class AdamW(tf.keras.optimizers.Adam):
 class Lars(tf.keras.optimizers.SGD):
   """LARS: SGD with momentum and a learning rate per weight (You et al. 2017, arXiv:1708.03888).
 
-  See algorithm 1 of the paper. Biases and normalization parameters do not decay, and use the global
-  learning rate; see _is_decayed. A weight whose norm is 0 also uses the global learning rate.
+  See algorithm 1 of the paper. The learning rate of a weight is the product of the global learning
+  rate, `trust_coefficient`, and the ratio of the norm of the weight to the norm of its gradient.
+  Biases and normalization parameters do not decay, and use the global learning rate; see
+  _is_decayed. A weight whose norm is 0 also uses the global learning rate.
 
   Args:
-    trust_coefficient: a factor of the learning rate of a weight. The other factors are the global
-      learning rate, and the ratio of the norm of the weight to the norm of its gradient.
     name: the name in checkpoints.
   """
 
@@ -105,16 +105,17 @@ class Lars(tf.keras.optimizers.SGD):
 class Lamb(tf.keras.optimizers.Optimizer):
   """LAMB, which scales Adam's update of each variable to the norm of the variable.
 
-  See You et al. 2019, arXiv:1904.00962, algorithm 2, with the norm itself as the function phi. The
+  See You et al. 2019, arXiv:1904.00962, algorithm 2, with the identity as the function phi. The
   update of a variable whose norm is 0 is not scaled. As in the LAMB of TensorFlow Addons, ALBERT
   and NVIDIA's BERT, the updates of biases and normalization parameters are not scaled either, and
-  these variables do not decay; see _is_decayed. A bias starts at 0, so its norm after the first
-  update is about the learning rate. Scaling would multiply its later updates by this small norm.
+  these variables do not decay; see _is_decayed. The reason is that a bias starts at 0, so that its
+  norm after the first update is about the learning rate. Scaling would multiply its later updates
+  by this small norm.
 
   Args:
     beta_1: the decay of the mean of the gradients.
     beta_2: the decay of the mean of the squared gradients.
-    epsilon: added to the root of the mean of the squared gradients.
+    epsilon: is added to the root of the mean of the squared gradients.
     name: the name in checkpoints.
   """
 
@@ -162,9 +163,9 @@ class Lamb(tf.keras.optimizers.Optimizer):
 
 
 def _is_decayed(variable: tf.Variable) -> bool:
-  """Returns whether a weight is a kernel or an embedding, not a bias or a scale.
+  """Returns whether a weight is a kernel or an embedding instead of a bias or a scale.
 
-  Kernels and embeddings have two or more dimensions. Some biases and scales also do, for example in
+  Kernels and embeddings have two or more dimensions. So do some biases and scales, for example in
   GRU(reset_after=True), LocallyConnected2D and LayerNormalization over several axes. The function
   recognizes these by the names that Keras gives them.
   """
@@ -178,33 +179,34 @@ def _to_dense(grad: tf.Tensor, variable: tf.Variable, indices: tf.Tensor) -> tf.
       tf.IndexedSlices(grad, indices, tf.shape(variable, out_type=indices.dtype)))
 
 
-_OWN_CLASSES = {'AdamW': AdamW, 'Lars': Lars, 'Lamb': Lamb}
-tf.keras.utils.get_custom_objects().update(_OWN_CLASSES)  # To load compiled models.
+_CLASSES_OF_PACKAGE = {'AdamW': AdamW, 'Lars': Lars, 'Lamb': Lamb}
+tf.keras.utils.get_custom_objects().update(_CLASSES_OF_PACKAGE)  # To load compiled models.
 
 
-# The attribute of a Keras layer with the regularizer of a kernel, by the attribute with the kernel.
+# The attribute of a Keras layer that contains the regularizer of a kernel, by the attribute that
+# contains the kernel.
 _KERNEL_REGULARIZERS = {'kernel': 'kernel_regularizer', 'depthwise_kernel': 'depthwise_regularizer',
                         'pointwise_kernel': 'pointwise_regularizer'}
 
 
-def decay_weights(model: tf.keras.Model, optimizer: tf.keras.optimizers.Optimizer,
+def add_weight_decay(model: tf.keras.Model, optimizer: tf.keras.optimizers.Optimizer,
                   factor: float) -> None:
-  """Applies weight decay by the optimizer or, if it cannot decay weights, by the loss.
+  """Adds weight decay to the optimizer or, if it cannot decay weights, to the loss.
 
-  Unless the optimizer itself can decay weights, the function adds `factor` / 2 times the sum of the
-  squared kernels to the loss. It omits frozen layers and kernels that already have a regularizer.
+  The loss then contains `factor` / 2 times the sum of the squared kernels. Frozen layers, and
+  kernels that already have a regularizer, are omitted.
 
   Args:
     optimizer: the return value of make_optimizer.
     factor: the value of `--weight_decay`.
   """
-  if type(optimizer) in _OWN_CLASSES.values():
+  if type(optimizer) in _CLASSES_OF_PACKAGE.values():
     optimizer.weight_decay = factor
     return
   for layer in nested_layers(model):
     for kernel_name, regularizer_name in _KERNEL_REGULARIZERS.items():
       kernel = vars(layer).get(kernel_name)
-      # A layer without the attribute is omitted, too: the default `kernel` is not None.
+      # A layer that lacks the attribute is omitted, because the default `kernel` is not None.
       if kernel is not None and layer.trainable_weights and (
           vars(layer).get(regularizer_name, kernel) is None):
         regularizer = tf.keras.regularizers.l2(factor / 2)

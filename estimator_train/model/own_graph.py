@@ -1,10 +1,10 @@
 """Imports the graph that Keras has built for a compiled model into the graphs of an Estimator.
 
 The graph of a compiled model contains what `fit`, `evaluate` and `predict` compute. This module
-adds the gradients to this graph or a copy of it, where Python knows the loops, functions and custom
-gradients of the model. A `model_fn` makes variables, and imports the part of the graph that its
-mode needs. The import replaces the model's variables by the new ones, and its placeholders by a
-batch. See docs/library.md.
+adds the gradients to this graph or to a copy of it, because only there TensorFlow knows the loops,
+functions and custom gradients of the model. A `model_fn` makes new variables, and imports the
+subgraph that its mode needs. The import replaces the model's variables by the new variables, and
+its placeholders by a batch. See docs/library.md.
 """
 
 import threading
@@ -33,13 +33,13 @@ _TRAIN, _EVAL = tf.estimator.ModeKeys.TRAIN, tf.estimator.ModeKeys.EVAL
 class CompiledGraph:
   """The graph of a compiled Keras model, which must not be compiled again.
 
-  Must be constructed where the model was built: in the graph of the model, or in eager mode.
+  Must be constructed in the graph of the model, or in eager mode if the model was built there.
 
   Args:
-    loss_functions: the losses to train with, one for each output; None: the losses of the model.
+    loss_functions: the losses to train with, one for each output; None for the losses of the model.
 
   Attributes:
-    is_built_late: whether the inputs of the model were unknown until its first batch.
+    is_built_late: whether the model is, or was, built only on its first batch.
   """
 
   def __init__(self, model: tf.keras.Model,
@@ -53,33 +53,30 @@ class CompiledGraph:
     self._weight_names: Optional[List[str]] = None
     self._subgraphs: Dict[Tuple[Any, ...], 'ModeSubgraph'] = {}
     self._lock = threading.RLock()  # Replicas build their graphs in threads.
-    with self._entered():
+    with self._enter_graph():
       if compiled_models.runs_eagerly(model):
         compiled_models.recompile(model)
       if model.inputs and not self._is_eager:
         gradients.make_training_function(model)
 
-  def _entered(self) -> Any:
-    return compiled_models.entered_graph(self._graph, self._is_eager)
+  def _enter_graph(self) -> Any:
+    return compiled_models.enter_graph(self._graph, self._is_eager)
 
   def build(self, features: Any) -> None:
-    """Builds the model on the features of a batch, as the first call of `fit` does.
-
-    Does nothing if the inputs of the model are already known.
-    """
+    """Builds the model on the features of its first batch, as `fit` does."""
     with self._lock:
       if not self.model.inputs:
-        with self._entered():
+        with self._enter_graph():
           compiled_models.build_on_placeholders(self.model, features)
           if not self._is_eager:
             gradients.make_training_function(self.model)
 
   @property
   def weight_names(self) -> List[str]:
-    """The names of the weights, in their order, as if the graph contained no other model."""
+    """The names of `model.weights` in checkpoints; see saved_weights.checkpoint_names."""
     with self._lock:
       if self._weight_names is None:
-        with self._entered():
+        with self._enter_graph():
           self._weight_names = saved_weights.checkpoint_names(self.model, self._graph)
       return self._weight_names
 
@@ -87,27 +84,26 @@ class CompiledGraph:
     """Returns the values of the weights, in the order of `model.weights`.
 
     Args:
-      seed: the seed of random initial values, if the weights have no values yet; None: the seeds of
-        the model's graph are used.
+      seed: the seed of the initial values if the weights have no values yet; None to use the seeds
+        of the model's graph.
     """
-    with self._entered():
+    with self._enter_graph():
       return self._values.read(self.model.weights, seed)
 
   def read_hyperparameters(self) -> estimator.Hyperparameters:
-    """Calls estimator.read_hyperparameters; must be called in the thread of the user."""
+    """Calls estimator.read_hyperparameters. Must be called in the thread of the user."""
     if self._is_eager:
       return estimator.read_hyperparameters(self.model.optimizer)
-    with self._entered():
+    with self._enter_graph():
       return estimator.read_hyperparameters(self.model.optimizer)
 
-  def losses_that_are_no_means(self) -> List[str]:
-    """Calls losses.losses_that_are_no_means in the graph of the model."""
-    with self._lock, self._entered():
-      return losses.losses_that_are_no_means(self.model)
+  def names_of_losses_that_are_no_means(self) -> List[str]:
+    with self._lock, self._enter_graph():
+      return losses.names_of_losses_that_are_no_means(self.model)
 
   def subgraph_of_mode(self, mode: str, has_sample_weights: bool = False,
                        has_metrics: bool = False) -> 'ModeSubgraph':
-    """Returns the subgraph that a mode needs; all replicas use the same one.
+    """Returns the subgraph that a mode needs. All replicas use the same subgraph.
 
     Args:
       mode: one of tf.estimator.ModeKeys.
@@ -117,26 +113,25 @@ class CompiledGraph:
     key = mode, has_sample_weights, mode == _EVAL or (mode == _TRAIN and has_metrics), num_replicas
     with self._lock:
       if key not in self._subgraphs:
-        with self._entered(), compiled_models.as_compiled(self.model):
+        with self._enter_graph(), compiled_models.restore_trainable_state(self.model):
           self._subgraphs[key] = ModeSubgraph(
               self.model, self._graph, self._values, self._loss_functions, *key)
       return self._subgraphs[key]
 
 
 class Fetches(NamedTuple):
-  """What a mode computes from a batch.
+  """The tensors and operations that a mode computes from a batch.
 
-  A ModeSubgraph has tensors and operations of the model's graph. The result of
-  ImportedModel.apply has their counterparts in the graph of the Estimator.
+  In a ModeSubgraph, they belong to the model's graph. In the result of
+  ImportedModel.import_for_batch, they are the counterparts in the graph of the Estimator.
 
   Attributes:
-    outputs: the outputs of the model.
-    loss: the loss of the batch; None for predictions.
-    gradients: for each trained weight, the gradient of the loss: a tensor, IndexedSlices or None.
-    updates: operations that update statistics and other state, in training.
-    output_losses: the losses of the outputs without reduction, in evaluation.
-    regularization_losses: the losses that layers have added, in evaluation.
-    metrics: the metrics by name, in evaluation and in a SavedModel of the mode TRAIN.
+    loss: None for predictions.
+    gradients: the gradient of the loss for each trained weight: a tensor, IndexedSlices or None.
+    updates: operations that update statistics and other state, only in training.
+    output_losses: the losses of the outputs without reduction, only in evaluation.
+    regularization_losses: the losses that layers have added, only in evaluation.
+    metrics: the metrics by name, only in evaluation and in a SavedModel of the mode TRAIN.
   """
   outputs: Sequence[tf.Tensor]
   loss: Optional[tf.Tensor] = None
@@ -148,19 +143,15 @@ class Fetches(NamedTuple):
 
 
 class ModeSubgraph:
-  """The subgraph of a compiled model that a mode needs; must be constructed in the model's graph.
-
-  Args:
-    num_replicas: the number of replicas that train.
+  """The subgraph of a compiled model that a mode needs. Must be constructed in the model's graph.
 
   Attributes:
-    fetches: what the mode computes.
     inputs: the tensors that the features replace.
     endpoints: for each output, the tensors that the labels and sample weights replace.
-    fed_names: the names of the operations of the tensors in `inputs` and `endpoints`.
+    fed_operation_names: the names of the operations of the tensors in `inputs` and `endpoints`.
     trained_weights: the weights that each optimizer trains, in the order of `fetches.gradients`.
     loss_gradient: the gradient with respect to the loss; None if the mode does not train.
-    extracted: the nodes to import.
+    extracted_nodes: the nodes to import.
   """
 
   def __init__(self, model: tf.keras.Model, graph: tf.Graph, values: saved_weights.ValueReader,
@@ -179,7 +170,7 @@ class ModeSubgraph:
           loss=compiled_models.total_loss(model, num_replicas, loss_functions))
     self.variables = variables.OriginalVariables(model, graph, values)
     if is_trained:
-      self.fetches = self.fetches._replace(updates=compiled_models.updates(model))
+      self.fetches = self.fetches._replace(updates=compiled_models.training_updates(model))
     if mode == _EVAL:
       self.fetches = self.fetches._replace(
           output_losses=compiled_models.output_losses(model),
@@ -188,41 +179,41 @@ class ModeSubgraph:
       self.fetches = self.fetches._replace(metrics=compiled_models.make_metrics(model))
     self.variables.add_metrics([variable for metric in self.fetches.metrics.values()
                                 for variable in metric.variables])
-    self._extract(self._add_gradients() if is_trained else graph)
+    self._extract_nodes(self._add_gradients() if is_trained else graph)
 
   def _add_gradients(self) -> tf.Graph:
-    """Adds the gradients to the graph or to a copy of it; returns the graph that has them."""
+    """Adds the gradients to the graph or to a copy of it. Returns the changed graph."""
     handles = [self.variables.handle(weight) for weights in self.trained_weights
                for weight in weights]
-    graph = gradients.copy_if_gradients_change_it(self.fetches.loss)
+    graph = gradients.copy_graph_if_gradients_change_it(self.fetches.loss)
     loss, *handles = (graph.as_graph_element(tensor.name)
                       for tensor in (self.fetches.loss, *handles))
     with graph.as_default():
       self.loss_gradient = gradients.make_loss_gradient(loss)
-      with gradients.padded_filter_gradients(machine.needs_padded_gradients()):
+      with gradients.pad_filter_gradients(machine.needs_padded_gradients()):
         self.fetches = self.fetches._replace(
             gradients=tf.gradients(loss, handles, self.loss_gradient))
     return graph
 
-  def _extract(self, graph: tf.Graph) -> None:
+  def _extract_nodes(self, graph: tf.Graph) -> None:
     phase = compiled_models.learning_phase()
     fed = tf.nest.flatten([self.inputs, [endpoint.target for endpoint in self.endpoints]],
                           expand_composites=True)
     fed += [endpoint.sample_weight for endpoint in self.endpoints]
-    self.fed_names = {tensor.op.name for tensor in fed if tensor is not None}
-    replaced = set(self.fed_names)
+    self.fed_operation_names = {tensor.op.name for tensor in fed if tensor is not None}
+    replaced_names = set(self.fed_operation_names)
     constants = {}
     if isinstance(phase, tf.Tensor):
       constants[phase.op.name] = self.mode == _TRAIN
     if self.loss_gradient is not None:
-      replaced.add(self.loss_gradient.op.name)
-    self.phase_name = phase.name if isinstance(phase, tf.Tensor) else ''
-    ends = [graph.as_graph_element(name) for name in graphs.fetch_names(self.fetches)]
-    self.extracted = graphs.extract_subgraph(
-        graph, [getattr(end, 'op', end) for end in ends],
-        replaced | {*constants} | self.variables.handle_op_names, constants)
-    self.variables.keep_used(self.extracted)
-    for node in self.extracted.nodes.values():
+      replaced_names.add(self.loss_gradient.op.name)
+    self.learning_phase_name = phase.name if isinstance(phase, tf.Tensor) else ''
+    fetched = [graph.as_graph_element(name) for name in graphs.fetch_names(self.fetches)]
+    self.extracted_nodes = graphs.extract_subgraph(
+        graph, [getattr(element, 'op', element) for element in fetched],
+        replaced_names | {*constants} | self.variables.handle_op_names, constants)
+    self.variables.remove_unused(self.extracted_nodes)
+    for node in self.extracted_nodes.nodes.values():
       if node.op == 'Placeholder':
         raise InvalidValue('a model must compute its outputs from its inputs and weights only',
                            'it also uses the placeholder ' + node.name,
@@ -232,65 +223,60 @@ class ModeSubgraph:
 class ImportedModel:
   """A model in the default graph: its variables, and the operations on one or several batches.
 
-  Must be constructed in each replica, in the mode of the subgraph.
+  Must be constructed in each replica.
 
   Args:
-    weights_path: a checkpoint with the initial values of the weights; None: the initial values do
-      not matter, because a checkpoint is restored, for example.
+    weights_path: the path of the initial weights; None for zeros, if a checkpoint is restored.
 
   Attributes:
-    variables_by_original: the variables, by the ids of the model's own variables.
+    variables_by_original: the variables, by the ids of the variables in the model's graph.
     trained_weights: the weights that each optimizer trains.
   """
 
   def __init__(self, compiled_graph: CompiledGraph, subgraph: ModeSubgraph,
                weights_path: Optional[str]) -> None:
     self._subgraph = subgraph
-    self._variables = subgraph.variables.make(compiled_graph.weight_names, weights_path)
+    self._variables = subgraph.variables.make_variables(compiled_graph.weight_names, weights_path)
     self.variables_by_original: Dict[int, Any] = self._variables.by_id
     self.trained_weights = [[self.variables_by_original[id(weight)] for weight in weights]
                             for weights in subgraph.trained_weights]
 
-  def apply(self, batch: Batch) -> Tuple[Fetches, Optional[tf.Tensor]]:
-    """Imports the operations on a batch.
-
-    Returns:
-      The results, and the gradient with respect to the loss, which known_gradients takes.
-    """
+  def import_for_batch(self, batch: Batch) -> Tuple[Fetches, Optional[tf.Tensor]]:
+    """Imports the operations on a batch. Returns the arguments of make_known_gradients."""
     subgraph = self._subgraph
-    replacements = self._variables.replacements()
+    replacements = self._variables.make_replacements()
 
-    def replace(tensor: Any, value: Any) -> None:
+    def add_replacement(tensor: Any, value: Any) -> None:
       if tensor is not None and value is not None:
         replacements.update((old.name, new) for old, new in zip(
             *(tf.nest.flatten(item, expand_composites=True) for item in (tensor, value))))
 
     for tensor, value in zip(subgraph.inputs, batch.features):
-      replace(tensor, value)
+      add_replacement(tensor, value)
     for endpoint, label, weight in zip(subgraph.endpoints, batch.labels, batch.sample_weights):
-      replace(endpoint.target, label)
-      replace(endpoint.sample_weight, weight)
-    if subgraph.phase_name:
-      replacements[subgraph.phase_name] = tf.constant(subgraph.mode == _TRAIN)
+      add_replacement(endpoint.target, label)
+      add_replacement(endpoint.sample_weight, weight)
+    if subgraph.learning_phase_name:
+      replacements[subgraph.learning_phase_name] = tf.constant(subgraph.mode == _TRAIN)
     loss_gradient = None
     if subgraph.loss_gradient is not None:
       loss_gradient = gradients.make_loss_gradient(subgraph.loss_gradient)
       replacements[subgraph.loss_gradient.name] = loss_gradient
     fetches = subgraph.fetches
     updates, assignments = self._variables.split_updates(
-        fetches.updates, subgraph.extracted, subgraph.fed_names)
-    imported = graphs.Import(subgraph.extracted, replacements, graphs.fetch_names(
+        fetches.updates, subgraph.extracted_nodes, subgraph.fed_operation_names)
+    imported = graphs.ImportedSubgraph(subgraph.extracted_nodes, replacements, graphs.fetch_names(
         [fetches._replace(updates=updates), assignments]))
-    results = imported.find(fetches._replace(updates=updates))
-    return results._replace(updates=[*results.updates, *self._variables.assign(
+    results = imported.find_counterparts(fetches._replace(updates=updates))
+    return results._replace(updates=[*results.updates, *self._variables.make_assignments(
         assignments, imported)]), loss_gradient
 
   def updated_statistics(self) -> List[Any]:
-    """Returns the float variables that have a copy on each replica, which the replica updates."""
-    return self._variables.updated_copies(self._subgraph.extracted)
+    """Returns the float variables of which each replica updates its own copy."""
+    return self._variables.updated_copies(self._subgraph.extracted_nodes)
 
-  def known_gradients(self, fetches: Fetches,
-                      loss_gradient: tf.Tensor) -> gradients.KnownGradients:
-    """Returns a loss for an optimizer; the gradients of this loss are those of the fetches."""
+  def make_known_gradients(self, fetches: Fetches,
+                           loss_gradient: tf.Tensor) -> gradients.KnownGradients:
+    """Makes a loss for an optimizer. Its gradients are the gradients in the fetches."""
     return gradients.KnownGradients(fetches.loss, loss_gradient, sum(self.trained_weights, []),
                                     fetches.gradients)

@@ -1,4 +1,4 @@
-"""Sums and means over the batches of an evaluation, as metrics of an EstimatorSpec.
+"""Makes sums and means over the batches of an evaluation, as metrics of an EstimatorSpec.
 
 A metric is a pair of a tensor with its value and the operation that adds a batch.
 """

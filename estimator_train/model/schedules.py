@@ -1,6 +1,6 @@
 """Computes the learning rate of a global step.
 
-A schedule can begin with a linear warm-up (Goyal et al. 2017, arXiv:1706.02677, section 2.2): step
+A schedule can begin with a linear warm-up (Goyal et al. 2017, arXiv:1706.02677, section 2.2). Step
 0 uses 1/warmup_steps of the full learning rate, and step warmup_steps - 1 uses the full rate. The
 learning rate depends only on the global step and on the batch sizes of all steps. A resumed run
 therefore continues the schedule exactly, and no checkpoint can restore an outdated learning rate.
@@ -25,10 +25,10 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
 
   Args:
     learning_rate: the learning rate after the warm-up.
-    warmup_steps: the number of steps of the warm-up; 0: there is no warm-up.
+    warmup_steps: 0 if there is no warm-up.
     boundaries: the global steps from which the learning rates in `values` apply.
     values: the learning rates that follow `learning_rate`, one for each boundary.
-    batch_sizes: see StepClock; empty: all steps have the same batch size.
+    batch_sizes: see StepClock; empty if all steps have the same batch size.
   """
 
   def __init__(self, learning_rate: float, warmup_steps: int = 0, boundaries: Sequence[int] = (),
@@ -39,8 +39,8 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
     self.batch_sizes = [(step, examples) for step, examples in batch_sizes]
 
   def __call__(self, step: tf.Tensor) -> tf.Tensor:
-    # Keras has cast the step to float32, which represents integers exactly only up to 2^24. Beyond
-    # this step, a boundary may be off by one step.
+    # Keras has cast the step to float32, which represents integers exactly only up to 2^24. In
+    # later steps, a boundary may be off by one step.
     return tf.cast(self._compute_rate(tf.cast(step, tf.float64), tf), tf.float32)
 
   def rate_at(self, step: int) -> float:
@@ -55,14 +55,14 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
     return self._describe() + warmup
 
   def _describe(self) -> str:
-    """Returns the schedule as text, without the warm-up."""
+    """Describes the schedule without the warm-up."""
     # Users count steps from 1. For them, the step that starts at the global step N is step N + 1.
     return ', '.join(['{:g}'.format(self.learning_rate)] + [
         '{:g} from step {}'.format(value, boundary + 1)
         for boundary, value in zip(self.boundaries, self.values)])
 
   def _compute_rate(self, step: Any, ops: Any) -> Any:
-    """Returns the learning rate at a global step, by operations of `ops`: TensorFlow or NumPy."""
+    """Returns the learning rate at a global step. The library `ops` is TensorFlow or NumPy."""
     rate = self._rate_after_warmup(step, ops)
     if not self.warmup_steps:
       return rate
@@ -73,14 +73,14 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
         rate)
 
   def _equivalent_steps(self, step: Any, ops: Any = np) -> Any:
-    """Converts the examples of all steps so far to a number of steps of the latest batch size."""
+    """Returns the number of steps of the latest batch size that would use the same examples."""
     if not self.batch_sizes:
       return step
     examples = count_examples(self.batch_sizes, step, ops.minimum, ops.maximum)
     return examples / self.batch_sizes[-1][1]
 
   def _rate_after_warmup(self, step: Any, ops: Any) -> Any:
-    """Returns the learning rate as if there were no warm-up; see _compute_rate for `ops`."""
+    """Returns the learning rate as if there were no warm-up."""
     rate = np.float64(self.learning_rate)
     for boundary, value in zip(self.boundaries, self.values):
       rate = ops.where(step >= boundary, np.float64(value), rate)
@@ -101,8 +101,8 @@ class Exponential(Schedule):
     self.end_step = end_step
 
   def _describe(self) -> str:
-    # The last rate is first used by the step that starts at `end_step`. For users, who count from
-    # 1, this is the step after step `end_step`.
+    # The step that starts at `end_step` is the first one with the last rate. Users count steps from
+    # 1. For them, it is the step after step `end_step`.
     return '{:g}, decaying to {:g} after step {} ({})'.format(
         self.learning_rate, self.end_rate, self.end_step, type(self).__name__.lower())
 

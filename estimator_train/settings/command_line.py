@@ -14,7 +14,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings, rules, workloads
 from estimator_train.settings.flag_type import GROUP_TITLES, all_flags, flags_of, unknown_flag_error
-from estimator_train.settings.flags import MODES_WITH_CHECKPOINT_FLAG
+from estimator_train.settings.flags import MODES_WITH_CHECKPOINT_FLAG, OUTPUT_FLAGS
 
 USAGE = """\
 estimator-train --flagfile=NAME [--FLAG=VALUE...]
@@ -31,6 +31,10 @@ standard output is the result as a JSON object, on a terminal only with --json.
 
 # These flags require a --dataset other than the default, which has no patterns.
 _FLAGS_OF_PATTERNS = ('train_pattern', 'eval_pattern', 'validation_fraction')
+_TRAINING_MODES = ('train_and_evaluate', 'train')
+# If only these flags are given, training continues the run in --model_dir with its flags.
+_FLAGS_OF_LENGTH = ('mode', 'model_dir', 'train_steps', 'train_epochs', 'early_stopping_steps',
+                    'stop_at_accuracy', *OUTPUT_FLAGS)
 _HELP_WITH_WORD = re.compile('--?help=.')
 _FLAGFILE = re.compile(r'--?flagfile(?:=(.*))?', re.DOTALL)
 _COMMENT_PREFIXES = ('#', '//')
@@ -53,7 +57,10 @@ class Argument(NamedTuple):
 
   @property
   def flag_name(self) -> str:
-    return self.text.lstrip('-').partition('=')[0]
+    """The name of the flag, which for `--noFLAG` is that of FLAG."""
+    name = self.text.lstrip('-').partition('=')[0]
+    flag = all_flags().get(name[2:]) if name.startswith('no') else None
+    return name if flag is None or flag.value_type is not bool else flag.name
 
 
 def parse(argv: Sequence[str]) -> Settings:
@@ -115,17 +122,16 @@ def _parse_values(arguments: Sequence[Argument]) -> Dict[str, Any]:
   """Returns the values of all flags by name."""
   flags = all_flags()
   values = {name: flag.default for name, flag in flags.items()}
-  texts = iter([argument.text for argument in arguments])
-  for argument in texts:
+  for argument in (argument.text for argument in arguments):
     name, equals, text = argument[2 if argument.startswith('--') else 1:].partition('=')
     flag = flags.get(name)
     negated = flags.get(name[2:]) if name.startswith('no') else None
     if flag is not None and argument.startswith('-'):
       if not equals:
-        text = 'true' if flag.value_type is bool else next(texts, '--')
-        if text.startswith('--'):
+        if flag.value_type is not bool:
           raise UserError('--{} has no value'.format(name), argument,
                           'write it as --{}=VALUE'.format(name))
+        text = 'true'
     elif negated is not None and argument.startswith('-') and negated.value_type is bool:
       if equals:
         raise UserError('the flags cannot be parsed', argument + ' does not take an argument',
@@ -140,22 +146,28 @@ def _parse_values(arguments: Sequence[Argument]) -> Dict[str, Any]:
 
 
 def _read_flags_of_run(values: Dict[str, Any], names: Set[str]) -> List[Argument]:
-  """Returns the flags of the run in --model_dir, or [] if the mode reads no checkpoints of a run.
+  """Returns the flags of the run in --model_dir if the command takes them from there, else [].
+
+  Modes that read a checkpoint do. Training does if only the length of the run is given.
 
   Args:
     names: the names of the flags that the user gave.
   """
   path = os.path.join(os.path.expanduser(values['model_dir'] or ''), 'flags.txt')
-  if values['mode'] not in MODES_WITH_CHECKPOINT_FLAG or not values['model_dir']:
+  reads_checkpoint = values['mode'] in MODES_WITH_CHECKPOINT_FLAG
+  continues_run = values['mode'] in _TRAINING_MODES and names.issubset(_FLAGS_OF_LENGTH)
+  if not values['model_dir'] or not (reads_checkpoint or continues_run):
     return []
-  if not os.path.isfile(path):
-    if 'dataset' not in names and names.intersection(_FLAGS_OF_PATTERNS):
+  # The check of --model_dir reports a null byte, for which isfile raises an error on CPython 3.7.
+  if '\0' in path or not os.path.isfile(path):
+    if reads_checkpoint and 'dataset' not in names and names.intersection(_FLAGS_OF_PATTERNS):
       raise UserError('--dataset is required if --model_dir has no run',
                       '--model_dir={} has no flags.txt'.format(values['model_dir']),
                       'give --dataset, or the --model_dir of a run')
     return []
+  modes_to_keep = ['--mode=' + mode for mode in _TRAINING_MODES] if continues_run else []
   return [argument for argument in _expand_flagfile(Argument('--flagfile=' + path, ''), ())
-          if argument.flag_name not in ('mode', 'model_dir')]
+          if argument.flag_name not in ('mode', 'model_dir') or argument.text in modes_to_keep]
 
 
 def _drop_unset_flags(arguments: Sequence[Argument]) -> List[Argument]:
@@ -220,15 +232,24 @@ def _expand_flagfiles(argv: Sequence[str]) -> List[Argument]:
 
   The flags on the command line are returned last, so that they override those in flagfiles.
   """
-  arguments: List[Argument] = []
-  rest = list(argv)
-  while rest:
-    text = rest.pop(0)
-    if text in ('--flagfile', '-flagfile') and rest:
-      text = '--flagfile=' + rest.pop(0)
-    arguments += _expand_flagfile(Argument(text, ''), ())
+  arguments = [expanded for argument in _join_values([Argument(text, '') for text in argv])
+               for expanded in _expand_flagfile(argument, ())]
   # The stable sort moves the flags on the command line to the end.
   return sorted(arguments, key=lambda argument: not argument.location)
+
+
+def _join_values(arguments: Sequence[Argument]) -> List[Argument]:
+  """Joins each `--FLAG` whose value is the next argument with this value, to `--FLAG=VALUE`."""
+  joined: List[Argument] = []
+  for argument in arguments:
+    name = joined[-1].text.lstrip('-') if joined and joined[-1].text.startswith('-') else ''
+    flag = all_flags().get(name)
+    if not argument.text.startswith('--') and (
+        name == 'flagfile' or flag is not None and flag.value_type is not bool):
+      joined[-1] = joined[-1]._replace(text='{}={}'.format(joined[-1].text, argument.text))
+    else:
+      joined.append(argument)
+  return joined
 
 
 def _add_locations(error: UserError, arguments: Sequence[Argument]) -> UserError:
@@ -269,14 +290,15 @@ def _expand_flagfile(argument: Argument, including_files: Tuple[str, ...]) -> Li
   if os.path.basename(path) == path and not os.path.exists(path):  # It may be in the package.
     bundled = os.path.join(workloads.FLAGFILES_DIR, path.rpartition('.flags')[0] or path) + '.flags'
     path = bundled if os.path.isfile(bundled) else path
-  arguments: List[Argument] = []
   lines = _read_lines(path, path_and_origin)
   is_recorded = any(re.fullmatch(r'# --\w+ is not set', line) for line in lines)
-  for number, line in enumerate(lines, 1):
-    if line and not line.startswith(_COMMENT_PREFIXES):
-      arguments += _expand_flagfile(Argument(line, '{}:{}'.format(path, number), is_recorded),
-                                    including_files + (os.path.realpath(path),))
-  return arguments
+  arguments = _join_values([
+      Argument(line, '{}:{}'.format(path, number), is_recorded)
+      for number, line in enumerate(lines, 1)
+      if line and not line.startswith(_COMMENT_PREFIXES)])
+  including_files += (os.path.realpath(path),)
+  return [expanded for argument in arguments
+          for expanded in _expand_flagfile(argument, including_files)]
 
 
 def _read_lines(path: str, path_and_origin: str) -> List[str]:

@@ -105,7 +105,7 @@ def has_nvidia_driver() -> bool:
 def needs_padded_gradients() -> bool:
   """Returns whether gradients of single-channel convolutions are faster with padded images.
 
-  See `padded_filter_gradients` in tf_patches.
+  See `pad_filter_gradients` in tf_patches.
   """
   flags = cpu_property('flags').split()
   return 'avx2' in flags and 'avx512f' not in flags and has_onednn()

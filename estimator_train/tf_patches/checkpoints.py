@@ -16,7 +16,7 @@ _OTHER_REPLICA_NAME = re.compile(r'/replica_\d+(/|$)')
 
 
 class MonotonicTimer(tf.train.SecondOrStepTimer):
-  """A timer for hooks that changes of the system clock do not affect.
+  """A timer for hooks that is independent of changes of the system clock.
 
   Defect: line 132 of tensorflow_core/python/training/basic_session_run_hooks.py compares times of
   the system clock. Symptom: after the clock is set back by an hour, no checkpoint is saved for an
@@ -34,7 +34,7 @@ class MonotonicTimer(tf.train.SecondOrStepTimer):
 
 
 class SaverSetupHook(tf.train.SessionRunHook):
-  """Replaces the saver, and resets hyperparameters to the flags' values after restoring.
+  """Replaces the saver, and resets hyperparameters to the values of the flags after restoring.
 
   Defect 1: Estimator's default saver (tensorflow_estimator/python/estimator/estimator.py:1394)
   saves the copies of the optimizer's slots on all replicas. Symptom: a run on one replica cannot
@@ -47,10 +47,9 @@ class SaverSetupHook(tf.train.SessionRunHook):
   checkpoints.
 
   Args:
-    config: the configuration of the Estimator, with the number of checkpoints to keep. If None,
-      another saver saves the variables, and this hook only resets hyperparameters.
-    hyperparameters: the names of the optimizer's hyperparameters, such as `learning_rate`. The
-      optimizer's other variables are its state.
+    config: the configuration of the Estimator. With None, another saver saves the variables, and
+      this hook only resets hyperparameters.
+    hyperparameters: the names of the optimizer's hyperparameters, such as `learning_rate`.
   """
 
   def __init__(self, config: Optional[tf.estimator.RunConfig], hyperparameters: Set[str]) -> None:
@@ -95,14 +94,14 @@ def variable_name(variable: Any) -> str:
 
 def single_copy_variables() -> List[Any]:
   """Returns the variables that SaverSetupHook saves: one object for all copies of a variable."""
-  chosen: Dict[str, Any] = {}
+  by_name: Dict[str, Any] = {}
   for variable in tf.global_variables():
     name = variable_name(variable)  # A replicated variable has the same name as its first copy.
     if _OTHER_REPLICA_NAME.search(name):
       continue
-    if name not in chosen or hasattr(variable, 'values'):  # Only replicated variables have it.
-      chosen[name] = variable
-  return list(chosen.values())
+    if name not in by_name or hasattr(variable, 'values'):  # Only replicated variables have it.
+      by_name[name] = variable
+  return list(by_name.values())
 
 
 class SingleReadSaverBuilder(saver_lib.BulkSaverBuilder):
@@ -121,7 +120,7 @@ class SingleReadSaverBuilder(saver_lib.BulkSaverBuilder):
 
 
 def make_checkpoint_list_restorer(saver: tf.train.Saver) -> Callable[[], None]:
-  """Returns a function that resets the saver's lists of checkpoints to their present contents.
+  """Returns a function that restores the present contents of the saver's lists of checkpoints.
 
   Defect: `Saver.save` first updates its list of kept checkpoints (line 930 of
   tensorflow_core/python/training/saver.py) and its list of checkpoints to delete (line 934). It
@@ -129,13 +128,13 @@ def make_checkpoint_list_restorer(saver: tf.train.Saver) -> Callable[[], None]:
   Symptom: after the disk was full for a while, the `checkpoint` file lists a checkpoint that does
   not exist, and a good checkpoint is deleted too early.
   """
-  kept, to_delete = list(saver._last_checkpoints), list(saver._checkpoints_to_be_deleted)
+  last, to_be_deleted = list(saver._last_checkpoints), list(saver._checkpoints_to_be_deleted)
 
-  def restore() -> None:
-    saver.set_last_checkpoints_with_time(kept)
-    saver._checkpoints_to_be_deleted = to_delete
+  def restore_lists() -> None:
+    saver.set_last_checkpoints_with_time(last)
+    saver._checkpoints_to_be_deleted = to_be_deleted
 
-  return restore
+  return restore_lists
 
 
 def delete_surplus_checkpoints(saver: tf.train.Saver) -> None:

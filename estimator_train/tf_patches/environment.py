@@ -1,4 +1,4 @@
-"""Sets environment variables of the process, and settings that all of its graphs share."""
+"""Sets environment variables of the process, and settings that apply to all of its graphs."""
 
 import contextlib
 import os

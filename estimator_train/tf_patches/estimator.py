@@ -1,6 +1,6 @@
 """Works around defects of Estimators and `model_to_estimator`, and calls private functions of both.
 
-Line numbers without a file refer to tensorflow_estimator/python/estimator/estimator.py in all
+Line numbers without a file refer to tensorflow_estimator/python/estimator/estimator.py in the
 functions before copy_optimizer, and to keras.py in the same folder in the functions after it.
 """
 
@@ -134,19 +134,21 @@ def read_hyperparameters(optimizer: Any) -> Hyperparameters:
   graph.
   """
   if isinstance(optimizer, (list, tuple)):
-    return {key: values for each in optimizer for key, values in read_hyperparameters(each).items()}
+    return {key: values for member in optimizer
+            for key, values in read_hyperparameters(member).items()}
   if not isinstance(optimizer, optimizer_v2.OptimizerV2):
     return {}
-  found = {id(optimizer): {name: backend.get_value(value) if tf.is_tensor(value) else value
-                           for name, value in vars(optimizer)['_hyper'].items()}}
+  hyperparameters = {id(optimizer): {
+      name: backend.get_value(value) if tf.is_tensor(value) else value
+      for name, value in vars(optimizer)['_hyper'].items()}}
   for inner in vars(optimizer).values():
     if isinstance(inner, optimizer_v2.OptimizerV2):
-      found.update(read_hyperparameters(inner))
-  return found
+      hyperparameters.update(read_hyperparameters(inner))
+  return hyperparameters
 
 
 def copy_optimizer(optimizer: Any, hyperparameters: Hyperparameters) -> Any:
-  """Copies optimizers for the default graph, whose global step then counts their steps.
+  """Copies one or several optimizers for the default graph. Its global step counts their steps.
 
   Defect: model_to_estimator creates optimizers again from their configurations
   (tensorflow_core/python/keras/models.py:665). Symptom: arguments of a constructor that
@@ -156,28 +158,33 @@ def copy_optimizer(optimizer: Any, hyperparameters: Hyperparameters) -> Any:
     hyperparameters: the return value of read_hyperparameters.
 
   Raises:
-    ValueError: a strategy does not support the optimizer.
+    ValueError: an optimizer is of another class than those of tf.keras.optimizers and tf.train, or
+      a strategy does not support it.
   """
   if isinstance(optimizer, (list, tuple)):
-    return [copy_optimizer(each, hyperparameters) for each in optimizer]
+    return [copy_optimizer(member, hyperparameters) for member in optimizer]
+  if not isinstance(optimizer, (optimizers.TFOptimizer, optimizer_v2.OptimizerV2)):
+    raise ValueError('the class of the optimizer is not supported: {}.{}: give an optimizer of '
+                     'tf.keras.optimizers or tf.train'.format(
+                         type(optimizer).__module__, type(optimizer).__name__))
   global_step = tf.train.get_or_create_global_step()
   # TFOptimizer and LossScalingOptimizer wrap another optimizer, which is checked.
   _check_supports_strategies(getattr(optimizer, 'optimizer', optimizer))
   if isinstance(optimizer, optimizers.TFOptimizer):
     make_updates_linear(optimizer.optimizer)
-    made = optimizers.TFOptimizer(optimizer.optimizer, global_step)
-    backend.track_tf_optimizer(made)
+    new_optimizer = optimizers.TFOptimizer(optimizer.optimizer, global_step)
+    backend.track_tf_optimizer(new_optimizer)
   else:
-    made = _copy_without_state(optimizer, hyperparameters)
-    made.iterations = global_step
-  sum_gradients_before_changes(made)
-  return made
+    new_optimizer = _copy_without_state(optimizer, hyperparameters)
+    new_optimizer.iterations = global_step
+  sum_gradients_before_changes(new_optimizer)
+  return new_optimizer
 
 
 def _copy_without_state(optimizer: Any, hyperparameters: Hyperparameters) -> Any:
   """Copies an optimizer of Keras without the variables that it has made in the model's graph."""
-  made = copy.copy(optimizer)
-  attributes = vars(made)
+  new_optimizer = copy.copy(optimizer)
+  attributes = vars(new_optimizer)
   for name, value in list(attributes.items()):
     if name.startswith('_self_'):  # Checkpoint dependencies, which the copy must not share.
       del attributes[name]
@@ -189,8 +196,8 @@ def _copy_without_state(optimizer: Any, hyperparameters: Hyperparameters) -> Any
       attributes[name] = None  # For example, the cache of Nadam.
   attributes.update(_hyper=dict(hyperparameters[id(optimizer)]), _hypers_created=False, _slots={},
                     _slot_names=[], _weights=[], _iterations=None, _deferred_slot_restorations={})
-  make_updates_linear(made)
-  return made
+  make_updates_linear(new_optimizer)
+  return new_optimizer
 
 
 def _check_supports_strategies(optimizer: Any) -> None:
@@ -216,8 +223,8 @@ def make_train_op(optimizer: Any, loss: tf.Tensor, trained_weights: Sequence[Seq
 
   Args:
     optimizer: the return value of copy_optimizer.
-    trained_weights: for each optimizer, the weights to train. If there is only one optimizer, it
-      trains several lists of weights one after the other.
+    trained_weights: the weights that each optimizer trains. A single optimizer trains several lists
+      of weights one after the other.
     updates: further operations of the step.
 
   Raises:
@@ -231,8 +238,8 @@ def make_train_op(optimizer: Any, loss: tf.Tensor, trained_weights: Sequence[Seq
   if not any(trained_weights):  # Strategies cannot sum an empty list of gradients.
     return tf.group(tf.train.get_or_create_global_step().assign_add(1), *updates)
   with backend.name_scope('training'):
-    return tf.group(*[update for each, weights in zip(optimizers_in_order, trained_weights)
-                      for update in each.get_updates(loss=loss, params=list(weights))], *updates)
+    return tf.group(*[update for member, weights in zip(optimizers_in_order, trained_weights)
+                      for update in member.get_updates(loss=loss, params=list(weights))], *updates)
 
 
 def make_object_saver(model: tf.keras.Model, counterparts: Mapping[int, Any],
@@ -244,11 +251,11 @@ def make_object_saver(model: tf.keras.Model, counterparts: Mapping[int, Any],
   no effect; a run that resumes in a copy of a folder deletes checkpoints in the original folder.
 
   Args:
-    model: the model, whose objects name the variables.
+    model: the model. Its attributes determine the names of the variables.
     counterparts: the variables and the optimizer of the default graph, by the ids of their
       originals in the model.
   """
-  root = _counterpart(model, dict(counterparts))
+  root = _copy_trackable(model, dict(counterparts))
   root._track_trackable(tf.train.get_global_step(), 'estimator_global_step')
   saver = tf.train.Saver(
       sharded=True, max_to_keep=config.keep_checkpoint_max, defer_build=True,
@@ -263,12 +270,12 @@ def make_object_saver(model: tf.keras.Model, counterparts: Mapping[int, Any],
   return saver
 
 
-def _counterpart(trackable: Any, counterparts: Dict[int, Any]) -> Any:
-  """Copies a trackable object, with dependencies on counterparts instead of on its variables."""
+def _copy_trackable(trackable: Any, counterparts: Dict[int, Any]) -> Any:
+  """Copies a trackable object, so that the copy depends on the counterparts of its variables."""
   if id(trackable) not in counterparts:
-    made = counterparts[id(trackable)] = tracking.AutoTrackable()
+    new_trackable = counterparts[id(trackable)] = tracking.AutoTrackable()
     for name, child in trackable._checkpoint_dependencies:
       if id(child) in counterparts or not isinstance(
           child, (tf.Variable, optimizer_v2.OptimizerV2, optimizers.TFOptimizer)):
-        made._track_trackable(_counterpart(child, counterparts), name)
+        new_trackable._track_trackable(_copy_trackable(child, counterparts), name)
   return counterparts[id(trackable)]

@@ -1,4 +1,4 @@
-"""Computes gradients of functions and convolutions, and passes on gradients of another graph."""
+"""Computes gradients of functions and convolutions, and uses gradients that are already known."""
 
 import contextlib
 from typing import Any, Iterator, List, Sequence, Tuple
@@ -11,19 +11,19 @@ from estimator_train.tf_patches.graphs import find_ancestors
 
 _KNOWN_GRADIENTS = 'EstimatorTrainKnownGradients'
 _NUM_PADDED_CHANNELS = 3  # MKL-DNN has a kernel for images with three channels.
-# Types of operations that call functions and have gradients.
-_CALLS = frozenset(['PartitionedCall', 'StatefulPartitionedCall', 'If', 'StatelessIf', 'While',
-                    'StatelessWhile'])
+# The types of operations that call functions and have gradients.
+_CALL_TYPES = frozenset(['PartitionedCall', 'StatefulPartitionedCall', 'If', 'StatelessIf', 'While',
+                         'StatelessWhile'])
 
 
 def _depends_on_calls(tensor: tf.Tensor) -> bool:
   # Gradients do not follow control inputs.
-  return any(operation.type in _CALLS
+  return any(operation.type in _CALL_TYPES
              for operation in find_ancestors([tensor.op], with_control_inputs=False))
 
 
-def copy_if_gradients_change_it(loss: tf.Tensor) -> tf.Graph:
-  """Returns the graph of a loss, or a copy of it if `tf.gradients` would change its operations.
+def copy_graph_if_gradients_change_it(loss: tf.Tensor) -> tf.Graph:
+  """Returns the graph of a loss, or a copy if `tf.gradients` would change operations in it.
 
   Defect: computing the gradient of a tf.function, or of a loop or condition that is a function,
   adds outputs to its operation (tensorflow_core/python/eager/function.py:659). A session does not
@@ -68,33 +68,33 @@ def make_training_function(model: tf.keras.Model) -> None:
 
 
 @contextlib.contextmanager
-def padded_filter_gradients(is_necessary: bool) -> Iterator[None]:
-  """Pads single-channel images for the gradients of convolutions that a `with` block computes.
+def pad_filter_gradients(is_necessary: bool) -> Iterator[None]:
+  """Pads images of one channel for the gradients of convolutions that a `with` block computes.
 
   Defect: for this gradient, MKL-DNN 0.20 stores images in blocks of 8 channels on processors with
   AVX2, unless the images have three channels (jit_avx2_conv_kernel_f32.cpp, a C++ source that the
-  wheel of the oneDNN build does not contain). Symptom: for single-channel images, the kernel
-  computes eight times what is needed. Padding the images to three channels with zeros selects the
-  kernel for three channels. The padding does not change the gradient, except by rounding. The
-  kernels for AVX-512 do not have the defect.
+  wheel of the oneDNN build does not contain). Symptom: for images of one channel, the kernel
+  computes eight times what is needed. If the images are padded to three channels with zeros, the
+  kernel for three channels is used. The padding does not change the gradient, except by rounding.
+  The kernels for AVX-512 do not have the defect.
 
   Private API: the registry of gradients, because `tf.Graph.gradient_override_map` applies to
   operations that are made later.
 
   Args:
-    is_necessary: whether the processor has the defect. If False, the gradients are not changed.
+    is_necessary: whether the processor has the defect. If False, nothing is padded.
   """
-  registered = ops._gradient_registry._registry['Conv2D']
-  original = registered['type']
+  registration = ops._gradient_registry._registry['Conv2D']
+  original_function = registration['type']
   if is_necessary:
-    registered['type'] = _compute_gradients
+    registration['type'] = _compute_padded_gradients
   try:
     yield
   finally:
-    registered['type'] = original
+    registration['type'] = original_function
 
 
-def _compute_gradients(convolution: tf.Operation, gradient: tf.Tensor) -> Tuple[Any, Any]:
+def _compute_padded_gradients(convolution: tf.Operation, gradient: tf.Tensor) -> Tuple[Any, Any]:
   """Returns the gradients of the inputs [B, height, width, channels] and of the filters."""
   images, filters = convolution.inputs
   strides, padding, data_format, dilations = (
@@ -119,12 +119,12 @@ class KnownGradients:
 
   Args:
     value: the value of the loss.
-    loss_gradient: a result of make_loss_gradient. All gradients are multiples of it. When an
-      optimizer asks for the gradients, it gets the gradient with respect to the loss as its value.
+    loss_gradient: the return value of make_loss_gradient, by which all gradients are multiplied.
+      When an optimizer computes the gradients, `tf.gradients` provides its value.
     gradients: for each variable, a tensor, IndexedSlices or None.
 
   Attributes:
-    loss: a scalar tensor. It has the value of the loss only after `connect`.
+    loss: a scalar tensor. It has the value of the loss only after `connect_loss`.
   """
 
   def __init__(self, value: tf.Tensor, loss_gradient: tf.Tensor, variables: Sequence[Any],
@@ -133,33 +133,33 @@ class KnownGradients:
     for variable, gradient in zip(variables, gradients):
       if isinstance(gradient, tf.Tensor):
         gradient.set_shape(variable.shape)  # The shape is lost in loops.
-    # tf.gradients must not search the imported operations, because their loops have no contexts in
-    # Python. Until `connect`, zeros therefore take the place of the loss.
-    stand_in = tf.zeros(value.shape, value.dtype)
+    # tf.gradients must not visit the imported operations, because their loops have no contexts in
+    # Python. Until `connect_loss`, the loss is therefore computed from zeros.
+    placeholder_loss = tf.zeros(value.shape, value.dtype)
     with tf.get_default_graph().gradient_override_map({'IdentityN': _KNOWN_GRADIENTS}):
-      self.loss = tf.identity_n([stand_in, *map(tf.convert_to_tensor, variables)])[0]
+      self.loss = tf.identity_n([placeholder_loss, *map(tf.convert_to_tensor, variables)])[0]
     self.loss.op.known_gradients = self
     self._gradients = list(gradients)
 
-  def pass_on(self, loss_gradient: tf.Tensor) -> List[Any]:
+  def multiply_by(self, loss_gradient: tf.Tensor) -> List[Any]:
     """Returns the gradients, multiplied by the gradient with respect to the loss."""
     self._loss_gradient.op._update_input(0, loss_gradient)
     return [None, *self._gradients]
 
-  def connect(self) -> None:
-    """Gives `loss` its value. Call this method when all gradients have been computed."""
+  def connect_loss(self) -> None:
+    """Gives `loss` its value. Must be called after all optimizers have computed gradients."""
     self.loss.op._update_input(0, self._value)
 
 
 @tf.RegisterGradient(_KNOWN_GRADIENTS)
-def _pass_on(operation: tf.Operation, loss_gradient: tf.Tensor,
-             *unused_gradients: Any) -> List[Any]:
-  return list(operation.known_gradients.pass_on(loss_gradient))
+def _return_known_gradients(operation: tf.Operation, loss_gradient: tf.Tensor,
+                            *unused_gradients: Any) -> List[Any]:
+  return list(operation.known_gradients.multiply_by(loss_gradient))
 
 
 def make_loss_gradient(value: tf.Tensor) -> tf.Tensor:
   """Returns the gradient with respect to a loss, from which backpropagation starts.
 
-  It is a tensor like the loss. Its value is 1, until KnownGradients replaces its input.
+  It has the shape and dtype of `value`, and is 1 until KnownGradients replaces its input.
   """
   return tf.identity(tf.ones(value.shape, value.dtype))

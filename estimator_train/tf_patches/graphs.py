@@ -10,35 +10,34 @@ import tensorflow.compat.v1 as tf
 
 NodeDef = Any  # A tf.NodeDef.
 Nodes = Dict[str, NodeDef]
-# Added, times the index of the replica, to the second seed of each operation. It exceeds the number
-# of operations, so no two seeds are equal.
-_SEED_OF_REPLICA = 1000003
+# The difference between the second seeds of an operation on two successive replicas. It exceeds the
+# number of operations, so no two seeds are equal.
+_SEED_STEP = 1000003
 
 
 class Subgraph(NamedTuple):
   """Nodes of a graph, in the order of their creation, that can be imported several times.
 
   Attributes:
-    replaced: the names of operations that the nodes use, but that an import replaces.
+    replaced_names: the names of operations that the nodes use, but that an import replaces.
     table_initializers: the names of the nodes that initialize lookup tables.
     library: the functions of the graph.
   """
   nodes: Nodes
-  replaced: Set[str]
+  replaced_names: Set[str]
   table_initializers: List[str]
   library: Any
   versions: Any
 
 
-def extract_subgraph(graph: tf.Graph, ends: Iterable[tf.Operation], replaced: Set[str],
-                     constants: Mapping[str, bool]) -> Subgraph:
+def extract_subgraph(graph: tf.Graph, operations: Iterable[tf.Operation],
+                     replaced_names: Set[str], constants: Mapping[str, bool]) -> Subgraph:
   """Returns the nodes that are necessary to run operations.
 
   Args:
-    ends: the operations to run.
-    replaced: the names of operations whose results an import replaces.
+    replaced_names: the names of operations whose results an import replaces.
     constants: the values of scalar boolean operations, by name. Branches of a tf.cond that these
-      values exclude are left out.
+      values exclude are omitted.
   """
   graph_def = graph.as_graph_def()
   all_nodes = {node.name: node for node in graph_def.node}
@@ -47,35 +46,39 @@ def extract_subgraph(graph: tf.Graph, ends: Iterable[tf.Operation], replaced: Se
   for initializer in graph.get_collection(tf.GraphKeys.TABLE_INITIALIZERS):
     for tensor in initializer.inputs:
       initializers.setdefault(tensor.op.name, []).append(initializer.name)
-  end_names = [operation.name for operation in ends]
-  nodes, used = _select_ancestors(all_nodes, end_names, replaced, initializers)
+  names = [operation.name for operation in operations]
+  nodes, used_names = _select_ancestors(all_nodes, names, replaced_names, initializers)
   if constants:
     _remove_excluded_branches(nodes, constants)
-    nodes, used = _select_ancestors(nodes, end_names, replaced, initializers)
+    nodes, used_names = _select_ancestors(nodes, names, replaced_names, initializers)
   copies = {}
   for name, node in nodes.items():
     copies[name] = tf.NodeDef()
     copies[name].CopyFrom(node)
     copies[name].input[:] = [source for source in node.input
-                             if not (source[0] == '^' and source[1:] in replaced)]
+                             if not (source[0] == '^' and source[1:] in replaced_names)]
     _remove_colocation_with_missing(copies[name], nodes)
-  tables = [name for names in initializers.values() for name in names if name in nodes]
-  return Subgraph(copies, used, tables, graph_def.library, graph_def.versions)
+  used_initializers = [name for names in initializers.values() for name in names if name in nodes]
+  return Subgraph(copies, used_names, used_initializers, graph_def.library, graph_def.versions)
 
 
-def _select_ancestors(nodes: Nodes, ends: Iterable[str], replaced: Set[str],
+def _select_ancestors(nodes: Nodes, names: Iterable[str], replaced_names: Set[str],
                       initializers: Mapping[str, List[str]]) -> Tuple[Nodes, Set[str]]:
-  """Returns the nodes on which `ends` depend, in the given order, and the replaced names."""
-  found, used, pending = set(), set(), list(ends)
+  """Returns the named nodes with all nodes on which they depend, and the replaced names in use.
+
+  Args:
+    initializers: the names of the operations that initialize a lookup table, by its name.
+  """
+  selected_names, used_names, pending = set(), set(), list(names)
   while pending:
     name = pending.pop()
-    if name in replaced:
-      used.add(name)
-    elif name in nodes and name not in found:  # An end can be in an excluded branch.
-      found.add(name)
+    if name in replaced_names:
+      used_names.add(name)
+    elif name in nodes and name not in selected_names:  # It can be in an excluded branch.
+      selected_names.add(name)
       pending += [operation_name(source) for source in nodes[name].input]
       pending += initializers.get(name, ())
-  return {name: node for name, node in nodes.items() if name in found}, used
+  return {name: node for name, node in nodes.items() if name in selected_names}, used_names
 
 
 def operation_name(source: str) -> str:
@@ -91,30 +94,30 @@ def tensor_name(source: str) -> str:
 def _remove_colocation_with_missing(node: NodeDef, nodes: Nodes) -> None:
   """Removes constraints that place a node on the device of a node that is not imported."""
   if '_class' in node.attr:
-    places = [place for place in node.attr['_class'].list.s
-              if place.partition(b'@')[2].decode() in nodes]
+    constraints = [constraint for constraint in node.attr['_class'].list.s
+                   if constraint.partition(b'@')[2].decode() in nodes]
     del node.attr['_class'].list.s[:]
-    node.attr['_class'].list.s.extend(places)
-    if not places:
+    node.attr['_class'].list.s.extend(constraints)
+    if not constraints:
       del node.attr['_class']
 
 
 def _remove_excluded_branches(nodes: Nodes, constants: Mapping[str, bool]) -> None:
-  """Removes the branches of conditions on constants.
+  """Removes the branches that conditions on constants exclude.
 
   A node is live if all its inputs are live. As at run time, a `Merge` is live if one of its inputs
-  is. In the inputs of live nodes, a `Switch` on a constant is replaced by its own input. A `Merge`
-  with one live input becomes an `Identity`.
+  is live. In the inputs of live nodes, the input of a `Switch` on a constant takes the place of the
+  `Switch`. A `Merge` with one live input becomes an `Identity`.
 
   Args:
-    nodes: the nodes, which this function changes. The inputs of all nodes are among them, except
+    nodes: the nodes that this function changes. They contain the inputs of all nodes, except
       constants and replaced operations.
     constants: the values of the boolean constants, by the name of the operation.
   """
-  if any(_output(source)[1] and nodes[operation_name(source)].op == 'Merge'
+  if any(_parse_input(source)[1] and nodes[operation_name(source)].op == 'Merge'
          for node in nodes.values() for source in node.input if operation_name(source) in nodes):
     return  # A node uses the index of the live input of a Merge, which would change.
-  values = dict(constants)  # Values of identities of the constants are added.
+  values = dict(constants)  # The values of identities of the constants are added below.
   aliases: Dict[Tuple[str, int], Tuple[str, int]] = {}  # The inputs of the switches, by output.
   excluded_outputs: Set[Tuple[str, int]] = set()
   live: Set[str] = set()
@@ -125,7 +128,7 @@ def _remove_excluded_branches(nodes: Nodes, constants: Mapping[str, bool]) -> No
       consumers.setdefault(name, []).append(node.name)
 
   def is_live(source: str) -> bool:
-    name, index = _output(source)
+    name, index = _parse_input(source)
     return (name in live or name not in names) and (name, index) not in excluded_outputs
 
   pending = list(nodes)
@@ -135,15 +138,15 @@ def _remove_excluded_branches(nodes: Nodes, constants: Mapping[str, bool]) -> No
     if node.name in live or not (any(states) if node.op == 'Merge' else all(states)):
       continue
     live.add(node.name)
-    data = [_resolve(_output(source), aliases) for source in node.input if source[0] != '^']
-    if node.op == 'Identity' and data[0][0] in values:
-      values[node.name] = values[data[0][0]]
-    if node.op == 'Switch' and data[1][0] in values:
-      taken = int(values[data[1][0]])
-      aliases[node.name, taken] = data[0]
-      excluded_outputs.add((node.name, 1 - taken))
-      if data[0][0] in values:  # The Switch has the predicate itself as its input.
-        values[node.name] = values[data[0][0]]
+    inputs = [_resolve(_parse_input(source), aliases) for source in node.input if source[0] != '^']
+    if node.op == 'Identity' and inputs[0][0] in values:
+      values[node.name] = values[inputs[0][0]]
+    if node.op == 'Switch' and inputs[1][0] in values:
+      live_output = int(values[inputs[1][0]])
+      aliases[node.name, live_output] = inputs[0]
+      excluded_outputs.add((node.name, 1 - live_output))
+      if inputs[0][0] in values:  # The input of the Switch is the predicate itself.
+        values[node.name] = values[inputs[0][0]]
     pending += consumers.get(node.name, ())
   switches = {name for name, _ in aliases}
   for name in list(nodes):
@@ -154,25 +157,25 @@ def _remove_excluded_branches(nodes: Nodes, constants: Mapping[str, bool]) -> No
     if not any(operation_name(source) in switches for source in sources) and (
         len(sources) == len(node.input)):
       continue
-    new = nodes[name] = tf.NodeDef()
-    new.CopyFrom(node)
+    new_node = nodes[name] = tf.NodeDef()
+    new_node.CopyFrom(node)
     if node.op == 'Merge' and sum(source[0] != '^' for source in sources) == 1 < (
         sum(source[0] != '^' for source in node.input)):
-      new.op = 'Identity'
-      del new.attr['N']
+      new_node.op = 'Identity'
+      del new_node.attr['N']
     # A control input on a switch has no effect without the switch.
-    new.input[:] = [source if source[0] == '^' else _input_text(_resolve(_output(source), aliases))
-                    for source in sources
-                    if source[0] != '^' or operation_name(source) not in switches]
+    new_node.input[:] = [
+        source if source[0] == '^' else _format_input(_resolve(_parse_input(source), aliases))
+        for source in sources if source[0] != '^' or operation_name(source) not in switches]
 
 
-def _output(source: str) -> Tuple[str, int]:
-  """Returns the operation and the index of the output that an input of a node refers to."""
+def _parse_input(source: str) -> Tuple[str, int]:
+  """Returns the operation, and the index of its output, to which an input of a node refers."""
   name, _, index = source.lstrip('^').partition(':')
   return name, int(index or 0)
 
 
-def _input_text(output: Tuple[str, int]) -> str:
+def _format_input(output: Tuple[str, int]) -> str:
   return '{}:{}'.format(*output) if output[1] else output[0]
 
 
@@ -183,14 +186,14 @@ def _resolve(output: Tuple[str, int],
   return output
 
 
-class Import:
+class ImportedSubgraph:
   """The import of a Subgraph into the default graph.
 
-  The import has its own loops, and its own random numbers in each replica.
+  Each import has its own loops, and its own random numbers in each replica.
 
   Args:
     replacements: the tensors of the default graph by the names of the tensors they replace.
-    fetches: the names of the tensors and operations that `find` can return.
+    fetches: the names of the tensors and operations that `find_counterparts` can return.
   """
 
   def __init__(self, subgraph: Subgraph, replacements: Mapping[str, tf.Tensor],
@@ -198,18 +201,19 @@ class Import:
     self._replacements = dict(replacements)
     graph_def = tf.GraphDef(library=subgraph.library, versions=subgraph.versions)
     graph_def.node.extend(subgraph.nodes.values())
-    self._prepare(graph_def, 'model')
+    self._separate_from_other_imports(graph_def, 'model')
     names = [name for name in dict.fromkeys([*fetches, *subgraph.table_initializers])
              if name not in self._replacements]
-    used = {tensor_name(source) for node in graph_def.node for source in node.input}
+    used_names = {tensor_name(source) for node in graph_def.node for source in node.input}
     imported = tf.import_graph_def(
-        graph_def, {name: tensor for name, tensor in self._replacements.items() if name in used},
+        graph_def,
+        {name: tensor for name, tensor in self._replacements.items() if name in used_names},
         names, name='model')
     self._imported = dict(zip(names, imported))
     for name in subgraph.table_initializers:
       tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, self._imported[name])
 
-  def _prepare(self, graph_def: tf.GraphDef, name: str) -> None:
+  def _separate_from_other_imports(self, graph_def: tf.GraphDef, name: str) -> None:
     """Makes the nodes of this import independent of the nodes of other imports."""
     graph = tf.get_default_graph()
     # Two loops must not share a frame, and import_graph_def does not rename the frames.
@@ -233,19 +237,19 @@ class Import:
           seeds = graph.seed, index + 1
         if seeds != (0, 0):
           node.attr['seed'].i, node.attr['seed2'].i = (
-              seeds[0], (seeds[1] + _SEED_OF_REPLICA * replica) % 2 ** 31)
+              seeds[0], (seeds[1] + _SEED_STEP * replica) % 2 ** 31)
 
-  def find(self, structure: Any) -> Any:
+  def find_counterparts(self, structure: Any) -> Any:
     """Returns the counterparts of tensors and operations of the subgraph; see _map_fetches."""
-    return _map_fetches(self._find_one, structure)
+    return _map_fetches(self._find_counterpart, structure)
 
-  def _find_one(self, original: Any) -> Any:
+  def _find_counterpart(self, original: Any) -> Any:
     if original.name in self._replacements:
       return self._replacements[original.name]
-    found = self._imported[original.name]
-    if isinstance(found, tf.Tensor) and found.shape.ndims is None:
-      found.set_shape(original.shape)  # An import loses the shapes of outputs of loops.
-    return found
+    counterpart = self._imported[original.name]
+    if isinstance(counterpart, tf.Tensor) and counterpart.shape.ndims is None:
+      counterpart.set_shape(original.shape)  # An import loses the shapes of outputs of loops.
+    return counterpart
 
 
 def fetch_names(structure: Any) -> List[str]:
@@ -261,11 +265,9 @@ def fetch_names(structure: Any) -> List[str]:
 
 
 def _map_fetches(function: Callable[[Any], Any], structure: Any) -> Any:
-  """Applies a function to the tensors and the operations in a structure.
+  """Applies a function to the tensors and operations in a structure of lists, tuples and dicts.
 
-  Args:
-    structure: a tensor, an operation, or lists, tuples and dicts of these. Other values in it are
-      returned unchanged.
+  Other values in the structure are returned unchanged.
   """
   if isinstance(structure, (tf.Tensor, tf.Operation)):
     return function(structure)
@@ -274,7 +276,7 @@ def _map_fetches(function: Callable[[Any], Any], structure: Any) -> Any:
   if isinstance(structure, dict):
     return {key: _map_fetches(function, value) for key, value in structure.items()}
   if isinstance(structure, tf.IndexedSlices):
-    return tf.IndexedSlices(*(_map_fetches(function, part) for part in (
+    return tf.IndexedSlices(*(_map_fetches(function, tensor) for tensor in (
         structure.values, structure.indices, structure.dense_shape)))
   if isinstance(structure, (list, tuple)):
     mapped = [_map_fetches(function, value) for value in structure]
@@ -285,20 +287,20 @@ def _map_fetches(function: Callable[[Any], Any], structure: Any) -> Any:
 def find_ancestors(operations: Iterable[tf.Operation],
                    with_control_inputs: bool = True) -> Set[tf.Operation]:
   """Returns the given operations and all operations on which they depend."""
-  found: Set[tf.Operation] = set()
+  ancestors: Set[tf.Operation] = set()
   pending = list(operations)
   while pending:
     operation = pending.pop()
-    if operation not in found:
-      found.add(operation)
+    if operation not in ancestors:
+      ancestors.add(operation)
       pending += [tensor.op for tensor in operation.inputs]
       if with_control_inputs:
         pending += operation.control_inputs
-  return found
+  return ancestors
 
 
 def operation_of(value: Any) -> Any:
-  """Returns the operation of a tensor or variable. Other values are returned unchanged."""
+  """Returns the operation of a tensor or variable. Returns other values unchanged."""
   return value.op if hasattr(value, 'op') else value
 
 
@@ -316,6 +318,6 @@ def is_in_control_flow(operation: tf.Operation) -> bool:
   """Returns whether an operation belongs to a condition or a loop.
 
   Private API: `_get_control_flow_context` (tensorflow_core/python/framework/ops.py:2247), because
-  there is no public one.
+  no public function returns the context.
   """
   return operation._get_control_flow_context() is not None

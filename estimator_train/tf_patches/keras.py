@@ -13,7 +13,7 @@ from tensorflow.python.keras.engine import training_utils
 
 @contextlib.contextmanager
 def preserve_session() -> Iterator[None]:
-  """Restores Keras's session of this thread after the `with` block, or removes it if it is new.
+  """Restores Keras's session of this thread after a `with` block, or removes a new session.
 
   Defect: backend.py has no function that only returns the session (`_SESSION`, line 95).
   `tf.keras.backend.get_session` (lines 446 to 454) makes a session if there is none, and replaces a
@@ -51,7 +51,7 @@ def use_default_settings() -> Iterator[None]:
 
 @contextlib.contextmanager
 def prefetch_weights(weights: Sequence[Any]) -> Iterator[None]:
-  """Reads the given weights in one run of the session. `model.save` in the `with` block uses them.
+  """Reads weights in one run of the session, so that `model.save` in the `with` block uses them.
 
   Defect: saving/hdf5_format.py:621 runs the session once for the weights of each layer, and
   TensorFlow optimizes the graph for each of these runs. Symptom: saving ResNet-50 takes 6 s instead
@@ -109,11 +109,12 @@ def nested_layers(layer: Any) -> List[Any]:
   return list(layer._get_trainable_state())
 
 
-def source_layers(layer: tf.keras.layers.Layer) -> List[tf.keras.layers.Layer]:
+def preceding_layers(layer: tf.keras.layers.Layer) -> List[tf.keras.layers.Layer]:
   """Returns the layers whose outputs are the inputs of a layer.
 
   Private API: `_keras_history` (engine/base_layer_utils.py:159), because no public attribute of a
-  tensor refers to the layer that computes it. A network cannot be split without this reference.
+  tensor refers to the layer that computes the tensor. A network cannot be split without this
+  attribute.
   """
   tensors = layer.input if isinstance(layer.input, list) else [layer.input]
   return [tensor._keras_history[0] for tensor in tensors]
@@ -129,7 +130,7 @@ def is_graph_network(model: tf.keras.Model) -> bool:
 
 
 def loss_functions(model: tf.keras.Model, output_names: Sequence[str]) -> List[Any]:
-  """Returns the loss function of each output of a compiled model; None for one without loss.
+  """Returns the loss function of each output of a compiled model; None for one without a loss.
 
   Private API: `prepare_loss_functions`, because a model whose inputs are unknown has the public
   attribute `loss_functions` only after it is built.
@@ -137,21 +138,21 @@ def loss_functions(model: tf.keras.Model, output_names: Sequence[str]) -> List[A
   return list(training_utils.prepare_loss_functions(model.loss or {}, list(output_names)))
 
 
-def named_metrics(model: tf.keras.Model) -> Dict[str, Any]:
+def metrics_by_name(model: tf.keras.Model) -> Dict[str, Any]:
   """Returns the metrics of a model by name.
 
   Metrics of several layers may have the same name, and `metrics_names` then contains it twice.
   This function adds a number to all of these names except the first, as Keras does for compiled
   metrics. No defect: no public function returns distinct names.
   """
-  named: Dict[str, Any] = {}
+  by_name: Dict[str, Any] = {}
   for metric in dict.fromkeys(model.metrics):
     name, number = metric.name, 0
-    while name in named:
+    while name in by_name:
       number += 1
       name = '{}_{}'.format(metric.name, number)
-    named[name] = metric
-  return named
+    by_name[name] = metric
+  return by_name
 
 
 def outputs_with_loss(model: tf.keras.Model) -> List[str]:
@@ -164,7 +165,7 @@ def outputs_with_loss(model: tf.keras.Model) -> List[str]:
 
 
 def is_defined_by_keras(function: Any) -> bool:
-  """Returns whether a loss or metric is one of Keras's, which return a value per example."""
+  """Returns whether Keras defines a loss or metric, so that it returns a value per example."""
   return '.keras.' in str(getattr(function, '__module__', ''))
 
 

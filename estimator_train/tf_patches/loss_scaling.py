@@ -10,12 +10,12 @@ from tensorflow.python.keras import backend
 class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
   """An optimizer that computes the gradients of a scaled loss, and divides them by the scale.
 
-  float16 cannot represent values below 6e-8, and many gradients are smaller. TensorFlow's
-  DynamicLossScale starts at 2^15, doubles after 2,000 steps with finite gradients in a row, and
-  halves after a step in which a gradient on any replica is not finite. Such a step does not update
-  the weights. All replicas and workers decide by the sums of their gradients, which are computed in
-  every step. The global step also counts steps without an update, so that it stays proportional to
-  the number of examples.
+  float16 cannot represent values below 6e-8, and many gradients are smaller. The loss scale is
+  TensorFlow's DynamicLossScale. It starts at 2^15, doubles after 2,000 steps with finite gradients
+  in a row, and halves after a step in which a gradient on any replica is not finite. Such a step
+  does not update the weights. All replicas and workers decide by the sums of their gradients, which
+  are computed in every step. The global step also counts steps without an update, so that it stays
+  proportional to the number of examples.
 
   Defect: TensorFlow's own LossScaleOptimizer
   (tensorflow_core/python/keras/mixed_precision/experimental/loss_scale_optimizer.py:47) changes the
@@ -39,8 +39,8 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
     self.optimizer.iterations = variable
 
   def get_updates(self, loss: tf.Tensor, params: Sequence[tf.Variable]) -> List[tf.Operation]:
-    # The variables of the scale must be in the training graph, so the scale is not made in
-    # __init__. The loop of gradient accumulation calls get_gradients, so it is not made there.
+    # The variables of the scale must be in the graph of the training, but not in the loop of
+    # gradient accumulation, which calls get_gradients. The scale is therefore made here.
     self._scale = _LossScale()
     for weight in self._scale._weights.values():
       backend.track_variable(weight)  # Makes Keras's session initialize it.
@@ -49,7 +49,7 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
   def get_gradients(self, loss: tf.Tensor, params: Sequence[tf.Variable]) -> List[tf.Tensor]:
     factor = self._scale()
     # Sparse gradients stay sparse, because Keras's momentum changes only their rows.
-    return [_with_values(gradient, lambda values: values / factor)
+    return [_change_values(gradient, lambda values: values / factor)
             for gradient in self.optimizer.get_gradients(loss * factor, params)]
 
   def apply_gradients(self, grads_and_vars: Sequence[Tuple[tf.Tensor, tf.Variable]],
@@ -68,35 +68,34 @@ class LossScalingOptimizer(tf.keras.optimizers.Optimizer):
   def _apply_if_finite(self, strategy: tf.distribute.Strategy,
                        grads_and_vars: Sequence[Tuple[Any, tf.Variable]],
                        apply_state: Any) -> tf.Operation:
-    """Returns the operation that updates the loss scale and, if gradients are finite, the weights.
+    """Updates the loss scale and, if the gradients of all replicas are finite, the weights.
 
     Args:
-      grads_and_vars: the gradients of all replicas, and the variables.
       apply_state: the return value of `_prepare` of the optimizer.
     """
     variables = [variable for _, variable in grads_and_vars]
-    # All replicas and workers have the same sums, so they decide alike. A sum is not finite if the
-    # gradient of any replica is not finite.
+    # All replicas and workers have the same sums, and therefore decide alike. A sum is finite only
+    # if the gradients of all replicas are finite.
     sums = strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, grads_and_vars)
     first_copies = [strategy.experimental_local_results(total)[0] for total in sums]
     is_finite = tf.reduce_all([tf.reduce_all(tf.is_finite(getattr(total, 'values', total)))
                                for total in first_copies])
 
-    def apply() -> tf.Operation:
+    def update_weights() -> tf.Operation:
       return self.optimizer._distributed_apply(
           _LocalUpdates(strategy), list(zip(sums, variables)), name=None, apply_state=apply_state)
 
-    def skip() -> tf.Operation:
+    def skip_update() -> tf.Operation:
       return strategy.group(self.iterations.assign_add(1))
 
-    return tf.group(tf.cond(is_finite, apply, skip), self._scale.update_after(is_finite))
+    return tf.group(tf.cond(is_finite, update_weights, skip_update),
+                    self._scale.update_after_step(is_finite))
 
   def get_config(self) -> Dict[str, Any]:
     return {'name': self._name}
 
 
-def _with_values(gradient: Any, change: Callable[[tf.Tensor], tf.Tensor]) -> Any:
-  """Returns a gradient, which may be None or sparse, with changed values."""
+def _change_values(gradient: Any, change: Callable[[tf.Tensor], tf.Tensor]) -> Any:
   if isinstance(gradient, tf.IndexedSlices):
     return tf.IndexedSlices(change(gradient.values), gradient.indices, gradient.dense_shape)
   return None if gradient is None else change(gradient)
@@ -105,15 +104,15 @@ def _with_values(gradient: Any, change: Callable[[tf.Tensor], tf.Tensor]) -> Any
 class _LossScale(tf.train.experimental.DynamicLossScale):
   """A DynamicLossScale whose caller decides whether the gradients are finite.
 
-  No defect: `DynamicLossScale.update` takes the gradients of each replica, and reduces its decision
-  over all replicas. The caller has already decided by the sums of the gradients.
+  No defect: `DynamicLossScale.update` takes the gradients of each replica, and exchanges the
+  decision between all replicas. The caller has already decided by the sums of the gradients.
   """
 
-  def update_after(self, is_finite: tf.Tensor) -> tf.Operation:
+  def update_after_step(self, is_finite: tf.Tensor) -> tf.Operation:
     """Returns the operation that updates the scale after a step.
 
     Args:
-      is_finite: whether the gradients of the step are finite. It is equal on all replicas.
+      is_finite: whether the gradients of the step are finite. Must be equal on all replicas.
     """
     scale, good_steps = self(), self._num_good_steps + 1
     is_raised = tf.logical_and(is_finite, good_steps >= self.increment_period)
@@ -127,7 +126,7 @@ class _LossScale(tf.train.experimental.DynamicLossScale):
 
 
 class _LocalUpdates:
-  """The part of a strategy that `_distributed_apply` of an optimizer needs to apply known sums.
+  """The part of a strategy with which `_distributed_apply` of an optimizer applies known sums.
 
   Defect: `_distributed_apply` sums the gradients of all replicas itself
   (tensorflow_core/python/keras/optimizer_v2/optimizer_v2.py:443), also in a branch of a tf.cond. No

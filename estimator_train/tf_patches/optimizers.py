@@ -1,4 +1,4 @@
-"""Makes optimizers usable by Estimators and replicas."""
+"""Makes optimizers work with Estimators and replicas."""
 
 from typing import Any, List, Sequence, Set, Tuple
 
@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.keras import optimizers
 from tensorflow.python.keras.optimizer_v2 import optimizer_v2
 
-_METHODS = {'get_gradients', 'get_updates', 'compute_gradients', 'apply_gradients'}
+_GRADIENT_METHODS = {'get_gradients', 'get_updates', 'compute_gradients', 'apply_gradients'}
 
 
 def register_schedules(*schedules: type) -> None:
@@ -24,13 +24,13 @@ def add_base_classes(optimizer: Any, first: Sequence[type] = (), last: Sequence[
                      **attributes: Any) -> None:
   """Replaces the class of an optimizer by a class that has further base classes.
 
-  No defect: a wrapper around the optimizer would have variables of other names. The new class has
-  the name of the old class, because names of variables may contain this name.
+  No defect: the variables of a wrapper around the optimizer would have other names. The new class
+  has the name of the old class, because names of variables may contain this name.
 
   Args:
     optimizer: an optimizer of Keras or of `tf.train`.
-    first: classes whose methods override those of the optimizer.
-    last: classes whose methods the optimizer's methods call by `super()`.
+    first: the classes whose methods override those of the optimizer.
+    last: the classes whose methods the optimizer's methods call by `super()`.
     **attributes: attributes of the new class.
   """
   if isinstance(optimizer, optimizers.TFOptimizer):  # Keras wraps optimizers of `tf.train`.
@@ -67,45 +67,46 @@ def sum_gradients_before_changes(optimizer: Any) -> None:
   changed gradients by the number of replicas, because TensorFlow sums them again.
 
   Args:
-    optimizer: an optimizer of Keras, or Keras's wrapper of an optimizer of `tf.train`. If the
-      optimizer does not change gradients, this function does nothing.
+    optimizer: an optimizer of Keras, or Keras's wrapper of an optimizer of `tf.train`. If it does
+      not change gradients, this function does nothing.
   """
   if isinstance(optimizer, optimizers.TFOptimizer):
     optimizer = optimizer.optimizer
   if isinstance(optimizer, optimizer_v2.OptimizerV2):
-    if hasattr(optimizer, 'clipnorm') or hasattr(optimizer, 'clipvalue') or _overrides(optimizer):
+    if hasattr(optimizer, 'clipnorm') or hasattr(optimizer, 'clipvalue') or (
+        _handles_gradients(optimizer)):
       add_base_classes(optimizer, last=[_SummingOptimizer])
     return
-  innermost = with_inner_optimizers(optimizer)[-1]
-  if _overrides(optimizer) or innermost is not optimizer:
+  innermost = nested_optimizers(optimizer)[-1]
+  if _handles_gradients(optimizer) or innermost is not optimizer:
     add_base_classes(innermost, last=[_SummingTrainOptimizer])
 
 
-def _overrides(optimizer: Any) -> bool:
-  """Returns whether a class of an optimizer, other than the base class, handles gradients."""
-  return any(_METHODS & set(vars(base)) for base in type(optimizer).__mro__
+def _handles_gradients(optimizer: Any) -> bool:
+  """Returns whether a class other than TensorFlow's base class overrides _GRADIENT_METHODS."""
+  return any(_GRADIENT_METHODS & set(vars(base)) for base in type(optimizer).__mro__
              if base not in (optimizer_v2.OptimizerV2, tf.train.Optimizer)
              and not base.__module__.startswith('estimator_train.'))
 
 
-def with_inner_optimizers(optimizer: Any) -> List[Any]:
-  """Returns an optimizer of `tf.train`, the optimizer in it, and so on."""
+def nested_optimizers(optimizer: Any) -> List[Any]:
+  """Returns an optimizer of `tf.train`, the optimizer that it wraps, and so on."""
   for value in vars(optimizer).values():
     if isinstance(value, tf.train.Optimizer):
-      return [optimizer, *with_inner_optimizers(value)]
+      return [optimizer, *nested_optimizers(value)]
   return [optimizer]
 
 
-def gradients_to_add(optimizer: Any, grads_and_vars: Sequence[Any]) -> Sequence[Any]:
-  """Returns gradients of a replica whose sum over all replicas is the gradient of the update.
+def gradients_for_sum(optimizer: Any, grads_and_vars: Sequence[Any]) -> Sequence[Any]:
+  """Returns the gradients of a replica, so that their sum over all replicas is that of the update.
 
-  After sum_gradients_before_changes, each replica already has the sum, which is divided here.
+  After sum_gradients_before_changes, each replica already has the sum. This function divides it.
 
   Args:
     grads_and_vars: the argument of `apply_gradients` of the optimizer.
   """
-  is_sum = any(isinstance(each, (_SummingOptimizer, _SummingTrainOptimizer))
-               for each in with_inner_optimizers(optimizer))
+  is_sum = any(isinstance(inner, (_SummingOptimizer, _SummingTrainOptimizer))
+               for inner in nested_optimizers(optimizer))
   return divide_by_replicas(grads_and_vars) if is_sum else grads_and_vars
 
 
@@ -152,10 +153,10 @@ def sum_over_replicas(grads_and_vars: Sequence[Tuple[Any, Any]]) -> List[Any]:
 
 def divide_by_replicas(grads_and_vars: Any) -> List[Tuple[Any, Any]]:
   factor = 1 / tf.distribute.get_strategy().num_replicas_in_sync
-  return [(_scale(gradient, factor), variable) for gradient, variable in grads_and_vars]
+  return [(_multiply(gradient, factor), variable) for gradient, variable in grads_and_vars]
 
 
-def _scale(gradient: Any, factor: float) -> Any:
+def _multiply(gradient: Any, factor: float) -> Any:
   """Multiplies a gradient, which may be None or sparse, by a factor."""
   if gradient is None or factor == 1:
     return gradient

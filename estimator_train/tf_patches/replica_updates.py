@@ -5,7 +5,7 @@ from typing import Any, List, Sequence
 import tensorflow.compat.v1 as tf
 from tensorflow.python.keras.optimizer_v2 import optimizer_v2
 
-from estimator_train.tf_patches.optimizers import add_base_classes, with_inner_optimizers
+from estimator_train.tf_patches.optimizers import add_base_classes, nested_optimizers
 
 
 def make_updates_linear(optimizer: Any) -> None:
@@ -25,8 +25,8 @@ def make_updates_linear(optimizer: Any) -> None:
   if isinstance(optimizer, optimizer_v2.OptimizerV2):
     add_base_classes(optimizer, last=[_LinearOptimizer])
   else:
-    for each in with_inner_optimizers(optimizer):
-      add_base_classes(each, last=[_LinearTrainOptimizer])
+    for inner in nested_optimizers(optimizer):
+      add_base_classes(inner, last=[_LinearTrainOptimizer])
 
 
 class _LinearOptimizer(optimizer_v2.OptimizerV2):
@@ -51,7 +51,7 @@ class _LinearTrainOptimizer(tf.train.Optimizer):
 
 
 class _GroupedUpdates:
-  """The part of a strategy that optimizers use. Groups the updates on all replicas in one."""
+  """The part of a strategy that optimizers use. It groups the updates of all replicas in one."""
 
   def __init__(self, strategy: Any) -> None:
     self.extended, self._extended = self, strategy.extended
@@ -61,12 +61,12 @@ class _GroupedUpdates:
 
   def update(self, *args: Any, group: bool = True, **options: Any) -> Any:
     updates = self._extended.update(*args, group=group, **options)
-    return updates if group else _grouped(updates)
+    return updates if group else _group_in_one(updates)
 
   def update_non_slot(self, *args: Any, group: bool = True, **options: Any) -> Any:
     updates = self._extended.update_non_slot(*args, group=group, **options)
-    return updates if group else _grouped(updates)
+    return updates if group else _group_in_one(updates)
 
 
-def _grouped(updates: Sequence[Any]) -> List[Any]:
+def _group_in_one(updates: Sequence[Any]) -> List[Any]:
   return [tf.group(*updates)] if len(updates) > 1 else list(updates)

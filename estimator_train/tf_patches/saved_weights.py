@@ -19,9 +19,9 @@ Layer = Any  # A tf.keras.layers.Layer.
 _SUFFIX = re.compile(r'_\d+$')
 
 
-def restored_value(path: Optional[str], name: str, shape: Any, dtype: tf.DType,
+def make_restored_value(path: Optional[str], name: str, shape: Any, dtype: tf.DType,
                    **unused_options: Any) -> tf.Tensor:
-  """Returns the value of a variable in a checkpoint; zeros if the path is None."""
+  """Makes a tensor with the value of a variable in a checkpoint; zeros if the path is None."""
   if path is None:
     return tf.zeros(shape, dtype)
   with tf.device('/cpu:0'):
@@ -32,10 +32,10 @@ def restored_value(path: Optional[str], name: str, shape: Any, dtype: tf.DType,
 
 
 def read_variables(path: str, names: Collection[str]) -> Dict[str, Any]:
-  """Returns the values of the variables in a checkpoint that have one of the given names.
+  """Returns the values of those variables in a checkpoint that have one of the given names.
 
-  Private API: `OBJECT_GRAPH_PROTO_KEY`, because `tf.train.load_checkpoint` knows only the keys of
-  variables. In object-based checkpoints, such as those in SavedModels of Keras, the keys differ
+  Private API: `OBJECT_GRAPH_PROTO_KEY`, because `tf.train.load_checkpoint` reads variables only by
+  their keys. In object-based checkpoints, such as those in SavedModels of Keras, the keys differ
   from the names.
   """
   reader = tf.train.load_checkpoint(path)
@@ -51,10 +51,10 @@ def read_variables(path: str, names: Collection[str]) -> Dict[str, Any]:
 class ValueReader:
   """Reads the values of variables of a graph.
 
-  Construct it in the user's thread, because Keras has a session for each thread.
+  Must be constructed in the user's thread, because Keras has a session for each thread.
 
   Args:
-    graph: the graph, or Keras's graph of eager mode.
+    graph: the graph of the model, or Keras's graph of eager mode.
   """
 
   def __init__(self, graph: tf.Graph) -> None:
@@ -68,9 +68,9 @@ class ValueReader:
     """Returns the values of variables. Variables without a value get their initial values.
 
     Args:
-      variables: the variables, whose graph must be the default graph.
-      seed: if no variable has a value, the seed of random operations in the initial values, except
-        operations with seeds of their own; None to keep the seed of the graph.
+      variables: the variables. Their graph must be the default graph.
+      seed: if no variable has a value, the seed of the random operations in the initial values that
+        have no seed. None to use the seed of the graph.
     """
     if not variables:
       return []
@@ -81,9 +81,9 @@ class ValueReader:
       is_initialized = self._session.run([tf.is_variable_initialized(variable)
                                           for variable in variables])
       if any(is_initialized) or seed is None:
-        missing = [variable.initializer for variable, has_value in zip(variables, is_initialized)
-                   if not has_value]
-        self._session.run(missing)
+        self._session.run([
+            variable.initializer for variable, has_value in zip(variables, is_initialized)
+            if not has_value])
         return list(self._session.run(list(variables)))
     if seed is not None:
       return self._initial_values(variables, seed)
@@ -93,30 +93,31 @@ class ValueReader:
 
   def evaluate(self, tensors: Sequence[tf.Tensor]) -> List[np.ndarray]:
     """Returns the values of tensors that depend on no variable."""
-    known = [tf.get_static_value(tensor) for tensor in tensors]
-    if any(value is None for value in known):
+    static_values = [tf.get_static_value(tensor) for tensor in tensors]
+    if any(value is None for value in static_values):
       with tf.Session(graph=self._graph) as session:
         return list(session.run(list(tensors)))
-    return known
+    return static_values
 
   def _initial_values(self, variables: Sequence[Any], seed: int) -> List[np.ndarray]:
     initializers = [variable.initializer for variable in variables]
-    # These tensors read the variables. They exist already, but have no public name.
-    tensors = [variable._graph_element for variable in variables]
+    # The tensors that read the variables already exist, but have no public name.
+    value_tensors = [variable._graph_element for variable in variables]
     subgraph = graphs.extract_subgraph(
-        self._graph, [*initializers, *(tensor.op for tensor in tensors)], set(), {})
+        self._graph, [*initializers, *(tensor.op for tensor in value_tensors)], set(), {})
     with tf.Graph().as_default(), tf.Session() as session:
       tf.set_random_seed(seed)
-      imported = graphs.Import(subgraph, {}, graphs.fetch_names([initializers, tensors]))
-      session.run(imported.find(initializers))
-      return list(session.run(imported.find(tensors)))
+      imported = graphs.ImportedSubgraph(
+          subgraph, {}, graphs.fetch_names([initializers, value_tensors]))
+      session.run(imported.find_counterparts(initializers))
+      return list(session.run(imported.find_counterparts(value_tensors)))
 
 
 def checkpoint_names(model: tf.keras.Model, graph: tf.Graph) -> List[str]:
   """Returns the names that the weights of a model would have if no other model were in its graph.
 
-  TensorFlow adds numbers to names of scopes to make them unique in the graph. This function makes
-  them unique only among the scopes of the model, in the order in which the scopes were made.
+  TensorFlow adds numbers to the names of scopes to make them unique in the graph. This function
+  makes them unique only in the model, in the order in which the scopes were made.
 
   Returns:
     The names in the order of `model.weights`.
@@ -125,9 +126,9 @@ def checkpoint_names(model: tf.keras.Model, graph: tf.Graph) -> List[str]:
   layer_names = {layer.name for layer in layers}
   owners = {id(weight): layer for layer in layers
             for weight in (*layer._trainable_weights, *layer._non_trainable_weights)}
-  own_names = {weight.name for weight in model.weights}
+  names_in_model = {weight.name for weight in model.weights}
   weights = list({id(weight): weight for weight in model.weights}.values())
-  # For each path of a scope, its layers. In eager mode, layers of the same name have the same path.
+  # The layers that use a scope, by its path. In eager mode, layers of the same name share a scope.
   layers_by_path: Dict[str, List[Layer]] = {}
 
   def add_layer(name: str, layer: Layer) -> None:
@@ -139,10 +140,10 @@ def checkpoint_names(model: tf.keras.Model, graph: tf.Graph) -> List[str]:
     if id(weight) in owners:
       add_layer(weight.name, owners[id(weight)])
   scopes: Dict[Tuple[str, int], str] = {}
-  taken: Set[str] = set()
+  taken_names: Set[str] = set()
 
-  def find_scope(parts: Sequence[str], owner: Layer = None) -> str:
-    """Returns the counterpart of a scope, which ends with a slash."""
+  def rename_scope(parts: Sequence[str], owner: Layer = None) -> str:
+    """Returns the new path of the scope with these parts. It is empty or ends with a slash."""
     path = parent = ''
     for part in parts:
       path = path + '/' + part if path else part
@@ -151,11 +152,12 @@ def checkpoint_names(model: tf.keras.Model, graph: tf.Graph) -> List[str]:
       key = path, id(layer)
       if key not in scopes:
         scopes[key] = _make_unique(parent + (
-            layer.name if layer is not None else _without_suffix(part, layer_names)), taken)
+            layer.name if layer is not None else _remove_suffix_of_layer(part, layer_names)),
+                                    taken_names)
       parent = scopes[key] + '/'
     return parent
 
-  operations = set() if hasattr(graph, 'captures') else _own_operations(layers)
+  operations = set() if hasattr(graph, 'captures') else _find_operations_of_model(layers)
   for layer in layers if operations else ():
     for node in layer._inbound_nodes:
       for tensor in tf.nest.flatten(node.output_tensors):
@@ -166,36 +168,36 @@ def checkpoint_names(model: tf.keras.Model, graph: tf.Graph) -> List[str]:
   names: Dict[int, str] = {}
   for _, name, weight in sorted(events, key=lambda event: event[0]):
     *parts, last = name.split('/')
-    parent = find_scope(parts, owners.get(id(weight)))
+    parent = rename_scope(parts, owners.get(id(weight)))
     if weight is not None:
-      names[id(weight)] = _make_unique(parent + _without_suffix_of_graph(
-          '/'.join(parts), last, graph, own_names), taken)
+      names[id(weight)] = _make_unique(parent + _remove_suffix_of_variable(
+          '/'.join(parts), last, graph, names_in_model), taken_names)
   return [names[id(weight)] for weight in model.weights]
 
 
-def _own_operations(layers: Sequence[Layer]) -> Set[tf.Operation]:
+def _find_operations_of_model(layers: Sequence[Layer]) -> Set[tf.Operation]:
   """Returns the operations that compute the outputs of a model and of the models in it."""
-  found: Set[tf.Operation] = set()
+  operations: Set[tf.Operation] = set()
   pending = [tensor.op for layer in layers if isinstance(layer, tf.keras.Model)
              for tensor in tf.nest.flatten(layer.outputs or [], expand_composites=True)]
   while pending:
     operation = pending.pop()
-    if operation not in found:
-      found.add(operation)
+    if operation not in operations:
+      operations.add(operation)
       pending += [tensor.op for tensor in operation.inputs]
-  return found
+  return operations
 
 
 def _path_of_layer(name: str, layer_name: str) -> str:
-  """Returns the path of the last scope in a name that may be the layer's; '' if there is none."""
+  """Returns the path of the last scope in a name that may belong to the layer; '' if none may."""
   parts = name.partition(':')[0].split('/')[:-1]
   pattern = re.compile(re.escape(layer_name) + r'(_\d+)?$')
   index = max((index for index, part in enumerate(parts) if pattern.match(part)), default=-1)
   return '/'.join(parts[:index + 1])
 
 
-def _without_suffix(part: str, layer_names: Set[str]) -> str:
-  """Returns a part of a name without a number that TensorFlow has added to the name of a layer."""
+def _remove_suffix_of_layer(part: str, layer_names: Set[str]) -> str:
+  """Removes the number that TensorFlow has added to the name of a layer, if any."""
   base = _SUFFIX.sub('', part)
   return base if part not in layer_names and base in layer_names else part
 
@@ -204,19 +206,20 @@ def _creation_order(variable: Any) -> int:
   return 0 if isinstance(getattr(variable, 'handle', None), ops.EagerTensor) else variable.op._id
 
 
-def _without_suffix_of_graph(path: str, last: str, graph: tf.Graph, own_names: Set[str]) -> str:
-  """Returns the last part of a name without a number that another variable made necessary."""
+def _remove_suffix_of_variable(path: str, last: str, graph: tf.Graph,
+                               names_in_model: Set[str]) -> str:
+  """Removes the number that a variable outside of the model made necessary, if any."""
   base = _SUFFIX.sub('', last)
   other = path + '/' + base if path else base
-  is_foreign = base != last and other + ':0' not in own_names and other in graph._nodes_by_name
+  is_foreign = base != last and other + ':0' not in names_in_model and other in graph._nodes_by_name
   return base if is_foreign else last
 
 
-def _make_unique(name: str, taken: Set[str]) -> str:
-  """Adds a number to a name if it is taken. Adds the result to the taken names, and returns it."""
+def _make_unique(name: str, taken_names: Set[str]) -> str:
+  """Adds a number to a name if the name is taken. The result becomes a taken name, too."""
   unique, number = name, 0
-  while unique in taken:
+  while unique in taken_names:
     number += 1
     unique = '{}_{}'.format(name, number)
-  taken.add(unique)
+  taken_names.add(unique)
   return unique

@@ -1,6 +1,6 @@
 """Initializes sessions, observes their steps, and makes traces of runs.
 
-The first `session.run` for each set of tensors takes about 20 ms longer than further ones, because
+The first `session.run` for each set of tensors takes about 20 ms longer than later ones, because
 TensorFlow prunes and optimizes the graph for these tensors.
 """
 
@@ -15,7 +15,7 @@ from tensorflow.python.training import training_util
 def add_local_init_op(op: tf.Operation) -> None:
   """Makes an operation run after a session has been initialized or restored.
 
-  Call this function in the `begin` of a hook. No defect: this function extends the collection from
+  Must be called in the `begin` of a hook. No defect: this function extends the collection from
   which Scaffold takes its `local_init_op`
   (tensorflow_core/python/training/monitored_session.py:221), because no public function does.
   """
@@ -26,7 +26,7 @@ def add_local_init_op(op: tf.Operation) -> None:
 def share_ready_op() -> None:
   """Makes both checks for uninitialized variables in the default graph run the same operations.
 
-  Call this function in the `begin` of a hook.
+  Must be called in the `begin` of a hook.
 
   Defect: tensorflow_core/python/training/monitored_session.py:203 and
   tensorflow_estimator/python/estimator/estimator.py:1832 make different operations for the checks
@@ -47,12 +47,11 @@ def global_step_tensor(graph: tf.Graph) -> tf.Tensor:
   the public `get_global_step` returns the variable, whose value is another tensor. A first run of
   that tensor would take longer.
   """
-  read = graph.get_collection(training_util.GLOBAL_STEP_READ_KEY)
-  return read[0] if read else tf.train.get_global_step(graph)
+  tensors = graph.get_collection(training_util.GLOBAL_STEP_READ_KEY)
+  return tensors[0] if tensors else tf.train.get_global_step(graph)
 
 
 def read_global_step(session: tf.Session) -> int:
-  """Returns the value of the global step."""
   return int(session.run(global_step_tensor(session.graph)))
 
 
@@ -62,7 +61,7 @@ def may_have_trained() -> bool:
   Private API: `_python_session_create_counter` (client/session.py:47) and `_SESSION`
   (keras/backend.py:95), because no public function returns the number of sessions that were
   created, or Keras's session. The conversion of a Keras model to an Estimator creates Keras's
-  session, and another one to save the initial weights. Any further session may have trained.
+  session, and a second one that saves the initial weights. Any further session may have trained.
   """
   has_keras_session = getattr(backend._SESSION, 'session', None) is not None
   created = session_lib._python_session_create_counter.get_cell().value()
@@ -70,7 +69,7 @@ def may_have_trained() -> bool:
 
 
 class StepObserver:
-  """Observes the steps of a session from within its `run`, and checkpoints saved between steps.
+  """Observes the steps of a session, and checkpoints between steps, in the `run` of the session.
 
   Defect: MonitoredTrainingSession (tensorflow_core/python/training/monitored_session.py:544 and
   580) calls Estimator's hooks before the user's hooks. One of Estimator's hooks saves checkpoints
@@ -78,12 +77,12 @@ class StepObserver:
   seem to be part of the step.
 
   Args:
-    before_step: called just before the run of an expected step.
-    after_step: called just after this run.
+    before_step: is called immediately before the run of an expected step.
+    after_step: is called immediately after this run.
 
   Attributes:
     session: the session whose `run` is replaced; None if there is none.
-    has_saved: whether a saver has saved a checkpoint since `expect_step`, in another run.
+    has_saved: whether another run has saved a checkpoint since `expect_step`.
   """
 
   def __init__(self, before_step: Callable[[], None], after_step: Callable[[], None]) -> None:
@@ -95,7 +94,7 @@ class StepObserver:
     self._replaced_run: Optional[Callable[..., Any]] = None
 
   def attach(self, session: tf.Session) -> None:
-    """Replaces `run` of a session, in place of the session that was attached before."""
+    """Replaces `run` of a session. Detaches the session that was attached before."""
     self.detach()
     self._replaced_run = vars(session).get('run')
     run = session.run
@@ -131,7 +130,7 @@ class StepObserver:
 
 
 def _is_checkpoint(result: Any, feed_dict: Optional[Dict[Any, Any]]) -> bool:
-  """Returns whether a run saved a checkpoint. A saver's run is fed a path and returns this path."""
+  """Returns whether a run saved a checkpoint: it was fed a path, and returned this path."""
   return isinstance(result, bytes) and result in [
       tf.compat.as_bytes(value) for value in (feed_dict or {}).values() if isinstance(value, str)]
 

@@ -34,21 +34,18 @@ def gpu_descriptions(config: tf.ConfigProto) -> List[str]:
 
 
 def make_central_storage_strategy(devices: Sequence[str], parameter_device: str) -> Any:
-  """Makes the strategy, with variables on `parameter_device` and a replica on each of `devices`.
-
-  patch_aggregating_variables describes the defect.
-  """
+  """Makes a usable CentralStorageStrategy; see patch_aggregating_variables."""
   patch_aggregating_variables()
   return tf.distribute.experimental.CentralStorageStrategy(devices, parameter_device)
 
 
 def patch_aggregating_variables() -> None:
-  """Makes the variables of every CentralStorageStrategy usable, even if the user has made it.
+  """Makes the variables of every CentralStorageStrategy usable, also if the user has made it.
 
   Defect: with more than one replica, the variables of the strategy are `AggregatingVariable`s
   (tensorflow_core/python/distribute/values.py:1471), which wrap the real variables. The
-  wrapper forwards attributes by `__getattr__` (line 1489). Python calls `__getattr__` for missing
-  attributes only, so attributes that the wrapper's base class defines are not forwarded.
+  wrapper forwards attributes by `__getattr__` (line 1489). Python calls `__getattr__` only for
+  missing attributes. Attributes that the wrapper's base class defines are therefore not forwarded.
   `trainable` raises NotImplementedError (tensorflow_core/python/ops/variables.py:477), and initial
   weights from a checkpoint are set on the wrapper, where nothing reads the weights. Symptom: no
   Keras layer can be built; if layers could be built, training would start from random weights.
@@ -58,7 +55,7 @@ def patch_aggregating_variables() -> None:
 
 
 def _forwarded_property(name: str) -> property:
-  """Returns a property by which the wrapper gets and sets `name` of the wrapped variable."""
+  """Returns a property that gets and sets the attribute `name` of the wrapped variable."""
   return property(lambda wrapper: getattr(wrapper.get(), name),
                   lambda wrapper, value: setattr(wrapper.get(), name, value))
 
@@ -74,10 +71,10 @@ def patch_hierarchical_copy() -> None:
 
 
 def _sum_gradients(devices: Sequence[str], gradients: Sequence[Any]) -> List[Any]:
-  """Returns, per replica, the pairs (summed gradient, variable).
+  """Returns the pairs (summed gradient, variable) of each replica.
 
   Args:
-    gradients: per replica, the pairs (gradient, variable).
+    gradients: the pairs (gradient, variable) of each replica.
   """
   if len(devices) % 2 == 0:
     return _HIERARCHICAL_COPY(devices, gradients)
@@ -93,18 +90,18 @@ def _sum_gradients(devices: Sequence[str], gradients: Sequence[Any]) -> List[Any
   return list(zip(*summed))
 
 
-def with_averaged_statistics(statistics: Sequence[Any], train_op: tf.Operation) -> tf.Operation:
+def average_statistics_after(statistics: Sequence[Any], train_op: tf.Operation) -> tf.Operation:
   """Returns a training step that also averages the statistics of layers over all workers.
 
-  Must be called in each replica. Such statistics, for example those of batch normalization, are
-  variables that every replica updates from its part of the batch.
+  Must be called in each replica. Statistics, for example those of batch normalization, are
+  variables that each replica updates from its part of the batch.
 
   Defect: a checkpoint contains the mean of these variables over all replicas
   (tensorflow_core/python/distribute/values.py:1242), but only the chief writes checkpoints, and
   the other workers do not take part in its collective operation. Symptom: under
   MultiWorkerMirroredStrategy, a model with batch normalization hangs at its first checkpoint.
-  This function adds the collective operation to each step instead. Moving averages are linear, so
-  a checkpoint contains the same values as if the mean were computed only for the checkpoint.
+  This function instead adds the collective operation to each step. Moving averages are linear. A
+  checkpoint therefore contains the same values as if the mean were computed only for it.
 
   Args:
     statistics: the variables that each replica updates; see ImportedVariables.updated_copies.
@@ -115,7 +112,7 @@ def with_averaged_statistics(statistics: Sequence[Any], train_op: tf.Operation) 
     return train_op
   strategy.extended.read_var = lambda variable: tf.identity(variable.primary)
   with tf.control_dependencies([train_op]):
-    # One vector, because each collective operation waits for the network.
+    # All statistics form one vector, because each collective operation waits for the network.
     vector = tf.concat([tf.reshape(tf.identity(variable.get()), [-1])
                         for variable in statistics], axis=0)
   means = tf.split(
@@ -158,7 +155,7 @@ class _MultiWorkerExtended(collective_all_reduce_strategy.CollectiveAllReduceExt
 
   def _initialize_multi_worker(self, cluster_resolver: Any) -> None:
     super()._initialize_multi_worker(cluster_resolver)
-    # The same statements as in the base class, but with the selected devices.
+    # These are the statements of the base class, but with the selected devices.
     self._cross_device_ops = _PackedAllReduce(
         num_workers=self._num_workers, num_gpus_per_worker=len(self._selected_devices),
         collective_keys=self._collective_keys)
@@ -240,7 +237,7 @@ class _PackedAllReduce(cross_device_ops.CollectiveAllReduce):
     return reduced
 
   def _positions_of_packs(self, per_replica_values: Sequence[Any]) -> Iterator[List[int]]:
-    """Yields the positions of the values to join: one type, and as many as TensorFlow joins."""
+    """Yields the positions of values of one type, at most as many as TensorFlow joins."""
     for dtype in sorted({value.values[0].dtype for value in per_replica_values}, key=str):
       positions = [position for position, value in enumerate(per_replica_values)
                    if value.values[0].dtype == dtype]
@@ -254,7 +251,7 @@ def _pack(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _unpack(vector: tf.Tensor, tensors: Sequence[tf.Tensor]) -> List[tf.Tensor]:
-  """Splits a vector into parts that have the shapes of the tensors."""
+  """Splits a vector into tensors that have the shapes of the given tensors."""
   with tf.device(vector.device):
     parts = tf.split(vector, [tf.size(tensor) for tensor in tensors])
     return [tf.reshape(part, tf.shape(tensor)) for part, tensor in zip(parts, tensors)]

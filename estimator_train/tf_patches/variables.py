@@ -1,6 +1,6 @@
 """Makes the variables of a Keras model in other graphs.
 
-Private API: neither the handle of a variable nor the classes of a strategy's variables have public
+Private API: the handle of a variable and the classes of a strategy's variables have no public
 names.
 """
 
@@ -22,23 +22,22 @@ from estimator_train.errors import InvalidValue
 from estimator_train.tf_patches import graphs, saved_weights
 from estimator_train.tf_patches.compiled_models import trained_weights
 
-# The methods of variables, by the operations on their handles.
-_ASSIGNMENTS = {'AssignVariableOp': 'assign', 'AssignAddVariableOp': 'assign_add',
-                'AssignSubVariableOp': 'assign_sub'}
-# Prefixes of the types of operations that change a variable that is no resource.
+# The methods of variables, by the types of the operations that they make.
+_ASSIGNMENT_METHODS = {'AssignVariableOp': 'assign', 'AssignAddVariableOp': 'assign_add',
+                       'AssignSubVariableOp': 'assign_sub'}
+# Prefixes of the types of operations that change a variable that is not a resource variable.
 _REFERENCE_CHANGES = ('Assign', 'Scatter', 'Count')
 
 
-class _Variable(NamedTuple):
+class _OriginalVariable(NamedTuple):
   """A variable of the graph of a model.
 
   Attributes:
-    original: the variable.
     kind: `weight` of the model, `metric` for the state of a metric, `step` for the global step,
-      `other` for a variable that is no part of the model.
-    is_trained: whether training changes it.
-    is_reference: whether operations of the part change the variable by its reference.
-    value: the initial value of a variable of the kind `metric` or `other`.
+      `other` for a variable that does not belong to the model.
+    is_trained: whether an optimizer changes it.
+    is_reference: whether operations of the subgraph change it by its reference.
+    value: the initial value; None unless the kind is `metric` or `other`.
   """
   original: Any
   kind: str
@@ -52,7 +51,7 @@ class Assignment(NamedTuple):
 
   Attributes:
     handle_name: the name of the variable's handle in the graph of the model.
-    method: the method of the variable.
+    method: the name of the method of the variable.
     value: the argument of the method, in the graph of the model.
   """
   handle_name: str
@@ -61,32 +60,32 @@ class Assignment(NamedTuple):
 
 
 class OriginalVariables:
-  """The variables of the graph of a model; must be constructed in this graph."""
+  """The variables of the graph of a model. Must be constructed in this graph."""
 
   def __init__(self, model: tf.keras.Model, graph: tf.Graph,
                values: saved_weights.ValueReader) -> None:
     self._model, self._graph, self._values = model, graph, values
     self._captured: Dict[str, Callable[[], tf.Tensor]] = {}
-    self._by_handle: Dict[str, _Variable] = {}
+    self._by_handle: Dict[str, _OriginalVariable] = {}
     trained = {id(weight) for weights in trained_weights(model) for weight in weights}
     for weight in model.weights:
-      self._add(_Variable(weight, 'weight', id(weight) in trained))
+      self._add(_OriginalVariable(weight, 'weight', id(weight) in trained))
     steps = [*graph.get_collection(tf.GraphKeys.GLOBAL_STEP),
              getattr(getattr(model, 'optimizer', None), '_iterations', None)]
     for step in steps:
       if step is not None and hasattr(step, 'handle'):
-        self._add(_Variable(step, 'step', False))
+        self._add(_OriginalVariable(step, 'step', False))
     for variable in (*graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES),
                      *graph.get_collection(tf.GraphKeys.LOCAL_VARIABLES)):
-      self._add(_Variable(variable, 'other', False))
+      self._add(_OriginalVariable(variable, 'other', False))
 
-  def _add(self, variable: _Variable) -> None:
+  def _add(self, variable: _OriginalVariable) -> None:
     self._by_handle.setdefault(self.handle(variable.original).name, variable)
 
   def add_metrics(self, metric_variables: Iterable[Any]) -> None:
-    """Adds the variables of metrics. Each evaluation starts with their initial values."""
+    """Adds the variables of metrics. Each evaluation starts from their initial values."""
     for variable in metric_variables:
-      self._by_handle[self.handle(variable).name] = _Variable(variable, 'metric', False)
+      self._by_handle[self.handle(variable).name] = _OriginalVariable(variable, 'metric', False)
 
   def handle(self, variable: Any) -> tf.Tensor:
     """Returns the handle of a variable in the graph of the model, or its reference."""
@@ -96,34 +95,34 @@ class OriginalVariables:
 
   @property
   def handle_op_names(self) -> Set[str]:
-    """The names of the operations that make the handles, or represent captured tensors."""
+    """The names of the operations of the handles, and of the placeholders of captured tensors."""
     return {name.partition(':')[0] for name in self._by_handle} | {
         tensor.op.name for _, tensor in self._captured_pairs()}
 
   def _captured_pairs(self) -> List[Tuple[Any, tf.Tensor]]:
-    """Returns pairs of a tensor outside of Keras's graph of eager mode and its placeholder."""
+    """Returns the tensors outside of Keras's graph of eager mode, with their placeholders in it."""
     captures: Any = getattr(self._graph, 'captures', None) or {}
     return list(captures.items() if hasattr(captures, 'items') else captures)
 
-  def keep_used(self, subgraph: graphs.Subgraph) -> None:
-    """Keeps only the weights and the variables that a subgraph uses, and reads initial values."""
+  def remove_unused(self, subgraph: graphs.Subgraph) -> None:
+    """Removes variables that a subgraph does not use, except weights. Reads the initial values."""
     used = {name: variable for name, variable in self._by_handle.items()
-            if variable.kind == 'weight' or name.partition(':')[0] in subgraph.replaced}
+            if variable.kind == 'weight' or name.partition(':')[0] in subgraph.replaced_names}
     self._by_handle = used
     for node in subgraph.nodes.values():
       name = graphs.tensor_name(node.input[0]) if node.input else ''
       if node.op.startswith(_REFERENCE_CHANGES) and name in used:
         used[name] = used[name]._replace(is_reference=not hasattr(used[name].original, 'handle'))
     readers: Dict[str, Any] = {'other': self._values.read, 'metric': self._initial_values}
-    for kind, read in readers.items():
-      chosen = {name: variable for name, variable in used.items() if variable.kind == kind}
+    for kind, read_values in readers.items():
+      selected = {name: variable for name, variable in used.items() if variable.kind == kind}
       for (name, variable), value in zip(
-          chosen.items(), read([variable.original for variable in chosen.values()])):
+          selected.items(), read_values([variable.original for variable in selected.values()])):
         used[name] = variable._replace(value=value)
-    for outside, inside in self._captured_pairs():
-      if inside.op.name in subgraph.replaced and inside.name not in used:
-        self._captured[inside.name] = _capture(outside, [
-            node for node in subgraph.nodes.values() if inside.op.name in node.input])
+    for tensor, placeholder in self._captured_pairs():
+      if placeholder.op.name in subgraph.replaced_names and placeholder.name not in used:
+        self._captured[placeholder.name] = _make_counterpart_function(tensor, [
+            node for node in subgraph.nodes.values() if placeholder.op.name in node.input])
 
   def _initial_values(self, variables: Sequence[Any]) -> List[np.ndarray]:
     if variables and isinstance(getattr(variables[0], 'handle', None), ops.EagerTensor):
@@ -133,13 +132,13 @@ class OriginalVariables:
         return [variable.numpy() for variable in variables]
     return self._values.evaluate([variable.initial_value for variable in variables])
 
-  def make(self, weight_names: Sequence[str], weights_path: Optional[str]) -> 'ImportedVariables':
-    """Makes the variables in the default graph; see ImportedVariables."""
+  def make_variables(self, weight_names: Sequence[str],
+                     weights_path: Optional[str]) -> 'ImportedVariables':
     names = dict(zip(map(id, self._model.weights), weight_names))
     return ImportedVariables(self._by_handle, self._captured, names, weights_path)
 
 
-def _capture(tensor: Any, consumers: Sequence[Any]) -> Callable[[], tf.Tensor]:
+def _make_counterpart_function(tensor: Any, consumers: Sequence[Any]) -> Callable[[], tf.Tensor]:
   """Returns a function that makes the counterpart of a tensor of eager mode in the default graph.
 
   Args:
@@ -176,12 +175,12 @@ def _make_constant_variable(value: np.ndarray) -> tf.Tensor:
 
 
 class ImportedVariables:
-  """Variables in the default graph that replace the variables of a part of a model's graph.
+  """Variables in the default graph that replace the variables of a subgraph of a model's graph.
 
   Args:
-    by_handle: the variables of the part, by the names of their handles.
-    captured: for each other tensor that Keras's graph of eager mode captures, by name, a function
-      that makes its counterpart.
+    by_handle: the variables of the subgraph, by the names of their handles.
+    captured: the functions that make counterparts of the other tensors that Keras's graph of eager
+      mode captures, by the names of their placeholders.
     weight_names: the names of the weights, by the ids of the originals.
     weights_path: the path of a checkpoint with the initial values of the weights; None for zeros.
 
@@ -189,19 +188,20 @@ class ImportedVariables:
     by_id: the variables, by the ids of the originals.
   """
 
-  def __init__(self, by_handle: Dict[str, _Variable], captured: Dict[str, Callable[[], tf.Tensor]],
-               weight_names: Dict[int, str], weights_path: Optional[str]) -> None:
+  def __init__(self, by_handle: Dict[str, _OriginalVariable],
+               captured: Dict[str, Callable[[], tf.Tensor]], weight_names: Dict[int, str],
+               weights_path: Optional[str]) -> None:
     self._captured, self._weights_path = captured, weights_path
     self._reference_names = {name for name, variable in by_handle.items()
                              if not hasattr(variable.original, 'handle')}
     self._by_handle: Dict[str, Any] = {}
     self.by_id: Dict[int, Any] = {}
     for handle_name, variable in by_handle.items():
-      made = self._make(variable, weight_names.get(
+      new_variable = self._make_variable(variable, weight_names.get(
           id(variable.original), variable.original.name.partition(':')[0]))
-      self._by_handle[handle_name] = self.by_id[id(variable.original)] = made
+      self._by_handle[handle_name] = self.by_id[id(variable.original)] = new_variable
 
-  def _make(self, variable: _Variable, name: str) -> Any:
+  def _make_variable(self, variable: _OriginalVariable, name: str) -> Any:
     original = variable.original
     if variable.kind == 'step':
       return tf.train.get_or_create_global_step()
@@ -210,67 +210,71 @@ class ImportedVariables:
       raise InvalidValue('a distribution strategy requires resource variables', name,
                          'give use_resource=True to tf.Variable, or call layer.add_weight')
 
-    def initial_value() -> tf.Tensor:
+    def make_initial_value() -> tf.Tensor:
       if variable.kind != 'weight':
         return tf.constant(variable.value, dtype)
-      return saved_weights.restored_value(self._weights_path, name, shape, dtype)
+      return saved_weights.make_restored_value(self._weights_path, name, shape, dtype)
 
     with tf.name_scope(None):
-      made = tf.Variable(
-          initial_value, variable.is_trained, name=name, dtype=dtype,
+      new_variable = tf.Variable(
+          make_initial_value, variable.is_trained, name=name, dtype=dtype,
           use_resource=not variable.is_reference,
           constraint=original.constraint, aggregation=original.aggregation,
           synchronization=original.synchronization, collections=[
               tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.METRIC_VARIABLES]
           if variable.kind == 'metric' else None)
-    made_name = made.name.partition(':')[0]
-    if variable.kind == 'weight' and made_name != name:
+    new_name = new_variable.name.partition(':')[0]
+    if variable.kind == 'weight' and new_name != name:
       raise InvalidValue(
           'an input_fn must not give the name of a weight to a scope or an operation',
-          'a weight of the model would have the name ' + made_name,
+          'a weight of the model would have the name ' + new_name,
           'rename the scope, the operation or the layer')
-    return made
+    return new_variable
 
-  def replacements(self) -> Dict[str, tf.Tensor]:
+  def make_replacements(self) -> Dict[str, tf.Tensor]:
     """Returns the tensors that replace handles and captured tensors, by name."""
-    found = {name: make() for name, make in self._captured.items()}
+    replacements = {name: make_counterpart() for name, make_counterpart in self._captured.items()}
     for name, variable in self._by_handle.items():
       local = variable.get() if hasattr(variable, 'get') else variable
-      if name in self._reference_names:  # The value takes the place of the reference.
-        found[name] = tf.convert_to_tensor(local) if hasattr(local, 'handle') else local._ref()
+      if name not in self._reference_names:
+        replacements[name] = local.handle
+      elif hasattr(local, 'handle'):  # The value takes the place of the reference.
+        replacements[name] = tf.convert_to_tensor(local)
       else:
-        found[name] = local.handle
-    return found
+        replacements[name] = local._ref()
+    return replacements
 
-  def split_updates(self, updates: Sequence[tf.Operation], subgraph: graphs.Subgraph,
-            fed_names: Set[str]) -> Tuple[List[tf.Operation], List[Assignment]]:
+  def split_updates(
+      self, updates: Sequence[tf.Operation], subgraph: graphs.Subgraph,
+      fed_operation_names: Set[str]) -> Tuple[List[tf.Operation], List[Assignment]]:
     """Splits updates into operations to run, and assignments that a strategy must make.
 
     The operations to run may include assignments of each replica to its own copy of a variable, if
-    the strategy keeps the copies apart, or if all replicas assign the same value.
+    the copies may differ, or if all replicas assign the same value.
 
     Args:
-      fed_names: the names of the operations that a batch replaces.
+      fed_operation_names: the names of the operations that a batch replaces.
 
     Raises:
-      InvalidValue: the strategy must make an assignment that is not an update by itself.
+      InvalidValue: the strategy must make an assignment that is only a part of an update.
     """
     nodes = subgraph.nodes
-    assigned = {node.name for node in nodes.values() if node.op in _ASSIGNMENTS
-                and _needs_strategy(self._by_handle.get(graphs.tensor_name(node.input[0])))
-                and _differs_between_replicas(node.name, nodes, fed_names)}
-    kept = [update for update in updates if update.name in nodes]
-    if not assigned:
-      return kept, []
-    remaining, assignments, made = [], [], set()
-    for update in kept:
-      names = _assignments_in(update.name, nodes)
-      if names and names <= assigned:
-        made |= names
+    assigned_names = {
+        node.name for node in nodes.values() if node.op in _ASSIGNMENT_METHODS
+        and _must_be_assigned_by_strategy(self._by_handle.get(graphs.tensor_name(node.input[0])))
+        and _differs_between_replicas(node.name, nodes, fed_operation_names)}
+    used_updates = [update for update in updates if update.name in nodes]
+    if not assigned_names:
+      return used_updates, []
+    remaining_updates, assignments, split_names = [], [], set()
+    for update in used_updates:
+      names = _find_assignments(update.name, nodes)
+      if names and names <= assigned_names:
+        split_names |= names
       else:
-        remaining.append(update)
-    if assigned - made:
-      node = nodes[min(assigned - made)]
+        remaining_updates.append(update)
+    if assigned_names - split_names:
+      node = nodes[min(assigned_names - split_names)]
       raise InvalidValue(
           'with a distribution strategy, a layer must assign to variables by add_update',
           '{} is assigned to by {}'.format(
@@ -278,54 +282,55 @@ class ImportedVariables:
           'call self.add_update(variable.assign(value), inputs=True) in the call of the layer, or '
           'train without a strategy')
     graph = updates[0].graph
-    for name in sorted(made):
+    for name in sorted(split_names):
       node = nodes[name]
       assignments.append(Assignment(
-          graphs.tensor_name(node.input[0]), _ASSIGNMENTS[node.op],
+          graphs.tensor_name(node.input[0]), _ASSIGNMENT_METHODS[node.op],
           graph.as_graph_element(graphs.tensor_name(node.input[1]))))
-    return remaining, assignments
+    return remaining_updates, assignments
 
   def updated_copies(self, subgraph: graphs.Subgraph) -> List[Any]:
-    """Returns the float variables whose copies a part changes separately on each replica."""
-    found = [self._by_handle.get(graphs.tensor_name(node.input[0]))
-             for node in subgraph.nodes.values() if node.op in _ASSIGNMENTS]
-    return [variable for variable in dict.fromkeys(found)
+    """Returns the float variables of which each replica updates its own copy."""
+    updated = [self._by_handle.get(graphs.tensor_name(node.input[0]))
+               for node in subgraph.nodes.values() if node.op in _ASSIGNMENT_METHODS]
+    return [variable for variable in dict.fromkeys(updated)
             if isinstance(variable, distribute_values.SyncOnReadVariable)
             and variable.dtype.is_floating]
 
-  def assign(self, assignments: Sequence[Assignment], imported: graphs.Import) -> List[Any]:
-    """Lets the strategy make the assignments, and returns their operations."""
+  def make_assignments(self, assignments: Sequence[Assignment],
+                       imported: graphs.ImportedSubgraph) -> List[Any]:
     return [graphs.operation_of(getattr(self._by_handle[assignment.handle_name], assignment.method)(
-        imported.find(assignment.value))) for assignment in assignments]
+        imported.find_counterparts(assignment.value))) for assignment in assignments]
 
 
-def _needs_strategy(variable: Any) -> bool:
+def _must_be_assigned_by_strategy(variable: Any) -> bool:
   return tf.distribute.has_strategy() and isinstance(
       variable, (distribute_values.MirroredVariable, distribute_values.AggregatingVariable)
   ) and not isinstance(variable, distribute_values.SyncOnReadVariable)
 
 
-def _differs_between_replicas(name: str, nodes: graphs.Nodes, fed_names: Set[str]) -> bool:
+def _differs_between_replicas(name: str, nodes: graphs.Nodes,
+                              fed_operation_names: Set[str]) -> bool:
   """Returns whether a node depends on the batch or on random numbers of a replica."""
-  found, pending = {name}, [name]
+  visited, pending = {name}, [name]
   while pending:
     current = pending.pop()
-    if current in fed_names or current in nodes and 'seed' in nodes[current].attr:
+    if current in fed_operation_names or current in nodes and 'seed' in nodes[current].attr:
       return True
     sources = {graphs.operation_name(source) for source in (
-        nodes[current].input if current in nodes else ())} - found
-    found |= sources
+        nodes[current].input if current in nodes else ())} - visited
+    visited |= sources
     pending += sources
   return False
 
 
-def _assignments_in(name: str, nodes: graphs.Nodes) -> Set[str]:
+def _find_assignments(name: str, nodes: graphs.Nodes) -> Set[str]:
   """Returns the assignments of which an update consists; empty if it has other operations."""
   node = nodes.get(name)
-  if node is None or node.op in _ASSIGNMENTS:
+  if node is None or node.op in _ASSIGNMENT_METHODS:
     return {name}
   if node.op == 'ReadVariableOp' or node.op in ('Identity', 'NoOp'):
     sources = [source for source in node.input if source[0] == '^' or node.op == 'Identity']
-    return {found for source in sources
-            for found in _assignments_in(graphs.operation_name(source), nodes)}
+    return {assignment for source in sources
+            for assignment in _find_assignments(graphs.operation_name(source), nodes)}
   return set()

@@ -352,7 +352,7 @@ class _EvaluationGraph:
       if is_stop_requested():
         raise EvaluationStopped
       try:
-        _, values = session.run([self._update_op, samples.tensors()])
+        _, values = session.run([self._update_op, samples.tensors_to_fetch()])
       except tf.errors.OutOfRangeError:
         break
       samples.add_batch(values)

@@ -124,7 +124,7 @@ def convert_model(run: Run, built_model: BuiltModel) -> PreparedModel:
       initial_weights.load_initial_weights(model, settings.model, spec.image_shape)
     run_config = run.engine.make_run_config()
     if is_trained:
-      loss = compiling.training_loss(model, settings.optimizer, run.data.train)
+      loss = compiling.make_training_losses(model, settings.optimizer, run.data.train)
 
     def make_estimator(graph: CompiledGraph, frozen_part: Optional[tf.keras.Model],
                        preprocess: Callable[[Any], Any]) -> tf.estimator.Estimator:
@@ -141,7 +141,8 @@ def convert_model(run: Run, built_model: BuiltModel) -> PreparedModel:
                                              compiled_graph.weight_values())
       estimator = training_estimator = make_estimator(compiled_graph, None, preprocess)
       if settings.input.cache_features and is_trained:
-        frozen_part, trained_part = frozen_features.split_model(model, settings.model.model)
+        frozen_part, trained_part = frozen_features.split_after_frozen_layers(
+            model, settings.model.model)
         trained_part.compile(model.optimizer, model.loss, loss_weights=model.loss_weights)
         training_estimator = make_estimator(
             CompiledGraph(trained_part, loss), frozen_part, lambda features: features)

@@ -124,8 +124,8 @@ def find_best_metric(flags: EvaluationFlags, model: tf.keras.Model,
 
 def _list_metric_names(model: tf.keras.Model, num_classes: int) -> List[str]:
   """Returns the metrics of an evaluation, the default of --best_metric first."""
-  keys = evaluation_metrics.make_keys(keras_patches.outputs_with_loss(model),
-                                      keras_patches.named_metrics(model), num_classes)
+  keys = evaluation_metrics.make_metric_keys(
+      keras_patches.outputs_with_loss(model), keras_patches.metrics_by_name(model), num_classes)
   names = (evaluation_metrics.classifier_metric_names(num_classes) if num_classes
            else ['average_loss', 'loss'])
   if not num_classes and (not model.loss or model.get_losses_for(model.inputs)):

@@ -208,7 +208,7 @@ def _source_size(size: int, folder: str) -> Dict[str, float]:
   return {IMAGE: 1 / json.loads(child.lines[-1])['warm_images_per_sec']}
 
 
-# Smooth colours, as in photographs: noise would be all of a JPEG's time.
+# Smooth colors, as in photographs: noise would be all of a JPEG's time.
 _MAKE_IMAGES = '''
 import os, sys
 import numpy as np

@@ -50,7 +50,7 @@ def load(weights, name=MODEL, num_classes=10, shape=SHAPE):
   """Returns the weights of a model after it has loaded some, by variable."""
   settings = Settings(model=name, weights=str(weights), model_dir='x')
   with keras_session():
-    model = networks.build(name, shape, num_classes)
+    model = networks.build_named_model(name, shape, num_classes)
     initial_weights.load_initial_weights(model, settings.model, shape)
     return by_variable(model)
 

@@ -50,6 +50,8 @@ def test_files_that_are_accepted(tmp_path):
 
 
 @pytest.mark.parametrize('images_gz, labels_gz, message', [
+    (PLAIN, GOOD_LABELS, 'a data file is not in gzip format: .*images.gz: '
+     'compress an idx file with gzip, or '),
     (None, GOOD_LABELS, 'cannot read a data file: .*images.gz: No such file .*--mode=download'),
     (GOOD_LABELS, GOOD_IMAGES, 'images.gz: expected at least 16 decompressed bytes, found 13'),
     (compress(idx_bytes(IMAGES, 0x801)), GOOD_LABELS, 'images.gz: magic number 0x801, expected '),

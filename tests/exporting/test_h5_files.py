@@ -108,7 +108,8 @@ PORTABLE = {build.__name__: build for build in (
 def compiled(name):
   """Returns a registered model or one of the above, compiled."""
   shape = (28, 28, 1) if name in PACKAGE_MODELS else (76, 76, 3)
-  model = PORTABLE[name]() if name in PORTABLE else networks.build(name, shape, NUM_CLASSES)
+  model = PORTABLE[name]() if name in PORTABLE else networks.build_named_model(
+      name, shape, NUM_CLASSES)
   loss = losses.default_loss(model)
   loss = {'attention_and_scaled_sum': {model.output_names[0]: loss},  # As for several outputs.
           'models_as_layers': 'mae'}.get(name, loss)

@@ -64,7 +64,7 @@ def shapes(folder):
     pytest.param(name, marks=pytest.mark.slow) for name in ('vgg16', 'resnet50')))
 def test_registered_models(tmp_path, name):
   shape = (32, 32, 3) if name in KERAS_MODELS else (28, 28, 1)
-  with restored(lambda: networks.build(name, shape, 3), shape, ('é', 'b', 'c'),
+  with restored(lambda: networks.build_named_model(name, shape, 3), shape, ('é', 'b', 'c'),
                 export_input='tensor') as model:
     expected, found = export(tmp_path, model)
     assert exports.write_tflite(str(tmp_path), model) == {}  # It has verified the file.

@@ -96,7 +96,7 @@ def test_the_size_of_a_graph_of_the_metrics():
   """No tensor has a number for each pair of classes."""
   with tf.Graph().as_default() as graph:
     indices = tf.placeholder(tf.int64, [None])
-    confusion_matrix.count_batch(indices, indices, 10 ** 5)
+    confusion_matrix.count_per_class(indices, indices, 10 ** 5)
     confusion_matrix.count_confusions(indices, indices, 10 ** 5)
     assert all(tensor.shape.num_elements() in (None, 1, 10 ** 5, 3 * 10 ** 5)
                or tensor.shape.num_elements() < 10
@@ -108,7 +108,7 @@ def test_labels_out_of_range(index, message):
   """They are an error as in the confusion matrix, instead of not being counted."""
   with tf.Graph().as_default(), tf.Session() as session:
     indices = tf.placeholder(tf.int64, [None])
-    counts = confusion_matrix.count_batch(indices, tf.zeros_like(indices), 5)
+    counts = confusion_matrix.count_per_class(indices, tf.zeros_like(indices), 5)
     assert session.run(counts, {indices: [0, 4, 4]}).tolist() == [
         [1, 0, 0, 0, 0], [1, 0, 0, 0, 2], [3, 0, 0, 0, 0]]
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):

@@ -9,7 +9,7 @@ from like_keras import X, Y, convert, in_batches
 
 import estimator_train
 from estimator_train.model import evaluation_metrics
-from estimator_train.model.evaluation_metrics import make_keys
+from estimator_train.model.evaluation_metrics import make_metric_keys
 
 keras = tf.keras
 # Of files and results: the names of their own figures, which a model may use, too.
@@ -82,7 +82,7 @@ def records(folder):
     (['average', 'b'], ['average_loss', 'loss', 'b_loss'], None,
      'output_average_loss output_b_loss average_loss metric_loss b_loss')])
 def test_keys_are_distinct(outputs, metrics, num_classes, keys):
-  found = make_keys(outputs, metrics, num_classes)
+  found = make_metric_keys(outputs, metrics, num_classes)
   assert [*found.losses.values(), *found.metrics.values()] == keys.split()
 
 

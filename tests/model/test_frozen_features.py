@@ -69,8 +69,8 @@ def test_a_run_resumes_with_and_without(tmp_path, of_folders):
     ('own_models:frozen_dropout_head', None, 'flatten')])
 def test_where_the_network_is_cut(name, trainable, last_frozen):
   with tf.Graph().as_default():
-    model = networks.build(name, (64, 64, 3), 4, trainable)
-    frozen, rest = frozen_features.split_model(model, name)
+    model = networks.build_named_model(name, (64, 64, 3), 4, trainable)
+    frozen, rest = frozen_features.split_after_frozen_layers(model, name)
   assert frozen.layers[-1].name == last_frozen
   assert not frozen.trainable_weights
   assert frozen.weights + rest.weights == model.weights

@@ -14,7 +14,7 @@ from estimator_train.settings.flags import MODELS
 
 def build(name, image_shape=(28, 28, 1), num_classes=10, **given):
   with tf.Graph().as_default():
-    return networks.build(name, image_shape, num_classes, **given)
+    return networks.build_named_model(name, image_shape, num_classes, **given)
 
 
 # Parameters by hand from the published layers: kernel height x width x inputs x filters + filters.

@@ -8,7 +8,7 @@ from training_runs import assert_same
 
 import estimator_train
 from estimator_train.model.gradients import BackboneRateScaling, add_mixins
-from estimator_train.model.optimizers import decay_weights, make_optimizer
+from estimator_train.model.optimizers import add_weight_decay, make_optimizer
 from estimator_train.model.schedules import Schedule
 from estimator_train.settings.flags import OPTIMIZERS
 from estimator_train.tf_patches.estimator import copy_optimizer, read_hyperparameters
@@ -75,7 +75,7 @@ def test_formulas(name, weights, gradients, rows):
       gradient = tf.IndexedSlices(tf.gather(given, rows) / [[2.], [1.], [2.]], tf.constant(rows),
                                   tf.constant(weights.shape))
     optimizer = make_optimizer(name, SCHEDULE)
-    decay_weights(tf.keras.Sequential(), optimizer, .1)
+    add_weight_decay(tf.keras.Sequential(), optimizer, .1)
     copy = type(optimizer).from_config(optimizer.get_config())
     step = copy.apply_gradients([(gradient, variable)])
     session.run(tf.global_variables_initializer())
@@ -95,7 +95,7 @@ def test_biases_of_two_dimensions_do_not_decay(name, weight_name, decays):
   with tf.Graph().as_default(), tf.Session() as session:
     variable = tf.Variable(weights.astype(np.float32), use_resource=True, name=weight_name)
     optimizer = make_optimizer(name, SCHEDULE)
-    decay_weights(tf.keras.Sequential(), optimizer, .1)
+    add_weight_decay(tf.keras.Sequential(), optimizer, .1)
     steps = [optimizer.apply_gradients([(tf.constant(gradient, tf.float32), variable)])
              for gradient in gradients]
     session.run(tf.global_variables_initializer())
@@ -188,9 +188,9 @@ def test_two_learning_rates(name, is_sparse):
       gradient = tf.IndexedSlices(gradient, tf.constant([1, 1]), tf.constant([2, 2]))
     variables = [tf.Variable(tf.ones([2, 2]), use_resource=True, name=name) for name in 'ab']
     optimizer = make_optimizer(name, .1)
-    decay_weights(tf.keras.Sequential(), optimizer, .1)
+    add_weight_decay(tf.keras.Sequential(), optimizer, .1)
     add_mixins(optimizer, [(BackboneRateScaling, {
-        'backbone_factor': .25, 'head_names': {variables[0].op.name}})])
+        'backbone_factor': .25, 'head_weight_names': {variables[0].op.name}})])
     copy = copy_optimizer(optimizer, read_hyperparameters(optimizer))
     step = copy.apply_gradients([(gradient, variable) for variable in variables])
     session.run(tf.global_variables_initializer())

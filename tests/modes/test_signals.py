@@ -112,9 +112,10 @@ SIX_STEPS = '--train_steps=6 --save_checkpoints_steps=3'
     (tf.train.Saver, 'save', 2, signal.SIGTERM, SIX_STEPS, 3, [6]),
     (throughput, 'write_throughput_report', 1, signal.SIGTERM, SIX_STEPS, 6, [6]),
     # Between steps, an evaluation has two batches; the last one follows the training.
-    (evaluation_samples.SampleCollector, 'tensors', 2, signal.SIGINT,
+    (evaluation_samples.SampleCollector, 'tensors_to_fetch', 2, signal.SIGINT,
      '--train_steps=4 --eval_every_steps=2', 2, [2, 4]),
-    (evaluation_samples.SampleCollector, 'tensors', 3, signal.SIGINT, '--train_steps=2', 2, [2])])
+    (evaluation_samples.SampleCollector, 'tensors_to_fetch', 3, signal.SIGINT,
+     '--train_steps=2', 2, [2])])
 def test_while_training(train, inject, tmp_path, owner, name, at, signum, flags, step, evaluated):
   flags = ['--export_dir={}'.format(tmp_path / 'exports'), *flags.split()]
   calls = inject(owner, name, signum, at=at)
@@ -122,7 +123,7 @@ def test_while_training(train, inject, tmp_path, owner, name, at, signum, flags,
   assert last_line(done, signum) == (
       'stopped by {} at step {}, whose checkpoint is saved; the same command resumes from there'
       .format(signal.Signals(signum).name, step))
-  if name == 'tensors':  # The evaluation is cut short.
+  if name == 'tensors_to_fetch':  # The evaluation is cut short.
     assert 'the evaluation of {}/model.ckpt-2 was interrupted'.format(tmp_path) in done.err
     assert next(calls) == at + 1
   assert finding.find_latest_checkpoint_and_step(str(tmp_path))[1] == step

@@ -1,10 +1,13 @@
 """Models that are hard to copy, evaluate or replicate: `convert` is like Keras, or says why not."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow
 import tensorflow.compat.v1 as tf
-from like_keras import ONE_HOT, Subclass, X, Y, compare, convert, in_batches, predict
+from like_keras import CLASSES, ONE_HOT, Subclass, X, Y, compare, convert, in_batches, predict
+from tensorflow.python.keras import optimizers as former_optimizers
 
 import estimator_train
 
@@ -123,6 +126,80 @@ def test_sample_weights_and_labels_of_unknown_rank(tmp_path):
   # This accuracy is not weighted.
   assert results['accuracy'] == pytest.approx(
       (model.predict(X).argmax(-1) == ONE_HOT.argmax(-1)).mean())
+
+
+def test_class_indices_of_unknown_rank(tmp_path):
+  def make_input_fn(size):
+    return lambda: in_batches((X, CLASSES), size)().map(
+        lambda x, y: (x, tf.py_func(lambda value: value, [y], tf.int64)))
+
+  model = sgd(sequential(layers.Dense(2, 'softmax')), 'sparse_categorical_crossentropy',
+              metrics=['accuracy'])
+  compare(model, tmp_path, (X, CLASSES), make_input_fn, replicas=[1, 2])
+
+
+def city_column():
+  return tf.feature_column.embedding_column(
+      tf.feature_column.categorical_column_with_hash_bucket('city', 7), 3,
+      initializer=tf.ones_initializer())
+
+
+def cities(is_sparse):
+  values = in_batches(({'city': np.array(['a', 'b', 'c'] * 8)[:, None]}, Y), 8)
+  return lambda: values().map(lambda features, labels: (
+      {'city': tf.strings.split(features['city'][:, 0])} if is_sparse else features, labels))
+
+
+def test_sparse_features_of_a_model_without_known_inputs(tmp_path):
+  """The model is built on the features, and trains as on dense ones."""
+  weights = []
+  for is_sparse in (False, True):
+    with tf.Graph().as_default():
+      model = sgd(keras.Sequential([layers.DenseFeatures([city_column()], name='features'),
+                                    layers.Dense(1, kernel_initializer='ones', name='dense')]))
+      estimator = convert(model, tmp_path / str(is_sparse), num_cpu_replicas=2)
+      estimator.train(cities(is_sparse), steps=3)
+      estimator.evaluate(cities(is_sparse))
+    weights.append({name: estimator.get_variable_value(name)
+                    for name in estimator.get_variable_names()})
+  assert weights[0].keys() == weights[1].keys()
+  for name, value in weights[0].items():
+    np.testing.assert_allclose(weights[1][name], value, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize('is_sparse, message', [
+    (False, 'city is string .*, expected sparse string'),
+    (True, 'city is sparse string .*, expected string .*: convert them, such as with tf.sparse')])
+def test_sparse_and_dense_features(is_sparse, message, tmp_path):
+  city = keras.Input((1,), name='city', dtype=tf.string, sparse=not is_sparse)
+  features = layers.DenseFeatures([city_column()])({'city': city})
+  estimator = convert(sgd(keras.Model(city, layers.Dense(1)(features))), tmp_path)
+  with pytest.raises(estimator_train.UserError, match='the features do not fit the model: input_fn'
+                     ': ' + message):
+    estimator.train(cities(is_sparse), steps=1)
+
+
+def test_an_input_fn_without_features(tmp_path):
+  estimator = convert(sgd(sequential(layers.Dense(1))), tmp_path)
+  with pytest.raises(estimator_train.UserError, match='an input_fn must return features: '
+                     'input_fn: None: return a tf.data.Dataset, or '):
+    estimator.train(lambda: None, steps=1)
+
+
+def test_an_input_with_a_tensor(tmp_path):
+  inputs = keras.Input(tensor=tf.zeros([2, 6]), name='x')
+  estimator = convert(sgd(keras.Model(inputs, layers.Dense(1)(inputs))), tmp_path)
+  with pytest.raises(estimator_train.UserError, match=re.escape(
+      'a model must take features: x: made by tf.keras.Input(tensor=...): give the shape of ')):
+    estimator.train(in_batches((X, Y)), steps=1)
+
+
+def test_an_optimizer_of_the_former_class(tmp_path):
+  model = sequential(layers.Dense(1))
+  model.compile(former_optimizers.SGD(), 'mse')
+  with pytest.raises(ValueError, match='the class of the optimizer is not supported: tensorflow'
+                     r'.python.keras.optimizers.SGD: give an optimizer of tf.keras.optimizers or '):
+    convert(model, tmp_path).train(in_batches((X, Y)), steps=1)
 
 
 def test_an_output_without_a_loss(tmp_path):

@@ -109,7 +109,8 @@ def check_gpus(inventory: GpuInventory,
   elif inventory.gpus:
     yield ok('gpus', ', '.join('{} ({} MiB, compute capability {})'.format(
         gpu.name, gpu.memory_bytes >> 20, _format_version(gpu.capability))
-                               for gpu in inventory.gpus))
+                               for gpu in inventory.gpus),
+             'scripts/verify_gpu verifies in 15 minutes that training works on them')
     if build is not None:
       for gpu in sorted(set(inventory.gpus)):
         yield from _check_capability(gpu, build)

@@ -2,13 +2,18 @@
 
 import importlib
 import re
+import shutil
+import subprocess
 import sys
+
+import pytest
+from conftest import run_process
 
 from estimator_train import system
 from estimator_train.modes.doctor import hardware, installation
 from estimator_train.modes.doctor.installation import BuildRate, TensorFlowBuild
 from estimator_train.system import tensorflow_probe
-from estimator_train.system.machine import has_nvidia_driver
+from estimator_train.system.machine import has_nvidia_driver, has_onednn
 
 # What NVML answers where the driver works; `{}` comes before.
 NVML = '''
@@ -51,6 +56,49 @@ def test_libraries():
   assert hardware.check_libraries(('libc.so.6',)).level == 'ok'
   found = hardware.check_libraries(('libc.so.6', 'libnone.so.1'))
   assert found.level == 'error' and 'OSError: libnone.so.1: cannot open' in found.found
+
+
+# A driver with one GPU of compute capability 7.0, whose functions succeed and do nothing.
+STUB_DRIVER = r"""
+#include <string.h>
+int cuInit(unsigned flags) { return 0; }
+int cuDriverGetVersion(int* version) { *version = 10000; return 0; }
+int cuDeviceGetCount(int* count) { *count = 1; return 0; }
+int cuDeviceGet(int* device, int index) { *device = index; return 0; }
+int cuDeviceGetName(char* name, int size, int device) { strncpy(name, "Stub", size); return 0; }
+int cuDeviceComputeCapability(int* major, int* minor, int device) {
+  *major = 7; *minor = 0; return 0;
+}
+int cuDeviceGetAttribute(int* value, int attribute, int device) { *value = 64; return 0; }
+int cuDeviceTotalMem_v2(size_t* bytes, int device) { *bytes = (size_t)16 << 30; return 0; }
+int cuDeviceGetPCIBusId(char* name, int size, int device) {
+  strncpy(name, "0000:00:04.0", size); return 0;
+}
+int cuDeviceGetProperties(int* properties, int device) { memset(properties, 0, 64); return 0; }
+int cuMemGetInfo_v2(size_t* free, size_t* total) { *free = *total = (size_t)16 << 30; return 0; }
+int cuCtxGetCurrent(void** context) { *context = (void*)8; return 0; }
+int cuCtxSetCurrent(void* context) { return 0; }
+int cuDevicePrimaryCtxRetain(void** context, int device) { *context = (void*)8; return 0; }
+int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* is_active) {
+  *flags = 0; *is_active = 1; return 0;
+}
+int cuDevicePrimaryCtxSetFlags(int device, unsigned flags) { return 0; }
+"""
+
+
+@pytest.mark.skipif(shutil.which('gcc') is None, reason='requires a C compiler')
+@pytest.mark.skipif(has_onednn(), reason='the build with oneDNN does not support GPUs')
+def test_the_libraries_that_tensorflow_loads(tmp_path):
+  """With a stand-in for the driver, TensorFlow names each library that it cannot load."""
+  (tmp_path / 'driver.c').write_text(STUB_DRIVER)
+  subprocess.check_call(['gcc', '-w', '-shared', '-fPIC', '-o', str(tmp_path / 'libcuda.so.1'),
+                         str(tmp_path / 'driver.c')])
+  done = run_process(
+      sys.executable, '-c', 'import tensorflow as tf; print(tf.test.is_gpu_available())',
+      env={'LD_LIBRARY_PATH': str(tmp_path), 'TF_CPP_MIN_LOG_LEVEL': '0'})
+  assert done.stdout.split() == ['False'], done.stderr
+  assert set(re.findall("Could not load dynamic library '([^']+)'", done.stderr)) == set(
+      hardware._CUDA_LIBRARIES)
 
 
 FAILS_TO_LIST_GPUS = '''

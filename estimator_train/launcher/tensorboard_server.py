@@ -19,7 +19,7 @@ def serve(folder: str, log_path: str) -> None:
   """
   os.nice(_NICENESS)  # Gives training priority over TensorBoard.
   os.environ['CUDA_VISIBLE_DEVICES'] = ''
-  os.environ.update(keras_config.VARIABLES)  # TensorBoard imports Keras.
+  os.environ.update(keras_config.VARIABLES_TO_IGNORE_JSON)  # TensorBoard imports Keras.
   try:
     # TensorBoard would interpret colons and commas in a path, so `logdir` is the current folder.
     os.chdir(folder)

@@ -49,7 +49,7 @@ def _run(argv: Sequence[str]) -> int:
   signals.install_raising_handlers()
   try:
     settings = command_line.parse(argv)
-    logs.set_up(settings.run.verbosity)
+    logs.set_up_logging(settings.run.verbosity)
     machine.tune_for_cpu_training()
     with signals.reraise_caught_stop():
       result = modes.run(settings)

@@ -145,7 +145,7 @@ class Run:
 
 
 def environment():
-  # Ampere and later GPUs would otherwise round the factors of each float32 product to 10 bits.
+  # Without this, Ampere and later GPUs compute float32 products from factors of 10 bits.
   return dict(child_process.child_environment(), NVIDIA_TF32_OVERRIDE='0')
 
 

@@ -47,7 +47,7 @@ def _to_text(value):
 
 
 def _events(scale):
-  return b''.join(record_framing.frame(tf.Event(step=step, summary=tf.Summary(value=[
+  return b''.join(record_framing.frame_record(tf.Event(step=step, summary=tf.Summary(value=[
       tf.Summary.Value(tag='loss', simple_value=scale / step)])).SerializeToString())
                   for step in range(1, 6))
 
@@ -55,7 +55,8 @@ def _events(scale):
 def _record_index(folder):
   path = os.path.join(folder, 'data')
   if not os.path.exists(path):
-    storage.write_bytes(path, b''.join(record_framing.frame(b'x' * size) for size in range(9)))
+    storage.write_bytes(path, b''.join(
+        record_framing.frame_record(b'x' * size) for size in range(9)))
   os.utime(path, (1, 1))
   index = record_index.load_index((os.fsencode(path),))
   return index.lengths.tolist(), index.first_records.tolist(), index.damages

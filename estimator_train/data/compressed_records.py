@@ -57,9 +57,9 @@ def iter_compressed_records(path: bytes) -> Iterator[Callable[[], bytes]]:
   """
   read = _make_read_function(path)
   for header in iter(lambda: read(record_framing.HEADER_BYTES), b''):
-    length = record_framing.parse_header(header)
+    length = record_framing.parse_data_length(header)
     content = read(length + record_framing.FOOTER_BYTES)
-    yield functools.partial(record_framing.parse_data, content, length)
+    yield functools.partial(record_framing.extract_data, content, length)
 
 
 def _make_read_function(path: bytes) -> Callable[[int], bytes]:

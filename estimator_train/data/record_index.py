@@ -184,7 +184,7 @@ class RecordReader:
       BadExample: the record is truncated, or the checksum does not match.
     """
     try:
-      return record_framing.parse_data(content, int(self._index.lengths[record]))
+      return record_framing.extract_data(content, int(self._index.lengths[record]))
     except record_framing.DamagedRecord as damage:
       raise BadExample(describe_record(*self._index.locate(record)), str(damage)) from damage
 
@@ -237,7 +237,7 @@ def _scan_file(file_index: int, path: bytes) -> Tuple[np.ndarray, Optional[Damag
         block_offset, position = offset, 0
         block = file.read(offset, _BLOCK_BYTES if length <= _MAX_SMALL_BYTES else HEADER_BYTES)
       try:
-        length = record_framing.parse_header(block, position)
+        length = record_framing.parse_data_length(block, position)
       except record_framing.DamagedRecord as damaged:
         reason = str(damaged)  # Without the length, the position of the next record is unknown.
         break

@@ -1,8 +1,8 @@
-"""The state machine of the protocol between the tasks of a cluster. cluster_peers.py uses it.
+"""The states of the tasks of a cluster, and the messages by which the tasks exchange them.
 
-The chief is connected to all other tasks, and each of them only to the chief. The chief passes on
+The chief is connected to all other tasks, which are connected only to the chief. The chief forwards
 what concerns all tasks: the lowest step at which any task asks all tasks to stop, a busy task, and
-the first lost task.
+the first lost task. cluster_peers.py sends and receives the messages.
 
 | message | content | from | sent |
 |---|---|---|---|
@@ -22,7 +22,8 @@ from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.errors import PeerLost, TrainingFailed, UserError
 
 _HEARTBEAT_SECS = 1.
-_PERMANENT_CODES = UserError.exit_code, TrainingFailed.exit_code
+# The exit codes of failures that a restart cannot fix, so all tasks end with the same code.
+_PERMANENT_EXIT_CODES = UserError.exit_code, TrainingFailed.exit_code
 MAX_REASON_CHARS, _MAX_STATE_CHARS = 200, 40
 
 
@@ -30,8 +31,7 @@ class LostTask(NamedTuple):
   """The first lost task. Later losses are consequences of the first, and are ignored.
 
   Attributes:
-    exit_code: the code with which all tasks end. If a restart cannot help, it is the code of the
-      lost task.
+    exit_code: the code with which all tasks end.
   """
   task: Task
   reason: str
@@ -44,29 +44,28 @@ class LostTask(NamedTuple):
 
 
 class OutgoingMessage(NamedTuple):
-  """A message that must be sent to a connected task."""
   task: Task
   message: Dict[str, Any]
 
 
 class _Peer:
-  """A task to which this task is connected, as known from the messages of the connected task.
+  """The last known state of a task to which this task is connected.
 
   Attributes:
-    message: the last message with the state of the task.
-    measurements: what the task sent with its goodbye; None until then.
-    heard_at: the time of the last message; None if a message has arrived since the last tick.
+    state_message: the last `state` message; empty until one has arrived.
+    measurements: None until the task has sent its goodbye.
+    last_message_at: the time of the tick that followed the last message; None before that tick.
   """
 
   def __init__(self) -> None:
-    self.message: Dict[str, Any] = {}
+    self.state_message: Dict[str, Any] = {}
     self.state = STARTING
     self.has_trained = False
     self.measurements: Optional[Dict[str, Any]] = None
-    self.heard_at: Optional[float] = None
+    self.last_message_at: Optional[float] = None
 
   @property
-  def is_finished(self) -> bool:
+  def has_left(self) -> bool:
     return self.measurements is not None
 
 
@@ -74,12 +73,12 @@ class ClusterState:
   """The states of this task and of the tasks to which it is connected.
 
   Args:
-    peer_timeout_secs: a task counts as lost after this time without a message from it. If `tick`
-      was not called for this time, this task was suspended, and itself counts as lost.
+    peer_timeout_secs: another task is lost if no message from it arrives for this time. This task
+      is lost if it does not call `tick` for this time, because it was suspended.
 
   Attributes:
-    stop_step: the lowest step at which any task asks all tasks to stop; None if no task asks.
-    lost: the first lost task; None if no task is lost.
+    stop_step: None if no task has asked all tasks to stop.
+    lost: None if no task is lost.
   """
 
   def __init__(self, cluster: Cluster, peer_timeout_secs: float) -> None:
@@ -89,12 +88,12 @@ class ClusterState:
     self._state, self._has_trained = STARTING, False
     self.stop_step: Optional[int] = None
     self.lost: Optional[LostTask] = None
-    self._ticked_at: Optional[float] = None
-    self._longest_interval_secs = 0.
-    # The last heartbeat, without its entry `busy`, and the time at which it was sent.
+    self._last_tick_at: Optional[float] = None
+    self._longest_tick_interval_secs = 0.
+    # The last heartbeat without its field `busy`, and the time at which it was sent.
     self._last_heartbeat: Tuple[Dict[str, Any], float] = ({}, 0.)
 
-  def announce(self, state: str) -> None:
+  def announce_state(self, state: str) -> None:
     self._state = state
     self._has_trained = self._has_trained or state == TRAINED
 
@@ -103,12 +102,11 @@ class ClusterState:
     if self.stop_step is None or global_step < self.stop_step:
       self.stop_step = global_step
 
-  def update(self, task: Task, message: Dict[str, Any]) -> None:
-    """Handles a message from a connected task."""
+  def handle_message(self, task: Task, message: Dict[str, Any]) -> None:
     peer = self._peers[task]
-    peer.heard_at = None
+    peer.last_message_at = None
     if 'state' in message:
-      peer.message, peer.state = message, message['state'][:_MAX_STATE_CHARS]
+      peer.state_message, peer.state = message, message['state'][:_MAX_STATE_CHARS]
       peer.has_trained = peer.has_trained or peer.state == TRAINED
       if message.get('stop_at') is not None:
         self.request_stop(message['stop_at'])
@@ -121,64 +119,64 @@ class ClusterState:
       if lost == self._cluster.task:
         reason = ('this task was reported as lost by {} ({}); the longest time in which this task '
                   'read no messages was {:.1f} s').format(
-                      task, reason[:MAX_REASON_CHARS // 4], self._longest_interval_secs)
+                      task, reason[:MAX_REASON_CHARS // 4], self._longest_tick_interval_secs)
       self._record_loss(lost, reason, message.get('code'))
 
-  def disconnect(self, task: Task, reason: str) -> None:
-    """Handles the end of a connection: the task is lost unless it has sent a goodbye."""
-    if not self._peers[task].is_finished:
+  def handle_disconnection(self, task: Task, reason: str) -> None:
+    """Records a task whose connection has ended as lost, unless it has sent a goodbye."""
+    if not self._peers[task].has_left:
       self._record_loss(task, reason)
 
   def tick(self, now: float) -> List[OutgoingMessage]:
-    """Detects silent tasks, and returns the messages to send at a time. Must be called frequently.
+    """Detects silent tasks, and returns the messages that must be sent now.
 
-    Once a task is lost, the returned messages are the last.
+    Must be called several times per second, until a task is lost.
 
     Args:
       now: the time in seconds from any origin.
     """
-    interval_secs = 0. if self._ticked_at is None else now - self._ticked_at
-    self._ticked_at = now
-    self._longest_interval_secs = max(interval_secs, self._longest_interval_secs)
-    self._detect_silence(now, interval_secs)
+    interval_secs = 0. if self._last_tick_at is None else now - self._last_tick_at
+    self._last_tick_at = now
+    self._longest_tick_interval_secs = max(interval_secs, self._longest_tick_interval_secs)
+    self._detect_silent_tasks(now, interval_secs)
     if self.lost is None:
-      return list(self._heartbeats(now))
+      return list(self._heartbeats_due(now))
     task, reason, code = self.lost
     if self._cluster.is_chief:
       return self.messages_to_all(lost=list(task), reason=reason, code=code)
     return self.messages_to_all(failed=reason) if task == self._cluster.task else []
 
   def messages_to_all(self, **message: Any) -> List[OutgoingMessage]:
-    """Addresses a message to all connected tasks that have not finished."""
+    """Addresses a message to all connected tasks that have not sent a goodbye."""
     return [OutgoingMessage(task, message)
-            for task, peer in self._peers.items() if not peer.is_finished]
+            for task, peer in self._peers.items() if not peer.has_left]
 
-  def is_any_busy(self) -> bool:
+  def is_another_task_busy(self) -> bool:
     """Whether the next step of another task may take long."""
-    return any(self._busy_peers()) or bool(
-        not self._cluster.is_chief and not self._chief.is_finished
-        and self._chief.message.get('busy'))
+    return any(self._busy_tasks_and_states()) or bool(
+        not self._cluster.is_chief and not self._chief.has_left
+        and self._chief.state_message.get('busy'))
 
   def has_chief_started(self) -> bool:
-    """Whether the chief has left the state STARTING. Must not be called on the chief."""
+    """Whether the chief has left the state STARTING. Only for other tasks."""
     return self._chief.state != STARTING
 
   def is_stop_confirmed(self, global_step: int) -> bool:
-    """Whether all tasks know that they stop at or before a step that this task has requested."""
+    """Whether all tasks know that they stop at this step or before it."""
     if self._cluster.is_chief:
       return self._confirmed_stop_step() is not None
-    confirmed = self._chief.message.get('all_stop_at')
-    return self._chief.is_finished or (confirmed is not None and confirmed <= global_step)
+    confirmed = self._chief.state_message.get('all_stop_at')
+    return self._chief.has_left or (confirmed is not None and confirmed <= global_step)
 
   def have_all_trained(self) -> bool:
     """Whether all workers have completed their last step."""
     if not self._cluster.is_chief:
-      return self._chief.is_finished or bool(self._chief.message.get('all_trained'))
+      return self._chief.has_left or bool(self._chief.state_message.get('all_trained'))
     return self._has_trained and all(
-        peer.is_finished or peer.has_trained for _, peer in self._worker_peers())
+        peer.has_left or peer.has_trained for _, peer in self._worker_peers())
 
   def measurements(self) -> Optional[Dict[Task, Dict[str, Any]]]:
-    """Returns the measurements of the connected workers; None until all have sent a goodbye."""
+    """Returns the measurements of the connected workers; None until all have sent goodbyes."""
     by_task = {task: peer.measurements for task, peer in self._worker_peers()}
     return None if None in by_task.values() else {
         task: values for task, values in by_task.items() if values is not None}
@@ -190,19 +188,19 @@ class ClusterState:
   def _worker_peers(self) -> List[Tuple[Task, _Peer]]:
     return [(task, peer) for task, peer in self._peers.items() if task in self._cluster.workers]
 
-  def _busy_peers(self) -> Iterator[Tuple[Task, str]]:
-    """Yields the connected tasks whose next step may take long, with their states."""
+  def _busy_tasks_and_states(self) -> Iterator[Tuple[Task, str]]:
+    """Yields each connected task whose next step may take long, with its state."""
     return ((task, peer.state) for task, peer in self._peers.items()
-            if not peer.is_finished and peer.state not in (READY, TRAINING, TRAINED))
+            if not peer.has_left and peer.state not in (READY, TRAINING, TRAINED))
 
   def _confirmed_stop_step(self) -> Optional[int]:
-    """Returns the stop step, on the chief, if all connected tasks have confirmed it."""
-    confirmed = {peer.message.get('stop_at')
-                 for peer in self._peers.values() if not peer.is_finished}
+    """Returns the stop step once all connected tasks have confirmed it. Only for the chief."""
+    confirmed = {peer.state_message.get('stop_at')
+                 for peer in self._peers.values() if not peer.has_left}
     return self.stop_step if confirmed <= {self.stop_step} else None
 
-  def _heartbeats(self, now: float) -> Iterator[OutgoingMessage]:
-    """Yields a heartbeat to each task if the content has changed or a second has passed."""
+  def _heartbeats_due(self, now: float) -> Iterator[OutgoingMessage]:
+    """Yields a heartbeat to each task if the content has changed, or a second has passed."""
     message: Dict[str, Any] = {'state': self._state, 'stop_at': self.stop_step}
     if self._cluster.is_chief:
       message.update(all_trained=self.have_all_trained(), all_stop_at=self._confirmed_stop_step())
@@ -210,24 +208,27 @@ class ClusterState:
     if message == last_message and now - sent_at < _HEARTBEAT_SECS:
       return
     self._last_heartbeat = message, now
-    busy = list(itertools.islice(self._busy_peers(), 2)) if self._cluster.is_chief else []
+    # Of two busy tasks, at least one is not the receiver.
+    busy = list(itertools.islice(
+        self._busy_tasks_and_states(), 2)) if self._cluster.is_chief else []
     for heartbeat in self.messages_to_all(**message):
-      other_busy = [entry for entry in busy if entry[0] != heartbeat.task]
+      other_busy = [(task, state) for task, state in busy if task != heartbeat.task]
       yield heartbeat if not other_busy else heartbeat._replace(
           message=dict(message, busy=other_busy[0]))
 
-  def _detect_silence(self, now: float, interval_secs: float) -> None:
+  def _detect_silent_tasks(self, now: float, interval_secs: float) -> None:
     if interval_secs > self._peer_timeout_secs:
       # Tasks that seem silent may be alive, because this task has not read their messages.
       self._record_loss(self._cluster.task,
                         'this task was suspended for {:.0f} s'.format(interval_secs))
     for task, peer in self._peers.items():
-      if peer.heard_at is None:
-        peer.heard_at = now
-      elif now - peer.heard_at > self._peer_timeout_secs and not peer.is_finished:
-        self._record_loss(task, 'no message from it for {:.0f} s'.format(now - peer.heard_at))
+      if peer.last_message_at is None:
+        peer.last_message_at = now
+      elif now - peer.last_message_at > self._peer_timeout_secs and not peer.has_left:
+        self._record_loss(
+            task, 'no message from it for {:.0f} s'.format(now - peer.last_message_at))
 
-  def _record_loss(self, task: Task, reason: str, code: Any = None) -> None:
+  def _record_loss(self, task: Task, reason: str, task_exit_code: Optional[int] = None) -> None:
     if self.lost is None:
-      self.lost = LostTask(task, reason[:MAX_REASON_CHARS], next(
-          (permanent for permanent in _PERMANENT_CODES if permanent == code), PeerLost.exit_code))
+      exit_code = task_exit_code if task_exit_code in _PERMANENT_EXIT_CODES else None
+      self.lost = LostTask(task, reason[:MAX_REASON_CHARS], exit_code or PeerLost.exit_code)

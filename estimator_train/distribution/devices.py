@@ -21,8 +21,7 @@ class Devices(NamedTuple):
 
   Attributes:
     names: the names in TensorFlow, such as `/gpu:0`.
-    display_names: the names in logs and reports. If there are several CPU devices, these are
-      logical devices, and their names end with `(logical)`.
+    display_names: the names in logs and reports. Those of several CPU devices end with `(logical)`.
     gpu_index: the index of the only GPU that TensorFlow may use; None if it may use all GPUs.
   """
   names: Tuple[str, ...]
@@ -39,7 +38,7 @@ def find_devices(flags: DeviceFlags, local_rank: int = 0) -> Devices:
 
   Args:
     local_rank: the index of this process among the processes on this host. With Horovod, it is
-      also the index of the GPU to use; this has not been tested.
+      also the index of the GPU; this has not been tested.
 
   Raises:
     UserError: there are fewer GPUs than requested, or fewer GPUs than processes on this host.
@@ -69,21 +68,21 @@ def find_devices(flags: DeviceFlags, local_rank: int = 0) -> Devices:
 
 
 def prepare_devices(flags: DeviceFlags, devices: Devices, trains: bool) -> None:
-  """Enables XLA on CPUs if requested, and warns if mixed precision has no devices for float16."""
-  on_cpu = devices.names[0].startswith('/cpu')
-  if flags.enable_xla and on_cpu:
+  """Enables XLA on CPUs if requested. Warns if the devices do not suit mixed precision."""
+  uses_cpu = devices.names[0].startswith('/cpu')
+  if flags.enable_xla and uses_cpu:
     environment.enable_xla_on_cpus()
   if flags.dtype == 'mixed' and trains:
-    without_float16 = list(devices.display_names) if on_cpu else [
+    devices_without_float16 = list(devices.display_names) if uses_cpu else [
         gpu for gpu in strategies.gpu_descriptions(make_session_config(flags, devices))
-        if not _has_fast_float16(gpu)]
-    if without_float16:
+        if not _supports_fast_float16(gpu)]
+    if devices_without_float16:
       _LOG.warning('--dtype=mixed: computing in float32, with dynamic loss scaling, since float16 '
                    'requires GPUs of compute capability %d.%d or newer; this run uses %s',
-                   *_MIN_FLOAT16_CAPABILITY, ', '.join(without_float16))
+                   *_MIN_FLOAT16_CAPABILITY, ', '.join(devices_without_float16))
 
 
-def _has_fast_float16(description: str) -> bool:
+def _supports_fast_float16(description: str) -> bool:
   match = re.search(r'compute capability: (\d+)\.(\d+)', description)
   return match is not None and tuple(map(int, match.groups())) >= _MIN_FLOAT16_CAPABILITY
 
@@ -105,7 +104,6 @@ def make_local_strategy(flags: DeviceFlags,
 
 def make_session_config(flags: DeviceFlags, devices: Devices,
                         uses_server: bool = False) -> tf.ConfigProto:
-  """Makes the configuration of a session; see set_thread_counts for `uses_server`."""
   config = tf.ConfigProto(allow_soft_placement=True)
   set_thread_counts(config, flags, uses_server)
   config.gpu_options.allow_growth = flags.gpu_memory_growth
@@ -125,7 +123,7 @@ def make_session_config(flags: DeviceFlags, devices: Devices,
 
 
 def make_cpu_config(**options: Any) -> tf.ConfigProto:
-  """Makes the configuration of a session without GPUs, so that the training can use all of them."""
+  """Makes the configuration of a session that leaves all GPUs to the training."""
   return tf.ConfigProto(device_count={'GPU': 0}, **options)
 
 
@@ -144,7 +142,7 @@ def set_thread_counts(config: tf.ConfigProto, flags: DeviceFlags,
     uses_server: whether the session uses the TensorFlow server of this task, with its threads.
   """
   config.intra_op_parallelism_threads = flags.intra_op_parallelism_threads
-  num_threads = _inter_op_threads(flags)
+  num_threads = _num_inter_op_threads(flags)
   config.inter_op_parallelism_threads = num_threads
   if num_threads and not uses_server:
     # Without a pool of its own, this session would share the pool of the first session of the
@@ -152,21 +150,21 @@ def set_thread_counts(config: tf.ConfigProto, flags: DeviceFlags,
     config.session_inter_op_thread_pool.add(num_threads=num_threads)
 
 
-def _inter_op_threads(flags: DeviceFlags) -> int:
-  """Returns the number of operations that may run in parallel; 0 stands for one per core."""
+def _num_inter_op_threads(flags: DeviceFlags) -> int:
+  """Returns how many operations may run in parallel; 0 for one per core."""
   # With oneDNN, each operation uses all cores, so by default only one operation runs at a time.
   return flags.inter_op_parallelism_threads or int(machine.has_onednn())
 
 
 def num_parallel_calls(flags: InputFlags) -> int:
-  """Returns the number of functions of the input pipeline that may run in parallel."""
+  """Returns how many functions of the input pipeline may run in parallel."""
   return flags.num_parallel_calls or machine.available_cores()
 
 
 def num_queued_calls(flags: InputFlags) -> int:
-  """Returns how many images are queued for decoding, besides those that are being decoded.
+  """Returns how many images wait in a queue for decoding.
 
-  From a queue, a thread that has decoded an image takes the next one at once, instead of waiting
+  With a queue, a thread that has decoded an image takes the next one at once, and does not wait
   until the input pipeline starts it. If the user gives `--num_parallel_calls`, no image is queued.
   """
   return 0 if flags.num_parallel_calls else machine.available_cores()
@@ -175,9 +173,10 @@ def num_queued_calls(flags: InputFlags) -> int:
 def private_threadpool_size(flags: InputFlags, devices: DeviceFlags) -> int:
   """Returns the number of threads that run only functions of the input pipeline.
 
-  It is 0 if the graph operations have one thread per core, which then also run the functions.
+  It is 0 if the operations of the graph have one thread per core. These threads then also run the
+  functions of the input pipeline.
   """
-  return num_parallel_calls(flags) if _inter_op_threads(devices) else 0
+  return num_parallel_calls(flags) if _num_inter_op_threads(devices) else 0
 
 
 def _make_cross_device_ops(flags: DeviceFlags) -> Optional[tf.distribute.CrossDeviceOps]:

@@ -21,14 +21,14 @@ from estimator_train.settings import Settings, per_replica_batch_size
 from estimator_train.settings.flags import MULTI_WORKER_STRATEGIES
 from estimator_train.tf_patches import estimator as estimator_patches, strategies
 
-# Imported when the run connects to other processes, because most runs have only one process.
+# Most runs have only one process, so this module is imported when it is needed.
 if TYPE_CHECKING:
   from estimator_train.distribution.cluster_peers import ClusterPeers
 
 _LOG = logging.getLogger('estimator_train')
 # TensorFlow's names of the all-reduce algorithms between workers.
 _COLLECTIVE_COMMUNICATION = {None: 'AUTO', 'nccl': 'NCCL', 'ring': 'RING'}
-# After an error of Horovod, the thread of the peers detects the lost rank within this time.
+# The maximum time from an error of Horovod until the other thread detects the lost rank.
 _LOST_RANK_DETECTION_SECS = 10.
 
 
@@ -36,11 +36,10 @@ class Engine:
   """Trains an Estimator. This base class trains on one or several replicas in one process.
 
   Attributes:
-    num_workers: the number of processes that train together; 1 for an evaluator.
-    examples_per_replica: the number of examples that each replica uses per step.
+    num_workers: 1 for an evaluator.
+    examples_per_replica: the number of examples per step.
     is_synchronous: whether this process takes part in every global step.
-    uses_server: whether the sessions of this process run on its tf.train.Server, with the threads
-      of this server.
+    uses_server: whether the sessions of this process run on its tf.train.Server.
 
   Raises:
     UserError: the batch size does not suit the number of replicas.
@@ -85,11 +84,11 @@ class Engine:
     """The number of examples that this process uses per step."""
     return self.examples_per_replica * self.devices.num_replicas
 
-  def resume_position(self, examples_seen: int) -> int:
+  def next_example_index(self, examples_seen: int) -> int:
     """Returns the index of the first example to read, counted over all epochs.
 
     Args:
-      examples_seen: the number of examples that were used up to the checkpoint.
+      examples_seen: the number up to the checkpoint.
     """
     return examples_seen
 
@@ -98,7 +97,7 @@ class Engine:
     return make_local_strategy(self.settings.devices, self.devices)
 
   def make_run_config(self) -> tf.estimator.RunConfig:
-    """Makes the RunConfig for training and evaluation. In a cluster, `peers.join` must precede."""
+    """Makes the RunConfig for training and evaluation. Call `peers.join_run` before."""
     return tf.estimator.RunConfig(
         model_dir=self.settings.run.model_dir,
         tf_random_seed=self.settings.optimizer.seed,
@@ -123,12 +122,11 @@ class Engine:
 def _make_cluster_peers(settings: Settings, cluster: Cluster) -> 'ClusterPeers':
   """Waits until the host names of all tasks can be resolved, and makes the peers of this task."""
   from estimator_train.distribution import cluster_peers, rendezvous
-  rendezvous.wait_for_network(cluster, settings.cluster.start_timeout_secs)
+  rendezvous.wait_until_hosts_resolve(cluster, settings.cluster.start_timeout_secs)
   return cluster_peers.ClusterPeers(settings, cluster)
 
 
 class _ClusterEngine(Engine):
-  """Trains together with the other workers of a cluster."""
   uses_server = True
   peers: 'ClusterPeers'
 
@@ -139,12 +137,12 @@ class _ClusterEngine(Engine):
   def train(self, estimator: tf.estimator.Estimator, input_fn: Any,
             hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
     try:
-      self._call_estimator(estimator, input_fn, [*hooks, _AnnounceTraining(self.peers)], max_steps)
-      self.peers.announce(TRAINED)
+      self._run_estimator(estimator, input_fn, [*hooks, _AnnounceTraining(self.peers)], max_steps)
+      self.peers.announce_state(TRAINED)
       # The last step of another worker may still need the TensorFlow server of this worker.
       self.peers.wait_until_trained()
     except NonFiniteLoss:  # Every worker raises and prints this error, so no report is needed.
-      self.peers.leave()
+      self.peers.send_goodbye()
       raise
     except BaseException as error:
       self.peers.report_failure(str(error) or type(error).__name__,
@@ -153,8 +151,8 @@ class _ClusterEngine(Engine):
     finally:
       estimator_patches.release_server()
 
-  def _call_estimator(self, estimator: tf.estimator.Estimator, input_fn: Any,
-                       hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
+  def _run_estimator(self, estimator: tf.estimator.Estimator, input_fn: Any,
+                     hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
     # With a cluster in TF_CONFIG, Estimator.train raises a ValueError. train_and_evaluate only
     # trains here, because it evaluates only in an evaluator, which does not use this class.
     tf.estimator.train_and_evaluate(
@@ -163,13 +161,11 @@ class _ClusterEngine(Engine):
 
 
 class _AnnounceTraining(tf.train.SessionRunHook):
-  """Announces the state TRAINING when the session has been created."""
-
   def __init__(self, peers: Peers) -> None:
     self._peers = peers
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
-    self._peers.announce(TRAINING)
+    self._peers.announce_state(TRAINING)
 
 
 class CollectiveEngine(_ClusterEngine):
@@ -181,10 +177,10 @@ class CollectiveEngine(_ClusterEngine):
 
 
 class ParameterServerEngine(_ClusterEngine):
-  """Trains with ParameterServerStrategy, where each step of a worker is a global step."""
+  """Trains with ParameterServerStrategy, in which each step of a worker is a global step."""
   is_synchronous = False
 
-  def resume_position(self, examples_seen: int) -> int:
+  def next_example_index(self, examples_seen: int) -> int:
     # The workers use their shards of a batch in different global steps. If the checkpoint was saved
     # between two of these steps, the resumed run repeats the whole batch.
     batch_size = self.settings.optimizer.batch_size
@@ -205,22 +201,20 @@ class HorovodEngine(_ClusterEngine):
   def make_strategy(self) -> Optional[tf.distribute.Strategy]:
     return strategies.HorovodStrategy(self.devices.names[0])
 
-  def _call_estimator(self, estimator: tf.estimator.Estimator, input_fn: Any,
-                       hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
+  def _run_estimator(self, estimator: tf.estimator.Estimator, input_fn: Any,
+                     hooks: Sequence[tf.train.SessionRunHook], max_steps: int) -> None:
     try:
       estimator.train(input_fn, hooks=[*hooks, _BroadcastVariables()], max_steps=max_steps)
     except tf.errors.OpError as error:
       if 'Horovod' not in str(error):
         raise
-      # An operation of Horovod fails if another rank has ended. During the sleep, the thread of the
-      # peers usually detects the lost rank, and ends this process with the reason.
+      # An operation of Horovod fails if another rank has ended. During the sleep, the thread that
+      # exchanges messages usually detects the lost rank, and ends this process with the reason.
       time.sleep(_LOST_RANK_DETECTION_SECS)
       raise PeerLost('Horovod has failed: {}'.format(error.message)) from error
 
 
 class _BroadcastVariables(tf.train.SessionRunHook):
-  """Copies the variables of rank 0 to all ranks after a session has been created or recovered."""
-
   def begin(self) -> None:
     self._broadcast = strategies.broadcast_variables()
 
@@ -259,7 +253,7 @@ def make_engine(settings: Settings, process: Process, devices: Devices) -> Engin
 
 
 def serve_variables(settings: Settings, process: Process) -> Dict[str, Any]:
-  """Serves variables until the chief has finished, and returns the result of the mode."""
+  """Serves variables until the chief has left the run, and returns the result of the mode."""
   cluster = process.cluster
   assert cluster is not None
   peers = _make_cluster_peers(settings, cluster)
@@ -268,7 +262,7 @@ def serve_variables(settings: Settings, process: Process) -> Dict[str, Any]:
       tf.train.ClusterSpec({kind: list(addresses) for kind, addresses in cluster.addresses.items()
                             if kind != 'evaluator'}),
       cluster.task.type, cluster.task.index, config=make_cpu_config())
-  peers.announce(TRAINING)
-  peers.finish()
+  peers.announce_state(TRAINING)
+  peers.leave_run()
   del server
   return {'mode': settings.run.mode, 'model_dir': settings.run.model_dir, 'task': process.name}

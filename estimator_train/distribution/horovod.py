@@ -19,15 +19,16 @@ from estimator_train.system import json_values, storage
 
 _LOG = logging.getLogger('estimator_train')
 _ADDRESS_FILE = 'rank_0_address.json'
-_ADDRESS = json_values.fields({'launch_id': json_values.text, 'port': json_values.integer(1, 65535),
-                               'hosts': json_values.list_of(json_values.text)})
+_check_address_record = json_values.fields({
+    'launch_id': json_values.text, 'port': json_values.integer(1, 65535),
+    'hosts': json_values.list_of(json_values.text)})
 _CONNECT_TIMEOUT_SECS, _RETRY_SECS = 5., .5
 # MPI, or a launcher with support for MPI, sets one of these variables.
 _MPI_VARIABLES = ('OMPI_COMM_WORLD_SIZE', 'PMI_SIZE', 'PMIX_RANK')
 
 
 class HorovodPeers(ClusterPeers):
-  """The ranks of Horovod, which TF_CONFIG names or which horovodrun, mpirun or srun has started."""
+  """The ranks of Horovod, from TF_CONFIG, horovodrun, mpirun or srun."""
 
   def __init__(self, settings: Settings, process: Process) -> None:
     try:
@@ -42,7 +43,7 @@ class HorovodPeers(ClusterPeers):
     cluster, listener, timeout_secs = process.cluster, None, settings.cluster.start_timeout_secs
     if process.launch is None:
       assert cluster is not None
-      rendezvous.wait_for_network(cluster, timeout_secs)
+      rendezvous.wait_until_hosts_resolve(cluster, timeout_secs)
     elif process.is_chief:
       cluster, listener = publish_address(process.launch, self._model_dir)
     else:
@@ -77,23 +78,23 @@ class HorovodPeers(ClusterPeers):
 
 
 def _start_address_server(port: int, size: int) -> Any:
-  """Starts the server by which the ranks exchange their addresses; it runs until the process ends.
+  """Starts the server by which the ranks exchange their addresses. It runs until the process ends.
 
-  Horovod takes each rank for a separate host. It needs the real hosts only for hierarchical
-  operations.
+  Horovod gets a separate host name for each rank, because it needs the real hosts only for
+  hierarchical operations.
   """
   from horovod.runner.common.util import hosts
   from horovod.runner.http import http_server
   from horovod.runner.util import threads
   server = http_server.RendezvousHTTPServer(('', port), http_server.RendezvousHandler, 0)
-  server.init([hosts.SlotInfo(_hostname(rank), rank, 0, rank, size, 1, size)
+  server.init([hosts.SlotInfo(_unique_host_name(rank), rank, 0, rank, size, 1, size)
                for rank in range(size)])
   threads.in_thread(server.serve_forever)
   return server
 
 
 def _gloo_environment(process: Process, host: str, port: int) -> Dict[str, str]:
-  """Returns the variables with which Horovod in this rank uses the address server."""
+  """Returns the environment variables by which Horovod in this rank finds the address server."""
   assert process.rank is not None
   return {
       'HOROVOD_RANK': str(process.rank),
@@ -102,7 +103,7 @@ def _gloo_environment(process: Process, host: str, port: int) -> Dict[str, str]:
       'HOROVOD_LOCAL_SIZE': '1',
       'HOROVOD_CROSS_RANK': str(process.rank),
       'HOROVOD_CROSS_SIZE': str(process.num_workers),
-      'HOROVOD_HOSTNAME': _hostname(process.rank),
+      'HOROVOD_HOSTNAME': _unique_host_name(process.rank),
       'HOROVOD_CONTROLLER': 'gloo',
       'HOROVOD_CPU_OPERATIONS': 'gloo',
       'HOROVOD_GLOO_RENDEZVOUS_ADDR': host,
@@ -112,29 +113,28 @@ def _gloo_environment(process: Process, host: str, port: int) -> Dict[str, str]:
 
 
 def _find_interface(host: str, port: int) -> str:
-  """Returns the network interface by which this host reaches another host; '' if unknown."""
+  """Returns the name of the network interface that leads to a host; '' if unknown."""
   import psutil
   family, socket_type, protocol, _, address = socket.getaddrinfo(
       host, port, 0, socket.SOCK_DGRAM)[0]
-  with socket.socket(family, socket_type, protocol) as datagrams:
-    datagrams.connect(address)  # Selects the interface, but sends nothing.
-    own_address = datagrams.getsockname()[0]
-  return next((name for name, entries in psutil.net_if_addrs().items()
-               if any(entry.address == own_address for entry in entries)), '')
+  with socket.socket(family, socket_type, protocol) as udp_socket:
+    udp_socket.connect(address)  # Selects the interface, but sends nothing.
+    local_address = udp_socket.getsockname()[0]
+  return next((name for name, addresses in psutil.net_if_addrs().items()
+               if any(address.address == local_address for address in addresses)), '')
 
 
-def _hostname(rank: int) -> str:
+def _unique_host_name(rank: int) -> str:
   return 'rank-{}'.format(rank)
 
 
 def mpi_connects_ranks(environ: Mapping[str, str], is_mpi_built: bool) -> bool:
   """Whether MPI connects the ranks of a launch, so that Horovod needs no addresses.
 
-  srun sets variables of PMI or PMIx only with --mpi=pmi2 or --mpi=pmix. Without these variables,
-  MPI would put each process into a world of its own.
+  srun sets the variables of MPI only with --mpi=pmi2 or --mpi=pmix. Without them, each process
+  would be the only rank of its MPI. If HOROVOD_CONTROLLER is `mpi` or `gloo`, it takes precedence.
 
   Args:
-    environ: the environment variables; HOROVOD_CONTROLLER, `mpi` or `gloo`, takes precedence.
     is_mpi_built: whether Horovod has been built with MPI.
   """
   controller = environ.get('HOROVOD_CONTROLLER', '').lower()
@@ -143,12 +143,12 @@ def mpi_connects_ranks(environ: Mapping[str, str], is_mpi_built: bool) -> bool:
 
 
 def publish_address(launch: LaunchedProcess, folder: str) -> Tuple[Cluster, socket.socket]:
-  """Writes the address of rank 0, which is this process, to a folder that all ranks share.
+  """Writes the address of this process, rank 0, to a folder that all ranks share.
 
   Returns:
     The cluster, and the listener at the address of rank 0.
   """
-  listener = sockets.listen(0)
+  listener = sockets.open_listener(0)
   port = int(listener.getsockname()[1])
   hosts = _find_ip_addresses()
   storage.write_text(os.path.join(folder, _ADDRESS_FILE), json.dumps(
@@ -159,11 +159,11 @@ def publish_address(launch: LaunchedProcess, folder: str) -> Tuple[Cluster, sock
 def _find_ip_addresses() -> List[str]:
   """Returns the IP addresses of this host; the loopback address only if there is no other one."""
   import psutil  # Not imported at the top, because few runs need psutil.
-  addresses = [address.address for entries in psutil.net_if_addrs().values() for address in entries
-               if address.family in (socket.AF_INET, socket.AF_INET6)]
-  # Link-local IPv6 addresses, such as fe80::1%eth0, are left out, because they name an interface of
-  # this host.
-  return [address for address in addresses
+  ip_addresses = [address.address for addresses in psutil.net_if_addrs().values()
+                  for address in addresses if address.family in (socket.AF_INET, socket.AF_INET6)]
+  # Other hosts cannot use link-local IPv6 addresses, such as fe80::1%eth0, because these name an
+  # interface of this host.
+  return [address for address in ip_addresses
           if not address.startswith(('127.', 'fe80:')) and address != '::1'] or ['127.0.0.1']
 
 
@@ -187,7 +187,7 @@ def wait_for_address(launch: LaunchedProcess, folder: str, timeout: StartTimeout
 def _read_addresses(path: str, launch_id: str) -> List[Tuple[str, int]]:
   """Returns the addresses in the file; [] unless rank 0 of this launch has written the file."""
   with contextlib.suppress(storage.DamagedFile):  # Another program may have written the file.
-    record = storage.load_json(path, _ADDRESS)
+    record = storage.load_json(path, _check_address_record)
     if record is not None and record['launch_id'] == launch_id:
       return [(host, record['port']) for host in record['hosts']]
   return []

@@ -1,49 +1,47 @@
-"""The other processes of a run, as the code that trains and evaluates uses them."""
+"""The interface by which the code that trains and evaluates uses the other processes of a run."""
 
 import contextlib
 from typing import Any, Dict, Iterator, Mapping, Optional
 
-# States of a task. A task is READY once its model is prepared, and TRAINED after its last step. Any
-# state besides these four is an activity, such as `evaluating`, during which the task is busy.
+# The states of a task. A task is READY once its model is prepared, and TRAINED after its last step.
+# Any other state is an activity, such as `evaluating`, during which the task is busy.
 STARTING, READY, TRAINING, TRAINED = 'starting', 'ready', 'training', 'trained'
 
 
 class Peers:
-  """The other processes of a run, of which a run in one process has none.
+  """The other processes of a run.
 
-  In this base class, there is no process to wait for, so all methods return at once. ClusterPeers
-  overrides all of them but `announce_activity`. Its methods that wait raise a PeerLost if another
-  process is lost.
+  This base class is for a run in one process. Its methods have nothing to wait for. The methods of
+  ClusterPeers raise a PeerLost if another process is lost while they wait.
 
   Attributes:
-    stop_step: the lowest global step at which a process has asked all processes to stop; None if no
-      process has asked.
+    stop_step: the lowest global step at which a process has asked all processes to stop, or None.
   """
   stop_step: Optional[int] = None
 
-  def join(self, shared_values: Mapping[str, str]) -> None:
-    """Connects the processes. The other workers then wait until the chief announces a state.
+  def join_run(self, shared_values: Mapping[str, str]) -> None:
+    """Connects the processes. All except the chief then wait until the chief announces a state.
 
     Args:
-      shared_values: the values besides the flags that must be the same in all processes, by name.
+      shared_values: values besides the flags that must be the same in all processes, by name.
 
     Raises:
       PeerLost: a process did not connect in time.
       UserError: a flag or shared value of this process differs from the chief's.
     """
 
-  def announce(self, state: str) -> None:
-    """Sends the state of this process, READY, TRAINING or TRAINED, to the others."""
+  def announce_state(self, state: str) -> None:
+    """Sends the state of this process to the other processes."""
 
   @contextlib.contextmanager
   def announce_activity(self, activity: str) -> Iterator[None]:
-    """Announces an activity between steps, so that processes that wait for it do not time out."""
-    self.announce(activity)
+    """Announces that this process is busy in the `with` block, so that no wait for it times out."""
+    self.announce_state(activity)
     yield
-    self.announce(TRAINING)
+    self.announce_state(TRAINING)
 
-  def is_any_busy(self) -> bool:
-    """Whether another process is busy between steps; a step of this process must wait for it."""
+  def is_another_task_busy(self) -> bool:
+    """Whether another process is busy, so that a step of this process may have to wait for it."""
     return False
 
   def stop_all_at(self, global_step: int) -> None:
@@ -54,13 +52,13 @@ class Peers:
     """
     self.stop_step = global_step
 
-  def finish(self, measurements: Optional[Dict[str, Any]] = None) -> Dict[str, Dict[str, Any]]:
-    """Leaves the run after its end.
+  def leave_run(self, measurements: Optional[Dict[str, Any]] = None) -> Dict[str, Dict[str, Any]]:
+    """Disconnects this process at the end of the run.
 
     Before that, the chief waits for all other workers, and a parameter server waits for the chief.
 
     Args:
-      measurements: the measurements of this process, for the report that the chief writes.
+      measurements: what the report of the chief contains about this process.
 
     Returns:
       On the chief, the measurements of the other workers, by the name of the worker.

@@ -15,8 +15,8 @@ _RANK_VARIABLES = (
     ('PMI_RANK', 'PMI_SIZE', 'MPI_LOCALRANKID'),
     ('SLURM_PROCID', 'SLURM_STEP_NUM_TASKS', 'SLURM_LOCALID'),
 )
-# Together, the values of those variables that are set identify a launch. They are the same on all
-# of its ranks.
+# The values of these variables identify a launch, and are the same on all of its ranks. A launcher
+# sets only some of the variables.
 _LAUNCH_ID_VARIABLES = (
     'HOROVOD_GLOO_RENDEZVOUS_ADDR', 'HOROVOD_GLOO_RENDEZVOUS_PORT', 'PMIX_NAMESPACE',
     'OMPI_MCA_orte_precondition_transports', 'SLURM_JOB_ID', 'SLURM_STEP_ID',
@@ -24,12 +24,12 @@ _LAUNCH_ID_VARIABLES = (
 
 
 class LaunchedProcess(NamedTuple):
-  """One of the processes that a launcher has started together.
+  """One of the processes that horovodrun, mpirun or srun has started together.
 
   Attributes:
-    rank: the index among all these processes, from 0.
-    local_rank: the index among those on the same host, from 0.
-    launch_id: a text that is the same for all these processes; may be empty.
+    rank: the index among these processes, from 0.
+    local_rank: the index among the processes on the same host, from 0.
+    launch_id: the same for all these processes; may be empty.
   """
   rank: int
   num_processes: int
@@ -38,7 +38,7 @@ class LaunchedProcess(NamedTuple):
 
   @property
   def task(self) -> Task:
-    """The task of this process in a cluster that has only workers."""
+    """The task of this process, in a cluster that has only workers."""
     return Task('worker', self.rank)
 
 
@@ -49,9 +49,8 @@ class Process(NamedTuple):
     rank: the index among the processes that train, from 0; None if this process does not train.
     num_workers: the number of processes that train.
     role: CHIEF, WORKER, PARAMETER_SERVER or EVALUATOR. The chief writes the files of the run.
-    cluster: the cluster of TF_CONFIG; None if TF_CONFIG names no cluster.
-    launch: how horovodrun, mpirun or srun has started this process; None if the rank does not come
-      from such a launcher.
+    cluster: None if TF_CONFIG names no cluster.
+    launch: None if the rank does not come from horovodrun, mpirun or srun.
   """
   rank: Optional[int] = 0
   num_workers: int = 1
@@ -87,30 +86,30 @@ SINGLE_PROCESS = Process()
 
 
 def identify_process(environ: Mapping[str, str], strategy: str) -> Process:
-  """Returns the role and the rank of this process in its run.
+  """Returns the place of this process in its run.
 
-  With the strategy `horovod` and without TF_CONFIG, the variables of the launcher determine both.
+  It comes from TF_CONFIG or, for the strategy `horovod` without TF_CONFIG, from the launcher.
 
   Raises:
     UserError: TF_CONFIG or another variable is invalid, or TF_CONFIG does not fit the strategy.
   """
   cluster = tf_config.parse_cluster(environ)
   if cluster is not None or strategy in ('multi_worker_mirrored', 'parameter_server'):
-    _check_launch(find_launch(environ), cluster)
+    _check_launch_has_tasks(find_launched_process(environ), cluster)
   if cluster is None:
-    launch = find_launch(environ) if strategy == 'horovod' else None
+    launch = find_launched_process(environ) if strategy == 'horovod' else None
     if launch is None or launch.num_processes == 1:
       return SINGLE_PROCESS
     role = WORKER if launch.rank else CHIEF
     return Process(launch.rank, launch.num_processes, role, launch=launch)
-  _check_strategy(cluster, strategy)
+  _check_cluster_suits(cluster, strategy)
   if len(cluster.members) == 1 and not cluster.has_evaluator:
     return SINGLE_PROCESS
   role = CHIEF if cluster.is_chief else cluster.task.type
   return Process(cluster.rank, len(cluster.workers), role, cluster)
 
 
-def _check_launch(launch: Optional[LaunchedProcess], cluster: Optional[Cluster]) -> None:
+def _check_launch_has_tasks(launch: Optional[LaunchedProcess], cluster: Optional[Cluster]) -> None:
   """Raises a UserError if each of several processes of a launcher would train alone."""
   num_tasks = 1 if cluster is None else len(cluster.members) + cluster.has_evaluator
   if launch is not None and launch.num_processes > num_tasks == 1:
@@ -121,7 +120,7 @@ def _check_launch(launch: Optional[LaunchedProcess], cluster: Optional[Cluster])
         'start one process per task, such as one per node')
 
 
-def _check_strategy(cluster: Cluster, strategy: str) -> None:
+def _check_cluster_suits(cluster: Cluster, strategy: str) -> None:
   """Raises a UserError if the cluster does not suit the --distribution_strategy."""
   server_fields = ['cluster.ps[{}]={}'.format(task.index, cluster.address(task))
                    for task in cluster.parameter_servers]
@@ -144,8 +143,8 @@ def _check_strategy(cluster: Cluster, strategy: str) -> None:
             'parameter_server' if server_fields else 'multi_worker_mirrored'))
 
 
-def find_launch(environ: Mapping[str, str]) -> Optional[LaunchedProcess]:
-  """Returns how a launcher has started this process; None if no launcher has started it.
+def find_launched_process(environ: Mapping[str, str]) -> Optional[LaunchedProcess]:
+  """Returns the place of this process in its launch; None if no launcher has started it.
 
   Raises:
     UserError: a variable of the launcher is invalid.
@@ -153,8 +152,8 @@ def find_launch(environ: Mapping[str, str]) -> Optional[LaunchedProcess]:
   for rank_name, size_name, local_rank_name in _RANK_VARIABLES:
     if rank_name not in environ or size_name not in environ:
       continue
-    rank, size = (_parse_number(environ, name) for name in (rank_name, size_name))
-    local_rank = _parse_number(environ, local_rank_name) if local_rank_name in environ else 0
+    rank, size = (_parse_rank_variable(environ, name) for name in (rank_name, size_name))
+    local_rank = _parse_rank_variable(environ, local_rank_name) if local_rank_name in environ else 0
     if rank >= size:
       raise UserError('the rank of a process must be less than the number of ranks',
                       '{}={} {}={}'.format(rank_name, rank, size_name, size),
@@ -164,7 +163,7 @@ def find_launch(environ: Mapping[str, str]) -> Optional[LaunchedProcess]:
   return None
 
 
-def _parse_number(environ: Mapping[str, str], name: str) -> int:
+def _parse_rank_variable(environ: Mapping[str, str], name: str) -> int:
   text = environ[name]
   if not text.isdecimal():
     raise UserError(name + ' must be a whole number', '{}={}'.format(name, text),

@@ -34,32 +34,36 @@ import time
 from typing import Any, Callable, Dict, Generator, Iterator, List, Optional, Sequence
 
 from estimator_train.distribution import sockets, tf_config
-from estimator_train.distribution.messages import Connection, accept_connections, wait_readable
+from estimator_train.distribution.messages import (
+  Connection,
+  accept_connections,
+  wait_until_readable,
+)
 from estimator_train.distribution.sockets import StartTimeout
 from estimator_train.distribution.tf_config import Cluster, Task
 from estimator_train.errors import UserError, printable
 
 _POLL_SECS, _RETRY_SECS, _HEARTBEAT_SECS = .2, .5, 1.
 _CONNECT_TIMEOUT_SECS = 5.
-# A member waits this long for the first message of the chief, which sends it at once. If no message
-# arrives, TensorFlow's server still has the port, because the chief has not yet noticed that the
-# previous process of this task was lost. The member then connects again.
+# How long a member waits for the first message of the chief, which the chief sends at once. If no
+# message arrives, TensorFlow's server still has the port, because the chief has not yet noticed
+# that the previous process of this task was lost. The member then connects again.
 _ANSWER_TIMEOUT_SECS = 5.
 _SILENCE_TIMEOUT_SECS = 10.
 # The time that a process has to identify itself on a new connection, or to read a refusal.
 _HANDSHAKE_TIMEOUT_SECS = 10.
-# Only the beginning and a digest of longer values, such as 1,000 class names, are sent.
+# Of a longer value, such as 1,000 class names, only the beginning and a digest are sent.
 _MAX_VALUE_CHARS = 200
 _MAX_NAMES, _MAX_NAME_CHARS, _MAX_LOGGED_CHARS = 20, 40, 80
 KEY_VARIABLE = 'ESTIMATOR_TRAIN_CLUSTER_KEY'
-# The limit keeps processes outside the cluster from filling the disk of the log.
+# Without a limit, processes outside the cluster could fill the disk that has the log.
 _MAX_LOGGED_REFUSALS = 20
 _NETWORK_RETRY_SECS, _LOG_EVERY_SECS = 1., 60.
 _LOG = logging.getLogger('estimator_train')
-_Conversation = Generator[None, Dict[str, Any], None]
+_Registration = Generator[None, Dict[str, Any], None]
 
 
-def wait_for_network(cluster: Cluster, timeout_secs: float,
+def wait_until_hosts_resolve(cluster: Cluster, timeout_secs: float,
                      clock: Callable[[], float] = time.monotonic,
                      sleep: Callable[[float], None] = time.sleep) -> None:
   """Checks the port of this task, and waits until the host names of all members can be resolved.
@@ -67,12 +71,12 @@ def wait_for_network(cluster: Cluster, timeout_secs: float,
   In Kubernetes, the host name of a pod cannot be resolved until the pod has started.
 
   Raises:
-    UserError: the port of this task is in use, or a host name cannot be resolved in time.
+    UserError: the port of this task is in use, or a host name is not resolved in time.
   """
   tf_config.listen_on_task_port(cluster).close()
   deadline, next_log_at = clock() + timeout_secs, clock()
   while True:
-    error = tf_config.unresolved_host_error(cluster)
+    error = tf_config.find_host_name_error(cluster)
     if error is None:
       return
     if clock() > deadline:
@@ -88,14 +92,12 @@ def connect(cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeo
   """Waits until all members are connected to the chief.
 
   Args:
-    shared_values: the values that must be the same on all members, by name.
-    listener: on the chief, a listener at its address, which this function closes; None to listen
-      on the port in TF_CONFIG.
+    shared_values: values that must be the same on all members, by name.
+    listener: only for the chief; this function closes it. None to listen on the port in TF_CONFIG.
     key: the value of ESTIMATOR_TRAIN_CLUSTER_KEY; empty if it is not set.
 
   Returns:
-    On the chief, the connections to all other members; on the other members, the connection to the
-    chief.
+    The connections to all other members on the chief, and to the chief on the other members.
 
   Raises:
     PeerLost: a member did not connect in time.
@@ -105,7 +107,7 @@ def connect(cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeo
   shared_values = {name: _digest_if_long(value) for name, value in dict(
       shared_values, TF_CONFIG=cluster.task_summary).items()}
   if not cluster.is_chief:
-    return {cluster.chief: _Member(cluster, shared_values, timeout, key).connect()}
+    return {cluster.chief: _MemberRegistrar(cluster, shared_values, timeout, key).connect()}
   if len(cluster.members) == 1:
     return {}
   address = cluster.address(cluster.chief)
@@ -113,12 +115,12 @@ def connect(cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeo
     timeout.log('{} accepts every process that has the same flags, because {} is not set'.format(
         address, KEY_VARIABLE))
   with listener or tf_config.listen_on_task_port(cluster) as open_listener:
-    chief = _Chief(cluster, shared_values, timeout, open_listener, key)
+    chief = _ChiefRegistrar(cluster, shared_values, timeout, open_listener, key)
     while chief.missing_tasks():
-      chief.poll()
+      chief.handle_events()
   # The listener is closed before the release, because the released members expect TensorFlow's
   # server on this port.
-  return chief.release()
+  return chief.release_members()
 
 
 def _digest_if_long(value: str) -> str:
@@ -135,99 +137,102 @@ def _make_proof(key: str, sender: str, chief_challenge: str, member_challenge: s
       [sender, chief_challenge, member_challenge, *task]).encode(), 'sha256').hexdigest()
 
 
-def _has_proof(message: Dict[str, Any], proof: str) -> bool:
+def _contains_proof(message: Dict[str, Any], expected_proof: str) -> bool:
   return hmac.compare_digest(
-      message.get('proof', '').encode('utf-8', 'replace'), proof.encode())
+      message.get('proof', '').encode('utf-8', 'replace'), expected_proof.encode())
 
 
-class _Chief:
-  """The side of the chief, which registers the members that connect to it."""
+class _ChiefRegistrar:
+  """Registers the members that connect to the chief."""
 
   def __init__(self, cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeout,
                listener: socket.socket, key: str) -> None:
     self._cluster, self._shared_values, self._key = cluster, shared_values, key
     self._timeout, self._listener = timeout, listener
-    self._conversations: Dict[Connection, _Conversation] = {}
+    self._registrations: Dict[Connection, _Registration] = {}
     self._deadlines: Dict[Connection, float] = {}
-    self._registered: Dict[Task, Connection] = {}
-    self._heartbeat_sent_at = timeout.clock()
+    self._registered_members: Dict[Task, Connection] = {}
+    self._last_heartbeat_at = timeout.clock()
     self._num_refusals = 0
 
   def missing_tasks(self) -> List[Task]:
     return [task for task in self._cluster.members
-            if task != self._cluster.task and task not in self._registered]
+            if task != self._cluster.task and task not in self._registered_members]
 
-  def poll(self) -> None:
+  def handle_events(self) -> None:
     """Waits briefly for messages and new connections, and handles them."""
-    wait_readable([self._listener, *self._conversations], _POLL_SECS)
+    wait_until_readable([self._listener, *self._registrations], _POLL_SECS)
     now = self._timeout.clock()
-    for connection, conversation in list(self._conversations.items()):
+    for connection, registration in list(self._registrations.items()):
       messages = connection.receive()
       connection.flush()
       if connection.end_reason or now > self._deadlines[connection]:
         connection.close()
-        del self._conversations[connection], self._deadlines[connection]
-        self._registered = {task: member for task, member in self._registered.items()
-                         if member is not connection}
+        del self._registrations[connection], self._deadlines[connection]
+        self._registered_members = {
+            task: member for task, member in self._registered_members.items()
+            if member is not connection}
         continue
       for message in messages:
-        with contextlib.suppress(StopIteration):  # The conversation ends with a refusal.
-          conversation.send(message)
+        with contextlib.suppress(StopIteration):  # A refusal ends the registration.
+          registration.send(message)
     for connection in accept_connections(self._listener):
-      self._conversations[connection] = self._register_or_refuse(connection)
-      next(self._conversations[connection])
-    if now - self._heartbeat_sent_at >= _HEARTBEAT_SECS:
-      self._heartbeat_sent_at = now
-      for member in self._registered.values():
+      self._registrations[connection] = self._run_registration(connection)
+      next(self._registrations[connection])
+    if now - self._last_heartbeat_at >= _HEARTBEAT_SECS:
+      self._last_heartbeat_at = now
+      for member in self._registered_members.values():
         if member.has_sent_all:
           self._send_missing_tasks(member)
     missing = self.missing_tasks()
     if missing:
       self._timeout.log_or_raise([str(task) for task in missing])
 
-  def release(self) -> Dict[Task, Connection]:
-    """Releases the members, and returns their connections; closes all other connections."""
-    for connection in set(self._conversations).difference(self._registered.values()):
+  def release_members(self) -> Dict[Task, Connection]:
+    """Releases the members, and returns their connections. Closes all other connections."""
+    for connection in set(self._registrations).difference(self._registered_members.values()):
       connection.close()
-    for member in self._registered.values():
+    for member in self._registered_members.values():
       member.send(go=True)
-    return self._registered
+    return self._registered_members
 
-  def _register_or_refuse(self, connection: Connection) -> _Conversation:
-    """Identifies a process, and registers or refuses it. A `yield` waits for the next message."""
+  def _run_registration(self, connection: Connection) -> _Registration:
+    """Identifies a process, and registers or refuses it. Each `yield` receives a message."""
     self._deadlines[connection] = self._timeout.clock() + _HANDSHAKE_TIMEOUT_SECS
     challenge = secrets.token_hex()
     connection.send(challenge=challenge)
 
-    message = yield from _message_with('task')
+    message = yield from _wait_for_message_with('task')
     task = Task(*message['task'])
     challenges = challenge, message.get('challenge', ''), task
-    if not _has_proof(message, _make_proof(self._key, 'member', *challenges)):
+    if not _contains_proof(message, _make_proof(self._key, 'member', *challenges)):
       self._log_refusal('refused {}: it has another {}'.format(task, KEY_VARIABLE))
       self._refuse(connection, wrong_key=True)
       return
     connection.send(proof=_make_proof(self._key, 'chief', *challenges))
 
-    name = self._find_differing_value(task, (yield from _message_with('values'))['values'])
-    if name is not None:
+    values = (yield from _wait_for_message_with('values'))['values']
+    differing_name = self._find_differing_name(task, values)
+    if differing_name is not None:
       # The value of the chief is not sent, because the process may not belong to the cluster.
-      self._refuse(connection, refused=name, is_known=name in self._shared_values)
+      self._refuse(connection, refused=differing_name,
+                   is_known=differing_name in self._shared_values)
     elif task == self._cluster.task or task not in self._cluster.members:
       self._refuse(connection, taken=True)
     else:
-      if task in self._registered:
-        # The earlier connection is an old one of this process or its predecessor, or belongs to a
-        # process that has the same task by mistake. Only such a process reads this message.
+      if task in self._registered_members:
+        # Either the earlier connection is a lost one of this task, or another process has the same
+        # task by mistake. Only that other process reads the refusal.
         self._log_refusal('another process has started as {}'.format(task))
-        self._refuse(self._registered[task], taken=True)
-      self._registered[task] = connection
+        self._refuse(self._registered_members[task], taken=True)
+      self._registered_members[task] = connection
       self._send_missing_tasks(connection)
-      while self._registered.get(task) is connection:
+      while self._registered_members.get(task) is connection:
         self._deadlines[connection] = self._timeout.clock() + _SILENCE_TIMEOUT_SECS
         yield
 
-  def _find_differing_value(self, task: Task, values: Dict[str, str]) -> Optional[str]:
-    """Logs and returns the name of a value that differs from the chief's; None if all are equal."""
+  def _find_differing_name(self, task: Task, values: Dict[str, str]) -> Optional[str]:
+    """Returns the name of a value that differs from the chief's, and logs it; None if none does."""
     # A parameter server builds no model, so it sends fewer values, and only these are compared.
     names = values if task.type == 'ps' else [*self._shared_values, *values]
     name = next((name for name in names if values.get(name) != self._shared_values.get(name)), None)
@@ -253,16 +258,16 @@ class _Chief:
       self._timeout.log('refused further processes, which are not logged')
 
 
-def _message_with(field: str) -> Generator[None, Dict[str, Any], Dict[str, Any]]:
-  """Returns the next message that has a field, and ignores the messages before it."""
+def _wait_for_message_with(field: str) -> Generator[None, Dict[str, Any], Dict[str, Any]]:
+  """Waits for a message that has a field, and ignores the messages before it."""
   message = yield
   while field not in message:
     message = yield
   return message
 
 
-class _Member:
-  """The side of a member other than the chief, which registers this task with the chief."""
+class _MemberRegistrar:
+  """Registers this task with the chief."""
 
   def __init__(self, cluster: Cluster, shared_values: Dict[str, str], timeout: StartTimeout,
                key: str) -> None:
@@ -271,7 +276,7 @@ class _Member:
     self._missing: Sequence[str] = [str(cluster.chief)]
 
   def connect(self) -> Connection:
-    """Connects to the chief, and returns the connection once the chief has released this member."""
+    """Returns a connection to the chief once the chief has released this member."""
     address = self._cluster.address(self._cluster.chief)
     while True:
       with contextlib.suppress(OSError):
@@ -293,8 +298,9 @@ class _Member:
                       if 'challenge' in message), secrets.token_hex(), task
     connection.send(task=list(task), challenge=challenges[1],
                     proof=_make_proof(self._key, 'member', *challenges))
-    reply = next(message for message in messages if 'proof' in message or 'wrong_key' in message)
-    if not _has_proof(reply, _make_proof(self._key, 'chief', *challenges)):
+    proof_or_refusal = next(
+        message for message in messages if 'proof' in message or 'wrong_key' in message)
+    if not _contains_proof(proof_or_refusal, _make_proof(self._key, 'chief', *challenges)):
       raise UserError('this {} must have the key of the chief'.format(task.type),
                       '{} is {} here, and not the same on the chief'.format(
                           KEY_VARIABLE, 'set' if self._key else 'not set'),
@@ -316,20 +322,20 @@ class _Member:
                         sends_heartbeats: bool = False) -> Iterator[Dict[str, Any]]:
     """Yields the messages of the chief; raises a ConnectionError if the chief does not answer.
 
-    Messages that the caller does not take stay in `connection.unread`.
+    Messages that the caller has not taken stay in `connection.unhandled_messages`.
     """
     clock = self._timeout.clock
-    heard_at = sent_at = clock()
+    last_message_at = last_heartbeat_at = clock()
     silence_secs = _SILENCE_TIMEOUT_SECS if sends_heartbeats else _ANSWER_TIMEOUT_SECS
-    while not connection.end_reason and clock() - heard_at <= silence_secs:
-      wait_readable([connection], _POLL_SECS)
-      connection.unread = connection.receive()
-      if connection.unread:
-        heard_at, silence_secs = clock(), _SILENCE_TIMEOUT_SECS
-      while connection.unread:
-        yield connection.unread.pop(0)
-      if sends_heartbeats and clock() - sent_at >= _HEARTBEAT_SECS:
-        sent_at = clock()
+    while not connection.end_reason and clock() - last_message_at <= silence_secs:
+      wait_until_readable([connection], _POLL_SECS)
+      connection.unhandled_messages = connection.receive()
+      if connection.unhandled_messages:
+        last_message_at, silence_secs = clock(), _SILENCE_TIMEOUT_SECS
+      while connection.unhandled_messages:
+        yield connection.unhandled_messages.pop(0)
+      if sends_heartbeats and clock() - last_heartbeat_at >= _HEARTBEAT_SECS:
+        last_heartbeat_at = clock()
         connection.send(waiting=True)
       self._timeout.log_or_raise(self._missing)
     raise ConnectionError(connection.end_reason or 'no answer')

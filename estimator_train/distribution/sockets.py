@@ -30,22 +30,22 @@ def is_loopback(address: str) -> bool:
     return host == 'localhost'
 
 
-def listen(port: int) -> socket.socket:
+def open_listener(port: int) -> socket.socket:
   """Returns a non-blocking listener on all interfaces, for IPv4 and, where available, IPv6.
 
   Args:
     port: the port; 0 for any free port.
   """
-  # The listener is not bound to a host name, because a container may be unable to resolve its own.
+  # The listener is not bound to the name of this host, because a container may fail to resolve it.
   try:
-    return _listen(socket.AF_INET6, '::', port)
+    return _open_listener_on(socket.AF_INET6, '::', port)
   except OSError as error:
     if error.errno in (errno.EADDRINUSE, errno.EACCES):
       raise
-  return _listen(socket.AF_INET, '0.0.0.0', port)
+  return _open_listener_on(socket.AF_INET, '0.0.0.0', port)
 
 
-def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+def _open_listener_on(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
   listener = socket.socket(family, socket.SOCK_STREAM)
   try:
     # Without SO_REUSEADDR, earlier connections in TIME_WAIT would make the port unavailable.
@@ -64,11 +64,11 @@ def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket
 def connect(host: str, port: int, timeout_secs: float) -> socket.socket:
   """Connects to a port of a host, at the first of its addresses at which this is possible."""
   try:
-    resolved = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
+    address_infos = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
   except UnicodeError as error:  # The name is not a valid host name.
     raise OSError(str(error)) from error
   last_error = OSError('{} cannot be resolved'.format(host))
-  for family, socket_type, protocol, _, address in resolved:
+  for family, socket_type, protocol, _, address in address_infos:
     connection = socket.socket(family, socket_type, protocol)
     try:
       # The kernel may assign a local port that is the port of another task on this machine. With
@@ -91,10 +91,10 @@ def connect(host: str, port: int, timeout_secs: float) -> socket.socket:
   raise last_error
 
 
-def listening_process(port: int) -> str:
-  """Describes the process that listens on a local port; returns '' if the process is unknown."""
+def describe_listening_process(port: int) -> str:
+  """Describes the process that listens on a port of this host; returns '' if it is unknown."""
   import psutil  # Not imported at the top, because only error messages need psutil.
-  # psutil raises an error if the process has ended or belongs to another user.
+  # psutil raises an error if the process has ended, or belongs to another user.
   with contextlib.suppress(psutil.Error):
     for connection in psutil.net_connections('tcp'):
       if (connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
@@ -104,7 +104,7 @@ def listening_process(port: int) -> str:
 
 
 class StartTimeout:
-  """The timeout of the rendezvous, which starts when this object is made."""
+  """The timeout of the rendezvous. It starts when this object is made."""
 
   def __init__(self, timeout_secs: float,
                log: Callable[[str], None] = _LOG.info,

@@ -1,7 +1,6 @@
 """Parses and checks TF_CONFIG, which defines the tasks of a cluster and the task of this process.
 
-This is done before TensorFlow starts, because most mistakes in TF_CONFIG make TensorFlow wait
-forever.
+The check precedes the start of TensorFlow, which would wait forever after most mistakes.
 """
 
 import contextlib
@@ -43,7 +42,7 @@ class Cluster(NamedTuple):
   """The tasks of a cluster.
 
   Attributes:
-    addresses: for each type of task, the HOST:PORT of its tasks in the order of their indices.
+    addresses: HOST:PORT of each task, by type, in the order of the indices.
     task: the task of this process.
   """
   addresses: Dict[str, Tuple[str, ...]]
@@ -51,7 +50,7 @@ class Cluster(NamedTuple):
 
   @property
   def chief(self) -> Task:
-    """The task that writes the files of the run: the `chief` if there is one, or else worker 0."""
+    """The task that writes the files of the run: the `chief` or, without one, worker 0."""
     return Task('chief' if 'chief' in self.addresses else 'worker', 0)
 
   @property
@@ -70,7 +69,7 @@ class Cluster(NamedTuple):
 
   @property
   def local_rank(self) -> int:
-    """The index of this task among the tasks in `workers` whose addresses have the same host."""
+    """The index of this task among the workers whose addresses have the same host."""
     hosts = [sockets.split_address(self.address(task))[0] for task in self.workers]
     return hosts[:self.rank or 0].count(hosts[self.rank or 0])
 
@@ -84,7 +83,7 @@ class Cluster(NamedTuple):
 
   @property
   def members(self) -> Tuple[Task, ...]:
-    """The tasks that take part in the training: all except the evaluator, the chief first."""
+    """All tasks except the evaluator, the chief first."""
     return self.workers + self.parameter_servers
 
   @property
@@ -98,7 +97,7 @@ class Cluster(NamedTuple):
     return self.addresses[task.type][task.index]
 
   def to_tf_config(self) -> str:
-    """Returns the TF_CONFIG for TensorFlow: `cluster` and `task`, without obsolete task types."""
+    """Returns the TF_CONFIG for TensorFlow, without obsolete task types."""
     return json.dumps({'cluster': self.addresses, 'task': self.task._asdict()})
 
   def _tasks_of_type(self, task_type: str) -> Tuple[Task, ...]:
@@ -115,10 +114,10 @@ def parse_cluster(environ: Mapping[str, str]) -> Optional[Cluster]:
   except (ValueError, RecursionError) as error:
     raise _make_error('it must be JSON', str(error), _EXAMPLE_REMEDY) from error
   if not isinstance(config, dict):
-    raise _make_error('it must be a JSON object', _abbreviate(config), _EXAMPLE_REMEDY)
+    raise _make_error('it must be a JSON object', _describe_briefly(config), _EXAMPLE_REMEDY)
   for field in ('cluster', 'task'):
     if not isinstance(config.get(field, {}), dict):
-      raise _make_error('{} must be an object'.format(field), _abbreviate(config[field]),
+      raise _make_error('{} must be an object'.format(field), _describe_briefly(config[field]),
                         _EXAMPLE_REMEDY)
   if not config.get('cluster'):
     _check_task_without_cluster(config)
@@ -130,17 +129,17 @@ def parse_cluster(environ: Mapping[str, str]) -> Optional[Cluster]:
 def _check_task_without_cluster(config: Mapping[str, Any]) -> None:
   """Raises a UserError unless the task is worker 0, which RunConfig requires without a cluster."""
   task = config.get('task', {})
-  unknown = ['unknown field ' + _abbreviate(field)
+  unknown = ['unknown field ' + _describe_briefly(field)
              for field in config if 'cluster' in field.lower() and field != 'cluster']
   if unknown or (task.get('type', 'worker'), str(task.get('index', 0))) != ('worker', '0'):
-    found = ['task.{}={}'.format(field, _abbreviate(task[field]))
+    found = ['task.{}={}'.format(field, _describe_briefly(task[field]))
              for field in ('type', 'index') if field in task] + unknown
     raise _make_error('it must have a cluster', 'no cluster, but ' + ', '.join(found),
                       _EXAMPLE_REMEDY)
 
 
-def unresolved_host_error(cluster: Cluster) -> Optional[UserError]:
-  """Returns an error if the host name of another task cannot be resolved; None if all can be."""
+def find_host_name_error(cluster: Cluster) -> Optional[UserError]:
+  """Returns an error if the host name of another task cannot be resolved; None otherwise."""
   for task in cluster.members:
     host, port = sockets.split_address(cluster.address(task))
     try:
@@ -148,7 +147,7 @@ def unresolved_host_error(cluster: Cluster) -> Optional[UserError]:
         socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
       return _make_error('a host name cannot be resolved', '{}={} ({})'.format(
-          _field_name(*task), cluster.address(task), getattr(error, 'strerror', None) or error),
+          _address_field(*task), cluster.address(task), getattr(error, 'strerror', None) or error),
           'correct the name, or its DNS entry')
   return None
 
@@ -158,26 +157,26 @@ def listen_on_task_port(cluster: Cluster) -> socket.socket:
   address = cluster.address(cluster.task)
   _, port = sockets.split_address(address)
   try:
-    return sockets.listen(port)
+    return sockets.open_listener(port)
   except OSError as error:
     raise _make_error('the port of this task cannot be opened', '{}={} ({})'.format(
-        _field_name(*cluster.task), address,
-        sockets.listening_process(port) or error.strerror or error),
+        _address_field(*cluster.task), address,
+        sockets.describe_listening_process(port) or error.strerror or error),
         'stop the process that uses it, or give the task another port') from error
 
 
 def _parse_addresses(cluster: Mapping[str, Any]) -> Dict[str, Tuple[str, ...]]:
-  """Checks the addresses, and returns them by type of task. A type without addresses is omitted."""
+  """Checks the addresses, and returns them by type of task, without types that have none."""
   addresses: Dict[str, Tuple[str, ...]] = {}
   fields_by_address: Dict[Tuple[str, int], str] = {}
-  for spelled_type, type_addresses in cluster.items():
-    name = 'cluster.{}'.format(_abbreviate(spelled_type))
-    task_type = _parse_type(name, spelled_type)
+  for type_in_config, type_addresses in cluster.items():
+    name = 'cluster.{}'.format(_describe_briefly(type_in_config))
+    task_type = _parse_type(name, type_in_config)
     if not isinstance(type_addresses, list) and type_addresses is not None:
       raise _make_error('each type of task must have a list of addresses',
-                        '{}={}'.format(name, _abbreviate(type_addresses)), _EXAMPLE_REMEDY)
+                        '{}={}'.format(name, _describe_briefly(type_addresses)), _EXAMPLE_REMEDY)
     for index, address in enumerate(type_addresses or ()):
-      field = _field_name(spelled_type, index)
+      field = _address_field(type_in_config, index)
       host_and_port = _parse_address(field, address)
       if host_and_port in fields_by_address:
         raise _make_error('each task must have its own address', '{}={}, the same as {}'.format(
@@ -196,9 +195,9 @@ def _parse_addresses(cluster: Mapping[str, Any]) -> Dict[str, Tuple[str, ...]]:
 
 
 def _parse_address(field: str, address: Any) -> Tuple[str, int]:
-  """Returns the host and port, normalized so that two spellings of an address compare equal."""
+  """Returns the host and port, which are equal for two spellings of the same address."""
   match = isinstance(address, str) and re.fullmatch(r'(.+):([0-9]{1,5})', address)
-  found = '{}={}'.format(field, _abbreviate(address))
+  found = '{}={}'.format(field, _describe_briefly(address))
   if not match:
     raise _make_error('an address must be HOST:PORT', found, 'give one such as host:2222')
   host, port = match.groups()
@@ -219,7 +218,7 @@ def _parse_task(task: Mapping[str, Any], addresses: Mapping[str, Tuple[str, ...]
       raise _make_error('task must have a type and an index', 'task.{} is missing'.format(field),
                         _EXAMPLE_REMEDY)
   index = task['index']
-  task_type = _parse_type('task.type={}'.format(_abbreviate(task['type'])), task['type'])
+  task_type = _parse_type('task.type={}'.format(_describe_briefly(task['type'])), task['type'])
   type_addresses = addresses.get(task_type, ())
   if not type_addresses and task_type != 'evaluator':  # An evaluator needs no address.
     raise _make_error('this task is not in the cluster', 'task.type={}, and cluster has {}'.format(
@@ -227,16 +226,16 @@ def _parse_task(task: Mapping[str, Any], addresses: Mapping[str, Tuple[str, ...]
   is_decimal_text = isinstance(index, str) and re.fullmatch('[0-9]{1,9}', index)
   if isinstance(index, bool) or not (isinstance(index, int) or is_decimal_text):
     raise _make_error('task.index must be a whole number',
-                      'task.index={}'.format(_abbreviate(index)), 'count from 0')
+                      'task.index={}'.format(_describe_briefly(index)), 'count from 0')
   parsed_index, max_index = int(index), max(len(type_addresses), 1) - 1
   if not 0 <= parsed_index <= max_index:
     raise _make_error('this task is not in the cluster', 'task.type={} task.index={}'.format(
-        task_type, _abbreviate(index)), 'give an index from 0 to {}'.format(max_index))
+        task_type, _describe_briefly(index)), 'give an index from 0 to {}'.format(max_index))
   return Task(task_type, parsed_index)
 
 
 def _parse_type(found: str, task_type: Any) -> str:
-  """Returns the type of a task; if it is unknown, raises a UserError with the text `found`."""
+  """Returns the type of a task, or raises a UserError with the text `found` if it is unknown."""
   if isinstance(task_type, str):
     task_type = _OBSOLETE_TASK_TYPES.get(task_type, task_type)
   if task_type not in TASK_TYPES:
@@ -244,13 +243,12 @@ def _parse_type(found: str, task_type: Any) -> str:
   return str(task_type)
 
 
-def _field_name(task_type: str, index: int) -> str:
-  """Returns the name of the field of TF_CONFIG that has the address of a task."""
+def _address_field(task_type: str, index: int) -> str:
   return 'cluster.{}[{}]'.format(task_type, index)
 
 
-def _abbreviate(value: Any) -> str:
-  """Describes a value of TF_CONFIG briefly for an error, without the values in it."""
+def _describe_briefly(value: Any) -> str:
+  """Returns the text for an error, without the items of a list and the fields of an object."""
   if isinstance(value, dict):
     return 'an object' if value else 'an empty object'
   if isinstance(value, list):

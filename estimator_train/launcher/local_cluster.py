@@ -1,4 +1,4 @@
-r"""Starts a cluster on this machine, in which each task is one process of the program.
+r"""Starts a cluster on this machine. Each task is one process of the program.
 
   python -m estimator_train.launcher.local_cluster --local_workers=N [--local_ps=M] \
     [--max_restarts=K] [--local_cores=C] [--local_gpus=G] [--tensorboard] [FLAG...]
@@ -9,9 +9,9 @@ output to model_dir/logs/. When a task fails, or the leader has finished, this p
 other tasks. With --local_cores=C and --local_gpus=G, each task has C cores and G GPUs for itself.
 Cores are assigned in the order of their IDs, and GPUs in the order of CUDA_VISIBLE_DEVICES.
 
-With --tensorboard, this process also starts TensorBoard as its child. Without --local_workers, it
-then replaces itself by the program (exec), so the terminal, the signals and the exit code work as
-usual. When the run ends, for whatever reason, the kernel kills TensorBoard.
+With --tensorboard, this process also starts TensorBoard as its child. Without --local_workers, this
+process then replaces itself by the program (exec), so the terminal, the signals and the exit code
+work as usual. When the run ends for any reason, the kernel kills TensorBoard.
 """
 
 import argparse
@@ -35,35 +35,37 @@ from estimator_train.run_dir import make_folder
 from estimator_train.settings import command_line, workloads
 from estimator_train.system import child_process, logs
 
-_PROGRAM = (sys.executable, '-m', 'estimator_train')
-# The command uses `-m`, because `-c` would make Python also import modules from the served folder.
-_SERVER = (sys.executable, '-m', 'estimator_train.launcher.tensorboard_server')
-# The argument of the program if the user gives it no flags.
+_PROGRAM_COMMAND = (sys.executable, '-m', 'estimator_train')
+# With `-c` instead of `-m`, Python would also import modules from the served folder.
+_TENSORBOARD_COMMAND = (sys.executable, '-m', 'estimator_train.launcher.tensorboard_server')
+# The argument of the program if the user gives no flags.
 _QUICKSTART_ARGUMENT = '--flagfile=' + os.path.join(workloads.FLAGFILES_DIR, 'quickstart.flags')
 _COUNT_FLAGS = ('local_workers', 'local_ps', 'max_restarts', 'local_cores', 'local_gpus')
-_TIMEOUTS = Timeouts()
+_DEFAULT_TIMEOUTS = Timeouts()
 
 
-def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM,
-         timeouts: Timeouts = _TIMEOUTS, server: Sequence[str] = _SERVER) -> int:
+def main(argv: Optional[Sequence[str]] = None, program_command: Sequence[str] = _PROGRAM_COMMAND,
+         timeouts: Timeouts = _DEFAULT_TIMEOUTS,
+         tensorboard_command: Sequence[str] = _TENSORBOARD_COMMAND) -> int:
   """Runs the cluster, or the program with TensorBoard, and returns the exit code.
 
   Args:
-    argv: the arguments, without the program's name; None for the arguments of this process.
-    program: the command that runs a task, without flags.
-    server: the command that serves TensorBoard, without its arguments.
+    argv: without the name of the program; None for the arguments of this process.
+    program_command: without flags.
+    tensorboard_command: without arguments.
   """
   try:
     logs.prepare_streams()
     flags, program_arguments = _parse_arguments(sys.argv[1:] if argv is None else argv)
     tasks = _make_tasks(flags)
-    resources = _divide_resources(tasks, flags.local_cores, flags.local_gpus)
+    resources = _assign_resources(tasks, flags.local_cores, flags.local_gpus)
     strategy_arguments = [] if not tasks else ['--distribution_strategy=' + (
         'multi_worker_mirrored' if tasks[-1].type != 'ps' else 'parameter_server')]
-    command = [*program, *strategy_arguments, *(program_arguments or [_QUICKSTART_ARGUMENT])]
+    command = [*program_command, *strategy_arguments,
+               *(program_arguments or [_QUICKSTART_ARGUMENT])]
     if command_line.wants_help(program_arguments):
       os.execve(command[0], command, child_process.child_environment())
-    settings = command_line.parse(command[len(program):])
+    settings = command_line.parse(command[len(program_command):])
     if not settings.run.trains:
       flag, rule = (('--tensorboard', 'TensorBoard can only be started with training')
                     if flags.tensorboard else ('--local_workers', 'a local cluster can only train'))
@@ -71,7 +73,7 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
     log_dir = os.path.join(settings.run.required_model_dir, 'logs')
     make_folder(log_dir)
     if flags.tensorboard:
-      _start_tensorboard(server, log_dir)
+      _start_tensorboard(tensorboard_command, log_dir)
     if not tasks:
       os.execve(command[0], command, dict(
           os.environ, PYTHONPATH=child_process.child_environment()['PYTHONPATH']))
@@ -83,18 +85,18 @@ def main(argv: Optional[Sequence[str]] = None, program: Sequence[str] = _PROGRAM
     return error.exit_code
 
 
-def _start_tensorboard(server: Sequence[str], log_dir: str) -> None:
+def _start_tensorboard(tensorboard_command: Sequence[str], log_dir: str) -> None:
   log_path = os.path.join(log_dir, 'tensorboard.log')
   with open(log_path, 'ab') as log:
     # TensorBoard prints its URL to the standard error of this process. start_process gives it a new
     # session, because Ctrl-C would otherwise end TensorBoard before the run saves a checkpoint.
-    child_process.start_process([*server, os.path.dirname(log_dir), log_path],
+    child_process.start_process([*tensorboard_command, os.path.dirname(log_dir), log_path],
                                 child_process.child_environment(), 2, log)
 
 
 def _parse_arguments(argv: Sequence[str]) -> Tuple[argparse.Namespace, List[str]]:
   """Returns the flags of the launcher, and the arguments of the program."""
-  parser = _Parser(add_help=False, allow_abbrev=False)
+  parser = _RaisingParser(add_help=False, allow_abbrev=False)
   for name in _COUNT_FLAGS:
     parser.add_argument('--' + name, '-' + name, type=_parse_count, default=0)
   parser.add_argument('--tensorboard', '-tensorboard', action='store_true')
@@ -102,7 +104,7 @@ def _parse_arguments(argv: Sequence[str]) -> Tuple[argparse.Namespace, List[str]
 
 
 def _make_tasks(flags: argparse.Namespace) -> List[Task]:
-  """Returns the tasks of the cluster, the leader first; [] if there is no cluster."""
+  """Returns the tasks of the cluster, the leader first; [] to run the program without a cluster."""
   if flags.tensorboard and not any(getattr(flags, name) for name in _COUNT_FLAGS):
     return []
   if not flags.local_workers:
@@ -113,9 +115,9 @@ def _make_tasks(flags: argparse.Namespace) -> List[Task]:
   return [Task(task_type, index) for task_type, count in counts.items() for index in range(count)]
 
 
-def _divide_resources(tasks: Sequence[Task], cores_per_task: int,
+def _assign_resources(tasks: Sequence[Task], cores_per_task: int,
                       gpus_per_task: int) -> List[TaskResources]:
-  """Returns the cores and GPUs of each task; a count of 0 lets all tasks share all of them.
+  """Returns the cores and GPUs of each task. With a count of 0, all tasks share all of them.
 
   If CUDA_VISIBLE_DEVICES is not set, the machine is assumed to have enough GPUs.
 
@@ -128,21 +130,22 @@ def _divide_resources(tasks: Sequence[Task], cores_per_task: int,
         cores_per_task, len(tasks), len(cores)),
                     'give fewer per task, or leave the flag out to share the cores')
   num_gpus = gpus_per_task * len(tasks)
-  visible = os.environ.get('CUDA_VISIBLE_DEVICES', ','.join(map(str, range(num_gpus))))
+  visible_devices = os.environ.get('CUDA_VISIBLE_DEVICES', ','.join(map(str, range(num_gpus))))
   # CUDA ignores an invalid entry and all entries after it. To hide all GPUs, users give -1 or ''.
-  gpus = list(itertools.takewhile(lambda gpu: gpu.strip() not in ('', '-1'), visible.split(',')))
-  if len(gpus) < num_gpus:
+  visible_gpus = list(itertools.takewhile(
+      lambda device: device.strip() not in ('', '-1'), visible_devices.split(',')))
+  if len(visible_gpus) < num_gpus:
     raise UserError('there are too few GPUs', '--local_gpus={} for {} tasks on {} GPUs '
                     '(CUDA_VISIBLE_DEVICES={})'.format(
-                        gpus_per_task, len(tasks), len(gpus), visible),
+                        gpus_per_task, len(tasks), len(visible_gpus), visible_devices),
                     'give fewer per task, or leave the flag out to share the GPUs')
   return [TaskResources(
       tuple(cores[index * cores_per_task:][:cores_per_task]),
-      ','.join(gpus[index * gpus_per_task:][:gpus_per_task]) if gpus_per_task else None)
+      ','.join(visible_gpus[index * gpus_per_task:][:gpus_per_task]) if gpus_per_task else None)
           for index in range(len(tasks))]
 
 
-class _Parser(argparse.ArgumentParser):
+class _RaisingParser(argparse.ArgumentParser):
   """Raises a UserError where ArgumentParser would end the process."""
 
   def error(self, message: str) -> NoReturn:
@@ -157,10 +160,7 @@ def _parse_count(text: str) -> int:
 
 @contextlib.contextmanager
 def _record_signals() -> Iterator[List[int]]:
-  """Yields a list to which handlers append each received SIGINT, SIGTERM, SIGHUP and SIGUSR1.
-
-  If this process ignores one of these signals, the signal stays ignored.
-  """
+  """Yields a list to which each SIGINT, SIGTERM, SIGHUP and SIGUSR1 is appended unless ignored."""
   received_signals: List[int] = []
   previous_handlers = {
       signum: signal.signal(signum, lambda signum, _: received_signals.append(signum))
@@ -169,8 +169,8 @@ def _record_signals() -> Iterator[List[int]]:
   try:
     yield received_signals
   finally:
-    for signum, handler in previous_handlers.items():
-      signal.signal(signum, handler)
+    for signum, previous_handler in previous_handlers.items():
+      signal.signal(signum, previous_handler)
 
 
 if __name__ == '__main__':

@@ -1,6 +1,6 @@
 """Runs all tasks of a cluster on this machine, and restarts them together after a failure.
 
-The first task is the leader. It inherits the outputs of this process. When it ends, the run ends.
+The first task is the leader, which inherits the outputs of this process.
 """
 
 import contextlib
@@ -22,15 +22,12 @@ _POLL_SECS = 0.1
 
 
 class Timeouts(NamedTuple):
-  """How long to wait for tasks to end.
+  """The times for which the supervisor waits for tasks to end.
 
   Attributes:
-    peer_loss_secs: from the failure of a task with an exit code of 128 or above until the
-      supervisor kills the other tasks.
-    finish_secs: from the end of the leader, or from the failure of a task with an exit code below
-      128, until the supervisor sends SIGTERM to the other tasks.
-    save_secs: from SIGINT or SIGTERM, on which a task saves a checkpoint and ends, until the
-      supervisor kills the tasks.
+    peer_loss_secs: from a failure with an exit code of 128 or above to the kill of other tasks.
+    finish_secs: from the end of the leader, or a failure with an exit code below 128, to SIGTERM.
+    save_secs: from SIGINT or SIGTERM, after which tasks save a checkpoint, to their kill.
   """
   peer_loss_secs: float = 60.
   finish_secs: float = 5.
@@ -41,7 +38,7 @@ class TaskResources(NamedTuple):
   """The cores and GPUs of a task.
 
   Attributes:
-    cores: IDs of cores; empty for the cores of this process.
+    cores: the IDs; empty for the cores of this process.
     gpus: the value of CUDA_VISIBLE_DEVICES; None for the value of this process.
   """
   cores: Tuple[int, ...] = ()
@@ -52,9 +49,9 @@ class TaskFailure(NamedTuple):
   """The failure of a task that the supervisor did not end.
 
   Attributes:
-    code: exit code of the task; 128 + n if signal n killed the task, as in a shell.
+    exit_code: 128 + n if signal n killed the task, as in a shell.
   """
-  code: int
+  exit_code: int
   reason: str
 
 
@@ -62,8 +59,8 @@ class _RunningTask(NamedTuple):
   """A task that has been started.
 
   Attributes:
-    log_path: path of the log file; None for the leader, which has no log file.
-    log_offset: position in bytes at which the output of the process begins in the log file.
+    log_path: None for the leader, which has no log file.
+    log_offset: the position in bytes at which the output of the process begins in the log file.
   """
   task: Task
   process: 'subprocess.Popen[bytes]'
@@ -75,9 +72,9 @@ class Supervisor:
   """Runs the tasks of a cluster on this machine.
 
   Args:
-    tasks: the tasks, the leader first.
-    log_dir: path of the folder for the log files of all tasks except the leader.
-    received_signals: the list to which signal handlers append while the cluster runs.
+    tasks: the leader first.
+    log_dir: the folder for the log files of all tasks except the leader.
+    received_signals: signal handlers append to this list while the cluster runs.
   """
 
   def __init__(self, tasks: Sequence[Task], command: Sequence[str], log_dir: str,
@@ -90,74 +87,75 @@ class Supervisor:
     self._key = secrets.token_hex()  # Keeps other users of this machine out of the cluster.
 
   def run(self, max_restarts: int) -> int:
-    """Runs the tasks, restarts all of them after a failure if useful, and returns the exit code."""
-    counts = _make_cluster(self._tasks, [0] * len(self._tasks)).task_summary
+    """Runs the tasks, and restarts them after temporary failures. Returns the exit code."""
+    task_summary = _make_cluster(self._tasks, [0] * len(self._tasks)).task_summary
     print_to_stderr('starting tasks ({}): the output of {} follows, the others log to {}'.format(
-        counts, self._tasks[0], self._log_dir))
+        task_summary, self._tasks[0], self._log_dir))
     for num_restarts in range(max_restarts + 1):
-      failures = self._run_once()
+      failures = self._run_until_end()
       stop_signals = [signum for signum in self._received_signals if signum != signal.SIGUSR1]
       if stop_signals:
         return SIGNAL_CODE_BASE + stop_signals[0]
       if not failures:
         return 0
-      # Choose a failure that no restart can fix if there is one. Choose the loss of a peer last,
-      # because the failure of that peer is the cause.
-      failure = min(failures, key=lambda failure: (failure.code >= SIGNAL_CODE_BASE,
-                                                   failure.code == PeerLost.exit_code))
-      if failure.code < SIGNAL_CODE_BASE or num_restarts == max_restarts:
-        return failure.code
+      # If there is a failure that no restart can fix, it is chosen. The loss of a peer is chosen
+      # last, because the failure of that peer is its cause.
+      failure = min(failures, key=lambda failure: (failure.exit_code >= SIGNAL_CODE_BASE,
+                                                   failure.exit_code == PeerLost.exit_code))
+      if failure.exit_code < SIGNAL_CODE_BASE or num_restarts == max_restarts:
+        return failure.exit_code
       print_to_stderr('restarting all tasks (restart {} of {}): {}'.format(
           num_restarts + 1, max_restarts, failure.reason))
     raise AssertionError('not reached')
 
-  def _run_once(self) -> List[TaskFailure]:
+  def _run_until_end(self) -> List[TaskFailure]:
     """Runs all tasks until they have ended, and returns the failures in the order of detection."""
     with _reserve_ports(len(self._tasks)) as ports:
       try:
         cluster = _make_cluster(self._tasks, ports)
         for task, resources in zip(self._tasks, self._resources):
-          self._running_tasks.append(self._start(cluster._replace(task=task), resources))
-        return self._wait()
+          self._running_tasks.append(self._start_task(cluster._replace(task=task), resources))
+        return self._wait_for_tasks()
       finally:
-        self._send_signal(signal.SIGKILL)
+        self._send_signal_to_tasks(signal.SIGKILL)
         for running_task in self._running_tasks:
           running_task.process.wait()
         self._running_tasks = []
 
-  def _start(self, cluster: Cluster, resources: TaskResources) -> _RunningTask:
-    task, log_path, log_offset, out = cluster.task, None, 0, None
+  def _start_task(self, cluster: Cluster, resources: TaskResources) -> _RunningTask:
+    task, log_path, log_offset, log_file = cluster.task, None, 0, None
     environment = dict(child_process.child_environment(), TF_CONFIG=cluster.to_tf_config())
     environment.setdefault(KEY_VARIABLE, self._key)
     if resources.gpus is not None:
       environment['CUDA_VISIBLE_DEVICES'] = resources.gpus
-    with contextlib.ExitStack() as files:
+    with contextlib.ExitStack() as open_files:
       if task != self._tasks[0]:
         log_path = os.path.join(self._log_dir, str(task).replace(' ', '-') + '.log')
-        out = files.enter_context(open(log_path, 'ab'))
-        log_offset = os.fstat(out.fileno()).st_size
+        log_file = open_files.enter_context(open(log_path, 'ab'))
+        log_offset = os.fstat(log_file.fileno()).st_size
       # start_process gives each task a new session. Otherwise, on Ctrl-C, a task would receive
       # SIGINT from the terminal and from this process, and the second SIGINT would abort the task.
-      process = child_process.start_process(self._command, environment, out, out, resources.cores)
+      process = child_process.start_process(
+          self._command, environment, log_file, log_file, resources.cores)
     return _RunningTask(task, process, log_path, log_offset)
 
-  def _wait(self) -> List[TaskFailure]:
+  def _wait_for_tasks(self) -> List[TaskFailure]:
     """Waits until all tasks have ended, forwards signals, and ends tasks that exceed a timeout.
 
     Returns:
-      The failures that occurred before this process began to end tasks.
+      The failures that occurred before the supervisor began to end tasks.
     """
     failures: List[TaskFailure] = []
     terminate_at = kill_at = float('inf')  # Times by time.monotonic.
     is_ending_tasks = False
     while True:
-      ended = [task for task in self._running_tasks if task.process.poll() is not None]
-      self._running_tasks = [task for task in self._running_tasks if task not in ended]
-      for running_task in ended:
+      ended_tasks = [task for task in self._running_tasks if task.process.poll() is not None]
+      self._running_tasks = [task for task in self._running_tasks if task not in ended_tasks]
+      for running_task in ended_tasks:
         code = running_task.process.returncode
         if code and not is_ending_tasks:
           failures.append(_report_failure(running_task))
-          if failures[-1].code >= SIGNAL_CODE_BASE:
+          if failures[-1].exit_code >= SIGNAL_CODE_BASE:
             kill_at = min(kill_at, time.monotonic() + self._timeouts.peer_loss_secs)
         # If the leader has finished, or a restart cannot help, the other tasks must end.
         if (code == 0 and running_task.task == self._tasks[0]) or 0 < code < SIGNAL_CODE_BASE:
@@ -166,35 +164,36 @@ class Supervisor:
       if not self._running_tasks:
         return failures
       for signum in self._received_signals[self._num_forwarded_signals:]:
-        self._send_signal(signum)
+        self._send_signal_to_tasks(signum)
         self._num_forwarded_signals += 1
         if signum != signal.SIGUSR1:  # After SIGUSR1 the tasks save a checkpoint, and continue.
           is_ending_tasks = True
           kill_at = min(kill_at, time.monotonic() + self._timeouts.save_secs)
       if time.monotonic() >= terminate_at:
-        self._send_signal(signal.SIGTERM)
+        self._send_signal_to_tasks(signal.SIGTERM)
         is_ending_tasks, terminate_at = True, float('inf')
         kill_at = min(kill_at, time.monotonic() + self._timeouts.save_secs)
       if time.monotonic() >= kill_at:
         print_to_stderr('killed tasks that did not end in time: {}'.format(
             ', '.join(str(running_task.task) for running_task in self._running_tasks)))
-        self._send_signal(signal.SIGKILL)
+        self._send_signal_to_tasks(signal.SIGKILL)
         is_ending_tasks, kill_at = True, float('inf')
       time.sleep(_POLL_SECS)
 
-  def _send_signal(self, signum: int) -> None:
+  def _send_signal_to_tasks(self, signum: int) -> None:
     for running_task in self._running_tasks:
       running_task.process.send_signal(signum)
 
 
 def _report_failure(running_task: _RunningTask) -> TaskFailure:
-  """Returns the failure of a task. Prints the reason unless the leader itself printed an error."""
+  """Returns the failure of a task, and prints it unless the leader itself has printed an error."""
   code = running_task.process.returncode
   has_printed_error = running_task.log_path is None and code > 0
-  error = 'see above' if has_printed_error else child_process.failure_reason_in_log(
+  error_text = 'see above' if has_printed_error else child_process.failure_reason_in_log(
       code, running_task.log_path or os.devnull, running_task.log_offset)
   code = SIGNAL_CODE_BASE - code if code < 0 else code
-  failure = TaskFailure(code, '{} ended with code {}: {}'.format(running_task.task, code, error))
+  failure = TaskFailure(
+      code, '{} ended with code {}: {}'.format(running_task.task, code, error_text))
   if not has_printed_error:
     print_to_stderr(failure.reason + (
         '' if running_task.log_path is None else ': see ' + running_task.log_path))
@@ -211,18 +210,16 @@ def _make_cluster(tasks: Sequence[Task], ports: Sequence[int]) -> Cluster:
 
 @contextlib.contextmanager
 def _reserve_ports(count: int) -> Iterator[List[int]]:
-  """Reserves free ports for the tasks, so that Linux assigns none of them to another connection.
-
-  A task can nevertheless listen on its reserved port, because Linux lets two sockets bind the same
-  port if each sets SO_REUSEADDR and only one of the two sockets listens.
-  """
+  """Reserves free ports for the tasks, so that Linux assigns none of them to another connection."""
+  # A task can nevertheless listen on its port. With SO_REUSEADDR, two sockets can have the same
+  # port if only one of them listens.
   with contextlib.ExitStack() as sockets:
     ports = []
     for _ in range(count):
-      reserved = sockets.enter_context(socket.socket())
-      reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-      reserved.bind(('', 0))
-      ports.append(reserved.getsockname()[1])
+      reserved_socket = sockets.enter_context(socket.socket())
+      reserved_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+      reserved_socket.bind(('', 0))
+      ports.append(reserved_socket.getsockname()[1])
     yield ports
 
 

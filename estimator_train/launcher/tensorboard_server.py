@@ -1,4 +1,4 @@
-"""Serves TensorBoard during a training run, as a child process of the launcher.
+"""Serves TensorBoard during a training run, in a child process of the launcher.
 
   python -m estimator_train.launcher.tensorboard_server FOLDER LOG
 """
@@ -13,15 +13,12 @@ _NICENESS = 10
 
 
 def serve(folder: str, log_path: str) -> None:
-  """Serves TensorBoard for a folder, on a free port of localhost, until this process is killed.
-
-  Prints the URL or, if TensorBoard fails, the path of the log.
-  """
+  """Serves TensorBoard for a folder, on a free port of localhost, until this process is killed."""
   os.nice(_NICENESS)  # Gives training priority over TensorBoard.
   os.environ['CUDA_VISIBLE_DEVICES'] = ''
-  os.environ.update(keras_config.VARIABLES)  # TensorBoard imports Keras.
+  os.environ.update(keras_config.VARIABLES_TO_IGNORE_JSON)  # TensorBoard imports Keras.
   try:
-    # TensorBoard would interpret colons and commas in a path, so `logdir` is the current folder.
+    # `logdir` is the current folder, because TensorBoard interprets colons and commas in a path.
     os.chdir(folder)
     from tensorboard import program  # This import takes a second, so `os.nice` precedes it.
     tensorboard = program.TensorBoard()

@@ -43,12 +43,12 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
   built_model = preparation.build_model(run)
   if run.engine.num_workers > 1:
     # Wait for the other processes. A worker then waits until the chief announces READY.
-    run.peers.join(preparation.collect_shared_values(run, built_model.keras_model))
+    run.peers.join_run(preparation.collect_shared_values(run, built_model.keras_model))
     run.start_up.end_phase('peers')
   if process.is_chief:
     repairing.repair_model_dir(run_dir.path, run.start.checkpoint)
   model = preparation.convert_model(run, built_model)  # In a new run, writes the initial weights.
-  run.peers.announce(READY)
+  run.peers.announce_state(READY)
   if process.is_chief:
     preparation.write_records(run)
   evaluation_loop = _make_evaluation_loop(run, model, signals)
@@ -103,7 +103,7 @@ def _train_as_worker(run: Run, model: PreparedModel, signals: SignalState) -> Di
   """Trains, sends the measurements to the chief, and returns the result of this worker."""
   with signals:
     outcome = train(run, model, signals)
-    run.peers.finish(throughput.compute_worker_figures(
+    run.peers.leave_run(throughput.compute_worker_figures(
         run.settings.reporting, run.conditions, outcome.times))
   raise_if_stopped(outcome, signals)
   return dict(throughput.make_training_result(run.settings.run, outcome.times),
@@ -111,7 +111,7 @@ def _train_as_worker(run: Run, model: PreparedModel, signals: SignalState) -> Di
 
 
 def _write_throughput_report(run: Run, model: PreparedModel, outcome: Outcome) -> Dict[str, Any]:
-  worker_figures = run.peers.finish()  # Waits for the other workers.
+  worker_figures = run.peers.leave_run()  # Waits for the other workers.
   result = throughput.write_throughput_report(
       run.settings, dict(run.conditions, parameters=model.parameter_counts,
                          examples_seen=run.clock.examples_at(outcome.times.global_step),

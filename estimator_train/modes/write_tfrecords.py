@@ -166,7 +166,7 @@ def _write_shards(shards: Sequence[_Shard], source: ImageSource,
     digest = hashlib.md5()
     with storage.open_atomic(shard.path) as file:
       for _ in shard.image_indices:
-        record = record_framing.frame(next(examples))
+        record = record_framing.frame_record(next(examples))
         file.write(record)
         digest.update(record)
     manifest.record_complete(shard, digest.hexdigest())

@@ -1,8 +1,7 @@
 """Runs Python, or the program, in a child process.
 
-A request to the driver of a GPU may crash or hang on a faulty machine, so it runs in a child
-process. Each measured run is also a new process, so that the memory and the TensorFlow state of
-earlier runs do not affect the measurement.
+Requests to the driver of a GPU run in a child process, because they may crash or hang on a faulty
+machine. Each measured run is a new process, so that earlier runs do not affect the measurement.
 """
 
 import contextlib
@@ -35,7 +34,7 @@ class ChildRun(NamedTuple):
   """The outcome of a child process.
 
   Attributes:
-    code: exit code, or the negative number of the signal that ended the process; None if the
+    code: the exit code, or the negative number of the signal that ended the process. None if the
       process did not end before the timeout.
   """
   code: Optional[int]
@@ -45,7 +44,7 @@ class ChildRun(NamedTuple):
 
   @property
   def json_values(self) -> List[Any]:
-    """The JSON objects and arrays in standard output, each of which is on a line of its own."""
+    """The JSON objects and arrays in standard output, one per line."""
     return [json.loads(line) for line in self.stdout.splitlines() if line.startswith(('{', '['))]
 
   @property
@@ -62,8 +61,8 @@ def run_program(arguments: Sequence[str], log_path: str, module: str = 'estimato
   """Runs the program in a child process, and waits until it ends. See run_python.
 
   Args:
-    log_path: path of the file for the child's standard error.
-    module: the module to run: the program, or a launcher of the program.
+    log_path: the file for standard error.
+    module: the program, or a launcher of the program.
   """
   with open(log_path, 'w+b') as log:
     return run_python(['-m', module, *arguments], environment=child_environment(), stderr=log,
@@ -75,42 +74,41 @@ def run_python(arguments: Sequence[str], timeout_secs: Optional[float] = None,
                stderr: Optional[IO[bytes]] = None, cores: Sequence[int] = ()) -> ChildRun:
   """Runs Python in a child process, and waits until it ends.
 
-  The child and its own child processes are stopped after the timeout, and also when an exception,
-  such as that of a signal handler, interrupts the wait. Call this function from the main thread;
-  `start_process` gives the reason.
+  The child and its own child processes are stopped after the timeout, or if an exception, such as
+  that of a signal handler, interrupts the wait. Call this function from the main thread; see
+  start_process.
 
   Args:
-    arguments: arguments of the interpreter, such as `-c` and code.
-    environment: the environment variables; None for those of this process.
-    python: path of the interpreter; '' for the interpreter of this process.
-    stderr: the file for standard error; None for a temporary file.
+    arguments: for the interpreter, such as `-c` and code.
+    environment: None for the environment variables of this process.
+    python: the path of the interpreter; '' for the interpreter of this process.
+    stderr: None for a temporary file.
     cores: see start_process.
 
   Raises:
     OSError: the interpreter does not exist, or cannot be started.
   """
   start_time = time.monotonic()
-  # The output goes to files. A pipe would have to be read to its end, which comes only when the
-  # child processes of the child have ended, too.
-  with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as temporary:
-    process = start_process([python or sys.executable, *arguments], environment, out,
-                            stderr or temporary, cores)
+  # The output goes to files. A pipe would stay open until the child processes of the child end.
+  with tempfile.TemporaryFile() as stdout_file, tempfile.TemporaryFile() as temporary_stderr:
+    process = start_process([python or sys.executable, *arguments], environment, stdout_file,
+                            stderr or temporary_stderr, cores)
     code: Optional[int] = None
     try:
       with contextlib.suppress(subprocess.TimeoutExpired):
         code = process.wait(timeout_secs)
     finally:
-      _stop(process)
+      _terminate_then_kill(process)
     secs = time.monotonic() - start_time
-    texts = []
-    for file in (out, stderr or temporary):
+    output_texts = []
+    for file in (stdout_file, stderr or temporary_stderr):
       file.seek(0)
-      texts.append(file.read().decode('utf-8', 'replace'))
-    return ChildRun(code, texts[0], texts[1], secs)
+      output_texts.append(file.read().decode('utf-8', 'replace'))
+    return ChildRun(code, output_texts[0], output_texts[1], secs)
 
 
 def child_environment() -> Dict[str, str]:
-  """Returns environment variables with which a child process imports the same package."""
+  """Returns the environment variables with which a child process imports the same package."""
   variables = {name: value for name, value in os.environ.items()
                if name not in _VARIABLES_NOT_INHERITED}
   # The parent folder of this package comes last, so that other packages in that folder do not hide
@@ -125,16 +123,16 @@ def start_process(command: Sequence[str], environment: Optional[Mapping[str, str
                   cores: Sequence[int] = ()) -> 'subprocess.Popen[bytes]':
   """Starts a child process without input.
 
-  The child has a session of its own, so signals from the terminal do not reach it. Linux kills the
-  child when the thread that called this function ends. Call it from the main thread, so that the
-  child is killed only when this process ends. Other systems do not kill the child.
+  The child has its own session, so signals from the terminal do not reach it. Linux kills the child
+  when the thread that called this function ends. Call this function from the main thread, so that
+  the child is killed only when this process ends. Other systems do not kill the child.
 
   Args:
-    environment: the environment variables; None for those of this process.
+    environment: None for the environment variables of this process.
     stdout, stderr: files or descriptors; None for those of this process.
-    cores: IDs of the cores that the child may use; empty for the cores of this process.
+    cores: the IDs of the cores that the child may use; empty for the cores of this process.
   """
-  parent = os.getpid()
+  parent_id = os.getpid()
   # PyDLL calls prctl while it has the GIL. The child has only one thread, so no other thread waits.
   prctl = getattr(ctypes.PyDLL(None), 'prctl', None)
 
@@ -145,7 +143,7 @@ def start_process(command: Sequence[str], environment: Optional[Mapping[str, str
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     if prctl is not None:
       prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-      if os.getppid() != parent:  # The parent ended before prctl was called, so no signal comes.
+      if os.getppid() != parent_id:  # The parent ended before the call of prctl: no signal comes.
         os._exit(1)
 
   return subprocess.Popen(
@@ -154,8 +152,8 @@ def start_process(command: Sequence[str], environment: Optional[Mapping[str, str
       preexec_fn=preexec_fn)  # noqa: PLW1509 (The function takes no lock.)
 
 
-def _stop(process: 'subprocess.Popen[bytes]') -> None:
-  """Sends SIGTERM to a process. After it has ended, or a wait, kills it and its child processes."""
+def _terminate_then_kill(process: 'subprocess.Popen[bytes]') -> None:
+  """Sends SIGTERM to a process. After its end, or _GRACE_SECS later, kills its process group."""
   try:
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -173,8 +171,8 @@ def failure_reason_in_log(code: int, log_path: str, offset: int = 0) -> str:
 
   Args:
     code: see ChildRun.
-    log_path: path of the file with the standard error of the process.
-    offset: position in bytes at which this output begins in the file.
+    log_path: the file that has the standard error of the process.
+    offset: the position in bytes at which this output begins in the file.
   """
   with open(log_path, 'rb') as file:
     file.seek(offset)
@@ -183,13 +181,14 @@ def failure_reason_in_log(code: int, log_path: str, offset: int = 0) -> str:
 
 def _failure_reason_in_output(code: int, text: str) -> str:
   if code < 0:
-    names = {each.value: each.name for each in signal.Signals}  # Real-time signals have no name.
+    # Real-time signals have no name.
+    signal_names = {member.value: member.name for member in signal.Signals}
     # The kernel sends SIGKILL when memory runs out, but a user may also have sent the signal.
-    return 'killed by {}{}'.format(names.get(-code, 'signal {}'.format(-code)),
+    return 'killed by {}{}'.format(signal_names.get(-code, 'signal {}'.format(-code)),
                                    ', possibly out of memory (see dmesg)'
                                    if -code == signal.SIGKILL else '')
   lines = [line.strip() for line in text.splitlines() if line.strip()]
   # The error need not be the last line, because lines with advice may follow.
-  errors = [line for line in lines if _ERROR_LINE.match(line)]
-  last = (errors or lines or ['exit code {} without any output'.format(code)])[-1]
-  return printable(last[len('error: '):] if last.startswith('error: ') else last)
+  error_lines = [line for line in lines if _ERROR_LINE.match(line)]
+  error_line = (error_lines or lines or ['exit code {} without any output'.format(code)])[-1]
+  return printable(error_line[len('error: '):] if error_line.startswith('error: ') else error_line)

@@ -1,8 +1,8 @@
 """Checks the types and ranges of values that were read from JSON.
 
-A check is a function that returns the value, or raises a ValueError. The functions of this module
-are checks, or make checks, such as `mapping(list_of(integer()))`. Checks run inside of
-`storage.load`, which reports all errors of a file in the same way.
+A check is a function that returns a valid value, and raises a ValueError for any other value. The
+functions of this module are checks, or return checks, such as `mapping(list_of(integer()))`.
+`storage.load` runs the checks of a file, and reports all errors in the same way.
 """
 
 import json
@@ -15,7 +15,7 @@ _MAX_NUMBER = 1e100  # Much larger numbers overflow when they are added or squar
 
 def parse(text: str, check: Check) -> Any:
   """Returns the value of a JSON text; raises a ValueError for nan, which JSON does not have."""
-  return check(json.loads(text, parse_constant=_refuse))
+  return check(json.loads(text, parse_constant=_reject_constant))
 
 
 def anything(value: Any) -> Any:
@@ -51,7 +51,7 @@ def list_of(check: Check) -> Check:
   """Returns a check for a list whose items all pass `check`."""
   def check_list(value: Any) -> Any:
     for index, item in enumerate(_require(isinstance(value, list), 'a list', value)):
-      _check_part(check, index, item)
+      _check_item(check, index, item)
     return value
 
   return check_list
@@ -63,7 +63,7 @@ def tuple_of(*checks: Check) -> Check:
     _require(isinstance(value, list) and len(value) == len(checks),
              'a list of {}'.format(len(checks)), value)
     for index, (check, item) in enumerate(zip(checks, value)):
-      _check_part(check, index, item)
+      _check_item(check, index, item)
     return value
 
   return check_tuple
@@ -73,35 +73,35 @@ def mapping(check: Check) -> Check:
   """Returns a check for an object with any keys, whose values all pass `check`."""
   def check_mapping(value: Any) -> Any:
     for name, item in _require(isinstance(value, dict), 'an object', value).items():
-      _check_part(check, name, item)
+      _check_item(check, name, item)
     return value
 
   return check_mapping
 
 
-def fields(required: Mapping[str, Check],
-           others: Optional[Mapping[str, Check]] = None) -> Check:
-  """Returns a check for an object with the required fields. It accepts unknown fields.
+def fields(required_fields: Mapping[str, Check],
+           optional_fields: Optional[Mapping[str, Check]] = None) -> Check:
+  """Returns a check for an object that has the required fields, and may have any others.
 
   Args:
-    required: the check of each field that must be present.
-    others: the check of each field that may be missing.
+    required_fields: the checks of the fields that must be present.
+    optional_fields: the checks of fields that may be missing.
   """
-  checks = {**(others or {}), **required}
+  checks = {**(optional_fields or {}), **required_fields}
 
   def check_fields(value: Any) -> Any:
     _require(isinstance(value, dict), 'an object', value)
     for name, check in checks.items():
       if name in value:
-        _check_part(check, name, value[name])
-      elif name in required:
+        _check_item(check, name, value[name])
+      elif name in required_fields:
         raise ValueError('{} is missing'.format(name))
     return value
 
   return check_fields
 
 
-def _check_part(check: Check, name: Any, value: Any) -> None:
+def _check_item(check: Check, name: Any, value: Any) -> None:
   try:
     check(value)
   except ValueError as error:
@@ -114,5 +114,5 @@ def _require(is_valid: bool, expected: str, value: Any) -> Any:
   return value
 
 
-def _refuse(constant: str) -> None:
+def _reject_constant(constant: str) -> None:
   raise ValueError('{} is not a number of JSON'.format(constant))

@@ -13,12 +13,12 @@ from typing import Callable
 
 _LOG = logging.getLogger('estimator_train')
 _POLL_SECS = 0.1
-# Errors of file systems that support no locks, or no locks of files that are open for reading.
+# The errors of file systems that support no locks, or no locks of files that are open for reading.
 _UNSUPPORTED_ERRNOS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF)
 
 
 def try_lock(descriptor: int) -> bool:
-  """Locks an open file or folder. Returns False if the file system does not support locks.
+  """Locks an open file or folder; returns False if the file system does not support locks.
 
   Raises:
     BlockingIOError: another process has locked it.
@@ -36,7 +36,7 @@ def wait_for_lock(descriptor: int, path: str, check: Callable[[], None] = lambda
   """Locks an open file or folder as soon as no other process has locked it.
 
   Args:
-    path: the path of the file, for the log.
+    path: only for the log.
     check: called repeatedly during the wait; raises an exception to end the wait.
 
   Raises:
@@ -57,7 +57,7 @@ def wait_for_lock(descriptor: int, path: str, check: Callable[[], None] = lambda
 
 
 def is_at_path(descriptor: int, path: str) -> bool:
-  """Returns whether a path leads to an open file; False if it was renamed, removed or replaced."""
+  """Returns whether an open file still has a path: it was not renamed, removed or replaced."""
   try:
     return os.path.samestat(os.fstat(descriptor), os.stat(path))
   except FileNotFoundError:

@@ -16,26 +16,28 @@ from estimator_train.errors import UserError, printable, shorten
 from estimator_train.system import machine
 
 CPP_LEVEL_VARIABLE = 'TF_CPP_MIN_LOG_LEVEL'
-_IN, _OUT, _ERR = range(3)
+_STDIN, _STDOUT, _STDERR = range(3)
 
 
 def prepare_streams() -> None:
-  """Replaces the standard streams, unless the caller has replaced them already.
+  """Replaces the standard streams, unless the caller has already replaced them.
 
-  A message that cannot be written to standard error is lost, and does not end the run.
+  If a message cannot be written to standard error, it is lost, and the run continues. If standard
+  output cannot be written later, a UserError is raised.
 
   Raises:
-    UserError: standard output is closed. Later, writing to it raises one if this fails.
+    UserError: standard output is closed.
   """
-  _open_if_closed(_IN)
-  _open_if_closed(_ERR)
+  _open_if_closed(_STDIN)
+  _open_if_closed(_STDERR)
   if sys.stderr is sys.__stderr__:
-    sys.stderr = _wrap(_MessageFile(_ERR, 'w', closefd=False), sys.stderr, line_buffering=True)
+    sys.stderr = _make_text_stream(_MessageFile(_STDERR, 'w', closefd=False), sys.stderr, True)
   if sys.stdout is None:
     raise UserError('standard output is closed, so that the result would be lost',
                     'standard output', 'redirect it to a file or to /dev/null')
   if sys.stdout is sys.__stdout__:
-    sys.stdout = _wrap(_ResultFile(_OUT, 'w', closefd=False), sys.stdout, sys.stdout.isatty())
+    sys.stdout = _make_text_stream(
+        _ResultFile(_STDOUT, 'w', closefd=False), sys.stdout, sys.stdout.isatty())
 
 
 class _MessageFile(io.FileIO):
@@ -48,7 +50,7 @@ class _MessageFile(io.FileIO):
 
 
 class _ResultFile(io.FileIO):
-  """A file that raises a UserError if it cannot be written, and is /dev/null from then on."""
+  """A file that raises a UserError if it cannot be written, and then becomes /dev/null."""
 
   def write(self, data: Any) -> int:
     try:
@@ -65,40 +67,41 @@ class _ResultFile(io.FileIO):
 def _open_if_closed(descriptor: int) -> None:
   """Opens /dev/null in place of a closed standard stream.
 
-  Otherwise, a file of the run could get this descriptor, and TensorFlow would write its log to it.
+  Otherwise, TensorFlow could write its log to a file of the run that has this descriptor.
   """
   try:
     os.fstat(descriptor)
   except OSError:
-    null = os.open(os.devnull, os.O_RDWR)
-    if null != descriptor:  # A standard stream with a lower descriptor is closed, too.
-      os.dup2(null, descriptor)
-      os.close(null)
+    null_descriptor = os.open(os.devnull, os.O_RDWR)
+    if null_descriptor != descriptor:  # A standard stream with a lower descriptor is closed, too.
+      os.dup2(null_descriptor, descriptor)
+      os.close(null_descriptor)
     os.set_inheritable(descriptor, True)
 
 
-def _wrap(file: io.FileIO, previous: Any, line_buffering: bool) -> io.TextIOWrapper:
-  """Returns a text stream with the encoding of the previous stream; UTF-8 if that is None."""
+def _make_text_stream(raw_file: io.FileIO, previous_stream: Any,
+                      line_buffering: bool) -> io.TextIOWrapper:
+  """Makes a text stream with the encoding of the previous stream; UTF-8 if that is None."""
   return io.TextIOWrapper(
-      io.BufferedWriter(file), getattr(previous, 'encoding', 'utf-8'),
-      getattr(previous, 'errors', 'backslashreplace'), line_buffering=line_buffering)
+      io.BufferedWriter(raw_file), getattr(previous_stream, 'encoding', 'utf-8'),
+      getattr(previous_stream, 'errors', 'backslashreplace'), line_buffering=line_buffering)
 
 
-def set_up(verbosity: int) -> None:
-  """Sends the log of this package to standard error. Silences TensorFlow below verbosity 1."""
-  log = logging.getLogger('estimator_train')
-  log.setLevel(logging.DEBUG if verbosity > 0 else logging.INFO)
-  log.propagate = False
+def set_up_logging(verbosity: int) -> None:
+  """Sends the log of this package to standard error, and silences TensorFlow below verbosity 1."""
+  package_log = logging.getLogger('estimator_train')
+  package_log.setLevel(logging.DEBUG if verbosity > 0 else logging.INFO)
+  package_log.propagate = False
   handler = logging.StreamHandler(sys.stderr)
   handler.setFormatter(_Formatter())
-  log.handlers = [handler]
+  package_log.handlers = [handler]
   if verbosity < 1:
     silence_tensorflow()
     warnings.simplefilter('ignore')
 
 
 class _Formatter(logging.Formatter):
-  """Marks warnings, and makes one line of each message, which may contain untrusted text."""
+  """Marks warnings, and prints each message in one line, because its text may be untrusted."""
 
   def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (It overrides a method.)
     prefix = 'warning: ' if record.levelno == logging.WARNING else ''
@@ -107,6 +110,6 @@ class _Formatter(logging.Formatter):
 
 def silence_tensorflow() -> None:
   """Hides TensorFlow's C++ messages except errors. Must run before TensorFlow is imported."""
-  # Level 2 shows errors, and level 3 hides them. Without an NVIDIA driver, errors are hidden,
-  # because they only concern the missing driver.
+  # Level 2 shows errors, and level 3 hides them. Without an NVIDIA driver, the errors only concern
+  # the missing driver.
   os.environ.setdefault(CPP_LEVEL_VARIABLE, '2' if machine.has_nvidia_driver() else '3')

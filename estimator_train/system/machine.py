@@ -3,11 +3,11 @@
 TensorFlow reads environment variables when it is imported. To measure their effect on a machine,
 run `tests/benchmarks/run.sh variables_stock variables_onednn`.
 
-The parameters of malloc make glibc keep the memory of freed tensors for later tensors. By default,
-malloc returns large blocks to the kernel after each operation, and the kernel fills the blocks for
-the next operation with zeros. TensorFlow's own CPU allocator (`TF_CPU_ALLOCATOR_USE_BFC`) would
-keep memory, too. However, when memory runs out, that allocator retries for ten seconds, and cannot
-grow any more afterwards.
+With the parameters of malloc, glibc keeps the memory of freed tensors for later tensors. By
+default, malloc returns large blocks to the kernel after each operation, and the kernel fills the
+blocks for the next operation with zeros. TensorFlow's own CPU allocator
+(`TF_CPU_ALLOCATOR_USE_BFC`) would also keep memory. However, when memory runs out, that allocator
+retries for ten seconds, and cannot grow any more afterwards.
 """
 
 import ctypes
@@ -25,20 +25,19 @@ _CGROUPS = (('/sys/fs/cgroup', 'memory.max', 'memory.current'),
             ('/sys/fs/cgroup/memory', 'memory.limit_in_bytes', 'memory.usage_in_bytes'))
 # Address space, in bytes, for TensorFlow's libraries, the stacks of threads and malloc's arenas.
 _RESERVED_ADDRESS_BYTES = 2 << 30
-# The minimum result of bytes_left_under_limits. TensorFlow can then start even if less is left.
+# The minimum result of bytes_left_under_limits, with which TensorFlow can start.
 _MIN_LIMIT_BYTES = 256 << 20
 _CPU_INFO = '/proc/cpuinfo'
-# Numbers of parameters of mallopt(3), and the environment variables by which users set parameters.
+# The numbers of parameters of mallopt(3), and the environment variables by which users set them.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
 _MALLOC_VARIABLES = ('MALLOC_TRIM_THRESHOLD_', 'MALLOC_MMAP_MAX_', 'MALLOC_ARENA_MAX')
-# With these parameters, malloc takes all blocks from arenas, and the main arena never returns freed
-# memory. Other arenas would still return memory, so all threads share the main arena. Threads that
-# decode images therefore wait for each other: on two cores, decoding alone takes 10 % longer than
-# with two arenas. However, with two arenas, a step of VGG16 takes 6 % longer and uses 10 % more
-# memory.
-_KEEPING_PARAMETERS = {_M_ARENA_MAX: 1, _M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1}
-# The defaults of glibc. glibc raises its thresholds when large blocks are freed. These thresholds
-# apply after a block of 32 MiB has been freed.
+# With these parameters, malloc takes all blocks from the main arena, which never returns freed
+# memory. Other arenas would return it. Threads that decode images wait for each other, because they
+# share this arena: on two cores, decoding alone takes 10 % longer than with two arenas. However,
+# with two arenas, a step of VGG16 takes 6 % longer, and uses 10 % more memory.
+_PARAMETERS_TO_KEEP_MEMORY = {_M_ARENA_MAX: 1, _M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1}
+# The defaults of glibc. It raises the thresholds when large blocks are freed. These values apply
+# after a block of 32 MiB has been freed.
 _DEFAULT_PARAMETERS = {_M_ARENA_MAX: 0, _M_MMAP_MAX: 65536, _M_MMAP_THRESHOLD: 32 << 20,
                        _M_TRIM_THRESHOLD: 64 << 20}
 
@@ -58,22 +57,22 @@ def tune_for_cpu_training() -> bool:
     for name, value in onednn_variables().items():
       os.environ.setdefault(name, value)
     return False
-  # With GPUs, most tensors in main memory belong to the input pipeline. Its many threads would
-  # compete for the lock of the one arena that all threads share after keep_freed_memory.
+  # With GPUs, most tensors in main memory belong to the input pipeline. After keep_freed_memory,
+  # its many threads would compete for the lock of the only arena.
   return not has_nvidia_driver() and keep_freed_memory()
 
 
 def onednn_variables() -> Dict[str, str]:
   """Returns the environment variables for the oneDNN build on this processor."""
   # By default, OpenMP's threads spin for 200 ms after an operation, and occupy cores that threads
-  # of the input pipeline could use. With 30 ms, which is about one step of a small network, they
-  # still do not sleep between operations.
+  # of the input pipeline could use. With 30 ms, which is about one step of a small network, the
+  # threads of OpenMP still do not sleep between operations.
   variables = {'KMP_BLOCKTIME': '30'}
   # MKL, which multiplies matrices in the oneDNN build, uses AVX2 on AMD processors only if this
   # variable selects AVX2. On Intel processors, MKL selects the instruction set itself.
   if cpu_property('vendor_id') == 'AuthenticAMD' and 'avx2' in cpu_property('flags').split():
     variables['MKL_DEBUG_CPU_TYPE'] = '5'
-  # By default, the limit of the allocator is all memory of the machine. If the system refuses an
+  # By default, the limit of the allocator is the memory of the machine. If the system refuses an
   # allocation below this limit, the allocator can never grow again.
   limit = bytes_left_under_limits()
   if limit is not None:
@@ -103,10 +102,7 @@ def has_nvidia_driver() -> bool:
 
 
 def needs_padded_gradients() -> bool:
-  """Returns whether gradients of single-channel convolutions are faster with padded images.
-
-  See `pad_filter_gradients` in tf_patches.
-  """
+  """Returns whether `pad_filter_gradients` in tf_patches makes training on this machine faster."""
   flags = cpu_property('flags').split()
   return 'avx2' in flags and 'avx512f' not in flags and has_onednn()
 
@@ -139,22 +135,20 @@ def boot_id() -> Optional[str]:
 def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
   """Makes malloc keep freed memory; returns False if the user has set parameters of malloc.
 
-  Call this function before other threads allocate memory, because a thread keeps the arena from
-  which it first allocated.
+  Call this function before other threads allocate memory, because a thread keeps its first arena.
   """
   if 'GLIBC_TUNABLES' in environment or any(name in environment for name in _MALLOC_VARIABLES):
     return False
-  return _set_parameters(_KEEPING_PARAMETERS)
+  return _set_malloc_parameters(_PARAMETERS_TO_KEEP_MEMORY)
 
 
 def return_freed_memory() -> None:
   """Restores glibc's defaults, and returns the free memory to the kernel."""
-  if _set_parameters(_DEFAULT_PARAMETERS):
+  if _set_malloc_parameters(_DEFAULT_PARAMETERS):
     ctypes.CDLL(None).malloc_trim(ctypes.c_size_t(0))
 
 
-def _set_parameters(parameters: Mapping[int, int]) -> bool:
-  """Sets parameters of malloc. Returns False if they cannot be set."""
+def _set_malloc_parameters(parameters: Mapping[int, int]) -> bool:
   libc = ctypes.CDLL(None)
   # C libraries other than glibc lack mallopt, or implement it with other parameters.
   if not hasattr(libc, 'mallopt') or not hasattr(libc, 'gnu_get_libc_version'):
@@ -163,55 +157,49 @@ def _set_parameters(parameters: Mapping[int, int]) -> bool:
 
 
 def available_bytes() -> int:
-  """Returns the bytes that are available without swapping, within the limits of the cgroups."""
+  """Returns how many bytes are available without swapping, within the cgroup limits."""
   import psutil  # Imported on demand, so that the program starts fast.
-  available = int(psutil.virtual_memory().available)
-  left = _bytes_left_in_cgroups()
-  return available if left is None else min(available, left)
+  free_bytes = int(psutil.virtual_memory().available)
+  bytes_left = _bytes_left_in_cgroups()
+  return free_bytes if bytes_left is None else min(free_bytes, bytes_left)
 
 
 def bytes_left_under_limits() -> Optional[int]:
   """Returns the bytes left under the cgroup limits and `ulimit -v`; None without a limit.
 
-  Ignores the free memory of the machine, unlike available_bytes. The result becomes the limit of
-  the allocator of TensorFlow's oneDNN build (`TF_MKL_ALLOC_MAX_BYTES`).
+  Ignores the free memory of the machine, unlike available_bytes.
   """
-  bytes_left = [_bytes_left_in_cgroups()]
+  limits = [_bytes_left_in_cgroups()]
   address_limit = resource.getrlimit(resource.RLIMIT_AS)[0]
   if address_limit != resource.RLIM_INFINITY:
     import psutil
     used = int(psutil.Process().memory_info().vms)
-    bytes_left.append(address_limit - used - _RESERVED_ADDRESS_BYTES)
-  return min((max(left, _MIN_LIMIT_BYTES) for left in bytes_left if left is not None),
-             default=None)
+    limits.append(address_limit - used - _RESERVED_ADDRESS_BYTES)
+  return min((max(limit, _MIN_LIMIT_BYTES) for limit in limits if limit is not None), default=None)
 
 
 def _bytes_left_in_cgroups() -> Optional[int]:
-  """Returns the bytes left under the limits of the cgroups; None if there is no limit.
-
-  Ignores a limit that is not below the memory of the machine.
-  """
+  """Returns the bytes left under the cgroup limits; None without a limit below the total memory."""
   import psutil
-  physical = psutil.virtual_memory().total
-  left = []
+  total_bytes = psutil.virtual_memory().total
+  bytes_left = []
   for limit_path, usage_path, statistics_path in _cgroup_files():
     try:
-      limit = _read_number(limit_path, r'^(\d+)$')
+      limit = _read_kernel_number(limit_path, r'^(\d+)$')
       # Inactive pages of files do not count, because the kernel evicts such pages when necessary.
-      used = (_read_number(usage_path, r'^(\d+)$')
-              - _read_number(statistics_path, r'^(?:total_)?inactive_file (\d+)$'))
+      used = (_read_kernel_number(usage_path, r'^(\d+)$')
+              - _read_kernel_number(statistics_path, r'^(?:total_)?inactive_file (\d+)$'))
     except ValueError:  # The cgroup does not exist, or its limit is "max".
       continue
-    if limit < physical:
-      left.append(max(0, limit - used))
-  return min(left, default=None)
+    if limit < total_bytes:
+      bytes_left.append(max(0, limit - used))
+  return min(bytes_left, default=None)
 
 
 def _cgroup_files() -> Iterator[Tuple[str, str, str]]:
-  """Yields the paths of three files (limit, usage, statistics) for each cgroup of this process.
+  """Yields three paths (limit, usage, statistics) for each cgroup of this process and its parents.
 
-  Includes the parents of these cgroups, whose limits apply, too. /sys/fs/cgroup itself is always
-  included, because it may be the cgroup of the container.
+  /sys/fs/cgroup itself is always included, because it may be the cgroup of the container.
   """
   paths = set(re.findall(
       r'^\d+:(?:memory)?:(.*)$', read_kernel_file('/proc/self/cgroup'), re.MULTILINE))
@@ -225,8 +213,8 @@ def _cgroup_files() -> Iterator[Tuple[str, str, str]]:
                   for name in (limit, usage, 'memory.stat'))
 
 
-def _read_number(path: str, pattern: str) -> int:
-  """Returns the number in a file that group 1 of a regular expression matches."""
+def _read_kernel_number(path: str, pattern: str) -> int:
+  """Returns the number that group 1 of a regular expression matches in a file."""
   match = re.search(pattern, read_kernel_file(path), re.MULTILINE)
   if match is None:
     raise ValueError(path)

@@ -1,13 +1,12 @@
-"""Makes names of outputs and metrics distinct from each other, and from reserved names."""
+"""Makes the names of outputs and metrics distinct from each other and from reserved names."""
 
 from typing import Collection, Iterable, List
 
 
 def make_distinct(names: Iterable[str], reserved: Collection[str], prefix: str) -> List[str]:
-  """Returns distinct names, none of which is reserved.
+  """Returns names that are distinct and not reserved.
 
-  A name that is reserved, or that occurred before, gets the prefix as often as needed. All other
-  names stay the same.
+  A name that is reserved or repeated gets the prefix, if necessary several times.
   """
   names, distinct = list(names), []
   for name in names:

@@ -1,6 +1,6 @@
-"""Reads and writes the framing of records in TFRecord files and in TensorBoard's event files.
+"""Reads and writes the records of TFRecord files and of TensorBoard's event files.
 
-A record is the length of the data (uint64, little-endian), the checksum of these eight bytes
+A record consists of the length of the data (uint64, little-endian), the checksum of the length
 (uint32), the data, and the checksum of the data (uint32).
 """
 
@@ -18,7 +18,7 @@ _MAX_LENGTH = 1 << 40  # The maximum size of a record in bytes.
 
 
 class DamagedRecord(ValueError):
-  """A record has a wrong checksum, or its end is missing. The text is the reason."""
+  """A record has a wrong checksum, or its end is missing."""
 
 
 class TruncatedRecord(DamagedRecord):
@@ -28,23 +28,23 @@ class TruncatedRecord(DamagedRecord):
     super().__init__('truncated')
 
 
-def frame(data: bytes) -> bytes:
-  """Returns a record: the data, with its length and the checksums."""
+def frame_record(data: bytes) -> bytes:
+  """Returns the record that contains the data."""
   length = struct.pack('<Q', len(data))
   return b''.join((length, _checksum_struct.pack(_masked_checksum(length)), data,
                    _checksum_struct.pack(_masked_checksum(data))))
 
 
 def is_header(header: bytes) -> bool:
-  """Returns whether some bytes are the start of a record: a length and its checksum."""
-  # The first bytes of images and idx files, as a length, exceed _MAX_LENGTH. For such files, the
-  # function that computes the checksum is therefore not imported.
+  """Returns whether a file that starts with these bytes starts with a record."""
+  # Images and idx files start with bytes that, as a length, exceed _MAX_LENGTH. For such files, the
+  # function that computes the checksum is not imported.
   return len(header) >= HEADER_BYTES and _unpack_header(header)[0] <= _MAX_LENGTH and (
       _has_valid_checksum(header, 0))
 
 
-def parse_header(block: bytes, position: int = 0) -> int:
-  """Returns the size of the data of a record, from the header at a position of a block.
+def parse_data_length(block: bytes, position: int = 0) -> int:
+  """Returns the size in bytes of the data of the record whose header is at a position of a block.
 
   Raises:
     DamagedRecord: the header is truncated, or has a wrong checksum.
@@ -57,20 +57,19 @@ def parse_header(block: bytes, position: int = 0) -> int:
   return length
 
 
-def parse_data(content: bytes, length: int) -> bytes:
-  """Returns the data of a record.
+def extract_data(data_and_checksum: bytes, length: int) -> bytes:
+  """Returns the data of a record without its checksum.
 
   Args:
-    content: the data and its checksum, as they were read.
-    length: the size of the data, from the header.
+    length: the size of the data in bytes, from the header.
 
   Raises:
     DamagedRecord: the data is truncated, or has a wrong checksum.
   """
-  if len(content) < length + FOOTER_BYTES:
+  if len(data_and_checksum) < length + FOOTER_BYTES:
     raise TruncatedRecord
-  data = content[:length]
-  if _masked_checksum(data) != _checksum_struct.unpack_from(content, length)[0]:
+  data = data_and_checksum[:length]
+  if _masked_checksum(data) != _checksum_struct.unpack_from(data_and_checksum, length)[0]:
     raise DamagedRecord('wrong checksum')
   return data
 
@@ -79,17 +78,17 @@ def iter_records(file: BinaryIO) -> Iterator[bytes]:
   """Yields the data of each record of a file.
 
   Raises:
-    DamagedRecord: a record is damaged. The positions of further records are then uncertain.
+    DamagedRecord: a record is damaged, so the positions of the next records are uncertain.
   """
   size = os.fstat(file.fileno()).st_size
   while True:
     header = file.read(HEADER_BYTES)
     if not header:
       return
-    length = parse_header(header)
-    if length > size:  # To read so much could exhaust the memory.
+    length = parse_data_length(header)
+    if length > size:  # Reading so much could exhaust the memory.
       raise TruncatedRecord
-    yield parse_data(file.read(length + FOOTER_BYTES), length)
+    yield extract_data(file.read(length + FOOTER_BYTES), length)
 
 
 def _has_valid_checksum(block: bytes, position: int) -> bool:
@@ -98,15 +97,15 @@ def _has_valid_checksum(block: bytes, position: int) -> bool:
 
 
 def _masked_checksum(data: bytes) -> int:
-  """Returns the masked CRC-32C of some bytes, which the format uses."""
-  checksum: int = _crc32c()(data)
+  """Returns the checksum of the format: the masked CRC-32C."""
+  checksum: int = _import_crc32c()(data)
   return ((checksum >> 15 | checksum << 17) + _CHECKSUM_MASK) & 0xffffffff
 
 
 @functools.lru_cache(maxsize=None)
-def _crc32c() -> Callable[[bytes], int]:
-  """Imports and returns the function that computes a CRC-32C. The import takes 0.1 s."""
+def _import_crc32c() -> Callable[[bytes], int]:
+  # The import takes 0.1 s.
   with warnings.catch_warnings():  # The import of pkg_resources in this module adds a filter.
     import google_crc32c
-  function: Callable[[bytes], int] = google_crc32c.value
-  return function
+  compute_crc32c: Callable[[bytes], int] = google_crc32c.value
+  return compute_crc32c

@@ -1,11 +1,11 @@
 """Handles the signals that stop the run, and SIGUSR1, which requests a checkpoint.
 
-Outside of training, a handler raises StoppedBySignal in the main thread. This may fail to end the
-program in four ways:
+Outside of training, a handler raises StoppedBySignal in the main thread. In four cases, this does
+not end the program:
 1. A finalizer, or a C++ function that calls Python, discards the exception. The thread of
    `start_signal_thread` then repeats the signal.
-2. A finalizer, or the import of a C++ module, is running, which may discard or replace exceptions.
-   The handler then raises no exception, and the thread repeats the signal.
+2. A finalizer or the import of a C++ module is running, which could discard or replace the
+   exception. The handler then raises no exception, and the thread repeats the signal.
 3. The code that was interrupted catches the exception, or raises another one.
    `reraise_caught_stop` then raises StoppedBySignal again.
 4. The main thread hangs in a C++ function, and Python runs no handler. After a timeout, the thread
@@ -30,15 +30,15 @@ _LOG = logging.getLogger('estimator_train')
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STOP_TIMEOUT_SECS, _REPEAT_SECS = 10., .1
 _PRINT_TIMEOUT_SECS = 2.
-_STOPPING = 'stopping'
-_FINISHING = 'finishing the step, then saving a checkpoint and writing the reports'
+_STOPPING_TEXT = 'stopping'
+_FINISHING_TEXT = 'finishing the step, then saving a checkpoint and writing the reports'
 
 
 class _FirstStopSignal:
   """The first stop signal.
 
   Attributes:
-    signum: the number of the signal; None if no signal was received.
+    signum: None if no signal was received.
     arrived_outside_training: whether the handler raises a StoppedBySignal for the signal.
     raised_error_ref: a weak reference to this StoppedBySignal, which Python may have discarded.
     error_kept_alive: the StoppedBySignal that ended the program.
@@ -54,21 +54,21 @@ class _FirstStopSignal:
     self.error_kept_alive: Optional[StoppedBySignal] = None
     self._mutex, self.is_logged = threading.Lock(), threading.Event()
 
-  def log(self, signum: int, text: str) -> None:
-    """Logs the first signal once, although both the handler and the signal thread call this."""
+  def log_once(self, signum: int, text: str) -> None:
+    """Logs the first signal, although both the handler and the signal thread call this method."""
     self.signum = self.signum or signum
-    # To wait for the mutex could be a deadlock: the handler may have interrupted the logging
-    # module, and the thread that has the mutex may be waiting for the lock of that module.
+    # Waiting for the mutex could be a deadlock: the handler may have interrupted the logging
+    # module, while the thread that has the mutex waits for the lock of that module.
     if self._mutex.acquire(False):
       _LOG.info('%s: %s', signal.Signals(signum).name, text)
       self.is_logged.set()
 
 
-_stop = _FirstStopSignal()
+_first_stop = _FirstStopSignal()
 
 
 def install_exit_handlers() -> None:
-  """Makes stop signals end the process at once with their exit code, before the program begins."""
+  """Makes stop signals end the process at once, with their exit codes."""
   _set_handlers(_exit_on_signal)
 
 
@@ -77,7 +77,7 @@ def install_raising_handlers() -> None:
 
   SIGUSR1 logs that there is nothing to save. Without a handler, SIGUSR1 would end the process.
   """
-  _stop.reset()
+  _first_stop.reset()
   _set_handlers(_raise_stopped)
   signal.signal(signal.SIGUSR1, _log_nothing_to_save)
 
@@ -92,27 +92,24 @@ def reraise_caught_stop() -> Iterator[None]:
     yield
   finally:
     error = sys.exc_info()[1]
-    if _stop.arrived_outside_training and not isinstance(error, StoppedBySignal):
-      raise _make_error(_stop.signum) from error
+    if _first_stop.arrived_outside_training and not isinstance(error, StoppedBySignal):
+      raise _make_stop_error(_first_stop.signum) from error
 
 
 def wait_until_stop_logged(error: StoppedBySignal) -> None:
-  """Waits until the signal is logged, because the caller then prints the last line of the program.
-
-  While the error is kept alive, no further stop signal raises an exception.
-  """
-  _stop.error_kept_alive, _stop.raised_error_ref = error, lambda: error
-  if _stop.signum is not None:
-    _stop.is_logged.wait(1.)
+  """Waits until the signal is logged. Afterwards, no further stop signal raises an exception."""
+  _first_stop.error_kept_alive, _first_stop.raised_error_ref = error, lambda: error
+  if _first_stop.signum is not None:
+    _first_stop.is_logged.wait(1.)
 
 
 def install_silent_exit_handlers() -> None:
   """Makes a stop signal end the process at once, without a traceback. SIGUSR1 is ignored.
 
-  If a stop signal is already ending the process, SIGTERM and SIGHUP are ignored, too.
+  If a stop signal is already ending the process, SIGTERM and SIGHUP are also ignored.
   """
   _set_handlers(signal.SIG_DFL)
-  if _stop.signum is not None:
+  if _first_stop.signum is not None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # The signal may have interrupted the construction of objects. Their finalizers may then fail,
@@ -122,31 +119,31 @@ def install_silent_exit_handlers() -> None:
 
 
 def start_signal_thread() -> None:
-  """Starts a thread that logs stop signals at once, even while the main thread runs no handler.
+  """Starts a thread that logs stop signals at once, even if the main thread runs no handler.
 
-  Outside of training, the thread repeats the signal while no StoppedBySignal is alive, and ends the
+  Outside of training, the thread repeats the signal while no StoppedBySignal is alive. It ends the
   process _STOP_TIMEOUT_SECS after the signal.
   """
   read_end, write_end = os.pipe()
   os.set_blocking(write_end, False)
   signal.set_wakeup_fd(write_end)  # Python writes the number of each signal to the pipe.
 
-  def run() -> None:
+  def watch_signals() -> None:
     while True:
       signum = os.read(read_end, 1)[0]
       is_training = getattr(signal.getsignal(signum), '__func__', None) is SignalState.handle
       if signum in _STOP_SIGNALS:
-        _stop.log(signum, _FINISHING if is_training else _STOPPING)
+        _first_stop.log_once(signum, _FINISHING_TEXT if is_training else _STOPPING_TEXT)
         if not is_training:
           break
     deadline = time.monotonic() + _STOP_TIMEOUT_SECS
     while time.monotonic() < deadline:
       time.sleep(_REPEAT_SECS)
-      if signal.getsignal(signum) is _raise_stopped and _stop.raised_error_ref() is None:
+      if signal.getsignal(signum) is _raise_stopped and _first_stop.raised_error_ref() is None:
         signal.pthread_kill(threading.main_thread().ident or 0, signum)
     _exit_on_signal(signum, None)
 
-  threading.Thread(target=run, name='signals', daemon=True).start()
+  threading.Thread(target=watch_signals, name='signals', daemon=True).start()
 
 
 class SignalState:
@@ -156,8 +153,8 @@ class SignalState:
   requests a checkpoint. Signals that the process ignores stay ignored.
 
   Attributes:
-    stop_signum: the number of the signal that requested a stop; None if no stop was requested.
-    save_requested: whether a checkpoint was requested and has not been saved yet.
+    stop_signum: the signal that requested a stop; None if no stop was requested.
+    save_requested: whether a requested checkpoint has not been saved yet.
   """
 
   def __init__(self) -> None:
@@ -172,7 +169,7 @@ class SignalState:
     """Installs the handlers if this is the main thread, the only one that may install them."""
     if threading.current_thread() is not threading.main_thread() or self._previous_handlers:
       return
-    _stop.reset()
+    _first_stop.reset()
     self._previous_handlers = {
         **_set_handlers(self.handle), signal.SIGUSR1: signal.signal(signal.SIGUSR1, self.handle)}
 
@@ -187,7 +184,7 @@ class SignalState:
       self.save_requested = True
     elif self.stop_signum is None:
       self.stop_signum = signum
-      _stop.log(signum, _FINISHING)
+      _first_stop.log_once(signum, _FINISHING_TEXT)
     elif signum == signal.SIGINT:
       raise KeyboardInterrupt
 
@@ -195,8 +192,8 @@ class SignalState:
 def _set_handlers(handler: Any) -> Dict[int, Any]:
   """Sets a handler for the stop signals that are not ignored, and returns the previous handlers.
 
-  `nohup` makes the program ignore SIGHUP. A shell without job control makes background jobs ignore
-  SIGINT.
+  With `nohup`, the program ignores SIGHUP. In the background of a shell without job control, it
+  ignores SIGINT.
   """
   return {signum: signal.signal(signum, handler) for signum in _STOP_SIGNALS
           if signal.getsignal(signum) not in (signal.SIG_IGN, None)}
@@ -206,17 +203,17 @@ def _exit_on_signal(signum: int, frame: Any) -> None:
   exit_now('stopped by ' + signal.Signals(signum).name, SIGNAL_CODE_BASE + signum)
 
 
-def _make_error(signum: Any) -> StoppedBySignal:
+def _make_stop_error(signum: Any) -> StoppedBySignal:
   return StoppedBySignal(signum, 'stopped by ' + signal.Signals(signum).name)
 
 
 def _raise_stopped(signum: int, frame: Any) -> None:
-  _stop.log(signum, _STOPPING)
-  _stop.arrived_outside_training = True
-  if _stop.raised_error_ref() is not None or _forbids_exceptions(frame):
+  _first_stop.log_once(signum, _STOPPING_TEXT)
+  _first_stop.arrived_outside_training = True
+  if _first_stop.raised_error_ref() is not None or _forbids_exceptions(frame):
     return  # While the first exception is alive, a second one would interrupt the clean-up.
-  error = _make_error(signum)
-  _stop.raised_error_ref = weakref.ref(error)
+  error = _make_stop_error(signum)
+  _first_stop.raised_error_ref = weakref.ref(error)
   try:
     raise error
   finally:
@@ -228,7 +225,7 @@ def _raise_stopped(signum: int, frame: Any) -> None:
 def _forbids_exceptions(frame: Any) -> bool:
   """Returns whether a handler that interrupts this frame must not raise an exception.
 
-  This is the case if the frame is that of one of the following functions, or is called by it:
+  This is the case if the frame belongs to one of the following functions, or is called by it:
   1. a finalizer, where Python only prints exceptions; also a callback of a weak reference, such as
      the function `cb` of importlib;
   2. the import of a C++ module, which may replace the exception;
@@ -241,9 +238,11 @@ def _forbids_exceptions(frame: Any) -> bool:
         code.co_name == 'cb' and module in ('importlib._bootstrap', '_frozen_importlib')):
       return True
     if code.co_name in ('create_module', 'exec_module', '__new__', '__init__') and code.co_argcount:
-      first = frame.f_locals.get(code.co_varnames[0])
-      kind = first if isinstance(first, type) else type(first)
-      if hasattr(kind, '__del__') or issubclass(kind, importlib.machinery.ExtensionFileLoader):
+      first_argument = frame.f_locals.get(code.co_varnames[0])
+      object_class = (
+          first_argument if isinstance(first_argument, type) else type(first_argument))
+      if hasattr(object_class, '__del__') or issubclass(
+          object_class, importlib.machinery.ExtensionFileLoader):
         return True
     frame = frame.f_back
   return False
@@ -255,10 +254,9 @@ def _log_nothing_to_save(signum: int, frame: Any) -> None:
 
 def exit_now(message: str, exit_code: int = PeerLost.exit_code) -> None:
   """Prints a message and ends the process, even if another thread hangs."""
-  # If the hanging thread has the lock of stderr, `print` hangs, too. It therefore runs in a thread
-  # of its own.
-  printer = threading.Thread(
+  # If the hanging thread has the lock of stderr, `print` hangs, too, so it has its own thread.
+  printing_thread = threading.Thread(
       target=lambda: print(one_line(message), file=sys.stderr, flush=True), daemon=True)
-  printer.start()
-  printer.join(_PRINT_TIMEOUT_SECS)
+  printing_thread.start()
+  printing_thread.join(_PRINT_TIMEOUT_SECS)
   os._exit(exit_code)

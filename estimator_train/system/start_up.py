@@ -9,20 +9,20 @@ from estimator_train.system import machine
 
 _IMPORT_TIME = time.perf_counter()
 # The time at which run_train.sh completed its set-up, in seconds since boot (as in /proc/uptime).
-# run_train.sh sets this variable and then replaces itself by Python, in the same process (exec).
-# The start time that Linux records for the process is that of run_train.sh, before the set-up.
+# run_train.sh sets this variable, and then replaces itself by Python (exec). For Linux, the process
+# started with run_train.sh, before the set-up.
 START_TIME_VARIABLE = 'ESTIMATOR_TRAIN_STARTED_SECS'
 
 
 def process_age_secs() -> float:
   """Returns the seconds since the start of this process, without the set-up by run_train.sh.
 
-  Linux records the start in clock ticks of 10 ms since boot (proc(5), field 22 of stat). On other
-  systems, the age is measured from the import of this module.
+  On systems other than Linux, these are the seconds since the import of this module.
   """
   try:
     with open('/proc/self/stat') as stat, open('/proc/uptime') as uptime:
-      # The second field, the command's name in parentheses, may contain spaces.
+      # Field 22 is the start in clock ticks since boot; see proc(5). The second field, the name of
+      # the command in parentheses, may contain spaces.
       start_secs = int(stat.read().rpartition(')')[2].split()[19]) / os.sysconf('SC_CLK_TCK')
       set_up_end_secs = float(os.environ.get(START_TIME_VARIABLE, '0'))
       return round(float(uptime.read().split()[0]) - max(start_secs, set_up_end_secs), 2)
@@ -41,8 +41,8 @@ class StartUpTimer:
   If the first step is repeated after a recovery, the last phase ends with the repeated step.
 
   Attributes:
-    secs_by_phase: the duration in seconds of each phase that has ended, in order. The first phase,
-      `import`, ends when this object is created.
+    secs_by_phase: the duration of each phase that has ended, in order. The first phase, `import`,
+      ends when this object is made.
   """
 
   def __init__(self, clock: Callable[[], float] = time.perf_counter,
@@ -57,11 +57,10 @@ class StartUpTimer:
     self._phase_began_at = self._clock()
 
   def secs_since_start(self) -> float:
-    """Returns the seconds since the first phase began."""
     return sum(self.secs_by_phase.values()) + self._clock() - self._phase_began_at
 
   def end_phase(self, phase: str) -> None:
-    """Adds the time since the end of the previous phase to a phase."""
+    """Adds the time since the previous phase ended to a phase."""
     now = self._clock()
     self.secs_by_phase[phase] = self.secs_by_phase.get(phase, 0.) + now - self._phase_began_at
     self._phase_began_at = now
@@ -70,8 +69,8 @@ class StartUpTimer:
     """Ends the phases `first_batch` (the wait for input) and `first_step` (the rest of the step).
 
     Args:
-      waited_secs: seconds that the first step waited for its batch; nan if they were not measured.
-        In this case, there is no phase `first_batch`.
+      waited_secs: how long the first step waited for its batch; nan if this was not measured, so
+        that there is no phase `first_batch`.
     """
     self.end_phase('first_step')
     if not math.isnan(waited_secs):

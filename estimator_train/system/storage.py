@@ -1,7 +1,7 @@
-"""Writes files atomically, and reads the files of earlier runs: caches and reports.
+"""Writes files atomically, and reads the caches and reports of earlier runs.
 
 A file that is written atomically gets its final name when it is complete. The key of a cache
-contains a fingerprint of the files or arrays from which it was made.
+contains a fingerprint of the files or arrays from which the cache was made.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from estimator_train.system import json_values, locks, temporary_files
 
 _LOG = logging.getLogger('estimator_train')
 _CHUNK_BYTES = 1 << 16
-# For each guarded folder, a function that raises an OSError if this process must not write there.
+# The function of each guarded folder raises an OSError if this process must not write there.
 _guards: Dict[str, Callable[[], None]] = {}
 # Spreadsheets interpret a cell as a formula if it begins with one of these characters or their
 # full-width forms: https://owasp.org/www-community/attacks/CSV_Injection
@@ -28,7 +28,6 @@ _T = TypeVar('_T')
 
 
 def write_text(path: str, text: str) -> None:
-  """Writes the text atomically, as UTF-8."""
   write_bytes(path, text.encode('utf-8'))
 
 
@@ -39,10 +38,10 @@ def write_bytes(path: str, content: bytes) -> None:
 
 @contextlib.contextmanager
 def open_atomic(path: str) -> Iterator[BinaryIO]:
-  """Opens a temporary file. Renames it to `path` after the `with` block, or removes it on an error.
+  """Opens a temporary file. After the `with` block, renames it to `path`; removes it on an error.
 
   Raises:
-    OSError: the file cannot be written, or guard_folder forbids writing to its folder.
+    OSError: the file cannot be written, or guard_folder forbids it.
   """
   check_guards(path)
   temporary_path = None
@@ -67,7 +66,7 @@ def open_atomic(path: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def guard_folder(folder: str, check: Callable[[], None]) -> Iterator[None]:
-  """Calls `check` before each atomic write to a folder, or to its subfolders, in a `with` block.
+  """In a `with` block, calls `check` before each atomic write to a folder or its subfolders.
 
   Args:
     check: raises an OSError if this process must not write to the folder.
@@ -80,21 +79,21 @@ def guard_folder(folder: str, check: Callable[[], None]) -> Iterator[None]:
 
 
 def check_guards(path: str) -> None:
-  """Raises an OSError if this process must not write to the folder of a file (see guard_folder)."""
+  """Raises an OSError if guard_folder forbids this process to write to the folder of a file."""
   for folder, check in list(_guards.items()):
     if path.startswith(os.path.join(folder, '')):
       check()
 
 
 def write_json(path: str, value: Dict[str, Any]) -> None:
-  """Writes JSON atomically, with one line per key; raises a ValueError for nan and infinity."""
-  lines = ('{}: {}'.format(json.dumps(name), json.dumps(item, allow_nan=False))
-           for name, item in value.items())
+  """Writes JSON with one line per key; raises a ValueError for nan and infinity."""
+  lines = ('{}: {}'.format(json.dumps(name), json.dumps(field_value, allow_nan=False))
+           for name, field_value in value.items())
   write_text(path, '{\n  ' + ',\n  '.join(lines) + '\n}\n')
 
 
 def csv_cell(value: Any) -> Any:
-  """Returns the value for a CSV cell. Text that looks like a formula gets the prefix `'`."""
+  """Returns the value for a CSV cell. If text looks like a formula, it gets the prefix `'`."""
   if not isinstance(value, str) or len(value) < 2 or not value.startswith(_FORMULA_STARTS):
     return value
   try:
@@ -114,15 +113,15 @@ def open_locked(path: str, check: Callable[[], None] = lambda: None) -> Iterator
   while True:
     with open(path, 'ab') as file:
       locks.wait_for_lock(file.fileno(), path, check)
-      # While this process waited, the previous owner of the lock may have renamed or removed the
-      # opened file. If so, open the file that `path` names now.
+      # During the wait, the previous owner of the lock may have renamed or removed the opened file.
+      # Then the file that now has the path is opened.
       if locks.is_at_path(file.fileno(), path):
         yield file
         return
 
 
 def open_regular_file(path: Union[str, bytes]) -> io.BufferedReader:
-  """Opens a regular file for reading. Raises an OSError, without blocking, for anything else."""
+  """Opens a regular file for reading. For anything else, raises an OSError without blocking."""
   file = open(  # noqa: SIM115 (The caller closes it.)
       path, 'rb', opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
   if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -132,7 +131,7 @@ def open_regular_file(path: Union[str, bytes]) -> io.BufferedReader:
 
 
 class DamagedFile(Exception):
-  """A file cannot be read, or has other contents than those that the program has written."""
+  """A file cannot be read, or does not have the contents that the program writes."""
 
   def __init__(self, path: str, reason: str) -> None:
     super().__init__('{} cannot be used ({})'.format(path, reason))
@@ -140,10 +139,10 @@ class DamagedFile(Exception):
 
 
 def load(path: str, parse: Callable[[BinaryIO], _T]) -> Optional[_T]:
-  """Returns the result of `parse` for a file; None if there is no file.
+  """Parses a file; returns None if there is no file.
 
   Args:
-    parse: takes the open file; raises any exception if the contents are not as expected.
+    parse: raises any exception if the contents are not as expected.
 
   Raises:
     DamagedFile: the file is damaged, or cannot be read.
@@ -160,7 +159,7 @@ def load(path: str, parse: Callable[[BinaryIO], _T]) -> Optional[_T]:
 
 def load_or_warn(path: str, parse: Callable[[BinaryIO], _T],
                  consequence: str = 'it is made again') -> Optional[_T]:
-  """Like `load`, but for a damaged file logs a warning with the consequence and returns None."""
+  """Parses a file; returns None if there is no file, or after a warning if it is damaged."""
   try:
     return load(path, parse)
   except DamagedFile as damage:
@@ -169,7 +168,7 @@ def load_or_warn(path: str, parse: Callable[[BinaryIO], _T],
 
 
 def parse_text(file: BinaryIO) -> str:
-  """Returns the text in a UTF-8 file. Raises a ValueError if it is empty or binary."""
+  """Returns the text of a UTF-8 file; raises a ValueError if it is empty or binary."""
   text = file.read().decode('utf-8')
   if not text or '\0' in text:  # A system crash can leave a file of zeros.
     raise ValueError('not text' if text else 'empty')
@@ -177,12 +176,12 @@ def parse_text(file: BinaryIO) -> str:
 
 
 def parse_json(file: BinaryIO, check: json_values.Check) -> Any:
-  """Returns the JSON value in a file. Raises a ValueError if it fails the check."""
+  """Returns the JSON value of a file; raises a ValueError if the value fails the check."""
   return json_values.parse(file.read().decode('utf-8'), check)
 
 
 def load_json(path: str, check: json_values.Check) -> Any:
-  """Returns the JSON value in a file; None if there is no file. Raises what `load` raises."""
+  """Returns the JSON value of a file; None if there is no file. Raises the errors of `load`."""
   return load(path, functools.partial(parse_json, check=check))
 
 
@@ -192,7 +191,7 @@ def load_json_or_warn(path: str, check: json_values.Check,
 
 
 def digest_file(path: str, algorithm: str = 'md5') -> str:
-  """Returns the digest of a file, as hexadecimal digits."""
+  """Returns the digest of a file in hexadecimal digits."""
   digest = hashlib.new(algorithm)
   with open(path, 'rb') as file:
     for chunk in iter(lambda: file.read(_CHUNK_BYTES), b''):
@@ -207,14 +206,14 @@ def fingerprint_files(paths: Sequence[Union[str, bytes]]) -> str:
     try:
       status = os.stat(path)
       size, modified = status.st_size, status.st_mtime_ns
-    except OSError:  # For example a broken link. The error is reported when the file is read.
+    except OSError:  # For example, a broken link. The error is reported when the file is read.
       size = modified = -1
     digest.update(b'%s\0%d\0%d\0' % (os.path.abspath(os.fsencode(path)), size, modified))
   return digest.hexdigest()
 
 
 def advise_kernel(paths: Sequence[Union[str, bytes]], advice: int) -> None:
-  """Gives the kernel advice on how files will be read, such as os.POSIX_FADV_WILLNEED."""
+  """Advises the kernel how files will be read, such as by os.POSIX_FADV_WILLNEED."""
   for path in paths:
     with contextlib.suppress(OSError):  # The error is reported when the file is read.
       descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)

@@ -1,7 +1,7 @@
-"""Makes temporary files and folders, and removes those of killed processes.
+"""Makes temporary files and folders, and removes the leftovers of killed processes.
 
-A temporary name is unique among all machines that share a folder. The writer locks the file. When a
-process makes its first temporary file in a folder, it removes the leftovers of killed processes.
+A temporary name is unique among all machines that share a folder. The writer locks the file. Before
+a process makes its first temporary file in a folder, it removes the leftovers there.
 """
 
 import contextlib
@@ -17,14 +17,14 @@ from typing import BinaryIO, Iterator, Set
 
 from estimator_train.system import locks, machine
 
-# A name that ends with a digest of the boot of the writer's machine, and a random number.
+# A temporary name ends with a digest of the writer's boot ID, and a random number.
 _TEMPORARY_NAME = re.compile(r'.+\.([0-9a-f]{6})-[0-9a-f]{12}\.part$', re.DOTALL)
-# A file that did not change for so long is a leftover. This age is needed because a file system may
-# support no locks, or hide the locks of other machines.
+# A file that has not changed for so long is a leftover, even if no lock shows it, because a file
+# system may support no locks, or hide the locks of other machines.
 _LEFTOVER_AGE_SECS = 24 * 3600.
-# Longer names are shortened, because file systems allow 255 bytes for the temporary name.
+# Longer names are shortened, because file systems limit a temporary name to 255 bytes.
 _MAX_NAME_BYTES = 220
-# The folders from which this process has removed the files of killed processes.
+# The folders from which this process has removed leftovers.
 _cleaned_folders: Set[str] = set()
 
 
@@ -37,7 +37,6 @@ def temporary_name(path: str) -> str:
 
 
 def has_temporary_name(path: str) -> bool:
-  """Returns whether a path was made by temporary_name."""
   return bool(_TEMPORARY_NAME.match(path))
 
 
@@ -46,7 +45,7 @@ def make_folder(path: str) -> Iterator[str]:
   """Makes a folder with a temporary name, and removes it after the `with` block if it still exists.
 
   Args:
-    path: the path to which the caller may rename the folder, or any path next to it.
+    path: any path in the parent of the folder, such as the path to which the caller renames it.
   """
   _remove_leftovers_once(os.path.dirname(path))
   while True:
@@ -54,7 +53,7 @@ def make_folder(path: str) -> Iterator[str]:
     os.mkdir(name)
     with contextlib.suppress(FileNotFoundError):  # Another process has removed it.
       descriptor = os.open(name, os.O_RDONLY)
-      if _lock(descriptor):
+      if _lock_unless_removed(descriptor):
         break
       os.close(descriptor)
   try:
@@ -69,12 +68,12 @@ def make_file(path: str) -> BinaryIO:
   _remove_leftovers_once(os.path.dirname(path))
   while True:
     file = open(temporary_name(path), 'xb')  # noqa: SIM115 (The caller closes it.)
-    if _lock(file.fileno()):
+    if _lock_unless_removed(file.fileno()):
       return file
     file.close()
 
 
-def _lock(descriptor: int) -> bool:
+def _lock_unless_removed(descriptor: int) -> bool:
   """Locks a new file or folder; returns False if another process removes it as a leftover."""
   try:
     return not locks.try_lock(descriptor) or os.fstat(descriptor).st_nlink > 0
@@ -84,7 +83,7 @@ def _lock(descriptor: int) -> bool:
 
 @functools.lru_cache(maxsize=None)
 def _boot_digest() -> str:
-  """Returns 6 hexadecimal digits for the current boot of this machine; zeros if it is unknown."""
+  """Returns 6 hexadecimal digits for the current boot of this machine; zeros if unknown."""
   boot_id = machine.boot_id()
   return hashlib.md5(boot_id.encode()).hexdigest()[:6] if boot_id else 6 * '0'
 
@@ -98,8 +97,8 @@ def _remove_leftovers_once(folder: str) -> None:
 def remove_leftovers(folder: str) -> None:
   """Removes files and folders with temporary names whose writers were killed.
 
-  On the writer's machine, the lock shows whether the writer is alive. Files from other machines,
-  from before a reboot, or without locks are removed if they have not changed for a day.
+  On the writer's machine, the lock shows whether the writer is alive. Files without locks, of other
+  machines, or from before a reboot are removed if they have not changed for a day.
   """
   with contextlib.suppress(OSError):
     for name in os.listdir(folder or os.curdir):
@@ -117,8 +116,8 @@ def _remove_leftover(path: str, is_of_this_boot: bool) -> None:
                    and int(_boot_digest(), 16) != 0)
     status = os.fstat(descriptor)
     if is_unlocked or time.time() - status.st_mtime > _LEFTOVER_AGE_SECS:
-      # The file is removed before it is unlocked, so that a writer that has just made it, and then
-      # gets the lock, finds it removed.
+      # The file is removed before it is unlocked. If a writer has just made the file, it therefore
+      # finds the file removed when it gets the lock.
       shutil.rmtree(path) if stat.S_ISDIR(status.st_mode) else os.remove(path)
   finally:
     os.close(descriptor)

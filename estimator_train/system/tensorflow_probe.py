@@ -9,7 +9,7 @@ from estimator_train.system.child_process import ChildRun, run_python
 
 # An import from a slow network disk can take a minute.
 _IMPORT_TIMEOUT_SECS = 120.
-# The child prints a line after each step, so that the output shows which step hung or crashed.
+# The child prints a line after each step. The output therefore shows which step hung or crashed.
 _IMPORT_CODE = '''
 import json, time
 start_time = time.monotonic()
@@ -25,9 +25,9 @@ class ImportResult(NamedTuple):
   """The outcome of importing TensorFlow and listing the GPUs.
 
   Attributes:
-    version: version of TensorFlow; None if the import failed.
-    secs: duration of the import.
-    num_gpus: None if listing the GPUs failed.
+    version: None if the import failed.
+    secs: the duration of the import.
+    num_gpus: None if the GPUs cannot be listed.
   """
   child: ChildRun
   version: Optional[str] = None
@@ -37,7 +37,6 @@ class ImportResult(NamedTuple):
 
   @property
   def failure(self) -> str:
-    """What failed, and why."""
     if self.version is None:
       return 'TensorFlow cannot be imported: {}'.format(self.child.error)
     return 'TensorFlow {} in {:.1f} s, but it fails to list GPUs: {}'.format(
@@ -45,20 +44,21 @@ class ImportResult(NamedTuple):
 
 
 def import_in_child(timeout_secs: float = _IMPORT_TIMEOUT_SECS) -> ImportResult:
-  child = run_python(['-W', 'ignore', '-c', _IMPORT_CODE], timeout_secs,
-                     dict(os.environ, TF_CPP_MIN_LOG_LEVEL='0', **keras_config.VARIABLES))
+  environment = dict(
+      os.environ, TF_CPP_MIN_LOG_LEVEL='0', **keras_config.VARIABLES_TO_IGNORE_JSON)
+  child = run_python(['-W', 'ignore', '-c', _IMPORT_CODE], timeout_secs, environment)
   return ImportResult(child, **{
       key: value for values in child.json_values for key, value in values.items()})
 
 
 def count_gpus() -> int:
-  """Returns the number of GPUs that TensorFlow sees, without allocating GPU memory in this process.
+  """Returns the number of GPUs that TensorFlow sees. This process allocates no GPU memory.
 
   Raises:
     UserError: TensorFlow cannot be imported, or cannot list the GPUs.
   """
-  imported = import_in_child()
-  if imported.num_gpus is None:
-    raise UserError('the GPUs cannot be counted', imported.failure,
+  result = import_in_child()
+  if result.num_gpus is None:
+    raise UserError('the GPUs cannot be counted', result.failure,
                     'see --mode=doctor, or give --num_gpus=N or --num_cpu_replicas=N')
-  return imported.num_gpus
+  return result.num_gpus

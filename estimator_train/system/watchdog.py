@@ -1,4 +1,4 @@
-"""Ends a process that makes no progress for too long, although its main thread may hang in C++."""
+"""Ends a process that makes no progress for too long, even if its main thread hangs in C++."""
 
 import contextlib
 import faulthandler
@@ -22,7 +22,7 @@ def end_hanging_process(message: str) -> None:
 
 @contextlib.contextmanager
 def end_if_hanging(activity: str, timeout_secs: float,
-                   progress: Callable[[], Any]) -> Iterator[None]:
+                   measure_progress: Callable[[], Any]) -> Iterator[None]:
   """Ends the process if the `with` block makes no progress for longer than the timeout.
 
   The duration of the block is not limited. Time in which this process was suspended does not count.
@@ -30,22 +30,22 @@ def end_if_hanging(activity: str, timeout_secs: float,
   Args:
     activity: what the block does, such as `evaluation`.
     timeout_secs: `--step_timeout_secs`; 0 for no limit.
-    progress: a function whose result changes with progress. It is called in another thread.
+    measure_progress: returns another value after progress. It is called in another thread.
   """
   has_ended = threading.Event()
 
-  def watch() -> None:
-    idle_secs, last = 0., progress()
+  def end_process_if_idle() -> None:
+    idle_secs, last_measurement = 0., measure_progress()
     while not has_ended.wait(_POLL_SECS):
-      value = progress()
-      idle_secs = idle_secs + _POLL_SECS if value == last else 0.
-      last = value
+      measurement = measure_progress()
+      idle_secs = idle_secs + _POLL_SECS if measurement == last_measurement else 0.
+      last_measurement = measurement
       if idle_secs > timeout_secs and not has_ended.is_set():
         end_hanging_process('the {} made no progress for {:.0f} s (--step_timeout_secs)'.format(
             activity, timeout_secs))
 
   if timeout_secs:
-    threading.Thread(target=watch, name=activity + ' watchdog', daemon=True).start()
+    threading.Thread(target=end_process_if_idle, name=activity + ' watchdog', daemon=True).start()
   try:
     yield
   finally:
@@ -53,11 +53,8 @@ def end_if_hanging(activity: str, timeout_secs: float,
 
 
 def measure_work() -> Any:
-  """Returns a value that changes when this process computes, reads files or writes files.
-
-  CPU time is counted in whole seconds, because threads that only wait also need some CPU time, but
-  less than a second within the timeout.
-  """
+  """Returns a value that changes when this process computes, reads files or writes files."""
   transferred = [line for line in machine.read_kernel_file('/proc/self/io').splitlines()
                  if line.startswith(('read_bytes', 'write_bytes'))]
+  # CPU time is counted in whole seconds, because threads that only wait also need some CPU time.
   return int(time.process_time()), transferred

@@ -8,7 +8,7 @@ from typing import Any, Callable
 import tensorflow.compat.v1 as tf
 
 from estimator_train.reports import metrics_log
-from estimator_train.system.progress import is_shown, make_progress_bar
+from estimator_train.system.progress import make_progress_bar, shows_progress_bars
 from estimator_train.training import summaries
 from estimator_train.training.preparation import PreparedModel
 from estimator_train.training.run import Run
@@ -37,7 +37,7 @@ class ShowProgress(tf.train.SessionRunHook):
 
   def after_create_session(self, session: tf.Session, coord: Any) -> None:
     self._window_recorder.start()
-    if is_shown():
+    if shows_progress_bars():
       # The bar is drawn after the first step, and then once a second. `postfix` can be any object.
       self._bar = make_progress_bar(
           total=self._run.end_step, initial=self._monitor.global_step, leave=False,

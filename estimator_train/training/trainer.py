@@ -84,7 +84,7 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
   user_hooks = _make_user_hooks(settings)
   times, monitor = StepTimes(run.start_up), StepMonitor(engine.is_synchronous)
   watchdog = StepWatchdog(settings.cluster.step_timeout_secs or math.inf,
-                          run.peers.is_any_busy)
+                          run.peers.is_another_task_busy)
   loss_check = StopAtNonFiniteLoss(monitor, settings.optimizer.on_nan == 'skip', model.schedule)
   summaries = WriteSummaries(run, monitor)
   progress = ShowProgress(run, model, monitor)
@@ -165,7 +165,7 @@ def make_run_input_fn(run: Run, model: PreparedModel) -> InputFn:
   """Makes the `input_fn` of a run, which reads examples or cached features of frozen layers."""
   source, settings, engine = run.data.train, run.settings, run.engine
   assert source is not None and engine.process.rank is not None
-  shard = Shard(engine.resume_position(run.examples_seen), engine.num_workers,
+  shard = Shard(engine.next_example_index(run.examples_seen), engine.num_workers,
                 engine.process.rank, engine.examples_per_worker)
   input_plan = plan_training_input(source, settings, model.one_hot, engine.examples_per_replica,
                                    shard)

@@ -73,8 +73,8 @@ def _run_task(cluster: tf_config.Cluster, pipe: Any, is_lost: bool) -> None:
   lost: List[float] = []
   peers = ClusterPeers(Settings(model_dir='x', peer_timeout_secs=300), cluster,
                on_task_lost=lambda _: lost.append(time.monotonic()))
-  peers.start_exchange(rendezvous.connect(cluster, FLAGS, StartTimeout(300)))
-  peers.announce('training')
+  peers.start_message_thread(rendezvous.connect(cluster, FLAGS, StartTimeout(300)))
+  peers.announce_state('training')
   pipe.send({'at': time.monotonic(), 'messages': counter.messages, 'bytes': counter.bytes,
              'memory_mb': _memory_mb() - memory_mb})
 
@@ -101,9 +101,9 @@ def _run_task(cluster: tf_config.Cluster, pipe: Any, is_lost: bool) -> None:
     found = peers.wait_for_goodbyes()
     assert len(found) == len(cluster.workers) - 1 and all(found.values())
     pipe.send(time.monotonic())
-    peers.leave()
+    peers.send_goodbye()
   else:
-    peers.leave(MEASUREMENTS)
+    peers.send_goodbye(MEASUREMENTS)
     pipe.send(0.)
 
 

@@ -10,7 +10,7 @@ from estimator_train.errors import UserError
 from estimator_train.modes.predict import images
 from estimator_train.run_dir import RunDir
 from estimator_train.settings import Settings
-from estimator_train.system.record_framing import frame
+from estimator_train.system.record_framing import frame_record
 
 NFC, NFD = 'caf\u00e9', 'cafe\u0301'
 
@@ -112,7 +112,7 @@ def shards(total, *indices, suffix=''):
      "--eval_pattern='DATA/validation-.*, or --mode=train")])
 def test_what_cannot_be(folders, paths, patterns, given, message):
   make_files(*paths)
-  make_files('records/images-0', content=frame(b'any'))
+  make_files('records/images-0', content=frame_record(b'any'))
   with pytest.raises(UserError, match=message):
     describe(*patterns, **given)
 
@@ -275,7 +275,7 @@ def test_invalid_labels_files(content, offset, message):
     (['r/train.tfrecord', 'r/b'], 'r/*', [])])
 def test_warnings(paths, pattern, warnings, caplog):
   if pattern.startswith('r/'):
-    make_files(*paths, content=frame(b'any'))
+    make_files(*paths, content=frame_record(b'any'))
     describe(pattern, module=tfrecord, labels=('a', 'b'))
   else:
     make_files(*CLASSES, *paths)

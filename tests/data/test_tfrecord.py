@@ -10,11 +10,11 @@ import pytest
 from estimator_train.data import tfrecord
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
-from estimator_train.system.record_framing import frame
+from estimator_train.system.record_framing import frame_record
 
 COUNT = 300
 # Incompressible, so that the members straddle the blocks that are read.
-RECORDS = b''.join(frame(bytes(random.Random(index).getrandbits(8) for _ in range(1000)))
+RECORDS = b''.join(frame_record(bytes(random.Random(index).getrandbits(8) for _ in range(1000)))
                    for index in range(COUNT))
 ZLIB = zlib.compress(RECORDS)
 

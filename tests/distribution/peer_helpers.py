@@ -38,7 +38,7 @@ class Member:
   def _connect(self, values, secs, *listener_and_key):
     peers = ClusterPeers(Settings(model_dir='x', peer_timeout_secs=SECS), self.cluster,
                  on_task_lost=self.lost.append)
-    peers.start_exchange(rendezvous.connect(
+    peers.start_message_thread(rendezvous.connect(
         self.cluster, values, StartTimeout(secs, self.log.append), *listener_and_key))
     return peers
 
@@ -65,4 +65,4 @@ def joining():
   finally:
     for member in members:
       with contextlib.suppress(Exception):  # It is not connected.
-        in_thread(member.peers(0).leave)
+        in_thread(member.peers(0).send_goodbye)

@@ -30,9 +30,9 @@ def play(state, steps):
     if not isinstance(step, tuple):
       messages = state.tick(step)
     elif step[1] is None:
-      state.disconnect(step[0], ENDED)
+      state.handle_disconnection(step[0], ENDED)
     else:
-      state.update(step[0], json.loads(json.dumps(step[1])))
+      state.handle_message(step[0], json.loads(json.dumps(step[1])))
   return messages
 
 
@@ -105,9 +105,9 @@ class Simulation:
     if self.links[link]:
       message = self.links[link].popleft()
       if receiver in self.states and message is None:
-        self.states[receiver].disconnect(sender, ENDED)
+        self.states[receiver].handle_disconnection(sender, ENDED)
       elif receiver in self.states:
-        self.states[receiver].update(sender, json.loads(message))
+        self.states[receiver].handle_message(sender, json.loads(message))
 
   def act(self, action, task, step):
     if task not in self.states:
@@ -120,7 +120,7 @@ class Simulation:
       self.states[task].request_stop(step)
       self.requested.append(step)
     elif action == 'train' and task != PS:
-      self.states[task].announce('trained')
+      self.states[task].announce_state('trained')
       self.trained.add(task)
     elif action == 'kill' and self.killed is None:
       self.killed = task

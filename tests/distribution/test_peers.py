@@ -38,29 +38,29 @@ def test_what_concerns_all_reaches_all(five):
   waiting = in_thread(peers[2].wait_until_chief_started)
   assert not futures.wait([waiting], .1).done
   for each in peers:
-    each.announce('training')
+    each.announce_state('training')
   waiting.result(SECS)
-  peers[1].announce('saving')
-  wait_until(lambda: [each.is_any_busy() for each in peers] == [
+  peers[1].announce_state('saving')
+  wait_until(lambda: [each.is_another_task_busy() for each in peers] == [
       True, False, True, True, True])
   for sender, step, lowest in ((4, 70, 70), (1, 50, 50), (3, 90, 50), (0, 40, 40)):
     peers[sender].stop_all_at(step)  # Returns when all know it.
     assert {each.stop_step for each in peers} == {lowest}
 
   for each in peers[1:]:
-    each.announce('trained')
+    each.announce_state('trained')
   waiting = [in_thread(each.wait_until_trained) for each in peers[1:]]
   assert not futures.wait(waiting, .1).done
-  peers[0].announce('trained')
-  peers[0].announce('evaluating')
+  peers[0].announce_state('trained')
+  peers[0].announce_state('evaluating')
   for each in (*waiting, in_thread(peers[0].wait_until_trained)):
     each.result(SECS)
 
   # Measurements.
   figures = {Task('worker', index): {'figures': 'x' * size}
              for index, size in ((1, 0), (2, 1), (3, 1000), (4, 60000))}
-  finishing = [in_thread(peers[task.index].finish, values) for task, values in figures.items()]
-  assert peers[0].finish() == {str(task): values for task, values in figures.items()}
+  finishing = [in_thread(peers[task.index].leave_run, values) for task, values in figures.items()]
+  assert peers[0].leave_run() == {str(task): values for task, values in figures.items()}
   for each in finishing:
     each.result(SECS)
   assert not any(member.lost for member in five)
@@ -87,18 +87,18 @@ def test_a_failure_of_one_task(five, index):
 def chief():
   """The ClusterPeers of a chief with two workers, their ends of the connections, and the losses."""
   lost, near, far = [], {}, {}
-  with sockets.listen(0) as listener:
+  with sockets.open_listener(0) as listener:
     for task in (W1, W2):
       near[task] = Connection(
           sockets.connect('127.0.0.1', listener.getsockname()[1], SECS))
       far[task] = listener.accept()[0]
   peers = ClusterPeers(Settings(model_dir='x', peer_timeout_secs=SECS),
                Cluster({'worker': ('a:1', 'b:1', 'c:1')}, W0), on_task_lost=lost.append)
-  peers.start_exchange(near)
+  peers.start_message_thread(near)
   yield peers, far, lost
   for each in far.values():
     each.close()
-  peers.leave()
+  peers.send_goodbye()
 
 
 @pytest.mark.parametrize('line, reason', [
@@ -118,10 +118,10 @@ def test_one_that_does_not_read_blocks_nothing(chief, monkeypatch):
   peers, far, _ = chief
   reader, num_sent = far[W2].makefile('rb'), 300  # More than the buffers of a connection hold.
   for number in range(num_sent):
-    peers.announce('x' * 100000 + ' {}'.format(number))
+    peers.announce_state('x' * 100000 + ' {}'.format(number))
     while ' {}"'.format(number) not in reader.readline().decode():
       pass
-  finishing = in_thread(peers.leave)
+  finishing = in_thread(peers.send_goodbye)
   lines = far[W1].makefile('rb').readlines()
   finishing.result(SECS)
   assert json.loads(lines[-1].decode()) == {'bye': True, 'measurements': {}}
@@ -130,14 +130,14 @@ def test_one_that_does_not_read_blocks_nothing(chief, monkeypatch):
 
 @pytest.mark.parametrize('error, expected', [
     # All workers raise this error, and each worker reports its own.
-    (errors.NonFiniteLoss('the loss is nan'), mock.call.leave()),
+    (errors.NonFiniteLoss('the loss is nan'), mock.call.send_goodbye()),
     # Only the chief raises this error: it alone saves.
     (errors.CheckpointNotSaved('no disk'), mock.call.report_failure('no disk', 3)),
     (errors.UserError('a', 'b', 'c'), mock.call.report_failure('a: b: c', 2)),
     (KeyboardInterrupt(), mock.call.report_failure('KeyboardInterrupt', None))])
 def test_an_engine_reports_errors_of_this_task_only(error, expected):
   engine = HorovodEngine.__new__(HorovodEngine)
-  engine.peers, engine._call_estimator = mock.Mock(), mock.Mock(side_effect=error)
+  engine.peers, engine._run_estimator = mock.Mock(), mock.Mock(side_effect=error)
   with pytest.raises(type(error)):
     engine.train(None, None, (), 1)
   assert engine.peers.method_calls == [expected]
@@ -148,8 +148,8 @@ def test_tasks_of_other_versions_are_refused(monkeypatch):
   monkeypatch.setattr(cluster_peers.rendezvous, 'connect', connect)
   cluster = Cluster({'worker': ('a:1',)}, W0)
   star = ClusterPeers(Settings(model_dir='x'), cluster)
-  star.join({'examples': '7'})
-  star.leave()
+  star.join_run({'examples': '7'})
+  star.send_goodbye()
   (_, values, *_), _ = connect.call_args
   assert values['estimator_train'] == __version__ and values['TensorFlow'] == tf.version.VERSION
   assert values['examples'] == '7' and '--seed' in values and '--data_dir' not in values

@@ -85,7 +85,7 @@ def test_who_connects_the_ranks_of_horovod(environ, is_mpi_built, expected):
 
 
 def test_the_ranks_of_a_launch_have_the_same_id():
-  ids = [process.find_launch(environ).launch_id.split() for environ in (
+  ids = [process.find_launched_process(environ).launch_id.split() for environ in (
       HOROVODRUN, OPEN_MPI, MPICH, SLURM, dict(SLURM, **HOROVODRUN))]
   assert ids == [['10.0.0.1', '99'], ['77'], [], ['31', '0'], ['10.0.0.1', '99', '31', '0']]
 

@@ -27,7 +27,7 @@ def port_of(addresses):
 
 def server_of(addresses):
   """Returns a listener on the chief's port."""
-  server = sockets.listen(port_of(addresses))
+  server = sockets.open_listener(port_of(addresses))
   server.settimeout(SECS)
   return server
 

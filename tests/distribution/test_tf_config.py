@@ -107,19 +107,20 @@ def test_mistakes_are_named(config, message):
 
 def test_the_port_and_the_host_names_are_checked(monkeypatch):
   own, = free_addresses(1)
-  with sockets.listen(0) as listener:
+  with sockets.open_listener(0) as listener:
     here = 'localhost:{}'.format(listener.getsockname()[1])
     # Another's port may be taken, and one's own name need not have an address.
-    rendezvous.wait_for_network(
+    rendezvous.wait_until_hosts_resolve(
         read({'worker': [own.replace('127.0.0.1', 'no.such.host.invalid'), here]}), 60)
     for shown in ('process {} '.format(os.getpid()), 'Address already in use'):
       with pytest.raises(UserError, match=(
           r'the port of this task cannot be opened: cluster.worker\[0\]={} .{}'.format(
               here, shown))):
-        rendezvous.wait_for_network(read({'worker': [here]}), 60)
-      monkeypatch.setattr(sockets, 'listening_process', lambda port: '')  # As of another user.
+        rendezvous.wait_until_hosts_resolve(read({'worker': [here]}), 60)
+      # As for a process of another user.
+      monkeypatch.setattr(sockets, 'describe_listening_process', lambda port: '')
     with pytest.raises(UserError, match=r'cannot be resolved: cluster.ps\[0\]=a..b:1 '):
-      rendezvous.wait_for_network(read({'worker': [own], 'ps': ['a..b:1']}), -1)
+      rendezvous.wait_until_hosts_resolve(read({'worker': [own], 'ps': ['a..b:1']}), -1)
 
 
 def test_waits_until_a_host_has_an_address(monkeypatch, caplog):
@@ -129,7 +130,7 @@ def test_waits_until_a_host_has_an_address(monkeypatch, caplog):
       side_effect=[unknown] * 5 + [None] + [unknown] * 99))
   monkeypatch.setattr(tf_config, 'listen_on_task_port', lambda cluster: socket.socket())
   secs = itertools.count()
-  rendezvous.wait_for_network(read(WORKERS), 60, secs.__next__, lambda secs: None)
+  rendezvous.wait_until_hosts_resolve(read(WORKERS), 60, secs.__next__, lambda secs: None)
   assert 'DNS entry; retrying for another 56 s' in caplog.text
   with pytest.raises(UserError, match=r'cluster.worker\[1\]=b:2 \(unknown\)'):
-    rendezvous.wait_for_network(read(WORKERS), 60, secs.__next__, lambda secs: None)
+    rendezvous.wait_until_hosts_resolve(read(WORKERS), 60, secs.__next__, lambda secs: None)

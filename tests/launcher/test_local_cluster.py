@@ -51,7 +51,7 @@ def test_what_each_task_has_of_the_machine(monkeypatch, cores, gpus, visible, ex
   monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
   if visible is not None:
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', visible)
-  assert local_cluster._divide_resources(['worker 0', 'worker 1'], cores, gpus) == expected
+  assert local_cluster._assign_resources(['worker 0', 'worker 1'], cores, gpus) == expected
 
 
 @pytest.mark.parametrize('arguments, message', [

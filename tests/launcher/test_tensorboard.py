@@ -23,7 +23,8 @@ def test_a_cluster_with_tensorboard(tmp_path, monkeypatch, capfd):
   flagfile.write_text('--model_dir={}\n--train_steps=3\n'.format(folder))
   monkeypatch.setattr(local_cluster.Supervisor, 'run', lambda *unused: 5)
   assert local_cluster.main(
-      ['--flagfile={}'.format(flagfile), '-tensorboard', '--local_workers=2'], server=SERVER) == 5
+      ['--flagfile={}'.format(flagfile), '-tensorboard', '--local_workers=2'],
+      tensorboard_command=SERVER) == 5
   log = folder / 'logs' / 'tensorboard.log'
   wait_until(lambda: log.read_text() == 'noise\n', SECS)
   assert capfd.readouterr().err == 'TensorBoard: {} somewhere\n'.format(folder)

@@ -58,7 +58,8 @@ def last_line(done, signum):
   return done.err.splitlines()[-1]
 
 
-STARTS = ((runs, 'find_devices'), (opening.datasets, 'describe_data_set'), (networks, 'build'),
+STARTS = ((runs, 'find_devices'), (opening.datasets, 'describe_data_set'),
+          (networks, 'build_named_model'),
           (own_models, 'two_layers'),  # A function of the user's does not take it for its error.
           (training_model, 'to_estimator'), (step_hooks.StepMonitor, 'after_create_session'))
 

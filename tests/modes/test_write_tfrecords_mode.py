@@ -70,7 +70,7 @@ def test_an_interrupted_run_is_completed_and_others_are_not_mixed(write, image_f
   done = write('--output={}'.format(tmp_path / 'first'))
   assert done.code == 0 and 'keeping' not in done.err
   first = contents_of(tmp_path / 'first')
-  signal_before(monkeypatch, write_tfrecords.record_framing, 'frame', signal.SIGTERM, at=12)
+  signal_before(monkeypatch, write_tfrecords.record_framing, 'frame_record', signal.SIGTERM, at=12)
   assert write().code == 143
   left = contents_of(folder)
   assert 'train-00001-of-00004' in left and 'train-00002-of-00004' not in left

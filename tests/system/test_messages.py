@@ -37,7 +37,7 @@ def test_the_code_says_whether_the_result_is_lost(command, err):
 @pytest.mark.parametrize('streams', ['2>&-', '2>/dev/full'])
 def test_messages_are_lost_and_results_are_not(streams):
   program = ('import os, sys, logging; from estimator_train.system import logs; '
-             'logs.prepare_streams(); logs.set_up(0); print(sys.stderr.isatty(), '
+             'logs.prepare_streams(); logs.set_up_logging(0); print(sys.stderr.isatty(), '
              'os.open(os.devnull, os.O_RDONLY) > 2, os.get_inheritable(2)); '
              'logging.getLogger("estimator_train").info("a message"); '
              'os.system("echo of a child >&2"); print("result", file=sys.stdout)')
@@ -46,7 +46,7 @@ def test_messages_are_lost_and_results_are_not(streams):
 
 
 def test_a_message_is_one_line_whatever_it_contains(capsys):
-  logs.set_up(1)
+  logs.set_up_logging(1)
   for text, line in (
       ('a class\x1b[2J', r'a class\x1b[2J'), ('a\nerror: forged\r\n', r'a\nerror: forged\r\n'),
       ('\x9b0m\u202egpj\u2028', r'\x9b0m\u202egpj\u2028'), ('Katze, \u00e9, \u732b', None),
@@ -58,7 +58,7 @@ def test_a_message_is_one_line_whatever_it_contains(capsys):
   assert len(line) < 1100 and line.startswith('warning: 0, 1, 2') and line.endswith('9998, 9999')
   LOG.debug('a\tb', exc_info=ValueError('odd'))
   assert capsys.readouterr().err == 'a\\tb\nValueError: odd\n'
-  logs.set_up(0)
+  logs.set_up_logging(0)
   LOG.debug('hidden')
   assert capsys.readouterr().err == ''
 
@@ -71,7 +71,7 @@ def use_bar(leave):
 
 
 def test_progress_bars(capsys, monkeypatch, jupyter_kernel):
-  assert progress.is_shown() and use_bar(False)  # In a notebook.
+  assert progress.shows_progress_bars() and use_bar(False)  # In a notebook.
   assert capsys.readouterr().err.splitlines()[-1].startswith('filling: 100%')
   widget = mock.MagicMock()
   monkeypatch.setitem(sys.modules, 'ipywidgets', types.ModuleType('ipywidgets'))
@@ -79,10 +79,11 @@ def test_progress_bars(capsys, monkeypatch, jupyter_kernel):
   use_bar(False)
   widget.assert_called_once_with(total=4, desc='filling', leave=True)
   del jupyter_kernel.kernel  # As IPython on a terminal.
-  assert not use_bar(True) and not progress.is_shown() and capsys.readouterr() == ('', '')
+  assert not use_bar(True) and not progress.shows_progress_bars()
+  assert capsys.readouterr() == ('', '')
   monkeypatch.setattr(sys.stderr, 'isatty', lambda: True)
   for leave in (True, False):
-    assert progress.is_shown() and use_bar(leave)
+    assert progress.shows_progress_bars() and use_bar(leave)
     shown = capsys.readouterr().err
     assert 'filling: ' in shown and ('100%' in shown) == leave
 

@@ -55,7 +55,7 @@ DAMAGES = {
 def _read_record_index(folder, monkeypatch):
   data = folder / 'data'
   if not data.exists():
-    data.write_bytes(b''.join(record_framing.frame(b'x' * size) for size in range(9)))
+    data.write_bytes(b''.join(record_framing.frame_record(b'x' * size) for size in range(9)))
   os.utime(str(data), (1, 1))
   monkeypatch.setenv('XDG_CACHE_HOME', str(folder))
   index = record_index.load_index((bytes(data),))

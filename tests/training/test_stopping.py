@@ -93,7 +93,7 @@ def test_an_evaluation_and_an_export_that_hang(run_well, tmp_path, monkeypatch):
       apply=lambda tensor: tf.keras.backend.in_train_phase(
           tensor, lambda: tf.ensure_shape(
               tf.numpy_function(hang_in_second_batch, [tensor], tensor.dtype), tensor.shape))))
-  monkeypatch.setattr(exports, '_complete_files', lambda folder: hang())
+  monkeypatch.setattr(exports, '_flush_and_write_checksums', lambda folder: hang())
   run_well(*QUICK, '--train_steps=1', '--model=own_models:slow', '--step_timeout_secs=1',
            '--model_dir', tmp_path / 'run', '--export_dir', tmp_path / 'exports')
   assert messages == ['the {} made no progress for 1 s (--step_timeout_secs)'.format(activity)

@@ -15,7 +15,7 @@ from estimator_train.data.batching import (
   BatchSettings,
   OrderSettings,
   PixelSettings,
-  chunks_in_order,
+  make_ordered_chunks,
   without_autograph,
 )
 from estimator_train.data.source import InputFn, Source
@@ -36,7 +36,7 @@ class InMemorySource(Source):
   def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
     """Returns the images, [N, ...], and the class indices, integer [N]."""
 
-  def check_and_count(self) -> Optional[int]:
+  def check_and_count_examples(self) -> Optional[int]:
     return len(self.class_indices())
 
   def make_train_input_fn(self, order: OrderSettings, pixels: PixelSettings, batch: BatchSettings,
@@ -46,13 +46,13 @@ class InMemorySource(Source):
   def make_eval_input_fn(self, pixels: PixelSettings, batch: BatchSettings) -> InputFn:
     examples, class_indices = self.arrays()
     return lambda: batch.prefetch_batches(_gather_from_arrays(
-        chunks_in_order(len(examples), batch.size), examples, class_indices, batch))
+        make_ordered_chunks(len(examples), batch.size), examples, class_indices, batch))
 
   def class_indices(self) -> np.ndarray:
     return self.arrays()[1]
 
   def describe_content(self) -> str:
-    return identity.of_arrays(*self.arrays())
+    return identity.digest_arrays(*self.arrays())
 
 
 class ArraySource(InMemorySource):
@@ -71,13 +71,12 @@ class ArraySource(InMemorySource):
 def make_train_input_fn(source: Source, examples: np.ndarray, class_indices: np.ndarray,
                         order: OrderSettings, pixels: PixelSettings,
                         batch: BatchSettings) -> InputFn:
-  """Makes the `input_fn` of training: shuffled, infinite, with full batches.
+  """Makes the `input_fn` of training. Its dataset is shuffled and infinite, with full batches.
 
   A Python function copies the examples of each batch from the arrays. With `from_tensor_slices`,
   the graph and the meta graph of each checkpoint would contain the arrays.
 
   Args:
-    source: the source of the examples. Sequential sources use a shuffle buffer.
     examples: [N, ...], any numeric dtype.
     class_indices: integer [N].
 
@@ -86,8 +85,8 @@ def make_train_input_fn(source: Source, examples: np.ndarray, class_indices: np.
     dtype of `examples`; the labels are float32 [B, num_classes] or int64 [B].
   """
   return lambda: augment_and_prefetch(_gather_from_arrays(
-      order.index_chunks(len(examples), batch.size, source.is_sequential), examples, class_indices,
-      batch), order, pixels, batch)
+      order.make_index_chunks(len(examples), batch.size, source.is_sequential), examples,
+      class_indices, batch), order, pixels, batch)
 
 
 def _gather_from_arrays(chunks: tf.data.Dataset, examples: np.ndarray, class_indices: np.ndarray,
@@ -96,17 +95,16 @@ def _gather_from_arrays(chunks: tf.data.Dataset, examples: np.ndarray, class_ind
                         examples.dtype, examples.shape[1:], batch)
 
 
-def gather_batches(chunks: tf.data.Dataset, read: ReadExamples, dtype: Any,
+def gather_batches(chunks: tf.data.Dataset, read_examples: ReadExamples, dtype: Any,
                    example_shape: Sequence[Optional[int]], batch: BatchSettings) -> tf.data.Dataset:
   """Returns a dataset of batches (examples, labels), which a Python function reads.
 
   Args:
     chunks: the indices of the examples of each batch, int64 [B].
-    read: the Python function.
-    dtype, example_shape: the dtype and the shape of an example. An unknown dimension is None.
+    example_shape: None for an unknown dimension.
   """
   def read_as_int64(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    examples, class_indices = read(indices)
+    examples, class_indices = read_examples(indices)
     return examples, class_indices.astype(np.int64)
 
   @without_autograph
@@ -120,13 +118,12 @@ def gather_batches(chunks: tf.data.Dataset, read: ReadExamples, dtype: Any,
 
 
 class SyntheticSource(Source):
-  """The source of a SyntheticSplit, which repeats one random batch."""
   split: SyntheticSplit
   format_name = 'synthetic'
   can_cache_in_folder = True  # --cache=FOLDER is accepted, but nothing is written.
   last_stage = None
 
-  def check_and_count(self) -> Optional[int]:
+  def check_and_count_examples(self) -> Optional[int]:
     return None
 
   def make_train_input_fn(self, order: OrderSettings, pixels: PixelSettings, batch: BatchSettings,

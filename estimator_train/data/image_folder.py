@@ -97,16 +97,15 @@ def splits_to_read(settings: Settings, test_flag: Any) -> Tuple[bool, bool]:
   """Returns whether the mode reads the training examples, and whether it reads the test examples.
 
   Args:
-    settings: the settings of the run.
     test_flag: the value of the flag that gives the test examples. Modes that read all splits read
-      the test examples only if it is given.
+      the test examples only if this value is given.
   """
   return settings.run.mode != 'evaluate', settings.run.evaluates or (
       settings.run.mode in MODES_OF_ALL_SPLITS and bool(test_flag))
 
 
 def require_pattern(flag: str, pattern: Optional[str], example: str) -> str:
-  """Returns the pattern of a flag. If it is missing, raises a UserError that proposes `example`."""
+  """Returns the pattern of a flag; raises a UserError that proposes `example` if it is missing."""
   if not pattern:
     raise UserError('--{} is required for this data set and mode'.format(flag), 'no --' + flag,
                     'give a pattern such as --{}=\'{}\'{}'.format(
@@ -119,8 +118,7 @@ def _list_files(flag: str, pattern: Optional[str], gives_class_names: bool = Fal
   """Returns the files that match the patterns of a flag.
 
   Args:
-    flag: the name of the flag.
-    pattern: the value of the flag.
+    flag: the name of the flag, whose value is `pattern`.
     gives_class_names: whether the names of the folders of the files become the class names.
 
   Raises:
@@ -128,17 +126,18 @@ def _list_files(flag: str, pattern: Optional[str], gives_class_names: bool = Fal
   """
   example = 'DATA/{}/**/*.jpeg'.format('train' if flag == 'train_pattern' else 'test')
   pattern = require_pattern(flag, pattern, example)
-  listings: file_pattern.Listings = {}
+  listings: file_pattern.FolderListings = {}
   files: List[bytes] = []
-  for part in file_pattern.split_patterns(pattern):
-    found = list(file_pattern.iter_files(part, listings))
-    if not found:
-      raise file_pattern.no_match_error('--{} matches no file'.format(flag),
-                                        '--{}={}'.format(flag, part), part, example)
-    file_pattern.check_no_archives('--{}={}'.format(flag, part), found)
+  for single_pattern in file_pattern.split_patterns(pattern):
+    location = '--{}={}'.format(flag, single_pattern)
+    matching_files = list(file_pattern.iter_files(single_pattern, listings))
+    if not matching_files:
+      raise file_pattern.make_no_match_error('--{} matches no file'.format(flag),
+                                             location, single_pattern, example)
+    file_pattern.check_no_archives(location, matching_files)
     if gives_class_names:
-      file_pattern.check_class_folders(flag, part, found)
-    files += found
+      file_pattern.check_class_folders(flag, single_pattern, matching_files)
+    files += matching_files
   is_record_file = False
   with contextlib.suppress(OSError):  # The error is reported when the image is decoded.
     is_record_file = record_index.starts_with_record(files[0])

@@ -45,7 +45,7 @@ def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
   if settings.input.on_bad_image == 'skip':
     sources, skipped = opening.skip_bad_images(sources, settings.input, folder)
   for source in sources.values():
-    source.check_and_count()
+    source.check_and_count_examples()
   num_shards = {split_name: _choose_num_shards(split_name, source, settings)
                 for split_name, source in sources.items()}
   # The contents of the shards depend on exactly these values.
@@ -54,7 +54,7 @@ def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
       {split_name: source.files_fingerprint() for split_name, source in sources.items()},
       list(spec.labels), num_shards, settings.optimizer.seed], sort_keys=True)
   manifest = _Manifest(folder, hashlib.md5(key.encode()).hexdigest())
-  labels_file.write(folder, spec.labels)
+  labels_file.write_class_names(folder, spec.labels)
   start_time, splits = time.monotonic(), {}
   for split_name, source in sources.items():
     shards = _assign_images(folder, split_name, len(source), num_shards[split_name],
@@ -155,8 +155,8 @@ def _write_shards(shards: Sequence[_Shard], source: ImageSource,
                  _MANIFEST_FILE, join_items(changed))
   indices = np.concatenate([shard.indices for shard in pending])
   make_example = _make_example_function(source, class_names)
-  examples = bad_images.map_examples(lambda position: make_example(int(indices[position])),
-                                     len(indices), 'writing images')
+  examples = bad_images.map_in_parallel(lambda position: make_example(int(indices[position])),
+                                        len(indices), 'writing images')
   for shard in pending:
     digest = hashlib.md5()
     with storage.open_atomic(shard.path) as file:
@@ -173,12 +173,12 @@ def _make_example_function(source: ImageSource,
   class_indices, read_shape = source.class_indices(), decoding.make_shape_function()
 
   def make_example(index: int) -> bytes:
-    name = source.name_of(index)
+    name = source.image_name(index)
     try:
       content = source.read_content(index)
       height, width, channels = map(int, read_shape.call(content))
     except (OSError, ValueError) as error:
-      raise bad_images.undecodable_error(name, bad_images.reason_of(error)) from error
+      raise bad_images.make_undecodable_error(name, bad_images.error_reason(error)) from error
     class_index = int(class_indices[index])
     return _serialize({
         'image/encoded': content,

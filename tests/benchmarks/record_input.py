@@ -157,7 +157,7 @@ class Data:
       with tf.io.TFRecordWriter(path) as writer:
         for _ in range(count * shard // SHARDS, count * (shard + 1) // SHARDS):
           writer.write(next(records))
-    return records_lib.load_index(tuple(map(os.fsencode, paths)))
+    return records_lib.load_or_scan_index(tuple(map(os.fsencode, paths)))
 
 
 def _example(contents: Dict[str, bytes], labels: Dict[str, int]) -> bytes:
@@ -336,7 +336,7 @@ def _shards(data: Data) -> Subject:
     with tf.io.TFRecordWriter(path) as writer:
       writer.write(record)
   few, many = (data.dataset(IMAGE_SIZE + (3,), ImageRecordSplit(index)) for index in (
-      data.write('few', records(), count), records_lib.load_index(
+      data.write('few', records(), count), records_lib.load_or_scan_index(
           tuple(map(os.fsencode, paths)))))
   plan = _plan(IMAGE_SIZE + (3,), BATCH_SIZE)
   measure = functools.partial(_rate, batches=max(1, min(count, 3200) // BATCH_SIZE - 1),
@@ -393,9 +393,9 @@ def _bytes_of_worker(source: Any, rank: int) -> float:
       records_lib._scan_file(number, path)  # pylint: disable=protected-access
     order = OrderSettings(shard=Shard(0, 2, rank, 1))
     with tf.Graph().as_default(), tf.Session() as session:
-      chunks = order.index_chunks(len(source), 1, source.is_sequential)
+      chunks = order.make_index_chunks(len(source), 1, source.is_sequential)
       following = tf.data.make_one_shot_iterator(
-          source.look_up_chunks(chunks.take(len(source) // 2))).get_next()
+          source.make_references(chunks.take(len(source) // 2))).get_next()
       for _ in range(len(source) // 2):
         session.run(following)
   return float(sum(counts))

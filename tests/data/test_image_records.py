@@ -89,8 +89,8 @@ def test_a_record_of_another_schema_is_never_skipped(image_records, image, tmp_p
                        'give {}, or '.format(path, reason, remedy)), translate_errors(source):
       function(*arguments)
 
-  skip = source.without_bad_images, Settings(max_bad_images=1).input, str(tmp_path)
-  refuses(source.check_and_count)
+  skip = source.exclude_bad_images, Settings(max_bad_images=1).input, str(tmp_path)
+  refuses(source.check_and_count_examples)
   refuses(*skip)
   refuses(lambda: batches(source.make_train_input_fn(*PLAN, 'none'), 9))
   with pytest.raises(UserError), translate_errors(source):
@@ -98,7 +98,7 @@ def test_a_record_of_another_schema_is_never_skipped(image_records, image, tmp_p
   # In a large data set, it is noticed when it is read.
   monkeypatch.setattr(module, '_MAX_CHECKED_BYTES', 0)
   monkeypatch.setattr(module, '_SAMPLE_SIZE', 2)
-  assert source.check_and_count() == 21
+  assert source.check_and_count_examples() == 21
   refuses(*skip)
 
 
@@ -123,12 +123,12 @@ def test_class_names_of_the_records(tmp_path, image, labels_and_texts, given, is
   source = source_of(tmp_path, **dict({'labels': ('A', 'B')}, **given))
   if is_error:
     with pytest.raises(UserError, match=re.escape(message)):
-      source.check_and_count()
+      source.check_and_count_examples()
   else:
-    source.check_and_count()
+    source.check_and_count_examples()
     assert len(caplog.records) == (message is not None) and (message or '') in caplog.text
     caplog.clear()
-    make_source(source.split, source.spec, Role.TEST_ONLY).check_and_count()
+    make_source(source.split, source.spec, Role.TEST_ONLY).check_and_count_examples()
     assert 'no training records' not in caplog.text
 
 
@@ -153,7 +153,7 @@ def test_labels_of_test_records_are_translated_by_the_class_names(tmp_path, imag
         RunDir(str(tmp_path / 'model')).read_class_names())
     source = make_source(getattr(dataset, split), dataset.spec,
                          Role.TRAIN if split == 'train' else Role.TEST)
-    source.check_and_count()
+    source.check_and_count_examples()
     published, _ = batches(source.make_published_input_fn(*PLAN.given(
         num_classes=len(dataset.labels), size=1)), 20)
     found = source.class_indices().tolist()
@@ -211,7 +211,7 @@ def test_errors_about_labels_of_test_records(tmp_path, image):
         dataset='tfrecord', train_steps=1, train_pattern=str(tmp_path / 'train'),
         eval_pattern=str(tmp_path / 'test'), model_dir=str(tmp_path / 'm'), image_size=SHAPE[:2]))
     with pytest.raises(UserError) as caught:
-      make_source(dataset.test, dataset.spec, Role.TEST).check_and_count()
+      make_source(dataset.test, dataset.spec, Role.TEST).check_and_count_examples()
     assert 'label_offset' not in str(caught.value)
     return str(caught.value)
 

@@ -68,8 +68,8 @@ def find_files(patterns: str) -> Iterator[bytes]:
       files = filter(_has_records, file_pattern.iter_files(pattern, is_wanted=bool))
       first = next(files, None)
     if first is None:
-      raise file_pattern.no_match_error('--input matches no file', '--input=' + pattern, pattern,
-                                        'DATA/**/*.jpeg')
+      raise file_pattern.make_no_match_error('--input matches no file', '--input=' + pattern,
+                                             pattern, 'DATA/**/*.jpeg')
     found += [iter([first]), files]
   return itertools.chain.from_iterable(found)
 
@@ -111,7 +111,8 @@ def _iter_reads(path: bytes, image_key: str,
                 image_shape: Tuple[int, int, int]) -> Iterator[_ReadFunction]:
   """Yields a function per record of a TFRecord file, or one function for any other file."""
   try:
-    index = record_index.load_index((path,)) if record_index.starts_with_record(path) else None
+    index = (record_index.load_or_scan_index((path,)) if record_index.starts_with_record(path)
+             else None)
     is_compressed = index is None and compressed_records.has_compressed_records(path)
   except OSError as error:
     yield functools.partial(_make_entries, path, error)
@@ -179,7 +180,7 @@ def _read_record(name: bytes, read: Callable[[], bytes],
                  image_key: str) -> Union[_Image, List[Entry]]:
   try:
     features = image_records.parse_features(read())
-    return _Image(name, image_records.image_content(features, image_key))
+    return _Image(name, image_records.extract_image(features, image_key))
   except (OSError, ValueError) as error:
     return _make_entries(name, error)
 

@@ -33,35 +33,34 @@ class InMemorySource(Source):
   is_in_memory = True
 
   @abc.abstractmethod
-  def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
+  def load_arrays(self) -> Tuple[np.ndarray, np.ndarray]:
     """Returns the images, [N, ...], and the class indices, integer [N]."""
 
   def check_and_count_examples(self) -> Optional[int]:
-    return len(self.class_indices())
+    return len(self.read_class_indices())
 
   def make_train_input_fn(self, order: OrderSettings, pixels: PixelSettings, batch: BatchSettings,
                           cache: str) -> InputFn:
-    return make_train_input_fn(self, *self.arrays(), order, pixels, batch)
+    return make_train_input_fn(self, *self.load_arrays(), order, pixels, batch)
 
   def make_eval_input_fn(self, pixels: PixelSettings, batch: BatchSettings) -> InputFn:
-    examples, class_indices = self.arrays()
+    examples, class_indices = self.load_arrays()
     return lambda: batch.prefetch_batches(_gather_from_arrays(
         make_ordered_chunks(len(examples), batch.size), examples, class_indices, batch))
 
-  def class_indices(self) -> np.ndarray:
-    return self.arrays()[1]
+  def read_class_indices(self) -> np.ndarray:
+    return self.load_arrays()[1]
 
   def describe_content(self) -> str:
-    return identity.digest_arrays(*self.arrays())
+    return identity.digest_arrays(*self.load_arrays())
 
 
 class ArraySource(InMemorySource):
-  """The source of an ArraySplit."""
   split: ArraySplit
   format_name = 'arrays'
   class_indices_are_known = True
 
-  def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
+  def load_arrays(self) -> Tuple[np.ndarray, np.ndarray]:
     return self.split.images, np.asarray(self.split.classes)
 
   def files_fingerprint(self) -> str:
@@ -137,7 +136,7 @@ class SyntheticSource(Source):
   def describe_content(self) -> str:
     return '{}'.format(self.split.num_batches)
 
-  def class_indices(self) -> np.ndarray:
+  def read_class_indices(self) -> np.ndarray:
     raise UserError('balanced classes and --cache_features require a finite data set',
                     '--dataset={} is infinite'.format(self.spec.name),
                     'omit --class_weights, --class_sampling and --cache_features')

@@ -47,9 +47,9 @@ def augment_and_prefetch(batches: tf.data.Dataset, order: OrderSettings, pixels:
   if not names:
     return batch.prefetch_batches(batches)
   # Images of different sizes cannot form a group, and crops differ in size.
-  max_group_size = 1 if 'crop' in names else max(
+  max_images_per_group = 1 if 'crop' in names else max(
       1, _MAX_GROUP_VALUES // max(1, int(np.prod(pixels.image_shape))))
-  num_groups = -(-batch.size // max_group_size)
+  num_groups = -(-batch.size // max_images_per_group)
   group_size = -(-batch.size // num_groups)
 
   @without_autograph
@@ -57,9 +57,10 @@ def augment_and_prefetch(batches: tf.data.Dataset, order: OrderSettings, pixels:
                         random_numbers: tf.Tensor) -> Tuple[tf.Tensor, ...]:
     # Repeated examples make all groups equally large. They are removed after the augmentation.
     num_added = num_groups * group_size - batch.size
-    return tuple(_reshape(tf.concat([tensor, tensor[:num_added]], 0) if num_added else tensor,
-                          [num_groups, group_size], tensor.shape[1:])
-                 for tensor in (*examples, random_numbers))
+    return tuple(
+        _reshape_leading(tf.concat([tensor, tensor[:num_added]], 0) if num_added else tensor,
+                         [num_groups, group_size], tensor.shape[1:])
+        for tensor in (*examples, random_numbers))
 
   @without_autograph
   def augment(images: tf.Tensor, labels: tf.Tensor,
@@ -71,7 +72,7 @@ def augment_and_prefetch(batches: tf.data.Dataset, order: OrderSettings, pixels:
       tf.data.experimental.unbatch())
   augmented = batch.map_and_batch(groups, augment, num_groups)
   return batch.prefetch_image_batches(augmented.map(without_autograph(lambda *groups: tuple(
-      _reshape(tensor, [-1], tensor.shape[2:])[:batch.size] for tensor in groups))))
+      _reshape_leading(tensor, [-1], tensor.shape[2:])[:batch.size] for tensor in groups))))
 
 
 def decode_augment_and_prefetch(references: tf.data.Dataset, read_content: decoding.ReadContent,
@@ -94,8 +95,9 @@ def decode_augment_and_prefetch(references: tf.data.Dataset, read_content: decod
           images, batch.encode_labels(class_indices)))))
 
 
-def _reshape(tensor: tf.Tensor, first_sizes: List[int], last_sizes: tf.TensorShape) -> tf.Tensor:
-  """Replaces the sizes of all dimensions before the last dimensions, whose sizes stay the same."""
+def _reshape_leading(tensor: tf.Tensor, first_sizes: List[int],
+                     last_sizes: tf.TensorShape) -> tf.Tensor:
+  """Reshapes the leading dimensions to `first_sizes`. The sizes of the last dimensions are kept."""
   dynamic_last_sizes = tf.shape(tensor)[tensor.shape.ndims - last_sizes.ndims:]
   tensor = tf.reshape(tensor, tf.concat([first_sizes, dynamic_last_sizes], 0))
   tensor.set_shape([None if size == -1 else size for size in first_sizes] + last_sizes.as_list())

@@ -15,7 +15,7 @@ from estimator_train.system.progress import make_progress_bar
 
 _LOG = logging.getLogger('estimator_train')
 _SKIPPED_FILE = 'skipped_images.json'
-_SKIPPED = json_values.mapping(json_values.fields({
+_SKIPPED_SCHEMA = json_values.mapping(json_values.fields({
     'files': json_values.text,
     'bad': json_values.list_of(json_values.tuple_of(json_values.integer(), json_values.text))}))
 # The number of examples that are submitted to the thread pool at a time. The futures of a million
@@ -83,7 +83,7 @@ def load_or_find_undecodable_images(read_content: Callable[[int], bytes], count:
       decoded again.
   """
   path = os.path.join(folder, _SKIPPED_FILE)
-  results = storage.load_json_or_warn(path, _SKIPPED) or {}
+  results = storage.load_json_or_warn(path, _SKIPPED_SCHEMA) or {}
   stored = results.get(split_name)
   if stored is None or stored['files'] != files_digest or any(
       index >= count for index, _ in stored['bad']):
@@ -115,12 +115,11 @@ def check_and_log_skipped(bad: Sequence[BadImage], count: int, max_bad_images: f
 
 
 def make_undecodable_error(image_name: str, reason: str) -> UserError:
-  """Returns the error about an image that cannot be read or decoded."""
   return UserError('an image cannot be decoded', '{} ({})'.format(printable(image_name), reason),
                    BadExample.remedy)
 
 
 def error_reason(error: Exception) -> str:
-  """Returns the reason that an error about an image states, without the name of the image."""
+  """Returns the reason in an error about an image, without the name of the image."""
   return (error.reason if isinstance(error, BadExample)
           else getattr(error, 'strerror', None) or str(error))

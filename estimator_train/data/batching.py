@@ -122,7 +122,7 @@ class BatchSettings(NamedTuple):
 
   def map_and_batch(self, examples: tf.data.Dataset, load: Callable[..., Any],
                     size: Optional[int] = None) -> tf.data.Dataset:
-    """Returns a dataset of batches of the results of `load`, which is called in parallel."""
+    """Calls `load` for the examples in parallel, and batches the results."""
     return examples.apply(tf.data.experimental.map_and_batch(
         load, size or self.size,
         num_parallel_calls=self.num_parallel_calls + self.num_queued_calls))
@@ -144,7 +144,7 @@ class BatchSettings(NamedTuple):
     return self.prefetch_batches(batches.with_options(options))
 
   def use_private_threads(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns the dataset with the option to run on the private thread pool, if there is one."""
+    """Makes a dataset run on the private thread pool, if there is one."""
     if not self.private_threads:
       return dataset
     options = tf.data.Options()

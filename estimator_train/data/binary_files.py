@@ -31,18 +31,18 @@ _MAX_AUTO_CACHED_BYTES = 256 << 20
 
 
 class BinarySource(InMemorySource):
-  """The source of a BinarySplit. The files are read when the examples are first needed."""
+  """A source whose files are read when the examples are first needed."""
   split: BinarySplit
   format_name = 'binary_files'
   _arrays: Optional[Tuple[np.ndarray, np.ndarray]] = None
 
-  def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
+  def load_arrays(self) -> Tuple[np.ndarray, np.ndarray]:
     if self._arrays is None:
       self._arrays = self.split.read_files(self.split.files)
     return self._arrays
 
   def check_and_count_examples(self) -> Optional[int]:
-    images, class_indices = self.arrays()
+    images, class_indices = self.load_arrays()
     shape, num_classes = self.spec.image_shape, len(self.spec.labels)
     max_class_index = class_indices.max(initial=0)
     if not len(images) or images.shape != (len(class_indices), *(shape or ())) or (
@@ -55,9 +55,9 @@ class BinarySource(InMemorySource):
     return len(images)
 
   def digest_for_workers(self) -> str:
-    return _digest_for_workers(self, self.split.are_verified)
+    return _digest_unless_verified(self, self.split.are_verified)
 
-  def files(self) -> List[FilePath]:
+  def list_files(self) -> List[FilePath]:
     return list(self.split.files)
 
 
@@ -73,9 +73,9 @@ class IdxSource(InMemorySource):
   is_in_memory = False
   is_sequential = True
 
-  def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
+  def load_arrays(self) -> Tuple[np.ndarray, np.ndarray]:
     images = np.frombuffer(idx.read_images(self.split), np.uint8)
-    return images.reshape(-1, *self.spec.require_images('an IdxSplit')), self.class_indices()
+    return images.reshape(-1, *self.spec.require_images('an IdxSplit')), self.read_class_indices()
 
   def check_and_count_examples(self) -> Optional[int]:
     return idx.check_split(self.split, self.spec.require_images('an IdxSplit'),
@@ -90,7 +90,7 @@ class IdxSource(InMemorySource):
     num_examples = idx.count_examples(self.split)
     # A thread reads the files into arrays while the graph is built. No variable refers to the
     # executor, because the thread of a garbage-collected executor ends after its last task.
-    future = futures.ThreadPoolExecutor(1).submit(self.arrays)
+    future = futures.ThreadPoolExecutor(1).submit(self.load_arrays)
 
     def read_examples(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
       images, class_indices = future.result()
@@ -109,13 +109,13 @@ class IdxSource(InMemorySource):
     size = idx.count_examples(self.split) * int(np.prod(self.spec.image_shape))
     return 'memory' if size <= _MAX_AUTO_CACHED_BYTES else 'none'
 
-  def class_indices(self) -> np.ndarray:
+  def read_class_indices(self) -> np.ndarray:
     return np.frombuffer(idx.read_labels(self.split), np.uint8)
 
   def digest_for_workers(self) -> str:
-    return _digest_for_workers(self, self.split.are_verified)
+    return _digest_unless_verified(self, self.split.are_verified)
 
-  def files(self) -> List[FilePath]:
+  def list_files(self) -> List[FilePath]:
     return [self.split.images, self.split.labels]
 
   def make_stage_input_fns(self, order: OrderSettings, pixels: PixelSettings,
@@ -161,6 +161,6 @@ class IdxSource(InMemorySource):
     return batches.map(decode)
 
 
-def _digest_for_workers(source: InMemorySource, are_verified: bool) -> str:
+def _digest_unless_verified(source: InMemorySource, are_verified: bool) -> str:
   """Returns a digest of the class indices, or '' if each worker has compared checksums itself."""
-  return '' if are_verified else storage.fingerprint_arrays([source.class_indices()])
+  return '' if are_verified else storage.fingerprint_arrays([source.read_class_indices()])

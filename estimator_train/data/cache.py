@@ -147,7 +147,7 @@ class CacheFiller:
 
   def _raise_if_stopping(self) -> None:
     if self._stopping.is_set():
-      raise _Stopped
+      raise _FillingStopped
 
   def _fill_array(self, images: np.ndarray) -> None:
     """Decodes all images into an array, uint8 [N, height, width, C].
@@ -186,8 +186,8 @@ class _ColorImageFound(Exception):
   """A color image was found while only one channel of each image was being cached."""
 
 
-class _Stopped(Exception):
-  """The cache is no longer needed."""
+class _FillingStopped(Exception):
+  """The cache is no longer needed, so that its thread stops."""
 
 
 def load_or_fill_array(cache: str, name: str, shape: Tuple[int, ...], dtype: type,

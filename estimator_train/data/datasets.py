@@ -231,7 +231,6 @@ def _check_class_names(dataset: DataSet, location: str) -> Tuple[str, ...]:
 
 
 def _check_image_shape(shape: Any, location: str) -> Optional[ImageShape]:
-  """Returns the checked `image_shape` of a DataSet; raises a UserError if it is invalid."""
   if shape is None:
     return None
   try:
@@ -285,7 +284,6 @@ def _check_split(split_name: str, split: Optional[Split], dataset: DataSet, sett
 def _find_records(
     split: RecordSplit, location: str, dataset: DataSet, settings: Settings,
     label_files: LabelFiles) -> Union[ImageRecordSplit, ParsedRecordSplit]:
-  """Finds the records of a split, and returns a split with their positions."""
   if split.parse is not None and split.parse_batch is not None:
     raise UserError('a RecordSplit has parse or parse_batch, not both', location,
                     'omit one of them')

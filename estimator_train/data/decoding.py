@@ -104,7 +104,7 @@ def make_shape_function() -> ImageFunction:
 
 
 def are_all_gray(contents: Iterable[bytes]) -> bool:
-  """Returns whether all images are gray, apart from images without a valid header."""
+  """Returns whether all images are gray. Images without a valid header are ignored."""
   def read_channels(content: tf.Tensor) -> tf.Tensor:
     # Only the header of a JPEG needs to be read.
     return tf.cond(tf.image.is_jpeg(content), lambda: tf.io.extract_jpeg_shape(content),
@@ -183,7 +183,7 @@ def make_load_image(read_content: ReadContent, expect_gray: bool,
 
 
 def _convert_dtype(image: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-  """Converts a resized float32 image to a dtype while the image is in the processor's cache."""
+  """Converts a single resized image, which is in the processor's cache, from float32 to `dtype`."""
   if dtype == tf.float32:
     return image
   assert dtype == tf.uint8, dtype

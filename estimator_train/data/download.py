@@ -56,7 +56,7 @@ class DownloadResult(NamedTuple):
 
 
 class DownloadFailed(Exception):
-  """The download failed: the server does not provide the file, or every attempt was interrupted."""
+  """The server does not provide the file, or all attempts to download it were interrupted."""
 
 
 class SecureHandler(urllib.request.BaseHandler):

@@ -46,17 +46,17 @@ FolderListings = Dict[bytes, FolderListing]  # By the path of the folder.
 
 
 def is_image(name: bytes) -> bool:
-  """Returns whether a file name has an extension of images that can be decoded, in any case."""
+  """Returns whether a file name has the extension of an image format that can be decoded."""
   return name.lower().endswith(_DECODABLE_EXTENSIONS)
 
 
 def may_be_image(name: bytes) -> bool:
-  """Returns whether a file name has an extension of images, even of a format without a decoder."""
+  """Returns whether a file name has the extension of any image format."""
   return _extension(name).lower() in _IMAGE_EXTENSIONS
 
 
 def may_be_records(name: bytes) -> bool:
-  """Returns whether a file in a folder of TFRecord files may be one, judging by its name."""
+  """Returns whether a file name may be that of a TFRecord file."""
   return not name.lower().endswith(_DESCRIPTION_EXTENSIONS)
 
 
@@ -123,9 +123,9 @@ def warn_about_unmatched_images(flag: str, files: List[bytes], listings: FolderL
   """Logs a warning if the patterns of a flag leave out folders, or images of some extensions."""
   # If some files with an extension match, the others with this extension are left out on purpose.
   matched_extensions = set(map(_extension, files))
-  counts = _count_images(extension for listing in listings.values()
-                         for extension in map(_extension, listing.unmatched)
-                         if extension not in matched_extensions)
+  counts = _count_images_by_extension(extension for listing in listings.values()
+                                      for extension in map(_extension, listing.unmatched)
+                                      if extension not in matched_extensions)
   if counts:
     _LOG.warning('--%s leaves out %d images in the folders that it searches: %s', flag,
                  sum(counts.values()), _join_extension_counts(counts))
@@ -249,7 +249,7 @@ def make_no_match_error(rule: str, location: str, pattern: str, example: str) ->
     return UserError(rule, '{} (there is no {})'.format(location, printable(folder)),
                      'correct the pattern')
   names = list(itertools.islice(_iter_visible_names(folder or '.'), _MAX_FILES_IN_ERROR))
-  counts = _count_images(map(_extension, names))
+  counts = _count_images_by_extension(map(_extension, names))
   existing = [_join_extension_counts(counts)] if counts else []
   if counts:
     ((extension, _),) = counts.most_common(1)
@@ -326,7 +326,7 @@ def _is_folder(entry: 'os.DirEntry[bytes]') -> bool:
 
 
 def folder_before_wildcards(pattern: str) -> str:
-  """Returns the deepest folder in the path before the first special character of a pattern."""
+  """Returns the deepest folder in the part of a pattern before the first wildcard."""
   parts = pattern.split('/')
   fixed = list(itertools.takewhile(lambda part: not glob.has_magic(part), parts))
   folder = '/'.join(fixed) or '/' * pattern.startswith('/')
@@ -348,8 +348,8 @@ def _extension(name: bytes) -> bytes:
   return os.path.splitext(name)[1]
 
 
-def _count_images(extensions: Iterator[bytes]) -> Counter[bytes]:
-  """Counts the extensions of images. Extensions that differ in case are counted separately."""
+def _count_images_by_extension(extensions: Iterator[bytes]) -> Counter[bytes]:
+  """Counts images by extension. Extensions that differ in case are counted separately."""
   return collections.Counter(extension for extension in extensions
                              if extension.lower() in _IMAGE_EXTENSIONS)
 

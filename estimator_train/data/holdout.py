@@ -79,8 +79,9 @@ def hold_out_examples(split: _Split, settings: Settings,
     example_ids = hashes ^ split.records.lengths.astype('>u8')
   is_held_out = (hashes < np.uint64(int(fraction * 2 ** 64)) if is_new_run
                  else np.isin(example_ids, np.frombuffer(recorded_holdout.examples, '>u8')))
-  by_class = np.lexsort((hashes, class_indices))
-  for class_members in np.split(by_class, np.flatnonzero(np.diff(class_indices[by_class])) + 1):
+  indices_by_class = np.lexsort((hashes, class_indices))
+  class_starts = np.flatnonzero(np.diff(class_indices[indices_by_class])) + 1
+  for class_members in np.split(indices_by_class, class_starts):
     is_held_out[class_members[0]] |= is_new_run
     if is_held_out[class_members].all():
       is_held_out[class_members[-1]] = False

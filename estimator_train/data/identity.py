@@ -57,7 +57,7 @@ def digest_records(index: RecordIndex, record_indices: Optional[np.ndarray] = No
   # reading the complete record.
   sample = used_indices[evenly_spaced_indices(len(used_indices), _MAX_REMOTE_CHECKSUMS if any(
       map(is_remote, index.files)) else _MAX_CHECKSUMS)]
-  ends = (index.offsets() + index.lengths)[sample]
+  ends = (index.compute_offsets() + index.lengths)[sample]
   file_indices = np.searchsorted(index.first_records, sample, 'right') - 1
   for file_index in np.unique(file_indices):
     with contextlib.closing(PositionedFile(index.files[file_index])) as file:

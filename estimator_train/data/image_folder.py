@@ -152,7 +152,7 @@ def _list_files(flag: str, pattern: Optional[str], gives_class_names: bool = Fal
 def _find_class_names(files: Sequence[bytes]) -> Tuple[str, ...]:
   """Returns the sorted names of the folders of the files."""
   folders = {os.path.dirname(path) for path in files}
-  class_names = tuple(sorted({_class_name(folder) for folder in folders}))
+  class_names = tuple(sorted({_class_name_of_folder(folder) for folder in folders}))
   if not are_distinct(class_names):
     raise UserError('class names must not differ only in their Unicode form',
                     ', '.join(ascii(name) for name in class_names if any(
@@ -161,8 +161,8 @@ def _find_class_names(files: Sequence[bytes]) -> Tuple[str, ...]:
   return class_names
 
 
-def _class_name(folder: bytes) -> str:
-  """Returns the name of a folder, which is the class name of the files in it."""
+def _class_name_of_folder(folder: bytes) -> str:
+  """Returns the class name of the files in a folder, which is the name of the folder."""
   name = os.path.basename(os.path.abspath(folder)).decode('utf-8', 'backslashreplace')
   if name.splitlines() not in ([], [name]):  # labels.txt and flags.txt are read line by line.
     raise UserError('a class name must not have a line break', repr(os.fsdecode(folder)),
@@ -178,7 +178,7 @@ def _make_split(files: List[bytes], class_names: Sequence[str]) -> ImageSplit:
   for position, path in enumerate(files):
     folder = os.path.dirname(path)
     if folder not in index_by_folder:
-      name = _class_name(folder)
+      name = _class_name_of_folder(folder)
       if to_nfc(name) not in index_by_name:
         raise UserError(
             'the folder of a file is not a class name',

@@ -37,7 +37,6 @@ _MAX_CHECKED_RECORDS, _MAX_CHECKED_BYTES, _SAMPLE_SIZE = 1 << 15, 1 << 28, 256
 
 
 class ImageRecordSource(image_source.ImageSource):
-  """The source of an ImageRecordSplit."""
   split: ImageRecordSplit
   format_name = 'image_records'
   # The references that look_up_references returns are the contents themselves.
@@ -95,7 +94,7 @@ class ImageRecordSource(image_source.ImageSource):
         decoding.shuffle_files(files, order).apply(tf.data.experimental.parallel_interleave(
             read_records, min(_MAX_PUBLISHED_READERS, len(files)))), parse, order, pixels, batch)
 
-  def class_indices(self) -> np.ndarray:
+  def read_class_indices(self) -> np.ndarray:
     chunks = np.array_split(np.arange(len(self)), len(self) // _RECORDS_PER_LABEL_READ + 1)
     with translate_errors():
       return np.array([class_index for chunk in chunks
@@ -125,10 +124,10 @@ class ImageRecordSource(image_source.ImageSource):
     return text if self._label_map.is_identity else '{} {}'.format(
         text, self._label_map.class_indices)
 
-  def files(self) -> List[FilePath]:
+  def list_files(self) -> List[FilePath]:
     return list(self.split.records.files)
 
-  def class_indices_or_minus_one(self) -> np.ndarray:
+  def read_class_indices_or_minus_one(self) -> np.ndarray:
     def find_class_index(index: int) -> int:
       try:
         ((_, class_index, _),) = self._read_examples(np.array([index]))
@@ -253,14 +252,14 @@ def _suggest_key_flags(features: Any, split: ImageRecordSplit) -> List[str]:
   """
   values = {key: getattr(feature, feature.WhichOneof('kind') or 'bytes_list').value
             for key, feature in sorted(features.items())}
-  single = {key: value[0] for key, value in values.items() if len(value) == 1}
-  bytes_keys = [key for key, value in single.items() if isinstance(value, bytes)]
-  image_keys = [key for key in bytes_keys if single[key].startswith(_IMAGE_MAGICS)]
-  label_keys = [key for key, value in single.items() if isinstance(value, int)]
+  single_values = {key: value[0] for key, value in values.items() if len(value) == 1}
+  bytes_keys = [key for key, value in single_values.items() if isinstance(value, bytes)]
+  image_keys = [key for key in bytes_keys if single_values[key].startswith(_IMAGE_MAGICS)]
+  label_keys = [key for key, value in single_values.items() if isinstance(value, int)]
   flags = []
   if split.image_key not in (image_keys or bytes_keys):
     flags.append('--image_key=' + ('|'.join(image_keys) or 'KEY'))
   if split.label_key not in label_keys:
-    likely = [key for key in label_keys if 'label' in key or 'class' in key]
-    flags.append('--label_key=' + ('|'.join(likely or label_keys) or 'KEY'))
+    likely_keys = [key for key in label_keys if 'label' in key or 'class' in key]
+    flags.append('--label_key=' + ('|'.join(likely_keys or label_keys) or 'KEY'))
   return flags

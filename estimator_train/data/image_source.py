@@ -102,9 +102,9 @@ class ImageSource(Source):
     """Returns the split without the images at these indices and without unreadable parts."""
     return self.split.take(np.delete(np.arange(len(self)), indices))
 
-  def class_indices_or_minus_one(self) -> np.ndarray:
+  def read_class_indices_or_minus_one(self) -> np.ndarray:
     """Returns the class index of each image, integer [N]. It is -1 if the label is invalid."""
-    return self.class_indices()
+    return self.read_class_indices()
 
   def unreadable_file_parts(self) -> List[Tuple[str, str]]:
     """Returns (name, reason) of each part of a file whose records cannot be found."""
@@ -193,7 +193,7 @@ class ImageSource(Source):
     shapes = [(len(self), height, width, channels) for channels in channel_counts]
     fill_order = order.indices_by_first_use(len(self))
     return ImageCache(CacheFiller(
-        cache, 'images-' + key, shapes, fill_order, decode, self.class_indices))
+        cache, 'images-' + key, shapes, fill_order, decode, self.read_class_indices))
 
   def wait_until_cached(self) -> None:
     image_cache = self._cache_ref and self._cache_ref()
@@ -251,7 +251,6 @@ class ImageSource(Source):
 
 
 class ImageFileSource(ImageSource):
-  """The source of an ImageSplit."""
   split: ImageSplit
   format_name = 'image_files'
   class_indices_are_known = True
@@ -277,7 +276,7 @@ class ImageFileSource(ImageSource):
     return os.fsdecode(self.split.files[index])
 
   def describe_content(self) -> str:
-    return identity.digest_image_files(self.split.files, self.class_indices())
+    return identity.digest_image_files(self.split.files, self.read_class_indices())
 
   def make_published_input_fn(self, order: OrderSettings, pixels: PixelSettings,
                               batch: BatchSettings) -> InputFn:
@@ -285,9 +284,9 @@ class ImageFileSource(ImageSource):
         decoding.shuffle_files(self.split.files, order, self.split.classes.astype(np.int64)),
         lambda path, class_index: (tf.read_file(path), class_index), order, pixels, batch)
 
-  def class_indices(self) -> np.ndarray:
+  def read_class_indices(self) -> np.ndarray:
     return np.asarray(self.split.classes)
 
-  def files(self) -> List[FilePath]:
+  def list_files(self) -> List[FilePath]:
     return list(self.split.files)
 

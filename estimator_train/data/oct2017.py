@@ -266,11 +266,12 @@ def _check_complete(paths: Iterable[str], location: str, remedy: str) -> None:
     paths: the paths of the images, such as `train/CNV/CNV-1.jpeg`.
     location: the folder or archive of the images, for the message.
   """
-  present = collections.Counter(path.rpartition('/')[0] for path in paths)
-  published = {'{}/{}'.format(split, class_name): count for split, counts in IMAGE_COUNTS.items()
-               for class_name, count in zip(CLASS_NAMES, counts)}
-  differences = ['{}: {} of {}'.format(folder, present[folder], count)
-                 for folder, count in published.items() if present[folder] != count]
+  present_counts = collections.Counter(path.rpartition('/')[0] for path in paths)
+  published_counts = {
+      '{}/{}'.format(split, class_name): count for split, counts in IMAGE_COUNTS.items()
+      for class_name, count in zip(CLASS_NAMES, counts)}
+  differences = ['{}: {} of {}'.format(folder, present_counts[folder], count)
+                 for folder, count in published_counts.items() if present_counts[folder] != count]
   if differences:
     raise UserError('the images of oct2017 are incomplete',
                     '{!r} ({})'.format(location, ', '.join(differences)), remedy)

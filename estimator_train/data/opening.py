@@ -92,7 +92,7 @@ def open_data(settings: Settings, run_dir: RunDir, checkpoint_run_dir: RunDir,
   run_dir.make()
   skipped_images: List[BadImage] = []
   if settings.input.on_bad_image == 'skip':
-    sources, skipped_images = skip_bad_images(sources, settings.input, run_dir.path)
+    sources, skipped_images = exclude_bad_images(sources, settings.input, run_dir.path)
   train, test = map(sources.get, ('train', 'eval'))
   if train is not None:
     _check_input_flags(train, settings)
@@ -150,8 +150,8 @@ def make_image_sources(
   return dataset.spec, image_sources
 
 
-def skip_bad_images(sources: Dict[str, AnySource], flags: InputFlags,
-                    folder: str) -> Tuple[Dict[str, AnySource], List[BadImage]]:
+def exclude_bad_images(sources: Dict[str, AnySource], flags: InputFlags,
+                       folder: str) -> Tuple[Dict[str, AnySource], List[BadImage]]:
   """Returns sources that leave out the images that cannot be decoded, and a list of these images.
 
   Raises:
@@ -227,7 +227,7 @@ def make_input_settings(source: Source, settings: Settings, one_hot: bool, batch
   """
   is_balanced = settings.input.class_sampling == 'balanced'
   return (OrderSettings(settings.optimizer.seed, shard, settings.input.shuffle_buffer,
-                        source.class_indices() if is_balanced else None),
+                        source.read_class_indices() if is_balanced else None),
           PixelSettings(source.spec.image_shape or NO_IMAGE_SHAPE, settings.input.augment),
           make_batch_settings(source.spec, settings, one_hot, batch_size))
 

@@ -114,6 +114,6 @@ class ExampleOrder:
 
 
 def evenly_spaced_indices(count: int, max_count: int) -> np.ndarray:
-  """Returns up to `max_count` evenly spaced integers, int64, from 0 to less than `count`."""
+  """Returns up to `max_count` evenly spaced indices, int64, of `count` elements."""
   sample_size = min(max_count, count)
   return np.arange(sample_size) * count // max(1, sample_size)

@@ -64,7 +64,7 @@ class PositionedFile:
       self.size = os.fstat(self._file.fileno()).st_size
 
   def read(self, offset: int, count: int) -> bytes:
-    """Returns `count` bytes from an offset on, or fewer if the file ends before."""
+    """Returns `count` bytes from an offset on, or fewer at the end of the file."""
     if self._lock is None:
       return os.pread(self._file.fileno(), count, offset)
     with self._lock:
@@ -115,7 +115,6 @@ class RecordIndex(NamedTuple):
 
   @property
   def num_records(self) -> int:
-    """The number of records."""
     return len(self.lengths)
 
   def check_intact(self) -> None:
@@ -134,7 +133,7 @@ class RecordIndex(NamedTuple):
             '{}; the last {:,} bytes of the file are lost'.format(damage.reason,
                                                                   damage.lost_bytes))
 
-  def offsets(self) -> np.ndarray:
+  def compute_offsets(self) -> np.ndarray:
     """Returns the offset of the data of each record in its file, int64 [records]."""
     ends = np.cumsum(self.lengths + (HEADER_BYTES + FOOTER_BYTES))
     starts = ends - self.lengths - FOOTER_BYTES
@@ -151,7 +150,7 @@ class RecordReader:
   """Reads the records of an index. Several threads can share a reader."""
 
   def __init__(self, index: RecordIndex) -> None:
-    self._index, self._offsets = index, index.offsets()
+    self._index, self._offsets = index, index.compute_offsets()
     soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     max_open_files = _MAX_OPEN_FILES if soft_limit == resource.RLIM_INFINITY else max(
         1, min(_MAX_OPEN_FILES, int(soft_limit * _OPEN_FILES_FRACTION)))
@@ -173,19 +172,15 @@ class RecordReader:
     # The kernel reads all records in parallel while this function waits for the first one.
     for file, offset, count in requests:
       file.request_readahead(offset, count)
-    return [self._verify_data(record, file.read(offset, count))
-            for record, (file, offset, count) in zip(records, requests)]
-
-  def _verify_data(self, record: int, content: bytes) -> bytes:
-    """Returns the data of a record without the checksum at its end.
-
-    Raises:
-      BadExample: the record is truncated, or the checksum does not match.
-    """
-    try:
-      return record_framing.parse_data(content, int(self._index.lengths[record]))
-    except record_framing.DamagedRecord as damage:
-      raise BadExample(describe_record(*self._index.locate_record(record)), str(damage)) from damage
+    contents = []
+    for record, (file, offset, count) in zip(records, requests):
+      try:
+        contents.append(record_framing.parse_data(
+            file.read(offset, count), int(self._index.lengths[record])))
+      except record_framing.DamagedRecord as damage:
+        name = describe_record(*self._index.locate_record(record))
+        raise BadExample(name, str(damage)) from damage
+    return contents
 
 
 def is_remote(path: bytes) -> bool:
@@ -226,7 +221,7 @@ def describe_record(path: bytes, record: int) -> str:
 
 
 def _scan_file(file_index: int, path: bytes) -> Tuple[np.ndarray, Optional[FileDamage]]:
-  """Returns the lengths of the records before any damage in a file, and the damage."""
+  """Returns the lengths of the records in a file up to the first damage, and the damage, if any."""
   lengths: List[int] = []
   offset, block, block_offset, length, reason = 0, b'', 0, _BLOCK_BYTES, ''
   with contextlib.closing(PositionedFile(path)) as file:

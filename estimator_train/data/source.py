@@ -159,14 +159,14 @@ class Source(abc.ABC):
     """Waits until the cache of the training examples is full, if there is a cache."""
 
   @abc.abstractmethod
-  def class_indices(self) -> np.ndarray:
+  def read_class_indices(self) -> np.ndarray:
     """Returns the class indices, integer [N]; raises a UserError for infinite data."""
 
   def count_examples_by_class(self) -> List[int]:
     """Returns the number of examples per class; raises a UserError for infinite data."""
-    return np.bincount(self.class_indices(), minlength=len(self.spec.labels)).tolist()
+    return np.bincount(self.read_class_indices(), minlength=len(self.spec.labels)).tolist()
 
-  def files(self) -> List[FilePath]:
+  def list_files(self) -> List[FilePath]:
     """Returns the paths of the files that contain the examples; [] if there are no files."""
     return []
 
@@ -179,7 +179,7 @@ class Source(abc.ABC):
     Raises:
       UserError: the program cannot notice changes of the examples.
     """
-    return storage.fingerprint_files(self.files())
+    return storage.fingerprint_files(self.list_files())
 
   def digest_for_workers(self) -> str:
     """Returns a digest that must be the same on all workers; by default, of the class indices.
@@ -189,7 +189,7 @@ class Source(abc.ABC):
     """
     if not self.class_indices_are_known:
       return ''
-    return storage.fingerprint_arrays([self.class_indices()])
+    return storage.fingerprint_arrays([self.read_class_indices()])
 
   def content_digest(self) -> str:
     """Returns a digest that is the same for a copy of the examples in another folder.

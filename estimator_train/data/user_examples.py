@@ -45,11 +45,11 @@ class UserExampleSource(Source):
   """A source of examples that a function of the user makes. A subclass reads one kind of split.
 
   Attributes:
-    function: the function of the user. It returns an example, a batch, or a dataset of examples.
-      An example is `(features, label)` or `(features, label, weight)`.
+    user_function: returns an example, a batch, or a dataset of examples. An example is `(features,
+      label)` or `(features, label, weight)`.
   """
   is_user_defined = True
-  function: Any
+  user_function: Any
 
   @abc.abstractmethod
   def read_in_order(self, batch: BatchSettings) -> tf.data.Dataset:
@@ -81,7 +81,7 @@ class UserExampleSource(Source):
   def make_eval_input_fn(self, pixels: PixelSettings, batch: BatchSettings) -> InputFn:
     return lambda: self._encode_batches(self.read_in_order(batch), batch)
 
-  def class_indices(self) -> np.ndarray:
+  def read_class_indices(self) -> np.ndarray:
     with tf.Graph().as_default(), translate_errors(self):
       examples = self.read_in_order(self._make_unencoded_batch(_CHUNK_SIZE))
       self._check_structure(examples)
@@ -133,7 +133,7 @@ class UserExampleSource(Source):
 
   def _check_structure(self, batches: tf.data.Dataset) -> None:
     """Raises a UserError if the structure, or the dtype of labels or weights, is wrong."""
-    structure, name = tf.data.get_output_types(batches), qualified_name(self.function)
+    structure, name = tf.data.get_output_types(batches), qualified_name(self.user_function)
     if not isinstance(structure, tuple) or len(structure) not in (2, 3):
       raise UserError('an example must be (features, label) or (features, label, weight)',
                       '{} returns {}'.format(name, structure), 'return a tuple of two or three')
@@ -161,12 +161,13 @@ class ExampleSource(UserExampleSource):
 
   def __init__(self, spec: DataSpec, split: ExampleSplit, role: Role = Role.TRAIN) -> None:
     super().__init__(spec, split, role)
-    self.function = split.make_dataset
+    self.user_function = split.make_dataset
     self._count_origin, self._count_remedy = 'of num_examples', 'correct num_examples'
 
   def open(self, folder: str) -> None:
     if self.split.num_examples is None:
-      self.split = self.split._replace(num_examples=_load_or_count_examples(self.function, folder))
+      num_examples = _load_or_count_examples(self.user_function, folder)
+      self.split = self.split._replace(num_examples=num_examples)
       self._count_origin = 'in ' + os.path.join(folder, _COUNTS_FILE)
       self._count_remedy = 'remove this file if the data has changed; the function must make the ' \
           'same examples each time'
@@ -193,16 +194,16 @@ class ExampleSource(UserExampleSource):
     examples, the first example with the index -1 takes the place of each missing example, and
     `_drop_indices` fails. A function that checks each example would take 50 µs per example.
     """
-    count, examples = self.split.num_examples, _make_user_dataset(self.function)
+    count, examples = self.split.num_examples, _make_user_dataset(self.user_function)
     indices = tf.data.Dataset.range(count).concatenate(
         tf.data.Dataset.range(1).map(without_autograph(
             lambda _: self._make_failing_scalar('more', tf.int64))))
     missing = tf.data.Dataset.zip((
         examples.take(1), tf.data.Dataset.from_tensors(tf.constant(-1, tf.int64)))).repeat()
-    made = tf.data.Dataset.zip((examples, indices)).concatenate(missing)
+    indexed_examples = tf.data.Dataset.zip((examples, indices)).concatenate(missing)
     # `zip` reads its first dataset first, so at the end of the pass it reads one more element of
-    # `made`. This element raises the error if the function makes too many examples.
-    return tf.data.Dataset.zip((made, tf.data.Dataset.range(count)))
+    # `indexed_examples`. This element raises the error if the function makes too many examples.
+    return tf.data.Dataset.zip((indexed_examples, tf.data.Dataset.range(count)))
 
   def _drop_indices(self, batches: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the batches without the indices. A batch fails if one of its examples is missing."""
@@ -226,8 +227,8 @@ class ExampleSource(UserExampleSource):
     @preserve_user_errors
     def fail() -> None:
       raise UserError('the number of examples has changed', '{} makes {} than the {} {}'.format(
-          qualified_name(self.function), comparison, self.split.num_examples, self._count_origin),
-          self._count_remedy)
+          qualified_name(self.user_function), comparison, self.split.num_examples,
+          self._count_origin), self._count_remedy)
 
     tensor = tf.numpy_function(fail, [], dtype)
     tensor.set_shape([])
@@ -240,7 +241,7 @@ class ExampleSource(UserExampleSource):
 
   def find_example_error(self) -> Optional[UserError]:
     with devices.cpu_session() as session:
-      dataset = _make_user_dataset(self.function)
+      dataset = _make_user_dataset(self.user_function)
       next_example = tf.data.make_one_shot_iterator(dataset).get_next()
       read = session.make_callable((next_example[1], tf.nest.flatten(next_example)))
       for index in range(self.check_and_count_examples()):
@@ -250,7 +251,8 @@ class ExampleSource(UserExampleSource):
           reason = first_line(error)
         if reason is not None:
           return UserError('make_dataset of a split failed', '{}, example {} ({})'.format(
-              qualified_name(self.function), index, reason), 'fix this function, or the example')
+              qualified_name(self.user_function), index, reason),
+                           'fix this function, or the example')
     return None
 
 
@@ -261,7 +263,7 @@ class ParsedRecordSource(UserExampleSource):
 
   def __init__(self, spec: DataSpec, split: ParsedRecordSplit, role: Role = Role.TRAIN) -> None:
     super().__init__(spec, split, role)
-    self.function = split.parse or split.parse_batch
+    self.user_function = split.parse or split.parse_batch
     self._reader = RecordReader(split.records)
 
   def check_and_count_examples(self) -> Optional[int]:
@@ -286,7 +288,7 @@ class ParsedRecordSource(UserExampleSource):
     path, record = self.split.records.locate_record(index)
     return {'file': '{}:{}'.format(os.fsdecode(path), record)}
 
-  def files(self) -> List[FilePath]:
+  def list_files(self) -> List[FilePath]:
     return list(self.split.records.files)
 
   def make_stage_input_fns(self, order: OrderSettings, pixels: PixelSettings,
@@ -297,8 +299,8 @@ class ParsedRecordSource(UserExampleSource):
   def find_example_error(self) -> Optional[UserError]:
     with devices.cpu_session() as session:
       record = tf.placeholder(tf.string, [])
-      parts = (self.function(record) if self.split.parse is not None
-               else tf.nest.map_structure(tf.squeeze, self.function(record[tf.newaxis])))
+      parts = (self.user_function(record) if self.split.parse is not None
+               else tf.nest.map_structure(tf.squeeze, self.user_function(record[tf.newaxis])))
       run_parse = session.make_callable((parts[1], tf.nest.flatten(parts)), [record])
       for index in range(self.split.records.num_records):
         try:
@@ -310,7 +312,7 @@ class ParsedRecordSource(UserExampleSource):
               (frame[0], frame[1]) for frame in frames) + first_line(error)
         if reason is not None:
           return UserError(_FUNCTION_FAILED, '{} for {} ({})'.format(
-              qualified_name(self.function),
+              qualified_name(self.user_function),
               describe_record(*self.split.records.locate_record(index)), reason),
                            'fix this function, or the record')
     return None
@@ -325,13 +327,13 @@ class ParsedRecordSource(UserExampleSource):
     Args:
       make_chunks: takes a chunk size, and returns a dataset of chunks of record indices.
     """
-    with user_code.translate_errors(_FUNCTION_FAILED, qualified_name(self.function)):
+    with user_code.translate_errors(_FUNCTION_FAILED, qualified_name(self.user_function)):
       if self.split.parse_batch is not None:
         return self._read_records(make_chunks(batch.size)).map(
-            self.function, batch.num_parallel_calls)
+            self.user_function, batch.num_parallel_calls)
       records = self._read_records(make_chunks(_CHUNK_SIZE)).apply(tf.data.experimental.unbatch())
       return records.apply(tf.data.experimental.map_and_batch(
-          self.function, batch.size, num_parallel_calls=batch.num_parallel_calls))
+          self.user_function, batch.size, num_parallel_calls=batch.num_parallel_calls))
 
   def _read_records(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
     """Returns a dataset of records, string [n] each, for chunks of record indices, int64 [n]."""
@@ -373,7 +375,6 @@ def _read_all_batches(batches: tf.data.Dataset) -> Tuple[List[np.ndarray], Any]:
 
 
 def _make_user_dataset(make_dataset: Callable[[], Any]) -> tf.data.Dataset:
-  """Returns the dataset of the user; raises a UserError if the function fails."""
   with user_code.translate_errors(_FUNCTION_FAILED, qualified_name(make_dataset)):
     dataset = make_dataset()
   if not isinstance(dataset, _DATASET_BASE_CLASS):

@@ -43,7 +43,7 @@ def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
   spec, sources = opening.make_image_sources(settings, run_dir)
   make_folder(folder, 'output')
   if settings.input.on_bad_image == 'skip':
-    sources, skipped = opening.skip_bad_images(sources, settings.input, folder)
+    sources, skipped = opening.exclude_bad_images(sources, settings.input, folder)
   for source in sources.values():
     source.check_and_count_examples()
   num_shards = {split_name: _choose_num_shards(split_name, source, settings)
@@ -74,7 +74,7 @@ def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
 def _choose_num_shards(split_name: str, source: ImageSource, settings: Settings) -> int:
   """Returns the number of shards; raises a UserError if there are fewer training images."""
   if settings.export.num_shards is None:
-    num_bytes = sum(map(os.path.getsize, filter(os.path.exists, source.files())))
+    num_bytes = sum(map(os.path.getsize, filter(os.path.exists, source.list_files())))
     return min(len(source), max(1, math.ceil(num_bytes / _DEFAULT_BYTES_PER_SHARD)))
   if split_name == 'eval':
     return min(settings.export.num_shards, len(source))
@@ -170,7 +170,7 @@ def _write_shards(shards: Sequence[_Shard], source: ImageSource,
 def _make_example_function(source: ImageSource,
                            class_names: Sequence[str]) -> Callable[[int], bytes]:
   """Returns a function that takes the index of an image, and returns a serialized example."""
-  class_indices, read_shape = source.class_indices(), decoding.make_shape_function()
+  class_indices, read_shape = source.read_class_indices(), decoding.make_shape_function()
 
   def make_example(index: int) -> bytes:
     name = source.image_name(index)

@@ -57,7 +57,7 @@ class Argument(NamedTuple):
 
   @property
   def flag_name(self) -> str:
-    """The name of the flag, which for `--noFLAG` is that of FLAG."""
+    """The name of the flag. For `--noFLAG`, this is FLAG."""
     name = self.text.lstrip('-').partition('=')[0]
     flag = all_flags().get(name[2:]) if name.startswith('no') else None
     return name if flag is None or flag.value_type is not bool else flag.name
@@ -120,7 +120,6 @@ def _check_no_shell_syntax(argument: Argument) -> None:
 
 
 def _parse_values(arguments: Sequence[Argument]) -> Dict[str, Any]:
-  """Returns the values of all flags by name."""
   flags = all_flags()
   values = {name: flag.default for name, flag in flags.items()}
   for argument in (argument.text for argument in arguments):

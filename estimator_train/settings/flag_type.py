@@ -182,7 +182,6 @@ def flag_group(title: str) -> Callable[[Group], Group]:
 
 @functools.lru_cache(maxsize=None)
 def flags_of(group: type) -> Tuple[Flag, ...]:
-  """Returns the flags of a registered class."""
   return tuple(Flag(field.name, _union_members(field.type), field.default, **field.metadata)
                for field in attr.fields(group))
 

@@ -177,7 +177,7 @@ def make_run_input_fn(run: Run, model: PreparedModel) -> InputFn:
       finding.find_latest_checkpoint_and_step(model_dir)[0]
       or initial_weights.initial_weights_path(model_dir),
       source, settings, engine.devices)
-  return arrays.make_train_input_fn(source, features, source.class_indices(), *input_plan)
+  return arrays.make_train_input_fn(source, features, source.read_class_indices(), *input_plan)
 
 
 def _failure_with_context(error: TrainingFailed, run: Run,

@@ -172,7 +172,7 @@ def features(steps: int, **rest: Any) -> Dict[str, float]:
       source, settings, engine.devices)
   secs = time.perf_counter() - began
   input_fn = arrays.make_train_input_fn(
-      source, computed, source.class_indices(), *make_input_settings(
+      source, computed, source.read_class_indices(), *make_input_settings(
           source, settings, model.one_hot, engine.examples_per_replica))
   return {'images_per_sec': _train(run, model, input_fn, steps),
           'computed_per_sec': rest['images'] / secs}

@@ -159,7 +159,7 @@ def test_an_example_that_fails_is_named(source_of, pattern, make, message):
      'weights must be numbers: .* returns string: convert')])
 def test_dtypes_of_labels_and_weights(source_of, pattern, convert, message):
   source = source_of(RecordSplit(pattern, lambda record: convert(*parse(record))))
-  for use in (source.class_indices, source.make_train_input_fn(*PLAN, 'none'),
+  for use in (source.read_class_indices, source.make_train_input_fn(*PLAN, 'none'),
               source.make_eval_input_fn(*PLAN.evaluation)):
     with tf.Graph().as_default(), pytest.raises(UserError, match=message):
       use()

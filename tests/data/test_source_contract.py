@@ -148,8 +148,8 @@ def train(make):
 def test_evaluation_has_each_example_once_in_order(make, tmp_path, kind):
   source = make(kind)
   assert source.check_and_count_examples() == COUNT
-  assert source.class_indices().tolist() == [number % 3 for number in range(COUNT)]
-  assert list(map(os.fsdecode, source.files())) == (
+  assert source.read_class_indices().tolist() == [number % 3 for number in range(COUNT)]
+  assert list(map(os.fsdecode, source.list_files())) == (
       [] if kind in ('arrays', 'examples')
       else sorted(str(path) for path in (tmp_path / 'data').iterdir()))
   found, _ = batches(source.make_eval_input_fn(*PLAN.evaluation))
@@ -229,7 +229,7 @@ def test_a_worker_reads_no_file_of_another(make, kind):
   shard = Shard(0, 2, 1, 4)
   own = ExampleOrder(512, 1, shard).compute_indices(0, 256)
   for number in set(range(512)) - set(own):
-    os.truncate(source.files()[number], 0)
+    os.truncate(source.list_files()[number], 0)
   found, _ = batches(source.make_train_input_fn(*PLAN.given(shard=shard), 'none'), 5)
   assert numbers_of(found) == (own[:20] % COUNT).tolist()
 
@@ -254,7 +254,7 @@ def test_a_damaged_example_is_named_or_skipped(make, tmp_path, kind, message):
   assert len(skipped) == kind.startswith('image') and all(
       image.file.startswith(path) for image in skipped)
   if skipped:
-    assert rest.check_and_count_examples() == len(rest.class_indices()) == COUNT - 1
+    assert rest.check_and_count_examples() == len(rest.read_class_indices()) == COUNT - 1
     found, _ = batches(rest.make_eval_input_fn(*PLAN.evaluation))
     assert numbers_of(found) == [number for number in range(COUNT)
                                  if number != (0 if kind == 'image_files' else 6)]
@@ -277,7 +277,7 @@ def test_keys_of_the_content(make, kind):
     assert digest != make(kind, 'other', shift=1).digest_for_workers()
   key = source.files_fingerprint()
   assert key == source.files_fingerprint()
-  for path in source.files():
+  for path in source.list_files():
     os.utime(path, ns=(1, 1))
     assert source.files_fingerprint() != key
     key = source.files_fingerprint()
@@ -346,7 +346,7 @@ def test_synthetic_examples_are_one_batch_again_and_again(make):
   source = make('synthetic')
   assert source.check_and_count_examples() is None
   with pytest.raises(UserError, match='require a finite data set'):
-    source.class_indices()
+    source.read_class_indices()
   assert not source.digest_for_workers()
   large = PLAN.given(image_shape=(16, 15, 1))
   for input_fn in (source.make_train_input_fn(*large, 'none'),

@@ -63,7 +63,7 @@ class AuditedSplit:
 
   def __init__(self, name: str, source: ImageSource, class_names: Sequence[str]) -> None:
     self.name, self.source, self._class_names = name, source, class_names
-    self._class_indices = source.class_indices_or_minus_one()
+    self._class_indices = source.read_class_indices_or_minus_one()
     self._bytes = self._undecodable = 0
     self._shapes: Dict[Tuple[int, int, int], int] = collections.Counter()
 

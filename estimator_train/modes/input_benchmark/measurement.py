@@ -79,7 +79,7 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
   cache = opening.resolve_cache(source, settings.input)
   is_cached = cache != 'none' or source.is_in_memory
   num_batches = None if num_examples is None else math.ceil(num_examples / batch_size)
-  files: List[FilePath] = [*source.files(), *(
+  files: List[FilePath] = [*source.list_files(), *(
       () if cache in ('none', 'memory')
       else glob.glob(os.path.join(glob.escape(cache), 'images-*.npy')))]
   # Evicts the files from the page cache of the kernel, which keeps pages that are in use.

@@ -58,7 +58,7 @@ def _record_index(folder):
     storage.write_bytes(path, b''.join(
         record_framing.frame_record(b'x' * size) for size in range(9)))
   os.utime(path, (1, 1))
-  index = record_index.load_index((os.fsencode(path),))
+  index = record_index.load_or_scan_index((os.fsencode(path),))
   return index.lengths.tolist(), index.first_records.tolist(), index.damages
 
 
@@ -70,7 +70,7 @@ def _array(folder):
 def _bad_images(folder):
   source = ImageFileSource(
       DataSpec('any', ('a', 'b'), None), ImageSplit([], np.zeros(0, int)), Role.TEST)
-  return source.without_bad_images(InputFlags(), folder)[1]
+  return source.exclude_bad_images(InputFlags(), folder)[1]
 
 
 def _model():
@@ -153,8 +153,9 @@ FILES = {
     'write_tfrecords.json': (_to_text({'digest': 'x', 'shards': {'a': 'b'}}),
                              lambda folder: write_tfrecords._Manifest(folder, 'x')._shard_digests,
                              False),
-    'example_counts.json': (_to_text({user_examples.qualified_name(_bad_images): 123}), lambda
-                            folder: user_examples._count_once(_bad_images, folder), False),
+    'example_counts.json': (
+        _to_text({user_examples.qualified_name(_bad_images): 123}),
+        lambda folder: user_examples._load_or_count_examples(_bad_images, folder), False),
     'skipped_images.json': (_to_text({'test': {'files': 'key', 'bad': []}}), _bad_images, False),
     'a.npy': (_array, _array, False),
     'estimator_train/record_index/*.npz': (_record_index, _record_index, True),
@@ -195,8 +196,8 @@ def _mutations(content, name):
 @pytest.mark.parametrize('name', FILES)
 def test_a_damaged_file_is_reported_or_read(tmp_path, monkeypatch, caplog, name):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
-  monkeypatch.setattr(user_examples, '_count', lambda make_dataset: 123)
-  monkeypatch.setattr(bad_images, 'find_undecodable', lambda *given: [])
+  monkeypatch.setattr(user_examples, '_count_elements', lambda make_dataset: 123)
+  monkeypatch.setattr(bad_images, 'iter_undecodable_images', lambda *given: [])
   monkeypatch.setattr(ImageFileSource, 'files_fingerprint', lambda self: 'key')
   monkeypatch.setattr(storage.os, 'fsync', lambda descriptor: None)
   content, read, has_checksums = FILES[name]

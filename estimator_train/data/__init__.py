@@ -33,7 +33,7 @@ ImageShape = Tuple[int, int, int]  # (height, width, channels)
 
 
 class DataSpec(NamedTuple):
-  """Everything that a model, an export or a report needs to know about a data set.
+  """The description of a data set that a model, an export or a report requires.
 
   Attributes:
     name: the name of the data set; for a data set of the user, the value of `--dataset`.
@@ -47,13 +47,10 @@ class DataSpec(NamedTuple):
   image_shape: Optional[ImageShape]
 
   def require_images(self, required_by: str) -> ImageShape:
-    """Returns the image shape.
+    """Returns the image shape; raises a UserError if the examples are not images.
 
     Args:
-      required_by: the flag or split type that works only with images, for the error message.
-
-    Raises:
-      UserError: the examples are not images.
+      required_by: the flag or split type that requires images, for the error message.
     """
     if self.image_shape is None:
       raise UserError('{} requires images'.format(required_by),
@@ -70,7 +67,7 @@ class DataSpec(NamedTuple):
 
 
 class Role(enum.Enum):
-  """What a run does with the examples of a split."""
+  """The use of a split in a run."""
   TRAIN = 'train'
   TEST = 'test'  # The run also reads the training examples.
   TEST_ONLY = 'test only'  # The run does not read the training examples.
@@ -101,7 +98,7 @@ class ImageSplit(NamedTuple):
   classes: Any
 
   def take(self, indices: Any) -> 'ImageSplit':
-    """Returns the split of the examples at these indices, an integer array."""
+    """Returns a split of only the examples at the indices, an integer array."""
     return ImageSplit([self.files[index] for index in indices], self.classes[indices])
 
 
@@ -121,13 +118,13 @@ class BinarySplit(NamedTuple):
 
   Attributes:
     files: the paths of the files.
-    read: takes these paths, and returns (images, class indices): uint8 [examples, height, width,
-      channels] and uint8 [examples]. The function raises a UserError if a file is missing or
-      damaged.
+    read_files: takes these paths, and returns (images, class indices). The images are uint8
+      [examples, height, width, channels], and the class indices uint8 [examples]. The function
+      raises a UserError if a file is missing or damaged.
     are_verified: whether the files have been compared with published checksums.
   """
   files: Tuple[str, ...]
-  read: Callable[[Tuple[str, ...]], Tuple[Any, Any]]
+  read_files: Callable[[Tuple[str, ...]], Tuple[Any, Any]]
   are_verified: bool = False
 
 
@@ -135,7 +132,7 @@ class SyntheticSplit(NamedTuple):
   """A split of synthetic images, which repeats one random batch.
 
   Attributes:
-    num_batches: the number of batches; None: the batch is repeated infinitely.
+    num_batches: None to repeat the batch infinitely.
     seed: the seed of the batch. The program sets this attribute.
   """
   num_batches: Optional[int]
@@ -149,9 +146,10 @@ class ImageRecordSplit(NamedTuple):
     records: the positions of the records.
     image_key: the key of the encoded image, a JPEG, PNG or GIF file.
     label_key: the key of the label, an integer.
-    label_offset: the number that is added to a label. The sum is an index into `label_names`, or,
-      if `label_names` is empty, the class index of the image.
-    record_indices: the indices of the records that are read, int64 [examples]; None: all records.
+    label_offset: the number that is added to a label. The sum is an index into `label_names`. If
+      `label_names` is empty, the sum is the class index of the image.
+    record_indices: the indices of the records that are read, int64 [examples]; None for all
+      records.
     label_names: the class names in `labels.txt` next to the files. The tuple is empty if labels
       refer to the class names of the data set.
   """
@@ -163,7 +161,7 @@ class ImageRecordSplit(NamedTuple):
   label_names: Tuple[str, ...] = ()
 
   def take(self, indices: Any) -> 'ImageRecordSplit':
-    """Returns the split of the examples at these indices, an integer array."""
+    """Returns a split of only the examples at the indices, an integer array."""
     return self._replace(record_indices=(
         indices if self.record_indices is None else self.record_indices[indices]))
 
@@ -194,7 +192,7 @@ class ExampleSplit(NamedTuple):
   Attributes:
     make_dataset: returns a dataset of single examples, `(features, label)` or `(features, label,
       weight)`, always in the same order. Features are a tensor, a tuple or a dict.
-    num_examples: the number of examples; None: the program counts the examples once.
+    num_examples: None to let the program count the examples once.
   """
   make_dataset: Callable[[], Any]
   num_examples: Optional[int] = None
@@ -225,7 +223,8 @@ class DataSet(NamedTuple):
     train: the training split, or None if the mode does not read training examples.
     test: the test split, or None if the mode does not read test examples.
     files: the published files; missing files are downloaded.
-    validation: which training examples are for validation. The program sets this attribute.
+    validation: the training examples that are held out for validation. The program sets this
+      attribute.
   """
   name: str
   labels: Tuple[str, ...]
@@ -242,7 +241,7 @@ class DataSet(NamedTuple):
 
   @property
   def spec(self) -> DataSpec:
-    """The part of the description that does not depend on the examples."""
+    """The description of the data set without its splits."""
     return DataSpec(self.name, self.labels, self.image_shape)
 
 

@@ -15,7 +15,7 @@ from estimator_train.data.batching import (
   BatchSettings,
   OrderSettings,
   PixelSettings,
-  chunks_in_order,
+  make_ordered_chunks,
   without_autograph,
 )
 from estimator_train.data.source import InputFn, Source
@@ -33,35 +33,34 @@ class InMemorySource(Source):
   is_in_memory = True
 
   @abc.abstractmethod
-  def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
+  def load_arrays(self) -> Tuple[np.ndarray, np.ndarray]:
     """Returns the images, [N, ...], and the class indices, integer [N]."""
 
-  def check_and_count(self) -> Optional[int]:
-    return len(self.class_indices())
+  def check_and_count_examples(self) -> Optional[int]:
+    return len(self.read_class_indices())
 
   def make_train_input_fn(self, order: OrderSettings, pixels: PixelSettings, batch: BatchSettings,
                           cache: str) -> InputFn:
-    return make_train_input_fn(self, *self.arrays(), order, pixels, batch)
+    return make_train_input_fn(self, *self.load_arrays(), order, pixels, batch)
 
   def make_eval_input_fn(self, pixels: PixelSettings, batch: BatchSettings) -> InputFn:
-    examples, class_indices = self.arrays()
+    examples, class_indices = self.load_arrays()
     return lambda: batch.prefetch_batches(_gather_from_arrays(
-        chunks_in_order(len(examples), batch.size), examples, class_indices, batch))
+        make_ordered_chunks(len(examples), batch.size), examples, class_indices, batch))
 
-  def class_indices(self) -> np.ndarray:
-    return self.arrays()[1]
+  def read_class_indices(self) -> np.ndarray:
+    return self.load_arrays()[1]
 
   def describe_content(self) -> str:
-    return identity.of_arrays(*self.arrays())
+    return identity.digest_arrays(*self.load_arrays())
 
 
 class ArraySource(InMemorySource):
-  """The source of an ArraySplit."""
   split: ArraySplit
   format_name = 'arrays'
   class_indices_are_known = True
 
-  def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
+  def load_arrays(self) -> Tuple[np.ndarray, np.ndarray]:
     return self.split.images, np.asarray(self.split.classes)
 
   def files_fingerprint(self) -> str:
@@ -71,13 +70,12 @@ class ArraySource(InMemorySource):
 def make_train_input_fn(source: Source, examples: np.ndarray, class_indices: np.ndarray,
                         order: OrderSettings, pixels: PixelSettings,
                         batch: BatchSettings) -> InputFn:
-  """Makes the `input_fn` of training: shuffled, infinite, with full batches.
+  """Makes the `input_fn` of training. Its dataset is shuffled and infinite, with full batches.
 
   A Python function copies the examples of each batch from the arrays. With `from_tensor_slices`,
   the graph and the meta graph of each checkpoint would contain the arrays.
 
   Args:
-    source: the source of the examples. Sequential sources use a shuffle buffer.
     examples: [N, ...], any numeric dtype.
     class_indices: integer [N].
 
@@ -86,8 +84,8 @@ def make_train_input_fn(source: Source, examples: np.ndarray, class_indices: np.
     dtype of `examples`; the labels are float32 [B, num_classes] or int64 [B].
   """
   return lambda: augment_and_prefetch(_gather_from_arrays(
-      order.index_chunks(len(examples), batch.size, source.is_sequential), examples, class_indices,
-      batch), order, pixels, batch)
+      order.make_index_chunks(len(examples), batch.size, source.is_sequential), examples,
+      class_indices, batch), order, pixels, batch)
 
 
 def _gather_from_arrays(chunks: tf.data.Dataset, examples: np.ndarray, class_indices: np.ndarray,
@@ -96,17 +94,16 @@ def _gather_from_arrays(chunks: tf.data.Dataset, examples: np.ndarray, class_ind
                         examples.dtype, examples.shape[1:], batch)
 
 
-def gather_batches(chunks: tf.data.Dataset, read: ReadExamples, dtype: Any,
+def gather_batches(chunks: tf.data.Dataset, read_examples: ReadExamples, dtype: Any,
                    example_shape: Sequence[Optional[int]], batch: BatchSettings) -> tf.data.Dataset:
   """Returns a dataset of batches (examples, labels), which a Python function reads.
 
   Args:
     chunks: the indices of the examples of each batch, int64 [B].
-    read: the Python function.
-    dtype, example_shape: the dtype and the shape of an example. An unknown dimension is None.
+    example_shape: None for an unknown dimension.
   """
   def read_as_int64(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    examples, class_indices = read(indices)
+    examples, class_indices = read_examples(indices)
     return examples, class_indices.astype(np.int64)
 
   @without_autograph
@@ -120,13 +117,12 @@ def gather_batches(chunks: tf.data.Dataset, read: ReadExamples, dtype: Any,
 
 
 class SyntheticSource(Source):
-  """The source of a SyntheticSplit, which repeats one random batch."""
   split: SyntheticSplit
   format_name = 'synthetic'
   can_cache_in_folder = True  # --cache=FOLDER is accepted, but nothing is written.
   last_stage = None
 
-  def check_and_count(self) -> Optional[int]:
+  def check_and_count_examples(self) -> Optional[int]:
     return None
 
   def make_train_input_fn(self, order: OrderSettings, pixels: PixelSettings, batch: BatchSettings,
@@ -140,7 +136,7 @@ class SyntheticSource(Source):
   def describe_content(self) -> str:
     return '{}'.format(self.split.num_batches)
 
-  def class_indices(self) -> np.ndarray:
+  def read_class_indices(self) -> np.ndarray:
     raise UserError('balanced classes and --cache_features require a finite data set',
                     '--dataset={} is infinite'.format(self.spec.name),
                     'omit --class_weights, --class_sampling and --cache_features')

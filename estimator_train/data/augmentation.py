@@ -1,4 +1,4 @@
-"""Augments training images: --augment lists the augmentations in the order of their application.
+"""Augments training images. `--augment` lists the augmentations in the order of their application.
 
 The random numbers of an example depend only on the seed and on the position of the example in the
 infinite sequence of training examples of all workers. They are therefore the same after a run is
@@ -25,7 +25,7 @@ from estimator_train.data.batching import (
   BatchSettings,
   OrderSettings,
   PixelSettings,
-  map_in_python,
+  map_python_function,
   without_autograph,
 )
 
@@ -47,9 +47,9 @@ def augment_and_prefetch(batches: tf.data.Dataset, order: OrderSettings, pixels:
   if not names:
     return batch.prefetch_batches(batches)
   # Images of different sizes cannot form a group, and crops differ in size.
-  max_group_size = 1 if 'crop' in names else max(
+  max_images_per_group = 1 if 'crop' in names else max(
       1, _MAX_GROUP_VALUES // max(1, int(np.prod(pixels.image_shape))))
-  num_groups = -(-batch.size // max_group_size)
+  num_groups = -(-batch.size // max_images_per_group)
   group_size = -(-batch.size // num_groups)
 
   @without_autograph
@@ -57,46 +57,47 @@ def augment_and_prefetch(batches: tf.data.Dataset, order: OrderSettings, pixels:
                         random_numbers: tf.Tensor) -> Tuple[tf.Tensor, ...]:
     # Repeated examples make all groups equally large. They are removed after the augmentation.
     num_added = num_groups * group_size - batch.size
-    return tuple(_reshape(tf.concat([tensor, tensor[:num_added]], 0) if num_added else tensor,
-                          [num_groups, group_size], tensor.shape[1:])
-                 for tensor in (*examples, random_numbers))
+    return tuple(
+        _reshape_leading(tf.concat([tensor, tensor[:num_added]], 0) if num_added else tensor,
+                         [num_groups, group_size], tensor.shape[1:])
+        for tensor in (*examples, random_numbers))
 
   @without_autograph
   def augment(images: tf.Tensor, labels: tf.Tensor,
               random_numbers: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    return _apply(names, images, random_numbers, pixels), labels
+    return _apply_augmentations(names, images, random_numbers, pixels), labels
 
-  random_batches = _draw_batches(order, batch.size, _random_columns(names))
+  random_batches = _draw_random_batches(order, batch.size, _random_columns(names))
   groups = tf.data.Dataset.zip((batches, random_batches)).map(split_into_groups).apply(
       tf.data.experimental.unbatch())
   augmented = batch.map_and_batch(groups, augment, num_groups)
   return batch.prefetch_image_batches(augmented.map(without_autograph(lambda *groups: tuple(
-      _reshape(tensor, [-1], tensor.shape[2:])[:batch.size] for tensor in groups))))
+      _reshape_leading(tensor, [-1], tensor.shape[2:])[:batch.size] for tensor in groups))))
 
 
-def decode_augment_and_prefetch(references: tf.data.Dataset, read: decoding.ReadContent,
+def decode_augment_and_prefetch(references: tf.data.Dataset, read_content: decoding.ReadContent,
                                 order: OrderSettings, pixels: PixelSettings,
                                 batch: BatchSettings) -> tf.data.Dataset:
-  """Returns a dataset of batches (images, labels), whose images are augmented: float32.
+  """Returns a dataset of batches (images, labels), whose images are augmented and float32.
 
   Args:
     references: a pair of scalars, (reference, class index), for each example of this worker.
-    read: takes a reference, and returns the content of the image file.
   """
   @without_autograph
-  def load(example: Any, random_numbers: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+  def load_and_augment(example: Any, random_numbers: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     reference, class_index = example
-    return _decode_and_augment(read(reference), random_numbers, pixels)[0], class_index
+    return _decode_and_augment(read_content(reference), random_numbers, pixels)[0], class_index
 
   examples = tf.data.Dataset.zip((
-      references, _draw_batches(order, 1, _random_columns(_augmentation_names(pixels)))))
-  return batch.prefetch_image_batches(batch.map_and_batch(examples, load).map(
+      references, _draw_random_batches(order, 1, _random_columns(_augmentation_names(pixels)))))
+  return batch.prefetch_image_batches(batch.map_and_batch(examples, load_and_augment).map(
       without_autograph(lambda images, class_indices: (
           images, batch.encode_labels(class_indices)))))
 
 
-def _reshape(tensor: tf.Tensor, first_sizes: List[int], last_sizes: tf.TensorShape) -> tf.Tensor:
-  """Replaces the sizes of the first dimensions of a tensor, but not `last_sizes`."""
+def _reshape_leading(tensor: tf.Tensor, first_sizes: List[int],
+                     last_sizes: tf.TensorShape) -> tf.Tensor:
+  """Reshapes the leading dimensions to `first_sizes`. The sizes of the last dimensions are kept."""
   dynamic_last_sizes = tf.shape(tensor)[tensor.shape.ndims - last_sizes.ndims:]
   tensor = tf.reshape(tensor, tf.concat([first_sizes, dynamic_last_sizes], 0))
   tensor.set_shape([None if size == -1 else size for size in first_sizes] + last_sizes.as_list())
@@ -110,44 +111,43 @@ def _augmentation_names(pixels: PixelSettings) -> List[str]:
 
 
 def _random_columns(names: List[str]) -> np.ndarray:
-  """Returns the columns of draw_random_numbers that belong to the named augmentations."""
-  owners = [name for name in AUGMENTATIONS for _ in range(AUGMENTATIONS[name].num_random)]
-  return np.concatenate([np.flatnonzero(np.array(owners) == name) for name in names])
+  """Returns the indices of the columns of draw_random_numbers that the augmentations use."""
+  column_names = [name for name in AUGMENTATIONS for _ in range(AUGMENTATIONS[name].num_random)]
+  return np.concatenate([np.flatnonzero(np.array(column_names) == name) for name in names])
 
 
 def _decode_and_augment(content: tf.Tensor, random_numbers: tf.Tensor,
                         pixels: PixelSettings) -> tf.Tensor:
   """Decodes, augments and resizes an image, float32 [1, height, width, C].
 
-  `crop` cuts its part out of the original image at full resolution. Augmentations listed before
-  `crop` act on that full image. All others act on the resized image.
+  `crop` and the augmentations that are listed before `crop` change the image at full resolution.
+  All others change the resized image.
 
   Args:
-    content: the content of the image file, a scalar string.
     random_numbers: the random numbers of all listed augmentations, [1, columns].
   """
   height, width, channels = pixels.image_shape
   names = _augmentation_names(pixels)
   if 'crop' not in names:
     image = decoding.decode_and_resize(content, pixels.image_shape)
-    return _apply(names, image[tf.newaxis], random_numbers, pixels)
+    return _apply_augmentations(names, image[tf.newaxis], random_numbers, pixels)
   if names[0] == 'crop':
     num_random = AUGMENTATIONS['crop'].num_random
     image = decoding.resize(_decode_crop(content, random_numbers[0, :num_random]), height, width)
     names, random_numbers = names[1:], random_numbers[:, num_random:]
   else:
     image = decoding.decode(content, 3)
-  image = _apply(names, image[tf.newaxis], random_numbers, pixels)
+  image = _apply_augmentations(names, image[tf.newaxis], random_numbers, pixels)
   return tf.image.rgb_to_grayscale(image) if channels == 1 else image
 
 
-def _apply(names: List[str], images: tf.Tensor, random_numbers: tf.Tensor,
-           pixels: PixelSettings) -> tf.Tensor:
-  """Augments images by the named augmentations, whose random numbers are in the same order."""
+def _apply_augmentations(names: List[str], images: tf.Tensor, random_numbers: tf.Tensor,
+                         pixels: PixelSettings) -> tf.Tensor:
+  """Augments images. The columns of the random numbers are in the order of the augmentations."""
   height, width, _ = pixels.image_shape
   sizes = [AUGMENTATIONS[name].num_random for name in names]
-  for name, own_random_numbers in zip(names, tf.split(random_numbers, sizes, 1) if names else []):
-    images = AUGMENTATIONS[name].apply(images, own_random_numbers)
+  for name, augmentation_numbers in zip(names, tf.split(random_numbers, sizes, 1) if names else []):
+    images = AUGMENTATIONS[name].apply(images, augmentation_numbers)
     if name == 'crop':
       images = tf.image.resize_bilinear(images, (height, width))
   images.set_shape([None, height, width, None])
@@ -167,12 +167,7 @@ def _crop(images: tf.Tensor, random_numbers: tf.Tensor) -> tf.Tensor:
 
 
 def _decode_crop(content: tf.Tensor, random_numbers: tf.Tensor) -> tf.Tensor:
-  """Decodes a random part of an image to uint8 [any, any, 3].
-
-  Args:
-    content: the content of the image file, a scalar string.
-    random_numbers: the random numbers of `crop`, [22].
-  """
+  """Decodes a random part of an image to uint8 [any, any, 3]; see choose_crop."""
   def crop_jpeg() -> tf.Tensor:
     shape = tf.io.extract_jpeg_shape(content)
     window = tf.stack(choose_crop(shape, random_numbers))
@@ -191,7 +186,8 @@ def choose_crop(shape: tf.Tensor, random_numbers: tf.Tensor) -> Tuple[tf.Tensor,
     random_numbers: random numbers from 0 to 1, [22].
 
   Returns:
-    (top, left, height, width), int32. If no attempt fits into the image, this is the whole image.
+    (top, left, height, width), int32. If no attempt fits into the image, the part is the whole
+    image.
   """
   height, width = (tf.cast(side, tf.float32) for side in (shape[0], shape[1]))
   areas = height * width * (_MIN_AREA + (1 - _MIN_AREA) * random_numbers[2:2 + _CROP_ATTEMPTS])
@@ -319,7 +315,8 @@ AUGMENTATIONS = {
 }
 
 
-def _draw_batches(order: OrderSettings, batch_size: int, columns: np.ndarray) -> tf.data.Dataset:
+def _draw_random_batches(order: OrderSettings, batch_size: int,
+                         columns: np.ndarray) -> tf.data.Dataset:
   """Returns a dataset of random numbers for batches of examples, float32 [batch_size, columns]."""
   examples_per_draw = batch_size * -(-_EXAMPLES_PER_DRAW // batch_size)
 
@@ -329,8 +326,9 @@ def _draw_batches(order: OrderSettings, batch_size: int, columns: np.ndarray) ->
         order.seed, order.shard.to_global_positions(positions), columns)
     return random_numbers.reshape(-1, batch_size, len(columns))
 
-  return map_in_python(tf.data.Dataset.range(INFINITY // examples_per_draw), draw_some_batches, [
-      (tf.float32, [None, batch_size, len(columns)])]).apply(tf.data.experimental.unbatch())
+  return map_python_function(
+      tf.data.Dataset.range(INFINITY // examples_per_draw), draw_some_batches,
+      [(tf.float32, [None, batch_size, len(columns)])]).apply(tf.data.experimental.unbatch())
 
 
 def draw_random_numbers(seed: int, positions: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -383,17 +381,18 @@ def mix_pairs(batches: tf.data.Dataset, order: OrderSettings, batch: BatchSettin
     return np.repeat(draw_mixup_weights(order.seed, positions // 2, alpha), 2)
 
   @without_autograph
-  def mix(examples: Tuple[tf.Tensor, tf.Tensor], batch_index: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+  def mix_batch(examples: Tuple[tf.Tensor, tf.Tensor],
+                batch_index: tf.Tensor) -> Tuple[tf.Tensor, ...]:
     weights = tf.numpy_function(draw_weights, [batch_index], tf.float32)
 
     def mix_values(values: tf.Tensor) -> tf.Tensor:
-      own_weights = tf.reshape(weights, [-1] + [1] * (values.shape.ndims - 1))
-      return own_weights * values + (1 - own_weights) * tf.gather(values, neighbors)
+      example_weights = tf.reshape(weights, [-1] + [1] * (values.shape.ndims - 1))
+      return example_weights * values + (1 - example_weights) * tf.gather(values, neighbors)
 
     return tuple(mix_values(tf.cast(values, tf.float32)) for values in examples)
 
   return batch.prefetch_batches(tf.data.Dataset.zip(
-      (batches, tf.data.Dataset.range(INFINITY))).map(mix, batch.num_parallel_calls))
+      (batches, tf.data.Dataset.range(INFINITY))).map(mix_batch, batch.num_parallel_calls))
 
 
 def draw_mixup_weights(seed: int, pair_positions: np.ndarray, alpha: float) -> np.ndarray:

@@ -15,7 +15,7 @@ from estimator_train.system.progress import make_progress_bar
 
 _LOG = logging.getLogger('estimator_train')
 _SKIPPED_FILE = 'skipped_images.json'
-_SKIPPED = json_values.mapping(json_values.fields({
+_SKIPPED_SCHEMA = json_values.mapping(json_values.fields({
     'files': json_values.text,
     'bad': json_values.list_of(json_values.tuple_of(json_values.integer(), json_values.text))}))
 # The number of examples that are submitted to the thread pool at a time. The futures of a million
@@ -33,12 +33,10 @@ class BadImage(NamedTuple):
   reason: str
 
 
-def map_examples(function: Callable[[int], Any], count: int, description: str) -> Iterator[Any]:
+def map_in_parallel(function: Callable[[int], Any], count: int, description: str) -> Iterator[Any]:
   """Calls a function in parallel for the indices of all examples, and yields the results in order.
 
   Args:
-    function: takes the index of an example.
-    count: the number of examples.
     description: the text in front of the progress bar.
   """
   with ThreadPoolExecutor(available_cores()) as threads, \
@@ -51,12 +49,12 @@ def map_examples(function: Callable[[int], Any], count: int, description: str) -
         yield result
 
 
-def find_undecodable(read_content: Callable[[int], bytes], count: int) -> Iterator[Tuple[int, str]]:
+def iter_undecodable_images(read_content: Callable[[int], bytes],
+                            count: int) -> Iterator[Tuple[int, str]]:
   """Yields (index, reason) for each image that cannot be read or decoded.
 
   Args:
-    read_content: returns the content of the image at an index.
-    count: the number of images.
+    read_content: takes the index of an image, and returns the content of its file.
 
   Raises:
     UserError: the features or the label of an example do not match the flags.
@@ -68,30 +66,28 @@ def find_undecodable(read_content: Callable[[int], bytes], count: int) -> Iterat
       except WrongSchema as error:
         raise error.to_user_error() from error
       except (OSError, ValueError) as error:
-        return reason_of(error)
+        return error_reason(error)
       return None
 
-    for index, reason in enumerate(map_examples(find_reason, count, 'checking images')):
+    for index, reason in enumerate(map_in_parallel(find_reason, count, 'checking images')):
       if reason is not None:
         yield index, reason
 
 
-def find_undecodable_once(read_content: Callable[[int], bytes], count: int, folder: str,
-                          split_name: str, files_digest: str) -> List[Tuple[int, str]]:
-  """Returns the results of find_undecodable, and stores them in a folder for the next run.
+def load_or_find_undecodable_images(read_content: Callable[[int], bytes], count: int, folder: str,
+                                    split_name: str, files_digest: str) -> List[Tuple[int, str]]:
+  """Returns the results of iter_undecodable_images, and stores them in a folder for the next run.
 
   Args:
-    read_content, count: see find_undecodable.
-    folder: the folder of the results of all splits.
     files_digest: a digest of the files. If it differs from the stored digest, the images are
       decoded again.
   """
   path = os.path.join(folder, _SKIPPED_FILE)
-  results = storage.load_json_or_warn(path, _SKIPPED) or {}
+  results = storage.load_json_or_warn(path, _SKIPPED_SCHEMA) or {}
   stored = results.get(split_name)
   if stored is None or stored['files'] != files_digest or any(
       index >= count for index, _ in stored['bad']):
-    results[split_name] = {'files': files_digest, 'bad': list(find_undecodable(
+    results[split_name] = {'files': files_digest, 'bad': list(iter_undecodable_images(
         read_content, count))}
     storage.write_json(path, results)
   undecodable: List[Tuple[int, str]] = results[split_name]['bad']
@@ -118,13 +114,12 @@ def check_and_log_skipped(bad: Sequence[BadImage], count: int, max_bad_images: f
     _LOG.warning('skipping %s (%s)', printable(image.file), image.reason)
 
 
-def undecodable_error(image_name: str, reason: str) -> UserError:
-  """Returns the error about an image that cannot be read or decoded."""
+def make_undecodable_error(image_name: str, reason: str) -> UserError:
   return UserError('an image cannot be decoded', '{} ({})'.format(printable(image_name), reason),
                    BadExample.remedy)
 
 
-def reason_of(error: Exception) -> str:
-  """Returns the reason that an error about an image states, without the name of the image."""
+def error_reason(error: Exception) -> str:
+  """Returns the reason in an error about an image, without the name of the image."""
   return (error.reason if isinstance(error, BadExample)
           else getattr(error, 'strerror', None) or str(error))

@@ -9,7 +9,7 @@ from estimator_train.data import ImageShape
 from estimator_train.data.order import UNSHARDED, ExampleOrder, Shard
 
 INFINITY = 2 ** 62  # The number of elements of practically infinite datasets.
-NO_IMAGE = (0, 0, 0)  # The `image_shape` of examples that are not images.
+NO_IMAGE_SHAPE = (0, 0, 0)  # The `image_shape` of examples that are not images.
 # The difference between the shuffle seeds of --seed=N and --seed=N+1. With a difference of 1,
 # epoch 1 of --seed=N would have the same order as epoch 0 of --seed=N+1.
 _SEED_STRIDE = 1000003
@@ -33,25 +33,25 @@ class OrderSettings(NamedTuple):
   shuffle_buffer: int = 1
   class_indices: Optional[np.ndarray] = None
 
-  def index_chunks(self, num_examples: int, chunk_size: int, is_sequential: bool) -> (
+  def make_index_chunks(self, num_examples: int, chunk_size: int, is_sequential: bool) -> (
       tf.data.Dataset):
     """Returns an infinite dataset of the indices of the training examples, int64 [chunk_size].
 
-    Reading a cache by these indices yields the same order as reading without a cache. If reading
-    without a cache is sequential, a shuffle buffer determines this order.
+    The order is the same with and without a cache. If the examples can only be read sequentially, a
+    shuffle buffer determines the order.
     """
     if is_sequential and self.class_indices is None:
       return self.shuffle_and_shard(tf.data.Dataset.range(num_examples),
                                     num_examples).batch(chunk_size)
-    return _map_to_chunks(INFINITY, self._example_order(num_examples).indices, chunk_size)
+    order = self._make_example_order(num_examples)
+    return _make_chunks(INFINITY, order.compute_indices, chunk_size)
 
   def indices_by_first_use(self, num_examples: int) -> np.ndarray:
     """Returns the indices of all examples, int64 [num_examples], ordered by their first use.
 
-    The first `num_examples` examples that this worker reads determine the order. Examples that are
-    not among them come last.
+    Examples that are not among the first `num_examples` examples that this worker reads come last.
     """
-    used = self._example_order(num_examples).indices(0, num_examples)
+    used = self._make_example_order(num_examples).compute_indices(0, num_examples)
     _, first_positions = np.unique(used, return_index=True)
     unique_used = used[np.sort(first_positions)]
     return np.concatenate([unique_used, np.setdiff1d(np.arange(num_examples), unique_used)])
@@ -59,10 +59,10 @@ class OrderSettings(NamedTuple):
   def shuffle_and_shard(self, examples: tf.data.Dataset, num_examples: int) -> tf.data.Dataset:
     """Returns an infinite dataset of the examples of this worker.
 
-    Batches may span two epochs, so that all batches are full. The order of an epoch depends only on
-    the seed and the index of the epoch. A resumed run therefore starts reading in the epoch in
-    which the run was interrupted. With `tf.data.experimental.shuffle_and_repeat`, a resumed run
-    would have to read all earlier epochs first.
+    The order of an epoch depends only on the seed and the index of the epoch. A resumed run
+    therefore starts reading in the epoch in which the run was interrupted. With
+    `tf.data.experimental.shuffle_and_repeat`, a resumed run would have to read all earlier epochs
+    first.
 
     Args:
       examples: the dataset of one epoch.
@@ -82,7 +82,7 @@ class OrderSettings(NamedTuple):
     return (shuffled.batch(shard.worker_batch_size)
             .shard(shard.num_workers, shard.rank).unbatch())
 
-  def _example_order(self, num_examples: int) -> ExampleOrder:
+  def _make_example_order(self, num_examples: int) -> ExampleOrder:
     return ExampleOrder(num_examples, self.seed, self.shard, self.class_indices)
 
 
@@ -90,7 +90,7 @@ class PixelSettings(NamedTuple):
   """The pixels of the images of a batch.
 
   Attributes:
-    image_shape: (height, width, channels); NO_IMAGE if the examples are not images.
+    image_shape: (height, width, channels); NO_IMAGE_SHAPE if the examples are not images.
     augment: the value of `--augment`; `none` in evaluation.
     dtype: tf.float32 or tf.uint8. For tf.uint8, pixel values are rounded.
   """
@@ -122,7 +122,7 @@ class BatchSettings(NamedTuple):
 
   def map_and_batch(self, examples: tf.data.Dataset, load: Callable[..., Any],
                     size: Optional[int] = None) -> tf.data.Dataset:
-    """Returns a dataset of batches of the results of `load`, which is called in parallel."""
+    """Calls `load` for the examples in parallel, and batches the results."""
     return examples.apply(tf.data.experimental.map_and_batch(
         load, size or self.size,
         num_parallel_calls=self.num_parallel_calls + self.num_queued_calls))
@@ -134,16 +134,17 @@ class BatchSettings(NamedTuple):
   def prefetch_image_batches(self, batches: tf.data.Dataset) -> tf.data.Dataset:
     """Like prefetch_batches, for batches of images that are decoded in parallel.
 
-    Each operation runs on a single thread. By default, TensorFlow divides an operation among the
-    threads of all cores. These threads are busy with other images, and waking them takes longer
-    than a small operation, such as rounding the pixel values of an image.
+    Each operation runs on a single thread.
     """
+    # By default, TensorFlow divides an operation among the threads of all cores. These threads are
+    # busy with other images, and waking them takes longer than a small operation, such as rounding
+    # the pixel values of an image.
     options = tf.data.Options()
     options.experimental_threading.max_intra_op_parallelism = 1
     return self.prefetch_batches(batches.with_options(options))
 
   def use_private_threads(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns the dataset with the option to run on the private thread pool, if there is one."""
+    """Makes a dataset run on the private thread pool, if there is one."""
     if not self.private_threads:
       return dataset
     options = tf.data.Options()
@@ -158,44 +159,41 @@ class BatchSettings(NamedTuple):
     return tf.one_hot(class_indices, self.num_classes) if self.one_hot else class_indices
 
   def check_and_encode_labels(self, class_indices: tf.Tensor) -> tf.Tensor:
-    """Like encode_labels, but makes the session fail if a class index is out of range.
-
-    Without this check, the one-hot label of such an index would contain only zeros.
-    """
+    """Like encode_labels, but makes the session fail if a class index is out of range."""
+    # Without this check, the one-hot label of such an index would contain only zeros.
     is_valid = tf.reduce_all((class_indices >= 0) & (class_indices < self.num_classes))
     with tf.control_dependencies([tf.Assert(is_valid, ['a class index is out of range'])]):
       return self.encode_labels(tf.identity(class_indices))
 
 
-def chunks_in_order(num_examples: int, chunk_size: int) -> tf.data.Dataset:
+def make_ordered_chunks(num_examples: int, chunk_size: int) -> tf.data.Dataset:
   """Returns a dataset of the indices of all examples in order, int64 [chunk_size or fewer]."""
   return tf.data.Dataset.range(num_examples).batch(chunk_size)
 
 
-def chunks_of(indices: np.ndarray, chunk_size: int) -> tf.data.Dataset:
-  """Returns a dataset of the given indices, int64 [chunk_size or fewer]."""
-  return _map_to_chunks(-(-len(indices) // chunk_size), lambda start, stop: indices[start:stop],
-                        chunk_size)
+def split_into_chunks(indices: np.ndarray, chunk_size: int) -> tf.data.Dataset:
+  """Returns a dataset of chunks of the indices, int64 [chunk_size or fewer]."""
+  return _make_chunks(-(-len(indices) // chunk_size), lambda start, stop: indices[start:stop],
+                      chunk_size)
 
 
-def _map_to_chunks(num_chunks: int, slice_indices: Callable[[int, int], np.ndarray],
-                   chunk_size: int) -> tf.data.Dataset:
-  return map_in_python(
+def _make_chunks(num_chunks: int, slice_indices: Callable[[int, int], np.ndarray],
+                 chunk_size: int) -> tf.data.Dataset:
+  return map_python_function(
       tf.data.Dataset.range(num_chunks),
       lambda chunk: slice_indices(int(chunk) * chunk_size, (int(chunk) + 1) * chunk_size),
       [(tf.int64, [None])])
 
 
-def map_in_python(dataset: tf.data.Dataset, function: Callable[..., Any],
-                  result_types: Sequence[Tuple[tf.DType, Any]],
-                  num_parallel_calls: Optional[int] = None) -> tf.data.Dataset:
+def map_python_function(dataset: tf.data.Dataset, function: Callable[..., Any],
+                        result_types: Sequence[Tuple[tf.DType, Any]],
+                        num_parallel_calls: Optional[int] = None) -> tf.data.Dataset:
   """Returns a dataset of the results of a Python function for each element.
 
   Args:
     dataset: a dataset of single tensors.
-    function: takes a NumPy array; returns one array or, if there are several results, a tuple.
+    function: takes a NumPy array. It returns one array or, if there are several results, a tuple.
     result_types: the dtype and the shape of each result.
-    num_parallel_calls: as in Dataset.map.
   """
   @without_autograph
   def call(element: tf.Tensor) -> Any:

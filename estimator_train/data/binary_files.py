@@ -31,18 +31,18 @@ _MAX_AUTO_CACHED_BYTES = 256 << 20
 
 
 class BinarySource(InMemorySource):
-  """The source of a BinarySplit. The files are read when the examples are first needed."""
+  """A source whose files are read when the examples are first needed."""
   split: BinarySplit
   format_name = 'binary_files'
   _arrays: Optional[Tuple[np.ndarray, np.ndarray]] = None
 
-  def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
+  def load_arrays(self) -> Tuple[np.ndarray, np.ndarray]:
     if self._arrays is None:
-      self._arrays = self.split.read(self.split.files)
+      self._arrays = self.split.read_files(self.split.files)
     return self._arrays
 
-  def check_and_count(self) -> Optional[int]:
-    images, class_indices = self.arrays()
+  def check_and_count_examples(self) -> Optional[int]:
+    images, class_indices = self.load_arrays()
     shape, num_classes = self.spec.image_shape, len(self.spec.labels)
     max_class_index = class_indices.max(initial=0)
     if not len(images) or images.shape != (len(class_indices), *(shape or ())) or (
@@ -55,9 +55,9 @@ class BinarySource(InMemorySource):
     return len(images)
 
   def digest_for_workers(self) -> str:
-    return _digest_for_workers(self, self.split.are_verified)
+    return _digest_unless_verified(self, self.split.are_verified)
 
-  def files(self) -> List[FilePath]:
+  def list_files(self) -> List[FilePath]:
     return list(self.split.files)
 
 
@@ -73,60 +73,60 @@ class IdxSource(InMemorySource):
   is_in_memory = False
   is_sequential = True
 
-  def arrays(self) -> Tuple[np.ndarray, np.ndarray]:
+  def load_arrays(self) -> Tuple[np.ndarray, np.ndarray]:
     images = np.frombuffer(idx.read_images(self.split), np.uint8)
-    return images.reshape(-1, *self.spec.require_images('an IdxSplit')), self.class_indices()
+    return images.reshape(-1, *self.spec.require_images('an IdxSplit')), self.read_class_indices()
 
-  def check_and_count(self) -> Optional[int]:
+  def check_and_count_examples(self) -> Optional[int]:
     return idx.check_split(self.split, self.spec.require_images('an IdxSplit'),
                            len(self.spec.labels))
 
   def make_train_input_fn(self, order: OrderSettings, pixels: PixelSettings, batch: BatchSettings,
                           cache: str) -> InputFn:
     if cache == 'none' and order.class_indices is None:
-      return lambda: augment_and_prefetch(self._decode(
-          self._shuffled_records(order, pixels).batch(batch.size), pixels, batch),
+      return lambda: augment_and_prefetch(self._decode_batches(
+          self._make_shuffled_dataset(order, pixels).batch(batch.size), pixels, batch),
                                           order, pixels, batch)
     num_examples = idx.count_examples(self.split)
     # A thread reads the files into arrays while the graph is built. No variable refers to the
     # executor, because the thread of a garbage-collected executor ends after its last task.
-    future = futures.ThreadPoolExecutor(1).submit(self.arrays)
+    future = futures.ThreadPoolExecutor(1).submit(self.load_arrays)
 
-    def read(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    def read_examples(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
       images, class_indices = future.result()
       return images[indices], class_indices[indices]
 
     return lambda: augment_and_prefetch(gather_batches(
-        order.index_chunks(num_examples, batch.size, self.is_sequential), read, np.uint8,
-        pixels.image_shape, batch), order, pixels, batch)
+        order.make_index_chunks(num_examples, batch.size, self.is_sequential), read_examples,
+        np.uint8, pixels.image_shape, batch), order, pixels, batch)
 
   def make_eval_input_fn(self, pixels: PixelSettings, batch: BatchSettings) -> InputFn:
-    return lambda: batch.prefetch_batches(self._decode(
-        self._records(pixels.image_shape).batch(batch.size), pixels, batch))
+    return lambda: batch.prefetch_batches(self._decode_batches(
+        self._make_undecoded_dataset(pixels.image_shape).batch(batch.size), pixels, batch))
 
   @property
   def default_cache(self) -> str:
     size = idx.count_examples(self.split) * int(np.prod(self.spec.image_shape))
     return 'memory' if size <= _MAX_AUTO_CACHED_BYTES else 'none'
 
-  def class_indices(self) -> np.ndarray:
+  def read_class_indices(self) -> np.ndarray:
     return np.frombuffer(idx.read_labels(self.split), np.uint8)
 
   def digest_for_workers(self) -> str:
-    return _digest_for_workers(self, self.split.are_verified)
+    return _digest_unless_verified(self, self.split.are_verified)
 
-  def files(self) -> List[FilePath]:
+  def list_files(self) -> List[FilePath]:
     return [self.split.images, self.split.labels]
 
-  def input_fns_of_earlier_stages(self, order: OrderSettings, pixels: PixelSettings,
-                                  batch: BatchSettings) -> Dict[str, InputFn]:
+  def make_stage_input_fns(self, order: OrderSettings, pixels: PixelSettings,
+                           batch: BatchSettings) -> Dict[str, InputFn]:
     # The stage `read` reads all examples, but yields only the last one of each batch, because one
     # element must stand for `batch.size` examples.
-    return {'read': lambda: self._records(pixels.image_shape).repeat().shard(
+    return {'read': lambda: self._make_undecoded_dataset(pixels.image_shape).repeat().shard(
                 batch.size, batch.size - 1),
-            'batch': lambda: self._shuffled_records(order, pixels).batch(batch.size)}
+            'batch': lambda: self._make_shuffled_dataset(order, pixels).batch(batch.size)}
 
-  def scan_for_error(self) -> Optional[UserError]:
+  def find_example_error(self) -> Optional[UserError]:
     try:
       idx.read_images(self.split)
       idx.read_labels(self.split)
@@ -134,7 +134,7 @@ class IdxSource(InMemorySource):
       return error
     return None
 
-  def _records(self, image_shape: ImageShape) -> tf.data.Dataset:
+  def _make_undecoded_dataset(self, image_shape: ImageShape) -> tf.data.Dataset:
     """Returns a dataset of (image, class index), as undecoded bytes, in the order of the files."""
     images, class_indices = (
         tf.data.FixedLengthRecordDataset(path, record_bytes, header_bytes=header_bytes,
@@ -144,15 +144,14 @@ class IdxSource(InMemorySource):
             (self.split.labels, 1, idx.LABEL_HEADER_BYTES)))
     return tf.data.Dataset.zip((images, class_indices))
 
-  def _shuffled_records(self, order: OrderSettings, pixels: PixelSettings) -> tf.data.Dataset:
+  def _make_shuffled_dataset(self, order: OrderSettings, pixels: PixelSettings) -> tf.data.Dataset:
     """Returns an infinite dataset of the undecoded training examples of this worker."""
-    return order.shuffle_and_shard(self._records(pixels.image_shape),
+    return order.shuffle_and_shard(self._make_undecoded_dataset(pixels.image_shape),
                                    idx.count_examples(self.split))
 
   @staticmethod
-  def _decode(batches: tf.data.Dataset, pixels: PixelSettings,
-              batch: BatchSettings) -> tf.data.Dataset:
-    """Decodes a dataset of batches of undecoded examples."""
+  def _decode_batches(batches: tf.data.Dataset, pixels: PixelSettings,
+                      batch: BatchSettings) -> tf.data.Dataset:
     @without_autograph
     def decode(image_bytes: tf.Tensor, class_bytes: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
       images = tf.reshape(tf.decode_raw(image_bytes, tf.uint8), (-1,) + pixels.image_shape)
@@ -162,6 +161,6 @@ class IdxSource(InMemorySource):
     return batches.map(decode)
 
 
-def _digest_for_workers(source: InMemorySource, are_verified: bool) -> str:
+def _digest_unless_verified(source: InMemorySource, are_verified: bool) -> str:
   """Returns a digest of the class indices, or '' if each worker has compared checksums itself."""
-  return '' if are_verified else storage.fingerprint_arrays([source.class_indices()])
+  return '' if are_verified else storage.fingerprint_arrays([source.read_class_indices()])

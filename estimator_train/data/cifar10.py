@@ -40,7 +40,7 @@ def describe_archive(settings: Settings, files: Tuple[DataFile, ...], class_name
   """Describes a data set whose archive in `--data_dir` need not exist yet.
 
   Args:
-    files: a single file, the archive.
+    files: the archive, a single file.
     split_files: the names of the training files and of the test files in the archive.
     num_indices: the number of indices in a record. The last one is the class index.
   """
@@ -80,7 +80,7 @@ def _read_archive(path: str, split_files: Sequence[Sequence[str]],
 
 
 def _decode(content: bytes, num_indices: int) -> Examples:
-  """Returns the images of a file, whose last dimension is the channels, and the class indices."""
+  """Returns the images, with the channels as their last dimension, and the class indices."""
   records = np.frombuffer(content, np.uint8).reshape(-1, num_indices + _IMAGE_BYTES)
   channels_first = records[:, num_indices:].reshape(-1, 3, 32, 32)
   return (np.ascontiguousarray(channels_first.transpose(0, 2, 3, 1)),

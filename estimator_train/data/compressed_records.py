@@ -24,7 +24,7 @@ from estimator_train.system.machine import available_cores
 
 _LOG = logging.getLogger('estimator_train')
 _WINDOW_BITS = 32 + zlib.MAX_WBITS  # Adding 32 makes zlib detect the format, gzip or zlib.
-# Blocks are small, because the rest of a block is copied at the end of each gzip member.
+# Blocks are small, because zlib copies the rest of a block at the end of each gzip member.
 _READ_BYTES = 1 << 16
 _COPY_VERSION = 2  # Copies of version 1 lacked all gzip members after the first.
 
@@ -49,7 +49,7 @@ def has_compressed_records(path: bytes) -> bool:
 
 
 def iter_compressed_records(path: bytes) -> Iterator[Callable[[], bytes]]:
-  """Yields, for each record of a compressed file, a function that checks and returns its data.
+  """Yields a function for each record of a compressed file, which checks and returns its data.
 
   Raises:
     OSError, zlib.error, DamagedRecord: the rest of the file cannot be read. If only the data of a
@@ -79,7 +79,7 @@ def _make_read_function(path: bytes) -> Callable[[int], bytes]:
   return read
 
 
-def decompress(compressed_paths: List[bytes], settings: Settings) -> Dict[bytes, bytes]:
+def decompress_files(compressed_paths: List[bytes], settings: Settings) -> Dict[bytes, bytes]:
   """Decompresses files, and returns a dict from the path of each file to the path of its copy.
 
   The copies are in the folder of `--cache`, or in a folder in `--model_dir`.

@@ -1,9 +1,12 @@
 """Finds the data set of --dataset: a built-in one, or one that a function of the user describes.
 
-If `_BUILT_IN` has no function for a built-in data set NAME, the module estimator_train.data.NAME
-describes it. The function `describe_data_set` of this module takes the settings and the class names
-that an earlier run recorded in `model_dir`, and returns the DataSet. The optional function
-`describe_spec` takes the same arguments, and returns the DataSpec without listing files.
+`_DESCRIBE_FUNCTIONS` contains functions for some of the built-in data sets. Each other built-in
+data set NAME has a module, estimator_train.data.NAME, with these functions:
+
+- `describe_data_set` takes the settings and the class names that an earlier run recorded in
+  `model_dir`, and returns the DataSet.
+- `describe_spec`, which is optional, takes the same arguments. It returns the DataSpec without
+  listing files.
 """
 
 import importlib
@@ -32,7 +35,7 @@ from estimator_train.data import (
   tfrecord,
 )
 from estimator_train.data.download import DownloadResult, download_files
-from estimator_train.data.holdout import hold_out
+from estimator_train.data.holdout import hold_out_examples
 from estimator_train.data.labels_file import LabelFiles
 from estimator_train.errors import UserError
 from estimator_train.run_dir.data_record import Holdout
@@ -49,8 +52,8 @@ def describe_data_set(settings: Settings, recorded_names: Tuple[str, ...] = (),
 
   Args:
     recorded_names: the class names that an earlier run recorded in `model_dir`.
-    recorded_validation: which examples an earlier run used for validation; None:
-      `--validation_fraction` and `--seed` determine them.
+    recorded_validation: the examples that an earlier run used for validation. If it is None,
+      `--validation_fraction` and `--seed` determine these examples.
 
   Raises:
     UserError: a required folder or pattern is not given, image files are missing, or the user's
@@ -59,8 +62,8 @@ def describe_data_set(settings: Settings, recorded_names: Tuple[str, ...] = (),
   name = settings.data.dataset
   if user_code.is_function_name(name):
     dataset = _describe_user_data_set(settings)
-  elif name in _BUILT_IN:
-    dataset = _BUILT_IN[name](settings)
+  elif name in _DESCRIBE_FUNCTIONS:
+    dataset = _DESCRIBE_FUNCTIONS[name](settings)
   else:
     dataset = importlib.import_module('estimator_train.data.' + name).describe_data_set(
         settings, recorded_names)
@@ -72,15 +75,15 @@ def describe_data_set(settings: Settings, recorded_names: Tuple[str, ...] = (),
 
 
 def describe_spec(settings: Settings, recorded_names: Tuple[str, ...]) -> DataSpec:
-  """Describes the data set without its splits, which are not required to build the model.
+  """Describes the data set without its splits.
 
   Raises:
     UserError: neither the settings nor `model_dir` determines the classes.
   """
   name = settings.data.dataset
   if user_code.is_function_name(name):
-    return _call_function_of_user(settings).spec
-  if name not in _BUILT_IN:
+    return _call_user_function(settings).spec
+  if name not in _DESCRIBE_FUNCTIONS:
     module = importlib.import_module('estimator_train.data.' + name)
     if hasattr(module, 'describe_spec'):
       spec: DataSpec = module.describe_spec(settings, recorded_names)
@@ -109,13 +112,13 @@ def download_missing_files(settings: Settings) -> List[DownloadResult]:
 def describe_examples_to_predict(settings: Settings) -> DataSet:
   """Returns the data set with the examples of `--mode=predict` as `test`.
 
-  With `--input`, the examples are the records of the files that the flag names, and the function of
-  the test split parses the records. Without `--input`, the examples are the test examples.
+  With `--input`, the examples are the records of the files that the flag names. The function of the
+  test split parses them. Without `--input`, the examples are the test examples.
 
   Raises:
     UserError: there are no such examples.
   """
-  dataset = _call_function_of_user(settings)
+  dataset = _call_user_function(settings)
   split = dataset.test if dataset.test is not None else dataset.train
   if settings.export.input:
     if type(split) is not RecordSplit:
@@ -127,8 +130,9 @@ def describe_examples_to_predict(settings: Settings) -> DataSet:
     raise UserError('there are no examples to predict',
                     '--dataset={} with test=None'.format(settings.data.dataset),
                     'give DataSet(test=...)')
-  return dataset._replace(train=None, test=_check_split(
-      'test', split, dataset, settings, LabelFiles(settings.data.label_offset, are_given=True)))
+  label_files = LabelFiles(settings.data.label_offset, names_are_given=True)
+  return dataset._replace(
+      train=None, test=_check_split('test', split, dataset, settings, label_files))
 
 
 def _describe_synthetic(settings: Settings) -> DataSet:
@@ -146,28 +150,28 @@ def _describe_synthetic(settings: Settings) -> DataSet:
       test=SyntheticSplit(_NUM_SYNTHETIC_EVAL_BATCHES, settings.optimizer.seed))
 
 
-_BUILT_IN: Dict[str, Callable[[Settings], DataSet]] = {
+_DESCRIBE_FUNCTIONS: Dict[str, Callable[[Settings], DataSet]] = {
     'synthetic': _describe_synthetic,
     **dict.fromkeys(mnist.DATA_SETS, lambda settings: mnist.describe_data_set(
         settings.data.dataset, settings.data.data_dir or ''))}
 
 
 def _describe_user_data_set(settings: Settings) -> DataSet:
-  """Calls the function of `--dataset`, and returns its data set after checking it.
+  """Returns the checked data set of the user's function.
 
   Raises:
     UserError: the function does not exist or raises an exception, or the data set is invalid or
       lacks a split that the mode reads.
   """
-  dataset = _call_function_of_user(settings)
-  label_files = LabelFiles(settings.data.label_offset, are_given=True)
+  dataset = _call_user_function(settings)
+  label_files = LabelFiles(settings.data.label_offset, names_are_given=True)
 
-  def check(split_name: str) -> Optional[Split]:
+  def check_split_named(split_name: str) -> Optional[Split]:
     split = getattr(dataset, split_name)
     return _check_split(split_name, split, dataset, settings, label_files)
 
   if settings.data.validation_fraction:  # The test examples are taken from `train` later.
-    return dataset._replace(train=check('train'))
+    return dataset._replace(train=check_split_named('train'))
   for split_name, is_required in (('train', settings.run.trains),
                                   ('test', settings.run.evaluates)):
     if is_required and getattr(dataset, split_name) is None:
@@ -175,11 +179,11 @@ def _describe_user_data_set(settings: Settings) -> DataSet:
           'train on' if split_name == 'train' else 'evaluate on'),
           '--dataset={} with {}=None'.format(settings.data.dataset, split_name),
           'give DataSet({}=...)'.format(split_name))
-  return dataset._replace(train=check('train'), test=check('test'))
+  return dataset._replace(train=check_split_named('train'), test=check_split_named('test'))
 
 
 def _hold_out_validation(dataset: DataSet, settings: Settings,
-                         recorded: Optional[Holdout]) -> DataSet:
+                         recorded_holdout: Optional[Holdout]) -> DataSet:
   """Returns the data set with `--validation_fraction` of the training examples as `test`."""
   train = dataset.train
   if not isinstance(train, (ImageSplit, ImageRecordSplit)) or dataset.test is not None:
@@ -187,7 +191,7 @@ def _hold_out_validation(dataset: DataSet, settings: Settings,
                     'and test=None', '--dataset={} with {} and {}'.format(dataset.name, *(
                         type(split).__name__ for split in (dataset.train, dataset.test))),
                     'omit --validation_fraction, and give DataSet(test=...)')
-  train, test, validation = hold_out(train, settings, recorded)
+  train, test, validation = hold_out_examples(train, settings, recorded_holdout)
   reads_train, reads_test = image_folder.splits_to_read(settings, test_flag=True)
   if reads_train and isinstance(train, ImageSplit):
     image_folder.check_no_class_missing(dataset.labels, train)
@@ -195,7 +199,7 @@ def _hold_out_validation(dataset: DataSet, settings: Settings,
                           validation=validation)
 
 
-def _call_function_of_user(settings: Settings) -> DataSet:
+def _call_user_function(settings: Settings) -> DataSet:
   """Returns the data set of the user without checking its splits, whose files need not exist."""
   location = '--dataset=' + settings.data.dataset
   dataset = user_code.call_function('dataset', settings.data.dataset, 'settings', settings)
@@ -211,7 +215,7 @@ def _check_class_names(dataset: DataSet, location: str) -> Tuple[str, ...]:
   """Returns the checked `labels` of a DataSet of the user; () if there are no classes.
 
   Raises:
-    UserError: `labels` is invalid. The message contains the location, a flag.
+    UserError: `labels` is invalid.
   """
   labels: Any = dataset.labels
   if not isinstance(labels, (tuple, list)) or not all(
@@ -227,7 +231,6 @@ def _check_class_names(dataset: DataSet, location: str) -> Tuple[str, ...]:
 
 
 def _check_image_shape(shape: Any, location: str) -> Optional[ImageShape]:
-  """Returns the checked `image_shape` of a DataSet; raises a UserError if it is invalid."""
   if shape is None:
     return None
   try:
@@ -281,7 +284,6 @@ def _check_split(split_name: str, split: Optional[Split], dataset: DataSet, sett
 def _find_records(
     split: RecordSplit, location: str, dataset: DataSet, settings: Settings,
     label_files: LabelFiles) -> Union[ImageRecordSplit, ParsedRecordSplit]:
-  """Finds the records of a split, and returns a split with their positions."""
   if split.parse is not None and split.parse_batch is not None:
     raise UserError('a RecordSplit has parse or parse_batch, not both', location,
                     'omit one of them')
@@ -291,7 +293,7 @@ def _find_records(
   if split.parse is None and split.parse_batch is None:
     train = dataset.train
     return label_files.add_class_names_to(
-        tfrecord.image_split(records, settings.data), pattern, dataset.labels,
+        tfrecord.make_image_split(records, settings.data), pattern, dataset.labels,
         str(train.pattern) if type(train) is RecordSplit else None)
   return ParsedRecordSplit(records, split.parse, split.parse_batch)
 

@@ -1,10 +1,10 @@
 """Decodes, resizes and batches JPEG, PNG and GIF images, from any source of bytes.
 
-The datasets contain (images, labels). Images are decoded to uint8, resized to float32, and, for a
-cache, rounded to uint8 again: [B, height, width, C], with pixel values from 0 to 255. C is 1 if the
-model takes gray images, or if all images of the batch are expected to be gray and are gray;
-otherwise, C is 3. The graph of the model scales the pixel values and, if necessary, repeats a
-single channel. Labels are float32 [B, num_classes] or int64 [B].
+The datasets contain (images, labels). Images are [B, height, width, C], with pixel values from 0 to
+255. They are decoded to uint8, and resized to float32. For a cache, they are rounded to uint8. C is
+1 if the model takes gray images, or if all images of the batch are expected to be gray and are
+gray. Otherwise, C is 3. The graph of the model scales the pixel values and, if necessary, repeats
+the single channel. Labels are float32 [B, num_classes] or int64 [B].
 """
 
 import contextlib
@@ -23,7 +23,8 @@ from estimator_train.data.batching import (
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError, first_line
 
-# Takes a reference to an image, a scalar string such as a path; returns the content of the image.
+# Takes a reference to an image, and returns the content of the image file. A reference is a scalar
+# string, such as the path of the file.
 ReadContent = Callable[[tf.Tensor], tf.Tensor]
 
 
@@ -60,9 +61,8 @@ class ImageFunction:
   """A function of the content of an image, computed by TensorFlow. Threads can share the function.
 
   Args:
-    compute: takes the content of an image, a scalar string tensor, and returns the result, whose
-      shape is the same for all images.
-    dtype: the dtype of the result.
+    compute: takes the content of an image, a scalar string, and returns a tensor of this dtype,
+      whose shape is the same for all images.
   """
 
   def __init__(self, compute: Callable[[tf.Tensor], tf.Tensor], dtype: tf.DType) -> None:
@@ -104,7 +104,7 @@ def make_shape_function() -> ImageFunction:
 
 
 def are_all_gray(contents: Iterable[bytes]) -> bool:
-  """Returns whether all images are gray, apart from images without a valid header."""
+  """Returns whether all images are gray. Images without a valid header are ignored."""
   def read_channels(content: tf.Tensor) -> tf.Tensor:
     # Only the header of a JPEG needs to be read.
     return tf.cond(tf.image.is_jpeg(content), lambda: tf.io.extract_jpeg_shape(content),
@@ -118,65 +118,64 @@ def are_all_gray(contents: Iterable[bytes]) -> bool:
   return True
 
 
-def make_batches(references: tf.data.Dataset, read: ReadContent, expect_gray: bool,
+def make_batches(references: tf.data.Dataset, read_content: ReadContent, expect_gray: bool,
                  pixels: PixelSettings, batch: BatchSettings) -> tf.data.Dataset:
   """Returns a dataset of batches (images, labels).
 
   Args:
     references: a pair of scalars, (reference, class index), for each example.
-    read: takes a reference, and returns the content of the image file.
     expect_gray: whether most images are expected to be gray, so that only one channel is resized.
     pixels: the pixels of the images. Its `augment` is ignored.
   """
   @without_autograph
-  def finish(images: tf.Tensor, color_references: tf.Tensor,
-             class_indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+  def finish_batch(images: tf.Tensor, color_references: tf.Tensor,
+                   class_indices: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
     # Building the graph of _reload_if_in_color takes as long as decoding fifty images.
     if expect_gray and pixels.image_shape[2] == 3:
-      images = _reload_if_in_color(images, color_references, read, pixels, batch)
+      images = _reload_if_in_color(images, color_references, read_content, pixels, batch)
     return images, batch.encode_labels(class_indices)
 
   return batch.prefetch_image_batches(batch.map_and_batch(
-      references, make_load_image(read, expect_gray, pixels)).map(finish))
+      references, make_load_image(read_content, expect_gray, pixels)).map(finish_batch))
 
 
-def make_batches_to_cache(references: tf.data.Dataset, read: ReadContent, expect_gray: bool,
+def make_batches_to_cache(references: tf.data.Dataset, read_content: ReadContent, expect_gray: bool,
                           pixels: PixelSettings, batch: BatchSettings) -> tf.data.Dataset:
   """Like make_batches, but makes (images, class indices, whether the images are complete).
 
-  If images are expected to be gray, only their first channel is returned, and the images of a batch
-  are complete if all of them are gray. If images are not expected to be gray, all channels that the
-  model takes are returned.
+  If images are expected to be gray, only their first channel is returned. The images of a batch are
+  then complete if all of them are gray. Otherwise, all channels that the model takes are returned,
+  and the images are always complete.
   """
   @without_autograph
-  def finish(images: tf.Tensor, color_references: tf.Tensor,
-             class_indices: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+  def finish_batch(images: tf.Tensor, color_references: tf.Tensor,
+                   class_indices: tf.Tensor) -> Tuple[tf.Tensor, ...]:
     return images, class_indices, tf.reduce_all(tf.equal(color_references, ''))
 
   return batch.prefetch_image_batches(batch.map_and_batch(
-      references, make_load_image(read, expect_gray, pixels)).map(finish))
+      references, make_load_image(read_content, expect_gray, pixels)).map(finish_batch))
 
 
-def make_load_image(read: ReadContent, expect_gray: bool,
+def make_load_image(read_content: ReadContent, expect_gray: bool,
                     pixels: PixelSettings) -> Callable[..., Tuple[tf.Tensor, ...]]:
   """Makes a function of (reference, class index) that reads, decodes and resizes an image.
 
   Returns:
     A function that returns (image, color reference, class index). The image is [height, width, 1
-    or 3]. If the image contains only the first of several channels of the file, the color reference
-    is the reference. In all other cases, the color reference is an empty string, because a
-    reference can be the content of a file, which would take time to batch.
+    or 3]. The color reference is not empty if the image lacks channels of the file. It is then the
+    reference, with which the image can be loaded again.
   """
   height, width, model_channels = pixels.image_shape
 
   @without_autograph
   def load_image(reference: tf.Tensor, class_index: tf.Tensor) -> Tuple[tf.Tensor, ...]:
-    content = read(reference)
+    content = read_content(reference)
     if model_channels == 1 or not expect_gray:
       image = decode_and_resize(content, pixels.image_shape)
       return _convert_dtype(image, pixels.dtype), tf.constant(''), class_index
     decoded = decode(content)
     image = resize(decoded[:, :, :1], height, width)
+    # A reference can be the content of a file, so batching an unnecessary reference takes time.
     return (_convert_dtype(image, pixels.dtype),
             tf.where(tf.equal(tf.shape(decoded)[2], 1), '', reference), class_index)
 
@@ -184,7 +183,7 @@ def make_load_image(read: ReadContent, expect_gray: bool,
 
 
 def _convert_dtype(image: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-  """Converts a resized float32 image to a dtype while the image is in the processor's cache."""
+  """Converts a single resized image, which is in the processor's cache, from float32 to `dtype`."""
   if dtype == tf.float32:
     return image
   assert dtype == tf.uint8, dtype
@@ -194,21 +193,22 @@ def _convert_dtype(image: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
   return tf.cast(tf.bitcast(image + 2. ** 23, tf.int32), dtype)
 
 
-def _reload_if_in_color(images: tf.Tensor, color_references: tf.Tensor, read: ReadContent,
+def _reload_if_in_color(images: tf.Tensor, color_references: tf.Tensor, read_content: ReadContent,
                         pixels: PixelSettings, batch: BatchSettings) -> tf.Tensor:
   """Returns the images of a batch, with three channels if any image is in color."""
   @without_autograph
-  def reload(image: tf.Tensor, reference: tf.Tensor) -> tf.Tensor:
+  def reload_image(image: tf.Tensor, reference: tf.Tensor) -> tf.Tensor:
     return tf.cond(tf.equal(reference, ''), lambda: tf.tile(image, [1, 1, 3]),
-                   lambda: _convert_dtype(decode_and_resize(read(reference), pixels.image_shape),
-                                          pixels.dtype))
+                   lambda: _convert_dtype(
+                       decode_and_resize(read_content(reference), pixels.image_shape),
+                       pixels.dtype))
 
   def reload_batch() -> tf.Tensor:
     # TensorFlow instantiates the function of a dataset only when the dataset is read. The loop of
     # tf.map_fn would be instantiated at the start of every run.
     return tf.data.experimental.get_single_element(
         tf.data.Dataset.from_tensor_slices((images, color_references))
-        .map(reload, batch.num_parallel_calls)
+        .map(reload_image, batch.num_parallel_calls)
         .batch(tf.size(color_references, out_type=tf.int64)))
 
   return tf.cond(tf.reduce_all(tf.equal(color_references, '')), lambda: images, reload_batch)
@@ -229,13 +229,12 @@ def make_published_batches(elements: tf.data.Dataset,
   shuffle_files is followed by a stage that reads several files alternately. Images are decoded to
   three channels, converted to float32, and resized.
 
-  A resumed run does not continue with the next example, but starts another epoch. Each of N workers
-  reads every N-th image file or TFRecord file, so that workers may read different numbers of
+  A resumed run starts another epoch, and does not continue with the next example. Each of N workers
+  reads every N-th image file or TFRecord file. Workers may therefore read different numbers of
   examples.
 
   Args:
-    elements: the elements to shuffle and parse.
-    parse: takes an element; returns the content of an image and its class index.
+    parse: takes an element, and returns the content of an image and its class index.
   """
   height, width, channels = pixels.image_shape
 
@@ -257,12 +256,12 @@ def make_published_batches(elements: tf.data.Dataset,
 
 
 def shuffle_files(files: Sequence[bytes], order: OrderSettings,
-                  *components: np.ndarray) -> tf.data.Dataset:
+                  *file_values: np.ndarray) -> tf.data.Dataset:
   """Returns a shuffled dataset of the files of this worker: the first stage of 2018.
 
   Args:
     files: the paths of the files of all workers.
-    components: arrays of further values for each file, which the dataset contains after the path.
+    file_values: arrays of further values for each file, which the dataset contains after the path.
 
   Raises:
     UserError: there are fewer files than workers.
@@ -272,11 +271,11 @@ def shuffle_files(files: Sequence[bytes], order: OrderSettings,
     raise UserError('--input_pipeline=published requires a file per worker',
                     '{} file(s) for {} workers'.format(len(files), shard.num_workers),
                     'write more files, or give --input_pipeline=exact')
-  slices = (np.array(files, object),) + components
-  paths = tf.data.Dataset.from_tensor_slices(slices if components else slices[0])
+  slices = (np.array(files, object),) + file_values
+  paths = tf.data.Dataset.from_tensor_slices(slices if file_values else slices[0])
   return paths.shard(shard.num_workers, shard.rank).shuffle(len(files), seed=_published_seed(order))
 
 
 def _published_seed(order: OrderSettings) -> int:
-  """Returns the seed of the shuffling, which makes a resumed run read in another order."""
+  """Returns a seed with which a resumed run reads the examples in another order."""
   return (order.seed + order.shard.first_example) % 2 ** 31

@@ -24,7 +24,7 @@ _LOG = logging.getLogger('estimator_train')
 # The timeout for connecting and for each read. After a timeout, the download is retried.
 TIMEOUT_SECS = 30.
 # A download fails after this number of consecutive failed attempts. An attempt that receives at
-# least PROGRESS_BYTES restarts the count, so that a large archive can survive many interruptions.
+# least PROGRESS_BYTES restarts the count, so that a large archive can be interrupted many times.
 MAX_ATTEMPTS = 5
 PROGRESS_BYTES = 1 << 24
 _CHUNK_BYTES = 1 << 16
@@ -34,9 +34,9 @@ _SLOW_SECS, _MIN_BYTES_PER_SEC = 5., 100
 # Errors of the network, after which the next request may succeed.
 _INTERRUPTIONS = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError,
                   socket.timeout, ssl.SSLError)
-# The header, and the pattern of the complete file's size in it, by the status of the response. The
-# response has the complete file (200), its bytes from {} on (206), or no bytes, because the file
-# ends at {} (416).
+# For each status of a response: the header that contains the size of the complete file, and the
+# pattern of this size in the header. The response has the complete file (200), its bytes from {} on
+# (206), or no bytes, because the file ends at {} (416).
 _SIZE_PATTERNS = {200: ('Content-Length', r'(\d+)$'),
                   206: ('Content-Range', r'bytes {}-\d+/(\d+)$'),
                   416: ('Content-Range', r'bytes \*/({})$')}
@@ -56,7 +56,7 @@ class DownloadResult(NamedTuple):
 
 
 class DownloadFailed(Exception):
-  """The download failed: the server does not provide the file, or every attempt was interrupted."""
+  """The server does not provide the file, or all attempts to download it were interrupted."""
 
 
 class SecureHandler(urllib.request.BaseHandler):
@@ -92,7 +92,8 @@ def download_files(files: Sequence[DataFile], data_dir: str) -> List[DownloadRes
           for file, path in zip(files, paths)]
 
 
-def download_if_missing(path: str, needed_bytes: int, complete: Callable[[BinaryIO], None]) -> bool:
+def download_if_missing(path: str, needed_bytes: int,
+                        append_rest: Callable[[BinaryIO], None]) -> bool:
   """Downloads a file unless it is present. Several processes may call this function at once.
 
   The file is downloaded to `path`.part and renamed when it is complete. If a call is interrupted,
@@ -101,23 +102,23 @@ def download_if_missing(path: str, needed_bytes: int, complete: Callable[[Binary
   Args:
     path: the path of the file; its folder is created if it does not exist.
     needed_bytes: the disk space for the file and for everything that is unpacked from the file.
-    complete: appends the missing bytes to the partial file.
+    append_rest: appends the missing bytes to the partial file.
 
   Returns:
     Whether this call has downloaded the file.
 
   Raises:
-    UserError: the disk is too small or cannot be written, or `complete` failed.
+    UserError: the disk is too small or cannot be written, or `append_rest` failed.
   """
   if os.path.exists(path):
     return False
   folder = os.path.dirname(path) or '.'
-  with making_folder(folder, needed_bytes), storage.open_locked(path + '.part') as part_file:
+  with prepare_folder(folder, needed_bytes), storage.open_locked(path + '.part') as part_file:
     if os.path.exists(path):  # Another process has downloaded it in the meantime.
       os.remove(part_file.name)
       return False
     check_free_space(folder, needed_bytes - partial_size(part_file))
-    complete(part_file)
+    append_rest(part_file)
     part_file.flush()
     os.fsync(part_file.fileno())
     os.replace(part_file.name, path)
@@ -125,8 +126,8 @@ def download_if_missing(path: str, needed_bytes: int, complete: Callable[[Binary
 
 
 @contextlib.contextmanager
-def making_folder(folder: str, needed_bytes: int) -> Iterator[None]:
-  """Makes a folder, and translates the errors of storing files in it into UserErrors."""
+def prepare_folder(folder: str, needed_bytes: int) -> Iterator[None]:
+  """Makes a folder, and translates OSErrors while files are stored in it into UserErrors."""
   try:
     os.makedirs(folder, exist_ok=True)
     yield
@@ -152,11 +153,11 @@ def append_missing_bytes(url: str, part_file: BinaryIO, authorization: str = '',
   """Downloads the missing bytes of a partial file, and retries after interruptions.
 
   Args:
-    url: the URL of the file.
     part_file: the partial file, open for appending.
     authorization: a secret, which is sent only to the server of the URL, and not to servers to
       which it redirects. With a secret, requests without TLS are refused.
-    size: the published size of the file in bytes; None: unknown. Files of other sizes are refused.
+    size: the published size of the file in bytes; None if it is unknown. Files of other sizes are
+      refused.
 
   Raises:
     DownloadFailed: this server does not provide the file, or MAX_ATTEMPTS attempts in a row failed.
@@ -184,7 +185,7 @@ def partial_size(part_file: BinaryIO) -> int:
 def show_progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
   """Shows a progress bar or, where no bar is shown, logs every 10 % of the total.
 
-  Yields a function that adds a number of bytes to the progress. The progress begins at `done`.
+  Yields a function that adds a number of bytes to the progress, which begins at `done`.
   """
   with make_progress_bar(total=total, initial=done, unit='B', unit_scale=True, desc=label) as bar:
     def advance(count: int) -> None:
@@ -198,7 +199,7 @@ def show_progress(label: str, total: int, done: int = 0) -> Iterator[Callable[[i
 
 
 def _complete_published_file(file: DataFile, part_file: BinaryIO) -> None:
-  """Completes a partial file from the first URL that serves the published file."""
+  """Downloads the missing bytes of a file from the first URL that has the published file."""
   _LOG.info('downloading %s (%d bytes)', file.name, file.size)
   failures = []
   for url in sorted(file.urls, key=lambda url: not url.startswith('https:')):
@@ -259,7 +260,7 @@ def _append_response(response: Any, offset: int, part_file: BinaryIO, size: Opti
 
 
 def _send_request(url: str, offset: int, authorization: str) -> Any:
-  """Requests the bytes of a file from `offset` on, and returns the response or error response.
+  """Requests the bytes of a file from `offset` on, and returns the response, even for an error.
 
   Raises:
     DownloadFailed: the URL, or a URL to which it redirects, is invalid.
@@ -291,8 +292,8 @@ def _total_size(response: Any, offset: int, published_size: int) -> int:
   Args:
     response: the response, which may be an error.
     offset: the position of the first requested byte.
-    published_size: the published size in bytes, which is returned if a proxy that sends chunks
-      omits Content-Length; 0: unknown.
+    published_size: the published size in bytes; 0 if it is unknown. It is returned if a proxy that
+      sends chunks omits Content-Length.
 
   Raises:
     DownloadFailed: a retry would not help.

@@ -31,7 +31,7 @@ _SHARD_NAME = re.compile(br'(.*)-(\d{5})-of-(\d{5})(.*)', re.DOTALL)
 _ShardSet = Tuple[bytes, int, bytes]
 
 
-class Listing(NamedTuple):
+class FolderListing(NamedTuple):
   """The files of a folder that the patterns of a flag search.
 
   Attributes:
@@ -42,37 +42,37 @@ class Listing(NamedTuple):
   unmatched: List[bytes]
 
 
-Listings = Dict[bytes, Listing]  # By the path of the folder.
+FolderListings = Dict[bytes, FolderListing]  # By the path of the folder.
 
 
 def is_image(name: bytes) -> bool:
-  """Returns whether a file name has an extension of images that can be decoded, in any case."""
+  """Returns whether a file name has the extension of an image format that can be decoded."""
   return name.lower().endswith(_DECODABLE_EXTENSIONS)
 
 
 def may_be_image(name: bytes) -> bool:
-  """Returns whether a file name has an extension of images, even of a format without a decoder."""
+  """Returns whether a file name has the extension of any image format."""
   return _extension(name).lower() in _IMAGE_EXTENSIONS
 
 
 def may_be_records(name: bytes) -> bool:
-  """Returns whether a file in a folder of TFRecord files may be one, judging by its name."""
+  """Returns whether a file name may be that of a TFRecord file."""
   return not name.lower().endswith(_DESCRIPTION_EXTENSIONS)
 
 
 def split_patterns(patterns: str) -> List[str]:
-  """Splits a text at commas into patterns. A comma in the path of an existing file is kept."""
+  """Splits a text into patterns at commas, except for commas in the paths of existing files."""
   if ',' not in patterns or os.path.isdir(patterns) or any(iter_files(patterns)):
     return [patterns]
-  parts, split_off = patterns.split(','), []
+  parts, patterns_found = patterns.split(','), []
   while parts:
     candidates = [','.join(parts[:count]) for count in range(len(parts), 0, -1)]
-    split_off.append(next(filter(os.path.exists, candidates), parts[0]))
-    del parts[:split_off[-1].count(',') + 1]
-  return [pattern for pattern in split_off if pattern]
+    patterns_found.append(next(filter(os.path.exists, candidates), parts[0]))
+    del parts[:patterns_found[-1].count(',') + 1]
+  return [pattern for pattern in patterns_found if pattern]
 
 
-def iter_files(pattern: str, listings: Optional[Listings] = None,
+def iter_files(pattern: str, listings: Optional[FolderListings] = None,
                is_wanted: Callable[[bytes], bool] = is_image) -> Iterator[bytes]:
   """Yields the matching files, in the same order on every machine.
 
@@ -84,8 +84,8 @@ def iter_files(pattern: str, listings: Optional[Listings] = None,
     pattern: a pattern such as `data/train/**/*.jpeg`, or the path of a folder.
     listings: a dict to which the listing of each searched folder is added. All patterns of a flag
       share one dict.
-    is_wanted: takes a file name, and returns whether the file belongs to the pattern if the pattern
-      is the path of a folder.
+    is_wanted: takes the name of a file in a folder, and returns whether to yield the file. It is
+      used only if the pattern is the path of a folder.
 
   Yields:
     The paths. They are bytes, because file names need not be valid text.
@@ -109,7 +109,7 @@ def iter_files(pattern: str, listings: Optional[Listings] = None,
     if listings is not None and non_matches is not None:
       unmatched = set(non_matches).union(matches).difference(names)
       earlier = listings.get(folder)
-      listings[folder] = Listing(
+      listings[folder] = FolderListing(
           len(names) + (earlier.num_matched if earlier else 0),
           sorted(unmatched.intersection(earlier.unmatched) if earlier else unmatched))
     for path in (os.path.join(folder, name) for name in names):
@@ -119,29 +119,23 @@ def iter_files(pattern: str, listings: Optional[Listings] = None,
           seen.add(path)
 
 
-def warn_about_unmatched_images(flag: str, files: List[bytes], listings: Listings) -> None:
-  """Logs a warning if the patterns of a flag leave out folders, or images of some extensions.
-
-  Args:
-    flag: the name of the flag.
-    files: the files that match the patterns.
-    listings: the listings of the folders that were searched.
-  """
+def warn_about_unmatched_images(flag: str, files: List[bytes], listings: FolderListings) -> None:
+  """Logs a warning if the patterns of a flag leave out folders, or images of some extensions."""
   # If some files with an extension match, the others with this extension are left out on purpose.
   matched_extensions = set(map(_extension, files))
-  counts = _count_images(extension for listing in listings.values()
-                         for extension in map(_extension, listing.unmatched)
-                         if extension not in matched_extensions)
+  counts = _count_images_by_extension(extension for listing in listings.values()
+                                      for extension in map(_extension, listing.unmatched)
+                                      if extension not in matched_extensions)
   if counts:
     _LOG.warning('--%s leaves out %d images in the folders that it searches: %s', flag,
-                 sum(counts.values()), _join_counts(counts))
+                 sum(counts.values()), _join_extension_counts(counts))
   ancestors: Set[bytes] = set()  # The folders above those that have matching files.
   for path in (folder for folder, listing in listings.items() if listing.num_matched):
     parent = path
     while parent not in (b'', b'/'):
       parent = os.path.dirname(parent)
       ancestors.add(parent)
-  left_out = [_display(folder) for folder, listing in listings.items()
+  left_out = [_printable_path(folder) for folder, listing in listings.items()
               if not listing.num_matched and folder not in ancestors
               and os.path.isdir(folder or b'.')
               and (not listing.unmatched
@@ -155,20 +149,18 @@ def check_no_archives(location: str, files: List[bytes]) -> None:
   """Raises a UserError if all files that match a pattern are archives.
 
   Args:
-    location: what gives the pattern, for the message, such as a flag and its value.
-    files: the files that match.
+    location: the origin of the pattern, for the message, such as a flag and its value.
   """
   if files and all(name.lower().endswith(_ARCHIVE_EXTENSIONS) for name in files):
     raise UserError('an archive is not read', '{} ({})'.format(
-        location, join_items(list(map(_display, files)))), 'unpack it, and give the folder')
+        location, join_items(list(map(_printable_path, files)))), 'unpack it, and give the folder')
 
 
 def check_class_folders(flag: str, pattern: str, files: List[bytes]) -> None:
   """Checks the folders whose names become the class names. Logs a warning if they look wrong.
 
   Args:
-    flag: the name of the flag.
-    pattern: one pattern of the flag.
+    pattern: one of the patterns in the value of the flag.
     files: the files that match this pattern.
 
   Raises:
@@ -178,15 +170,15 @@ def check_class_folders(flag: str, pattern: str, files: List[bytes]) -> None:
   folders = sorted(counts, key=lambda folder: (folder.count(b'/'), folder))
   if len(folders) < 2:
     return
-  if folders[0].rstrip(b'/') == os.fsencode(fixed_folder(pattern)).rstrip(b'/'):
+  if folders[0].rstrip(b'/') == os.fsencode(folder_before_wildcards(pattern)).rstrip(b'/'):
     raise UserError('images must not be next to the class folders',
                     '--{}={} matches {} image(s) in {}'.format(
-                        flag, pattern, counts[folders[0]], _display(folders[0])),
+                        flag, pattern, counts[folders[0]], _printable_path(folders[0])),
                     'give a pattern that excludes them, or all class names in --labels')
 
   def log_warning(what: str, first: bytes, second: bytes) -> None:
     _LOG.warning('%s, such as %s and %s: the class of an image is the name of its own folder',
-                 what, _display(first), _display(second))
+                 what, _printable_path(first), _printable_path(second))
 
   if folders[0].count(b'/') < folders[-1].count(b'/'):
     log_warning('class folders are at different depths', folders[0], folders[-1])
@@ -204,8 +196,7 @@ def check_shards(location: str, files: List[bytes]) -> None:
   Logs a warning if shards are missing, or if there are several sets.
 
   Args:
-    location: what gives the pattern, for the message, such as a flag and its value.
-    files: the files that match the pattern.
+    location: the origin of the pattern, for the message, such as a flag and its value.
 
   Raises:
     UserError: several complete sets have the same name.
@@ -215,7 +206,7 @@ def check_shards(location: str, files: List[bytes]) -> None:
     match = _SHARD_NAME.fullmatch(path)
     if match:
       sets[match.group(1), int(match.group(3)), match.group(4)].add(int(match.group(2)))
-  complete: Dict[bytes, bytes] = {}
+  complete: Dict[bytes, bytes] = {}  # The pattern of a complete set, by the prefix of its names.
   for shard_set, indices in sets.items():
     prefix, count, suffix = shard_set
     paths = [b'%s-%05d-of-%05d%s' % (prefix, index, count, suffix) for index in range(count)]
@@ -223,48 +214,48 @@ def check_shards(location: str, files: List[bytes]) -> None:
                if not os.path.lexists(path)] if len(indices) < count else []
     if missing:
       _LOG.warning('%d of %d shards are missing: %s', len(missing), count,
-                   join_items([_display(path) for path in missing]))
-    elif complete.setdefault(prefix, _pattern_of(shard_set)) != _pattern_of(shard_set):
+                   join_items([_printable_path(path) for path in missing]))
+      continue
+    pattern = _shard_set_pattern(shard_set)
+    if complete.setdefault(prefix, pattern) != pattern:
       raise UserError('a pattern matches the same shards twice', '{} ({} and {})'.format(
-          location, _display(complete[prefix]), _display(_pattern_of(shard_set))),
+          location, _printable_path(complete[prefix]), _printable_path(pattern)),
                       'give the pattern of one of them, or give them different names')
   if len(sets) > 1:
     _LOG.warning('a pattern matches %d sets of shards: %s', len(sets),
-                 join_items([_display(_pattern_of(shard_set)) for shard_set in sets]))
+                 join_items([_printable_path(_shard_set_pattern(shard_set)) for shard_set in sets]))
 
 
-def no_match_error(what: str, location: str, pattern: str, example: str) -> UserError:
+def make_no_match_error(rule: str, location: str, pattern: str, example: str) -> UserError:
   """Returns the error about a pattern that matches no file. It names the files that exist.
 
   Args:
-    what: the rule that the error states.
-    location: what gives the pattern, such as a flag and its value.
-    pattern: the pattern.
+    location: the origin of the pattern, such as a flag and its value.
     example: a pattern to propose if none can be derived from the files that exist.
   """
-  folder, parts = fixed_folder(pattern), pattern.split('/')
+  folder, parts = folder_before_wildcards(pattern), pattern.split('/')
   # The pattern in which the brackets in the names of existing folders are escaped.
   escaped = '/'.join([
       glob.escape(part) if '[' in part and os.path.isdir('/'.join(parts[:count])) else part
       for count, part in enumerate(parts[:-1], 1)] + parts[-1:])
   if escaped != pattern:
-    return UserError(what, location, 'give {!r}: brackets in a pattern are special'.format(escaped))
+    return UserError(rule, location, 'give {!r}: brackets in a pattern are special'.format(escaped))
   while not os.path.isdir(folder or '.') and not os.path.isdir(os.path.dirname(folder) or '.'):
     folder = os.path.dirname(folder)
   if os.path.isfile(folder):
-    return UserError(what, '{} ({} is a file)'.format(location, printable(folder)),
+    return UserError(rule, '{} ({} is a file)'.format(location, printable(folder)),
                      'give a pattern of files in a folder; unpack an archive')
   if not os.path.isdir(folder or '.'):
-    return UserError(what, '{} (there is no {})'.format(location, printable(folder)),
+    return UserError(rule, '{} (there is no {})'.format(location, printable(folder)),
                      'correct the pattern')
-  names = list(itertools.islice(_walk(folder or '.'), _MAX_FILES_IN_ERROR))
-  counts = _count_images(map(_extension, names))
-  existing = [_join_counts(counts)] if counts else []
+  names = list(itertools.islice(_iter_visible_names(folder or '.'), _MAX_FILES_IN_ERROR))
+  counts = _count_images_by_extension(map(_extension, names))
+  existing = [_join_extension_counts(counts)] if counts else []
   if counts:
     ((extension, _),) = counts.most_common(1)
     example = os.path.join(glob.escape(folder), '**', '*' + os.fsdecode(extension))
-  existing += [_display(name) for name in names if _extension(name) not in counts]
-  return UserError(what, '{} ({} has {})'.format(
+  existing += [_printable_path(name) for name in names if _extension(name) not in counts]
+  return UserError(rule, '{} ({} has {})'.format(
       location, printable(folder or '.'), join_items(existing) or 'no files'),
                    'give a pattern such as \'{}\', in quotes'.format(example))
 
@@ -276,10 +267,9 @@ def _iter_matches(folder: bytes, parts: List[bytes], ancestors: Tuple[bytes, ...
   The names that do not match are None if the last part of the pattern has no wildcard.
 
   Args:
-    folder: the folder to search.
     parts: the parts of the pattern below this folder.
-    ancestors: the real paths of the folders above. `**` does not enter them again, so that a search
-      ends even if symbolic links form a loop.
+    ancestors: the real paths of the folders above. `**` does not enter these folders again, so that
+      a search ends even if symbolic links form a loop.
   """
   if not parts:
     return
@@ -307,12 +297,10 @@ def _iter_matches(folder: bytes, parts: List[bytes], ancestors: Tuple[bytes, ...
 
 def _list_names(folder: bytes, part: bytes, list_folders: bool,
                 non_matches: Optional[List[bytes]] = None) -> List[bytes]:
-  """Returns the sorted names in a folder that match one part of a pattern.
+  """Returns the sorted names of files or, if `list_folders`, of folders that match a pattern.
 
   Args:
-    folder: the folder.
-    part: the part of the pattern, which has no slash.
-    list_folders: whether to list the folders in the folder, or the files.
+    part: a part of a pattern, without slashes.
     non_matches: a list to which the names that do not match are added.
   """
   try:
@@ -337,22 +325,22 @@ def _is_folder(entry: 'os.DirEntry[bytes]') -> bool:
   return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
 
 
-def fixed_folder(pattern: str) -> str:
-  """Returns the deepest folder in the path before the first special character of a pattern."""
+def folder_before_wildcards(pattern: str) -> str:
+  """Returns the deepest folder in the part of a pattern before the first wildcard."""
   parts = pattern.split('/')
   fixed = list(itertools.takewhile(lambda part: not glob.has_magic(part), parts))
   folder = '/'.join(fixed) or '/' * pattern.startswith('/')
   return folder if len(fixed) < len(parts) or os.path.isdir(folder) else os.path.dirname(folder)
 
 
-def _walk(folder: str) -> Iterator[bytes]:
+def _iter_visible_names(folder: str) -> Iterator[bytes]:
   """Yields the names of the visible files in a folder and its subfolders."""
   for _, folders, names in os.walk(os.fsencode(folder)):
     folders[:] = sorted(name for name in folders if not name.startswith(b'.'))
     yield from sorted(name for name in names if not name.startswith(b'.'))
 
 
-def _pattern_of(shard_set: _ShardSet) -> bytes:
+def _shard_set_pattern(shard_set: _ShardSet) -> bytes:
   return b'%s-*-of-%05d%s' % shard_set
 
 
@@ -360,16 +348,16 @@ def _extension(name: bytes) -> bytes:
   return os.path.splitext(name)[1]
 
 
-def _count_images(extensions: Iterator[bytes]) -> Counter[bytes]:
-  """Counts the extensions of images. Extensions that differ in case are counted separately."""
+def _count_images_by_extension(extensions: Iterator[bytes]) -> Counter[bytes]:
+  """Counts images by extension. Extensions that differ in case are counted separately."""
   return collections.Counter(extension for extension in extensions
                              if extension.lower() in _IMAGE_EXTENSIONS)
 
 
-def _join_counts(counts: Counter[bytes]) -> str:
-  return ', '.join('{} {}'.format(count, _display(extension))
+def _join_extension_counts(counts: Counter[bytes]) -> str:
+  return ', '.join('{} {}'.format(count, _printable_path(extension))
                    for extension, count in counts.most_common())
 
 
-def _display(path: bytes) -> str:
+def _printable_path(path: bytes) -> str:
   return printable(os.fsdecode(path or b'.'))

@@ -21,11 +21,10 @@ _LOG = logging.getLogger('estimator_train')
 _Split = Union[ImageSplit, ImageRecordSplit]
 
 
-def find_recorded(settings: Settings, run_dir: RunDir) -> Optional[Holdout]:
+def find_recorded_holdout(settings: Settings, run_dir: RunDir) -> Optional[Holdout]:
   """Returns the holdout that an earlier run has recorded; None if this run chooses the examples.
 
   Args:
-    settings: the settings of this run.
     run_dir: the folder of the run that saved the checkpoint.
 
   Raises:
@@ -34,44 +33,44 @@ def find_recorded(settings: Settings, run_dir: RunDir) -> Optional[Holdout]:
   fraction, record = settings.data.validation_fraction, data_record.read(run_dir)
   if fraction is None or record is None:
     return None
-  recorded = record.validation
-  if recorded is None or recorded.fraction != fraction:
+  recorded_holdout = record.validation
+  if recorded_holdout is None or recorded_holdout.fraction != fraction:
     raise UserError(
         'examples that were trained on must not become those of --validation_fraction',
         '{} in {} and --validation_fraction={} now'.format(
-            'no --validation_fraction' if recorded is None else
-            '--validation_fraction={}'.format(recorded.fraction), run_dir.path, fraction),
+            'no --validation_fraction' if recorded_holdout is None else
+            '--validation_fraction={}'.format(recorded_holdout.fraction), run_dir.path, fraction),
         'give {}--eval_pattern with other examples, or another --model_dir'.format(
-            '' if recorded is None else '--validation_fraction={}, '.format(recorded.fraction)))
-  if recorded.seed != settings.optimizer.seed:
-    _LOG.info('--validation_fraction: the examples stay those of --seed=%d', recorded.seed)
-  return recorded
+            '' if recorded_holdout is None else
+            '--validation_fraction={}, '.format(recorded_holdout.fraction)))
+  if recorded_holdout.seed != settings.optimizer.seed:
+    _LOG.info('--validation_fraction: the examples stay those of --seed=%d', recorded_holdout.seed)
+  return recorded_holdout
 
 
-def hold_out(split: _Split, settings: Settings,
-             recorded: Optional[Holdout]) -> Tuple[_Split, _Split, Holdout]:
+def hold_out_examples(split: _Split, settings: Settings,
+                      recorded_holdout: Optional[Holdout]) -> Tuple[_Split, _Split, Holdout]:
   """Returns the examples to train on, the held-out examples, and the holdout to record.
 
-  In a new run, a hash of each example's name decides whether the example is held out. A class with
-  two or more examples keeps at least one in each part. A resumed run holds out exactly the recorded
-  examples. It trains on all others, because an unknown name may be a renamed example that was
-  already trained on.
+  In a new run, a hash of each example's name decides whether the example is held out. If a class
+  has two or more examples, at least one is held out, and at least one is not. A resumed run holds
+  out exactly the recorded examples. It trains on all others, because an example with an unknown
+  name may have been trained on under its earlier name.
 
   Args:
     split: all training examples.
-    settings: the settings of this run.
-    recorded: the result of find_recorded.
+    recorded_holdout: the result of find_recorded_holdout.
 
   Raises:
     UserError: there are no examples for validation.
   """
   fraction = settings.data.validation_fraction
   assert fraction is not None
-  is_new_run = recorded is None or recorded.example_ids is None
-  if recorded is None:
-    recorded = Holdout(fraction, settings.optimizer.seed)
-  names = _names_of(split)
-  prefix = b'%d ' % recorded.seed
+  is_new_run = recorded_holdout is None or recorded_holdout.example_ids is None
+  if recorded_holdout is None:
+    recorded_holdout = Holdout(fraction, settings.optimizer.seed)
+  names = _list_example_names(split)
+  prefix = b'%d ' % recorded_holdout.seed
   hashes = np.array([hashlib.md5(prefix + name).digest()[:8] for name in names], 'S8').view('>u8')
   if isinstance(split, ImageSplit):
     class_indices, example_ids = np.asarray(split.classes), hashes
@@ -79,12 +78,13 @@ def hold_out(split: _Split, settings: Settings,
     class_indices = np.zeros(len(names), np.int32)
     example_ids = hashes ^ split.records.lengths.astype('>u8')
   is_held_out = (hashes < np.uint64(int(fraction * 2 ** 64)) if is_new_run
-                 else np.isin(example_ids, np.frombuffer(recorded.example_ids, '>u8')))
-  by_class = np.lexsort((hashes, class_indices))
-  for members in np.split(by_class, np.flatnonzero(np.diff(class_indices[by_class])) + 1):
-    is_held_out[members[0]] |= is_new_run
-    if is_held_out[members].all():
-      is_held_out[members[-1]] = False
+                 else np.isin(example_ids, np.frombuffer(recorded_holdout.example_ids, '>u8')))
+  indices_by_class = np.lexsort((hashes, class_indices))
+  class_starts = np.flatnonzero(np.diff(class_indices[indices_by_class])) + 1
+  for class_members in np.split(indices_by_class, class_starts):
+    is_held_out[class_members[0]] |= is_new_run
+    if is_held_out[class_members].all():
+      is_held_out[class_members[-1]] = False
   if not is_held_out.any():
     raise UserError(
         '--validation_fraction requires two examples of a class' if is_new_run else
@@ -93,20 +93,21 @@ def hold_out(split: _Split, settings: Settings,
         'add examples' if is_new_run else 'restore the files and their names, or give another '
         '--model_dir')
   return (split.take(np.flatnonzero(~is_held_out)), split.take(np.flatnonzero(is_held_out)),
-          recorded._replace(example_ids=np.sort(example_ids[is_held_out]).astype('>u8').tobytes()))
+          recorded_holdout._replace(
+              example_ids=np.sort(example_ids[is_held_out]).astype('>u8').tobytes()))
 
 
-def _names_of(split: _Split) -> List[bytes]:
+def _list_example_names(split: _Split) -> List[bytes]:
   """Returns a name for each example, which stays the same if the data set is moved.
 
-  The name of an image is the name of its folder and file. The name of a record is the name of its
-  file and its number in the file; finding the number does not require reading the record.
+  The name of an image consists of the names of its folder and its file. The name of a record
+  consists of the name of its file and the number of the record in the file.
   """
   if isinstance(split, ImageSplit):
     folders = {folder: os.path.basename(os.path.abspath(folder))
                for folder in {os.path.dirname(path) for path in split.files}}
     return [folders[os.path.dirname(path)] + b'/' + os.path.basename(path) for path in split.files]
   return [b'%s:%d' % (os.path.basename(path), record)
-          for path, count in zip(split.records.given_paths, np.diff(split.records.first_records))
+          for path, count in zip(split.records.original_paths, np.diff(split.records.first_records))
           for record in range(count)]
 

@@ -35,13 +35,11 @@ def check_split(split: IdxSplit, image_shape: Sequence[int], num_classes: int) -
   """Checks that the two files of a split are complete, and match each other and the model.
 
   Without this check, a run would train on damaged data, because TensorFlow 1.15 does not verify the
-  CRC of a gzip file. If the split states that its files are verified, the images are not
-  decompressed.
+  CRC of a gzip file. If the files have been verified, the images are not decompressed.
 
   Args:
-    split: the two files.
     image_shape: the required shape of an image, (height, width, ...).
-    num_classes: the number of classes; each label must be less.
+    num_classes: the number of classes. Each label must be less than this number.
 
   Returns:
     The number of examples.
@@ -120,7 +118,6 @@ def _read_header(path: str, kind: str, magic: int, header_bytes: int) -> Tuple[i
   """Returns the dimensions of an idx file; raises a UserError if the header is invalid.
 
   Args:
-    path: the path of the file.
     kind: the elements of the file, `images` or `labels`.
     magic, header_bytes: the magic number and the header size of a file of this kind.
   """

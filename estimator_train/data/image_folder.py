@@ -107,16 +107,15 @@ def splits_to_read(settings: Settings, test_flag: Any) -> Tuple[bool, bool]:
   """Returns whether the mode reads the training examples, and whether it reads the test examples.
 
   Args:
-    settings: the settings of the run.
     test_flag: the value of the flag that gives the test examples. Modes that read all splits read
-      the test examples only if it is given.
+      the test examples only if this value is given.
   """
   return settings.run.mode != 'evaluate', settings.run.evaluates or (
       settings.run.mode in MODES_OF_ALL_SPLITS and bool(test_flag))
 
 
 def require_pattern(flag: str, pattern: Optional[str], example: str) -> str:
-  """Returns the pattern of a flag. If it is missing, raises a UserError that proposes `example`."""
+  """Returns the pattern of a flag; raises a UserError that proposes `example` if it is missing."""
   if not pattern:
     raise UserError('--{} is required for this data set and mode'.format(flag), 'no --' + flag,
                     'give a pattern such as --{}=\'{}\'{}'.format(
@@ -129,8 +128,7 @@ def _list_files(flag: str, pattern: Optional[str], gives_class_names: bool = Fal
   """Returns the files that match the patterns of a flag.
 
   Args:
-    flag: the name of the flag.
-    pattern: the value of the flag.
+    flag: the name of the flag, whose value is `pattern`.
     gives_class_names: whether the names of the folders of the files become the class names.
 
   Raises:
@@ -138,17 +136,18 @@ def _list_files(flag: str, pattern: Optional[str], gives_class_names: bool = Fal
   """
   example = 'DATA/{}/**/*.jpeg'.format('train' if flag == 'train_pattern' else 'test')
   pattern = require_pattern(flag, pattern, example)
-  listings: file_pattern.Listings = {}
+  listings: file_pattern.FolderListings = {}
   files: List[bytes] = []
-  for part in file_pattern.split_patterns(pattern):
-    found = list(file_pattern.iter_files(part, listings))
-    if not found:
-      raise file_pattern.no_match_error('--{} matches no file'.format(flag),
-                                        '--{}={}'.format(flag, part), part, example)
-    file_pattern.check_no_archives('--{}={}'.format(flag, part), found)
+  for single_pattern in file_pattern.split_patterns(pattern):
+    location = '--{}={}'.format(flag, single_pattern)
+    matching_files = list(file_pattern.iter_files(single_pattern, listings))
+    if not matching_files:
+      raise file_pattern.make_no_match_error('--{} matches no file'.format(flag),
+                                             location, single_pattern, example)
+    file_pattern.check_no_archives(location, matching_files)
     if gives_class_names:
-      file_pattern.check_class_folders(flag, part, found)
-    files += found
+      file_pattern.check_class_folders(flag, single_pattern, matching_files)
+    files += matching_files
   is_record_file = False
   with contextlib.suppress(OSError):  # The error is reported when the image is decoded.
     is_record_file = record_index.starts_with_record(files[0])
@@ -163,7 +162,7 @@ def _list_files(flag: str, pattern: Optional[str], gives_class_names: bool = Fal
 def _find_class_names(files: Sequence[bytes]) -> Tuple[str, ...]:
   """Returns the sorted names of the folders of the files."""
   folders = {os.path.dirname(path) for path in files}
-  class_names = tuple(sorted({_class_name(folder) for folder in folders}))
+  class_names = tuple(sorted({_class_name_of_folder(folder) for folder in folders}))
   if not are_distinct(class_names):
     raise UserError('class names must not differ only in their Unicode form',
                     ', '.join(ascii(name) for name in class_names if any(
@@ -172,8 +171,8 @@ def _find_class_names(files: Sequence[bytes]) -> Tuple[str, ...]:
   return class_names
 
 
-def _class_name(folder: bytes) -> str:
-  """Returns the name of a folder, which is the class name of the files in it."""
+def _class_name_of_folder(folder: bytes) -> str:
+  """Returns the class name of the files in a folder, which is the name of the folder."""
   name = os.path.basename(os.path.abspath(folder)).decode('utf-8', 'backslashreplace')
   if name.splitlines() not in ([], [name]):  # labels.txt and flags.txt are read line by line.
     raise UserError('a class name must not have a line break', repr(os.fsdecode(folder)),
@@ -189,7 +188,7 @@ def _make_split(files: List[bytes], class_names: Sequence[str]) -> ImageSplit:
   for position, path in enumerate(files):
     folder = os.path.dirname(path)
     if folder not in index_by_folder:
-      name = _class_name(folder)
+      name = _class_name_of_folder(folder)
       if to_nfc(name) not in index_by_name:
         raise UserError(
             'the folder of a file is not a class name',

@@ -20,7 +20,7 @@ from estimator_train.data.batching import (
   without_autograph,
 )
 from estimator_train.data.labels_file import LabelMap, NameCounts
-from estimator_train.data.order import evenly_spaced
+from estimator_train.data.order import evenly_spaced_indices
 from estimator_train.data.record_index import RecordReader, describe_record
 from estimator_train.data.source import FilePath, InputFn, translate_errors
 from estimator_train.errors import BadExample, WrongSchema, printable
@@ -37,10 +37,10 @@ _MAX_CHECKED_RECORDS, _MAX_CHECKED_BYTES, _SAMPLE_SIZE = 1 << 15, 1 << 28, 256
 
 
 class ImageRecordSource(image_source.ImageSource):
-  """The source of an ImageRecordSplit. A worker reads only the records of its shard."""
   split: ImageRecordSplit
   format_name = 'image_records'
-  read = staticmethod(lambda content: content)  # look_up already returns the contents.
+  # The references that look_up_references returns are the contents themselves.
+  read_in_graph = staticmethod(lambda reference: reference)
   _parallel_lookups = 2  # While one chunk of records waits for the disk, a second one is read.
 
   def __init__(self, spec: DataSpec, split: ImageRecordSplit, role: Role = Role.TRAIN) -> None:
@@ -52,26 +52,26 @@ class ImageRecordSource(image_source.ImageSource):
     record_indices = self.split.record_indices
     return self.split.records.num_records if record_indices is None else len(record_indices)
 
-  def check_and_count(self) -> Optional[int]:
+  def check_and_count_examples(self) -> Optional[int]:
     self.split.records.check_intact()
     counts = self._check_schema()
     if self.role is Role.TRAIN and sum(counts.values()) == len(self):
       self._label_map.warn_about_empty_classes(counts)
     return len(self)
 
-  def look_up(self, indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
+  def look_up_references(self, indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
     # Python parses the examples, because tf.io.parse_example crashes if an example cannot be
     # parsed: its error contains bytes that are not valid UTF-8.
-    contents, class_indices, _ = zip(*self._read(indices))
+    contents, class_indices, _ = zip(*self._read_examples(indices))
     return list(contents), np.array(class_indices)
 
-  def name_of(self, index: int) -> str:
+  def image_name(self, index: int) -> str:
     record_indices = self.split.record_indices
     record = index if record_indices is None else int(record_indices[index])
-    return describe_record(*self.split.records.locate(record))
+    return describe_record(*self.split.records.locate_record(record))
 
-  def split_without(self, indices: List[int]) -> ImageRecordSplit:
-    split = super().split_without(indices) if indices else self.split
+  def split_without_images(self, indices: List[int]) -> ImageRecordSplit:
+    split = super().split_without_images(indices) if indices else self.split
     return split._replace(records=split.records._replace(damages=()))
 
   def make_published_input_fn(self, order: OrderSettings, pixels: PixelSettings,
@@ -94,11 +94,11 @@ class ImageRecordSource(image_source.ImageSource):
         decoding.shuffle_files(files, order).apply(tf.data.experimental.parallel_interleave(
             read_records, min(_MAX_PUBLISHED_READERS, len(files)))), parse, order, pixels, batch)
 
-  def class_indices(self) -> np.ndarray:
-    parts = np.array_split(np.arange(len(self)), len(self) // _RECORDS_PER_LABEL_READ + 1)
+  def read_class_indices(self) -> np.ndarray:
+    chunks = np.array_split(np.arange(len(self)), len(self) // _RECORDS_PER_LABEL_READ + 1)
     with translate_errors():
-      return np.array([class_index for part in parts
-                       for _, class_index, _ in self._read(part)], np.int64)
+      return np.array([class_index for chunk in chunks
+                       for _, class_index, _ in self._read_examples(chunk)], np.int64)
 
   def files_fingerprint(self) -> str:
     split = self.split
@@ -115,7 +115,7 @@ class ImageRecordSource(image_source.ImageSource):
 
   def describe_content(self) -> str:
     return '{} {}'.format(self._describe_features(),
-                          identity.of_records(self.split.records, self.split.record_indices))
+                          identity.digest_records(self.split.records, self.split.record_indices))
 
   def _describe_features(self) -> str:
     """Returns the keys of the image and the label, and the class indices of the labels, as text."""
@@ -124,23 +124,23 @@ class ImageRecordSource(image_source.ImageSource):
     return text if self._label_map.is_identity else '{} {}'.format(
         text, self._label_map.class_indices)
 
-  def files(self) -> List[FilePath]:
+  def list_files(self) -> List[FilePath]:
     return list(self.split.records.files)
 
-  def class_indices_or_minus_one(self) -> np.ndarray:
+  def read_class_indices_or_minus_one(self) -> np.ndarray:
     def find_class_index(index: int) -> int:
       try:
-        ((_, class_index, _),) = self._read(np.array([index]))
+        ((_, class_index, _),) = self._read_examples(np.array([index]))
         return class_index
       except (OSError, BadExample):
         return -1
 
     return np.array(list(map(find_class_index, range(len(self)))), np.int64)
 
-  def unreadable_parts(self) -> List[Tuple[str, str]]:
+  def unreadable_file_parts(self) -> List[Tuple[str, str]]:
     return list(map(self.split.records.describe_damage, self.split.records.damages))
 
-  def _read(self, indices: np.ndarray) -> Iterable[Tuple[bytes, int, Any]]:
+  def _read_examples(self, indices: np.ndarray) -> Iterable[Tuple[bytes, int, Any]]:
     """Yields (encoded image, class index, features by key) for each of the examples at `indices`.
 
     Raises:
@@ -148,27 +148,28 @@ class ImageRecordSource(image_source.ImageSource):
       BadExample: a record is damaged, or is not an example.
       WrongSchema: a feature is missing or has the wrong kind, or the label is not that of a class.
     """
-    # The record of each example, because bad records may be left out.
+    # Without its bad records, a split has fewer examples than the files have records.
     record_indices = self.split.record_indices
     for index, record in zip(indices, self._reader.read(
         indices if record_indices is None else record_indices[indices])):
       try:
         features = parse_features(record)
       except ValueError as error:
-        raise BadExample(printable(self.name_of(index)), str(error)) from error
+        raise BadExample(printable(self.image_name(index)), str(error)) from error
       try:
-        content = image_content(features, self.split.image_key)
+        content = extract_image(features, self.split.image_key)
         class_index = self._label_map.class_index(
-            int(_single_value(features, self.split.label_key, 'int64_list')))
+            int(_require_single_value(features, self.split.label_key, 'int64_list')))
       except ValueError as error:
-        raise self._wrong_schema(index, features, str(error)) from error
+        raise self._make_wrong_schema_error(index, features, str(error)) from error
       yield content, class_index, features
 
-  def _wrong_schema(self, index: int, features: Any, reason: str) -> WrongSchema:
+  def _make_wrong_schema_error(self, index: int, features: Any, reason: str) -> WrongSchema:
     """Returns the error about an example. It proposes values of flags that fit the example."""
-    flags = _suggest_key_flags(features, self.split) or [self._label_map.remedy(
-        _single_value(features, self.split.label_key, 'int64_list'), _class_name_in(features))]
-    return WrongSchema(printable(self.name_of(index)), reason,
+    flags = _suggest_key_flags(features, self.split) or [self._label_map.propose_remedy(
+        _require_single_value(features, self.split.label_key, 'int64_list'),
+        _find_class_name(features))]
+    return WrongSchema(printable(self.image_name(index)), reason,
                        'give {}, or a data set with RecordSplit(parse=FUNCTION)'.format(
                            ' '.join(flags)))
 
@@ -183,23 +184,24 @@ class ImageRecordSource(image_source.ImageSource):
     """
     is_small = (len(self) <= _MAX_CHECKED_RECORDS
                 and self.split.records.lengths.sum() <= _MAX_CHECKED_BYTES)
-    indices = evenly_spaced(len(self), len(self) if is_small else _SAMPLE_SIZE)
+    indices = evenly_spaced_indices(len(self), len(self) if is_small else _SAMPLE_SIZE)
     counts: NameCounts = collections.Counter()
     has_images = False
     with translate_errors():
-      for part in np.array_split(indices, len(indices) // image_source.CHUNK_SIZE + 1):
+      for chunk in np.array_split(indices, len(indices) // image_source.CHUNK_SIZE + 1):
         try:
-          for content, class_index, features in self._read(part):
-            counts[class_index, _class_name_in(features)] += 1
+          for content, class_index, features in self._read_examples(chunk):
+            counts[class_index, _find_class_name(features)] += 1
             has_images = has_images or content.startswith(_IMAGE_MAGICS)
         except WrongSchema:
           raise
         except (OSError, BadExample):
           pass  # Training reports damaged records, unless --on_bad_image=skip is given.
       if counts and not has_images:
-        raise self._wrong_schema(indices[-1], features, 'no checked record has a JPEG, PNG or GIF '
-                                 'file in {}'.format(self.split.image_key))
-    self._label_map.check_names(counts, _TEXT_KEY)
+        raise self._make_wrong_schema_error(
+            indices[-1], features,
+            'no checked record has a JPEG, PNG or GIF file in {}'.format(self.split.image_key))
+    self._label_map.check_class_names(counts, _TEXT_KEY)
     return counts
 
 
@@ -211,18 +213,17 @@ def parse_features(record: bytes) -> Any:
     raise ValueError('not a tf.train.Example') from error
 
 
-def image_content(features: Any, image_key: str) -> bytes:
+def extract_image(features: Any, image_key: str) -> bytes:
   """Returns the encoded image of an example; raises a ValueError if there is none."""
-  return bytes(_single_value(features, image_key, 'bytes_list'))
+  return bytes(_require_single_value(features, image_key, 'bytes_list'))
 
 
-def _single_value(features: Any, key: str, kind: str) -> Any:
+def _require_single_value(features: Any, key: str, kind: str) -> Any:
   """Returns the value of a feature that must have exactly one value.
 
   Args:
     features: the features of an example, by key.
-    key: the key of the feature.
-    kind: the required kind of its values, `bytes_list` or `int64_list`.
+    kind: the required kind of the feature, `bytes_list` or `int64_list`.
 
   Raises:
     ValueError: the feature is missing, is of another kind, or does not have exactly one value.
@@ -238,7 +239,7 @@ def _single_value(features: Any, key: str, kind: str) -> Any:
   return values[0]
 
 
-def _class_name_in(features: Any) -> Optional[str]:
+def _find_class_name(features: Any) -> Optional[str]:
   """Returns the class name in an example; None if the example has none."""
   values = features[_TEXT_KEY].bytes_list.value if _TEXT_KEY in features else ()
   return values[0].decode('utf-8', 'backslashreplace') if len(values) == 1 else None
@@ -251,14 +252,14 @@ def _suggest_key_flags(features: Any, split: ImageRecordSplit) -> List[str]:
   """
   values = {key: getattr(feature, feature.WhichOneof('kind') or 'bytes_list').value
             for key, feature in sorted(features.items())}
-  single = {key: value[0] for key, value in values.items() if len(value) == 1}
-  bytes_keys = [key for key, value in single.items() if isinstance(value, bytes)]
-  image_keys = [key for key in bytes_keys if single[key].startswith(_IMAGE_MAGICS)]
-  label_keys = [key for key, value in single.items() if isinstance(value, int)]
+  single_values = {key: value[0] for key, value in values.items() if len(value) == 1}
+  bytes_keys = [key for key, value in single_values.items() if isinstance(value, bytes)]
+  image_keys = [key for key in bytes_keys if single_values[key].startswith(_IMAGE_MAGICS)]
+  label_keys = [key for key, value in single_values.items() if isinstance(value, int)]
   flags = []
   if split.image_key not in (image_keys or bytes_keys):
     flags.append('--image_key=' + ('|'.join(image_keys) or 'KEY'))
   if split.label_key not in label_keys:
-    likely = [key for key in label_keys if 'label' in key or 'class' in key]
-    flags.append('--label_key=' + ('|'.join(likely or label_keys) or 'KEY'))
+    likely_keys = [key for key in label_keys if 'label' in key or 'class' in key]
+    flags.append('--label_key=' + ('|'.join(likely_keys or label_keys) or 'KEY'))
   return flags

@@ -30,14 +30,14 @@ from estimator_train.data.batching import (
   BatchSettings,
   OrderSettings,
   PixelSettings,
-  chunks_in_order,
-  chunks_of,
-  map_in_python,
+  make_ordered_chunks,
+  map_python_function,
+  split_into_chunks,
   without_autograph,
 )
 from estimator_train.data.cache import CacheFiller, ImageCache
-from estimator_train.data.order import evenly_spaced
-from estimator_train.data.source import FilePath, InputFn, Source, carry_user_errors
+from estimator_train.data.order import evenly_spaced_indices
+from estimator_train.data.source import FilePath, InputFn, Source, preserve_user_errors
 from estimator_train.errors import BadExample, UserError
 from estimator_train.settings.flags import InputFlags
 from estimator_train.system import storage
@@ -56,9 +56,10 @@ class ImageSource(Source):
   expects_gray, a small sample of all images.
 
   Attributes:
-    read: takes a scalar string that look_up has returned, and returns the content of the image.
+    read_in_graph: takes a reference that look_up_references has returned, as a scalar string
+      tensor, and returns the content of the image.
   """
-  read: Any  # decoding.ReadContent, as a static method.
+  read_in_graph: Any  # decoding.ReadContent, as a static method.
   can_augment = True
   can_cache_in_folder = True
   _parallel_lookups: Optional[int] = None  # The number of chunks that are looked up in parallel.
@@ -72,8 +73,8 @@ class ImageSource(Source):
     """Returns the number of images."""
 
   @abc.abstractmethod
-  def look_up(self, indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
-    """Returns the arguments of `read` for the images at these indices, and their class indices.
+  def look_up_references(self, indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
+    """Returns references to the images at these indices, and the class indices of the images.
 
     Raises:
       OSError: a file cannot be read.
@@ -87,55 +88,56 @@ class ImageSource(Source):
       OSError: the file cannot be read.
       BadExample: the example is damaged.
     """
-    (content,), _ = self.look_up(np.array([index]))
+    (content,), _ = self.look_up_references(np.array([index]))
     return content
 
   @abc.abstractmethod
-  def name_of(self, index: int) -> str:
-    """Returns the path of an image file, or the path of a file of records and the record number.
+  def image_name(self, index: int) -> str:
+    """Returns the path of an image file, or the path of a TFRecord file and the record's number.
 
     Bytes of a path that cannot be decoded become surrogate escapes, as in `os.fsdecode`.
     """
 
-  def split_without(self, indices: List[int]) -> Any:
+  def split_without_images(self, indices: List[int]) -> Any:
     """Returns the split without the images at these indices and without unreadable parts."""
     return self.split.take(np.delete(np.arange(len(self)), indices))
 
-  def class_indices_or_minus_one(self) -> np.ndarray:
+  def read_class_indices_or_minus_one(self) -> np.ndarray:
     """Returns the class index of each image, integer [N]. It is -1 if the label is invalid."""
-    return self.class_indices()
+    return self.read_class_indices()
 
-  def unreadable_parts(self) -> List[Tuple[str, str]]:
+  def unreadable_file_parts(self) -> List[Tuple[str, str]]:
     """Returns (name, reason) of each part of a file whose records cannot be found."""
     return []
 
-  def check_and_count(self) -> Optional[int]:
+  def check_and_count_examples(self) -> Optional[int]:
     return len(self)
 
-  def look_up_chunks(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns a dataset of scalars (argument of `read`, class index).
+  def make_references(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns a dataset of scalars (reference, class index).
 
     Args:
       chunks: the dataset of the indices of the images, int64 [n] each.
     """
-    @carry_user_errors
-    def look_up(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-      read_arguments, class_indices = self.look_up(indices)
-      return np.array(read_arguments, object), np.asarray(class_indices, np.int64)
+    @preserve_user_errors
+    def look_up_arrays(indices: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+      references, class_indices = self.look_up_references(indices)
+      return np.array(references, object), np.asarray(class_indices, np.int64)
 
     # Prefetching a chunk is cheap. The kernel reads its files ahead while the previous chunk is
     # decoded.
-    return map_in_python(chunks, look_up, [(tf.string, [None]), (tf.int64, [None])],
-                         self._parallel_lookups).prefetch(1).apply(tf.data.experimental.unbatch())
+    return map_python_function(
+        chunks, look_up_arrays, [(tf.string, [None]), (tf.int64, [None])],
+        self._parallel_lookups).prefetch(1).apply(tf.data.experimental.unbatch())
 
   def expects_gray(self) -> bool:
     """Returns whether all images of a small sample are gray.
 
-    The result only selects the faster of two code paths. Both code paths read gray and color images
-    correctly.
+    The result only selects the faster of two ways to read the images. Both are correct for gray and
+    color images.
     """
     def read_sample() -> Iterator[bytes]:
-      for index in evenly_spaced(len(self), _GRAY_SAMPLE_SIZE):
+      for index in evenly_spaced_indices(len(self), _GRAY_SAMPLE_SIZE):
         # An error is reported when the image is read for training.
         with contextlib.suppress(OSError, BadExample):
           yield self.read_content(index)
@@ -148,10 +150,11 @@ class ImageSource(Source):
                           cache: str) -> InputFn:
     if cache == 'none':
       if pixels.augment == 'none':
-        return lambda: decoding.make_batches(self._look_up_training_chunks(order), self.read,
-                                             self.expects_gray(), pixels, batch)
+        return lambda: decoding.make_batches(
+            self._make_training_references(order), self.read_in_graph, self.expects_gray(), pixels,
+            batch)
       return lambda: augmentation.decode_augment_and_prefetch(
-          self._look_up_training_chunks(order), self.read, order, pixels, batch)
+          self._make_training_references(order), self.read_in_graph, order, pixels, batch)
     image_cache = self.open_cache(order, pixels, batch, cache)
     self._cache_ref = weakref.ref(image_cache)
     # A thread that reads from the cache waits for images that have not been decoded yet. With a
@@ -159,19 +162,18 @@ class ImageSource(Source):
     num_threads = 1 if pixels.augment == 'none' else batch.num_parallel_calls
     batch_with_threads = batch._replace(private_threads=max(num_threads, batch.private_threads))
     return lambda: augmentation.augment_and_prefetch(arrays.gather_batches(
-        order.index_chunks(len(self), batch.size, self.is_sequential),
-        carry_user_errors(image_cache.read), np.uint8, pixels.image_shape[:2] + (None,), batch),
-        order, pixels, batch_with_threads)
+        order.make_index_chunks(len(self), batch.size, self.is_sequential),
+        preserve_user_errors(image_cache.read_examples), np.uint8,
+        pixels.image_shape[:2] + (None,), batch), order, pixels, batch_with_threads)
 
   def open_cache(self, order: OrderSettings, pixels: PixelSettings, batch: BatchSettings,
                  cache: str) -> ImageCache:
     """Opens the cache of all images. A thread fills it in the order in which training uses them.
 
-    A cache in a folder is reused if neither the image size has changed nor the path, size or
-    modification time of any file.
+    A cache in a folder is reused unless the image size, or the path, size or modification time of a
+    file has changed.
 
     Args:
-      order, pixels, batch: the settings of the training dataset.
       cache: `memory`, or the path of a folder.
     """
     height, width, model_channels = pixels.image_shape
@@ -179,8 +181,8 @@ class ImageSource(Source):
 
     def decode(indices: np.ndarray, channels: int, batch_size: int) -> tf.data.Dataset:
       return decoding.make_batches_to_cache(
-          self.look_up_chunks(chunks_of(indices, CHUNK_SIZE)), self.read, channels < model_channels,
-          cached_pixels, batch._replace(size=batch_size))
+          self.make_references(split_into_chunks(indices, CHUNK_SIZE)), self.read_in_graph,
+          channels < model_channels, cached_pixels, batch._replace(size=batch_size))
 
     # A cache in memory needs no key, and computing one reads the metadata of all files.
     key = 'memory' if cache == 'memory' else hashlib.md5('{} {}x{}{}'.format(
@@ -191,68 +193,68 @@ class ImageSource(Source):
     shapes = [(len(self), height, width, channels) for channels in channel_counts]
     fill_order = order.indices_by_first_use(len(self))
     return ImageCache(CacheFiller(
-        cache, 'images-' + key, shapes, fill_order, decode, self.class_indices))
+        cache, 'images-' + key, shapes, fill_order, decode, self.read_class_indices))
 
   def wait_until_cached(self) -> None:
     image_cache = self._cache_ref and self._cache_ref()
     if image_cache:
-      image_cache.read_all()
+      image_cache.read_all_images()
 
   def make_eval_input_fn(self, pixels: PixelSettings, batch: BatchSettings) -> InputFn:
     return lambda: decoding.make_batches(
-        self.look_up_chunks(chunks_in_order(len(self), CHUNK_SIZE)), self.read, self.expects_gray(),
-        pixels, batch)
+        self.make_references(make_ordered_chunks(len(self), CHUNK_SIZE)), self.read_in_graph,
+        self.expects_gray(), pixels, batch)
 
-  def input_fns_of_earlier_stages(self, order: OrderSettings, pixels: PixelSettings,
-                                  batch: BatchSettings) -> Dict[str, InputFn]:
+  def make_stage_input_fns(self, order: OrderSettings, pixels: PixelSettings,
+                           batch: BatchSettings) -> Dict[str, InputFn]:
     expect_gray = self.expects_gray()
     channels = 0 if expect_gray or pixels.image_shape[2] == 1 else 3
-    load_image = decoding.make_load_image(self.read, expect_gray, pixels)
+    load_image = decoding.make_load_image(self.read_in_graph, expect_gray, pixels)
 
     def make_input_fn(stage: Callable[..., tf.Tensor]) -> InputFn:
-      return lambda: batch.use_private_threads(self._look_up_training_chunks(order).apply(
+      return lambda: batch.use_private_threads(self._make_training_references(order).apply(
           tf.data.experimental.map_and_batch(
               without_autograph(stage), batch.size, num_parallel_calls=batch.num_parallel_calls)))
 
     # Each stage computes its complete result, but returns only a scalar, because images of
     # different sizes cannot be batched, and copying images would add to the measured time.
     return {
-        'read': make_input_fn(lambda reference, _: tf.strings.length(self.read(reference))),
+        'read': make_input_fn(
+            lambda reference, _: tf.strings.length(self.read_in_graph(reference))),
         'decode': make_input_fn(
-            lambda reference, _: decoding.decode(self.read(reference), channels)[0, 0, 0]),
+            lambda reference, _: decoding.decode(self.read_in_graph(reference), channels)[0, 0, 0]),
         'resize': make_input_fn(
             lambda reference, class_index: load_image(reference, class_index)[0][0, 0, 0])}
 
-  def without_bad_images(self, flags: InputFlags, folder: str) -> Tuple[Any, List[BadImage]]:
+  def exclude_bad_images(self, flags: InputFlags, folder: str) -> Tuple[Any, List[BadImage]]:
     # All images are decoded once before the first step, because the number of steps depends on the
     # number of good images.
-    bad = bad_images.find_undecodable_once(
+    bad = bad_images.load_or_find_undecodable_images(
         self.read_content, len(self), folder, 'train' if self.role is Role.TRAIN else 'test',
         self.files_fingerprint())
-    skipped = [BadImage(self.name_of(index), reason) for index, reason in bad]
-    skipped += [BadImage(name, reason) for name, reason in self.unreadable_parts()]
+    skipped = [BadImage(self.image_name(index), reason) for index, reason in bad]
+    skipped += [BadImage(name, reason) for name, reason in self.unreadable_file_parts()]
     bad_images.check_and_log_skipped(skipped, len(self), flags.max_bad_images)
-    split = self.split_without([index for index, _ in bad])
+    split = self.split_without_images([index for index, _ in bad])
     if self.role is Role.TRAIN and isinstance(split, ImageSplit):
       image_folder.check_no_class_missing(self.spec.labels, split)
     return type(self)(self.spec, split, self.role), skipped
 
-  def scan_for_error(self) -> Optional[UserError]:
+  def find_example_error(self) -> Optional[UserError]:
     # The images are decoded again, because TensorFlow's error does not name the file.
-    for index, reason in bad_images.find_undecodable(self.read_content, len(self)):
-      return bad_images.undecodable_error(self.name_of(index), reason)
+    for index, reason in bad_images.iter_undecodable_images(self.read_content, len(self)):
+      return bad_images.make_undecodable_error(self.image_name(index), reason)
     return None
 
-  def _look_up_training_chunks(self, order: OrderSettings) -> tf.data.Dataset:
-    return self.look_up_chunks(order.index_chunks(len(self), CHUNK_SIZE, self.is_sequential))
+  def _make_training_references(self, order: OrderSettings) -> tf.data.Dataset:
+    return self.make_references(order.make_index_chunks(len(self), CHUNK_SIZE, self.is_sequential))
 
 
 class ImageFileSource(ImageSource):
-  """The source of an ImageSplit."""
   split: ImageSplit
   format_name = 'image_files'
   class_indices_are_known = True
-  read = staticmethod(tf.read_file)
+  read_in_graph = staticmethod(tf.read_file)
 
   def __init__(self, spec: DataSpec, split: ImageSplit, role: Role = Role.TRAIN) -> None:
     super().__init__(spec, split, role)
@@ -261,7 +263,7 @@ class ImageFileSource(ImageSource):
   def __len__(self) -> int:
     return len(self.split.files)
 
-  def look_up(self, indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
+  def look_up_references(self, indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
     paths = [self.split.files[index] for index in indices]
     self._threads.submit(storage.advise_kernel, paths, os.POSIX_FADV_WILLNEED)
     return paths, self.split.classes[indices]
@@ -270,11 +272,11 @@ class ImageFileSource(ImageSource):
     with storage.open_regular_file(self.split.files[index]) as file:
       return file.read()
 
-  def name_of(self, index: int) -> str:
+  def image_name(self, index: int) -> str:
     return os.fsdecode(self.split.files[index])
 
   def describe_content(self) -> str:
-    return identity.of_image_files(self.split.files, self.class_indices())
+    return identity.digest_image_files(self.split.files, self.read_class_indices())
 
   def make_published_input_fn(self, order: OrderSettings, pixels: PixelSettings,
                               batch: BatchSettings) -> InputFn:
@@ -282,9 +284,9 @@ class ImageFileSource(ImageSource):
         decoding.shuffle_files(self.split.files, order, self.split.classes.astype(np.int64)),
         lambda path, class_index: (tf.read_file(path), class_index), order, pixels, batch)
 
-  def class_indices(self) -> np.ndarray:
+  def read_class_indices(self) -> np.ndarray:
     return np.asarray(self.split.classes)
 
-  def files(self) -> List[FilePath]:
+  def list_files(self) -> List[FilePath]:
     return list(self.split.files)
 

@@ -26,16 +26,17 @@ class Labels(NamedTuple):
 
   Attributes:
     names: the class names, in the order of the labels; () if they are unknown.
-    offset: a label plus this number is the position of its class name in `names`.
-    are_stated: whether the labels are in the file, in front of the class names.
+    offset: the number that is added to a label. The sum is the position of its class name in
+      `names`.
+    file_has_labels: whether each line of the file has a label in front of the class name.
   """
   names: Tuple[str, ...]
   offset: int
-  are_stated: bool = False
+  file_has_labels: bool = False
 
 
-def write(folder: str, class_names: Sequence[str]) -> None:
-  """Writes the class names and their indices, so that reading them returns exactly these names."""
+def write_class_names(folder: str, class_names: Sequence[str]) -> None:
+  """Writes a `labels.txt`, from which exactly these class names are read."""
   # If a space follows the colon in all lines, the reader removes this space from the names.
   separator = ': ' if all(name[:1].isspace() for name in class_names) else ':'
   storage.write_text(os.path.join(folder, LABELS_FILE), ''.join(
@@ -47,71 +48,72 @@ class LabelFiles:
 
   Args:
     label_offset: `--label_offset`, which applies to a file without labels.
-    are_given: whether the user has given the class names with a flag or a function. If so, an
-      invalid file causes a warning instead of an error, and the given class names may differ from
+    names_are_given: whether the user has given the class names with a flag or a function. If so, an
+      invalid file causes a warning instead of an error. The given class names may then differ from
       those in the file.
   """
 
-  def __init__(self, label_offset: int, are_given: bool) -> None:
-    self._label_offset, self._are_given = label_offset, are_given
+  def __init__(self, label_offset: int, names_are_given: bool) -> None:
+    self._label_offset, self._names_are_given = label_offset, names_are_given
     self._by_patterns: Dict[Optional[str], Labels] = {}
 
-  def read(self, patterns: Optional[str]) -> Labels:
+  def read_labels(self, patterns: Optional[str]) -> Labels:
     """Returns the class names of the files that match patterns, or () if they have no `labels.txt`.
 
     Raises:
       UserError: a `labels.txt` is invalid, or the files have several that differ.
     """
     if patterns not in self._by_patterns:
-      self._by_patterns[patterns] = self._read(patterns or '')
+      self._by_patterns[patterns] = self._read_labels(patterns or '')
     return self._by_patterns[patterns]
 
-  def _read(self, patterns: str) -> Labels:
+  def _read_labels(self, patterns: str) -> Labels:
     paths = list(dict.fromkeys(path for pattern in file_pattern.split_patterns(patterns)
                                for path in _find_label_files(pattern)))
-    found = []
+    labels_by_file = []
     for path in paths:
       try:
-        found.append(_parse(path, self._label_offset))
+        labels_by_file.append(_parse_labels(path, self._label_offset))
       except UserError as error:
-        if not self._are_given:
+        if not self._names_are_given:
           raise
         _LOG.warning('the file is ignored, because the class names are given: %s', error)
         return Labels((), self._label_offset)
-    for path, labels in zip(paths, found):
-      if labels[:2] != found[0][:2]:
+    for path, labels in zip(paths, labels_by_file):
+      if labels[:2] != labels_by_file[0][:2]:
         raise UserError('the files of a split must have the same class names',
                         '{} differs from {}'.format(printable(path), printable(paths[0])),
                         'write these files again, with the labels of the same class names')
-    return found[0] if found else Labels((), self._label_offset)
+    return labels_by_file[0] if labels_by_file else Labels((), self._label_offset)
 
   def add_class_names_to(self, split: ImageRecordSplit, patterns: Optional[str],
                          class_names: Tuple[str, ...],
                          train_patterns: Optional[str]) -> ImageRecordSplit:
     """Returns the split with the class names of its labels.
 
-    Some of these names may be missing in `class_names`: their records have no class in the model.
-    Without `labels.txt`, the split is returned as it is: its labels are those of `class_names`.
+    If `class_names` does not contain one of these names, the records with its label have no class
+    in the model. Without `labels.txt`, the split is returned unchanged, because its labels refer to
+    `class_names`.
 
     Args:
       split: the split, whose label offset is the value of `--label_offset`.
       patterns: the patterns of the files of the split.
-      class_names: the class names of the data set, in the order of the model's outputs.
+      class_names: the class names of the data set.
       train_patterns: the patterns of the training files.
 
     Raises:
       UserError: a `labels.txt` is invalid, or has none of the class names.
     """
-    names, offset, are_stated = self.read(patterns)
-    train_names = (self.read(train_patterns).names or names) if self._are_given else ()
+    names, offset, file_has_labels = self.read_labels(patterns)
+    train_names = (self.read_labels(train_patterns).names or names) if self._names_are_given else ()
     if len(train_names) == len(class_names) and not _have_common_name(train_names, class_names):
       new_names = dict(zip(train_names, class_names))
       names = tuple(new_names.get(name, name) for name in names)
     # The file may have a line for every label, although the first labels are not classes.
-    if not names or not are_stated and class_names in (names, names[max(-offset, 0):]):
+    if not names or not file_has_labels and class_names in (names, names[max(-offset, 0):]):
       return split
     if not _have_common_name(names, class_names):
-      if self._are_given:
+      if self._names_are_given:
         return split
       raise UserError(
           '{} next to the files must have class names of the model'.format(LABELS_FILE),
@@ -125,12 +127,11 @@ class LabelMap:
   """Maps the labels of records to class indices, and proposes remedies for labels that do not fit.
 
   Args:
-    split: the records.
     class_names: the class names of the data set.
-    role: what the run does with the records.
 
   Attributes:
-    offset: a label plus this number is the position of the label in `class_indices`.
+    offset: the number that is added to a label. The sum is the position of the label in
+      `class_indices`.
     class_indices: the class index of each label; -1 if its class is not in the data set.
     is_identity: whether the class index of each label is its position in `class_indices`.
   """
@@ -139,7 +140,7 @@ class LabelMap:
     self._class_names, self.offset, self._role = class_names, split.label_offset, role
     self._is_from_file = bool(split.label_names)
     self._names = split.label_names or class_names
-    self.class_indices = indices_of(self._names, class_names)
+    self.class_indices = find_class_indices(self._names, class_names)
     self.is_identity = self.class_indices == tuple(range(len(class_names)))
     # Whether an error may propose a different --label_offset. If the run reads test and training
     # records, an error about test records may not, because the flag applies to both.
@@ -157,11 +158,10 @@ class LabelMap:
           label, printable(self._names[position]), LABELS_FILE, len(self._class_names)))
     return self.class_indices[position]
 
-  def remedy(self, label: int, name: Optional[str]) -> str:
-    """Returns what the user should give so that a record fits.
+  def propose_remedy(self, label: int, name: Optional[str]) -> str:
+    """Returns what the user should give so that the label of a record is valid.
 
     Args:
-      label: the label of the record.
       name: the class name in the record; None if it has none.
     """
     names, position = self._class_names, label + self.offset
@@ -177,7 +177,7 @@ class LabelMap:
          .format(self.offset + offset_change, -self.offset - offset_change)),
         (True, '--labels, --label_offset or --label_key that fit')) if applies)
 
-  def check_names(self, counts: NameCounts, key: str) -> None:
+  def check_class_names(self, counts: NameCounts, key: str) -> None:
     """Compares the class names in the records with the class names of their labels.
 
     Logs a warning if some of them differ.
@@ -217,21 +217,21 @@ class LabelMap:
 
   def warn_about_empty_classes(self, counts: NameCounts) -> None:
     """Logs a warning if a class has no records, which may be intended for a background class."""
-    found = {class_index for class_index, _ in counts}
-    empty = [name for index, name in enumerate(self._class_names) if index not in found]
+    found_classes = {class_index for class_index, _ in counts}
+    empty = [name for index, name in enumerate(self._class_names) if index not in found_classes]
     if empty:
       _LOG.warning(
           '%d class(es) have no training records: %s%s', len(empty), join_items(empty),
-          '' if 0 in found or not self.is_identity else
+          '' if 0 in found_classes or not self.is_identity else
           '; if the first label is {}, give --label_offset={}'.format(
               1 - self.offset, self.offset - 1))
 
 
 def _find_offset_changes(counts: NameCounts, index_of: Dict[str, int]) -> Set[int]:
-  """Returns the changes of --label_offset, each of which would make the names of a class match.
+  """Returns the change of --label_offset that each class needs, so that its class name matches.
 
-  For each class, the change is the index of the most frequent name in its records, minus the index
-  of the class.
+  The change is the index of the most frequent name in the records of the class, minus the index of
+  the class.
   """
   most_frequent: Dict[int, Tuple[int, str]] = {}
   for (class_index, name), count in counts.items():
@@ -240,37 +240,36 @@ def _find_offset_changes(counts: NameCounts, index_of: Dict[str, int]) -> Set[in
   return {index_of[name] - class_index for class_index, (_, name) in most_frequent.items()}
 
 
-def indices_of(names: Sequence[str], class_names: Sequence[str]) -> Tuple[int, ...]:
+def find_class_indices(names: Sequence[str], class_names: Sequence[str]) -> Tuple[int, ...]:
   """Returns the index of each name in `class_names`; -1 if `class_names` does not have the name."""
   index_by_name = {to_nfc(name): index for index, name in enumerate(class_names)}
   return tuple(index_by_name.get(to_nfc(name), -1) for name in names)
 
 
 def _have_common_name(names: Sequence[str], others: Sequence[str]) -> bool:
-  return any(index >= 0 for index in indices_of(names, others))
+  return any(index >= 0 for index in find_class_indices(names, others))
 
 
 def _find_label_files(pattern: str) -> Iterator[str]:
   """Yields the paths of the `labels.txt` that apply to the files that match a pattern.
 
-  For each file, this is the `labels.txt` in its folder or, if there is none, in the folder of the
-  pattern.
+  The `labels.txt` in the folder of a file applies. If there is none, that in the folder of the
+  pattern applies.
   """
-  fixed_folder = pattern if os.path.isdir(pattern) else os.path.dirname(pattern)
+  pattern_folder = pattern if os.path.isdir(pattern) else os.path.dirname(pattern)
   files = file_pattern.iter_files(pattern, is_wanted=file_pattern.may_be_records)
   for folder in dict.fromkeys(os.path.dirname(os.fsdecode(path)) for path in files) or [
-      fixed_folder]:
-    for path in (os.path.join(parent, LABELS_FILE) for parent in (folder, fixed_folder)):
+      pattern_folder]:
+    for path in (os.path.join(parent, LABELS_FILE) for parent in (folder, pattern_folder)):
       if os.path.isfile(path):
         yield path
         break
 
 
-def _parse(path: str, label_offset: int) -> Labels:
+def _parse_labels(path: str, label_offset: int) -> Labels:
   """Returns the class names in a `labels.txt`.
 
   Args:
-    path: the path of the file.
     label_offset: the offset to return if the file has no labels.
 
   Raises:
@@ -285,7 +284,7 @@ def _parse(path: str, label_offset: int) -> Labels:
         printable(path), error), 'write it again as UTF-8 text, or give --labels') from error
   while lines and not lines[-1].strip():
     lines.pop()
-  class_names, are_stated = lines, False
+  class_names, file_has_labels = lines, False
   matches = [re.fullmatch(r'\s*([0-9]+)\s*:(.*)', line) for line in lines]
   if lines and all(matches):
     pairs = sorted((int(match.group(1)), match.group(2)) for match in matches if match)
@@ -297,8 +296,8 @@ def _parse(path: str, label_offset: int) -> Labels:
           'the labels in {} must be those of all classes'.format(LABELS_FILE),
           '{} has {} lines with labels from {} to {}'.format(
               printable(path), len(lines), first, last), 'write a line for each label')
-    label_offset, are_stated = -first, True
+    label_offset, file_has_labels = -first, True
   if not are_distinct(class_names) or any(name.splitlines() != [name] for name in class_names):
     raise UserError('{} must have a different name in each line'.format(LABELS_FILE),
                     printable(path), 'name each class once, in the order of the class indices')
-  return Labels(tuple(class_names), label_offset, are_stated)
+  return Labels(tuple(class_names), label_offset, file_has_labels)

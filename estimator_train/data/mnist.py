@@ -49,7 +49,7 @@ DATA_SETS = {'fashion_mnist': (FASHION_MNIST_CLASSES, FASHION_MNIST_FILES),
 
 
 def describe_data_set(name: str, data_dir: str = '') -> DataSet:
-  """Describes one of DATA_SETS: 28x28 grayscale images in four files. They need not exist yet."""
+  """Describes one of DATA_SETS, 28x28 grayscale images in four files, which need not exist yet."""
   class_names, files = DATA_SETS[name]
   folder = data_dir if files else SAMPLE_FOLDER
 

@@ -72,7 +72,7 @@ def describe_data_set(settings: Settings, unused_recorded_names: Tuple[str, ...]
   """
   root = find_image_root(require_data_dir(settings.data))
   train_pattern, test_pattern = (os.path.join(glob.escape(folder), '*', '*.jpeg') for folder in (
-      os.path.join(root, 'train'), eval_folder(root)))
+      os.path.join(root, 'train'), find_test_folder(root)))
   return image_folder.describe_patterns(settings, train_pattern, test_pattern, CLASS_NAMES)
 
 
@@ -85,7 +85,7 @@ def find_image_root(data_dir: str) -> str:
   """Returns the folder whose subfolder `train` has a folder for each class.
 
   The folder is `data_dir`, or is at most three levels below it. If there are several such folders,
-  the one on the highest level is returned or, on the same level, the first by name.
+  the one on the highest level is returned. Among those on the same level, it is the first by name.
 
   Raises:
     UserError: there is no such folder.
@@ -98,7 +98,7 @@ def find_image_root(data_dir: str) -> str:
   return root
 
 
-def eval_folder(root: str) -> str:
+def find_test_folder(root: str) -> str:
   """Returns the folder of the test images: `test` in `root` or, if it does not exist, `val`.
 
   Raises:
@@ -117,10 +117,10 @@ def eval_folder(root: str) -> str:
 def download_images(data_dir: str) -> List[DownloadResult]:
   """Downloads the images to `data_dir`.
 
-  If all images are present, no request is sent and no credentials are required. If images are
-  missing, the archive is downloaded unless it exists, and unpacked without the second copy. If this
-  call has downloaded the archive, it removes the archive at the end. Several processes may call
-  this function at the same time.
+  If all images are present, no request is sent, and no credentials are required. Otherwise, the
+  archive is downloaded unless it exists, and unpacked without the second copy. An archive that this
+  call has downloaded is removed at the end. Several processes may call this function at the same
+  time.
 
   Returns:
     A list of one result, about the folder of the images.
@@ -130,7 +130,7 @@ def download_images(data_dir: str) -> List[DownloadResult]:
   """
   was_complete = _has_images(data_dir)
   if not was_complete:
-    with download.making_folder(data_dir, ARCHIVE_BYTES + IMAGE_BYTES), open_locked(
+    with download.prepare_folder(data_dir, ARCHIVE_BYTES + IMAGE_BYTES), open_locked(
         os.path.join(data_dir, ARCHIVE_NAME + '.lock')) as lock:
       was_complete = _has_images(data_dir)  # Another process may have downloaded the images.
       if not was_complete:
@@ -143,27 +143,26 @@ def download_images(data_dir: str) -> List[DownloadResult]:
 
 def _download_and_unpack(data_dir: str) -> None:
   archive, root = (os.path.join(data_dir, name) for name in (ARCHIVE_NAME, ARCHIVE_FOLDER))
-  is_new = download.download_if_missing(archive, ARCHIVE_BYTES + IMAGE_BYTES,
-                                        functools.partial(complete_archive, archive))
+  was_downloaded = download.download_if_missing(archive, ARCHIVE_BYTES + IMAGE_BYTES,
+                                        functools.partial(finish_archive_download, archive))
   unpack_images(archive, root)
-  if is_new:
+  if was_downloaded:
     os.sync()  # Writes the images to the disk before the archive is removed.
     os.remove(archive)
   else:
     _LOG.info('%s has been unpacked and can be removed', archive)
 
 
-def complete_archive(path: str, part_file: BinaryIO) -> None:
-  """Appends the missing bytes to a partial copy of the archive.
+def finish_archive_download(path: str, part_file: BinaryIO) -> None:
+  """Downloads the missing bytes of the archive to a partial file.
 
   Args:
     path: the path of the complete archive, for messages.
-    part_file: the partial copy.
 
   Raises:
     UserError: there are no credentials, or the archive cannot be downloaded.
   """
-  user, key, url = _sign_in(path)
+  user, key, url = _read_credentials(path)
   size = download.partial_size(part_file)
   _LOG.info('downloading %s from Kaggle%s', KAGGLE_DATASET,
             ', resuming after %d bytes' % size if size else '')
@@ -179,7 +178,7 @@ def complete_archive(path: str, part_file: BinaryIO) -> None:
         'telephone verified)'.format(KAGGLE_DATASET)) from error
 
 
-def _sign_in(path: str) -> Tuple[str, str, str]:
+def _read_credentials(path: str) -> Tuple[str, str, str]:
   """Returns the user name, the API key, and the URL of the archive.
 
   Logs and errors must not contain the key.
@@ -204,8 +203,8 @@ def _sign_in(path: str) -> Tuple[str, str, str]:
 def unpack_images(archive: str, target: str) -> None:
   """Unpacks one copy of the images.
 
-  The images are unpacked into a temporary folder, which is renamed when it is complete. The files
-  get the default permissions of the user. No other process may use the target meanwhile.
+  The files get the default permissions of the user. No other process may use the target at the same
+  time.
 
   Args:
     archive: the path of the archive.
@@ -266,13 +265,13 @@ def _check_complete(paths: Iterable[str], location: str, remedy: str) -> None:
   Args:
     paths: the paths of the images, such as `train/CNV/CNV-1.jpeg`.
     location: the folder or archive of the images, for the message.
-    remedy: the last part of the message.
   """
-  present = collections.Counter(path.rpartition('/')[0] for path in paths)
-  published = {'{}/{}'.format(split, class_name): count for split, counts in IMAGE_COUNTS.items()
-               for class_name, count in zip(CLASS_NAMES, counts)}
-  differences = ['{}: {} of {}'.format(folder, present[folder], count)
-                 for folder, count in published.items() if present[folder] != count]
+  present_counts = collections.Counter(path.rpartition('/')[0] for path in paths)
+  published_counts = {
+      '{}/{}'.format(split, class_name): count for split, counts in IMAGE_COUNTS.items()
+      for class_name, count in zip(CLASS_NAMES, counts)}
+  differences = ['{}: {} of {}'.format(folder, present_counts[folder], count)
+                 for folder, count in published_counts.items() if present_counts[folder] != count]
   if differences:
     raise UserError('the images of oct2017 are incomplete',
                     '{!r} ({})'.format(location, ', '.join(differences)), remedy)

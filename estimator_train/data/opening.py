@@ -1,6 +1,6 @@
 """Opens the data of a run.
 
-This module makes the source of each split. Only `Source.without_bad_images` makes other sources.
+This module makes the source of each split. Only `Source.exclude_bad_images` makes sources, too.
 """
 
 import logging
@@ -10,7 +10,12 @@ from estimator_train import data
 from estimator_train.data import DataSet, DataSpec, Role, Split, augmentation, datasets, holdout
 from estimator_train.data.arrays import ArraySource, SyntheticSource
 from estimator_train.data.bad_images import BadImage
-from estimator_train.data.batching import NO_IMAGE, BatchSettings, OrderSettings, PixelSettings
+from estimator_train.data.batching import (
+  NO_IMAGE_SHAPE,
+  BatchSettings,
+  OrderSettings,
+  PixelSettings,
+)
 from estimator_train.data.binary_files import BinarySource, IdxSource
 from estimator_train.data.download import download_files
 from estimator_train.data.image_records import ImageRecordSource
@@ -26,7 +31,7 @@ from estimator_train.settings import Settings
 from estimator_train.settings.flags import CACHES, InputFlags
 
 _LOG = logging.getLogger('estimator_train')
-_SOURCES: Dict[type, Callable[[DataSpec, Any, Role], Source]] = {
+_SOURCE_CLASSES: Dict[type, Callable[[DataSpec, Any, Role], Source]] = {
     data.IdxSplit: IdxSource,
     data.ImageSplit: ImageFileSource,
     data.ImageRecordSplit: ImageRecordSource,
@@ -42,11 +47,10 @@ class Data(NamedTuple):
   """The data of a run, after open_data has checked the files and counted the examples.
 
   Attributes:
-    validation: which training examples are for validation; None if none are.
-    train: the training examples; None if the mode reads none.
-    test: the test examples; None if the mode reads none.
-    skipped_images: the images that were removed from the data set because they cannot be decoded;
-      empty unless `--on_bad_image=skip`.
+    validation: the training examples that are held out for validation; None if there are none.
+    train, test: None if the mode does not read these examples.
+    skipped_images: the images that were removed from the data set, because they cannot be decoded.
+      The list is empty unless `--on_bad_image=skip` is given.
   """
   spec: DataSpec
   validation: Optional[Holdout]
@@ -56,8 +60,8 @@ class Data(NamedTuple):
 
 
 def make_source(split: Split, spec: DataSpec, role: Role) -> Source:
-  """Makes the source that reads a split. This function itself reads no file."""
-  return _SOURCES[type(split)](spec, split, role)
+  """Makes the source that reads a split, without reading a file."""
+  return _SOURCE_CLASSES[type(split)](spec, split, role)
 
 
 def open_data(settings: Settings, run_dir: RunDir, checkpoint_run_dir: RunDir,
@@ -75,7 +79,7 @@ def open_data(settings: Settings, run_dir: RunDir, checkpoint_run_dir: RunDir,
   """
   dataset = datasets.describe_data_set(
       settings, run_dir.read_class_names(),
-      holdout.find_recorded(settings, checkpoint_run_dir) if is_resumed else None)
+      holdout.find_recorded_holdout(settings, checkpoint_run_dir) if is_resumed else None)
   spec = dataset.spec
   _check_class_names(spec, run_dir, checkpoint_run_dir)
   if dataset.files:
@@ -89,7 +93,7 @@ def open_data(settings: Settings, run_dir: RunDir, checkpoint_run_dir: RunDir,
   run_dir.make()
   skipped_images: List[BadImage] = []
   if settings.input.on_bad_image == 'skip':
-    sources, skipped_images = skip_bad_images(sources, settings.input, run_dir.path)
+    sources, skipped_images = exclude_bad_images(sources, settings.input, run_dir.path)
   train, test = map(sources.get, ('train', 'eval'))
   if train is not None:
     _check_input_flags(train, settings, trains)
@@ -101,7 +105,7 @@ def open_data(settings: Settings, run_dir: RunDir, checkpoint_run_dir: RunDir,
 
 def describe_trained_data(settings: Settings, run_dir: RunDir,
                           checkpoint_run_dir: RunDir) -> DataSpec:
-  """Describes the data that the run in `checkpoint_run_dir` was trained on; reads no examples.
+  """Describes the data that the run in `checkpoint_run_dir` was trained on, without its splits.
 
   Raises:
     UserError: the class names are unknown, or differ from those of the checkpoint.
@@ -147,14 +151,14 @@ def make_image_sources(
   return dataset.spec, image_sources
 
 
-def skip_bad_images(sources: Dict[str, AnySource], flags: InputFlags,
-                    folder: str) -> Tuple[Dict[str, AnySource], List[BadImage]]:
+def exclude_bad_images(sources: Dict[str, AnySource], flags: InputFlags,
+                       folder: str) -> Tuple[Dict[str, AnySource], List[BadImage]]:
   """Returns sources that leave out the images that cannot be decoded, and a list of these images.
 
   Raises:
-    UserError: see Source.without_bad_images.
+    UserError: see Source.exclude_bad_images.
   """
-  results = {name: source.without_bad_images(flags, folder) for name, source in sources.items()}
+  results = {name: source.exclude_bad_images(flags, folder) for name, source in sources.items()}
   return ({name: source for name, (source, _) in results.items()},
           [image for _, skipped in results.values() for image in skipped])
 
@@ -177,7 +181,7 @@ def _check_class_names(spec: DataSpec, run_dir: RunDir, checkpoint_run_dir: RunD
 
 
 def _log_class_counts(train: Source, settings: Settings) -> None:
-  counts = train.class_counts()
+  counts = train.count_examples_by_class()
   min_count = min(filter(None, counts))
   _LOG.info('%d training images: %s; the largest class has %.1f times as many as the smallest%s',
             sum(counts), join_items(list(map('{} {}'.format, train.spec.labels, counts))),
@@ -207,29 +211,26 @@ def _check_input_flags(train: Source, settings: Settings, trains: bool) -> None:
       train.spec.require_images('--' + flag)
   if settings.input.class_sampling == 'balanced':
     train.spec.require_classes('--class_sampling=balanced')
-    if train.is_sequential and train.is_made_by_user:
+    if train.is_sequential and train.is_user_defined:
       raise UserError('an ExampleSplit can only be read in its own order',
                       '--class_sampling=balanced --dataset=' + settings.data.dataset,
                       'give --class_weights=balanced instead')
 
 
-def plan_training_input(source: Source, settings: Settings, one_hot: bool, batch_size: int,
+def make_input_settings(source: Source, settings: Settings, one_hot: bool, batch_size: int,
                         shard: Shard = UNSHARDED) -> Tuple[OrderSettings, PixelSettings,
                                                            BatchSettings]:
   """Returns the descriptions of the order, the pixels and the batches of the training examples.
 
   Args:
     source: the training examples.
-    settings: the settings of the run.
-    one_hot: whether labels are one-hot vectors.
     batch_size: the number of examples per step and replica.
-    shard: the shard of this worker.
   """
   is_balanced = settings.input.class_sampling == 'balanced'
   return (OrderSettings(settings.optimizer.seed, shard, settings.input.shuffle_buffer,
-                        source.class_indices() if is_balanced else None),
-          PixelSettings(source.spec.image_shape or NO_IMAGE, settings.input.augment),
-          make_batch(source.spec, settings, one_hot, batch_size))
+                        source.read_class_indices() if is_balanced else None),
+          PixelSettings(source.spec.image_shape or NO_IMAGE_SHAPE, settings.input.augment),
+          make_batch_settings(source.spec, settings, one_hot, batch_size))
 
 
 def make_train_input_fn(source: Source, settings: Settings, order: OrderSettings,
@@ -248,11 +249,12 @@ def make_train_input_fn(source: Source, settings: Settings, order: OrderSettings
 def make_eval_input_fn(source: Source, settings: Settings, one_hot: bool,
                        batch_size: int) -> InputFn:
   """Makes the `input_fn` of evaluation: each example once, in the order of the split."""
-  return source.make_eval_input_fn(PixelSettings(source.spec.image_shape or NO_IMAGE),
-                                   make_batch(source.spec, settings, one_hot, batch_size))
+  return source.make_eval_input_fn(PixelSettings(source.spec.image_shape or NO_IMAGE_SHAPE),
+                                   make_batch_settings(source.spec, settings, one_hot, batch_size))
 
 
-def make_batch(spec: DataSpec, settings: Settings, one_hot: bool, size: int) -> BatchSettings:
+def make_batch_settings(spec: DataSpec, settings: Settings, one_hot: bool,
+                        size: int) -> BatchSettings:
   """Describes the batches of `size` examples that the settings of the run require."""
   flags = settings.input
   return BatchSettings(size, len(spec.labels), one_hot, devices.num_parallel_calls(flags),

@@ -5,7 +5,7 @@ Each worker reads one shard. There are three ways to read it:
   module, computes the indices of the worker's examples.
 - Idx files and an ExampleSplit are read sequentially, unless the classes are balanced. Each worker
   reads all examples, and OrderSettings.shuffle_and_shard in batching.py leaves out those of other
-  workers. Examples in a cache keep this order.
+  workers. Examples in a cache are read in the same order.
 - With `--input_pipeline=published`, shuffle_files in decoding.py gives each worker its own files,
   as the input pipelines of 2018 did.
 """
@@ -24,7 +24,7 @@ class Shard(NamedTuple):
     num_workers: the number of workers. Each worker reads one shard of the examples.
     rank: the index of this worker.
     worker_batch_size: the number of examples that this worker reads per step, for all of its
-      replicas together. If there is only one worker, it is not used.
+      replicas together. It is not used if there is only one worker.
   """
   first_example: int = 0
   num_workers: int = 1
@@ -35,8 +35,8 @@ class Shard(NamedTuple):
     """Converts positions among this worker's examples to positions among all training examples.
 
     Args:
-      positions: integers in a NumPy array or a tensor. 0 is the first example that this worker
-        reads.
+      positions: integers in a NumPy array or a tensor. The first example that this worker reads has
+        the position 0.
 
     Returns:
       Positions in the infinite sequence of training examples.
@@ -81,38 +81,39 @@ class ExampleOrder:
           np.argsort(class_indices, kind='mergesort'), ends[:-1])
     self._epoch, self._permutation = -1, np.empty(0, np.int64)
 
-  def indices(self, start: int, stop: int) -> np.ndarray:
+  def compute_indices(self, start: int, stop: int) -> np.ndarray:
     """Returns the indices of the worker's examples `start` to `stop - 1`, int64 [stop - start]."""
     positions = self._shard.to_global_positions(np.arange(start, stop))
     epochs, positions_in_epoch = np.divmod(positions, self._num_examples)
-    parts: List[np.ndarray] = [self._permute(epoch)[positions_in_epoch[epochs == epoch]]
-                               for epoch in range(epochs[0], epochs[-1] + 1)]
-    return np.concatenate(parts)
+    indices_by_epoch: List[np.ndarray] = [
+        self._compute_permutation(epoch)[positions_in_epoch[epochs == epoch]]
+        for epoch in range(epochs[0], epochs[-1] + 1)]
+    return np.concatenate(indices_by_epoch)
 
-  def _permute(self, epoch: int) -> np.ndarray:
-    """Returns the permutation of an epoch. The latest permutation is kept for the next call."""
+  def _compute_permutation(self, epoch: int) -> np.ndarray:
+    """Returns the permutation of an epoch, and stores it for the next call."""
     if epoch != self._epoch:
       random = np.random.RandomState([self._seed % 2 ** 32, epoch % 2 ** 32])
       self._epoch, self._permutation = epoch, random.permutation(
-          self._draw_balanced(random) if self._indices_by_class else self._num_examples)
+          self._draw_balanced_indices(random) if self._indices_by_class else self._num_examples)
     return self._permutation
 
-  def _draw_balanced(self, random: np.random.RandomState) -> np.ndarray:
+  def _draw_balanced_indices(self, random: np.random.RandomState) -> np.ndarray:
     """Returns the indices of the examples of an epoch with equally many examples of each class.
 
     If the division has a remainder, some classes get one more example.
     """
     num_per_class, remainder = divmod(self._num_examples, len(self._indices_by_class))
-    drawn = []
+    drawn_indices = []
     for position, class_index in enumerate(random.permutation(len(self._indices_by_class))):
       indices = self._indices_by_class[class_index]
       count = num_per_class + (position < remainder)
-      drawn += [random.permutation(indices) for _ in range(count // len(indices))]
-      drawn.append(random.permutation(indices)[:count % len(indices)])
-    return np.concatenate(drawn)
+      drawn_indices += [random.permutation(indices) for _ in range(count // len(indices))]
+      drawn_indices.append(random.permutation(indices)[:count % len(indices)])
+    return np.concatenate(drawn_indices)
 
 
-def evenly_spaced(count: int, max_count: int) -> np.ndarray:
-  """Returns up to `max_count` evenly spaced integers, int64, from 0 to less than `count`."""
+def evenly_spaced_indices(count: int, max_count: int) -> np.ndarray:
+  """Returns up to `max_count` evenly spaced indices, int64, of `count` elements."""
   sample_size = min(max_count, count)
   return np.arange(sample_size) * count // max(1, sample_size)

@@ -64,7 +64,7 @@ class PositionedFile:
       self.size = os.fstat(self._file.fileno()).st_size
 
   def read(self, offset: int, count: int) -> bytes:
-    """Returns `count` bytes from an offset on, or fewer if the file ends before."""
+    """Returns `count` bytes from an offset on, or fewer at the end of the file."""
     if self._lock is None:
       return os.pread(self._file.fileno(), count, offset)
     with self._lock:
@@ -81,13 +81,12 @@ class PositionedFile:
     self._file.close()
 
 
-class Damage(NamedTuple):
+class FileDamage(NamedTuple):
   """Damage in a file, after which no record of the file can be found.
 
   Attributes:
     file_index: the index of the file.
     record: the number of the damaged record in the file, counted from 0.
-    reason: what is wrong with the record.
     lost_bytes: the number of bytes from the damaged record to the end of the file.
   """
   file_index: int
@@ -101,22 +100,21 @@ class RecordIndex(NamedTuple):
 
   Attributes:
     files: the paths of the files.
-    given_paths: the paths that the user has given, for messages. If files were decompressed,
-      `files` has the paths of the copies.
+    original_paths: the paths of the user's files, for messages. They differ from `files` if the
+      files were decompressed, because `files` has the paths of the decompressed copies.
     first_records: the index of the first record of each file, followed by the number of all
       records, int64 [files + 1].
     lengths: the size of the data of each record, int64 [records].
     damages: the damage of each damaged file, in the order of the files.
   """
   files: Tuple[bytes, ...]
-  given_paths: Tuple[bytes, ...]
+  original_paths: Tuple[bytes, ...]
   first_records: np.ndarray
   lengths: np.ndarray
-  damages: Tuple[Damage, ...]
+  damages: Tuple[FileDamage, ...]
 
   @property
   def num_records(self) -> int:
-    """The number of records."""
     return len(self.lengths)
 
   def check_intact(self) -> None:
@@ -127,32 +125,32 @@ class RecordIndex(NamedTuple):
           'write the file again, or give --on_bad_image=skip')
     if not self.num_records:
       raise UserError('the TFRecord files have no records', ', '.join(
-          printable(os.fsdecode(path)) for path in self.given_paths[:3]), 'change the pattern')
+          printable(os.fsdecode(path)) for path in self.original_paths[:3]), 'change the pattern')
 
-  def describe_damage(self, damage: Damage) -> Tuple[str, str]:
+  def describe_damage(self, damage: FileDamage) -> Tuple[str, str]:
     """Returns the name of the damaged record, and the reason."""
-    return (describe_record(self.given_paths[damage.file_index], damage.record),
+    return (describe_record(self.original_paths[damage.file_index], damage.record),
             '{}; the last {:,} bytes of the file are lost'.format(damage.reason,
                                                                   damage.lost_bytes))
 
-  def offsets(self) -> np.ndarray:
+  def compute_offsets(self) -> np.ndarray:
     """Returns the offset of the data of each record in its file, int64 [records]."""
     ends = np.cumsum(self.lengths + (HEADER_BYTES + FOOTER_BYTES))
     starts = ends - self.lengths - FOOTER_BYTES
     starts_of_files = np.concatenate([[0], ends])[self.first_records[:-1]]
     return starts - np.repeat(starts_of_files, np.diff(self.first_records))
 
-  def locate(self, record: int) -> Tuple[bytes, int]:
+  def locate_record(self, record: int) -> Tuple[bytes, int]:
     """Returns the file of a record, and the number of the record in this file, counted from 0."""
     file_index = int(np.searchsorted(self.first_records, record, 'right')) - 1
-    return self.given_paths[file_index], record - int(self.first_records[file_index])
+    return self.original_paths[file_index], record - int(self.first_records[file_index])
 
 
 class RecordReader:
   """Reads the records of an index. Several threads can share a reader."""
 
   def __init__(self, index: RecordIndex) -> None:
-    self._index, self._offsets = index, index.offsets()
+    self._index, self._offsets = index, index.compute_offsets()
     soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     max_open_files = _MAX_OPEN_FILES if soft_limit == resource.RLIM_INFINITY else max(
         1, min(_MAX_OPEN_FILES, int(soft_limit * _OPEN_FILES_FRACTION)))
@@ -174,19 +172,15 @@ class RecordReader:
     # The kernel reads all records in parallel while this function waits for the first one.
     for file, offset, count in requests:
       file.request_readahead(offset, count)
-    return [self._verified_data(record, file.read(offset, count))
-            for record, (file, offset, count) in zip(records, requests)]
-
-  def _verified_data(self, record: int, content: bytes) -> bytes:
-    """Returns the data of a record, given the data followed by the checksum.
-
-    Raises:
-      BadExample: the record is truncated, or the checksum does not match.
-    """
-    try:
-      return record_framing.extract_data(content, int(self._index.lengths[record]))
-    except record_framing.DamagedRecord as damage:
-      raise BadExample(describe_record(*self._index.locate(record)), str(damage)) from damage
+    contents = []
+    for record, (file, offset, count) in zip(records, requests):
+      try:
+        contents.append(record_framing.extract_data(
+            file.read(offset, count), int(self._index.lengths[record])))
+      except record_framing.DamagedRecord as damage:
+        name = describe_record(*self._index.locate_record(record))
+        raise BadExample(name, str(damage)) from damage
+    return contents
 
 
 def is_remote(path: bytes) -> bool:
@@ -194,8 +188,8 @@ def is_remote(path: bytes) -> bool:
   return b'://' in path
 
 
-def load_index(files: Tuple[bytes, ...]) -> RecordIndex:
-  """Scans uncompressed files. If no file has changed, reuses the result of an earlier scan.
+def load_or_scan_index(files: Tuple[bytes, ...]) -> RecordIndex:
+  """Returns the index of uncompressed files, from an earlier scan unless a file has changed.
 
   Raises:
     OSError: a file cannot be read.
@@ -204,30 +198,30 @@ def load_index(files: Tuple[bytes, ...]) -> RecordIndex:
       _CACHE_VERSION, storage.fingerprint_files(files)).encode()).hexdigest()
   cache_folder = os.environ.get('XDG_CACHE_HOME') or os.path.join(os.path.expanduser('~'), '.cache')
   path = os.path.join(cache_folder, 'estimator_train', 'record_index', key + '.npz')
-  index = _read_cached(path, files, key)
+  index = _load_stored_index(path, files, key)
   if index is not None:
     return index
   with ThreadPoolExecutor(available_cores()) as threads:
     lengths, damages = zip(*threads.map(_scan_file, range(len(files)), files))
   index = RecordIndex(files, files, np.cumsum([0, *map(len, lengths)], dtype=np.int64),
                       np.concatenate(lengths), tuple(damage for damage in damages if damage))
-  _write_cached(path, index, key)
+  _store_index(path, index, key)
   return index
 
 
 def starts_with_record(path: bytes) -> bool:
-  """Returns whether a local file starts with a record; raises an OSError if it cannot be read."""
+  """Returns whether a local file starts with a record; raises an OSError if it is unreadable."""
   with storage.open_regular_file(path) as file:
     return record_framing.is_header(file.read(HEADER_BYTES))
 
 
 def describe_record(path: bytes, record: int) -> str:
-  """Returns the text that names a record in messages."""
+  """Returns the name of a record for messages."""
   return '{}: record {}'.format(printable(os.fsdecode(path)), record)
 
 
-def _scan_file(file_index: int, path: bytes) -> Tuple[np.ndarray, Optional[Damage]]:
-  """Returns the lengths of the records before any damage in a file, and the damage."""
+def _scan_file(file_index: int, path: bytes) -> Tuple[np.ndarray, Optional[FileDamage]]:
+  """Returns the lengths of the records in a file up to the first damage, and the damage, if any."""
   lengths: List[int] = []
   offset, block, block_offset, length, reason = 0, b'', 0, _BLOCK_BYTES, ''
   with contextlib.closing(PositionedFile(path)) as file:
@@ -247,31 +241,31 @@ def _scan_file(file_index: int, path: bytes) -> Tuple[np.ndarray, Optional[Damag
       else:
         lengths.append(length)
         offset = next_offset
-    damage = Damage(file_index, len(lengths), reason, file.size - offset) if reason else None
+    damage = FileDamage(file_index, len(lengths), reason, file.size - offset) if reason else None
   return np.array(lengths, np.int64), damage
 
 
-def _read_cached(path: str, files: Tuple[bytes, ...], key: str) -> Optional[RecordIndex]:
+def _load_stored_index(path: str, files: Tuple[bytes, ...], key: str) -> Optional[RecordIndex]:
   """Returns the index that an earlier scan has stored; None if there is none for these files."""
-  def parse(file: BinaryIO) -> RecordIndex:
+  def parse_index(file: BinaryIO) -> RecordIndex:
     # ZipFile verifies the checksum of each array. It replaces np.load, whose NpzFile prints a
     # traceback when it is garbage-collected after an error.
     with zipfile.ZipFile(file) as archive:
-      def read(name: str) -> np.ndarray:
+      def read_array(name: str) -> np.ndarray:
         return np.lib.format.read_array(io.BytesIO(archive.read(name + '.npy')),
                                         allow_pickle=False)
 
-      if bytes(read('key')) != key.encode():
+      if bytes(read_array('key')) != key.encode():
         raise ValueError('it belongs to other files')
-      damages = json.loads(bytes(read('damages')).decode())
-      return RecordIndex(files, files, read('first_records'), read('lengths'),
-                         tuple(Damage(*damage) for damage in damages))
+      damages = json.loads(bytes(read_array('damages')).decode())
+      return RecordIndex(files, files, read_array('first_records'), read_array('lengths'),
+                         tuple(FileDamage(*damage) for damage in damages))
 
-  return storage.load_or_warn(path, parse)
+  return storage.load_or_warn(path, parse_index)
 
 
-def _write_cached(path: str, index: RecordIndex, key: str) -> None:
-  """Stores an index for later runs. If the folder is not writable, each run scans the files."""
+def _store_index(path: str, index: RecordIndex, key: str) -> None:
+  """Stores an index for later runs, unless the folder is not writable."""
   try:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with storage.open_atomic(path) as file:

@@ -39,24 +39,21 @@ _FILE_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.erro
                 tf.errors.PermissionDeniedError, tf.errors.FailedPreconditionError)
 
 
-class _CarriedError(Exception):
-  """Carries a UserError out of a function that TensorFlow calls.
-
-  The message is a JSON list of the parts of the UserError.
-  """
+class _SerializedUserError(Exception):
+  """A UserError in a function that TensorFlow calls. The message is a JSON list of its parts."""
 
 
 class Source(abc.ABC):
   """The examples of a split. A subclass reads one file format, NumPy arrays or synthetic data.
 
-  Four methods summarize the examples:
+  Four methods summarize the examples, so that a change of the examples is noticed:
 
-    method               changes with           compared by
-    files_fingerprint    paths, file times      later runs on the same machine
-    digest_for_workers   class indices or       workers of one run, when it starts
+    method               depends on              the result is compared
+    files_fingerprint    paths, file times       by later runs on the same machine
+    digest_for_workers   class indices or        by the workers of one run, when it starts
                          record lengths
-    content_digest       content, not paths     evaluations, between which files may move
-    describe_content     content, not paths     content_digest, which hashes the text
+    content_digest       content, not paths      by evaluations, even if the files have moved
+    describe_content     content, not paths      as a part of content_digest
 
   Attributes:
     format_name: the name of the format in reports.
@@ -64,7 +61,7 @@ class Source(abc.ABC):
     can_augment: whether `--augment` is supported.
     can_cache_in_folder: whether the examples can be cached in a folder.
     is_in_memory: whether the examples are in memory, so that nothing is read or decoded.
-    is_made_by_user: whether functions of the user make the examples.
+    is_user_defined: whether a function of the user makes the examples.
     is_sequential: whether the examples are read one after the other, through a shuffle buffer.
     last_stage: the name of the last stage of the input pipeline. It is None if the input pipeline
       has no stages that --mode=input_benchmark can measure.
@@ -76,7 +73,7 @@ class Source(abc.ABC):
   can_augment = False
   can_cache_in_folder = False
   is_in_memory = False
-  is_made_by_user = False
+  is_user_defined = False
   is_sequential = False
   last_stage: ClassVar[Optional[str]] = 'batch'
   num_examples: Optional[int] = None
@@ -96,20 +93,19 @@ class Source(abc.ABC):
     Raises:
       UserError: a file is missing or invalid, or the examples cannot be counted.
     """
-    self.num_examples = self.check_and_count()
+    self.num_examples = self.check_and_count_examples()
 
   @abc.abstractmethod
-  def check_and_count(self) -> Optional[int]:
-    """Runs quick checks of the files, and counts the examples.
+  def check_and_count_examples(self) -> Optional[int]:
+    """Runs quick checks of the files, and returns the number of examples.
 
-    Returns:
-      The number of examples, or None if the data set is infinite.
+    Returns None if the data set is infinite.
 
     Raises:
       UserError: a file is missing or invalid.
     """
 
-  def without_bad_images(self: AnySource, flags: InputFlags,
+  def exclude_bad_images(self: AnySource, flags: InputFlags,
                          folder: str) -> Tuple[AnySource, List[BadImage]]:
     """Returns a source without the images that cannot be decoded, and a list of these images.
 
@@ -133,7 +129,7 @@ class Source(abc.ABC):
 
   def make_published_input_fn(self, order: OrderSettings, pixels: PixelSettings,
                               batch: BatchSettings) -> InputFn:
-    """Makes the `input_fn` of training with the stages of 2018; see decoding.py.
+    """Makes the `input_fn` of training with the input pipeline of 2018; see decoding.py.
 
     Raises:
       UserError: the format has no such input pipeline.
@@ -145,12 +141,12 @@ class Source(abc.ABC):
   def make_eval_input_fn(self, pixels: PixelSettings, batch: BatchSettings) -> InputFn:
     """Makes the `input_fn` of evaluation: each example once, in the order of the split."""
 
-  def input_fns_of_earlier_stages(self, order: OrderSettings, pixels: PixelSettings,
-                                  batch: BatchSettings) -> Dict[str, InputFn]:
-    """Returns one `input_fn` for each stage before the last, by the name of the stage.
+  def make_stage_input_fns(self, order: OrderSettings, pixels: PixelSettings,
+                           batch: BatchSettings) -> Dict[str, InputFn]:
+    """Returns one `input_fn` for each stage of the input pipeline before the last stage, by name.
 
-    Each `input_fn` runs the stages up to and including its own, and reads examples without a cache.
-    Each element of its dataset counts as `batch.size` examples.
+    Each `input_fn` runs the stages up to and including its own, without a cache. Each element of
+    its dataset stands for `batch.size` examples.
     """
     return {}
 
@@ -163,42 +159,42 @@ class Source(abc.ABC):
     """Waits until the cache of the training examples is full, if there is a cache."""
 
   @abc.abstractmethod
-  def class_indices(self) -> np.ndarray:
+  def read_class_indices(self) -> np.ndarray:
     """Returns the class indices, integer [N]; raises a UserError for infinite data."""
 
-  def class_counts(self) -> List[int]:
+  def count_examples_by_class(self) -> List[int]:
     """Returns the number of examples per class; raises a UserError for infinite data."""
-    return np.bincount(self.class_indices(), minlength=len(self.spec.labels)).tolist()
+    return np.bincount(self.read_class_indices(), minlength=len(self.spec.labels)).tolist()
 
-  def files(self) -> List[FilePath]:
-    """Returns the paths of the files with the examples; [] if there are no files."""
+  def list_files(self) -> List[FilePath]:
+    """Returns the paths of the files that contain the examples; [] if there are no files."""
     return []
 
   def files_fingerprint(self) -> str:
     """Returns a fingerprint that changes if a file changes or, without files, if an array changes.
 
-    It depends on the absolute paths, sizes and modification times of the files, so fingerprints
-    from different machines must not be compared.
+    Fingerprints from different machines must not be compared, because they depend on the absolute
+    paths, sizes and modification times of the files.
 
     Raises:
       UserError: the program cannot notice changes of the examples.
     """
-    return storage.fingerprint_files(self.files())
+    return storage.fingerprint_files(self.list_files())
 
   def digest_for_workers(self) -> str:
-    """Returns a digest that must be the same on all workers.
+    """Returns a digest that must be the same on all workers; by default, of the class indices.
 
-    By default, this is a digest of the class indices. It is '' if the workers need not compare
-    their examples, or if computing a digest would require reading all examples.
+    The digest is '' if the workers need not compare their examples, or if computing it would
+    require reading all examples.
     """
     if not self.class_indices_are_known:
       return ''
-    return storage.fingerprint_arrays([self.class_indices()])
+    return storage.fingerprint_arrays([self.read_class_indices()])
 
   def content_digest(self) -> str:
     """Returns a digest that is the same for a copy of the examples in another folder.
 
-    See identity.py. The digest is computed by the first call.
+    Only the first call computes the digest; see identity.py.
 
     Raises:
       UserError: the examples cannot be read.
@@ -211,7 +207,7 @@ class Source(abc.ABC):
 
   @abc.abstractmethod
   def describe_content(self) -> str:
-    """Returns text that differs from the text of any other examples in the same format."""
+    """Returns a text that no other examples in the same format have."""
 
   def identify_example(self, index: int) -> Dict[str, Any]:
     """Returns the keys and values that identify an example in predictions.
@@ -220,27 +216,25 @@ class Source(abc.ABC):
     """
     return {'example': index}
 
-  def scan_for_error(self) -> Optional[UserError]:
-    """Reads all examples, and returns an error that names the first unreadable one.
+  def find_example_error(self) -> Optional[UserError]:
+    """Reads all examples, and returns an error about the first one that cannot be read or decoded.
 
-    An image that cannot be decoded counts as unreadable. Returns None if all examples are readable.
+    Returns None if there is no such example.
     """
     return None
 
 
-def carry_user_errors(function: Callable[..., Any]) -> Callable[..., Any]:
-  """Wraps a function for tf.numpy_function, so that translate_errors can restore its UserErrors.
-
-  TensorFlow keeps only the name and the message of an exception in a Python function. The wrapper
-  therefore stores all parts of the UserError in the message.
-  """
+def preserve_user_errors(function: Callable[..., Any]) -> Callable[..., Any]:
+  """Wraps a function for tf.numpy_function, so that translate_errors can restore its UserErrors."""
+  # TensorFlow keeps only the name and the message of an exception in a Python function. The wrapper
+  # therefore stores all parts of the UserError in the message.
   @functools.wraps(function)
   def call(*arguments: Any) -> Any:
     try:
       return function(*arguments)
     except (BadExample, UserError) as error:
       user_error = error.to_user_error() if isinstance(error, BadExample) else error
-      raise _CarriedError(json.dumps([
+      raise _SerializedUserError(json.dumps([
           user_error.what, str(user_error.given), user_error.remedy])) from error
 
   return call
@@ -248,11 +242,11 @@ def carry_user_errors(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def translate_errors(source: Optional[Source] = None) -> Iterator[None]:
-  """Raises a UserError in place of TensorFlow's errors about data files and checkpoints.
+  """Translates TensorFlow's errors about data files and checkpoints into UserErrors.
 
   Args:
-    source: is read again to find the unreadable file, because TensorFlow's error may not name it.
-      If it is None, errors about unreadable files are not translated.
+    source: the examples, which are read again to find the unreadable file, because TensorFlow's
+      error may not name it. If it is None, errors about unreadable files are not translated.
   """
   try:
     yield
@@ -270,15 +264,15 @@ def translate_errors(source: Optional[Source] = None) -> Iterator[None]:
 
 def _find_user_error(error: tf.errors.OpError, source: Optional[Source]) -> Optional[UserError]:
   """Returns a UserError that explains an error of TensorFlow; None if the cause is not known."""
-  carried = re.search(_CarriedError.__name__ + r': (\[.*\])', error.message)
-  if carried:
-    return UserError(*json.loads(carried.group(1)))
+  serialized = re.search(_SerializedUserError.__name__ + r': (\[.*\])', error.message)
+  if serialized:
+    return UserError(*json.loads(serialized.group(1)))
   missing = re.search(r'Key \S+ not found in checkpoint', error.message)
   if missing:
     return UserError('--model_dir holds a checkpoint of another model or optimizer',
                      missing.group(), 'give another --model_dir')
-  user_error = source.scan_for_error() if source is not None else None
-  if user_error is None and source is not None and source.is_made_by_user:
+  user_error = source.find_example_error() if source is not None else None
+  if user_error is None and source is not None and source.is_user_defined:
     return UserError('the model cannot process an example',
                      '--dataset={} ({})'.format(source.spec.name, first_line(error)),
                      'check the shapes and the values that the functions of the data set return, '

@@ -36,11 +36,11 @@ def describe_data_set(settings: Settings, recorded_names: Tuple[str, ...] = ()) 
   """
   data, fraction = settings.data, settings.data.validation_fraction
   reads_train, reads_eval = image_folder.splits_to_read(settings, data.eval_pattern or fraction)
-  # labels.txt is next to the files. The files are found first, so that the error about a wrong
-  # pattern is not hidden by an error about missing class names.
+  # The class names are in labels.txt next to the files. If a pattern is wrong, the error is about
+  # the pattern, and not about missing class names, because the files are found first.
   train = _make_split('train_pattern', settings) if reads_train or fraction else None
   test = _make_split('eval_pattern', settings) if reads_eval and not fraction else None
-  label_files = LabelFiles(data.label_offset, are_given=bool(data.labels))
+  label_files = LabelFiles(data.label_offset, names_are_given=bool(data.labels))
   spec = _make_spec(settings, recorded_names, label_files)
   train, test = (
       split and label_files.add_class_names_to(split, pattern, spec.labels, data.train_pattern)
@@ -60,7 +60,7 @@ def describe_spec(settings: Settings, recorded_names: Tuple[str, ...] = ()) -> D
     UserError: the class names are unknown.
   """
   return _make_spec(settings, recorded_names, LabelFiles(
-      settings.data.label_offset, are_given=bool(settings.data.labels)))
+      settings.data.label_offset, names_are_given=bool(settings.data.labels)))
 
 
 def _make_spec(settings: Settings, recorded_names: Tuple[str, ...],
@@ -69,8 +69,8 @@ def _make_spec(settings: Settings, recorded_names: Tuple[str, ...],
   # In evaluation, the recorded class names take precedence over those of the test files, whose
   # labels are mapped to these classes.
   class_names = (image_folder.find_known_class_names(settings, recorded_names)
-                 or label_files.read(data.train_pattern).names
-                 or label_files.read(data.eval_pattern).names or recorded_names)
+                 or label_files.read_labels(data.train_pattern).names
+                 or label_files.read_labels(data.eval_pattern).names or recorded_names)
   if len(class_names) < 2:
     raise UserError('the names of at least two classes are required',
                     '--dataset=tfrecord without --labels and without a {} next to the files'.format(
@@ -85,9 +85,9 @@ def find_records(pattern: str, location: str, compression: str,
 
   Args:
     pattern: the pattern of files, or of URLs such as `gs://bucket/train-*`.
-    location: what gives the pattern, for messages, such as `--train_pattern=DATA/*`.
-    compression: a value of `--compression`.
-    settings: decompressed files are written to the folder of `--cache`, or to `--model_dir`.
+    location: the origin of the pattern, for messages, such as `--train_pattern=DATA/*`.
+    settings: the settings of the run. Decompressed files are written to the folder of `--cache`, or
+      to `--model_dir`.
 
   Raises:
     UserError: no file matches, a file cannot be read or is not a TFRecord file, or there is no
@@ -96,12 +96,12 @@ def find_records(pattern: str, location: str, compression: str,
   files = _find_files(pattern, location)
   try:
     compressed = [path for path in files if _is_compressed(path, compression)]
-    copies = compressed_records.decompress(compressed, settings) if compressed else {}
-    index = record_index.load_index(tuple(copies.get(path, path) for path in files))
+    copies = compressed_records.decompress_files(compressed, settings) if compressed else {}
+    index = record_index.load_or_scan_index(tuple(copies.get(path, path) for path in files))
   except OSError as error:
     raise UserError('a TFRecord file cannot be read',
                     '{} ({})'.format(location, error), 'correct the pattern or the file') from error
-  index = index._replace(given_paths=tuple(files))
+  index = index._replace(original_paths=tuple(files))
   damaged = {damage.file_index for damage in index.damages}
   for file_index, (name, count) in enumerate(zip(files, np.diff(index.first_records))):
     if not count and file_index not in damaged:
@@ -113,12 +113,12 @@ def _make_split(pattern_flag: str, settings: Settings) -> ImageRecordSplit:
   example = 'DATA/{}-*-of-*'.format('train' if pattern_flag == 'train_pattern' else 'validation')
   pattern = image_folder.require_pattern(pattern_flag, getattr(settings.data, pattern_flag),
                                          example)
-  return image_split(find_records(pattern, '--{}={}'.format(pattern_flag, pattern),
+  return make_image_split(find_records(pattern, '--{}={}'.format(pattern_flag, pattern),
                                   settings.data.compression, settings), settings.data)
 
 
-def image_split(records: RecordIndex, flags: DataFlags) -> ImageRecordSplit:
-  """Returns a split of records whose keys of the image and the label are those of the flags."""
+def make_image_split(records: RecordIndex, flags: DataFlags) -> ImageRecordSplit:
+  """Returns a split of images in records, with the keys and the label offset of the flags."""
   return ImageRecordSplit(records, flags.image_key, flags.label_key, flags.label_offset)
 
 
@@ -129,8 +129,8 @@ def _find_files(patterns: str, location: str) -> List[bytes]:
     found = (_find_remote_files(pattern) if is_remote(os.fsencode(pattern)) else
              list(file_pattern.iter_files(pattern, is_wanted=file_pattern.may_be_records)))
     if not found:
-      raise file_pattern.no_match_error('a pattern matches no file', location, pattern,
-                                        'DATA/train-*-of-*')
+      raise file_pattern.make_no_match_error('a pattern matches no file', location, pattern,
+                                             'DATA/train-*-of-*')
     file_pattern.check_no_archives(location, found)
     files.update(dict.fromkeys(found))
   file_pattern.check_shards(location, list(files))

@@ -10,12 +10,12 @@ import tensorflow.compat.v1 as tf
 
 from estimator_train.data import DataSpec, ExampleSplit, ParsedRecordSplit, Role, identity
 from estimator_train.data.batching import (
-  NO_IMAGE,
+  NO_IMAGE_SHAPE,
   BatchSettings,
   OrderSettings,
   PixelSettings,
-  chunks_in_order,
-  map_in_python,
+  make_ordered_chunks,
+  map_python_function,
   without_autograph,
 )
 from estimator_train.data.record_index import RecordReader, describe_record
@@ -23,7 +23,7 @@ from estimator_train.data.source import (
   FilePath,
   InputFn,
   Source,
-  carry_user_errors,
+  preserve_user_errors,
   translate_errors,
 )
 from estimator_train.distribution import devices
@@ -32,7 +32,7 @@ from estimator_train.settings import user_code
 from estimator_train.settings.user_code import qualified_name
 from estimator_train.system import json_values, machine, storage
 
-_FAILED = 'a function of a split failed'
+_FUNCTION_FAILED = 'a function of a split failed'
 _LOG = logging.getLogger('estimator_train')
 _COUNTS_FILE, _COUNTS_SCHEMA = 'example_counts.json', json_values.mapping(json_values.integer(1))
 # The datasets of tf.compat.v2 also have this base class.
@@ -45,11 +45,11 @@ class UserExampleSource(Source):
   """A source of examples that a function of the user makes. A subclass reads one kind of split.
 
   Attributes:
-    function: the function of the user. It returns an example, a batch, or a dataset of examples.
-      An example is `(features, label)` or `(features, label, weight)`.
+    user_function: returns an example, a batch, or a dataset of examples. An example is `(features,
+      label)` or `(features, label, weight)`.
   """
-  is_made_by_user = True
-  function: Any
+  is_user_defined = True
+  user_function: Any
 
   @abc.abstractmethod
   def read_in_order(self, batch: BatchSettings) -> tf.data.Dataset:
@@ -62,10 +62,10 @@ class UserExampleSource(Source):
   def make_train_input_fn(self, order: OrderSettings, pixels: PixelSettings, batch: BatchSettings,
                           cache: str) -> InputFn:
     if cache != 'memory':
-      return lambda: self._encode(self.read_shuffled(order, batch), batch)
-    num_examples = self.check_and_count() or 0
+      return lambda: self._encode_batches(self.read_shuffled(order, batch), batch)
+    num_examples = self.check_and_count_examples() or 0
     with tf.Graph().as_default():
-      arrays, element = _read_all(self.read_in_order(batch))
+      arrays, element = _read_all_batches(self.read_in_order(batch))
 
     @without_autograph
     def gather(indices: tf.Tensor) -> Any:
@@ -75,30 +75,30 @@ class UserExampleSource(Source):
         tensor.set_shape((None,) + array.shape[1:])
       return tf.nest.pack_sequence_as(element, tensors)
 
-    return lambda: self._encode(order.index_chunks(
+    return lambda: self._encode_batches(order.make_index_chunks(
         num_examples, batch.size, self.is_sequential).map(gather), batch)
 
   def make_eval_input_fn(self, pixels: PixelSettings, batch: BatchSettings) -> InputFn:
-    return lambda: self._encode(self.read_in_order(batch), batch)
+    return lambda: self._encode_batches(self.read_in_order(batch), batch)
 
-  def class_indices(self) -> np.ndarray:
+  def read_class_indices(self) -> np.ndarray:
     with tf.Graph().as_default(), translate_errors(self):
-      examples = self.read_in_order(self._batch_of_indices(_CHUNK_SIZE))
+      examples = self.read_in_order(self._make_unencoded_batch(_CHUNK_SIZE))
       self._check_structure(examples)
-      labels, _ = _read_all(examples.map(lambda *parts: parts[1]))
+      labels, _ = _read_all_batches(examples.map(lambda *parts: parts[1]))
     return labels[0].astype(np.int64).reshape(-1)
 
   def describe_content(self) -> str:
     # If two passes read different examples, the name of the data set takes the place of a digest.
-    digest = identity.of_first_examples(self.make_eval_input_fn(
-        PixelSettings(self.spec.image_shape or NO_IMAGE), self._batch_of_indices(1)))
-    return '{} {}'.format(self.check_and_count(), digest or self.spec.name)
+    digest = identity.digest_first_examples(self.make_eval_input_fn(
+        PixelSettings(self.spec.image_shape or NO_IMAGE_SHAPE), self._make_unencoded_batch(1)))
+    return '{} {}'.format(self.check_and_count_examples(), digest or self.spec.name)
 
-  def _batch_of_indices(self, size: int) -> BatchSettings:
+  def _make_unencoded_batch(self, size: int) -> BatchSettings:
     return BatchSettings(size, len(self.spec.labels), one_hot=False)
 
   def describe_invalid_label(self, label: Any) -> Optional[str]:
-    """Returns a text that describes the label of an example if it is an invalid class index.
+    """Returns a description of a label that is not a valid class index.
 
     Returns None if the label is valid, or if the data set has no classes.
     """
@@ -107,14 +107,13 @@ class UserExampleSource(Source):
       return None
     return 'the label is {}, but classes are from 0 to {}'.format(label, num_classes - 1)
 
-  def _encode(self, batches: tf.data.Dataset, batch: BatchSettings) -> tf.data.Dataset:
+  def _encode_batches(self, batches: tf.data.Dataset, batch: BatchSettings) -> tf.data.Dataset:
     """Returns a prefetched dataset of batches (features, labels) with encoded labels.
 
     If there are weights, the features are `{'features': ..., 'sample_weights': ...}`.
 
     Args:
       batches: a dataset of (features, labels) or (features, labels, weights).
-      batch: the settings of the batches.
 
     Raises:
       UserError: the function does not return (features, label) or (features, label, weight), or
@@ -134,7 +133,7 @@ class UserExampleSource(Source):
 
   def _check_structure(self, batches: tf.data.Dataset) -> None:
     """Raises a UserError if the structure, or the dtype of labels or weights, is wrong."""
-    structure, name = tf.data.get_output_types(batches), qualified_name(self.function)
+    structure, name = tf.data.get_output_types(batches), qualified_name(self.user_function)
     if not isinstance(structure, tuple) or len(structure) not in (2, 3):
       raise UserError('an example must be (features, label) or (features, label, weight)',
                       '{} returns {}'.format(name, structure), 'return a tuple of two or three')
@@ -153,7 +152,7 @@ class UserExampleSource(Source):
 class ExampleSource(UserExampleSource):
   """The source of an ExampleSplit, whose examples are read one after the other.
 
-  If there are several workers, each worker reads all examples, and keeps those of its shard.
+  Each worker reads all examples, but uses only those of its shard.
   """
   split: ExampleSplit
   format_name = 'examples'
@@ -162,48 +161,49 @@ class ExampleSource(UserExampleSource):
 
   def __init__(self, spec: DataSpec, split: ExampleSplit, role: Role = Role.TRAIN) -> None:
     super().__init__(spec, split, role)
-    self.function = split.make_dataset
+    self.user_function = split.make_dataset
     self._count_origin, self._count_remedy = 'of num_examples', 'correct num_examples'
 
   def open(self, folder: str) -> None:
     if self.split.num_examples is None:
-      self.split = self.split._replace(num_examples=_count_once(self.function, folder))
+      num_examples = _load_or_count_examples(self.user_function, folder)
+      self.split = self.split._replace(num_examples=num_examples)
       self._count_origin = 'in ' + os.path.join(folder, _COUNTS_FILE)
       self._count_remedy = 'remove this file if the data has changed; the function must make the ' \
           'same examples each time'
     super().open(folder)
 
-  def check_and_count(self) -> int:
+  def check_and_count_examples(self) -> int:
     if not self.split.num_examples:
       raise UserError('a split of the data set has no examples', '--dataset=' + self.spec.name,
                       'return a dataset with examples from make_dataset')
     return int(self.split.num_examples)
 
   def read_in_order(self, batch: BatchSettings) -> tf.data.Dataset:
-    return self._drop_indices(self._read_pass().batch(batch.size))
+    return self._drop_indices(self._make_checked_pass().batch(batch.size))
 
   def read_shuffled(self, order: OrderSettings, batch: BatchSettings) -> tf.data.Dataset:
     return self._drop_indices(order.shuffle_and_shard(
-        self._read_pass(), self.check_and_count()).batch(batch.size))
+        self._make_checked_pass(), self.check_and_count_examples()).batch(batch.size))
 
-  def _read_pass(self) -> tf.data.Dataset:
+  def _make_checked_pass(self) -> tf.data.Dataset:
     """Returns a dataset of ((example, index or -1), index) for one pass.
 
     The expected number of examples may be wrong, because an earlier run or the user has stated it.
-    If the function makes more examples, the pass fails at its end. If the function makes fewer,
-    each missing example is replaced by the first example with the index -1, and `_drop_indices`
-    fails. This needs no function that runs for each example, which would take 50 µs.
+    If the function makes more examples, the pass fails at its end. If the function makes fewer
+    examples, the first example with the index -1 takes the place of each missing example, and
+    `_drop_indices` fails. A function that checks each example would take 50 µs per example.
     """
-    count, examples = self.split.num_examples, _make_user_dataset(self.function)
+    count, examples = self.split.num_examples, _make_user_dataset(self.user_function)
     indices = tf.data.Dataset.range(count).concatenate(
         tf.data.Dataset.range(1).map(without_autograph(
             lambda _: self._make_failing_scalar('more', tf.int64))))
     missing = tf.data.Dataset.zip((
         examples.take(1), tf.data.Dataset.from_tensors(tf.constant(-1, tf.int64)))).repeat()
-    made = tf.data.Dataset.zip((examples, indices)).concatenate(missing)
+    indexed_examples = tf.data.Dataset.zip((examples, indices)).concatenate(missing)
     # `zip` reads its first dataset first, so at the end of the pass it reads one more element of
-    # `made`. This element raises the error if the function makes too many examples.
-    return tf.data.Dataset.zip((made, tf.data.Dataset.range(count)))
+    # `indexed_examples`. This element raises the error if the function makes too many examples.
+    return tf.data.Dataset.zip((indexed_examples, tf.data.Dataset.range(count)))
 
   def _drop_indices(self, batches: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the batches without the indices. A batch fails if one of its examples is missing."""
@@ -223,13 +223,12 @@ class ExampleSource(UserExampleSource):
 
     Args:
       comparison: `more` or `fewer`.
-      dtype: the dtype of the scalar.
     """
-    @carry_user_errors
+    @preserve_user_errors
     def fail() -> None:
       raise UserError('the number of examples has changed', '{} makes {} than the {} {}'.format(
-          qualified_name(self.function), comparison, self.split.num_examples, self._count_origin),
-          self._count_remedy)
+          qualified_name(self.user_function), comparison, self.split.num_examples,
+          self._count_origin), self._count_remedy)
 
     tensor = tf.numpy_function(fail, [], dtype)
     tensor.set_shape([])
@@ -240,19 +239,20 @@ class ExampleSource(UserExampleSource):
                     '--dataset={} is an ExampleSplit'.format(self.spec.name),
                     'omit --cache_features')
 
-  def scan_for_error(self) -> Optional[UserError]:
+  def find_example_error(self) -> Optional[UserError]:
     with devices.cpu_session() as session:
-      dataset = _make_user_dataset(self.function)
+      dataset = _make_user_dataset(self.user_function)
       next_example = tf.data.make_one_shot_iterator(dataset).get_next()
       read = session.make_callable((next_example[1], tf.nest.flatten(next_example)))
-      for index in range(self.check_and_count()):
+      for index in range(self.check_and_count_examples()):
         try:
           reason = self.describe_invalid_label(read()[0])
         except tf.errors.OpError as error:
           reason = first_line(error)
         if reason is not None:
           return UserError('make_dataset of a split failed', '{}, example {} ({})'.format(
-              qualified_name(self.function), index, reason), 'fix this function, or the example')
+              qualified_name(self.user_function), index, reason),
+                           'fix this function, or the example')
     return None
 
 
@@ -263,15 +263,15 @@ class ParsedRecordSource(UserExampleSource):
 
   def __init__(self, spec: DataSpec, split: ParsedRecordSplit, role: Role = Role.TRAIN) -> None:
     super().__init__(spec, split, role)
-    self.function = split.parse or split.parse_batch
+    self.user_function = split.parse or split.parse_batch
     self._reader = RecordReader(split.records)
 
-  def check_and_count(self) -> Optional[int]:
+  def check_and_count_examples(self) -> Optional[int]:
     self.split.records.check_intact()
     return self.split.records.num_records
 
   def read_in_order(self, batch: BatchSettings) -> tf.data.Dataset:
-    return self._parse_batches(lambda chunk_size: chunks_in_order(
+    return self._parse_batches(lambda chunk_size: make_ordered_chunks(
         self.split.records.num_records, chunk_size), batch)
 
   def read_shuffled(self, order: OrderSettings, batch: BatchSettings) -> tf.data.Dataset:
@@ -282,25 +282,25 @@ class ParsedRecordSource(UserExampleSource):
     return storage.fingerprint_arrays([self.split.records.lengths])
 
   def describe_content(self) -> str:
-    return super().describe_content() + identity.of_records(self.split.records)
+    return super().describe_content() + identity.digest_records(self.split.records)
 
   def identify_example(self, index: int) -> Dict[str, Any]:
-    path, record = self.split.records.locate(index)
+    path, record = self.split.records.locate_record(index)
     return {'file': '{}:{}'.format(os.fsdecode(path), record)}
 
-  def files(self) -> List[FilePath]:
+  def list_files(self) -> List[FilePath]:
     return list(self.split.records.files)
 
-  def input_fns_of_earlier_stages(self, order: OrderSettings, pixels: PixelSettings,
-                                  batch: BatchSettings) -> Dict[str, InputFn]:
+  def make_stage_input_fns(self, order: OrderSettings, pixels: PixelSettings,
+                           batch: BatchSettings) -> Dict[str, InputFn]:
     return {'read': lambda: batch.use_private_threads(
         self._read_records(self._training_chunks(order, batch.size)))}
 
-  def scan_for_error(self) -> Optional[UserError]:
+  def find_example_error(self) -> Optional[UserError]:
     with devices.cpu_session() as session:
       record = tf.placeholder(tf.string, [])
-      parts = (self.function(record) if self.split.parse is not None
-               else tf.nest.map_structure(tf.squeeze, self.function(record[tf.newaxis])))
+      parts = (self.user_function(record) if self.split.parse is not None
+               else tf.nest.map_structure(tf.squeeze, self.user_function(record[tf.newaxis])))
       run_parse = session.make_callable((parts[1], tf.nest.flatten(parts)), [record])
       for index in range(self.split.records.num_records):
         try:
@@ -311,13 +311,14 @@ class ParsedRecordSource(UserExampleSource):
           reason = user_code.locate_user_code(
               (frame[0], frame[1]) for frame in frames) + first_line(error)
         if reason is not None:
-          return UserError(_FAILED, '{} for {} ({})'.format(
-              qualified_name(self.function), describe_record(*self.split.records.locate(index)),
-              reason), 'fix this function, or the record')
+          return UserError(_FUNCTION_FAILED, '{} for {} ({})'.format(
+              qualified_name(self.user_function),
+              describe_record(*self.split.records.locate_record(index)), reason),
+                           'fix this function, or the record')
     return None
 
   def _training_chunks(self, order: OrderSettings, chunk_size: int) -> tf.data.Dataset:
-    return order.index_chunks(self.split.records.num_records, chunk_size, self.is_sequential)
+    return order.make_index_chunks(self.split.records.num_records, chunk_size, self.is_sequential)
 
   def _parse_batches(self, make_chunks: Callable[[int], tf.data.Dataset],
                      batch: BatchSettings) -> tf.data.Dataset:
@@ -325,32 +326,30 @@ class ParsedRecordSource(UserExampleSource):
 
     Args:
       make_chunks: takes a chunk size, and returns a dataset of chunks of record indices.
-      batch: the settings of the batches.
     """
-    with user_code.translate_errors(_FAILED, qualified_name(self.function)):
+    with user_code.translate_errors(_FUNCTION_FAILED, qualified_name(self.user_function)):
       if self.split.parse_batch is not None:
         return self._read_records(make_chunks(batch.size)).map(
-            self.function, batch.num_parallel_calls)
+            self.user_function, batch.num_parallel_calls)
       records = self._read_records(make_chunks(_CHUNK_SIZE)).apply(tf.data.experimental.unbatch())
       return records.apply(tf.data.experimental.map_and_batch(
-          self.function, batch.size, num_parallel_calls=batch.num_parallel_calls))
+          self.user_function, batch.size, num_parallel_calls=batch.num_parallel_calls))
 
   def _read_records(self, chunks: tf.data.Dataset) -> tf.data.Dataset:
     """Returns a dataset of records, string [n] each, for chunks of record indices, int64 [n]."""
-    @carry_user_errors
+    @preserve_user_errors
     def read(indices: np.ndarray) -> np.ndarray:
       return np.array(self._reader.read(indices), object)
 
-    return map_in_python(chunks, read, [(tf.string, [None])], _PARALLEL_READS)
+    return map_python_function(chunks, read, [(tf.string, [None])], _PARALLEL_READS)
 
 
-def _read_all(batches: tf.data.Dataset) -> Tuple[List[np.ndarray], Any]:
+def _read_all_batches(batches: tf.data.Dataset) -> Tuple[List[np.ndarray], Any]:
   """Reads a dataset of batches in the default graph.
 
   Returns:
     A tuple (arrays, element). `arrays` has one array [N, ...] for each component of the examples,
-    in the order of tf.nest.flatten. `element` is an element of the dataset, whose structure the
-    components have.
+    in the order of tf.nest.flatten. `element` has the structure of a batch.
 
   Raises:
     UserError: the examples do not fit into memory.
@@ -376,8 +375,7 @@ def _read_all(batches: tf.data.Dataset) -> Tuple[List[np.ndarray], Any]:
 
 
 def _make_user_dataset(make_dataset: Callable[[], Any]) -> tf.data.Dataset:
-  """Returns the dataset of the user; raises a UserError if the function fails."""
-  with user_code.translate_errors(_FAILED, qualified_name(make_dataset)):
+  with user_code.translate_errors(_FUNCTION_FAILED, qualified_name(make_dataset)):
     dataset = make_dataset()
   if not isinstance(dataset, _DATASET_BASE_CLASS):
     raise UserError('make_dataset must return a tf.data.Dataset', '{} returns {}'.format(
@@ -386,23 +384,23 @@ def _make_user_dataset(make_dataset: Callable[[], Any]) -> tf.data.Dataset:
   return dataset
 
 
-def _count_once(make_dataset: Callable[[], Any], folder: str) -> int:
+def _load_or_count_examples(make_dataset: Callable[[], Any], folder: str) -> int:
   """Returns the number of examples, and stores it in the folder for later runs.
 
   If `make_dataset` is a lambda or a nested function, the number is not stored, because several such
   functions can have the same name.
   """
   if not user_code.is_importable(make_dataset):
-    return _count(make_dataset)
+    return _count_elements(make_dataset)
   name, path = qualified_name(make_dataset), os.path.join(folder, _COUNTS_FILE)
   counts = storage.load_json_or_warn(path, _COUNTS_SCHEMA) or {}
   if name not in counts:
-    counts[name] = _count(make_dataset)
+    counts[name] = _count_elements(make_dataset)
     storage.write_json(path, counts)
   return int(counts[name])
 
 
-def _count(make_dataset: Callable[[], Any]) -> int:
+def _count_elements(make_dataset: Callable[[], Any]) -> int:
   """Reads all elements of a dataset, and returns their number.
 
   Raises:

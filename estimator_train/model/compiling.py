@@ -126,7 +126,8 @@ def make_training_losses(model: tf.keras.Model, flags: OptimizerFlags,
   if flags.class_weights == 'balanced':
     assert source is not None
     source.spec.require_classes('--class_weights=balanced')
-    loss = losses.ClassWeightedLoss(loss, losses.balanced_class_weights(source.class_counts()))
+    loss = losses.ClassWeightedLoss(
+        loss, losses.balanced_class_weights(source.count_examples_by_class()))
   return None if loss is model_loss else [loss]
 
 

@@ -77,7 +77,7 @@ def compute_features(frozen_part: tf.keras.Model, checkpoint: str, source: Sourc
   cache = 'memory' if settings.input.cache in ('auto', 'none') else settings.input.cache
   return array_cache.load_or_fill_array(
       cache, 'features-' + digest.hexdigest(),
-      (len(source.class_indices()),) + frozen_part.output_shape[1:], np.dtype(dtype).type,
+      (len(source.read_class_indices()),) + frozen_part.output_shape[1:], np.dtype(dtype).type,
       lambda array: _fill_with_features(array, frozen_part, checkpoint, source, settings, devices))
 
 

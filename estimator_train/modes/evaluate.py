@@ -102,7 +102,7 @@ def _make_folder_name(run: Run, other_preprocessing: Optional[str],
   assert run.data.test is not None and checkpoint is not None
   name, pattern = '', data.train_pattern if data.validation_fraction else data.eval_pattern
   if pattern:
-    folder = file_pattern.fixed_folder(file_pattern.split_patterns(pattern)[0])
+    folder = file_pattern.folder_before_wildcards(file_pattern.split_patterns(pattern)[0])
     name = os.path.basename(os.path.abspath(folder))
   name = re.sub(r'[^\w.-]+', '_', name or data.dataset)[-_MAX_NAME_LENGTH:].lstrip('.')
   digest = hashlib.md5('{} {}'.format(

@@ -47,9 +47,9 @@ def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
   spec, sources = opening.make_image_sources(settings, run_dir)
   make_folder(folder, 'output')
   if settings.input.on_bad_image == 'skip':
-    sources, skipped = opening.skip_bad_images(sources, settings.input, folder)
+    sources, skipped = opening.exclude_bad_images(sources, settings.input, folder)
   for source in sources.values():
-    source.check_and_count()
+    source.check_and_count_examples()
   num_shards = {split_name: _choose_num_shards(split_name, source, settings)
                 for split_name, source in sources.items()}
   # All values on which the contents of the shards depend.
@@ -58,7 +58,7 @@ def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
       {split_name: source.files_fingerprint() for split_name, source in sources.items()},
       list(spec.labels), num_shards, settings.optimizer.seed], sort_keys=True)
   manifest = _Manifest(folder, hashlib.md5(digested_text.encode()).hexdigest())
-  labels_file.write(folder, spec.labels)
+  labels_file.write_class_names(folder, spec.labels)
   start_time, splits = time.monotonic(), {}
   for split_name, source in sources.items():
     shards = _plan_shards(folder, split_name, len(source), num_shards[split_name],
@@ -79,7 +79,7 @@ def run(settings: Settings, run_dir: Optional[RunDir]) -> Dict[str, Any]:
 def _choose_num_shards(split_name: str, source: ImageSource, settings: Settings) -> int:
   """Returns the number of shards; raises a UserError if it exceeds that of the training images."""
   if settings.export.num_shards is None:
-    num_bytes = sum(map(os.path.getsize, filter(os.path.exists, source.files())))
+    num_bytes = sum(map(os.path.getsize, filter(os.path.exists, source.list_files())))
     return min(len(source), max(1, math.ceil(num_bytes / _DEFAULT_BYTES_PER_SHARD)))
   if split_name == 'eval':
     return min(settings.export.num_shards, len(source))
@@ -160,7 +160,7 @@ def _write_shards(shards: Sequence[_Shard], source: ImageSource,
                  _MANIFEST_FILE, join_items(changed_paths))
   image_indices = np.concatenate([shard.image_indices for shard in shards_to_write])
   make_example = _make_example_function(source, class_names)
-  examples = bad_images.map_examples(lambda position: make_example(int(image_indices[position])),
+  examples = bad_images.map_in_parallel(lambda position: make_example(int(image_indices[position])),
                                      len(image_indices), 'writing images')
   for shard in shards_to_write:
     digest = hashlib.md5()
@@ -175,15 +175,15 @@ def _write_shards(shards: Sequence[_Shard], source: ImageSource,
 def _make_example_function(source: ImageSource,
                            class_names: Sequence[str]) -> Callable[[int], bytes]:
   """Returns a function that returns the serialized example of the image at an index."""
-  class_indices, read_shape = source.class_indices(), decoding.make_shape_function()
+  class_indices, read_shape = source.read_class_indices(), decoding.make_shape_function()
 
   def make_example(index: int) -> bytes:
-    name = source.name_of(index)
+    name = source.image_name(index)
     try:
       content = source.read_content(index)
       height, width, channels = map(int, read_shape.call(content))
     except (OSError, ValueError) as error:
-      raise bad_images.undecodable_error(name, bad_images.reason_of(error)) from error
+      raise bad_images.make_undecodable_error(name, bad_images.error_reason(error)) from error
     class_index = int(class_indices[index])
     return _serialize({
         'image/encoded': content,

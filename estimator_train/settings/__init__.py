@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import attr
 
 from estimator_train.errors import InvalidValue, UserError, flags_to_keywords, translate_to_keywords
-from estimator_train.settings import flags as groups, rules, user_code
+from estimator_train.settings import flags as flag_groups, rules, user_code
 from estimator_train.settings.flag_type import (
   GROUP_TITLES,
   all_flags,
@@ -34,32 +34,32 @@ class Settings:
     UserError: a keyword is unknown (the error is then also a TypeError), or a value is invalid by
       itself or in combination with other values (the error is then also a ValueError).
   """
-  run: groups.RunFlags
-  data: groups.DataFlags
-  model: groups.ModelFlags
-  duration: groups.DurationFlags
-  evaluation: groups.EvaluationFlags
-  optimizer: groups.OptimizerFlags
-  devices: groups.DeviceFlags
-  cluster: groups.ClusterFlags
-  input: groups.InputFlags
-  checkpoints: groups.CheckpointFlags
-  reporting: groups.ReportingFlags
-  experiments: groups.ExperimentFlags
-  export: groups.ExportFlags
+  run: flag_groups.RunFlags
+  data: flag_groups.DataFlags
+  model: flag_groups.ModelFlags
+  duration: flag_groups.DurationFlags
+  evaluation: flag_groups.EvaluationFlags
+  optimizer: flag_groups.OptimizerFlags
+  devices: flag_groups.DeviceFlags
+  cluster: flag_groups.ClusterFlags
+  input: flag_groups.InputFlags
+  checkpoints: flag_groups.CheckpointFlags
+  reporting: flag_groups.ReportingFlags
+  experiments: flag_groups.ExperimentFlags
+  export: flag_groups.ExportFlags
 
   def __init__(self, **values: Any) -> None:
     for name in values:
       if name not in all_flags():
         raise unknown_keyword_error(name)
     with translate_to_keywords(InvalidValue):
-      _initialize(self, values)
+      _set_checked_values(self, values)
 
   @classmethod
   def from_flags(cls, values: Dict[str, Any]) -> 'Settings':
-    """Makes settings from the values of flags on the command line. Errors name these flags."""
+    """Makes settings from the values of flags. Errors name the flags, not keyword arguments."""
     settings = cls.__new__(cls)
-    _initialize(settings, values)
+    _set_checked_values(settings, values)
     return settings
 
   def __getattr__(self, name: str) -> Any:
@@ -75,7 +75,7 @@ class Settings:
 
   def items(self) -> List[Tuple[str, Any]]:
     """Returns the name and value of each flag."""
-    return [(flag.name, getattr(getattr(self, _ATTRIBUTES[group]), flag.name))
+    return [(flag.name, getattr(getattr(self, _GROUP_ATTRIBUTES[group]), flag.name))
             for group in GROUP_TITLES for flag in flags_of(group)]
 
   def evolve(self, **changes: Any) -> 'Settings':
@@ -83,7 +83,7 @@ class Settings:
     return Settings(**dict(self.items(), **changes))
 
   def with_constant_rate(self, learning_rate: float, **changes: Any) -> 'Settings':
-    """Returns a copy without a schedule of the learning rate, and with other changes."""
+    """Returns a copy with this learning rate in all steps, and with other changes."""
     return self.evolve(learning_rate=learning_rate, lr_schedule='constant', lr_boundaries_epochs=(),
                        lr_values=(), lr_warmup_epochs=0., scale_learning_rate='none', **changes)
 
@@ -94,52 +94,52 @@ class Settings:
       UserError: a flag that the mode requires is missing, or a flag does not apply to the mode.
     """
     settings = self.evolve(mode=mode)
-    rules.check_all(settings, mode)
+    rules.check_rules(settings, mode)
     return settings
 
 
 # The attribute of Settings that has the values of a class of flags.
-_ATTRIBUTES = {field.type: field.name for field in attr.fields(Settings)}
+_GROUP_ATTRIBUTES = {field.type: field.name for field in attr.fields(Settings)}
 
 
-def _initialize(settings: Settings, values: Dict[str, Any]) -> None:
+def _set_checked_values(settings: Settings, values: Dict[str, Any]) -> None:
   flags = all_flags()
-  values = {name: flags[name].expand_home_folders(_to_flag_value(value))
+  values = {name: flags[name].expand_home_folders(_convert_to_flag_value(value))
             for name, value in values.items()}
   for name, value in values.items():
     flags[name].check_value(value)
-  for group, attribute in _ATTRIBUTES.items():
+  for group, attribute in _GROUP_ATTRIBUTES.items():
     object.__setattr__(settings, attribute, group(**{
         flag.name: values[flag.name] for flag in flags_of(group) if flag.name in values}))
-  rules.check_all(settings)
+  rules.check_rules(settings)
 
 
 def per_replica_batch_size(global_batch_size: int, num_replicas: int,
-                           micro_batches: int = 1) -> int:
+                           num_micro_batches: int = 1) -> int:
   """Returns the number of examples per step and replica.
 
   Args:
-    micro_batches: the number of parts into which each replica splits its examples.
+    num_micro_batches: the number of parts into which each replica splits its examples.
 
   Raises:
     UserError: the global batch size is not divisible by the product of the other arguments. The
       error proposes the nearest batch sizes that are divisible.
   """
-  divisor = num_replicas * micro_batches
+  divisor = num_replicas * num_micro_batches
   if global_batch_size % divisor == 0:
     return global_batch_size // num_replicas
   below = global_batch_size - global_batch_size % divisor
-  near = [size for size in (below, below + divisor) if size > 0]
+  nearest_sizes = [size for size in (below, below + divisor) if size > 0]
   raise UserError(
       '--batch_size must be divisible by the number of replicas'
-      + (' times --gradient_accumulation_steps' if micro_batches > 1 else ''),
+      + (' times --gradient_accumulation_steps' if num_micro_batches > 1 else ''),
       '--batch_size={} for {} replicas{}'.format(
-          global_batch_size, num_replicas,
-          ' --gradient_accumulation_steps={}'.format(micro_batches) if micro_batches > 1 else ''),
-      'use ' + ' or '.join(str(size) for size in near))
+          global_batch_size, num_replicas, '' if num_micro_batches == 1 else
+          ' --gradient_accumulation_steps={}'.format(num_micro_batches)),
+      'use ' + ' or '.join(str(size) for size in nearest_sizes))
 
 
-def learning_rate_scale(flags: groups.OptimizerFlags) -> float:
+def learning_rate_scale(flags: flag_groups.OptimizerFlags) -> float:
   """Returns the factor by which `--scale_learning_rate` multiplies the learning rates.
 
   The flags give the learning rates for `--base_batch_size`. When the batch size grows, `linear`
@@ -165,19 +165,19 @@ def to_flagfile(settings: Settings) -> str:
 
 
 def parse_flagfile(content: str) -> Dict[str, Optional[str]]:
-  """Returns the texts (see to_texts) of the settings from which `to_flagfile` made a flagfile."""
+  """Inverts `to_flagfile`: returns what `to_texts` returned for the settings."""
   return {name or unset: text if name else None for name, text, unset in re.findall(
       r'^(?:--(\w+)=(.*)|# --(\w+) is not set)$', content, re.MULTILINE)}
 
 
 def to_arguments(settings: Settings) -> List[str]:
-  """Returns command-line arguments for these settings, omitting flags that have their defaults."""
+  """Returns command-line arguments for all flags that differ from their defaults."""
   flags = all_flags()
   return [flags[name].to_argument(value) for name, value in settings.items()
           if value != flags[name].default]
 
 
-def _to_flag_value(value: Any) -> Any:
+def _convert_to_flag_value(value: Any) -> Any:
   """Converts the value of a keyword argument to the type of a value on the command line."""
   if callable(value):
     return user_code.function_name(value)

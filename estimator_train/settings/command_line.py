@@ -36,7 +36,7 @@ _TRAINING_MODES = ('train_and_evaluate', 'train')
 _FLAGS_OF_LENGTH = ('mode', 'model_dir', 'train_steps', 'train_epochs', 'early_stopping_steps',
                     'stop_at_accuracy', *OUTPUT_FLAGS)
 _HELP_WITH_WORD = re.compile('--?help=.')
-_FLAGFILE = re.compile(r'--?flagfile(?:=(.*))?', re.DOTALL)
+_FLAGFILE_ARGUMENT = re.compile(r'--?flagfile(?:=(.*))?', re.DOTALL)
 _COMMENT_PREFIXES = ('#', '//')
 # Syntax that a shell does not take literally. `#` before a digit may be part of a name: `Top #1`.
 _QUOTED = re.compile(r'(?:^|(?<=[/,]))(["\']).*?\1(?=[/,]|$)')
@@ -49,15 +49,15 @@ class Argument(NamedTuple):
 
   Attributes:
     location: `FILE:LINE` if the argument is in a flagfile, '' if it is on the command line.
-    is_recorded: whether this program wrote the flagfile.
+    is_in_recorded_file: whether this program wrote the flagfile.
   """
   text: str
   location: str
-  is_recorded: bool = False
+  is_in_recorded_file: bool = False
 
   @property
   def flag_name(self) -> str:
-    """The name of the flag, which for `--noFLAG` is that of FLAG."""
+    """The name of the flag. For `--noFLAG`, this is FLAG."""
     name = self.text.lstrip('-').partition('=')[0]
     flag = all_flags().get(name[2:]) if name.startswith('no') else None
     return name if flag is None or flag.value_type is not bool else flag.name
@@ -72,15 +72,16 @@ def parse(argv: Sequence[str]) -> Settings:
   arguments = _drop_unset_flags(_expand_flagfiles(argv))
   try:
     for argument in {argument.flag_name: argument for argument in arguments}.values():
-      if argument.location and not argument.is_recorded:
+      if argument.location and not argument.is_in_recorded_file:
         _check_no_shell_syntax(argument)
     values = _parse_values(arguments)
     names = {argument.flag_name for argument in arguments}
-    excluded = {name for pair in rules.EXCLUSIVE_PAIRS if names.intersection(pair) for name in pair}
-    recorded = [argument for argument in _read_flags_of_run(values, names)
-                if argument.flag_name not in excluded]
-    if recorded:
-      arguments = _drop_unset_flags(recorded + arguments)
+    excluded_flags = {name for pair in rules.EXCLUSIVE_PAIRS if names.intersection(pair)
+                      for name in pair}
+    run_arguments = [argument for argument in _read_flags_of_run(values, names)
+                     if argument.flag_name not in excluded_flags]
+    if run_arguments:
+      arguments = _drop_unset_flags(run_arguments + arguments)
       values = _parse_values(arguments)
     # A flag on the command line unsets the flag that it excludes.
     on_command_line = {argument.flag_name for argument in arguments if not argument.location}
@@ -94,12 +95,12 @@ def parse(argv: Sequence[str]) -> Settings:
 
 
 def _check_no_shell_syntax(argument: Argument) -> None:
-  """Raises a UserError if a value in a flagfile has shell syntax that is no part of a real path."""
+  """Raises a UserError if a value in a flagfile has shell syntax, except in an existing path."""
   flag, value = all_flags().get(argument.flag_name), argument.text.partition('=')[2]
   if flag is None or flag.value_type not in (str, tuple):  # Parsing reports errors in other types.
     return
 
-  def exists(end: int) -> bool:
+  def names_existing_file(end: int) -> bool:
     path = re.split('[/,]', value[end:])[0]
     path = os.path.expanduser(value[:end] + path)
     return flag.is_path and any(os.path.lexists(name) or bool(glob.glob(name))
@@ -113,30 +114,29 @@ def _check_no_shell_syntax(argument: Argument) -> None:
       # Double quotes are part of the syntax of lists. Users write variables only in paths.
       is_literal = (pattern is _QUOTED and flag.value_type is tuple and match.group(1) == '"' or
                     pattern is _VARIABLE and not flag.is_path)
-      if not is_literal and not exists(match.end()):
+      if not is_literal and not names_existing_file(match.end()):
         raise UserError('the value of a flag in a flagfile is taken literally, and has ' + what,
                         argument.text, remedy + ', or give the flag on the command line')
 
 
 def _parse_values(arguments: Sequence[Argument]) -> Dict[str, Any]:
-  """Returns the values of all flags by name."""
   flags = all_flags()
   values = {name: flag.default for name, flag in flags.items()}
   for argument in (argument.text for argument in arguments):
     name, equals, text = argument[2 if argument.startswith('--') else 1:].partition('=')
     flag = flags.get(name)
-    negated = flags.get(name[2:]) if name.startswith('no') else None
+    negated_flag = flags.get(name[2:]) if name.startswith('no') else None
     if flag is not None and argument.startswith('-'):
       if not equals:
         if flag.value_type is not bool:
           raise UserError('--{} has no value'.format(name), argument,
                           'write it as --{}=VALUE'.format(name))
         text = 'true'
-    elif negated is not None and argument.startswith('-') and negated.value_type is bool:
+    elif negated_flag is not None and argument.startswith('-') and negated_flag.value_type is bool:
       if equals:
         raise UserError('the flags cannot be parsed', argument + ' does not take an argument',
                         'see --help')
-      flag, text = negated, 'false'
+      flag, text = negated_flag, 'false'
     elif argument == '--':
       continue
     else:
@@ -146,11 +146,12 @@ def _parse_values(arguments: Sequence[Argument]) -> Dict[str, Any]:
 
 
 def _read_flags_of_run(values: Dict[str, Any], names: Set[str]) -> List[Argument]:
-  """Returns the flags of the run in --model_dir if the command takes them from there, else [].
+  """Returns the flags of the run in --model_dir if the command uses them, else [].
 
-  Modes that read a checkpoint do. Training does if only the length of the run is given.
+  Modes that read a checkpoint use them. Training uses them if only the length of the run is given.
 
   Args:
+    values: the values of all flags.
     names: the names of the flags that the user gave.
   """
   path = os.path.join(os.path.expanduser(values['model_dir'] or ''), 'flags.txt')
@@ -171,16 +172,16 @@ def _read_flags_of_run(values: Dict[str, Any], names: Set[str]) -> List[Argument
 
 
 def _drop_unset_flags(arguments: Sequence[Argument]) -> List[Argument]:
-  """Removes flags that are set in a flagfile and unset by an empty value on the command line."""
+  """Removes flags of flagfiles that the command line unsets by an empty value."""
   last_by_flag = {argument.flag_name: argument for argument in arguments}
-  in_files = {argument.flag_name for argument in arguments if argument.location}
-  unset = {flag for flag in in_files if not last_by_flag[flag].location
-           and last_by_flag[flag].text.partition('=')[1:] == ('=', '')}
-  return [argument for argument in arguments if argument.flag_name not in unset]
+  flags_in_files = {argument.flag_name for argument in arguments if argument.location}
+  unset_flags = {flag for flag in flags_in_files if not last_by_flag[flag].location
+                 and last_by_flag[flag].text.partition('=')[1:] == ('=', '')}
+  return [argument for argument in arguments if argument.flag_name not in unset_flags]
 
 
 def help_text(argv: Sequence[str] = (), width: Optional[int] = None) -> str:
-  """Returns the text for `--help`. For `--help=WORD`, only lines of flags that have WORD.
+  """Returns the text for `--help`. For `--help=WORD`, it has only the flags whose lines have WORD.
 
   Args:
     width: the width of the terminal; None to print each flag in one line.
@@ -239,45 +240,47 @@ def _expand_flagfiles(argv: Sequence[str]) -> List[Argument]:
 
 
 def _join_values(arguments: Sequence[Argument]) -> List[Argument]:
-  """Joins each `--FLAG` whose value is the next argument with this value, to `--FLAG=VALUE`."""
-  joined: List[Argument] = []
+  """Joins `--FLAG` and its value, if the value is the next argument, to `--FLAG=VALUE`."""
+  joined_arguments: List[Argument] = []
   for argument in arguments:
-    name = joined[-1].text.lstrip('-') if joined and joined[-1].text.startswith('-') else ''
+    previous = joined_arguments[-1].text if joined_arguments else ''
+    name = previous.lstrip('-') if previous.startswith('-') else ''
     flag = all_flags().get(name)
     if not argument.text.startswith('--') and (
         name == 'flagfile' or flag is not None and flag.value_type is not bool):
-      joined[-1] = joined[-1]._replace(text='{}={}'.format(joined[-1].text, argument.text))
+      text = '{}={}'.format(previous, argument.text)
+      joined_arguments[-1] = joined_arguments[-1]._replace(text=text)
     else:
-      joined.append(argument)
-  return joined
+      joined_arguments.append(argument)
+  return joined_arguments
 
 
 def _add_locations(error: UserError, arguments: Sequence[Argument]) -> UserError:
-  """Adds `FILE:LINE` to an error that names a flag from a flagfile. Returns other errors unchanged.
+  """Adds `FILE:LINE` to an error that names a flag in a flagfile. Returns other errors unchanged.
 
-  An error that also names a flag from the command line gets the origin of each flag.
+  If the error also names a flag on the command line, the origins of all its flags are added.
   """
   last_by_flag = {argument.flag_name: argument for argument in arguments}
-  named = [
+  arguments_in_error = [
       argument for flag, argument in last_by_flag.items()
       if error.given in (argument.text, argument.text.partition('=')[0])
       or re.search(r'(^|\s)--{}(?![\w-])'.format(re.escape(flag)), str(error.given))]
-  locations = [argument.location for argument in named]
+  locations = [argument.location for argument in arguments_in_error]
   if not any(locations):
     return error
   if not all(locations):
     locations = ['--{}: {}'.format(argument.flag_name, argument.location or 'command line')
-                 for argument in named]
+                 for argument in arguments_in_error]
   return UserError(error.what, '{} ({})'.format(error.given, ', '.join(locations)), error.remedy)
 
 
 def _expand_flagfile(argument: Argument, including_files: Tuple[str, ...]) -> List[Argument]:
-  """Returns the arguments in the file if the argument is a --flagfile, or else the argument itself.
+  """Returns the arguments in the file that a `--flagfile` names. Returns other arguments unchanged.
 
   Args:
     including_files: the real paths of the flagfiles that include this argument.
   """
-  match = _FLAGFILE.fullmatch(argument.text)
+  match = _FLAGFILE_ARGUMENT.fullmatch(argument.text)
   if match is None:
     return [argument]
   path = os.path.expanduser((match.group(1) or '').strip())
@@ -288,12 +291,13 @@ def _expand_flagfile(argument: Argument, including_files: Tuple[str, ...]) -> Li
   if os.path.realpath(path) in including_files:
     raise UserError('a flagfile must not include itself', path_and_origin, 'remove that line')
   if os.path.basename(path) == path and not os.path.exists(path):  # It may be in the package.
-    bundled = os.path.join(workloads.FLAGFILES_DIR, path.rpartition('.flags')[0] or path) + '.flags'
-    path = bundled if os.path.isfile(bundled) else path
+    name = path.rpartition('.flags')[0] or path
+    packaged_path = os.path.join(workloads.FLAGFILES_DIR, name + '.flags')
+    path = packaged_path if os.path.isfile(packaged_path) else path
   lines = _read_lines(path, path_and_origin)
-  is_recorded = any(re.fullmatch(r'# --\w+ is not set', line) for line in lines)
+  is_in_recorded_file = any(re.fullmatch(r'# --\w+ is not set', line) for line in lines)
   arguments = _join_values([
-      Argument(line, '{}:{}'.format(path, number), is_recorded)
+      Argument(line, '{}:{}'.format(path, number), is_in_recorded_file)
       for number, line in enumerate(lines, 1)
       if line and not line.startswith(_COMMENT_PREFIXES)])
   including_files += (os.path.realpath(path),)

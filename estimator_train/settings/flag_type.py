@@ -26,8 +26,8 @@ ValueCheck = Callable[['Flag', Any], None]
 Group = TypeVar('Group', bound=type)
 
 _MAX_INT = 2 ** 31 - 1
-# The names of some flags in other training programs, with the names of these flags here.
-_NAMES_ELSEWHERE = {
+# Names of flags in other training programs, and the names of the same flags in this program.
+_NAMES_IN_OTHER_PROGRAMS = {
     'lr': 'learning_rate', 'epochs': 'train_epochs', 'num_epochs': 'train_epochs',
     'num_train_epochs': 'train_epochs', 'steps': 'train_steps', 'max_steps': 'train_steps',
     'bs': 'batch_size', 'num_batches': 'train_steps', 'output_dir': 'model_dir',
@@ -50,11 +50,12 @@ class Flag(NamedTuple):
     name: the name, without dashes.
     types: the allowed types of the value, such as int, NoneType or Tuple[int, int].
     help: the text of --help, without the choices; `{names}` stands for `built_in_names`.
-    choices: the allowed values; empty to allow all.
+    choices: the allowed values; empty if all values are allowed.
     built_in_names: the names that a flag accepts besides `package.module:function`, such as
       `fashion_cnn`; empty if the flag does not accept functions.
     check: a further check, for values other than None.
-    item_rule_and_remedy: parts of the error for an item of a tuple that cannot be parsed.
+    item_rule_and_remedy: the rule and the remedy of the error about an item of a tuple that cannot
+      be parsed.
     separator: the text between the items of a tuple.
     is_path: whether the value consists of one or more paths, separated by commas.
   """
@@ -83,20 +84,20 @@ class Flag(NamedTuple):
     return (self.help + ': ' if self.help else '') + _format_names(self.choices)
 
   def parse(self, text: str) -> Any:
-    """Returns the value for a text from the command line or a flagfile. Inverts `format`."""
-    kind = self.value_type
+    """Returns the value that a text on the command line or in a flagfile stands for."""
+    value_type = self.value_type
     items: List[str] = []
     try:
-      if kind is int:
+      if value_type is int:
         return int(text, {'0x': 16, '0o': 8}.get(text[:2], 10))
-      if kind is bool:
+      if value_type is bool:
         return _BOOLEANS[text.lower()]
-      if kind is not tuple:
-        return kind(text)
+      if value_type is not tuple:
+        return value_type(text)
       for row in csv.reader([text] if text else [], delimiter=self.separator, strict=True):
         items += [item.strip() for item in row]
     except (ValueError, KeyError, csv.Error) as error:
-      raise UserError('--{} must be {}'.format(self.name, _TEXT_FORMATS[kind]),
+      raise UserError('--{} must be {}'.format(self.name, _TEXT_FORMATS[value_type]),
                       '--{}={}'.format(self.name, text), 'see --help') from error
     item_type = self.types[0].__args__[0]
     try:
@@ -106,7 +107,7 @@ class Flag(NamedTuple):
       raise UserError('--{} {}'.format(self.name, rule), self.to_argument(items), remedy) from error
 
   def format(self, value: Any) -> str:
-    """Returns the text for a value. Items of a tuple that contain the separator are quoted."""
+    """Returns the text from which `parse` makes this value."""
     if isinstance(value, bool):
       return str(value).lower()
     if not isinstance(value, (tuple, list)):
@@ -119,7 +120,7 @@ class Flag(NamedTuple):
     return '--{}={}'.format(self.name, self.format(value))
 
   def expand_home_folders(self, value: Any) -> Any:
-    """Replaces `~` and `~USER` at the start of paths, which a shell keeps in `--FLAG=~/PATH`."""
+    """Replaces `~` and `~USER` at the start of paths. A shell does not do so in `--FLAG=~/PATH`."""
     if not self.is_path or not isinstance(value, (str, tuple)):
       return value
     if isinstance(value, tuple):
@@ -181,8 +182,7 @@ def flag_group(title: str) -> Callable[[Group], Group]:
 
 @functools.lru_cache(maxsize=None)
 def flags_of(group: type) -> Tuple[Flag, ...]:
-  """Returns the flags of a registered class."""
-  return tuple(Flag(field.name, _types_of(field.type), field.default, **field.metadata)
+  return tuple(Flag(field.name, _union_members(field.type), field.default, **field.metadata)
                for field in attr.fields(group))
 
 
@@ -196,25 +196,25 @@ def unknown_flag_error(text: str) -> UserError:
   name = text.lstrip('-').partition('=')[0]
   if not (text.startswith('-') and name):
     return UserError('an argument is not a flag', text, 'write it as --FLAG=VALUE')
-  nearest = _similar_names(name, [*all_flags(), 'flagfile', 'help', 'version'])
-  remedy = 'did you mean --{}? '.format(', --'.join(nearest)) if nearest else ''
-  if nearest and re.search(r'\s', name):  # For example, a flagfile has the line `--FLAG VALUE`.
-    remedy = 'did you mean --{}=VALUE? '.format(nearest[0])
+  similar_names = _similar_names(name, [*all_flags(), 'flagfile', 'help', 'version'])
+  remedy = 'did you mean --{}? '.format(', --'.join(similar_names)) if similar_names else ''
+  if similar_names and re.search(r'\s', name):  # Such as the line `--FLAG VALUE` of a flagfile.
+    remedy = 'did you mean --{}=VALUE? '.format(similar_names[0])
   return UserError('unknown flag', text.partition('=')[0], remedy + '--help lists all flags')
 
 
 def unknown_keyword_error(name: str) -> UnknownKeyword:
   """Returns the error for a keyword argument that does not match any flag."""
-  nearest = _similar_names(name, list(all_flags()))
-  remedy = 'did you mean {}? '.format(' or '.join(nearest)) if nearest else ''
+  similar_names = _similar_names(name, list(all_flags()))
+  remedy = 'did you mean {}? '.format(' or '.join(similar_names)) if similar_names else ''
   return UnknownKeyword('unknown keyword', name,
                         remedy + 'help(estimator_train.Settings) lists all keywords')
 
 
 def _similar_names(name: str, names: Sequence[str]) -> List[str]:
   name = name.lower().replace('-', '_')
-  elsewhere = _NAMES_ELSEWHERE.get(name)
-  return [elsewhere] if elsewhere else difflib.get_close_matches(name, names, cutoff=0.7)
+  known_flag = _NAMES_IN_OTHER_PROGRAMS.get(name)
+  return [known_flag] if known_flag else difflib.get_close_matches(name, names, cutoff=0.7)
 
 
 def int_range(first: int, last: int = _MAX_INT) -> ValueCheck:
@@ -230,7 +230,7 @@ def number_range(first: float, last: float, remedy: str) -> ValueCheck:
 
 
 def condition(is_valid: Callable[[Any], bool], rule: str, remedy: str) -> ValueCheck:
-  """Returns a check of a condition. The rule is without the flag's name: 'must be positive'."""
+  """Returns a check of a condition. The rule lacks the name of the flag, as in 'is empty'."""
   def check(flag: Flag, value: Any) -> None:
     if not is_valid(value):
       raise UserError('--{} {}'.format(flag.name, rule), flag.to_argument(value), remedy)
@@ -242,12 +242,12 @@ def not_empty(remedy: str) -> ValueCheck:
 
 
 def check_no_wildcards(flag: Flag, path: str) -> None:
-  """Raises a UserError for a checkpoint path with characters that patterns give a meaning to.
+  """Raises a UserError if the path of checkpoints has characters that are special in patterns.
 
-  TensorFlow could write such a checkpoint, but not restore it. The operation RestoreV2 first finds
-  the checkpoint with the path as a pattern, and then reads it with the same path taken literally.
-  No escaped path works for both. When TensorFlow deletes old checkpoints, it also deletes other
-  files that match the pattern.
+  TensorFlow could write such a checkpoint, but not restore it. The operation RestoreV2 first uses
+  the path as a pattern to find the checkpoint, and then takes the path literally to read it. No
+  escaped path works for both. When TensorFlow deletes old checkpoints, it also deletes other files
+  that match the pattern.
   """
   if set(path) & set('*?[\\'):
     raise UserError('--{} must not contain *, ?, [ or \\, because TensorFlow interprets the paths '
@@ -259,28 +259,28 @@ def _format_names(names: Sequence[str]) -> str:
   return '{' + ', '.join(names) + '}'
 
 
-def _types_of(annotation: Any) -> Tuple[Any, ...]:
-  """Returns the members of a Union, such as Optional[int], or else the annotation alone."""
+def _union_members(annotation: Any) -> Tuple[Any, ...]:
+  """Returns the members of a Union, such as Optional[int]. For other annotations, returns one."""
   is_union = getattr(annotation, '__origin__', None) is Union
   return annotation.__args__ if is_union else (annotation,)
 
 
 def _has_type(value: Any, allowed: Any) -> bool:
-  """Returns whether a value has an allowed type. An integer is allowed where a float is."""
+  """Returns whether a value has an allowed type. An integer is allowed as a float, too."""
   if allowed is float:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
   return type(value) is allowed if allowed in _PYTHON_TYPE_NAMES else isinstance(value, tuple)
 
 
 def _check_text(name: str, text: str) -> None:
-  """Raises a UserError for a text that cannot be stored in a flagfile or used as a file name."""
-  given = '--{}={!r}'.format(name, text)
+  """Raises a UserError if a text cannot be stored in a flagfile, or be a file name."""
+  argument = '--{}={!r}'.format(name, text)
   if '\0' in text or text.splitlines() not in ([], [text]):
-    raise UserError('--{} has a line break or a null character'.format(name), given,
+    raise UserError('--{} has a line break or a null character'.format(name), argument,
                     'remove it')
   if text != text.strip():
-    raise UserError('--{} begins or ends with whitespace'.format(name), given, 'remove it')
+    raise UserError('--{} begins or ends with whitespace'.format(name), argument, 'remove it')
   if any('\ud800' <= character <= '\udfff' for character in text):
-    raise UserError('--{} is not UTF-8'.format(name), given,
+    raise UserError('--{} is not UTF-8'.format(name), argument,
                     'use a UTF-8 name and a locale such as LANG=C.UTF-8; or, in a pattern, write * '
                     'in place of the name that is not UTF-8')

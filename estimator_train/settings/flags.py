@@ -117,7 +117,7 @@ def to_nfc(name: str) -> str:
 
 
 def are_distinct(names: Sequence[str]) -> bool:
-  """Returns whether class names look different, so that they differ in more than Unicode form."""
+  """Returns whether all class names look different; see to_nfc."""
   return len(set(map(to_nfc, names))) == len(names)
 
 
@@ -132,7 +132,7 @@ class RunFlags:
 
   @property
   def required_model_dir(self) -> str:
-    """`model_dir` in a mode that requires this flag."""
+    """`model_dir`, in a mode in which it is not None."""
     assert self.model_dir is not None
     return self.model_dir
 

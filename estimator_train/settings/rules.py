@@ -1,7 +1,7 @@
 """The table of the rules between flags.
 
-The constructor of Settings checks the rules that hold in all modes, and `Settings.for_mode` checks
-the others.
+The constructor of Settings checks the rules that hold in all modes. `Settings.for_mode` checks the
+rules that hold only in some modes.
 """
 
 import importlib.util
@@ -15,8 +15,8 @@ from estimator_train.settings.flag_type import all_flags
 from estimator_train.settings.workloads import WORKLOADS
 
 _TRAINING = flags.TRAINING_MODES
-# Pairs of flags that exclude each other. A flag on the command line also overrides the other flag
-# of the pair in a flagfile.
+# Pairs of flags that exclude each other. A flag on the command line overrides the other flag of the
+# pair in a flagfile.
 EXCLUSIVE_PAIRS = (('train_steps', 'train_epochs'),
                    ('save_checkpoints_steps', 'save_checkpoints_secs'),
                    ('eval_pattern', 'validation_fraction'))
@@ -37,7 +37,7 @@ class Rule(NamedTuple):
 
   Attributes:
     given: the names of the flags whose values the error states, or a text that begins with `--`.
-    is_broken: a function of an object with the values of all flags as attributes.
+    is_broken: takes an object with the values of all flags as attributes.
     modes: the modes in which the rule holds; empty for all modes.
   """
   text: str
@@ -53,39 +53,39 @@ class Rule(NamedTuple):
       raise UserError(self.text.format(s=settings), given, self.remedy.format(s=settings))
 
 
-def check_all(settings: Any, mode: str = '') -> None:
-  """Checks the rules that hold only in `mode` or, without `mode`, those that hold in all modes."""
+def check_rules(settings: Any, mode: str = '') -> None:
+  """Checks the rules that hold in all modes or, if a mode is given, those that hold only in it."""
   values = SimpleNamespace(**dict(settings.items()))
   for rule in RULES:
     if mode in rule.modes if mode else not rule.modes:
       rule.check(values)
 
 
-def _exclusive(first: str, second: str) -> Rule:
+def _exclude_each_other(first: str, second: str) -> Rule:
   return Rule('--{} and --{} exclude each other'.format(first, second), first + ' ' + second,
               'give one of them', lambda s: None not in (getattr(s, first), getattr(s, second)))
 
 
-def _required(name: str, mode: str, remedy: str) -> Rule:
+def _required_in_mode(name: str, mode: str, remedy: str) -> Rule:
   return Rule('--mode={} requires --{}'.format(mode, name),
               '--mode={} without --{}'.format(mode, name), remedy,
               lambda s: getattr(s, name) in (None, (), '', '-'), (mode,))
 
 
-def _only_in(modes: Tuple[str, ...], name: str, remedy: str) -> Rule:
+def _only_in_modes(modes: Tuple[str, ...], name: str, remedy: str) -> Rule:
   return Rule('--{} is only for --mode={}'.format(name, ', '.join(modes)), name + ' mode', remedy,
               lambda s: getattr(s, name) != all_flags()[name].default,
               tuple(mode for mode in flags.MODES if mode not in modes))
 
 
-def _must_be_published_value(name: str) -> Rule:
+def _must_have_default(name: str) -> Rule:
   return Rule('--mode=reproduce runs a workload with its published flags', name,
               'omit it, or run the flagfile without --mode=reproduce',
               lambda s: getattr(s, name) != all_flags()[name].default, ('reproduce',))
 
 
 def _only_for_data_sets(name: str, *data_sets: str) -> Rule:
-  """Returns a rule against a flag that the other built-in data sets would ignore."""
+  """Returns the rule about a flag that other built-in data sets ignore."""
   return Rule('--{} is only for --dataset={}'.format(name, ' or '.join(data_sets)),
               '--{} and --dataset={{s.dataset}}'.format(name),
               'change --dataset, or omit --' + name,
@@ -93,7 +93,7 @@ def _only_for_data_sets(name: str, *data_sets: str) -> Rule:
                          and s.dataset not in data_sets))
 
 
-def _unsupported(name: str, default: Any, other: str, is_given: Callable[[Any], bool]) -> Rule:
+def _unsupported_with(name: str, default: Any, other: str, is_given: Callable[[Any], bool]) -> Rule:
   return Rule('--{0}={{s.{0}}} does not support {1}'.format(name, other),
               '--{0}={{s.{0}}} with {1}'.format(name, other),
               'give --{}={}, or omit {}'.format(name, default, other),
@@ -104,23 +104,23 @@ def _has_built_in_dataset(settings: Any) -> bool:
   return not user_code.is_function_name(settings.dataset)
 
 
-def _is_decay(settings: Any) -> bool:
+def _has_decay_schedule(settings: Any) -> bool:
   return settings.lr_schedule in ('exponential', 'cosine')
 
 
-def _stops_early(settings: Any) -> bool:
+def _may_stop_early(settings: Any) -> bool:
   return settings.early_stopping_steps is not None or settings.stop_at_accuracy is not None
 
 
-_STOPPING = 'early_stopping_steps stop_at_accuracy'
-# This rule is not in the table, because it depends on the data set: without images, --input is not
-# required. --mode=predict checks it.
-INPUT_RULE = _required('input', 'predict',
-                       'give --input=PATTERN, such as \'DATA/**/*.jpeg\', in quotes')
+_STOPPING_FLAGS = 'early_stopping_steps stop_at_accuracy'
+# The table has this rule only for built-in data sets. For the data set of a user's function,
+# --mode=predict checks the rule, because --input is required only if the examples are images.
+INPUT_RULE = _required_in_mode('input', 'predict',
+                               'give --input=PATTERN, such as \'DATA/**/*.jpeg\', in quotes')
 
 RULES = (
     # In all modes.
-    *(_exclusive(*pair) for pair in EXCLUSIVE_PAIRS),
+    *(_exclude_each_other(*pair) for pair in EXCLUSIVE_PAIRS),
     Rule('a run uses GPUs or CPU replicas, not both', 'num_gpus num_cpu_replicas',
          'give one of them', lambda s: s.num_cpu_replicas and s.num_gpus > 0),
     Rule('Horovod chooses its own all-reduce algorithm', 'distribution_strategy all_reduce_alg',
@@ -150,26 +150,26 @@ RULES = (
          'give --save_checkpoints_steps={s.eval_every_steps}, or omit it',
          lambda s: s.eval_every_steps and s.save_checkpoints_steps and (
              s.eval_every_steps % s.save_checkpoints_steps)),
-    _unsupported('input_pipeline', 'exact', '--cache',
-                 lambda s: s.cache not in ('auto', 'none')),
-    *(_unsupported(name, default, '--cache_features', lambda s: s.cache_features)
+    _unsupported_with('input_pipeline', 'exact', '--cache',
+                      lambda s: s.cache not in ('auto', 'none')),
+    *(_unsupported_with(name, default, '--cache_features', lambda s: s.cache_features)
       for name, default in (('augment', 'none'), ('mixup_alpha', 0.), ('input_pipeline', 'exact'))),
-    *(_unsupported(name, default, '--input_pipeline=published',
-                   lambda s: s.input_pipeline == 'published')
+    *(_unsupported_with(name, default, '--input_pipeline=published',
+                        lambda s: s.input_pipeline == 'published')
       for name, default in (('augment', 'none'), ('mixup_alpha', 0.),
                             ('class_sampling', 'natural'))),
-    _unsupported('class_sampling', 'natural', '--class_weights=balanced',
-                 lambda s: s.class_weights == 'balanced'),
-    _unsupported('input_pipeline', 'exact', '--on_bad_image=skip',
-                 lambda s: s.on_bad_image == 'skip'),
+    _unsupported_with('class_sampling', 'natural', '--class_weights=balanced',
+                      lambda s: s.class_weights == 'balanced'),
+    _unsupported_with('input_pipeline', 'exact', '--on_bad_image=skip',
+                      lambda s: s.on_bad_image == 'skip'),
     Rule('--image_size must be height,width in pixels', 'image_size', flags.IMAGE_SIZE_REMEDY,
          lambda s: (s.image_size and len(s.image_size) > 2
                     and s.dataset not in ('synthetic', 'tfrecord'))),
     _only_for_data_sets('train_pattern', 'image_folder', 'tfrecord'),
     _only_for_data_sets('eval_pattern', 'image_folder', 'tfrecord'),
     _only_for_data_sets('validation_fraction', 'image_folder', 'tfrecord'),
-    _unsupported('input_pipeline', 'exact', '--validation_fraction of TFRecord files',
-                 lambda s: s.validation_fraction and s.dataset != 'image_folder'),
+    _unsupported_with('input_pipeline', 'exact', '--validation_fraction of TFRecord files',
+                      lambda s: s.validation_fraction and s.dataset != 'image_folder'),
     _only_for_data_sets('labels', 'image_folder', 'tfrecord', 'synthetic'),
     _only_for_data_sets('image_size', 'image_folder', 'tfrecord', 'oct2017', 'synthetic'),
     *(_only_for_data_sets(name, 'tfrecord')
@@ -192,7 +192,7 @@ RULES = (
          lambda s: s.lr_schedule == 'piecewise' and s.lr_warmup_epochs > s.lr_boundaries_epochs[0]),
     Rule('--lr_schedule={s.lr_schedule} takes one boundary, the end of the decay',
          'lr_boundaries_epochs', 'give one boundary, or none to decay until the end of training',
-         lambda s: _is_decay(s) and len(s.lr_boundaries_epochs) > 1),
+         lambda s: _has_decay_schedule(s) and len(s.lr_boundaries_epochs) > 1),
     Rule('--lr_schedule=exponential takes one final rate above 0', 'lr_values',
          'give a rate such as --lr_values=1e-5; the first rate is --learning_rate',
          lambda s: s.lr_schedule == 'exponential' and not (
@@ -202,21 +202,21 @@ RULES = (
          lambda s: s.lr_schedule == 'cosine' and len(s.lr_values) > 1),
     Rule('--lr_schedule={s.lr_schedule} requires --lr_values no higher than --learning_rate',
          'learning_rate lr_values', 'give a lower --lr_values',
-         lambda s: _is_decay(s) and s.lr_values and s.lr_values[0] > s.learning_rate),
+         lambda s: _has_decay_schedule(s) and s.lr_values and s.lr_values[0] > s.learning_rate),
     # In some modes.
     Rule('--model_dir is required', '--mode={s.mode} without --model_dir',
          'give --model_dir=FOLDER', lambda s: not s.model_dir,
          tuple(mode for mode in flags.MODES if mode not in flags.MODES_WITHOUT_MODEL_DIR)),
-    _required('output', 'write_tfrecords', 'give --output=FOLDER'),
-    _only_in(('write_tfrecords',), 'num_shards',
-             'give --mode=write_tfrecords, or omit --num_shards'),
+    _required_in_mode('output', 'write_tfrecords', 'give --output=FOLDER'),
+    _only_in_modes(('write_tfrecords',), 'num_shards',
+                   'give --mode=write_tfrecords, or omit --num_shards'),
     INPUT_RULE._replace(is_broken=lambda s: INPUT_RULE.is_broken(s) and _has_built_in_dataset(s)),
-    _required('runs', 'report',
-              'give --runs=FOLDER, or several folders to compare: --runs=FOLDER,FOLDER'),
-    _only_in(('report',), 'runs', 'give --mode=report, or omit --runs'),
-    _required('export_dir', 'export', 'give --export_dir=FOLDER'),
-    _only_in(flags.MODES_WITH_CHECKPOINT_FLAG, 'checkpoint',
-             'omit it; training resumes from the latest checkpoint'),
+    _required_in_mode('runs', 'report',
+                      'give --runs=FOLDER, or several folders to compare: --runs=FOLDER,FOLDER'),
+    _only_in_modes(('report',), 'runs', 'give --mode=report, or omit --runs'),
+    _required_in_mode('export_dir', 'export', 'give --export_dir=FOLDER'),
+    _only_in_modes(flags.MODES_WITH_CHECKPOINT_FLAG, 'checkpoint',
+                   'omit it; training resumes from the latest checkpoint'),
     Rule('training requires --train_steps or --train_epochs', '--mode={s.mode} without either',
          'give --train_steps=N or --train_epochs=N',
          lambda s: s.train_steps is None and s.train_epochs is None, _TRAINING),
@@ -239,10 +239,10 @@ RULES = (
     Rule('--mode=lr_finder trains in a single process', 'distribution_strategy',
          'give --distribution_strategy=mirrored',
          lambda s: s.distribution_strategy in flags.MULTI_WORKER_STRATEGIES, ('lr_finder',)),
-    Rule('only a run that evaluates can stop early', _STOPPING + ' mode',
-         'give --mode=train_and_evaluate', _stops_early, ('train',)),
-    Rule('only a run that evaluates before its end can stop early', _STOPPING,
-         'give --eval_every_steps=N', lambda s: _stops_early(s) and s.eval_every_steps is None,
+    Rule('only a run that evaluates can stop early', _STOPPING_FLAGS + ' mode',
+         'give --mode=train_and_evaluate', _may_stop_early, ('train',)),
+    Rule('only a run that evaluates before its end can stop early', _STOPPING_FLAGS,
+         'give --eval_every_steps=N', lambda s: _may_stop_early(s) and s.eval_every_steps is None,
          ('train_and_evaluate',)),
     Rule('--early_stopping_steps must not be less than --eval_every_steps',
          'early_stopping_steps eval_every_steps',
@@ -251,7 +251,7 @@ RULES = (
          ('train_and_evaluate',)),
     Rule('the warm-up must end before the end of the decay',
          'lr_warmup_epochs lr_boundaries_epochs train_epochs', 'give a shorter --lr_warmup_epochs',
-         lambda s: (_is_decay(s) and s.lr_warmup_epochs
+         lambda s: (_has_decay_schedule(s) and s.lr_warmup_epochs
                     >= (*s.lr_boundaries_epochs, s.train_epochs or math.inf)[0]), _TRAINING),
     Rule('--mode=scaling takes no --train_epochs, as its runs differ in steps per epoch',
          'train_epochs', 'give --train_steps=N on the command line instead',
@@ -277,14 +277,15 @@ RULES = (
     Rule('--mode={s.mode} measures how images are read, but training with --cache_features reads '
          'no images', 'cache_features', 'omit it', lambda s: s.cache_features,
          ('scaling', 'input_benchmark')),
-    _required('workload', 'reproduce', 'give --workload=NAME, one of ' + ', '.join(WORKLOADS)),
-    *(_must_be_published_value(name) for name in all_flags() if name not in _REPRODUCE_FLAGS),
+    _required_in_mode('workload', 'reproduce',
+                      'give --workload=NAME, one of ' + ', '.join(WORKLOADS)),
+    *(_must_have_default(name) for name in all_flags() if name not in _REPRODUCE_FLAGS),
 )
 
 
 def _format_flags(settings: Any, *names: str) -> str:
-  """Returns the flags that have a value, in the form of a command line; all if none has a value."""
+  """Returns `--FLAG=VALUE` for each flag that has a value or, if none has one, for all flags."""
   declared = all_flags()
-  with_value = [name for name in names if getattr(settings, name) not in (None, ())]
+  flags_with_value = [name for name in names if getattr(settings, name) not in (None, ())]
   return ' '.join(declared[name].to_argument(getattr(settings, name))
-                  for name in with_value or names)
+                  for name in flags_with_value or names)

@@ -80,7 +80,7 @@ def translate_errors(what: str, code_name: str) -> Iterator[None]:
 
   Args:
     what: the first part of the error, which states what failed.
-    code_name: the name of the code: a flag with its value, or a function.
+    code_name: a flag with its value, or the name of a function.
   """
   try:
     yield
@@ -120,11 +120,12 @@ def _import_function(flag: str, name: str) -> Any:
   function = getattr(module, attribute_name, None)
   if callable(function):
     return function
-  defined = [key for key, value in vars(module).items()
-             if callable(value) and getattr(value, '__module__', None) == module.__name__]
-  near = difflib.get_close_matches(attribute_name, defined) or sorted(defined)
+  function_names = [key for key, value in vars(module).items()
+                    if callable(value) and getattr(value, '__module__', None) == module.__name__]
+  similar_names = (difflib.get_close_matches(attribute_name, function_names)
+                   or sorted(function_names))
   raise UserError('--{} names a function that does not exist'.format(flag), flag_text,
-                  'did you mean {}?'.format(', '.join(near[:5])) if near else
+                  'did you mean {}?'.format(', '.join(similar_names[:5])) if similar_names else
                   '{} defines no function'.format(getattr(module, '__file__', module_name)))
 
 
@@ -132,7 +133,7 @@ def locate_user_code(frames: Iterable[Tuple[str, Optional[int]]]) -> str:
   """Returns the innermost line of the user's code as `file:line: `; '' if there is none.
 
   Args:
-    frames: the file and the line of each frame, outermost first.
+    frames: (file, line) of each frame, outermost first.
   """
   locations = ['{}:{}: '.format(file, line) for file, line in frames
                if not file.startswith(_LIBRARY_FOLDERS + ('<frozen',))

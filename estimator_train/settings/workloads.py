@@ -1,7 +1,4 @@
-"""The flagfiles of the package in `configs/`, and the published workloads that they describe.
-
-The flagfiles contain the settings of the runs. This module quotes the published results.
-"""
+"""Lists the flagfiles in `configs/`, and the published results of the workloads that they run."""
 
 from pathlib import Path
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
@@ -19,8 +16,8 @@ class PublishedValue(NamedTuple):
     name: the quantity, with its unit.
     published: the value, or the lowest and the highest value, as text; None if none was published.
     conditions: the conditions of the published measurement.
-    measure: returns the measured value. The argument is the RunResults of the part or, for combined
-      figures, a dict from the names of all parts to their RunResults.
+    measure: takes the RunResults of the part, and returns the measured value. For a combined
+      figure, it takes a dict from the names of all parts to their RunResults.
     number_format: the format string of the measured value.
     depends_on_devices: whether the value is a speed or a time.
     caveat: a reason, other than the devices, why the measured value may differ.
@@ -43,8 +40,8 @@ class WorkloadPart(NamedTuple):
     folder: the folder of the run in the `model_dir` of --mode=reproduce. If the previous part has
       the same folder, this part resumes its run.
     num_gpus: the number of GPUs of the published run.
-    needs_all_gpus: whether the part is skipped on a machine with fewer GPUs, because it would take
-      days there.
+    needs_all_gpus: whether the part is skipped on a machine with fewer GPUs, on which it would take
+      days.
   """
   name: str
   flagfile: str
@@ -77,12 +74,12 @@ def _steps_per_sec(results: RunResults) -> float:
   return _images_per_sec(results) / results['throughput']['global_batch_size']
 
 
-def _secs_for_examples(count: int) -> Callable[[RunResults], float]:
+def _measure_secs_for_examples(count: int) -> Callable[[RunResults], float]:
   """Returns a function that computes how many seconds training takes for `count` examples."""
   return lambda results: count / _images_per_sec(results)
 
 
-def _accuracy_spread(part_results: Dict[str, RunResults]) -> float:
+def _range_of_accuracies(part_results: Dict[str, RunResults]) -> float:
   accuracies = [_accuracy(results) for results in part_results.values()]
   return max(accuracies) - min(accuracies)
 
@@ -93,10 +90,10 @@ def _speed_up_of_8_gpus(part_results: Dict[str, RunResults]) -> float:
 
 def _published_accuracy(when: str, published: str, conditions: str) -> PublishedValue:
   return PublishedValue('test accuracy ' + when, published, conditions, _accuracy, '{:.4f}',
-                        caveat=_OTHER_SEED)
+                        caveat=_SEED_CAVEAT)
 
 
-_OTHER_SEED = 'different seed and order of the examples'
+_SEED_CAVEAT = 'different seed and order of the examples'
 _FASHION_2_GPUS = '2 GPUs, 128 per replica'
 _FASHION_2_GPUS_1024 = '2 GPUs, 512 per replica, 5 epochs'
 _10_EPOCHS = '10 epochs at 256 per replica'
@@ -112,7 +109,7 @@ WORKLOADS['fashion_mnist'] = Workload((
     WorkloadPart('2000_steps', 'fashion_mnist', {'train_steps': 2000}, (
         _published_accuracy('at step 2,000', '0.8965', _FASHION_2_GPUS),
         PublishedValue('test loss at step 2,000', '0.283', _FASHION_2_GPUS, _average_loss, '{:.3f}',
-                       caveat=_OTHER_SEED + '; mean over batches (published) or examples '
+                       caveat=_SEED_CAVEAT + '; mean over batches (published) or examples '
                        '(measured)')),
                  folder='256', num_gpus=2),
     WorkloadPart('batch_1024', 'fashion_mnist', {'batch_size': 1024, 'train_epochs': 5}, (
@@ -121,7 +118,7 @@ WORKLOADS['fashion_mnist'] = Workload((
                        'batch size / mean step time (published) or examples / wall time '
                        '(measured)'),
         PublishedValue('total time of 293 steps', 'half the actual time', _FASHION_2_GPUS_1024,
-                       _secs_for_examples(293 * 1024), '{:.1f} s', True,
+                       _measure_secs_for_examples(293 * 1024), '{:.1f} s', True,
                        'the first release of the published script divided the sum of the step '
                        'times by the number of GPUs, although the GPUs run in parallel; double the '
                        'published figure to compare')), folder='1024', num_gpus=2),
@@ -152,7 +149,7 @@ WORKLOADS['mnist_tf_data'] = Workload((
                  folder='replicas', num_gpus=2),
 ), (
     PublishedValue('largest difference of the three test accuracies', 'the same result', '',
-                   _accuracy_spread, '{:.4f}',
+                   _range_of_accuracies, '{:.4f}',
                    caveat='with twice the global batch size, the same epochs take half as many '
                    'steps'),
 ))
@@ -160,12 +157,12 @@ WORKLOADS['mnist_tf_data'] = Workload((
 WORKLOADS['mnist_8gpu'] = Workload((
     WorkloadPart('1_gpu', 'mnist_8gpu', {'batch_size': 128, 'eval_every_steps': 469}, (
         PublishedValue('seconds per epoch', '47', '1 GPU, 128 per replica',
-                       _secs_for_examples(60000), '{:.1f}', depends_on_devices=True),
+                       _measure_secs_for_examples(60000), '{:.1f}', depends_on_devices=True),
         _published_accuracy('after 12 epochs', '0.989', '1 GPU, 128 per replica')),
                  folder='1_gpu', num_gpus=1, needs_all_gpus=True),
     WorkloadPart('8_gpus', 'mnist_8gpu', {}, (
         PublishedValue('seconds per epoch', '7', '8 GPUs, 128 per replica',
-                       _secs_for_examples(60000), '{:.1f}', depends_on_devices=True),
+                       _measure_secs_for_examples(60000), '{:.1f}', depends_on_devices=True),
         _published_accuracy('after 12 epochs', '0.992', '8 GPUs, 128 per replica')),
                  folder='8_gpus', num_gpus=8, needs_all_gpus=True),
 ), (

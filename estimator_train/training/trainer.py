@@ -12,7 +12,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from estimator_train.checkpoints import finding
 from estimator_train.checkpoints.saving import RetryingSaver, SaveCheckpoints
 from estimator_train.data import arrays
-from estimator_train.data.opening import make_train_input_fn, plan_training_input
+from estimator_train.data.opening import make_input_settings, make_train_input_fn
 from estimator_train.data.order import Shard
 from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import (
@@ -167,7 +167,7 @@ def make_run_input_fn(run: Run, model: PreparedModel) -> InputFn:
   assert source is not None and engine.process.rank is not None
   shard = Shard(engine.next_example_index(run.examples_seen), engine.num_workers,
                 engine.process.rank, engine.examples_per_worker)
-  input_plan = plan_training_input(source, settings, model.one_hot, engine.examples_per_replica,
+  input_plan = make_input_settings(source, settings, model.one_hot, engine.examples_per_replica,
                                    shard)
   if model.frozen_part is None:
     return make_train_input_fn(source, settings, *input_plan)
@@ -177,7 +177,7 @@ def make_run_input_fn(run: Run, model: PreparedModel) -> InputFn:
       finding.find_latest_checkpoint_and_step(model_dir)[0]
       or initial_weights.initial_weights_path(model_dir),
       source, settings, engine.devices)
-  return arrays.make_train_input_fn(source, features, source.class_indices(), *input_plan)
+  return arrays.make_train_input_fn(source, features, source.read_class_indices(), *input_plan)
 
 
 def _add_context(error: TrainingFailed, run: Run,

@@ -21,7 +21,7 @@ import psutil
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import DataSet, ImageSplit, Role, arrays, datasets
-from estimator_train.data.opening import make_source, make_train_input_fn, plan_training_input
+from estimator_train.data.opening import make_input_settings, make_source, make_train_input_fn
 from estimator_train.data.source import Source
 from estimator_train.model import frozen_features, initial_weights
 from estimator_train.run_dir import RunDir
@@ -172,7 +172,7 @@ def features(steps: int, **rest: Any) -> Dict[str, float]:
       source, settings, engine.devices)
   secs = time.perf_counter() - began
   input_fn = arrays.make_train_input_fn(
-      source, computed, source.class_indices(), *plan_training_input(
+      source, computed, source.read_class_indices(), *make_input_settings(
           source, settings, model.one_hot, engine.examples_per_replica))
   return {'images_per_sec': _train(run, model, input_fn, steps),
           'computed_per_sec': rest['images'] / secs}
@@ -287,7 +287,7 @@ def _images_per_sec(take: Take, batch_size: int, min_batches: int, min_secs: flo
 def _make_input_fn(source: Source, settings: Settings, one_hot: bool,
                    batch_size: int) -> InputFn:
   return make_train_input_fn(
-      source, settings, *plan_training_input(source, settings, one_hot, batch_size))
+      source, settings, *make_input_settings(source, settings, one_hot, batch_size))
 
 
 def _prepare(steps: int, others: Dict[str, Any], data: Dict[str, Any], images: int,

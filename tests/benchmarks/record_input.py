@@ -157,7 +157,7 @@ class Data:
       with tf.io.TFRecordWriter(path) as writer:
         for _ in range(count * shard // SHARDS, count * (shard + 1) // SHARDS):
           writer.write(next(records))
-    return records_lib.load_index(tuple(map(os.fsencode, paths)))
+    return records_lib.load_or_scan_index(tuple(map(os.fsencode, paths)))
 
 
 def _example(contents: Dict[str, bytes], labels: Dict[str, int]) -> bytes:
@@ -232,12 +232,12 @@ def _cold(data: Data) -> Subject:
   plan = _plan(IMAGE_SIZE + (3,), BATCH_SIZE)
   records, files = data.record_source(), data.image_source()
   contents = [files.read_content(index) for index in range(len(data.files))]
-  evicted = list(records.files()) + list(files.files())
+  evicted = list(records.list_files()) + list(files.list_files())
   batches = max(1, len(data.files) // BATCH_SIZE - 1)
   measure = functools.partial(_rate, batches=batches, batch_size=BATCH_SIZE, evicted=evicted)
   return Subject({
       'records': lambda: measure(records.make_train_input_fn(*plan, 'none')),
-      'chain of 2018': lambda: measure(lambda: _chain_of_2018(records.files(), _parse_image,
+      'chain of 2018': lambda: measure(lambda: _chain_of_2018(records.list_files(), _parse_image,
                                                               BATCH_SIZE)),
       'image folder': lambda: measure(files.make_train_input_fn(*plan, 'none')),
       'decoding from memory': lambda: measure(
@@ -278,7 +278,7 @@ def _resume(data: Data) -> Subject:
       'JPEG, resumed': lambda: _secs_until_batch(records.make_train_input_fn(
           *_plan(IMAGE_SIZE + (3,), BATCH_SIZE, first_image), 'none'), 0),
       'JPEG, read': lambda: _secs_until_batch(
-          lambda: _chain_of_2018(records.files(), _parse_image, BATCH_SIZE),
+          lambda: _chain_of_2018(records.list_files(), _parse_image, BATCH_SIZE),
           first_image // BATCH_SIZE),
   }, (Ratio('small records, reading up to nine tenths', 'small, read', 'small, resumed', 20.),
       Ratio('JPEG records, reading up to nine tenths', 'JPEG, read', 'JPEG, resumed', 20.)), 's')
@@ -292,7 +292,8 @@ def _cached(data: Data) -> Subject:
   return Subject({
       'memory cache': lambda: measure(cached_input_fn, 500),
       'chain of 2018': lambda: measure(lambda: _chain_of_2018(
-          records.files(), _parse_image, BATCH_SIZE), max(1, len(data.files) // BATCH_SIZE - 1)),
+          records.list_files(), _parse_image, BATCH_SIZE),
+                               max(1, len(data.files) // BATCH_SIZE - 1)),
   }, (Ratio('--cache=memory, of the chain of 2018', 'memory cache', 'chain of 2018', 50.),),
       'images/s')
 
@@ -307,7 +308,7 @@ def _fill(data: Data) -> Subject:
   def measure(make_cache: Callable[[], str]) -> float:
     cache = make_cache()
     os.sync()  # Pages that are still to be written cannot be evicted.
-    storage.advise_kernel(records.files(), os.POSIX_FADV_DONTNEED)
+    storage.advise_kernel(records.list_files(), os.POSIX_FADV_DONTNEED)
 
     def input_fn() -> tf.data.Dataset:
       return records.make_train_input_fn(*plan, cache)()
@@ -336,7 +337,7 @@ def _shards(data: Data) -> Subject:
     with tf.io.TFRecordWriter(path) as writer:
       writer.write(record)
   few, many = (data.dataset(IMAGE_SIZE + (3,), ImageRecordSplit(index)) for index in (
-      data.write('few', records(), count), records_lib.load_index(
+      data.write('few', records(), count), records_lib.load_or_scan_index(
           tuple(map(os.fsencode, paths)))))
   plan = _plan(IMAGE_SIZE + (3,), BATCH_SIZE)
   measure = functools.partial(_rate, batches=max(1, min(count, 3200) // BATCH_SIZE - 1),
@@ -371,7 +372,7 @@ def _idx(data: Data) -> Subject:
 def _bytes(data: Data) -> Subject:
   """Bytes that each of two workers reads in an epoch, the positions of the records included."""
   records = data.record_source()
-  total = sum(map(os.path.getsize, records.files()))
+  total = sum(map(os.path.getsize, records.list_files()))
   return Subject({
       'first of two workers': lambda: _bytes_of_worker(records, 0),
       'second of two workers': lambda: _bytes_of_worker(records, 1),
@@ -389,13 +390,13 @@ def _bytes_of_worker(source: Any, rank: int) -> float:
     return content
 
   with mock.patch.object(records_lib.PositionedFile, 'read', count):
-    for number, path in enumerate(source.files()):
+    for number, path in enumerate(source.list_files()):
       records_lib._scan_file(number, path)  # pylint: disable=protected-access
     order = OrderSettings(shard=Shard(0, 2, rank, 1))
     with tf.Graph().as_default(), tf.Session() as session:
-      chunks = order.index_chunks(len(source), 1, source.is_sequential)
+      chunks = order.make_index_chunks(len(source), 1, source.is_sequential)
       following = tf.data.make_one_shot_iterator(
-          source.look_up_chunks(chunks.take(len(source) // 2))).get_next()
+          source.make_references(chunks.take(len(source) // 2))).get_next()
       for _ in range(len(source) // 2):
         session.run(following)
   return float(sum(counts))

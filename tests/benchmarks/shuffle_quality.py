@@ -29,7 +29,7 @@ def main() -> None:
   parser.add_count('--shuffle_buffer', 5000, 'examples in the buffer of shuffle_and_repeat')
   args = parser.parse_args()
   orders = {
-      'exact': ExampleOrder(args.examples, 1, Shard()).indices(0, args.examples),
+      'exact': ExampleOrder(args.examples, 1, Shard()).compute_indices(0, args.examples),
       'published, image files': _published_files(args.examples, args.shuffle_buffer),
       'published, records': _published_records(args.examples, args.shuffle_buffer)}
   rows = [dict(_measure(order, args.classes, args.batch_size), pipeline=name)

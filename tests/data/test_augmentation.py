@@ -120,8 +120,8 @@ def test_images_are_augmented_in_groups_also_of_a_prime_batch(monkeypatch, count
   flips = plan(SHAPE, 2, count, one_hot=True, augment='flip,cutout')
   images = np.random.RandomState(0).uniform(0, 255, (3 * count, *SHAPE)).astype(np.float32)
   labels = np.arange(3 * count)
-  apply_all, sizes, found = augmentation._apply, [], []
-  monkeypatch.setattr(augmentation, '_apply', lambda names, images, *given: (
+  apply_all, sizes, found = augmentation._apply_augmentations, [], []
+  monkeypatch.setattr(augmentation, '_apply_augmentations', lambda names, images, *given: (
       sizes.append(images.shape[0]) or apply_all(names, images, *given)))
   for size in (1, 4):
     monkeypatch.setattr(augmentation, '_MAX_GROUP_VALUES', size * int(np.prod(SHAPE)))

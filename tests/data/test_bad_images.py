@@ -42,7 +42,7 @@ def test_pipes_and_devices_are_not_read(tmp_path):
   os.mkfifo(str(tmp_path / 'pipe.jpeg'))
   (tmp_path / 'zero.jpeg').symlink_to('/dev/zero')
   source = source_of([tmp_path / 'pipe.jpeg', tmp_path / 'zero.jpeg'])
-  assert list(bad_images.find_undecodable(source.read_content, 2)) == [
+  assert list(bad_images.iter_undecodable_images(source.read_content, 2)) == [
           (0, 'not a regular file'), (1, 'not a regular file')]
 
 
@@ -56,18 +56,18 @@ def test_pixels_that_a_header_promises_take_no_memory():
       JPEG[:start] + struct.pack('>2H', 60000, 60000) + JPEG[start + 4:],
       GIF[:6] + size + b'\x80\0\0' + bytes(6) + b',' + bytes(4) + size + b'\0\2\2\x4c\1\0;']
   before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-  found = bad_images.find_undecodable(lambda index: contents[index], len(contents))
+  found = bad_images.iter_undecodable_images(lambda index: contents[index], len(contents))
   assert [index for index, _ in found] == [0, 1, 2]
   assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500e3  # kB.
 
 
 def without_bad(paths, folder, fraction):
-  return source_of(paths).without_bad_images(InputFlags(max_bad_images=fraction), str(folder))
+  return source_of(paths).exclude_bad_images(InputFlags(max_bad_images=fraction), str(folder))
 
 
 def test_skip_until_a_file_changes(files, tmp_path, monkeypatch):
-  searched, search = [], bad_images.find_undecodable
-  monkeypatch.setattr(bad_images, 'find_undecodable',
+  searched, search = [], bad_images.iter_undecodable_images
+  monkeypatch.setattr(bad_images, 'iter_undecodable_images',
                       lambda *given: searched.append(1) or search(*given))
   source, skipped = without_bad(files, tmp_path, 0.3)
   assert source.split.files == [bytes(path) for path in files[:5] + files[9:]]
@@ -89,7 +89,7 @@ def test_more_than_allowed(files, tmp_path, monkeypatch):
   with pytest.raises(UserError, match='a class has no training images: B'):
     without_bad([files[0], files[5]], tmp_path, 0.5)
   monkeypatch.setattr(ImageFileSource, 'files_fingerprint', lambda source: str(len(source)))
-  monkeypatch.setattr(bad_images, 'find_undecodable', lambda *unused: [(0, '')] * 29)
+  monkeypatch.setattr(bad_images, 'iter_undecodable_images', lambda *unused: [(0, '')] * 29)
   assert len(without_bad(files[:1] * 100, tmp_path, .29)[1]) == 29
   with pytest.raises(UserError, match='exceeds --max_bad_images'):
     without_bad(files[:1] * 99, tmp_path, .29)

@@ -20,7 +20,7 @@ def read(folder, archive, split='train'):
     (folder / 'cifar-10-binary.tar.gz').write_bytes(archive)
   split = getattr(cifar10.describe_data_set(Settings(
       dataset='cifar10', data_dir=str(folder), model_dir='x', train_steps=1)), split)
-  return split.read(split.files)
+  return split.read_files(split.files)
 
 
 def test_what_is_read(tmp_path):
@@ -58,7 +58,7 @@ def test_cifar100(tmp_path):
   assert len(set(dataset.labels)) == 100 and dataset.name == 'cifar100'
   for split, expected, class_names in ((dataset.train, pixels[:2], ['shark', 'bottle']),
                                        (dataset.test, pixels[2:], ['worm'])):
-    images, classes = split.read(split.files)
+    images, classes = split.read_files(split.files)
     np.testing.assert_array_equal(
         images, expected.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
     assert [dataset.labels[index] for index in classes] == class_names

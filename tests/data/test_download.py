@@ -49,7 +49,7 @@ def fetch_file(server, folder):
 def fetch_archive(server, folder):
   path = str(folder / NAME)
   downloaded = download.download_if_missing(path, len(BODY), functools.partial(
-      oct2017.complete_archive, path))
+      oct2017.finish_archive_download, path))
   return NAME, len((folder / NAME).read_bytes()), downloaded
 
 

@@ -88,4 +88,4 @@ def test_archives(tree):
           'an archive is not read: --train_pattern={} ({}): unpack it, and give the folder'.format(
               pattern, names))
   assert '(x.zip is a file): give a pattern of files in a folder; unpack an archive' in str(
-      file_pattern.no_match_error('none', 'given', 'x.zip/train/*/*.png', 'x'))
+      file_pattern.make_no_match_error('none', 'given', 'x.zip/train/*/*.png', 'x'))

@@ -42,7 +42,7 @@ def source_of(split):
 
 
 def load(split, cache, plan=PLAN):
-  return source_of(split).open_cache(*plan, str(cache)).read_all()
+  return source_of(split).open_cache(*plan, str(cache)).read_all_images()
 
 
 def uncached(split, plan=PLAN):
@@ -122,12 +122,12 @@ def test_the_first_batches_do_not_wait_for_the_last_images(split, cache, monkeyp
   monkeypatch.setattr(cache_lib, '_FILL_BATCH_SIZE', 3)
   monkeypatch.setattr('tqdm.tqdm.update', update)
   images = source_of(split).open_cache(*PLAN.given(seed=3, shard=shard), cache)
-  first, expected = ExampleOrder(18, 3, shard).indices(0, 6), uncached(split)
-  pixels, class_indices = images.read(first)
+  first, expected = ExampleOrder(18, 3, shard).compute_indices(0, 6), uncached(split)
+  pixels, class_indices = images.read_examples(first)
   np.testing.assert_allclose(pixels, expected[first], atol=.5001)
   np.testing.assert_array_equal(class_indices, split.classes[first])
   with futures.ThreadPoolExecutor(1) as threads:
-    every_image = threads.submit(images.read_all)
+    every_image = threads.submit(images.read_all_images)
     with pytest.raises(futures.TimeoutError):
       every_image.result(.1)
     resume.set()

@@ -242,8 +242,8 @@ def test_labels_file():
       (b'10:a\n11:b\n', -10), (b'10:a\n11:b\n', 0), (b'a\nb\n', -1)):
     assert names_in(content, label_offset=offset) == ('a', 'b'), content
   for names in (('a ', 'a', '\ta'), (' a', '  a'), ('0:a', '1:b'), (' ', 'a')):
-    labels_file.write('.', names)
-    assert labels_file.LabelFiles(5, False).read('*') == (names, 0, True)
+    labels_file.write_class_names('.', names)
+    assert labels_file.LabelFiles(5, False).read_labels('*') == (names, 0, True)
   assert names_in('10:30\nnoon\n\u00b2:x\n'.encode()) == ('10:30', 'noon', '\u00b2:x')
 
 

@@ -49,20 +49,20 @@ def example(features):
 def test_labels_keys_and_fingerprints(image_records, tmp_path, image):
   write_records(tmp_path / 'one' / 'train-0', [record_of(image, 1), record_of(image, 2)])
   (tmp_path / 'one' / 'labels.txt').write_text('a\nb\n')
-  assert source_of(tmp_path / 'one', label_offset=-1).class_indices().tolist() == [0, 1]
+  assert source_of(tmp_path / 'one', label_offset=-1).read_class_indices().tolist() == [0, 1]
   with pytest.raises(UserError, match=r'train-0: record 1 \(label 2 for 2 classes\): give '
                      '--label_offset=-1 if the first label is 1, or'):
-    source_of(tmp_path / 'one').class_indices()
+    source_of(tmp_path / 'one').read_class_indices()
   write_records(tmp_path / 'two' / 'train-0', [example({'picture': image, 'kind': 1})])
   source = source_of(tmp_path / 'two', labels=('a', 'b'), image_key='picture', label_key='kind')
-  assert source.class_indices().tolist() == [1] and source.read_content(0) == image
+  assert source.read_class_indices().tolist() == [1] and source.read_content(0) == image
   assert len({source_of(image_records, **given).files_fingerprint() for given in (
       {}, {'image_key': 'a'}, {'label_key': 'a'})}) == 3
   assert len({source_of(tmp_path / 'one', label_offset=offset).files_fingerprint()
               for offset in (0, -1)}) == 2
   # The labels in labels.txt need no --label_offset.
   (tmp_path / 'one' / 'labels.txt').write_text('1:a\n2:b\n')
-  assert source_of(tmp_path / 'one').class_indices().tolist() == [0, 1]
+  assert source_of(tmp_path / 'one').read_class_indices().tolist() == [0, 1]
   with pytest.raises(UserError, match='--label_offset contradicts labels.txt: --label_offset=2; '
                      'the first label next to --train_pattern=.* is 1: omit --label_offset'):
     source_of(tmp_path / 'one', label_offset=2)
@@ -89,8 +89,8 @@ def test_a_record_of_another_schema_is_never_skipped(image_records, image, tmp_p
                        'give {}, or '.format(path, reason, remedy)), translate_errors(source):
       function(*arguments)
 
-  skip = source.without_bad_images, Settings(max_bad_images=1).input, str(tmp_path)
-  refuses(source.check_and_count)
+  skip = source.exclude_bad_images, Settings(max_bad_images=1).input, str(tmp_path)
+  refuses(source.check_and_count_examples)
   refuses(*skip)
   refuses(lambda: batches(source.make_train_input_fn(*PLAN, 'none'), 9))
   with pytest.raises(UserError), translate_errors(source):
@@ -98,7 +98,7 @@ def test_a_record_of_another_schema_is_never_skipped(image_records, image, tmp_p
   # In a large data set, it is noticed when it is read.
   monkeypatch.setattr(module, '_MAX_CHECKED_BYTES', 0)
   monkeypatch.setattr(module, '_SAMPLE_SIZE', 2)
-  assert source.check_and_count() == 21
+  assert source.check_and_count_examples() == 21
   refuses(*skip)
 
 
@@ -123,12 +123,12 @@ def test_class_names_of_the_records(tmp_path, image, labels_and_texts, given, is
   source = source_of(tmp_path, **dict({'labels': ('A', 'B')}, **given))
   if is_error:
     with pytest.raises(UserError, match=re.escape(message)):
-      source.check_and_count()
+      source.check_and_count_examples()
   else:
-    source.check_and_count()
+    source.check_and_count_examples()
     assert len(caplog.records) == (message is not None) and (message or '') in caplog.text
     caplog.clear()
-    make_source(source.split, source.spec, Role.TEST_ONLY).check_and_count()
+    make_source(source.split, source.spec, Role.TEST_ONLY).check_and_count_examples()
     assert 'no training records' not in caplog.text
 
 
@@ -153,10 +153,10 @@ def test_labels_of_test_records_are_translated_by_the_class_names(tmp_path, imag
         RunDir(str(tmp_path / 'model')).read_class_names())
     source = make_source(getattr(dataset, split), dataset.spec,
                          Role.TRAIN if split == 'train' else Role.TEST)
-    source.check_and_count()
+    source.check_and_count_examples()
     published, _ = batches(source.make_published_input_fn(*PLAN.given(
         num_classes=len(dataset.labels), size=1)), 20)
-    found = source.class_indices().tolist()
+    found = source.read_class_indices().tolist()
     assert {int(label) for _, label in published} == set(found)
     return found
 
@@ -183,7 +183,7 @@ def test_labels_of_test_records_are_translated_by_the_class_names(tmp_path, imag
   write_classes(tmp_path / 'test', image, 'ca')
   dataset = datasets.describe_data_set(
       Settings(dataset='m:f', mode='evaluate', model_dir=str(tmp_path)))
-  assert make_source(dataset.test, dataset.spec, Role.TEST).class_indices().tolist() == [2, 0]
+  assert make_source(dataset.test, dataset.spec, Role.TEST).read_class_indices().tolist() == [2, 0]
 
 
 def test_the_digest_of_records_depends_on_the_classes_of_their_labels(tmp_path, image):
@@ -211,7 +211,7 @@ def test_errors_about_labels_of_test_records(tmp_path, image):
         dataset='tfrecord', train_steps=1, train_pattern=str(tmp_path / 'train'),
         eval_pattern=str(tmp_path / 'test'), model_dir=str(tmp_path / 'm'), image_size=SHAPE[:2]))
     with pytest.raises(UserError) as caught:
-      make_source(dataset.test, dataset.spec, Role.TEST).check_and_count()
+      make_source(dataset.test, dataset.spec, Role.TEST).check_and_count_examples()
     assert 'label_offset' not in str(caught.value)
     return str(caught.value)
 

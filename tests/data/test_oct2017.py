@@ -68,10 +68,11 @@ def test_eval_folder(tmp_path, log):
   write_files(tmp_path, FILES)
   for name, messages in (('test', []), ('val', ['no test folder: evaluating on {!r}, which has few '
                                                 'images'.format(str(tmp_path / 'val'))])):
-    assert oct2017.eval_folder(str(tmp_path)) == str(tmp_path / name) and log.messages == messages
+    assert oct2017.find_test_folder(str(tmp_path)) == str(tmp_path / name)
+    assert log.messages == messages
     shutil.rmtree(str(tmp_path / name))
   with pytest.raises(UserError, match="neither test nor val in '{}'".format(tmp_path)):
-    oct2017.eval_folder(str(tmp_path))
+    oct2017.find_test_folder(str(tmp_path))
 
 
 def test_two_at_once_download_once(server, data_dir, tmp_path, log, capsys, monkeypatch):

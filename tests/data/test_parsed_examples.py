@@ -60,12 +60,13 @@ def test_a_cache_that_does_not_fit(source_of, pattern, monkeypatch):
 def test_examples_are_counted_once(source_of, caplog, tmp_path):
   caplog.set_level('INFO')
   # Lambdas have one name, and are counted each.
-  assert [source_of(ExampleSplit(lambda size=size: make_dataset().take(size))).check_and_count()
-          for size in (5, 7)] == [5, 7]
+  sources = [source_of(ExampleSplit(lambda size=size: make_dataset().take(size)))
+             for size in (5, 7)]
+  assert [source.check_and_count_examples() for source in sources] == [5, 7]
   assert not (tmp_path / 'example_counts.json').exists()
   for _ in range(2):
-    assert source_of(ExampleSplit(make_dataset)).check_and_count() == COUNT
-  assert source_of(ExampleSplit(make_dataset, 5)).check_and_count() == 5
+    assert source_of(ExampleSplit(make_dataset)).check_and_count_examples() == COUNT
+  assert source_of(ExampleSplit(make_dataset, 5)).check_and_count_examples() == 5
   assert caplog.text.count('counting the examples') == 3
 
 
@@ -132,7 +133,7 @@ HERE = r'test_parsed_examples.py:\d+'
     (RecordSplit('/none/*', parse), 'a pattern matches no file: .*train has pattern=/none')])
 def test_splits_that_cannot_be(source_of, split, message):
   with pytest.raises(UserError, match=message):
-    source_of(split).check_and_count()
+    source_of(split).check_and_count_examples()
 
 
 @pytest.mark.parametrize('make, message', [
@@ -158,7 +159,7 @@ def test_an_example_that_fails_is_named(source_of, pattern, make, message):
      'weights must be numbers: .* returns string: convert')])
 def test_dtypes_of_labels_and_weights(source_of, pattern, convert, message):
   source = source_of(RecordSplit(pattern, lambda record: convert(*parse(record))))
-  for use in (source.class_indices, source.make_train_input_fn(*PLAN, 'none'),
+  for use in (source.read_class_indices, source.make_train_input_fn(*PLAN, 'none'),
               source.make_eval_input_fn(*PLAN.evaluation)):
     with tf.Graph().as_default(), pytest.raises(UserError, match=message):
       use()

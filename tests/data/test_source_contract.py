@@ -103,7 +103,7 @@ def make(tmp_path, monkeypatch):
         split = data.ExampleSplit(lambda: tf.data.TFRecordDataset(
             [str(path) for path in paths]).map(parse), count)
       else:
-        index = record_index.load_index(tuple(map(bytes, paths)))
+        index = record_index.load_or_scan_index(tuple(map(bytes, paths)))
         split = (data.ImageRecordSplit(index) if kind == 'image_records' else
                  data.ParsedRecordSplit(index, parse, None) if kind == 'records' else
                  data.ParsedRecordSplit(index, None, parse_batch))
@@ -147,9 +147,9 @@ def train(make):
 @pytest.mark.parametrize('kind', FINITE)
 def test_evaluation_has_each_example_once_in_order(make, tmp_path, kind):
   source = make(kind)
-  assert source.check_and_count() == COUNT
-  assert source.class_indices().tolist() == [number % 3 for number in range(COUNT)]
-  assert list(map(os.fsdecode, source.files())) == (
+  assert source.check_and_count_examples() == COUNT
+  assert source.read_class_indices().tolist() == [number % 3 for number in range(COUNT)]
+  assert list(map(os.fsdecode, source.list_files())) == (
       [] if kind in ('arrays', 'examples')
       else sorted(str(path) for path in (tmp_path / 'data').iterdir()))
   found, _ = batches(source.make_eval_input_fn(*PLAN.evaluation))
@@ -227,9 +227,9 @@ def test_a_worker_reads_no_file_of_another(make, kind):
   """Of 512 files two workers read half each in an epoch, and few ahead."""
   source = make(kind, count=512, per_file=1)
   shard = Shard(0, 2, 1, 4)
-  own = ExampleOrder(512, 1, shard).indices(0, 256)
+  own = ExampleOrder(512, 1, shard).compute_indices(0, 256)
   for number in set(range(512)) - set(own):
-    os.truncate(source.files()[number], 0)
+    os.truncate(source.list_files()[number], 0)
   found, _ = batches(source.make_train_input_fn(*PLAN.given(shard=shard), 'none'), 5)
   assert numbers_of(found) == (own[:20] % COUNT).tolist()
 
@@ -248,13 +248,13 @@ def test_a_damaged_example_is_named_or_skipped(make, tmp_path, kind, message):
   for make_input_fn in (lambda: source.make_eval_input_fn(*PLAN.evaluation),
                         lambda: source.make_train_input_fn(*PLAN, 'none')):
     with pytest.raises(UserError, match=message), translate_errors(source):
-      source.check_and_count()
+      source.check_and_count_examples()
       batches(make_input_fn(), 12)
-  rest, skipped = source.without_bad_images(InputFlags(max_bad_images=.05), str(tmp_path))
+  rest, skipped = source.exclude_bad_images(InputFlags(max_bad_images=.05), str(tmp_path))
   assert len(skipped) == kind.startswith('image') and all(
       image.file.startswith(path) for image in skipped)
   if skipped:
-    assert rest.check_and_count() == len(rest.class_indices()) == COUNT - 1
+    assert rest.check_and_count_examples() == len(rest.read_class_indices()) == COUNT - 1
     found, _ = batches(rest.make_eval_input_fn(*PLAN.evaluation))
     assert numbers_of(found) == [number for number in range(COUNT)
                                  if number != (0 if kind == 'image_files' else 6)]
@@ -277,7 +277,7 @@ def test_keys_of_the_content(make, kind):
     assert digest != make(kind, 'other', shift=1).digest_for_workers()
   key = source.files_fingerprint()
   assert key == source.files_fingerprint()
-  for path in source.files():
+  for path in source.list_files():
     os.utime(path, ns=(1, 1))
     assert source.files_fingerprint() != key
     key = source.files_fingerprint()
@@ -339,14 +339,14 @@ def test_binary_files_of_another_data_set(make):
   for changed in ({'image_shape': (3, 2, 1)}, {'labels': ('a', 'b')}):
     source = make_source(source.split, SPEC._replace(**changed), Role.TRAIN)
     with pytest.raises(UserError, match=r'images of shape \(21, 2, 3, 1\), classes up to 2: give'):
-      source.check_and_count()
+      source.check_and_count_examples()
 
 
 def test_synthetic_examples_are_one_batch_again_and_again(make):
   source = make('synthetic')
-  assert source.check_and_count() is None
+  assert source.check_and_count_examples() is None
   with pytest.raises(UserError, match='require a finite data set'):
-    source.class_indices()
+    source.read_class_indices()
   assert not source.digest_for_workers()
   large = PLAN.given(image_shape=(16, 15, 1))
   for input_fn in (source.make_train_input_fn(*large, 'none'),

@@ -6,7 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from estimator_train.data import DataSpec
-from estimator_train.data.opening import make_batch
+from estimator_train.data.opening import make_batch_settings
 from estimator_train.distribution import devices
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings
@@ -68,7 +68,7 @@ def test_numbers_of_threads(monkeypatch, gpus, has_onednn, values, inter_op, pri
   monkeypatch.setattr(machine, 'has_onednn', lambda: has_onednn)
   settings = Settings(intra_op_parallelism_threads=7, num_cpu_replicas=2,
                          gpu_memory_growth=False, **values)
-  batch = make_batch(DataSpec('x', ('a', 'b'), (2, 2, 1)), settings, False, size=1)
+  batch = make_batch_settings(DataSpec('x', ('a', 'b'), (2, 2, 1)), settings, False, size=1)
   assert batch.private_threads == private
   assert batch.num_queued_calls == (0 if values.get('num_parallel_calls') else CORES)
   assert devices.num_parallel_calls(settings) == values.get('num_parallel_calls', CORES)

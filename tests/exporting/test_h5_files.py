@@ -24,7 +24,7 @@ IMAGE, SEQUENCE, NUM_CLASSES, BATCH = (9, 10, 3), (6, 4), 3, 4
 
 def test_plain_keras_scores_the_same(finished_run):
   dataset = mnist.describe_data_set('fashion_mnist_sample')
-  images, classes = binary_files.IdxSource(dataset.spec, dataset.test).arrays()
+  images, classes = binary_files.IdxSource(dataset.spec, dataset.test).load_arrays()
   with keras_session():
     found = tf.keras.models.load_model(str(finished_run / 'model.h5')).evaluate(
         images.astype(np.float32) / 255, np.eye(10)[classes], batch_size=1000, verbose=0)

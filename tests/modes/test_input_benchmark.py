@@ -154,7 +154,7 @@ def test_batches_of_the_passes(flags, tmp_path, monkeypatch, cache, num_examples
       stage_passes=dict.fromkeys(stages if cache == 'none' else ['batch'], passes),
       image_shape=(16, 20, 1), pixels_dtype='float32' if cache == 'none' else 'uint8')
   assert list(measured.stage_passes)[-1] == 'batch'
-  assert evicted == run.data.train.files() + [str(cached)] * (cache == 'disk')
+  assert evicted == run.data.train.list_files() + [str(cached)] * (cache == 'disk')
 
 
 def test_the_first_batch_of_a_warm_pass_is_not_timed(monkeypatch):

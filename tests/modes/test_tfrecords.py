@@ -71,7 +71,7 @@ def test_a_part_of_the_records_is_for_validation(run_well, run_program, image_re
   dataset = datasets.describe_data_set(command_line.parse(['--train_epochs=1', *flags]))
   train, test = (make_source(split, dataset.spec, role) for split, role in (
       (dataset.train, Role.TRAIN), (dataset.test, Role.TEST)))
-  names = [source.name_of(index) for source in (train, test) for index in range(len(source))]
+  names = [source.image_name(index) for source in (train, test) for index in range(len(source))]
   assert len(test) == done.result['examples'] and len(set(names)) == len(names) == 28
   assert train.files_fingerprint() != test.files_fingerprint()
   assert fails(run_program('--train_steps=9', *flags, '--input_pipeline=published'),

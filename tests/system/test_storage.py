@@ -58,7 +58,7 @@ def _read_record_index(folder, monkeypatch):
     data.write_bytes(b''.join(record_framing.frame_record(b'x' * size) for size in range(9)))
   os.utime(str(data), (1, 1))
   monkeypatch.setenv('XDG_CACHE_HOME', str(folder))
-  index = record_index.load_index((bytes(data),))
+  index = record_index.load_or_scan_index((bytes(data),))
   return index.lengths.tolist(), index.first_records.tolist()
 
 
@@ -69,16 +69,16 @@ def _read_array(folder, monkeypatch):
 
 
 def _count_examples(folder, monkeypatch):
-  monkeypatch.setattr(user_examples, '_count', lambda make_dataset: 123)
-  return user_examples._count_once(_count_examples, str(folder))
+  monkeypatch.setattr(user_examples, '_count_elements', lambda make_dataset: 123)
+  return user_examples._load_or_count_examples(_count_examples, str(folder))
 
 
 def _find_bad_images(folder, monkeypatch):
-  monkeypatch.setattr(bad_images, 'find_undecodable', lambda *given: [])
+  monkeypatch.setattr(bad_images, 'iter_undecodable_images', lambda *given: [])
   monkeypatch.setattr(ImageFileSource, 'files_fingerprint', lambda self: 'key')
   source = ImageFileSource(
       DataSpec('any', ('a', 'b'), None), ImageSplit([], np.zeros(0, int)), Role.TEST)
-  source.without_bad_images(InputFlags(), str(folder))
+  source.exclude_bad_images(InputFlags(), str(folder))
   return (folder / 'skipped_images.json').read_text()
 
 

@@ -53,7 +53,7 @@ def test_figures_are_those_of_estimator(evaluated_run):
 def test_samples_are_from_first_to_last(evaluated_run):
   """Images that are evenly spaced, and mistakes from all parts of the data."""
   dataset = mnist.describe_data_set('fashion_mnist_sample')
-  images, classes = IdxSource(dataset.spec, dataset.test).arrays()
+  images, classes = IdxSource(dataset.spec, dataset.test).load_arrays()
   expected = np.linspace(0, len(images) - 1, 12).astype(int)
   for samples in evaluated_run[2]:
     assert [sample.class_index for sample in samples.images] == classes[expected].tolist()
@@ -84,7 +84,7 @@ def test_evaluation_of_unknown_length_leaves_keras_alone(evaluated_run):
     assert tf.keras.backend.get_session() is session
     assert tf.get_default_graph() is session.graph
     np.testing.assert_array_equal(model.get_weights()[0], before[0])
-  _, classes = run.data.test.arrays()
+  _, classes = run.data.test.load_arrays()
   assert [sample.class_index for sample in samples.images] == classes[:12].tolist()
 
 

@@ -60,8 +60,8 @@ def is_accepted(row):
   _, flags, _ = DISTRIBUTIONS[row.get('distribution', 'resumed')]
   settings = {**DEFAULTS, **flags_of(row), **flags}
   try:
-    rules.check_all(settings)
-    rules.check_all(settings, 'train')
+    rules.check_rules(settings)
+    rules.check_rules(settings, 'train')
   except UserError:
     return False
   return True

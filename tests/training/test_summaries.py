@@ -43,7 +43,7 @@ def first_batch(model_dir):
   def input_fn():
     tf.set_random_seed(settings.optimizer.seed)  # As Estimator does.
     source = make_source(dataset.train, dataset.spec, Role.TRAIN)
-    return opening.make_train_input_fn(source, settings, *opening.plan_training_input(
+    return opening.make_train_input_fn(source, settings, *opening.make_input_settings(
         source, settings, True, 24))()
 
   ((pixels, labels),), _ = batches(input_fn, 1)

@@ -47,7 +47,7 @@ def test_evaluations_and_model_h5_have_the_averages(run_well, tmp_path):
   result = run_well(*arguments, '--train_steps=3', '--eval_every_steps=3', '--dtype=mixed').result
   saved = training_runs.variables(tmp_path)
   dataset = mnist.describe_data_set('fashion_mnist_sample')
-  images, classes = binary_files.IdxSource(dataset.spec, dataset.test).arrays()
+  images, classes = binary_files.IdxSource(dataset.spec, dataset.test).load_arrays()
   with tf.Graph().as_default(), tf.Session().as_default():
     model = tf.keras.models.load_model(str(tmp_path / 'model.h5'))
     for weight in model.weights:

@@ -64,7 +64,7 @@ class AuditedSplit:
 
   def __init__(self, name: str, source: ImageSource, class_names: Sequence[str]) -> None:
     self.name, self.source, self._class_names = name, source, class_names
-    self._class_indices = source.class_indices_or_minus_one()
+    self._class_indices = source.read_class_indices_or_minus_one()
     self._num_bytes = self._num_undecodable = 0
     self._shape_counts: Dict[Tuple[int, int, int], int] = collections.Counter()
 
@@ -82,12 +82,12 @@ class AuditedSplit:
 
   def make_issue(self, index: int, kind: str, reason: str) -> ImageIssue:
     # Interning saves memory, because a million files may have an issue with the same reason.
-    return ImageIssue(self.source.name_of(index), self.name, kind, self.find_class_name(index),
+    return ImageIssue(self.source.image_name(index), self.name, kind, self.find_class_name(index),
                       sys.intern(reason))
 
   def describe_file(self, index: int) -> str:
     """Returns the path of the file at `index`, and the name of the split."""
-    return '{} ({})'.format(self.source.name_of(index), self.name)
+    return '{} ({})'.format(self.source.image_name(index), self.name)
 
   def compute_statistics(self) -> Dict[str, Any]:
     """Returns the statistics of the split, by their keys in audit.json."""
@@ -126,13 +126,13 @@ def run(settings: Settings, run_dir: RunDir) -> Dict[str, Any]:
 def _inspect_images(splits: Sequence[AuditedSplit]) -> List[ImageIssue]:
   """Inspects all images, updates the statistics of the splits, and returns all issues."""
   issues = [ImageIssue(name, split.name, 'bad_record', '', reason)
-            for split in splits for name, reason in split.source.unreadable_parts()]
+            for split in splits for name, reason in split.source.unreadable_file_parts()]
   # Without files that are empty or unreadable, because these have no digest.
   files_by_digest: Dict[bytes, List[Tuple[AuditedSplit, int]]] = {}
   with contextlib.closing(decoding.make_shape_function()) as read_shape:
     for split in splits:
       inspect_image = functools.partial(_inspect_image, split.source, read_shape)
-      for index, image in enumerate(bad_images.map_examples(
+      for index, image in enumerate(bad_images.map_in_parallel(
           inspect_image, len(split.source), 'auditing ' + split.name)):
         split.add_image(image)
         issues.extend(split.make_issue(index, *issue) for issue in image.issues)
@@ -146,12 +146,12 @@ def _inspect_images(splits: Sequence[AuditedSplit]) -> List[ImageIssue]:
 
 def _inspect_image(source: ImageSource, read_shape: decoding.ImageFunction,
                    index: int) -> InspectedImage:
-  name = source.name_of(index)
+  name = source.image_name(index)
   try:
     contents = source.read_content(index)
   except OSError as error:
     is_broken_link = os.path.islink(name) and not os.path.exists(name)
-    reason = 'a broken link' if is_broken_link else bad_images.reason_of(error)
+    reason = 'a broken link' if is_broken_link else bad_images.error_reason(error)
     return InspectedImage(0, b'', None, (FileIssue('unreadable', reason),))
   except BadExample as error:
     return InspectedImage(0, b'', None, (FileIssue('bad_record', error.reason),))

@@ -74,11 +74,11 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
   batch_size = settings.optimizer.batch_size
   assert source is not None
   num_examples = source.num_examples
-  plan = opening.plan_training_input(source, settings, one_hot, batch_size)
+  plan = opening.make_input_settings(source, settings, one_hot, batch_size)
   cache = opening.resolve_cache(source, settings.input)
   is_cached = cache != 'none' or source.is_in_memory
   num_batches = None if num_examples is None else math.ceil(num_examples / batch_size)
-  files: List[FilePath] = [*source.files(), *(
+  files: List[FilePath] = [*source.list_files(), *(
       () if cache in ('none', 'memory')
       else glob.glob(os.path.join(glob.escape(cache), 'images-*.npy')))]
   # Evicts the files from the page cache of the kernel, which keeps pages that are in use.
@@ -99,7 +99,7 @@ def measure_input(run: Run, one_hot: bool) -> InputMeasurement:
   stage_input_fns: Dict[str, InputFn] = {}
   if settings.input.input_pipeline != 'published' and source.last_stage is not None:
     stage_input_fns = {'batch': train_input_fn} if is_cached else dict(
-        source.input_fns_of_earlier_stages(*plan), **{source.last_stage: train_input_fn})
+        source.make_stage_input_fns(*plan), **{source.last_stage: train_input_fn})
   with _open_pipelines(stage_input_fns or {'train': train_input_fn},
                        settings.devices) as pipelines:
     passes_by_stage: Dict[str, List[ExamplesAndSecs]] = {name: [] for name in pipelines}
@@ -178,8 +178,8 @@ def measure_model(run: Run, model: PreparedModel,
   """
   batch_input_fn = arrays.make_synthetic_input_fn(
       measurement.image_shape, run.settings.optimizer.seed,
-      opening.make_batch(run.data.spec, run.settings, model.one_hot,
-                         run.engine.examples_per_replica), num_batches=1)
+      opening.make_batch_settings(run.data.spec, run.settings, model.one_hot,
+                                  run.engine.examples_per_replica), num_batches=1)
 
   @tf.autograph.experimental.do_not_convert
   def cast_pixels(pixels: tf.Tensor, labels: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:

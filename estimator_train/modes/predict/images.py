@@ -69,8 +69,8 @@ def find_files(patterns: str) -> Iterator[bytes]:
       files = filter(_has_records, file_pattern.iter_files(pattern, is_wanted=bool))
       first_file = next(files, None)
     if first_file is None:
-      raise file_pattern.no_match_error('--input matches no file', '--input=' + pattern, pattern,
-                                        'DATA/**/*.jpeg')
+      raise file_pattern.make_no_match_error('--input matches no file', '--input=' + pattern,
+                                             pattern, 'DATA/**/*.jpeg')
     file_iterators += [iter([first_file]), files]
   return itertools.chain.from_iterable(file_iterators)
 
@@ -112,7 +112,8 @@ def _make_read_functions(path: bytes, image_key: str,
                          image_shape: Tuple[int, int, int]) -> Iterator[_ReadFunction]:
   """Yields a function per record of a TFRecord file, or one function for any other file."""
   try:
-    index = record_index.load_index((path,)) if record_index.starts_with_record(path) else None
+    index = (record_index.load_or_scan_index((path,)) if record_index.starts_with_record(path)
+             else None)
     is_compressed = index is None and compressed_records.has_compressed_records(path)
   except OSError as error:
     yield functools.partial(_make_example, path, error)
@@ -177,7 +178,7 @@ def _read_record(name: bytes, read_content: Callable[[], bytes],
                  image_key: str) -> Union[_EncodedImage, List[ExampleOrError]]:
   try:
     features = image_records.parse_features(read_content())
-    return _EncodedImage(name, image_records.image_content(features, image_key))
+    return _EncodedImage(name, image_records.extract_image(features, image_key))
   except (OSError, ValueError) as error:
     return _make_example(name, error)
 

@@ -44,7 +44,7 @@ ISSUES = [  # Besides those of `awkward_images`, which --mode=audit reports.
 
 def test_issues():
   file_issues.load_pillow()
-  refusals = dict(bad_images.find_undecodable(lambda index: ISSUES[index][0], len(ISSUES)))
+  refusals = dict(bad_images.iter_undecodable_images(lambda index: ISSUES[index][0], len(ISSUES)))
   for index, (contents, path, expected) in enumerate(ISSUES):
     issues = dict(file_issues.find_issues(path, contents, refusals.get(index)))
     assert set(issues) == set(expected), (expected, issues)

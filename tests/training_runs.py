@@ -44,7 +44,7 @@ def _prepare(run):
     repairing.repair_model_dir(run.run_dir.path, run.start.checkpoint)
   model = preparation.convert_model(run, built)
   if run.settings.run.trains:
-    preparation.write_records(run)
+    preparation.write_run_files(run)
   return model
 
 

@@ -45,7 +45,7 @@ class RetryingSaver:
     self._run_dir, self._retry_secs, self._is_stopping = run_dir, retry_secs, is_stopping
     self._clock, self._sleep = clock, sleep
     self.prefix = os.path.join(run_dir.path, 'model.ckpt')
-    # Both times are times of `clock`. The first is None unless the last attempt failed.
+    # Times of `clock`. The time of the first failure is None unless the last attempt failed.
     self._first_failure_at: Optional[float] = None
     self._retry_at = 0.
     self._delay_secs = _FIRST_DELAY_SECS
@@ -78,7 +78,7 @@ class RetryingSaver:
       saver.save(session, self.prefix, global_step=step, write_meta_graph=False)
     except (tf.errors.OpError, OSError, ValueError) as error:
       if isinstance(error, _NOT_DISK_ERRORS) or (
-          # A ValueError is retried only if the folder is missing, which makes the saver raise it.
+          # The saver raises a ValueError if the folder is missing. Only this case is retried.
           isinstance(error, ValueError) and os.path.isdir(self._run_dir.path)):
         raise
       if self._remove_partial_checkpoint(step, names_before):
@@ -262,7 +262,7 @@ class SaveCheckpoints(tf.train.SessionRunHook):
     is_saved = self._retrying_saver.saved_step == step
 
     def write_graph() -> None:
-      # TensorBoard needs this copy. Other programs can read the graph from a .meta file.
+      # TensorBoard needs the graph in the event file. Other programs can read a .meta file.
       self._writer.add_graph(session.graph)
       self._writer.flush()
       if is_saved:
@@ -292,7 +292,7 @@ class SaveCheckpoints(tf.train.SessionRunHook):
         self._try_to_save(session, step)
 
   def end(self, session: tf.Session) -> None:
-    self.wait_for_graph()
+    self.wait_for_graph_file()
     step = sessions.read_global_step(session)
     if step != self._retrying_saver.saved_step:
       with self._record_pause('checkpoint'):
@@ -300,7 +300,7 @@ class SaveCheckpoints(tf.train.SessionRunHook):
         self._retrying_saver.save_with_retries(self._saver, session, step)
       self._report_checkpoint(session, step)
 
-  def wait_for_graph(self) -> None:
+  def wait_for_graph_file(self) -> None:
     """Waits until the graph is written. Must also be called if the training fails."""
     self._start_graph_thread()
     if self._graph_thread is not None:
@@ -321,7 +321,7 @@ class SaveCheckpoints(tf.train.SessionRunHook):
     return '{}-{}'.format(self._retrying_saver.prefix, step)
 
   def _try_to_save(self, session: tf.Session, step: int, writes_graph: bool = True) -> None:
-    self.wait_for_graph()
+    self.wait_for_graph_file()
     with self._record_pause('checkpoint'):
       self._finite_check.check(session, step)
       is_saved = self._retrying_saver.save(self._saver, session, step, writes_graph)

@@ -25,8 +25,8 @@ class OrderSettings(NamedTuple):
 
   Attributes:
     shuffle_buffer: the number of examples in the shuffle buffer of sequential reading.
-    class_indices: the class index of each training example if every class is read equally often;
-      None if every example is read equally often.
+    class_indices: None to read every example equally often. To read every class equally often, the
+      class index of each training example.
   """
   seed: int = 1
   shard: Shard = UNSHARDED
@@ -49,7 +49,8 @@ class OrderSettings(NamedTuple):
   def indices_by_first_use(self, num_examples: int) -> np.ndarray:
     """Returns the indices of all examples, int64 [num_examples], ordered by their first use.
 
-    Examples that are not among the first `num_examples` examples that this worker reads come last.
+    This worker reads `num_examples` examples first, some of them possibly several times. Examples
+    that are not among them come last.
     """
     used = self._make_example_order(num_examples).compute_indices(0, num_examples)
     _, first_positions = np.unique(used, return_index=True)

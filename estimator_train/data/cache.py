@@ -76,8 +76,8 @@ class CacheFiller:
     shapes: the possible shapes of the array, (N, height, width, C), in order of increasing C. If an
       image has more than C channels, the cache is filled again with the next shape.
     fill_order: the indices of all images, int64 [N].
-    make_batches: returns a dataset of batches (images, class indices, whether no image of the batch
-      has more channels than requested).
+    make_batches: returns a dataset of batches (images, class indices, fits). The boolean `fits` is
+      False if an image of the batch has more channels than requested.
     load_class_indices: returns the class indices of all images, [N].
   """
 
@@ -142,7 +142,7 @@ class CacheFiller:
         return load_or_fill_array(self._cache, self._name, shape, np.uint8, self._fill_array,
                                   self._raise_if_stopping)
       except _ColorImageFound:
-        _LOG.info('not all images are grey: caching three channels')
+        _LOG.info('not all images are gray: caching three channels')
     raise AssertionError('every image fits into three channels')
 
   def _raise_if_stopping(self) -> None:
@@ -156,7 +156,7 @@ class CacheFiller:
       _ColorImageFound: an image has more channels than the array.
     """
     class_indices = np.empty(len(images), np.int64)
-    # The threads that sessions share can all be waiting for this session.
+    # This session needs threads of its own. All threads that sessions share may be waiting for it.
     config = devices.make_cpu_config(use_per_session_threads=True)
     with tf.Graph().as_default(), tf.Session(config=config) as session, \
         make_progress_bar(total=len(images), desc='caching', unit='image') as bar, \

@@ -42,7 +42,7 @@ from estimator_train.errors import BadExample, UserError
 from estimator_train.settings.flags import InputFlags
 from estimator_train.system import storage
 
-_GRAY_SAMPLE_SIZE = 16  # The maximum number of images that expects_gray decodes.
+_GRAY_SAMPLE_SIZE = 16  # The maximum number of images that is_sample_gray decodes.
 # The number of examples that one call of a Python function looks up. If each call looked up one
 # image, the overhead of the calls would be a tenth of the time for decoding.
 CHUNK_SIZE = 64
@@ -52,8 +52,8 @@ _READAHEAD_THREADS = 4  # Several, because opening a file on a network file syst
 class ImageSource(Source):
   """A source of encoded images, which are read in any order, decoded, and resized.
 
-  A subclass reads one format. A worker without a cache reads only the images of its shard and, in
-  expects_gray, a small sample of all images.
+  A subclass reads one format. A worker without a cache reads only the images of its shard, and the
+  small sample of is_sample_gray.
 
   Attributes:
     read_in_graph: takes a reference that look_up_references has returned, as a scalar string
@@ -66,7 +66,7 @@ class ImageSource(Source):
   # The cache of the training images. The `input_fn` keeps the cache alive. The reference is weak,
   # because the cache refers to this source: a strong reference would make a cycle.
   _cache_ref: 'Optional[weakref.ReferenceType[ImageCache]]' = None
-  _expects_gray: Optional[bool] = None  # The result of expects_gray, once it has been called.
+  _is_sample_gray: Optional[bool] = None  # The result of is_sample_gray, once it has been called.
 
   @abc.abstractmethod
   def __len__(self) -> int:
@@ -75,6 +75,8 @@ class ImageSource(Source):
   @abc.abstractmethod
   def look_up_references(self, indices: np.ndarray) -> Tuple[List[bytes], np.ndarray]:
     """Returns references to the images at these indices, and the class indices of the images.
+
+    A reference is what `read_in_graph` takes: the path of a file, or the content of the image.
 
     Raises:
       OSError: a file cannot be read.
@@ -130,7 +132,7 @@ class ImageSource(Source):
         chunks, look_up_arrays, [(tf.string, [None]), (tf.int64, [None])],
         self._parallel_lookups).prefetch(1).apply(tf.data.experimental.unbatch())
 
-  def expects_gray(self) -> bool:
+  def is_sample_gray(self) -> bool:
     """Returns whether all images of a small sample are gray.
 
     The result only selects the faster of two ways to read the images. Both are correct for gray and
@@ -142,17 +144,17 @@ class ImageSource(Source):
         with contextlib.suppress(OSError, BadExample):
           yield self.read_content(index)
 
-    if self._expects_gray is None:
-      self._expects_gray = decoding.are_all_gray(read_sample())
-    return self._expects_gray
+    if self._is_sample_gray is None:
+      self._is_sample_gray = decoding.are_all_gray(read_sample())
+    return self._is_sample_gray
 
   def make_train_input_fn(self, order: OrderSettings, pixels: PixelSettings, batch: BatchSettings,
                           cache: str) -> InputFn:
     if cache == 'none':
       if pixels.augment == 'none':
         return lambda: decoding.make_batches(
-            self._make_training_references(order), self.read_in_graph, self.expects_gray(), pixels,
-            batch)
+            self._make_training_references(order), self.read_in_graph, self.is_sample_gray(),
+            pixels, batch)
       return lambda: augmentation.decode_augment_and_prefetch(
           self._make_training_references(order), self.read_in_graph, order, pixels, batch)
     image_cache = self.open_cache(order, pixels, batch, cache)
@@ -189,7 +191,7 @@ class ImageSource(Source):
         self.files_fingerprint(), height, width, '' if model_channels == 3 else ' grey'
     ).encode()).hexdigest()
     # For a model that takes gray images, color images are converted to gray.
-    channel_counts = (1,) if model_channels == 1 else (1, 3) if self.expects_gray() else (3,)
+    channel_counts = (1,) if model_channels == 1 else (1, 3) if self.is_sample_gray() else (3,)
     shapes = [(len(self), height, width, channels) for channels in channel_counts]
     fill_order = order.indices_by_first_use(len(self))
     return ImageCache(CacheFiller(
@@ -203,11 +205,11 @@ class ImageSource(Source):
   def make_eval_input_fn(self, pixels: PixelSettings, batch: BatchSettings) -> InputFn:
     return lambda: decoding.make_batches(
         self.make_references(make_ordered_chunks(len(self), CHUNK_SIZE)), self.read_in_graph,
-        self.expects_gray(), pixels, batch)
+        self.is_sample_gray(), pixels, batch)
 
   def make_stage_input_fns(self, order: OrderSettings, pixels: PixelSettings,
                            batch: BatchSettings) -> Dict[str, InputFn]:
-    expect_gray = self.expects_gray()
+    expect_gray = self.is_sample_gray()
     channels = 0 if expect_gray or pixels.image_shape[2] == 1 else 3
     load_image = decoding.make_load_image(self.read_in_graph, expect_gray, pixels)
 

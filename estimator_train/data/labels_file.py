@@ -37,7 +37,7 @@ class Labels(NamedTuple):
 
 def write_class_names(folder: str, class_names: Sequence[str]) -> None:
   """Writes a `labels.txt`, from which exactly these class names are read."""
-  # If a space follows the colon in all lines, the reader removes this space from the names.
+  # If a space follows the colon in all lines, _parse removes this space from the names.
   separator = ': ' if all(name[:1].isspace() for name in class_names) else ':'
   storage.write_text(os.path.join(folder, LABELS_FILE), ''.join(
       '{}{}{}\n'.format(index, separator, name) for index, name in enumerate(class_names)))
@@ -91,9 +91,8 @@ class LabelFiles:
                          train_patterns: Optional[str]) -> ImageRecordSplit:
     """Returns the split with the class names of its labels.
 
-    If `class_names` does not contain one of these names, the records with its label have no class
-    in the model. Without `labels.txt`, the split is returned unchanged, because its labels refer to
-    `class_names`.
+    Records whose label has a name that is not in `class_names` have no class in the model. Without
+    `labels.txt`, the split is returned unchanged, because its labels refer to `class_names`.
 
     Args:
       split: the split, whose label offset is the value of `--label_offset`.
@@ -107,10 +106,11 @@ class LabelFiles:
     names, offset, file_has_labels = self.read_labels(patterns)
     train_names = (self.read_labels(train_patterns).names or names) if self._names_are_given else ()
     if len(train_names) == len(class_names) and not _have_common_name(train_names, class_names):
-      new_names = dict(zip(train_names, class_names))
-      names = tuple(new_names.get(name, name) for name in names)
-    # The file may have a line for every label, although the first labels are not classes.
-    if not names or not file_has_labels and class_names in (names, names[max(-offset, 0):]):
+      class_name_of = dict(zip(train_names, class_names))
+      names = tuple(class_name_of.get(name, name) for name in names)
+    # The first lines may be names of labels that are not classes, which --label_offset leaves out.
+    lines_are_classes = not file_has_labels and class_names in (names, names[max(-offset, 0):])
+    if not names or lines_are_classes:
       return split
     if not _have_common_name(names, class_names):
       if self._names_are_given:
@@ -164,18 +164,19 @@ class LabelMap:
     Args:
       name: the class name in the record; None if it has none.
     """
-    names, position = self._class_names, label + self.offset
-    has_name = 0 <= position < len(self._names)
-    offset_change = names.index(name) - position if name in names else -1
-    return next(remedy for applies, remedy in (
-        (has_name and self.class_indices[position] >= 0, '--image_key=KEY'),
-        (has_name, '--labels with all classes, or files without this class'),
-        (self._is_from_file, 'a {} with all labels'.format(LABELS_FILE)),
-        (not self._may_propose_offset,
-         'a {} next to these files, with the names of their labels'.format(LABELS_FILE)),
-        (name in names or position == len(names), '--label_offset={} if the first label is {}'
-         .format(self.offset + offset_change, -self.offset - offset_change)),
-        (True, '--labels, --label_offset or --label_key that fit')) if applies)
+    class_names, position = self._class_names, label + self.offset
+    if 0 <= position < len(self._names):
+      return ('--image_key=KEY' if self.class_indices[position] >= 0
+              else '--labels with all classes, or files without this class')
+    if self._is_from_file:
+      return 'a {} with all labels'.format(LABELS_FILE)
+    if not self._may_propose_offset:
+      return 'a {} next to these files, with the names of their labels'.format(LABELS_FILE)
+    if name in class_names or position == len(class_names):
+      change = class_names.index(name) - position if name in class_names else -1
+      return '--label_offset={} if the first label is {}'.format(
+          self.offset + change, -self.offset - change)
+    return '--labels, --label_offset or --label_key that fit'
 
   def check_class_names(self, counts: NameCounts, key: str) -> None:
     """Compares the class names in the records with the class names of their labels.
@@ -187,7 +188,7 @@ class LabelMap:
       key: the key of the class name in the records.
 
     Raises:
-      UserError: more records of a class have the name of a different class than its own name.
+      UserError: for some class, more of its records have the name of another class than its own.
     """
     names = self._class_names
     index_of = {name: index for index, name in enumerate(names)}

@@ -1,6 +1,7 @@
 """Opens the data of a run.
 
-This module makes the source of each split. Only `Source.exclude_bad_images` makes sources, too.
+This module makes the source of each split. The only other place that makes a source is
+`Source.exclude_bad_images`.
 """
 
 import logging

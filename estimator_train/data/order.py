@@ -3,9 +3,9 @@
 Each worker reads one shard. There are three ways to read it:
 - Arrays, binary files, image files and records can be read in any order. ExampleOrder, in this
   module, computes the indices of the worker's examples.
-- Idx files and an ExampleSplit are read sequentially, unless the classes are balanced. Each worker
-  reads all examples, and OrderSettings.shuffle_and_shard in batching.py leaves out those of other
-  workers. Examples in a cache are read in the same order.
+- Idx files, and the examples of a user's function (ExampleSplit), are read sequentially, unless the
+  classes are balanced. Each worker reads all examples, and OrderSettings.shuffle_and_shard in
+  batching.py leaves out those of other workers. With a cache, the order is the same as without one.
 - With `--input_pipeline=published`, shuffle_files in decoding.py gives each worker its own files,
   as the input pipelines of 2018 did.
 """

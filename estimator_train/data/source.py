@@ -146,7 +146,7 @@ class Source(abc.ABC):
     """Returns one `input_fn` for each stage of the input pipeline before the last stage, by name.
 
     Each `input_fn` runs the stages up to and including its own, without a cache. Each element of
-    its dataset stands for `batch.size` examples.
+    its dataset counts as `batch.size` examples in the measured rate.
     """
     return {}
 
@@ -182,10 +182,10 @@ class Source(abc.ABC):
     return storage.fingerprint_files(self.list_files())
 
   def digest_for_workers(self) -> str:
-    """Returns a digest that must be the same on all workers; by default, of the class indices.
+    """Returns a digest that must be the same on all workers.
 
-    The digest is '' if the workers need not compare their examples, or if computing it would
-    require reading all examples.
+    By default, this is a digest of the class indices. It is '' if the workers need not compare
+    their examples, or if computing it would require reading all examples.
     """
     if not self.class_indices_are_known:
       return ''
@@ -207,7 +207,7 @@ class Source(abc.ABC):
 
   @abc.abstractmethod
   def describe_content(self) -> str:
-    """Returns a text that no other examples in the same format have."""
+    """Returns a text that differs from the texts of all other examples in the same format."""
 
   def identify_example(self, index: int) -> Dict[str, Any]:
     """Returns the keys and values that identify an example in predictions.

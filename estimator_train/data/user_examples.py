@@ -83,7 +83,7 @@ class UserExampleSource(Source):
 
   def read_class_indices(self) -> np.ndarray:
     with tf.Graph().as_default(), translate_errors(self):
-      examples = self.read_in_order(self._make_unencoded_batch(_CHUNK_SIZE))
+      examples = self.read_in_order(self._make_unencoded_settings(_CHUNK_SIZE))
       self._check_structure(examples)
       labels, _ = _read_all_batches(examples.map(lambda *parts: parts[1]))
     return labels[0].astype(np.int64).reshape(-1)
@@ -91,10 +91,10 @@ class UserExampleSource(Source):
   def describe_content(self) -> str:
     # If two passes read different examples, the name of the data set takes the place of a digest.
     digest = identity.digest_first_examples(self.make_eval_input_fn(
-        PixelSettings(self.spec.image_shape or NO_IMAGE_SHAPE), self._make_unencoded_batch(1)))
+        PixelSettings(self.spec.image_shape or NO_IMAGE_SHAPE), self._make_unencoded_settings(1)))
     return '{} {}'.format(self.check_and_count_examples(), digest or self.spec.name)
 
-  def _make_unencoded_batch(self, size: int) -> BatchSettings:
+  def _make_unencoded_settings(self, size: int) -> BatchSettings:
     return BatchSettings(size, len(self.spec.labels), one_hot=False)
 
   def describe_invalid_label(self, label: Any) -> Optional[str]:
@@ -187,12 +187,13 @@ class ExampleSource(UserExampleSource):
         self._make_checked_pass(), self.check_and_count_examples()).batch(batch.size))
 
   def _make_checked_pass(self) -> tf.data.Dataset:
-    """Returns a dataset of ((example, index or -1), index) for one pass.
+    """Returns a dataset of ((example, number), position) for one pass.
 
     The expected number of examples may be wrong, because an earlier run or the user has stated it.
     If the function makes more examples, the pass fails at its end. If the function makes fewer
-    examples, the first example with the index -1 takes the place of each missing example, and
-    `_drop_indices` fails. A function that checks each example would take 50 µs per example.
+    examples, copies of its first example take the place of the missing ones. The number of a copy
+    is -1, on which `_drop_indices` fails. The examples are not checked by a Python function,
+    because calling it would take 50 µs per example.
     """
     count, examples = self.split.num_examples, _make_user_dataset(self.user_function)
     indices = tf.data.Dataset.range(count).concatenate(

@@ -21,14 +21,15 @@ from estimator_train.settings import Settings, per_replica_batch_size
 from estimator_train.settings.flags import MULTI_WORKER_STRATEGIES
 from estimator_train.tf_patches import estimator as estimator_patches, strategies
 
-# Most runs have only one process, so this module is imported when it is needed.
+# Most runs have only one process. Only a run of several processes imports cluster_peers.
 if TYPE_CHECKING:
   from estimator_train.distribution.cluster_peers import ClusterPeers
 
 _LOG = logging.getLogger('estimator_train')
 # TensorFlow's names of the all-reduce algorithms between workers.
 _COLLECTIVE_COMMUNICATION = {None: 'AUTO', 'nccl': 'NCCL', 'ring': 'RING'}
-# The maximum time from an error of Horovod until the other thread detects the lost rank.
+# The maximum time from an error of Horovod until the thread that exchanges messages detects the
+# lost rank.
 _LOST_RANK_DETECTION_SECS = 10.
 
 
@@ -37,7 +38,7 @@ class Engine:
 
   Attributes:
     num_workers: 1 for an evaluator.
-    examples_per_replica: the number of examples per step.
+    examples_per_replica: the number of examples of one replica in a step.
     is_synchronous: whether this process takes part in every global step.
     uses_server: whether the sessions of this process run on its tf.train.Server.
 
@@ -257,7 +258,7 @@ def serve_variables(settings: Settings, process: Process) -> Dict[str, Any]:
   cluster = process.cluster
   assert cluster is not None
   peers = _make_cluster_peers(settings, cluster)
-  peers.connect({})  # A parameter server has no data and no model that must be the same.
+  peers.connect({})  # There are no values to compare, because the server has no data and no model.
   server = tf.train.Server(
       tf.train.ClusterSpec({kind: list(addresses) for kind, addresses in cluster.addresses.items()
                             if kind != 'evaluator'}),

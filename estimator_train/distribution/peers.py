@@ -1,4 +1,4 @@
-"""The interface by which the code that trains and evaluates uses the other processes of a run."""
+"""The other processes of a run, as the code that trains and evaluates sees them."""
 
 import contextlib
 from typing import Any, Dict, Iterator, Mapping, Optional
@@ -20,7 +20,7 @@ class Peers:
   stop_step: Optional[int] = None
 
   def join_run(self, shared_values: Mapping[str, str]) -> None:
-    """Connects the processes. All except the chief then wait until the chief announces a state.
+    """Connects the processes. All except the chief then wait until the chief is READY.
 
     Args:
       shared_values: values besides the flags that must be the same in all processes, by name.

@@ -24,6 +24,8 @@ _CPU_ONLY = Devices(('/cpu:0',), ('/cpu:0',))
 # The placeholders that a prediction feeds, and its outputs by name.
 InputsAndOutputs = Tuple[List[tf.Tensor], Dict[str, tf.Tensor]]
 _FEATURES_PER_BATCH, _NUM_FEATURE_BATCHES = 16, 16
+# The names of inputs and outputs. A picture has any size, and the export resizes and scales it. An
+# image has the size and the pixel values that the model takes.
 PICTURES_INPUT, TENSOR_INPUT, PROBABILITIES_OUTPUT = 'pictures', 'images', 'probabilities'
 
 
@@ -212,7 +214,7 @@ class TrainedModel(NamedTuple):
       tf.keras.backend.set_learning_phase(0)
       model = compiling.build_model(settings.model, spec)
       if not model.optimizer:
-        # After a training, the model has the optimizer and the weight decay of the training.
+        # In a training mode, the model has the optimizer and the weight decay of the training.
         compiling.compile_model(model, settings, Schedule(settings.optimizer.learning_rate)
                                 if settings.run.trains else None)
       compatibility.check_fits_checkpoint(

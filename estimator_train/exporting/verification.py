@@ -1,7 +1,7 @@
 """Compares the outputs of an exported model with those of the checkpoint.
 
-The comparison uses random examples and, after a training run, also examples of its data. The more
-examples there are, the rarer is an error that none of them shows.
+The comparison uses random examples and, after a training run, also examples of its data. With
+more examples, it is less likely that an error is not noticed.
 """
 
 import contextlib
@@ -35,8 +35,8 @@ _SEED = 2015
 # The size of a dimension that the model does not determine, such as the length of a sequence.
 _UNKNOWN_DIMENSION_SIZE = 6
 # An integer input may be an index, for example into an embedding, where a large index is an error.
-# Random integers are below the first of these limits with which the model runs. If the model runs
-# with the first limit, the input is not an index, and the integers are below _NUMBER_LIMIT instead.
+# Random integers are below the largest of these limits with which the model runs. If this is the
+# first limit, the input is not an index, and the integers are below _NUMBER_LIMIT instead.
 _INTEGER_LIMITS = (10 ** 6, 10 ** 5, 10 ** 4, 1000, 100, 10, 2, 1)
 _NUMBER_LIMIT = 100
 _UNIFORM, _NORMAL, _INTEGERS = 'uniform', 'normal', 'integers'  # Distributions of float inputs.
@@ -48,8 +48,8 @@ class ComparisonBatch(NamedTuple):
   Attributes:
     inputs: the inputs of the model, by their names in exports.
     outputs: the outputs of the checkpoint, by their names in exports.
-    tolerance: the largest allowed difference. It is TOLERANCE, multiplied by a tenth of the largest
-      absolute logit if this is more than 1, because rounding errors grow with the logits.
+    tolerance: the largest allowed difference. It is TOLERANCE if all absolute logits are at most
+      10. Above that, it grows in proportion to the largest of them, like rounding errors.
   """
   inputs: Arrays
   outputs: Arrays
@@ -162,16 +162,16 @@ def make_batch(restored: RestoredModel, batch_size: int, seed: int = 0) -> Compa
                   'check the inputs in the model, or give another --export_format')
 
 
-def _compute_batch(restored: RestoredModel, inputs: Arrays) -> ComparisonBatch:
+def _compute_batch(restored: RestoredModel, arrays: Arrays) -> ComparisonBatch:
   """Adds the outputs of the checkpoint to the inputs."""
   logits = [tensor.op.inputs[0] for tensor in restored.outputs.values()
             if tensor.op.type == 'Softmax']
   # No operations are added here, because the session would prepare the graph again for each batch.
   outputs, logit_arrays = restored.session.run(
       (restored.outputs, logits),
-      {restored.inputs[name]: array for name, array in inputs.items()})
+      {restored.inputs[name]: array for name, array in arrays.items()})
   factor = max([1.] + [np.abs(array).max(initial=0) / 10 for array in logit_arrays])
-  return ComparisonBatch(inputs, outputs, TOLERANCE * factor)
+  return ComparisonBatch(arrays, outputs, TOLERANCE * factor)
 
 
 def _to_inputs(restored: RestoredModel, features: Any) -> Arrays:

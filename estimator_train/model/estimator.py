@@ -88,7 +88,8 @@ def to_estimator(model_fn: 'ModelFn',
       short batches.
   """
   path = initial_weights.initial_weights_path(run_config.model_dir, model_fn.is_object_based)
-  # The model_fn loads the initial weights. Only the export of an untrained model uses this setting.
+  # The model_fn loads the initial weights. Only the export of an untrained model uses
+  # warm_start_from.
   warm_start = tf.estimator.WarmStartSettings(path, vars_to_warm_start=[])
   has_initial_weights = not model_fn.compiled_graph.is_built_late and (
       finding.find_latest_checkpoint(run_config.model_dir) is None)
@@ -100,8 +101,8 @@ class ModelFn:
   """Makes the EstimatorSpec of each mode from the graph of a compiled model.
 
   Args:
-    num_classes: see evaluation_metrics.make_metrics. With classes, the graph of the training has
-      the tensors of observation.add_batch_tensors.
+    num_classes: see evaluation_metrics.make_metrics. If it is not None, training also computes the
+      tensors of observation.add_batch_tensors.
     preprocess: converts the features of a batch to the input of the model.
     translate_errors: makes a context that translates errors in the user's layers and losses.
     input_description: the source of the batches, such as `--dataset=NAME`, for error messages.
@@ -147,7 +148,7 @@ class ModelFn:
         self.compiled_graph.build(self._batch_adapter.arrange_for_unknown_inputs(
             self._preprocess(plain_features)))
       subgraph = self.compiled_graph.subgraph_of_mode(
-          mode, sample_weights is not None, _are_of_saved_model(features))
+          mode, sample_weights is not None, _is_in_saved_model(features))
       weights_path = self._find_initial_weights(config)
       imported_model = ImportedModel(self.compiled_graph, subgraph, weights_path)
       if mode == tf.estimator.ModeKeys.TRAIN:
@@ -182,7 +183,7 @@ class ModelFn:
     """Returns the path of the initial weights; None if there is a checkpoint to restore."""
     if finding.find_latest_checkpoint(config.model_dir) is not None:
       return None
-    # The weights of such a model are unknown, and could not be saved, until now.
+    # Until now, a model that is built on its first batch had no weights to save.
     if self.compiled_graph.is_built_late and not self._has_saved_weights:
       initial_weights.save_initial_weights(
           config, self.compiled_graph.weight_names,
@@ -207,7 +208,7 @@ class ModelFn:
       misfit = self._batch_adapter.find_misfit(features)
       if misfit is None:
         raise
-      if subgraph.endpoints or not _are_of_saved_model(features):
+      if subgraph.endpoints or not _is_in_saved_model(features):
         raise misfit from error
       _LOG.warning('this SavedModel will not take the features of its serving function: %s', misfit)
       return (batch, *imported_model.import_for_batch(batch.without_shapes()))
@@ -234,10 +235,11 @@ class ModelFn:
 
       def compute_micro_batch(index: tf.Tensor) -> MicroBatchResult:
         features, labels = inputs.select_micro_batch(batch, index, optimizer.accumulation_steps)
-        _, fetches, loss_gradient = self._import_for_batch(
+        _, fetches, upstream_gradient = self._import_for_batch(
             imported_model, subgraph, features, labels)
-        gradients = imported_model.make_known_gradients(fetches, loss_gradient)
-        return MicroBatchResult(gradients.loss, fetches.loss, fetches.outputs[0], fetches.updates)
+        known_gradients = imported_model.make_loss_for_optimizer(fetches, upstream_gradient)
+        return MicroBatchResult(known_gradients.loss, fetches.loss, fetches.outputs[0],
+                                fetches.updates)
 
       optimizer.compute_micro_batch = compute_micro_batch
       assert subgraph.fetches.loss is not None
@@ -247,12 +249,12 @@ class ModelFn:
       output.set_shape(self._model.outputs[0].shape)
       spec: Dict[str, Any] = {}
     else:
-      arranged_batch, fetches, loss_gradient = self._import_for_batch(
+      arranged_batch, fetches, upstream_gradient = self._import_for_batch(
           imported_model, subgraph, *batch)
-      gradients = imported_model.make_known_gradients(fetches, loss_gradient)
+      known_gradients = imported_model.make_loss_for_optimizer(fetches, upstream_gradient)
       train_op = estimator_patches.make_train_op(
-          optimizer, gradients.loss, imported_model.trained_weights, fetches.updates)
-      gradients.connect_loss()
+          optimizer, known_gradients.loss, imported_model.trained_weights, fetches.updates)
+      known_gradients.connect_loss()
       loss, output = fetches.loss, fetches.outputs[0]
       spec = self._make_prediction_fields(fetches)
       if fetches.metrics:
@@ -283,7 +285,7 @@ class ModelFn:
                    'replicas' if num_parts == num_replicas else 'micro-batches', ', '.join(names))
 
 
-def _are_of_saved_model(features: Any) -> bool:
+def _is_in_saved_model(features: Any) -> bool:
   """Returns whether the features come from a placeholder, as in the graph of a SavedModel."""
   tensors = tf.nest.flatten(features, expand_composites=True)
   return any(operation.type == 'Placeholder' for operation in find_ancestors(

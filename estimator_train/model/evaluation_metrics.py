@@ -74,9 +74,9 @@ def make_metrics(fetches: Fetches, features: Any, batch_size: tf.Tensor, model: 
   Args:
     features: images [B, height, width, C] or any other features.
     batch_size: int64.
-    num_classes: 0 if the model is not a classifier. With None, for `convert`, a model with one
-      output [B, N] and a categorical cross-entropy is a classifier of N classes. A metric of the
-      model then replaces a metric of the program that has the same name.
+    num_classes: 0 if the model is not a classifier. `convert` gives None. In this case, a model
+      with one output [B, N] and a categorical cross-entropy is a classifier of N classes, and a
+      metric of the model replaces a metric of the program that has the same name.
   """
   num_predicted_classes = num_classes
   if num_classes is None and len(model.outputs) == 1 and model.outputs[0].shape.ndims == 2 and (

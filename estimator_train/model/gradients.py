@@ -42,8 +42,9 @@ class GradientNormRecording:
   def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
     grads_and_vars = list(grads_and_vars)
     result = super().apply_gradients(grads_and_vars, *args, **kwargs)  # type: ignore[misc]
-    # This must not be the first merge_call of a replica. During the first one, the next replica
-    # builds its model. Operations that are added before that would change its dropout masks.
+    # This must not be the first merge_call of a replica. While a replica waits in its first
+    # merge_call, the next replica builds its model, and operations that are added before that
+    # would change the dropout masks of the next replica.
     tf.distribute.get_replica_context().merge_call(
         _record_norm_of_sum, args=([pair for pair in gradients_for_sum(self, grads_and_vars)
                                  if pair[0] is not None],))
@@ -147,8 +148,8 @@ class GradientAccumulation:
          [tf.zeros(param.shape, param.dtype.base_dtype) for param in params],
          [make_tensor_array(tf.int64) for _ in params]), parallel_iterations=1, back_prop=False)
     self.outputs = outputs.concat()
-    # The sum of sparse gradients becomes sparse again, because Keras's momentum then changes only
-    # the rows of the gradient.
+    # The sum of sparse gradients becomes sparse again. For a sparse gradient, Keras's momentum
+    # changes only the rows of the gradient.
     return [_to_sparse(total, tf.unique(indices.concat()).y) if sparse else total
             for total, indices, sparse in zip(sums, row_indices, is_sparse)]
 
@@ -164,18 +165,18 @@ class WeightAveraging:
   A slot works with distribution strategies, which `tf.train.ExponentialMovingAverage` does not
   support. The slot starts at 0. After n updates, a plain average would therefore be too small by
   the factor 1 - decay^n, like the moments of Adam (Kingma and Ba 2015, arXiv:1412.6980, section 3).
-  The slot contains the corrected average, which equals the weight after the first update.
+  The slot contains the corrected average. After the first update, it equals the weight.
   """
   ema_decay: float
-  _num_averaged: Any = None
+  _num_updates: Any = None
 
   def _create_slots(self, var_list: Sequence[Any]) -> None:
     super()._create_slots(var_list)  # type: ignore[misc]
     for variable in var_list:
       self.add_slot(variable, AVERAGE_SLOT)  # type: ignore[attr-defined]
     # The global step cannot be used, because it also counts the steps that loss scaling skips.
-    if self._num_averaged is None:
-      self._num_averaged = self.add_weight(  # type: ignore[attr-defined]
+    if self._num_updates is None:
+      self._num_updates = self.add_weight(  # type: ignore[attr-defined]
           'num_averaged', (), tf.int64, 'zeros', trainable=False,
           aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
 
@@ -185,19 +186,19 @@ class WeightAveraging:
     update = super()._distributed_apply(  # type: ignore[misc]
         distribution, grads_and_vars, *args, **options)
 
-    def update_average(weight: tf.Variable, new_fraction: tf.Tensor) -> tf.Operation:
+    def update_average(weight: tf.Variable, weight_of_new_value: tf.Tensor) -> tf.Operation:
       average = self.get_slot(weight, AVERAGE_SLOT)  # type: ignore[attr-defined]
       return average.assign_add(
-          tf.cast(new_fraction, average.dtype.base_dtype) * (weight - average))
+          tf.cast(weight_of_new_value, average.dtype.base_dtype) * (weight - average))
 
     with tf.control_dependencies([update]):
-      count = tf.cast(self._num_averaged + 1, tf.float64)
-      new_fraction = (1 - self.ema_decay) / (
+      count = tf.cast(self._num_updates + 1, tf.float64)
+      weight_of_new_value = (1 - self.ema_decay) / (
           1 - tf.pow(tf.constant(self.ema_decay, tf.float64), count))
-      updates = [distribution.extended.update(variable, update_average, args=(new_fraction,))
+      updates = [distribution.extended.update(variable, update_average, args=(weight_of_new_value,))
                  for _, variable in grads_and_vars]
     with tf.control_dependencies(updates):
-      return self._num_averaged.assign_add(1).op
+      return self._num_updates.assign_add(1).op
 
 
 class BackboneRateScaling:

@@ -150,7 +150,7 @@ class BatchAdapter(NamedTuple):
     """Returns the labels of each output; None for an output without a loss.
 
     As in Keras, labels get a last dimension of 1 if they have one dimension less than the model
-    takes. Examples are class indices [B] or [B, T].
+    takes, such as for class indices [B] or [B, T].
 
     Args:
       labels: a tensor, a list or tuple in the order of the outputs, or a dict by their names.

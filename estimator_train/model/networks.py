@@ -97,7 +97,7 @@ def _check_shapes(name: str, model: tf.keras.Model, image_shape: Optional[ImageS
   """Raises a UserError unless the model takes the images and has one output [B, num_classes].
 
   The inputs are checked only if there is an `image_shape`. The input of the model may have an
-  unknown height or width. For grey images, it may have three channels, because preprocessing
+  unknown height or width. For gray images, it may have three channels, because preprocessing
   repeats the only channel of the images.
   """
   inputs, outputs = ([tuple(tensor.shape.as_list()) for tensor in tensors]
@@ -241,7 +241,7 @@ def _build_keras_network(name: str, image_shape: ImageShape, num_classes: int,
 
   Returns:
     An uncompiled model with random weights, from float32 [B, height, width, 3] to probabilities
-    [B, num_classes]. Preprocessing repeats the only channel of grey images.
+    [B, num_classes]. Preprocessing repeats the only channel of gray images.
 
   Raises:
     ValueError: the images are too small for the network.

@@ -25,15 +25,16 @@ def make_optimizer(name: str, learning_rate: LearningRate) -> tf.keras.optimizer
   """
   options = dict(OPTIMIZERS[name])
   class_name = options.pop('class')
-  optimizer_class = _CLASSES_OF_PACKAGE.get(class_name) or getattr(tf.keras.optimizers, class_name)
+  optimizer_class = (_OPTIMIZERS_OF_PACKAGE.get(class_name)
+                     or getattr(tf.keras.optimizers, class_name))
   return optimizer_class(learning_rate, **options)
 
 
 class AdamW(tf.keras.optimizers.Adam):
   """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2).
 
-  Each step also subtracts the learning rate times `weight_decay` times the weight from each weight
-  for which _is_decayed is True.
+  Each step also multiplies each weight for which _is_kernel is True by 1 - rate * `weight_decay`,
+  where the rate is the learning rate.
 
   Args:
     name: the name in checkpoints.
@@ -55,7 +56,7 @@ class AdamW(tf.keras.optimizers.Adam):
       return super()._resource_apply_sparse(grad, var, indices, apply_state)
 
   def _decay(self, grad: tf.Tensor, var: tf.Variable) -> tf.Operation:
-    if not self.weight_decay or not _is_decayed(var):
+    if not self.weight_decay or not _is_kernel(var):
       return tf.no_op()
     with tf.control_dependencies([grad]):  # The gradient must use the weight before the decay.
       return var.assign_sub(self._decayed_lr(var.dtype.base_dtype) * self.weight_decay * var,
@@ -71,7 +72,7 @@ class Lars(tf.keras.optimizers.SGD):
   See algorithm 1 of the paper. The learning rate of a weight is the product of the global learning
   rate, `trust_coefficient`, and the ratio of the norm of the weight to the norm of its gradient.
   Biases and normalization parameters do not decay, and use the global learning rate; see
-  _is_decayed. A weight whose norm is 0 also uses the global learning rate.
+  _is_kernel. A weight whose norm is 0 also uses the global learning rate.
 
   Args:
     name: the name in checkpoints.
@@ -86,7 +87,7 @@ class Lars(tf.keras.optimizers.SGD):
 
   def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable,
                             apply_state: Any = None) -> tf.Operation:
-    if _is_decayed(var):
+    if _is_kernel(var):
       norm = tf.norm(var)
       ratio = tf.where(norm > 0, self.trust_coefficient * tf.math.divide_no_nan(
           norm, tf.norm(grad) + self.weight_decay * norm), tf.ones_like(norm))
@@ -108,7 +109,7 @@ class Lamb(tf.keras.optimizers.Optimizer):
   See You et al. 2019, arXiv:1904.00962, algorithm 2, with the identity as the function phi. The
   update of a variable whose norm is 0 is not scaled. As in the LAMB of TensorFlow Addons, ALBERT
   and NVIDIA's BERT, the updates of biases and normalization parameters are not scaled either, and
-  these variables do not decay; see _is_decayed. The reason is that a bias starts at 0, so that its
+  these variables do not decay; see _is_kernel. The reason is that a bias starts at 0, so that its
   norm after the first update is about the learning rate. Scaling would multiply its later updates
   by this small norm.
 
@@ -145,7 +146,7 @@ class Lamb(tf.keras.optimizers.Optimizer):
                                  use_locking=self._use_locking)
     update = (new_mean / (1 - tf.pow(beta_1, step))) / (
         tf.sqrt(new_squares / (1 - tf.pow(beta_2, step))) + self.epsilon)
-    if _is_decayed(var):
+    if _is_kernel(var):
       update += self.weight_decay * var
       norm, update_norm = tf.norm(var), tf.norm(update)
       update *= tf.where(norm > 0, tf.math.divide_no_nan(norm, update_norm), tf.ones_like(norm))
@@ -162,7 +163,7 @@ class Lamb(tf.keras.optimizers.Optimizer):
         for name in ('learning_rate', 'beta_1', 'beta_2')})
 
 
-def _is_decayed(variable: tf.Variable) -> bool:
+def _is_kernel(variable: tf.Variable) -> bool:
   """Returns whether a weight is a kernel or an embedding instead of a bias or a scale.
 
   Kernels and embeddings have two or more dimensions. So do some biases and scales, for example in
@@ -179,12 +180,11 @@ def _to_dense(grad: tf.Tensor, variable: tf.Variable, indices: tf.Tensor) -> tf.
       tf.IndexedSlices(grad, indices, tf.shape(variable, out_type=indices.dtype)))
 
 
-_CLASSES_OF_PACKAGE = {'AdamW': AdamW, 'Lars': Lars, 'Lamb': Lamb}
-tf.keras.utils.get_custom_objects().update(_CLASSES_OF_PACKAGE)  # To load compiled models.
+_OPTIMIZERS_OF_PACKAGE = {'AdamW': AdamW, 'Lars': Lars, 'Lamb': Lamb}
+tf.keras.utils.get_custom_objects().update(_OPTIMIZERS_OF_PACKAGE)  # To load compiled models.
 
 
-# The attribute of a Keras layer that contains the regularizer of a kernel, by the attribute that
-# contains the kernel.
+# The attributes of Keras layers that contain a kernel, and those that contain its regularizer.
 _KERNEL_REGULARIZERS = {'kernel': 'kernel_regularizer', 'depthwise_kernel': 'depthwise_regularizer',
                         'pointwise_kernel': 'pointwise_regularizer'}
 
@@ -200,15 +200,14 @@ def add_weight_decay(model: tf.keras.Model, optimizer: tf.keras.optimizers.Optim
     optimizer: the return value of make_optimizer.
     factor: the value of `--weight_decay`.
   """
-  if type(optimizer) in _CLASSES_OF_PACKAGE.values():
+  if type(optimizer) in _OPTIMIZERS_OF_PACKAGE.values():
     optimizer.weight_decay = factor
     return
   for layer in nested_layers(model):
     for kernel_name, regularizer_name in _KERNEL_REGULARIZERS.items():
       kernel = vars(layer).get(kernel_name)
-      # A layer that lacks the attribute is omitted, because the default `kernel` is not None.
       if kernel is not None and layer.trainable_weights and (
-          vars(layer).get(regularizer_name, kernel) is None):
+          regularizer_name in vars(layer) and vars(layer)[regularizer_name] is None):
         regularizer = tf.keras.regularizers.l2(factor / 2)
         setattr(layer, regularizer_name, regularizer)  # Part of the configuration of the layer.
         layer.add_loss(functools.partial(regularizer, kernel))

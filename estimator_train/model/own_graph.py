@@ -1,10 +1,13 @@
 """Imports the graph that Keras has built for a compiled model into the graphs of an Estimator.
 
 The graph of a compiled model contains what `fit`, `evaluate` and `predict` compute. This module
-adds the gradients to this graph or to a copy of it, because only there TensorFlow knows the loops,
-functions and custom gradients of the model. A `model_fn` makes new variables, and imports the
-subgraph that its mode needs. The import replaces the model's variables by the new variables, and
-its placeholders by a batch. See docs/library.md.
+adds the gradients to this graph or to a copy of it, because only these two graphs contain the
+loops, functions and custom gradients of the model. A `model_fn` makes new variables, and imports
+the subgraph that its mode needs. The import replaces the model's variables by the new variables,
+and its placeholders by a batch. See docs/library.md.
+
+CompiledGraph is the graph that Keras has built, ModeSubgraph is what one mode needs of it,
+ImportedModel is the copy in the graph of an Estimator, and Fetches are the results of a batch.
 """
 
 import threading
@@ -31,9 +34,10 @@ _TRAIN, _EVAL = tf.estimator.ModeKeys.TRAIN, tf.estimator.ModeKeys.EVAL
 
 
 class CompiledGraph:
-  """The graph of a compiled Keras model, which must not be compiled again.
+  """The graph of a compiled Keras model.
 
-  Must be constructed in the graph of the model, or in eager mode if the model was built there.
+  The model must not be compiled again after this object has been made. The object must be made in
+  the graph of the model, or in eager mode if the model was built there.
 
   Args:
     loss_functions: the losses to train with, one for each output; None for the losses of the model.
@@ -150,7 +154,8 @@ class ModeSubgraph:
     endpoints: for each output, the tensors that the labels and sample weights replace.
     fed_operation_names: the names of the operations of the tensors in `inputs` and `endpoints`.
     trained_weights: the weights that each optimizer trains, in the order of `fetches.gradients`.
-    loss_gradient: the gradient with respect to the loss; None if the mode does not train.
+    upstream_gradient: the gradient at the loss, from which backpropagation starts; it is 1 unless
+      the optimizer scales the loss. None if the mode does not train.
     extracted_nodes: the nodes to import.
   """
 
@@ -161,7 +166,7 @@ class ModeSubgraph:
     self.inputs = compiled_models.fed_inputs(model)
     self.endpoints: List[compiled_models.Endpoint] = []
     self.trained_weights = compiled_models.trained_weights(model)
-    self.loss_gradient: Optional[tf.Tensor] = None
+    self.upstream_gradient: Optional[tf.Tensor] = None
     self.fetches = Fetches(model.outputs)
     is_trained = mode == _TRAIN
     if mode != tf.estimator.ModeKeys.PREDICT:
@@ -189,10 +194,10 @@ class ModeSubgraph:
     loss, *handles = (graph.as_graph_element(tensor.name)
                       for tensor in (self.fetches.loss, *handles))
     with graph.as_default():
-      self.loss_gradient = gradients.make_loss_gradient(loss)
+      self.upstream_gradient = gradients.make_upstream_gradient(loss)
       with gradients.pad_filter_gradients(machine.needs_padded_gradients()):
         self.fetches = self.fetches._replace(
-            gradients=tf.gradients(loss, handles, self.loss_gradient))
+            gradients=tf.gradients(loss, handles, self.upstream_gradient))
     return graph
 
   def _extract_nodes(self, graph: tf.Graph) -> None:
@@ -205,8 +210,8 @@ class ModeSubgraph:
     constants = {}
     if isinstance(phase, tf.Tensor):
       constants[phase.op.name] = self.mode == _TRAIN
-    if self.loss_gradient is not None:
-      replaced_names.add(self.loss_gradient.op.name)
+    if self.upstream_gradient is not None:
+      replaced_names.add(self.upstream_gradient.op.name)
     self.learning_phase_name = phase.name if isinstance(phase, tf.Tensor) else ''
     fetched = [graph.as_graph_element(name) for name in graphs.fetch_names(self.fetches)]
     self.extracted_nodes = graphs.extract_subgraph(
@@ -226,7 +231,8 @@ class ImportedModel:
   Must be constructed in each replica.
 
   Args:
-    weights_path: the path of the initial weights; None for zeros, if a checkpoint is restored.
+    weights_path: the path of the initial weights. It is None if a checkpoint will be restored, and
+      the initial values are then zeros.
 
   Attributes:
     variables_by_original: the variables, by the ids of the variables in the model's graph.
@@ -242,7 +248,7 @@ class ImportedModel:
                             for weights in subgraph.trained_weights]
 
   def import_for_batch(self, batch: Batch) -> Tuple[Fetches, Optional[tf.Tensor]]:
-    """Imports the operations on a batch. Returns the arguments of make_known_gradients."""
+    """Imports the operations on a batch. Returns the fetches and the upstream gradient."""
     subgraph = self._subgraph
     replacements = self._variables.make_replacements()
 
@@ -258,10 +264,10 @@ class ImportedModel:
       add_replacement(endpoint.sample_weight, weight)
     if subgraph.learning_phase_name:
       replacements[subgraph.learning_phase_name] = tf.constant(subgraph.mode == _TRAIN)
-    loss_gradient = None
-    if subgraph.loss_gradient is not None:
-      loss_gradient = gradients.make_loss_gradient(subgraph.loss_gradient)
-      replacements[subgraph.loss_gradient.name] = loss_gradient
+    upstream_gradient = None
+    if subgraph.upstream_gradient is not None:
+      upstream_gradient = gradients.make_upstream_gradient(subgraph.upstream_gradient)
+      replacements[subgraph.upstream_gradient.name] = upstream_gradient
     fetches = subgraph.fetches
     updates, assignments = self._variables.split_updates(
         fetches.updates, subgraph.extracted_nodes, subgraph.fed_operation_names)
@@ -269,14 +275,14 @@ class ImportedModel:
         [fetches._replace(updates=updates), assignments]))
     results = imported.find_counterparts(fetches._replace(updates=updates))
     return results._replace(updates=[*results.updates, *self._variables.make_assignments(
-        assignments, imported)]), loss_gradient
+        assignments, imported)]), upstream_gradient
 
   def updated_statistics(self) -> List[Any]:
-    """Returns the float variables of which each replica updates its own copy."""
+    """Returns the float variables with a copy on each replica that only this replica updates."""
     return self._variables.updated_copies(self._subgraph.extracted_nodes)
 
-  def make_known_gradients(self, fetches: Fetches,
-                           loss_gradient: tf.Tensor) -> gradients.KnownGradients:
-    """Makes a loss for an optimizer. Its gradients are the gradients in the fetches."""
-    return gradients.KnownGradients(fetches.loss, loss_gradient, sum(self.trained_weights, []),
+  def make_loss_for_optimizer(self, fetches: Fetches,
+                           upstream_gradient: tf.Tensor) -> gradients.KnownGradients:
+    """Makes a loss for an optimizer. The gradients of this loss are those in `fetches`."""
+    return gradients.KnownGradients(fetches.loss, upstream_gradient, sum(self.trained_weights, []),
                                     fetches.gradients)

@@ -50,7 +50,7 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
   model = preparation.convert_model(run, built_model)  # In a new run, writes the initial weights.
   run.peers.announce_state(READY)
   if process.is_chief:
-    preparation.write_records(run)
+    preparation.write_run_files(run)
   evaluation_loop = _make_evaluation_loop(run, model, signals)
   if process.role == EVALUATOR:
     assert evaluation_loop is not None
@@ -70,7 +70,7 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
                                  ReadableCheckpoint(checkpoint, step, checkpoint))
     model_file = h5_model.save_model(trained_model)
     if evaluation_loop and signals.stop_signum is None and not outcome.stopped_by_signal:
-      # If a metric and a value of the training have the same name, the latter is the result.
+      # A value of the training takes precedence over a metric of the same name.
       result = {**evaluation_loop.evaluate(), **result}
       warn_of_inaccurate_batch_norm(model, result)
     learning_curves.write_learning_curves(run_dir.path)

@@ -24,7 +24,8 @@ from estimator_train.version import __version__
 _LOG = logging.getLogger('estimator_train')
 _CONSEQUENCE_OF_DAMAGE = 'the report page omits it'
 _PNG_SIGNATURE = b'\x89PNG\r\n\x1a\n'
-# The files of all charts. If this run has no data for a chart, that of an earlier run is removed.
+# The files of all charts. If this run has no data for a chart, the file of an earlier run is
+# removed.
 _CHART_FILES = ('step-time.png', 'step-histogram.png', 'loss.png', 'accuracy.png',
                 'confusion-matrix.png', 'reliability.png', 'output-*.png', 'scaling.png',
                 'scaling-efficiency.png', 'lr-finder.png', 'rates.png', 'compared-loss.png',
@@ -38,6 +39,8 @@ class PageData(NamedTuple):
 
   Attributes:
     flags: the values of the flags by name; None for a flag that is not set.
+    throughput, evaluation and so on: the content of the JSON file of this name; see report_files.
+    ledger: the comparison of `--mode=reproduce` with the published results.
   """
   flags: Dict[str, Optional[str]]
   throughput: Dict[str, Any]
@@ -92,7 +95,7 @@ def write_comparison(runs: Sequence[ComparedRun], rows: Sequence[Tuple[str, Sequ
 
   Args:
     rows: (title, a cell per run) of each row of the table.
-    output_dir: the folder of `report/`.
+    output_dir: the folder in which `report/` is made.
   """
   from estimator_train.reports import charts  # On demand, so that the program starts fast.
 
@@ -160,7 +163,8 @@ def _render_page(output_dir: str, template: str, charts: Iterable[Any],
   for name, chart in charts_by_name.items():
     storage.write_bytes(os.path.join(folder, name), chart.png)
   path = os.path.join(folder, 'index.html')
-  # UTF-8 cannot encode surrogates, which stand for bytes of file names. The page shows `\udcff`.
+  # UTF-8 cannot encode surrogates, which stand for bytes of file names. The page shows a surrogate
+  # as text, such as `\udcff`.
   storage.write_bytes(path, text.encode('utf-8', 'backslashreplace'))
   return path
 

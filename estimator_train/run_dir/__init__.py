@@ -15,7 +15,7 @@ _LOG = logging.getLogger('estimator_train')
 FLAGS_FILE = 'flags.txt'
 LABELS_FILE = 'labels.txt'
 _BATCH_SIZES_FILE = 'batch_sizes.json'
-_BATCH_SIZES = json_values.list_of(json_values.tuple_of(json_values.integer(),
+_BATCH_SIZES_SCHEMA = json_values.list_of(json_values.tuple_of(json_values.integer(),
                                                         json_values.integer(1)))
 CHECKPOINTS_FILE = 'checkpoint'  # Written by TensorFlow.
 _LISTED_PATH_PATTERN = re.compile(r'^\s*(all_)?model_checkpoint_paths?:\s*"((?:[^"\\\n]|\\.)*)"',
@@ -76,7 +76,8 @@ def _read_listed_paths(folder: str) -> List[str]:
   except OSError as error:
     raise UserError("TensorFlow's list of checkpoints cannot be read", '{} ({})'.format(
         path, error.strerror), 'remove it, so that the newest checkpoint is used') from error
-  # The keys of all paths except the latest begin with `all_`. Quotes and bytes are escaped.
+  # The keys of all paths except the latest begin with `all_`. In the file, quotes and bytes that
+  # are not ASCII are escaped.
   return [unescape(path) for _, path in sorted(
       _LISTED_PATH_PATTERN.findall(text), key=lambda match: bool(match[0]))]
 
@@ -173,7 +174,7 @@ class RunDir:
     """Writes batch_sizes.json. Must be called before the first step with a new batch size."""
     storage.write_text(self.path_to(_BATCH_SIZES_FILE), json.dumps(clock.batch_sizes) + '\n')
 
-  def warn_of_missing_records(self, global_step: int, has_classes: bool) -> None:
+  def warn_of_missing_run_files(self, global_step: int, has_classes: bool) -> None:
     """Warns if there is a checkpoint, but files that are written before it are missing.
 
     Args:
@@ -215,7 +216,7 @@ class RunDir:
   def _read_batch_sizes(self) -> List[Tuple[int, int]]:
     """Returns the recorded pairs of StepClock.batch_sizes; empty if there are none."""
     def parse(file: BinaryIO) -> List[Tuple[int, int]]:
-      batch_sizes = [(step, size) for step, size in storage.parse_json(file, _BATCH_SIZES)]
+      batch_sizes = [(step, size) for step, size in storage.parse_json(file, _BATCH_SIZES_SCHEMA)]
       steps = [step for step, _ in batch_sizes]
       if not batch_sizes or steps != sorted(set(steps)):
         raise ValueError('no increasing steps with numbers of examples')

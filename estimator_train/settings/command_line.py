@@ -111,7 +111,7 @@ def _check_no_shell_syntax(argument: Argument) -> None:
       (_QUOTED, 'quotes', 'remove the quotes'),
       (_VARIABLE, 'a variable', 'write the value of the variable')):
     for match in pattern.finditer(value):
-      # Double quotes are part of the syntax of lists. Users write variables only in paths.
+      # Double quotes are part of the syntax of lists. A `$` is literal except in paths.
       is_literal = (pattern is _QUOTED and flag.value_type is tuple and match.group(1) == '"' or
                     pattern is _VARIABLE and not flag.is_path)
       if not is_literal and not names_existing_file(match.end()):

@@ -39,7 +39,8 @@ class _FirstStopSignal:
 
   Attributes:
     signum: None if no signal was received.
-    arrived_outside_training: whether the handler raises a StoppedBySignal for the signal.
+    arrived_outside_training: whether no training recorded the signal, so that the handler raises a
+      StoppedBySignal.
     raised_error_ref: a weak reference to this StoppedBySignal, which Python may have discarded.
     error_kept_alive: the StoppedBySignal that ended the program.
   """
@@ -57,8 +58,8 @@ class _FirstStopSignal:
   def log_once(self, signum: int, text: str) -> None:
     """Logs the first signal, although both the handler and the signal thread call this method."""
     self.signum = self.signum or signum
-    # Waiting for the mutex could be a deadlock: the handler may have interrupted the logging
-    # module, while the thread that has the mutex waits for the lock of that module.
+    # The handler must not wait for the mutex. It may have interrupted the logging module, whose
+    # lock the owner of the mutex may be waiting for.
     if self._mutex.acquire(False):
       _LOG.info('%s: %s', signal.Signals(signum).name, text)
       self.is_logged.set()
@@ -121,8 +122,8 @@ def install_silent_exit_handlers() -> None:
 def start_signal_thread() -> None:
   """Starts a thread that logs stop signals at once, even if the main thread runs no handler.
 
-  Outside of training, the thread repeats the signal while no StoppedBySignal is alive. It ends the
-  process _STOP_TIMEOUT_SECS after the signal.
+  Outside of training, the thread repeats the signal if Python has discarded the StoppedBySignal. It
+  ends the process _STOP_TIMEOUT_SECS after the signal.
   """
   read_end, write_end = os.pipe()
   os.set_blocking(write_end, False)

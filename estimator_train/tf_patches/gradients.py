@@ -119,17 +119,17 @@ class KnownGradients:
 
   Args:
     value: the value of the loss.
-    loss_gradient: the return value of make_loss_gradient, by which all gradients are multiplied.
-      When an optimizer computes the gradients, `tf.gradients` provides its value.
+    upstream_gradient: the return value of make_upstream_gradient, by which all gradients are
+      multiplied. When an optimizer computes the gradients, `tf.gradients` provides its value.
     gradients: for each variable, a tensor, IndexedSlices or None.
 
   Attributes:
     loss: a scalar tensor. It has the value of the loss only after `connect_loss`.
   """
 
-  def __init__(self, value: tf.Tensor, loss_gradient: tf.Tensor, variables: Sequence[Any],
+  def __init__(self, value: tf.Tensor, upstream_gradient: tf.Tensor, variables: Sequence[Any],
                gradients: Sequence[Any]) -> None:
-    self._value, self._loss_gradient = value, loss_gradient
+    self._value, self._loss_gradient = value, upstream_gradient
     for variable, gradient in zip(variables, gradients):
       if isinstance(gradient, tf.Tensor):
         gradient.set_shape(variable.shape)  # The shape is lost in loops.
@@ -141,9 +141,9 @@ class KnownGradients:
     self.loss.op.known_gradients = self
     self._gradients = list(gradients)
 
-  def multiply_by(self, loss_gradient: tf.Tensor) -> List[Any]:
+  def multiply_by(self, upstream_gradient: tf.Tensor) -> List[Any]:
     """Returns the gradients, multiplied by the gradient with respect to the loss."""
-    self._loss_gradient.op._update_input(0, loss_gradient)
+    self._loss_gradient.op._update_input(0, upstream_gradient)
     return [None, *self._gradients]
 
   def connect_loss(self) -> None:
@@ -152,12 +152,12 @@ class KnownGradients:
 
 
 @tf.RegisterGradient(_KNOWN_GRADIENTS)
-def _return_known_gradients(operation: tf.Operation, loss_gradient: tf.Tensor,
+def _return_known_gradients(operation: tf.Operation, upstream_gradient: tf.Tensor,
                             *unused_gradients: Any) -> List[Any]:
-  return list(operation.known_gradients.multiply_by(loss_gradient))
+  return list(operation.known_gradients.multiply_by(upstream_gradient))
 
 
-def make_loss_gradient(value: tf.Tensor) -> tf.Tensor:
+def make_upstream_gradient(value: tf.Tensor) -> tf.Tensor:
   """Returns the gradient with respect to a loss, from which backpropagation starts.
 
   It has the shape and dtype of `value`, and is 1 until KnownGradients replaces its input.

@@ -1,4 +1,4 @@
-"""Evaluates checkpoints on all test examples, promotes the best one, and decides when to stop."""
+"""Evaluates checkpoints on all test examples, promotes the best one, and finds reasons to stop."""
 
 import contextlib
 import ctypes
@@ -160,7 +160,7 @@ class EvaluateAfterSave(tf.train.CheckpointSaverListener):
     self._requests_stop = False
     start_step, best = run.start.step, best_checkpoint.read_best(run.run_dir.path)
     if best is None or best.last_evaluated_step != start_step:
-      start_step = max(start_step - 1, 0)  # The evaluation at the start step may be missing.
+      start_step = max(start_step - 1, 0)  # The start step itself may not have been evaluated.
     self._last_evaluated_interval = start_step // self._interval_steps
 
   def after_save(self, session: tf.Session, global_step_value: int) -> bool:
@@ -170,7 +170,7 @@ class EvaluateAfterSave(tf.train.CheckpointSaverListener):
     interval = global_step_value // self._interval_steps
     if interval > self._last_evaluated_interval and global_step_value < self._end_step:
       self._last_evaluated_interval = interval
-      # After a signal to any task, the resumed run evaluates this checkpoint.
+      # After a signal to any task, the checkpoint is not evaluated now, but by the resumed run.
       is_stopped_by_peer = (self._peers.stop_step is not None
                             and not self._requests_stop)
       if self._signals.stop_signum is None and not is_stopped_by_peer:
@@ -309,7 +309,7 @@ class _EvaluationGraph:
 
   Args:
     input_fn: yields each test example once.
-    checkpoint: the path of a checkpoint. All checkpoints to evaluate must have the same averages of
+    checkpoint: the path of a checkpoint. All checkpoints to evaluate must have averages of the same
       weights.
 
   Attributes:

@@ -49,7 +49,8 @@ class PreparedModel(NamedTuple):
     one_hot: whether the labels of a batch are one-hot vectors instead of class indices.
     schedule: see BuiltModel.
     batch_norm_momentum: the highest momentum of the trained layers of batch normalization; 0 if
-      there are none, or if `--weights` initializes their averages.
+      there are none. It is also 0 if `--weights` initializes their averages, which then need not
+      converge.
     parameter_counts: see count_parameters.
   """
   estimator: tf.estimator.Estimator
@@ -112,7 +113,7 @@ def convert_model(run: Run, built_model: BuiltModel) -> PreparedModel:
     UserError: `--weights` does not fit the model, or the model cannot be converted.
   """
   settings, spec, model = run.settings, run.data.spec, built_model.keras_model
-  is_trained = run.schedule is not None
+  trains = run.schedule is not None
   loss, frozen_part = None, None
   _LOG.info('converting the model to an Estimator')
   with model.outputs[0].graph.as_default():
@@ -123,7 +124,7 @@ def convert_model(run: Run, built_model: BuiltModel) -> PreparedModel:
           config=make_session_config(settings.devices, run.engine.devices)))
       initial_weights.load_initial_weights(model, settings.model, spec.image_shape)
     run_config = run.engine.make_run_config()
-    if is_trained:
+    if trains:
       loss = compiling.make_training_losses(model, settings.optimizer, run.data.train)
 
     def make_estimator(graph: CompiledGraph, frozen_part: Optional[tf.keras.Model],
@@ -140,7 +141,7 @@ def convert_model(run: Run, built_model: BuiltModel) -> PreparedModel:
         initial_weights.save_initial_weights(run_config, compiled_graph.weight_names,
                                              compiled_graph.weight_values())
       estimator = training_estimator = make_estimator(compiled_graph, None, preprocess)
-      if settings.input.cache_features and is_trained:
+      if settings.input.cache_features and trains:
         frozen_part, trained_part = frozen_features.split_after_frozen_layers(
             model, settings.model.model)
         trained_part.compile(model.optimizer, model.loss, loss_weights=model.loss_weights)
@@ -171,11 +172,11 @@ def _translate_conversion_errors(flags: ModelFlags) -> Iterator[None]:
     yield
 
 
-def write_records(run: Run) -> None:
+def write_run_files(run: Run) -> None:
   """Writes data.json, flags.txt and labels.txt, and logs the flags that a resumed run has changed.
 
   Must be called after the model has been converted. Otherwise, a run that fails during the
-  conversion would replace the records that describe the checkpoint.
+  conversion would replace the files that describe the checkpoint.
   """
   differences = run.run_dir.flag_differences(run.settings, [
       name for name, _ in run.settings.items() if name not in ('model_dir', *OUTPUT_FLAGS)])

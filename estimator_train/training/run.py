@@ -32,6 +32,10 @@ class Run(NamedTuple):
   """A run: its settings, folder, devices, data, and the steps at which it starts and ends.
 
   Attributes:
+    engine: trains on the devices of this process, together with the other processes if there are
+      any.
+    start: the checkpoint with which the run starts.
+    clock: converts steps to examples and epochs.
     end_step: the last global step to train; `start.step` if the mode does not train.
     schedule: None if the mode does not train. A model that the user has compiled ignores it.
     stop_reason: None if no evaluation stopped the previous run.
@@ -115,7 +119,7 @@ def open_run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROC
   start = finding.find_start(settings, run_dir, process, checkpoint_to_evaluate)
   _LOG.info('preparing the data')
   data = open_data(settings, run_dir, start.checkpoint_run_dir, is_resumed=start.step > 0)
-  start.checkpoint_run_dir.warn_of_missing_records(start.step, bool(data.spec.labels))
+  start.checkpoint_run_dir.warn_of_missing_run_files(start.step, bool(data.spec.labels))
   clock, end_step = _read_clock(settings, run_dir, engine, start.step), start.step
   schedule: Optional[Schedule] = None
   stop_reason: Optional[StopReason] = None
@@ -147,7 +151,7 @@ def open_temporary_run(settings: Settings, learning_rate: float, train_steps: in
 
 def _read_clock(settings: Settings, run_dir: RunDir, engine: Engine, start_step: int) -> StepClock:
   """Returns the clock of the run, without the number of examples per epoch."""
-  # The batch size in flags.txt applies to all steps without a record in batch_sizes.json.
+  # Earlier versions did not write batch_sizes.json. Their steps had the batch size in flags.txt.
   previous_batch_size = run_dir.read_flags().get('batch_size', '')
   return run_dir.read_clock(
       engine.examples_per_step if not previous_batch_size.isdigit() else

@@ -99,7 +99,7 @@ def find_best_metric(flags: EvaluationFlags, model: tf.keras.Model,
 
   The default of --best_metric is the accuracy if the examples have classes, and otherwise the
   average loss. If the outputs have no loss, or the model adds losses that depend on the examples,
-  the default is the complete loss instead of the average loss.
+  the default is `loss`, the loss with all penalties, instead of `average_loss`.
 
   Args:
     model: the compiled model.

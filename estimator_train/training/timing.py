@@ -38,7 +38,7 @@ class StepTimes:
   To keep the cost per step low, figures are computed from these times only after the run.
 
   Args:
-    start_up: times the phases `session`, `first_batch` and `first_step`.
+    start_up: the timer of the phases `session`, `first_batch` and `first_step`.
     clock: returns the time in seconds.
 
   Attributes:

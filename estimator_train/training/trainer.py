@@ -47,7 +47,7 @@ class Outcome(NamedTuple):
   """The outcome of a training run.
 
   Attributes:
-    times: without steps if there was nothing left to train.
+    times: the times of the steps; there are none if there was nothing left to train.
     stopped_by_signal: whether a signal to this or another worker stopped the training.
     stop_reason: None if no evaluation stopped the training.
   """
@@ -74,7 +74,7 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
   if run.start.step >= run.end_step or run.stop_reason is not None:
     return _outcome_without_training(run)
   settings, engine, is_chief = run.settings, run.engine, run.process.is_chief
-  _prepare_records(run)
+  _discard_results_after_checkpoint(run)
   with translate_errors(run.data.train), run.peers.announce_activity('preparing its input'):
     input_fn = make_run_input_fn(run, model)
   run.start_up.end_phase('data')
@@ -116,7 +116,7 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
     progress.close()
     watchdog.close()
     if saver:
-      saver.wait_for_graph()
+      saver.wait_for_graph_file()
 
   # Only the chief reads the step of the last checkpoint, because the other tasks may arrive here
   # before the chief has saved this checkpoint.
@@ -147,8 +147,8 @@ def _outcome_without_training(run: Run) -> Outcome:
   return Outcome(times, stop_reason=run.stop_reason)
 
 
-def _prepare_records(run: Run) -> None:
-  """Logs that the run resumes, and removes what an earlier run recorded after the checkpoint."""
+def _discard_results_after_checkpoint(run: Run) -> None:
+  """Removes what an earlier run recorded after the checkpoint, and logs that the run resumes."""
   if run.start.step:
     _LOG.info('resuming from step %d, %d examples seen, in %s', run.start.step,
               run.examples_seen, run.run_dir.path)

@@ -76,7 +76,7 @@ def test_a_color_image_among_gray_ones(split, cache, write_images, tmp_path, cap
   write_images({odd: np.full((9, 9, 3), (250, 0, 9), np.uint8)})
   split = ImageSplit(split.files[:5] + [bytes(odd)] + split.files[5:], np.zeros(19, 'i4'))
   np.testing.assert_allclose(load(split, cache), uncached(split), atol=0.5001)
-  assert ('not all images are grey' in caplog.text) == is_unexpected
+  assert ('not all images are gray' in caplog.text) == is_unexpected
 
 
 def test_a_folder_is_filled_once_for_each_content(split, folder):

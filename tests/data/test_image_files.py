@@ -49,7 +49,7 @@ def images(tmp_path, write_images):
 
 def test_gray_and_color_images(images, monkeypatch):
   """Where color is not expected, a batch with it is decoded again, in the same order."""
-  assert not source_of(images).expects_gray()
+  assert not source_of(images).is_sample_gray()
   assert [batch.shape for batch in evaluate(images)] == [(6,) + SIZE + (3,)]
   monkeypatch.setattr(image_source, '_GRAY_SAMPLE_SIZE', 1)
   assert [batch.shape[-1] for batch in evaluate(images, size=2)] == [1, 1, 3]

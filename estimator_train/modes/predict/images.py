@@ -27,7 +27,7 @@ from estimator_train.system import storage
 
 
 class ExampleOrError(NamedTuple):
-  """An example to predict, or the reason why a file, the rest of it, or a record cannot be read.
+  """An example to predict, or the reason why a file, the rest of a file, or a record is unreadable.
 
   Attributes:
     name: the path of the file. For a row, and for an image in an idx or TFRecord file, it is

@@ -14,7 +14,7 @@ list. No step is executed. For each run, prints a row of a Markdown table:
   the host to all GPUs, from all GPUs to the host, and from a GPU to another one
 - all-reduce: the operations and the bytes that each replica sums with the others
 
-With --cards, it then prints a table of the optimized graph of the first GPU for each card:
+With --cards, it then prints a table of the optimized graphs of runs with one GPU, for each card:
 
 - float16: the share of the multiplications in convolutions and matrix products in float16
 - casts, transposes: the number of these operations
@@ -39,9 +39,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 
-TIMEOUT_SECS = 900
-# A tensor of more bytes is no scalar and no shape.
-MAX_SMALL_BYTES = 1024
+TIMEOUT_SECS = 1800
+# In training, a tensor of more bytes is no scalar and no shape. Other modes also copy the outputs
+# and the classes of each example to the host.
+MAX_SMALL_BYTES, MAX_BYTES_OF_EXAMPLE = 1024, 64
 MIN_FLOAT16_SHARE = .95
 # Faults that are known, as (part of the name of a run, part of the fault, reason).
 KNOWN = (
@@ -68,12 +69,15 @@ def main(argv):
     from gpu_graphs import checking
     print(json.dumps(checking.check(options.run, cards)))
     return 0
-  results = [check_in_child(name, cards) for name in select(options.names, options.all)]
+  results = []
+  for name in select(options.names, options.all):
+    results.append(check_in_child(name, cards))
+    if options.json:
+      Path(options.json).write_text(json.dumps(results, indent=1, sort_keys=True) + '\n',
+                                    encoding='utf-8')
   print('\n'.join(placement_table(results)))
   if cards:
     print('\n' + '\n'.join(cards_table(results)))
-  if options.json:
-    Path(options.json).write_text(json.dumps(results, indent=1, sort_keys=True), encoding='utf-8')
   return int(any(has_fault(result) for result in results))
 
 
@@ -90,10 +94,13 @@ def check_in_child(name, cards):
   """Returns the result of checking.check from a process of its own, or `{'name', 'error'}`."""
   print(name, file=sys.stderr, flush=True)
   environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL='3', CUDA_VISIBLE_DEVICES='')
-  child = subprocess.run(
-      [sys.executable, __file__, '--run=' + name, '--cards=' + ','.join(cards)], env=environment,
-      timeout=TIMEOUT_SECS, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-      universal_newlines=True)
+  try:
+    child = subprocess.run(
+        [sys.executable, __file__, '--run=' + name, '--cards=' + ','.join(cards)], env=environment,
+        timeout=TIMEOUT_SECS, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        universal_newlines=True)
+  except subprocess.TimeoutExpired:
+    return {'name': name, 'error': 'not finished after {} s'.format(TIMEOUT_SECS)}
   if child.returncode:
     return {'name': name, 'error': '\n'.join(child.stderr.strip().splitlines()[-1:])}
   return json.loads(child.stdout.splitlines()[-1])
@@ -102,7 +109,7 @@ def check_in_child(name, cards):
 def find_faults(result):
   """Yields the faults of a result of checking.check, each with the reason why it is known or None.
 
-  A transfer of more than MAX_SMALL_BYTES is a fault unless it is the batch.
+  A large transfer is a fault unless it is the batch.
   """
   for fault in _all_faults(result):
     yield fault, next((reason for name, part, reason in KNOWN
@@ -116,7 +123,8 @@ def _all_faults(result):
   if result['soft_placed']['usual']:
     yield 'without GPU kernel: ' + _counts(result['soft_placed']['usual'])
   for kind, text in (('in', 'from the host'), ('out', 'to the host')):
-    large = [size for size in result['transfers'][kind]['sizes'] if size > MAX_SMALL_BYTES]
+    limit = MAX_SMALL_BYTES if result['trains'] else MAX_BYTES_OF_EXAMPLE * result['batch_size']
+    large = [size for size in result['transfers'][kind]['sizes'] if size > limit]
     if large:
       yield '{} tensors {} of {}'.format(len(large), text, format_bytes(sum(large)))
     if result['transfers'][kind]['unknown']:

@@ -137,11 +137,20 @@ def test_only_the_batch_and_scalars_cross(name):
   assert result['all_reduces'] == {'NcclAllReduce': [4 * 93322]}
 
 
+@pytest.mark.parametrize('name', ['evaluation, 1', 'prediction', 'export'])
+def test_images_do_not_return_from_the_gpu(name):
+  selected, = script.select([name], False)
+  result = script.check_in_child(selected, [])
+  assert list(script.find_faults(result)) == [] and result['operations_on_gpus'] > 40
+  assert not [tensor for _, tensor in result['transfers']['out']['largest'] if 'uint8' in tensor]
+
+
 def result_with(**changes):
   transfers = {kind: {'sizes': [], 'unknown': 0, 'largest': []}
                for kind in ('in', 'out', 'between')}
   return dict({
-      'name': 'a run', 'batch_size': 10, 'operations': 1500, 'operations_on_gpus': 1400,
+      'name': 'a run', 'trains': True, 'batch_size': 10,
+      'operations': 1500, 'operations_on_gpus': 1400,
       'soft_placed': {'usual': {}, 'summaries': {}}, 'transfers': transfers, 'batch': 'none',
       'all_reduces': {}, 'needs_all_reduce': False, 'cards': {}}, **changes)
 

@@ -13,10 +13,14 @@ HOST = 'host'
 ITERATORS = ('IteratorGetNext', 'IteratorGetNextAsOptional', 'IteratorGetNextSync',
              'MultiDeviceIteratorGetNextFromShard')
 ALL_REDUCES = ('NcclAllReduce', 'CollectiveReduce', 'HorovodAllreduce')
-# Operations on the CPU for which a GPU was requested, with the reason why they may be there.
+# Operations on the CPU for which a GPU was requested, with the reason why they may be there. The
+# names are those of `describe`.
+_HANDLE = 'a handle of the input pipeline, which is on the host'
 EXCEPTIONS = {
-    'MultiDeviceIteratorToStringHandle': 'a handle of the input pipeline, which is on the host',
-    'MultiDeviceIteratorFromStringHandle': 'a handle of the input pipeline, which is on the host',
+    'MultiDeviceIteratorToStringHandle string': _HANDLE,
+    'MultiDeviceIteratorFromStringHandle resource': _HANDLE,
+    'Const string': 'a text, such as the message of an assertion',
+    'PadV2 int64': 'the number of outputs in a prediction, 8 bytes',
 }
 
 
@@ -36,7 +40,7 @@ class Transfer(NamedTuple):
 
   @property
   def is_batch(self) -> bool:
-    return self.tensor.op.type in ITERATORS and self.source == HOST
+    return self.source == HOST and self.tensor.op.type in (*ITERATORS, 'Placeholder')
 
 
 class Step:
@@ -138,8 +142,9 @@ class Step:
     return [self.batch_size if dimension is None else dimension for dimension in shape.as_list()]
 
 
-def soft_placed(graph: tf.Graph, nodes: Dict[str, Any], usual: Sequence[Any]) -> Dict[str, Counter]:
-  """Counts the operations on the CPU for which a GPU was requested, except EXCEPTIONS.
+def soft_placed(graph: tf.Graph, nodes: Dict[str, Any], usual: Sequence[Any],
+                feeds: Sequence[tf.Tensor] = ()) -> Dict[str, Counter]:
+  """Counts the operations on the CPU for which a GPU was requested, except EXCEPTIONS and feeds.
 
   Args:
     graph: the graph, whose operations have the requested devices.
@@ -151,10 +156,11 @@ def soft_placed(graph: tf.Graph, nodes: Dict[str, Any], usual: Sequence[Any]) ->
     for operations that only steps with summaries run.
   """
   found: Dict[str, Counter] = {'usual': Counter(), 'summaries': Counter()}
-  in_usual_steps = find_ancestors(usual)
+  in_usual_steps, fed = find_ancestors(usual), {feed.op for feed in feeds}
   for operation in graph.get_operations():
     if operation.name in nodes and 'GPU' in operation.device.upper() and (
-        short_device(nodes[operation.name].device) == HOST and operation.type not in EXCEPTIONS):
+        short_device(nodes[operation.name].device) == HOST) and operation not in fed and (
+            describe(operation) not in EXCEPTIONS):
       found['usual' if operation in in_usual_steps else 'summaries'][describe(operation)] += 1
   return found
 

@@ -9,6 +9,7 @@ import warnings
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
+from PIL import Image
 
 import estimator_train
 from estimator_train import Settings, modes
@@ -28,6 +29,8 @@ def check(name, card_names):
   warnings.simplefilter('ignore')
   logging.getLogger('estimator_train').setLevel(logging.ERROR)
   configuration = all_configurations()[name]
+  if num_replicas(configuration) > 1:  # Each GPU has the same work as a single one.
+    card_names = []
   with tempfile.TemporaryDirectory() as folder:
     settings = make_settings(configuration, folder)
     built = build(configuration, settings)
@@ -44,9 +47,10 @@ def check(name, card_names):
                for card in card_names or ['V100']}
   step = next(iter(optimized.values())).step
   return {
-      'name': name, 'batch_size': batch_size, 'operations': len(nodes),
+      'name': name, 'trains': configuration.run in ('train', 'convert'),
+      'batch_size': batch_size, 'operations': len(nodes),
       'operations_on_gpus': sum(device != analysis.HOST for device in placed.devices.values()),
-      'soft_placed': analysis.soft_placed(built.graph, nodes, built.usual),
+      'soft_placed': analysis.soft_placed(built.graph, nodes, built.usual, built.feeds),
       'without_kernel': step.without_kernel(),
       'all_reduces': step.all_reduces(),
       'needs_all_reduce': needs_all_reduce(configuration, settings),
@@ -92,8 +96,9 @@ def build(configuration, settings):
     if configuration.run == 'convert':
       return runs.build(lambda: train_converted(configuration.num_gpus))
     if configuration.run == 'predict':
-      return runs.build(lambda: list(estimator_train.predict(settings.evolve(
-          input=os.path.join(os.path.dirname(__file__), '*.png')))))
+      picture = os.path.join(settings.run.model_dir, 'picture.png')
+      Image.new('L', (28, 28)).save(picture)
+      return runs.build(lambda: list(estimator_train.predict(settings.evolve(input=picture))))
     function = {'train': estimator_train.train, 'evaluate': estimator_train.evaluate}
     return runs.build(lambda: function[configuration.run](settings))
 
@@ -126,7 +131,7 @@ def build_export(settings):
   with tempfile.TemporaryDirectory() as folder:
     result = estimator_train.export(settings.evolve(export_dir=folder))
     with tf.Graph().as_default() as graph, tf.Session(graph=graph) as session:
-      meta_graph = tf.saved_model.load(session, ['serve'], result['export_dir'])
+      meta_graph = tf.saved_model.load(session, ['serve'], result['path'])
       signature = meta_graph.signature_def['images']
       find = lambda tensors: [graph.get_tensor_by_name(each.name) for each in tensors.values()]
       return runs.BuiltGraph(graph, find(signature.outputs), feeds=find(signature.inputs),

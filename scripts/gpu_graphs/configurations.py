@@ -52,9 +52,10 @@ def _published_workloads():
     if flagfile == 'oct2017':
       flags['weights'] = 'none'
     strategy = 'multi_worker' in flagfile
-    yield Configuration('{}.flags, {} GPU{}'.format(flagfile, num_gpus, 's' * (num_gpus > 1)),
-                        num_gpus, flags, flagfile,
-                        cluster=(('worker', 2),) if strategy else (), is_default=True)
+    for count in sorted({1, num_gpus}):
+      yield Configuration('{}.flags, {} GPU{}'.format(flagfile, count, 's' * (count > 1)), count,
+                          flags, flagfile, cluster=(('worker', 2),) if strategy else (),
+                          is_default=True)
 
 
 def all_configurations():

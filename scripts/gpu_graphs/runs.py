@@ -8,7 +8,9 @@ import tensorflow.compat.v1 as tf
 import tensorflow_core._api.v1.compat.v1.config.experimental as public_config
 from tensorflow.python.client import device_lib
 from tensorflow.python.eager import context as eager_context
-from tensorflow.python.training import monitored_session, training
+from tensorflow.python.training import monitored_session
+
+from estimator_train.training import evaluation
 
 # Their tensors are fetched at logged steps only.
 SUMMARY_HOOKS = ('WriteSummaries', 'SummarySaverHook', 'LogEpochs')
@@ -39,20 +41,31 @@ class _Built(Exception):
 
 def build(run):
   """Calls a function that trains, evaluates or predicts, and returns the BuiltGraph."""
-  sessions = {module: mock.patch.object(module, 'MonitoredSession', _RecordingSession)
-              for module in (monitored_session, training)}
-  with contextlib.ExitStack() as stack:
-    for patch in sessions.values():
-      stack.enter_context(patch)
-    try:
+  try:
+    with mock.patch.object(monitored_session, 'MonitoredSession', _RecordingSession), \
+        mock.patch.object(evaluation._EvaluationGraph, 'run', _record_evaluation), \
+        mock.patch.object(tf.Session, 'make_callable', _record_callable):
       run()
-    except _Built as end:
-      return end.built
+  except _Built as end:
+    return end.built
   raise ValueError('the run ended without a step')
 
 
+def _record_evaluation(self, checkpoint, samples, is_stop_requested):
+  """Ends a run at the first batch of an evaluation."""
+  graph = self.session.graph
+  raise _Built(BuiltGraph(graph, _operands(graph, [self._update_op, samples.tensors()]),
+                          config=self.session._config))
+
+
+def _record_callable(self, fetches, feed_list=None):
+  """Ends a run when it makes the function that predicts."""
+  raise _Built(BuiltGraph(self.graph, _operands(self.graph, fetches), feeds=list(feed_list or ()),
+                          config=self._config))
+
+
 class _RecordingSession:
-  """Takes the place of a MonitoredSession, and ends the run at its first step.
+  """Takes the place of a MonitoredSession, and ends a run at its first step.
 
   As in the original, the hooks can extend the graph first.
   """
@@ -79,13 +92,13 @@ class _RecordingSession:
       arguments = hook.before_run(context)
       if arguments is not None:
         (summaries if type(hook).__name__ in SUMMARY_HOOKS else usual).append(arguments.fetches)
-    raise _Built(BuiltGraph(tf.get_default_graph(), _operands(usual), _operands(summaries),
+    graph = tf.get_default_graph()
+    raise _Built(BuiltGraph(graph, _operands(graph, usual), _operands(graph, summaries),
                             config=self._config))
 
 
-def _operands(structure):
+def _operands(graph, structure):
   """Returns the tensors and operations in a structure of fetches, without duplicates."""
-  graph = tf.get_default_graph()
   found = {}
   for fetch in tf.nest.flatten(structure, expand_composites=True):
     if fetch is not None:

@@ -122,8 +122,8 @@ def test_mixed_precision_depends_on_the_card(card, share):
   plain = cards.measure_work(step, cards.CARDS[card])
   assert sum(work.multiplications.values()) == sum(plain.multiplications.values())
   # Neither all multiplications nor all bytes can take longer than the sum of both.
-  assert plain.least_secs >= sum(plain.multiplications.values()) / cards.CARDS[card].float32
-  assert plain.least_secs >= plain.traffic / cards.CARDS[card].bandwidth
+  assert plain.secs_at_peak >= sum(plain.multiplications.values()) / cards.CARDS[card].float32
+  assert plain.secs_at_peak >= plain.traffic / cards.CARDS[card].bandwidth
 
 
 @pytest.mark.parametrize('name', ['fashion_mnist.flags', 'accumulation, 2'])
@@ -187,6 +187,6 @@ def test_known_faults_have_a_reason():
 
 def test_predictions_are_shown():
   figures = {'float16_share': .99, 'casts': 3, 'transposes': 2, 'memory': 5e9, 'operations': 2e9,
-             'least_secs': .002, 'float32': {'MatMul': 1}}
+             'secs_at_peak': .002, 'float32': {'MatMul': 1}}
   *_, row = script.cards_table([result_with(cards={'V100': figures})])
   assert row == '| a run | V100 | 99% | 3 | 2 | 5 GB | 2.0 | 2.00 ms | 5,000 | 1 MatMul |'

@@ -67,6 +67,16 @@ class Step:
     self._fetched = [graph.as_graph_element(name) for name in self.fetches]
     self.operations = find_ancestors(self._fetched)
 
+  def with_static_batch(self) -> 'Step':
+    """Returns the step for batches whose size is known, which memory estimates require."""
+    graph_def = tf.GraphDef()
+    graph_def.CopyFrom(self.graph_def)
+    for node in graph_def.node:
+      for shape in node.attr['output_shapes'].list.shape if node.op in ITERATORS else ():
+        if shape.dim and shape.dim[0].size < 0:
+          shape.dim[0].size = self.batch_size
+    return Step(graph_def.node, self.fetches, graph_def.library, self.original, self.batch_size)
+
   def operations_on(self, device: str) -> List[tf.Operation]:
     return [operation for operation in self.graph.get_operations()
             if operation in self.operations and self.devices[operation.name] == device]

@@ -1,4 +1,4 @@
-"""GPU cards: TensorFlow's optimization of a graph for them, and the least time of a step."""
+"""GPU cards: how TensorFlow optimizes a graph for them, and the time of a step at peak."""
 
 from collections import Counter
 from typing import Any, Dict, NamedTuple, Optional
@@ -100,14 +100,15 @@ class Work(NamedTuple):
     multiplications: floating-point operations of convolutions and matrix products, by their type.
       A multiplication and an addition are two operations.
     traffic: the sizes of all inputs and outputs of all operations, in bytes.
-    least_secs: the sum over all operations of the larger of the time for their multiplications at
-      the peak rate and the time for their inputs and outputs at the peak bandwidth.
+    secs_at_peak: the sum over all operations of the larger of the time for their multiplications at
+      the peak rate and the time for their inputs and outputs at the peak bandwidth. The
+      Winograd algorithms of cuDNN require fewer multiplications than are counted.
     kinds: the number of operations, by type of operation and dtype.
     unknown: the number of convolutions and matrix products with unknown shapes.
   """
   multiplications: Dict[str, float]
   traffic: int
-  least_secs: float
+  secs_at_peak: float
   kinds: Dict[str, int]
   unknown: int
 
@@ -120,7 +121,7 @@ class Work(NamedTuple):
 def measure_work(step: Step, card: Card) -> Work:
   multiplications: Counter = Counter()
   kinds: Counter = Counter()
-  traffic, least_secs, unknown = 0, 0., 0
+  traffic, secs_at_peak, unknown = 0, 0., 0
   for operation in step.operations_on(step.gpus()[0]):
     dtype = operation.outputs[0].dtype.base_dtype.name if operation.outputs else ''
     kinds[operation.type + ' ' + dtype] += 1
@@ -133,9 +134,9 @@ def measure_work(step: Step, card: Card) -> Work:
                       if tensor.dtype != tf.resource)
     traffic += num_bytes
     peak = card.float16 if dtype == 'float16' else card.float32
-    least_secs += max((count or 0) / peak, num_bytes / card.bandwidth)
+    secs_at_peak += max((count or 0) / peak, num_bytes / card.bandwidth)
   return Work({dtype: count for dtype, count in multiplications.items() if count}, traffic,
-              least_secs, dict(kinds), unknown)
+              secs_at_peak, dict(kinds), unknown)
 
 
 def count_operations(step: Step, operation: tf.Operation) -> Optional[float]:

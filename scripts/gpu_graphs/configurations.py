@@ -51,11 +51,10 @@ def _published_workloads():
     flags = {'batch_size': _PUBLISHED_BATCHES[flagfile], 'train_steps': 100, 'train_epochs': None}
     if flagfile == 'oct2017':
       flags['weights'] = 'none'
-    strategy = 'multi_worker' in flagfile
+    cluster = (('worker', 2),) if 'multi_worker' in flagfile else ()
     for count in sorted({1, num_gpus}):
       yield Configuration('{}.flags, {} GPU{}'.format(flagfile, count, 's' * (count > 1)), count,
-                          flags, flagfile, cluster=(('worker', 2),) if strategy else (),
-                          is_default=True)
+                          flags, flagfile, cluster=cluster, is_default=True)
 
 
 def all_configurations():

@@ -105,7 +105,8 @@ def check_in_child(name, cards):
   except subprocess.TimeoutExpired:
     return {'name': name, 'error': 'not finished after {} s'.format(TIMEOUT_SECS)}
   if child.returncode:
-    return {'name': name, 'error': '\n'.join(child.stderr.strip().splitlines()[-1:])}
+    *_, error = ['exit code {}'.format(child.returncode), *child.stderr.strip().splitlines()]
+    return {'name': name, 'error': error}
   return json.loads(child.stdout.splitlines()[-1])
 
 

@@ -97,7 +97,8 @@ def build(configuration, settings):
     if configuration.run == 'predict':
       picture = os.path.join(settings.run.model_dir, 'picture.png')
       Image.new('L', (28, 28)).save(picture)
-      return runs.build(lambda: list(estimator_train.predict(settings.evolve(input=picture))))
+      return runs.build(lambda: list(estimator_train.predict(settings.evolve(input=picture))),
+                        predicts=True)
     function = {'train': estimator_train.train, 'evaluate': estimator_train.evaluate}
     return runs.build(lambda: function[configuration.run](settings))
 

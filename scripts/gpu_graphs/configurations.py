@@ -66,6 +66,8 @@ def all_configurations():
       *_replicas(dict(_RESNET, **mixed), name='resnet50 mixed', defaults=(1, 2)),
       *_replicas(_VGG, (1, 8)),
       *_replicas(dict(_VGG, **mixed), (1, 8), name='vgg16 mixed'),
+      *_replicas(dict(_VGG, trainable_layers=18, batch_size=64), (1,),
+                 name='vgg16, all layers trained'),
       *_replicas(_RESIDUAL),
       *_replicas(dict(_RESIDUAL, **mixed), name='residual_cnn mixed', defaults=(2,)),
       *_replicas({'dataset': 'gpu_graphs.models:text_data', 'model': 'gpu_graphs.models:lstm'},

@@ -1,15 +1,19 @@
 """Builds, places, optimizes and analyses the graph of a configuration, in a process of its own."""
 
 import contextlib
+import itertools
 import json
 import logging
 import os
+import sys
 import tempfile
+import types
 import warnings
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
 from PIL import Image
+from tensorflow.python.ops import collective_ops
 
 import estimator_train
 from estimator_train import Settings, modes
@@ -35,8 +39,9 @@ def check(name, card_names):
     built = build(configuration, settings)
   batch_size = models.BATCH_SIZE if settings is None else (
       settings.optimizer.batch_size // num_replicas(configuration))
-  tasks = [(job, index) for job, count in configuration.cluster for index in range(count)] or [
-      ('localhost', 0)]
+  tasks = [(job, index) for job, count in configuration.cluster for index in range(count)]
+  if not tasks or is_horovod(configuration):  # With Horovod, TensorFlow itself sees no cluster.
+    tasks = [('localhost', 0)]
   nodes = placement.place(built.graph, [*built.usual, *built.summaries], built.feeds,
                           configuration.num_gpus, tasks)
   library = built.graph.as_graph_def().library
@@ -44,7 +49,7 @@ def check(name, card_names):
                          built.graph, batch_size)
   step = cards.optimize(placed, built.config, cards.CARDS['V100']).step
   return {
-      'name': name, 'trains': configuration.run in ('train', 'convert'),
+      'name': name, 'trains': configuration.run in ('train', 'resume', 'convert'),
       'batch_size': batch_size, 'operations': len(nodes),
       'operations_on_gpus': sum(device != analysis.HOST for device in placed.devices.values()),
       'soft_placed': analysis.soft_placed(built.graph, nodes, built.usual, built.feeds),
@@ -55,6 +60,10 @@ def check(name, card_names):
       'cards': {card: summarize_card(
           cards.optimize(placed.with_static_batch(), built.config, cards.CARDS[card]),
           cards.CARDS[card], settings) for card in card_names}}
+
+
+def is_horovod(configuration):
+  return configuration.flags.get('distribution_strategy') == 'horovod'
 
 
 def num_replicas(configuration):
@@ -83,7 +92,7 @@ def make_settings(configuration, folder):
 
 def build(configuration, settings):
   """Returns the runs.BuiltGraph of a configuration."""
-  if configuration.run in ('evaluate', 'predict', 'export'):
+  if configuration.run in ('resume', 'evaluate', 'predict', 'export'):
     estimator_train.train(settings.evolve(mode='train', **CHECKPOINT_FLAGS))
   with contextlib.ExitStack() as stack:
     stack.enter_context(runs.listed_gpus(configuration.num_gpus))
@@ -99,8 +108,9 @@ def build(configuration, settings):
       Image.new('L', (28, 28)).save(picture)
       return runs.build(lambda: list(estimator_train.predict(settings.evolve(input=picture))),
                         predicts=True)
-    function = {'train': estimator_train.train, 'evaluate': estimator_train.evaluate}
-    return runs.build(lambda: function[configuration.run](settings))
+    evaluates = configuration.run == 'evaluate'
+    return runs.build(lambda: (estimator_train.evaluate if evaluates else estimator_train.train)(
+        settings))
 
 
 def run_task(settings):
@@ -115,8 +125,27 @@ def stand_in_cluster(configuration):
                for job, count in configuration.cluster}
   task = {'type': configuration.cluster[0][0], 'index': 0}
   with mock.patch.dict(os.environ, TF_CONFIG=json.dumps({'cluster': addresses, 'task': task})), \
-      mock.patch.object(engines, '_make_cluster_peers', lambda *unused: mock.MagicMock()):
+      mock.patch.object(engines, '_make_cluster_peers', lambda *unused: mock.MagicMock()), \
+      mock.patch.object(engines.HorovodEngine, '_make_peers', lambda engine: mock.MagicMock()), \
+      mock.patch.dict(sys.modules, stand_in_horovod(num_replicas(configuration))):
     yield
+
+
+def stand_in_horovod(size):
+  """Returns modules in place of Horovod, whose operations TensorFlow does not have.
+
+  Its all-reduce is TensorFlow's CollectiveReduce, one for each tensor.
+  """
+  keys = itertools.count(1)
+  module = types.ModuleType('horovod.tensorflow')
+  module.Sum, module.Average = 'Id', 'Div'
+  module.size, module.rank = lambda: size, lambda: 0
+  module.allreduce = lambda value, op: collective_ops.all_reduce(
+      value, size, 1, next(keys), 'Add', op)
+  module.broadcast = lambda value, root: tf.identity(value)
+  package = types.ModuleType('horovod')
+  package.tensorflow = module
+  return {'horovod': package, 'horovod.tensorflow': module}
 
 
 def train_converted(num_gpus):
@@ -141,7 +170,7 @@ def build_export(settings):
 def needs_all_reduce(configuration, settings):
   if settings is None:
     return configuration.num_gpus > 1
-  if configuration.run != 'train' or num_replicas(configuration) == 1:
+  if configuration.run not in ('train', 'resume') or num_replicas(configuration) == 1:
     return False
   flags = settings.devices
   return flags.distribution_strategy in ('mirrored', 'multi_worker_mirrored') and (

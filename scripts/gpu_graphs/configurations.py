@@ -13,7 +13,7 @@ class Configuration(NamedTuple):
     num_gpus: the GPUs of each task; one replica on each.
     flags: the flags that differ from their defaults. The batch size is that of a replica.
     flagfile: the name of a flagfile of the package, whose flags apply first.
-    run: `train`, `evaluate`, `predict`, `export` or `convert`.
+    run: `train`, `resume`, `evaluate`, `predict`, `export` or `convert`.
     cluster: the tasks of a cluster, as (job, number of tasks); the first one is checked.
     is_default: whether the configuration is in the short list.
   """
@@ -111,6 +111,9 @@ def all_configurations():
       Configuration('parameter_server, 2 workers of 1 GPU', 1, dict(
           _SAMPLE, distribution_strategy='parameter_server'),
                     cluster=(('chief', 1), ('worker', 1), ('ps', 1)), is_default=True),
+      Configuration('horovod, 2 workers of 1 GPU', 1, dict(
+          _SAMPLE, distribution_strategy='horovod'), cluster=(('worker', 2),), is_default=True),
+      Configuration('resumed, 2 GPUs', 2, _SAMPLE, run='resume'),
       Configuration('evaluation, 1 GPU', 1, _SAMPLE, run='evaluate', is_default=True),
       Configuration('evaluation of 8 GPUs', 8, _SAMPLE, run='evaluate'),
       Configuration('prediction, 1 GPU', 1, _SAMPLE, run='predict', is_default=True),

@@ -9,6 +9,9 @@ script = load_script('check_gpu_graphs')
 
 from gpu_graphs import analysis, cards, kernels, placement  # noqa: E402
 
+pytestmark = pytest.mark.skipif(not tf.test.is_built_with_cuda(),
+                                reason='this build of TensorFlow has no GPU kernels')
+
 
 def placed_step(graph, fetches, **options):
   nodes = placement.place(graph, fetches, **options)

@@ -29,6 +29,9 @@ CHECKPOINT_FLAGS = {'num_gpus': 0, 'train_steps': 1, 'train_epochs': None, 'batc
 
 def check(name, card_names):
   """Returns the figures of a configuration as plain data; see check_gpu_graphs.py."""
+  if not tf.test.is_built_with_cuda():
+    sys.exit('error: the check requires a build of TensorFlow with GPU kernels: this one has none: '
+             'run it in an environment with tensorflow==1.15.0')
   warnings.simplefilter('ignore')
   logging.getLogger('estimator_train').setLevel(logging.ERROR)
   configuration = all_configurations()[name]

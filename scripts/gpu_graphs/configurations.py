@@ -30,6 +30,8 @@ _SAMPLE = {'dataset': 'fashion_mnist_sample', 'model': 'fashion_cnn'}
 _RESNET = {'dataset': 'synthetic', 'image_size': (224, 224, 3), 'model': 'resnet50',
            'weights': 'none', 'batch_size': 64, 'optimizer': 'momentum',
            'labels': tuple('class_{}'.format(index) for index in range(1000))}
+# ResNet-50 of the publication. The model `resnet50` has a larger head, whose input is not pooled.
+_IMAGENET = dict(_RESNET, model='examples.imagenet_resnet50:model')
 _VGG = {'dataset': 'synthetic', 'image_size': (224, 224, 3), 'model': 'vgg16', 'weights': 'none',
         'batch_size': 32, 'trainable_layers': 4}
 _RESIDUAL = {'dataset': 'synthetic', 'model': 'residual_cnn', 'optimizer': 'momentum'}
@@ -62,8 +64,10 @@ def all_configurations():
   mixed = {'dtype': 'mixed'}
   found = [
       *_published_workloads(),
-      *_replicas(_RESNET, defaults=(1, 2)),
-      *_replicas(dict(_RESNET, **mixed), name='resnet50 mixed', defaults=(1, 2)),
+      *_replicas(_IMAGENET, name='ImageNet ResNet-50', defaults=(1, 2)),
+      *_replicas(dict(_IMAGENET, **mixed), name='ImageNet ResNet-50 mixed', defaults=(1, 2)),
+      *_replicas(_RESNET),
+      *_replicas(dict(_RESNET, **mixed), name='resnet50 mixed'),
       *_replicas(_VGG, (1, 8)),
       *_replicas(dict(_VGG, **mixed), (1, 8), name='vgg16 mixed'),
       *_replicas(dict(_VGG, trainable_layers=18, batch_size=64), (1,),

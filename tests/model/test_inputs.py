@@ -9,6 +9,8 @@ from estimator_train.model import inputs
 
 
 @pytest.mark.parametrize('dtype', [np.uint8, np.float32, np.int64])
+@pytest.mark.skipif(not tf.test.is_built_with_cuda(),
+                    reason='this build of TensorFlow has no GPU kernels')
 def test_parts_of_a_batch_are_sliced_by_operations_with_gpu_kernels(dtype):
   values = np.arange(240, dtype=dtype).reshape(8, 5, 6) + np.array(16, dtype)
   with tf.Graph().as_default() as graph, tf.Session() as session:

@@ -1,12 +1,15 @@
 """The tensors of a step that hooks fetch."""
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.python.framework import kernels
 
 from estimator_train.model import observation
 
 
+@pytest.mark.skipif(not tf.test.is_built_with_cuda(),
+                    reason='this build of TensorFlow has no GPU kernels')
 def test_example_images_are_sliced_by_operations_with_gpu_kernels():
   pixels = np.random.RandomState(1).randint(0, 256, [9, 4, 5, 1]).astype(np.uint8)
   with tf.Graph().as_default(), tf.Session() as session:

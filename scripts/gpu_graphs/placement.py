@@ -16,6 +16,7 @@ from tensorflow.core.framework import device_attributes_pb2
 MASTER_JOB = 'gpu_graphs_master'
 UNLIMITED = [('grpc.max_receive_message_length', -1), ('grpc.max_send_message_length', -1)]
 GPU_MEMORY = 16 << 30
+_REJECTION = 'this worker only records graphs'
 _NO_OPTIMIZATION = -1  # tf.OptimizerOptions.L0, whose name differs between versions.
 
 
@@ -44,9 +45,12 @@ def place(graph, fetches, feeds=(), num_gpus=1, tasks=(('localhost', 0),)):
     config = tf.ConfigProto(allow_soft_placement=True)
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     config.graph_options.optimizer_options.opt_level = _NO_OPTIMIZATION
-    with tf.Session(target, config=config) as session, contextlib.suppress(
-        tf.errors.AbortedError):
-      session.run([fetch.name for fetch in fetches])
+    with tf.Session(target, config=config) as session:
+      try:
+        session.run([fetch.name for fetch in fetches])
+      except tf.errors.AbortedError as error:
+        if _REJECTION not in str(error):
+          raise
   return _join_partitions([node for part in recorded for node in part.node],
                           {node.name for node in graph_def.node})
 
@@ -104,7 +108,7 @@ def _stand_ins(tasks, num_gpus):
       server.start()
       stack.callback(server.stop, None)
     master = tf.train.Server(
-        tf.train.ClusterSpec(dict(cluster, **{MASTER_JOB: ['127.0.0.1:{}'.format(free_port())]})),
+        tf.train.ClusterSpec(dict(cluster, **{MASTER_JOB: ['localhost:0']})),  # Any free port.
         job_name=MASTER_JOB, task_index=0)
     yield master.target, recorded
 
@@ -143,7 +147,7 @@ class _StandIn(grpc.GenericRpcHandler):
     return b'\x0a\x01g'  # RegisterGraphResponse: string graph_handle = 1
 
   def _RunGraph(self, request, context):  # noqa: N802
-    context.abort(grpc.StatusCode.ABORTED, 'this worker only records graphs')
+    context.abort(grpc.StatusCode.ABORTED, _REJECTION)
 
   _RecvTensor = _RunGraph
 

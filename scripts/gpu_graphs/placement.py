@@ -73,7 +73,7 @@ def _join_partitions(nodes, names):
       return source
     if node.op in ('_Recv', '_HostRecv'):
       node = sent[node.attr['tensor_name'].s]
-    # Only control inputs depend on other added nodes, such as constants without a meaning.
+    # Of the other added nodes, such as constants without a meaning, there are only control inputs.
     resolved = resolve(node.input[0]) if node.input else None
     return resolved and ('^' + resolved.lstrip('^').partition(':')[0] if is_control else resolved)
 
@@ -87,11 +87,9 @@ def _join_partitions(nodes, names):
 def complete_device(device, job, index):
   """Adds the job, the replica and the task to the name of a device that lacks them."""
   spec = tf.DeviceSpec.from_string(device)
-  defaults = tf.DeviceSpec(job=job, replica=0, task=index)
-  if spec.job is None:
-    defaults = defaults.make_merged_spec(spec)
-    return defaults.to_string()
-  return tf.DeviceSpec(replica=0, task=0).make_merged_spec(spec).to_string()
+  defaults = tf.DeviceSpec(replica=0, task=0) if spec.job else (
+      tf.DeviceSpec(job=job, replica=0, task=index))
+  return defaults.make_merged_spec(spec).to_string()
 
 
 @contextlib.contextmanager

@@ -38,7 +38,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
+sys.path.insert(0, str(ROOT))  # Precedes an installed package.
+sys.path.append(str(ROOT / 'scripts'))
 
 TIMEOUT_SECS = 1800
 # In training, a tensor of more bytes is no scalar and no shape. Other modes also copy the outputs

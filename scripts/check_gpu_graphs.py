@@ -45,6 +45,7 @@ TIMEOUT_SECS = 1800
 # In training, a tensor of more bytes is no scalar and no shape. Other modes also copy the outputs
 # and the classes of each example to the host.
 MAX_SMALL_BYTES, MAX_BYTES_OF_EXAMPLE = 1024, 64
+MAX_BYTES_OF_CONSTANTS = 10 ** 7  # In the optimized graph, which must have less than 2 GB.
 MIN_FLOAT16_SHARE = .95
 # Faults that are known, as (part of the name of a run, part of the fault, reason).
 KNOWN = (
@@ -134,6 +135,8 @@ def _all_faults(result):
       yield '{} tensors {} of {}'.format(len(large), text, format_bytes(sum(large)))
     if result['transfers'][kind]['unknown']:
       yield '{} tensors {} of unknown size'.format(result['transfers'][kind]['unknown'], text)
+  if result['constants'] > MAX_BYTES_OF_CONSTANTS:
+    yield 'constants of ' + format_bytes(result['constants'])
   if result['needs_all_reduce'] and not result['all_reduces']:
     yield 'no all-reduce'
   for card, figures in result['cards'].items():

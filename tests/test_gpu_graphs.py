@@ -159,7 +159,7 @@ def result_with(**changes):
       'name': 'a run', 'trains': True, 'batch_size': 10,
       'operations': 1500, 'operations_on_gpus': 1400,
       'soft_placed': {'usual': {}, 'summaries': {}}, 'transfers': transfers, 'batch': 'none',
-      'all_reduces': {}, 'needs_all_reduce': False, 'cards': {}}, **changes)
+      'constants': 0, 'all_reduces': {}, 'needs_all_reduce': False, 'cards': {}}, **changes)
 
 
 @pytest.mark.parametrize('changes, fault', [
@@ -169,6 +169,7 @@ def result_with(**changes):
      'without GPU kernel: 2 StridedSlice uint8'),
     ({'soft_placed': {'usual': {}, 'summaries': {'StridedSlice uint8': 2}}}, None),
     ({'needs_all_reduce': True}, 'no all-reduce'),
+    ({'constants': 2 * 10 ** 7}, 'constants of 20 MB'),
     ({'transfers': {'in': {'sizes': [4, 1025], 'unknown': 0}, 'between': {'sizes': [9999]},
                     'out': {'sizes': [4], 'unknown': 0}}}, '1 tensors from the host of 1.02 kB'),
     ({'transfers': {'in': {'sizes': [], 'unknown': 0}, 'between': {'sizes': []},

@@ -73,6 +73,8 @@ def optimize(step: Step, config: Any, card: Card) -> Optimized:
   # Grappler keeps the nodes of this collection.
   meta_graph.collection_def['train_op'].node_list.value.extend(step.fetches)
   graph_def = tf_optimizer.OptimizeGraph(config, meta_graph, verbose=False, cluster=cluster)
+  if not graph_def.node:  # TensorFlow logs the reason, and returns an empty graph.
+    raise ValueError('the optimized graph has 2 GB or more')
   optimized = Step(graph_def.node, step.fetches, graph_def.library, step.original,
                    step.batch_size)
   meta_graph.graph_def.CopyFrom(graph_def)

@@ -57,6 +57,7 @@ def check(name, card_names):
       'operations_on_gpus': sum(device != analysis.HOST for device in placed.devices.values()),
       'soft_placed': analysis.soft_placed(built.graph, nodes, built.usual, built.feeds),
       'without_kernel': step.without_kernel(),
+      'constants': sum(node.ByteSize() for node in step.graph_def.node if node.op == 'Const'),
       'all_reduces': step.all_reduces(),
       'needs_all_reduce': needs_all_reduce(configuration, settings),
       **summarize_transfers(step),

@@ -42,6 +42,7 @@ ELSEWHERE = (
     (r'(CLUSTER_KILL_ROUNDS=20 |FAULTY_NETWORKS=all |KILLS=50 )tests/run.sh',
      'tests/distribution, tests/crash'),
     (r'tests/run.sh|scripts/lint|scripts/install_horovod|.ci/run', '.ci/run'),
+    (r'scripts/check_gpu_graphs', 'tests/test_gpu_graphs.py'),
     (r'.*python scripts/compare_exports.py', 'tests/exporting/test_comparing_exports.py'),
     (r'scripts/(jupyter|run_notebooks|audit.sh|install_clients)', 'requires the package index'),
 )

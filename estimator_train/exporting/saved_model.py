@@ -161,12 +161,14 @@ def _write_model(folder: str, restored: RestoredModel,
   has_tables = bool(tf.get_collection(tf.GraphKeys.TABLE_INITIALIZERS))
   definitions = {name: tf.saved_model.predict_signature_def(*tensors)
                  for name, tensors in signatures.items()}
+  # The graph was built for the CPU. Where it is served, TensorFlow may use GPUs.
   builder.add_meta_graph_and_variables(
       restored.session, [tf.saved_model.tag_constants.SERVING], definitions,
       assets_collection=tf.get_collection(tf.GraphKeys.ASSET_FILEPATHS),
       main_op=tf.tables_initializer() if has_tables else None,
       saver=tf.train.Saver({weight.op.name: weight
-                             for weight in restored.keras_model.weights}), strip_default_attrs=True)
+                             for weight in restored.keras_model.weights}), strip_default_attrs=True,
+      clear_devices=True)
   builder.save()
 
 

@@ -38,8 +38,11 @@ def add_image_samples(features: Any, class_indices: tf.Tensor, outputs: tf.Tenso
     predicted: the predicted classes, [B].
   """
   tensors = (features, class_indices, outputs)
-  mistakes = [tf.boolean_mask(tensor, tf.not_equal(predicted, class_indices))[:_NUM_IMAGES]
-              for tensor in tensors]
+  # Otherwise, TensorFlow copies all images to the GPU and back, since GatherV2 has no GPU kernel
+  # for uint8.
+  with tf.device('/cpu:0'):
+    mistakes = [tf.boolean_mask(tensor, tf.not_equal(predicted, class_indices))[:_NUM_IMAGES]
+                for tensor in tensors]
   tf.add_to_collection(_SAMPLES_KEY, SampledTensors(None, _NUM_IMAGES, tensors))
   tf.add_to_collection(_SAMPLES_KEY, SampledTensors(None, _NUM_IMAGES, mistakes, True))
 

@@ -76,7 +76,10 @@ def select_micro_batch(batch: Any, index: tf.Tensor, num_micro_batches: int) -> 
       start = tf.one_hot(0, tf.size(tensor.dense_shape), tf.cast(index, tf.int64) * size)
       return tf.sparse.slice(tensor, start, tf.concat([[size], tensor.dense_shape[1:]], 0))
     size = tf.shape(tensor)[0] // num_micro_batches
-    rows = tensor[index * size:(index + 1) * size]
+    # TensorFlow cannot slice uint8 on a GPU. Soft placement would copy each batch to the CPU.
+    can_slice = tensor.dtype != tf.uint8
+    rows = (tensor if can_slice else tf.bitcast(tensor, tf.int8))[index * size:(index + 1) * size]
+    rows = rows if can_slice else tf.bitcast(rows, tensor.dtype)
     static_size = tf.get_static_value(size)
     rows.set_shape(tf.TensorShape([static_size]).concatenate(tensor.shape[1:]))
     return rows

@@ -35,7 +35,9 @@ def add_batch_tensors(features: Any, labels: tf.Tensor, outputs: tf.Tensor) -> N
   add_accuracy(class_indices, outputs)
   features, _ = inputs.split_sample_weights(features)
   if decoding.is_image_batch(features):
-    tf.add_to_collection(_PIXELS_KEY, features[:_MAX_IMAGES])
+    # The cast comes first, because TensorFlow cannot slice uint8 on a GPU. Soft placement would
+    # copy the whole batch to the CPU.
+    tf.add_to_collection(_PIXELS_KEY, tf.cast(features, tf.float32)[:_MAX_IMAGES])
     tf.add_to_collection(_CLASS_INDICES_KEY, class_indices[:_MAX_IMAGES])
 
 
@@ -79,5 +81,5 @@ def scalars_of_logged_steps() -> Dict[str, tf.Tensor]:
 
 
 def example_images_and_classes() -> List[tf.Tensor]:
-  """Returns pixel values [N, height, width, C] and class indices [N]; [] if there are no images."""
+  """Returns pixel values, float32 [N, height, width, C], and class indices [N]; [] if no images."""
   return tf.get_collection(_PIXELS_KEY)[:1] + tf.get_collection(_CLASS_INDICES_KEY)[:1]

@@ -107,7 +107,9 @@ def _remove_excluded_branches(nodes: Nodes, constants: Mapping[str, bool]) -> No
 
   A node is live if all its inputs are live. As at run time, a `Merge` is live if one of its inputs
   is live. In the inputs of live nodes, the input of a `Switch` on a constant takes the place of the
-  `Switch`. A `Merge` with one live input becomes an `Identity`.
+  `Switch`. A `Merge` with one live input becomes an `Identity`. If this input is zero, as is the
+  gradient of a branch that is not taken, it is left out of sums, because it has the size of a batch
+  of activations.
 
   Args:
     nodes: the nodes that this function changes. They contain the inputs of all nodes, except
@@ -149,6 +151,7 @@ def _remove_excluded_branches(nodes: Nodes, constants: Mapping[str, bool]) -> No
         values[node.name] = values[inputs[0][0]]
     pending += consumers.get(node.name, ())
   switches = {name for name, _ in aliases}
+  zeros: Set[str] = set()
   for name in list(nodes):
     if name not in live or name in switches:
       del nodes[name]
@@ -163,10 +166,37 @@ def _remove_excluded_branches(nodes: Nodes, constants: Mapping[str, bool]) -> No
         sum(source[0] != '^' for source in node.input)):
       new_node.op = 'Identity'
       del new_node.attr['N']
+      if _is_zero(nodes, next(source for source in sources if source[0] != '^')):
+        zeros.add(name)
     # A control input on a switch has no effect without the switch.
     new_node.input[:] = [
         source if source[0] == '^' else _format_input(_resolve(_parse_input(source), aliases))
         for source in sources if source[0] != '^' or operation_name(source) not in switches]
+  _leave_out_of_sums(nodes, zeros)
+
+
+def _leave_out_of_sums(nodes: Nodes, zeros: Set[str]) -> None:
+  """Removes the outputs of the operations `zeros` from the sums that also have other terms."""
+  for name, node in nodes.items():
+    terms = [source for source in node.input if source[0] != '^']
+    kept = [source for source in terms if operation_name(source) not in zeros]
+    if node.op == 'AddN' and kept and len(kept) < len(terms):
+      new_node = nodes[name] = tf.NodeDef()
+      new_node.CopyFrom(node)
+      new_node.input[:] = kept + [source for source in node.input if source[0] == '^']
+      new_node.attr['N'].i = len(kept)
+      if len(kept) == 1:
+        new_node.op = 'Identity'
+        del new_node.attr['N']
+
+
+def _is_zero(nodes: Nodes, source: str) -> bool:
+  """Returns whether an input of a node is a tensor that is filled with the constant 0."""
+  node = nodes.get(operation_name(source))
+  value = nodes.get(operation_name(node.input[1])) if node is not None and (
+      node.op == 'Fill') else None
+  return value is not None and value.op == 'Const' and not tf.make_ndarray(
+      value.attr['value'].tensor).any()
 
 
 def _parse_input(source: str) -> Tuple[str, int]:

@@ -20,11 +20,19 @@ _SUFFIX = re.compile(r'_\d+$')
 
 
 def make_restored_value(path: Optional[str], name: str, shape: Any, dtype: tf.DType,
-                   **unused_options: Any) -> tf.Tensor:
-  """Makes a tensor with the value of a variable in a checkpoint; zeros if the path is None."""
+                        **unused_options: Any) -> tf.Tensor:
+  """Makes a tensor with the value of a variable in a checkpoint; zeros if the path is None.
+
+  Defect: TensorFlow colocates the operations of an initial value with the variable
+  (tensorflow_core/python/ops/resource_variable_ops.py:1534). RestoreV2 has no GPU kernel, so soft
+  placement moves the variable, its optimizer slots and their updates to the CPU, too. Symptom: on
+  a GPU, each step of a new run copies all weights to the GPU and all gradients back. Private API:
+  `Graph._attr_scope` (framework/ops.py:4700), because no public function removes the attribute.
+  """
   if path is None:
     return tf.zeros(shape, dtype)
-  with tf.device('/cpu:0'):
+  without_colocation = {'_class': tf.AttrValue(list=tf.AttrValue.ListValue())}
+  with tf.device('/cpu:0'), tf.get_default_graph()._attr_scope(without_colocation):
     value, = tf.raw_ops.RestoreV2(prefix=path, tensor_names=[name], shape_and_slices=[''],
                                   dtypes=[dtype])
   value.set_shape(shape)

@@ -218,6 +218,21 @@ def test_the_training_graph_has_no_branches_of_the_learning_phase(tmp_path):
   assert 'MatMul' in types and not {'Switch', 'Merge'} & set(types)
 
 
+def test_the_gradient_of_batch_norm_adds_no_zeros(tmp_path):
+  """They would be those of the branch for inference, each as large as the activations."""
+  names = []
+
+  class Record(tf.train.SessionRunHook):
+    def begin(self):
+      names.extend(operation.name for operation in tf.get_default_graph().get_operations())
+
+  model = sgd(sequential(layers.Reshape([2, 3, 1]), layers.Conv2D(3, 1),
+                         layers.BatchNormalization(), layers.Flatten(), layers.Dense(1)))
+  convert(model, tmp_path).train(in_batches((X, Y)), [Record()], steps=1)
+  assert any('FusedBatchNormGradV3' in name for name in names)
+  assert not [name for name in names if name.startswith('model/gradients/zeros')]
+
+
 def test_eager_mode(tmp_path):
   """With a table, a model that was trained before, and sample weights on two replicas."""
   code = '''

@@ -11,6 +11,7 @@ import training_runs
 from conftest import ROOT, run_process
 from mode_runs import fails, image_flags
 from PIL import Image
+from tensorflow.core.protobuf import saved_model_pb2
 
 from estimator_train.data.opening import make_eval_input_fn
 from estimator_train.exporting import verification
@@ -122,6 +123,10 @@ def test_every_format(run_well, tmp_path, monkeypatch):
         'channel_order': None, 'mean': [0], 'scale': [1 / 255], 'class_names': ['é', 'b', 'c']}
     versions.append(version)
   tensor_version, pictures_version = versions[-2:]
+  for version in versions[-2:]:  # The host that serves the model may have GPUs.
+    meta_graph, = saved_model_pb2.SavedModel.FromString(
+        (version / 'saved_model.pb').read_bytes()).meta_graphs
+    assert {node.device for node in meta_graph.graph_def.node} == {''}
   pictures = np.random.RandomState(3).randint(0, 256, [4, 8, 8, 1]).astype(np.uint8)
   expected = serve(pictures_version, 'pictures', pictures=pictures)
   assert expected['labels'].tolist() == [['é'.encode(), b'b', b'c']] * 4

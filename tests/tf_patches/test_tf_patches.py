@@ -10,7 +10,7 @@ from tensorflow.python.distribute import distribute_coordinator
 from tensorflow.python.keras.optimizers import TFOptimizer
 
 from estimator_train.model.gradients import WeightAveraging, add_mixins
-from estimator_train.tf_patches import environment, estimator, keras
+from estimator_train.tf_patches import environment, estimator, keras, saved_weights
 from estimator_train.tf_patches.loss_scaling import LossScalingOptimizer
 
 
@@ -58,3 +58,13 @@ def test_the_graph_grows_linearly_with_the_replicas(make_optimizer):
     sizes.append((len(operations), sum(
         len(operation.inputs) + len(operation.control_inputs) for operation in operations)))
   assert all(last - middle == middle - first for first, middle, last in zip(*sizes)), sizes
+
+
+@pytest.mark.parametrize('use_resource', [True, False])
+def test_restored_initial_values_leave_variables_on_their_gpu(use_resource):
+  with tf.Graph().as_default() as graph, tf.device('/gpu:0'):
+    tf.Variable(lambda: saved_weights.make_restored_value('path', 'v', [2], tf.float32), name='v',
+                use_resource=use_resource)
+  restore, = (operation for operation in graph.get_operations() if operation.type == 'RestoreV2')
+  assert restore.colocation_groups() == [b'loc:@' + restore.name.encode()]  # Only with itself.
+  assert restore.device == '/device:CPU:0'

@@ -61,8 +61,9 @@ KNOWN = (
 
 
 def main(argv):
-  parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False,
-                                   formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser = argparse.ArgumentParser(
+      prog='scripts/check_gpu_graphs', description=__doc__, allow_abbrev=False,
+      formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('names', nargs='*', metavar='NAME')
   parser.add_argument('--all', action='store_true')
   parser.add_argument('--cards', default='')

@@ -28,7 +28,7 @@ COMMANDS = list(dict.fromkeys(
 # What precedes the flags of the program; relative paths in the image are those of the checkout.
 PROGRAM = re.compile(
     r'(ESTIMATOR_TRAIN_TF=onednn )?(./run_train.sh|python -m estimator_train)|'
-    r'docker run .* estimator-train(?= )|'
+    r'docker run (?!.*--entrypoint).* estimator-train(?= )|'
     r'docker compose -f deploy/docker/compose.yaml run --rm train(-cpu)?|'
     r'deploy/docker/two_hosts.sh \d \S+|sbatch --nodes=\d deploy/slurm/train.sbatch')
 # Commands that are not executed here: what they require, or the test that executes them.
@@ -43,6 +43,7 @@ ELSEWHERE = (
      'tests/distribution, tests/crash'),
     (r'tests/run.sh|scripts/lint|scripts/install_horovod|.ci/run', '.ci/run'),
     (r'scripts/check_gpu_graphs', 'tests/test_gpu_graphs.py'),
+    (r'scripts/verify_gpu', 'tests/test_verify_gpu.py'),
     (r'.*python scripts/compare_exports.py', 'tests/exporting/test_comparing_exports.py'),
     (r'scripts/(jupyter|run_notebooks|audit.sh|install_clients)', 'requires the package index'),
 )

@@ -68,13 +68,12 @@ def test_another_exit_code_than_that_of_sigterm(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('replicas', [2, 4])
-def test_all_checks(replicas, tmp_path):
+def test_all_checks(tmp_path):
   output = tmp_path / 'gpu_report.json'
-  done = run_process(ROOT / 'scripts' / 'verify_gpu', '--cpu_replicas={}'.format(replicas),
-                     '--steps=12', '--output={}'.format(output), cwd=tmp_path, timeout=1200)
+  done = run_process(ROOT / 'scripts' / 'verify_gpu', '--cpu_replicas=2', '--steps=12',
+                     '--output={}'.format(output), cwd=tmp_path, timeout=1200)
   report = json.loads(output.read_text())
   assert done.returncode == 0, (done.stdout, done.stderr)
-  assert report['device_kind'] == 'logical CPU device' and report['num_devices'] == replicas
+  assert report['device_kind'] == 'logical CPU device' and report['num_devices'] == 2
   assert [row['verdict'] for row in report['rows']] == ['ok'] * 19
   assert done.stdout.count('\n| ') == 20 and '19 ok, 0 failed, 0 not run, in ' in done.stdout

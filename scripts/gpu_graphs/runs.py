@@ -43,7 +43,7 @@ def build(run, predicts=False):
   """Calls a function that trains, evaluates or predicts, and returns the BuiltGraph."""
   try:
     with mock.patch.object(monitored_session, 'MonitoredSession', _RecordingSession), \
-        mock.patch.object(evaluation._EvaluationGraph, 'run', _record_evaluation), \
+        mock.patch.object(evaluation._EvaluationGraph, 'evaluate', _record_evaluation), \
         mock.patch.object(tf.Session, 'make_callable',
                           _record_callable if predicts else tf.Session.make_callable):
       run()
@@ -55,7 +55,7 @@ def build(run, predicts=False):
 def _record_evaluation(self, checkpoint, samples, is_stop_requested):
   """Ends a run at the first batch of an evaluation."""
   graph = self.session.graph
-  raise _Built(BuiltGraph(graph, _operands(graph, [self._update_op, samples.tensors()]),
+  raise _Built(BuiltGraph(graph, _operands(graph, [self._update_op, samples.tensors_to_fetch()]),
                           config=self.session._config))
 
 

@@ -23,7 +23,7 @@ RUN python3 /tmp/requirements/install_image.py "${TENSORFLOW}" /opt/estimator_tr
 # because a run may have no permission to write the compiled files.
 FROM ${BASE_IMAGE} AS program
 COPY estimator_train /opt/estimator_train/estimator_train
-COPY scripts/verify_gpu scripts/verify_gpu.py /opt/estimator_train/scripts/
+COPY scripts/verify_gpu scripts/verify_gpu.py scripts/gpu_predictions.json /opt/estimator_train/scripts/
 RUN chmod -R u=rwX,go=rX /opt/estimator_train && python3 -m compileall -q /opt/estimator_train
 
 FROM ${BASE_IMAGE}

@@ -68,6 +68,8 @@ def main(argv):
   parser.add_argument('--all', action='store_true')
   parser.add_argument('--cards', default='')
   parser.add_argument('--json', metavar='FILE', help='also write all figures to a file')
+  parser.add_argument('--predictions', metavar='FILE',
+                      help='also write the examples/s at peak, for scripts/verify_gpu')
   parser.add_argument('--run', metavar='NAME', help=argparse.SUPPRESS)
   options = parser.parse_args(argv)
   cards = [card for card in options.cards.split(',') if card]
@@ -81,6 +83,12 @@ def main(argv):
     if options.json:
       Path(options.json).write_text(json.dumps(results, indent=1, sort_keys=True) + '\n',
                                     encoding='utf-8')
+  if options.predictions:
+    Path(options.predictions).write_text(json.dumps(
+        {result['name']: {card: round(examples_per_sec_at_peak(result, card), 1)
+                          for card in result['cards']}
+         for result in results if result.get('cards')}, indent=1, sort_keys=True) + '\n',
+                                         encoding='utf-8')
   print('\n'.join(placement_table(results)))
   if cards:
     print('\n' + '\n'.join(cards_table(results)))
@@ -182,9 +190,13 @@ def cards_table(results):
       yield '| {} | {} | {:.0%} | {} | {} | {} | {:,.1f} | {:.2f} ms | {:,.0f} | {} |'.format(
           result['name'], card, figures['float16_share'], figures['casts'], figures['transposes'],
           format_bytes(figures['memory']), figures['operations'] / 1e9,
-          1000 * figures['secs_at_peak'],
-          result['batch_size'] / figures['secs_at_peak'] if figures['secs_at_peak'] else 0,
+          1000 * figures['secs_at_peak'], examples_per_sec_at_peak(result, card),
           _counts(figures['float32']) or 'nothing')
+
+
+def examples_per_sec_at_peak(result, card):
+  secs = result['cards'][card]['secs_at_peak']
+  return result['batch_size'] / secs if secs else 0
 
 
 def _counts(counts):

@@ -8,6 +8,7 @@ their content.
 import argparse
 import contextlib
 import datetime
+import json
 import os
 import platform
 import signal
@@ -34,7 +35,7 @@ LARGE_IMAGES = ['--dataset=synthetic', '--data_dir=', '--weights=none']
 WORKLOADS = (
     ('fashion_mnist', SMALL_IMAGES, 128, 8),
     ('oct2017', LARGE_IMAGES, 32, 2),
-    ('mnist_tf_data', SMALL_IMAGES, 128, 8),
+    ('mnist_tf_data', SMALL_IMAGES, 256, 8),
     ('mnist_8gpu', SMALL_IMAGES, 128, 8),
     ('mnist_multi_worker_simple', SMALL_IMAGES, 64, 8),
     ('mnist_multi_worker_practical', SMALL_IMAGES, 64, 8),
@@ -47,6 +48,9 @@ MIXED_LOSS_TOLERANCE = .05
 EXACT_STEPS = 20
 # SGD does not divide by the root of small gradients, which would enlarge rounding differences.
 EXACT = ['--flagfile=fashion_mnist', *SMALL_IMAGES, '--optimizer=sgd', '--learning_rate=0.01']
+# The examples/sec of one GPU at the peak rates of a card, by run and card; see docs/gpu.md. Written
+# by scripts/check_gpu_graphs --predictions.
+PREDICTIONS_FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'gpu_predictions.json')
 OK, FAILED, NOT_RUN = 'ok', 'FAILED', 'not run'
 COLUMNS = ('check', 'run', 'examples/sec', 'GPU memory, MB', 'figure', 'verdict')
 
@@ -65,10 +69,18 @@ class Devices:
     if not self.count:
       raise UserError('the program must see a GPU', 'TensorFlow sees none',
                       'see --mode=doctor; --cpu_replicas=2 runs the checks without GPUs')
+    gpus = hardware.inspect_gpus().gpus if self.are_gpus else ()
+    self._name = gpus[0].name if gpus else ''
 
   @property
   def kind(self):
     return 'GPU' if self.are_gpus else 'logical CPU device'
+
+  def rate_at_peak(self, run_name):
+    """Returns the predicted examples/sec of a run on one GPU; None if the card is not listed."""
+    with open(PREDICTIONS_FILE, encoding='utf-8') as file:
+      rates = json.load(file).get(run_name, {})
+    return next((rate for card, rate in rates.items() if card in self._name), None)
 
   def flags(self, count):
     return (['--num_gpus={}'.format(count)] if self.are_gpus else
@@ -233,6 +245,10 @@ def relative_difference(variables, expected):
   return float(np.sqrt(squares[0] / squares[1]))
 
 
+def share_of_peak(run, rate_at_peak):
+  return ', {:.1%} of the rate at peak'.format(run.rate / rate_at_peak) if rate_at_peak else ''
+
+
 def check_machine(unused_devices, unused_steps, folder):
   run = Run(os.path.join(folder, 'doctor'), ['--mode=doctor'])
   yield make_row('doctor', 'all checks', run.error or '{ok} ok, {warnings} warnings'.format(
@@ -254,6 +270,7 @@ def check_workloads(devices, steps, folder):
       figure = run.error or '{} per replica'.format(per_replica)
       if run.rate and count == 1:
         rate_of_one = run.rate
+        figure += share_of_peak(run, devices.rate_at_peak(flagfile + '.flags, 1 GPU'))
       elif run.rate and rate_of_one:
         figure += ', {:.0%} efficiency'.format(run.rate / rate_of_one / count)
       yield make_row('workload', '{} on {}'.format(flagfile, devices.describe(count)), figure,
@@ -284,12 +301,15 @@ def check_replicas(devices, unused_steps, folder):
 def check_mixed_precision(devices, steps, folder):
   """Compares the loss and the rate of mixed precision with those of float32, for ResNet-50."""
   side, batch = (224, 64) if devices.are_gpus else (32, 4)
+  num_classes = 1000 if devices.are_gpus else 10
   arguments = [*LARGE_IMAGES, '--model=resnet50', '--image_size={0},{0},3'.format(side),
+               '--labels=' + ','.join('class_{}'.format(index) for index in range(num_classes)),
                '--train_steps={}'.format(steps), '--batch_size={}'.format(batch),
                '--optimizer=momentum', '--learning_rate=0.01']
   fp32, mixed = (train(folder, 'resnet50-' + dtype, devices, 1, [*arguments, '--dtype=' + dtype])
                  for dtype in ('fp32', 'mixed'))
-  yield make_row('precision', 'resnet50, fp32', fp32.error or '{} per replica'.format(batch),
+  yield make_row('precision', 'resnet50, fp32', fp32.error or '{} per replica'.format(batch)
+                 + share_of_peak(fp32, devices.rate_at_peak('resnet50, 1 GPU')),
                  FAILED if fp32.error else OK, fp32)
   if fp32.error or mixed.error:
     yield make_row('precision', 'resnet50, mixed', mixed.error or fp32.error, FAILED)
@@ -297,7 +317,8 @@ def check_mixed_precision(devices, steps, folder):
   loss, expected = mixed.result['train_loss'], fp32.result['train_loss']
   difference = abs(loss - expected) / max(abs(expected), 1.)
   yield make_row('precision', 'resnet50, mixed', 'loss {:.4g}, fp32 {:.4g}; {:.2f} times the '
-                 'rate'.format(loss, expected, mixed.rate / fp32.rate),
+                 'rate'.format(loss, expected, mixed.rate / fp32.rate)
+                 + share_of_peak(mixed, devices.rate_at_peak('resnet50 mixed, 1 GPU')),
                  OK if difference <= MIXED_LOSS_TOLERANCE else FAILED, mixed)
 
 

@@ -1,10 +1,13 @@
 """scripts/verify_gpu, on logical CPU devices in place of GPUs."""
 
 import json
+import types
 
 import numpy as np
 import pytest
 from conftest import ROOT, load_script, run_process
+
+from estimator_train.modes.doctor import hardware
 
 verify_gpu = load_script('verify_gpu')
 
@@ -38,6 +41,19 @@ def test_wrong_flags(flags, message, tmp_path, capsys):
 def test_several_devices_are_required(tmp_path):
   row, = verify_gpu.check_replicas(verify_gpu.Devices(1), 12, str(tmp_path))
   assert row['verdict'] == 'not run' and row['figure'] == 'requires several devices'
+
+
+def test_the_share_of_the_rate_at_peak(monkeypatch):
+  gpu = hardware.Gpu('Tesla V100-SXM2-16GB', (7, 0), '450.51', 16 << 30)
+  monkeypatch.setattr(hardware, 'inspect_gpus', lambda: hardware.GpuInventory((gpu,)))
+  monkeypatch.setattr(verify_gpu.tensorflow_probe, 'count_gpus', lambda: 2)
+  devices = verify_gpu.Devices(0)
+  rate = devices.rate_at_peak('resnet50, 1 GPU')
+  assert 300 < rate < 600 and devices.rate_at_peak('resnet50, 9 GPUs') is None
+  assert CpuDevices().rate_at_peak('resnet50, 1 GPU') is None
+  run = types.SimpleNamespace(rate=rate / 2)
+  assert verify_gpu.share_of_peak(run, rate) == ', 50.0% of the rate at peak'
+  assert verify_gpu.share_of_peak(run, None) == ''
 
 
 def test_a_run_that_fails(tmp_path, monkeypatch):

@@ -13,8 +13,18 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from estimator_train.errors import UserError
 from estimator_train.settings import Settings, rules, workloads
-from estimator_train.settings.flag_type import GROUP_TITLES, all_flags, flags_of, unknown_flag_error
-from estimator_train.settings.flags import MODES_WITH_CHECKPOINT_FLAG, OUTPUT_FLAGS
+from estimator_train.settings.flag_type import (
+  GROUP_TITLES,
+  Flag,
+  all_flags,
+  flags_of,
+  unknown_flag_error,
+)
+from estimator_train.settings.flags import (
+  MODES_WITH_CHECKPOINT_FLAG,
+  OUTPUT_FLAGS,
+  TRAINING_MODES,
+)
 
 USAGE = """\
 estimator-train --flagfile=NAME [--FLAG=VALUE...]
@@ -31,7 +41,6 @@ standard output is the result as a JSON object, on a terminal only with --json.
 
 # These flags require a --dataset other than the default, which has no patterns.
 _FLAGS_OF_PATTERNS = ('train_pattern', 'eval_pattern', 'validation_fraction')
-_TRAINING_MODES = ('train_and_evaluate', 'train')
 # If only these flags are given, training continues the run in --model_dir with its flags.
 _FLAGS_OF_LENGTH = ('mode', 'model_dir', 'train_steps', 'train_epochs', 'early_stopping_steps',
                     'stop_at_accuracy', *OUTPUT_FLAGS)
@@ -59,8 +68,8 @@ class Argument(NamedTuple):
   def flag_name(self) -> str:
     """The name of the flag. For `--noFLAG`, this is FLAG."""
     name = self.text.lstrip('-').partition('=')[0]
-    flag = all_flags().get(name[2:]) if name.startswith('no') else None
-    return name if flag is None or flag.value_type is not bool else flag.name
+    negated_flag = _find_negated_flag(name)
+    return name if negated_flag is None else negated_flag.name
 
 
 def parse(argv: Sequence[str]) -> Settings:
@@ -119,20 +128,26 @@ def _check_no_shell_syntax(argument: Argument) -> None:
                         argument.text, remedy + ', or give the flag on the command line')
 
 
+def _find_negated_flag(name: str) -> Optional[Flag]:
+  """Returns FLAG if the name is `noFLAG`, and FLAG is boolean."""
+  flag = all_flags().get(name[2:]) if name.startswith('no') else None
+  return flag if flag is not None and flag.value_type is bool else None
+
+
 def _parse_values(arguments: Sequence[Argument]) -> Dict[str, Any]:
   flags = all_flags()
   values = {name: flag.default for name, flag in flags.items()}
-  for argument in (argument.text for argument in arguments):
+  for argument in [each.text for each in arguments]:
     name, equals, text = argument[2 if argument.startswith('--') else 1:].partition('=')
     flag = flags.get(name)
-    negated_flag = flags.get(name[2:]) if name.startswith('no') else None
+    negated_flag = _find_negated_flag(name)
     if flag is not None and argument.startswith('-'):
       if not equals:
         if flag.value_type is not bool:
           raise UserError('--{} has no value'.format(name), argument,
                           'write it as --{}=VALUE'.format(name))
         text = 'true'
-    elif negated_flag is not None and argument.startswith('-') and negated_flag.value_type is bool:
+    elif negated_flag is not None and argument.startswith('-'):
       if equals:
         raise UserError('the flags cannot be parsed', argument + ' does not take an argument',
                         'see --help')
@@ -156,7 +171,7 @@ def _read_flags_of_run(values: Dict[str, Any], names: Set[str]) -> List[Argument
   """
   path = os.path.join(os.path.expanduser(values['model_dir'] or ''), 'flags.txt')
   reads_checkpoint = values['mode'] in MODES_WITH_CHECKPOINT_FLAG
-  continues_run = values['mode'] in _TRAINING_MODES and names.issubset(_FLAGS_OF_LENGTH)
+  continues_run = values['mode'] in TRAINING_MODES and names.issubset(_FLAGS_OF_LENGTH)
   if not values['model_dir'] or not (reads_checkpoint or continues_run):
     return []
   # The check of --model_dir reports a null byte, for which isfile raises an error on CPython 3.7.
@@ -166,7 +181,7 @@ def _read_flags_of_run(values: Dict[str, Any], names: Set[str]) -> List[Argument
                       '--model_dir={} has no flags.txt'.format(values['model_dir']),
                       'give --dataset, or the --model_dir of a run')
     return []
-  modes_to_keep = ['--mode=' + mode for mode in _TRAINING_MODES] if continues_run else []
+  modes_to_keep = ['--mode=' + mode for mode in TRAINING_MODES] if continues_run else []
   return [argument for argument in _expand_flagfile(Argument('--flagfile=' + path, ''), ())
           if argument.flag_name not in ('mode', 'model_dir') or argument.text in modes_to_keep]
 
@@ -241,11 +256,12 @@ def _expand_flagfiles(argv: Sequence[str]) -> List[Argument]:
 
 def _join_values(arguments: Sequence[Argument]) -> List[Argument]:
   """Joins `--FLAG` and its value, if the value is the next argument, to `--FLAG=VALUE`."""
+  flags = all_flags()
   joined_arguments: List[Argument] = []
   for argument in arguments:
     previous = joined_arguments[-1].text if joined_arguments else ''
     name = previous.lstrip('-') if previous.startswith('-') else ''
-    flag = all_flags().get(name)
+    flag = flags.get(name)
     if not argument.text.startswith('--') and (
         name == 'flagfile' or flag is not None and flag.value_type is not bool):
       text = '{}={}'.format(previous, argument.text)

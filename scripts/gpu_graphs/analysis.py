@@ -2,10 +2,11 @@
 
 import contextlib
 from collections import Counter
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from estimator_train.tf_patches.graphs import find_ancestors, operation_of
 from gpu_graphs import kernels
 
 HOST = 'host'
@@ -65,7 +66,7 @@ class Step:
       tf.import_graph_def(self.graph_def, name='')
     self.graph = graph
     self._fetched = [graph.as_graph_element(name) for name in self.fetches]
-    self.operations = find_ancestors(self._fetched)
+    self.operations = find_ancestors(map(operation_of, self._fetched))
 
   def with_static_batch(self) -> 'Step':
     """Returns the step for batches whose size is known, which memory estimates require."""
@@ -166,25 +167,12 @@ def soft_placed(graph: tf.Graph, nodes: Dict[str, Any], usual: Sequence[Any],
     for operations that only steps with summaries run.
   """
   found: Dict[str, Counter] = {'usual': Counter(), 'summaries': Counter()}
-  in_usual_steps, fed = find_ancestors(usual), {feed.op for feed in feeds}
+  in_usual_steps, fed = find_ancestors(map(operation_of, usual)), {feed.op for feed in feeds}
   for operation in graph.get_operations():
     if operation.name in nodes and 'GPU' in operation.device.upper() and (
         short_device(nodes[operation.name].device) == HOST) and operation not in fed and (
             describe(operation) not in EXCEPTIONS):
       found['usual' if operation in in_usual_steps else 'summaries'][describe(operation)] += 1
-  return found
-
-
-def find_ancestors(fetches: Sequence[Any]) -> Set[tf.Operation]:
-  """Returns the operations that are necessary to run tensors and operations."""
-  found: Set[tf.Operation] = set()
-  pending = [getattr(fetch, 'op', fetch) for fetch in fetches]
-  while pending:
-    operation = pending.pop()
-    if operation not in found:
-      found.add(operation)
-      pending += [tensor.op for tensor in operation.inputs]
-      pending += operation.control_inputs
   return found
 
 

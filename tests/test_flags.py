@@ -159,9 +159,11 @@ RULES = [
     ('--validation_fraction=0', 'give a fraction such as 0.2'),
     ('--validation_fraction=.2', 'is only for --dataset=image_folder or tfrecord'),
     ('--save_checkpoints_steps=5 --save_checkpoints_secs=5', 'exclude each other: .*=5 .*=5: give'),
-    ('--eval_every_steps=5 --save_checkpoints_secs=5', 'omit --save_checkpoints_secs'),
-    ('--eval_every_steps=15 --save_checkpoints_steps=10', 'must be a multiple .*_steps=15'),
-    ('--early_stopping_steps=5', 'before its end .*: --early_stopping_steps=5: give --eval_every'),
+    ('--eval_every_steps=5 --eval_every_epochs=2', 'exclude each other'),
+    ('--early_stopping_steps=5 --early_stopping_epochs=2', 'exclude each other'),
+    ('--early_stopping_steps=5 --eval_every_epochs=0',
+     'before its end .*: --early_stopping_steps=5 --eval_every_epochs=0: omit --eval_every_epochs'),
+    ('--early_stopping_epochs=2 --eval_every_epochs=3', 'not be less than .*=2 .*=3: .*=3 or more'),
     ('--stop_at_accuracy=.5 --mode=train', 'can stop early: --stop_at_accuracy=0.5 --mode=train: '),
     ('--early_stopping_steps=4 --eval_every_steps=5', 'not be less than .*=4 .*=5 or more'),
     ('--augment=flip --cache_features', '=flip does not support --cache_features: .*: give --aug'),
@@ -257,7 +259,7 @@ MAX = 2 ** 31 - 1
 # The first and the last of the integers, unless these are 1 and MAX.
 INTEGERS = {
     **dict.fromkeys(('trainable_layers', 'seed', 'step_timeout_secs', 'save_retry_secs',
-                     'throughput_warmup_steps'), (0, MAX)),
+                     'throughput_warmup_steps', 'eval_every_epochs'), (0, MAX)),
     **dict.fromkeys(('num_cpu_replicas', 'inter_op_parallelism_threads',
                      'intra_op_parallelism_threads', 'num_parallel_calls'), (0, 1000)),
     'num_gpus': (-1, MAX), 'prefetch': (1, 1000)}

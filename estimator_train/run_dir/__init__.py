@@ -93,6 +93,7 @@ class RunDir:
       model.ckpt-STEP.*  the checkpoints
       keras/             the initial weights
       best/              the best checkpoint
+      best.h5, model.h5  the Keras models of the best and of the last checkpoint
       eval/, events.*    TensorBoard's data
       report/, *.json    the reports
       evaluations/       the reports of evaluations of other examples, or of other checkpoints

@@ -218,9 +218,13 @@ class DurationFlags:
 
 @flag_group('evaluation')
 class EvaluationFlags:
+  eval_every_epochs: Optional[int] = flag(
+      None, 'epochs between evaluations; 0: evaluate only at the end; if neither this flag nor '
+      '--eval_every_steps is given, 1 or, for infinite training data, 0', check=int_range(0))
   eval_every_steps: Optional[int] = flag(
-      None, 'steps between evaluations; if not given, evaluate only at the end',
-      check=int_range(1))
+      None, 'steps between evaluations, instead of --eval_every_epochs', check=int_range(1))
+  early_stopping_epochs: Optional[int] = flag(
+      None, 'stop when --best_metric has not improved for this many epochs', check=int_range(1))
   early_stopping_steps: Optional[int] = flag(
       None, 'stop when --best_metric has not improved for this many steps',
       check=int_range(1))
@@ -235,6 +239,12 @@ class EvaluationFlags:
   best_mode: str = flag(
       'auto', 'whether larger or smaller values of --best_metric are better; auto: the name of the '
       'metric decides', choices=('auto', 'max', 'min'))
+
+  @property
+  def may_stop_training(self) -> bool:
+    """Whether an evaluation may stop the training before its last step."""
+    return not (self.early_stopping_epochs is None and self.early_stopping_steps is None
+                and self.stop_at_accuracy is None)
 
 
 @flag_group('optimizer')

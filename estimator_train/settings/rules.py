@@ -4,6 +4,7 @@ The constructor of Settings checks the rules that hold in all modes. `Settings.f
 rules that hold only in some modes.
 """
 
+import functools
 import importlib.util
 import math
 from types import SimpleNamespace
@@ -19,7 +20,9 @@ _TRAINING = flags.TRAINING_MODES
 # pair in a flagfile.
 EXCLUSIVE_PAIRS = (('train_steps', 'train_epochs'),
                    ('save_checkpoints_steps', 'save_checkpoints_secs'),
-                   ('eval_pattern', 'validation_fraction'))
+                   ('eval_pattern', 'validation_fraction'),
+                   ('eval_every_epochs', 'eval_every_steps'),
+                   ('early_stopping_epochs', 'early_stopping_steps'))
 _ONNX_PACKAGES = ('tf2onnx', 'onnx', 'onnxruntime')
 # These flags do not change the published workload, so --mode=reproduce accepts them.
 _REPRODUCE_FLAGS = (
@@ -108,11 +111,17 @@ def _has_decay_schedule(settings: Any) -> bool:
   return settings.lr_schedule in ('exponential', 'cosine')
 
 
+def _stops_before_evaluation(settings: Any, unit: str) -> bool:
+  stopping, interval = (getattr(settings, name + unit)
+                        for name in ('early_stopping_', 'eval_every_'))
+  return bool(stopping and interval and interval > stopping)
+
+
 def _may_stop_early(settings: Any) -> bool:
-  return settings.early_stopping_steps is not None or settings.stop_at_accuracy is not None
+  return any(getattr(settings, name) is not None for name in _STOPPING_FLAGS.split())
 
 
-_STOPPING_FLAGS = 'early_stopping_steps stop_at_accuracy'
+_STOPPING_FLAGS = 'early_stopping_epochs early_stopping_steps stop_at_accuracy'
 # The table has this rule only for built-in data sets. For the data set of a user's function,
 # --mode=predict checks the rule, because --input is required only if the examples are images.
 INPUT_RULE = _required_in_mode('input', 'predict',
@@ -142,14 +151,6 @@ RULES = (
     Rule('--on_nan=skip requires dynamic loss scaling, which skips updates that are not finite',
          'on_nan dtype', 'give --dtype=mixed, or omit --on_nan',
          lambda s: s.on_nan == 'skip' and s.dtype != 'mixed'),
-    Rule('--eval_every_steps requires checkpoints by steps, not by time',
-         'eval_every_steps save_checkpoints_secs', 'omit --save_checkpoints_secs',
-         lambda s: s.eval_every_steps is not None and s.save_checkpoints_secs is not None),
-    Rule('--eval_every_steps must be a multiple of --save_checkpoints_steps, because each '
-         'evaluation reads a checkpoint', 'eval_every_steps save_checkpoints_steps',
-         'give --save_checkpoints_steps={s.eval_every_steps}, or omit it',
-         lambda s: s.eval_every_steps and s.save_checkpoints_steps and (
-             s.eval_every_steps % s.save_checkpoints_steps)),
     _unsupported_with('input_pipeline', 'exact', '--cache',
                       lambda s: s.cache not in ('auto', 'none')),
     *(_unsupported_with(name, default, '--cache_features', lambda s: s.cache_features)
@@ -241,14 +242,15 @@ RULES = (
          lambda s: s.distribution_strategy in flags.MULTI_WORKER_STRATEGIES, ('lr_finder',)),
     Rule('only a run that evaluates can stop early', _STOPPING_FLAGS + ' mode',
          'give --mode=train_and_evaluate', _may_stop_early, ('train',)),
-    Rule('only a run that evaluates before its end can stop early', _STOPPING_FLAGS,
-         'give --eval_every_steps=N', lambda s: _may_stop_early(s) and s.eval_every_steps is None,
+    Rule('only a run that evaluates before its end can stop early',
+         _STOPPING_FLAGS + ' eval_every_epochs', 'omit --eval_every_epochs, or give '
+         '--eval_every_epochs=1', lambda s: _may_stop_early(s) and s.eval_every_epochs == 0,
          ('train_and_evaluate',)),
-    Rule('--early_stopping_steps must not be less than --eval_every_steps',
-         'early_stopping_steps eval_every_steps',
-         'give --early_stopping_steps={s.eval_every_steps} or more',
-         lambda s: s.early_stopping_steps and s.eval_every_steps > s.early_stopping_steps,
-         ('train_and_evaluate',)),
+    *(Rule('--early_stopping_{0} must not be less than --eval_every_{0}'.format(unit),
+           'early_stopping_{0} eval_every_{0}'.format(unit),
+           'give --early_stopping_{0}={{s.eval_every_{0}}} or more'.format(unit),
+           functools.partial(_stops_before_evaluation, unit=unit), ('train_and_evaluate',))
+      for unit in ('epochs', 'steps')),
     Rule('the warm-up must end before the end of the decay',
          'lr_warmup_epochs lr_boundaries_epochs train_epochs', 'give a shorter --lr_warmup_epochs',
          lambda s: (_has_decay_schedule(s) and s.lr_warmup_epochs

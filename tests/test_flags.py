@@ -190,7 +190,6 @@ RULES = [
     ('--runs=a,b', '--runs is only for --mode=report: --runs=a,b --mode=train_and_evaluate: '),
     ('--mode=report', '--mode=report requires --runs: .*: give --runs=FOLDER'),
     ('--num_shards=2', '--num_shards is only for --mode=write_tfrecords: '),
-    ('--mode=export', '--mode=export requires --export_dir: .*: give --export_dir=FOLDER'),
     ('--mode=predict', '=predict requires --input: --mode=predict without --input: give --input='),
     ('--mode=reproduce', '--mode=reproduce requires --workload: .*: give --workload=NAME'),
     ('--mode=reproduce --workload=oct2017', 'its published flags: --train_steps=10: omit it'),
@@ -225,12 +224,13 @@ OF_MODES = [
      'differ in steps per epoch: --train_epochs=1: give --train_steps=N'),
     ('--mode=lr_finder --model_dir=x --distribution_strategy=parameter_server',
      'trains in a single process: --distribution_strategy=parameter_server: give --distr'),
-    ('--train_steps=1', '--model_dir is required'), ('--mode=audit', '--model_dir is required'),
+    ('--mode=evaluate', '--model_dir is required'), ('--mode=audit', '--model_dir is required'),
+    ('--train_steps=1', '^$'),
     ('--train_epochs=2 --model_dir=x --lr_schedule=cosine --lr_warmup_epochs=2',
      'before the end of the decay: --lr_warmup_epochs=2.0 --train_epochs=2: '),
     *(('--mode=' + allowed, '^$') for allowed in (
         'download --dataset=fashion_mnist --data_dir=x', 'doctor', 'input_benchmark',
-        'evaluate --model_dir=x', 'scaling --model_dir=x', 'export --model_dir=x --export_dir=y',
+        'evaluate --model_dir=x', 'scaling --model_dir=x', 'export --model_dir=x',
         'write_tfrecords --output=x', 'report --model_dir=x --runs=y', 'lr_finder --model_dir=x',
         'reproduce --model_dir=x --workload=oct2017 --seed=3 --json'))]
 # The built-in data sets that use a flag.
@@ -313,7 +313,7 @@ def test_values_of_a_wrong_type():
       assert error_of('--no' + name).startswith('unknown flag: --no' + name)
   for name in ('weights', 'cache', 'checkpoint', 'best_metric', 'output', 'image_key', 'label_key'):
     assert re.match('--{0} is empty: --{0}=: give '.format(name), error_of('--{}='.format(name)))
-  assert error_of('--model_dir=').startswith('--model_dir is required')
+  assert error_of('--model_dir=').startswith('--model_dir is empty: --model_dir=: give a folder')
 
 
 def test_misspelled_flags_are_proposed():

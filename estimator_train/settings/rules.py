@@ -4,11 +4,14 @@ The constructor of Settings checks the rules that hold in all modes. `Settings.f
 rules that hold only in some modes.
 """
 
+import contextlib
 import functools
+import glob
 import importlib.util
 import math
+import os
 from types import SimpleNamespace
-from typing import Any, Callable, NamedTuple, Tuple
+from typing import Any, Callable, NamedTuple, Optional, Tuple, Union
 
 from estimator_train.errors import UserError
 from estimator_train.settings import flags, user_code
@@ -40,12 +43,13 @@ class Rule(NamedTuple):
 
   Attributes:
     given: the names of the flags whose values the error states, or a text that begins with `--`.
+    remedy: a text, or a function that returns it for the values of all flags.
     is_broken: takes an object with the values of all flags as attributes.
     modes: the modes in which the rule holds; empty for all modes.
   """
   text: str
   given: str
-  remedy: str
+  remedy: Union[str, Callable[[Any], str]]
   is_broken: Callable[[Any], Any]
   modes: Tuple[str, ...] = ()
 
@@ -53,7 +57,9 @@ class Rule(NamedTuple):
     if self.is_broken(settings):
       given = (self.given.format(s=settings) if self.given.startswith('--')
                else _format_flags(settings, *self.given.split()))
-      raise UserError(self.text.format(s=settings), given, self.remedy.format(s=settings))
+      remedy = (self.remedy.format(s=settings) if isinstance(self.remedy, str)
+                else self.remedy(settings))
+      raise UserError(self.text.format(s=settings), given, remedy)
 
 
 def check_rules(settings: Any, mode: str = '') -> None:
@@ -101,6 +107,29 @@ def _unsupported_with(name: str, default: Any, other: str, is_given: Callable[[A
               '--{0}={{s.{0}}} with {1}'.format(name, other),
               'give --{}={}, or omit {}'.format(name, default, other),
               lambda s: getattr(s, name) != default and is_given(s))
+
+
+def _propose_model_dir(settings: Any) -> str:
+  """Returns a remedy that names the newest run, for modes that read a run."""
+  newest = _find_newest_run()
+  if settings.mode == 'report':
+    runs = settings.runs or tuple(filter(None, [newest]))
+    if len(runs) == 1:
+      return 'give {1}--model_dir={0} to write the page to this run, or --model_dir=FOLDER'.format(
+          runs[0], '' if settings.runs else '--runs={} '.format(newest))
+  elif settings.mode in flags.MODES_WITH_CHECKPOINT_FLAG and newest is not None:
+    return 'give --model_dir={}, the newest run in {}/, or --model_dir=FOLDER'.format(
+        newest, flags.RUNS_FOLDER)
+  return 'give --model_dir=FOLDER'
+
+
+def _find_newest_run() -> Optional[str]:
+  """Returns the folder of the run in `runs/` that has saved the last checkpoint, or None."""
+  saves = {}
+  for path in glob.glob(os.path.join(flags.RUNS_FOLDER, '*', 'checkpoint')):
+    with contextlib.suppress(OSError):  # It may be removed meanwhile.
+      saves[os.path.getmtime(path)] = os.path.dirname(path)
+  return saves[max(saves)] if saves else None
 
 
 def _has_built_in_dataset(settings: Any) -> bool:
@@ -205,9 +234,10 @@ RULES = (
          'learning_rate lr_values', 'give a lower --lr_values',
          lambda s: _has_decay_schedule(s) and s.lr_values and s.lr_values[0] > s.learning_rate),
     # In some modes.
-    Rule('--model_dir is required', '--mode={s.mode} without --model_dir',
-         'give --model_dir=FOLDER', lambda s: not s.model_dir,
-         tuple(mode for mode in flags.MODES if mode not in flags.MODES_WITHOUT_MODEL_DIR)),
+    Rule('--model_dir is required', '--mode={s.mode} without --model_dir', _propose_model_dir,
+         lambda s: not s.model_dir,
+         tuple(mode for mode in flags.MODES
+               if mode not in (*flags.MODES_WITHOUT_MODEL_DIR, *_TRAINING))),
     _required_in_mode('output', 'write_tfrecords', 'give --output=FOLDER'),
     _only_in_modes(('write_tfrecords',), 'num_shards',
                    'give --mode=write_tfrecords, or omit --num_shards'),
@@ -215,7 +245,6 @@ RULES = (
     _required_in_mode('runs', 'report',
                       'give --runs=FOLDER, or several folders to compare: --runs=FOLDER,FOLDER'),
     _only_in_modes(('report',), 'runs', 'give --mode=report, or omit --runs'),
-    _required_in_mode('export_dir', 'export', 'give --export_dir=FOLDER'),
     _only_in_modes(flags.MODES_WITH_CHECKPOINT_FLAG, 'checkpoint',
                    'omit it; training resumes from the latest checkpoint'),
     Rule('training requires --train_steps or --train_epochs', '--mode={s.mode} without either',
@@ -223,7 +252,7 @@ RULES = (
          lambda s: s.train_steps is None and s.train_epochs is None, _TRAINING),
     Rule('--export_format=onnx requires the extra `onnx`', 'export_format',
          'install it with `pip install estimator_train[onnx]`',
-         lambda s: s.export_dir and s.export_format == 'onnx' and not all(
+         lambda s: (s.export_dir or s.mode == 'export') and s.export_format == 'onnx' and not all(
              map(importlib.util.find_spec, _ONNX_PACKAGES)), ('export', *_TRAINING)),
     Rule('an .h5 file contains no preprocessing', 'export_format export_input',
          'give --export_input=tensor, or another --export_format',

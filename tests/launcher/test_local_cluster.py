@@ -123,4 +123,5 @@ def test_the_folder_of_a_run_is_chosen_once_for_all_tasks(monkeypatch, tmp_path,
   name = 'runs/fashion_mnist_sample-fashion_cnn'
   assert [(command[-1], log_dir) for command, log_dir in commands] == [
       ('--model_dir={}'.format(folder), folder + '/logs') for folder in (name, name + '-2')]
-  assert capsys.readouterr().err.startswith('new run in {0}\nnew run in {0}-2, because'.format(name))
+  assert capsys.readouterr().err.startswith(
+      'new run in {0}\nnew run in {0}-2, because'.format(name))

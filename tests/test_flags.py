@@ -199,6 +199,7 @@ RULES = [
     (OVER_WORKERS + ' --distribution_strategy=parameter_server', 'requires synchronous workers: '),
     (OVER_WORKERS + ' --all_reduce_alg=hierarchical_copy', 'not support several workers: .*omit'),
     ('--lr=1', 'unknown flag: --lr: did you mean --learning_rate[?]'),
+    ('--patience=3', 'unknown flag: --patience: did you mean --early_stopping_epochs[?]'),
     ('--model=resnet', '--model=resnet: did you mean resnet50[?] choose from fashion_cnn'),
     ('--zzz', 'unknown flag: --zzz: --help lists all flags'),
     ('--' + 'long' * 1000, r'unknown flag: --(long)+lo... .4002 characters. ...(long)+: --help'),

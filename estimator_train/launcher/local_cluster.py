@@ -31,7 +31,7 @@ from estimator_train.launcher.supervisor import (
   Timeouts,
   print_to_stderr,
 )
-from estimator_train.run_dir import make_folder
+from estimator_train.run_dir import default_folder, make_folder
 from estimator_train.settings import command_line, workloads
 from estimator_train.system import child_process, logs
 
@@ -70,7 +70,14 @@ def main(argv: Optional[Sequence[str]] = None, program_command: Sequence[str] = 
       flag, rule = (('--tensorboard', 'TensorBoard can only be started with training')
                     if flags.tensorboard else ('--local_workers', 'a local cluster can only train'))
       raise UserError(rule, '{} --mode={}'.format(flag, settings.run.mode), 'leave one of them out')
-    log_dir = os.path.join(settings.run.required_model_dir, 'logs')
+    model_dir = settings.run.model_dir
+    if model_dir is None:
+      # Chosen once, so that all tasks, also after a restart, use the same folder.
+      folder = default_folder.choose_folder(settings)
+      print_to_stderr(folder.reason)
+      model_dir = folder.path
+      command.append('--model_dir=' + model_dir)
+    log_dir = os.path.join(model_dir, 'logs')
     make_folder(log_dir)
     if flags.tensorboard:
       _start_tensorboard(tensorboard_command, log_dir)

@@ -42,8 +42,8 @@ standard output is the result as a JSON object, on a terminal only with --json.
 # These flags require a --dataset other than the default, which has no patterns.
 _FLAGS_OF_PATTERNS = ('train_pattern', 'eval_pattern', 'validation_fraction')
 # If only these flags are given, training continues the run in --model_dir with its flags.
-_FLAGS_OF_LENGTH = ('mode', 'model_dir', 'train_steps', 'train_epochs', 'early_stopping_steps',
-                    'stop_at_accuracy', *OUTPUT_FLAGS)
+_FLAGS_OF_LENGTH = ('mode', 'model_dir', 'train_steps', 'train_epochs', 'early_stopping_epochs',
+                    'early_stopping_steps', 'stop_at_accuracy', *OUTPUT_FLAGS)
 _HELP_WITH_WORD = re.compile('--?help=.')
 _FLAGFILE_ARGUMENT = re.compile(r'--?flagfile(?:=(.*))?', re.DOTALL)
 _COMMENT_PREFIXES = ('#', '//')

@@ -42,6 +42,7 @@ ELSEWHERE = (
     (r'(CLUSTER_KILL_ROUNDS=20 |FAULTY_NETWORKS=all |KILLS=50 )tests/run.sh',
      'tests/distribution, tests/crash'),
     (r'tests/run.sh|scripts/lint|scripts/install_horovod|.ci/run', '.ci/run'),
+    (r'\$\(scripts/install_search\) ', 'tests/test_examples.py'),
     (r'scripts/check_gpu_graphs', 'tests/test_gpu_graphs.py'),
     (r'scripts/verify_gpu', 'tests/test_verify_gpu.py'),
     (r'.*python scripts/compare_exports.py', 'tests/exporting/test_comparing_exports.py'),

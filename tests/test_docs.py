@@ -243,6 +243,14 @@ def test_links_lead_somewhere():
         assert anchor in map(anchor_of, headings), (name, target)
 
 
+def test_files_with_the_version_agree():
+  citation = (ROOT / 'CITATION.cff').read_text(encoding='utf-8')
+  assert '\nversion: {}\n'.format(estimator_train.__version__) in citation
+  changelog = (ROOT / 'CHANGELOG.md').read_text(encoding='utf-8')
+  for version in re.findall(r'^## \[(\d.*?)\]', changelog, re.MULTILINE)[:1]:
+    assert version == estimator_train.__version__
+
+
 def test_nested_blocks_are_indented_for_the_site():
   """MkDocs nests lists, tables and paragraphs in an item only if they are indented by 4, 8, …"""
   block = re.compile(r'^( +)(?:[-*+] |\d+\. |\|)|(?<=\n\n)( +)(?=\S)', re.MULTILINE)

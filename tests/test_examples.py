@@ -12,10 +12,9 @@ import sys
 
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import ROOT, run_process
+from conftest import ROOT, python_installed_by, run_process
 
 EXAMPLES = ROOT / 'examples'
-SEARCH_PYTHON = ROOT / '.venv-search' / 'bin' / 'python'
 
 
 @pytest.fixture
@@ -118,11 +117,13 @@ def check_raw_sentences(execute, accuracy):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not SEARCH_PYTHON.exists(), reason='scripts/install_search has not been run')
 def test_a_search(tmp_path):
   """Two trials, and a third one that is added to them."""
+  if sys.version_info[:2] != (3, 7):
+    pytest.skip('the environment of the search has CPython 3.7')
+  python = python_installed_by('install_search', 'Optuna')
   for trials in (2, 1):
-    done = run_process(SEARCH_PYTHON, EXAMPLES / 'search.py', '--trials={}'.format(trials),
+    done = run_process(python, EXAMPLES / 'search.py', '--trials={}'.format(trials),
                        '--epochs=1', '--model_dir=search', cwd=tmp_path,
                        env={'PYTHONPATH': str(ROOT)})
     assert done.returncode == 0, done.stderr

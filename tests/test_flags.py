@@ -122,7 +122,8 @@ def test_help_has_every_flag():
   for name in KINDS:
     assert '\n  --{}: '.format(name) in command_line.help_text() and '--' + name in text, name
   for word, names in (('bad_image', {'--on_bad_image', '--max_bad_images'}),
-                      ('MOBILENETV2', {'--model'})):
+                      ('MOBILENETV2', {'--model'}), ('local_workers', {'--local_workers'}),
+                      ('restarts', {'--max_restarts'})):
     assert command_line.wants_help(['--help=' + word])
     lines = command_line.help_text(['--help=' + word]).splitlines()
     assert {line.strip().partition(':')[0] for line in lines} >= names and len(lines) < 10

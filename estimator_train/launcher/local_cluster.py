@@ -33,6 +33,7 @@ from estimator_train.launcher.supervisor import (
 )
 from estimator_train.run_dir import default_folder, make_folder
 from estimator_train.settings import command_line, workloads
+from estimator_train.settings.launcher_flags import LAUNCHER_FLAGS
 from estimator_train.system import child_process, logs
 
 _PROGRAM_COMMAND = (sys.executable, '-m', 'estimator_train')
@@ -40,7 +41,7 @@ _PROGRAM_COMMAND = (sys.executable, '-m', 'estimator_train')
 _TENSORBOARD_COMMAND = (sys.executable, '-m', 'estimator_train.launcher.tensorboard_server')
 # The argument of the program if the user gives no flags.
 _QUICKSTART_ARGUMENT = '--flagfile=' + os.path.join(workloads.FLAGFILES_DIR, 'quickstart.flags')
-_COUNT_FLAGS = ('local_workers', 'local_ps', 'max_restarts', 'local_cores', 'local_gpus')
+_COUNT_FLAGS = tuple(flag.name for flag in LAUNCHER_FLAGS if flag.takes_count)
 _DEFAULT_TIMEOUTS = Timeouts()
 
 
@@ -104,9 +105,12 @@ def _start_tensorboard(tensorboard_command: Sequence[str], log_dir: str) -> None
 def _parse_arguments(argv: Sequence[str]) -> Tuple[argparse.Namespace, List[str]]:
   """Returns the flags of the launcher, and the arguments of the program."""
   parser = _RaisingParser(add_help=False, allow_abbrev=False)
-  for name in _COUNT_FLAGS:
-    parser.add_argument('--' + name, '-' + name, type=_parse_count, default=0)
-  parser.add_argument('--tensorboard', '-tensorboard', action='store_true')
+  for flag in LAUNCHER_FLAGS:
+    names = ('--' + flag.name, '-' + flag.name)
+    if flag.takes_count:
+      parser.add_argument(*names, type=_parse_count, default=0)
+    else:
+      parser.add_argument(*names, action='store_true')
   return parser.parse_known_args(list(argv))
 
 

@@ -12,7 +12,7 @@ import textwrap
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings, rules, workloads
+from estimator_train.settings import Settings, launcher_flags, rules, workloads
 from estimator_train.settings.flag_type import (
   GROUP_TITLES,
   Flag,
@@ -226,14 +226,13 @@ def _full_help_text() -> str:
           flag.format(flag.default))
       lines.append('  --{}: {}{}'.format(flag.name, flag.description, suffix))
     lines.append('')
-  lines.append('  --flagfile: file to read flags from, one per line, or the name of one of the '
+  lines.append('{}:'.format(launcher_flags.TITLE))
+  for launcher_flag in launcher_flags.LAUNCHER_FLAGS:
+    suffix = ' (default: 0)' if launcher_flag.takes_count else ''
+    lines.append('  --{}: {}{}'.format(launcher_flag.name, launcher_flag.help, suffix))
+  lines.append('\n  --flagfile: file to read flags from, one per line, or the name of one of the '
                'package\n  --version: print the version\n  --help: print this text; '
-               '--help=WORD: print the flags that have WORD in their line\n\n'
-               './run_train.sh --local_workers=N [--local_ps=M] [--max_restarts=K] FLAG...\n'
-               '  trains with N workers and M parameter servers on this machine; restarts them up '
-               'to K times\n'
-               './run_train.sh --tensorboard FLAG...\n'
-               '  trains and runs TensorBoard at the same time')
+               '--help=WORD: print the flags that have WORD in their line')
   return '\n'.join(lines)
 
 

@@ -32,7 +32,7 @@ setup(
   package_data={
     'estimator_train': ['configs/*.flags', 'data/fashion_mnist_sample_files/*',
                         'install_requires.txt', 'reports/*.html', 'reports/page.css',
-                        'reports/fonts/*'],
+                        'reports/fonts/*', 'py.typed', '__init__.pyi'],
   },
   entry_points={'console_scripts': ['estimator-train = estimator_train.__main__:run_and_exit']},
   zip_safe=False,

@@ -20,7 +20,7 @@ _MODULE_NAMES = {'train_and_evaluate': 'train'}
 # while another process trains in it.
 _READ_ONLY_MODES = ('predict', 'export', 'download', 'doctor', 'write_tfrecords')
 # These modes import TensorFlow only in child processes, or not at all.
-_MODES_WITHOUT_TENSORFLOW = ('download', 'doctor', 'scaling', 'reproduce', 'report')
+MODES_WITHOUT_TENSORFLOW = ('download', 'doctor', 'scaling', 'reproduce', 'report')
 
 
 def run(settings: Settings, process: Optional[Process] = None) -> Dict[str, Any]:
@@ -102,7 +102,7 @@ def _import_mode(mode: str) -> Any:
     return importlib.import_module(name)
   gc.disable()
   try:
-    if mode not in _MODES_WITHOUT_TENSORFLOW:
+    if mode not in MODES_WITHOUT_TENSORFLOW:
       logging.getLogger('estimator_train').info('importing TensorFlow')
     return importlib.import_module(name)
   finally:

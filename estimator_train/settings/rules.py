@@ -34,6 +34,10 @@ _REPRODUCE_FLAGS = (
     'intra_op_parallelism_threads', 'num_parallel_calls', 'seed', 'log_every_steps',
     'save_checkpoints_secs', 'save_retry_secs', 'report_page', *flags.OUTPUT_FLAGS)
 
+# The modes to which a flag applies, if the other modes reject it.
+ONLY_IN_MODES = {'num_shards': ('write_tfrecords',), 'runs': ('report',),
+                 'checkpoint': flags.MODES_WITH_CHECKPOINT_FLAG}
+
 
 class Rule(NamedTuple):
   """A row of the table.
@@ -81,7 +85,8 @@ def _required_in_mode(name: str, mode: str, remedy: str) -> Rule:
               lambda s: getattr(s, name) in (None, (), '', '-'), (mode,))
 
 
-def _only_in_modes(modes: Tuple[str, ...], name: str, remedy: str) -> Rule:
+def _only_in_modes(name: str, remedy: str) -> Rule:
+  modes = ONLY_IN_MODES[name]
   return Rule('--{} is only for --mode={}'.format(name, ', '.join(modes)), name + ' mode', remedy,
               lambda s: getattr(s, name) != all_flags()[name].default,
               tuple(mode for mode in flags.MODES if mode not in modes))
@@ -239,14 +244,12 @@ RULES = (
          tuple(mode for mode in flags.MODES
                if mode not in (*flags.MODES_WITHOUT_MODEL_DIR, *_TRAINING))),
     _required_in_mode('output', 'write_tfrecords', 'give --output=FOLDER'),
-    _only_in_modes(('write_tfrecords',), 'num_shards',
-                   'give --mode=write_tfrecords, or omit --num_shards'),
+    _only_in_modes('num_shards', 'give --mode=write_tfrecords, or omit --num_shards'),
     INPUT_RULE._replace(is_broken=lambda s: INPUT_RULE.is_broken(s) and _has_built_in_dataset(s)),
     _required_in_mode('runs', 'report',
                       'give --runs=FOLDER, or several folders to compare: --runs=FOLDER,FOLDER'),
-    _only_in_modes(('report',), 'runs', 'give --mode=report, or omit --runs'),
-    _only_in_modes(flags.MODES_WITH_CHECKPOINT_FLAG, 'checkpoint',
-                   'omit it; training resumes from the latest checkpoint'),
+    _only_in_modes('runs', 'give --mode=report, or omit --runs'),
+    _only_in_modes('checkpoint', 'omit it; training resumes from the latest checkpoint'),
     Rule('training requires --train_steps or --train_epochs', '--mode={s.mode} without either',
          'give --train_steps=N or --train_epochs=N',
          lambda s: s.train_steps is None and s.train_epochs is None, _TRAINING),

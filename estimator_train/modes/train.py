@@ -74,7 +74,8 @@ def run(settings: Settings, run_dir: RunDir, process: Process = SINGLE_PROCESS) 
       warn_of_inaccurate_batch_norm(model, result)
     if evaluation_loop and model_file:
       best_model_file = h5_model.save_best_model(trained_model, model_file)
-    learning_curves.write_learning_curves(run_dir.path)
+    learning_curves.write_learning_curves(
+        run_dir.path, epochs=run.clock.epoch_curve(outcome.times.global_step))
     page_file = page.write_page_of_finished_run(run_dir.path, settings.reporting)
     throughput.log_summary(result, model.best_metric.name if evaluation_loop else None, {
         'report': page_file, 'model': model_file, 'best model': best_model_file,
@@ -121,10 +122,13 @@ def _train_as_worker(run: Run, model: PreparedModel, signals: SignalState) -> Di
 
 def _write_throughput_report(run: Run, model: PreparedModel, outcome: Outcome) -> Dict[str, Any]:
   worker_figures = run.peers.leave_run()  # Waits for the other workers.
+  end_time_and_duration = throughput.read_end_time_and_duration(run.start_up)
   result = throughput.write_throughput_report(
       run.settings, dict(run.conditions, parameters=model.parameter_counts,
                          examples_seen=run.clock.examples_at(outcome.times.global_step),
-                         **throughput.read_end_time_and_duration(run.start_up)),
+                         start_step=run.start.step, **end_time_and_duration,
+                         total_run_secs=throughput.compute_total_secs(
+                             run.run_dir.path, run.start.step, end_time_and_duration['run_secs'])),
       outcome.times, worker_figures)
   result.update(run.skipped_images_result)
   if outcome.stop_reason is not None:

@@ -17,7 +17,12 @@ from estimator_train.checkpoints.saving import SaveListener
 from estimator_train.data.opening import make_eval_input_fn
 from estimator_train.data.source import InputFn, translate_errors
 from estimator_train.errors import TrainingFailed, UserError, one_line
-from estimator_train.model import confusion_matrix, evaluation_metrics, evaluation_samples
+from estimator_train.model import (
+  confusion_matrix,
+  evaluation_metrics,
+  evaluation_samples,
+  score_histogram,
+)
 from estimator_train.model.evaluation_samples import EvaluationSamples, SampleCollector
 from estimator_train.run_dir import read_checkpoint_list
 from estimator_train.system import watchdog
@@ -225,10 +230,11 @@ class Evaluator:
       The metrics, and some examples with the outputs of the model. The metrics include
       `average_loss`, `examples`, `examples_digest` (see Source.content_digest), `global_step`,
       `checkpoint` and the compiled metrics of the model. With classes, they also include
-      `accuracy`, `class_counts` (lists by the attributes of ClassCounts), `calibration_bins`, and
-      `confusion_matrix` or `confusions` (see evaluation_metrics.classifier_metrics). Without
-      classes, they also include `loss`, the average loss plus the losses of the layers, such as
-      weight decay.
+      `accuracy`, `class_counts` (lists by the attributes of ClassCounts), `calibration_bins`,
+      and `confusion_matrix` or `confusions` (see evaluation_metrics.classifier_metrics). With two
+      classes, they also include `score_counts`: for each bin of scores, its lowest score and its
+      numbers of examples of both classes (see score_histogram.area_metrics). Without classes, they
+      also include `loss`, the average loss plus the losses of the layers, such as weight decay.
 
     Raises:
       EvaluationStopped: the evaluation was interrupted.
@@ -243,7 +249,8 @@ class Evaluator:
           restoring.map_weights_to_averages(checkpoint)):  # --ema_decay may have changed.
         self._graph = _EvaluationGraph(self._model.estimator, make_eval_input_fn(
             source, self._run.settings, self._model.one_hot, batch_size), checkpoint)
-      samples = SampleCollector(self._graph.sampled_tensors, source.num_examples, batch_size)
+      samples = SampleCollector(self._graph.sampled_tensors, source.num_examples, batch_size,
+                                source.identify_example)
       metrics = self._graph.evaluate(checkpoint, samples, self._count_batch_and_check_stop)
     _release_free_memory()
     if source.num_examples not in (None, metrics['examples']):
@@ -301,6 +308,8 @@ class Evaluator:
       result.update({name: metrics[name].tolist()
                      for name in ('calibration_bins', 'confusion_matrix', 'confusions')
                      if np.ndim(metrics.get(name, 0)) == 2})
+      if 'score_counts' in metrics:
+        result['score_counts'] = [score_histogram.bin_thresholds(), *metrics['score_counts']]
     assert self._graph is not None
     if self._graph.batch_mean_names:
       result['batch_means'] = self._graph.batch_mean_names
@@ -358,7 +367,8 @@ class _EvaluationGraph:
       if is_stop_requested():
         raise EvaluationStopped
       try:
-        _, values = session.run([self._update_op, samples.tensors_to_fetch()])
+        _, values = session.run([self._update_op, samples.tensors_to_fetch()],
+                                samples.values_to_feed())
       except tf.errors.OutOfRangeError:
         break
       samples.add_batch(values)

@@ -189,7 +189,7 @@ class TrainedModel(NamedTuple):
     devices = find_devices(self.settings.evolve(
         num_gpus=-1 if self.settings.devices.num_gpus else 0).devices)
     batch_size = max(1, self.settings.optimizer.batch_size // devices.num_replicas)
-    device = Devices(devices.names[:1], devices.display_names[:1])
+    device = devices.first()
     # The session is the default only while the graph is built, because other code runs between the
     # calls of `predict`.
     with contextlib.closing(_make_session(self.settings, device)) as session, \

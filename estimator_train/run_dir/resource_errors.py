@@ -22,10 +22,10 @@ _OUT_OF_MEMORY_PATTERN = re.compile(
     r'OOM when allocating tensor with shape(\[[\d,]*\]) and type (\w+) on '
     r'(?:/job:\S*/task:\d+)?(\S+) by allocator')
 _ROOT_NUMBER_PATTERN = re.compile(r'^\(\d+\) ')
-# Other errors of GPUs: a pattern, what failed, and the remedy. The first match counts. The texts are
-# those of TensorFlow 1.15 in public reports; see docs/docker.md.
-_MEMORY_REMEDY = ('free the memory that other processes use (see nvidia-smi), select another GPU by '
-                  'CUDA_VISIBLE_DEVICES, or give a smaller --batch_size')
+# Other errors of GPUs: a pattern, what failed, and the remedy. The first match counts. The texts
+# are those of TensorFlow 1.15 in public reports; see docs/docker.md.
+_MEMORY_REMEDY = ('free the memory that other processes use (see nvidia-smi), select another GPU '
+                  'by CUDA_VISIBLE_DEVICES, or give a smaller --batch_size')
 _GPU_ERRORS = tuple((re.compile(pattern), what, remedy) for pattern, what, remedy in (
     ("No OpKernel was registered to support Op 'Cudnn", 'the model requires a GPU',
      'give --num_gpus=1, or replace CuDNNLSTM by LSTM(recurrent_activation="sigmoid") and CuDNNGRU '

@@ -173,10 +173,10 @@ def test_translated_errors():
 
 
 @pytest.mark.parametrize('message, what', [
-    ('2 root error(s) found.\n  (0) Resource exhausted: OOM when allocating tensor with shape[32,960]'
+    ('2 root error(s) found.\n  (0) Resource exhausted: OOM when allocating tensor with shape[32,9]'
      ' and type half on /job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc\n\t '
      '[[{{node a}}]]\nHint: If you want to see a list of allocated tensors when OOM happens, add',
-     r'out of memory on /device:GPU:0: a half tensor of shape \[32,960\] at --batch_size=128: give'),
+     r'out of memory on /device:GPU:0: a half tensor of shape \[32,9\] at --batch_size=128: give'),
     ('2 root error(s) found.\n  (0) Internal: Dst tensor is not initialized.\n\t [[{{node x}}]]',
      'out of memory on a GPU: Internal: Dst tensor is not initialized.: free the memory'),
     ('failed initializing StreamExecutor for CUDA device ordinal 0: Internal: failed call to '
@@ -190,8 +190,8 @@ def test_translated_errors():
      'TensorFlow does not support the GPU: '),
     ('TensorFlow device (GPU:0) is being mapped to multiple CUDA devices (1 now, and 0 previously)',
      'this process already uses other GPUs: '),
-    ('4 root error(s) found.\n  (0) Internal: NCCL: unhandled system error. Set NCCL_DEBUG=WARN for '
-     'detail.\n\t [[node NcclAllReduce]]', 'NCCL failed: Internal: NCCL: unhandled system error'),
+    ('4 root error(s) found.\n  (0) Internal: NCCL: unhandled system error. Set NCCL_DEBUG=WARN '
+     'for detail.\n\t [[node NcclAllReduce]]', 'NCCL failed: Internal: NCCL: unhandled system error'),
     ('Failed to get convolution algorithm. This is probably because cuDNN failed to initialize, so '
      'try looking to see if a warning log message was printed above.\n\t [[{{node c}}]]',
      'a library of CUDA failed: Failed to get convolution'),

@@ -191,7 +191,8 @@ def test_translated_errors():
     ('TensorFlow device (GPU:0) is being mapped to multiple CUDA devices (1 now, and 0 previously)',
      'this process already uses other GPUs: '),
     ('4 root error(s) found.\n  (0) Internal: NCCL: unhandled system error. Set NCCL_DEBUG=WARN '
-     'for detail.\n\t [[node NcclAllReduce]]', 'NCCL failed: Internal: NCCL: unhandled system error'),
+     'for detail.\n\t [[node NcclAllReduce]]',
+     'NCCL failed: Internal: NCCL: unhandled system error'),
     ('Failed to get convolution algorithm. This is probably because cuDNN failed to initialize, so '
      'try looking to see if a warning log message was printed above.\n\t [[{{node c}}]]',
      'a library of CUDA failed: Failed to get convolution'),

@@ -126,7 +126,8 @@ def train(run: Run, model: PreparedModel, signals: SignalState,
   if was_stopped and signals.stop_signum is None:
     stop_reason = selection.read_stop_reason(run.run_dir, settings.evaluation, last_step)
   return Outcome(times.to_run_times(last_step, loss_check.last_finite_loss,
-                                    tracer.traced_steps if tracer else frozenset()),
+                                    tracer.traced_steps if tracer else frozenset(),
+                                    monitor.local_step),
                  was_stopped and stop_reason is None, stop_reason)
 
 

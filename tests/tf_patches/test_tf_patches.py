@@ -52,6 +52,27 @@ def test_no_session_of_one_process_checks_for_uninitialized_variables(tmp_path, 
     assert recorder.names
 
 
+def test_initial_values_are_read_on_the_cpu(monkeypatch):
+  """The operation of CuDNNLSTM has no CPU kernel, and the session must leave the GPUs alone."""
+  configs = []
+  original = tf.Session.__init__
+
+  def record(session, *args, **options):
+    configs.append(options.get('config'))
+    original(session, *args, **options)
+
+  monkeypatch.setattr(tf.Session, '__init__', record)
+  with tf.Graph().as_default() as graph:
+    tf.set_random_seed(3)
+    model = tf.keras.Sequential([tf.keras.layers.CuDNNLSTM(2, input_shape=[4, 3])])
+    reader = saved_weights.ValueReader(graph)
+    values = reader.read(model.weights)
+    assert all((one == two).all() for one, two in zip(values, reader.read(model.weights)))
+    assert reader.evaluate([tf.random.uniform([3], seed=1)])[0].shape == (3,)
+  assert [value.shape for value in values] == [(3, 8), (2, 8), (16,)] and len(configs) == 3
+  assert all(config.device_count == {'GPU': 0} for config in configs)
+
+
 def adam_with_averages():
   optimizer = tf.keras.optimizers.Adam()
   add_mixins(optimizer, [(WeightAveraging, {'ema_decay': .5})])

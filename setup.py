@@ -54,6 +54,7 @@ setup(
       'matplotlib==3.3.4; python_version < "3.7"',
       'matplotlib==3.5.3; python_version >= "3.7"',
     ],
+    'search': ['optuna==3.6.2; python_version >= "3.7"'],  # For examples/search.py.
     'tests': [
       'pytest==7.0.1; python_version < "3.7"',
       'pytest==7.4.4; python_version >= "3.7"',

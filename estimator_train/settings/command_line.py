@@ -12,7 +12,7 @@ import textwrap
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings, check_keywords, rules, workloads
+from estimator_train.settings import Settings, check_keywords, launcher_flags, rules, workloads
 from estimator_train.settings.flag_type import (
   GROUP_TITLES,
   Flag,
@@ -42,8 +42,8 @@ standard output is the result as a JSON object, on a terminal only with --json.
 # These flags require a --dataset other than the default, which has no patterns.
 _FLAGS_OF_PATTERNS = ('train_pattern', 'eval_pattern', 'validation_fraction')
 # If only these flags are given, training continues the run in --model_dir with its flags.
-_FLAGS_OF_LENGTH = ('mode', 'model_dir', 'train_steps', 'train_epochs', 'early_stopping_steps',
-                    'stop_at_accuracy', *OUTPUT_FLAGS)
+_FLAGS_OF_LENGTH = ('mode', 'model_dir', 'train_steps', 'train_epochs', 'early_stopping_epochs',
+                    'early_stopping_steps', 'stop_at_accuracy', *OUTPUT_FLAGS)
 _HELP_WITH_WORD = re.compile('--?help=.')
 _FLAGFILE_ARGUMENT = re.compile(r'--?flagfile(?:=(.*))?', re.DOTALL)
 _COMMENT_PREFIXES = ('#', '//')
@@ -247,14 +247,13 @@ def _full_help_text() -> str:
           flag.format(flag.default))
       lines.append('  --{}: {}{}'.format(flag.name, flag.description, suffix))
     lines.append('')
-  lines.append('  --flagfile: file to read flags from, one per line, or the name of one of the '
+  lines.append('{}:'.format(launcher_flags.TITLE))
+  for launcher_flag in launcher_flags.LAUNCHER_FLAGS:
+    suffix = ' (default: 0)' if launcher_flag.takes_count else ''
+    lines.append('  --{}: {}{}'.format(launcher_flag.name, launcher_flag.help, suffix))
+  lines.append('\n  --flagfile: file to read flags from, one per line, or the name of one of the '
                'package\n  --version: print the version\n  --help: print this text; '
-               '--help=WORD: print the flags that have WORD in their line\n\n'
-               './run_train.sh --local_workers=N [--local_ps=M] [--max_restarts=K] FLAG...\n'
-               '  trains with N workers and M parameter servers on this machine; restarts them up '
-               'to K times\n'
-               './run_train.sh --tensorboard FLAG...\n'
-               '  trains and runs TensorBoard at the same time')
+               '--help=WORD: print the flags that have WORD in their line')
   return '\n'.join(lines)
 
 

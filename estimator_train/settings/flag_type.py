@@ -34,6 +34,7 @@ _NAMES_IN_OTHER_PROGRAMS = {
     'logdir': 'model_dir', 'job_dir': 'model_dir', 'wd': 'weight_decay', 'gpus': 'num_gpus',
     'workers': 'num_parallel_calls', 'imgsz': 'image_size', 'warmup_epochs': 'lr_warmup_epochs',
     'variable_update': 'distribution_strategy', 'use_fp16': 'dtype', 'fp16': 'dtype',
+    'patience': 'early_stopping_epochs', 'eval_steps': 'eval_every_steps',
     'save_steps': 'save_checkpoints_steps', 'logging_steps': 'log_every_steps'}
 # How errors describe the types of keyword arguments, and the texts that `Flag.parse` accepts.
 _PYTHON_TYPE_NAMES = {str: 'a string', int: 'an integer', float: 'a number', bool: 'True or False',

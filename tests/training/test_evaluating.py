@@ -14,7 +14,11 @@ from conftest import keras_session
 from estimator_train.data import mnist
 from estimator_train.data.binary_files import IdxSource
 from estimator_train.data.opening import make_eval_input_fn
+from estimator_train.run_dir.step_clock import StepClock
 from estimator_train.training.evaluation import EvaluateAfterSave, Evaluator
+from estimator_train.training.evaluation_steps import EvaluationSteps
+
+CLOCK = StepClock(((0, 4),))
 
 
 def train(folder, **values):
@@ -107,14 +111,14 @@ def test_which_checkpoints_are_evaluated(tmp_path, start_step, stop_at, peer_sto
   loop = SimpleNamespace(evaluate_and_find_stop_reason=lambda: steps.append(step) or (
       SimpleNamespace(text='good enough') if step == stop_at else None))
   listener = EvaluateAfterSave(
-      SimpleNamespace(settings=SimpleNamespace(evaluation=SimpleNamespace(eval_every_steps=10)),
-                      peers=peers, start=SimpleNamespace(step=start_step), end_step=50,
+      SimpleNamespace(evaluation_steps=EvaluationSteps(CLOCK, every_steps=10), peers=peers,
+                      start=SimpleNamespace(step=start_step), end_step=50,
                       run_dir=SimpleNamespace(path=str(tmp_path))),
       loop, SimpleNamespace(stop_signum=None), lambda kind: contextlib.ExitStack())
   for step in (start_step, 13, 19, 27, 30, 49, 50):
     if step == peer_stops_at or step - 3 == stop_at:  # All tasks announce a stop that one requests.
       peers.stop_step = step
-    assert listener.after_save(None, step) == (stop_at is not None and step >= stop_at)
+    assert listener.after_save(step) == (stop_at is not None and step >= stop_at)
     if peers.stop_step is not None:
       break
   assert steps == evaluated

@@ -222,8 +222,10 @@ def _make_split(files: List[bytes], class_names: Sequence[str],
         raise UserError(
             'the folder of a file is not a class name',
             '{} (class names: {})'.format(printable(os.fsdecode(path)), join_items(class_names)),
-            'add training images of {}, or move its folder elsewhere'.format(name) if roots else
-            'change the pattern so that it excludes this file, or add {} to --labels'.format(name))
+            ('add training images of {0} (and {0} to --labels, if given), or move its folder '
+             'elsewhere' if roots else
+             'change the pattern so that it excludes this file, or add {0} to --labels').format(
+                 name))
       index_by_folder[folder] = index_by_name[to_nfc(name)]
     class_indices[position] = index_by_folder[folder]
   return ImageSplit(files, class_indices)

@@ -121,7 +121,7 @@ def _add_values_of_files(settings: Settings) -> Settings:
   """Returns a copy with the values that depend on the folder of the data and on earlier runs."""
   values: Dict[str, Any] = {}
   data, mode = settings.data, settings.run.mode
-  recorded_flags = _read_recorded_flags(settings.run.model_dir or '')
+  recorded_flags = _read_recorded_flags(settings.run.model_dir)
   if mode in flag_groups.MODES_WITH_DATA and data_folder.is_folder(data.dataset):
     recorded_dataset = recorded_flags.get('dataset')
     values.update(data_folder.find_patterns(data, mode, recorded_dataset is None or (
@@ -201,8 +201,10 @@ def _list_values_to_give(settings: Settings) -> List[Tuple[str, Any]]:
               is_folder and value is not None and flags[name].folder_default is not None)]
 
 
-def _read_recorded_flags(model_dir: str) -> Dict[str, Optional[str]]:
+def _read_recorded_flags(model_dir: Optional[str]) -> Dict[str, Optional[str]]:
   """Returns the flags of the last training run in a folder; {} if they cannot be read."""
+  if not model_dir:
+    return {}
   try:
     with open(os.path.join(model_dir, FLAGS_FILE), encoding='utf-8') as file:
       return parse_flagfile(file.read())
@@ -221,11 +223,13 @@ def _choose_preprocess(settings: Settings, recorded_flags: Dict[str, Optional[st
   if recorded_flags and (not settings.run.trains or all(
       recorded_flags.get(name) == getattr(flags, name) for name in ('model', 'weights'))):
     return recorded_flags.get('preprocess') or 'unit'
-  if flags.imagenet_preprocess is not None:
-    return flags.imagenet_preprocess
-  weights_of_run = (_read_recorded_flags(flags.weights)
-                    or _read_recorded_flags(os.path.dirname(flags.weights)))
-  return weights_of_run.get('preprocess') or 'unit'
+  folders_of_weights = [] if flags.weights in ('none', 'imagenet') else [
+      flags.weights, os.path.dirname(flags.weights) or os.curdir,
+      re.sub('/best/.*', '', flags.weights)]
+  for flags_of_weights in map(_read_recorded_flags, folders_of_weights):
+    if flags_of_weights:
+      return flags_of_weights.get('preprocess') or 'unit'
+  return flags.chosen_preprocess
 
 
 def _convert_to_flag_value(value: Any) -> Any:
@@ -241,8 +245,10 @@ def _describe_keywords() -> str:
   lines = []
   for group, title in GROUP_TITLES.items():
     lines.append('\n{}:'.format(title.capitalize()))
-    lines += ['  {}: {} (default: {!r})'.format(flag.name, flags_to_keywords(flag.description),
-                                                flag.default) for flag in flags_of(group)]
+    lines += ['  {}: {} (default: {!r}{})'.format(
+        flag.name, flags_to_keywords(flag.description), flag.default,
+        '' if flag.folder_default is None else '; {!r} for a folder'.format(flag.folder_default))
+              for flag in flags_of(group)]
   return '\n'.join(lines)
 
 

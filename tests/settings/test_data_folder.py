@@ -125,7 +125,7 @@ NO_FOLDER = '^there is no such folder: --dataset='
     (('d/1.jpg', 'd/a/1.jpg', 'd/b/1.jpg'), 'd', 'each image .* ./d has 1 image.s., such as 1.jpg'),
     (('d/train/1.jpg', 'd/val/2.jpg'), 'd', './d/train has 1 image.* such as ./d/train/cat'),
     (('d/train/a/1.jpg', 'd/train/b/1.jpg', 'd/val/fox/1.jpg'), 'd',
-     'not a class name: ./d/val/fox/1.jpg .class names: a, b.: add training images of fox, or mo'),
+     'not a class name: ./d/val/fox/1.jpg .class names: a, b.: add training images of fox [(]and'),
     (('d/test/a/1.jpg', 'd/test/b/1.jpg'), 'd', 'no training examples: .* has ./d/test, but no tr'),
     (('d/a/1.jpg', 'd/b/1.jpg', 'd/b/x.tfrecord'), 'd', 'images or TFRecord files, not both: .* '
      'has ./d/a/1.jpg and ./d/b/x.tfrecord: '),

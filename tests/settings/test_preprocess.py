@@ -11,10 +11,12 @@ def choose(*arguments):
   return command_line.parse([*BASE, *arguments]).model.preprocess
 
 
-def test_what_belongs_to_the_weights(tmp_path):
+def test_what_belongs_to_the_weights(tmp_path, monkeypatch):
+  monkeypatch.chdir(str(tmp_path))
+  (tmp_path / 'flags.txt').write_text('--preprocess=tf\n')  # Of no run that is named.
   for model, imagenet in (('vgg16', 'caffe'), ('resnet50v2', 'tf'), ('densenet121', 'torch')):
     given = ['--model=' + model, '--model_dir={}/new'.format(tmp_path)]
-    assert choose(*given) == 'unit'
+    assert choose(*given) == choose(*given[:1], '--mode=input_benchmark') == 'unit'
     assert choose(*given, '--weights=imagenet') == imagenet
     for name in ('_weights_tf_dim_ordering_tf_kernels_notop', '_1_0_224_tf_no_top', '-no-top'):
       assert choose(*given, '--weights=/w/{}{}.h5'.format(model, name)) == imagenet
@@ -23,7 +25,7 @@ def test_what_belongs_to_the_weights(tmp_path):
   run = tmp_path / 'run'
   run.mkdir()
   (run / 'flags.txt').write_text(to_flagfile(Settings(preprocess='torch')))
-  for path in (run, run / 'model.h5', run / 'model.ckpt-7'):
+  for path in (run, run / 'model.h5', run / 'model.ckpt-7', run / 'best' / '7' / 'model.ckpt-7'):
     assert choose('--model_dir={}/new'.format(tmp_path), '--weights={}'.format(path)) == 'torch'
 
 

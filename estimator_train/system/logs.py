@@ -10,10 +10,11 @@ import logging
 import os
 import sys
 import warnings
-from typing import Any
+from typing import Any, Iterator
 
 from estimator_train.errors import UserError, printable, shorten
 from estimator_train.system import machine
+from estimator_train.system.progress import is_jupyter_kernel
 
 CPP_LEVEL_VARIABLE = 'TF_CPP_MIN_LOG_LEVEL'
 _STDIN, _STDOUT, _STDERR = range(3)
@@ -98,6 +99,30 @@ def set_up_logging(verbosity: int) -> None:
   if verbosity < 1:
     silence_tensorflow()
     warnings.simplefilter('ignore')
+
+
+@contextlib.contextmanager
+def show_log_by_default(verbosity: int) -> Iterator[None]:
+  """Shows the log of this package in a `with` block as on the command line.
+
+  Has no effect if the user has configured a handler for this log. In a notebook, the messages go to
+  standard output, because Jupyter shows standard error as errors.
+  """
+  package_log = logging.getLogger('estimator_train')
+  if package_log.hasHandlers():
+    yield
+    return
+  handler = logging.StreamHandler(sys.stdout if is_jupyter_kernel() else sys.stderr)
+  handler.setFormatter(_Formatter())
+  previous_level = package_log.level
+  package_log.addHandler(handler)
+  if previous_level == logging.NOTSET:
+    package_log.setLevel(logging.DEBUG if verbosity > 0 else logging.INFO)
+  try:
+    yield
+  finally:
+    package_log.removeHandler(handler)
+    package_log.setLevel(previous_level)
 
 
 class _Formatter(logging.Formatter):

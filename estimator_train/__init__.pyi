@@ -91,7 +91,8 @@ class Settings:
     mode: what to do: {train_and_evaluate, train, evaluate, predict, export, input_benchmark,
       audit, write_tfrecords, download, doctor, scaling, lr_finder, reproduce, report}
     model_dir: folder for everything that the run writes; if the folder already contains a run,
-      that run is resumed
+      that run is resumed; if not given, training uses runs/DATASET-MODEL: the same command
+      resumes, another command gets the next number, such as runs/DATASET-MODEL-2
     verbosity: 1: also show debug messages, tracebacks, and the log and warnings of TensorFlow
     dataset: {fashion_mnist_sample, fashion_mnist, mnist, kmnist, cifar10, cifar100, oct2017,
       image_folder, tfrecord, synthetic}, or package.module:function, a function that returns an
@@ -132,7 +133,10 @@ class Settings:
     train_steps: global step at which training stops (mode=scaling: in each run of the sweep;
       mode=lr_finder: 100 if not given)
     train_epochs: number of epochs after which training stops
-    eval_every_steps: steps between evaluations; if not given, evaluate only at the end
+    eval_every_epochs: epochs between evaluations; 0: evaluate only at the end; if neither this
+      flag nor eval_every_steps is given, 1 or, for infinite training data, 0
+    eval_every_steps: steps between evaluations, instead of eval_every_epochs
+    early_stopping_epochs: stop when best_metric has not improved for this many epochs
     early_stopping_steps: stop when best_metric has not improved for this many steps
     stop_at_accuracy: stop when an evaluation reaches this accuracy, such as 0.9
     best_metric: metric by which the best of the evaluated checkpoints is chosen: accuracy,
@@ -249,7 +253,7 @@ class Settings:
     num_shards: number of TFRecord files per split that mode=write_tfrecords writes; if not
       given, files of about 128 MiB
     export_dir: folder for exported models, each in a numbered subfolder; if given, training
-      ends with an export
+      ends with an export; if not given, mode=export uses MODEL_DIR/export/FORMAT
     export_format: format of the exported model: {saved_model, h5, tflite, onnx}
     export_input: input of the exported model: uint8 images of any size, which it resizes and
       scales itself, or the tensor that the network takes; if not given, pictures where the
@@ -300,7 +304,11 @@ class Settings:
   @property
   def train_epochs(self) -> Optional[int]: ...
   @property
+  def eval_every_epochs(self) -> Optional[int]: ...
+  @property
   def eval_every_steps(self) -> Optional[int]: ...
+  @property
+  def early_stopping_epochs(self) -> Optional[int]: ...
   @property
   def early_stopping_steps(self) -> Optional[int]: ...
   @property
@@ -480,7 +488,9 @@ class Settings:
       preprocess: _Preprocess = 'unit',
       train_steps: Optional[int] = None,
       train_epochs: Optional[int] = None,
+      eval_every_epochs: Optional[int] = None,
       eval_every_steps: Optional[int] = None,
+      early_stopping_epochs: Optional[int] = None,
       early_stopping_steps: Optional[int] = None,
       stop_at_accuracy: Optional[float] = None,
       best_metric: Optional[str] = None,
@@ -573,7 +583,9 @@ class Settings:
       preprocess: _Preprocess = ...,
       train_steps: Optional[int] = ...,
       train_epochs: Optional[int] = ...,
+      eval_every_epochs: Optional[int] = ...,
       eval_every_steps: Optional[int] = ...,
+      early_stopping_epochs: Optional[int] = ...,
       early_stopping_steps: Optional[int] = ...,
       stop_at_accuracy: Optional[float] = ...,
       best_metric: Optional[str] = ...,
@@ -671,7 +683,9 @@ def train(
     preprocess: _Preprocess = 'unit',
     train_steps: Optional[int] = None,
     train_epochs: Optional[int] = None,
+    eval_every_epochs: Optional[int] = None,
     eval_every_steps: Optional[int] = None,
+    early_stopping_epochs: Optional[int] = None,
     early_stopping_steps: Optional[int] = None,
     stop_at_accuracy: Optional[float] = None,
     best_metric: Optional[str] = None,
@@ -776,7 +790,9 @@ def evaluate(
     preprocess: _Preprocess = ...,
     train_steps: Optional[int] = ...,
     train_epochs: Optional[int] = ...,
+    eval_every_epochs: Optional[int] = ...,
     eval_every_steps: Optional[int] = ...,
+    early_stopping_epochs: Optional[int] = ...,
     early_stopping_steps: Optional[int] = ...,
     stop_at_accuracy: Optional[float] = ...,
     best_metric: Optional[str] = ...,
@@ -878,7 +894,9 @@ def predict(
     preprocess: _Preprocess = ...,
     train_steps: Optional[int] = ...,
     train_epochs: Optional[int] = ...,
+    eval_every_epochs: Optional[int] = ...,
     eval_every_steps: Optional[int] = ...,
+    early_stopping_epochs: Optional[int] = ...,
     early_stopping_steps: Optional[int] = ...,
     stop_at_accuracy: Optional[float] = ...,
     best_metric: Optional[str] = ...,
@@ -991,7 +1009,9 @@ def export(
     preprocess: _Preprocess = ...,
     train_steps: Optional[int] = ...,
     train_epochs: Optional[int] = ...,
+    eval_every_epochs: Optional[int] = ...,
     eval_every_steps: Optional[int] = ...,
+    early_stopping_epochs: Optional[int] = ...,
     early_stopping_steps: Optional[int] = ...,
     stop_at_accuracy: Optional[float] = ...,
     best_metric: Optional[str] = ...,
@@ -1059,7 +1079,8 @@ def export(
   that are not given are those of the run in `model_dir`.
 
   Args:
-    settings: the settings of the training run, with any `mode`, and `export_dir`.
+    settings: the settings of the training run, with any `mode`. Without `export_dir`, the folder is
+      `MODEL_DIR/export/FORMAT`.
 
   Returns:
     A dict with attributes: the `path` of the exported version, its `checkpoint` and others.
@@ -1091,7 +1112,9 @@ def lr_find(
     preprocess: _Preprocess = 'unit',
     train_steps: Optional[int] = None,
     train_epochs: Optional[int] = None,
+    eval_every_epochs: Optional[int] = None,
     eval_every_steps: Optional[int] = None,
+    early_stopping_epochs: Optional[int] = None,
     early_stopping_steps: Optional[int] = None,
     stop_at_accuracy: Optional[float] = None,
     best_metric: Optional[str] = None,

@@ -1082,7 +1082,8 @@ def export(
   that are not given are those of the run in `model_dir`.
 
   Args:
-    settings: the settings of the training run, with any `mode`, and `export_dir`.
+    settings: the settings of the training run, with any `mode`. Without `export_dir`, the folder is
+      `MODEL_DIR/export/FORMAT`.
 
   Returns:
     A dict with attributes: the `path` of the exported version, its `checkpoint` and others.

@@ -146,7 +146,8 @@ def export(settings: Optional[Settings] = None, **flags: Any) -> ExportResult:
   that are not given are those of the run in `model_dir`.
 
   Args:
-    settings: the settings of the training run, with any `mode`, and `export_dir`.
+    settings: the settings of the training run, with any `mode`. Without `export_dir`, the folder is
+      `MODEL_DIR/export/FORMAT`.
 
   Returns:
     A dict with attributes: the `path` of the exported version, its `checkpoint` and others.

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import Any, Dict, Generator, Iterator, List, Optional, Sequence
 
 _MAX_WIDTH = 100
-_MAX_VALUE_LENGTH = 200  # Longer values are shortened in the text of a result.
+_MAX_VALUE_LENGTH = 100  # Longer values are shortened in the text of a result.
 
 
 class Result(Dict[str, Any]):
@@ -278,12 +278,15 @@ def _format_value(value: Any) -> str:
   if isinstance(value, float):
     return '{:.6g}'.format(value)
   if isinstance(value, Result):
-    return '{{{}}}'.format(', '.join('{!r}: {}'.format(name, _format_value(item))
-                                     for name, item in value.items()))
-  if isinstance(value, list):
-    text = '[{}]'.format(', '.join(map(_format_value, value)))
-    return text if len(text) <= _MAX_VALUE_LENGTH else '[... {:,} items]'.format(len(value))
-  return repr(value)
+    items, brackets = ['{!r}: {}'.format(name, _format_value(item))
+                       for name, item in value.items()], '{}'
+  elif isinstance(value, list):
+    items, brackets = list(map(_format_value, value)), '[]'
+  else:
+    return repr(value)
+  text = ', '.join(items)
+  return '{0}{2}{1}'.format(*brackets, text if len(text) <= _MAX_VALUE_LENGTH
+                            else '... {:,} items'.format(len(items)))
 
 
 def _format_cell(value: Any) -> str:

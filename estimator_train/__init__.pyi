@@ -656,6 +656,8 @@ class Settings:
       export_input: Optional[_ExportInput] = ...,
   ) -> 'Settings':
     """Returns a copy with other values of some flags. The copy is validated, too.
+
+    A value unsets the flag that it excludes. For example, `train_steps` unsets `train_epochs`.
     """
   def items(self) -> List[Tuple[str, Any]]: ...
 

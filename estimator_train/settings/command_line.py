@@ -88,11 +88,8 @@ def parse(argv: Sequence[str]) -> Settings:
     if run_arguments:
       arguments = _drop_unset_flags(run_arguments + arguments)
       values = _parse_values(arguments)
-    # A flag on the command line unsets the flag that it excludes.
-    on_command_line = {argument.flag_name for argument in arguments if not argument.location}
-    for pair in rules.EXCLUSIVE_PAIRS:
-      if len(on_command_line.intersection(pair)) == 1:
-        values.update(dict.fromkeys(set(pair) - on_command_line))
+    rules.unset_excluded_flags(
+        values, {argument.flag_name for argument in arguments if not argument.location})
     settings = Settings.from_flags(values)
     return settings.for_mode(settings.run.mode)
   except UserError as error:

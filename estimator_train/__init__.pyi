@@ -57,7 +57,7 @@ _Model = Literal['fashion_cnn', 'mnist_conv8', 'mnist_deep', 'mnist_dense', 'mni
     'residual_cnn', 'vgg16', 'vgg19', 'resnet50', 'resnet101', 'resnet152', 'resnet50v2',
     'resnet101v2', 'resnet152v2', 'inceptionv3', 'inceptionresnetv2', 'xception', 'mobilenet',
     'mobilenetv2', 'densenet121', 'densenet169', 'densenet201', 'nasnetmobile', 'nasnetlarge']
-_Preprocess = Literal['unit', 'caffe', 'torch', 'tf']
+_Preprocess = Literal['auto', 'unit', 'caffe', 'torch', 'tf']
 _BestMode = Literal['auto', 'max', 'min']
 _Optimizer = Literal['adam', 'adamw', 'sgd', 'momentum', 'rmsprop', 'lars', 'lamb']
 _ScaleLearningRate = Literal['none', 'linear', 'sqrt']
@@ -95,8 +95,9 @@ class Settings:
       resumes, another command gets the next number, such as runs/DATASET-MODEL-2
     verbosity: 1: also show debug messages, tracebacks, and the log and warnings of TensorFlow
     dataset: {fashion_mnist_sample, fashion_mnist, mnist, kmnist, cifar10, cifar100, oct2017,
-      image_folder, tfrecord, synthetic}, or package.module:function, a function that returns an
-      estimator_train.DataSet
+      image_folder, tfrecord, synthetic}; a folder of images or TFRecord files, such as
+      ./photos, with the folders train and val or test, or with a folder per class; or
+      package.module:function, a function that returns an estimator_train.DataSet
     data_dir: folder of the files of the data set; missing files are downloaded (oct2017: only
       by mode=download)
     train_pattern: files to train on: a folder, a pattern, or several, separated by commas; with
@@ -105,7 +106,7 @@ class Settings:
     eval_pattern: files to evaluate on, like train_pattern
     validation_fraction: instead of eval_pattern: fraction of the examples of train_pattern to
       evaluate on, and not to train on; seed and the name of a file choose them when a run
-      begins, and the run keeps them
+      begins, and the run keeps them (default for a folder without val and test: 0.2)
     labels: with dataset=image_folder, tfrecord or synthetic: class names, in the order of the
       model's outputs; if not given, the sorted names of the folders (tfrecord: the lines of
       labels.txt next to the files; synthetic: ten classes)
@@ -128,8 +129,9 @@ class Settings:
       shapes start from random weights
     trainable_layers: number of layers at the end of a pretrained network that are trained in
       addition to the new head; if not given, 4 for vgg16 and all for other networks
-    preprocess: scaling of pixel values, to [0, 1] or as required by ImageNet weights: {unit,
-      caffe, torch, tf}
+    preprocess: scaling of pixel values, to [0, 1] (unit) or as ImageNet weights require it
+      (caffe, torch, tf); auto: as weights require it, which is unit for random weights: {auto,
+      unit, caffe, torch, tf}
     train_steps: global step at which training stops (mode=scaling: in each run of the sweep;
       mode=lr_finder: 100 if not given)
     train_epochs: number of epochs after which training stops
@@ -215,7 +217,8 @@ class Settings:
     num_parallel_calls: number of images decoded in parallel; 0: the number of cores
     prefetch: number of batches prepared ahead
     cache: where decoded and resized training examples are kept as uint8: none, memory, a
-      folder, or auto (memory for idx files of up to 256 MiB, otherwise none)
+      folder, or auto (memory for up to 256 MiB of idx files or of the images in dataset=FOLDER,
+      otherwise none)
     cache_features: compute the output of the frozen layers once, keep the output in memory or
       in the folder of cache, and train the other layers on the output
     cache_features_dtype: dtype of the features of cache_features: {float32, float16}
@@ -485,7 +488,7 @@ class Settings:
       model: Union[_Model, str, _Function] = 'fashion_cnn',
       weights: _Path = 'none',
       trainable_layers: Optional[int] = None,
-      preprocess: _Preprocess = 'unit',
+      preprocess: _Preprocess = 'auto',
       train_steps: Optional[int] = None,
       train_epochs: Optional[int] = None,
       eval_every_epochs: Optional[int] = None,
@@ -682,7 +685,7 @@ def train(
     model: Union[_Model, str, _Function] = 'fashion_cnn',
     weights: _Path = 'none',
     trainable_layers: Optional[int] = None,
-    preprocess: _Preprocess = 'unit',
+    preprocess: _Preprocess = 'auto',
     train_steps: Optional[int] = None,
     train_epochs: Optional[int] = None,
     eval_every_epochs: Optional[int] = None,
@@ -1110,7 +1113,7 @@ def lr_find(
     model: Union[_Model, str, _Function] = 'fashion_cnn',
     weights: _Path = 'none',
     trainable_layers: Optional[int] = None,
-    preprocess: _Preprocess = 'unit',
+    preprocess: _Preprocess = 'auto',
     train_steps: Optional[int] = None,
     train_epochs: Optional[int] = None,
     eval_every_epochs: Optional[int] = None,

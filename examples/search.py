@@ -23,13 +23,14 @@ NUM_COMPARED = 5
 
 def train(trial, model_dir, epochs):
   """Trains with the values that Optuna suggests, and returns the accuracy."""
-  result = estimator_train.train(estimator_train.Settings(
+  learning_rate = trial.suggest_float('learning_rate', 1e-4, 1e-2, log=True)
+  result = estimator_train.train(
       model_dir=os.path.join(model_dir, 'trial-{}'.format(trial.number)),
       dataset='fashion_mnist_sample', model='fashion_cnn', train_epochs=epochs,
-      learning_rate=trial.suggest_float('learning_rate', 1e-4, 1e-2, log=True),
+      learning_rate=float('{:.3g}'.format(learning_rate)),  # Readable on the page.
       batch_size=trial.suggest_categorical('batch_size', [32, 64, 128]),
-      label_smoothing=trial.suggest_float('label_smoothing', 0, .2)))
-  return result['accuracy']
+      label_smoothing=round(trial.suggest_float('label_smoothing', 0, .2, step=.05), 2))
+  return result.accuracy
 
 
 def main():
@@ -50,13 +51,14 @@ def main():
   complete = study.get_trials(states=[optuna.trial.TrialState.COMPLETE])
   best = sorted(complete, key=lambda trial: -trial.value)[:NUM_COMPARED]
   for trial in best:
-    print('trial {}: accuracy {:.4f}, {}'.format(trial.number, trial.value, trial.params))
+    print('trial {}: accuracy {:.4f}, {}'.format(trial.number, trial.value, ', '.join(
+        '{} {:.3g}'.format(*parameter) for parameter in trial.params.items())))
   if len(best) > 1:
     result = estimator_train.report(
         model_dir=os.path.join(arguments.model_dir, 'comparison'),
         runs=[os.path.join(arguments.model_dir, 'trial-{}'.format(trial.number))
               for trial in best])
-    print('comparison: {}'.format(result['page']))
+    print('comparison: {}'.format(result.page))
 
 
 if __name__ == '__main__':

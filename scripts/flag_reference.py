@@ -44,9 +44,13 @@ def main():
 
 
 def _default(flag):
-  if flag.default in (None, ()):
-    return ''
-  return '`{}`'.format(str(flag.default).lower() if flag.value_type is bool else flag.default)
+  texts = []
+  if flag.default not in (None, ()):
+    texts.append('`{}`'.format(
+        str(flag.default).lower() if flag.value_type is bool else flag.default))
+  if flag.folder_default is not None:
+    texts.append('for a folder `{}`'.format(flag.format(flag.folder_default)))
+  return '; '.join(texts)
 
 
 def _meaning(flag):

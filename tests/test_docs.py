@@ -46,6 +46,7 @@ ELSEWHERE = (
     (r'\$\(scripts/install_search\) ', 'tests/test_examples.py'),
     (r'scripts/check_gpu_graphs', 'tests/test_gpu_graphs.py'),
     (r'scripts/verify_gpu', 'tests/test_verify_gpu.py'),
+    (r'python3 -m zipfile', 'the fixture `workspace`'),
     (r'.*python scripts/compare_exports.py', 'tests/exporting/test_comparing_exports.py'),
     (r'scripts/(jupyter|run_notebooks|audit.sh|install_clients)', 'requires the package index'),
 )
@@ -72,7 +73,8 @@ def test_commands_that_are_not_executed_here():
       assert command_line.wants_help(arguments) or command_line.parse(arguments), command
       continue
     for word in shlex.split(command):
-      if '/' in word and '=' not in word and not word.startswith(('-', '$', 'DATA', '.venv/')):
+      if '/' in word and '=' not in word and not word.startswith((
+          '-', '$', 'DATA', '.venv/', 'data/')):
         assert (ROOT / word).exists(), command
 
 
@@ -83,6 +85,9 @@ def workspace(tmp_path_factory, write_images):
   for name in ('estimator_train', 'examples'):
     (folder / name).symlink_to(ROOT / name)
   (folder / 'data').mkdir()
+  for command in COMMANDS:
+    if command.startswith('python3 -m zipfile '):
+      run_process(sys.executable, *shlex.split(command)[1:], cwd=folder).check_returncode()
   random = np.random.RandomState(1)
   write_images({folder / 'DATA' / split / label / '{}.jpeg'.format(number):
                 random.randint(0, 256, (64, 64, 1)).astype(np.uint8)

@@ -114,7 +114,7 @@ def test_settings_replay(tmp_path):
   assert sorted(settings_lib.to_arguments(command_line.parse(ENOUGH + [
       '--batch_size=128', '--nogpu_memory_growth', '--labels=a,"b,c"', '--dataset=synthetic'
   ]))) == ['--dataset=synthetic', '--gpu_memory_growth=false', '--labels=a,"b,c"',
-           '--model_dir=somewhere', '--train_steps=10']
+           '--model_dir=somewhere', '--preprocess=unit', '--train_steps=10']
 
 
 def test_help_has_every_flag():

@@ -44,9 +44,10 @@ def check_fits_checkpoint(model: tf.keras.Model, settings: Settings, checkpoint_
          'the checkpoint has no averages of the weights'
          if settings.optimizer.ema_decay is not None and not map_weights_to_averages(path)
          else None)]
-  preprocess = settings.model.preprocess
+  preprocess = settings.model.chosen_preprocess
   misfits.append(('preprocess', preprocess, 'the pixel values were scaled differently'
-                  if flags.get('preprocess', preprocess) != preprocess else None))
+                  if flags.get('preprocess', preprocess) not in (
+                      preprocess, settings.model.preprocess) else None))
   for flag, value, difference in misfits:
     if difference is not None:
       raise _make_misfit_error(flag, value, difference, settings, checkpoint_run_dir, path)

@@ -26,9 +26,6 @@ from estimator_train.data.source import FilePath, InputFn
 from estimator_train.errors import UserError
 from estimator_train.system import storage
 
-# --cache=auto caches the images of idx files in memory if they take at most this number of bytes.
-_MAX_AUTO_CACHED_BYTES = 256 << 20
-
 
 class BinarySource(InMemorySource):
   """A source whose files are read when the examples are first needed."""
@@ -106,8 +103,7 @@ class IdxSource(InMemorySource):
 
   @property
   def default_cache(self) -> str:
-    size = idx.count_examples(self.split) * int(np.prod(self.spec.image_shape))
-    return 'memory' if size <= _MAX_AUTO_CACHED_BYTES else 'none'
+    return self.cache_if_small(idx.count_examples(self.split))
 
   def read_class_indices(self) -> np.ndarray:
     return np.frombuffer(idx.read_labels(self.split), np.uint8)

@@ -28,6 +28,7 @@ from estimator_train.data import (
   RecordSplit,
   Split,
   SyntheticSplit,
+  file_pattern,
   image_folder,
   mnist,
   oct2017,
@@ -37,9 +38,9 @@ from estimator_train.data import (
 from estimator_train.data.download import DownloadResult, download_files
 from estimator_train.data.holdout import hold_out_examples
 from estimator_train.data.labels_file import LabelFiles
-from estimator_train.errors import UserError
+from estimator_train.errors import UserError, printable
 from estimator_train.run_dir.data_record import Holdout
-from estimator_train.settings import Settings, user_code
+from estimator_train.settings import Settings, data_folder, rules, user_code
 from estimator_train.settings.flags import are_distinct
 
 _NUM_SYNTHETIC_EVAL_BATCHES = 10
@@ -60,7 +61,13 @@ def describe_data_set(settings: Settings, recorded_names: Tuple[str, ...] = (),
       function does not return a valid DataSet.
   """
   name = settings.data.dataset
-  if user_code.is_function_name(name):
+  if data_folder.is_folder(name):
+    if _has_image_files(settings):
+      dataset = image_folder.describe_data_set(settings, recorded_names)
+    else:
+      rules.PIPELINE_OF_RECORDS_RULE.check(settings)
+      dataset = tfrecord.describe_data_set(settings, recorded_names)
+  elif user_code.is_function_name(name):
     dataset = _describe_user_data_set(settings)
   elif name in _DESCRIBE_FUNCTIONS:
     dataset = _DESCRIBE_FUNCTIONS[name](settings)
@@ -81,6 +88,8 @@ def describe_spec(settings: Settings, recorded_names: Tuple[str, ...]) -> DataSp
     UserError: neither the settings nor `model_dir` determines the classes.
   """
   name = settings.data.dataset
+  if data_folder.is_folder(name):  # The images in TFRecord files of a folder have three channels.
+    return image_folder.describe_spec(settings, recorded_names)
   if user_code.is_function_name(name):
     return _call_user_function(settings).spec
   if name not in _DESCRIBE_FUNCTIONS:
@@ -103,7 +112,8 @@ def download_missing_files(settings: Settings) -> List[DownloadResult]:
   """
   if settings.data.dataset == 'oct2017':
     return oct2017.download_images(require_data_dir(settings.data))
-  if settings.data.dataset in ('image_folder', 'tfrecord'):  # The user provides the files.
+  if settings.data.dataset in ('image_folder', 'tfrecord') or data_folder.is_folder(
+      settings.data.dataset):  # The user provides the files.
     return []
   files = describe_data_set(settings).files
   return download_files(files, require_data_dir(settings.data)) if files else []
@@ -133,6 +143,36 @@ def describe_examples_to_predict(settings: Settings) -> DataSet:
   label_files = LabelFiles(settings.data.label_offset, names_are_given=True)
   return dataset._replace(
       train=None, test=_check_split('test', split, dataset, settings, label_files))
+
+
+def _has_image_files(settings: Settings) -> bool:
+  """Returns whether the files of `--dataset=FOLDER` are image files, not TFRecord files.
+
+  Raises:
+    UserError: there are both, or none of them.
+  """
+  data = settings.data
+  patterns = [pattern for patterns in (data.train_pattern, data.eval_pattern) if patterns
+              for pattern in file_pattern.split_patterns(patterns)]
+
+  def find_first(is_wanted: Callable[[bytes], bool]) -> Optional[bytes]:
+    return next((path for pattern in patterns
+                 for path in file_pattern.iter_files(pattern, is_wanted=is_wanted)
+                 if is_wanted(path)), None)
+
+  image, records = map(find_first, (file_pattern.is_image, file_pattern.has_name_of_records))
+  if image is not None and records is not None:
+    raise UserError('a folder of data must have images or TFRecord files, not both',
+                    '--dataset={} has {} and {}'.format(data.dataset, *(
+                        printable(os.fsdecode(path)) for path in (image, records))),
+                    'move one kind of files elsewhere')
+  if image is None and (find_first(file_pattern.may_be_image) is not None
+                        or find_first(file_pattern.may_be_records) is None):
+    raise UserError('a folder of data needs JPEG, PNG or GIF images, or TFRecord files',
+                    '--dataset={}: {}'.format(data.dataset, '; '.join(
+                        '{} has {}'.format(pattern, file_pattern.describe_files(pattern))
+                        for pattern in patterns)), 'convert the images to JPEG or PNG, or add some')
+  return image is not None
 
 
 def _describe_synthetic(settings: Settings) -> DataSet:
@@ -191,7 +231,9 @@ def _hold_out_validation(dataset: DataSet, settings: Settings,
                     'and test=None', '--dataset={} with {} and {}'.format(dataset.name, *(
                         type(split).__name__ for split in (dataset.train, dataset.test))),
                     'omit --validation_fraction, and give DataSet(test=...)')
-  train, test, validation = hold_out_examples(train, settings, recorded_holdout)
+  train, test, validation = hold_out_examples(
+      train, settings, recorded_holdout,
+      dataset.labels if data_folder.is_folder(settings.data.dataset) else ())
   reads_train, reads_test = image_folder.splits_to_read(settings, test_flag=True)
   if reads_train and isinstance(train, ImageSplit):
     image_folder.check_no_class_missing(dataset.labels, train)

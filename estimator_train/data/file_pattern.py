@@ -22,9 +22,12 @@ _IMAGE_EXTENSIONS = frozenset((b'.jpg', b'.jpeg', b'.jpe', b'.jfif', b'.png', b'
 _DECODABLE_EXTENSIONS = (b'.jpg', b'.jpeg', b'.jpe', b'.jfif', b'.png', b'.gif')
 _ARCHIVE_EXTENSIONS = (b'.zip', b'.tar', b'.tgz', b'.tar.gz', b'.tar.bz2', b'.tar.xz', b'.7z',
                        b'.rar')
+# Archives of macOS contain this folder of hidden files next to the folder of the data.
+_MACOS_FOLDER = b'__MACOSX'
 # The extensions of files that describe the TFRecord files next to them, such as labels.txt.
 _DESCRIPTION_EXTENSIONS = (b'.txt', b'.json')
 _MAX_FILES_IN_ERROR = 10000
+_RECORDS_NAME = re.compile(br'.*(\.tfrecords?(\.gz)?$|-\d{5}-of-\d{5})', re.DOTALL | re.IGNORECASE)
 _SHARD_NAME = re.compile(br'(.*)-(\d{5})-of-(\d{5})(.*)', re.DOTALL)
 # A set of shards: the part of their names before the numbers, the number of shards, and the part
 # after the numbers.
@@ -58,6 +61,20 @@ def may_be_image(name: bytes) -> bool:
 def may_be_records(name: bytes) -> bool:
   """Returns whether a file name may be that of a TFRecord file."""
   return not name.lower().endswith(_DESCRIPTION_EXTENSIONS)
+
+
+def has_name_of_records(name: bytes) -> bool:
+  """Returns whether a file has the extension of TFRecord files, or is named like a shard."""
+  return bool(_RECORDS_NAME.match(name))
+
+
+def describe_files(folder: str) -> str:
+  """Returns how many images of each extension a folder has, and the names of its other files."""
+  names = list(itertools.islice(_iter_visible_names(folder or '.'), _MAX_FILES_IN_ERROR))
+  counts = _count_images_by_extension(map(_extension, names))
+  existing = [_join_extension_counts(counts)] if counts else []
+  existing += [_printable_path(name) for name in names if _extension(name) not in counts]
+  return join_items(existing) or 'no files'
 
 
 def split_patterns(patterns: str) -> List[str]:
@@ -248,15 +265,13 @@ def make_no_match_error(rule: str, location: str, pattern: str, example: str) ->
   if not os.path.isdir(folder or '.'):
     return UserError(rule, '{} (there is no {})'.format(location, printable(folder)),
                      'correct the pattern')
-  names = list(itertools.islice(_iter_visible_names(folder or '.'), _MAX_FILES_IN_ERROR))
-  counts = _count_images_by_extension(map(_extension, names))
-  existing = [_join_extension_counts(counts)] if counts else []
+  counts = _count_images_by_extension(map(_extension, itertools.islice(
+      _iter_visible_names(folder or '.'), _MAX_FILES_IN_ERROR)))
   if counts:
     ((extension, _),) = counts.most_common(1)
     example = os.path.join(glob.escape(folder), '**', '*' + os.fsdecode(extension))
-  existing += [_printable_path(name) for name in names if _extension(name) not in counts]
   return UserError(rule, '{} ({} has {})'.format(
-      location, printable(folder or '.'), join_items(existing) or 'no files'),
+      location, printable(folder or '.'), describe_files(folder)),
                    'give a pattern such as \'{}\', in quotes'.format(example))
 
 
@@ -306,7 +321,7 @@ def _list_names(folder: bytes, part: bytes, list_folders: bool,
   try:
     with os.scandir(folder or b'.') as entries:
       names = [entry.name for entry in entries
-               if _is_folder(entry) == list_folders
+               if _is_folder(entry) == list_folders and entry.name != _MACOS_FOLDER
                and (part.startswith(b'.') or not entry.name.startswith(b'.'))]
     matches = sorted(name for name in names if fnmatch.fnmatchcase(name, part))
     if non_matches is not None and len(matches) < len(names):

@@ -7,7 +7,7 @@ recorded examples.
 import hashlib
 import logging
 import os
-from typing import List, Optional, Tuple, Union
+from typing import List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -49,7 +49,8 @@ def find_recorded_holdout(settings: Settings, run_dir: RunDir) -> Optional[Holdo
 
 
 def hold_out_examples(split: _Split, settings: Settings,
-                      recorded_holdout: Optional[Holdout]) -> Tuple[_Split, _Split, Holdout]:
+                      recorded_holdout: Optional[Holdout],
+                      class_names: Sequence[str] = ()) -> Tuple[_Split, _Split, Holdout]:
   """Returns the examples to train on, the held-out examples, and the holdout to record.
 
   In a new run, a hash of each example's name decides whether the example is held out. If a class
@@ -60,6 +61,7 @@ def hold_out_examples(split: _Split, settings: Settings,
   Args:
     split: all training examples.
     recorded_holdout: the result of find_recorded_holdout.
+    class_names: the class names if they may differ from the names of the folders of the images.
 
   Raises:
     UserError: there are no examples for validation.
@@ -69,7 +71,7 @@ def hold_out_examples(split: _Split, settings: Settings,
   is_new_run = recorded_holdout is None or recorded_holdout.example_ids is None
   if recorded_holdout is None:
     recorded_holdout = Holdout(fraction, settings.optimizer.seed)
-  names = _list_example_names(split)
+  names = _list_example_names(split, class_names)
   prefix = b'%d ' % recorded_holdout.seed
   hashes = np.array([hashlib.md5(prefix + name).digest()[:8] for name in names], 'S8').view('>u8')
   if isinstance(split, ImageSplit):
@@ -97,16 +99,22 @@ def hold_out_examples(split: _Split, settings: Settings,
               example_ids=np.sort(example_ids[is_held_out]).astype('>u8').tobytes()))
 
 
-def _list_example_names(split: _Split) -> List[bytes]:
+def _list_example_names(split: _Split, class_names: Sequence[str]) -> List[bytes]:
   """Returns a name for each example, which stays the same if the data set is moved.
 
-  The name of an image consists of the names of its folder and its file. The name of a record
-  consists of the name of its file and the number of the record in the file.
+  The name of an image consists of the names of its folder and its file, and begins with the name of
+  its class if this is the name of another folder. The name of a record consists of the name of its
+  file and the number of the record in the file.
   """
   if isinstance(split, ImageSplit):
     folders = {folder: os.path.basename(os.path.abspath(folder))
                for folder in {os.path.dirname(path) for path in split.files}}
-    return [folders[os.path.dirname(path)] + b'/' + os.path.basename(path) for path in split.files]
+    names = [folders[os.path.dirname(path)] + b'/' + os.path.basename(path)
+             for path in split.files]
+    prefixes = [os.fsencode(name) + b'/' for name in class_names]
+    return [name if not prefixes or name.startswith(prefixes[class_index])
+            else prefixes[class_index] + name
+            for name, class_index in zip(names, split.classes)]
   return [b'%s:%d' % (os.path.basename(path), record)
           for path, count in zip(split.records.original_paths, np.diff(split.records.first_records))
           for record in range(count)]

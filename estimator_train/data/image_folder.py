@@ -16,7 +16,7 @@ from estimator_train.data import (
 )
 from estimator_train.errors import UserError, join_items, printable
 from estimator_train.run_dir import LABELS_FILE
-from estimator_train.settings import Settings
+from estimator_train.settings import Settings, data_folder
 from estimator_train.settings.flags import MODES_OF_ALL_SPLITS, DataFlags, are_distinct, to_nfc
 
 DEFAULT_IMAGE_SIZE = (224, 224)  # (height, width)
@@ -56,17 +56,22 @@ def describe_patterns(settings: Settings, train_pattern: Optional[str],
   """
   fraction = settings.data.validation_fraction
   reads_train, reads_eval = splits_to_read(settings, eval_pattern or fraction)
-  train_files = (_list_files('train_pattern', train_pattern, gives_class_names=not class_names)
+  train_files = (_list_files('train_pattern', train_pattern, gives_class_names=not (
+      class_names or data_folder.is_folder(settings.data.dataset)))
                  if reads_train or fraction or not class_names else [])
   eval_files = (_list_files('eval_pattern', eval_pattern)
                 if reads_eval and not fraction else [])
-  class_names = class_names or _find_class_names(train_files)
+  roots = _find_roots(settings.data.dataset, train_pattern, eval_pattern)
+  class_names = class_names or _find_class_names(train_files, roots)
   if len(class_names) < 2:
     raise UserError(
         'there must be at least two classes, one folder each',
-        '--train_pattern={} (classes: {})'.format(train_pattern, join_items(class_names)),
+        '--{}={} (classes: {})'.format(*(
+            ('dataset', settings.data.dataset) if roots else ('train_pattern', train_pattern)),
+            join_items(class_names)),
+        'add the folders of other classes to {}'.format(train_pattern) if roots else
         'give a pattern that matches several folders, or --labels=A,B')
-  train, test = _make_split(train_files, class_names), _make_split(eval_files, class_names)
+  train, test = (_make_split(files, class_names, roots) for files in (train_files, eval_files))
   if reads_train:
     check_no_class_missing(class_names, train)
   return DataSet(*make_spec(settings.data, class_names),
@@ -159,9 +164,32 @@ def _list_files(flag: str, pattern: Optional[str], gives_class_names: bool = Fal
   return list(dict.fromkeys(files))
 
 
-def _find_class_names(files: Sequence[bytes]) -> Tuple[str, ...]:
-  """Returns the sorted names of the folders of the files."""
-  folders = {os.path.dirname(path) for path in files}
+def _find_roots(dataset: str, *patterns: Optional[str]) -> Tuple[bytes, ...]:
+  """Returns the folders that contain the class folders if `--dataset` is a folder, otherwise ()."""
+  if not data_folder.is_folder(dataset):
+    return ()
+  folders = [os.fsencode(pattern) for each in patterns if each
+             for pattern in file_pattern.split_patterns(each) if os.path.isdir(pattern)]
+  roots = {b'/' * folder.startswith(b'/') + b'/'.join(filter(None, folder.split(b'/')))
+           for folder in folders}
+  return tuple(sorted(roots, key=len, reverse=True))
+
+
+def _class_folder(folder: bytes, roots: Sequence[bytes]) -> bytes:
+  """Returns the folder whose name is the class of the files in a folder.
+
+  Args:
+    roots: see _find_roots.
+  """
+  for root in roots:
+    if folder.startswith(root + b'/'):
+      return os.path.join(root, folder[len(root) + 1:].partition(b'/')[0])
+  return folder
+
+
+def _find_class_names(files: Sequence[bytes], roots: Sequence[bytes]) -> Tuple[str, ...]:
+  """Returns the sorted names of the class folders of the files."""
+  folders = {_class_folder(folder, roots) for folder in {os.path.dirname(path) for path in files}}
   class_names = tuple(sorted({_class_name_of_folder(folder) for folder in folders}))
   if not are_distinct(class_names):
     raise UserError('class names must not differ only in their Unicode form',
@@ -180,7 +208,8 @@ def _class_name_of_folder(folder: bytes) -> str:
   return name
 
 
-def _make_split(files: List[bytes], class_names: Sequence[str]) -> ImageSplit:
+def _make_split(files: List[bytes], class_names: Sequence[str],
+                roots: Sequence[bytes]) -> ImageSplit:
   """Returns the split of the files; raises a UserError if a folder is not named after a class."""
   index_by_name = {to_nfc(name): index for index, name in enumerate(class_names)}
   index_by_folder: Dict[bytes, int] = {}
@@ -188,12 +217,15 @@ def _make_split(files: List[bytes], class_names: Sequence[str]) -> ImageSplit:
   for position, path in enumerate(files):
     folder = os.path.dirname(path)
     if folder not in index_by_folder:
-      name = _class_name_of_folder(folder)
+      name = _class_name_of_folder(_class_folder(folder, roots))
       if to_nfc(name) not in index_by_name:
         raise UserError(
             'the folder of a file is not a class name',
             '{} (class names: {})'.format(printable(os.fsdecode(path)), join_items(class_names)),
-            'change the pattern so that it excludes this file, or add {} to --labels'.format(name))
+            ('add training images of {0} (and {0} to --labels, if given), or move its folder '
+             'elsewhere' if roots else
+             'change the pattern so that it excludes this file, or add {0} to --labels').format(
+                 name))
       index_by_folder[folder] = index_by_name[to_nfc(name)]
     class_indices[position] = index_by_folder[folder]
   return ImageSplit(files, class_indices)

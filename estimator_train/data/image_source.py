@@ -39,6 +39,7 @@ from estimator_train.data.cache import CacheFiller, ImageCache
 from estimator_train.data.order import evenly_spaced_indices
 from estimator_train.data.source import FilePath, InputFn, Source, preserve_user_errors
 from estimator_train.errors import BadExample, UserError
+from estimator_train.settings import data_folder
 from estimator_train.settings.flags import InputFlags
 from estimator_train.system import storage
 
@@ -134,6 +135,12 @@ class ImageSource(Source):
     return map_python_function(
         chunks, look_up_arrays, [(tf.string, [None]), (tf.int64, [None])],
         self._parallel_lookups).prefetch(1).apply(tf.data.experimental.unbatch())
+
+  @property
+  def default_cache(self) -> str:
+    # With --dataset=FOLDER, the images are often photos, whose decoding takes longer than a step.
+    is_of_folder = data_folder.is_folder(self.spec.name)
+    return self.cache_if_small(len(self)) if is_of_folder else 'none'
 
   def is_sample_gray(self) -> bool:
     """Returns whether all images of a small sample are gray.

@@ -28,8 +28,8 @@ from estimator_train.distribution import devices
 from estimator_train.errors import UserError, join_items
 from estimator_train.run_dir import RunDir
 from estimator_train.run_dir.data_record import Holdout
-from estimator_train.settings import Settings
-from estimator_train.settings.flags import CACHES, InputFlags
+from estimator_train.settings import Settings, data_folder
+from estimator_train.settings.flags import CACHES, DataFlags, InputFlags
 
 _LOG = logging.getLogger('estimator_train')
 _SOURCE_CLASSES: Dict[type, Callable[[DataSpec, Any, Role], Source]] = {
@@ -89,6 +89,8 @@ def open_data(settings: Settings, run_dir: RunDir, checkpoint_run_dir: RunDir,
   sources = _make_sources(dataset)
   train = sources.get('train')
   trains = settings.run.trains
+  if trains and data_folder.is_folder(settings.data.dataset):
+    _log_splits_of_folder(settings.data)
   if train is not None and trains and train.class_indices_are_known:
     _log_class_counts(train, settings)
   run_dir.make()
@@ -181,6 +183,17 @@ def _check_class_names(spec: DataSpec, run_dir: RunDir, checkpoint_run_dir: RunD
       spec.labels, 'model_dir' if checkpoint_run_dir is run_dir else 'checkpoint')
 
 
+def _log_splits_of_folder(flags: DataFlags) -> None:
+  if flags.validation_fraction:
+    evaluation = '{:.3g} % of {}, which are not trained on (--validation_fraction={})'.format(
+        100 * flags.validation_fraction, 'the images of each class', flags.validation_fraction)
+  else:
+    evaluation = flags.eval_pattern or 'nothing'
+  unused = data_folder.find_unused_folders(flags)
+  _LOG.info('%s: training on %s, evaluating on %s%s', flags.dataset, flags.train_pattern,
+            evaluation, '; not used: ' + join_items(unused) if unused else '')
+
+
 def _log_class_counts(train: Source, settings: Settings) -> None:
   counts = train.count_examples_by_class()
   min_count = min(filter(None, counts))
@@ -265,4 +278,8 @@ def make_batch_settings(spec: DataSpec, settings: Settings, one_hot: bool,
 
 def resolve_cache(source: Source, flags: InputFlags) -> str:
   """Returns where the training examples are cached: `memory`, `none` or the path of a folder."""
-  return source.default_cache if flags.cache == 'auto' else flags.cache
+  if flags.cache != 'auto':
+    return flags.cache
+  # A part of a cached image has fewer pixels than the same part of the original image.
+  is_cropped = set(flags.augment.split(',')) & {'crop', 'crop_flip'}
+  return 'none' if is_cropped and isinstance(source, ImageSource) else source.default_cache

@@ -32,6 +32,8 @@ from estimator_train.errors import BadExample, UserError, first_line
 from estimator_train.settings.flags import InputFlags
 from estimator_train.system import storage
 
+# --cache=auto caches decoded images in memory if they take at most this number of bytes.
+MAX_AUTO_CACHED_BYTES = 256 << 20
 InputFn = Callable[[], tf.data.Dataset]
 FilePath = Union[str, bytes]
 AnySource = TypeVar('AnySource', bound='Source')
@@ -154,6 +156,11 @@ class Source(abc.ABC):
   def default_cache(self) -> str:
     """The value that `--cache=auto` stands for: `memory` or `none`."""
     return 'none'
+
+  def cache_if_small(self, num_examples: int) -> str:
+    """Returns `memory` if this number of decoded images takes little memory, otherwise `none`."""
+    size = num_examples * int(np.prod(self.spec.image_shape))
+    return 'memory' if size <= MAX_AUTO_CACHED_BYTES else 'none'
 
   def wait_until_cached(self) -> None:  # noqa: B027
     """Waits until the cache of the training examples is full, if there is a cache."""

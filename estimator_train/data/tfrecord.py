@@ -73,8 +73,9 @@ def _make_spec(settings: Settings, recorded_names: Tuple[str, ...],
                  or label_files.read_labels(data.eval_pattern).names or recorded_names)
   if len(class_names) < 2:
     raise UserError('the names of at least two classes are required',
-                    '--dataset=tfrecord without --labels and without a {} next to the files'.format(
-                        LABELS_FILE), 'give --labels=A,B, or write {}'.format(LABELS_FILE))
+                    '--dataset={} without --labels and without a {} next to the files'.format(
+                        data.dataset, LABELS_FILE),
+                    'give --labels=A,B, or write {}'.format(LABELS_FILE))
   height, width, channels = (*(data.image_size or image_folder.DEFAULT_IMAGE_SIZE), 3)[:3]
   return DataSpec(data.dataset, class_names, (height, width, channels))
 

@@ -92,7 +92,7 @@ class RestoredModel:
     picture_model.inputs = {PICTURES_INPUT: pictures}
     # `self.preprocess` would broadcast its result, which TensorFlow Lite does not support.
     picture_model.outputs = self.make_outputs(
-        inputs.SCALE_FUNCTIONS[self.settings.model.preprocess](pixels))
+        inputs.SCALE_FUNCTIONS[self.settings.model.chosen_preprocess](pixels))
     return picture_model
 
   def describe_inputs(self) -> Dict[str, Any]:
@@ -111,7 +111,7 @@ class RestoredModel:
     description: Dict[str, Any] = {'input': 'pictures' if self.exports_take_pictures else 'tensor'}
     if self.image_shape is not None:
       height, width, channels = self.image_shape
-      name = self.settings.model.preprocess
+      name = self.settings.model.chosen_preprocess
       mean, scale = (np.broadcast_to(values, channels).tolist()
                      for values in inputs.MEANS_AND_SCALES[name])
       order = None if channels != 3 else 'BGR' if name == 'caffe' else 'RGB'

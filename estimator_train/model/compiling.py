@@ -163,8 +163,8 @@ def choose_preprocess_function(model: tf.keras.Model, flags: ModelFlags,
   if spec.image_shape is None:
     return lambda features: features
   _, height, width, channels = model.input_shape
-  if flags.preprocess in ('caffe', 'torch') and channels != 3:
-    raise UserError('--preprocess={} requires three channels'.format(flags.preprocess),
+  if flags.chosen_preprocess in ('caffe', 'torch') and channels != 3:
+    raise UserError('--preprocess={} requires three channels'.format(flags.chosen_preprocess),
                     '--model={} takes {} channel(s)'.format(flags.model, channels),
                     'give --preprocess=unit or tf')
-  return make_preprocess_function(flags.preprocess, height, width, channels)
+  return make_preprocess_function(flags.chosen_preprocess, height, width, channels)

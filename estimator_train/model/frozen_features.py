@@ -70,7 +70,8 @@ def compute_features(frozen_part: tf.keras.Model, checkpoint: str, source: Sourc
   dtype = settings.input.cache_features_dtype
   # The digest covers everything that determines the features.
   digest = hashlib.md5('{} {} {} {}'.format(
-      source.files_fingerprint(), settings.model.preprocess, dtype, frozen_part.to_json()).encode())
+      source.files_fingerprint(), settings.model.chosen_preprocess, dtype,
+      frozen_part.to_json()).encode())
   for weight in frozen_part.weights:
     digest.update(tf.train.load_variable(checkpoint, weight.op.name).tobytes())
   # Features are always cached. They are cached in memory unless `--cache` names a place.
@@ -112,7 +113,7 @@ def _fill_with_features(array: np.ndarray, frozen_part: tf.keras.Model, checkpoi
     with tf.device(devices.names[0]):
       dataset = make_eval_input_fn(source, settings, one_hot=False, batch_size=_BATCH_SIZE)()
       pixels, _ = tf.data.make_one_shot_iterator(dataset).get_next()
-      preprocess = make_preprocess_function(settings.model.preprocess,
+      preprocess = make_preprocess_function(settings.model.chosen_preprocess,
                                             *frozen_part.input_shape[1:])
       imported_model = ImportedModel(
           compiled_graph, compiled_graph.subgraph_of_mode(tf.estimator.ModeKeys.PREDICT),

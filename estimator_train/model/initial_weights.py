@@ -76,6 +76,10 @@ def load_initial_weights(model: tf.keras.Model, flags: ModelFlags,
   Raises:
     UserError: the file does not exist, or the weights of no layer fit the model.
   """
+  expected = flags.imagenet_preprocess
+  if expected not in (None, flags.chosen_preprocess):
+    _LOG.warning('--preprocess=%s, but the ImageNet weights of %s were trained with '
+                 '--preprocess=%s, which is the default', flags.preprocess, flags.model, expected)
   if flags.weights == 'imagenet':
     values = networks.imagenet_weights(flags.model, image_shape)
     model.set_weights(values + model.get_weights()[len(values):])

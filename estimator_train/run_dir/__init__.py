@@ -9,10 +9,10 @@ from typing import BinaryIO, Dict, List, Optional, Sequence, Tuple
 from estimator_train import settings as settings_lib
 from estimator_train.errors import UserError
 from estimator_train.run_dir.step_clock import StepClock
+from estimator_train.settings import FLAGS_FILE as FLAGS_FILE
 from estimator_train.system import json_values, storage
 
 _LOG = logging.getLogger('estimator_train')
-FLAGS_FILE = 'flags.txt'
 LABELS_FILE = 'labels.txt'
 _BATCH_SIZES_FILE = 'batch_sizes.json'
 _BATCH_SIZES_SCHEMA = json_values.list_of(json_values.tuple_of(json_values.integer(),

@@ -12,7 +12,13 @@ from typing import Any, Dict, List, Optional, Tuple
 import attr
 
 from estimator_train.errors import InvalidValue, UserError, flags_to_keywords, translate_to_keywords
-from estimator_train.settings import flags as flag_groups, rules, signatures, user_code
+from estimator_train.settings import (
+  data_folder,
+  flags as flag_groups,
+  rules,
+  signatures,
+  user_code,
+)
 from estimator_train.settings.flag_type import (
   GROUP_TITLES,
   all_flags,
@@ -20,6 +26,8 @@ from estimator_train.settings.flag_type import (
   flags_of,
   unknown_keyword_error,
 )
+
+FLAGS_FILE = 'flags.txt'  # The flags of a run, in its --model_dir.
 
 
 @explain_immutability
@@ -71,10 +79,8 @@ class Settings:
     return sorted({*super().__dir__(), *all_flags()})
 
   def __repr__(self) -> str:
-    flags = all_flags()
     return 'Settings({})'.format(', '.join(
-        '{}={!r}'.format(name, value) for name, value in self.items()
-        if value != flags[name].default))
+        '{}={!r}'.format(name, value) for name, value in _list_values_to_give(self)))
 
   def items(self) -> List[Tuple[str, Any]]:
     """Returns the name and value of each flag."""
@@ -104,7 +110,7 @@ class Settings:
     """
     settings = self.evolve(mode=mode)
     rules.check_rules(settings, mode)
-    return settings
+    return _add_values_of_files(settings)
 
 
 # The attribute of Settings that has the values of a class of flags.
@@ -123,16 +129,33 @@ def check_keywords(keywords: Dict[str, Any]) -> Dict[str, Any]:
       raise unknown_keyword_error(name)
   values = {name: flags[name].expand_home_folders(_convert_to_flag_value(value))
             for name, value in keywords.items()}
+  if isinstance(values.get('dataset'), str):
+    values['dataset'] = data_folder.normalize(values['dataset'])
   for name, value in values.items():
     flags[name].check_value(value)
   return values
 
 
 def _set_checked_values(settings: Settings, values: Dict[str, Any]) -> None:
+  values = {**data_folder.choose_defaults(values), **values}
   for group, attribute in _GROUP_ATTRIBUTES.items():
     object.__setattr__(settings, attribute, group(**{
         flag.name: values[flag.name] for flag in flags_of(group) if flag.name in values}))
   rules.check_rules(settings)
+
+
+def _add_values_of_files(settings: Settings) -> Settings:
+  """Returns a copy with the values that depend on the folder of the data and on earlier runs."""
+  values: Dict[str, Any] = {}
+  data, mode = settings.data, settings.run.mode
+  recorded_flags = _read_recorded_flags(settings.run.model_dir)
+  if mode in flag_groups.MODES_WITH_DATA and data_folder.is_folder(data.dataset):
+    recorded_dataset = recorded_flags.get('dataset')
+    values.update(data_folder.find_patterns(data, mode, recorded_dataset is None or (
+        data_folder.is_same(data.dataset, recorded_dataset))))
+  if settings.model.preprocess == 'auto' and mode != 'reproduce':
+    values['preprocess'] = _choose_preprocess(settings, recorded_flags)
+  return settings.evolve(**values) if values else settings
 
 
 def per_replica_batch_size(global_batch_size: int, num_replicas: int,
@@ -194,8 +217,46 @@ def parse_flagfile(content: str) -> Dict[str, Optional[str]]:
 def to_arguments(settings: Settings) -> List[str]:
   """Returns command-line arguments for all flags that differ from their defaults."""
   flags = all_flags()
-  return [flags[name].to_argument(value) for name, value in settings.items()
-          if value != flags[name].default]
+  return [flags[name].to_argument(value) for name, value in _list_values_to_give(settings)]
+
+
+def _list_values_to_give(settings: Settings) -> List[Tuple[str, Any]]:
+  """Returns the names and values of the flags from which the same settings can be made."""
+  flags, is_folder = all_flags(), data_folder.is_folder(settings.data.dataset)
+  return [(name, value) for name, value in settings.items()
+          if value != flags[name].default or (
+              is_folder and value is not None and flags[name].folder_default is not None)]
+
+
+def _read_recorded_flags(model_dir: Optional[str]) -> Dict[str, Optional[str]]:
+  """Returns the flags of the last training run in a folder; {} if they cannot be read."""
+  if not model_dir:
+    return {}
+  try:
+    with open(os.path.join(model_dir, FLAGS_FILE), encoding='utf-8') as file:
+      return parse_flagfile(file.read())
+  except (OSError, ValueError):  # If the run needs the file, the error is reported later.
+    return {}
+
+
+def _choose_preprocess(settings: Settings, recorded_flags: Dict[str, Optional[str]]) -> str:
+  """Returns the value of `--preprocess` that belongs to the weights with which the run starts.
+
+  Args:
+    recorded_flags: the flags of the last training run in `--model_dir`.
+  """
+  flags = settings.model
+  # A run is resumed, evaluated and exported with the preprocessing of its training.
+  if recorded_flags and (not settings.run.trains or all(
+      recorded_flags.get(name) == getattr(flags, name) for name in ('model', 'weights'))):
+    return recorded_flags.get('preprocess') or 'unit'
+  folders_of_weights = [] if flags.weights in ('none', 'imagenet') else [
+      flags.weights, os.path.dirname(flags.weights) or os.curdir,
+      re.sub('/best/.*', '', flags.weights)]
+  for flags_of_weights in map(_read_recorded_flags, folders_of_weights):
+    if flags_of_weights:
+      return flags_of_weights.get('preprocess') or 'unit'
+  return flags.chosen_preprocess
 
 
 def _convert_to_flag_value(value: Any) -> Any:
@@ -213,8 +274,10 @@ def _describe_keywords() -> str:
   lines = []
   for group, title in GROUP_TITLES.items():
     lines.append('\n{}:'.format(title.capitalize()))
-    lines += ['  {}: {} (default: {!r})'.format(flag.name, flags_to_keywords(flag.description),
-                                                flag.default) for flag in flags_of(group)]
+    lines += ['  {}: {} (default: {!r}{})'.format(
+        flag.name, flags_to_keywords(flag.description), flag.default,
+        '' if flag.folder_default is None else '; {!r} for a folder'.format(flag.folder_default))
+              for flag in flags_of(group)]
   return '\n'.join(lines)
 
 

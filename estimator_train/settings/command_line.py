@@ -12,7 +12,15 @@ import textwrap
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from estimator_train.errors import UserError
-from estimator_train.settings import Settings, check_keywords, launcher_flags, rules, workloads
+from estimator_train.settings import (
+  FLAGS_FILE,
+  Settings,
+  check_keywords,
+  data_folder,
+  launcher_flags,
+  rules,
+  workloads,
+)
 from estimator_train.settings.flag_type import (
   GROUP_TITLES,
   Flag,
@@ -88,9 +96,11 @@ def parse(argv: Sequence[str]) -> Settings:
     if run_arguments:
       arguments = _drop_unset_flags(run_arguments + arguments)
       values = _parse_values(arguments)
+    given_values = {name: values[name] for name in values
+                    if any(name == argument.flag_name for argument in arguments)}
     rules.unset_excluded_flags(
-        values, {argument.flag_name for argument in arguments if not argument.location})
-    settings = Settings.from_flags(values)
+        given_values, {argument.flag_name for argument in arguments if not argument.location})
+    settings = Settings.from_flags(given_values)
     return settings.for_mode(settings.run.mode)
   except UserError as error:
     raise _add_locations(error, arguments) from error
@@ -184,7 +194,7 @@ def _read_flags_of_run(values: Dict[str, Any], names: Set[str]) -> List[Argument
     values: the values of all flags.
     names: the names of the flags that the user gave.
   """
-  path = os.path.join(os.path.expanduser(values['model_dir'] or ''), 'flags.txt')
+  path = os.path.join(os.path.expanduser(values['model_dir'] or ''), FLAGS_FILE)
   reads_checkpoint = values['mode'] in MODES_WITH_CHECKPOINT_FLAG
   continues_run = values['mode'] in TRAINING_MODES and names.issubset(_FLAGS_OF_LENGTH)
   if not values['model_dir'] or not (reads_checkpoint or continues_run):
@@ -199,9 +209,18 @@ def _read_flags_of_run(values: Dict[str, Any], names: Set[str]) -> List[Argument
   modes_to_keep = ['--mode=' + mode for mode in TRAINING_MODES] if continues_run else []
   excluded_flags = {name for pair in rules.EXCLUSIVE_PAIRS if names.intersection(pair)
                     for name in pair}
-  return [argument for argument in _expand_flagfile(Argument('--flagfile=' + path, ''), ())
-          if argument.flag_name not in excluded_flags and (
-              argument.flag_name not in ('mode', 'model_dir') or argument.text in modes_to_keep)]
+  arguments = [argument for argument in _expand_flagfile(Argument('--flagfile=' + path, ''), ())
+               if argument.flag_name not in excluded_flags and (
+                   argument.flag_name not in ('mode', 'model_dir')
+                   or argument.text in modes_to_keep)]
+  dataset = data_folder.normalize(os.path.expanduser(values['dataset']))
+  recorded_datasets = [argument.text.partition('=')[2] for argument in arguments
+                       if argument.flag_name == 'dataset']
+  if 'dataset' in names and data_folder.is_folder(dataset) and not any(
+      data_folder.is_same(dataset, recorded) for recorded in recorded_datasets):
+    # The patterns of the run are those of other data.
+    return [argument for argument in arguments if argument.flag_name not in _FLAGS_OF_PATTERNS]
+  return arguments
 
 
 def _drop_unset_flags(arguments: Sequence[Argument]) -> List[Argument]:
@@ -240,9 +259,7 @@ def _full_help_text() -> str:
   for group, title in GROUP_TITLES.items():
     lines.append('{}:'.format(title))
     for flag in flags_of(group):
-      suffix = '' if flag.default in (None, ()) else ' (default: {})'.format(
-          flag.format(flag.default))
-      lines.append('  --{}: {}{}'.format(flag.name, flag.description, suffix))
+      lines.append('  --{}: {}{}'.format(flag.name, flag.description, flag.defaults_text))
     lines.append('')
   lines.append('{}:'.format(launcher_flags.TITLE))
   for launcher_flag in launcher_flags.LAUNCHER_FLAGS:

@@ -60,6 +60,8 @@ class Flag(NamedTuple):
       be parsed.
     separator: the text between the items of a tuple.
     is_path: whether the value consists of one or more paths, separated by commas.
+    accepts_folder: whether the flag accepts the path of a folder besides `built_in_names`.
+    folder_default: the default for `--dataset=FOLDER`; None if it is the same as for other data.
   """
   name: str
   types: Tuple[Any, ...]
@@ -71,6 +73,8 @@ class Flag(NamedTuple):
   item_rule_and_remedy: Tuple[str, str] = ('', '')
   separator: str = ','
   is_path: bool = False
+  accepts_folder: bool = False
+  folder_default: Any = None
 
   @property
   def value_type(self) -> type:
@@ -89,6 +93,14 @@ class Flag(NamedTuple):
     if not self.choices:
       return self.help.replace('{names}', _format_names(self.built_in_names))
     return (self.help + ': ' if self.help else '') + _format_names(self.choices)
+
+  @property
+  def defaults_text(self) -> str:
+    """The text of --help about the defaults, in parentheses; '' if there are none."""
+    texts = [] if self.default in (None, ()) else [self.format(self.default)]
+    if self.folder_default is not None:
+      texts.append('{} for a folder'.format(self.format(self.folder_default)))
+    return ' (default: {})'.format('; '.join(texts)) if texts else ''
 
   def parse(self, text: str) -> Any:
     """Returns the value that a text on the command line or in a flagfile stands for."""
@@ -154,13 +166,15 @@ class Flag(NamedTuple):
     if value is None:
       return
     names = self.choices or self.built_in_names
-    if names and value not in names and not (self.built_in_names and ':' in value):
+    if names and value not in names and not (
+        self.built_in_names and ':' in value or self.accepts_folder and '/' in value):
       raise UserError('--{} has no such choice'.format(self.name),
-                      self.to_argument(value), '{}choose from {}{}'.format(
+                      self.to_argument(value), '{}choose from {}{}{}'.format(
                           ''.join('did you mean {}? '.format(name) for name in
                                   difflib.get_close_matches(str(value), names, 1)),
                           ', '.join(names),
-                          ', or give package.module:function' if self.built_in_names else ''))
+                          ', or give package.module:function' if self.built_in_names else '',
+                          ', or the path of a folder' if self.accepts_folder else ''))
     for text in value if isinstance(value, tuple) else (value,):
       if isinstance(text, str):
         _check_text(self.name, text)

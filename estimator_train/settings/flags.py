@@ -4,6 +4,7 @@ rules.py has the rules between flags.
 """
 
 import difflib
+import re
 import unicodedata
 from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
@@ -30,6 +31,9 @@ OUTPUT_FLAGS = ('hooks', 'json', 'verbosity')
 # Without --model_dir, training makes a folder in this one; see run_dir/default_folder.py.
 RUNS_FOLDER = 'runs'
 MODES_WITHOUT_MODEL_DIR = ('download', 'input_benchmark', 'doctor', 'write_tfrecords')
+# These modes read the data of --dataset.
+MODES_WITH_DATA = (*TRAINING_MODES, 'evaluate', 'input_benchmark', 'audit', 'write_tfrecords',
+                   'scaling', 'lr_finder')
 # These modes read all splits whose patterns are given.
 MODES_OF_ALL_SPLITS = ('audit', 'write_tfrecords')
 DATASETS = ('fashion_mnist_sample', 'fashion_mnist', 'mnist', 'kmnist', 'cifar10', 'cifar100',
@@ -37,11 +41,17 @@ DATASETS = ('fashion_mnist_sample', 'fashion_mnist', 'mnist', 'kmnist', 'cifar10
 # PACKAGE_MODELS are functions in model/networks.py, and KERAS_MODELS in tf.keras.applications.
 PACKAGE_MODELS = ('fashion_cnn', 'mnist_conv8', 'mnist_deep', 'mnist_dense', 'mnist_practical',
                   'residual_cnn')
-KERAS_MODELS = (
-    'vgg16', 'vgg19', 'resnet50', 'resnet101', 'resnet152', 'resnet50v2', 'resnet101v2',
-    'resnet152v2', 'inceptionv3', 'inceptionresnetv2', 'xception', 'mobilenet', 'mobilenetv2',
-    'densenet121', 'densenet169', 'densenet201', 'nasnetmobile', 'nasnetlarge')
-MODELS = PACKAGE_MODELS + KERAS_MODELS
+# The value of a Keras model is the --preprocess with which its ImageNet weights were trained.
+KERAS_MODELS: Dict[str, str] = {
+    **dict.fromkeys(('vgg16', 'vgg19', 'resnet50', 'resnet101', 'resnet152'), 'caffe'),
+    **dict.fromkeys(('resnet50v2', 'resnet101v2', 'resnet152v2', 'inceptionv3', 'inceptionresnetv2',
+                     'xception', 'mobilenet', 'mobilenetv2'), 'tf'),
+    **dict.fromkeys(('densenet121', 'densenet169', 'densenet201'), 'torch'),
+    **dict.fromkeys(('nasnetmobile', 'nasnetlarge'), 'tf'),
+}
+MODELS = (*PACKAGE_MODELS, *KERAS_MODELS)
+# The end of the names of Keras's files of ImageNet weights for a network without its top.
+_KERAS_WEIGHTS_NAME = re.compile(r'[_-]no[_-]?top\.h5$')
 # For each value of --optimizer, a class of Keras or model/optimizers.py, and its arguments. In
 # checkpoints, the optimizer has the name of the class, or `name` if it is given.
 OPTIMIZERS: Dict[str, Dict[str, Any]] = {
@@ -76,7 +86,11 @@ _MIN_LEARNING_RATE, _MAX_LEARNING_RATE = 1e-37, 1e38
 MAX_EPOCHS = 10 ** 6
 IMAGE_SIZE_REMEDY = ('give a size such as 28,28 or, with --dataset=tfrecord or synthetic, such as '
                      '28,28,1')
+WINDOWS_PATH = re.compile(r'[A-Za-z]:[\\/]')
+WINDOWS_PATH_REMEDY = 'give a path of this system, such as /mnt/c/photos for C:\\photos'
 DEFAULT_SAVE_SECS = 600
+# The --validation_fraction of a --dataset=FOLDER without a folder for validation.
+FOLDER_VALIDATION_FRACTION = .2
 
 
 def _check_traced_steps(flag: Flag, steps: Tuple[int, ...]) -> None:
@@ -158,8 +172,12 @@ class RunFlags:
 @flag_group('data')
 class DataFlags:
   dataset: str = flag(
-      'fashion_mnist_sample', '{names}, or package.module:function, a function that returns an '
-      'estimator_train.DataSet', built_in_names=DATASETS)
+      'fashion_mnist_sample', '{names}; a folder of images or TFRecord files, such as ./photos, '
+      'with the folders train and val or test, or with a folder per class; or '
+      'package.module:function, a function that returns an estimator_train.DataSet',
+      built_in_names=DATASETS, accepts_folder=True, is_path=True, check=condition(
+          lambda dataset: not WINDOWS_PATH.match(dataset) or '/' in dataset,
+          'must not be a path of Windows', WINDOWS_PATH_REMEDY))
   data_dir: Optional[str] = flag(
       None, 'folder of the files of the data set; missing files are downloaded (oct2017: only by '
       '--mode=download)', is_path=True)
@@ -173,7 +191,8 @@ class DataFlags:
   validation_fraction: Optional[float] = flag(
       None, 'instead of --eval_pattern: fraction of the examples of --train_pattern to evaluate '
       'on, and not to train on; --seed and the name of a file choose them when a run begins, and '
-      'the run keeps them', check=condition(
+      'the run keeps them (default for a folder without val and test: {})'.format(
+          FOLDER_VALIDATION_FRACTION), check=condition(
           lambda fraction: 0 < fraction < 1, 'must be between 0 and 1',
           'give a fraction such as 0.2'))
   labels: Tuple[str, ...] = flag(
@@ -188,7 +207,8 @@ class DataFlags:
       'synthetic: height,width[,channels], 28,28,1 if not given',
       check=condition(lambda size: len(size) in (2, 3) and all(0 < side < 2 ** 15 for side in size),
                       'must be height,width in pixels', IMAGE_SIZE_REMEDY),
-      item_rule_and_remedy=('must be height,width in pixels', IMAGE_SIZE_REMEDY))
+      item_rule_and_remedy=('must be height,width in pixels', IMAGE_SIZE_REMEDY),
+      folder_default=(64, 64))
   image_key: str = flag('image/encoded', 'with --dataset=tfrecord: key of the encoded image',
                         check=not_empty('give a key'))
   label_key: str = flag('image/class/label', 'with --dataset=tfrecord: key of the integer label',
@@ -203,7 +223,7 @@ class DataFlags:
 class ModelFlags:
   model: str = flag(
       'fashion_cnn', '{names}, or package.module:function, a function that returns a Keras model',
-      built_in_names=MODELS)
+      built_in_names=MODELS, folder_default='residual_cnn')
   weights: str = flag(
       'none', 'initial weights: none (random), imagenet (downloaded), or the path of an .h5 file, '
       'a SavedModel, a checkpoint or a model_dir; layers without saved weights of their name and '
@@ -212,8 +232,20 @@ class ModelFlags:
       None, 'number of layers at the end of a pretrained network that are trained in addition to '
       'the new head; if not given, 4 for vgg16 and all for other networks', check=int_range(0))
   preprocess: str = flag(
-      'unit', 'scaling of pixel values, to [0, 1] or as required by ImageNet weights',
-      choices=('unit', 'caffe', 'torch', 'tf'))
+      'auto', 'scaling of pixel values, to [0, 1] (unit) or as ImageNet weights require it (caffe, '
+      'torch, tf); auto: as --weights require it, which is unit for random weights',
+      choices=('auto', 'unit', 'caffe', 'torch', 'tf'))
+
+  @property
+  def imagenet_preprocess(self) -> Optional[str]:
+    """The `--preprocess` with which the weights were trained on ImageNet; None for others."""
+    are_from_imagenet = self.weights == 'imagenet' or _KERAS_WEIGHTS_NAME.search(self.weights)
+    return KERAS_MODELS.get(self.model) if are_from_imagenet else None
+
+  @property
+  def chosen_preprocess(self) -> str:
+    """The value of `--preprocess`, or the one that `auto` stands for in a new run."""
+    return self.preprocess if self.preprocess != 'auto' else self.imagenet_preprocess or 'unit'
 
 
 @flag_group('duration')
@@ -222,7 +254,7 @@ class DurationFlags:
       None, 'global step at which training stops (--mode=scaling: in each run of the sweep; '
       '--mode=lr_finder: 100 if not given)', check=int_range(1))
   train_epochs: Optional[int] = flag(
-      None, 'number of epochs after which training stops', check=int_range(1))
+      None, 'number of epochs after which training stops', check=int_range(1), folder_default=30)
 
 
 @flag_group('evaluation')
@@ -260,7 +292,8 @@ class EvaluationFlags:
 class OptimizerFlags:
   batch_size: int = flag(
       128, 'global batch size, which is the number of examples per step over all replicas '
-      '(--mode=scaling: in the runs with a single replica or worker)', check=int_range(1))
+      '(--mode=scaling: in the runs with a single replica or worker)', check=int_range(1),
+      folder_default=16)
   optimizer: str = flag('adam', 'optimizer, unless --model returns a compiled model',
                         choices=tuple(OPTIMIZERS))
   learning_rate: float = flag(
@@ -273,7 +306,8 @@ class OptimizerFlags:
       128, 'global batch size for which --learning_rate and --lr_values are given',
       check=int_range(1))
   lr_schedule: str = flag('constant', 'how the learning rate changes during training',
-                          choices=('constant', 'piecewise', 'exponential', 'cosine'))
+                          choices=('constant', 'piecewise', 'exponential', 'cosine'),
+                          folder_default='cosine')
   lr_boundaries_epochs: Tuple[float, ...] = flag(
       (), 'piecewise: epochs at which the learning rate changes, such as 3,7; exponential and '
       'cosine: the epoch at which the decay ends (the end of training if not given)',
@@ -371,7 +405,8 @@ class InputFlags:
       'none', 'random changes of the training images, separated by commas, in the order of their '
       'application: flip (horizontally), crop (8 to 100 % of the area, resized), pad_crop (shift '
       'by up to 4 pixels), color (brightness, contrast, saturation), rotate (up to 15 degrees), '
-      'cutout (a square of the mean color); crop_flip is crop,flip', check=_check_augment)
+      'cutout (a square of the mean color); crop_flip is crop,flip', check=_check_augment,
+      folder_default='flip')
   mixup_alpha: float = flag(
       0., 'mixup: parameter of the beta distribution of the weights with which pairs of training '
       'images and their labels are mixed, such as 0.2; 0: they are not mixed',
@@ -388,7 +423,8 @@ class InputFlags:
   prefetch: int = flag(2, 'number of batches prepared ahead', check=int_range(1, _MAX_COUNT))
   cache: str = flag(
       'auto', 'where decoded and resized training examples are kept as uint8: none, memory, a '
-      'folder, or auto (memory for idx files of up to 256 MiB, otherwise none)',
+      'folder, or auto (memory for up to 256 MiB of idx files or of the images in '
+      '--dataset=FOLDER, otherwise none)',
       check=not_empty('give {}, or a folder'.format(', '.join(CACHES))), is_path=True)
   cache_features: bool = flag(
       False, 'compute the output of the frozen layers once, keep the output in memory or in the '

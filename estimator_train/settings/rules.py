@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, Callable, Container, Dict, NamedTuple, Optional, Tuple, Union
 
 from estimator_train.errors import UserError
-from estimator_train.settings import flags, user_code
+from estimator_train.settings import data_folder, flags
 from estimator_train.settings.flag_type import all_flags
 from estimator_train.settings.workloads import WORKLOADS
 
@@ -146,7 +146,7 @@ def _find_newest_run() -> Optional[str]:
 
 
 def _has_built_in_dataset(settings: Any) -> bool:
-  return not user_code.is_function_name(settings.dataset)
+  return settings.dataset in flags.DATASETS
 
 
 def _has_decay_schedule(settings: Any) -> bool:
@@ -164,10 +164,14 @@ def _may_stop_early(settings: Any) -> bool:
 
 
 _STOPPING_FLAGS = 'early_stopping_epochs early_stopping_steps stop_at_accuracy'
-# The table has this rule only for built-in data sets. For the data set of a user's function,
+# The table has this rule only for built-in data sets and folders. For the data set of a function,
 # --mode=predict checks the rule, because --input is required only if the examples are images.
 INPUT_RULE = _required_in_mode('input', 'predict',
                                'give --input=PATTERN, such as \'DATA/**/*.jpeg\', in quotes')
+# For a folder, this rule is checked when its files are found.
+PIPELINE_OF_RECORDS_RULE = _unsupported_with(
+    'input_pipeline', 'exact', '--validation_fraction of TFRecord files',
+    lambda s: s.validation_fraction)
 
 RULES = (
     # In all modes.
@@ -211,8 +215,9 @@ RULES = (
     _only_for_data_sets('train_pattern', 'image_folder', 'tfrecord'),
     _only_for_data_sets('eval_pattern', 'image_folder', 'tfrecord'),
     _only_for_data_sets('validation_fraction', 'image_folder', 'tfrecord'),
-    _unsupported_with('input_pipeline', 'exact', '--validation_fraction of TFRecord files',
-                      lambda s: s.validation_fraction and s.dataset != 'image_folder'),
+    PIPELINE_OF_RECORDS_RULE._replace(is_broken=lambda s: (
+        PIPELINE_OF_RECORDS_RULE.is_broken(s) and s.dataset != 'image_folder'
+        and not data_folder.is_folder(s.dataset))),
     _only_for_data_sets('labels', 'image_folder', 'tfrecord', 'synthetic'),
     _only_for_data_sets('image_size', 'image_folder', 'tfrecord', 'oct2017', 'synthetic'),
     *(_only_for_data_sets(name, 'tfrecord')
@@ -253,7 +258,8 @@ RULES = (
                if mode not in (*flags.MODES_WITHOUT_MODEL_DIR, *_TRAINING))),
     _required_in_mode('output', 'write_tfrecords', 'give --output=FOLDER'),
     _only_in_modes('num_shards', 'give --mode=write_tfrecords, or omit --num_shards'),
-    INPUT_RULE._replace(is_broken=lambda s: INPUT_RULE.is_broken(s) and _has_built_in_dataset(s)),
+    INPUT_RULE._replace(is_broken=lambda s: INPUT_RULE.is_broken(s) and (
+        _has_built_in_dataset(s) or data_folder.is_folder(s.dataset))),
     _required_in_mode('runs', 'report',
                       'give --runs=FOLDER, or several folders to compare: --runs=FOLDER,FOLDER'),
     _only_in_modes('runs', 'give --mode=report, or omit --runs'),

@@ -46,9 +46,9 @@ def by_variable(model):
   return dict(zip([weight.op.name for weight in model.weights], model.get_weights()))
 
 
-def load(weights, name=MODEL, num_classes=10, shape=SHAPE):
+def load(weights, name=MODEL, num_classes=10, shape=SHAPE, **given):
   """Returns the weights of a model after it has loaded some, by variable."""
-  settings = Settings(model=name, weights=str(weights), model_dir='x')
+  settings = Settings(model=name, weights=str(weights), model_dir='x', **given)
   with keras_session():
     model = networks.build_named_model(name, shape, num_classes)
     initial_weights.load_initial_weights(model, settings.model, shape)
@@ -184,7 +184,7 @@ def test_weights_of_a_run_that_is_training(trained, tmp_path, monkeypatch):
   assert all(np.array_equal(value, expected[name]) for name, value in found.items())
 
 
-def test_published_weights_without_the_head(monkeypatch, tmp_path, capsys):
+def test_published_weights_without_the_head(monkeypatch, tmp_path, capsys, caplog):
   """A file, and ImageNet weights, for which Keras looks in its cache before the network."""
   path, shape = str(tmp_path / 'notop.h5'), (32, 32, 3)
   with keras_session():
@@ -198,6 +198,10 @@ def test_published_weights_without_the_head(monkeypatch, tmp_path, capsys):
       *found, kernel, _ = load(weights, 'vgg16', 4, shape).values()
       assert np.abs(kernel).max() > 0 and len(found) == len(expected)
       assert all(map(np.array_equal, found, expected))
+    assert not caplog.records
+    load(path, 'vgg16', 4, shape, preprocess='unit')
+    assert ('--preprocess=unit, but the ImageNet weights of vgg16 were trained with --preprocess='
+            'caffe') in caplog.text
   for name, value in (('KERAS_HOME', str(tmp_path)), ('HOME', str(tmp_path)),
                       ('https_proxy', 'http://127.0.0.1:9')):  # Nobody listens there.
     monkeypatch.setenv(name, value)

@@ -14,7 +14,14 @@ from input_plans import plan
 from PIL import Image
 
 from estimator_train import data
-from estimator_train.data import DataSet, DataSpec, Role, binary_files, opening, record_index
+from estimator_train.data import (
+  DataSet,
+  DataSpec,
+  Role,
+  opening,
+  record_index,
+  source as source_module,
+)
 from estimator_train.data.opening import make_source
 from estimator_train.data.order import ExampleOrder, Shard
 from estimator_train.data.source import translate_errors
@@ -362,9 +369,19 @@ def test_small_idx_files_are_cached_by_default(make, monkeypatch):
   source = make('idx_files')
   for given, small_bytes, cache in (('auto', COUNT * 6, 'memory'), ('auto', COUNT * 6 - 1, 'none'),
                                     ('memory', 0, 'memory')):
-    monkeypatch.setattr(binary_files, '_MAX_AUTO_CACHED_BYTES', small_bytes)
+    monkeypatch.setattr(source_module, 'MAX_AUTO_CACHED_BYTES', small_bytes)
     assert opening.resolve_cache(source, InputFlags(cache=given)) == cache
-  assert opening.resolve_cache(make('image_files'), InputFlags()) == 'none'
+
+
+def test_small_folders_of_images_are_cached_by_default(make, monkeypatch):
+  images = make('image_files')
+  assert opening.resolve_cache(images, InputFlags()) == 'none'
+  images.spec = images.spec._replace(name='./photos')
+  for augment, small_bytes, cache in (('flip,pad_crop', COUNT * 6, 'memory'),
+                                      ('flip,crop', COUNT * 6, 'none'),
+                                      ('none', COUNT * 6 - 1, 'none')):
+    monkeypatch.setattr(source_module, 'MAX_AUTO_CACHED_BYTES', small_bytes)
+    assert opening.resolve_cache(images, InputFlags(augment=augment)) == cache
 
 
 @pytest.mark.parametrize('kind', FINITE)

@@ -8,8 +8,8 @@ from conftest import keras_session
 
 from estimator_train.errors import UserError
 from estimator_train.model import losses, networks
-from estimator_train.model.inputs import make_preprocess_function
-from estimator_train.settings.flags import MODELS
+from estimator_train.model.inputs import MEANS_AND_SCALES, make_preprocess_function
+from estimator_train.settings.flags import KERAS_MODELS, MODELS
 
 
 def build(name, image_shape=(28, 28, 1), num_classes=10, **given):
@@ -117,3 +117,18 @@ def test_preprocessing_as_keras_does(name, network):
         assert scaled.shape.as_list()[1:] == [3, 4, channels] and scaled.dtype == tf.float32
         expected = np.repeat(given, channels // given.shape[3], -1).astype(np.float32)
         np.testing.assert_allclose(session.run(scaled), keras(expected), atol=1e-5)
+
+
+def test_preprocessing_of_imagenet_weights():
+  """Each network has that of its module in Keras."""
+  pixels = np.random.RandomState(1).randint(0, 256, (1, 2, 3, 3)).astype(np.float32)
+  applications, found = tf.keras.applications, {}
+  for module in ('densenet', 'inception_resnet_v2', 'inception_v3', 'mobilenet', 'mobilenet_v2',
+                 'nasnet', 'resnet', 'resnet_v2', 'vgg16', 'vgg19', 'xception'):
+    expected = getattr(applications, module).preprocess_input(pixels.copy())
+    for network in dir(getattr(applications, module)):
+      for name, (mean, scale) in MEANS_AND_SCALES.items():
+        ordered = pixels[..., ::-1] if name == 'caffe' else pixels
+        if network.lower() in MODELS and np.allclose((ordered - mean) * scale, expected, atol=1e-4):
+          found[network.lower()] = name
+  assert found == KERAS_MODELS

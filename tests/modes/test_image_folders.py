@@ -32,6 +32,27 @@ def test_train_and_evaluate(run_well, folders, image_folders, tmp_path):
   assert again.result['average_loss'] == pytest.approx(done.result['average_loss'])
 
 
+def test_a_folder_as_data_set(run_well, image_folders, tmp_path):
+  (image_folders / 'raw').mkdir()
+  model_dir = '--model_dir={}'.format(tmp_path / 'model')
+
+  def train(folder):
+    return run_well('--dataset={}'.format(folder), '--model=own_models:two_layers',
+                    '--image_size=8,8', '--train_steps=2', model_dir)
+
+  done = train(image_folders)
+  assert 'training on {0}/train, evaluating on {0}/test; not used: raw\n'.format(
+      image_folders) in done.err
+  assert 'caching a uint8 array' in done.err and done.result['examples'] == 10
+  assert '--preprocess=unit\n' in (tmp_path / 'model' / 'flags.txt').read_text()
+  model_dir += '_of_split'
+  done = train(image_folders / 'train')
+  assert 'evaluating on 20 % of the images of each class, which are not trained on' in done.err
+  again = run_well('--mode=evaluate', model_dir)
+  assert again.result['examples'] == done.result['examples'] < 9
+  assert again.result['average_loss'] == pytest.approx(done.result['average_loss'])
+
+
 def test_a_bad_image_is_named_or_skipped(run_well, run_program, folders, image_folders, tmp_path):
   bad, text = image_folders / 'train' / 'A' / 'half of "one".jpeg', image_folders / 'test/B/t.jpeg'
   whole = (image_folders / 'train' / 'A' / '0.jpeg').read_bytes()

@@ -263,7 +263,8 @@ def _make_settings(mode: str, settings: Optional[Settings], flags: Dict[str, Any
   if not isinstance(settings, Settings):
     raise WrongArgument('the settings must be an object of the class Settings',
                         'got {}'.format(type(settings).__name__),
-                        'give FLAG=VALUE as keywords, or **values for a dict of them')
+                        'give FLAG=VALUE as keywords{}, or **values for a dict of them'.format(
+                            ', such as input=IMAGES' if mode == 'predict' else ''))
   return settings.evolve(**flags) if flags else settings
 
 

@@ -88,8 +88,14 @@ class Settings:
             for group in GROUP_TITLES for flag in flags_of(group)]
 
   def evolve(self, **changes: Any) -> 'Settings':
-    """Returns a copy with other values of some flags. The copy is validated, too."""
-    return Settings(**dict(self.items(), **changes))
+    """Returns a copy with other values of some flags. The copy is validated, too.
+
+    A value unsets the flag that it excludes. For example, `train_steps` unsets `train_epochs`.
+    """
+    values = dict(self.items())
+    rules.unset_excluded_flags(
+        values, {name for name, value in changes.items() if value is not None})
+    return Settings(**dict(values, **changes))
 
   def with_constant_rate(self, learning_rate: float, **changes: Any) -> 'Settings':
     """Returns a copy with this learning rate in all steps, and with other changes."""

@@ -22,6 +22,7 @@ from pathlib import Path
 REQUIREMENTS = Path(__file__).resolve().parent
 ROOT = REQUIREMENTS.parent
 CLEAR_LINE = '\r\x1b[K'
+REDRAW_SECS = 1
 
 
 def main():
@@ -140,7 +141,7 @@ def show_seconds(start):
   ended = threading.Event()
 
   def show():
-    while not ended.wait(1):
+    while not ended.wait(REDRAW_SECS):
       print('{}  {:3.0f} s'.format(CLEAR_LINE, time.monotonic() - start), end='', file=sys.stderr,
             flush=True)
 

@@ -52,8 +52,11 @@ def add_output_samples(output_name: str, targets: tf.Tensor, outputs: tf.Tensor)
   tf.add_to_collection(_SAMPLES_KEY, SampledTensors(output_name, _NUM_OUTPUTS, (targets, outputs)))
 
 
-def sampled_tensors() -> List[SampledTensors]:
-  return list(tf.get_collection(_SAMPLES_KEY))
+def take_sampled_tensors() -> List[SampledTensors]:
+  """Returns the sampled tensors, and removes them from the graph, which TensorFlow serializes."""
+  sampled_tensors = tf.get_collection(_SAMPLES_KEY)
+  tf.get_default_graph().clear_collection(_SAMPLES_KEY)
+  return sampled_tensors  # A copy, which the removal does not change.
 
 
 class ImageSample(NamedTuple):
@@ -100,7 +103,7 @@ class SampleCollector:
   The first examples would be less useful, because image folders yield one class after another.
 
   Args:
-    groups: the return value of sampled_tensors.
+    groups: the return value of take_sampled_tensors.
     num_examples: the number of examples of the evaluation. If it is unknown (None), the first
       examples are collected.
   """

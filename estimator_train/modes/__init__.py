@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import importlib
-import logging
 import os
 import sys
 from typing import Any, Dict, Iterator, List, Optional
@@ -11,7 +10,7 @@ from typing import Any, Dict, Iterator, List, Optional
 from estimator_train.distribution.process import Process, identify_process
 from estimator_train.run_dir import RunDir, lock, resource_errors
 from estimator_train.settings import Settings
-from estimator_train.system import keras_config
+from estimator_train.system import keras_config, progress
 
 # The modules whose names differ from the names of their modes.
 _MODULE_NAMES = {'train_and_evaluate': 'train'}
@@ -82,9 +81,10 @@ def _import_mode(mode: str) -> Any:
     return importlib.import_module(name)
   gc.disable()
   try:
-    if mode not in _MODES_WITHOUT_TENSORFLOW:
-      logging.getLogger('estimator_train').info('importing TensorFlow')
-    return importlib.import_module(name)
+    if mode in _MODES_WITHOUT_TENSORFLOW:
+      return importlib.import_module(name)
+    with progress.show_phase('importing TensorFlow'):
+      return importlib.import_module(name)
   finally:
     getattr(gc, 'freeze', lambda: None)()  # CPython 3.6 has no gc.freeze.
     gc.enable()

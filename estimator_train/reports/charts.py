@@ -6,15 +6,9 @@ import numpy as np
 
 from estimator_train.reports.evaluation import ERRORS_FILE, VALUES_FILE, ShownClasses
 from estimator_train.reports.learning_curves import Curve
-from estimator_train.reports.page_content import (
-  choose_secs_unit,
-  format_number,
-  format_percent,
-  format_quantity,
-  format_secs,
-  is_number,
-)
+from estimator_train.reports.page_content import format_percent, format_quantity, format_secs
 from estimator_train.reports.plotting import Axis, Box, Chart, Line, compute_axis_ends, draw_chart
+from estimator_train.system.formatting import choose_secs_unit, format_number, is_number
 
 _MAX_TICK_LABEL_LENGTH = 18  # In characters.
 # The y axis of the step time may end at this multiple of the median step time and cut off slower

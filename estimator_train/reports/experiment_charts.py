@@ -3,8 +3,9 @@
 import math
 from typing import Any, Dict, Iterator, List, Tuple
 
-from estimator_train.reports.page_content import format_number, format_quantity, is_number
+from estimator_train.reports.page_content import format_quantity
 from estimator_train.reports.plotting import Axis, Chart, Line, compute_axis_ends, draw_chart
+from estimator_train.system.formatting import format_number, is_number
 
 # The color of each series, by its SeriesKey.
 _COLORS = {('weak', 'real'): 'blue', ('weak', 'synthetic'): 'red',

@@ -102,6 +102,13 @@ class Settings:
 _GROUP_ATTRIBUTES = {field.type: field.name for field in attr.fields(Settings)}
 
 
+# These flags belong to other modes, or have another meaning there.
+_FLAGS_WITHOUT_MEANING_IN_TRAINING = (
+    'mode', 'json', 'checkpoint', 'input', 'output', 'num_shards', 'runs', 'workload', 'repeats',
+    'scale_over', 'throughput_warmup_steps')
+_EXAMPLE_EPOCHS = 10  # In a proposed command, if the user has not given --train_epochs.
+
+
 def _set_checked_values(settings: Settings, values: Dict[str, Any]) -> None:
   flags = all_flags()
   values = {name: flags[name].expand_home_folders(_convert_to_flag_value(value))
@@ -175,6 +182,20 @@ def to_arguments(settings: Settings) -> List[str]:
   flags = all_flags()
   return [flags[name].to_argument(value) for name, value in settings.items()
           if value != flags[name].default]
+
+
+def to_training_arguments(settings: Settings, **changes: Any) -> List[str]:
+  """Returns command-line arguments for training with the flags of another mode.
+
+  Args:
+    changes: other values of some flags.
+  """
+  values = dict(settings.items(), **dict.fromkeys(_FLAGS_WITHOUT_MEANING_IN_TRAINING), **{
+      'train_steps': None, 'train_epochs': settings.duration.train_epochs or _EXAMPLE_EPOCHS,
+      **changes})
+  flags = all_flags()
+  return [flags[name].to_argument(value) for name, value in values.items()
+          if value not in (None, flags[name].default)]
 
 
 def _convert_to_flag_value(value: Any) -> Any:
